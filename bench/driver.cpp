@@ -1,0 +1,268 @@
+#include "bench/driver.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <sstream>
+
+#include "bench/pattern.hpp"
+
+namespace bench {
+
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+std::size_t round_to_huge(std::size_t bytes) {
+    return (bytes + kHugePage - 1) & ~(kHugePage - 1);
+}
+
+std::int64_t now_ns() {
+    timespec now{};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+/// The two pipes of one rank, one line at a time.
+class Control {
+  public:
+    Control(const std::string& folder, const std::string& name, int rank) {
+        const std::string base = folder + "/" + name + "." + std::to_string(rank);
+        in_ = open((base + ".in").c_str(), O_RDONLY | O_CLOEXEC);
+        out_ = open((base + ".out").c_str(), O_WRONLY | O_CLOEXEC);
+        if (in_ < 0 || out_ < 0) die("cannot open the control pipes " + base);
+    }
+
+    /// The next line, or nothing when the orchestrator is gone. Sleeps in read(): no CPU is used.
+    std::optional<std::string> read_line() {
+        std::string line;
+        char letter = 0;
+        while (read(in_, &letter, 1) == 1) {
+            if (letter == '\n') return line;
+            line += letter;
+        }
+        return std::nullopt;
+    }
+
+    void write_line(const std::string& line) {
+        const std::string text = line + "\n";
+        if (write(out_, text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+            die("the orchestrator is gone");
+    }
+
+  private:
+    int in_ = -1;
+    int out_ = -1;
+};
+
+struct Turn {
+    Case wanted;
+    std::size_t warmup = 0;
+    std::size_t iterations = 0;
+    bool check = false;
+};
+
+Turn parse_turn(std::istringstream& words) {
+    Turn turn;
+    std::string collective, place, memory;
+    words >> collective >> turn.wanted.bytes >> place >> memory >> turn.wanted.algorithm >>
+        turn.wanted.pairs >> turn.warmup >> turn.iterations >> turn.check;
+    if (!words) die("cannot read the order of the orchestrator");
+    const char* const kNames[] = {"allreduce", "all_gather", "reduce_scatter", "broadcast",
+                                  "barrier"};
+    for (int i = 0; i < 5; ++i)
+        if (collective == kNames[i]) turn.wanted.collective = static_cast<Collective>(i);
+    turn.wanted.place = place == "in"       ? Place::kIn
+                        : place == "shared" ? Place::kShared
+                                            : Place::kOut;
+    turn.wanted.memory = memory == "arena" ? Memory::kArena : Memory::kHeap;
+    return turn;
+}
+
+/// The buffers of the current case and the loop over it.
+class Stand {
+  public:
+    explicit Stand(Contender& contender) : contender_(contender) {}
+    ~Stand() { drop(); }
+
+    std::string measure(const Turn& turn) {
+        const std::string why = refusal(turn.wanted);
+        if (!why.empty()) return "unsupported " + why;
+        const bool is_new = !(turn.wanted == case_) || pairs_.empty();
+        if (is_new) set_up(turn.wanted);
+        if (turn.check) {
+            const std::string wrong = check();
+            if (!wrong.empty()) return "wrong " + wrong;
+        }
+        return "time " + std::to_string(time_batch(turn));
+    }
+
+    void drop() {
+        if (pairs_.empty()) return;
+        contender_.forget();
+        for (const auto& [block, bytes] : blocks_) contender_.release(case_.memory, block, bytes);
+        if (shared_ != nullptr) contender_.release_shared(shared_, case_.bytes);
+        blocks_.clear();
+        pairs_.clear();
+        shared_ = nullptr;
+    }
+
+  private:
+    std::string refusal(const Case& wanted) const {
+        const std::size_t parts = static_cast<std::size_t>(contender_.world()) * sizeof(float);
+        const bool has_parts = wanted.collective == Collective::kAllGather ||
+                               wanted.collective == Collective::kReduceScatter;
+        if (has_parts && wanted.bytes % parts != 0) return "not a whole element per rank";
+        return contender_.refuses(wanted);
+    }
+
+    void set_up(const Case& wanted) {
+        drop();
+        case_ = wanted;
+        if (wanted.place == Place::kShared) shared_ = contender_.allocate_shared(wanted.bytes);
+        for (int i = 0; i < wanted.pairs; ++i) pairs_.push_back(make_pair());
+        contender_.prepare(case_, pairs_);
+    }
+
+    float* take(std::size_t count) {
+        const std::size_t bytes = count * sizeof(float);
+        void* block = contender_.allocate(case_.memory, bytes);
+        std::memset(block, 0, bytes);  // first touch by the rank that uses it
+        blocks_.emplace_back(block, bytes);
+        return static_cast<float*>(block);
+    }
+
+    Buffers make_pair() {
+        if (case_.collective == Collective::kBarrier) return {};
+        const std::size_t whole = case_.bytes / sizeof(float);
+        const std::size_t part = whole / static_cast<std::size_t>(contender_.world());
+        const std::size_t offset = part * static_cast<std::size_t>(contender_.rank());
+        const bool in_place = case_.place == Place::kIn;
+        switch (case_.collective) {
+            case Collective::kAllGather: {
+                float* output = take(whole);
+                return {in_place ? output + offset : take(part), output, part, whole};
+            }
+            case Collective::kReduceScatter: {
+                float* input = take(whole);
+                float* own = contender_.in_place_result_at_start() ? input : input + offset;
+                return {input, in_place ? own : take(part), whole, part};
+            }
+            case Collective::kBroadcast: {
+                float* buffer = take(whole);
+                return {buffer, buffer, whole, whole};
+            }
+            default: {
+                float* input = take(whole);
+                float* output = static_cast<float*>(shared_);
+                if (output == nullptr) output = in_place ? input : take(whole);
+                return {input, output, whole, whole};
+            }
+        }
+    }
+
+    /// Runs each pair once on known values and looks at every element of the result.
+    std::string check() {
+        std::string wrong;
+        for (std::size_t i = 0; i < pairs_.size(); ++i) {
+            fill(case_.collective, contender_.rank(), pairs_[i]);
+            contender_.barrier();  // nobody starts on a shared output while another still reads it
+            contender_.run(i);
+            contender_.barrier();
+            const std::string here =
+                verify(case_.collective, contender_.rank(), contender_.world(), pairs_[i]);
+            if (wrong.empty()) wrong = here;
+            contender_.barrier();
+            // In place, sums would grow without end over the iterations: go on with zeros.
+            if (pairs_[i].input != nullptr)
+                std::memset(pairs_[i].input, 0, pairs_[i].input_count * sizeof(float));
+        }
+        return wrong;
+    }
+
+    std::int64_t time_batch(const Turn& turn) {
+        const std::size_t pairs = pairs_.size();
+        contender_.barrier();
+        for (std::size_t i = 0; i < turn.warmup; ++i) contender_.run(i % pairs);
+        contender_.barrier();
+        const std::int64_t start = now_ns();
+        std::size_t pair = 0;
+        for (std::size_t i = 0; i < turn.iterations; ++i) {
+            contender_.run(pair);
+            if (++pair == pairs) pair = 0;
+        }
+        const std::int64_t length = now_ns() - start;
+        // A rank that went to sleep now could still owe progress to the others.
+        contender_.barrier();
+        return length;
+    }
+
+    Contender& contender_;
+    Case case_;
+    std::vector<Buffers> pairs_;
+    std::vector<std::pair<void*, std::size_t>> blocks_;
+    void* shared_ = nullptr;
+};
+
+}  // namespace
+
+void* Contender::allocate(Memory memory, std::size_t bytes) {
+    if (memory != Memory::kHeap) die("this contender has no arena");
+    const std::size_t rounded = round_to_huge(bytes);
+    void* block = std::aligned_alloc(kHugePage, rounded);
+    if (block == nullptr) die("out of memory for the buffers");
+    madvise(block, rounded, MADV_HUGEPAGE);  // advice only: refused is as good as ignored
+    return block;
+}
+
+void Contender::release(Memory /*memory*/, void* block, std::size_t /*bytes*/) {
+    std::free(block);
+}
+
+void* Contender::allocate_shared(std::size_t /*bytes*/) {
+    die("this contender shares no result");
+}
+
+void Contender::release_shared(void* /*block*/, std::size_t /*bytes*/) {}
+
+int serve(Contender& contender, const std::string& control, const std::string& name) {
+    Control pipe(control, name, contender.rank());
+    pipe.write_line("hello " + std::to_string(getpid()) + " " + contender.version());
+    Stand stand(contender);
+    while (const auto line = pipe.read_line()) {
+        std::istringstream words(*line);
+        std::string verb;
+        words >> verb;
+        if (verb == "quit") break;
+        if (verb == "drop") {
+            stand.drop();
+            pipe.write_line("dropped");
+        } else if (verb == "measure") {
+            pipe.write_line(stand.measure(parse_turn(words)));
+        } else {
+            die("unknown order: " + *line);
+        }
+    }
+    return 0;
+}
+
+void die(const std::string& what) {
+    std::fprintf(stderr, "bench: %s\n", what.c_str());
+    std::exit(1);
+}
+
+std::string option(int argc, char** argv, const std::string& name, const char* fallback) {
+    for (int i = 1; i + 1 < argc; ++i)
+        if (name == argv[i]) return argv[i + 1];
+    if (fallback == nullptr) die("option " + name + " is missing");
+    return fallback;
+}
+
+}  // namespace bench

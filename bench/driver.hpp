@@ -1,0 +1,82 @@
+// The measuring loop that every contender shares, so that no contender is timed differently.
+//
+// One process per rank. Between its turns a rank sleeps in read() on its own control pipe; a turn
+// is one line from the orchestrator (compare.py) and one line back:
+//
+//   measure <collective> <bytes> <place> <memory> <algorithm> <pairs> <warmup> <iterations> <check>
+//     -> time <ns of this rank for all iterations> | unsupported <why> | wrong <why>
+//   drop  -> dropped     frees the buffers of the case
+//   quit  -> (none)      leaves; so does the end of the pipe, when the orchestrator died
+
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace bench {
+
+enum class Collective { kAllreduce, kAllGather, kReduceScatter, kBroadcast, kBarrier };
+enum class Place { kOut, kIn, kShared };  // kShared: every rank passes the same output buffer
+enum class Memory { kHeap, kArena };
+
+/// What is measured. `bytes` is the whole vector: what allreduce and broadcast hand out, what
+/// all_gather collects and reduce_scatter starts from; a rank's part is `bytes / world`.
+struct Case {
+    Collective collective = Collective::kAllreduce;
+    std::size_t bytes = 0;
+    Place place = Place::kOut;
+    Memory memory = Memory::kHeap;
+    std::string algorithm = "auto";
+    int pairs = 1;  // buffer pairs used in turn: more than the cache holds makes them cold
+
+    bool operator==(const Case&) const = default;
+};
+
+/// One pair of buffers of one rank, in elements of float.
+struct Buffers {
+    float* input = nullptr;
+    float* output = nullptr;
+    std::size_t input_count = 0;
+    std::size_t output_count = 0;
+};
+
+/// One rank of one contender. Single-threaded; a failure ends the process (see die()).
+class Contender {
+  public:
+    virtual ~Contender() = default;
+    virtual int rank() const = 0;
+    virtual int world() const = 0;
+    virtual std::string version() const = 0;
+
+    /// Empty when the case can be run, else the reason why not; the same on every rank.
+    virtual std::string refuses(const Case& wanted) const = 0;
+
+    /// Where an in-place reduce_scatter leaves its result: at the rank's own part of the input, or
+    /// (MPI, gloo) at the input's start.
+    virtual bool in_place_result_at_start() const { return true; }
+
+    /// Memory for buffers. The default serves kHeap, with huge pages where they help the peers.
+    virtual void* allocate(Memory memory, std::size_t bytes);
+    virtual void release(Memory memory, void* block, std::size_t bytes);
+    /// The one buffer that all ranks share; only for contenders that accept Place::kShared.
+    virtual void* allocate_shared(std::size_t bytes);
+    virtual void release_shared(void* block, std::size_t bytes);
+
+    /// Called once per case with all its buffer pairs; run(i) then works on pair i.
+    virtual void prepare(const Case& wanted, const std::vector<Buffers>& pairs) = 0;
+    virtual void forget() {}  // the buffers of the case are about to go
+    virtual void run(std::size_t pair) = 0;
+    virtual void barrier() = 0;
+};
+
+/// Serves turns until told to quit. `control` is the folder with the pipes; `name` the prefix.
+int serve(Contender& contender, const std::string& control, const std::string& name);
+
+/// Prints one line and ends the process: a benchmark has nobody to recover for.
+[[noreturn]] void die(const std::string& what);
+
+/// `--name value` from the command line, or `fallback`; die() when it is missing and required.
+std::string option(int argc, char** argv, const std::string& name, const char* fallback = nullptr);
+
+}  // namespace bench

@@ -1,0 +1,156 @@
+// How fast is the fabric at the collectives: buffers in the arena, outside it, result shared?
+
+#include <fabricshm/fabricshm.h>
+
+#include <cstdint>
+#include <cstdlib>
+
+#include "bench/driver.hpp"
+
+namespace {
+
+void need(int result, const char* step) {
+    if (result == FABRICSHM_OK) return;
+    bench::die(std::string(step) + ": " + fabricshm_error_name(result) + ": " +
+               fabricshm_error_text());
+}
+
+struct Algorithm {
+    const char* name;
+    fabricshm_algorithm value;
+};
+constexpr Algorithm kAlgorithms[] = {
+    {"auto", FABRICSHM_AUTO}, {"flat", FABRICSHM_FLAT},     {"direct", FABRICSHM_DIRECT},
+    {"ring", FABRICSHM_RING}, {"staged", FABRICSHM_STAGED}, {"host", FABRICSHM_HOST},
+};
+
+const Algorithm* find_algorithm(const std::string& name) {
+    for (const Algorithm& algorithm : kAlgorithms)
+        if (name == algorithm.name) return &algorithm;
+    return nullptr;
+}
+
+fabricshm_kind kind_of(bench::Collective collective) {
+    switch (collective) {
+        case bench::Collective::kAllreduce:
+            return FABRICSHM_ALLREDUCE;
+        case bench::Collective::kAllGather:
+            return FABRICSHM_ALL_GATHER;
+        case bench::Collective::kReduceScatter:
+            return FABRICSHM_REDUCE_SCATTER;
+        case bench::Collective::kBroadcast:
+            return FABRICSHM_BROADCAST;
+        case bench::Collective::kBarrier:
+            break;
+    }
+    return FABRICSHM_BARRIER;
+}
+
+class FabricContender final : public bench::Contender {
+  public:
+    FabricContender(const std::string& socket, const std::string& arena, std::uint64_t bytes,
+                    int rank, int world) {
+        fabricshm_session_options options{};
+        options.struct_size = sizeof options;
+        options.socket = socket.c_str();
+        options.label = "bench";
+        need(fabricshm_session_open(&options, &session_), "open the session");
+        need(fabricshm_arena_open(session_, arena.c_str(), bytes, 0, &arena_), "open the arena");
+        need(fabricshm_group_join(arena_, "bench", rank, world, 30'000, &group_), "join the group");
+    }
+
+    ~FabricContender() override {
+        fabricshm_group_leave(group_);
+        fabricshm_session_close(session_);
+    }
+
+    int rank() const override { return fabricshm_group_rank(group_); }
+    int world() const override { return fabricshm_group_world(group_); }
+    std::string version() const override { return std::string("fabricshm ") + fabricshm_version(); }
+
+    std::string refuses(const bench::Case& wanted) const override {
+        const bool is_shared = wanted.place == bench::Place::kShared;
+        if (is_shared && wanted.collective != bench::Collective::kAllreduce)
+            return "only allreduce has the same result everywhere";
+        const Algorithm* algorithm = find_algorithm(wanted.algorithm);
+        if (algorithm == nullptr) return "no such algorithm";
+        const bool reduces_for_all =
+            algorithm->value == FABRICSHM_RING || algorithm->value == FABRICSHM_HOST;
+        if (reduces_for_all && wanted.collective != bench::Collective::kAllreduce)
+            return "ring and host are for allreduce";
+        return "";
+    }
+
+    bool in_place_result_at_start() const override { return false; }
+
+    void* allocate(bench::Memory memory, std::size_t bytes) override {
+        if (memory == bench::Memory::kHeap) return Contender::allocate(memory, bytes);
+        void* block = fabricshm_alloc(arena_, bytes);
+        if (block == nullptr) bench::die("the arena is full: give --arena more bytes");
+        return block;
+    }
+
+    void release(bench::Memory memory, void* block, std::size_t bytes) override {
+        if (memory == bench::Memory::kHeap) return Contender::release(memory, block, bytes);
+        fabricshm_free(arena_, block);
+    }
+
+    void* allocate_shared(std::size_t bytes) override {
+        fabricshm_region region{};
+        if (rank() == 0)
+            need(fabricshm_region_create(arena_, bytes, &region), "make the shared result");
+        std::uint64_t id = region.id;
+        need(fabricshm_broadcast(group_, &id, 1, FABRICSHM_U64, 0), "tell the shared result");
+        if (rank() != 0) need(fabricshm_region_open(arena_, id, &region), "open the shared result");
+        shared_id_ = id;
+        return region.base;
+    }
+
+    void release_shared(void* /*block*/, std::size_t /*bytes*/) override {
+        // Peers may still be in their last read of it.
+        need(fabricshm_barrier(group_), "barrier");
+        if (rank() == 0) need(fabricshm_region_free(arena_, shared_id_), "free the shared result");
+    }
+
+    void prepare(const bench::Case& wanted, const std::vector<bench::Buffers>& pairs) override {
+        for (const bench::Buffers& b : pairs) calls_.push_back(make_call(wanted, b));
+    }
+
+    void forget() override { calls_.clear(); }
+    void run(std::size_t pair) override { need(fabricshm_run(group_, &calls_[pair]), "run"); }
+    void barrier() override { need(fabricshm_barrier(group_), "barrier"); }
+
+  private:
+    static fabricshm_call make_call(const bench::Case& wanted, const bench::Buffers& b) {
+        fabricshm_call call{};
+        call.struct_size = sizeof call;
+        call.kind = kind_of(wanted.collective);
+        call.dtype = FABRICSHM_F32;
+        call.op = FABRICSHM_SUM;
+        call.algorithm = find_algorithm(wanted.algorithm)->value;
+        call.input = b.input;
+        call.output = b.output;
+        const bool counts_input = wanted.collective == bench::Collective::kAllGather;
+        call.count = counts_input ? b.input_count : b.output_count;
+        call.timeout_ms = FABRICSHM_TIMEOUT_DEFAULT;
+        return call;
+    }
+
+    fabricshm_session* session_ = nullptr;
+    fabricshm_arena* arena_ = nullptr;
+    fabricshm_group* group_ = nullptr;
+    std::uint64_t shared_id_ = 0;
+    std::vector<fabricshm_call> calls_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    using bench::option;
+    const std::string control = option(argc, argv, "--control");
+    FabricContender contender(option(argc, argv, "--socket"), option(argc, argv, "--arena"),
+                              std::stoull(option(argc, argv, "--arena-bytes")),
+                              std::stoi(option(argc, argv, "--rank")),
+                              std::stoi(option(argc, argv, "--world")));
+    return bench::serve(contender, control, option(argc, argv, "--name"));
+}

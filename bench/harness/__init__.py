@@ -1,0 +1,1 @@
+"""Parts of bench/compare.py. Standard library only, but for the plot (matplotlib)."""

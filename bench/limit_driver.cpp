@@ -1,0 +1,266 @@
+// What would the collectives cost if nobody ever had to wait? The ranks move the bytes an algorithm
+// has to move, between each other's buffers, without flags: the algorithm's limit on this memory.
+//
+//   push  each rank reduces its part from all inputs and stores it into every output
+//   pull  each rank reduces its part into its own output, then copies the others' parts from theirs
+//   ...-nt  the same with streaming stores
+//
+// With a shared result push and pull are one: read everything once, store one part. The barrier is
+// a ping-pong of one cache line between ranks 0 and 1. Results are not checked: parts may be read
+// before they are there.
+
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <new>
+
+#include "bench/driver.hpp"
+#include "bench/memory_moves.hpp"
+
+namespace {
+
+constexpr int kMaxWorld = 4;
+
+// Buffers at a power of two from each other would meet in the same cache sets and memory banks.
+constexpr std::size_t kSkew = 11 * 4096 + 9 * 64;
+
+struct alignas(128) Word {
+    std::atomic<std::uint64_t> value{0};
+};
+
+struct Meeting {
+    Word arrived;
+    Word ping[2];
+};
+
+/// What all ranks see at the same address, because they are forked from one process.
+struct Shared {
+    Meeting* meeting;
+    char* area;          // `world + 1` stretches of `stride` bytes; the last is the shared result
+    std::size_t stride;  // bytes
+};
+
+class LimitContender final : public bench::Contender {
+  public:
+    LimitContender(const Shared& shared, int rank, int world)
+        : shared_(shared), rank_(rank), world_(world) {}
+
+    int rank() const override { return rank_; }
+    int world() const override { return world_; }
+    std::string version() const override {
+        return std::string("limit ") + bench::memory_moves().isa;
+    }
+
+    std::string refuses(const bench::Case& wanted) const override {
+        if (2 * wanted.bytes * static_cast<std::size_t>(wanted.pairs) > shared_.stride)
+            return "larger than --area-bytes";
+        return "";
+    }
+
+    bool in_place_result_at_start() const override { return false; }
+
+    void* allocate(bench::Memory /*memory*/, std::size_t bytes) override {
+        void* block = stretch(rank_) + taken_;
+        taken_ += ((bytes + 4095) & ~std::size_t{4095}) + kSkew;
+        return block;
+    }
+
+    void release(bench::Memory /*memory*/, void* /*block*/, std::size_t /*bytes*/) override {
+        if (taken_ > 0) discard(rank_);
+        taken_ = 0;
+    }
+
+    void* allocate_shared(std::size_t /*bytes*/) override { return stretch(world_); }
+    void release_shared(void* /*block*/, std::size_t /*bytes*/) override { discard(world_); }
+
+    void prepare(const bench::Case& wanted, const std::vector<bench::Buffers>& pairs) override {
+        case_ = wanted;
+        pairs_ = pairs;
+        streaming_ = wanted.algorithm.ends_with("-nt");
+        pulling_ = wanted.algorithm.starts_with("pull");
+    }
+
+    void run(std::size_t pair) override {
+        const bench::Buffers& b = pairs_[pair];
+        switch (case_.collective) {
+            case bench::Collective::kAllreduce:
+                return allreduce(b);
+            case bench::Collective::kAllGather:
+                return all_gather(b);
+            case bench::Collective::kReduceScatter:
+                return reduce_part(b.input, {b.output});
+            case bench::Collective::kBroadcast:
+                return broadcast(b);
+            case bench::Collective::kBarrier:
+                return ping_pong();
+        }
+    }
+
+    void barrier() override {
+        // Monotonic: the word is never reset, so nobody can be lapped.
+        meetings_ += static_cast<std::uint64_t>(world_);
+        // acq_rel: what a rank wrote before the meeting is seen by all after it.
+        shared_.meeting->arrived.value.fetch_add(1, std::memory_order_acq_rel);
+        while (shared_.meeting->arrived.value.load(std::memory_order_acquire) < meetings_)
+            sched_yield();
+    }
+
+  private:
+    using Pointers = std::vector<float*>;
+
+    char* stretch(int index) const {
+        return shared_.area + static_cast<std::size_t>(index) * shared_.stride;
+    }
+
+    /// Gives back the memory of a stretch; its ends, shared with the neighbours, stay.
+    void discard(int index) const {
+        const auto first = reinterpret_cast<std::uintptr_t>(stretch(index)) + 4095;
+        const auto last = reinterpret_cast<std::uintptr_t>(stretch(index + 1));
+        char* page = reinterpret_cast<char*>(first & ~std::uintptr_t{4095});
+        madvise(page, (last & ~std::uintptr_t{4095}) - reinterpret_cast<std::uintptr_t>(page),
+                MADV_REMOVE);
+    }
+
+    /// The same place in the stretch of `peer`: every rank lays its buffers out alike.
+    float* of_peer(float* mine, int peer) const {
+        if (case_.place == bench::Place::kShared &&
+            reinterpret_cast<char*>(mine) >= stretch(world_))
+            return mine;
+        const auto distance = static_cast<std::ptrdiff_t>(shared_.stride) * (peer - rank_);
+        return reinterpret_cast<float*>(reinterpret_cast<char*>(mine) + distance);
+    }
+
+    std::size_t part() const {
+        return case_.bytes / sizeof(float) / static_cast<std::size_t>(world_);
+    }
+    std::size_t start(int rank) const { return part() * static_cast<std::size_t>(rank); }
+
+    void move(const float* const* sources, int source_count, float* const* destinations,
+              int destination_count, std::size_t count) const {
+        bench::memory_moves().move(
+            {sources, source_count, destinations, destination_count, count, streaming_});
+    }
+
+    void copy(const float* from, float* to, std::size_t count) const {
+        move(&from, 1, &to, 1, count);
+    }
+
+    /// My part of everybody's `input`, to `destinations`.
+    void reduce_part(float* input, std::initializer_list<float*> destinations) const {
+        reduce_part(input, destinations.begin(), static_cast<int>(destinations.size()));
+    }
+
+    void reduce_part(float* input, float* const* destinations, int destination_count) const {
+        const float* sources[kMaxWorld];
+        for (int i = 0; i < world_; ++i) {
+            const int peer = (rank_ + i) % world_;  // own first, then in ring order
+            sources[i] = of_peer(input, peer) + start(rank_);
+        }
+        move(sources, world_, destinations, destination_count, part());
+    }
+
+    void allreduce(const bench::Buffers& b) const {
+        const bool is_shared = case_.place == bench::Place::kShared;
+        if (is_shared || pulling_) {
+            reduce_part(b.input, {b.output + start(rank_)});
+            for (int i = 1; i < world_ && !is_shared; ++i) {
+                const int peer = (rank_ + i) % world_;
+                copy(of_peer(b.output, peer) + start(peer), b.output + start(peer), part());
+            }
+            return;
+        }
+        float* destinations[kMaxWorld];
+        for (int i = 0; i < world_; ++i)
+            destinations[i] = of_peer(b.output, (rank_ + i) % world_) + start(rank_);
+        reduce_part(b.input, destinations, world_);
+    }
+
+    void all_gather(const bench::Buffers& b) const {
+        const bool in_place = case_.place == bench::Place::kIn;
+        if (!pulling_) {
+            float* destinations[kMaxWorld];
+            int count = 0;
+            for (int i = in_place ? 1 : 0; i < world_; ++i)
+                destinations[count++] = of_peer(b.output, (rank_ + i) % world_) + start(rank_);
+            const float* source = b.input;
+            return move(&source, 1, destinations, count, part());
+        }
+        for (int i = in_place ? 1 : 0; i < world_; ++i) {
+            const int peer = (rank_ + i) % world_;
+            float* source =
+                in_place ? of_peer(b.output, peer) + start(peer) : of_peer(b.input, peer);
+            copy(source, b.output + start(peer), part());
+        }
+    }
+
+    void broadcast(const bench::Buffers& b) const {
+        float* root = of_peer(b.output, 0);
+        if (pulling_) {
+            if (rank_ != 0) copy(root, b.output, b.output_count);
+            return;
+        }
+        float* destinations[kMaxWorld];
+        for (int peer = 1; peer < world_; ++peer)
+            destinations[peer - 1] = of_peer(b.output, peer) + start(rank_);
+        const float* source = root + start(rank_);
+        move(&source, 1, destinations, world_ - 1, part());
+    }
+
+    void ping_pong() {
+        if (rank_ > 1) return;
+        ++pings_;
+        auto& mine = shared_.meeting->ping[rank_].value;
+        auto& other = shared_.meeting->ping[1 - rank_].value;
+        // Rank 0 serves, rank 1 returns: one round trip of a cache line each way.
+        if (rank_ == 0) mine.store(pings_, std::memory_order_release);
+        for (int spins = 0; other.load(std::memory_order_acquire) < pings_; ++spins)
+            if (spins > 10'000) sched_yield();
+        if (rank_ == 1) mine.store(pings_, std::memory_order_release);
+    }
+
+    Shared shared_;
+    int rank_;
+    int world_;
+    std::size_t taken_ = 0;
+    std::uint64_t meetings_ = 0;
+    std::uint64_t pings_ = 0;
+    bool streaming_ = false;
+    bool pulling_ = false;
+    bench::Case case_;
+    std::vector<bench::Buffers> pairs_;
+};
+
+void* map_shared(std::size_t bytes) {
+    void* block = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                       MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (block == MAP_FAILED) bench::die("cannot map the area of the limits");
+    return block;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    using bench::option;
+    const int world = std::stoi(option(argc, argv, "--world"));
+    if (world < 2 || world > kMaxWorld) bench::die("--world is 2 to 4");
+    Shared shared{};
+    shared.stride = std::stoull(option(argc, argv, "--area-bytes", "536870912")) + 16 * kSkew;
+    shared.meeting = new (map_shared(sizeof(Meeting))) Meeting;
+    shared.area =
+        static_cast<char*>(map_shared(shared.stride * static_cast<std::size_t>(world + 1)));
+    int rank = 0;
+    for (int child = 1; child < world && rank == 0; ++child)
+        if (fork() == 0) rank = child;
+    if (rank != 0) prctl(PR_SET_PDEATHSIG, SIGKILL);
+    LimitContender contender(shared, rank, world);
+    const int result =
+        bench::serve(contender, option(argc, argv, "--control"), option(argc, argv, "--name"));
+    while (rank == 0 && wait(nullptr) > 0) {
+    }
+    return result;
+}

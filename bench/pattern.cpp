@@ -1,0 +1,55 @@
+#include "bench/pattern.hpp"
+
+#include <cstddef>
+
+namespace bench {
+
+namespace {
+
+/// Element `index` of rank `rank`. 31 and 7 are coprime to every power of two, so that a part put
+/// in another part's place is seen.
+float value(int rank, std::size_t index) {
+    return static_cast<float>((index * 7 + static_cast<std::size_t>(rank) * 13) % 31);
+}
+
+float sum_of_all(int world, std::size_t index) {
+    float sum = 0;
+    for (int rank = 0; rank < world; ++rank) sum += value(rank, index);
+    return sum;
+}
+
+float expected(Collective collective, int rank, int world, const Buffers& buffers,
+               std::size_t index) {
+    switch (collective) {
+        case Collective::kAllGather: {
+            const std::size_t part = buffers.input_count;
+            return value(static_cast<int>(index / part), index % part);
+        }
+        case Collective::kReduceScatter:
+            return sum_of_all(world, static_cast<std::size_t>(rank) * buffers.output_count + index);
+        case Collective::kBroadcast:
+            return value(0, index);
+        default:
+            return sum_of_all(world, index);
+    }
+}
+
+}  // namespace
+
+void fill(Collective collective, int rank, const Buffers& buffers) {
+    const bool wrong_on_purpose = collective == Collective::kBroadcast && rank != 0;
+    for (std::size_t i = 0; i < buffers.input_count; ++i)
+        buffers.input[i] = wrong_on_purpose ? -1.0f : value(rank, i);
+}
+
+std::string verify(Collective collective, int rank, int world, const Buffers& buffers) {
+    for (std::size_t i = 0; i < buffers.output_count; ++i) {
+        const float want = expected(collective, rank, world, buffers, i);
+        if (buffers.output[i] == want) continue;
+        return "element " + std::to_string(i) + " of rank " + std::to_string(rank) + " is " +
+               std::to_string(buffers.output[i]) + " instead of " + std::to_string(want);
+    }
+    return "";
+}
+
+}  // namespace bench

@@ -1,0 +1,17 @@
+// Values that make a wrong result visible: small whole numbers, so that sums are exact in float.
+
+#pragma once
+
+#include <string>
+
+#include "bench/driver.hpp"
+
+namespace bench {
+
+/// Fills the input of `rank` (for broadcast: of the root, while the others get something wrong).
+void fill(Collective collective, int rank, const Buffers& buffers);
+
+/// Empty when every element of the output is right, else the first that is not.
+std::string verify(Collective collective, int rank, int world, const Buffers& buffers);
+
+}  // namespace bench

@@ -1,0 +1,44 @@
+# Compiler settings shared by every target, and fabric_library() which makes one of our folders.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_C_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+    set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+
+find_package(Threads REQUIRED)
+
+add_library(fabric_options INTERFACE)
+target_include_directories(fabric_options INTERFACE ${CMAKE_SOURCE_DIR})
+target_compile_options(fabric_options INTERFACE -Wall -Wextra
+    $<$<COMPILE_LANGUAGE:CXX>:-Wno-interference-size>)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+    # g++ 12 sees overlaps in `"text" + std::to_string(n)` that are not there (GCC bug 105651).
+    target_compile_options(fabric_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
+endif()
+target_compile_definitions(fabric_options INTERFACE FABRIC_VERSION="${PROJECT_VERSION}")
+target_link_libraries(fabric_options INTERFACE Threads::Threads)
+if(FABRIC_WERROR)
+    target_compile_options(fabric_options INTERFACE -Werror)
+endif()
+if(FABRIC_SANITIZE)
+    # Global, so that nothing is built half with and half without.
+    add_compile_options(-fsanitize=${FABRIC_SANITIZE} -fno-omit-frame-pointer)
+    add_link_options(-fsanitize=${FABRIC_SANITIZE})
+endif()
+
+# fabric_library(name SOURCES a.cpp ... LIBS fabric_x ...): a static library of one folder.
+function(fabric_library name)
+    cmake_parse_arguments(ARG "" "" "SOURCES;LIBS;PRIVATE_LIBS" ${ARGN})
+    add_library(${name} STATIC ${ARG_SOURCES})
+    target_link_libraries(${name} PUBLIC fabric_options ${ARG_LIBS} PRIVATE ${ARG_PRIVATE_LIBS})
+endfunction()

@@ -1,0 +1,40 @@
+# What the Python module and the PyTorch backend share: where files go in the build tree
+# (PYTHONPATH=build/<preset>/python) and when installed.
+find_package(Python3 COMPONENTS Interpreter Development.Module)
+set(FABRIC_PYTHON_DIR ${CMAKE_BINARY_DIR}/python)
+
+# Debian's Python looks into dist-packages, of another version's folder under /usr/local.
+if(CMAKE_INSTALL_PREFIX STREQUAL "/usr")
+    set(fabric_python_default lib/python3/dist-packages)
+else()
+    set(fabric_python_default
+        lib/python${Python3_VERSION_MAJOR}.${Python3_VERSION_MINOR}/dist-packages)
+endif()
+set(FABRIC_PYTHON_INSTALL_DIR ${fabric_python_default} CACHE STRING
+    "Where Python packages are installed, relative to the prefix")
+
+# fabric_python_module(target package name): builds target as the extension `package/name`.
+function(fabric_python_module target package name)
+    file(RELATIVE_PATH to_lib /${FABRIC_PYTHON_INSTALL_DIR}/${package} /${CMAKE_INSTALL_LIBDIR})
+    set_target_properties(${target} PROPERTIES
+        OUTPUT_NAME ${name} LIBRARY_OUTPUT_DIRECTORY ${FABRIC_PYTHON_DIR}/${package}
+        INSTALL_RPATH "$ORIGIN/${to_lib}")
+    target_link_libraries(${target} PRIVATE fabric_options)
+    target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR}/libfabricshm/include)
+    if(TARGET fabricshm)
+        target_link_libraries(${target} PRIVATE fabricshm)
+    endif()
+    install(TARGETS ${target} LIBRARY DESTINATION ${FABRIC_PYTHON_INSTALL_DIR}/${package})
+endfunction()
+
+# fabric_python_files(package file...): Python files, as links in the build tree so that an edit
+# needs no build.
+function(fabric_python_files package)
+    file(MAKE_DIRECTORY ${FABRIC_PYTHON_DIR}/${package})
+    foreach(file ${ARGN})
+        get_filename_component(name ${file} NAME)
+        file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR}/${file} ${FABRIC_PYTHON_DIR}/${package}/${name}
+             SYMBOLIC)
+        install(FILES ${file} DESTINATION ${FABRIC_PYTHON_INSTALL_DIR}/${package})
+    endforeach()
+endfunction()

@@ -1,0 +1,26 @@
+# fabric_test(kind path LIBS ... [LABELS ...] [TIMEOUT s] [SOURCES ...] [ARGS ...])
+#   One executable and one ctest test. `fabric_test(unit shm/ring LIBS fabric_shm)` builds
+#   tests/unit/shm/ring_test.cpp into test_unit_shm_ring and registers `unit.shm.ring`.
+#   Exit code 77 means skipped; FABRIC_TESTS_FAIL_ON_SKIP=1 turns that into a failure.
+function(fabric_test kind path)
+    cmake_parse_arguments(ARG "" "TIMEOUT" "LIBS;LABELS;SOURCES;ARGS;DEFINES" ${ARGN})
+    string(REPLACE "/" "." dotted ${path})
+    string(REPLACE "/" "_" flat ${path})
+    string(REPLACE "/" ";" parts ${path})
+    list(GET parts 0 folder)
+    set(target test_${kind}_${flat})
+    add_executable(${target} ${CMAKE_SOURCE_DIR}/tests/${kind}/${path}_test.cpp ${ARG_SOURCES})
+    target_link_libraries(${target} PRIVATE fabric_options fabric_test_support ${ARG_LIBS})
+    target_compile_definitions(${target} PRIVATE ${ARG_DEFINES})
+    if(NOT ARG_TIMEOUT)
+        set(ARG_TIMEOUT 120)
+    endif()
+    # scripts/test builds one kind at a time with the sanitizers: `tests_unit`, `tests_crash`, ...
+    if(NOT TARGET tests_${kind})
+        add_custom_target(tests_${kind})
+    endif()
+    add_dependencies(tests_${kind} ${target})
+    add_test(NAME ${kind}.${dotted} COMMAND ${target} ${ARG_ARGS})
+    set_tests_properties(${kind}.${dotted} PROPERTIES
+        LABELS "${kind};${folder};${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77)
+endfunction()

@@ -1,0 +1,94 @@
+#include "fabricd/backend_factory.hpp"
+
+#include "libfabricshm/base/log.hpp"
+#include "libfabricshm/machine/backend_choice.hpp"
+#include "libfabricshm/machine/dax_backend.hpp"
+#include "libfabricshm/machine/emu_backend.hpp"
+#include "libfabricshm/machine/numa_backend.hpp"
+
+namespace fabricd {
+
+using fabricshm::BackendChoice;
+using fabricshm::Discovery;
+using fabricshm::HostFiles;
+using fabricshm::HugePages;
+using fabricshm::PoolBackend;
+
+namespace {
+
+using Made = fabricshm::Result<std::unique_ptr<PoolBackend>>;
+
+HugePages huge_pages(const Config& config) {
+    if (config.pool.huge_pages == "reserved") return HugePages::kReserved;
+    return config.pool.huge_pages == "off" ? HugePages::kOff : HugePages::kTransparent;
+}
+
+Complaint taken(Made made, const std::string& keys, std::unique_ptr<PoolBackend>& pool) {
+    if (!made.ok()) return fabricshm::describe(made.error()) + " (" + keys + ")";
+    pool = std::move(made).value();
+    return {};
+}
+
+Complaint make_emu(const Config& config, const HostFiles& files,
+                   std::unique_ptr<PoolBackend>& pool) {
+    fabricshm::EmuOptions options;
+    options.capacity = config.pool.capacity;
+    options.huge_pages = huge_pages(config);
+    options.reserved_page_bytes = config.pool.reserved_page_bytes;
+    options.files = files;
+    return taken(fabricshm::make_emu_backend(options), "pool.capacity, pool.huge_pages", pool);
+}
+
+Complaint make_numa(const Config& config, int node, const HostFiles& files,
+                    std::unique_ptr<PoolBackend>& pool) {
+    if (node < 0) {
+        return std::string("there is no CPU-less memory node: name one (pool.numa_node)");
+    }
+    fabricshm::NumaOptions options;
+    options.node = node;
+    options.capacity = config.pool.capacity;
+    options.huge_pages = huge_pages(config);
+    options.reserved_page_bytes = config.pool.reserved_page_bytes;
+    options.files = files;
+    return taken(fabricshm::make_numa_backend(options),
+                 "pool.numa_node, pool.capacity, pool.huge_pages", pool);
+}
+
+Complaint make_dax(const Config& config, const Discovery& found, const HostFiles& files,
+                   std::unique_ptr<PoolBackend>& pool) {
+    fabricshm::DaxOptions options;
+    options.device = config.pool.dax_device;
+    if (options.device.empty() && found.dax.size() == 1) options.device = found.dax[0].path;
+    if (options.device.empty()) {
+        return "there are " + std::to_string(found.dax.size()) +
+               " DAX devices: name one (pool.dax_device)";
+    }
+    options.uuid = config.pool.dax_uuid;
+    options.format = config.pool.dax_format;
+    options.capacity = config.pool.capacity;
+    options.files = files;
+    return taken(fabricshm::make_dax_backend(options),
+                 "pool.dax_device " + options.device + ", pool.dax_uuid, pool.capacity, --format",
+                 pool);
+}
+
+}  // namespace
+
+Complaint make_backend(const Config& config, const HostFiles& files,
+                       std::unique_ptr<PoolBackend>& pool) {
+    const Discovery found = fabricshm::discover(files);
+    const BackendChoice choice = fabricshm::choose_backend(found);
+    const bool is_free = config.pool.backend == "auto";
+    const std::string backend = is_free ? choice.backend : config.pool.backend;
+    if (is_free) {
+        fabricshm::log(fabricshm::LogLevel::kInfo, "pool.backend auto takes %s: %s",
+                       choice.backend.c_str(), choice.why.c_str());
+    }
+    const int node =
+        config.pool.numa_node >= 0 ? static_cast<int>(config.pool.numa_node) : choice.node;
+    if (backend == "dax") return make_dax(config, found, files, pool);
+    if (backend == "numa") return make_numa(config, node, files, pool);
+    return make_emu(config, files, pool);
+}
+
+}  // namespace fabricd

@@ -1,0 +1,169 @@
+#include "fabricd/config.hpp"
+
+#define TOML_EXCEPTIONS 0
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+namespace fabricd {
+
+namespace {
+
+std::string line_of(const toml::source_region& source) {
+    return ":" + std::to_string(source.begin.line);
+}
+
+/// A TOML value as the text that the table parses; nothing for kinds that no key has.
+std::optional<std::string> text_of(const toml::node& node) {
+    if (const auto* text = node.as_string()) return text->get();
+    if (const auto* number = node.as_integer()) return std::to_string(number->get());
+    if (const auto* flag = node.as_boolean()) return flag->get() ? "true" : "false";
+    const auto* list = node.as_array();
+    if (list == nullptr) return std::nullopt;
+    std::string text;
+    for (const auto& item : *list) {
+        const auto word = item.is_array() ? std::nullopt : text_of(item);
+        // A comma or nothing in an item would read as another list than the one in the file.
+        if (!word || word->empty() || word->find(',') != std::string::npos) return std::nullopt;
+        text += (text.empty() ? "" : ",") + *word;
+    }
+    return text;
+}
+
+const ConfigKey* find_key(const std::string& name) {
+    const auto& keys = config_keys();
+    const auto found = std::find_if(keys.begin(), keys.end(),
+                                    [&](const ConfigKey& key) { return key.name == name; });
+    return found == keys.end() ? nullptr : &*found;
+}
+
+bool is_section(const std::string& name) {
+    const auto& keys = config_keys();
+    return std::any_of(keys.begin(), keys.end(),
+                       [&](const ConfigKey& key) { return key.name.rfind(name + ".", 0) == 0; });
+}
+
+std::string wanted(const ConfigKey& key) {
+    return key.range.empty() ? key.kind : key.kind + ", " + key.range;
+}
+
+Complaint read_section(Config& config, const std::string& section, const toml::table& table,
+                       const std::string& file) {
+    for (const auto& [key, value] : table) {
+        const std::string name = section + "." + std::string(key.str());
+        const std::string where = file + line_of(key.source());
+        const ConfigKey* known = find_key(name);
+        if (known == nullptr) return where + ": unknown key \"" + name + "\"";
+        const auto text = text_of(value);
+        if (!text || known->is_list != value.is_array()) {
+            return where + ": " + name + " takes " + wanted(*known);
+        }
+        if (auto complaint = set_key(config, *known, *text, where)) return complaint;
+    }
+    return {};
+}
+
+std::string toml_value(const ConfigKey& key, const Config& config) {
+    const std::string text = key.get(config);
+    if (key.is_list) return "[" + text + "]";
+    if (!key.is_quoted) return text;
+    std::string quoted = "\"";
+    for (const char c : text) {
+        if (c == '"' || c == '\\') quoted += '\\';
+        quoted += c;
+    }
+    return quoted + "\"";
+}
+
+std::string section_of(const ConfigKey& key) {
+    return key.name.substr(0, key.name.find('.'));
+}
+
+}  // namespace
+
+std::string option_name(const ConfigKey& key) {
+    std::string name = "--" + key.name;
+    std::replace_if(
+        name.begin(), name.end(), [](char c) { return c == '.' || c == '_'; }, '-');
+    return name;
+}
+
+Complaint set_key(Config& config, const ConfigKey& key, const std::string& text,
+                  const std::string& where) {
+    if (key.set(config, text)) return {};
+    return where + ": bad value \"" + text + "\" for " + key.name + ": wanted " + wanted(key);
+}
+
+Complaint read_toml(Config& config, const std::string& text, const std::string& name) {
+    const toml::parse_result parsed = toml::parse(text, name);
+    if (!parsed) {
+        return name + line_of(parsed.error().source()) + ": " +
+               std::string(parsed.error().description());
+    }
+    for (const auto& [key, value] : parsed.table()) {
+        const std::string section(key.str());
+        const std::string where = name + line_of(key.source());
+        if (!is_section(section)) return where + ": unknown key \"" + section + "\"";
+        const auto* table = value.as_table();
+        if (table == nullptr) return where + ": " + section + " is a section: [" + section + "]";
+        if (auto complaint = read_section(config, section, *table, name)) return complaint;
+    }
+    return {};
+}
+
+Complaint read_config_file(Config& config, const std::string& path) {
+    std::ifstream file(path);
+    std::ostringstream text;
+    // Reading an empty file sets the fail bit of `text`, so that only `file` tells.
+    if (file) text << file.rdbuf();
+    if (!file || file.bad()) return path + ": can't be read";
+    return read_toml(config, text.str(), path);
+}
+
+Complaint check_config(const Config& config) {
+    const auto& arena = config.arena;
+    if (arena.max_bytes != 0 && arena.default_bytes > arena.max_bytes) {
+        return std::string("arena.default_bytes is larger than arena.max_bytes");
+    }
+    const bool is_dax = config.pool.backend == "dax";
+    const bool shared = !config.server.allow_uids.empty() || !config.server.socket_group.empty();
+    if (is_dax && shared && !config.pool.dax_trust_users) {
+        return std::string(
+            "a dax pool can't keep users apart: admit none besides the daemon's own "
+            "(server.allow_uids, server.socket_group) or set pool.dax_trust_users");
+    }
+    if (config.pool.dax_format && !is_dax) {
+        return std::string("--format is for pool.backend = \"dax\" only");
+    }
+    return {};
+}
+
+std::string print_config(const Config& config) {
+    std::string text;
+    std::string section;
+    for (const auto& key : config_keys()) {
+        if (section_of(key) != section) {
+            text += (section.empty() ? "" : "\n");
+            section = section_of(key);
+            text += "[" + section + "]\n";
+        }
+        text += "# " + key.help + "\n# " + wanted(key) + "\n";
+        text += key.name.substr(section.size() + 1) + " = " + toml_value(key, config) + "\n";
+    }
+    return text;
+}
+
+std::string config_table_markdown() {
+    std::string text =
+        "| key | option | value | range | default | meaning |\n|---|---|---|---|---|---|\n";
+    for (const auto& key : config_keys()) {
+        text += "| `" + key.name + "` | `" + option_name(key) + "` | " + key.kind + " | " +
+                key.range + " | " + (key.fallback.empty() ? "" : "`" + key.fallback + "`") + " | " +
+                key.help + " |\n";
+    }
+    return text;
+}
+
+}  // namespace fabricd

@@ -1,0 +1,114 @@
+// What fabricd can be told: one table of keys, read from a TOML file and from the command line.
+// --help, --print-config, the checks and docs/configuration.md all come from that table.
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "libfabricshm/base/units.hpp"
+
+namespace fabricd {
+
+using fabricshm::Bytes;
+using fabricshm::Duration;
+
+/// The values of all keys. The names are those of the table: `pool.huge_pages` is pool.huge_pages.
+struct Config {
+    struct Server {
+        std::string runtime_dir;  // filled in by resolve_paths() when empty, as are the next two
+        std::string socket;
+        std::string admin_socket;
+        unsigned socket_mode = 0600;
+        std::string socket_group;
+        std::vector<std::uint32_t> allow_uids;
+    } server;
+
+    struct Pool {
+        std::string backend = "auto";
+        Bytes capacity = 0;
+        std::string huge_pages = "transparent";
+        Bytes reserved_page_bytes = 2 * fabricshm::kMiB;
+        std::int64_t numa_node = -1;
+        std::string dax_device;
+        std::string dax_uuid;
+        bool dax_trust_users = false;
+        bool dax_format = false;  // --format only: in a file it would wipe the device at each start
+    } pool;
+
+    struct Arena {
+        Bytes default_bytes = fabricshm::kGiB;
+        Bytes max_bytes = 0;
+    } arena;
+
+    struct Limits {
+        Bytes user_quota = 0;
+        std::int64_t sessions = 4096;
+        std::int64_t sessions_per_user = 1024;
+        std::int64_t arenas_per_user = 64;
+        std::int64_t arenas_per_session = 16;
+        std::int64_t regions_per_session = 65536;
+        std::int64_t groups_per_arena = 1024;
+    } limits;
+
+    struct State {
+        std::string dir;  // filled in by resolve_paths() when empty
+        Duration adopt_grace = std::chrono::seconds(10);
+    } state;
+
+    struct Log {
+        std::string level = "info";
+        std::string file;
+    } log;
+};
+
+/// One line for a person on what is wrong; nothing when all is well.
+using Complaint = std::optional<std::string>;
+
+/// One row of the table. Its texts go into --help and the docs as they are.
+struct ConfigKey {
+    std::string name;      // "pool.capacity": [pool] capacity = ..., --pool-capacity ...
+    std::string kind;      // with the unit: "size in bytes", "duration", "one of auto, emu, ..."
+    std::string range;     // "2 MiB to 64 TiB, or 0"; "" when the kind says it all
+    std::string fallback;  // the default as it would be written
+    std::string help;
+
+    /// Takes the value from text; false when it is not of this kind or not in the range.
+    std::function<bool(Config&, const std::string&)> set;
+    /// The value as it would be written.
+    std::function<std::string(const Config&)> get;
+    bool is_list = false;   // written as an array in TOML
+    bool is_quoted = true;  // written in quotes in TOML
+};
+
+/// All keys, in the order in which they are shown.
+const std::vector<ConfigKey>& config_keys();
+
+/// "--pool-capacity" for "pool.capacity".
+std::string option_name(const ConfigKey& key);
+
+/// Sets one key from text, or says what would have been right. `where` goes in front of the line:
+/// "fabricd.toml:3" or "command line".
+Complaint set_key(Config& config, const ConfigKey& key, const std::string& text,
+                  const std::string& where);
+
+/// Sets what the TOML text says. The first mistake ends it: an unknown section or key, a value of
+/// the wrong kind, or what is not TOML at all; the line starts with `name`:line.
+Complaint read_toml(Config& config, const std::string& text, const std::string& name);
+
+/// read_toml() of a file.
+Complaint read_config_file(Config& config, const std::string& path);
+
+/// What no single key can say: sizes that contradict each other, and the isolation of a dax pool.
+Complaint check_config(const Config& config);
+
+/// The configuration as a TOML file with the help as comments; reading it gives the same values.
+std::string print_config(const Config& config);
+
+/// The table of docs/configuration.md.
+std::string config_table_markdown();
+
+}  // namespace fabricd

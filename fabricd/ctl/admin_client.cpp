@@ -1,0 +1,154 @@
+#include "fabricd/ctl/admin_client.hpp"
+
+#include <grpcpp/create_channel.h>
+
+#include "admin.grpc.pb.h"
+#include "fabricd/server/admin_codec.hpp"
+#include "fabricd/server/admin_server.hpp"
+
+namespace fabricd {
+
+using namespace admin::v1;
+using fabricshm::Errc;
+using fabricshm::Error;
+using fabricshm::Result;
+
+namespace {
+
+constexpr auto kDeadline = std::chrono::seconds(30);
+constexpr int kReplyBytesMax = 256 << 20;  // a million regions
+
+StatusView unpack_status(const StatusReply& reply) {
+    return {reply.version(),  reply.pid(),      reply.daemon_epoch(),       reply.uptime_ms(),
+            reply.draining(), reply.sessions(), reply.sessions_connected(), reply.arenas(),
+            reply.regions(),  reply.groups(),   unpack(reply.pool())};
+}
+
+template <typename Messages, typename Views>
+void unpack_all(const Messages& messages, Views& views) {
+    for (const auto& message : messages) views.push_back(unpack(message));
+}
+
+Picture unpack_watch(const WatchReply& reply) {
+    Picture picture;
+    picture.status = unpack_status(reply.status());
+    picture.pools = {picture.status.pool};
+    unpack_all(reply.arenas(), picture.arenas);
+    unpack_all(reply.regions(), picture.regions);
+    unpack_all(reply.sessions(), picture.sessions);
+    unpack_all(reply.groups(), picture.groups);
+    return picture;
+}
+
+Errc code_of(const grpc::Status& status) {
+    if (status.error_code() == grpc::StatusCode::UNAVAILABLE) return Errc::kDaemon;
+    return status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ? Errc::kTimeout
+                                                                      : Errc::kInternal;
+}
+
+}  // namespace
+
+struct AdminClient::Channel {
+    std::unique_ptr<Admin::Stub> stub;
+};
+
+AdminClient::AdminClient(std::unique_ptr<Channel> channel) noexcept
+    : channel_(std::move(channel)) {}
+AdminClient::AdminClient(AdminClient&&) noexcept = default;
+AdminClient::~AdminClient() = default;
+
+Result<AdminClient> AdminClient::connect(const std::string& socket_path) {
+    // gRPC says UNAVAILABLE to all of these; people want to know which it is.
+    const Errc found = probe_socket(socket_path);
+    if (found == Errc::kDenied || found == Errc::kInvalid) return Error{found, 0, "connect"};
+    if (found != Errc::kOk) return Error{Errc::kDaemon, 0, "connect"};
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+    arguments.SetMaxReceiveMessageSize(kReplyBytesMax);
+    auto channel = std::make_unique<Channel>();
+    channel->stub = Admin::NewStub(grpc::CreateCustomChannel(
+        grpc_address(socket_path), grpc::InsecureChannelCredentials(), arguments));
+    return AdminClient(std::move(channel));
+}
+
+template <typename Method, typename Request, typename Reply>
+Result<void> AdminClient::call(Method method, const Request& request, Reply& reply) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kDeadline);
+    const grpc::Status status = (channel_->stub.get()->*method)(&context, request, &reply);
+    if (status.ok()) return {};
+    last_text_ = status.error_message();
+    return Error{code_of(status), 0, "ask fabricd"};
+}
+
+Result<Picture> AdminClient::fetch(View view, std::uint64_t arena_id) {
+    Picture picture;
+    if (view == View::kStatus) {
+        StatusReply reply;
+        FABRIC_TRY_VOID(call(&Admin::Stub::Status, StatusRequest{}, reply));
+        picture.status = unpack_status(reply);
+    } else if (view == View::kPools) {
+        PoolsReply reply;
+        FABRIC_TRY_VOID(call(&Admin::Stub::Pools, PoolsRequest{}, reply));
+        unpack_all(reply.pools(), picture.pools);
+    } else if (view == View::kArenas) {
+        ArenasReply reply;
+        FABRIC_TRY_VOID(call(&Admin::Stub::Arenas, ArenasRequest{}, reply));
+        unpack_all(reply.arenas(), picture.arenas);
+    } else if (view == View::kRegions) {
+        RegionsRequest request;
+        request.set_arena_id(arena_id);
+        RegionsReply reply;
+        FABRIC_TRY_VOID(call(&Admin::Stub::Regions, request, reply));
+        unpack_all(reply.regions(), picture.regions);
+    } else if (view == View::kSessions) {
+        SessionsReply reply;
+        FABRIC_TRY_VOID(call(&Admin::Stub::Sessions, SessionsRequest{}, reply));
+        unpack_all(reply.sessions(), picture.sessions);
+    } else if (view == View::kGroups) {
+        GroupsReply reply;
+        FABRIC_TRY_VOID(call(&Admin::Stub::Groups, GroupsRequest{}, reply));
+        unpack_all(reply.groups(), picture.groups);
+    } else {
+        FABRIC_TRY_VOID(watch(view, std::chrono::milliseconds(0), [&](Picture& first) {
+            picture = std::move(first);
+            return false;
+        }));
+    }
+    return picture;
+}
+
+Result<void> AdminClient::watch(View view, std::chrono::milliseconds interval,
+                                const std::function<bool(Picture&)>& show) {
+    grpc::ClientContext context;
+    WatchRequest request;
+    request.set_interval_ms(interval.count());
+    request.set_without_regions(view != View::kRegions);
+    const auto reader = channel_->stub->Watch(&context, request);
+    WatchReply reply;
+    while (reader->Read(&reply)) {
+        Picture picture = unpack_watch(reply);
+        if (show(picture)) continue;
+        context.TryCancel();
+        reader->Finish();
+        return {};
+    }
+    const grpc::Status status = reader->Finish();
+    last_text_ = status.error_message();
+    // The daemon never ends a watch but by ending itself.
+    return Error{status.ok() ? Errc::kDaemon : code_of(status), 0, "watch fabricd"};
+}
+
+Result<void> AdminClient::drain(bool on) {
+    DrainRequest request;
+    request.set_on(on);
+    DrainReply reply;
+    return call(&Admin::Stub::Drain, request, reply);
+}
+
+Result<void> AdminClient::shutdown() {
+    ShutdownReply reply;
+    return call(&Admin::Stub::Shutdown, ShutdownRequest{}, reply);
+}
+
+}  // namespace fabricd

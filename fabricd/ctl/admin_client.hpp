@@ -1,0 +1,47 @@
+// The other end of the admin API.
+
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "fabricd/ctl/picture.hpp"
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/base/units.hpp"
+
+namespace fabricd {
+
+/// Errors: kDaemon when nobody listens, kDenied when this user may not, kTimeout, or kInternal with
+/// what the daemon said in last_text(). Not thread-safe.
+class AdminClient {
+  public:
+    /// Connects to `socket_path` and sees that somebody is there.
+    static fabricshm::Result<AdminClient> connect(const std::string& socket_path);
+    AdminClient(AdminClient&&) noexcept;
+    ~AdminClient();
+
+    /// Fetches what `view` needs. `arena_id` is for regions; 0: of all arenas.
+    fabricshm::Result<Picture> fetch(View view, std::uint64_t arena_id);
+
+    /// Calls `show` with each picture until it returns false. kDaemon when the daemon ended.
+    fabricshm::Result<void> watch(View view, std::chrono::milliseconds interval,
+                                  const std::function<bool(Picture&)>& show);
+
+    fabricshm::Result<void> drain(bool on);
+    fabricshm::Result<void> shutdown();
+
+    /// What the daemon's answer said when it was an error.
+    const std::string& last_text() const noexcept { return last_text_; }
+
+  private:
+    struct Channel;
+    explicit AdminClient(std::unique_ptr<Channel> channel) noexcept;
+    template <typename Method, typename Request, typename Reply>
+    fabricshm::Result<void> call(Method method, const Request& request, Reply& reply);
+
+    std::unique_ptr<Channel> channel_;
+    std::string last_text_;
+};
+
+}  // namespace fabricd

@@ -1,0 +1,173 @@
+#include "fabricd/ctl/commands.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <thread>
+
+#include "fabricd/ctl/admin_client.hpp"
+#include "fabricd/ctl/discover_view.hpp"
+#include "fabricd/ctl/json.hpp"
+#include "fabricd/ctl/tune_command.hpp"
+#include "fabricd/ctl/views.hpp"
+#include "fabricd/runtime_dir.hpp"
+#include "fabricd/server/admin_server.hpp"
+
+namespace fabricd {
+
+using fabricshm::Clock;
+using fabricshm::Errc;
+using fabricshm::Error;
+using fabricshm::Result;
+
+namespace {
+
+std::chrono::milliseconds milliseconds(double seconds) {
+    return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000.0));
+}
+
+/// The named socket, else $FABRIC_ADMIN_SOCKET, else the first of the usual ones that is there.
+std::string find_socket(const CtlOptions& options) {
+    if (!options.socket.empty()) return options.socket;
+    if (const char* given = std::getenv("FABRIC_ADMIN_SOCKET")) return given;
+    const auto usual = admin_socket_candidates();
+    for (const auto& path : usual) {
+        const Errc found = probe_socket(path);
+        if (found == Errc::kOk || found == Errc::kDenied) return path;
+    }
+    return usual.front();
+}
+
+CtlExit fail(const Error& error, const std::string& socket, const std::string& said) {
+    if (error.code == Errc::kDaemon) {
+        std::fprintf(stderr, "fabricctl: no fabricd answers at %s\n", socket.c_str());
+        return CtlExit::kNoDaemon;
+    }
+    if (error.code == Errc::kDenied) {
+        std::fprintf(stderr, "fabricctl: %s is for the daemon's own user and root\n",
+                     socket.c_str());
+        return CtlExit::kFailed;
+    }
+    std::fprintf(stderr, "fabricctl: %s%s%s\n", fabricshm::describe(error).c_str(),
+                 said.empty() ? "" : ": ", said.c_str());
+    return CtlExit::kFailed;
+}
+
+void show(const CtlOptions& options, const Picture& picture, View view) {
+    if (options.json) {
+        std::printf("%s\n", json_view(picture, view).c_str());
+    } else if (options.watch && ::isatty(STDOUT_FILENO) == 1) {
+        // Home, the text, then clear what the last picture had below: no flicker.
+        std::printf("\033[H\033[2J%s", text_view(picture, view).c_str());
+    } else {
+        std::printf("%s%s", text_view(picture, view).c_str(), options.watch ? "\n" : "");
+    }
+    std::fflush(stdout);
+}
+
+Result<void> watch(const CtlOptions& options, AdminClient& client, View view) {
+    std::uint64_t left = options.count;
+    return client.watch(view, milliseconds(*options.watch), [&](Picture& picture) {
+        if (options.arena_id != 0) {
+            std::erase_if(picture.regions, [&](const RegionView& region) {
+                return region.arena_id != options.arena_id;
+            });
+        }
+        show(options, picture, view);
+        // A reader that went away (a closed pipe) ends the watch too.
+        return std::ferror(stdout) == 0 && --left != 0;
+    });
+}
+
+Result<void> look(const CtlOptions& options, AdminClient& client, View view) {
+    if (options.watch) return watch(options, client, view);
+    FABRIC_TRY(const Picture picture, client.fetch(view, options.arena_id));
+    show(options, picture, view);
+    return {};
+}
+
+/// Tells how many sessions are left until there are none.
+Result<void> wait_for_sessions(AdminClient& client, double seconds) {
+    const auto deadline = fabricshm::deadline_after(Clock::now(), milliseconds(seconds));
+    bool ended = false;
+    std::uint64_t last = ~std::uint64_t{0};
+    const auto watched =
+        client.watch(View::kStatus, std::chrono::milliseconds(200), [&](Picture& picture) {
+            const auto left = picture.status.sessions;
+            if (left != last)
+                std::fprintf(stderr, "%llu sessions left\n", static_cast<unsigned long long>(left));
+            last = left;
+            ended = left == 0;
+            return !ended && Clock::now() < deadline;
+        });
+    if (!watched.ok()) return watched.error();
+    if (!ended) return Error{Errc::kTimeout, 0, "wait for the sessions to end"};
+    return {};
+}
+
+Result<void> drain(const CtlOptions& options, AdminClient& client) {
+    FABRIC_TRY_VOID(client.drain(!options.drain_off));
+    if (options.wait && !options.drain_off) {
+        FABRIC_TRY_VOID(wait_for_sessions(client, *options.wait));
+    }
+    const char* state = options.drain_off ? "serving" : "draining";
+    if (options.json) {
+        std::printf("%s\n", one_line({{"draining", !options.drain_off}}).c_str());
+    } else {
+        std::printf("fabricd is %s\n", state);
+    }
+    return {};
+}
+
+Result<void> shutdown(const CtlOptions& options, AdminClient& client, const std::string& socket) {
+    FABRIC_TRY_VOID(client.shutdown());
+    const auto deadline =
+        fabricshm::deadline_after(Clock::now(), milliseconds(options.wait.value_or(10.0)));
+    // Its socket is the last sign of it: there is nothing to be notified by.
+    while (probe_socket(socket) == Errc::kOk) {
+        if (Clock::now() >= deadline) return Error{Errc::kTimeout, 0, "wait for fabricd to end"};
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    std::printf("%s\n", options.json ? one_line({{"ended", true}}).c_str() : "fabricd has ended");
+    return {};
+}
+
+CtlExit discover_host(const CtlOptions& options) {
+    const auto found = fabricshm::discover({});
+    const auto choice = fabricshm::choose_backend(found);
+    if (options.json) {
+        std::printf("%s\n", discover_json(found, choice).c_str());
+    } else {
+        std::printf("%s", discover_text(found, choice).c_str());
+    }
+    return CtlExit::kOk;
+}
+
+}  // namespace
+
+CtlExit run_command(const CtlOptions& options) {
+    if (options.command == "discover") return discover_host(options);
+    if (options.command == "tune") return run_tune(options);
+    static const std::map<std::string, View> kViews = {
+        {"status", View::kStatus},   {"pools", View::kPools},   {"arenas", View::kArenas},
+        {"regions", View::kRegions}, {"groups", View::kGroups}, {"sessions", View::kSessions},
+        {"top", View::kTop}};
+    const std::string socket = find_socket(options);
+    auto client = AdminClient::connect(socket);
+    if (!client.ok()) return fail(client.error(), socket, "");
+    Result<void> done;
+    if (const auto view = kViews.find(options.command); view != kViews.end()) {
+        done = look(options, *client, view->second);
+    } else if (options.command == "drain") {
+        done = drain(options, *client);
+    } else {
+        done = shutdown(options, *client, socket);
+    }
+    return done.ok() ? CtlExit::kOk : fail(done.error(), socket, client->last_text());
+}
+
+}  // namespace fabricd

@@ -1,0 +1,137 @@
+#include "fabricd/ctl/ctl_options.hpp"
+
+#include <CLI/CLI.hpp>
+
+namespace fabricd {
+
+namespace {
+
+constexpr double kWatchSeconds = 1.0;
+
+constexpr const char* kExamples =
+    "\nExamples:\n"
+    "  fabricctl discover                 what this host offers, and which pool auto takes\n"
+    "  fabricctl status                   one look at the daemon\n"
+    "  fabricctl top                      arenas, sessions and groups, once per second\n"
+    "  fabricctl arenas --watch 5         the arenas, every five seconds\n"
+    "  fabricctl regions --arena 7 --json | jq '.regions[].bytes'\n"
+    "  fabricctl tune --ranks 2 4         measure once per machine, half a minute per size\n"
+    "  fabricctl drain --wait 600         take no more jobs, wait for those that run\n"
+    "  fabricctl shutdown                 end the daemon; sessions go on and find the next\n"
+    "\nExit codes: 0 done, 1 failed, 2 wrong usage, 3 no daemon is running.\n";
+
+void add_common(CLI::App& app, CtlOptions& options) {
+    app.add_flag("--json", options.json, "Print JSON, one line per picture");
+    app.add_option("--socket", options.socket,
+                   "Admin socket (default: $FABRIC_ADMIN_SOCKET, $XDG_RUNTIME_DIR/fabricd, "
+                   "/run/fabricd, /tmp/fabricd-UID)")
+        ->type_name("PATH");
+}
+
+void add_watch(CLI::App& app, double& seconds, CtlOptions& options) {
+    app.add_option("--watch", seconds, "Show it again and again, every SECONDS (default 1)")
+        ->expected(0, 1)
+        ->type_name("SECONDS")
+        ->check(CLI::Range(0.1, 60.0));
+    app.add_option("--count", options.count, "End a watch after N pictures")
+        ->type_name("N")
+        ->check(CLI::PositiveNumber);
+}
+
+void add_wait(CLI::App& app, double& seconds, const char* help) {
+    app.add_option("--wait", seconds, help)
+        ->type_name("SECONDS")
+        ->check(CLI::Range(0.0, 86400.0 * 7));
+}
+
+/// The parser, and the places it writes to that are no fields of CtlOptions.
+struct Parser {
+    explicit Parser(CtlOptions& options);
+
+    CLI::App app{"Looks at fabricd and steers it. Run 'fabricctl COMMAND --help' for its options."};
+    double watch = 0.0;
+    double wait = 0.0;
+    bool version = false;
+};
+
+Parser::Parser(CtlOptions& options) {
+    app.name("fabricctl");
+    app.add_flag("-V,--version", version, "Print the version");
+    app.require_subcommand(0, 1);
+    const CLI::App* views[] = {
+        app.add_subcommand("status", "The daemon and its pool in a few lines"),
+        app.add_subcommand("pools", "The pool: where it is and how full"),
+        app.add_subcommand("arenas", "The arenas: one per job"),
+        app.add_subcommand("regions", "The regions and tensors inside arenas"),
+        app.add_subcommand("sessions", "The attached processes"),
+        app.add_subcommand("groups", "The groups of ranks, and who of them died"),
+        app.add_subcommand("top", "Status, arenas, sessions and groups, again and again"),
+    };
+    for (const CLI::App* view : views) {
+        auto* command = app.get_subcommand(view->get_name());
+        add_common(*command, options);
+        add_watch(*command, watch, options);
+    }
+    app.get_subcommand("regions")
+        ->add_option("--arena", options.arena_id, "Only those of the arena with this id")
+        ->type_name("ID")
+        ->check(CLI::PositiveNumber);
+    auto* discover =
+        app.add_subcommand("discover", "What this host offers as a pool (works without a daemon)");
+    discover->add_flag("--json", options.json, "Print JSON");
+    auto* tune = app.add_subcommand(
+        "tune", "Measure this machine and keep the sizes at which groups change their ways");
+    tune->add_option("--ranks", options.ranks, "World sizes to measure (default 2 4)")
+        ->type_name("N")
+        ->check(CLI::Range(2, 256));
+    tune->add_option("--output", options.output,
+                     "File to write (default: $FABRIC_TUNING, ~/.cache/fabricd/tuning.conf)")
+        ->type_name("PATH");
+    tune->add_flag("--quick", options.quick, "One short round: a first idea, not to be kept");
+    tune->add_flag("--json", options.json, "Print JSON");
+    auto* drain = app.add_subcommand("drain", "Take no new sessions and arenas");
+    drain->add_flag("--off", options.drain_off, "Take them again");
+    add_common(*drain, options);
+    add_wait(*drain, wait, "Wait until all sessions have ended, at most this long");
+    auto* shutdown = app.add_subcommand("shutdown", "End the daemon");
+    add_common(*shutdown, options);
+    add_wait(*shutdown, wait, "Wait until it has ended, at most this long (default 10)");
+    app.footer(kExamples);  // last: commands would inherit it
+}
+
+CtlParse usage(const std::string& line) {
+    return {CtlExit::kUsage, "fabricctl: " + line + " (fabricctl --help)\n"};
+}
+
+}  // namespace
+
+CtlParse parse_ctl_options(int argc, const char* const* argv, CtlOptions& options) {
+    Parser parser(options);
+    auto& app = parser.app;
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::CallForHelp&) {
+        return {CtlExit::kOk, app.help()};  // of the command, when there is one
+    } catch (const CLI::ParseError& error) {
+        return usage(error.what());
+    }
+    if (parser.version) return {CtlExit::kOk, std::string("fabricctl ") + FABRIC_VERSION + "\n"};
+    const auto chosen = app.get_subcommands();
+    if (chosen.empty()) return usage("a command is missing");
+
+    const CLI::App& command = *chosen.front();
+    options.command = command.get_name();
+    const auto given = [&command](const char* name) {
+        const auto* option = command.get_option_no_throw(name);
+        return option != nullptr && option->count() > 0;
+    };
+    if (given("--watch") || options.command == "top") {
+        // Without a value the parser leaves a zero, which no interval may be.
+        options.watch = parser.watch > 0.0 ? parser.watch : kWatchSeconds;
+    }
+    if (given("--wait")) options.wait = parser.wait;
+    if (given("--count") && !options.watch) return usage("--count needs --watch");
+    return {};
+}
+
+}  // namespace fabricd

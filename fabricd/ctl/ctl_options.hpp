@@ -1,0 +1,37 @@
+// The command line of fabricctl.
+
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace fabricd {
+
+/// Exit codes, as in the manual page.
+enum class CtlExit : int { kOk = 0, kFailed = 1, kUsage = 2, kNoDaemon = 3 };
+
+struct CtlOptions {
+    std::string command;  // "arenas"
+    bool json = false;
+    std::optional<double> watch;  // seconds between pictures
+    std::uint64_t count = 0;      // pictures until a watch ends; 0: no end
+    std::string socket;           // "": the usual places
+    std::uint64_t arena_id = 0;   // of regions; 0: all
+    bool drain_off = false;
+    std::optional<double> wait;    // seconds: of drain and shutdown
+    std::vector<int> ranks{2, 4};  // of tune: the world sizes to measure
+    std::string output;            // of tune: the file to write; "": where the library looks
+    bool quick = false;            // of tune
+};
+
+/// What main should do next: go on with the command, or end with this code after this text.
+struct CtlParse {
+    std::optional<CtlExit> exit;
+    std::string text;  // to standard output for kOk, to standard error otherwise
+};
+
+CtlParse parse_ctl_options(int argc, const char* const* argv, CtlOptions& options);
+
+}  // namespace fabricd

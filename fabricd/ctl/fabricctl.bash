@@ -1,0 +1,33 @@
+# Completion of fabricctl for bash.
+
+_fabricctl() {
+    local word=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
+    local commands="status discover pools arenas regions sessions groups top tune drain shutdown"
+    local command="" candidate
+    for candidate in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
+        [[ " $commands " == *" $candidate "* ]] && command=$candidate && break
+    done
+    case $previous in
+        --socket) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
+        --arena)
+            # The ids of this moment; silent when no daemon answers.
+            local ids
+            ids=$(fabricctl arenas --json 2>/dev/null |
+                  grep -o '"id":[0-9]*' | cut -d: -f2)
+            mapfile -t COMPREPLY < <(compgen -W "$ids" -- "$word"); return ;;
+        --count | --wait | --ranks) return ;;
+        --output) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
+    esac
+    local options="--help"
+    case $command in
+        "") options="$commands --help --version" ;;
+        discover) options="--json --help" ;;
+        tune) options="--ranks --output --quick --json --help" ;;
+        drain) options="--off --wait --json --socket --help" ;;
+        shutdown) options="--wait --json --socket --help" ;;
+        regions) options="--arena --watch --count --json --socket --help" ;;
+        *) options="--watch --count --json --socket --help" ;;
+    esac
+    mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word")
+}
+complete -F _fabricctl fabricctl

@@ -1,0 +1,99 @@
+#include "fabricd/ctl/json.hpp"
+#include "fabricd/ctl/views.hpp"
+
+namespace fabricd {
+
+namespace {
+
+Json to_json(const PoolView& pool) {
+    return {{"backend", pool.backend},
+            {"description", pool.description},
+            {"capacity_bytes", pool.capacity_bytes},
+            {"used_bytes", pool.used_bytes}};
+}
+
+Json to_json(const ArenaView& arena) {
+    return {{"id", arena.id},
+            {"name", arena.name},
+            {"uid", arena.uid},
+            {"bytes", arena.bytes},
+            {"bytes_used", arena.bytes_used},
+            {"bytes_quarantined", arena.bytes_quarantined},
+            {"sessions", arena.sessions}};
+}
+
+Json to_json(const RegionView& region) {
+    return {{"arena_id", region.arena_id},
+            {"id", region.id},
+            {"generation", region.generation},
+            {"offset", region.offset},
+            {"bytes", region.bytes},
+            {"owner_session", region.owner_session},
+            {"tensor_name", region.tensor_name},
+            {"state", region.state}};
+}
+
+Json to_json(const SessionView& session) {
+    return {{"id", session.id},
+            {"pid", session.pid},
+            {"uid", session.uid},
+            {"label", session.label},
+            {"age_ms", session.age_ms},
+            {"bytes_owned", session.bytes_owned},
+            {"connected", session.connected}};
+}
+
+Json to_json(const GroupView& group) {
+    return {{"arena_id", group.arena_id}, {"id", group.id},
+            {"name", group.name},         {"epoch", group.epoch},
+            {"world", group.world},       {"joined", group.joined},
+            {"state", group.state},       {"dead_ranks", group.dead_ranks}};
+}
+
+Json to_json(const StatusView& status) {
+    return {{"version", status.version},
+            {"pid", status.pid},
+            {"daemon_epoch", status.daemon_epoch},
+            {"uptime_ms", status.uptime_ms},
+            {"draining", status.draining},
+            {"sessions", status.sessions},
+            {"sessions_connected", status.sessions_connected},
+            {"arenas", status.arenas},
+            {"regions", status.regions},
+            {"groups", status.groups},
+            {"pool", to_json(status.pool)}};
+}
+
+template <typename Views>
+Json list(const Views& views) {
+    Json result = Json::array();
+    for (const auto& view : views) result.push_back(to_json(view));
+    return result;
+}
+
+}  // namespace
+
+std::string json_view(const Picture& picture, View view) {
+    switch (view) {
+        case View::kStatus:
+            return one_line({{"status", to_json(picture.status)}});
+        case View::kPools:
+            return one_line({{"pools", list(picture.pools)}});
+        case View::kArenas:
+            return one_line({{"arenas", list(picture.arenas)}});
+        case View::kRegions:
+            return one_line({{"regions", list(picture.regions)}});
+        case View::kSessions:
+            return one_line({{"sessions", list(picture.sessions)}});
+        case View::kGroups:
+            return one_line({{"groups", list(picture.groups)}});
+        case View::kTop:
+            return one_line({{"status", to_json(picture.status)},
+                             {"arenas", list(picture.arenas)},
+                             {"sessions", list(picture.sessions)},
+                             {"groups", list(picture.groups)}});
+    }
+    return "{}";
+}
+
+}  // namespace fabricd

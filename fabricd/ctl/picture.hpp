@@ -1,0 +1,40 @@
+// What fabricctl has learned from the daemon: plain data between the client and the views.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "fabricd/pool/snapshot.hpp"
+
+namespace fabricd {
+
+struct StatusView {
+    std::string version;
+    std::int32_t pid = 0;
+    std::uint64_t daemon_epoch = 0;
+    std::int64_t uptime_ms = 0;
+    bool draining = false;
+    std::uint64_t sessions = 0;
+    std::uint64_t sessions_connected = 0;
+    std::uint64_t arenas = 0;
+    std::uint64_t regions = 0;
+    std::uint64_t groups = 0;
+    PoolView pool;
+};
+
+/// The parts that were asked for; the others are empty.
+struct Picture {
+    StatusView status;
+    std::vector<PoolView> pools;
+    std::vector<ArenaView> arenas;
+    std::vector<RegionView> regions;
+    std::vector<SessionView> sessions;
+    std::vector<GroupView> groups;
+};
+
+/// The parts that can be looked at.
+enum class View { kStatus, kPools, kArenas, kRegions, kSessions, kGroups, kTop };
+
+}  // namespace fabricd

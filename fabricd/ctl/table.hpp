@@ -1,0 +1,32 @@
+// Table: rows of text in columns, for people.
+
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace fabricd {
+
+/// Columns are as wide as their widest cell, two blanks apart. Numbers go to the right.
+class Table {
+  public:
+    enum class Align { kLeft, kRight };
+    struct Column {
+        std::string title;
+        Align align = Align::kLeft;
+    };
+
+    explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+
+    /// One cell per column.
+    void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+
+    /// All lines with their ends; "none" and a line end when there are no rows.
+    std::string text() const;
+
+  private:
+    std::vector<Column> columns_;
+    std::vector<std::vector<std::string>> rows_;
+};
+
+}  // namespace fabricd

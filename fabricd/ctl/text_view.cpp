@@ -1,0 +1,172 @@
+#include <pwd.h>
+
+#include <algorithm>
+
+#include "fabricd/ctl/table.hpp"
+#include "fabricd/ctl/views.hpp"
+#include "libfabricshm/base/units.hpp"
+
+namespace fabricd {
+
+namespace {
+
+using fabricshm::format_bytes;
+constexpr auto kRight = Table::Align::kRight;
+constexpr auto kLeft = Table::Align::kLeft;
+
+std::string age(std::int64_t milliseconds) {
+    return fabricshm::format_duration(std::chrono::milliseconds(milliseconds));
+}
+
+std::string share(std::uint64_t part, std::uint64_t whole) {
+    return whole == 0 ? "-" : std::to_string(part * 100 / whole) + " %";
+}
+
+std::string number(std::uint64_t value) {
+    return std::to_string(value);
+}
+
+std::string status_text(const StatusView& status) {
+    const auto& pool = status.pool;
+    std::string sessions = number(status.sessions);
+    if (status.sessions_connected != status.sessions) {
+        sessions += " (" + number(status.sessions - status.sessions_connected) +
+                    " not back yet after a restart)";
+    }
+    std::string text;
+    text += "fabricd   " + status.version + ", " + (status.draining ? "draining" : "serving") +
+            ", pid " + std::to_string(status.pid) + ", up " + age(status.uptime_ms) + ", start " +
+            number(status.daemon_epoch) + "\n";
+    text += "pool      " + pool.backend + ": " + pool.description + "\n";
+    text += "memory    " + format_bytes(pool.used_bytes) + " of " +
+            format_bytes(pool.capacity_bytes) + " (" + share(pool.used_bytes, pool.capacity_bytes) +
+            ")\n";
+    text += "sessions  " + sessions + "\n";
+    text += "arenas    " + number(status.arenas) + "\n";
+    text += "regions   " + number(status.regions) + "\n";
+    text += "groups    " + number(status.groups) + "\n";
+    return text;
+}
+
+std::string pools_text(const Picture& picture) {
+    Table table({{"POOL"}, {"CAPACITY", kRight}, {"USED", kRight}, {"SHARE", kRight}, {"WHERE"}});
+    for (const auto& pool : picture.pools) {
+        table.add({pool.backend, format_bytes(pool.capacity_bytes), format_bytes(pool.used_bytes),
+                   share(pool.used_bytes, pool.capacity_bytes), pool.description});
+    }
+    return table.text();
+}
+
+std::string arenas_text(const Picture& picture) {
+    Table table({{"ARENA", kRight},
+                 {"NAME"},
+                 {"USER"},
+                 {"SIZE", kRight},
+                 {"USED", kRight},
+                 {"SHARE", kRight},
+                 {"QUARANTINED", kRight},
+                 {"SESSIONS", kRight}});
+    for (const auto& arena : picture.arenas) {
+        table.add({number(arena.id), arena.name, user_name(arena.uid), format_bytes(arena.bytes),
+                   format_bytes(arena.bytes_used), share(arena.bytes_used, arena.bytes),
+                   format_bytes(arena.bytes_quarantined), number(arena.sessions)});
+    }
+    return table.text();
+}
+
+std::string regions_text(const Picture& picture) {
+    Table table({{"ARENA", kRight},
+                 {"REGION", kRight},
+                 {"GENERATION", kRight},
+                 {"OFFSET", kRight},
+                 {"SIZE", kRight},
+                 {"SESSION", kRight},
+                 {"STATE"},
+                 {"TENSOR"}});
+    for (const auto& region : picture.regions) {
+        table.add({number(region.arena_id), number(region.id), number(region.generation),
+                   number(region.offset), format_bytes(region.bytes), number(region.owner_session),
+                   region.state, region.tensor_name.empty() ? "-" : region.tensor_name});
+    }
+    return table.text();
+}
+
+std::string sessions_text(const Picture& picture) {
+    Table table({{"SESSION", kRight},
+                 {"PID", kRight},
+                 {"USER"},
+                 {"AGE", kRight},
+                 {"OWNS", kRight},
+                 {"STATE"},
+                 {"LABEL"}});
+    for (const auto& session : picture.sessions) {
+        table.add({number(session.id), std::to_string(session.pid), user_name(session.uid),
+                   age(session.age_ms), format_bytes(session.bytes_owned),
+                   session.connected ? "connected" : "awaited", session.label});
+    }
+    return table.text();
+}
+
+std::string dead_ranks(const GroupView& group) {
+    std::string text;
+    for (const auto rank : group.dead_ranks) {
+        text += (text.empty() ? "" : ",") + std::to_string(rank);
+    }
+    return text.empty() ? "-" : text;
+}
+
+std::string groups_text(const Picture& picture) {
+    Table table({{"ARENA", kRight},
+                 {"GROUP", kRight},
+                 {"NAME"},
+                 {"EPOCH", kRight},
+                 {"JOINED", kRight},
+                 {"STATE"},
+                 {"DEAD RANKS"}});
+    for (const auto& group : picture.groups) {
+        table.add({number(group.arena_id), number(group.id), group.name, number(group.epoch),
+                   std::to_string(group.joined) + "/" + std::to_string(group.world), group.state,
+                   dead_ranks(group)});
+    }
+    return table.text();
+}
+
+/// The largest first, so that what fills the pool is on the screen.
+std::string top_text(Picture picture) {
+    std::sort(picture.arenas.begin(), picture.arenas.end(),
+              [](const ArenaView& a, const ArenaView& b) { return a.bytes > b.bytes; });
+    std::sort(
+        picture.sessions.begin(), picture.sessions.end(),
+        [](const SessionView& a, const SessionView& b) { return a.bytes_owned > b.bytes_owned; });
+    return status_text(picture.status) + "\nArenas:\n" + arenas_text(picture) + "\nSessions:\n" +
+           sessions_text(picture) + "\nGroups:\n" + groups_text(picture);
+}
+
+}  // namespace
+
+std::string user_name(std::uint32_t uid) {
+    const ::passwd* found = ::getpwuid(uid);  // fabricctl prints on one thread
+    return found != nullptr ? found->pw_name : std::to_string(uid);
+}
+
+std::string text_view(const Picture& picture, View view) {
+    switch (view) {
+        case View::kStatus:
+            return status_text(picture.status);
+        case View::kPools:
+            return pools_text(picture);
+        case View::kArenas:
+            return arenas_text(picture);
+        case View::kRegions:
+            return regions_text(picture);
+        case View::kSessions:
+            return sessions_text(picture);
+        case View::kGroups:
+            return groups_text(picture);
+        case View::kTop:
+            return top_text(picture);
+    }
+    return "";
+}
+
+}  // namespace fabricd

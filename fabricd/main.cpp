@@ -1,0 +1,145 @@
+// fabricd: reads the configuration, makes the pool, serves until a signal. The only place that
+// chooses between backends.
+
+#include <algorithm>
+#include <cstdio>
+
+#include "fabricd/backend_factory.hpp"
+#include "fabricd/notify.hpp"
+#include "fabricd/options.hpp"
+#include "fabricd/runtime_dir.hpp"
+#include "fabricd/server/admin_server.hpp"
+#include "fabricd/server/daemon.hpp"
+#include "fabricd/signals.hpp"
+#include "libfabricshm/base/log.hpp"
+#include "libfabricshm/base/log_spdlog.hpp"
+
+namespace {
+
+using namespace fabricd;
+using fabricshm::log;
+using fabricshm::LogLevel;
+
+constexpr int kStartFailed = 2;
+
+int fail_start(const std::string& line) {
+    std::fprintf(stderr, "fabricd: %s\n", line.c_str());
+    return kStartFailed;
+}
+
+DaemonOptions daemon_options(const Config& config, Bytes capacity) {
+    DaemonOptions options;
+    options.socket_path = config.server.socket;
+    options.socket_mode = config.server.socket_mode;
+    options.socket_group = config.server.socket_group;
+    options.allow_uids = config.server.allow_uids;
+    options.state_dir = config.state.dir;
+    // A small pool should still serve those who name no size.
+    options.default_arena_bytes = std::min(config.arena.default_bytes, capacity);
+    options.max_arena_bytes = config.arena.max_bytes;
+    options.user_quota_bytes = config.limits.user_quota;
+    options.max_sessions = static_cast<int>(config.limits.sessions);
+    options.max_sessions_per_user = static_cast<int>(config.limits.sessions_per_user);
+    options.max_arenas_per_user = static_cast<int>(config.limits.arenas_per_user);
+    options.max_arenas_per_session = static_cast<int>(config.limits.arenas_per_session);
+    options.max_regions_per_session = static_cast<int>(config.limits.regions_per_session);
+    options.max_groups_per_arena = static_cast<int>(config.limits.groups_per_arena);
+    options.adopt_grace = config.state.adopt_grace;
+    if (const auto interval = watchdog_interval()) {
+        // Three signs of life per interval: one that comes late must not end the service.
+        options.tick_period = std::min<Duration>(options.tick_period, *interval / 3);
+        options.on_tick = [] { notify_systemd("WATCHDOG=1"); };
+    }
+    return options;
+}
+
+void reload(const Options& options) {
+    notify_systemd("RELOADING=1");
+    if (const auto opened = fabricshm::reopen_spdlog(); !opened.ok()) {
+        log(LogLevel::kError, "%s", fabricshm::describe(opened.error()).c_str());
+    }
+    Options fresh;
+    if (const auto bad = parse_options(options.argc, options.argv, fresh)) {
+        log(LogLevel::kError, "reload: %s", bad->c_str());
+    } else {
+        const std::string& level = fresh.config.log.level;
+        (void)fabricshm::set_log_level_by_name(level);  // the table lets known names through only
+        log(LogLevel::kInfo, "reloaded: log level %s", level.c_str());
+    }
+    notify_systemd("READY=1");
+}
+
+/// Takes the signals with it: none may reach a daemon that is being taken apart.
+int serve(const Options& options, Daemon& daemon, SignalThread signals) {
+    signals.start({[&daemon](int number) {
+                       log(LogLevel::kInfo, "signal %d: stopping", number);
+                       daemon.stop();
+                   },
+                   [&options] { reload(options); }});
+    log(LogLevel::kInfo, "ready: trainers attach at %s", options.config.server.socket.c_str());
+    notify_systemd("READY=1\nSTATUS=Serving " + options.config.server.socket);
+    const auto ended = daemon.run();
+    notify_systemd("STOPPING=1");
+    if (ended.ok()) return 0;
+    log(LogLevel::kError, "%s", fabricshm::describe(ended.error()).c_str());
+    return 1;
+}
+
+AdminHooks admin_hooks(Daemon& daemon) {
+    return {[&daemon] { return daemon.snapshot(); }, [&daemon](bool on) { daemon.drain(on); },
+            [&daemon] { daemon.stop(); }};
+}
+
+std::string start_complaint(const fabricshm::Error& error, const Config& config) {
+    if (error.code == fabricshm::Errc::kBusy) {
+        return "another fabricd serves " + config.server.socket + " (server.socket)";
+    }
+    return fabricshm::describe(error) + " (server.socket " + config.server.socket + ", state.dir " +
+           config.state.dir + ")";
+}
+
+int run(Options& options) {
+    Config& config = options.config;
+    resolve_paths(config);
+    auto signals = SignalThread::block();
+    if (!signals.ok()) return fail_start(fabricshm::describe(signals.error()));
+    if (const auto opened = fabricshm::install_spdlog(config.log.file); !opened.ok()) {
+        return fail_start(fabricshm::describe(opened.error()) + " (log.file)");
+    }
+    (void)fabricshm::set_log_level_by_name(config.log.level);
+
+    const bool others_enter = config.server.socket_mode != 0600 ||
+                              !config.server.allow_uids.empty() ||
+                              !config.server.socket_group.empty();
+    if (const auto bad = prepare_runtime_dir(config.server.runtime_dir, others_enter)) {
+        return fail_start(*bad);
+    }
+    std::unique_ptr<fabricshm::PoolBackend> pool;
+    if (const auto bad = make_backend(config, {}, pool)) return fail_start(*bad);
+    const Bytes capacity = pool->totals().capacity;
+    log(LogLevel::kInfo, "fabricd %s, pool %s: %s, %s", FABRIC_VERSION, pool->kind(),
+        fabricshm::format_bytes(capacity).c_str(), pool->describe().c_str());
+
+    auto started = Daemon::start(daemon_options(config, capacity), std::move(pool));
+    if (!started.ok()) return fail_start(start_complaint(started.error(), config));
+    const std::unique_ptr<Daemon> daemon = std::move(*started);
+    auto admin = AdminServer::start(config.server.admin_socket, admin_hooks(*daemon));
+    if (!admin.ok()) {
+        return fail_start(fabricshm::describe(admin.error()) + " (server.admin_socket " +
+                          config.server.admin_socket + ")");
+    }
+    return serve(options, *daemon, std::move(*signals));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    Options options;
+    const auto bad = parse_options(argc, argv, options);
+    if (options.help) return std::fputs(help_text().c_str(), stdout) < 0;
+    if (options.version) return std::printf("fabricd %s\n", FABRIC_VERSION) < 0;
+    if (options.print_config_table) return std::fputs(config_table_markdown().c_str(), stdout) < 0;
+    if (bad) return fail_start(*bad);
+    if (options.print_config) return std::fputs(print_config(options.config).c_str(), stdout) < 0;
+    return run(options);
+}

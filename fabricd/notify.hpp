@@ -1,0 +1,20 @@
+// What a service of Type=notify tells systemd. Plain datagrams, so that libsystemd is not needed.
+
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "libfabricshm/base/units.hpp"
+
+namespace fabricd {
+
+/// Sends "READY=1", "WATCHDOG=1", "STATUS=...". Does nothing when $NOTIFY_SOCKET is not set.
+/// Thread-safe; never blocks.
+void notify_systemd(const std::string& state) noexcept;
+
+/// How often systemd wants to hear "WATCHDOG=1" from this process at the latest; nothing when it
+/// does not watch.
+std::optional<fabricshm::Duration> watchdog_interval();
+
+}  // namespace fabricd

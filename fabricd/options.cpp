@@ -1,0 +1,107 @@
+#include "fabricd/options.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "fabricd/runtime_dir.hpp"
+
+namespace fabricd {
+
+namespace {
+
+constexpr std::size_t kHelpWidth = 96;
+
+/// `text` in lines of kHelpWidth, each after `indent` blanks.
+std::string wrapped(const std::string& text, std::size_t indent) {
+    const std::string margin(indent, ' ');
+    std::string result;
+    std::string line = margin;
+    std::istringstream words(text);
+    for (std::string word; words >> word;) {
+        if (line.size() > indent && line.size() + 1 + word.size() > kHelpWidth) {
+            result += line + "\n";
+            line = margin;
+        }
+        line += (line.size() > indent ? " " : "") + word;
+    }
+    return result + line + "\n";
+}
+
+std::string key_help(const ConfigKey& key) {
+    std::string facts = "(" + key.kind;
+    if (!key.range.empty()) facts += "; " + key.range;
+    if (!key.fallback.empty()) facts += "; default " + key.fallback;
+    return "  " + option_name(key) + " VALUE\n" + wrapped(key.help + " " + facts + ")", 6);
+}
+
+}  // namespace
+
+Complaint parse_options(int argc, const char* const* argv, Options& options) {
+    options.argc = argc;
+    options.argv = argv;
+    CLI::App app;
+    app.set_help_flag();  // --help is ours: it prints the table
+    app.add_flag("-h,--help", options.help);
+    app.add_flag("-V,--version", options.version);
+    app.add_flag("--print-config", options.print_config);
+    app.add_flag("--print-config-table", options.print_config_table);
+    app.add_option("-c,--config", options.config_file);
+    bool format = false;
+    bool foreground = false;  // always so; accepted because unit files and people say it
+    app.add_flag("--format", format);
+    app.add_flag("--foreground", foreground);
+    std::vector<std::string> given(config_keys().size());
+    std::vector<CLI::Option*> handles;
+    for (std::size_t i = 0; i < given.size(); ++i) {
+        // The last one counts, so that a script can add to somebody's command line.
+        handles.push_back(app.add_option(option_name(config_keys()[i]), given[i])
+                              ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast));
+    }
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+        return std::string("command line: ") + error.what();
+    }
+
+    if (app.count("--config") == 0) options.config_file = default_config_file();
+    if (!options.config_file.empty()) {
+        if (auto bad = read_config_file(options.config, options.config_file)) return bad;
+    }
+    for (std::size_t i = 0; i < given.size(); ++i) {
+        if (handles[i]->count() == 0) continue;
+        const auto& key = config_keys()[i];
+        const std::string where = "command line: " + option_name(key);
+        if (auto bad = set_key(options.config, key, given[i], where)) return bad;
+    }
+    options.config.pool.dax_format = format;
+    return check_config(options.config);
+}
+
+std::string help_text() {
+    std::string text =
+        "Usage: fabricd [OPTION]...\n"
+        "Shares a memory pool between the processes of training jobs on this host.\n\n"
+        "  -c, --config FILE\n" +
+        wrapped(
+            "Read FILE. Without it: ~/.config/fabricd/fabricd.toml, or as root "
+            "/etc/fabricd/fabricd.toml, when it is there. Options win over the file.",
+            6) +
+        "  --print-config\n" + wrapped("Print the configuration that results, then end.", 6) +
+        "  --format\n" + wrapped("Initialise the DAX device: what it holds is lost.", 6) +
+        "  --foreground\n" + wrapped("Accepted; fabricd always stays in the foreground.", 6) +
+        "  -h, --help, -V, --version\n\nEvery key of the file is an option too:\n";
+    for (const auto& key : config_keys()) text += key_help(key);
+    return text +
+           "\nExamples:\n"
+           "  fabricd                                a pool of half of the free memory\n"
+           "  fabricd --pool-capacity 8GiB --log-level debug\n"
+           "  fabricd --pool-backend dax --pool-dax-device /dev/dax0.0\n"
+           "\nSignals: SIGTERM and SIGINT end it, SIGHUP opens the log file again and takes\n"
+           "log.level from the file. Exit codes: 0 ended on request, 1 failed while running,\n"
+           "2 could not start (one line on standard error says which option to change).\n";
+}
+
+}  // namespace fabricd

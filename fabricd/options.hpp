@@ -1,0 +1,29 @@
+// The command line of fabricd.
+
+#pragma once
+
+#include <string>
+
+#include "fabricd/config.hpp"
+
+namespace fabricd {
+
+struct Options {
+    Config config;            // defaults, then the file, then the command line
+    std::string config_file;  // "" when none was read
+    bool print_config = false;
+    bool print_config_table = false;  // for docs/configuration.md
+    bool help = false;
+    int argc = 0;  // the command line itself, to read the file again on SIGHUP
+    const char* const* argv = nullptr;
+    bool version = false;
+};
+
+/// Reads the command line and the file it names (or the usual one). `options` is filled in as far
+/// as it went.
+Complaint parse_options(int argc, const char* const* argv, Options& options);
+
+/// The text of --help.
+std::string help_text();
+
+}  // namespace fabricd

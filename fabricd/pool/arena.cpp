@@ -1,0 +1,83 @@
+#include "fabricd/pool/arena.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace fabricd {
+
+namespace proto = fabricshm::proto;
+
+std::vector<RegionId> Arena::regions_of(SessionId session) const {
+    std::vector<RegionId> found;
+    for (const auto& [region, lease] : leases.all()) {
+        if (lease.state == LeaseState::kHeld && lease.session == session) found.push_back(region);
+    }
+    return found;
+}
+
+std::vector<RegionId> Arena::quarantined() const {
+    std::vector<RegionId> found;
+    for (const auto& [region, lease] : leases.all()) {
+        if (lease.state == LeaseState::kQuarantined) found.push_back(region);
+    }
+    return found;
+}
+
+Bytes Arena::bytes_quarantined() const {
+    Bytes sum = 0;
+    for (const RegionId region : quarantined()) sum += regions.at(region).bytes;
+    return sum;
+}
+
+bool Arena::endangered(SessionId session) const {
+    return std::any_of(groups.begin(), groups.end(),
+                       [&](const auto& entry) { return entry.second.endangers(session); });
+}
+
+proto::Region Arena::wire(RegionId region) const {
+    const Region& found = regions.at(region);
+    return {raw(id), raw(region), leases.find(region)->epoch, found.offset, found.bytes};
+}
+
+proto::Tensor Arena::wire_tensor(RegionId region, std::int32_t owner_pid) const {
+    const TensorInfo& info = *regions.at(region).tensor;
+    proto::Tensor tensor{};
+    tensor.region = wire(region);
+    copy_name(tensor.name, info.name);
+    std::copy(std::begin(info.shape), std::end(info.shape), std::begin(tensor.shape));
+    tensor.dtype = info.dtype;
+    tensor.ndim = info.ndim;
+    tensor.owner_pid = owner_pid;
+    return tensor;
+}
+
+proto::ArenaOpen Arena::wire() const {
+    proto::ArenaOpen reply{};
+    copy_name(reply.name, name);
+    reply.bytes = bytes;
+    reply.huge_page_bytes = static_cast<std::uint32_t>(huge_page_bytes);
+    reply.arena_id = raw(id);
+    reply.file_offset = file_offset;
+    reply.align = align;
+    return reply;
+}
+
+proto::Group wire(const Group& group, int rank) {
+    proto::Group reply{};
+    reply.arena_id = raw(group.arena);
+    reply.group_id = raw(group.id);
+    reply.epoch = raw(group.id);
+    copy_name(reply.name, group.name);
+    reply.rank = rank;
+    reply.world = group.world();
+    reply.block_offset = group.block_offset;
+    reply.block_bytes = group.block_bytes;
+    return reply;
+}
+
+void copy_name(char (&field)[proto::kNameBytes], const std::string& text) noexcept {
+    std::memset(field, 0, sizeof field);
+    std::memcpy(field, text.data(), std::min(text.size(), sizeof field - 1));
+}
+
+}  // namespace fabricd

@@ -1,0 +1,83 @@
+// Arena: one job's memory as the daemon books it: regions, tensors, groups, and who has it open.
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "fabricd/pool/file_identity.hpp"
+#include "fabricd/pool/group.hpp"
+#include "fabricd/pool/ids.hpp"
+#include "fabricd/pool/lease.hpp"
+#include "fabricd/pool/region_allocator.hpp"
+#include "libfabricshm/os/fd.hpp"
+#include "libfabricshm/proto/messages.hpp"
+
+namespace fabricd {
+
+struct TensorInfo {
+    std::string name;
+    std::uint32_t dtype = 0;
+    std::uint32_t ndim = 0;
+    std::int64_t shape[fabricshm::proto::kDimsMax] = {};
+};
+
+/// Its owner and generation are in the arena's LeaseTable.
+struct Region {
+    std::uint64_t offset = 0;
+    Bytes bytes = 0;
+    std::optional<TensorInfo> tensor;
+    bool recovered = false;  // from the journal: its owner may not have seen the reply
+};
+
+enum class ArenaState {
+    kMaking,  // the backend is committing its pages
+    kHere,
+    kAway,  // known from the journal; no session has presented its descriptor yet
+};
+
+struct Arena {
+    ArenaId id = ArenaId::kNone;
+    std::string name;
+    std::uint32_t uid = 0;
+    ArenaState state = ArenaState::kMaking;
+    bool adopting = false;  // the backend is looking at a presented descriptor
+
+    Bytes bytes = 0;
+    Bytes align = 4096;
+    Bytes huge_page_bytes = 0;
+    std::uint64_t file_offset = 0;
+    FileIdentity identity;
+    fabricshm::Fd fd;  // what clients get a duplicate of
+
+    RegionAllocator space{0};
+    LeaseTable leases;
+    std::map<RegionId, Region> regions;
+    std::map<std::string, RegionId> tensors;
+    std::set<SessionId> sessions;
+    std::map<GroupId, Group> groups;
+    std::map<std::string, GroupId> group_names;  // the newest group of each name
+
+    /// Regions of one session, in id order.
+    std::vector<RegionId> regions_of(SessionId session) const;
+    std::vector<RegionId> quarantined() const;
+    Bytes bytes_quarantined() const;
+
+    /// Whether any group keeps the memory of `session` from being given to others.
+    bool endangered(SessionId session) const;
+
+    fabricshm::proto::Region wire(RegionId region) const;
+    fabricshm::proto::Tensor wire_tensor(RegionId region, std::int32_t owner_pid) const;
+    fabricshm::proto::ArenaOpen wire() const;
+};
+
+fabricshm::proto::Group wire(const Group& group, int rank);
+
+/// Copies into a field of the wire or the journal; `text` is known to be short enough.
+void copy_name(char (&field)[fabricshm::proto::kNameBytes], const std::string& text) noexcept;
+
+}  // namespace fabricd

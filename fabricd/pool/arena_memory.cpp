@@ -1,0 +1,73 @@
+#include "fabricd/pool/arena_memory.hpp"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+
+#include "libfabricshm/base/log.hpp"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23  // Linux 5.14
+#endif
+
+namespace fabricd {
+
+namespace {
+
+// A client can punch holes into the arena's file. On reserved huge pages that are all in use
+// elsewhere, touching the hole would be a SIGBUS; here it is an error.
+Result<void> make_present(std::byte* data, Bytes bytes) {
+    const auto start = reinterpret_cast<std::uintptr_t>(data);
+    const auto first = start / 4096 * 4096;
+    const auto last = fabricshm::round_up(start + bytes, 4096);
+    if (::madvise(reinterpret_cast<void*>(first), last - first, MADV_POPULATE_WRITE) == 0)
+        return {};
+    if (errno == EINVAL) return {};  // the kernel is older than 5.14
+    return fabricshm::error_from_errno(errno, "touch arena");
+}
+
+}  // namespace
+
+Result<void> MappedArenas::add(ArenaId arena, const fabricshm::PoolPiece& piece) {
+    fabricshm::MapOptions options;
+    options.align = piece.align;
+    options.huge_page_bytes = piece.huge_page_bytes;
+    FABRIC_TRY(fabricshm::Mapping mapping,
+               fabricshm::Mapping::map(piece.fd, piece.file_offset, piece.bytes, options));
+    mappings_.insert_or_assign(arena, std::move(mapping));
+    return {};
+}
+
+void MappedArenas::remove(ArenaId arena) noexcept {
+    mappings_.erase(arena);
+}
+
+Result<void> MappedArenas::format_group(ArenaId arena, std::uint64_t offset,
+                                        const fabricshm::GroupBlockInfo& info) {
+    const Bytes bytes = fabricshm::group_block_bytes(info.world);
+    FABRIC_TRY(std::byte * block, writable(arena, offset, bytes));
+    fabricshm::format_group_block(block, info);
+    return {};
+}
+
+void MappedArenas::mark_dead(ArenaId arena, std::uint64_t offset, int world, int rank) noexcept {
+    const auto block = writable(arena, offset, fabricshm::group_block_bytes(world));
+    if (!block.ok()) {
+        fabricshm::log(fabricshm::LogLevel::kError, "arena %llu: rank %d is dead, but: %s",
+                       shown(arena), rank, describe(block.error()).c_str());
+        return;
+    }
+    fabricshm::mark_rank_dead(block.value(), world, rank);
+}
+
+Result<std::byte*> MappedArenas::writable(ArenaId arena, std::uint64_t offset, Bytes bytes) {
+    const auto found = mappings_.find(arena);
+    if (found == mappings_.end()) return Error{Errc::kBusy, 0, "arena is not here yet"};
+    // The offset is the daemon's own, but a journal may have brought it here.
+    if (!found->second.holds(offset, bytes)) return Error{Errc::kCorrupt, 0, "touch arena"};
+    std::byte* data = found->second.data() + offset;
+    FABRIC_TRY_VOID(make_present(data, bytes));
+    return data;
+}
+
+}  // namespace fabricd

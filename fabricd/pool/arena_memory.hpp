@@ -1,0 +1,49 @@
+// ArenaMemory: the few bytes of an arena that the daemon itself writes.
+
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+
+#include "fabricd/pool/ids.hpp"
+#include "libfabricshm/machine/pool_backend.hpp"
+#include "libfabricshm/os/mapping.hpp"
+#include "libfabricshm/shm/group_block.hpp"
+
+namespace fabricd {
+
+/// What the registry asks for; tests give it one that takes notes. Nothing is ever read from an
+/// arena: every process of the job can write there, so whatever it says is hearsay.
+class ArenaMemory {
+  public:
+    virtual ~ArenaMemory() = default;
+
+    /// The arena's memory is there (made or adopted), or no longer.
+    virtual Result<void> add(ArenaId arena, const fabricshm::PoolPiece& piece) = 0;
+    virtual void remove(ArenaId arena) noexcept = 0;
+
+    /// An empty group block, before any member hears of it.
+    virtual Result<void> format_group(ArenaId arena, std::uint64_t offset,
+                                      const fabricshm::GroupBlockInfo& info) = 0;
+
+    /// Tells the group's members that a rank is dead. A failure is logged, not returned: the caller
+    /// is cleaning up and could do nothing else.
+    virtual void mark_dead(ArenaId arena, std::uint64_t offset, int world, int rank) noexcept = 0;
+};
+
+/// Maps every arena whole. Used by the control thread only.
+class MappedArenas final : public ArenaMemory {
+  public:
+    Result<void> add(ArenaId arena, const fabricshm::PoolPiece& piece) override;
+    void remove(ArenaId arena) noexcept override;
+    Result<void> format_group(ArenaId arena, std::uint64_t offset,
+                              const fabricshm::GroupBlockInfo& info) override;
+    void mark_dead(ArenaId arena, std::uint64_t offset, int world, int rank) noexcept override;
+
+  private:
+    Result<std::byte*> writable(ArenaId arena, std::uint64_t offset, Bytes bytes);
+
+    std::unordered_map<ArenaId, fabricshm::Mapping> mappings_;
+};
+
+}  // namespace fabricd

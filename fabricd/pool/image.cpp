@@ -1,0 +1,212 @@
+#include "fabricd/pool/image.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace fabricd {
+
+namespace {
+
+constexpr Error kNonsense{Errc::kCorrupt, 0, "replay journal"};
+
+/// Copies the payload into a record; false when it has another size.
+template <typename Record>
+bool read(const JournalContents::Entry& entry, Record* record) {
+    if (entry.payload.size() != sizeof(Record)) return false;
+    std::memcpy(record, entry.payload.data(), sizeof(Record));
+    return true;
+}
+
+class Player {
+  public:
+    Result<void> play(const JournalContents::Entry& entry);
+    PoolImage image;
+
+  private:
+    bool start(const JournalContents::Entry& entry);
+    bool session_opened(const JournalContents::Entry& entry);
+    bool session_ended(const JournalContents::Entry& entry);
+    bool arena_made(const JournalContents::Entry& entry);
+    bool arena_gone(const JournalContents::Entry& entry);
+    bool arena_joined(const JournalContents::Entry& entry);
+    bool arena_left(const JournalContents::Entry& entry);
+    bool region(const JournalContents::Entry& entry);
+    bool tensor(const JournalContents::Entry& entry);
+    bool group_made(const JournalContents::Entry& entry);
+    bool group_member(const JournalContents::Entry& entry);
+    bool group_shrunk(const JournalContents::Entry& entry);
+    bool group_gone(const JournalContents::Entry& entry);
+
+    bool dispatch(const JournalContents::Entry& entry);
+    void saw_id(std::uint64_t id) { image.last_id = std::max(image.last_id, id); }
+    ArenaImage* arena(std::uint64_t id);
+    GroupImage* group(std::uint64_t arena_id, std::uint64_t id);
+};
+
+ArenaImage* Player::arena(std::uint64_t id) {
+    const auto found = image.arenas.find(ArenaId{id});
+    return found == image.arenas.end() ? nullptr : &found->second;
+}
+
+GroupImage* Player::group(std::uint64_t arena_id, std::uint64_t id) {
+    ArenaImage* owner = arena(arena_id);
+    if (owner == nullptr) return nullptr;
+    const auto found = owner->groups.find(GroupId{id});
+    return found == owner->groups.end() ? nullptr : &found->second;
+}
+
+bool Player::start(const JournalContents::Entry& entry) {
+    StartRecord record;
+    if (!read(entry, &record)) return false;
+    image.daemon_epoch = record.daemon_epoch;
+    saw_id(record.last_id);
+    return true;
+}
+
+bool Player::session_opened(const JournalContents::Entry& entry) {
+    SessionRecord record;
+    if (!read(entry, &record)) return false;
+    saw_id(record.session);
+    return image.sessions.emplace(SessionId{record.session}, record).second;
+}
+
+bool Player::session_ended(const JournalContents::Entry& entry) {
+    SessionEndRecord record;
+    return read(entry, &record) && image.sessions.erase(SessionId{record.session}) == 1;
+}
+
+bool Player::arena_made(const JournalContents::Entry& entry) {
+    ArenaImage made;
+    if (!read(entry, &made.record)) return false;
+    saw_id(made.record.arena);
+    return image.arenas.emplace(ArenaId{made.record.arena}, std::move(made)).second;
+}
+
+bool Player::arena_gone(const JournalContents::Entry& entry) {
+    ArenaEndRecord record;
+    return read(entry, &record) && image.arenas.erase(ArenaId{record.arena}) == 1;
+}
+
+bool Player::arena_joined(const JournalContents::Entry& entry) {
+    ArenaJoinRecord record;
+    if (!read(entry, &record) || arena(record.arena) == nullptr) return false;
+    if (image.sessions.count(SessionId{record.session}) == 0) return false;
+    arena(record.arena)->sessions.insert(SessionId{record.session});
+    return true;
+}
+
+bool Player::arena_left(const JournalContents::Entry& entry) {
+    ArenaLeaveRecord record;
+    if (!read(entry, &record) || arena(record.arena) == nullptr) return false;
+    return arena(record.arena)->sessions.erase(SessionId{record.session}) == 1;
+}
+
+bool Player::region(const JournalContents::Entry& entry) {
+    RegionRecord record;
+    if (!read(entry, &record) || arena(record.arena) == nullptr || record.region == 0) return false;
+    ArenaImage& owner = *arena(record.arena);
+    owner.regions[RegionId{record.region}] = record;
+    if (record.is_tensor == 0) owner.tensors.erase(RegionId{record.region});
+    return record.is_tensor == 0 || owner.tensors.count(RegionId{record.region}) == 1;
+}
+
+bool Player::tensor(const JournalContents::Entry& entry) {
+    TensorRecord record;
+    if (!read(entry, &record) || arena(record.arena) == nullptr) return false;
+    arena(record.arena)->tensors[RegionId{record.region}] = record;
+    return true;
+}
+
+bool Player::group_made(const JournalContents::Entry& entry) {
+    constexpr std::size_t kFixed = offsetof(GroupRecord, sessions);
+    const std::size_t size = entry.payload.size();
+    GroupImage made{};
+    if (size < kFixed || size > sizeof made.record) return false;
+    std::memcpy(&made.record, entry.payload.data(), size);
+    const std::uint32_t world = made.record.world;
+    if (world == 0 || size != kFixed + world * sizeof(std::uint64_t)) return false;
+    if (arena(made.record.arena) == nullptr) return false;
+    saw_id(made.record.group);
+    made.states.assign(world, 0);
+    auto& groups = arena(made.record.arena)->groups;
+    return groups.emplace(GroupId{made.record.group}, std::move(made)).second;
+}
+
+bool Player::group_member(const JournalContents::Entry& entry) {
+    GroupMemberRecord record;
+    if (!read(entry, &record)) return false;
+    GroupImage* owner = group(record.arena, record.group);
+    if (owner == nullptr || record.rank >= owner->states.size() || record.state > 2) return false;
+    owner->states[record.rank] = record.state;
+    return true;
+}
+
+bool Player::group_shrunk(const JournalContents::Entry& entry) {
+    GroupShrunkRecord record;
+    if (!read(entry, &record) || group(record.arena, record.group) == nullptr) return false;
+    group(record.arena, record.group)->shrunk = true;
+    return true;
+}
+
+bool Player::group_gone(const JournalContents::Entry& entry) {
+    GroupEndRecord record;
+    if (!read(entry, &record) || arena(record.arena) == nullptr) return false;
+    return arena(record.arena)->groups.erase(GroupId{record.group}) == 1;
+}
+
+bool Player::dispatch(const JournalContents::Entry& entry) {
+    switch (entry.type) {
+        case RecordType::kStart:
+            return start(entry);
+        case RecordType::kSessionOpened:
+            return session_opened(entry);
+        case RecordType::kSessionEnded:
+            return session_ended(entry);
+        case RecordType::kArenaMade:
+            return arena_made(entry);
+        case RecordType::kArenaGone:
+            return arena_gone(entry);
+        case RecordType::kArenaJoined:
+            return arena_joined(entry);
+        case RecordType::kArenaLeft:
+            return arena_left(entry);
+        case RecordType::kRegion:
+            return region(entry);
+        case RecordType::kTensor:
+            return tensor(entry);
+        case RecordType::kGroupMade:
+            return group_made(entry);
+        case RecordType::kGroupMember:
+            return group_member(entry);
+        case RecordType::kGroupShrunk:
+            return group_shrunk(entry);
+        case RecordType::kGroupGone:
+            return group_gone(entry);
+    }
+    return false;
+}
+
+Result<void> Player::play(const JournalContents::Entry& entry) {
+    if (!dispatch(entry)) return kNonsense;
+    return {};
+}
+
+Result<void> check_start(const JournalContents::Entry& entry) {
+    StartRecord record;
+    if (entry.type != RecordType::kStart || !read(entry, &record)) return kNonsense;
+    if (record.magic != kJournalMagic) return kNonsense;
+    if (record.version != kJournalVersion) return Error{Errc::kVersion, 0, "read journal"};
+    return {};
+}
+
+}  // namespace
+
+Result<PoolImage> replay(const JournalContents& contents) {
+    Player player;
+    if (contents.entries.empty()) return std::move(player.image);
+    FABRIC_TRY_VOID(check_start(contents.entries.front()));
+    for (const auto& entry : contents.entries) FABRIC_TRY_VOID(player.play(entry));
+    return std::move(player.image);
+}
+
+}  // namespace fabricd

@@ -1,0 +1,41 @@
+// PoolImage: what a journal says, as plain data. Read at start, then turned into the registry.
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "fabricd/pool/ids.hpp"
+#include "fabricd/pool/journal.hpp"
+
+namespace fabricd {
+
+struct GroupImage {
+    GroupRecord record;
+    std::vector<std::uint32_t> states;  // MemberState by rank
+    bool shrunk = false;
+};
+
+struct ArenaImage {
+    ArenaRecord record;
+    std::set<SessionId> sessions;
+    std::map<RegionId, RegionRecord> regions;  // also free ones: their generation counts
+    std::map<RegionId, TensorRecord> tensors;
+    std::map<GroupId, GroupImage> groups;
+};
+
+struct PoolImage {
+    std::uint64_t daemon_epoch = 0;
+    std::uint64_t last_id = 0;
+    std::map<SessionId, SessionRecord> sessions;
+    std::map<ArenaId, ArenaImage> arenas;
+};
+
+/// Plays the records. kVersion when the file is of another version; kCorrupt when a record whose
+/// CRC is right makes no sense: that is a bug, and going on could give memory to two owners.
+Result<PoolImage> replay(const JournalContents& contents);
+
+}  // namespace fabricd

@@ -1,0 +1,160 @@
+// What the journal says: one struct per event, written as it lies in memory (one host, one build;
+// the start record's version refuses a journal of another layout).
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "libfabricshm/proto/messages.hpp"
+
+namespace fabricd {
+
+inline constexpr std::uint64_t kJournalMagic = 0x4c4e524a43424146;  // "FABCJRNL"
+inline constexpr std::uint32_t kJournalVersion = 1;
+
+enum class RecordType : std::uint16_t {
+    kStart = 1,
+    kSessionOpened = 2,
+    kSessionEnded = 3,
+    kArenaMade = 4,
+    kArenaGone = 5,
+    kArenaJoined = 6,
+    kArenaLeft = 7,
+    kRegion = 8,  // made, quarantined or freed: the newest one of an id counts
+    kTensor = 9,  // comes before its region's kRegion, so that no crash leaves half of it
+    kGroupMade = 10,
+    kGroupMember = 11,
+    kGroupShrunk = 12,
+    kGroupGone = 13,
+};
+
+/// First in the file and nowhere else.
+struct StartRecord {
+    static constexpr RecordType kType = RecordType::kStart;
+    std::uint64_t magic;
+    std::uint64_t daemon_epoch;
+    std::uint64_t last_id;
+    std::uint32_t version;
+    std::uint32_t reserved;
+};
+
+struct SessionRecord {
+    static constexpr RecordType kType = RecordType::kSessionOpened;
+    std::uint64_t session;
+    std::uint8_t token[16];
+    std::int32_t pid;
+    std::uint32_t uid;
+    std::uint32_t gid;
+    std::uint32_t reserved;
+    char label[fabricshm::proto::kNameBytes];
+};
+
+struct SessionEndRecord {
+    static constexpr RecordType kType = RecordType::kSessionEnded;
+    std::uint64_t session;
+};
+
+/// Also how the arena's file can be told when a session presents it after a restart.
+struct ArenaRecord {
+    static constexpr RecordType kType = RecordType::kArenaMade;
+    std::uint64_t arena;
+    std::uint64_t bytes;
+    std::uint64_t align;
+    std::uint64_t huge_page_bytes;
+    std::uint64_t file_offset;
+    std::uint64_t device;  // st_dev, st_ino, st_size and seals of the descriptor
+    std::uint64_t inode;
+    std::uint64_t file_bytes;
+    std::uint32_t seals;
+    std::uint32_t uid;
+    char name[fabricshm::proto::kNameBytes];
+};
+
+struct ArenaEndRecord {
+    static constexpr RecordType kType = RecordType::kArenaGone;
+    std::uint64_t arena;
+};
+
+struct ArenaJoinRecord {
+    static constexpr RecordType kType = RecordType::kArenaJoined;
+    std::uint64_t arena;
+    std::uint64_t session;
+};
+
+struct ArenaLeaveRecord {
+    static constexpr RecordType kType = RecordType::kArenaLeft;
+    std::uint64_t arena;
+    std::uint64_t session;
+};
+
+struct RegionRecord {
+    static constexpr RecordType kType = RecordType::kRegion;
+    std::uint64_t arena;
+    std::uint64_t region;
+    std::uint64_t generation;
+    std::uint64_t session;
+    std::uint64_t offset;
+    std::uint64_t bytes;
+    std::uint32_t state;      // LeaseState
+    std::uint32_t is_tensor;  // 1: the kTensor record before it belongs to it
+};
+
+struct TensorRecord {
+    static constexpr RecordType kType = RecordType::kTensor;
+    std::uint64_t arena;
+    std::uint64_t region;
+    std::int64_t shape[fabricshm::proto::kDimsMax];
+    std::uint32_t dtype;
+    std::uint32_t ndim;
+    char name[fabricshm::proto::kNameBytes];
+};
+
+/// Written with the first `world` members only.
+struct GroupRecord {
+    static constexpr RecordType kType = RecordType::kGroupMade;
+    std::uint64_t arena;
+    std::uint64_t group;
+    std::uint64_t block_offset;
+    std::uint64_t block_bytes;
+    std::uint64_t shrunk_from;  // 0, or the group it takes the place of
+    std::uint32_t world;
+    std::uint32_t reserved;
+    char name[fabricshm::proto::kNameBytes];
+    std::uint64_t sessions[fabricshm::proto::kWorldMax];
+};
+static_assert(offsetof(GroupRecord, sessions) == 48 + fabricshm::proto::kNameBytes);
+
+struct GroupMemberRecord {
+    static constexpr RecordType kType = RecordType::kGroupMember;
+    std::uint64_t arena;
+    std::uint64_t group;
+    std::uint32_t rank;
+    std::uint32_t state;  // MemberState
+};
+
+struct GroupShrunkRecord {
+    static constexpr RecordType kType = RecordType::kGroupShrunk;
+    std::uint64_t arena;
+    std::uint64_t group;
+};
+
+struct GroupEndRecord {
+    static constexpr RecordType kType = RecordType::kGroupGone;
+    std::uint64_t arena;
+    std::uint64_t group;
+};
+
+inline constexpr std::size_t kRecordBytesMax = sizeof(GroupRecord);
+
+/// No hole in any of them may carry stray bytes of the daemon's memory into the file.
+static_assert(std::has_unique_object_representations_v<StartRecord>);
+static_assert(std::has_unique_object_representations_v<SessionRecord>);
+static_assert(std::has_unique_object_representations_v<ArenaRecord>);
+static_assert(std::has_unique_object_representations_v<RegionRecord>);
+static_assert(std::has_unique_object_representations_v<TensorRecord>);
+static_assert(std::has_unique_object_representations_v<GroupRecord>);
+static_assert(std::has_unique_object_representations_v<GroupMemberRecord>);
+
+}  // namespace fabricd

@@ -1,0 +1,43 @@
+#include "fabricd/pool/lease.hpp"
+
+namespace fabricd {
+
+LeaseTable::Grant LeaseTable::grant(SessionId session) {
+    RegionId region{leases_.empty() ? 1 : raw(leases_.rbegin()->first) + 1};
+    if (free_.size() > resting_) {
+        region = free_.front();
+        free_.pop_front();
+    }
+    Lease& lease = leases_[region];
+    lease = Lease{session, lease.epoch + 1, LeaseState::kHeld};
+    return {region, lease.epoch};
+}
+
+bool LeaseTable::release(RegionId region) {
+    const auto found = leases_.find(region);
+    if (found == leases_.end() || found->second.state == LeaseState::kFree) return false;
+    found->second.session = SessionId::kNone;
+    found->second.state = LeaseState::kFree;
+    free_.push_back(region);
+    return true;
+}
+
+bool LeaseTable::quarantine(RegionId region) {
+    const auto found = leases_.find(region);
+    if (found == leases_.end() || found->second.state != LeaseState::kHeld) return false;
+    found->second.state = LeaseState::kQuarantined;
+    return true;
+}
+
+const Lease* LeaseTable::find(RegionId region) const {
+    const auto found = leases_.find(region);
+    return found == leases_.end() ? nullptr : &found->second;
+}
+
+bool LeaseTable::restore(RegionId region, const Lease& lease) {
+    if (region == RegionId::kNone || !leases_.emplace(region, lease).second) return false;
+    if (lease.state == LeaseState::kFree) free_.push_back(region);
+    return true;
+}
+
+}  // namespace fabricd

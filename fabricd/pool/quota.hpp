@@ -1,0 +1,61 @@
+// Quotas: how much of the pool and of the daemon one user may hold.
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+#include "fabricd/pool/ids.hpp"
+
+namespace fabricd {
+
+/// 0 bytes: no limit but the pool's capacity.
+struct Limits {
+    Bytes default_arena_bytes = fabricshm::kGiB;
+    Bytes max_arena_bytes = 0;  // of one job
+    Bytes user_quota_bytes = 0;
+    int max_sessions = 4096;
+    int max_sessions_per_user = 1024;
+    int max_arenas_per_user = 64;
+    int max_arenas_per_session = 16;
+    int max_regions_per_session = 65536;
+    int max_groups_per_arena = 1024;
+    int max_waits_per_session = 256;
+};
+
+/// Counts what users hold and refuses what would pass a limit. The check and the charge are one
+/// call, so nothing can come between them. Used by the control thread only.
+class QuotaTable {
+  public:
+    explicit QuotaTable(const Limits& limits) : limits_(limits) {}
+
+    Result<void> take_session(std::uint32_t uid);
+    void give_session(std::uint32_t uid) noexcept;
+
+    /// For an arena of `bytes`, before its memory is made.
+    Result<void> take_arena(std::uint32_t uid, Bytes bytes);
+    /// The backend rounded up: what was taken as `from` bytes really is `to`.
+    void resize_arena(std::uint32_t uid, Bytes from, Bytes to) noexcept;
+    void give_arena(std::uint32_t uid, Bytes bytes) noexcept;
+
+    /// What the journal says was there counts, also when the limits have been lowered since.
+    void restore_session(std::uint32_t uid) noexcept { ++users_[uid].sessions, ++sessions_; }
+    void restore_arena(std::uint32_t uid, Bytes bytes) noexcept;
+
+    Bytes bytes_of(std::uint32_t uid) const noexcept;
+    int sessions() const noexcept { return sessions_; }
+
+  private:
+    struct Usage {
+        int sessions = 0;
+        int arenas = 0;
+        Bytes bytes = 0;
+    };
+    void forget_if_idle(std::uint32_t uid) noexcept;
+
+    Limits limits_;
+    std::map<std::uint32_t, Usage> users_;
+    int sessions_ = 0;
+};
+
+}  // namespace fabricd

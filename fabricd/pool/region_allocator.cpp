@@ -1,0 +1,88 @@
+#include "fabricd/pool/region_allocator.hpp"
+
+#include <iterator>
+
+namespace fabricd {
+
+RegionAllocator::RegionAllocator(Bytes bytes) : total_(bytes / kUnit * kUnit), free_(total_) {
+    if (total_ != 0) add_hole(0, total_);
+}
+
+Bytes RegionAllocator::rounded(Bytes bytes) noexcept {
+    constexpr Bytes kMost = Bytes{1} << 62;  // far above any pool, far below an overflow
+    if (bytes > kMost) return 0;
+    return bytes == 0 ? kUnit : fabricshm::round_up(bytes, kUnit);
+}
+
+std::optional<std::uint64_t> RegionAllocator::allocate(Bytes bytes) {
+    const Bytes wanted = rounded(bytes);
+    if (wanted == 0) return std::nullopt;
+    const auto best = by_size_.lower_bound({wanted, 0});
+    if (best == by_size_.end()) return std::nullopt;
+    const std::uint64_t offset = best->second;
+    cut(holes_.find(offset), offset, wanted);
+    return offset;
+}
+
+bool RegionAllocator::reserve(std::uint64_t offset, Bytes bytes) {
+    if (!inside(offset, bytes)) return false;
+    auto after = holes_.upper_bound(offset);
+    if (after == holes_.begin()) return false;
+    const auto hole = std::prev(after);
+    if (offset + bytes > hole->first + hole->second) return false;
+    cut(hole, offset, bytes);
+    return true;
+}
+
+bool RegionAllocator::release(std::uint64_t offset, Bytes bytes) {
+    if (!inside(offset, bytes)) return false;
+    const auto after = holes_.lower_bound(offset);
+    if (after != holes_.end() && after->first < offset + bytes) return false;
+    const auto before = after == holes_.begin() ? holes_.end() : std::prev(after);
+    if (before != holes_.end() && before->first + before->second > offset) return false;
+
+    std::uint64_t start = offset;
+    std::uint64_t end = offset + bytes;
+    if (after != holes_.end() && after->first == end) {
+        end += after->second;
+        remove_hole(after);
+    }
+    if (before != holes_.end() && before->first + before->second == start) {
+        start = before->first;
+        remove_hole(before);
+    }
+    add_hole(start, end - start);
+    free_ += bytes;
+    return true;
+}
+
+Bytes RegionAllocator::largest_hole() const noexcept {
+    return by_size_.empty() ? 0 : by_size_.rbegin()->first;
+}
+
+void RegionAllocator::add_hole(std::uint64_t offset, Bytes bytes) {
+    holes_.emplace(offset, bytes);
+    by_size_.emplace(bytes, offset);
+}
+
+void RegionAllocator::remove_hole(Holes::iterator hole) {
+    by_size_.erase({hole->second, hole->first});
+    holes_.erase(hole);
+}
+
+// Takes [offset, offset + bytes) out of a hole that contains it.
+void RegionAllocator::cut(Holes::iterator hole, std::uint64_t offset, Bytes bytes) {
+    const std::uint64_t start = hole->first;
+    const std::uint64_t end = start + hole->second;
+    remove_hole(hole);
+    if (offset > start) add_hole(start, offset - start);
+    if (offset + bytes < end) add_hole(offset + bytes, end - offset - bytes);
+    free_ -= bytes;
+}
+
+bool RegionAllocator::inside(std::uint64_t offset, Bytes bytes) const noexcept {
+    const bool on_units = offset % kUnit == 0 && bytes % kUnit == 0 && bytes != 0;
+    return on_units && offset <= total_ && bytes <= total_ - offset;
+}
+
+}  // namespace fabricd

@@ -1,0 +1,82 @@
+#include "fabricd/pool/registry.hpp"
+
+#include <algorithm>
+
+#include "libfabricshm/base/fault_point.hpp"
+
+namespace fabricd {
+
+Registry::Registry(const Limits& limits, const Parts& parts)
+    : limits_(limits),
+      journal_(parts.journal),
+      memory_(parts.memory),
+      work_(parts.work),
+      quotas_(limits) {}
+
+Registry::Session* Registry::find_session(SessionId session) {
+    const auto found = sessions_.find(session);
+    return found == sessions_.end() ? nullptr : &found->second;
+}
+
+Arena* Registry::find_arena(ArenaId arena) {
+    const auto found = arenas_.find(arena);
+    return found == arenas_.end() ? nullptr : &found->second;
+}
+
+// An arena that the session has not opened does not exist for it, whoever it belongs to.
+Result<Arena*> Registry::arena_of(SessionId session, ArenaId arena) {
+    Arena* found = find_arena(arena);
+    if (found == nullptr || found->sessions.count(session) == 0) {
+        return Error{Errc::kNotFound, 0, "find arena"};
+    }
+    return found;
+}
+
+Result<void> Registry::add_wait(Wait wait) {
+    const auto most = static_cast<std::size_t>(limits_.max_waits_per_session);
+    if (waits_.count_of(wait.ticket.session) >= most) {
+        return Error{Errc::kNoMemory, 0, "waits of the session"};
+    }
+    waits_.add(std::move(wait));
+    return {};
+}
+
+void Registry::fail_wait(WaitId id, const Error& error) {
+    const auto wait = waits_.take(id);
+    if (wait) answers_.push_back({wait->ticket, wait->asked, error, {}});
+}
+
+void Registry::cancel_waits(SessionId session, ArenaId arena, bool answer) {
+    for (const WaitId id : waits_.of(session)) {
+        if (arena != ArenaId::kNone && waits_.get(id).key.arena != arena) continue;
+        if (answer) fail_wait(id, {Errc::kClosed, 0, "wait"});
+        if (!answer) waits_.take(id);
+    }
+}
+
+void Registry::expire_wait(WaitId id) {
+    const Wait& wait = waits_.get(id);
+    const Error late{Errc::kTimeout, 0, "wait"};
+    if (wait.key.kind != WaitKind::kShrink) return fail_wait(id, late);
+    // One survivor's patience ends the attempt for all: a group of the others would be a surprise
+    // to the one that gave up, who is alive and may still use the old buffers.
+    for (const WaitId other : waits_.with_key(WaitKey(wait.key))) fail_wait(other, late);
+}
+
+std::vector<SessionId> Registry::expire(TimePoint now) {
+    std::vector<SessionId> ended;
+    while (const auto id = waits_.expired(now)) expire_wait(*id);
+    while (!lost_.empty() && lost_.begin()->first <= now) {
+        ended.push_back(lost_.begin()->second);
+        end_session(ended.back(), "did not come back");
+    }
+    if (away_until_ <= now) give_up_on_away();
+    return ended;
+}
+
+TimePoint Registry::next_deadline() const {
+    const TimePoint lost = lost_.empty() ? TimePoint::max() : lost_.begin()->first;
+    return std::min({waits_.next_deadline(), lost, away_until_});
+}
+
+}  // namespace fabricd

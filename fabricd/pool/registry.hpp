@@ -1,0 +1,248 @@
+// Registry: everything the daemon knows about sessions, arenas, regions, tensors and groups, and
+// every rule about them. A state machine without threads, clocks or sockets: the server tells it
+// what happened and when, it says what to answer. docs/failure_model.md has the rules in prose.
+
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "fabricd/pool/arena.hpp"
+#include "fabricd/pool/arena_memory.hpp"
+#include "fabricd/pool/ids.hpp"
+#include "fabricd/pool/image.hpp"
+#include "fabricd/pool/journal.hpp"
+#include "fabricd/pool/journal_guard.hpp"
+#include "fabricd/pool/quota.hpp"
+#include "fabricd/pool/snapshot.hpp"
+#include "fabricd/pool/wait_list.hpp"
+#include "libfabricshm/machine/pool_backend.hpp"
+#include "libfabricshm/proto/messages.hpp"
+
+namespace fabricd {
+
+using Token = std::array<std::uint8_t, 16>;
+
+/// The process at the other end, as the kernel saw it when it connected.
+struct Peer {
+    std::int32_t pid = 0;
+    std::uint32_t uid = 0;
+    std::uint32_t gid = 0;
+};
+
+/// Work on the pool that takes long (about 0.3 s/GiB), done elsewhere; the results come back
+/// through arena_made() and arena_adopted(). Requests are served in order.
+class PoolWork {
+  public:
+    virtual ~PoolWork() = default;
+    virtual void create(ArenaId arena, const std::string& name, std::uint32_t uid, Bytes bytes) = 0;
+    virtual void adopt(ArenaId arena, Bytes bytes, fabricshm::Fd presented) = 0;
+    virtual void destroy(ArenaId arena) noexcept = 0;
+};
+
+/// An answer to a request that had to wait, if only for the end of the call.
+struct Answer {
+    Ticket to;
+    fabricshm::proto::Type type{};
+    Error error{Errc::kOk, 0, ""};
+    std::variant<std::monostate, fabricshm::proto::ArenaOpen, fabricshm::proto::Tensor,
+                 fabricshm::proto::Group>
+        body;
+};
+
+/// Requests have passed proto::check_request(). Those that return Result<void> and take a Ticket
+/// are answered through take_answers(), perhaps in the same call; when they return an error, that
+/// is the answer. All others are answered by what they return. After an error nothing has changed.
+/// Used by the control thread only.
+class Registry {
+  public:
+    struct Parts {
+        JournalSink* journal = nullptr;
+        ArenaMemory* memory = nullptr;
+        PoolWork* work = nullptr;
+    };
+
+    Registry(const Limits& limits, const Parts& parts);
+
+    // ---- Start (registry_restore.cpp) --------------------------------------------------------
+
+    /// Takes over what a journal says, before anything else. Sessions and arenas have until
+    /// `now + grace` to come back. kCorrupt when the journal contradicts itself.
+    Result<void> restore(const PoolImage& image, TimePoint now, Duration grace);
+
+    /// Gives a restored arena its memory without a session presenting it (devdax). False when the
+    /// journal does not know the arena.
+    bool found_in_pool(ArenaId arena, fabricshm::PoolPiece piece);
+
+    /// Writes all that has to outlive the daemon: the compacted journal.
+    Result<void> write_journal(JournalSink& sink) const;
+
+    /// True while the journal lacks something and no grants are made: rewrite it, then say so.
+    bool journal_behind() const noexcept { return journal_.behind(); }
+    void journal_rewritten() noexcept { journal_.caught_up(); }
+
+    // ---- Sessions (registry_sessions.cpp) ----------------------------------------------------
+
+    Result<SessionId> open_session(const Peer& peer, const std::string& label, const Token& token,
+                                   TimePoint now);
+
+    /// A process that lost its connection, or whose daemon was restarted, is back. kNotFound for an
+    /// unknown session, kDenied when the process or the token is not that session's.
+    Result<void> resume_session(SessionId session, const Peer& peer, const Token& token);
+
+    /// The connection is gone but the process is not known to be: it has `grace` to come back.
+    /// What it was waiting for is cancelled.
+    void connection_lost(SessionId session, TimePoint now);
+
+    /// The process ended, said goodbye, or did not come back. Frees or quarantines its regions and
+    /// marks its ranks dead. Idempotent: a death may be seen twice.
+    void end_session(SessionId session, const char* why);
+
+    // ---- Arenas (registry_arenas.cpp) --------------------------------------------------------
+
+    Result<void> open_arena(Ticket ticket, const fabricshm::proto::ArenaOpen& request);
+    Result<void> adopt_arena(Ticket ticket, ArenaId arena, fabricshm::Fd presented);
+    Result<void> close_arena(SessionId session, ArenaId arena);
+
+    void arena_made(ArenaId arena, Result<fabricshm::PoolPiece> piece);
+    void arena_adopted(ArenaId arena, Result<fabricshm::PoolPiece> piece);
+
+    /// The descriptor that a kArenaOpen answer carries; -1 when the arena is not here.
+    int descriptor(ArenaId arena) const;
+
+    // ---- Regions and tensors (registry_regions.cpp) ------------------------------------------
+
+    Result<fabricshm::proto::Region> create_region(SessionId session,
+                                                   const fabricshm::proto::Region& request);
+    Result<fabricshm::proto::Region> open_region(SessionId session,
+                                                 const fabricshm::proto::Region& request) const;
+    Result<void> free_region(SessionId session, ArenaId arena, RegionId region);
+    Result<fabricshm::proto::Tensor> create_tensor(SessionId session,
+                                                   const fabricshm::proto::Tensor& request);
+    Result<void> open_tensor(Ticket ticket, const fabricshm::proto::Tensor& request, TimePoint now);
+
+    // ---- Groups (registry_groups.cpp) --------------------------------------------------------
+
+    Result<void> join_group(Ticket ticket, const fabricshm::proto::Group& request, TimePoint now);
+    Result<void> leave_group(SessionId session, const fabricshm::proto::Group& request);
+    Result<void> shrink_group(Ticket ticket, const fabricshm::proto::Group& request, TimePoint now);
+
+    // ---- Time and answers --------------------------------------------------------------------
+
+    /// Everything whose time has come: waits, sessions that did not come back, arenas nobody
+    /// claimed. Returns the sessions that this ended.
+    std::vector<SessionId> expire(TimePoint now);
+    /// When to call expire() next; TimePoint::max() when nothing is pending.
+    TimePoint next_deadline() const;
+    std::vector<Answer> take_answers() { return std::exchange(answers_, {}); }
+
+    void set_draining(bool draining) noexcept { draining_ = draining; }
+    bool draining() const noexcept { return draining_; }
+    std::uint64_t daemon_epoch() const noexcept { return daemon_epoch_; }
+
+    /// Sessions, arenas, regions and groups; the caller fills in the pool and the uptime.
+    Snapshot snapshot(TimePoint now) const;
+
+    /// Contradictions in the books, for tests: empty when all is well.
+    std::vector<std::string> problems() const;
+
+  private:
+    struct Session {
+        SessionId id = SessionId::kNone;
+        Token token{};
+        Peer peer;
+        std::string label;
+        TimePoint since;
+        bool connected = false;
+        TimePoint lost_until;  // when not connected
+        std::set<ArenaId> arenas;
+        int regions = 0;
+        Bytes bytes_owned = 0;
+    };
+
+    std::uint64_t next_id() noexcept { return ++last_id_; }
+    Session* find_session(SessionId session);
+    Arena* find_arena(ArenaId arena);
+    Result<Arena*> arena_of(SessionId session, ArenaId arena);
+
+    Result<void> resume_allowed(const Session& session, const Peer& peer, const Token& token) const;
+
+    Result<void> make_arena(Ticket ticket, const fabricshm::proto::ArenaOpen& request);
+    Result<void> check_open(const Session& session, const Arena& arena,
+                            const fabricshm::proto::ArenaOpen& request) const;
+    Result<void> enter_arena(Session& session, Arena& arena);
+    Result<void> settle(Arena& arena, fabricshm::PoolPiece piece);
+    void answer_waiting(Arena& arena, const Error& error);
+    void leave_arena(Session& session, Arena& arena);
+    void drop_if_unused(ArenaId arena);
+    void drop_arena(ArenaId arena, const char* why);
+    void remove_arena(ArenaId arena);
+    void give_up_on_away();
+
+    Result<RegionId> make_region(Session& session, Arena& arena, Bytes bytes,
+                                 std::optional<TensorInfo> tensor);
+    static SessionRecord record_of(const Session& session);
+    static ArenaRecord record_of(const Arena& arena);
+    static Result<void> record_group(const Group& group, JournalSink& sink);
+    static Result<void> record_region(const Arena& arena, RegionId region, JournalSink& sink);
+    void undo_region(Session& session, Arena& arena, RegionId region);
+    void count_region(Session& session, Bytes bytes, int change);
+    void release_region(Arena& arena, RegionId region);
+    void quarantine_region(Arena& arena, RegionId region);
+    void forget_tensor(Arena& arena, RegionId region);
+    void reclaim_regions(Session& session, Arena& arena);
+    void sweep_quarantine(Arena& arena);
+    void answer_tensor(Arena& arena, RegionId region);
+
+    Result<void> check_name(const Arena& arena, const std::string& name) const;
+    Result<void> check_forming(const WaitKey& key, const fabricshm::proto::Group& request) const;
+    bool answer_again(const Arena& arena, Ticket ticket, const fabricshm::proto::Group& request);
+    void form_group(Arena& arena, const std::string& name, const std::vector<WaitId>& by_rank,
+                    GroupId shrunk_from);
+    Result<Group*> make_group(Arena& arena, const std::string& name,
+                              const std::vector<SessionId>& by_rank, GroupId shrunk_from);
+    void set_member(Arena& arena, Group& group, int rank, MemberState state);
+    void mark_members_dead(SessionId session, Arena& arena);
+    void check_shrink(Arena& arena, GroupId group);
+    void after_member_change(Arena& arena, GroupId group);
+    std::pair<Arena*, Group*> find_group(SessionId session, const fabricshm::proto::Group& request);
+
+    Result<void> add_wait(Wait wait);
+    void cancel_waits(SessionId session, ArenaId arena, bool answer);
+    void fail_wait(WaitId id, const Error& error);
+    void expire_wait(WaitId id);
+
+    void forget_recovery();
+    Result<void> restore_sessions(const PoolImage& image, TimePoint now);
+    Result<void> restore_arena(const ArenaImage& image);
+    Result<void> restore_regions(const ArenaImage& image, Arena& arena);
+    Result<void> restore_groups(const ArenaImage& image, Arena& arena);
+    Result<void> write_arena(const Arena& arena, JournalSink& sink) const;
+
+    Limits limits_;
+    JournalGuard journal_;
+    ArenaMemory* memory_;
+    PoolWork* work_;
+    QuotaTable quotas_;
+
+    std::map<SessionId, Session> sessions_;
+    std::map<ArenaId, Arena> arenas_;
+    std::map<std::string, ArenaId> arena_names_;
+    std::set<std::pair<TimePoint, SessionId>> lost_;  // not connected, by when to give up
+    WaitList waits_;
+    std::vector<Answer> answers_;
+
+    std::uint64_t daemon_epoch_ = 1;
+    std::uint64_t last_id_ = 0;
+    Duration grace_ = std::chrono::seconds(10);
+    TimePoint away_until_ = TimePoint::max();
+    bool draining_ = false;
+};
+
+}  // namespace fabricd

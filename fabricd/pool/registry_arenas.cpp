@@ -1,0 +1,250 @@
+// Registry: arenas. How they are made, opened, presented again after a restart, and dropped.
+
+#include <algorithm>
+
+#include "fabricd/pool/registry.hpp"
+#include "libfabricshm/base/fault_point.hpp"
+#include "libfabricshm/include/fabricshm/fabricshm.h"
+
+namespace fabricd {
+
+namespace proto = fabricshm::proto;
+
+Result<void> Registry::open_arena(Ticket ticket, const proto::ArenaOpen& request) {
+    Session* session = find_session(ticket.session);
+    if (session == nullptr) return Error{Errc::kClosed, 0, "open arena"};
+    const auto named = arena_names_.find(std::string(request.name));
+    if (named == arena_names_.end()) return make_arena(ticket, request);
+
+    Arena& arena = *find_arena(named->second);
+    FABRIC_TRY_VOID(check_open(*session, arena, request));
+    // Making takes as long as the memory takes, adoption as long as the grace: both end by
+    // themselves, so the wait needs no deadline of its own.
+    Wait wait{ticket, TimePoint::max(), WaitKey{WaitKind::kArena, arena.id, "", GroupId::kNone},
+              proto::Type::kArenaOpen};
+    FABRIC_TRY_VOID(add_wait(std::move(wait)));
+    if (arena.state != ArenaState::kHere) return {};
+    answer_waiting(arena, {Errc::kOk, 0, ""});
+    return {};
+}
+
+Result<void> Registry::check_open(const Session& session, const Arena& arena,
+                                  const proto::ArenaOpen& request) const {
+    if (arena.uid != session.peer.uid) {
+        return Error{Errc::kDenied, 0, "the arena belongs to another user"};
+    }
+    if ((request.flags & FABRICSHM_ARENA_EXCLUSIVE) != 0) {
+        return Error{Errc::kExists, 0, "open arena exclusively"};
+    }
+    const bool one_more = session.arenas.count(arena.id) == 0;
+    if (one_more && static_cast<int>(session.arenas.size()) >= limits_.max_arenas_per_session) {
+        return Error{Errc::kNoMemory, 0, "arenas of the session"};
+    }
+    return {};
+}
+
+Result<void> Registry::make_arena(Ticket ticket, const proto::ArenaOpen& request) {
+    Session& session = *find_session(ticket.session);
+    if (draining_) return Error{Errc::kBusy, 0, "the daemon is draining"};
+    if (static_cast<int>(session.arenas.size()) >= limits_.max_arenas_per_session) {
+        return Error{Errc::kNoMemory, 0, "arenas of the session"};
+    }
+    const Bytes wanted = request.bytes != 0 ? request.bytes : limits_.default_arena_bytes;
+    const Bytes bytes = fabricshm::round_up(wanted, RegionAllocator::kUnit);
+
+    const ArenaId id{last_id_ + 1};
+    Wait wait{ticket, TimePoint::max(), WaitKey{WaitKind::kArena, id, "", GroupId::kNone},
+              proto::Type::kArenaOpen};
+    FABRIC_TRY_VOID(quotas_.take_arena(session.peer.uid, bytes));
+    if (const auto added = add_wait(std::move(wait)); !added.ok()) {
+        quotas_.give_arena(session.peer.uid, bytes);
+        return added;
+    }
+    next_id();
+    Arena& arena = arenas_[id];
+    arena.id = id;
+    arena.name = request.name;
+    arena.uid = session.peer.uid;
+    arena.bytes = bytes;
+    arena_names_[arena.name] = id;
+    work_->create(id, arena.name, arena.uid, bytes);
+    return {};
+}
+
+void Registry::arena_made(ArenaId id, Result<fabricshm::PoolPiece> piece) {
+    Arena* arena = find_arena(id);
+    if (arena == nullptr) return;
+    Result<void> done = piece.ok() ? settle(*arena, std::move(piece).value()) : piece.error();
+    if (done.ok()) done = journal_.add(record_of(*arena));
+    answer_waiting(*arena, done.error());
+    if (!done.ok()) return remove_arena(id);
+    // Everybody who wanted it may have died meanwhile.
+    drop_if_unused(id);
+}
+
+// Takes the memory into the books; the arena is usable afterwards.
+Result<void> Registry::settle(Arena& arena, fabricshm::PoolPiece piece) {
+    FABRIC_TRY(arena.identity, identity_of(piece.fd));
+    FABRIC_TRY_VOID(memory_->add(arena.id, piece));
+    if (arena.state == ArenaState::kMaking) {
+        quotas_.resize_arena(arena.uid, arena.bytes, piece.bytes);
+        arena.bytes = piece.bytes;
+        arena.space = RegionAllocator(piece.bytes);
+    }
+    arena.align = piece.align;
+    arena.huge_page_bytes = piece.huge_page_bytes;
+    arena.file_offset = piece.file_offset;
+    arena.fd = std::move(piece.fd);
+    arena.state = ArenaState::kHere;
+    return {};
+}
+
+ArenaRecord Registry::record_of(const Arena& arena) {
+    ArenaRecord record{};
+    record.arena = raw(arena.id);
+    record.bytes = arena.bytes;
+    record.align = arena.align;
+    record.huge_page_bytes = arena.huge_page_bytes;
+    record.file_offset = arena.file_offset;
+    record.device = arena.identity.device;
+    record.inode = arena.identity.inode;
+    record.file_bytes = arena.identity.bytes;
+    record.seals = arena.identity.seals;
+    record.uid = arena.uid;
+    copy_name(record.name, arena.name);
+    return record;
+}
+
+// Lets everybody in who waits for the arena, or tells them why not.
+void Registry::answer_waiting(Arena& arena, const Error& error) {
+    const WaitKey key{WaitKind::kArena, arena.id, "", GroupId::kNone};
+    for (const WaitId id : waits_.with_key(key)) {
+        const Wait wait = *waits_.take(id);
+        Error outcome = error;
+        Session* session = find_session(wait.ticket.session);
+        if (outcome.code == Errc::kOk) {
+            const auto entered = enter_arena(*session, arena);
+            if (!entered.ok()) outcome = entered.error();
+        }
+        answers_.push_back({wait.ticket, wait.asked, outcome, {}});
+        const bool with_body = wait.asked == proto::Type::kArenaOpen && outcome.code == Errc::kOk;
+        if (with_body) answers_.back().body = arena.wire();
+    }
+}
+
+Result<void> Registry::enter_arena(Session& session, Arena& arena) {
+    if (arena.sessions.count(session.id) != 0) return {};
+    FABRIC_TRY_VOID(journal_.add(ArenaJoinRecord{raw(arena.id), raw(session.id)}));
+    arena.sessions.insert(session.id);
+    session.arenas.insert(arena.id);
+    return {};
+}
+
+Result<void> Registry::adopt_arena(Ticket ticket, ArenaId id, fabricshm::Fd presented) {
+    FABRIC_TRY(Arena * arena, arena_of(ticket.session, id));
+    FABRIC_TRY(const FileIdentity identity, identity_of(presented));
+    if (!(identity == arena->identity))
+        return Error{Errc::kCorrupt, 0, "adopt arena: another file"};
+    FAULT_POINT("adopt.before");
+    Wait wait{ticket, TimePoint::max(), WaitKey{WaitKind::kArena, id, "", GroupId::kNone},
+              proto::Type::kArenaAdopt};
+    FABRIC_TRY_VOID(add_wait(std::move(wait)));
+    if (arena->state == ArenaState::kHere) {
+        answer_waiting(*arena, {Errc::kOk, 0, ""});
+    } else if (!arena->adopting) {
+        arena->adopting = true;
+        work_->adopt(id, arena->bytes, std::move(presented));
+    }
+    return {};
+}
+
+void Registry::arena_adopted(ArenaId id, Result<fabricshm::PoolPiece> piece) {
+    Arena* arena = find_arena(id);
+    if (arena == nullptr) return;
+    arena->adopting = false;
+    const Result<void> done = piece.ok() ? settle(*arena, std::move(piece).value()) : piece.error();
+    FAULT_POINT("adopt.after");
+    // Deaths that were noticed while there was no daemon, or no memory to write them to.
+    for (const auto& [group_id, group] : arena->groups) {
+        for (int rank = 0; done.ok() && rank < group.world(); ++rank) {
+            if (group.members[static_cast<std::size_t>(rank)].state != MemberState::kDead) continue;
+            memory_->mark_dead(id, group.block_offset, group.world(), rank);
+        }
+    }
+    answer_waiting(*arena, done.error());
+    drop_if_unused(id);
+}
+
+Result<void> Registry::close_arena(SessionId session, ArenaId id) {
+    FABRIC_TRY(Arena * arena, arena_of(session, id));
+    cancel_waits(session, id, true);
+    leave_arena(*find_session(session), *arena);
+    return {};
+}
+
+void Registry::leave_arena(Session& session, Arena& arena) {
+    // Deaths first: they decide which regions peers may still be storing into.
+    mark_members_dead(session.id, arena);
+    reclaim_regions(session, arena);
+    std::vector<GroupId> touched;
+    for (const auto& [id, group] : arena.groups) {
+        if (group.has(session.id)) touched.push_back(id);
+    }
+    for (const GroupId id : touched) after_member_change(arena, id);
+    // After everything it brought about, so that a crash before this line does it all again.
+    arena.sessions.erase(session.id);
+    session.arenas.erase(arena.id);
+    journal_.note(ArenaLeaveRecord{raw(arena.id), raw(session.id)});
+    drop_if_unused(arena.id);
+}
+
+void Registry::drop_if_unused(ArenaId id) {
+    const Arena* arena = find_arena(id);
+    if (arena == nullptr || !arena->sessions.empty()) return;
+    // While the backend works on it nothing is dropped; its answer brings us here again.
+    if (arena->state == ArenaState::kMaking || arena->adopting) return;
+    drop_arena(id, "nobody has it open");
+}
+
+void Registry::drop_arena(ArenaId id, const char* why) {
+    Arena& arena = *find_arena(id);
+    fabricshm::log(fabricshm::LogLevel::kInfo, "arena %llu (%s) is dropped: %s", shown(id),
+                   arena.name.c_str(), why);
+    answer_waiting(arena, {Errc::kBusy, 0, "the arena is being dropped"});
+    FAULT_POINT("reclaim.drop");
+    journal_.note(ArenaEndRecord{raw(id)});
+    remove_arena(id);
+}
+
+void Registry::remove_arena(ArenaId id) {
+    const Arena& arena = *find_arena(id);
+    memory_->remove(id);
+    work_->destroy(id);
+    quotas_.give_arena(arena.uid, arena.bytes);
+    arena_names_.erase(arena.name);
+    arenas_.erase(id);
+}
+
+void Registry::give_up_on_away() {
+    away_until_ = TimePoint::max();
+    forget_recovery();
+    std::vector<ArenaId> away;
+    for (const auto& [id, arena] : arenas_) {
+        if (arena.state == ArenaState::kAway && !arena.adopting) away.push_back(id);
+    }
+    for (const ArenaId id : away) {
+        const std::set<SessionId> members = find_arena(id)->sessions;
+        if (members.empty()) drop_arena(id, "nobody presented it after the restart");
+        for (const SessionId member : members) {
+            cancel_waits(member, id, true);
+            leave_arena(*find_session(member), *find_arena(id));  // the last one drops it
+        }
+    }
+}
+
+int Registry::descriptor(ArenaId id) const {
+    const auto found = arenas_.find(id);
+    return found == arenas_.end() ? -1 : found->second.fd.get();
+}
+
+}  // namespace fabricd

@@ -1,0 +1,251 @@
+// Registry: groups. How ranks meet, leave, die and go on as a smaller group.
+
+#include <algorithm>
+#include <cstring>
+
+#include "fabricd/pool/registry.hpp"
+#include "libfabricshm/base/fault_point.hpp"
+#include "libfabricshm/shm/group_block.hpp"
+
+namespace fabricd {
+
+namespace proto = fabricshm::proto;
+
+Result<void> Registry::join_group(Ticket ticket, const proto::Group& request, TimePoint now) {
+    FABRIC_TRY(Arena * arena, arena_of(ticket.session, ArenaId{request.arena_id}));
+    if (arena->state != ArenaState::kHere) return Error{Errc::kBusy, 0, "arena is not here yet"};
+    const std::string name = request.name;
+    if (answer_again(*arena, ticket, request)) return {};
+    FABRIC_TRY_VOID(check_name(*arena, name));
+
+    const WaitKey key{WaitKind::kJoin, arena->id, name, GroupId::kNone};
+    FABRIC_TRY_VOID(check_forming(key, request));
+    const TimePoint deadline =
+        fabricshm::deadline_after(now, std::chrono::milliseconds(request.timeout_ms));
+    FABRIC_TRY_VOID(
+        add_wait({ticket, deadline, key, proto::Type::kGroupJoin, request.rank, request.world}));
+    const std::vector<WaitId> waiting = waits_.with_key(key);
+    if (static_cast<int>(waiting.size()) < request.world) return {};
+
+    std::vector<int> wanted;
+    for (const WaitId id : waiting) wanted.push_back(waits_.get(id).rank);
+    const std::vector<int> ranks = assign_ranks(wanted);
+    std::vector<WaitId> by_rank(waiting.size());
+    for (std::size_t i = 0; i < waiting.size(); ++i) {
+        by_rank[static_cast<std::size_t>(ranks[i])] = waiting[i];
+    }
+    form_group(*arena, name, by_rank, GroupId::kNone);
+    return {};
+}
+
+Result<void> Registry::check_name(const Arena& arena, const std::string& name) const {
+    const auto named = arena.group_names.find(name);
+    if (named != arena.group_names.end()) {
+        const Group& group = arena.groups.at(named->second);
+        // A broken group keeps its members and its memory, but not its name: a restarted job may
+        // meet again before the last survivor of the old one is gone.
+        const bool in_the_way = !group.shrunk && !group.broken();
+        if (in_the_way) return Error{Errc::kExists, 0, "the group is complete"};
+    }
+    if (static_cast<int>(arena.groups.size()) >= limits_.max_groups_per_arena) {
+        return Error{Errc::kNoMemory, 0, "groups of the arena"};
+    }
+    return {};
+}
+
+Result<void> Registry::check_forming(const WaitKey& key, const proto::Group& request) const {
+    for (const WaitId id : waits_.with_key(key)) {
+        const Wait& other = waits_.get(id);
+        if (other.world != request.world) {
+            return Error{Errc::kInvalid, 0, "another rank gave another world size"};
+        }
+        if (request.rank >= 0 && other.rank == request.rank) {
+            return Error{Errc::kExists, 0, "the rank is taken"};
+        }
+    }
+    return {};
+}
+
+// A daemon that was killed after writing a group down, but before all members had heard of it, is
+// asked again by those: they get the answer that was lost.
+bool Registry::answer_again(const Arena& arena, Ticket ticket, const proto::Group& request) {
+    const auto named = arena.group_names.find(std::string(request.name));
+    if (named == arena.group_names.end()) return false;
+    const Group& group = arena.groups.at(named->second);
+    const bool same = group.recovered && !group.shrunk && group.world() == request.world;
+    const auto rank = group.live_rank_of(ticket.session, request.rank);
+    if (!same || !rank || (request.rank >= 0 && *rank != request.rank)) return false;
+    answers_.push_back(
+        {ticket, proto::Type::kGroupJoin, Error{Errc::kOk, 0, ""}, wire(group, *rank)});
+    return true;
+}
+
+// Makes the group of those who wait and answers them all.
+void Registry::form_group(Arena& arena, const std::string& name, const std::vector<WaitId>& by_rank,
+                          GroupId shrunk_from) {
+    std::vector<SessionId> sessions;
+    for (const WaitId id : by_rank) sessions.push_back(waits_.get(id).ticket.session);
+    const auto made = make_group(arena, name, sessions, shrunk_from);
+    for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
+        if (!made.ok()) {
+            fail_wait(by_rank[rank], made.error());
+            continue;
+        }
+        const Wait wait = *waits_.take(by_rank[rank]);
+        answers_.push_back({wait.ticket, wait.asked, Error{Errc::kOk, 0, ""},
+                            wire(*made.value(), static_cast<int>(rank))});
+    }
+}
+
+Result<void> Registry::record_group(const Group& group, JournalSink& sink) {
+    GroupRecord record{};
+    record.arena = raw(group.arena);
+    record.group = raw(group.id);
+    record.block_offset = group.block_offset;
+    record.block_bytes = group.block_bytes;
+    record.shrunk_from = raw(group.shrunk_from);
+    record.world = static_cast<std::uint32_t>(group.members.size());
+    copy_name(record.name, group.name);
+    for (std::size_t i = 0; i < group.members.size(); ++i) {
+        record.sessions[i] = raw(group.members[i].session);
+    }
+    const std::size_t used =
+        offsetof(GroupRecord, sessions) + group.members.size() * sizeof(std::uint64_t);
+    return sink.append(GroupRecord::kType, std::as_bytes(std::span(&record, 1)).first(used));
+}
+
+Result<Group*> Registry::make_group(Arena& arena, const std::string& name,
+                                    const std::vector<SessionId>& by_rank, GroupId shrunk_from) {
+    Group group;
+    group.id = GroupId{next_id()};
+    group.arena = arena.id;
+    group.name = name;
+    group.shrunk_from = shrunk_from;
+    for (const SessionId session : by_rank) group.members.push_back({session, MemberState::kLive});
+    group.block_bytes = RegionAllocator::rounded(fabricshm::group_block_bytes(group.world()));
+    const auto offset = arena.space.allocate(group.block_bytes);
+    if (!offset) return Error{Errc::kNoMemory, 0, "room for the group block"};
+    group.block_offset = *offset;
+
+    Result<void> done =
+        memory_->format_group(arena.id, *offset, {raw(group.id), raw(group.id), group.world()});
+    if (done.ok()) done = record_group(group, journal_);
+    if (!done.ok()) {
+        arena.space.release(*offset, group.block_bytes);
+        return done.error();
+    }
+    FAULT_POINT("group.made");
+    const GroupId id = group.id;
+    // The name goes to a shrunk group only if nobody has met under it since its predecessor.
+    const auto named = arena.group_names.find(name);
+    const bool stolen = shrunk_from != GroupId::kNone && named != arena.group_names.end() &&
+                        named->second != shrunk_from;
+    if (!stolen) arena.group_names[name] = id;
+    return &(arena.groups[id] = std::move(group));
+}
+
+std::pair<Arena*, Group*> Registry::find_group(SessionId session, const proto::Group& request) {
+    const Session* asking = find_session(session);
+    if (asking == nullptr) return {nullptr, nullptr};
+    for (const ArenaId id : asking->arenas) {
+        Arena* arena = find_arena(id);
+        const auto found = arena->groups.find(GroupId{request.group_id});
+        if (found != arena->groups.end()) return {arena, &found->second};
+    }
+    return {nullptr, nullptr};
+}
+
+Result<void> Registry::leave_group(SessionId session, const proto::Group& request) {
+    const auto [arena, group] = find_group(session, request);
+    if (group == nullptr) return Error{Errc::kNotFound, 0, "leave group"};
+    const auto rank = group->live_rank_of(session, request.rank);
+    if (!rank) return Error{Errc::kNotFound, 0, "leave group"};
+    for (const WaitId id : waits_.with_key({WaitKind::kShrink, arena->id, "", group->id})) {
+        if (waits_.get(id).rank == *rank) fail_wait(id, {Errc::kClosed, 0, "shrink group"});
+    }
+    set_member(*arena, *group, *rank, MemberState::kLeft);
+    after_member_change(*arena, group->id);
+    return {};
+}
+
+Result<void> Registry::shrink_group(Ticket ticket, const proto::Group& request, TimePoint now) {
+    const auto [arena, group] = find_group(ticket.session, request);
+    if (group == nullptr) return Error{Errc::kNotFound, 0, "shrink group"};
+    const auto rank = group->live_rank_of(ticket.session, request.rank);
+    if (!rank) return Error{Errc::kNotFound, 0, "shrink group"};
+    if (arena->state != ArenaState::kHere) return Error{Errc::kBusy, 0, "arena is not here yet"};
+    if (group->shrunk) {
+        // Again an answer that may have been lost with the daemon.
+        for (const auto& [id, successor] : arena->groups) {
+            if (successor.shrunk_from != group->id || !successor.recovered) continue;
+            const auto new_rank = successor.live_rank_of(ticket.session, -1);
+            if (!new_rank) continue;
+            answers_.push_back({ticket, proto::Type::kGroupShrink, Error{Errc::kOk, 0, ""},
+                                wire(successor, *new_rank)});
+            return {};
+        }
+        return Error{Errc::kBroken, 0, "the group has been shrunk"};
+    }
+    const TimePoint deadline =
+        fabricshm::deadline_after(now, std::chrono::milliseconds(request.timeout_ms));
+    const WaitKey key{WaitKind::kShrink, arena->id, "", group->id};
+    for (const WaitId id : waits_.with_key(key)) {
+        if (waits_.get(id).rank == *rank) return Error{Errc::kExists, 0, "shrink group twice"};
+    }
+    FABRIC_TRY_VOID(
+        add_wait({ticket, deadline, key, proto::Type::kGroupShrink, *rank, group->world()}));
+    check_shrink(*arena, group->id);
+    return {};
+}
+
+// Makes the smaller group once every live member has asked for it.
+void Registry::check_shrink(Arena& arena, GroupId id) {
+    const auto found = arena.groups.find(id);
+    if (found == arena.groups.end()) return;
+    std::vector<WaitId> by_rank = waits_.with_key({WaitKind::kShrink, arena.id, "", id});
+    const int live = found->second.count(MemberState::kLive);
+    if (by_rank.empty() || static_cast<int>(by_rank.size()) < live) return;
+    std::sort(by_rank.begin(), by_rank.end(),
+              [this](WaitId a, WaitId b) { return waits_.get(a).rank < waits_.get(b).rank; });
+    const std::size_t before = arena.groups.size();
+    form_group(arena, found->second.name, by_rank, id);
+    if (arena.groups.size() == before) return;  // no room; all have been told
+    arena.groups.at(id).shrunk = true;
+    journal_.note(GroupShrunkRecord{raw(arena.id), raw(id)});
+    sweep_quarantine(arena);
+}
+
+void Registry::set_member(Arena& arena, Group& group, int rank, MemberState state) {
+    group.members[static_cast<std::size_t>(rank)].state = state;
+    journal_.note(GroupMemberRecord{raw(arena.id), raw(group.id), static_cast<std::uint32_t>(rank),
+                                    static_cast<std::uint32_t>(state)});
+}
+
+void Registry::mark_members_dead(SessionId session, Arena& arena) {
+    for (auto& [id, group] : arena.groups) {
+        while (const auto rank = group.live_rank_of(session, -1)) {
+            set_member(arena, group, *rank, MemberState::kDead);
+            FAULT_POINT("reclaim.mark");
+            if (arena.state != ArenaState::kHere) continue;  // done when it is adopted
+            memory_->mark_dead(arena.id, group.block_offset, group.world(), *rank);
+        }
+    }
+}
+
+// A member left or died: the group may be over, or those who wait to shrink it may be complete.
+void Registry::after_member_change(Arena& arena, GroupId id) {
+    check_shrink(arena, id);
+    const Group& group = arena.groups.at(id);
+    if (group.count(MemberState::kLive) == 0) {
+        arena.space.release(group.block_offset, group.block_bytes);
+        journal_.note(GroupEndRecord{raw(arena.id), raw(id)});
+        const auto named = arena.group_names.find(group.name);
+        if (named != arena.group_names.end() && named->second == id) {
+            arena.group_names.erase(named);
+        }
+        arena.groups.erase(id);
+    }
+    sweep_quarantine(arena);
+}
+
+}  // namespace fabricd

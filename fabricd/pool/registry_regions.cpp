@@ -1,0 +1,216 @@
+// Registry: regions and tensors. Whose they are, and when their bytes may be given to others.
+
+#include <algorithm>
+
+#include "fabricd/pool/registry.hpp"
+#include "libfabricshm/base/fault_point.hpp"
+#include "libfabricshm/proto/codec.hpp"
+#include "libfabricshm/shm/tensor_header.hpp"
+
+namespace fabricd {
+
+namespace proto = fabricshm::proto;
+
+Result<proto::Region> Registry::create_region(SessionId session, const proto::Region& request) {
+    FABRIC_TRY(Arena * arena, arena_of(session, ArenaId{request.arena_id}));
+    FABRIC_TRY(const RegionId region,
+               make_region(*find_session(session), *arena, request.bytes, std::nullopt));
+    return arena->wire(region);
+}
+
+Result<proto::Region> Registry::open_region(SessionId session, const proto::Region& request) const {
+    const auto arena = arenas_.find(ArenaId{request.arena_id});
+    const Error gone{Errc::kNotFound, 0, "open region"};
+    if (arena == arenas_.end() || arena->second.sessions.count(session) == 0) return gone;
+    const Lease* lease = arena->second.leases.find(RegionId{request.region_id});
+    // A quarantined region has lost its owner: for everybody but the groups' last stores it is
+    // gone.
+    if (lease == nullptr || lease->state != LeaseState::kHeld) return gone;
+    return arena->second.wire(RegionId{request.region_id});
+}
+
+Result<void> Registry::free_region(SessionId session, ArenaId id, RegionId region) {
+    FABRIC_TRY(Arena * arena, arena_of(session, id));
+    const Lease* lease = arena->leases.find(region);
+    if (lease == nullptr || lease->state != LeaseState::kHeld) {
+        return Error{Errc::kNotFound, 0, "free region"};
+    }
+    if (lease->session != session) return Error{Errc::kDenied, 0, "free region of another session"};
+    count_region(*find_session(session), arena->regions.at(region).bytes, -1);
+    release_region(*arena, region);
+    return {};
+}
+
+Result<proto::Tensor> Registry::create_tensor(SessionId session, const proto::Tensor& request) {
+    FABRIC_TRY(Arena * arena, arena_of(session, ArenaId{request.region.arena_id}));
+    FABRIC_TRY(const Bytes elements,
+               proto::tensor_bytes(request.dtype, std::span(request.shape, request.ndim)));
+    TensorInfo info;
+    info.name = request.name;
+    info.dtype = request.dtype;
+    info.ndim = request.ndim;
+    std::copy_n(request.shape, request.ndim, info.shape);
+
+    const std::int32_t pid = find_session(session)->peer.pid;
+    const auto named = arena->tensors.find(info.name);
+    if (named != arena->tensors.end()) {
+        const Region& found = arena->regions.at(named->second);
+        // The daemon may have been killed between writing it down and answering; then its maker
+        // asks again, and this is the answer that was lost.
+        const bool own = arena->leases.find(named->second)->session == session;
+        const bool same = found.tensor->dtype == info.dtype && found.tensor->ndim == info.ndim &&
+                          std::equal(info.shape, std::end(info.shape), found.tensor->shape);
+        if (found.recovered && own && same) return arena->wire_tensor(named->second, pid);
+        return Error{Errc::kExists, 0, "create tensor"};
+    }
+    FABRIC_TRY(const RegionId region,
+               make_region(*find_session(session), *arena, elements + fabricshm::kTensorHeaderBytes,
+                           std::move(info)));
+    answer_tensor(*arena, region);
+    return arena->wire_tensor(region, pid);
+}
+
+Result<void> Registry::open_tensor(Ticket ticket, const proto::Tensor& request, TimePoint now) {
+    FABRIC_TRY(Arena * arena, arena_of(ticket.session, ArenaId{request.region.arena_id}));
+    const std::string name = request.name;
+    const TimePoint deadline =
+        fabricshm::deadline_after(now, std::chrono::milliseconds(request.timeout_ms));
+    Wait wait{ticket, deadline, WaitKey{WaitKind::kTensor, arena->id, name, GroupId::kNone},
+              proto::Type::kTensorOpen};
+    FABRIC_TRY_VOID(add_wait(std::move(wait)));
+    const auto named = arena->tensors.find(name);
+    if (named != arena->tensors.end()) answer_tensor(*arena, named->second);
+    return {};
+}
+
+void Registry::answer_tensor(Arena& arena, RegionId region) {
+    const std::string& name = arena.regions.at(region).tensor->name;
+    const Session* owner = find_session(arena.leases.find(region)->session);
+    const std::int32_t pid = owner != nullptr ? owner->peer.pid : 0;
+    const WaitKey key{WaitKind::kTensor, arena.id, name, GroupId::kNone};
+    for (const WaitId id : waits_.with_key(key)) {
+        const Wait wait = *waits_.take(id);
+        answers_.push_back(
+            {wait.ticket, wait.asked, Error{Errc::kOk, 0, ""}, arena.wire_tensor(region, pid)});
+    }
+}
+
+Result<RegionId> Registry::make_region(Session& session, Arena& arena, Bytes bytes,
+                                       std::optional<TensorInfo> tensor) {
+    if (session.regions >= limits_.max_regions_per_session) {
+        return Error{Errc::kNoMemory, 0, "regions of the session"};
+    }
+    const Bytes rounded = RegionAllocator::rounded(bytes);
+    const Error full{Errc::kNoMemory, 0, "room in the arena"};
+    if (rounded == 0) return full;
+    const auto offset = arena.space.allocate(rounded);
+    if (!offset) return full;
+
+    const LeaseTable::Grant grant = arena.leases.grant(session.id);
+    Region& region = arena.regions[grant.region];
+    region = Region{*offset, rounded, std::move(tensor), false};
+    count_region(session, rounded, +1);
+    if (region.tensor) arena.tensors[region.tensor->name] = grant.region;
+    if (const auto written = record_region(arena, grant.region, journal_); !written.ok()) {
+        undo_region(session, arena, grant.region);
+        return written.error();
+    }
+    return grant.region;
+}
+
+Result<void> Registry::record_region(const Arena& arena, RegionId id, JournalSink& sink) {
+    const Lease& lease = *arena.leases.find(id);
+    RegionRecord record{raw(arena.id),
+                        raw(id),
+                        lease.epoch,
+                        raw(lease.session),
+                        0,
+                        0,
+                        static_cast<std::uint32_t>(lease.state),
+                        0};
+    const auto found = arena.regions.find(id);
+    if (found == arena.regions.end()) return sink.add(record);  // free: its generation counts
+    record.offset = found->second.offset;
+    record.bytes = found->second.bytes;
+    if (found->second.tensor) {
+        const TensorInfo& info = *found->second.tensor;
+        TensorRecord tensor{raw(arena.id), raw(id), {}, info.dtype, info.ndim, {}};
+        std::copy(std::begin(info.shape), std::end(info.shape), std::begin(tensor.shape));
+        copy_name(tensor.name, info.name);
+        FABRIC_TRY_VOID(sink.add(tensor));
+        record.is_tensor = 1;
+    }
+    return sink.add(record);
+}
+
+// The journal could not take it: as if it had never been, but for the epoch, which only rises.
+void Registry::undo_region(Session& session, Arena& arena, RegionId id) {
+    const Region& region = arena.regions.at(id);
+    count_region(session, region.bytes, -1);
+    arena.space.release(region.offset, region.bytes);
+    forget_tensor(arena, id);
+    arena.leases.release(id);
+    arena.regions.erase(id);
+}
+
+void Registry::count_region(Session& session, Bytes bytes, int change) {
+    session.regions += change;
+    session.bytes_owned += change > 0 ? bytes : -bytes;
+}
+
+void Registry::forget_tensor(Arena& arena, RegionId id) {
+    const Region& region = arena.regions.at(id);
+    if (!region.tensor) return;
+    const auto named = arena.tensors.find(region.tensor->name);
+    if (named != arena.tensors.end() && named->second == id) arena.tensors.erase(named);
+}
+
+void Registry::release_region(Arena& arena, RegionId id) {
+    FAULT_POINT("reclaim.region");
+    forget_tensor(arena, id);
+    const Region region = arena.regions.at(id);
+    arena.leases.release(id);
+    arena.space.release(region.offset, region.bytes);
+    arena.regions.erase(id);
+    const RegionRecord record{raw(arena.id),
+                              raw(id),
+                              arena.leases.find(id)->epoch,
+                              0,
+                              0,
+                              0,
+                              static_cast<std::uint32_t>(LeaseState::kFree),
+                              0};
+    journal_.note(record);
+}
+
+void Registry::quarantine_region(Arena& arena, RegionId id) {
+    FAULT_POINT("reclaim.quarantine");
+    // The name is free at once: a restarted job makes its tensors again while the survivors of the
+    // old one are still leaving.
+    forget_tensor(arena, id);
+    Region& region = arena.regions.at(id);
+    region.tensor.reset();
+    arena.leases.quarantine(id);
+    const Lease& lease = *arena.leases.find(id);
+    journal_.note(RegionRecord{raw(arena.id), raw(id), lease.epoch, raw(lease.session),
+                               region.offset, region.bytes,
+                               static_cast<std::uint32_t>(LeaseState::kQuarantined), 0});
+}
+
+void Registry::reclaim_regions(Session& session, Arena& arena) {
+    const bool endangered = arena.endangered(session.id);
+    for (const RegionId region : arena.regions_of(session.id)) {
+        count_region(session, arena.regions.at(region).bytes, -1);
+        if (endangered) quarantine_region(arena, region);
+        if (!endangered) release_region(arena, region);
+    }
+}
+
+void Registry::sweep_quarantine(Arena& arena) {
+    for (const RegionId region : arena.quarantined()) {
+        const SessionId dead = arena.leases.find(region)->session;
+        if (!arena.endangered(dead)) release_region(arena, region);
+    }
+}
+
+}  // namespace fabricd

@@ -1,0 +1,186 @@
+// Registry: what the journal brings back after a restart, and what goes into a fresh journal.
+
+#include <algorithm>
+#include <cstring>
+
+#include "fabricd/pool/registry.hpp"
+#include "libfabricshm/shm/group_block.hpp"
+
+namespace fabricd {
+
+namespace {
+
+constexpr Error kContradiction{Errc::kCorrupt, 0, "restore from journal"};
+
+bool ends_with_zero(const char (&field)[fabricshm::proto::kNameBytes]) {
+    return field[sizeof field - 1] == '\0';
+}
+
+TensorInfo info_of(const TensorRecord& record) {
+    TensorInfo info;
+    info.name = record.name;
+    info.dtype = record.dtype;
+    info.ndim = record.ndim;
+    std::copy(std::begin(record.shape), std::end(record.shape), std::begin(info.shape));
+    return info;
+}
+
+}  // namespace
+
+Result<void> Registry::restore(const PoolImage& image, TimePoint now, Duration grace) {
+    grace_ = grace;
+    daemon_epoch_ = image.daemon_epoch + 1;
+    last_id_ = image.last_id;
+    FABRIC_TRY_VOID(restore_sessions(image, now));
+    for (const auto& [id, arena] : image.arenas) FABRIC_TRY_VOID(restore_arena(arena));
+    if (!arenas_.empty()) away_until_ = fabricshm::deadline_after(now, grace);
+    return {};
+}
+
+Result<void> Registry::restore_sessions(const PoolImage& image, TimePoint now) {
+    for (const auto& [id, record] : image.sessions) {
+        if (!ends_with_zero(record.label)) return kContradiction;
+        Session& session = sessions_[id];
+        session.id = id;
+        std::copy(std::begin(record.token), std::end(record.token), session.token.begin());
+        session.peer = Peer{record.pid, record.uid, record.gid};
+        session.label = record.label;
+        session.since = now;
+        session.lost_until = fabricshm::deadline_after(now, grace_);
+        lost_.emplace(session.lost_until, id);
+        quotas_.restore_session(record.uid);
+    }
+    return {};
+}
+
+Result<void> Registry::restore_arena(const ArenaImage& image) {
+    const ArenaRecord& record = image.record;
+    if (!ends_with_zero(record.name)) return kContradiction;
+    const ArenaId id{record.arena};
+    Arena& arena = arenas_[id];
+    arena.id = id;
+    arena.name = record.name;
+    arena.uid = record.uid;
+    arena.state = ArenaState::kAway;
+    arena.bytes = record.bytes;
+    arena.align = record.align;
+    arena.huge_page_bytes = record.huge_page_bytes;
+    arena.file_offset = record.file_offset;
+    arena.identity = {record.device, record.inode, record.file_bytes, record.seals};
+    arena.space = RegionAllocator(record.bytes);
+    if (!arena_names_.emplace(arena.name, id).second) return kContradiction;
+    quotas_.restore_arena(arena.uid, arena.bytes);
+    for (const SessionId member : image.sessions) {
+        // A session whose end was written down before its last arena was left does not exist.
+        Session* session = find_session(member);
+        if (session == nullptr) return kContradiction;
+        arena.sessions.insert(member);
+        session->arenas.insert(id);
+    }
+    FABRIC_TRY_VOID(restore_regions(image, arena));
+    return restore_groups(image, arena);
+}
+
+Result<void> Registry::restore_regions(const ArenaImage& image, Arena& arena) {
+    for (const auto& [id, record] : image.regions) {
+        const auto state = static_cast<LeaseState>(record.state);
+        const Lease lease{SessionId{record.session}, record.generation, state};
+        if (record.state > 2 || !arena.leases.restore(id, lease)) return kContradiction;
+        if (state == LeaseState::kFree) continue;
+        // This is where two owners of the same bytes would be found out.
+        if (!arena.space.reserve(record.offset, record.bytes)) return kContradiction;
+        Region& region = arena.regions[id];
+        region = Region{record.offset, record.bytes, std::nullopt, true};
+        if (record.is_tensor != 0) {
+            region.tensor = info_of(image.tensors.at(id));
+            if (!arena.tensors.emplace(region.tensor->name, id).second) return kContradiction;
+        }
+        if (state != LeaseState::kHeld) continue;
+        Session* owner = find_session(lease.session);
+        if (owner == nullptr || arena.sessions.count(lease.session) == 0) return kContradiction;
+        count_region(*owner, record.bytes, +1);
+    }
+    return {};
+}
+
+Result<void> Registry::restore_groups(const ArenaImage& image, Arena& arena) {
+    // In id order, so the newest group of a name is the one that keeps it.
+    for (const auto& [id, stored] : image.groups) {
+        const GroupRecord& record = stored.record;
+        const Bytes bytes =
+            RegionAllocator::rounded(fabricshm::group_block_bytes(static_cast<int>(record.world)));
+        if (!ends_with_zero(record.name) || record.block_bytes != bytes) return kContradiction;
+        if (!arena.space.reserve(record.block_offset, bytes)) return kContradiction;
+        Group group;
+        group.id = id;
+        group.arena = arena.id;
+        group.name = record.name;
+        group.block_offset = record.block_offset;
+        group.block_bytes = bytes;
+        group.shrunk_from = GroupId{record.shrunk_from};
+        group.shrunk = stored.shrunk;
+        group.recovered = true;
+        for (std::size_t rank = 0; rank < stored.states.size(); ++rank) {
+            group.members.push_back(
+                {SessionId{record.sessions[rank]}, static_cast<MemberState>(stored.states[rank])});
+        }
+        // The daemon may have been killed between the two records of a shrink.
+        const auto older = arena.groups.find(group.shrunk_from);
+        if (older != arena.groups.end()) older->second.shrunk = true;
+        arena.group_names[group.name] = id;
+        arena.groups[id] = std::move(group);
+    }
+    return {};
+}
+
+bool Registry::found_in_pool(ArenaId id, fabricshm::PoolPiece piece) {
+    Arena* arena = find_arena(id);
+    if (arena == nullptr || piece.bytes != arena->bytes) return false;
+    arena_adopted(id, std::move(piece));
+    return true;
+}
+
+// The grace is over: who asks for the same thing again now really means a second one.
+void Registry::forget_recovery() {
+    for (auto& [arena_id, arena] : arenas_) {
+        for (auto& [id, region] : arena.regions) region.recovered = false;
+        for (auto& [id, group] : arena.groups) group.recovered = false;
+    }
+}
+
+Result<void> Registry::write_journal(JournalSink& sink) const {
+    FABRIC_TRY_VOID(
+        sink.add(StartRecord{kJournalMagic, daemon_epoch_, last_id_, kJournalVersion, 0}));
+    for (const auto& [id, session] : sessions_) {
+        FABRIC_TRY_VOID(sink.add(record_of(session)));
+    }
+    for (const auto& [id, arena] : arenas_) {
+        if (arena.state == ArenaState::kMaking) continue;
+        FABRIC_TRY_VOID(write_arena(arena, sink));
+    }
+    return {};
+}
+
+Result<void> Registry::write_arena(const Arena& arena, JournalSink& sink) const {
+    FABRIC_TRY_VOID(sink.add(record_of(arena)));
+    for (const SessionId session : arena.sessions) {
+        FABRIC_TRY_VOID(sink.add(ArenaJoinRecord{raw(arena.id), raw(session)}));
+    }
+    for (const auto& [id, lease] : arena.leases.all()) {
+        FABRIC_TRY_VOID(record_region(arena, id, sink));
+    }
+    for (const auto& [id, group] : arena.groups) {
+        FABRIC_TRY_VOID(record_group(group, sink));
+        for (int rank = 0; rank < group.world(); ++rank) {
+            const MemberState state = group.members[static_cast<std::size_t>(rank)].state;
+            if (state == MemberState::kLive) continue;
+            FABRIC_TRY_VOID(
+                sink.add(GroupMemberRecord{raw(arena.id), raw(id), static_cast<std::uint32_t>(rank),
+                                           static_cast<std::uint32_t>(state)}));
+        }
+        if (group.shrunk) FABRIC_TRY_VOID(sink.add(GroupShrunkRecord{raw(arena.id), raw(id)}));
+    }
+    return {};
+}
+
+}  // namespace fabricd

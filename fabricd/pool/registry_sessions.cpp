@@ -1,0 +1,96 @@
+// Registry: sessions. How they begin, lose their connection, come back and end.
+
+#include <algorithm>
+#include <cstring>
+
+#include "fabricd/pool/registry.hpp"
+#include "libfabricshm/base/fault_point.hpp"
+
+namespace fabricd {
+
+Result<SessionId> Registry::open_session(const Peer& peer, const std::string& label,
+                                         const Token& token, TimePoint now) {
+    if (draining_) return Error{Errc::kBusy, 0, "the daemon is draining"};
+    FABRIC_TRY_VOID(quotas_.take_session(peer.uid));
+    Session session;
+    session.id = SessionId{next_id()};
+    session.token = token;
+    session.peer = peer;
+    session.label = label;
+    session.since = now;
+    session.connected = true;
+    if (const auto written = journal_.add(record_of(session)); !written.ok()) {
+        quotas_.give_session(peer.uid);
+        return written.error();
+    }
+    const SessionId id = session.id;
+    sessions_.emplace(id, std::move(session));
+    return id;
+}
+
+SessionRecord Registry::record_of(const Session& session) {
+    SessionRecord record{};
+    record.session = raw(session.id);
+    std::copy(session.token.begin(), session.token.end(), record.token);
+    record.pid = session.peer.pid;
+    record.uid = session.peer.uid;
+    record.gid = session.peer.gid;
+    copy_name(record.label, session.label);
+    return record;
+}
+
+Result<void> Registry::resume_session(SessionId id, const Peer& peer, const Token& token) {
+    Session* session = find_session(id);
+    if (session == nullptr) return Error{Errc::kNotFound, 0, "resume session"};
+    FABRIC_TRY_VOID(resume_allowed(*session, peer, token));
+    if (!session->connected) lost_.erase({session->lost_until, id});
+    // Whatever the old connection was waiting for, the new one has to ask for again.
+    cancel_waits(id, ArenaId::kNone, false);
+    session->connected = true;
+    return {};
+}
+
+// The token proves knowledge, the process identity that it was not merely copied: a forked child
+// has the parent's token, but must open a session of its own.
+Result<void> Registry::resume_allowed(const Session& session, const Peer& peer,
+                                      const Token& token) const {
+    unsigned differs = 0;  // all bytes are looked at, so that the time taken says nothing
+    for (std::size_t i = 0; i < token.size(); ++i) differs |= token[i] ^ session.token[i];
+    const bool same_process = peer.pid == session.peer.pid && peer.uid == session.peer.uid;
+    if (differs != 0 || !same_process) return Error{Errc::kDenied, 0, "resume session"};
+    return {};
+}
+
+void Registry::connection_lost(SessionId id, TimePoint now) {
+    Session* session = find_session(id);
+    if (session == nullptr || !session->connected) return;
+    cancel_waits(id, ArenaId::kNone, false);
+    session->connected = false;
+    session->lost_until = fabricshm::deadline_after(now, grace_);
+    lost_.emplace(session->lost_until, id);
+}
+
+void Registry::end_session(SessionId id, const char* why) {
+    Session* session = find_session(id);
+    if (session == nullptr) return;
+    fabricshm::log(fabricshm::LogLevel::kInfo, "session %llu (pid %d) ends: %s", shown(id),
+                   session->peer.pid, why);
+    cancel_waits(id, ArenaId::kNone, false);
+    if (!session->connected) lost_.erase({session->lost_until, id});
+
+    FAULT_POINT("reclaim.begin");
+    // A copy: leaving an arena takes it out of the session's set.
+    const std::set<ArenaId> arenas = session->arenas;
+    for (const ArenaId arena : arenas) {
+        leave_arena(*session, *find_arena(arena));
+        FAULT_POINT("reclaim.arena");
+    }
+    // Last: a daemon that is killed before this line finds the session again, sees that nobody
+    // comes back for it, and does all of the above once more.
+    journal_.note(SessionEndRecord{raw(id)});
+    quotas_.give_session(session->peer.uid);
+    sessions_.erase(id);
+    FAULT_POINT("reclaim.end");
+}
+
+}  // namespace fabricd

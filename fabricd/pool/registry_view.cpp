@@ -1,0 +1,146 @@
+// Registry: what it shows to people, and what it says about itself to tests.
+
+#include <algorithm>
+#include <string>
+
+#include "fabricd/pool/registry.hpp"
+
+namespace fabricd {
+
+namespace {
+
+std::int64_t milliseconds(Duration length) {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(length).count();
+}
+
+ArenaView view_of(const Arena& arena) {
+    ArenaView view;
+    view.id = raw(arena.id);
+    view.name = arena.name;
+    view.uid = arena.uid;
+    view.bytes = arena.bytes;
+    view.bytes_used = arena.space.bytes_used();
+    view.bytes_quarantined = arena.bytes_quarantined();
+    view.sessions = static_cast<std::uint32_t>(arena.sessions.size());
+    return view;
+}
+
+RegionView view_of(const Arena& arena, RegionId id, const Region& region) {
+    const Lease& lease = *arena.leases.find(id);
+    RegionView view;
+    view.arena_id = raw(arena.id);
+    view.id = raw(id);
+    view.generation = lease.epoch;
+    view.offset = region.offset;
+    view.bytes = region.bytes;
+    view.owner_session = raw(lease.session);
+    view.tensor_name = region.tensor ? region.tensor->name : "";
+    view.state = lease.state == LeaseState::kQuarantined ? "quarantined" : "live";
+    return view;
+}
+
+GroupView view_of(const Group& group) {
+    GroupView view;
+    view.arena_id = raw(group.arena);
+    view.id = raw(group.id);
+    view.name = group.name;
+    view.epoch = raw(group.id);
+    view.world = group.world();
+    view.joined = group.count(MemberState::kLive);
+    for (int rank = 0; rank < group.world(); ++rank) {
+        const MemberState state = group.members[static_cast<std::size_t>(rank)].state;
+        if (state == MemberState::kDead) view.dead_ranks.push_back(rank);
+    }
+    view.state = group.broken() || group.shrunk ? "broken" : "complete";
+    return view;
+}
+
+// Every piece that is given out, in the order of its bytes: none may touch the next.
+std::vector<std::pair<std::uint64_t, Bytes>> pieces_of(const Arena& arena) {
+    std::vector<std::pair<std::uint64_t, Bytes>> pieces;
+    for (const auto& [id, region] : arena.regions) pieces.emplace_back(region.offset, region.bytes);
+    for (const auto& [id, group] : arena.groups) {
+        pieces.emplace_back(group.block_offset, group.block_bytes);
+    }
+    std::sort(pieces.begin(), pieces.end());
+    return pieces;
+}
+
+void check_space(const Arena& arena, std::vector<std::string>* found) {
+    Bytes sum = 0;
+    std::uint64_t end = 0;
+    for (const auto& [offset, bytes] : pieces_of(arena)) {
+        if (offset < end) found->push_back("two owners at offset " + std::to_string(offset));
+        end = offset + bytes;
+        sum += bytes;
+    }
+    if (sum != arena.space.bytes_used()) found->push_back("leaked bytes in arena " + arena.name);
+}
+
+}  // namespace
+
+Snapshot Registry::snapshot(TimePoint now) const {
+    Snapshot all;
+    all.daemon_epoch = daemon_epoch_;
+    all.draining = draining_;
+    for (const auto& [id, session] : sessions_) {
+        all.sessions.push_back({raw(id), session.peer.pid, session.peer.uid, session.label,
+                                milliseconds(now - session.since), session.bytes_owned,
+                                session.connected});
+    }
+    std::map<WaitKey, GroupView> forming;
+    waits_.for_each([&](const Wait& wait) {
+        if (wait.key.kind != WaitKind::kJoin) return;
+        GroupView& view = forming[wait.key];
+        view.arena_id = raw(wait.key.arena);
+        view.name = wait.key.name;
+        view.world = wait.world;
+        ++view.joined;
+        view.state = "forming";
+    });
+    for (const auto& [id, arena] : arenas_) {
+        all.arenas.push_back(view_of(arena));
+        for (const auto& [region_id, region] : arena.regions) {
+            all.regions.push_back(view_of(arena, region_id, region));
+        }
+        for (const auto& [group_id, group] : arena.groups) all.groups.push_back(view_of(group));
+    }
+    for (auto& [key, view] : forming) all.groups.push_back(std::move(view));
+    return all;
+}
+
+std::vector<std::string> Registry::problems() const {
+    std::vector<std::string> found;
+    std::map<SessionId, std::pair<int, Bytes>> owned;
+    for (const auto& [id, arena] : arenas_) {
+        check_space(arena, &found);
+        for (const auto& [region_id, region] : arena.regions) {
+            const Lease& lease = *arena.leases.find(region_id);
+            if (lease.state == LeaseState::kFree) found.push_back("a free region has bytes");
+            if (lease.state == LeaseState::kQuarantined && !arena.endangered(lease.session)) {
+                found.push_back("a quarantine without reason");
+            }
+            if (lease.state != LeaseState::kHeld) continue;
+            ++owned[lease.session].first;
+            owned[lease.session].second += region.bytes;
+        }
+        for (const SessionId member : arena.sessions) {
+            const auto session = sessions_.find(member);
+            const bool known = session != sessions_.end() && session->second.arenas.count(id) != 0;
+            if (!known) found.push_back("an arena has an unknown session");
+        }
+    }
+    for (const auto& [id, session] : sessions_) {
+        const auto [count, bytes] = owned[id];
+        const bool equal = session.regions == count && session.bytes_owned == bytes;
+        if (!equal) found.push_back("session " + std::to_string(raw(id)) + " is miscounted");
+        owned.erase(id);
+    }
+    if (!owned.empty()) found.push_back("regions of a session that does not exist");
+    if (quotas_.sessions() != static_cast<int>(sessions_.size())) {
+        found.push_back("sessions are miscounted");
+    }
+    return found;
+}
+
+}  // namespace fabricd

@@ -1,0 +1,71 @@
+// What the daemon holds at one moment, as plain data: for the admin API, telemetry and tests.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace fabricd {
+
+struct SessionView {
+    std::uint64_t id = 0;
+    std::int32_t pid = 0;
+    std::uint32_t uid = 0;
+    std::string label;
+    std::int64_t age_ms = 0;
+    std::uint64_t bytes_owned = 0;  // of regions
+    bool connected = false;         // false: known from the journal, not yet back
+};
+
+struct ArenaView {
+    std::uint64_t id = 0;
+    std::string name;
+    std::uint32_t uid = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t bytes_used = 0;         // by regions
+    std::uint64_t bytes_quarantined = 0;  // of dead sessions, until their groups are gone
+    std::uint32_t sessions = 0;
+};
+
+struct RegionView {
+    std::uint64_t arena_id = 0;
+    std::uint64_t id = 0;
+    std::uint64_t generation = 0;
+    std::uint64_t offset = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t owner_session = 0;
+    std::string tensor_name;  // empty: not a tensor
+    std::string state;        // "live" or "quarantined"
+};
+
+struct GroupView {
+    std::uint64_t arena_id = 0;
+    std::uint64_t id = 0;
+    std::string name;
+    std::uint64_t epoch = 0;
+    std::int32_t world = 0;
+    std::int32_t joined = 0;
+    std::vector<std::int32_t> dead_ranks;
+    std::string state;  // "forming", "complete", "broken"
+};
+
+struct PoolView {
+    std::string backend;
+    std::string description;
+    std::uint64_t capacity_bytes = 0;
+    std::uint64_t used_bytes = 0;
+};
+
+struct Snapshot {
+    std::uint64_t daemon_epoch = 0;
+    std::int64_t uptime_ms = 0;
+    bool draining = false;
+    PoolView pool;
+    std::vector<SessionView> sessions;
+    std::vector<ArenaView> arenas;
+    std::vector<RegionView> regions;
+    std::vector<GroupView> groups;
+};
+
+}  // namespace fabricd

@@ -1,0 +1,46 @@
+// The parts of admin_server.hpp that fabricctl needs too.
+
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cctype>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "fabricd/server/admin_server.hpp"
+#include "libfabricshm/os/fd.hpp"
+
+namespace fabricd {
+
+using fabricshm::Errc;
+
+std::string grpc_address(const std::string& socket_path) {
+    std::string address = "unix:";
+    for (const unsigned char c : socket_path) {
+        if (std::isalnum(c) != 0 || std::strchr("/-._~", c) != nullptr) {
+            address += static_cast<char>(c);
+            continue;
+        }
+        char escaped[4];
+        std::snprintf(escaped, sizeof escaped, "%%%02X", c);
+        address += escaped;
+    }
+    return address;
+}
+
+Errc probe_socket(const std::string& socket_path) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    if (socket_path.size() >= sizeof address.sun_path) return Errc::kInvalid;
+    std::memcpy(address.sun_path, socket_path.data(), socket_path.size());
+    const fabricshm::Fd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    const int failed =
+        ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
+    // EAGAIN: its queue is full, so somebody has it.
+    if (failed == 0 || errno == EAGAIN) return Errc::kOk;
+    if (errno == ENOENT || errno == ENOTDIR) return Errc::kNotFound;
+    return errno == EACCES || errno == EPERM ? Errc::kDenied : Errc::kDaemon;
+}
+
+}  // namespace fabricd

@@ -1,0 +1,129 @@
+#include "fabricd/server/admin_codec.hpp"
+
+#include <algorithm>
+
+namespace fabricd {
+
+namespace {
+
+/// protobuf refuses text that is not UTF-8, and labels come from clients: other bytes become '?'.
+std::string printable(const std::string& text) {
+    std::string result = text;
+    std::replace_if(
+        result.begin(), result.end(), [](unsigned char c) { return c < 0x20 || c >= 0x7f; }, '?');
+    return result;
+}
+
+}  // namespace
+
+void pack(const PoolView& view, admin::v1::Pool& message) {
+    message.set_backend(view.backend);
+    message.set_description(printable(view.description));
+    message.set_capacity_bytes(view.capacity_bytes);
+    message.set_used_bytes(view.used_bytes);
+}
+
+void pack(const ArenaView& view, admin::v1::Arena& message) {
+    message.set_id(view.id);
+    message.set_name(printable(view.name));
+    message.set_uid(view.uid);
+    message.set_bytes(view.bytes);
+    message.set_bytes_used(view.bytes_used);
+    message.set_bytes_quarantined(view.bytes_quarantined);
+    message.set_sessions(view.sessions);
+}
+
+void pack(const RegionView& view, admin::v1::Region& message) {
+    message.set_arena_id(view.arena_id);
+    message.set_id(view.id);
+    message.set_generation(view.generation);
+    message.set_offset(view.offset);
+    message.set_bytes(view.bytes);
+    message.set_owner_session(view.owner_session);
+    message.set_tensor_name(printable(view.tensor_name));
+    message.set_state(view.state);
+}
+
+void pack(const SessionView& view, admin::v1::Session& message) {
+    message.set_id(view.id);
+    message.set_pid(view.pid);
+    message.set_uid(view.uid);
+    message.set_label(printable(view.label));
+    message.set_age_ms(view.age_ms);
+    message.set_bytes_owned(view.bytes_owned);
+    message.set_connected(view.connected);
+}
+
+void pack(const GroupView& view, admin::v1::Group& message) {
+    message.set_arena_id(view.arena_id);
+    message.set_id(view.id);
+    message.set_name(printable(view.name));
+    message.set_epoch(view.epoch);
+    message.set_world(view.world);
+    message.set_joined(view.joined);
+    for (const auto rank : view.dead_ranks) message.add_dead_ranks(rank);
+    message.set_state(view.state);
+}
+
+void pack_status(const Snapshot& snapshot, const DaemonFacts& facts,
+                 admin::v1::StatusReply& message) {
+    message.set_version(facts.version);
+    message.set_pid(facts.pid);
+    message.set_daemon_epoch(snapshot.daemon_epoch);
+    message.set_uptime_ms(snapshot.uptime_ms);
+    message.set_draining(snapshot.draining);
+    message.set_sessions(snapshot.sessions.size());
+    const auto connected =
+        std::count_if(snapshot.sessions.begin(), snapshot.sessions.end(),
+                      [](const SessionView& session) { return session.connected; });
+    message.set_sessions_connected(static_cast<std::uint64_t>(connected));
+    message.set_arenas(snapshot.arenas.size());
+    message.set_regions(snapshot.regions.size());
+    message.set_groups(snapshot.groups.size());
+    pack(snapshot.pool, *message.mutable_pool());
+}
+
+void pack_watch(const Snapshot& snapshot, const DaemonFacts& facts, bool with_regions,
+                admin::v1::WatchReply& message) {
+    pack_status(snapshot, facts, *message.mutable_status());
+    for (const auto& arena : snapshot.arenas) pack(arena, *message.add_arenas());
+    for (const auto& session : snapshot.sessions) pack(session, *message.add_sessions());
+    for (const auto& group : snapshot.groups) pack(group, *message.add_groups());
+    if (!with_regions) return;
+    for (const auto& region : snapshot.regions) pack(region, *message.add_regions());
+}
+
+PoolView unpack(const admin::v1::Pool& message) {
+    return {message.backend(), message.description(), message.capacity_bytes(),
+            message.used_bytes()};
+}
+
+ArenaView unpack(const admin::v1::Arena& message) {
+    return {message.id(),      message.name(),       message.uid(),
+            message.bytes(),   message.bytes_used(), message.bytes_quarantined(),
+            message.sessions()};
+}
+
+RegionView unpack(const admin::v1::Region& message) {
+    return {message.arena_id(),    message.id(),    message.generation(),
+            message.offset(),      message.bytes(), message.owner_session(),
+            message.tensor_name(), message.state()};
+}
+
+SessionView unpack(const admin::v1::Session& message) {
+    return {message.id(),     message.pid(),         message.uid(),      message.label(),
+            message.age_ms(), message.bytes_owned(), message.connected()};
+}
+
+GroupView unpack(const admin::v1::Group& message) {
+    return {message.arena_id(),
+            message.id(),
+            message.name(),
+            message.epoch(),
+            message.world(),
+            message.joined(),
+            {message.dead_ranks().begin(), message.dead_ranks().end()},
+            message.state()};
+}
+
+}  // namespace fabricd

@@ -1,0 +1,36 @@
+// Between the daemon's plain data and the messages of admin.proto, in both directions: the server
+// packs, fabricctl unpacks.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "admin.pb.h"
+#include "fabricd/pool/snapshot.hpp"
+
+namespace fabricd {
+
+/// What a status says besides the snapshot.
+struct DaemonFacts {
+    std::string version;
+    std::int32_t pid = 0;
+};
+
+void pack(const PoolView& view, admin::v1::Pool& message);
+void pack(const ArenaView& view, admin::v1::Arena& message);
+void pack(const RegionView& view, admin::v1::Region& message);
+void pack(const SessionView& view, admin::v1::Session& message);
+void pack(const GroupView& view, admin::v1::Group& message);
+void pack_status(const Snapshot& snapshot, const DaemonFacts& facts,
+                 admin::v1::StatusReply& message);
+void pack_watch(const Snapshot& snapshot, const DaemonFacts& facts, bool with_regions,
+                admin::v1::WatchReply& message);
+
+PoolView unpack(const admin::v1::Pool& message);
+ArenaView unpack(const admin::v1::Arena& message);
+RegionView unpack(const admin::v1::Region& message);
+SessionView unpack(const admin::v1::Session& message);
+GroupView unpack(const admin::v1::Group& message);
+
+}  // namespace fabricd

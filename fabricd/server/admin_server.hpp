@@ -1,0 +1,46 @@
+// The admin API on a unix socket of mode 0600, served by gRPC's threads.
+
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "fabricd/pool/snapshot.hpp"
+#include "libfabricshm/base/result.hpp"
+
+namespace fabricd {
+
+/// What the API does to the daemon. Called from several threads at once.
+struct AdminHooks {
+    std::function<Snapshot()> snapshot;
+    std::function<void(bool on)> drain;
+    std::function<void()> shutdown;
+};
+
+class AdminServer {
+  public:
+    /// Listens at `socket_path` (absolute, its folder is there). A socket left behind by a daemon
+    /// that died is replaced; kBusy when somebody answers on it. kInvalid: the path is too long.
+    static fabricshm::Result<std::unique_ptr<AdminServer>> start(const std::string& socket_path,
+                                                                 AdminHooks hooks);
+
+    /// Ends running watches, answers what was asked, removes the socket. At most two seconds.
+    ~AdminServer();
+    AdminServer(const AdminServer&) = delete;
+    AdminServer& operator=(const AdminServer&) = delete;
+
+  private:
+    struct Impl;
+    explicit AdminServer(std::unique_ptr<Impl> impl) noexcept;
+    std::unique_ptr<Impl> impl_;
+};
+
+/// "unix:/path" with the characters escaped that a gRPC address can't have.
+std::string grpc_address(const std::string& socket_path);
+
+/// What connecting to a socket gives: kOk: somebody listens; kNotFound, kDenied, or kDaemon: a file
+/// that nobody listens on.
+fabricshm::Errc probe_socket(const std::string& socket_path);
+
+}  // namespace fabricd

@@ -1,0 +1,109 @@
+#include "fabricd/server/admin_service.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "libfabricshm/base/log.hpp"
+
+namespace fabricd {
+
+using fabricshm::log;
+using fabricshm::LogLevel;
+using namespace admin::v1;
+
+namespace {
+
+// Each watch keeps one of gRPC's threads.
+constexpr int kWatchesMax = 16;
+
+}  // namespace
+
+AdminService::AdminService(AdminHooks hooks)
+    : hooks_(std::move(hooks)), facts_{FABRIC_VERSION, static_cast<std::int32_t>(::getpid())} {}
+
+void AdminService::stop() {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    stopped_.notify_all();
+}
+
+grpc::Status AdminService::Status(grpc::ServerContext*, const StatusRequest*, StatusReply* reply) {
+    pack_status(hooks_.snapshot(), facts_, *reply);
+    return grpc::Status::OK;
+}
+
+grpc::Status AdminService::Pools(grpc::ServerContext*, const PoolsRequest*, PoolsReply* reply) {
+    pack(hooks_.snapshot().pool, *reply->add_pools());
+    return grpc::Status::OK;
+}
+
+grpc::Status AdminService::Arenas(grpc::ServerContext*, const ArenasRequest*, ArenasReply* reply) {
+    for (const auto& arena : hooks_.snapshot().arenas) pack(arena, *reply->add_arenas());
+    return grpc::Status::OK;
+}
+
+grpc::Status AdminService::Regions(grpc::ServerContext*, const RegionsRequest* request,
+                                   RegionsReply* reply) {
+    for (const auto& region : hooks_.snapshot().regions) {
+        const bool is_wanted = request->arena_id() == 0 || request->arena_id() == region.arena_id;
+        if (is_wanted) pack(region, *reply->add_regions());
+    }
+    return grpc::Status::OK;
+}
+
+grpc::Status AdminService::Sessions(grpc::ServerContext*, const SessionsRequest*,
+                                    SessionsReply* reply) {
+    for (const auto& session : hooks_.snapshot().sessions) pack(session, *reply->add_sessions());
+    return grpc::Status::OK;
+}
+
+grpc::Status AdminService::Groups(grpc::ServerContext*, const GroupsRequest*, GroupsReply* reply) {
+    for (const auto& group : hooks_.snapshot().groups) pack(group, *reply->add_groups());
+    return grpc::Status::OK;
+}
+
+grpc::Status AdminService::Watch(grpc::ServerContext* context, const WatchRequest* request,
+                                 grpc::ServerWriter<WatchReply>* writer) {
+    const std::int64_t wanted = request->interval_ms() == 0 ? 1000 : request->interval_ms();
+    const std::chrono::milliseconds interval(std::clamp<std::int64_t>(wanted, 100, 60000));
+    // Relaxed: the counter guards nothing but itself.
+    if (watches_.fetch_add(1, std::memory_order_relaxed) >= kWatchesMax) {
+        watches_.fetch_sub(1, std::memory_order_relaxed);
+        return {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many watches"};
+    }
+    bool is_there = true;
+    while (is_there) {
+        WatchReply reply;
+        pack_watch(hooks_.snapshot(), facts_, !request->without_regions(), reply);
+        is_there = writer->Write(reply) && pause(*context, interval);
+    }
+    watches_.fetch_sub(1, std::memory_order_relaxed);
+    return grpc::Status::OK;
+}
+
+bool AdminService::pause(grpc::ServerContext& context, std::chrono::milliseconds interval) {
+    const auto until = std::chrono::steady_clock::now() + interval;
+    std::unique_lock lock(mutex_);
+    // In slices: a client that went away is only seen by asking.
+    while (!stopping_ && !context.IsCancelled()) {
+        const auto now = std::chrono::steady_clock::now();
+        if (now >= until) return true;
+        stopped_.wait_until(lock, std::min(until, now + std::chrono::milliseconds(250)));
+    }
+    return false;
+}
+
+grpc::Status AdminService::Drain(grpc::ServerContext*, const DrainRequest* request, DrainReply*) {
+    log(LogLevel::kInfo, "admin: draining is %s", request->on() ? "on" : "off");
+    hooks_.drain(request->on());
+    return grpc::Status::OK;
+}
+
+grpc::Status AdminService::Shutdown(grpc::ServerContext*, const ShutdownRequest*, ShutdownReply*) {
+    log(LogLevel::kInfo, "admin: shutdown");
+    hooks_.shutdown();
+    return grpc::Status::OK;
+}
+
+}  // namespace fabricd

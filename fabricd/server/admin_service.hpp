@@ -1,0 +1,53 @@
+// The handlers of the admin API, on gRPC's threads.
+
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+
+#include "admin.grpc.pb.h"
+#include "fabricd/server/admin_codec.hpp"
+#include "fabricd/server/admin_server.hpp"
+
+namespace fabricd {
+
+class AdminService final : public admin::v1::Admin::Service {
+  public:
+    explicit AdminService(AdminHooks hooks);
+
+    /// Makes the watches return. Idempotent.
+    void stop();
+
+    grpc::Status Status(grpc::ServerContext*, const admin::v1::StatusRequest*,
+                        admin::v1::StatusReply* reply) override;
+    grpc::Status Pools(grpc::ServerContext*, const admin::v1::PoolsRequest*,
+                       admin::v1::PoolsReply* reply) override;
+    grpc::Status Arenas(grpc::ServerContext*, const admin::v1::ArenasRequest*,
+                        admin::v1::ArenasReply* reply) override;
+    grpc::Status Regions(grpc::ServerContext*, const admin::v1::RegionsRequest* request,
+                         admin::v1::RegionsReply* reply) override;
+    grpc::Status Sessions(grpc::ServerContext*, const admin::v1::SessionsRequest*,
+                          admin::v1::SessionsReply* reply) override;
+    grpc::Status Groups(grpc::ServerContext*, const admin::v1::GroupsRequest*,
+                        admin::v1::GroupsReply* reply) override;
+    grpc::Status Watch(grpc::ServerContext* context, const admin::v1::WatchRequest* request,
+                       grpc::ServerWriter<admin::v1::WatchReply>* writer) override;
+    grpc::Status Drain(grpc::ServerContext*, const admin::v1::DrainRequest* request,
+                       admin::v1::DrainReply*) override;
+    grpc::Status Shutdown(grpc::ServerContext*, const admin::v1::ShutdownRequest*,
+                          admin::v1::ShutdownReply*) override;
+
+  private:
+    /// Sleeps one interval; false when the watch should end.
+    bool pause(grpc::ServerContext& context, std::chrono::milliseconds interval);
+
+    AdminHooks hooks_;
+    DaemonFacts facts_;
+    std::atomic<int> watches_{0};
+    std::mutex mutex_;  // of stopping_
+    std::condition_variable stopped_;
+    bool stopping_ = false;
+};
+
+}  // namespace fabricd

@@ -1,0 +1,45 @@
+#include "fabricd/server/admission.hpp"
+
+#include <grp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace fabricd {
+
+namespace {
+
+// Since Linux 4.13. The groups as they were when the peer connected.
+std::vector<gid_t> groups_of_peer(int socket) {
+    std::vector<gid_t> groups(65536);  // the kernel's NGROUPS_MAX
+    socklen_t bytes = static_cast<socklen_t>(groups.size() * sizeof(gid_t));
+    if (::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &bytes) != 0) return {};
+    groups.resize(bytes / sizeof(gid_t));
+    return groups;
+}
+
+}  // namespace
+
+Result<Admission> Admission::make(std::vector<std::uint32_t> uids, const std::string& group) {
+    Admission admission;
+    admission.uids_ = std::move(uids);
+    admission.uids_.push_back(0);
+    admission.uids_.push_back(::geteuid());
+    if (group.empty()) return admission;
+    const struct group* entry = ::getgrnam(group.c_str());
+    if (entry == nullptr) return Error{Errc::kInvalid, 0, "socket group"};
+    admission.group_ = entry->gr_gid;
+    admission.has_group_ = true;
+    return admission;
+}
+
+bool Admission::admits(std::uint32_t uid, std::uint32_t gid, int socket) const {
+    if (std::find(uids_.begin(), uids_.end(), uid) != uids_.end()) return true;
+    if (!has_group_) return false;
+    if (gid == group_) return true;
+    const std::vector<gid_t> groups = groups_of_peer(socket);
+    return std::find(groups.begin(), groups.end(), group_) != groups.end();
+}
+
+}  // namespace fabricd

@@ -1,0 +1,296 @@
+#include "fabricd/server/daemon.hpp"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <future>
+#include <mutex>
+#include <utility>
+
+#include "fabricd/pool/arena_memory.hpp"
+#include "fabricd/pool/image.hpp"
+#include "fabricd/pool/journal.hpp"
+#include "fabricd/pool/registry.hpp"
+#include "fabricd/server/attach_server.hpp"
+#include "fabricd/server/event_loop.hpp"
+#include "fabricd/server/lock_file.hpp"
+#include "fabricd/server/pool_worker.hpp"
+#include "libfabricshm/base/log.hpp"
+
+namespace fabricd {
+
+using fabricshm::Clock;
+using fabricshm::Errc;
+using fabricshm::Error;
+using fabricshm::LogLevel;
+using fabricshm::PoolBackend;
+using fabricshm::TimePoint;
+
+namespace {
+
+constexpr int kHandshakes = 64;  // connections beyond the sessions: on their way in or out
+
+Limits limits_of(const DaemonOptions& options) {
+    Limits limits;
+    limits.default_arena_bytes = options.default_arena_bytes;
+    limits.max_arena_bytes = options.max_arena_bytes;
+    limits.user_quota_bytes = options.user_quota_bytes;
+    limits.max_sessions = options.max_sessions;
+    limits.max_sessions_per_user = options.max_sessions_per_user;
+    limits.max_arenas_per_user = options.max_arenas_per_user;
+    limits.max_arenas_per_session = options.max_arenas_per_session;
+    limits.max_regions_per_session = options.max_regions_per_session;
+    limits.max_groups_per_arena = options.max_groups_per_arena;
+    return limits;
+}
+
+Result<void> check(const DaemonOptions& options) {
+    const auto absolute = [](const std::string& path) { return !path.empty() && path[0] == '/'; };
+    if (!absolute(options.socket_path)) return Error{Errc::kInvalid, 0, "socket_path"};
+    if (!absolute(options.state_dir)) return Error{Errc::kInvalid, 0, "state_dir"};
+    if ((options.socket_mode & ~0777u) != 0) return Error{Errc::kInvalid, 0, "socket_mode"};
+    if (options.default_arena_bytes == 0) return Error{Errc::kInvalid, 0, "default_arena_bytes"};
+    const int least = std::min({options.max_sessions, options.max_sessions_per_user,
+                                options.max_arenas_per_user, options.max_arenas_per_session,
+                                options.max_regions_per_session, options.max_groups_per_arena});
+    if (least < 1) return Error{Errc::kInvalid, 0, "limits"};
+    if (options.adopt_grace < Duration::zero()) return Error{Errc::kInvalid, 0, "adopt_grace"};
+    if (options.tick_period <= Duration::zero()) return Error{Errc::kInvalid, 0, "tick_period"};
+    return {};
+}
+
+// A session holds a socket, a pidfd and what is in flight; the usual soft limit of 1024 is made for
+// select(). A failure leaves the limit as it was, and then connections are refused earlier.
+void raise_descriptor_limit() {
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace
+
+struct Daemon::Impl {
+    DaemonOptions options;
+    std::unique_ptr<PoolBackend> backend;
+    LockFile state_lock;
+    std::unique_ptr<Journal> journal;
+    MappedArenas memory;
+    std::unique_ptr<EventLoop> loop;
+    std::unique_ptr<PoolWorker> worker;
+    std::unique_ptr<Registry> registry;
+    std::unique_ptr<AttachServer> server;
+    TimePoint started = Clock::now();
+    TimePoint next_tick = started;
+    TimePoint next_rewrite = started;
+    Bytes compact_at = 0;
+
+    // Until run() and after it there is no control thread: then the caller's thread stands in.
+    std::mutex standing_in;
+    bool running = false;
+
+    ~Impl();
+    Result<void> open_state();
+    Result<void> restore();
+    Result<void> take_leftovers(bool journal_trusted);
+    Result<void> rewrite_journal();
+    Result<void> open_socket();
+    Result<void> serve();
+    void pass_time();
+    void on_control_thread(const std::function<void()>& task);
+    Snapshot look();
+    std::string journal_path() const { return options.state_dir + "/journal"; }
+    void make_registry();
+};
+
+Daemon::Impl::~Impl() {
+    if (loop) loop->close();
+    if (worker) worker->stop();
+}
+
+void Daemon::Impl::make_registry() {
+    registry = std::make_unique<Registry>(limits_of(options),
+                                          Registry::Parts{journal.get(), &memory, worker.get()});
+}
+
+Result<void> Daemon::Impl::open_state() {
+    FABRIC_TRY_VOID(make_directory(options.state_dir, 0700));
+    FABRIC_TRY(state_lock, LockFile::take(options.state_dir + "/lock"));
+    return {};
+}
+
+// Reads the journal and begins a fresh one with what is still true of it.
+Result<void> Daemon::Impl::restore() {
+    JournalContents contents;
+    FABRIC_TRY(Journal opened, Journal::open(journal_path(), &contents));
+    journal = std::make_unique<Journal>(std::move(opened));
+    make_registry();
+    if (contents.torn) fabricshm::log(LogLevel::kWarning, "the journal's last record was torn");
+
+    const auto image = replay(contents);
+    Result<void> restored = image.ok() ? registry->restore(*image, started, options.adopt_grace)
+                                       : Result<void>(image.error());
+    if (!restored.ok()) {
+        // Starting anew is safe: sessions of before are unknown and their memfds nobody else's.
+        fabricshm::log(LogLevel::kError, "the journal is put aside as %s.bad: %s",
+                       journal_path().c_str(), describe(restored.error()).c_str());
+        ::rename(journal_path().c_str(), (journal_path() + ".bad").c_str());
+        make_registry();
+        FABRIC_TRY_VOID(registry->restore(PoolImage{}, started, options.adopt_grace));
+    }
+    FABRIC_TRY_VOID(take_leftovers(restored.ok()));
+    return rewrite_journal();
+}
+
+// Arenas that the device itself remembers (devdax).
+Result<void> Daemon::Impl::take_leftovers(bool journal_trusted) {
+    FABRIC_TRY(std::vector<fabricshm::PoolLeftover> found, backend->list());
+    if (!found.empty() && !journal_trusted) {
+        // Live sessions may be using them, and nothing says which.
+        return Error{Errc::kCorrupt, 0, "the pool has arenas, but the journal is not readable"};
+    }
+    for (fabricshm::PoolLeftover& leftover : found) {
+        const ArenaId id{leftover.arena_id};
+        if (registry->found_in_pool(id, std::move(leftover.piece))) continue;
+        // Made, but never given to anybody: the daemon was killed before it wrote that down.
+        fabricshm::log(LogLevel::kWarning, "arena %llu of the pool belongs to nobody", shown(id));
+        backend->destroy(leftover.arena_id);
+    }
+    return {};
+}
+
+Result<void> Daemon::Impl::rewrite_journal() {
+    FABRIC_TRY_VOID(
+        journal->rewrite([this](JournalSink& sink) { return registry->write_journal(sink); }));
+    registry->journal_rewritten();
+    // Four times the live records: rewriting then costs less than a quarter of the appending.
+    compact_at = std::max(4 * journal->size(), fabricshm::kMiB);
+    return {};
+}
+
+Result<void> Daemon::Impl::open_socket() {
+    FABRIC_TRY(Admission admission, Admission::make(options.allow_uids, options.socket_group));
+    FABRIC_TRY(Listener listener,
+               Listener::open({options.socket_path, options.socket_mode}, admission));
+    AttachLimits limits;
+    limits.connections = options.max_sessions + kHandshakes;
+    limits.connections_per_user = options.max_sessions_per_user + kHandshakes;
+    limits.default_arena_bytes = options.default_arena_bytes;
+    server = std::make_unique<AttachServer>(*loop, *registry, std::move(listener),
+                                            std::move(admission), limits);
+    return {};
+}
+
+Result<void> Daemon::Impl::serve() {
+    FABRIC_TRY_VOID(server->start());
+    while (!loop->stopping()) {
+        server->deliver();
+        FABRIC_TRY_VOID(loop->turn(std::min(server->next_deadline(), next_tick)));
+        pass_time();
+    }
+    return {};
+}
+
+void Daemon::Impl::pass_time() {
+    const TimePoint now = Clock::now();
+    server->expire(now);
+    const bool due = journal->size() >= compact_at || registry->journal_behind();
+    if (due && now >= next_rewrite) {
+        // Not at every turn while the disk is full.
+        next_rewrite = fabricshm::deadline_after(now, std::chrono::seconds(1));
+        if (const auto done = rewrite_journal(); !done.ok()) {
+            fabricshm::log(LogLevel::kError, "%s", describe(done.error()).c_str());
+        }
+    }
+    if (now < next_tick) return;
+    next_tick = fabricshm::deadline_after(now, options.tick_period);
+    if (options.on_tick) options.on_tick();
+}
+
+void Daemon::Impl::on_control_thread(const std::function<void()>& task) {
+    std::promise<void> done;
+    {
+        const std::lock_guard lock(standing_in);
+        if (!running) return task();
+        if (!loop->post([&] {
+                task();
+                done.set_value();
+            })) {
+            return task();
+        }
+    }
+    done.get_future().wait();
+}
+
+Snapshot Daemon::Impl::look() {
+    const TimePoint now = Clock::now();
+    Snapshot all = registry->snapshot(now);
+    all.uptime_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now - started).count();
+    const fabricshm::PoolTotals totals = worker->totals();
+    all.pool = {backend->kind(), backend->describe(), totals.capacity, totals.used};
+    return all;
+}
+
+Daemon::Daemon(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+Daemon::~Daemon() = default;
+
+Result<std::unique_ptr<Daemon>> Daemon::start(DaemonOptions options,
+                                              std::unique_ptr<PoolBackend> backend) {
+    FABRIC_TRY_VOID(check(options));
+    raise_descriptor_limit();
+    auto impl = std::make_unique<Impl>();
+    impl->options = std::move(options);
+    impl->backend = std::move(backend);
+    FABRIC_TRY_VOID(impl->open_state());
+    FABRIC_TRY(EventLoop loop, EventLoop::make());
+    impl->loop = std::make_unique<EventLoop>(std::move(loop));
+    EventLoop* shared_loop = impl->loop.get();
+    impl->worker = std::make_unique<PoolWorker>(
+        *impl->backend,
+        [shared_loop](std::function<void()> task) { return shared_loop->post(std::move(task)); });
+    FABRIC_TRY_VOID(impl->restore());
+    FABRIC_TRY_VOID(impl->open_socket());
+    return std::unique_ptr<Daemon>(new Daemon(std::move(impl)));
+}
+
+Result<void> Daemon::run() {
+    Impl& impl = *impl_;
+    impl.worker->start(
+        [&impl](ArenaId id, Result<fabricshm::PoolPiece> piece) {
+            impl.registry->arena_made(id, std::move(piece));
+        },
+        [&impl](ArenaId id, Result<fabricshm::PoolPiece> piece) {
+            impl.registry->arena_adopted(id, std::move(piece));
+        });
+    {
+        const std::lock_guard lock(impl.standing_in);
+        impl.running = true;
+    }
+    const auto served = impl.serve();
+    {
+        const std::lock_guard lock(impl.standing_in);
+        impl.running = false;
+        impl.loop->close();
+    }
+    impl.worker->stop();
+    impl.server.reset();  // the socket goes now: a successor may start before this object is gone
+    return served;
+}
+
+void Daemon::stop() noexcept {
+    impl_->loop->stop();
+}
+
+Snapshot Daemon::snapshot() {
+    Snapshot all;
+    impl_->on_control_thread([&] { all = impl_->look(); });
+    return all;
+}
+
+void Daemon::drain(bool on) {
+    impl_->on_control_thread([&] { impl_->registry->set_draining(on); });
+}
+
+}  // namespace fabricd

@@ -1,0 +1,84 @@
+// Daemon: the attach socket, the control thread's event loop and the registry behind it.
+// fabricd/main.cpp makes one; the admin API asks it for snapshots. See docs/concurrency.md.
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fabricd/pool/snapshot.hpp"
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/base/units.hpp"
+#include "libfabricshm/machine/pool_backend.hpp"
+
+namespace fabricd {
+
+using fabricshm::Bytes;
+using fabricshm::Duration;
+using fabricshm::Result;
+
+/// What main decides. Limits keep one client from exhausting the daemon; 0 bytes means no limit of
+/// its own (the pool's capacity always is one).
+struct DaemonOptions {
+    std::string socket_path;  // absolute; its directory is made with 0700 when missing
+    unsigned socket_mode = 0600;
+    std::string socket_group;  // "": none; else the socket's group, whose members are admitted
+    std::vector<std::uint32_t> allow_uids;  // besides root and the daemon's own user
+    std::string state_dir;                  // the journal's; made with 0700 when missing
+
+    Bytes default_arena_bytes = fabricshm::kGiB;
+    Bytes max_arena_bytes = 0;
+    Bytes user_quota_bytes = 0;
+    int max_sessions = 4096;
+    int max_sessions_per_user = 1024;
+    int max_arenas_per_user = 64;
+    int max_arenas_per_session = 16;
+    int max_regions_per_session = 65536;
+    int max_groups_per_arena = 1024;
+
+    Duration adopt_grace = std::chrono::seconds(10);  // for sessions to come back after a restart
+
+    /// Called on the control thread about every `tick_period`: proof of life for a watchdog. Must
+    /// not block and must not call the Daemon. May be empty.
+    std::function<void()> on_tick;
+    Duration tick_period = std::chrono::seconds(1);
+};
+
+class Daemon {
+  public:
+    /// Takes the lock of the socket, reads the journal, listens. From here on clients may connect;
+    /// they are answered once run() is entered. Fails with kBusy while another daemon is alive on
+    /// that socket, kInvalid for an option out of its range, kDenied or kSystem from the system.
+    static Result<std::unique_ptr<Daemon>> start(DaemonOptions options,
+                                                 std::unique_ptr<fabricshm::PoolBackend> backend);
+
+    /// Removes the socket. Arenas, sessions and the journal stay as they are: a daemon started
+    /// afterwards goes on with the sessions that are still alive.
+    ~Daemon();
+    Daemon(const Daemon&) = delete;
+    Daemon& operator=(const Daemon&) = delete;
+
+    /// Serves until stop(). The calling thread is the control thread. Call once.
+    Result<void> run();
+
+    /// Makes run() return. Async-signal-safe and thread-safe; before run() it is remembered.
+    void stop() noexcept;
+
+    /// What the daemon holds now. Any thread; waits for the control thread's next turn (well below
+    /// a millisecond). Before run() and after it the answer is made on the calling thread.
+    Snapshot snapshot();
+
+    /// While draining, new sessions and new arenas are refused with kBusy; what is there goes on.
+    /// Any thread.
+    void drain(bool on);
+
+  private:
+    struct Impl;
+    explicit Daemon(std::unique_ptr<Impl> impl) noexcept;
+    std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace fabricd

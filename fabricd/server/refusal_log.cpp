@@ -1,0 +1,35 @@
+#include "fabricd/server/refusal_log.hpp"
+
+#include <algorithm>
+
+#include "libfabricshm/base/log.hpp"
+
+namespace fabricd {
+
+bool RefusalLog::admits(TimePoint now) {
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - refilled_).count();
+    if (seconds > 0) {
+        const auto refill = std::min<std::int64_t>(seconds, kBurst) * kPerSecond;
+        budget_ = std::min<int>(kBurst, budget_ + static_cast<int>(refill));
+        refilled_ = now;
+    }
+    if (budget_ == 0) {
+        ++left_out_;
+        return false;
+    }
+    --budget_;
+    return true;
+}
+
+void RefusalLog::refused(const char* what, int pid, unsigned uid, const Error& error,
+                         TimePoint now) {
+    if (!admits(now)) return;
+    if (left_out_ != 0) {
+        fabricshm::log(fabricshm::LogLevel::kWarning, "%ld refusals were not logged", left_out_);
+        left_out_ = 0;
+    }
+    fabricshm::log(fabricshm::LogLevel::kWarning, "refused %s of pid %d, uid %u: %s", what, pid,
+                   uid, describe(error).c_str());
+}
+
+}  // namespace fabricd

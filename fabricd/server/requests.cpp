@@ -1,0 +1,103 @@
+#include "fabricd/server/requests.hpp"
+
+#include <utility>
+
+#include "libfabricshm/proto/codec.hpp"
+
+namespace fabricd {
+
+namespace proto = fabricshm::proto;
+using proto::Message;
+using proto::Type;
+
+namespace {
+
+using Reply = std::optional<Message>;
+
+Reply reply_with(const Message& request, const Result<void>& outcome) {
+    if (!outcome.ok()) return proto::make_error_reply(request.header, outcome.error());
+    return proto::make_reply(request);
+}
+
+Reply reply_with(const Message& request, const Result<proto::Region>& outcome) {
+    if (!outcome.ok()) return proto::make_error_reply(request.header, outcome.error());
+    Message reply = proto::make_reply(request);
+    reply.region = outcome.value();
+    return reply;
+}
+
+Reply reply_with(const Message& request, const Result<proto::Tensor>& outcome) {
+    if (!outcome.ok()) return proto::make_error_reply(request.header, outcome.error());
+    Message reply = proto::make_reply(request);
+    reply.tensor = outcome.value();
+    return reply;
+}
+
+// The answer comes later, unless it is a refusal.
+Reply refusal_of(const Message& request, const Result<void>& outcome) {
+    if (outcome.ok()) return std::nullopt;
+    return proto::make_error_reply(request.header, outcome.error());
+}
+
+Result<void> adopt(Registry& registry, Ticket ticket, const Message& request,
+                   fabricshm::Fd descriptor) {
+    if (!descriptor) return Error{Errc::kInvalid, 0, "adopt arena without its descriptor"};
+    return registry.adopt_arena(ticket, ArenaId{request.arena.arena_id}, std::move(descriptor));
+}
+
+}  // namespace
+
+Reply serve(Registry& registry, SessionId session, const Message& request, fabricshm::Fd descriptor,
+            TimePoint now) {
+    const Ticket ticket{session, request.header.request_id};
+    const proto::Region& region = request.region;
+    const proto::Region& tensor_region = request.tensor.region;
+    switch (proto::type_of(request.header)) {
+        case Type::kArenaOpen:
+            return refusal_of(request, registry.open_arena(ticket, request.arena_open));
+        case Type::kArenaAdopt:
+            return refusal_of(request, adopt(registry, ticket, request, std::move(descriptor)));
+        case Type::kArenaClose:
+            return reply_with(request,
+                              registry.close_arena(session, ArenaId{request.arena.arena_id}));
+        case Type::kRegionCreate:
+            return reply_with(request, registry.create_region(session, region));
+        case Type::kRegionOpen:
+            return reply_with(request, registry.open_region(session, region));
+        case Type::kRegionFree:
+            return reply_with(request, registry.free_region(session, ArenaId{region.arena_id},
+                                                            RegionId{region.region_id}));
+        case Type::kTensorCreate:
+            return reply_with(request, registry.create_tensor(session, request.tensor));
+        case Type::kTensorOpen:
+            return refusal_of(request, registry.open_tensor(ticket, request.tensor, now));
+        case Type::kTensorFree:
+            return reply_with(request,
+                              registry.free_region(session, ArenaId{tensor_region.arena_id},
+                                                   RegionId{tensor_region.region_id}));
+        case Type::kGroupJoin:
+            return refusal_of(request, registry.join_group(ticket, request.group, now));
+        case Type::kGroupLeave:
+            return reply_with(request, registry.leave_group(session, request.group));
+        case Type::kGroupShrink:
+            return refusal_of(request, registry.shrink_group(ticket, request.group, now));
+        case Type::kHello:
+        case Type::kBye:
+            break;
+    }
+    return proto::make_error_reply(request.header, {Errc::kInvalid, 0, "request"});
+}
+
+Message reply_of(const Answer& answer) {
+    const Message request = proto::make_request(answer.type, answer.to.request_id);
+    if (answer.error.code != Errc::kOk) {
+        return proto::make_error_reply(request.header, answer.error);
+    }
+    Message reply = proto::make_reply(request);
+    if (const auto* arena = std::get_if<proto::ArenaOpen>(&answer.body)) reply.arena_open = *arena;
+    if (const auto* tensor = std::get_if<proto::Tensor>(&answer.body)) reply.tensor = *tensor;
+    if (const auto* group = std::get_if<proto::Group>(&answer.body)) reply.group = *group;
+    return reply;
+}
+
+}  // namespace fabricd

@@ -1,0 +1,24 @@
+// From a checked message to the registry and back. No sockets: what arrives and what goes out are
+// values, so every request can be tested without a process at the other end.
+
+#pragma once
+
+#include <optional>
+
+#include "fabricd/pool/registry.hpp"
+#include "libfabricshm/os/fd.hpp"
+#include "libfabricshm/proto/messages.hpp"
+
+namespace fabricd {
+
+/// Serves any request but kHello and kBye, which are about the connection. `request` has passed
+/// proto::check_request(); `descriptor` is what came with it, if anything. Returns the reply, or
+/// nothing when it comes through Registry::take_answers().
+std::optional<fabricshm::proto::Message> serve(Registry& registry, SessionId session,
+                                               const fabricshm::proto::Message& request,
+                                               fabricshm::Fd descriptor, TimePoint now);
+
+/// The message for a deferred answer.
+fabricshm::proto::Message reply_of(const Answer& answer);
+
+}  // namespace fabricd

@@ -1,0 +1,38 @@
+// Signals as calls on a thread, instead of handlers in which almost nothing is allowed.
+
+#pragma once
+
+#include <functional>
+#include <thread>
+
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/os/fd.hpp"
+
+namespace fabricd {
+
+/// Blocks SIGTERM, SIGINT and SIGHUP in the calling thread (and so in all that it starts later) and
+/// calls back for each on a thread of its own until it is destroyed. SIGPIPE is ignored.
+class SignalThread {
+  public:
+    struct Actions {
+        std::function<void(int number)> terminate;  // SIGTERM, SIGINT
+        std::function<void()> reload;               // SIGHUP
+    };
+
+    /// Call before any other thread is started. Without actions: signals wait until start().
+    static fabricshm::Result<SignalThread> block();
+
+    SignalThread(SignalThread&&) = default;
+    ~SignalThread();
+
+    void start(Actions actions);
+
+  private:
+    SignalThread() = default;
+
+    fabricshm::Fd signals_;
+    fabricshm::Fd stop_;  // an eventfd
+    std::thread thread_;
+};
+
+}  // namespace fabricd

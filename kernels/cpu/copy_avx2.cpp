@@ -1,0 +1,22 @@
+#include <cstdint>
+
+#include "kernels/cpu/kernel_set.hpp"
+
+// From here on for this instruction set only, see reduce_avx2.cpp.
+#include "kernels/cpu/isa_avx2.hpp"
+
+#include "kernels/cpu/copy_vector.hpp"
+
+namespace kernels {
+
+void copy_cached_avx2(void* const* destinations, int destination_count, const void* source,
+                      std::size_t bytes) noexcept {
+    copy_cached(destinations, destination_count, source, bytes);
+}
+
+void copy_streaming_avx2(void* const* destinations, int destination_count, const void* source,
+                         std::size_t bytes) noexcept {
+    copy_streaming(destinations, destination_count, source, bytes);
+}
+
+}  // namespace kernels

@@ -1,0 +1,109 @@
+// Chooses the instruction set once and sends every call there.
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "kernels/copy.hpp"
+#include "kernels/cpu/kernel_set.hpp"
+
+namespace kernels {
+
+namespace {
+
+bool always() noexcept {
+    return true;
+}
+
+#if defined(__x86_64__)
+// libgcc asks the operating system too (XGETBV), so a kernel without AVX state counts as without.
+bool has_avx2() noexcept {
+    return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("f16c") != 0;
+}
+
+bool has_avx512() noexcept {
+    return has_avx2() && __builtin_cpu_supports("avx512f") != 0 &&
+           __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
+           __builtin_cpu_supports("avx512vl") != 0;
+}
+#endif
+
+constexpr KernelSet kSets[] = {
+    {"scalar", always, &kReduceScalar, copy_scalar, copy_scalar},
+#if defined(__x86_64__)
+    {"avx2", has_avx2, &kReduceAvx2, copy_streaming_avx2, copy_cached_avx2},
+    {"avx512", has_avx512, &kReduceAvx512, copy_streaming_avx512, copy_cached_avx512},
+#endif
+};
+constexpr int kSetCount = sizeof kSets / sizeof kSets[0];
+
+const KernelSet& chosen_at_start() noexcept {
+    const char* wanted = std::getenv("FABRIC_ISA");
+    bool honoured = true;
+    const KernelSet& set = choose_kernel_set(wanted, &honoured);
+    if (!honoured) {
+        std::fprintf(stderr, "fabric: FABRIC_ISA=%s is not available here; using %s\n", wanted,
+                     set.name);
+    }
+    return set;
+}
+
+const KernelSet& active_set() noexcept {
+    static const KernelSet& set = chosen_at_start();
+    return set;
+}
+
+}  // namespace
+
+const KernelSet* kernel_set(int index) noexcept {
+    return index >= 0 && index < kSetCount ? &kSets[index] : nullptr;
+}
+
+const KernelSet& choose_kernel_set(const char* wanted, bool* honoured) noexcept {
+    const bool any = wanted == nullptr || *wanted == '\0';
+    const KernelSet* best = &kSets[0];
+    const KernelSet* named = nullptr;
+    for (const KernelSet& set : kSets) {
+        if (!set.available()) continue;
+        best = &set;
+        if (!any && std::strcmp(wanted, set.name) == 0) named = &set;
+    }
+    if (honoured != nullptr) *honoured = any || named != nullptr;
+    return named != nullptr ? *named : *best;
+}
+
+void reduce_with(const KernelSet& set, const ReduceJob& job) noexcept {
+    const ReduceFunction function =
+        set.reduce->function[static_cast<int>(job.type)][static_cast<int>(job.op)];
+    if (function == nullptr) std::abort();  // bits of floats: a bug of the caller, see the header
+    if (job.count == 0) return;
+    if (job.source_count == 1 && job.op != ReduceOp::kAvg) {
+        const CopyFunction copy = job.streaming ? set.copy_streaming : set.copy_cached;
+        copy(job.destinations, job.destination_count, job.sources[0],
+             job.count * size_of(job.type));
+        return;
+    }
+    function(job);
+}
+
+void reduce(const ReduceJob& job) noexcept {
+    reduce_with(active_set(), job);
+}
+
+const char* isa_name() noexcept {
+    return active_set().name;
+}
+
+void copy(void* destination, const void* source, std::size_t bytes, bool streaming) noexcept {
+    copy_to_all(&destination, 1, source, bytes, streaming);
+}
+
+void copy_to_all(void* const* destinations, int destination_count, const void* source,
+                 std::size_t bytes, bool streaming) noexcept {
+    if (bytes == 0) return;
+    const KernelSet& set = active_set();
+    (streaming ? set.copy_streaming : set.copy_cached)(destinations, destination_count, source,
+                                                       bytes);
+}
+
+}  // namespace kernels

@@ -1,0 +1,87 @@
+// The element types a register wide. See vector.hpp for how this file is compiled.
+// An Element reads one register's worth of stored elements, computes in `Value` (one register, or
+// two for the 16-bit floats, which compute in f32) and packs the result into one register.
+
+#pragma once
+
+#include "kernels/cpu/vector.hpp"
+
+namespace kernels {
+namespace {
+
+template <class T, class Bits, Bits kNan>
+struct FloatElement {
+    using Lane = T;
+    using Value = Vector<T>;
+    static constexpr std::size_t kBytes = sizeof(T);
+    static constexpr int kTile = 8;  // registers in flight; 16 exist before AVX-512
+
+    FABRIC_INLINE static Value load(const char* from) { return load_vector<Value>(from); }
+    FABRIC_INLINE static Value pack(Value value) {
+        const Vector<Bits> nan = Vector<Bits>{} + kNan;
+        return value == value ? value : (Value)nan;
+    }
+};
+using F64Element = FloatElement<double, std::uint64_t, kNanF64>;
+using F32Element = FloatElement<float, std::uint32_t, kNanF32>;
+
+template <class T>
+struct IntegerElement {
+    using Lane = T;
+    using Value = Vector<T>;
+    static constexpr std::size_t kBytes = sizeof(T);
+    static constexpr int kTile = 8;
+
+    FABRIC_INLINE static Value load(const char* from) { return load_vector<Value>(from); }
+    FABRIC_INLINE static Value pack(Value value) { return value; }
+};
+
+using Floats = Vector<float>;
+using Words = Vector<std::uint32_t>;
+
+struct FloatPair {
+    Floats first, second;
+};
+
+// A bf16 is the upper half of an f32, so the even and the odd elements of a register become two
+// registers of floats by a shift and a mask: nothing crosses lanes.
+struct BF16Element {
+    using Lane = float;
+    using Value = FloatPair;
+    static constexpr std::size_t kBytes = 2;
+    static constexpr int kTile = 4;
+
+    FABRIC_INLINE static Value load(const char* from) {
+        const Words pairs = load_vector<Words>(from);
+        return {(Floats)(pairs << 16), (Floats)(pairs & 0xffff0000u)};
+    }
+    FABRIC_INLINE static Words pack(const Value& value) {
+        return (rounded(value.first) >> 16) | (rounded(value.second) & 0xffff0000u);
+    }
+
+  private:
+    // f32_to_bf16(), the result in the upper half.
+    FABRIC_INLINE static Words rounded(Floats value) {
+        const Words bits = (Words)value;
+        const Words nan = Words{} + kNanF32;
+        return value == value ? bits + 0x7fffu + ((bits >> 16) & 1u) : nan;
+    }
+};
+
+struct F16Element {
+    using Lane = float;
+    using Value = FloatPair;
+    static constexpr std::size_t kBytes = 2;
+    static constexpr int kTile = 4;
+
+    FABRIC_INLINE static Value load(const char* from) {
+        return {Isa::widen_f16(from), Isa::widen_f16(from + kWidth / 2)};
+    }
+    FABRIC_INLINE static Words pack(const Value& value) {
+        return (Words)Isa::narrow_f16(F32Element::pack(value.first),
+                                      F32Element::pack(value.second));
+    }
+};
+
+}  // namespace
+}  // namespace kernels

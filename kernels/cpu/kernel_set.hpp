@@ -1,0 +1,55 @@
+// What one instruction set offers, and which sets this processor can run. Internal to kernels/ and
+// its tests; everyone else calls kernels::reduce() and kernels::copy().
+
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/reduce.hpp"
+
+namespace kernels {
+
+using ReduceFunction = void (*)(const ReduceJob& job) noexcept;
+using CopyFunction = void (*)(void* const* destinations, int destination_count, const void* source,
+                              std::size_t bytes) noexcept;
+
+/// Pairs that have no meaning (bit operations on floats) hold nullptr.
+struct ReduceTable {
+    ReduceFunction function[kDTypeCount][kReduceOpCount];
+};
+
+struct KernelSet {
+    const char* name;
+    bool (*available)() noexcept;  // asks processor and operating system
+    const ReduceTable* reduce;     // source_count >= 1, count >= 1
+    CopyFunction copy_streaming;   // ends with a store fence
+    CopyFunction copy_cached;
+};
+
+/// The sets this build knows, the plainest first; not all of them need be available.
+/// nullptr past the end.
+const KernelSet* kernel_set(int index) noexcept;
+
+/// The best available set, or the one called `wanted` when that is available. `*honoured` (may be
+/// null) says whether the wish was met; a null or empty wish always is.
+const KernelSet& choose_kernel_set(const char* wanted, bool* honoured) noexcept;
+
+/// Runs `job` on one set, as kernels::reduce() does on the chosen one.
+void reduce_with(const KernelSet& set, const ReduceJob& job) noexcept;
+
+extern const ReduceTable kReduceScalar;
+extern const ReduceTable kReduceAvx2;
+extern const ReduceTable kReduceAvx512;
+
+void copy_scalar(void* const* destinations, int destination_count, const void* source,
+                 std::size_t bytes) noexcept;
+void copy_cached_avx2(void* const* destinations, int destination_count, const void* source,
+                      std::size_t bytes) noexcept;
+void copy_streaming_avx2(void* const* destinations, int destination_count, const void* source,
+                         std::size_t bytes) noexcept;
+void copy_cached_avx512(void* const* destinations, int destination_count, const void* source,
+                        std::size_t bytes) noexcept;
+void copy_streaming_avx512(void* const* destinations, int destination_count, const void* source,
+                           std::size_t bytes) noexcept;
+
+}  // namespace kernels

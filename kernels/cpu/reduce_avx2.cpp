@@ -1,0 +1,18 @@
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cpu/half.hpp"
+#include "kernels/cpu/kernel_set.hpp"
+#include "kernels/cpu/reduce_scalar.hpp"
+
+// What these headers define inline must not be called below: it would be compiled anew for this
+// instruction set, and the linker might keep that copy for everyone.
+#include "kernels/cpu/isa_avx2.hpp"
+
+#include "kernels/cpu/reduce_vector.hpp"
+
+namespace kernels {
+
+constexpr ReduceTable kReduceAvx2 = make_reduce_table();
+
+}  // namespace kernels

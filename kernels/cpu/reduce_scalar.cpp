@@ -1,0 +1,181 @@
+#include "kernels/cpu/reduce_scalar.hpp"
+
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cpu/half.hpp"
+#include "kernels/cpu/kernel_set.hpp"
+
+namespace kernels {
+
+namespace {
+
+// How one element type is read, computed with and written back. memcpy: sources need only be
+// aligned to the element, and their effective type is the caller's business.
+template <class T>
+struct Plain {
+    using Stored = T;
+    using Value = T;
+    static Value widen(Stored stored) noexcept { return stored; }
+    static Stored narrow(Value value) noexcept {
+        if constexpr (std::is_same_v<T, float>) {
+            return value != value ? bits_as<float>(kNanF32) : value;
+        } else if constexpr (std::is_same_v<T, double>) {
+            return value != value ? bits_as<double>(kNanF64) : value;
+        } else {
+            return value;
+        }
+    }
+};
+
+struct F16 {
+    using Stored = std::uint16_t;
+    using Value = float;
+    static Value widen(Stored stored) noexcept { return f16_to_f32(stored); }
+    static Stored narrow(Value value) noexcept { return f32_to_f16(value); }
+};
+
+struct BF16 {
+    using Stored = std::uint16_t;
+    using Value = float;
+    static Value widen(Stored stored) noexcept { return bf16_to_f32(stored); }
+    static Stored narrow(Value value) noexcept { return f32_to_bf16(value); }
+};
+
+// -0 counts as less than +0, and any NaN wins: the minimum and maximum of IEEE 754-2019.
+template <class Value>
+Value minimum(Value a, Value b) noexcept {
+    if constexpr (std::is_floating_point_v<Value>) {
+        if (a != a || b != b) return a + b;
+        if (a == b) return std::signbit(a) ? a : b;
+    }
+    return a < b ? a : b;
+}
+
+template <class Value>
+Value maximum(Value a, Value b) noexcept {
+    if constexpr (std::is_floating_point_v<Value>) {
+        if (a != a || b != b) return a + b;
+        if (a == b) return std::signbit(a) ? b : a;
+    }
+    return a > b ? a : b;
+}
+
+// Sums and products of integers wrap, so they are taken modulo 2^64 and cut to size: signed
+// overflow would be undefined.
+template <ReduceOp kOp, class Value>
+Value combine(Value a, Value b) noexcept {
+    if constexpr (kOp == ReduceOp::kMin) return minimum(a, b);
+    if constexpr (kOp == ReduceOp::kMax) return maximum(a, b);
+    if constexpr (std::is_floating_point_v<Value>) {
+        if constexpr (kOp == ReduceOp::kProd) return a * b;
+        if constexpr (kOp == ReduceOp::kSum || kOp == ReduceOp::kAvg) return a + b;
+    } else {
+        const auto x = static_cast<std::uint64_t>(a), y = static_cast<std::uint64_t>(b);
+        if constexpr (kOp == ReduceOp::kProd) return static_cast<Value>(x * y);
+        if constexpr (kOp == ReduceOp::kSum || kOp == ReduceOp::kAvg) {
+            return static_cast<Value>(x + y);
+        }
+        if constexpr (kOp == ReduceOp::kBand) return static_cast<Value>(x & y);
+        if constexpr (kOp == ReduceOp::kBor) return static_cast<Value>(x | y);
+        if constexpr (kOp == ReduceOp::kBxor) return static_cast<Value>(x ^ y);
+    }
+}
+
+template <class Value>
+Value divide(Value sum, int divisor) noexcept {
+    if constexpr (std::is_floating_point_v<Value>) {
+        return sum / static_cast<Value>(divisor);
+    } else {
+        // In 64 bits, because a world of 300 ranks does not fit a u8.
+        using Wide = std::conditional_t<std::is_signed_v<Value>, std::int64_t, std::uint64_t>;
+        return static_cast<Value>(static_cast<Wide>(sum) / static_cast<Wide>(divisor));
+    }
+}
+
+template <class Element>
+typename Element::Value load(const void* base, std::size_t index) noexcept {
+    typename Element::Stored stored;
+    std::memcpy(&stored, static_cast<const char*>(base) + index * sizeof stored, sizeof stored);
+    return Element::widen(stored);
+}
+
+template <class Element, ReduceOp kOp>
+void reduce_elements(const ReduceJob& job, std::size_t begin, std::size_t end) noexcept {
+    for (std::size_t i = begin; i < end; ++i) {
+        auto value = load<Element>(job.sources[0], i);
+        for (int s = 1; s < job.source_count; ++s) {
+            value = combine<kOp>(value, load<Element>(job.sources[s], i));
+        }
+        if constexpr (kOp == ReduceOp::kAvg) value = divide(value, job.divisor);
+        const typename Element::Stored result = Element::narrow(value);
+        for (int d = 0; d < job.destination_count; ++d) {
+            std::memcpy(static_cast<char*>(job.destinations[d]) + i * sizeof result, &result,
+                        sizeof result);
+        }
+    }
+}
+
+using RangeFunction = void (*)(const ReduceJob&, std::size_t, std::size_t) noexcept;
+
+template <class Element, bool kBits>
+constexpr void fill_row(RangeFunction (&row)[kReduceOpCount]) {
+    row[static_cast<int>(ReduceOp::kSum)] = reduce_elements<Element, ReduceOp::kSum>;
+    row[static_cast<int>(ReduceOp::kAvg)] = reduce_elements<Element, ReduceOp::kAvg>;
+    row[static_cast<int>(ReduceOp::kMin)] = reduce_elements<Element, ReduceOp::kMin>;
+    row[static_cast<int>(ReduceOp::kMax)] = reduce_elements<Element, ReduceOp::kMax>;
+    row[static_cast<int>(ReduceOp::kProd)] = reduce_elements<Element, ReduceOp::kProd>;
+    if constexpr (kBits) {
+        row[static_cast<int>(ReduceOp::kBand)] = reduce_elements<Element, ReduceOp::kBand>;
+        row[static_cast<int>(ReduceOp::kBor)] = reduce_elements<Element, ReduceOp::kBor>;
+        row[static_cast<int>(ReduceOp::kBxor)] = reduce_elements<Element, ReduceOp::kBxor>;
+    }
+}
+
+struct RangeTable {
+    RangeFunction function[kDTypeCount][kReduceOpCount] = {};
+};
+
+constexpr RangeTable make_range_table() {
+    RangeTable table;
+    fill_row<Plain<double>, false>(table.function[static_cast<int>(DType::kF64)]);
+    fill_row<Plain<float>, false>(table.function[static_cast<int>(DType::kF32)]);
+    fill_row<F16, false>(table.function[static_cast<int>(DType::kF16)]);
+    fill_row<BF16, false>(table.function[static_cast<int>(DType::kBF16)]);
+    fill_row<Plain<std::int8_t>, true>(table.function[static_cast<int>(DType::kI8)]);
+    fill_row<Plain<std::uint8_t>, true>(table.function[static_cast<int>(DType::kU8)]);
+    fill_row<Plain<std::int32_t>, true>(table.function[static_cast<int>(DType::kI32)]);
+    fill_row<Plain<std::uint32_t>, true>(table.function[static_cast<int>(DType::kU32)]);
+    fill_row<Plain<std::int64_t>, true>(table.function[static_cast<int>(DType::kI64)]);
+    fill_row<Plain<std::uint64_t>, true>(table.function[static_cast<int>(DType::kU64)]);
+    return table;
+}
+
+constexpr RangeTable kRanges = make_range_table();
+
+void reduce_all(const ReduceJob& job) noexcept {
+    reduce_scalar_range(job, 0, job.count);
+}
+
+constexpr ReduceTable make_table() {
+    ReduceTable table = {};
+    for (int type = 0; type < kDTypeCount; ++type) {
+        for (int op = 0; op < kReduceOpCount; ++op) {
+            if (is_supported(static_cast<DType>(type), static_cast<ReduceOp>(op))) {
+                table.function[type][op] = reduce_all;
+            }
+        }
+    }
+    return table;
+}
+
+}  // namespace
+
+constexpr ReduceTable kReduceScalar = make_table();
+
+void reduce_scalar_range(const ReduceJob& job, std::size_t begin, std::size_t end) noexcept {
+    kRanges.function[static_cast<int>(job.type)][static_cast<int>(job.op)](job, begin, end);
+}
+
+}  // namespace kernels

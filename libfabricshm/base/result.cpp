@@ -1,0 +1,81 @@
+#include "libfabricshm/base/result.hpp"
+
+#include <cerrno>
+#include <cstring>
+
+namespace fabricshm {
+
+namespace {
+
+struct CodeText {
+    const char* name;
+    const char* text;
+};
+
+// Indexed by Errc; a test compares it with docs/errors.md.
+constexpr CodeText kTexts[] = {
+    {"kOk", "success"},
+    {"kInvalid", "invalid argument"},
+    {"kNotFound", "no such object"},
+    {"kExists", "already exists"},
+    {"kBusy", "held by a live process"},
+    {"kTimeout", "deadline passed"},
+    {"kPeer", "a peer died or failed"},
+    {"kDaemon", "fabricd does not answer"},
+    {"kNoMemory", "no memory left in the pool or quota"},
+    {"kDenied", "permission denied"},
+    {"kMismatch", "ranks called different operations"},
+    {"kUnsupported", "not supported"},
+    {"kCorrupt", "state failed its validation"},
+    {"kVersion", "protocol versions differ"},
+    {"kClosed", "closed"},
+    {"kBroken", "the group failed earlier"},
+    {"kSystem", "system call failed"},
+    {"kInternal", "internal error"},
+};
+
+const CodeText& entry_of(Errc code) noexcept {
+    const auto index = static_cast<std::size_t>(code);
+    return kTexts[index < std::size(kTexts) ? index : std::size(kTexts) - 1];
+}
+
+}  // namespace
+
+const char* name_of(Errc code) noexcept {
+    return entry_of(code).name;
+}
+
+const char* text_of(Errc code) noexcept {
+    return entry_of(code).text;
+}
+
+std::string describe(const Error& error) {
+    std::string line = error.step;
+    line += line.empty() ? "" : ": ";
+    line += text_of(error.code);
+    const bool names_rank = error.code == Errc::kPeer || error.code == Errc::kMismatch;
+    if (names_rank) line += " (rank " + std::to_string(error.detail) + ")";
+    if (error.code == Errc::kSystem) line += std::string(" (") + std::strerror(error.detail) + ")";
+    return line;
+}
+
+Error error_from_errno(int saved_errno, const char* step) noexcept {
+    switch (saved_errno) {
+        case ENOENT:
+            return {Errc::kNotFound, 0, step};
+        case EEXIST:
+            return {Errc::kExists, 0, step};
+        case ENOMEM:
+        case ENOSPC:
+            return {Errc::kNoMemory, 0, step};
+        case EACCES:
+        case EPERM:
+            return {Errc::kDenied, 0, step};
+        case ETIMEDOUT:
+            return {Errc::kTimeout, 0, step};
+        default:
+            return {Errc::kSystem, saved_errno, step};
+    }
+}
+
+}  // namespace fabricshm

@@ -1,0 +1,47 @@
+// Bytes, times and deadlines as types, and how people write them: "64MiB", "250ms".
+
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "libfabricshm/base/result.hpp"
+
+namespace fabricshm {
+
+using Bytes = std::uint64_t;
+
+using Clock = std::chrono::steady_clock;
+using Duration = Clock::duration;
+using TimePoint = Clock::time_point;
+
+inline constexpr Bytes kKiB = 1024;
+inline constexpr Bytes kMiB = 1024 * kKiB;
+inline constexpr Bytes kGiB = 1024 * kMiB;
+
+/// The place where shared words are kept apart: two lines, since the prefetcher fetches pairs.
+inline constexpr Bytes kCacheLine = 64;
+inline constexpr Bytes kCachePair = 128;
+
+constexpr Bytes round_up(Bytes bytes, Bytes unit) noexcept {
+    return (bytes + unit - 1) / unit * unit;
+}
+
+/// `now + length`, capped so that an "infinite" length does not overflow.
+TimePoint deadline_after(TimePoint now, Duration length) noexcept;
+
+/// "4096", "64KiB", "1.5GiB" (also K, M, G, T, all powers of 1024). kInvalid otherwise.
+Result<Bytes> parse_bytes(std::string_view text);
+
+/// "250ms", "10s", "2min", "5us". kInvalid otherwise; a unit is required.
+Result<Duration> parse_duration(std::string_view text);
+
+/// "64 MiB": the largest unit that leaves at least 1, with at most one decimal.
+std::string format_bytes(Bytes bytes);
+
+/// "250 ms", likewise.
+std::string format_duration(Duration length);
+
+}  // namespace fabricshm

@@ -1,0 +1,126 @@
+#include "libfabricshm/client/arena.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "libfabricshm/proto/codec.hpp"
+
+namespace fabricshm {
+
+namespace {
+
+// Clearing new memory takes the daemon 0.3 s/GiB on an idle machine; this is for a busy one.
+constexpr Duration kClearingPerGib = std::chrono::seconds(2);
+
+Duration clearing_time(Bytes bytes) {
+    const Bytes gibibytes = bytes / kGiB + 1;
+    return kClearingPerGib * static_cast<std::int64_t>(gibibytes);
+}
+
+// The heap gets and returns its regions through its arena.
+class HeapRegions final : public RegionSource {
+  public:
+    explicit HeapRegions(Arena& arena) : arena_(arena) {}
+
+    Result<HeapRegion> take(Bytes bytes) override {
+        FABRIC_TRY(const proto::Region region, arena_.create_region(bytes));
+        return HeapRegion{region.region_id, arena_.base() + region.offset, region.bytes};
+    }
+
+    // Nobody waits for the answer: giving back may not fail, nor wait for a daemon that is away.
+    void give_back(std::uint64_t region_id) noexcept override {
+        proto::Message request = proto::make_request(proto::Type::kRegionFree, 0);
+        request.region.arena_id = arena_.id();
+        request.region.region_id = region_id;
+        arena_.session().post(request);
+    }
+
+  private:
+    Arena& arena_;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<Arena>> Arena::open(std::shared_ptr<Session> session,
+                                           const std::string& name, Bytes bytes,
+                                           std::uint32_t flags) {
+    proto::Message request = proto::make_request(proto::Type::kArenaOpen, 0);
+    FABRIC_TRY_VOID(proto::set_name(request.arena_open.name, name, "name"));
+    request.arena_open.bytes = bytes;
+    request.arena_open.flags = flags;
+    // Asked again, an exclusive open could find the arena that its first attempt made.
+    const Retry retry = flags == 0 ? Retry::kHarmless : Retry::kNever;
+    const TimePoint deadline = deadline_after(session->default_deadline(), clearing_time(bytes));
+    FABRIC_TRY(const proto::Message reply, session->call(request, "open arena", deadline, retry));
+
+    const proto::ArenaOpen& opened = reply.arena_open;
+    const Session::KnownArena known = session->known_arena(opened.arena_id);
+    // The session was lost between the answer and here, and the arena with it.
+    if (known.descriptor == nullptr) return Error{Errc::kDaemon, 0, "open arena"};
+    MapOptions options;
+    options.align = std::max<Bytes>(opened.align, opened.huge_page_bytes);
+    options.huge_page_bytes = opened.huge_page_bytes;
+    // Should this fail, the arena stays open in the daemon until the session ends: another handle
+    // of this session may be using it.
+    FABRIC_TRY(Mapping mapping,
+               Mapping::map(*known.descriptor, opened.file_offset, opened.bytes, options));
+    return std::shared_ptr<Arena>(
+        new Arena(std::move(session), known.session_id, opened.arena_id, name, std::move(mapping)));
+}
+
+Arena::Arena(std::shared_ptr<Session> session, std::uint64_t session_id, std::uint64_t id,
+             std::string name, Mapping mapping)
+    : session_(std::move(session)),
+      session_id_(session_id),
+      id_(id),
+      name_(std::move(name)),
+      mapping_(std::move(mapping)),
+      heap_(std::make_unique<ArenaHeap>(std::make_unique<HeapRegions>(*this), mapping_.size())) {}
+
+void Arena::close() noexcept {
+    if (session_->is_foreign() || session_->identity().id != session_id_) return;
+    proto::Message request = proto::make_request(proto::Type::kArenaClose, 0);
+    request.arena.arena_id = id_;
+    session_->post(request);
+    session_->forget_arena(id_);
+}
+
+Result<proto::Message> Arena::call(const proto::Message& request, const char* step,
+                                   TimePoint deadline, Retry retry) {
+    if (session_->is_foreign()) return Error{Errc::kClosed, 0, step};
+    if (session_->identity().id != session_id_) return Error{Errc::kNotFound, 0, step};
+    return session_->call(request, step, deadline, retry);
+}
+
+Result<proto::Region> Arena::region_call(proto::Message request, const char* step, Retry retry) {
+    request.region.arena_id = id_;
+    FABRIC_TRY(const proto::Message reply,
+               call(request, step, session_->default_deadline(), retry));
+    const proto::Region& region = reply.region;
+    const bool sound = region.arena_id == id_ && holds(region.offset, region.bytes);
+    if (!sound) return Error{Errc::kCorrupt, 0, step};
+    return region;
+}
+
+Result<proto::Region> Arena::create_region(Bytes bytes) {
+    proto::Message request = proto::make_request(proto::Type::kRegionCreate, 0);
+    request.region.bytes = bytes;
+    return region_call(request, "create region", Retry::kNever);
+}
+
+Result<proto::Region> Arena::open_region(std::uint64_t region_id) {
+    proto::Message request = proto::make_request(proto::Type::kRegionOpen, 0);
+    request.region.region_id = region_id;
+    return region_call(request, "open region", Retry::kHarmless);
+}
+
+Result<void> Arena::free_region(std::uint64_t region_id) {
+    proto::Message request = proto::make_request(proto::Type::kRegionFree, 0);
+    request.region.arena_id = id_;
+    request.region.region_id = region_id;
+    FABRIC_TRY([[maybe_unused]] const proto::Message reply,
+               call(request, "free region", session_->default_deadline(), Retry::kNever));
+    return {};
+}
+
+}  // namespace fabricshm

@@ -1,0 +1,77 @@
+// Arena: this process's view of one arena, and the regions in it.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/base/units.hpp"
+#include "libfabricshm/client/arena_heap.hpp"
+#include "libfabricshm/client/session.hpp"
+#include "libfabricshm/os/mapping.hpp"
+#include "libfabricshm/proto/messages.hpp"
+
+namespace fabricshm {
+
+/// Mapped for as long as somebody holds it. Thread-safe.
+class Arena {
+  public:
+    /// Opens or makes the arena. `bytes` of 0: the daemon's default. `flags` as in the C ABI.
+    static Result<std::shared_ptr<Arena>> open(std::shared_ptr<Session> session,
+                                               const std::string& name, Bytes bytes,
+                                               std::uint32_t flags);
+
+    ~Arena() = default;
+    Arena(const Arena&) = delete;
+    Arena& operator=(const Arena&) = delete;
+
+    /// Tells the daemon that this session is done with the arena: once, when no other Arena of the
+    /// session has the same id. The mapping stays until the last holder goes.
+    void close() noexcept;
+
+    /// True when both are views of one arena, opened by one session.
+    bool is_same(const Arena& other) const noexcept {
+        return id_ == other.id_ && session_id_ == other.session_id_;
+    }
+
+    const std::string& name() const noexcept { return name_; }
+    std::uint64_t id() const noexcept { return id_; }
+    std::byte* base() const noexcept { return mapping_.data(); }
+    Bytes bytes() const noexcept { return mapping_.size(); }
+    Session& session() const noexcept { return *session_; }
+
+    /// The three calls of the C ABI on regions. What the daemon answers is checked to lie inside.
+    Result<proto::Region> create_region(Bytes bytes);
+    Result<proto::Region> open_region(std::uint64_t region_id);
+    Result<void> free_region(std::uint64_t region_id);
+
+    /// Memory of this session in the arena, see ArenaHeap.
+    ArenaHeap& heap() noexcept { return *heap_; }
+
+    /// Sends `request`, which concerns this arena. kNotFound when the daemon forgot the session
+    /// that opened it: ids would mean something else now.
+    Result<proto::Message> call(const proto::Message& request, const char* step, TimePoint deadline,
+                                Retry retry);
+
+    /// True when [offset, offset + bytes) lies inside the arena.
+    bool holds(std::uint64_t offset, Bytes bytes) const noexcept {
+        return mapping_.holds(offset, bytes);
+    }
+
+  private:
+    Arena(std::shared_ptr<Session> session, std::uint64_t session_id, std::uint64_t id,
+          std::string name, Mapping mapping);
+    Result<proto::Region> region_call(proto::Message request, const char* step, Retry retry);
+
+    const std::shared_ptr<Session> session_;
+    const std::uint64_t session_id_;  // of the daemon's, when the arena was opened
+    const std::uint64_t id_;
+    const std::string name_;
+    const Mapping mapping_;
+    std::unique_ptr<ArenaHeap> heap_;
+};
+
+}  // namespace fabricshm

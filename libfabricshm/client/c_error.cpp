@@ -1,0 +1,116 @@
+#include "libfabricshm/client/c_error.hpp"
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+
+#include "libfabricshm/include/fabricshm/fabricshm.h"
+#include "libfabricshm/proto/codec.hpp"
+
+namespace fabricshm {
+
+namespace {
+
+struct LastFailure {
+    char text[512] = "";
+    int rank = -1;
+};
+
+thread_local LastFailure t_last;
+
+// The names of the C ABI, in the order of Errc.
+constexpr const char* kCodeNames[] = {
+    "FABRICSHM_OK",       "FABRICSHM_EINVAL",    "FABRICSHM_ENOENT",    "FABRICSHM_EEXIST",
+    "FABRICSHM_EBUSY",    "FABRICSHM_ETIMEOUT",  "FABRICSHM_EPEER",     "FABRICSHM_EDAEMON",
+    "FABRICSHM_ENOMEM",   "FABRICSHM_EDENIED",   "FABRICSHM_EMISMATCH", "FABRICSHM_EUNSUPPORTED",
+    "FABRICSHM_ECORRUPT", "FABRICSHM_EVERSION",  "FABRICSHM_ECLOSED",   "FABRICSHM_EBROKEN",
+    "FABRICSHM_ESYSTEM",  "FABRICSHM_EINTERNAL",
+};
+static_assert(std::size(kCodeNames) == -FABRICSHM_EINTERNAL + 1);
+static_assert(static_cast<int>(Errc::kInternal) == -FABRICSHM_EINTERNAL &&
+              static_cast<int>(Errc::kPeer) == -FABRICSHM_EPEER &&
+              static_cast<int>(Errc::kBroken) == -FABRICSHM_EBROKEN);
+
+// Without describe(), which allocates: this also reports that memory ran out.
+void keep(const Error& error, const char* what) noexcept {
+    const bool names_rank = error.code == Errc::kPeer || error.code == Errc::kMismatch;
+    char extra[96] = "";
+    if (names_rank && error.detail >= 0) {
+        std::snprintf(extra, sizeof extra, " (rank %d)", error.detail);
+    } else if (error.code == Errc::kSystem) {
+        std::snprintf(extra, sizeof extra, " (%s)", ::strerrordesc_np(error.detail));
+    }
+    const bool has_step = error.step != nullptr && *error.step != '\0';
+    std::snprintf(t_last.text, sizeof t_last.text, "%s: %s%s%s%s", what, has_step ? error.step : "",
+                  has_step ? ": " : "", text_of(error.code), extra);
+    t_last.rank = names_rank ? error.detail : -1;
+}
+
+}  // namespace
+
+int fail(const Error& error, const char* what, ...) noexcept {
+    char name[256];
+    va_list arguments;
+    va_start(arguments, what);
+    std::vsnprintf(name, sizeof name, what, arguments);
+    va_end(arguments);
+    keep(error, name);
+    return -static_cast<int>(error.code);
+}
+
+int refuse(const char* format, ...) noexcept {
+    char text[256];
+    va_list arguments;
+    va_start(arguments, format);
+    std::vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    keep({Errc::kInvalid, 0, ""}, text);
+    return FABRICSHM_EINVAL;
+}
+
+int check_struct_size(const char* name, const void* given, std::size_t given_size,
+                      std::size_t known) {
+    if (given_size < known) {
+        return refuse("%s->struct_size is %zu, less than %zu", name, given_size, known);
+    }
+    const auto* bytes = static_cast<const unsigned char*>(given);
+    for (std::size_t i = known; i < given_size; ++i) {
+        if (bytes[i] != 0) {
+            return fail({Errc::kUnsupported, 0, ""}, "%s has a field that this library lacks",
+                        name);
+        }
+    }
+    return FABRICSHM_OK;
+}
+
+int check_name(const char* function, const char* name) {
+    if (name == nullptr) return refuse("%s: name is NULL", function);
+    char field[proto::kNameBytes];
+    const std::size_t length = ::strnlen(name, proto::kNameBytes);
+    if (proto::set_name(field, {name, length}, "name").ok()) return FABRICSHM_OK;
+    return refuse("%s: name has to be 1 to %d printable ASCII characters", function,
+                  FABRICSHM_NAME_MAX - 1);
+}
+
+}  // namespace fabricshm
+
+extern "C" {
+
+const char* fabricshm_error_name(int code) {
+    const bool known = code <= FABRICSHM_OK && code >= FABRICSHM_EINTERNAL;
+    return known ? fabricshm::kCodeNames[-code] : "FABRICSHM_E?";
+}
+
+const char* fabricshm_error_text(void) {
+    return fabricshm::t_last.text;
+}
+
+int fabricshm_error_rank(void) {
+    return fabricshm::t_last.rank;
+}
+
+const char* fabricshm_version(void) {
+    return FABRIC_VERSION;
+}
+
+}  // extern "C"

@@ -1,0 +1,160 @@
+// The C ABI: groups. Who is in them is the daemon's business, what they do is not.
+
+#include "libfabricshm/client/c_error.hpp"
+#include "libfabricshm/client/handles.hpp"
+#include "libfabricshm/proto/codec.hpp"
+
+namespace fabricshm {
+
+namespace {
+
+void post_leave(Arena& arena, std::uint64_t group_id, int rank) noexcept {
+    proto::Message request = proto::make_request(proto::Type::kGroupLeave, 0);
+    request.group.arena_id = arena.id();
+    request.group.group_id = group_id;
+    request.group.rank = rank;  // a session may hold several ranks, by threads
+    arena.session().post(request);
+}
+
+// Takes the place that the daemon gave; gives it back when that fails.
+Result<std::unique_ptr<Group>> enter(const std::shared_ptr<Arena>& arena, const proto::Group& given,
+                                     TimePoint deadline) {
+    GroupPlace place;
+    place.arena = arena->base();
+    place.arena_bytes = arena->bytes();
+    place.block_offset = given.block_offset;
+    place.block_bytes = given.block_bytes;
+    place.rank = given.rank;
+    place.world = given.world;
+    place.group_id = given.group_id;
+    place.allocate = [arena](Bytes bytes) -> std::byte* {
+        const auto block = arena->heap().allocate(bytes);
+        return block.ok() ? block.value() : nullptr;
+    };
+    place.release = [arena](std::byte* block) { arena->heap().release(block); };
+    const bool inside = arena->holds(given.block_offset, given.block_bytes);
+    auto group = inside ? Group::attach(std::move(place), deadline)
+                        : Result<std::unique_ptr<Group>>(Error{Errc::kCorrupt, 0, "group block"});
+    if (!group.ok()) post_leave(*arena, given.group_id, given.rank);
+    return group;
+}
+
+// Asks the daemon (join or shrink) and enters the group it names.
+Result<std::unique_ptr<Group>> ask_and_enter(const std::shared_ptr<Arena>& arena,
+                                             const proto::Message& request, const char* step,
+                                             TimePoint deadline) {
+    FABRIC_TRY(const proto::Message reply, arena->call(request, step, deadline, Retry::kHarmless));
+    return enter(arena, reply.group, deadline);
+}
+
+fabricshm_group* adopt(std::unique_ptr<fabricshm_group> handle) {
+    const std::lock_guard lock(handle->session->mutex);
+    handle->session->groups.insert(handle.get());
+    return handle.release();
+}
+
+int check_join(const fabricshm_arena* arena, const char* name, int rank, int world,
+               std::int64_t timeout_ms, fabricshm_group** group) {
+    const char* function = "fabricshm_group_join";
+    if (arena == nullptr) return refuse("%s: arena is NULL", function);
+    if (group == nullptr) return refuse("%s: group is NULL", function);
+    if (world < 1 || world > FABRICSHM_WORLD_MAX) {
+        return refuse("%s: world is not 1 to %d", function, FABRICSHM_WORLD_MAX);
+    }
+    if (rank < FABRICSHM_ANY_RANK || rank >= world) {
+        return refuse("%s: rank is not 0 to world - 1, nor FABRICSHM_ANY_RANK", function);
+    }
+    if (const int code = check_timeout(function, timeout_ms); code != FABRICSHM_OK) return code;
+    return check_name(function, name);
+}
+
+}  // namespace
+
+void drop_group(fabricshm_group* handle) noexcept {
+    const std::uint64_t id = handle->group->id();
+    const int rank = handle->group->rank();
+    handle->group.reset();
+    post_leave(*handle->arena, id, rank);
+    delete handle;
+}
+
+}  // namespace fabricshm
+
+using namespace fabricshm;
+
+extern "C" {
+
+int fabricshm_group_join(fabricshm_arena* arena, const char* name, int rank, int world,
+                         int64_t timeout_ms, fabricshm_group** group) {
+    return guarded("fabricshm_group_join", [&]() -> int {
+        if (const int code = check_join(arena, name, rank, world, timeout_ms, group);
+            code != FABRICSHM_OK) {
+            return code;
+        }
+        proto::Message request = proto::make_request(proto::Type::kGroupJoin, 0);
+        (void)proto::set_name(request.group.name, name, "name");  // checked above
+        request.group.arena_id = arena->arena->id();
+        request.group.rank = rank;
+        request.group.world = world;
+        auto handle = std::make_unique<fabricshm_group>();
+        auto joined = ask_and_enter(arena->arena, request, "join group",
+                                    deadline_of(arena->arena->session(), timeout_ms));
+        if (!joined.ok()) return fail(joined.error(), "group '%s' of %d ranks", name, world);
+        handle->session = arena->session;
+        handle->arena = arena->arena;
+        handle->name = name;
+        handle->group = std::move(joined).value();
+        *group = adopt(std::move(handle));
+        return FABRICSHM_OK;
+    });
+}
+
+void fabricshm_group_leave(fabricshm_group* group) {
+    if (group == nullptr || group->arena->session().is_foreign()) return;
+    {
+        const std::lock_guard lock(group->session->mutex);
+        group->session->groups.erase(group);
+    }
+    drop_group(group);
+}
+
+int fabricshm_group_rank(const fabricshm_group* group) {
+    if (group == nullptr) return refuse("fabricshm_group_rank: group is NULL");
+    return group->group->rank();
+}
+
+int fabricshm_group_world(const fabricshm_group* group) {
+    if (group == nullptr) return refuse("fabricshm_group_world: group is NULL");
+    return group->group->world();
+}
+
+int fabricshm_group_shrink(fabricshm_group* group, int64_t timeout_ms,
+                           fabricshm_group** survivors) {
+    return guarded("fabricshm_group_shrink", [&]() -> int {
+        if (group == nullptr) return refuse("fabricshm_group_shrink: group is NULL");
+        if (survivors == nullptr) return refuse("fabricshm_group_shrink: survivors is NULL");
+        if (const int code = check_timeout("fabricshm_group_shrink", timeout_ms); code != 0) {
+            return code;
+        }
+        proto::Message request = proto::make_request(proto::Type::kGroupShrink, 0);
+        request.group.arena_id = group->arena->id();
+        request.group.group_id = group->group->id();
+        request.group.rank = group->group->rank();
+        // The daemon gives the memory of the dead away once all survivors have asked: from here on
+        // this rank must not store into it.
+        group->group->retire();
+        auto handle = std::make_unique<fabricshm_group>();
+        auto joined = ask_and_enter(group->arena, request, "shrink group",
+                                    deadline_of(group->arena->session(), timeout_ms));
+        if (!joined.ok())
+            return fail(joined.error(), "survivors of group '%s'", group->name.c_str());
+        handle->session = group->session;
+        handle->arena = group->arena;
+        handle->name = group->name;
+        handle->group = std::move(joined).value();
+        *survivors = adopt(std::move(handle));
+        return FABRICSHM_OK;
+    });
+}
+
+}  // extern "C"

@@ -1,0 +1,103 @@
+// The C ABI: sessions.
+
+#include <new>
+
+#include "libfabricshm/client/c_error.hpp"
+#include "libfabricshm/client/handles.hpp"
+#include "libfabricshm/client/socket_path.hpp"
+#include "libfabricshm/proto/codec.hpp"
+
+namespace fabricshm {
+
+namespace {
+
+constexpr std::int64_t kDefaultTimeoutMs = 30'000;
+
+// Everything the options leave open; NULL leaves everything open.
+SessionOptions options_of(const fabricshm_session_options* given) {
+    const bool has_socket = given != nullptr && given->socket != nullptr;
+    const bool has_label = given != nullptr && given->label != nullptr;
+    const bool has_timeout = given != nullptr && given->timeout_ms > 0;
+    const std::int64_t timeout_ms =
+        std::min(has_timeout ? given->timeout_ms : kDefaultTimeoutMs, proto::kTimeoutMsMax);
+    SessionOptions options;
+    options.sockets = socket_paths(has_socket ? given->socket : "");
+    options.timeout = std::chrono::milliseconds(timeout_ms);
+    options.label = has_label ? given->label : program_name();
+    return options;
+}
+
+int check_options(const fabricshm_session_options* options) {
+    if (options == nullptr) return FABRICSHM_OK;
+    if (const int code = check_struct_size("options", options, options->struct_size,
+                                           sizeof(fabricshm_session_options));
+        code != FABRICSHM_OK) {
+        return code;
+    }
+    if (options->timeout_ms < -1) {
+        return refuse("fabricshm_session_open: options->timeout_ms is negative");
+    }
+    const bool empty = options->socket != nullptr && *options->socket == '\0';
+    if (empty) return refuse("fabricshm_session_open: options->socket is empty");
+    return FABRICSHM_OK;
+}
+
+}  // namespace
+
+TimePoint deadline_of(const Session& session, std::int64_t timeout_ms) noexcept {
+    if (timeout_ms == FABRICSHM_TIMEOUT_DEFAULT) return session.default_deadline();
+    // Larger values would overflow the clock's nanoseconds; a year is as good as endless.
+    const std::chrono::milliseconds length(std::min(timeout_ms, proto::kTimeoutMsMax));
+    return deadline_after(Clock::now(), length);
+}
+
+int check_timeout(const char* function, std::int64_t timeout_ms) {
+    if (timeout_ms >= FABRICSHM_TIMEOUT_DEFAULT) return FABRICSHM_OK;
+    return refuse("%s: timeout_ms is negative", function);
+}
+
+}  // namespace fabricshm
+
+using namespace fabricshm;
+
+extern "C" {
+
+int fabricshm_session_open(const fabricshm_session_options* options, fabricshm_session** session) {
+    return guarded("fabricshm_session_open", [&]() -> int {
+        if (session == nullptr) return refuse("fabricshm_session_open: session is NULL");
+        if (const int code = check_options(options); code != FABRICSHM_OK) return code;
+        const SessionOptions wanted = options_of(options);
+        auto handle = std::make_unique<fabricshm_session>();
+        auto opened = Session::open(wanted);
+        if (!opened.ok()) return fail(opened.error(), "socket %s", joined(wanted.sockets).c_str());
+        handle->session = std::move(opened).value();
+        *session = handle.release();
+        return FABRICSHM_OK;
+    });
+}
+
+void fabricshm_session_close(fabricshm_session* session) {
+    // In a child of fork() everything here is the parent's, locks that nobody will release
+    // included. What is left behind is a copy, and goes with the process.
+    if (session == nullptr || session->session->is_foreign()) return;
+    // Groups first: they wait for the operations that were started, which the daemon is no part of.
+    while (true) {
+        fabricshm_group* group = nullptr;
+        {
+            const std::lock_guard lock(session->mutex);
+            if (!session->groups.empty()) group = *session->groups.begin();
+            if (group != nullptr) session->groups.erase(group);
+        }
+        if (group == nullptr) break;
+        drop_group(group);
+    }
+    // Ends calls of other threads, one that opens an arena and holds the lock included.
+    session->session->close();
+    {
+        const std::lock_guard lock(session->mutex);
+        while (!session->arenas.empty()) drop_arena(*session, *session->arenas.begin());
+    }
+    delete session;
+}
+
+}  // extern "C"

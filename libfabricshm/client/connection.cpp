@@ -1,0 +1,99 @@
+#include "libfabricshm/client/connection.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "libfabricshm/base/log.hpp"
+#include "libfabricshm/client/fork_guard.hpp"
+#include "libfabricshm/proto/codec.hpp"
+
+namespace fabricshm {
+
+namespace {
+
+// Until calls are let through, the ids of requests only have to differ from each other.
+constexpr std::uint64_t kHelloId = 1;
+
+// One request and its answer, on a socket that nobody else reads.
+Result<proto::Message> exchange(const UnixSocket& socket, const proto::Message& request,
+                                std::span<const int> descriptors, const char* step,
+                                TimePoint deadline) {
+    FABRIC_TRY_VOID(socket.send(proto::bytes_of(request), descriptors, deadline));
+    proto::Message reply;
+    FABRIC_TRY(const Received received,
+               socket.receive(proto::writable_bytes_of(reply), {}, deadline));
+    FABRIC_TRY_VOID(proto::check_reply(reply, received.bytes));
+    const bool ours = reply.header.request_id == request.header.request_id &&
+                      proto::type_of(reply.header) == proto::type_of(request.header);
+    if (!ours) return Error{Errc::kCorrupt, 0, step};
+    if (reply.header.status != 0) return proto::error_of(reply.header, step);
+    return reply;
+}
+
+// To a caller who only wants to attach, an end of the connection is an absent daemon.
+Error as_daemon_error(const Error& error) {
+    const bool silent = error.code == Errc::kClosed || error.code == Errc::kTimeout;
+    return silent ? Error{Errc::kDaemon, 0, "attach"} : error;
+}
+
+}  // namespace
+
+std::shared_ptr<const UnixSocket> guarded(UnixSocket socket) {
+    fork_guard::watch(socket.get());
+    return {new UnixSocket(std::move(socket)), [](const UnixSocket* old) {
+                fork_guard::unwatch(old->get());
+                delete old;
+            }};
+}
+
+Result<std::shared_ptr<const UnixSocket>> connect_first(std::vector<std::string>& paths,
+                                                        TimePoint deadline) {
+    Error last{Errc::kDaemon, 0, "connect"};
+    for (auto path = paths.begin(); path != paths.end(); ++path) {
+        auto socket = UnixSocket::connect(*path, deadline);
+        if (!socket.ok()) {
+            // "Not allowed" says more than "nobody there" about another path.
+            if (last.code == Errc::kDaemon) last = socket.error();
+            continue;
+        }
+        std::rotate(paths.begin(), path, path + 1);
+        return guarded(std::move(socket).value());
+    }
+    return last;
+}
+
+Result<void> greet(const UnixSocket& socket, const std::string& label, SessionIdentity& identity,
+                   TimePoint deadline) {
+    proto::Message request = proto::make_request(proto::Type::kHello, kHelloId);
+    request.hello.session_id = identity.id;
+    std::memcpy(request.hello.token, identity.token.data(), identity.token.size());
+    proto::set_label(request.hello.label, label);
+    const auto reply = exchange(socket, request, {}, "attach", deadline);
+    if (!reply.ok()) return as_daemon_error(reply.error());
+    const proto::Hello& hello = reply->hello;
+    identity.id = hello.session_id;
+    identity.daemon_epoch = hello.daemon_epoch;
+    std::memcpy(identity.token.data(), hello.token, identity.token.size());
+    return {};
+}
+
+Result<void> present_arenas(const UnixSocket& socket, const ArenaDescriptors& arenas,
+                            TimePoint deadline) {
+    std::uint64_t request_id = kHelloId;
+    for (const auto& [id, descriptor] : arenas) {
+        proto::Message request = proto::make_request(proto::Type::kArenaAdopt, ++request_id);
+        request.arena.arena_id = id;
+        const int number = descriptor->get();
+        const auto reply =
+            exchange(socket, request, std::span(&number, 1), "adopt arena", deadline);
+        if (reply.ok()) continue;
+        const Error& error = reply.error();
+        const bool connection_failed = error.code == Errc::kClosed || error.code == Errc::kTimeout;
+        if (connection_failed) return as_daemon_error(error);
+        log(LogLevel::kWarning, "fabricd does not take arena %llu back: %s",
+            static_cast<unsigned long long>(id), describe(error).c_str());
+    }
+    return {};
+}
+
+}  // namespace fabricshm

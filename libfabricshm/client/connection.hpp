@@ -1,0 +1,49 @@
+// Connecting to fabricd and greeting it: what happens before calls may be made.
+
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/base/units.hpp"
+#include "libfabricshm/os/fd.hpp"
+#include "libfabricshm/os/unix_socket.hpp"
+#include "libfabricshm/proto/messages.hpp"
+
+namespace fabricshm {
+
+/// Who a session is, as the daemon named it in its first answer. An id of 0: not yet.
+struct SessionIdentity {
+    std::uint64_t id = 0;
+    std::array<std::uint8_t, 16> token{};
+    std::uint64_t daemon_epoch = 0;
+};
+
+/// The descriptors of the arenas that a session has open, by id. A daemon that was restarted may
+/// have nothing but these to find its arenas again.
+using ArenaDescriptors = std::map<std::uint64_t, std::shared_ptr<const Fd>>;
+
+/// A socket that tells fork_guard about itself.
+std::shared_ptr<const UnixSocket> guarded(UnixSocket socket);
+
+/// Connects to the first of `paths` where somebody listens and moves it to the front. kDaemon when
+/// nobody does.
+Result<std::shared_ptr<const UnixSocket>> connect_first(std::vector<std::string>& paths,
+                                                        TimePoint deadline);
+
+/// Sends Hello and takes the answer into `identity`. With an id in it: goes on as that session;
+/// kNotFound when the daemon does not know it.
+Result<void> greet(const UnixSocket& socket, const std::string& label, SessionIdentity& identity,
+                   TimePoint deadline);
+
+/// Presents each arena to a daemon that was restarted. One that it refuses is logged and left out:
+/// the others, and the memory itself, go on working. Fails when the connection does.
+Result<void> present_arenas(const UnixSocket& socket, const ArenaDescriptors& arenas,
+                            TimePoint deadline);
+
+}  // namespace fabricshm

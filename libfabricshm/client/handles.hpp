@@ -1,0 +1,59 @@
+// What the opaque types of the C ABI are.
+
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "libfabricshm/base/units.hpp"
+#include "libfabricshm/client/arena.hpp"
+#include "libfabricshm/client/session.hpp"
+#include "libfabricshm/collective/group.hpp"
+#include "libfabricshm/include/fabricshm/fabricshm.h"
+
+struct fabricshm_session {
+    std::shared_ptr<fabricshm::Session> session;
+
+    // Guards the handles, and keeps opening and closing of arenas apart: the daemon knows an arena
+    // of a session as open or not, so the last close has to be told from the others.
+    std::mutex mutex;
+    std::set<fabricshm_arena*> arenas;
+    std::set<fabricshm_group*> groups;
+};
+
+struct fabricshm_arena {
+    fabricshm_session* session = nullptr;
+    std::shared_ptr<fabricshm::Arena> arena;  // handles of one arena share it
+};
+
+struct fabricshm_group {
+    fabricshm_session* session = nullptr;
+    std::shared_ptr<fabricshm::Arena> arena;
+    std::string name;
+    std::unique_ptr<fabricshm::Group> group;
+};
+
+struct fabricshm_request {
+    std::shared_ptr<fabricshm::Request> request;
+    std::string what;  // for error texts: "allreduce in group 'world'"
+};
+
+namespace fabricshm {
+
+/// When a call with this timeout has to end: FABRICSHM_TIMEOUT_DEFAULT is the session's.
+TimePoint deadline_of(const Session& session, std::int64_t timeout_ms) noexcept;
+
+/// 0, or the refusal of a timeout below FABRICSHM_TIMEOUT_DEFAULT.
+int check_timeout(const char* function, std::int64_t timeout_ms);
+
+/// Lets go of an arena handle, and of the arena itself when it was the last one. Under the
+/// session's mutex.
+void drop_arena(fabricshm_session& session, fabricshm_arena* handle) noexcept;
+
+/// Leaves a group: waits for what was started in it, then tells the daemon.
+void drop_group(fabricshm_group* handle) noexcept;
+
+}  // namespace fabricshm

@@ -1,0 +1,227 @@
+#include "libfabricshm/client/session.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "libfabricshm/client/fork_guard.hpp"
+#include "libfabricshm/proto/codec.hpp"
+
+namespace fabricshm {
+
+namespace {
+
+// The daemon answers a wait that ran out by itself; this is how long its kTimeout may take to come
+// before we call the daemon silent.
+constexpr Duration kAnswerGrace = std::chrono::seconds(5);
+
+// A post is a courtesy: it does not wait longer for room in the socket.
+constexpr Duration kPostTimeout = std::chrono::milliseconds(100);
+
+std::int64_t milliseconds_until(TimePoint deadline) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    return std::clamp<std::int64_t>(left.count(), 0, proto::kTimeoutMsMax);
+}
+
+// Requests that wait in the daemon carry how long; false for all others.
+bool set_timeout(proto::Message& request, TimePoint deadline) {
+    switch (proto::type_of(request.header)) {
+        case proto::Type::kTensorOpen:
+            request.tensor.timeout_ms = milliseconds_until(deadline);
+            return true;
+        case proto::Type::kGroupJoin:
+        case proto::Type::kGroupShrink:
+            request.group.timeout_ms = milliseconds_until(deadline);
+            return true;
+        default:
+            return false;
+    }
+}
+
+}  // namespace
+
+class Session::Visit {
+  public:
+    explicit Visit(Session& session) : session_(session) {
+        const std::lock_guard lock(session_.mutex_);
+        ++session_.visitors_;
+    }
+    ~Visit() {
+        const std::lock_guard lock(session_.mutex_);
+        if (--session_.visitors_ == 0) session_.changed_.notify_all();
+    }
+    Visit(const Visit&) = delete;
+    Visit& operator=(const Visit&) = delete;
+
+  private:
+    Session& session_;
+};
+
+Session::Session(SessionOptions options)
+    : options_(std::move(options)), generation_(fork_guard::generation()) {}
+
+Result<std::shared_ptr<Session>> Session::open(SessionOptions options) {
+    std::shared_ptr<Session> session(new Session(std::move(options)));
+    const TimePoint deadline = session->default_deadline();
+    FABRIC_TRY(session->line_.socket, connect_first(session->options_.sockets, deadline));
+    FABRIC_TRY_VOID(
+        greet(*session->line_.socket, session->options_.label, session->identity_, deadline));
+    session->line_.number = 1;
+    session->state_ = State::kConnected;
+    session->start_thread();
+    return session;
+}
+
+Session::~Session() {
+    close();
+    if (is_foreign()) {
+        // Its socket is closed already and its number may be another file by now: leave it alone.
+        new std::shared_ptr<const UnixSocket>(std::move(line_.socket));
+        return;
+    }
+    delete thread_;
+}
+
+void Session::close() noexcept {
+    if (is_foreign()) return;
+    std::unique_lock lock(mutex_);
+    if (state_ != State::kClosed) {
+        const bool said_hello = state_ == State::kConnected;
+        state_ = State::kClosed;
+        for (auto& [id, pending] : pending_) pending->answered.notify_all();
+        changed_.notify_all();
+        if (line_.socket != nullptr) {
+            const auto bye = proto::make_request(proto::Type::kBye, ++last_request_);
+            // Only a courtesy: the daemon sees the end of the connection anyway.
+            if (said_hello) (void)line_.socket->send(proto::bytes_of(bye), {}, TimePoint{});
+            line_.socket->shut_down();
+        }
+    }
+    changed_.wait(lock, [this] { return visitors_ == 0; });
+    lock.unlock();
+    if (thread_ != nullptr && thread_->joinable()) thread_->join();
+}
+
+Result<proto::Message> Session::call(proto::Message request, const char* step, TimePoint deadline,
+                                     Retry retry) {
+    if (is_foreign()) return Error{Errc::kClosed, 0, step};
+    const Visit visit(*this);
+    std::uint64_t after = 0;
+    for (;;) {
+        FABRIC_TRY(const Line line, wait_for_line(after, deadline, step));
+        Pending pending;
+        FABRIC_TRY(const bool sent, attempt(line, request, step, deadline, pending));
+        if (pending.outcome == Pending::Outcome::kAnswered) {
+            if (pending.error.code == Errc::kOk) return pending.reply;
+            if (*pending.error.step == '\0') pending.error.step = step;
+            return pending.error;
+        }
+        // The connection ended. What never left this process may always be sent again.
+        if (sent && retry == Retry::kNever) return Error{Errc::kDaemon, 0, step};
+        after = line.number;
+    }
+}
+
+Result<Session::Line> Session::wait_for_line(std::uint64_t after, TimePoint deadline,
+                                             const char* step) {
+    std::unique_lock lock(mutex_);
+    const auto settled = [&] {
+        return state_ == State::kClosed || (state_ == State::kConnected && line_.number > after);
+    };
+    while (!settled()) {
+        if (changed_.wait_until(lock, deadline) == std::cv_status::timeout && !settled()) {
+            return Error{Errc::kDaemon, 0, step};
+        }
+    }
+    if (state_ == State::kClosed) return Error{Errc::kClosed, 0, step};
+    return line_;
+}
+
+// True when the request was sent. The outcome is in `pending`.
+Result<bool> Session::attempt(const Line& line, proto::Message& request, const char* step,
+                              TimePoint deadline, Pending& pending) {
+    std::unique_lock lock(mutex_);
+    // The line may have been lost since we asked for it: nobody would answer this pending.
+    if (state_ != State::kConnected || line_.number != line.number) return false;
+    request.header.request_id = ++last_request_;
+    const std::uint64_t id = request.header.request_id;
+    pending_[id] = &pending;
+    lock.unlock();
+
+    const bool waits = set_timeout(request, deadline);
+    const TimePoint patience = waits ? deadline_after(deadline, kAnswerGrace) : deadline;
+    const auto sent = line.socket->send(proto::bytes_of(request), {}, patience);
+
+    lock.lock();
+    Result<void> waited;
+    if (sent.ok()) waited = await_reply(lock, request, step, patience, pending);
+    pending_.erase(id);
+    if (!waited.ok()) return waited.error();
+    if (sent.ok()) return true;
+    if (sent.error().code == Errc::kClosed) return false;
+    const bool silent = sent.error().code == Errc::kTimeout;
+    return silent ? Error{Errc::kDaemon, 0, step} : sent.error();
+}
+
+Result<void> Session::await_reply(std::unique_lock<std::mutex>& lock, const proto::Message& request,
+                                  const char* step, TimePoint deadline, Pending& pending) {
+    const auto settled = [&] {
+        return state_ == State::kClosed || pending.outcome != Pending::Outcome::kNone;
+    };
+    while (!settled()) {
+        if (pending.answered.wait_until(lock, deadline) == std::cv_status::timeout && !settled()) {
+            abandoned_.insert(request.header.request_id);
+            return Error{Errc::kDaemon, 0, step};
+        }
+    }
+    if (pending.outcome == Pending::Outcome::kNone) return Error{Errc::kClosed, 0, step};
+    return {};
+}
+
+void Session::post(proto::Message request) noexcept {
+    if (is_foreign()) return;
+    const Visit visit(*this);
+    std::unique_lock lock(mutex_);
+    if (state_ == State::kClosed) return;
+    request.header.request_id = ++last_request_;
+    const Line line = line_;
+    const bool connected = state_ == State::kConnected;
+    lock.unlock();
+    if (connected) {
+        const TimePoint deadline = Clock::now() + kPostTimeout;
+        if (line.socket->send(proto::bytes_of(request), {}, deadline).ok()) return;
+    }
+    lock.lock();
+    outbox_.push_back(request);
+}
+
+Session::KnownArena Session::known_arena(std::uint64_t arena_id) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = arenas_.find(arena_id);
+    return {found != arenas_.end() ? found->second : nullptr, identity_.id};
+}
+
+void Session::forget_arena(std::uint64_t arena_id) noexcept {
+    if (is_foreign()) return;
+    const std::lock_guard lock(mutex_);
+    arenas_.erase(arena_id);
+}
+
+bool Session::is_foreign() const noexcept {
+    return generation_ != fork_guard::generation();
+}
+
+TimePoint Session::default_deadline() const noexcept {
+    return deadline_after(Clock::now(), options_.timeout);
+}
+
+SessionIdentity Session::identity() const {
+    const std::lock_guard lock(mutex_);
+    return identity_;
+}
+
+bool Session::connected() const {
+    const std::lock_guard lock(mutex_);
+    return state_ == State::kConnected;
+}
+
+}  // namespace fabricshm

@@ -1,0 +1,139 @@
+// Session: this process's attachment to fabricd, over one socket after the other.
+
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/base/units.hpp"
+#include "libfabricshm/client/connection.hpp"
+#include "libfabricshm/os/fd.hpp"
+#include "libfabricshm/os/unix_socket.hpp"
+#include "libfabricshm/proto/messages.hpp"
+
+namespace fabricshm {
+
+struct SessionOptions {
+    std::vector<std::string> sockets;             // tried in this order
+    Duration timeout = std::chrono::seconds(30);  // of calls that give none
+    std::string label;
+};
+
+/// What a call may do when the daemon dies before it answered. Only what changes nothing, or what
+/// the daemon takes twice from the same session, may be asked again.
+enum class Retry { kNever, kHarmless };
+
+/// Thread-safe. A thread of its own sleeps on the socket, hands replies to the callers that wait
+/// for them, and connects again (after 50 ms, then up to 1 s) when the daemon went away, for as
+/// long as the session is open. Calls made meanwhile wait for its return up to their deadlines.
+class Session {
+  public:
+    /// Attaches. kDaemon: nobody listens. kDenied, kBusy (draining), kVersion from the daemon.
+    static Result<std::shared_ptr<Session>> open(SessionOptions options);
+
+    /// Close first; a session of a forked parent is left alone instead.
+    ~Session();
+    Session(const Session&) = delete;
+    Session& operator=(const Session&) = delete;
+
+    /// Says goodbye, ends the thread and every call in flight (kClosed). Idempotent. In a forked
+    /// child nothing happens: the session is the parent's.
+    void close() noexcept;
+
+    /// Sends `request` (its id is set here) and waits for the reply. Errors are the daemon's, or
+    /// kDaemon when it does not answer in time, kClosed after close() and in a forked child. A
+    /// request that waits in the daemon gets the time that is left as its timeout; its own answer
+    /// kTimeout is waited for a little longer.
+    Result<proto::Message> call(proto::Message request, const char* step, TimePoint deadline,
+                                Retry retry);
+
+    /// Sends a request whose answer does not matter, now or after the daemon's return. Never waits
+    /// for an answer.
+    void post(proto::Message request) noexcept;
+
+    /// The descriptor that came with the answer to an arena_open, and the daemon's number for the
+    /// session that opened it; nullptr for another id. The session keeps it, to present it after a
+    /// restart, until forget_arena().
+    struct KnownArena {
+        std::shared_ptr<const Fd> descriptor;
+        std::uint64_t session_id = 0;
+    };
+    KnownArena known_arena(std::uint64_t arena_id) const;
+    void forget_arena(std::uint64_t arena_id) noexcept;
+
+    /// True in a child of the process that opened the session.
+    bool is_foreign() const noexcept;
+
+    Duration timeout() const noexcept { return options_.timeout; }
+    /// now + timeout().
+    TimePoint default_deadline() const noexcept;
+
+    /// The daemon's number for this session, and how often it was started. For tests and logs.
+    SessionIdentity identity() const;
+    bool connected() const;
+
+  private:
+    enum class State { kConnected, kAway, kClosed };
+
+    // A call that waits for its reply; lives on the caller's stack, under mutex_.
+    struct Pending {
+        enum class Outcome { kNone, kAnswered, kLost };
+        std::condition_variable answered;
+        Outcome outcome = Outcome::kNone;
+        Error error{Errc::kOk, 0, ""};
+        proto::Message reply;
+    };
+
+    struct Line {  // the connection of one attempt
+        std::shared_ptr<const UnixSocket> socket;
+        std::uint64_t number = 0;
+    };
+
+    // Counts callers inside, so that the destructor knows when the last one left.
+    class Visit;
+
+    explicit Session(SessionOptions options);
+    Result<Line> wait_for_line(std::uint64_t after, TimePoint deadline, const char* step);
+    Result<bool> attempt(const Line& line, proto::Message& request, const char* step,
+                         TimePoint deadline, Pending& pending);
+    Result<void> await_reply(std::unique_lock<std::mutex>& lock, const proto::Message& request,
+                             const char* step, TimePoint deadline, Pending& pending);
+
+    void run() noexcept;
+    void serve(const UnixSocket& socket);
+    void dispatch(const proto::Message& reply, std::size_t bytes, Fd descriptor);
+    void undo(const proto::Message& reply);
+    bool lose_line();
+    bool reconnect();
+    Result<void> attach_again();
+    Result<void> resume(SessionIdentity identity, const ArenaDescriptors& arenas);
+    void start_thread();
+
+    SessionOptions options_;
+    const std::uint32_t generation_;
+
+    mutable std::mutex mutex_;
+    std::condition_variable changed_;  // state_ or visitors_
+    State state_ = State::kAway;
+    SessionIdentity identity_;
+    Line line_;  // socket: also while it is being greeted
+    std::unordered_map<std::uint64_t, Pending*> pending_;
+    std::unordered_set<std::uint64_t> abandoned_;  // ids whose callers gave up
+    std::vector<proto::Message> outbox_;           // posted while the daemon was away
+    ArenaDescriptors arenas_;
+    std::uint64_t last_request_ = 0;
+    int visitors_ = 0;
+
+    std::thread* thread_ =
+        nullptr;  // not a member: a forked child must neither join nor destroy it
+};
+
+}  // namespace fabricshm

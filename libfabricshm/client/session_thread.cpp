@@ -1,0 +1,225 @@
+// The session's own thread: it reads replies, and attaches again when the daemon was away.
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+
+#include "libfabricshm/base/log.hpp"
+#include "libfabricshm/client/session.hpp"
+#include "libfabricshm/proto/codec.hpp"
+
+namespace fabricshm {
+
+namespace {
+
+constexpr Duration kBackOffFirst = std::chrono::milliseconds(50);
+constexpr Duration kBackOffMost = std::chrono::seconds(1);
+
+// A restarted daemon answers at once or is busy reading its journal.
+constexpr Duration kGreetTimeout = std::chrono::seconds(5);
+
+// The request that takes back what an answer gave whose caller no longer waits for it; false when
+// there is nothing to take back.
+bool counterpart(const proto::Message& reply, proto::Message& request) {
+    switch (proto::type_of(reply.header)) {
+        case proto::Type::kRegionCreate:
+            request = proto::make_request(proto::Type::kRegionFree, 0);
+            request.region = reply.region;
+            return true;
+        case proto::Type::kTensorCreate:
+            request = proto::make_request(proto::Type::kTensorFree, 0);
+            request.tensor = reply.tensor;
+            return true;
+        case proto::Type::kGroupJoin:
+        case proto::Type::kGroupShrink:
+            request = proto::make_request(proto::Type::kGroupLeave, 0);
+            request.group = reply.group;
+            return true;
+        default:
+            return false;
+    }
+}
+
+// Signals are for the program's own threads: handlers should not run on one that it does not know
+// of. A new thread inherits the mask.
+class SignalsBlocked {
+  public:
+    SignalsBlocked() {
+        sigset_t all;
+        sigfillset(&all);
+        ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+    }
+    ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+    SignalsBlocked(const SignalsBlocked&) = delete;
+    SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+  private:
+    sigset_t before_;
+};
+
+}  // namespace
+
+void Session::start_thread() {
+    const SignalsBlocked blocked;
+    thread_ = new std::thread([this] { run(); });
+    ::pthread_setname_np(thread_->native_handle(), "fabric-session");
+}
+
+void Session::run() noexcept {
+    for (;;) {
+        std::shared_ptr<const UnixSocket> socket;
+        {
+            const std::lock_guard lock(mutex_);
+            socket = line_.socket;
+        }
+        serve(*socket);
+        if (!lose_line() || !reconnect()) return;
+    }
+}
+
+// Hands out replies until the connection ends.
+void Session::serve(const UnixSocket& socket) {
+    for (;;) {
+        proto::Message reply;
+        std::memset(&reply, 0, sizeof reply);
+        Fd descriptor;
+        const auto received = socket.receive(proto::writable_bytes_of(reply),
+                                             std::span(&descriptor, 1), TimePoint::max());
+        if (!received.ok()) {
+            if (received.error().code != Errc::kClosed) {
+                log(LogLevel::kError, "%s", describe(received.error()).c_str());
+            }
+            return;
+        }
+        dispatch(reply, received->bytes, std::move(descriptor));
+    }
+}
+
+void Session::dispatch(const proto::Message& reply, std::size_t bytes, Fd descriptor) {
+    const auto valid = proto::check_reply(reply, bytes);
+    const bool succeeded = valid.ok() && reply.header.status == 0;
+    std::unique_lock lock(mutex_);
+    const auto found = pending_.find(reply.header.request_id);
+    if (found == pending_.end()) {
+        const bool late = abandoned_.erase(reply.header.request_id) != 0;
+        lock.unlock();
+        if (late && succeeded) undo(reply);
+        return;
+    }
+    Pending& pending = *found->second;
+    if (!valid.ok()) {
+        pending.error = valid.error();
+    } else if (!succeeded) {
+        pending.error = proto::error_of(reply.header, "");
+    } else if (proto::type_of(reply.header) == proto::Type::kArenaOpen) {
+        // Kept before the caller wakes: a daemon that dies right now has to be shown it again.
+        if (descriptor) {
+            arenas_.try_emplace(reply.arena_open.arena_id,
+                                std::make_shared<const Fd>(std::move(descriptor)));
+        } else {
+            pending.error = Error{Errc::kCorrupt, 0, "arena_open without a descriptor"};
+        }
+    }
+    pending.reply = reply;
+    pending.outcome = Pending::Outcome::kAnswered;
+    // Under the lock: the pending is on the stack of a caller that goes on as soon as it may.
+    pending.answered.notify_all();
+}
+
+void Session::undo(const proto::Message& reply) {
+    proto::Message request;
+    if (counterpart(reply, request)) post(request);
+}
+
+// False when the session is being closed.
+bool Session::lose_line() {
+    const std::lock_guard lock(mutex_);
+    // Before the calls in flight are told of a loss: close() has told them otherwise.
+    if (state_ == State::kClosed) return false;
+    for (auto& [id, pending] : pending_) {
+        if (pending->outcome != Pending::Outcome::kNone) continue;
+        pending->outcome = Pending::Outcome::kLost;
+        pending->answered.notify_all();
+    }
+    // Answers to what was sent over the old connection can't come any more.
+    abandoned_.clear();
+    state_ = State::kAway;
+    line_.socket.reset();
+    log(LogLevel::kInfo, "fabricd closed the connection; waiting for its return");
+    return true;
+}
+
+// False when the session is being closed.
+bool Session::reconnect() {
+    Errc last = Errc::kDaemon;
+    for (Duration pause = kBackOffFirst;; pause = std::min(pause * 2, kBackOffMost)) {
+        {
+            std::unique_lock lock(mutex_);
+            const auto closed = [this] { return state_ == State::kClosed; };
+            if (changed_.wait_for(lock, pause, closed)) return false;
+        }
+        const auto attached = attach_again();
+        if (attached.ok()) return true;
+        // Each new reason once, or the log would fill while an operator works on the daemon.
+        if (attached.error().code != last) {
+            last = attached.error().code;
+            log(LogLevel::kWarning, "can't attach again: %s", describe(attached.error()).c_str());
+        }
+    }
+}
+
+Result<void> Session::attach_again() {
+    SessionIdentity identity;
+    ArenaDescriptors arenas;
+    {
+        const std::lock_guard lock(mutex_);
+        identity = identity_;
+        arenas = arenas_;
+    }
+    auto resumed = resume(identity, arenas);
+    const bool unknown = !resumed.ok() && (resumed.error().code == Errc::kNotFound ||
+                                           resumed.error().code == Errc::kDenied);
+    if (!unknown) return resumed;
+    // A daemon without our past: its journal is gone, or it gave us up. The ids of our arenas may
+    // mean others there, so none of them is taken along; opening them anew works.
+    log(LogLevel::kWarning, "fabricd does not know session %llu any more; its arenas are lost",
+        static_cast<unsigned long long>(identity.id));
+    return resume(SessionIdentity{}, ArenaDescriptors{});
+}
+
+// One connection, greeted as `identity`, with `arenas` presented.
+Result<void> Session::resume(SessionIdentity identity, const ArenaDescriptors& arenas) {
+    FABRIC_TRY(auto socket, connect_first(options_.sockets, Clock::now() + kBackOffMost));
+    {
+        const std::lock_guard lock(mutex_);
+        if (state_ == State::kClosed) return Error{Errc::kClosed, 0, "attach"};
+        line_.socket = socket;  // so that close() can end the greeting
+    }
+    const bool fresh = identity.id == 0;
+    const TimePoint deadline = Clock::now() + kGreetTimeout;
+    FABRIC_TRY_VOID(greet(*socket, options_.label, identity, deadline));
+    FABRIC_TRY_VOID(present_arenas(*socket, arenas, deadline));
+
+    const std::lock_guard lock(mutex_);
+    if (state_ == State::kClosed) return Error{Errc::kClosed, 0, "attach"};
+    if (fresh) {
+        arenas_.clear();
+        outbox_.clear();
+    }
+    // Before any new call, since a new region may need what an old one gives back.
+    for (const auto& message : outbox_) {
+        FABRIC_TRY_VOID(socket->send(proto::bytes_of(message), {}, TimePoint{}));
+    }
+    outbox_.clear();
+    identity_ = identity;
+    ++line_.number;
+    state_ = State::kConnected;
+    changed_.notify_all();
+    log(LogLevel::kInfo, "attached again to fabricd as session %llu",
+        static_cast<unsigned long long>(identity.id));
+    return {};
+}
+
+}  // namespace fabricshm

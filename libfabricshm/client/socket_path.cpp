@@ -1,0 +1,54 @@
+#include "libfabricshm/client/socket_path.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+
+namespace fabricshm {
+
+namespace {
+
+std::string environment(const char* name) {
+    const char* value = std::getenv(name);
+    return value != nullptr ? value : "";
+}
+
+// Where a daemon without XDG_RUNTIME_DIR and without root puts its sockets. Anybody may make a
+// folder in /tmp, so it counts only when it is this user's own.
+std::string own_temporary_folder() {
+    const std::string folder = "/tmp/fabricd-" + std::to_string(::geteuid());
+    struct stat status {};
+    const bool own = ::lstat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
+                     status.st_uid == ::geteuid();
+    return own ? folder : "";
+}
+
+}  // namespace
+
+std::vector<std::string> socket_paths(const std::string& wanted) {
+    if (!wanted.empty()) return {wanted};
+    if (const std::string socket = environment("FABRIC_SOCKET"); !socket.empty()) return {socket};
+    std::vector<std::string> paths;
+    if (const std::string folder = environment("XDG_RUNTIME_DIR"); !folder.empty()) {
+        paths.push_back(folder + "/fabricd/attach.sock");
+    }
+    paths.emplace_back("/run/fabricd/attach.sock");
+    if (const std::string folder = own_temporary_folder(); !folder.empty()) {
+        paths.push_back(folder + "/attach.sock");
+    }
+    return paths;
+}
+
+std::string joined(const std::vector<std::string>& paths) {
+    std::string text;
+    for (const auto& path : paths) text += (text.empty() ? "" : " or ") + path;
+    return text;
+}
+
+std::string program_name() {
+    return ::program_invocation_short_name;
+}
+
+}  // namespace fabricshm

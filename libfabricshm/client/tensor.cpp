@@ -1,0 +1,125 @@
+#include "libfabricshm/client/tensor.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "libfabricshm/os/process.hpp"
+#include "libfabricshm/proto/codec.hpp"
+#include "libfabricshm/shm/tensor_header.hpp"
+
+namespace fabricshm {
+
+namespace {
+
+TensorHeader& header_at(const Arena& arena, std::uint64_t offset) {
+    return *reinterpret_cast<TensorHeader*>(arena.base() + offset);
+}
+
+TensorKey key_of(const proto::Region& region) {
+    return {region.region_id, region.generation};
+}
+
+// What the daemon said about a tensor, as far as it fits this arena.
+Result<TensorView> view_of(const Arena& arena, const proto::Tensor& tensor, const char* step) {
+    const std::span shape(tensor.shape, tensor.ndim);
+    FABRIC_TRY(const Bytes bytes, proto::tensor_bytes(tensor.dtype, shape));
+    const proto::Region& region = tensor.region;
+    const bool sound = region.arena_id == arena.id() && arena.holds(region.offset, region.bytes) &&
+                       region.bytes >= kTensorHeaderBytes + bytes && region.offset % 4096 == 0;
+    if (!sound) return Error{Errc::kCorrupt, 0, step};
+    TensorView view;
+    view.data = arena.base() + region.offset + kTensorHeaderBytes;
+    view.bytes = bytes;
+    view.region_id = region.region_id;
+    view.dtype = tensor.dtype;
+    view.ndim = tensor.ndim;
+    std::copy(shape.begin(), shape.end(), view.shape.begin());
+    view.name = proto::text_of(tensor.name);
+    return view;
+}
+
+struct Located {
+    TensorHeader* header;
+    TensorKey key;
+};
+
+// The header before `data`. Its generation is taken as found: the caller holds no other.
+Result<Located> locate(const Arena& arena, const void* data, std::uint64_t region_id,
+                       const char* step) {
+    const auto place = reinterpret_cast<std::uintptr_t>(data);
+    const auto base = reinterpret_cast<std::uintptr_t>(arena.base());
+    const bool inside = place >= base + kTensorHeaderBytes && place <= base + arena.bytes() &&
+                        place % kTensorHeaderBytes == 0;
+    if (!inside) return Error{Errc::kInvalid, 0, "tensor->data is not in the arena"};
+    TensorHeader& header = header_at(arena, place - kTensorHeaderBytes - base);
+    const TensorKey key{region_id, header.generation};
+    if (!is_tensor(header, key)) return Error{Errc::kNotFound, 0, step};
+    return Located{&header, key};
+}
+
+}  // namespace
+
+Result<TensorView> create_tensor(Arena& arena, const std::string& name, std::uint32_t dtype,
+                                 std::span<const std::int64_t> shape) {
+    FABRIC_TRY([[maybe_unused]] const Bytes bytes, proto::tensor_bytes(dtype, shape));
+    FABRIC_TRY(const ProcessIdentity owner, own_identity());
+    proto::Message request = proto::make_request(proto::Type::kTensorCreate, 0);
+    FABRIC_TRY_VOID(proto::set_name(request.tensor.name, name, "name"));
+    request.tensor.region.arena_id = arena.id();
+    request.tensor.dtype = dtype;
+    request.tensor.ndim = static_cast<std::uint32_t>(shape.size());
+    std::copy(shape.begin(), shape.end(), request.tensor.shape);
+    FABRIC_TRY(
+        const proto::Message reply,
+        arena.call(request, "create tensor", arena.session().default_deadline(), Retry::kNever));
+    FABRIC_TRY(TensorView view, view_of(arena, reply.tensor, "create tensor"));
+    format_tensor(header_at(arena, reply.tensor.region.offset), key_of(reply.tensor.region), owner);
+    return view;
+}
+
+Result<TensorView> open_tensor(Arena& arena, const std::string& name, TimePoint deadline) {
+    proto::Message request = proto::make_request(proto::Type::kTensorOpen, 0);
+    FABRIC_TRY_VOID(proto::set_name(request.tensor.name, name, "name"));
+    request.tensor.region.arena_id = arena.id();
+    FABRIC_TRY(const proto::Message reply,
+               arena.call(request, "open tensor", deadline, Retry::kHarmless));
+    FABRIC_TRY(TensorView view, view_of(arena, reply.tensor, "open tensor"));
+    const proto::Region& region = reply.tensor.region;
+    // The daemon answers as soon as it knows the tensor; its maker writes the header right after
+    // its own answer, which even an impatient caller should wait for.
+    const TimePoint patience = std::max(deadline, Clock::now() + std::chrono::seconds(1));
+    FABRIC_TRY_VOID(await_tensor(header_at(arena, region.offset), key_of(region), patience));
+    return view;
+}
+
+Result<std::uint64_t> publish_tensor(Arena& arena, const void* data, std::uint64_t region_id) {
+    FABRIC_TRY(const Located tensor, locate(arena, data, region_id, "publish tensor"));
+    return publish_tensor(*tensor.header);
+}
+
+Result<std::uint64_t> await_tensor(Arena& arena, const void* data, std::uint64_t region_id,
+                                   std::uint64_t version, TimePoint deadline) {
+    FABRIC_TRY(const Located tensor, locate(arena, data, region_id, "wait for tensor"));
+    return wait_for_version(*tensor.header, tensor.key, version, deadline);
+}
+
+Result<void> free_tensor(Arena& arena, const void* data, std::uint64_t region_id) {
+    FABRIC_TRY(const Located tensor, locate(arena, data, region_id, "free tensor"));
+    FABRIC_TRY(const ProcessIdentity self, own_identity());
+    if (!(maker_of(*tensor.header) == self)) return Error{Errc::kDenied, 0, "free tensor"};
+    proto::Message request = proto::make_request(proto::Type::kTensorFree, 0);
+    request.tensor.region.arena_id = arena.id();
+    request.tensor.region.region_id = region_id;
+    request.tensor.region.generation = tensor.key.generation;
+    // Before the daemon hears of it: afterwards the memory may be another tensor's.
+    retire_tensor(*tensor.header);
+    // Asked again after a restart of the daemon it may be gone already: then the first attempt did
+    // it, since nobody but this process could have.
+    const auto reply =
+        arena.call(request, "free tensor", arena.session().default_deadline(), Retry::kHarmless);
+    if (reply.ok() || reply.error().code == Errc::kNotFound) return {};
+    restore_tensor(*tensor.header);
+    return reply.error();
+}
+
+}  // namespace fabricshm

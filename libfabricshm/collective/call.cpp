@@ -1,0 +1,227 @@
+#include "libfabricshm/collective/call.hpp"
+
+#include <algorithm>
+
+namespace fabricshm {
+
+namespace {
+
+bool has_root(Kind kind) noexcept {
+    return kind == Kind::kBroadcast || kind == Kind::kReduce || kind == Kind::kGather ||
+           kind == Kind::kScatter;
+}
+
+bool takes_counts(Kind kind) noexcept {
+    return kind == Kind::kReduceScatter || kind == Kind::kAllGather || kind == Kind::kGather ||
+           kind == Kind::kScatter || kind == Kind::kAllToAll;
+}
+
+bool reduces(Kind kind) noexcept {
+    return kind == Kind::kAllreduce || kind == Kind::kReduceScatter || kind == Kind::kReduce;
+}
+
+std::uint64_t sum_of(const std::vector<std::uint64_t>& counts) noexcept {
+    std::uint64_t sum = 0;
+    for (const std::uint64_t count : counts) sum += count;
+    return sum;
+}
+
+// Elements of part `rank`, and of all parts.
+std::uint64_t part_count(const Call& call, int rank) noexcept {
+    return call.counts.empty() ? call.count : call.counts[static_cast<std::size_t>(rank)];
+}
+
+std::uint64_t all_count(const Call& call, int world) noexcept {
+    return call.counts.empty() ? call.count * static_cast<std::uint64_t>(world)
+                               : sum_of(call.counts);
+}
+
+Result<void> check_counts(const Call& call, int world) {
+    const auto size = static_cast<std::size_t>(world);
+    if (!call.counts.empty() && !takes_counts(call.kind)) {
+        return Error{Errc::kInvalid, 0, "counts: not for this kind"};
+    }
+    if (!call.counts.empty() && call.counts.size() != size) {
+        return Error{Errc::kInvalid, 0, "counts: not one per rank"};
+    }
+    const bool both = call.counts.empty() == call.recv_counts.empty();
+    if (call.kind == Kind::kAllToAll ? !both : !call.recv_counts.empty()) {
+        return Error{Errc::kInvalid, 0, "recv_counts: for all_to_all, together with counts"};
+    }
+    if (!call.recv_counts.empty() && call.recv_counts.size() != size) {
+        return Error{Errc::kInvalid, 0, "recv_counts: not one per rank"};
+    }
+    // 2^48 elements in all keep every product with an element size and a world size in 64 bits.
+    constexpr std::uint64_t kMost = std::uint64_t{1} << 48;
+    const auto too_large = [](std::uint64_t count) { return count > kMost; };
+    if (too_large(call.count) || std::ranges::any_of(call.counts, too_large) ||
+        std::ranges::any_of(call.recv_counts, too_large)) {
+        return Error{Errc::kInvalid, 0, "count: above 2^48 elements"};
+    }
+    return {};
+}
+
+bool overlap(const std::byte* a, Bytes a_bytes, const std::byte* b, Bytes b_bytes) noexcept {
+    return a_bytes != 0 && b_bytes != 0 && a < b + b_bytes && b < a + a_bytes;
+}
+
+// The in-place places that fabricshm.h allows.
+bool allowed_in_place(const Call& call, int rank, int world) noexcept {
+    const Bytes element = kernels::size_of(call.dtype);
+    const Parts parts = call.counts.empty() ? Parts::equal(call.count * element, world)
+                                            : Parts::of(call.counts, element);
+    switch (call.kind) {
+        case Kind::kAllGather:
+        case Kind::kGather:
+            return call.input == call.output + parts.offset(rank);
+        case Kind::kReduceScatter:
+        case Kind::kScatter:
+            return call.output == call.input + parts.offset(rank);
+        case Kind::kAllToAll:
+            return call.input == call.output && call.counts.empty();
+        default:
+            return call.input == call.output;
+    }
+}
+
+Result<void> check_buffers(const Call& call, int rank, int world) {
+    const Bytes in = input_bytes(call, rank, world);
+    const Bytes out = output_bytes(call, rank, world);
+    if (in != 0 && call.input == nullptr) return Error{Errc::kInvalid, 0, "input: null"};
+    if (out != 0 && call.output == nullptr) return Error{Errc::kInvalid, 0, "output: null"};
+    if (overlap(call.input, in, call.output, out) && !allowed_in_place(call, rank, world)) {
+        return Error{Errc::kInvalid, 0, "output: overlaps the input"};
+    }
+    return {};
+}
+
+}  // namespace
+
+Parts Parts::equal(Bytes bytes, int world) noexcept {
+    Parts parts;
+    parts.each_ = bytes;
+    parts.largest_ = bytes;
+    parts.total_ = bytes * static_cast<Bytes>(world);
+    return parts;
+}
+
+Parts Parts::of(const std::vector<std::uint64_t>& counts, Bytes element) {
+    Parts parts;
+    parts.offsets_.reserve(counts.size() + 1);
+    parts.offsets_.push_back(0);
+    for (const std::uint64_t count : counts) {
+        parts.offsets_.push_back(parts.offsets_.back() + count * element);
+        parts.largest_ = std::max(parts.largest_, count * element);
+    }
+    parts.total_ = parts.offsets_.back();
+    return parts;
+}
+
+Result<void> check_call(const Call& call, int rank, int world) {
+    if (static_cast<int>(call.kind) > static_cast<int>(Kind::kRecv)) {
+        return Error{Errc::kInvalid, 0, "kind: unknown"};
+    }
+    if (static_cast<int>(call.dtype) >= kernels::kDTypeCount) {
+        return Error{Errc::kInvalid, 0, "dtype: unknown"};
+    }
+    if (static_cast<int>(call.op) >= kernels::kReduceOpCount) {
+        return Error{Errc::kInvalid, 0, "op: unknown"};
+    }
+    if (static_cast<int>(call.algorithm) > static_cast<int>(Algorithm::kHost)) {
+        return Error{Errc::kInvalid, 0, "algorithm: unknown"};
+    }
+    if (static_cast<int>(call.trigger) > static_cast<int>(Trigger::kSync)) {
+        return Error{Errc::kInvalid, 0, "trigger: unknown"};
+    }
+    if (has_root(call.kind) && (call.root < 0 || call.root >= world)) {
+        return Error{Errc::kInvalid, 0, "root: not a rank"};
+    }
+    const bool peer_is_rank = call.peer >= 0 && call.peer < world && call.peer != rank;
+    const bool any = call.kind == Kind::kRecv && call.peer == kAnyPeer;
+    if ((call.kind == Kind::kSend || call.kind == Kind::kRecv) && !peer_is_rank && !any) {
+        return Error{Errc::kInvalid, 0, "peer: not another rank"};
+    }
+    if (reduces(call.kind) && !kernels::is_supported(call.dtype, call.op)) {
+        return Error{Errc::kUnsupported, 0, "op: bit operations take integers"};
+    }
+    const bool allreduce_only =
+        call.algorithm == Algorithm::kRing || call.algorithm == Algorithm::kHost;
+    if (allreduce_only && call.kind != Kind::kAllreduce) {
+        return Error{Errc::kUnsupported, 0, "algorithm: ring and host are for allreduce"};
+    }
+    FABRIC_TRY_VOID(check_counts(call, world));
+    return check_buffers(call, rank, world);
+}
+
+Bytes input_bytes(const Call& call, int rank, int world) noexcept {
+    const Bytes element = kernels::size_of(call.dtype);
+    switch (call.kind) {
+        case Kind::kAllreduce:
+        case Kind::kReduce:
+        case Kind::kSend:
+            return call.count * element;
+        case Kind::kBroadcast:
+            return rank == call.root ? call.count * element : 0;
+        case Kind::kAllGather:
+        case Kind::kGather:
+            return part_count(call, rank) * element;
+        case Kind::kReduceScatter:
+        case Kind::kAllToAll:
+            return all_count(call, world) * element;
+        case Kind::kScatter:
+            return rank == call.root ? all_count(call, world) * element : 0;
+        case Kind::kBarrier:
+        case Kind::kRecv:
+            return 0;
+    }
+    return 0;
+}
+
+Bytes output_bytes(const Call& call, int rank, int world) noexcept {
+    const Bytes element = kernels::size_of(call.dtype);
+    switch (call.kind) {
+        case Kind::kAllreduce:
+        case Kind::kBroadcast:
+        case Kind::kRecv:
+            return call.count * element;
+        case Kind::kReduce:
+            return rank == call.root ? call.count * element : 0;
+        case Kind::kAllGather:
+            return all_count(call, world) * element;
+        case Kind::kGather:
+            return rank == call.root ? all_count(call, world) * element : 0;
+        case Kind::kReduceScatter:
+        case Kind::kScatter:
+            return part_count(call, rank) * element;
+        case Kind::kAllToAll:
+            return (call.recv_counts.empty() ? all_count(call, world) : sum_of(call.recv_counts)) *
+                   element;
+        case Kind::kBarrier:
+        case Kind::kSend:
+            return 0;
+    }
+    return 0;
+}
+
+std::uint64_t signature_of(const Call& call) noexcept {
+    std::uint64_t mixed = 0x9e3779b97f4a7c15;
+    // Multiply and rotate: good enough to tell two honest calls apart, and a few cycles long.
+    const auto mix = [&mixed](std::uint64_t word) {
+        mixed = (mixed ^ word) * 0xff51afd7ed558ccd;
+        mixed = (mixed << 29) | (mixed >> 35);
+    };
+    const auto byte = [](auto value) { return static_cast<std::uint64_t>(value) & 0xff; };
+    const bool rooted = has_root(call.kind);
+    mix(byte(call.kind) | byte(call.dtype) << 8 |
+        byte(reduces(call.kind) ? call.op : kernels::ReduceOp{}) << 16 |
+        byte(call.algorithm) << 24 | byte(call.trigger) << 32 |
+        (rooted ? static_cast<std::uint64_t>(call.root) : 0) << 40);
+    const bool own_counts = call.kind == Kind::kAllToAll && !call.counts.empty();
+    mix(call.counts.empty() ? call.count : own_counts ? 1 : call.counts.size());
+    if (!own_counts) {
+        for (const std::uint64_t count : call.counts) mix(count);
+    }
+    return mixed;
+}
+
+}  // namespace fabricshm

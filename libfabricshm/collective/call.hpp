@@ -1,0 +1,99 @@
+// Call: one collective operation as a rank asks for it, checked and with its parts laid out.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/dtype.hpp"
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/base/units.hpp"
+
+namespace fabricshm {
+
+/// The values are those of the C ABI.
+enum class Kind : std::uint8_t {
+    kAllreduce = 0,
+    kReduceScatter = 1,
+    kAllGather = 2,
+    kBroadcast = 3,
+    kReduce = 4,
+    kGather = 5,
+    kScatter = 6,
+    kAllToAll = 7,
+    kBarrier = 8,
+    kSend = 9,
+    kRecv = 10,
+};
+
+enum class Algorithm : std::uint8_t {
+    kAuto = 0,
+    kFlat = 1,
+    kDirect = 2,
+    kRing = 3,
+    kStaged = 4,
+    kHost = 5,
+};
+
+enum class Trigger : std::uint8_t { kAsync = 0, kSync = 1 };
+
+inline constexpr int kAnyPeer = -1;
+
+/// What the caller gives. Buffers are borrowed until the operation completes.
+struct Call {
+    Kind kind = Kind::kBarrier;
+    kernels::DType dtype = kernels::DType::kU8;
+    kernels::ReduceOp op = kernels::ReduceOp::kSum;
+    Algorithm algorithm = Algorithm::kAuto;
+    Trigger trigger = Trigger::kAsync;
+    int root = 0;
+    int peer = 0;
+    int tag = 0;
+    const std::byte* input = nullptr;
+    std::byte* output = nullptr;
+    std::uint64_t count = 0;                 // elements; ignored when `counts` is not empty
+    std::vector<std::uint64_t> counts;       // elements of each part, or empty: all equal
+    std::vector<std::uint64_t> recv_counts;  // all_to_all only
+    TimePoint deadline = TimePoint::max();
+};
+
+/// Where the parts of a buffer lie: part r has bytes(r) bytes from offset(r) on.
+class Parts {
+  public:
+    Parts() = default;
+    /// All parts of `bytes` bytes. Costs no allocation.
+    static Parts equal(Bytes bytes, int world) noexcept;
+    /// Parts of counts[r] * element bytes, one after the other.
+    static Parts of(const std::vector<std::uint64_t>& counts, Bytes element);
+
+    Bytes bytes(int rank) const noexcept {
+        return offsets_.empty() ? each_ : offsets_[at(rank) + 1] - offsets_[at(rank)];
+    }
+    Bytes offset(int rank) const noexcept {
+        return offsets_.empty() ? each_ * at(rank) : offsets_[at(rank)];
+    }
+    Bytes total() const noexcept { return total_; }
+    Bytes largest() const noexcept { return largest_; }
+
+  private:
+    static std::size_t at(int rank) noexcept { return static_cast<std::size_t>(rank); }
+
+    Bytes each_ = 0;
+    Bytes total_ = 0;
+    Bytes largest_ = 0;
+    std::vector<Bytes> offsets_;  // world + 1 entries, or empty when all parts are equal
+};
+
+/// Refuses what no rank could run: kInvalid (the step names the argument) or kUnsupported.
+Result<void> check_call(const Call& call, int rank, int world);
+
+/// Bytes this rank reads from `input` and writes to `output` (0 where it has no part in it).
+Bytes input_bytes(const Call& call, int rank, int world) noexcept;
+Bytes output_bytes(const Call& call, int rank, int world) noexcept;
+
+/// What all ranks of an operation have to agree on, mixed into 64 bits. all_to_all leaves its
+/// counts out, since they differ by rank.
+std::uint64_t signature_of(const Call& call) noexcept;
+
+}  // namespace fabricshm

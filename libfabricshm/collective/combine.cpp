@@ -1,0 +1,124 @@
+// What a rank does with the posts of the others, by kind: the meaning of every collective, once.
+
+#include <algorithm>
+
+#include "kernels/copy.hpp"
+#include "libfabricshm/collective/operation.hpp"
+
+namespace fabricshm {
+
+namespace {
+
+// The bytes of a part that lie in [from, from + bytes): pieces are cut for the largest part.
+Bytes clipped(Bytes part_bytes, Bytes from, Bytes bytes) noexcept {
+    return from >= part_bytes ? 0 : std::min(bytes, part_bytes - from);
+}
+
+void copy_unless_same(std::byte* to, const std::byte* from, Bytes bytes) noexcept {
+    if (to != from && bytes != 0) kernels::copy(to, from, bytes, false);
+}
+
+void reduce_posts(const Operation& operation, const Pointers& posted, Bytes shift,
+                  std::byte* output, Bytes bytes) noexcept {
+    if (bytes == 0) return;
+    std::array<const void*, kWorldMax> sources;
+    for (int peer = 0; peer < operation.world(); ++peer) {
+        sources[static_cast<std::size_t>(peer)] = posted[static_cast<std::size_t>(peer)] + shift;
+    }
+    void* destination = output;
+    kernels::ReduceJob job = reduce_job(operation);
+    job.sources = sources.data();
+    job.destinations = &destination;
+    job.destination_count = 1;
+    job.count = bytes / kernels::size_of(job.type);
+    kernels::reduce(job);
+}
+
+void gather_posts(const Operation& operation, const Pointers& posted, Bytes from, Bytes bytes) {
+    const Parts& parts = operation.parts;
+    for (int peer = 0; peer < operation.world(); ++peer) {
+        copy_unless_same(operation.call.output + parts.offset(peer) + from,
+                         posted[static_cast<std::size_t>(peer)],
+                         clipped(parts.bytes(peer), from, bytes));
+    }
+}
+
+void exchange_posts(const Operation& operation, const Pointers& posted, Bytes from, Bytes bytes,
+                    Bytes stride) {
+    const Bytes mine = stride * static_cast<Bytes>(operation.rank());
+    Bytes offset = 0;
+    for (int peer = 0; peer < operation.world(); ++peer) {
+        const auto at = static_cast<std::size_t>(peer);
+        const Bytes element = kernels::size_of(operation.call.dtype);
+        const Bytes part = operation.call.recv_counts.empty()
+                               ? operation.parts.bytes(peer)
+                               : operation.call.recv_counts[at] * element;
+        copy_unless_same(operation.call.output + offset + from, posted[at] + mine,
+                         clipped(part, from, bytes));
+        offset += part;
+    }
+}
+
+}  // namespace
+
+kernels::ReduceJob reduce_job(const Operation& operation) noexcept {
+    kernels::ReduceJob job;
+    job.type = operation.call.dtype;
+    job.op = operation.call.op;
+    job.source_count = operation.world();
+    job.divisor = operation.world();
+    return job;
+}
+
+bool needs_post_of(const Operation& operation, int peer) noexcept {
+    const int root = operation.call.root;
+    switch (operation.call.kind) {
+        case Kind::kBroadcast:
+        case Kind::kScatter:
+            return peer == root;
+        case Kind::kReduce:
+        case Kind::kGather:
+            return operation.rank() == root;
+        default:
+            return true;
+    }
+}
+
+void combine(const Operation& operation, const Pointers& posted, Bytes from, Bytes bytes,
+             Bytes stride) {
+    const Call& call = operation.call;
+    const Parts& parts = operation.parts;
+    const int rank = operation.rank();
+    const bool at_root = rank == call.root;
+    const auto root = static_cast<std::size_t>(call.root);
+    const Bytes mine = stride * static_cast<Bytes>(rank);
+    switch (call.kind) {
+        case Kind::kAllreduce:
+            return reduce_posts(operation, posted, 0, call.output + from,
+                                clipped(parts.bytes(0), from, bytes));
+        case Kind::kReduce:
+            if (!at_root) return;
+            return reduce_posts(operation, posted, 0, call.output + from,
+                                clipped(parts.bytes(0), from, bytes));
+        case Kind::kReduceScatter:
+            return reduce_posts(operation, posted, mine, call.output + from,
+                                clipped(parts.bytes(rank), from, bytes));
+        case Kind::kBroadcast:
+            return copy_unless_same(call.output + from, posted[root],
+                                    clipped(parts.bytes(0), from, bytes));
+        case Kind::kScatter:
+            return copy_unless_same(call.output + from, posted[root] + mine,
+                                    clipped(parts.bytes(rank), from, bytes));
+        case Kind::kAllGather:
+            return gather_posts(operation, posted, from, bytes);
+        case Kind::kGather:
+            if (at_root) gather_posts(operation, posted, from, bytes);
+            return;
+        case Kind::kAllToAll:
+            return exchange_posts(operation, posted, from, bytes, stride);
+        default:
+            return;
+    }
+}
+
+}  // namespace fabricshm

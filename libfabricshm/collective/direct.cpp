@@ -1,0 +1,241 @@
+// The direct engine: buffers that lie in the arena are read and written in place by all ranks.
+// Ranks show where their buffers are and meet; each byte of the result is computed once, in one
+// pass over all inputs, and stored straight into every output; ranks meet again. Two meetings in
+// all.
+//
+// The work is a range of bytes. Either each rank owns a part of it, or ranks claim chunks one after
+// the other, so that a rank without a core does not hold up the others.
+
+#include <algorithm>
+
+#include "kernels/copy.hpp"
+#include "libfabricshm/base/fault_point.hpp"
+#include "libfabricshm/collective/operation.hpp"
+
+namespace fabricshm {
+
+namespace {
+
+// Distinct pointers only: a shared result is written once, and a copy onto itself not at all.
+struct Targets {
+    std::array<void*, kWorldMax> list;
+    int count = 0;
+
+    void add(std::byte* place) noexcept {
+        for (int i = 0; i < count; ++i) {
+            if (list[static_cast<std::size_t>(i)] == place) return;
+        }
+        list[static_cast<std::size_t>(count++)] = place;
+    }
+    void remove(const std::byte* place) noexcept {
+        for (int i = 0; i < count; ++i) {
+            auto& entry = list[static_cast<std::size_t>(i)];
+            if (entry == place) entry = list[static_cast<std::size_t>(--count)];
+        }
+    }
+};
+
+Targets distinct(const Pointers& places, int world, Bytes shift) noexcept {
+    Targets targets;
+    for (int rank = 0; rank < world; ++rank) {
+        targets.add(places[static_cast<std::size_t>(rank)] + shift);
+    }
+    return targets;
+}
+
+// Streaming pays once what all ranks touch no longer fits into the cache.
+bool streams(const Operation& operation, Bytes touched) noexcept {
+    return touched >= operation.group.tuning.streaming_from;
+}
+
+void reduce_range(const Operation& operation, const Pointers& inputs, Bytes from,
+                  const Targets& targets, Bytes bytes, bool streaming) noexcept {
+    std::array<const void*, kWorldMax> sources;
+    for (int rank = 0; rank < operation.world(); ++rank) {
+        sources[static_cast<std::size_t>(rank)] = inputs[static_cast<std::size_t>(rank)] + from;
+    }
+    kernels::ReduceJob job = reduce_job(operation);
+    job.sources = sources.data();
+    job.destinations = targets.list.data();
+    job.destination_count = targets.count;
+    job.count = bytes / kernels::size_of(job.type);
+    job.streaming = streaming;
+    kernels::reduce(job);
+}
+
+// How much is done between looks at whether the group broke: ranks that saw it break are leaving,
+// and want their buffers back. 4 MiB take a fraction of a millisecond.
+constexpr Bytes kLook = 4 * kMiB;
+
+// Relaxed: only a reason to stop early; the next meeting reports it.
+bool gave_up(const Operation& operation) noexcept {
+    return operation.meeting().header().broken.load(std::memory_order_relaxed) != 0;
+}
+
+// Calls work(from, bytes) for the pieces of [0, bytes) that fall to this rank.
+template <typename Work>
+void for_my_share(Operation& operation, Bytes bytes, bool may_claim, const Work& work) {
+    GroupState& group = operation.group;
+    const Tuning& tuning = group.tuning;
+    if (!may_claim || bytes < tuning.claim_from) {
+        const Range mine = share_of(bytes, operation.rank(), operation.world());
+        for (Bytes from = mine.begin; from < mine.end && !gave_up(operation); from += kLook) {
+            work(from, std::min(kLook, mine.end - from));
+        }
+        return;
+    }
+    const Bytes chunk = std::max(tuning.chunk_bytes / kCacheLine * kCacheLine, kCacheLine);
+    const std::uint64_t chunks = (bytes + chunk - 1) / chunk;
+    auto& claim = operation.meeting().header().claim;
+    while (true) {
+        // Relaxed: a claim only decides who works; the meetings order the data. The counter is
+        // never reset: in every operation each rank fails exactly once, so all know where it stands
+        // after.
+        const std::uint64_t next = claim.fetch_add(1, std::memory_order_relaxed) - group.claimed;
+        // A broken group never claims again, so leaving early does not upset the count.
+        if (next >= chunks || gave_up(operation)) break;
+        FAULT_POINT("direct.claimed");
+        const Bytes from = next * chunk;
+        work(from, std::min(chunk, bytes - from));
+    }
+    group.claimed += chunks + static_cast<std::uint64_t>(operation.world());
+}
+
+// Calls work(part, offset in the part, offset in the whole, bytes) for the parts that [from, from +
+// bytes) of all parts touches.
+template <typename Work>
+void for_parts(const Parts& parts, int world, Bytes from, Bytes bytes, const Work& work) {
+    for (int part = 0; part < world && bytes != 0; ++part) {
+        const Bytes end = parts.offset(part) + parts.bytes(part);
+        if (from >= end) continue;
+        const Bytes length = std::min(bytes, end - from);
+        work(part, from - parts.offset(part), from, length);
+        from += length;
+        bytes -= length;
+    }
+}
+
+void copy_range(const Targets& all, const std::byte* source, Bytes bytes, bool streaming) noexcept {
+    Targets targets = all;
+    targets.remove(source);
+    if (targets.count != 0) {
+        kernels::copy_to_all(targets.list.data(), targets.count, source, bytes, streaming);
+    }
+}
+
+void reduce_scatter_range(const Operation& operation, Bytes from, Bytes bytes, bool streaming) {
+    for_parts(operation.parts, operation.world(), from, bytes,
+              [&](int part, Bytes in_part, Bytes in_all, Bytes length) {
+                  Targets targets;
+                  targets.add(operation.outputs[static_cast<std::size_t>(part)] + in_part);
+                  reduce_range(operation, operation.inputs, in_all, targets, length, streaming);
+              });
+}
+
+void all_gather_range(const Operation& operation, Bytes from, Bytes bytes, bool streaming) {
+    const bool to_root = operation.call.kind == Kind::kGather;
+    for_parts(operation.parts, operation.world(), from, bytes,
+              [&](int part, Bytes in_part, Bytes in_all, Bytes length) {
+                  Targets targets;
+                  const auto root = static_cast<std::size_t>(operation.call.root);
+                  if (to_root) targets.add(operation.outputs[root] + in_all);
+                  if (!to_root) targets = distinct(operation.outputs, operation.world(), in_all);
+                  copy_range(targets, operation.inputs[static_cast<std::size_t>(part)] + in_part,
+                             length, streaming);
+              });
+}
+
+void scatter_range(const Operation& operation, Bytes from, Bytes bytes, bool streaming) {
+    const auto root = static_cast<std::size_t>(operation.call.root);
+    for_parts(operation.parts, operation.world(), from, bytes,
+              [&](int part, Bytes in_part, Bytes in_all, Bytes length) {
+                  Targets targets;
+                  targets.add(operation.outputs[static_cast<std::size_t>(part)] + in_part);
+                  copy_range(targets, operation.inputs[root] + in_all, length, streaming);
+              });
+}
+
+// all_to_all: this rank fetches its part of every input. Not shared out by bytes, since in place
+// the parts of a pair of ranks change places; see run_direct().
+void fetch_parts(const Operation& operation, bool streaming) {
+    const Bytes bytes = operation.parts.bytes(0);
+    const auto rank = static_cast<Bytes>(operation.rank());
+    for (int step = 0; step < operation.world(); ++step) {
+        const auto peer = static_cast<std::size_t>((operation.rank() + step) % operation.world());
+        std::byte* to = operation.call.output + bytes * peer;
+        const std::byte* from = operation.inputs[peer] + bytes * rank;
+        if (to != from) kernels::copy(to, from, bytes, streaming);
+    }
+}
+
+void run_share(Operation& operation) {
+    const Call& call = operation.call;
+    const Parts& parts = operation.parts;
+    const auto root = static_cast<std::size_t>(call.root);
+    const Bytes one = parts.bytes(0);
+    const auto world = static_cast<Bytes>(operation.world());
+    const bool parts_stream = streams(operation, parts.total() * (world + 1));
+    switch (call.kind) {
+        case Kind::kReduce:
+            for_my_share(operation, one, true, [&](Bytes from, Bytes bytes) {
+                Targets targets;
+                targets.add(operation.outputs[root] + from);
+                reduce_range(operation, operation.inputs, from, targets, bytes,
+                             streams(operation, one * (world + 1)));
+            });
+            return;
+        case Kind::kBroadcast:
+            for_my_share(operation, one, true, [&](Bytes from, Bytes bytes) {
+                copy_range(distinct(operation.outputs, operation.world(), from),
+                           operation.inputs[root] + from, bytes,
+                           streams(operation, one * (world + 1)));
+            });
+            return;
+        case Kind::kReduceScatter:
+            for_my_share(operation, parts.total(), true, [&](Bytes from, Bytes bytes) {
+                reduce_scatter_range(operation, from, bytes, parts_stream);
+            });
+            return;
+        case Kind::kAllGather:
+        case Kind::kGather:
+            for_my_share(operation, parts.total(), true, [&](Bytes from, Bytes bytes) {
+                all_gather_range(operation, from, bytes, parts_stream);
+            });
+            return;
+        case Kind::kScatter:
+            for_my_share(operation, parts.total(), true, [&](Bytes from, Bytes bytes) {
+                scatter_range(operation, from, bytes, parts_stream);
+            });
+            return;
+        case Kind::kAllToAll:
+            return fetch_parts(operation, parts_stream);
+        default:
+            return;
+    }
+}
+
+}  // namespace
+
+Result<void> allreduce_direct(Operation& operation, const AllreduceView& view) {
+    const int world = operation.world();
+    const auto outputs = static_cast<Bytes>(distinct(view.outputs, world, 0).count);
+    const bool streaming = streams(operation, view.bytes * (static_cast<Bytes>(world) + outputs));
+    for_my_share(operation, view.bytes, view.may_claim, [&](Bytes from, Bytes bytes) {
+        reduce_range(operation, view.inputs, from, distinct(view.outputs, world, from), bytes,
+                     streaming);
+    });
+    FAULT_POINT("direct.reduced");
+    return operation.meet();
+}
+
+Result<void> run_direct(Operation& operation) {
+    if (operation.call.kind == Kind::kAllreduce) {
+        return allreduce_direct(
+            operation, {operation.inputs, operation.outputs, operation.parts.bytes(0), true});
+    }
+    run_share(operation);
+    FAULT_POINT("direct.reduced");
+    return operation.meet();
+}
+
+}  // namespace fabricshm

@@ -1,0 +1,238 @@
+#include "libfabricshm/collective/group.hpp"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "libfabricshm/base/fault_point.hpp"
+#include "libfabricshm/base/log.hpp"
+#include "libfabricshm/collective/mailbox.hpp"
+#include "libfabricshm/collective/operation.hpp"
+#include "libfabricshm/collective/request.hpp"
+#include "libfabricshm/collective/worker.hpp"
+
+namespace fabricshm {
+
+namespace {
+
+Result<void> check_place(const GroupPlace& place) {
+    const bool sane = place.world >= 1 && place.world <= kWorldMax && place.rank >= 0 &&
+                      place.rank < place.world && place.arena != nullptr;
+    if (!sane) return Error{Errc::kInvalid, 0, "attach group"};
+    const Bytes needed = group_block_bytes(place.world);
+    const bool inside = place.block_bytes >= needed && place.block_bytes <= place.arena_bytes &&
+                        place.block_offset <= place.arena_bytes - place.block_bytes &&
+                        place.block_offset % 4096 == 0;
+    if (!inside) return Error{Errc::kCorrupt, 0, "attach group: block outside the arena"};
+    const auto* header = reinterpret_cast<const GroupHeader*>(place.arena + place.block_offset);
+    const bool ours = header->magic == kGroupMagic && header->version == kGroupVersion &&
+                      header->group_id == place.group_id &&
+                      header->world == static_cast<std::uint32_t>(place.world);
+    if (!ours) return Error{Errc::kCorrupt, 0, "attach group: not the block of this group"};
+    return {};
+}
+
+// What a failure means for the others: after these the group cannot go on.
+bool breaks_group(Errc code) noexcept {
+    return code == Errc::kPeer || code == Errc::kTimeout || code == Errc::kMismatch ||
+           code == Errc::kCorrupt;
+}
+
+Parts parts_of(const Call& call, int world) {
+    const Bytes element = kernels::size_of(call.dtype);
+    if (call.kind == Kind::kBarrier) return Parts::equal(0, world);
+    return call.counts.empty() ? Parts::equal(call.count * element, world)
+                               : Parts::of(call.counts, element);
+}
+
+PlanInput plan_input(const Operation& operation) {
+    const Call& call = operation.call;
+    PlanInput input;
+    input.kind = call.kind;
+    input.algorithm =
+        call.algorithm != Algorithm::kAuto ? call.algorithm : operation.group.tuning.forced;
+    input.trigger = call.trigger;
+    input.world = operation.world();
+    input.part_bytes = operation.largest_part;
+    const auto posted = posts_all_parts(call.kind) ? static_cast<Bytes>(operation.world()) : 1;
+    input.total_bytes = operation.largest_part * posted;
+    input.own_counts = call.kind == Kind::kAllToAll && !call.counts.empty();
+    return input;
+}
+
+// A group of one: every collective is a copy from the input to the output.
+Result<void> run_alone(Operation& operation) {
+    Pointers posted{};
+    posted[0] = const_cast<std::byte*>(operation.call.input);  // only read
+    combine(operation, posted, 0, operation.largest_part, operation.largest_part);
+    return {};
+}
+
+Result<void> run_arrived(Operation& operation, const PlanInput& input) {
+    FABRIC_TRY_VOID(arrive(operation));
+    // All clocks may be here although a rank has given up since: its buffers are its own again.
+    FABRIC_TRY_VOID(operation.meeting().check(-1));
+    const Algorithm algorithm =
+        choose_arrived(input, operation.all_in_arena, operation.group.tuning);
+    switch (algorithm) {
+        case Algorithm::kDirect:
+            return run_direct(operation);
+        case Algorithm::kStaged:
+            return run_staged(operation, Algorithm::kDirect);
+        case Algorithm::kRing:
+            return operation.all_in_arena ? run_ring(operation)
+                                          : run_staged(operation, Algorithm::kRing);
+        case Algorithm::kHost:
+            return operation.all_in_arena ? run_host(operation)
+                                          : run_staged(operation, Algorithm::kHost);
+        default:
+            return run_slots(operation);
+    }
+}
+
+Result<void> run_operation(Operation& operation) {
+    if (operation.world() == 1) return run_alone(operation);
+    const PlanInput input = plan_input(operation);
+    switch (choose_route(input, operation.group.tuning)) {
+        case Route::kTiny:
+            return run_tiny(operation);
+        case Route::kSlots:
+            return run_slots(operation);
+        default:
+            return run_arrived(operation, input);
+    }
+}
+
+}  // namespace
+
+GroupState::GroupState(GroupPlace where, std::byte* block)
+    : place(std::move(where)),
+      layout(GroupLayout::of(place.world)),
+      meeting(block, place.rank, place.world),
+      tiny(reinterpret_cast<TinySlot*>(block + layout.tiny)),
+      channels(reinterpret_cast<Channel*>(block + layout.channels)),
+      slots(block + layout.slots),
+      scratch(static_cast<std::size_t>(place.world) * kTinyScratch) {}
+
+Result<std::unique_ptr<Group>> Group::attach(GroupPlace place, TimePoint deadline) {
+    FABRIC_TRY_VOID(check_place(place));
+    std::byte* block = place.arena + place.block_offset;
+    auto state = std::make_unique<GroupState>(std::move(place), block);
+    Meeting& meeting = state->meeting;
+    FABRIC_TRY_VOID(meeting.announce());
+    if (state->place.rank == 0) {
+        const Tuning* given = state->place.tuning;
+        pack_tuning(given != nullptr ? *given : load_tuning(state->place.world),
+                    meeting.header().tuning);
+    }
+    meeting.signal(state->base);
+    const auto met = meeting.wait_all(state->base, deadline);
+    if (!met.ok()) {
+        meeting.fail(met.error().code, met.error().detail);
+        return met.error();
+    }
+    state->tuning = unpack_tuning(meeting.header().tuning);
+    meeting.settle(state->tuning);
+    state->last_turn = state->base++;
+    FAULT_POINT("group.attached");
+    return std::unique_ptr<Group>(new Group(std::move(state)));
+}
+
+Group::Group(std::unique_ptr<GroupState> state)
+    : state_(std::move(state)), mailbox_(std::make_unique<Mailbox>(*state_)) {}
+
+Group::~Group() {
+    // The threads first: they use the mailbox and the state.
+    worker_.reset();
+    messages_.reset();
+}
+
+int Group::rank() const noexcept {
+    return state_->place.rank;
+}
+
+int Group::world() const noexcept {
+    return state_->place.world;
+}
+
+std::uint64_t Group::id() const noexcept {
+    return state_->place.group_id;
+}
+
+void Group::abort(Errc code, int rank) noexcept {
+    state_->meeting.fail(code, rank);
+}
+
+void Group::retire() noexcept {
+    state_->failed = true;
+    state_->meeting.fail(Errc::kBroken, -1);
+    worker_.reset();
+    messages_.reset();
+}
+
+Result<void> Group::run_now(const Call& call) {
+    const int world = state_->place.world;
+    if (state_->failed) return Error{Errc::kBroken, 0, "collective: the group failed before"};
+    Operation operation{*state_, call, parts_of(call, world)};
+    operation.largest_part = operation.parts.largest();
+    operation.signature = signature_of(call);
+    const bool own_counts = call.kind == Kind::kAllToAll && !call.counts.empty();
+    if (own_counts) {
+        FABRIC_TRY(operation.largest_part, agree_on_largest(call, operation.parts.largest()));
+    }
+    operation.next = state_->base;
+    const Result<void> result = run_operation(operation);
+    state_->base = operation.next;
+    ++state_->operations;
+    if (!result.ok() &&
+        (breaks_group(result.error().code) || result.error().code == Errc::kBroken)) {
+        state_->failed = true;
+        if (breaks_group(result.error().code)) {
+            state_->meeting.fail(result.error().code, result.error().detail);
+        }
+    }
+    return result;
+}
+
+// all_to_all with counts: nobody knows the others' parts, and all have to cut alike.
+Result<Bytes> Group::agree_on_largest(const Call& call, Bytes own) {
+    std::uint64_t largest = own;
+    Call maximum;
+    maximum.kind = Kind::kAllreduce;
+    maximum.dtype = kernels::DType::kU64;
+    maximum.op = kernels::ReduceOp::kMax;
+    maximum.count = 1;
+    maximum.input = reinterpret_cast<const std::byte*>(&largest);
+    maximum.output = reinterpret_cast<std::byte*>(&largest);
+    maximum.deadline = call.deadline;
+    FABRIC_TRY_VOID(run_now(maximum));
+    return largest;
+}
+
+Result<void> Group::run(const Call& call) {
+    FABRIC_TRY_VOID(check_call(call, rank(), world()));
+    if (state_->failed) return Error{Errc::kBroken, 0, "collective: the group failed before"};
+    if (call.kind == Kind::kSend || call.kind == Kind::kRecv) {
+        return mailbox_->finish(*mailbox_->post(call));
+    }
+    if (worker_ == nullptr || worker_->idle()) return run_now(call);
+    FABRIC_TRY(const auto request, start(call));
+    return request->wait();
+}
+
+Result<std::shared_ptr<Request>> Group::start(Call call) {
+    FABRIC_TRY_VOID(check_call(call, rank(), world()));
+    if (state_->failed) return Error{Errc::kBroken, 0, "collective: the group failed before"};
+    if (call.kind == Kind::kSend || call.kind == Kind::kRecv) {
+        const auto request = mailbox_->post(call);
+        if (messages_ == nullptr) messages_ = std::make_unique<Worker>();
+        messages_->push([this] { mailbox_->finish_all(); });
+        return std::shared_ptr<Request>(request);
+    }
+    const auto request = std::make_shared<PendingRequest>();
+    if (worker_ == nullptr) worker_ = std::make_unique<Worker>();
+    worker_->push([this, request, call = std::move(call)] { request->complete(run_now(call)); });
+    return std::shared_ptr<Request>(request);
+}
+
+}  // namespace fabricshm

@@ -1,0 +1,92 @@
+// Group: the ranks of a job that meet in collectives, as one of them sees it.
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/base/units.hpp"
+#include "libfabricshm/collective/call.hpp"
+
+namespace fabricshm {
+
+class Mailbox;
+class Worker;
+struct GroupState;
+struct Tuning;
+
+/// Where a group lives: what the daemon said when the group was joined.
+struct GroupPlace {
+    std::byte* arena = nullptr;  // this process's mapping
+    Bytes arena_bytes = 0;
+    Bytes block_offset = 0;
+    Bytes block_bytes = 0;
+    int rank = 0;
+    int world = 1;
+    std::uint64_t group_id = 0;
+    const Tuning* tuning = nullptr;  // of rank 0, for the whole group; nullptr: load_tuning()
+    // Memory inside the arena for messages whose buffer is outside it; nullptr when there is none.
+    std::function<std::byte*(Bytes)> allocate;
+    std::function<void(std::byte*)> release;
+};
+
+/// One started operation. Shared between its caller and the thread that runs it.
+class Request {
+  public:
+    virtual ~Request() = default;
+
+    /// True once the result is there. Never blocks.
+    virtual bool done() const noexcept = 0;
+    /// Waits for the result; the deadline is that of the call.
+    virtual Result<void> wait() = 0;
+    /// Who sent, after a receive completed; -1 otherwise.
+    virtual int peer() const noexcept = 0;
+    /// Calls `callback` once with the result, from the thread that completes it or at once.
+    virtual void on_complete(std::function<void(Result<void>)> callback) = 0;
+};
+
+/// Runs collectives over the group block. One operation at a time: run() and start() are called in
+/// the same order on all ranks. Threads: run(), start() from any thread, ordered by the caller;
+/// everything else from any thread.
+class Group {
+  public:
+    /// Takes the place of `rank` in the block and waits until all others have. kTimeout names
+    /// nobody; kPeer a rank that died meanwhile; kCorrupt when the block is not what was promised.
+    static Result<std::unique_ptr<Group>> attach(GroupPlace place, TimePoint deadline);
+
+    /// Waits for the operations that were started (each is bounded by its own deadline).
+    ~Group();
+    Group(const Group&) = delete;
+    Group& operator=(const Group&) = delete;
+
+    int rank() const noexcept;
+    int world() const noexcept;
+    std::uint64_t id() const noexcept;
+
+    /// Runs `call` on this thread, after the operations that were started before.
+    Result<void> run(const Call& call);
+
+    /// Runs `call` on the group's own thread (messages: on its message thread).
+    Result<std::shared_ptr<Request>> start(Call call);
+
+    /// Makes every wait of this process in the group end with `code` soon. Thread-safe.
+    void abort(Errc code, int rank) noexcept;
+
+    /// Ends every operation of this rank and waits until none runs: afterwards it touches no buffer
+    /// of the group. Breaks the group for all. Before a shrink; by the caller's own thread.
+    void retire() noexcept;
+
+  private:
+    explicit Group(std::unique_ptr<GroupState> state);
+    Result<void> run_now(const Call& call);
+    Result<Bytes> agree_on_largest(const Call& call, Bytes own);
+
+    std::unique_ptr<GroupState> state_;
+    std::unique_ptr<Mailbox> mailbox_;
+    std::unique_ptr<Worker> worker_;    // collectives, made at the first start()
+    std::unique_ptr<Worker> messages_;  // drives sends and receives, likewise
+};
+
+}  // namespace fabricshm

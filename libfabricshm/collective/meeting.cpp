@@ -1,0 +1,153 @@
+#include "libfabricshm/collective/meeting.hpp"
+
+#include <linux/membarrier.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
+#include <thread>
+
+#include "libfabricshm/base/fault_point.hpp"
+#include "libfabricshm/os/futex.hpp"
+#include "libfabricshm/os/process.hpp"
+
+namespace fabricshm {
+
+namespace {
+
+// How long a sleeper trusts that a dead peer would have been announced before it looks for itself.
+constexpr auto kSleepSlice = std::chrono::milliseconds(20);
+
+int membarrier(int command) noexcept {
+    return static_cast<int>(::syscall(SYS_membarrier, command, 0, 0));
+}
+
+void pause_cpu() noexcept {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+// The futex of a 64-bit word is its low half, which is first in memory on x86.
+std::atomic<std::uint32_t>* low_half(std::atomic<std::uint64_t>& word) noexcept {
+    return reinterpret_cast<std::atomic<std::uint32_t>*>(&word);
+}
+
+}  // namespace
+
+Meeting::Meeting(std::byte* block, int rank, int world)
+    : block_(block),
+      header_(reinterpret_cast<GroupHeader*>(block)),
+      ranks_(reinterpret_cast<RankWords*>(block + GroupLayout::of(world).ranks)),
+      rank_(rank),
+      world_(world),
+      seen_(static_cast<std::size_t>(world), 0) {
+    // This rank has always seen itself.
+    seen_[static_cast<std::size_t>(rank)] = ~std::uint64_t{0};
+}
+
+Result<void> Meeting::announce() {
+    FABRIC_TRY(const ProcessIdentity identity, own_identity());
+    RankWords& words = own();
+    words.pid = identity.pid;
+    words.start_time = identity.start_time;
+    words.pid_namespace = identity.pid_namespace;
+    words.membarrier = membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) == 0 ? 1 : 0;
+    FAULT_POINT("group.announced");
+    return {};
+}
+
+void Meeting::settle(const Tuning& tuning) noexcept {
+    bool all = true;
+    for (int peer = 0; peer < world_; ++peer) all = all && words(peer).membarrier == 1;
+    fenced_ = !all;
+    spins_ = tuning.spins;
+    yields_ = tuning.yields;
+}
+
+void Meeting::raise(Word word, std::uint64_t value) noexcept {
+    // A sleeper first adds itself to `sleepers` and then looks at `value` once more; this process
+    // stores `value` and then looks at `sleepers`. One of the two must see the other, but the
+    // processor may move our load before our store. So either both are sequentially consistent
+    // (fenced_), or every sleeper sends a barrier to all our processors between its two steps, and
+    // then release is enough and only the compiler must be kept from moving the load.
+    if (fenced_) {
+        word.value.store(value, std::memory_order_seq_cst);
+    } else {
+        word.value.store(value, std::memory_order_release);
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+    }
+    wake(word);
+}
+
+void Meeting::wake(Word word) noexcept {
+    if (__builtin_expect(word.sleepers.load(std::memory_order_seq_cst) != 0, false)) {
+        futex_wake(low_half(word.value), INT_MAX);
+    }
+}
+
+Result<void> Meeting::wait_slowly(int peer, std::uint64_t value, TimePoint deadline) {
+    FABRIC_TRY_VOID(await({words(peer).clock, words(peer).sleepers}, value, peer, deadline));
+    seen_[static_cast<std::size_t>(peer)] = words(peer).clock.load(std::memory_order_acquire);
+    return {};
+}
+
+Result<void> Meeting::await(Word word, std::uint64_t value, int peer, TimePoint deadline) {
+    const auto reached = [&] { return word.value.load(std::memory_order_acquire) >= value; };
+    // A few pauses between yields, not many at once: the scheduler may have put the one that is
+    // waited for on this very core, and then every pause holds it up.
+    for (std::uint64_t turn = 0; turn <= yields_; ++turn) {
+        for (std::uint64_t spin = 0; spin < spins_; ++spin) {
+            if (reached()) return {};
+            pause_cpu();
+        }
+        if (reached()) return {};
+        std::this_thread::yield();
+    }
+    return sleep_until(word, value, peer, deadline);
+}
+
+Result<void> Meeting::sleep_until(Word word, std::uint64_t value, int peer, TimePoint deadline) {
+    while (true) {
+        // Sequentially consistent with the fence in raise(); see there.
+        word.sleepers.fetch_add(1, std::memory_order_seq_cst);
+        if (!fenced_) membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
+        const std::uint64_t now_there = word.value.load(std::memory_order_seq_cst);
+        const TimePoint slice_end = std::min(deadline, Clock::now() + kSleepSlice);
+        if (now_there < value) {
+            futex_wait(low_half(word.value), static_cast<std::uint32_t>(now_there), slice_end);
+        }
+        word.sleepers.fetch_sub(1, std::memory_order_relaxed);
+        if (word.value.load(std::memory_order_acquire) >= value) return {};
+        FABRIC_TRY_VOID(check(peer));
+        if (Clock::now() >= deadline) return Error{Errc::kTimeout, peer, "wait for a peer"};
+    }
+}
+
+Result<void> Meeting::check(int peer) noexcept {
+    // Acquire pairs with break_group(); the word holds code and rank together.
+    const std::uint64_t reason = header_->broken.load(std::memory_order_acquire);
+    if (reason != 0) {
+        const auto code = static_cast<Errc>(reason & 0xff);
+        const auto culprit = static_cast<std::int32_t>(reason >> 32);
+        const bool names = code == Errc::kPeer || code == Errc::kMismatch;
+        return Error{names ? code : Errc::kBroken, culprit, "collective"};
+    }
+    if (peer < 0) return {};
+    const RankWords& words = ranks_[peer];
+    if (words.dead.load(std::memory_order_relaxed) != 0)
+        return Error{Errc::kPeer, peer, "collective"};
+    // A rank that has not announced itself has no identity yet; the deadline bounds that wait.
+    if (words.clock.load(std::memory_order_acquire) == 0) return {};
+    const ProcessIdentity identity{static_cast<pid_t>(words.pid), words.start_time,
+                                   words.pid_namespace};
+    if (liveness_of(identity) == Liveness::kDead) return Error{Errc::kPeer, peer, "collective"};
+    return {};
+}
+
+void Meeting::fail(Errc code, int rank) noexcept {
+    break_group(block_, world_, code, rank);
+}
+
+}  // namespace fabricshm

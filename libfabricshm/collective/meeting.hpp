@@ -1,0 +1,104 @@
+// Meeting: how ranks wait for each other. One word per rank that only rises (its clock), written by
+// its owner, read by all. Every wait is bounded: it ends with the value, a dead peer, a broken
+// group or the deadline. The life of a wait: spin, then yield, then sleep on the word.
+// docs/concurrency.md.
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/base/units.hpp"
+#include "libfabricshm/collective/tuning.hpp"
+#include "libfabricshm/shm/group_block.hpp"
+
+namespace fabricshm {
+
+/// A word that rises, and how many sleep on it.
+struct Word {
+    std::atomic<std::uint64_t>& value;
+    std::atomic<std::uint32_t>& sleepers;
+};
+
+/// Everything of one group that waiting needs. Used by one thread at a time, but for the message
+/// threads, which use await() and raise() on other words only.
+class Meeting {
+  public:
+    Meeting(std::byte* block, int rank, int world);
+
+    /// Publishes who this process is; the first step of attaching.
+    Result<void> announce();
+
+    /// After all have announced: whether sleepers can do the fencing for the wakers (all processes
+    /// take part in expedited membarriers), and how long to spin.
+    void settle(const Tuning& tuning) noexcept;
+
+    /// Raises this rank's clock to `value`: all that it stored before is visible to who sees it.
+    void signal(std::uint64_t value) noexcept { raise({own().clock, own().sleepers}, value); }
+
+    /// Waits until the clock of `peer` is at least `value`.
+    Result<void> wait(int peer, std::uint64_t value, TimePoint deadline) {
+        std::uint64_t& seen = seen_[static_cast<std::size_t>(peer)];
+        if (seen >= value) return {};
+        // Acquire pairs with the release in raise(): what the peer stored before is visible now.
+        seen = words(peer).clock.load(std::memory_order_acquire);
+        if (seen >= value) return {};
+        return wait_slowly(peer, value, deadline);
+    }
+
+    /// Waits for the clocks of all ranks, this one aside. Starts behind this rank, so that not all
+    /// ranks read the same line first.
+    Result<void> wait_all(std::uint64_t value, TimePoint deadline) {
+        for (int step = 1; step < world_; ++step) {
+            const int peer = rank_ + step < world_ ? rank_ + step : rank_ + step - world_;
+            FABRIC_TRY_VOID(wait(peer, value, deadline));
+        }
+        return {};
+    }
+
+    /// Notes that `peer` has come to `value`, learnt elsewhere (from the flag of a tiny line).
+    void saw(int peer, std::uint64_t value) noexcept {
+        std::uint64_t& seen = seen_[static_cast<std::size_t>(peer)];
+        if (seen < value) seen = value;
+    }
+
+    /// Waits until `word` is at least `value`. `peer` (or -1) is who has to raise it.
+    Result<void> await(Word word, std::uint64_t value, int peer, TimePoint deadline);
+
+    /// Stores `value` with release and wakes who sleeps on the word.
+    void raise(Word word, std::uint64_t value) noexcept;
+
+    /// Wakes who sleeps on the word, if anybody does.
+    static void wake(Word word) noexcept;
+
+    /// Why the group can't go on, if so. `peer` (or -1) is checked for life, too.
+    Result<void> check(int peer) noexcept;
+
+    /// Breaks the group for all ranks; the first reason stays.
+    void fail(Errc code, int rank) noexcept;
+
+    RankWords& words(int peer) const noexcept { return ranks_[peer]; }
+    GroupHeader& header() const noexcept { return *header_; }
+    int rank() const noexcept { return rank_; }
+    int world() const noexcept { return world_; }
+    std::uint64_t spins() const noexcept { return spins_; }
+
+  private:
+    RankWords& own() const noexcept { return ranks_[rank_]; }
+    Result<void> wait_slowly(int peer, std::uint64_t value, TimePoint deadline);
+    Result<void> sleep_until(Word word, std::uint64_t value, int peer, TimePoint deadline);
+
+    std::byte* block_;
+    GroupHeader* header_;
+    RankWords* ranks_;
+    int rank_;
+    int world_;
+    bool fenced_ = true;  // wakers fence; false once sleepers do it for them
+    std::uint64_t spins_ = 100;
+    std::uint64_t yields_ = 100;
+    std::vector<std::uint64_t> seen_;  // the highest clock value seen of each rank
+};
+
+}  // namespace fabricshm

@@ -1,0 +1,130 @@
+// Operation: one collective while it runs, and the engines that run it. Internal to collective/.
+
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/reduce.hpp"
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/collective/call.hpp"
+#include "libfabricshm/collective/group.hpp"
+#include "libfabricshm/collective/meeting.hpp"
+#include "libfabricshm/collective/plan.hpp"
+#include "libfabricshm/collective/tuning.hpp"
+#include "libfabricshm/proto/messages.hpp"
+#include "libfabricshm/shm/group_block.hpp"
+
+namespace fabricshm {
+
+using proto::kWorldMax;
+
+/// kTinyBytes in whole cache lines.
+inline constexpr std::size_t kTinyScratch = 576;
+static_assert(kTinyScratch >= kTinyBytes && kTinyScratch % kCacheLine == 0);
+
+/// What a group keeps between operations.
+struct GroupState {
+    GroupState(GroupPlace where, std::byte* block);
+
+    GroupPlace place;
+    GroupLayout layout;
+    Meeting meeting;
+    Tuning tuning;
+    TinySlot* tiny;     // [rank * 2 + turn parity]
+    Channel* channels;  // [from * world + to]
+    std::byte* slots;   // [(rank * 2 + turn parity) * slot_bytes]
+
+    // The same on all ranks after the same operations, without any exchange:
+    std::uint64_t base = 1;        // clock value at which the next operation starts
+    std::uint64_t turn = 0;        // slot turns taken; the parity says which of the two slots
+    std::uint64_t last_turn = 0;   // the clock value signalled at the last turn
+    std::uint64_t claimed = 0;     // claims made by all ranks in all operations
+    std::uint64_t operations = 0;  // the parity says which signature and offsets are in use
+
+    // An operation failed in a way that ends the group, or the group was retired. Atomic, since the
+    // worker sets it and callers look; nothing is ordered by it.
+    std::atomic<bool> failed{false};
+
+    std::vector<std::byte> scratch;  // tiny posts in one piece, kTinyScratch bytes for each rank
+
+    std::byte* slot(int rank, std::uint64_t at_turn) const noexcept {
+        return slots + (static_cast<Bytes>(rank) * 2 + (at_turn & 1)) * layout.slot_bytes;
+    }
+    TinySlot& tiny_slot(int rank, std::uint64_t at_turn) const noexcept {
+        return tiny[static_cast<std::size_t>(rank) * 2 + (at_turn & 1)];
+    }
+};
+
+/// Pointers to one buffer of every rank, as this process sees them.
+using Pointers = std::array<std::byte*, kWorldMax>;
+
+/// One operation of one rank. Made on the stack by Group; checked before.
+struct Operation {
+    GroupState& group;
+    const Call& call;
+    Parts parts;             // of what the ranks exchange; empty for own counts
+    Bytes largest_part = 0;  // of any rank: decides how all cut the operation in pieces
+    std::uint64_t signature = 0;
+    std::uint64_t next = 0;     // the clock value of the next step
+    bool all_in_arena = false;  // after arrive()
+    Pointers inputs{};          // after arrive(), if all_in_arena
+    Pointers outputs{};
+
+    int rank() const noexcept { return group.place.rank; }
+    std::size_t parity() const noexcept { return group.operations & 1; }
+    int world() const noexcept { return group.place.world; }
+    Meeting& meeting() const noexcept { return group.meeting; }
+
+    /// Raises this rank's clock by one step and returns the new value.
+    std::uint64_t step() noexcept {
+        meeting().signal(next);
+        return next++;
+    }
+    /// step(), then waits until all ranks have come as far.
+    Result<void> meet() { return meeting().wait_all(step(), call.deadline); }
+};
+
+/// Shows the others what this rank called; before its first step.
+void show_signature(Operation& operation) noexcept;
+/// kMismatch when `peer`, which has come to this operation, called something else.
+Result<void> check_signature(const Operation& operation, int peer);
+
+/// The engines. Each leaves `next` where the operation ended, the same on all ranks.
+Result<void> run_tiny(Operation& operation);
+Result<void> run_slots(Operation& operation);
+/// Shows this rank's buffers to the others and finds theirs; with trigger `sync`, waits for the
+/// command of rank 0.
+Result<void> arrive(Operation& operation);
+Result<void> run_direct(Operation& operation);
+Result<void> run_ring(Operation& operation);
+Result<void> run_host(Operation& operation);
+/// Allreduce in pieces through the slots, with the work of one of direct, ring and host on each.
+Result<void> run_staged(Operation& operation, Algorithm inner);
+
+/// The algorithms on any buffers that all ranks can reach: `inputs` are reduced into `outputs`.
+/// Several ranks may name the same output (a shared result, written once).
+struct AllreduceView {
+    const Pointers& inputs;
+    const Pointers& outputs;
+    Bytes bytes;
+    bool may_claim;  // ranks claim chunks; otherwise each has its part
+};
+Result<void> allreduce_direct(Operation& operation, const AllreduceView& view);
+Result<void> allreduce_ring(Operation& operation, const AllreduceView& view);
+Result<void> allreduce_host(Operation& operation, const AllreduceView& view);
+
+/// Computes this rank's output for bytes [from, from + bytes) of every part, given where each rank
+/// posted that piece. `stride` is the distance of parts in a post (posts_all_parts kinds).
+void combine(const Operation& operation, const Pointers& posted, Bytes from, Bytes bytes,
+             Bytes stride);
+
+/// Whether `peer`'s post is needed by this rank, and whether this rank posts at all.
+bool needs_post_of(const Operation& operation, int peer) noexcept;
+
+/// A ReduceJob with dtype, op and divisor of the call filled in.
+kernels::ReduceJob reduce_job(const Operation& operation) noexcept;
+
+}  // namespace fabricshm

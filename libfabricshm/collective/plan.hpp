@@ -1,0 +1,60 @@
+// Plan: how an operation will be run, as a pure function of what all ranks know alike. The executor
+// (engines in flat.cpp, direct.cpp, ...) follows it; the simulator asks the same functions.
+
+#pragma once
+
+#include <cstdint>
+
+#include "libfabricshm/base/units.hpp"
+#include "libfabricshm/collective/call.hpp"
+#include "libfabricshm/collective/tuning.hpp"
+
+namespace fabricshm {
+
+/// How the ranks' bytes meet.
+enum class Route : std::uint8_t {
+    kTiny,    // in one or a few cache lines per rank, data and flag together: one meeting
+    kSlots,   // through the ranks' slots, each rank reads what it needs: one meeting per piece
+    kArrive,  // ranks first show where their buffers are, then choose with choose_arrived()
+};
+
+/// What every rank of an operation knows before it has heard of any other.
+struct PlanInput {
+    Kind kind = Kind::kBarrier;
+    Algorithm algorithm = Algorithm::kAuto;  // of the call, else Tuning::forced
+    Trigger trigger = Trigger::kAsync;
+    int world = 1;
+    Bytes part_bytes = 0;     // of the largest part
+    Bytes total_bytes = 0;    // what one rank posts at most: the part, or all parts
+    bool own_counts = false;  // all_to_all with counts: only the rank itself knows its parts
+};
+
+Route choose_route(const PlanInput& input, const Tuning& tuning) noexcept;
+
+/// After the arrival, when it is known whether all buffers are in the arena.
+/// kFlat stands for pieces through the slots; never returns kAuto.
+Algorithm choose_arrived(const PlanInput& input, bool all_in_arena, const Tuning& tuning) noexcept;
+
+/// How an operation goes through the slots, in pieces.
+struct Pieces {
+    Bytes stride = 0;         // bytes of a part that one piece carries
+    std::uint64_t count = 0;  // at least 1, so that empty operations still meet
+};
+
+/// `sub_parts` is how many parts share a slot (world for scatter and the like, else 1);
+/// `stride` is a multiple of 64 so that no element and no cache line is cut.
+Pieces cut_pieces(Bytes part_bytes, int sub_parts, Bytes slot_bytes, Bytes piece_bytes) noexcept;
+
+/// Whether the kind posts one part for each rank (scatter, reduce_scatter, all_to_all).
+bool posts_all_parts(Kind kind) noexcept;
+
+/// The share of `bytes` that belongs to `rank` when `world` ranks divide it: whole cache lines,
+/// except for the end.
+struct Range {
+    Bytes begin = 0;
+    Bytes end = 0;
+    Bytes size() const noexcept { return end - begin; }
+};
+Range share_of(Bytes bytes, int rank, int world) noexcept;
+
+}  // namespace fabricshm

@@ -1,0 +1,46 @@
+#include "libfabricshm/collective/request.hpp"
+
+#include <utility>
+
+namespace fabricshm {
+
+bool PendingRequest::done() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return result_.has_value();
+}
+
+Result<void> PendingRequest::wait() {
+    std::unique_lock lock(mutex_);
+    // Bounded by the operation: it completes by its own deadline, whatever happens.
+    changed_.wait(lock, [this] { return result_.has_value(); });
+    return *result_;
+}
+
+int PendingRequest::peer() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return peer_;
+}
+
+void PendingRequest::on_complete(std::function<void(Result<void>)> callback) {
+    std::unique_lock lock(mutex_);
+    if (!result_.has_value()) {
+        callback_ = std::move(callback);
+        return;
+    }
+    const Result<void> result = *result_;
+    lock.unlock();
+    callback(result);
+}
+
+void PendingRequest::complete(Result<void> result, int peer) {
+    std::unique_lock lock(mutex_);
+    if (result_.has_value()) return;
+    result_ = result;
+    peer_ = peer;
+    const auto callback = std::exchange(callback_, nullptr);
+    changed_.notify_all();
+    lock.unlock();
+    if (callback) callback(result);
+}
+
+}  // namespace fabricshm

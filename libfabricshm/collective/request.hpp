@@ -1,0 +1,33 @@
+// The result of an operation that runs elsewhere: set once, waited for, called back.
+
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <optional>
+
+#include "libfabricshm/collective/group.hpp"
+
+namespace fabricshm {
+
+/// A Request that somebody completes. Thread-safe.
+class PendingRequest final : public Request {
+  public:
+    bool done() const noexcept override;
+    Result<void> wait() override;
+    int peer() const noexcept override;
+    void on_complete(std::function<void(Result<void>)> callback) override;
+
+    /// Sets the result; the first one counts. Callbacks run on this thread, without the lock.
+    void complete(Result<void> result, int peer = -1);
+
+  private:
+    mutable std::mutex mutex_;
+    std::condition_variable changed_;
+    std::optional<Result<void>> result_;
+    std::function<void(Result<void>)> callback_;
+    int peer_ = -1;
+};
+
+}  // namespace fabricshm

@@ -1,0 +1,178 @@
+#include "libfabricshm/collective/tuning.hpp"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "libfabricshm/base/log.hpp"
+#include "libfabricshm/shm/group_block.hpp"
+
+namespace fabricshm {
+
+namespace {
+
+constexpr const char* kAlgorithmNames[] = {"auto", "flat", "direct", "ring", "staged", "host"};
+
+// One row per value: its key in the file, where it is, and its range.
+struct Field {
+    const char* key;
+    std::uint64_t Tuning::*value;
+    std::uint64_t least;
+    std::uint64_t most;
+};
+
+constexpr Field kFields[] = {
+    {"flat_most_bytes", &Tuning::flat_most, 0, 64 * kKiB},
+    {"two_phase_from_bytes", &Tuning::two_phase_from, 0, kGiB},
+    {"two_phase_world", &Tuning::two_phase_world, 2, 1024},
+    {"piece_bytes", &Tuning::piece_bytes, 4 * kKiB, 64 * kMiB},
+    {"claim_from_bytes", &Tuning::claim_from, 0, ~std::uint64_t{0}},
+    {"chunk_bytes", &Tuning::chunk_bytes, 4 * kKiB, 64 * kMiB},
+    {"streaming_from_bytes", &Tuning::streaming_from, 0, ~std::uint64_t{0}},
+    {"spins", &Tuning::spins, 0, 1'000'000},
+    {"yields", &Tuning::yields, 0, 1'000'000},
+};
+static_assert(std::size(kFields) + 1 <= kTuningWords);
+
+int usable_cpus() noexcept {
+    cpu_set_t set;
+    if (::sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+    return std::max(1, CPU_COUNT(&set));
+}
+
+// Bytes of the cache that this processor shares with its neighbours, 0 if unknown. From sysfs:
+// sysconf(_SC_LEVEL3_CACHE_SIZE) adds up caches that one core cannot use (seen on AMD in a guest).
+Bytes last_level_cache() {
+    for (const char* index : {"3", "2"}) {
+        std::ifstream file(std::string("/sys/devices/system/cpu/cpu0/cache/index") + index +
+                           "/size");
+        std::string text;  // "32768K"
+        if (!std::getline(file, text)) continue;
+        const auto bytes = parse_bytes(text);
+        if (bytes.ok()) return *bytes;
+    }
+    return 0;
+}
+
+Result<void> apply_line(Tuning& tuning, const std::string& key, const std::string& value) {
+    for (const Field& field : kFields) {
+        if (key != field.key) continue;
+        char* end = nullptr;
+        const std::uint64_t number = std::strtoull(value.c_str(), &end, 10);
+        const bool whole = !value.empty() && end == value.c_str() + value.size();
+        if (!whole || number < field.least || number > field.most) {
+            return Error{Errc::kCorrupt, 0, "tuning: value out of range"};
+        }
+        tuning.*field.value = number;
+        return {};
+    }
+    return Error{Errc::kCorrupt, 0, "tuning: unknown key"};
+}
+
+}  // namespace
+
+Tuning default_tuning(int world, int cpus, Bytes cache_bytes) noexcept {
+    Tuning tuning;
+    // Between yields: alone on a core, waiting a little is cheaper than giving it up. With more
+    // ranks than cores the one waited for may need this very core: pausing then only holds it up.
+    const bool crowded = world > cpus;
+    tuning.spins = crowded ? 4 : 100;
+    tuning.yields = crowded ? 1000 : 200;
+    tuning.streaming_from = std::max<Bytes>(cache_bytes / 4 * 3, 4 * kMiB);
+    return tuning;
+}
+
+std::string tuning_path() {
+    if (const char* path = std::getenv("FABRIC_TUNING"); path != nullptr) return path;
+    if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache != '\0') {
+        return std::string(cache) + "/fabricd/tuning.conf";
+    }
+    const char* home = std::getenv("HOME");
+    return std::string(home != nullptr ? home : "/nonexistent") + "/.cache/fabricd/tuning.conf";
+}
+
+Tuning machine_tuning(int world) {
+    return default_tuning(world, usable_cpus(), last_level_cache());
+}
+
+Tuning load_tuning(int world) {
+    Tuning tuning = machine_tuning(world);
+    if (std::ifstream file(tuning_path()); file) {
+        std::stringstream text;
+        text << file.rdbuf();
+        const auto parsed = parse_tuning(text.str(), world, tuning);
+        if (parsed.ok()) {
+            tuning = *parsed;
+        } else {
+            log(LogLevel::kWarning, "%s: %s; using defaults", tuning_path().c_str(),
+                parsed.error().step);
+        }
+    }
+    const char* forced = std::getenv("FABRIC_ALGORITHM");
+    if (forced != nullptr && *forced != '\0') {
+        const auto algorithm = parse_algorithm(forced);
+        if (algorithm.ok()) {
+            tuning.forced = *algorithm;
+        } else {
+            log(LogLevel::kWarning, "FABRIC_ALGORITHM=%s is not an algorithm; ignored", forced);
+        }
+    }
+    return tuning;
+}
+
+Result<Tuning> parse_tuning(const std::string& text, int world, const Tuning& base) {
+    Tuning tuning = base;
+    std::istringstream lines(text);
+    const std::string prefix = std::to_string(world) + ".";
+    for (std::string line; std::getline(lines, line);) {
+        line.erase(std::remove_if(line.begin(), line.end(), ::isspace), line.end());
+        if (line.empty() || line.front() == '#') continue;
+        const auto equals = line.find('=');
+        if (equals == std::string::npos) return Error{Errc::kCorrupt, 0, "tuning: line without ="};
+        if (line.rfind(prefix, 0) != 0) continue;  // of another world size
+        const std::string key = line.substr(prefix.size(), equals - prefix.size());
+        FABRIC_TRY_VOID(apply_line(tuning, key, line.substr(equals + 1)));
+    }
+    return tuning;
+}
+
+std::string format_tuning(const Tuning& tuning, int world) {
+    std::ostringstream text;
+    for (const Field& field : kFields) {
+        text << world << '.' << field.key << " = " << tuning.*field.value << '\n';
+    }
+    return text.str();
+}
+
+void pack_tuning(const Tuning& tuning, std::uint64_t* words) noexcept {
+    for (const Field& field : kFields) *words++ = tuning.*field.value;
+    *words = static_cast<std::uint64_t>(tuning.forced);
+}
+
+Tuning unpack_tuning(const std::uint64_t* words) noexcept {
+    Tuning tuning;
+    for (const Field& field : kFields) {
+        tuning.*field.value = std::clamp(*words++, field.least, field.most);
+    }
+    const auto last = static_cast<std::uint64_t>(Algorithm::kHost);
+    tuning.forced = *words <= last ? static_cast<Algorithm>(*words) : Algorithm::kAuto;
+    return tuning;
+}
+
+Result<Algorithm> parse_algorithm(const std::string& name) {
+    for (std::size_t i = 0; i < std::size(kAlgorithmNames); ++i) {
+        if (name == kAlgorithmNames[i]) return static_cast<Algorithm>(i);
+    }
+    return Error{Errc::kInvalid, 0, "parse algorithm"};
+}
+
+const char* name_of(Algorithm algorithm) noexcept {
+    const auto index = static_cast<std::size_t>(algorithm);
+    return index < std::size(kAlgorithmNames) ? kAlgorithmNames[index] : "unknown";
+}
+
+}  // namespace fabricshm

@@ -1,0 +1,58 @@
+// Tuning: the sizes at which a group changes its ways. Measured by `fabricctl tune`, else defaults.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/base/units.hpp"
+#include "libfabricshm/collective/call.hpp"
+
+namespace fabricshm {
+
+/// Rank 0's values count for the whole group: it writes them into the group block, the others read
+/// them there, so that all choose alike whatever file or environment each was started with.
+struct Tuning {
+    Bytes flat_most = 1 * kKiB;         // up to here through slots, with one meeting
+    Bytes two_phase_from = 32 * kKiB;   // staged allreduce: from here reduce once and share, if
+    std::uint64_t two_phase_world = 3;  // ... the group has at least so many ranks
+    Bytes piece_bytes = 256 * kKiB;     // of a staged operation: stays in the cache between phases
+    Bytes claim_from = 16 * kMiB;       // from here ranks claim chunks instead of owning parts
+    Bytes chunk_bytes = 256 * kKiB;     // what is claimed at once
+    Bytes streaming_from = 24 * kMiB;  // bytes touched by all ranks: from here store past the cache
+    std::uint64_t spins = 100;         // pauses between two yields
+    std::uint64_t yields = 200;        // yields before sleeping
+    Algorithm forced = Algorithm::kAuto;
+
+    bool operator==(const Tuning&) const = default;
+};
+
+/// Defaults for `world` ranks on `cpus` processors with a last-level cache of `cache_bytes`.
+Tuning default_tuning(int world, int cpus, Bytes cache_bytes) noexcept;
+
+/// The file of `fabricctl tune` for this machine and world size, if there is one, then
+/// FABRIC_ALGORITHM. What cannot be read is logged once and left out.
+Tuning load_tuning(int world);
+
+/// The defaults for this machine: its processors and its cache.
+Tuning machine_tuning(int world);
+
+/// Where load_tuning() looks: $FABRIC_TUNING, else $XDG_CACHE_HOME or ~/.cache,
+/// fabricd/tuning.conf.
+std::string tuning_path();
+
+/// Lines "world.key = value"; unknown keys and values out of range are kCorrupt.
+Result<Tuning> parse_tuning(const std::string& text, int world, const Tuning& base);
+std::string format_tuning(const Tuning& tuning, int world);
+
+/// To and from the words of the group block. Unpacking clamps every value into its range: the block
+/// is input.
+void pack_tuning(const Tuning& tuning, std::uint64_t* words) noexcept;
+Tuning unpack_tuning(const std::uint64_t* words) noexcept;
+
+/// "ring" and the like; kInvalid for other words.
+Result<Algorithm> parse_algorithm(const std::string& name);
+const char* name_of(Algorithm algorithm) noexcept;
+
+}  // namespace fabricshm

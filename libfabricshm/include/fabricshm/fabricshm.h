@@ -1,0 +1,379 @@
+/* fabricshm.h: the C ABI of libfabricshm.
+ *
+ * A process opens a session with the daemon of its host (fabricd), opens the arena of its job (one
+ * contiguous piece of the pool, mapped into every process of the job), and joins groups.
+ * Collectives of a group are loads and stores between the ranks' buffers: the daemon is not on the
+ * data path.
+ *
+ * Errors. Every function returns 0 or a negative FABRICSHM_E* code, unless it says otherwise. After
+ * a failure the outputs are untouched and nothing is held. fabricshm_error_text() of the calling
+ * thread has one line that names what failed. docs/errors.md says what to do about each code.
+ *
+ * Buffers. A buffer that lies inside the arena is read by the other ranks in place (zero copy); any
+ * other buffer is copied through staging memory in the arena. Both always work, on every rank.
+ *
+ * Threads. Sessions and arenas may be used by any thread. A group serves one collective call at a
+ * time: calls of one group from several threads have to be ordered by the caller, in the same order
+ * on all ranks. Nothing here is async-signal-safe. After fork() the child must open its own
+ * session.
+ */
+#ifndef FABRICSHM_FABRICSHM_H
+#define FABRICSHM_FABRICSHM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FABRICSHM_API __attribute__((visibility("default")))
+
+#define FABRICSHM_VERSION_MAJOR 0
+#define FABRICSHM_VERSION_MINOR 1
+#define FABRICSHM_VERSION_PATCH 0
+
+/* ---- Errors ---------------------------------------------------------------------------------- */
+
+enum {
+    FABRICSHM_OK = 0,
+    FABRICSHM_EINVAL = -1,        /* an argument is out of its range */
+    FABRICSHM_ENOENT = -2,        /* there is no such object */
+    FABRICSHM_EEXIST = -3,        /* the name or the rank is taken */
+    FABRICSHM_EBUSY = -4,         /* a live process holds it */
+    FABRICSHM_ETIMEOUT = -5,      /* the deadline passed */
+    FABRICSHM_EPEER = -6,         /* a peer died; fabricshm_error_rank() names it */
+    FABRICSHM_EDAEMON = -7,       /* fabricd is gone or does not answer */
+    FABRICSHM_ENOMEM = -8,        /* pool, quota or arena is full */
+    FABRICSHM_EDENIED = -9,       /* this user may not */
+    FABRICSHM_EMISMATCH = -10,    /* ranks called different operations; fabricshm_error_rank() */
+    FABRICSHM_EUNSUPPORTED = -11, /* valid, but not for this type, algorithm or build */
+    FABRICSHM_ECORRUPT = -12,     /* shared state failed its validation */
+    FABRICSHM_EVERSION = -13,     /* library and daemon speak different protocols */
+    FABRICSHM_ECLOSED = -14,      /* closed, or belongs to the parent of a fork */
+    FABRICSHM_EBROKEN = -15,      /* the group failed earlier: shrink it or leave it */
+    FABRICSHM_ESYSTEM = -16,      /* a system call failed; the text has the errno */
+    FABRICSHM_EINTERNAL = -17     /* a bug; please report it */
+};
+
+/* The identifier of a code, "FABRICSHM_EPEER". Never NULL; static storage. */
+FABRICSHM_API const char* fabricshm_error_name(int code);
+
+/* One line on the last failure of the calling thread. Never NULL; valid until its next failure. */
+FABRICSHM_API const char* fabricshm_error_text(void);
+
+/* The rank named by the last FABRICSHM_EPEER or FABRICSHM_EMISMATCH of this thread, else -1. */
+FABRICSHM_API int fabricshm_error_rank(void);
+
+/* "0.1.0". Static storage. */
+FABRICSHM_API const char* fabricshm_version(void);
+
+/* ---- Types ----------------------------------------------------------------------------------- */
+
+typedef enum fabricshm_dtype {
+    FABRICSHM_F64 = 0,
+    FABRICSHM_F32 = 1,
+    FABRICSHM_F16 = 2,
+    FABRICSHM_BF16 = 3,
+    FABRICSHM_I8 = 4,
+    FABRICSHM_U8 = 5,
+    FABRICSHM_I32 = 6,
+    FABRICSHM_U32 = 7,
+    FABRICSHM_I64 = 8,
+    FABRICSHM_U64 = 9
+} fabricshm_dtype;
+
+typedef enum fabricshm_op {
+    FABRICSHM_SUM = 0,
+    FABRICSHM_AVG = 1,
+    FABRICSHM_MIN = 2,
+    FABRICSHM_MAX = 3,
+    FABRICSHM_PROD = 4,
+    FABRICSHM_BAND = 5, /* the three bit operations take integer types only */
+    FABRICSHM_BOR = 6,
+    FABRICSHM_BXOR = 7
+} fabricshm_op;
+
+/* Bytes of one element; 0 for an unknown type. */
+FABRICSHM_API size_t fabricshm_dtype_size(fabricshm_dtype dtype);
+
+#define FABRICSHM_NAME_MAX 64 /* bytes of a name, its terminating zero included */
+#define FABRICSHM_DIMS_MAX 8
+#define FABRICSHM_WORLD_MAX 256
+#define FABRICSHM_TIMEOUT_DEFAULT (-1) /* milliseconds: what the session was opened with */
+
+typedef struct fabricshm_session fabricshm_session;
+typedef struct fabricshm_arena fabricshm_arena;
+typedef struct fabricshm_group fabricshm_group;
+typedef struct fabricshm_request fabricshm_request;
+
+/* ---- Session --------------------------------------------------------------------------------- */
+
+typedef struct fabricshm_session_options {
+    size_t struct_size; /* sizeof(fabricshm_session_options) */
+    const char* socket; /* NULL: $FABRIC_SOCKET, $XDG_RUNTIME_DIR/fabricd/attach.sock, then
+                           /run/fabricd/attach.sock,
+                            /tmp/fabricd-UID/attach.sock */
+    int64_t timeout_ms; /* of every later call that waits; 0 or -1: 30000 */
+    const char* label;  /* NULL: the program's name. Shown by fabricctl sessions */
+} fabricshm_session_options;
+
+/* Attaches this process to fabricd. `options` may be NULL. Starts one thread that sleeps on the
+ * socket and attaches again when the daemon was restarted. EDAEMON: nobody listens (the text names
+ * the socket). EDENIED: this user is not admitted. EVERSION. Close with fabricshm_session_close().
+ */
+FABRICSHM_API int fabricshm_session_open(const fabricshm_session_options* options,
+                                         fabricshm_session** session);
+
+/* Closes the session with all its arenas and groups. NULL is allowed. Pointers into its arenas are
+ * invalid afterwards. */
+FABRICSHM_API void fabricshm_session_close(fabricshm_session* session);
+
+/* ---- Arena and regions ----------------------------------------------------------------------- */
+
+enum {
+    FABRICSHM_ARENA_EXCLUSIVE = 1u /* EEXIST when the arena already exists */
+};
+
+/* Opens the arena `name` of this user, making it with `bytes` (0: the daemon's default) if it is
+ * not there. It lives until the last session that opened it ends. Its pages are committed before
+ * this returns: ENOMEM when pool or quota do not suffice, never a SIGBUS later. EDENIED: the arena
+ * belongs to another user. Blocks for a round trip, plus the time to clear the memory when it is
+ * made (about 0.3 s/GiB). */
+FABRICSHM_API int fabricshm_arena_open(fabricshm_session* session, const char* name, uint64_t bytes,
+                                       uint32_t flags, fabricshm_arena** arena);
+FABRICSHM_API void fabricshm_arena_close(fabricshm_arena* arena);
+
+/* Where this process sees the arena, and its length in bytes. */
+FABRICSHM_API void* fabricshm_arena_base(const fabricshm_arena* arena);
+FABRICSHM_API uint64_t fabricshm_arena_bytes(const fabricshm_arena* arena);
+
+typedef struct fabricshm_region {
+    uint64_t id;         /* the same in every process */
+    uint64_t generation; /* rises when the id is used again */
+    uint64_t offset;     /* bytes from the arena's base: what to pass to peers, not a pointer */
+    uint64_t bytes;
+    void* base; /* in this process */
+} fabricshm_region;
+
+/* Makes a region of at least `bytes`, aligned to 4096. It belongs to this session and goes with it.
+ * The memory is not cleared. One round trip. ENOMEM when the arena has no such hole. */
+FABRICSHM_API int fabricshm_region_create(fabricshm_arena* arena, uint64_t bytes,
+                                          fabricshm_region* region);
+/* Finds a region of a peer by id. ENOENT when it is gone. */
+FABRICSHM_API int fabricshm_region_open(fabricshm_arena* arena, uint64_t id,
+                                        fabricshm_region* region);
+/* Gives it back. Only its owner may (EDENIED); ENOENT when it is gone. */
+FABRICSHM_API int fabricshm_region_free(fabricshm_arena* arena, uint64_t id);
+
+/* Memory inside the arena without a round trip: blocks are cut from regions that this session
+ * fetches in large pieces. 64-byte aligned. NULL when the arena is full. Thread-safe. */
+FABRICSHM_API void* fabricshm_alloc(fabricshm_arena* arena, uint64_t bytes);
+FABRICSHM_API void fabricshm_free(fabricshm_arena* arena, void* block);
+
+/* ---- Named tensors --------------------------------------------------------------------------- */
+
+typedef struct fabricshm_tensor {
+    void* data; /* in this process; 128-byte aligned */
+    uint64_t bytes;
+    uint64_t region_id;
+    fabricshm_dtype dtype;
+    int32_t ndim;
+    int64_t shape[FABRICSHM_DIMS_MAX]; /* elements, row-major, no gaps */
+    char name[FABRICSHM_NAME_MAX];
+} fabricshm_tensor;
+
+/* Makes the tensor `name` (EEXIST when it is there). Its version is 0 until it is published. */
+FABRICSHM_API int fabricshm_tensor_create(fabricshm_arena* arena, const char* name,
+                                          fabricshm_dtype dtype, int ndim, const int64_t* shape,
+                                          fabricshm_tensor* tensor);
+/* Opens it, waiting up to `timeout_ms` for somebody to make it (ETIMEOUT). */
+FABRICSHM_API int fabricshm_tensor_open(fabricshm_arena* arena, const char* name,
+                                        int64_t timeout_ms, fabricshm_tensor* tensor);
+/* Makes all earlier writes to the tensor visible and raises its version by one; wakes waiters.
+ * `version` (may be NULL) receives the new one. */
+FABRICSHM_API int fabricshm_tensor_publish(fabricshm_arena* arena, const fabricshm_tensor* tensor,
+                                           uint64_t* version);
+/* Waits until the version is at least `version`; `seen` (may be NULL) receives the one found.
+ * ETIMEOUT. EPEER when the owner died first (fabricshm_error_rank() is -1). */
+FABRICSHM_API int fabricshm_tensor_wait(fabricshm_arena* arena, const fabricshm_tensor* tensor,
+                                        uint64_t version, int64_t timeout_ms, uint64_t* seen);
+FABRICSHM_API int fabricshm_tensor_free(fabricshm_arena* arena, const fabricshm_tensor* tensor);
+
+/* ---- Groups ---------------------------------------------------------------------------------- */
+
+#define FABRICSHM_ANY_RANK (-1)
+
+/* Joins group `name` of `world` ranks as `rank` (or FABRICSHM_ANY_RANK: the daemon assigns one) and
+ * waits until all are there: ETIMEOUT otherwise. EEXIST: the rank is taken or the group is
+ * complete. EINVAL: another rank gave another world size. */
+FABRICSHM_API int fabricshm_group_join(fabricshm_arena* arena, const char* name, int rank,
+                                       int world, int64_t timeout_ms, fabricshm_group** group);
+/* Leaves and frees it. Not a collective: others may still be in their last operation. */
+FABRICSHM_API void fabricshm_group_leave(fabricshm_group* group);
+
+FABRICSHM_API int fabricshm_group_rank(const fabricshm_group* group);
+FABRICSHM_API int fabricshm_group_world(const fabricshm_group* group);
+
+/* After EPEER, ETIMEOUT or EBROKEN: makes a new group of the members that are alive and call this
+ * too, ranks in the old order without gaps. The old group stays broken; leave it. */
+FABRICSHM_API int fabricshm_group_shrink(fabricshm_group* group, int64_t timeout_ms,
+                                         fabricshm_group** survivors);
+
+/* ---- Collectives ----------------------------------------------------------------------------- */
+
+typedef enum fabricshm_kind {
+    FABRICSHM_ALLREDUCE = 0,
+    FABRICSHM_REDUCE_SCATTER = 1,
+    FABRICSHM_ALL_GATHER = 2,
+    FABRICSHM_BROADCAST = 3,
+    FABRICSHM_REDUCE = 4,
+    FABRICSHM_GATHER = 5,
+    FABRICSHM_SCATTER = 6,
+    FABRICSHM_ALL_TO_ALL = 7,
+    FABRICSHM_BARRIER = 8,
+    FABRICSHM_SEND = 9,
+    FABRICSHM_RECV = 10
+} fabricshm_kind;
+
+typedef enum fabricshm_algorithm {
+    FABRICSHM_AUTO = 0,   /* the tuner's table decides; FABRIC_ALGORITHM overrides it */
+    FABRICSHM_FLAT = 1,   /* everybody reads everything through the group's slots: small */
+    FABRICSHM_DIRECT = 2, /* each rank reduces a part from all peers in place: arena buffers */
+    FABRICSHM_RING = 3,   /* neighbour by neighbour, for chains and switches */
+    FABRICSHM_STAGED = 4, /* direct through staging memory, in pieces: buffers anywhere */
+    FABRICSHM_HOST = 5    /* gathered by rank 0, reduced there, read back by all */
+} fabricshm_algorithm;
+
+typedef enum fabricshm_trigger {
+    FABRICSHM_ASYNC = 0, /* each rank starts when the data it needs is there */
+    FABRICSHM_SYNC = 1   /* rank 0 sees all ready, then commands the start */
+} fabricshm_trigger;
+
+#define FABRICSHM_ANY_PEER (-1) /* receive from whoever sends first */
+
+/* One operation. Every rank of the group gives the same kind, count, dtype, op, root, algorithm and
+ * trigger (EMISMATCH otherwise), and its own buffers. The meaning of `count`, in elements, by kind:
+ *
+ *   kind             input                        output
+ *   ALLREDUCE        count                        count, the same bits on every rank
+ *   REDUCE_SCATTER   world * count                count: part `rank` of the reduction
+ *   ALL_GATHER       count                        world * count, in rank order
+ *   BROADCAST        count at root                count
+ *   REDUCE           count                        count at root
+ *   GATHER           count                        world * count at root
+ *   SCATTER          world * count at root        count
+ *   ALL_TO_ALL       world * count                world * count
+ *   SEND, RECV       count to / from `peer`
+ *
+ * With `counts` (world elements; every rank passes the same) parts may differ in size: part r has
+ * counts[r] elements and starts at the sum of the counts before it; `count` is ignored. It is for
+ * REDUCE_SCATTER, ALL_GATHER, GATHER and SCATTER. ALL_TO_ALL takes `counts` as what this rank sends
+ * to each peer and `recv_counts` as what it receives from each (both or neither; own values).
+ * Input and output may be the same address (in place; ALL_GATHER and GATHER: the input may be the
+ * rank's own part of the output, REDUCE_SCATTER and SCATTER: the output may be the rank's own part
+ * of the input); otherwise they must not overlap. A zero count is allowed everywhere. */
+typedef struct fabricshm_call {
+    size_t struct_size; /* sizeof(fabricshm_call) */
+    fabricshm_kind kind;
+    fabricshm_dtype dtype;
+    fabricshm_op op;
+    fabricshm_algorithm algorithm;
+    fabricshm_trigger trigger;
+    int32_t root;                /* BROADCAST, REDUCE, GATHER, SCATTER */
+    int32_t peer;                /* SEND, RECV (or FABRICSHM_ANY_PEER) */
+    int32_t tag;                 /* SEND, RECV: only equal tags meet, in the order sent */
+    const void* input;           /* borrowed until the call or its request completes */
+    void* output;                /* likewise */
+    uint64_t count;              /* elements */
+    const uint64_t* counts;      /* NULL, or world elements; copied by the call */
+    const uint64_t* recv_counts; /* NULL, or world elements; copied by the call */
+    int64_t timeout_ms;          /* FABRICSHM_TIMEOUT_DEFAULT: the session's */
+} fabricshm_call;
+
+/* Runs the operation and returns when this rank's buffers may be used again.
+ * EPEER: a rank died. ETIMEOUT. EMISMATCH. EBROKEN: it failed before. After any of these four the
+ * group is broken, the output is undefined, and so is the other ranks'. Peers may still be storing
+ * into this rank's buffers then: do not use them again before shrink or leave. EINVAL and
+ * EUNSUPPORTED leave the group as it was, but are seen by this rank alone. */
+FABRICSHM_API int fabricshm_run(fabricshm_group* group, const fabricshm_call* call);
+
+/* Starts the operation; it proceeds on the session's progress thread. Collectives of a group run in
+ * the order they were started, SEND and RECV beside them. Always finish with fabricshm_wait(). */
+FABRICSHM_API int fabricshm_start(fabricshm_group* group, const fabricshm_call* call,
+                                  fabricshm_request** request);
+/* 1: complete (fabricshm_wait() will not block), 0: not yet, negative: it failed. */
+FABRICSHM_API int fabricshm_test(fabricshm_request* request);
+/* Waits for it, returns its result and frees it. The deadline is the operation's own. */
+FABRICSHM_API int fabricshm_wait(fabricshm_request* request);
+/* For RECV after completion, before fabricshm_wait(): who sent. */
+FABRICSHM_API int fabricshm_request_peer(const fabricshm_request* request);
+/* Calls `done` once, on the progress thread or at once when already complete. It must not block and
+ * must not call into this library but for fabricshm_wait() on this request. */
+FABRICSHM_API int fabricshm_on_complete(fabricshm_request* request,
+                                        void (*done)(void* context, int result), void* context);
+
+/* A call of `kind` with the usual settings: algorithm by the tuner, each rank starts
+ * when it is ready, the session's timeout. */
+static inline fabricshm_call fabricshm_call_make(fabricshm_kind kind, fabricshm_dtype dtype,
+                                                 fabricshm_op op, const void* input, void* output,
+                                                 uint64_t count) {
+    const fabricshm_call call = {sizeof(fabricshm_call),
+                                 kind,
+                                 dtype,
+                                 op,
+                                 FABRICSHM_AUTO,
+                                 FABRICSHM_ASYNC,
+                                 0,
+                                 0,
+                                 0,
+                                 input,
+                                 output,
+                                 count,
+                                 NULL,
+                                 NULL,
+                                 FABRICSHM_TIMEOUT_DEFAULT};
+    return call;
+}
+
+/* The calls people make most, on top of fabricshm_run(). */
+static inline int fabricshm_allreduce(fabricshm_group* group, const void* input, void* output,
+                                      uint64_t count, fabricshm_dtype dtype, fabricshm_op op) {
+    const fabricshm_call call =
+        fabricshm_call_make(FABRICSHM_ALLREDUCE, dtype, op, input, output, count);
+    return fabricshm_run(group, &call);
+}
+
+static inline int fabricshm_broadcast(fabricshm_group* group, void* buffer, uint64_t count,
+                                      fabricshm_dtype dtype, int root) {
+    fabricshm_call call =
+        fabricshm_call_make(FABRICSHM_BROADCAST, dtype, FABRICSHM_SUM, buffer, buffer, count);
+    call.root = root;
+    return fabricshm_run(group, &call);
+}
+
+static inline int fabricshm_all_gather(fabricshm_group* group, const void* input, void* output,
+                                       uint64_t count, fabricshm_dtype dtype) {
+    const fabricshm_call call =
+        fabricshm_call_make(FABRICSHM_ALL_GATHER, dtype, FABRICSHM_SUM, input, output, count);
+    return fabricshm_run(group, &call);
+}
+
+static inline int fabricshm_reduce_scatter(fabricshm_group* group, const void* input, void* output,
+                                           uint64_t count, fabricshm_dtype dtype, fabricshm_op op) {
+    const fabricshm_call call =
+        fabricshm_call_make(FABRICSHM_REDUCE_SCATTER, dtype, op, input, output, count);
+    return fabricshm_run(group, &call);
+}
+
+static inline int fabricshm_barrier(fabricshm_group* group) {
+    const fabricshm_call call =
+        fabricshm_call_make(FABRICSHM_BARRIER, FABRICSHM_U8, FABRICSHM_SUM, NULL, NULL, 0);
+    return fabricshm_run(group, &call);
+}
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* FABRICSHM_FABRICSHM_H */

@@ -1,0 +1,369 @@
+// fabricshm.hpp: owners and types for C++20 over the C ABI of fabricshm.h. Header only.
+//
+// Handles are shared and keep alive what they stand on: a Group keeps its Arena, an Arena its
+// Session, so the order in which they go does not matter. Nothing here throws; calls that can fail
+// return an Expected. A program usually begins with `namespace fabric = fabricshm::api;`.
+//
+// The rules on buffers and threads are those of fabricshm.h.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+#include <fabricshm/fabricshm.h>
+
+namespace fabricshm::api {
+
+/// Why a call failed: a FABRICSHM_E* code, the rank it names (or -1), and one line for people.
+struct Error {
+    int code = FABRICSHM_EINTERNAL;
+    int rank = -1;
+    std::string text;
+};
+
+/// A value or an Error. Asking for the one that is not there ends the program.
+template <typename T>
+class [[nodiscard]] Expected {
+  public:
+    Expected(T value) : state_(std::in_place_index<0>, std::move(value)) {}      // NOLINT: implicit
+    Expected(Error error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT: implicit
+
+    bool ok() const noexcept { return state_.index() == 0; }
+    explicit operator bool() const noexcept { return ok(); }
+
+    T& value() & { return checked<0>(*this); }
+    const T& value() const& { return checked<0>(*this); }
+    T&& value() && { return std::move(checked<0>(*this)); }
+    const Error& error() const { return checked<1>(*this); }
+    T* operator->() { return &value(); }
+    T& operator*() & { return value(); }
+
+  private:
+    template <std::size_t kIndex, typename Self>
+    static auto& checked(Self& self) {
+        auto* held = std::get_if<kIndex>(&self.state_);
+        if (held == nullptr) std::abort();
+        return *held;
+    }
+
+    std::variant<T, Error> state_;
+};
+
+/// For calls that give nothing but their success.
+using Status = Expected<std::monostate>;
+
+/// Sixteen-bit floats as bits, so that they have a type: this header does no arithmetic.
+struct Float16 {
+    std::uint16_t bits;
+};
+struct BFloat16 {
+    std::uint16_t bits;
+};
+
+namespace detail {
+
+template <typename T>
+struct DTypeOf;
+// clang-format off
+template <> struct DTypeOf<double> { static constexpr fabricshm_dtype kValue = FABRICSHM_F64; };
+template <> struct DTypeOf<float> { static constexpr fabricshm_dtype kValue = FABRICSHM_F32; };
+template <> struct DTypeOf<Float16> { static constexpr fabricshm_dtype kValue = FABRICSHM_F16; };
+template <> struct DTypeOf<BFloat16> { static constexpr fabricshm_dtype kValue = FABRICSHM_BF16; };
+template <> struct DTypeOf<std::int8_t> { static constexpr fabricshm_dtype kValue = FABRICSHM_I8; };
+template <> struct DTypeOf<std::uint8_t> { static constexpr fabricshm_dtype kValue = FABRICSHM_U8; };
+template <> struct DTypeOf<std::int32_t> { static constexpr fabricshm_dtype kValue = FABRICSHM_I32; };
+template <> struct DTypeOf<std::uint32_t> { static constexpr fabricshm_dtype kValue = FABRICSHM_U32; };
+template <> struct DTypeOf<std::int64_t> { static constexpr fabricshm_dtype kValue = FABRICSHM_I64; };
+template <> struct DTypeOf<std::uint64_t> { static constexpr fabricshm_dtype kValue = FABRICSHM_U64; };
+// clang-format on
+
+inline Error last_error(int code) {
+    return Error{code, fabricshm_error_rank(), fabricshm_error_text()};
+}
+
+inline Error wrong_size(const char* what) {
+    return Error{FABRICSHM_EINVAL, -1, what};
+}
+
+inline Status status_of(int code) {
+    if (code < 0) return last_error(code);
+    return std::monostate{};
+}
+
+}  // namespace detail
+
+/// The element type of a C++ type; there is none for types that the fabric cannot reduce.
+template <typename T>
+inline constexpr fabricshm_dtype kDTypeOf = detail::DTypeOf<std::remove_cv_t<T>>::kValue;
+
+/// An operation under way. Waits when it goes, because the buffers are borrowed until then.
+class Request {
+  public:
+    explicit Request(fabricshm_request* request) : handle_(request) {}
+
+    /// True when wait() would not block. An operation that failed is complete too.
+    bool done() const noexcept { return handle_ == nullptr || fabricshm_test(handle_.get()) != 0; }
+
+    /// Who sent: for a receive that is done() and not yet waited for.
+    int peer() const noexcept { return fabricshm_request_peer(handle_.get()); }
+
+    /// Waits and gives the result. A second call succeeds at once.
+    Status wait() {
+        if (handle_ == nullptr) return std::monostate{};
+        return detail::status_of(fabricshm_wait(handle_.release()));
+    }
+
+  private:
+    struct Waiter {
+        void operator()(fabricshm_request* request) const noexcept { fabricshm_wait(request); }
+    };
+    std::unique_ptr<fabricshm_request, Waiter> handle_;
+};
+
+/// One rank of a group. Collectives of one group are called in the same order on every rank.
+class Group {
+  public:
+    explicit Group(std::shared_ptr<fabricshm_group> handle) : handle_(std::move(handle)) {}
+
+    int rank() const noexcept { return fabricshm_group_rank(handle_.get()); }
+    int world() const noexcept { return fabricshm_group_world(handle_.get()); }
+    fabricshm_group* get() const noexcept { return handle_.get(); }
+
+    /// Any operation, with all its options; fabricshm_call_make() gives the usual ones.
+    Status run(const fabricshm_call& call) {
+        return detail::status_of(fabricshm_run(handle_.get(), &call));
+    }
+
+    /// The same without waiting. The buffers stay borrowed until the Request is done.
+    Expected<Request> start(const fabricshm_call& call) {
+        fabricshm_request* request = nullptr;
+        const int code = fabricshm_start(handle_.get(), &call, &request);
+        if (code < 0) return detail::last_error(code);
+        return Request(request);
+    }
+
+    /// `output` becomes the reduction of every rank's `input`; both may be the same memory.
+    template <typename T>
+    Status allreduce(std::span<const T> input, std::span<T> output,
+                     fabricshm_op op = FABRICSHM_SUM) {
+        if (input.size() != output.size()) return detail::wrong_size("allreduce: sizes differ");
+        return run(call_of(FABRICSHM_ALLREDUCE, op, input.data(), output, input.size()));
+    }
+
+    /// In place.
+    template <typename T>
+    Status allreduce(std::span<T> buffer, fabricshm_op op = FABRICSHM_SUM) {
+        return allreduce(std::span<const T>(buffer), buffer, op);
+    }
+
+    /// Part `rank` of the reduction: `input` holds world parts of the size of `output`.
+    template <typename T>
+    Status reduce_scatter(std::span<const T> input, std::span<T> output,
+                          fabricshm_op op = FABRICSHM_SUM) {
+        if (input.size() != output.size() * ranks()) {
+            return detail::wrong_size("reduce_scatter: the input must hold one part for each rank");
+        }
+        return run(call_of(FABRICSHM_REDUCE_SCATTER, op, input.data(), output, output.size()));
+    }
+
+    /// Every rank's `input`, in rank order.
+    template <typename T>
+    Status all_gather(std::span<const T> input, std::span<T> output) {
+        if (output.size() != input.size() * ranks()) {
+            return detail::wrong_size("all_gather: the output must hold one part for each rank");
+        }
+        return run(
+            call_of(FABRICSHM_ALL_GATHER, FABRICSHM_SUM, input.data(), output, input.size()));
+    }
+
+    /// `buffer` becomes that of `root`.
+    template <typename T>
+    Status broadcast(std::span<T> buffer, int root) {
+        auto call =
+            call_of(FABRICSHM_BROADCAST, FABRICSHM_SUM, buffer.data(), buffer, buffer.size());
+        call.root = root;
+        return run(call);
+    }
+
+    Status barrier() { return detail::status_of(fabricshm_barrier(handle_.get())); }
+
+    /// After a failure: a new group of those that live and ask too. This one stays broken.
+    Expected<Group> shrink(std::int64_t timeout_ms = FABRICSHM_TIMEOUT_DEFAULT) {
+        fabricshm_group* survivors = nullptr;
+        const int code = fabricshm_group_shrink(handle_.get(), timeout_ms, &survivors);
+        if (code < 0) return detail::last_error(code);
+        // The deleter holds the old group, and so the arena that both stand on.
+        return Group({survivors, [old = handle_](auto* group) { fabricshm_group_leave(group); }});
+    }
+
+  private:
+    std::size_t ranks() const noexcept { return static_cast<std::size_t>(world()); }
+
+    template <typename T>
+    static fabricshm_call call_of(fabricshm_kind kind, fabricshm_op op, const void* input,
+                                  std::span<T> output, std::size_t count) {
+        return fabricshm_call_make(kind, kDTypeOf<T>, op, input, output.data(), count);
+    }
+
+    std::shared_ptr<fabricshm_group> handle_;
+};
+
+/// Elements inside an arena, where collectives need no copies. Given back when it goes.
+template <typename T>
+class Buffer {
+  public:
+    Buffer(std::shared_ptr<T> data, std::size_t count) : data_(std::move(data)), count_(count) {}
+
+    std::span<T> span() const noexcept { return {data_.get(), count_}; }
+    operator std::span<T>() const noexcept { return span(); }  // NOLINT: a buffer is a span
+    T& operator[](std::size_t index) const noexcept { return data_.get()[index]; }
+    std::size_t size() const noexcept { return count_; }
+    T* data() const noexcept { return data_.get(); }
+
+  private:
+    std::shared_ptr<T> data_;
+    std::size_t count_;
+};
+
+/// A named tensor. It goes with the session that created it, or by free() before that.
+class Tensor {
+  public:
+    Tensor(std::shared_ptr<fabricshm_arena> arena, const fabricshm_tensor& tensor)
+        : arena_(std::move(arena)), tensor_(tensor) {}
+
+    const fabricshm_tensor& info() const noexcept { return tensor_; }
+
+    /// Its elements; empty when T is not its type.
+    template <typename T>
+    std::span<T> as() const noexcept {
+        if (kDTypeOf<T> != tensor_.dtype) return {};
+        return {static_cast<T*>(tensor_.data), tensor_.bytes / sizeof(T)};
+    }
+
+    /// Shows all earlier writes to those who wait, and gives the new version.
+    Expected<std::uint64_t> publish() {
+        std::uint64_t version = 0;
+        const int code = fabricshm_tensor_publish(arena_.get(), &tensor_, &version);
+        if (code < 0) return detail::last_error(code);
+        return version;
+    }
+
+    /// Waits for `version` or a later one, and gives the one that is there.
+    Expected<std::uint64_t> wait(std::uint64_t version,
+                                 std::int64_t timeout_ms = FABRICSHM_TIMEOUT_DEFAULT) {
+        std::uint64_t seen = 0;
+        const int code = fabricshm_tensor_wait(arena_.get(), &tensor_, version, timeout_ms, &seen);
+        if (code < 0) return detail::last_error(code);
+        return seen;
+    }
+
+    Status free() { return detail::status_of(fabricshm_tensor_free(arena_.get(), &tensor_)); }
+
+  private:
+    std::shared_ptr<fabricshm_arena> arena_;
+    fabricshm_tensor tensor_;
+};
+
+/// The memory of one job, mapped into this process.
+class Arena {
+  public:
+    explicit Arena(std::shared_ptr<fabricshm_arena> handle) : handle_(std::move(handle)) {}
+
+    std::span<std::byte> bytes() const noexcept {
+        auto* base = static_cast<std::byte*>(fabricshm_arena_base(handle_.get()));
+        return {base, fabricshm_arena_bytes(handle_.get())};
+    }
+    fabricshm_arena* get() const noexcept { return handle_.get(); }
+
+    /// `count` elements, 64-byte aligned, not cleared. FABRICSHM_ENOMEM when the arena is full.
+    template <typename T>
+    Expected<Buffer<T>> allocate(std::size_t count) {
+        if (count > SIZE_MAX / sizeof(T)) return detail::wrong_size("allocate: count is too large");
+        auto* data = static_cast<T*>(fabricshm_alloc(handle_.get(), count * sizeof(T)));
+        if (data == nullptr) return detail::last_error(FABRICSHM_ENOMEM);
+        auto give_back = [arena = handle_](T* block) { fabricshm_free(arena.get(), block); };
+        return Buffer<T>(std::shared_ptr<T>(data, std::move(give_back)), count);
+    }
+
+    /// Joins `name` and waits until all `world` ranks are there.
+    Expected<Group> join(std::string_view name, int rank, int world,
+                         std::int64_t timeout_ms = FABRICSHM_TIMEOUT_DEFAULT) {
+        fabricshm_group* group = nullptr;
+        const int code = fabricshm_group_join(handle_.get(), std::string(name).c_str(), rank, world,
+                                              timeout_ms, &group);
+        if (code < 0) return detail::last_error(code);
+        return Group({group, [arena = handle_](auto* left) { fabricshm_group_leave(left); }});
+    }
+
+    template <typename T>
+    Expected<Tensor> create_tensor(std::string_view name, std::span<const std::int64_t> shape) {
+        fabricshm_tensor tensor{};
+        const int code =
+            fabricshm_tensor_create(handle_.get(), std::string(name).c_str(), kDTypeOf<T>,
+                                    static_cast<int>(shape.size()), shape.data(), &tensor);
+        if (code < 0) return detail::last_error(code);
+        return Tensor(handle_, tensor);
+    }
+
+    /// Waits until somebody has made it.
+    Expected<Tensor> open_tensor(std::string_view name,
+                                 std::int64_t timeout_ms = FABRICSHM_TIMEOUT_DEFAULT) {
+        fabricshm_tensor tensor{};
+        const int code =
+            fabricshm_tensor_open(handle_.get(), std::string(name).c_str(), timeout_ms, &tensor);
+        if (code < 0) return detail::last_error(code);
+        return Tensor(handle_, tensor);
+    }
+
+  private:
+    std::shared_ptr<fabricshm_arena> handle_;
+};
+
+struct SessionOptions {
+    std::string socket;           // empty: where fabricd usually listens
+    std::int64_t timeout_ms = 0;  // of calls that wait; 0: 30 s
+    std::string label;            // empty: the program's name
+};
+
+/// One process's connection to fabricd.
+class Session {
+  public:
+    static Expected<Session> open(const SessionOptions& options = {}) {
+        fabricshm_session_options raw{};
+        raw.struct_size = sizeof raw;
+        raw.socket = options.socket.empty() ? nullptr : options.socket.c_str();
+        raw.timeout_ms = options.timeout_ms;
+        raw.label = options.label.empty() ? nullptr : options.label.c_str();
+        fabricshm_session* session = nullptr;
+        const int code = fabricshm_session_open(&raw, &session);
+        if (code < 0) return detail::last_error(code);
+        return Session(std::shared_ptr<fabricshm_session>(session, fabricshm_session_close));
+    }
+
+    /// Opens or makes the arena `name`; `bytes` of 0 leave its size to the daemon.
+    Expected<Arena> open_arena(std::string_view name, std::uint64_t bytes = 0,
+                               std::uint32_t flags = 0) {
+        fabricshm_arena* arena = nullptr;
+        const int code =
+            fabricshm_arena_open(handle_.get(), std::string(name).c_str(), bytes, flags, &arena);
+        if (code < 0) return detail::last_error(code);
+        return Arena({arena, [session = handle_](auto* closed) { fabricshm_arena_close(closed); }});
+    }
+
+    fabricshm_session* get() const noexcept { return handle_.get(); }
+
+  private:
+    explicit Session(std::shared_ptr<fabricshm_session> handle) : handle_(std::move(handle)) {}
+
+    std::shared_ptr<fabricshm_session> handle_;
+};
+
+}  // namespace fabricshm::api

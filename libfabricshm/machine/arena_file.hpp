@@ -1,0 +1,41 @@
+// Arena files: sealed memfds whose pages are all there. Shared by the emu and numa backends.
+//
+// A memfd has no name in any file system, so nothing stays in /dev/shm when everybody is gone, and
+// nobody opens it but by a descriptor that the daemon handed out. The seals keep a client that has
+// one from shrinking it under the others (that would be a SIGBUS for them).
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/base/units.hpp"
+#include "libfabricshm/os/fd.hpp"
+
+namespace fabricshm {
+
+struct ArenaFileOptions {
+    Bytes huge_page_bytes = 0;  // transparent huge pages to ask for; 0: none
+    bool hugetlb = false;       // from the reserved huge pages of huge_page_bytes instead
+    /// Called with the mapping before the first page is touched, to bind it to a node, and after
+    /// the last one, to see that they are there. May be empty.
+    std::function<Result<void>(void* data, Bytes bytes)> bind;
+    std::function<Result<void>(void* data, Bytes bytes)> verify;
+};
+
+/// Makes the file of arena `arena_id`: `bytes` long (a whole number of its pages), zero, committed,
+/// sealed. kNoMemory when the pages are not there. About 0.3 s/GiB.
+Result<Fd> make_arena_file(std::uint64_t arena_id, Bytes bytes, const ArenaFileOptions& options);
+
+/// True to kOk when `fd`, which comes from a client, is the file that make_arena_file() made for
+/// `arena_id`, opened for reading and writing; kCorrupt otherwise. Whoever runs with the daemon's
+/// own user id could forge one; nobody else can, since the file's owner is compared.
+Result<void> check_arena_file(const Fd& fd, std::uint64_t arena_id, Bytes bytes);
+
+/// Gives every page back to the kernel, even while somebody still maps the file: pages that such a
+/// client touches again are zero and charged to itself.
+void empty_arena_file(const Fd& fd, Bytes bytes) noexcept;
+
+}  // namespace fabricshm

@@ -1,0 +1,177 @@
+#include "libfabricshm/machine/dax_backend.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "libfabricshm/base/log.hpp"
+
+namespace fabricshm {
+
+namespace {
+
+class DaxBackend final : public PoolBackend {
+  public:
+    DaxBackend(std::string path, DaxDevice device, DaxCatalogue catalogue, Bytes capacity)
+        : path_(std::move(path)),
+          device_(std::move(device)),
+          catalogue_(std::move(catalogue)),
+          capacity_(capacity) {}
+
+    const char* kind() const noexcept override { return "dax"; }
+
+    std::string describe() const override {
+        return "ranges of " + path_ + " (UUID " + format_uuid(catalogue_.uuid) + ", blocks of " +
+               format_bytes(catalogue_.align) + ")";
+    }
+
+    Result<PoolPiece> create(std::uint64_t arena_id, const std::string& name, std::uint32_t uid,
+                             Bytes bytes) override;
+    Result<PoolPiece> adopt(std::uint64_t arena_id, Bytes bytes, Fd presented) override;
+    void destroy(std::uint64_t arena_id) noexcept override;
+    Result<std::vector<PoolLeftover>> list() override;
+
+    PoolTotals totals() const noexcept override {
+        const auto add = [](Bytes sum, const DaxEntry& entry) { return sum + entry.bytes; };
+        const auto& entries = catalogue_.entries;
+        return {capacity_, std::accumulate(entries.begin(), entries.end(), Bytes{0}, add)};
+    }
+
+  private:
+    std::vector<DaxEntry>::iterator find(std::uint64_t arena_id) {
+        auto& entries = catalogue_.entries;
+        return std::find_if(entries.begin(), entries.end(),
+                            [=](const DaxEntry& entry) { return entry.arena_id == arena_id; });
+    }
+
+    Result<PoolPiece> piece_of(const DaxEntry& entry) const {
+        FABRIC_TRY(Fd fd, device_.client_fd());
+        return PoolPiece{std::move(fd), entry.offset, entry.bytes, catalogue_.align, 0};
+    }
+
+    std::string path_;
+    DaxDevice device_;
+    DaxCatalogue catalogue_;
+    Bytes capacity_;
+};
+
+Result<PoolPiece> DaxBackend::create(std::uint64_t arena_id, const std::string& name,
+                                     std::uint32_t uid, Bytes bytes) {
+    if (bytes == 0 || bytes > catalogue_.device_bytes) {
+        return Error{bytes == 0 ? Errc::kInvalid : Errc::kNoMemory, 0, "create arena"};
+    }
+    if (find(arena_id) != catalogue_.entries.end()) return Error{Errc::kExists, 0, "create arena"};
+    const Bytes size = round_up(bytes, catalogue_.align);
+    const bool is_full =
+        totals().used + size > capacity_ || catalogue_.entries.size() == kCatalogueEntriesMax;
+    if (is_full) return Error{Errc::kNoMemory, 0, "create arena: pool is full"};
+    FABRIC_TRY(const std::uint64_t offset, find_room(catalogue_, size));
+    // Cleared before it is entered: a crash in between leaves a free range, not a dirty arena.
+    FABRIC_TRY_VOID(device_.clear(offset, size));
+
+    DaxCatalogue next = catalogue_;
+    const DaxEntry entry{arena_id, name.substr(0, 63), uid, offset, size};
+    const auto place = std::find_if(next.entries.begin(), next.entries.end(),
+                                    [=](const DaxEntry& other) { return other.offset > offset; });
+    next.entries.insert(place, entry);
+    FABRIC_TRY(PoolPiece piece, piece_of(entry));
+    FABRIC_TRY_VOID(device_.save(next));
+    catalogue_ = std::move(next);
+    return piece;
+}
+
+Result<PoolPiece> DaxBackend::adopt(std::uint64_t arena_id, Bytes bytes, Fd presented) {
+    const auto entry = find(arena_id);
+    if (entry == catalogue_.entries.end() || entry->bytes != bytes || !device_.is_same(presented)) {
+        return Error{Errc::kCorrupt, 0, "adopt arena"};
+    }
+    return piece_of(*entry);
+}
+
+void DaxBackend::destroy(std::uint64_t arena_id) noexcept {
+    const auto entry = find(arena_id);
+    if (entry == catalogue_.entries.end()) return;
+    catalogue_.entries.erase(entry);
+    if (const auto saved = device_.save(catalogue_); !saved.ok()) {
+        log(LogLevel::kError, "arena %llu is free but still in the catalogue: %s",
+            static_cast<unsigned long long>(arena_id), fabricshm::describe(saved.error()).c_str());
+    }
+}
+
+Result<std::vector<PoolLeftover>> DaxBackend::list() {
+    std::vector<PoolLeftover> found;
+    for (const auto& entry : catalogue_.entries) {
+        FABRIC_TRY(PoolPiece piece, piece_of(entry));
+        found.push_back({entry.arena_id, entry.name, entry.uid, std::move(piece)});
+    }
+    return found;
+}
+
+/// This host, to keep another one from taking a device that both can reach; zero when unknown.
+Uuid host_id(const HostFiles& files) {
+    const auto id = parse_uuid(files.text("/etc/machine-id").value_or(""));
+    return id.ok() ? *id : Uuid{};
+}
+
+Result<DaxCatalogue> format_device(DaxDevice& device, const DaxOptions& options) {
+    const auto random = options.files.text("/proc/sys/kernel/random/uuid").value_or("");
+    DaxCatalogue catalogue;
+    FABRIC_TRY(catalogue.uuid, parse_uuid(random));
+    catalogue.host = host_id(options.files);
+    catalogue.device_bytes = device.bytes();
+    catalogue.align = device.align();
+    // What was there is gone from both copies, so that the old catalogue can't come back.
+    FABRIC_TRY_VOID(device.clear(0, device.align()));
+    FABRIC_TRY_VOID(device.save(catalogue));
+    FABRIC_TRY_VOID(device.save(catalogue));
+    log(LogLevel::kInfo, "formatted %s as pool %s", options.device.c_str(),
+        format_uuid(catalogue.uuid).c_str());
+    return catalogue;
+}
+
+Result<void> check_identity(const DaxCatalogue& catalogue, const DaxDevice& device,
+                            const DaxOptions& options) {
+    if (catalogue.device_bytes != device.bytes()) {
+        return Error{Errc::kCorrupt, 0, "open dax pool: its catalogue is of another device size"};
+    }
+    if (catalogue.align != device.align()) {
+        return Error{Errc::kCorrupt, 0, "open dax pool: its catalogue is of another alignment"};
+    }
+    if (!options.uuid.empty()) {
+        FABRIC_TRY(const Uuid wanted, parse_uuid(options.uuid));
+        if (wanted != catalogue.uuid) return Error{Errc::kMismatch, 0, "open dax pool: UUID"};
+    }
+    const Uuid host = host_id(options.files);
+    if (catalogue.host != Uuid{} && catalogue.host != host) {
+        return Error{Errc::kMismatch, 0, "open dax pool: it belongs to another host"};
+    }
+    return {};
+}
+
+Result<DaxCatalogue> open_catalogue(DaxDevice& device, const DaxOptions& options) {
+    if (options.format) return format_device(device, options);
+    FABRIC_TRY(const DaxContents contents, device.contents());
+    // Somebody who asks for a certain pool does not want a new one made in its place.
+    if (contents == DaxContents::kBlank && options.uuid.empty()) {
+        return format_device(device, options);
+    }
+    if (contents == DaxContents::kForeign) {
+        return Error{Errc::kExists, 0, "open dax pool: the device holds other data"};
+    }
+    FABRIC_TRY(DaxCatalogue catalogue, device.load());
+    FABRIC_TRY_VOID(check_identity(catalogue, device, options));
+    return catalogue;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PoolBackend>> make_dax_backend(DaxOptions options) {
+    FABRIC_TRY(DaxDevice device, DaxDevice::open(options.device, options.files, false));
+    FABRIC_TRY(DaxCatalogue catalogue, open_catalogue(device, options));
+    const Bytes room = device.bytes() / device.align() * device.align() - device.align();
+    const Bytes capacity = options.capacity != 0 ? options.capacity : room;
+    if (capacity > room) return Error{Errc::kNoMemory, 0, "start dax pool"};
+    return std::unique_ptr<PoolBackend>(std::make_unique<DaxBackend>(
+        options.device, std::move(device), std::move(catalogue), capacity));
+}
+
+}  // namespace fabricshm

@@ -1,0 +1,34 @@
+// The DAX pool: arenas are ranges of one device, entered in a catalogue on it.
+//
+// There is no isolation inside a device: every client that gets its descriptor can map all of it.
+// So one device serves one user, or several who trust each other (docs/pool.md).
+
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "libfabricshm/machine/dax_device.hpp"
+#include "libfabricshm/machine/pool_backend.hpp"
+
+namespace fabricshm {
+
+struct DaxOptions {
+    std::string device;   // "/dev/dax0.0"
+    std::string uuid;     // refuse another pool than this; "": any
+    bool format = false;  // start afresh, whatever the device holds
+    Bytes capacity = 0;   // of all arenas together; 0: what the device has
+    HostFiles files;
+};
+
+/// Formats a blank device by itself, but never one that holds anything, unless told to. Fails, and
+/// leaves the device as it is, with
+///   kCorrupt   its catalogue is damaged, or does not fit its size or alignment
+///   kMismatch  another UUID than wanted, or a pool of another host
+///   kExists    it holds other data
+///   kVersion   a later version's catalogue
+///   kBusy      another daemon of this host has it
+/// or as DaxDevice::open().
+Result<std::unique_ptr<PoolBackend>> make_dax_backend(DaxOptions options);
+
+}  // namespace fabricshm

@@ -1,0 +1,150 @@
+#include "libfabricshm/machine/dax_device.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "libfabricshm/base/fault_point.hpp"
+
+namespace fabricshm {
+
+namespace {
+
+constexpr Bytes kStandInAlign = 2 * kMiB;
+constexpr Bytes kPage = 4096;
+
+/// "dax0.0" of a character device of the dax subsystem; "" for any other.
+std::string dax_name(const struct stat& status, const HostFiles& files) {
+    const std::string node = files.root() + "/sys/dev/char/" +
+                             std::to_string(major(status.st_rdev)) + ":" +
+                             std::to_string(minor(status.st_rdev));
+    std::error_code error;
+    const auto target = std::filesystem::canonical(node, error);
+    if (error) return "";
+    const std::string name = target.filename().string();
+    return files.exists("/sys/bus/dax/devices/" + name) ? name : "";
+}
+
+/// Writes the lines out of the caches to the memory behind them, for devices that keep their data
+/// without power. Other hosts and processes see the stores without it.
+void flush_lines([[maybe_unused]] const std::byte* data, [[maybe_unused]] Bytes bytes) {
+#if defined(__x86_64__)
+    for (Bytes at = 0; at < bytes; at += kCacheLine) __builtin_ia32_clflush(data + at);
+#elif defined(__aarch64__)
+    for (Bytes at = 0; at < bytes; at += kCacheLine) asm volatile("dc cvac, %0" ::"r"(data + at));
+#endif
+    // The flushes before the fence are done before anything after it; what follows is the return to
+    // a caller who hands out the arena.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+bool is_zero(const std::byte* data, Bytes bytes) {
+    return std::all_of(data, data + bytes, [](std::byte byte) { return byte == std::byte{0}; });
+}
+
+}  // namespace
+
+Result<DaxDevice> DaxDevice::open(const std::string& path, const HostFiles& files, bool read_only) {
+    const int flags = (read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC;
+    DaxDevice device;
+    device.fd_ = Fd(::open(path.c_str(), flags));
+    if (!device.fd_) return error_from_errno(errno, "open dax device");
+    struct stat status {};
+    if (::fstat(device.fd_.get(), &status) != 0) return error_from_errno(errno, "open dax device");
+    if (S_ISREG(status.st_mode)) {
+        device.is_file_ = true;
+        device.bytes_ = static_cast<Bytes>(status.st_size);
+        device.align_ = kStandInAlign;
+    } else if (const auto name = dax_name(status, files); S_ISCHR(status.st_mode) && name != "") {
+        const std::string folder = "/sys/bus/dax/devices/" + name;
+        device.bytes_ = files.number(folder + "/size").value_or(0);
+        device.align_ = files.number(folder + "/align").value_or(kStandInAlign);
+    } else {
+        return Error{Errc::kInvalid, 0, "open dax device: not a DAX device"};
+    }
+    if (device.bytes_ < 2 * device.align_ || device.align_ < kStandInAlign) {
+        return Error{Errc::kInvalid, 0, "open dax device: too small"};
+    }
+    if (!read_only) {
+        if (::flock(device.fd_.get(), LOCK_EX | LOCK_NB) != 0) {
+            return Error{Errc::kBusy, 0, "open dax device: another process has it"};
+        }
+        device.client_ = Fd(::open(path.c_str(), flags));
+        if (!device.client_) return error_from_errno(errno, "open dax device");
+    }
+    FABRIC_TRY(device.first_block_,
+               Mapping::map(device.fd_, 0, device.align_, {!read_only, device.align_, 0}));
+    return device;
+}
+
+Result<DaxContents> DaxDevice::contents() const {
+    const auto loaded = load();
+    if (loaded.ok()) return DaxContents::kCatalogue;
+    if (loaded.error().code != Errc::kNotFound) return DaxContents::kDamaged;
+    if (!is_zero(first_block_.data(), align_)) return DaxContents::kForeign;
+    const Bytes last = bytes_ / align_ * align_ - align_;
+    for (Bytes at = align_;; at += std::max(kGiB, align_)) {
+        at = std::min(at, last);
+        FABRIC_TRY(const Mapping block, Mapping::map(fd_, at, align_, {false, align_, 0}));
+        // Labels of other systems are at the start or in the last block.
+        if (!is_zero(block.data(), at == last ? align_ : kPage)) return DaxContents::kForeign;
+        if (at == last) return DaxContents::kBlank;
+    }
+}
+
+Result<DaxCatalogue> DaxDevice::load() const {
+    auto first = decode_catalogue(first_block_.data());
+    auto second = decode_catalogue(first_block_.data() + kCatalogueCopyBytes);
+    if (first.ok() && second.ok()) {
+        return first->sequence > second->sequence ? std::move(first) : std::move(second);
+    }
+    if (first.ok()) return first;
+    if (second.ok()) return second;
+    // A damaged copy says more than one that was never written.
+    return first.error().code == Errc::kNotFound ? second : first;
+}
+
+Result<void> DaxDevice::save(DaxCatalogue& catalogue) {
+    ++catalogue.sequence;
+    const auto bytes = encode_catalogue(catalogue);
+    std::byte* copy = first_block_.data() + (catalogue.sequence % 2) * kCatalogueCopyBytes;
+    const std::size_t half = bytes.size() / 2;
+    std::memcpy(copy, bytes.data(), half);
+    FAULT_POINT("dax.catalogue_torn");
+    std::memcpy(copy + half, bytes.data() + half, bytes.size() - half);
+    flush_lines(copy, bytes.size());
+    if (is_file_) ::msync(first_block_.data(), first_block_.size(), MS_ASYNC);
+    return {};
+}
+
+Result<void> DaxDevice::clear(std::uint64_t offset, Bytes bytes) {
+    const auto length = static_cast<off_t>(bytes);
+    // Only the stand-in can run out of space behind its mapping, which would be a SIGBUS below.
+    if (is_file_ && ::fallocate(fd_.get(), 0, static_cast<off_t>(offset), length) != 0) {
+        return error_from_errno(errno, "clear arena");
+    }
+    FABRIC_TRY(const Mapping range, Mapping::map(fd_, offset, bytes, {true, align_, 0}));
+    std::memset(range.data(), 0, bytes);
+    return {};
+}
+
+bool DaxDevice::is_same(const Fd& other) const noexcept {
+    struct stat ours {};
+    struct stat theirs {};
+    if (::fstat(client_.get(), &ours) != 0 || ::fstat(other.get(), &theirs) != 0) return false;
+    const bool same_node = ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino;
+    const bool same_device =
+        S_ISCHR(ours.st_mode) && S_ISCHR(theirs.st_mode) && ours.st_rdev == theirs.st_rdev;
+    if (!same_node && !same_device) return false;
+    return (::fcntl(other.get(), F_GETFL) & O_ACCMODE) == O_RDWR;
+}
+
+}  // namespace fabricshm

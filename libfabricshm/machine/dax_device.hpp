@@ -1,0 +1,61 @@
+// A DAX device, opened and identified, with the two copies of its catalogue.
+
+#pragma once
+
+#include <string>
+
+#include "libfabricshm/machine/dax_catalogue.hpp"
+#include "libfabricshm/machine/host_files.hpp"
+#include "libfabricshm/os/fd.hpp"
+#include "libfabricshm/os/mapping.hpp"
+
+namespace fabricshm {
+
+/// What is on a device that was found.
+enum class DaxContents {
+    kBlank,      // nothing where we looked
+    kCatalogue,  // a pool of ours
+    kDamaged,    // a catalogue that fails its checks: neither copy is valid
+    kForeign,    // something else
+};
+
+/// Not thread-safe. The descriptor that clients get is one of its own, since a lock belongs to all
+/// duplicates of the descriptor it was taken on, and would live on with the clients.
+class DaxDevice {
+  public:
+    /// Opens /dev/daxX.Y, or a regular file that stands in for one in tests (alignment 2 MiB).
+    /// Size and alignment come from `files`' /sys/bus/dax. kInvalid when it is neither, or is not
+    /// at least two blocks long; kBusy when another daemon of this host has it, unless `read_only`.
+    static Result<DaxDevice> open(const std::string& path, const HostFiles& files, bool read_only);
+
+    Bytes bytes() const noexcept { return bytes_; }
+    Bytes align() const noexcept { return align_; }
+
+    /// Looks at the first block, and at samples of the rest (its end, and a page in every GiB).
+    Result<DaxContents> contents() const;
+
+    /// The valid copy with the higher sequence. kNotFound, kCorrupt, kVersion.
+    Result<DaxCatalogue> load() const;
+
+    /// Writes the catalogue over the older copy, with a sequence one higher, and out of the caches.
+    Result<void> save(DaxCatalogue& catalogue);
+
+    /// Fills a range with zeros.
+    Result<void> clear(std::uint64_t offset, Bytes bytes);
+
+    /// Another descriptor of the device, for clients.
+    Result<Fd> client_fd() const { return client_.duplicate(); }
+
+    /// True when `other` is a descriptor of the same device, open for reading and writing.
+    bool is_same(const Fd& other) const noexcept;
+
+  private:
+    Fd fd_;      // holds the lock
+    Fd client_;  // without it
+    Mapping first_block_;
+    Bytes bytes_ = 0;
+    Bytes align_ = 0;
+    bool is_file_ = false;
+};
+
+}  // namespace fabricshm

@@ -1,0 +1,66 @@
+// PoolBackend: where arenas come from. One implementation per kind of memory (docs/architecture.md,
+// "The pool"); fabricd/main.cpp is the only place that chooses one.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/base/units.hpp"
+#include "libfabricshm/os/fd.hpp"
+
+namespace fabricshm {
+
+/// One arena's memory. The descriptor is what clients get; for devdax it is the device's, and
+/// `file_offset` says where the arena starts in it.
+struct PoolPiece {
+    Fd fd;
+    std::uint64_t file_offset = 0;
+    Bytes bytes = 0;            // a multiple of align
+    Bytes align = 4096;         // of mappings
+    Bytes huge_page_bytes = 0;  // 0: small pages only
+};
+
+/// An arena that outlived a restart of the daemon (devdax: from the device's catalogue).
+struct PoolLeftover {
+    std::uint64_t arena_id = 0;
+    std::string name;
+    std::uint32_t uid = 0;
+    PoolPiece piece;
+};
+
+struct PoolTotals {
+    Bytes capacity = 0;
+    Bytes used = 0;
+};
+
+/// Makes and destroys arenas. Used by the daemon's control thread only; not thread-safe.
+class PoolBackend {
+  public:
+    virtual ~PoolBackend() = default;
+
+    /// "emu", "numa" or "dax", and one line for people on where the memory is.
+    virtual const char* kind() const noexcept = 0;
+    virtual std::string describe() const = 0;
+
+    /// Makes an arena of at least `bytes`, every page of it committed and zero. kNoMemory when the
+    /// pool is full; nothing stays behind then.
+    virtual Result<PoolPiece> create(std::uint64_t arena_id, const std::string& name,
+                                     std::uint32_t uid, Bytes bytes) = 0;
+
+    /// Takes back an arena that a session presents after a restart. `presented` comes from a
+    /// client: kCorrupt unless it is a file of the kind and size that create() made.
+    virtual Result<PoolPiece> adopt(std::uint64_t arena_id, Bytes bytes, Fd presented) = 0;
+
+    /// Returns the arena's memory to the pool. Idempotent.
+    virtual void destroy(std::uint64_t arena_id) noexcept = 0;
+
+    /// Arenas found at start-up that nobody owns yet.
+    virtual Result<std::vector<PoolLeftover>> list() = 0;
+
+    virtual PoolTotals totals() const noexcept = 0;
+};
+
+}  // namespace fabricshm

@@ -1,0 +1,75 @@
+#include "libfabricshm/os/mapping.hpp"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <utility>
+
+namespace fabricshm {
+
+namespace {
+
+Result<void> check_length(const Fd& fd, std::uint64_t offset, Bytes bytes) {
+    struct stat status {};
+    if (::fstat(fd.get(), &status) != 0) return error_from_errno(errno, "stat arena");
+    if (!S_ISREG(status.st_mode)) return {};  // a device: mmap itself refuses what is outside
+    const auto size = static_cast<Bytes>(status.st_size);
+    if (offset > size || bytes > size - offset) return Error{Errc::kCorrupt, 0, "map arena"};
+    return {};
+}
+
+}  // namespace
+
+Result<Mapping> Mapping::map(const Fd& fd, std::uint64_t offset, Bytes bytes,
+                             const MapOptions& options) {
+    FABRIC_TRY_VOID(check_length(fd, offset, bytes));
+
+    // Reserve more than is needed, place the mapping on a multiple of `align`, return the rest.
+    const Bytes reserved = bytes + options.align;
+    void* space =
+        ::mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (space == MAP_FAILED) return error_from_errno(errno, "reserve addresses");
+    const auto start = reinterpret_cast<std::uintptr_t>(space);
+    const auto place = round_up(start, options.align);
+    const int protection = PROT_READ | (options.writable ? PROT_WRITE : 0);
+    void* data = ::mmap(reinterpret_cast<void*>(place), bytes, protection, MAP_SHARED | MAP_FIXED,
+                        fd.get(), static_cast<off_t>(offset));
+    if (data == MAP_FAILED) {
+        const int saved = errno;
+        ::munmap(space, reserved);
+        return error_from_errno(saved, "map arena");
+    }
+    const auto used_end = place + round_up(bytes, 4096);
+    if (place > start) ::munmap(space, place - start);
+    if (start + reserved > used_end) {
+        ::munmap(reinterpret_cast<void*>(used_end), start + reserved - used_end);
+    }
+    // A hint: without transparent huge pages for shared memory everything works with small ones.
+    if (options.huge_page_bytes != 0) ::madvise(data, bytes, MADV_HUGEPAGE);
+
+    Mapping mapping;
+    mapping.data_ = static_cast<std::byte*>(data);
+    mapping.bytes_ = bytes;
+    return mapping;
+}
+
+Mapping::Mapping(Mapping&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
+Mapping& Mapping::operator=(Mapping&& other) noexcept {
+    if (this != &other) {
+        reset();
+        data_ = std::exchange(other.data_, nullptr);
+        bytes_ = std::exchange(other.bytes_, 0);
+    }
+    return *this;
+}
+
+void Mapping::reset() noexcept {
+    if (data_ != nullptr) ::munmap(data_, bytes_);
+    data_ = nullptr;
+    bytes_ = 0;
+}
+
+}  // namespace fabricshm

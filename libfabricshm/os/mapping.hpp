@@ -1,0 +1,49 @@
+// Mapping: a shared mapping of a piece of a file into this process.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/base/units.hpp"
+#include "libfabricshm/os/fd.hpp"
+
+namespace fabricshm {
+
+struct MapOptions {
+    bool writable = true;
+    Bytes align = 4096;         // address alignment: huge pages and devdax need more than a page
+    Bytes huge_page_bytes = 0;  // ask for transparent huge pages of this size when not 0
+};
+
+/// Unmaps when it goes. Move-only.
+class Mapping {
+  public:
+    /// Maps `bytes` of `fd` from `offset` on, MAP_SHARED. The length of a regular file or memfd is
+    /// checked first: a mapping past its end would be a SIGBUS later, here it is kCorrupt.
+    static Result<Mapping> map(const Fd& fd, std::uint64_t offset, Bytes bytes,
+                               const MapOptions& options);
+
+    Mapping() = default;
+    Mapping(Mapping&& other) noexcept;
+    Mapping& operator=(Mapping&& other) noexcept;
+    ~Mapping() { reset(); }
+
+    std::byte* data() const noexcept { return data_; }
+    Bytes size() const noexcept { return bytes_; }
+    explicit operator bool() const noexcept { return data_ != nullptr; }
+
+    /// True when [offset, offset + length) lies inside, without overflow. For offsets from peers.
+    bool holds(std::uint64_t offset, std::uint64_t length) const noexcept {
+        return offset <= bytes_ && length <= bytes_ - offset;
+    }
+
+    void reset() noexcept;
+
+  private:
+    std::byte* data_ = nullptr;
+    Bytes bytes_ = 0;
+};
+
+}  // namespace fabricshm

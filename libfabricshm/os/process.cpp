@@ -1,0 +1,82 @@
+#include "libfabricshm/os/process.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+
+namespace fabricshm {
+
+Result<Fd> open_pidfd(pid_t pid) {
+    // Debian 12's glibc has a wrapper, older ones do not; the system call is always close-on-exec.
+    const long number = ::syscall(SYS_pidfd_open, pid, 0);
+    if (number >= 0) return Fd(static_cast<int>(number));
+    if (errno == ESRCH) return Error{Errc::kNotFound, 0, "open pidfd"};
+    return error_from_errno(errno, "open pidfd");
+}
+
+bool pidfd_alive(const Fd& pidfd) noexcept {
+    pollfd entry{pidfd.get(), POLLIN, 0};
+    return ::poll(&entry, 1, 0) == 0;
+}
+
+Result<std::uint64_t> detail::start_time_in(std::string_view stat_line) {
+    const Error unreadable{Errc::kCorrupt, 0, "read process start time"};
+    // The second field is the program's name in brackets and may hold anything, brackets and
+    // spaces included; the last bracket ends it.
+    const auto name_end = stat_line.rfind(')');
+    if (name_end == std::string_view::npos || name_end + 2 >= stat_line.size()) return unreadable;
+    std::string_view rest = stat_line.substr(name_end + 2);
+    if (rest.front() == 'Z' || rest.front() == 'X') {
+        return Error{Errc::kNotFound, 0, "read process start time"};
+    }
+    for (int field = 3; field < 22; ++field) {
+        const auto space = rest.find(' ');
+        if (space == std::string_view::npos) return unreadable;
+        rest.remove_prefix(space + 1);
+    }
+    std::uint64_t ticks = 0;
+    const auto [end, failure] = std::from_chars(rest.data(), rest.data() + rest.size(), ticks);
+    if (failure != std::errc{}) return unreadable;
+    return ticks;
+}
+
+Result<std::uint64_t> process_start_time(pid_t pid) {
+    char path[40];
+    std::snprintf(path, sizeof path, "/proc/%d/stat", static_cast<int>(pid));
+    const Fd file(::open(path, O_RDONLY | O_CLOEXEC));
+    if (!file) return error_from_errno(errno, "read process start time");
+    char line[1024];
+    const ssize_t length = ::read(file.get(), line, sizeof line);
+    if (length <= 0) return Error{Errc::kNotFound, 0, "read process start time"};
+    return detail::start_time_in({line, static_cast<std::size_t>(length)});
+}
+
+Result<std::uint64_t> own_pid_namespace() {
+    struct stat status {};
+    if (::stat("/proc/self/ns/pid", &status) != 0) return error_from_errno(errno, "pid namespace");
+    return static_cast<std::uint64_t>(status.st_ino);
+}
+
+Result<ProcessIdentity> own_identity() {
+    FABRIC_TRY(const std::uint64_t start_time, process_start_time(::getpid()));
+    FABRIC_TRY(const std::uint64_t space, own_pid_namespace());
+    return ProcessIdentity{::getpid(), start_time, space};
+}
+
+Liveness liveness_of(const ProcessIdentity& process) {
+    const auto space = own_pid_namespace();
+    if (!space.ok() || space.value() != process.pid_namespace) return Liveness::kUnknown;
+    const auto start_time = process_start_time(process.pid);
+    if (start_time.ok()) {
+        return start_time.value() == process.start_time ? Liveness::kAlive : Liveness::kDead;
+    }
+    return start_time.error().code == Errc::kNotFound ? Liveness::kDead : Liveness::kUnknown;
+}
+
+}  // namespace fabricshm

@@ -1,0 +1,90 @@
+// UnixSocket: packets and descriptors between two processes of one host, each wait with a deadline.
+
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/base/units.hpp"
+#include "libfabricshm/os/fd.hpp"
+
+namespace fabricshm {
+
+/// Who was on the other end when it connected, as the kernel saw it.
+struct PeerCredentials {
+    pid_t pid = 0;
+    uid_t uid = 0;
+    gid_t gid = 0;
+};
+
+/// What came in with one packet.
+struct Received {
+    std::size_t bytes = 0;
+    std::size_t descriptors = 0;  // stored into the caller's span
+    std::size_t surplus = 0;      // more came than the caller had room for; closed at once
+};
+
+/// A SOCK_SEQPACKET unix socket, close-on-exec and non-blocking. Move-only. One thread may send
+/// while another receives; two senders (or two receivers) need no lock either, packets are atomic.
+///
+/// A deadline in the past makes every call a mere attempt: what would block is kTimeout. A peer
+/// that is gone is kClosed. No call raises SIGPIPE.
+class UnixSocket {
+  public:
+    /// Connects to `path`. kDaemon when nobody listens there, kDenied when this user may not, kBusy
+    /// when the listener's queue stays full until `deadline`.
+    static Result<UnixSocket> connect(const std::string& path, TimePoint deadline);
+
+    /// Listens at `path` with file permissions `mode`. A socket file that nobody listens on any
+    /// more is replaced; kExists when somebody does. Two starters at the same moment have to be
+    /// kept apart by the caller (a lock file beside it).
+    static Result<UnixSocket> listen(const std::string& path, mode_t mode, int backlog);
+
+    /// Two connected ends. For tests.
+    static Result<std::pair<UnixSocket, UnixSocket>> pair();
+
+    UnixSocket() = default;
+    explicit UnixSocket(Fd fd) noexcept : fd_(std::move(fd)) {}
+
+    /// The next connection.
+    Result<UnixSocket> accept(TimePoint deadline) const;
+
+    /// Sends one packet whole, with duplicates of `descriptors` (at most kDescriptorsMax).
+    Result<void> send(std::span<const std::byte> packet, std::span<const int> descriptors,
+                      TimePoint deadline) const;
+
+    /// Receives one packet. kCorrupt when it is longer than `buffer` or came with more descriptors
+    /// than kDescriptorsMax; the packet is gone then and its descriptors are closed.
+    Result<Received> receive(std::span<std::byte> buffer, std::span<Fd> descriptors,
+                             TimePoint deadline) const;
+
+    /// Who connected (on an accepted socket), or who listens (on a connected one).
+    Result<PeerCredentials> peer() const;
+
+    /// A pidfd of that process. On kernels before 6.5 it is opened by number after the fact, so
+    /// compare the start time of the process where reuse of the number matters.
+    Result<Fd> peer_pidfd() const;
+
+    /// Wakes every thread that waits on this socket: they see kClosed.
+    void shut_down() const noexcept;
+
+    int get() const noexcept { return fd_.get(); }
+    explicit operator bool() const noexcept { return static_cast<bool>(fd_); }
+    void reset() noexcept { fd_.reset(); }
+
+    static constexpr std::size_t kDescriptorsMax = 8;
+
+  private:
+    Fd fd_;
+};
+
+/// Waits until `fd` is ready for `events` (POLLIN, POLLOUT), has an error or hung up. kTimeout when
+/// the deadline passed first. Signals do not end the wait.
+Result<void> wait_ready(int fd, short events, TimePoint deadline, const char* step);
+
+}  // namespace fabricshm

@@ -1,0 +1,293 @@
+#include "libfabricshm/proto/codec.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/dtype.hpp"
+
+namespace fabricshm::proto {
+
+namespace {
+
+constexpr const char* kTypeNames[] = {
+    "unknown",       "hello",       "arena_open",  "arena_adopt",   "arena_close",
+    "region_create", "region_open", "region_free", "tensor_create", "tensor_open",
+    "tensor_free",   "group_join",  "group_leave", "group_shrink",  "bye",
+};
+constexpr auto kTypeCount = static_cast<std::uint16_t>(std::size(kTypeNames));
+constexpr auto kErrcLast = static_cast<std::int32_t>(Errc::kInternal);
+
+// A request without an id could not be answered: ids start at 1. So do those of objects.
+constexpr std::uint64_t kNoId = 0;
+
+Result<void> need(bool condition, const char* field) {
+    if (!condition) return Error{Errc::kInvalid, 0, field};
+    return {};
+}
+
+bool is_printable(std::string_view text) {
+    return std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c <= 0x7e; });
+}
+
+bool is_name(const char (&field)[kNameBytes], std::size_t least) {
+    const std::size_t length = ::strnlen(field, kNameBytes);
+    return length >= least && length < kNameBytes && is_printable({field, length});
+}
+
+bool is_timeout(std::int64_t timeout_ms) {
+    return timeout_ms >= 0 && timeout_ms <= kTimeoutMsMax;
+}
+
+// The sum can't overflow: both are at most 2^47 when the comparison gets that far.
+bool is_span(std::uint64_t offset, std::uint64_t bytes) {
+    return offset <= kBytesMax && bytes <= kBytesMax && offset + bytes <= kBytesMax;
+}
+
+bool is_power_of_two(std::uint64_t number) {
+    return number != 0 && (number & (number - 1)) == 0;
+}
+
+Result<void> check_header(const Message& message, std::size_t packet_bytes, bool reply) {
+    const Error corrupt{Errc::kCorrupt, 0, "read message"};
+    const Header& header = message.header;
+    if (packet_bytes < sizeof(Header) || header.magic != kMagic) return corrupt;
+    // The version comes before the size: another version may have another size.
+    if (header.version != kVersion) return Error{Errc::kVersion, 0, "read message"};
+    const bool is_reply = (header.type & kReplyBit) != 0;
+    const std::uint16_t type = header.type & static_cast<std::uint16_t>(~kReplyBit);
+    const bool known = type != 0 && type < kTypeCount;
+    if (packet_bytes != sizeof(Message) || is_reply != reply || !known) return corrupt;
+    if (header.request_id == kNoId) return corrupt;
+    return {};
+}
+
+Result<void> check_arena_open(const ArenaOpen& open) {
+    FABRIC_TRY_VOID(need(is_name(open.name, 1), "arena name"));
+    FABRIC_TRY_VOID(need(open.bytes <= kBytesMax, "arena bytes"));
+    return need((open.flags & ~kArenaFlags) == 0, "arena flags");
+}
+
+Result<void> check_region_ref(const Region& region) {
+    FABRIC_TRY_VOID(need(region.arena_id != kNoId, "arena id"));
+    return need(region.region_id != kNoId, "region id");
+}
+
+Result<void> check_region_create(const Region& region) {
+    FABRIC_TRY_VOID(need(region.arena_id != kNoId, "arena id"));
+    return need(region.bytes > 0 && region.bytes <= kBytesMax, "region bytes");
+}
+
+Result<void> check_shape(const Tensor& tensor) {
+    FABRIC_TRY_VOID(need(tensor.ndim <= kDimsMax, "tensor ndim"));
+    FABRIC_TRY([[maybe_unused]] const Bytes bytes,
+               tensor_bytes(tensor.dtype, std::span(tensor.shape, tensor.ndim)));
+    return {};
+}
+
+Result<void> check_tensor_create(const Tensor& tensor) {
+    FABRIC_TRY_VOID(need(tensor.region.arena_id != kNoId, "arena id"));
+    FABRIC_TRY_VOID(need(is_name(tensor.name, 1), "tensor name"));
+    return check_shape(tensor);
+}
+
+Result<void> check_tensor_open(const Tensor& tensor) {
+    FABRIC_TRY_VOID(need(tensor.region.arena_id != kNoId, "arena id"));
+    FABRIC_TRY_VOID(need(is_name(tensor.name, 1), "tensor name"));
+    return need(is_timeout(tensor.timeout_ms), "timeout");
+}
+
+Result<void> check_group_join(const Group& group) {
+    FABRIC_TRY_VOID(need(group.arena_id != kNoId, "arena id"));
+    FABRIC_TRY_VOID(need(is_name(group.name, 1), "group name"));
+    FABRIC_TRY_VOID(need(group.world >= 1 && group.world <= kWorldMax, "group world"));
+    FABRIC_TRY_VOID(need(group.rank >= -1 && group.rank < group.world, "group rank"));
+    return need(is_timeout(group.timeout_ms), "timeout");
+}
+
+Result<void> check_group_ref(const Group& group, bool waits) {
+    FABRIC_TRY_VOID(need(group.group_id != kNoId, "group id"));
+    return need(!waits || is_timeout(group.timeout_ms), "timeout");
+}
+
+Result<void> check_arena_reply(const ArenaOpen& open) {
+    FABRIC_TRY_VOID(need(open.arena_id != kNoId, "arena id"));
+    FABRIC_TRY_VOID(need(open.bytes > 0 && is_span(open.file_offset, open.bytes), "arena bytes"));
+    const bool huge_ok = open.huge_page_bytes == 0 || is_power_of_two(open.huge_page_bytes);
+    const bool align_ok = is_power_of_two(open.align) && open.align >= 4096 &&
+                          open.bytes % open.align == 0 && open.file_offset % open.align == 0;
+    return need(huge_ok && align_ok, "arena align");
+}
+
+Result<void> check_region_reply(const Region& region) {
+    FABRIC_TRY_VOID(check_region_ref(region));
+    return need(region.bytes > 0 && is_span(region.offset, region.bytes), "region bytes");
+}
+
+Result<void> check_tensor_reply(const Tensor& tensor) {
+    FABRIC_TRY_VOID(check_region_reply(tensor.region));
+    FABRIC_TRY_VOID(need(is_name(tensor.name, 1), "tensor name"));
+    return check_shape(tensor);
+}
+
+Result<void> check_group_reply(const Group& group) {
+    FABRIC_TRY_VOID(need(group.group_id != kNoId, "group id"));
+    FABRIC_TRY_VOID(need(group.world >= 1 && group.world <= kWorldMax, "group world"));
+    FABRIC_TRY_VOID(need(group.rank >= 0 && group.rank < group.world, "group rank"));
+    const bool block_ok = group.block_bytes > 0 && is_span(group.block_offset, group.block_bytes);
+    return need(block_ok, "group block");
+}
+
+Result<void> check_request_body(const Message& message) {
+    switch (type_of(message.header)) {
+        case Type::kHello:
+            return need(is_name(message.hello.label, 0), "label");
+        case Type::kArenaOpen:
+            return check_arena_open(message.arena_open);
+        case Type::kArenaAdopt:
+        case Type::kArenaClose:
+            return need(message.arena.arena_id != kNoId, "arena id");
+        case Type::kRegionCreate:
+            return check_region_create(message.region);
+        case Type::kRegionOpen:
+        case Type::kRegionFree:
+            return check_region_ref(message.region);
+        case Type::kTensorCreate:
+            return check_tensor_create(message.tensor);
+        case Type::kTensorOpen:
+            return check_tensor_open(message.tensor);
+        case Type::kTensorFree:
+            return check_region_ref(message.tensor.region);
+        case Type::kGroupJoin:
+            return check_group_join(message.group);
+        case Type::kGroupLeave:
+            return check_group_ref(message.group, false);
+        case Type::kGroupShrink:
+            return check_group_ref(message.group, true);
+        case Type::kBye:
+            return {};
+    }
+    return Error{Errc::kCorrupt, 0, "read message"};
+}
+
+Result<void> check_reply_body(const Message& message) {
+    switch (type_of(message.header)) {
+        case Type::kHello:
+            return need(message.hello.session_id != kNoId, "session id");
+        case Type::kArenaOpen:
+            return check_arena_reply(message.arena_open);
+        case Type::kRegionCreate:
+        case Type::kRegionOpen:
+            return check_region_reply(message.region);
+        case Type::kTensorCreate:
+        case Type::kTensorOpen:
+            return check_tensor_reply(message.tensor);
+        case Type::kGroupJoin:
+        case Type::kGroupShrink:
+            return check_group_reply(message.group);
+        default:
+            return {};  // the others say all they have to say in the header
+    }
+}
+
+}  // namespace
+
+Message make_request(Type type, std::uint64_t request_id) noexcept {
+    Message message;
+    std::memset(&message, 0, sizeof message);
+    message.header.magic = kMagic;
+    message.header.version = kVersion;
+    message.header.type = static_cast<std::uint16_t>(type);
+    message.header.request_id = request_id;
+    return message;
+}
+
+Message make_reply(const Message& request) noexcept {
+    Message reply = request;
+    reply.header.magic = kMagic;
+    reply.header.version = kVersion;
+    reply.header.type |= kReplyBit;
+    reply.header.status = 0;
+    reply.header.detail = 0;
+    return reply;
+}
+
+Message make_error_reply(const Header& request, const Error& error) noexcept {
+    Message reply = make_request(type_of(request), request.request_id);
+    reply.header.type |= kReplyBit;
+    reply.header.status = static_cast<std::int32_t>(error.code);
+    reply.header.detail = error.detail;
+    return reply;
+}
+
+Error error_of(const Header& reply, const char* step) noexcept {
+    return {static_cast<Errc>(reply.status), reply.detail, step};
+}
+
+Result<void> check_request(const Message& message, std::size_t packet_bytes) {
+    FABRIC_TRY_VOID(check_header(message, packet_bytes, false));
+    return check_request_body(message);
+}
+
+Result<void> check_reply(const Message& message, std::size_t packet_bytes) {
+    FABRIC_TRY_VOID(check_header(message, packet_bytes, true));
+    const std::int32_t status = message.header.status;
+    if (status < 0 || status > kErrcLast) return Error{Errc::kCorrupt, 0, "read reply"};
+    if (status != 0) return {};
+    // A daemon that sends fields out of range is broken, or not ours: the caller did nothing wrong.
+    if (const auto body = check_reply_body(message); !body.ok()) {
+        return Error{Errc::kCorrupt, 0, body.error().step};
+    }
+    return {};
+}
+
+std::size_t descriptors_of_request(Type type) noexcept {
+    return type == Type::kArenaAdopt ? 1 : 0;
+}
+
+std::size_t descriptors_of_reply(Type type) noexcept {
+    return type == Type::kArenaOpen ? 1 : 0;
+}
+
+Type type_of(const Header& header) noexcept {
+    return static_cast<Type>(header.type & static_cast<std::uint16_t>(~kReplyBit));
+}
+
+const char* name_of(Type type) noexcept {
+    const auto index = static_cast<std::uint16_t>(type);
+    return kTypeNames[index < kTypeCount ? index : 0];
+}
+
+Result<void> set_name(char (&field)[kNameBytes], std::string_view name, const char* step) {
+    FABRIC_TRY_VOID(need(!name.empty() && name.size() < kNameBytes && is_printable(name), step));
+    std::memset(field, 0, sizeof field);
+    std::memcpy(field, name.data(), name.size());
+    return {};
+}
+
+void set_label(char (&field)[kNameBytes], std::string_view text) noexcept {
+    std::memset(field, 0, sizeof field);
+    const std::size_t length = std::min(text.size(), kNameBytes - 1);
+    for (std::size_t i = 0; i < length; ++i) {
+        field[i] = is_printable(text.substr(i, 1)) ? text[i] : '?';
+    }
+}
+
+std::string_view text_of(const char (&field)[kNameBytes]) noexcept {
+    return {field, ::strnlen(field, kNameBytes)};
+}
+
+Result<Bytes> tensor_bytes(std::uint32_t dtype, std::span<const std::int64_t> shape) {
+    FABRIC_TRY_VOID(need(dtype < static_cast<std::uint32_t>(kernels::kDTypeCount), "tensor dtype"));
+    FABRIC_TRY_VOID(need(shape.size() <= kDimsMax, "tensor ndim"));
+    Bytes bytes = kernels::size_of(static_cast<kernels::DType>(dtype));
+    for (const std::int64_t length : shape) {
+        FABRIC_TRY_VOID(need(length >= 0, "tensor shape"));
+        const auto factor = static_cast<Bytes>(length);
+        // Dividing instead of multiplying: the product itself could wrap around.
+        FABRIC_TRY_VOID(need(bytes == 0 || factor <= kBytesMax / bytes, "tensor shape"));
+        bytes *= factor;
+    }
+    return bytes;
+}
+
+}  // namespace fabricshm::proto

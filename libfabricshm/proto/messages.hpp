@@ -1,0 +1,118 @@
+// The messages between a session and fabricd, over a SOCK_SEQPACKET unix socket. docs/protocol.md.
+//
+// One message is one packet of exactly sizeof(Message) bytes: a header and the body of its type.
+// A request carries an id that its reply repeats; replies may come in another order than the
+// requests (an open that waits does not hold up others). Descriptors travel by SCM_RIGHTS.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace fabricshm::proto {
+
+inline constexpr std::uint32_t kMagic = 0x46425243;  // "FBRC"
+inline constexpr std::uint16_t kVersion = 1;
+
+inline constexpr std::size_t kNameBytes = 64;  // with the terminating zero
+inline constexpr std::size_t kDimsMax = 8;
+inline constexpr int kWorldMax = 256;
+
+enum class Type : std::uint16_t {
+    kHello = 1,       // first on every connection; with session_id: go on after a restart
+    kArenaOpen = 2,   // the reply carries the arena's descriptor
+    kArenaAdopt = 3,  // after a restart of the daemon: the request carries the descriptor
+    kArenaClose = 4,
+    kRegionCreate = 5,
+    kRegionOpen = 6,
+    kRegionFree = 7,
+    kTensorCreate = 8,
+    kTensorOpen = 9,  // answered when the tensor is there or the timeout has passed
+    kTensorFree = 10,
+    kGroupJoin = 11,  // answered when the last rank has joined or the timeout has passed
+    kGroupLeave = 12,
+    kGroupShrink = 13,  // answered when every live member has asked or the timeout has passed
+    kBye = 14,          // the session ends; no reply
+};
+inline constexpr std::uint16_t kReplyBit = 0x8000;
+
+struct Header {
+    std::uint32_t magic;
+    std::uint16_t version;
+    std::uint16_t type;  // Type, with kReplyBit in replies
+    std::uint64_t request_id;
+    std::int32_t status;  // replies: 0 or an Errc
+    std::int32_t detail;  // replies: Error::detail
+};
+static_assert(sizeof(Header) == 24);
+
+struct Hello {                         // both ways
+    std::uint64_t session_id;          // request: 0, or the session to go on with
+    std::uint8_t token[16];            // proves that a returning session is the one it says it is
+    std::uint64_t daemon_epoch;        // reply: rises with every start of the daemon
+    std::int64_t default_arena_bytes;  // reply
+    char label[kNameBytes];            // request: for people
+};
+
+struct ArenaOpen {
+    char name[kNameBytes];
+    std::uint64_t bytes;            // request: wanted, 0 = default; reply: what it has
+    std::uint32_t flags;            // FABRICSHM_ARENA_*
+    std::uint32_t huge_page_bytes;  // reply: 0, or the huge page size that mappings should ask for
+    std::uint64_t arena_id;         // reply; host-unique, never used twice
+    std::uint64_t file_offset;  // reply: where the arena starts in the descriptor (devdax: not 0)
+    std::uint64_t align;        // reply: mappings start and end on multiples of this
+};
+
+struct ArenaRef {  // kArenaClose; kArenaAdopt with a descriptor
+    std::uint64_t arena_id;
+};
+
+struct Region {  // create: bytes in; open, free: region_id in; replies: all
+    std::uint64_t arena_id;
+    std::uint64_t region_id;
+    std::uint64_t generation;
+    std::uint64_t offset;  // bytes from the arena's start
+    std::uint64_t bytes;
+};
+
+struct Tensor {     // create: name, dtype, ndim, shape; open: name, timeout_ms
+    Region region;  // reply. A tensor's region starts with a TensorHeader (shm/)
+    char name[kNameBytes];
+    std::int64_t shape[kDimsMax];
+    std::int64_t timeout_ms;
+    std::uint32_t dtype;
+    std::uint32_t ndim;
+    std::int32_t owner_pid;  // reply: in the daemon's pid namespace
+    std::int32_t reserved;
+};
+
+struct Group {
+    std::uint64_t arena_id;
+    std::uint64_t group_id;  // leave, shrink: in; join: reply
+    std::uint64_t epoch;     // reply: rises when a group of that name is made again
+    char name[kNameBytes];   // join
+    std::int32_t rank;       // join: wanted or -1; replies: given
+    std::int32_t world;      // join: in; replies: of this group
+    std::int64_t timeout_ms;
+    std::uint64_t block_offset;  // replies: the group block, from the arena's start
+    std::uint64_t block_bytes;
+};
+
+struct Message {
+    Header header;
+    union {
+        Hello hello;
+        ArenaOpen arena_open;
+        ArenaRef arena;
+        Region region;
+        Tensor tensor;
+        Group group;
+        std::uint8_t raw[488];
+    };
+};
+static_assert(sizeof(Message) == 512);
+static_assert(std::is_trivially_copyable_v<Message>);
+
+}  // namespace fabricshm::proto

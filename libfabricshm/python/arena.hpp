@@ -1,0 +1,63 @@
+// Arena, regions and named tensors, as Python sees them.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "libfabricshm/python/arrays.hpp"
+#include "libfabricshm/python/handles.hpp"
+
+namespace fabricshm::python {
+
+class Group;
+
+/// A region: bytes that peers find by id.
+struct Region {
+    std::shared_ptr<ArenaHandle> arena;
+    fabricshm_region region;
+
+    Bytes array() const { return borrowed_array(arena, region.base, region.bytes); }
+    void free() const;
+};
+
+/// A named tensor; its array is bytes here and gets its type in Python (bfloat16 has none there).
+struct NamedTensor {
+    std::shared_ptr<ArenaHandle> arena;
+    fabricshm_tensor tensor;
+
+    Bytes array() const { return borrowed_array(arena, tensor.data, tensor.bytes); }
+    std::vector<std::int64_t> shape() const;
+    std::uint64_t publish() const;
+    std::uint64_t wait(std::uint64_t version, std::int64_t timeout_ms) const;
+    void free() const;
+};
+
+class Arena {
+  public:
+    explicit Arena(std::shared_ptr<ArenaHandle> handle) : handle_(std::move(handle)) {}
+
+    std::uint64_t bytes() const;
+    bool contains(const pybind11::array& array) const;
+    Bytes allocate(std::uint64_t bytes) const;
+    Region create_region(std::uint64_t bytes) const;
+    Region open_region(std::uint64_t id) const;
+    NamedTensor create_tensor(const std::string& name, int dtype,
+                              const std::vector<std::int64_t>& shape) const;
+    NamedTensor open_tensor(const std::string& name, std::int64_t timeout_ms) const;
+    std::shared_ptr<Group> join(const std::string& name, int rank, int world,
+                                std::int64_t timeout_ms);
+
+    void close();
+    bool closed() const { return handle_ == nullptr; }
+
+  private:
+    const std::shared_ptr<ArenaHandle>& open() const;
+
+    std::shared_ptr<ArenaHandle> handle_;
+    std::vector<std::weak_ptr<Group>> groups_;
+};
+
+}  // namespace fabricshm::python

@@ -1,0 +1,168 @@
+#include "libfabricshm/python/dlpack.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace py = pybind11;
+
+namespace fabricshm::python {
+namespace {
+
+// The structures of the DLPack specification, version 0.x: the layout is fixed for all producers.
+struct Device {
+    std::int32_t type;
+    std::int32_t id;
+};
+constexpr std::int32_t kCpu = 1;
+
+struct DataType {
+    std::uint8_t code;
+    std::uint8_t bits;
+    std::uint16_t lanes;
+};
+constexpr std::uint8_t kInt = 0;
+constexpr std::uint8_t kUnsigned = 1;
+constexpr std::uint8_t kFloat = 2;
+constexpr std::uint8_t kBfloat = 4;
+constexpr std::uint8_t kComplex = 5;
+constexpr std::uint8_t kBool = 6;
+
+struct Tensor {
+    void* data;
+    Device device;
+    std::int32_t ndim;
+    DataType dtype;
+    std::int64_t* shape;
+    std::int64_t* strides;  // in elements; null: row-major without gaps
+    std::uint64_t byte_offset;
+};
+
+struct Managed {
+    Tensor tensor;
+    void* context;
+    void (*deleter)(Managed*);
+};
+
+constexpr const char* kFresh = "dltensor";       // nobody has taken it
+constexpr const char* kTaken = "used_dltensor";  // its consumer frees it
+
+struct Exported {
+    Managed managed{};
+    py::array array;
+    std::vector<std::int64_t> shape;
+    std::vector<std::int64_t> strides;
+};
+
+void release_exported(Managed* managed) {
+    const py::gil_scoped_acquire lock;  // a consumer may free it on any thread
+    delete static_cast<Exported*>(managed->context);
+}
+
+std::uint8_t code_of(char kind, const std::string& type) {
+    if (type == "bfloat16") return kBfloat;
+    switch (kind) {
+        case 'i':
+            return kInt;
+        case 'u':
+            return kUnsigned;
+        case 'f':
+            return kFloat;
+        case 'c':
+            return kComplex;
+        case 'b':
+            return kBool;
+        default:
+            throw py::buffer_error("DLPack has no type for this array");
+    }
+}
+
+std::string numpy_name(const DataType& type) {
+    const std::string bits = std::to_string(type.bits);
+    switch (type.lanes == 1 ? type.code : 255) {
+        case kInt:
+            return "int" + bits;
+        case kUnsigned:
+            return "uint" + bits;
+        case kFloat:
+            return "float" + bits;
+        case kComplex:
+            return "complex" + bits;
+        case kBool:
+            return "bool";
+        case kBfloat:
+            return "uint16";
+        default:
+            throw py::buffer_error("NumPy has no type for this DLPack tensor");
+    }
+}
+
+// A capsule nobody took still owns its tensor.
+void free_fresh(PyObject* capsule) {
+    if (PyCapsule_IsValid(capsule, kFresh) == 0) return;
+    auto* managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule, kFresh));
+    if (managed->deleter != nullptr) managed->deleter(managed);
+}
+
+std::vector<py::ssize_t> byte_strides(const Tensor& tensor, py::ssize_t item) {
+    std::vector<py::ssize_t> strides(static_cast<std::size_t>(tensor.ndim));
+    py::ssize_t step = item;
+    for (int i = tensor.ndim - 1; i >= 0; --i) {
+        const auto at = static_cast<std::size_t>(i);
+        strides[at] = tensor.strides == nullptr ? step : tensor.strides[i] * item;
+        step *= tensor.shape[i];
+    }
+    return strides;
+}
+
+}  // namespace
+
+py::capsule to_dlpack(const py::array& array, const std::string& type) {
+    auto exported = std::make_unique<Exported>();
+    exported->array = array;
+    const py::ssize_t item = array.itemsize();
+    for (py::ssize_t i = 0; i < array.ndim(); ++i) {
+        if (array.strides(i) % item != 0) {
+            throw py::buffer_error("the strides are no multiples of the element");
+        }
+        exported->shape.push_back(array.shape(i));
+        exported->strides.push_back(array.strides(i) / item);
+    }
+    Tensor& tensor = exported->managed.tensor;
+    tensor.data = const_cast<void*>(array.data());
+    tensor.device = {kCpu, 0};
+    tensor.ndim = static_cast<std::int32_t>(array.ndim());
+    tensor.dtype = {code_of(array.dtype().kind(), type), static_cast<std::uint8_t>(item * 8), 1};
+    tensor.shape = exported->shape.data();
+    tensor.strides = exported->strides.data();
+    exported->managed.context = exported.get();
+    exported->managed.deleter = &release_exported;
+
+    PyObject* capsule = PyCapsule_New(&exported->managed, kFresh, &free_fresh);
+    if (capsule == nullptr) throw py::error_already_set();
+    exported.release();
+    return py::reinterpret_steal<py::capsule>(capsule);
+}
+
+py::tuple from_dlpack(const py::capsule& capsule) {
+    auto* managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule.ptr(), kFresh));
+    if (managed == nullptr) throw py::error_already_set();
+    const Tensor& tensor = managed->tensor;
+    if (tensor.device.type != kCpu) throw py::buffer_error("the tensor is not in CPU memory");
+    const py::dtype dtype(numpy_name(tensor.dtype));
+    const std::vector<py::ssize_t> shape(tensor.shape, tensor.shape + tensor.ndim);
+    const auto strides = byte_strides(tensor, dtype.itemsize());
+    const bool is_bfloat = tensor.dtype.code == kBfloat;
+    void* const data = static_cast<char*>(tensor.data) + tensor.byte_offset;
+
+    PyCapsule_SetName(capsule.ptr(), kTaken);
+    const py::capsule owner(managed, [](void* held) {
+        auto* taken = static_cast<Managed*>(held);
+        if (taken->deleter != nullptr) taken->deleter(taken);
+    });
+    return py::make_tuple(py::array(dtype, shape, strides, data, owner),
+                          is_bfloat ? std::string("bfloat16") : std::string());
+}
+
+}  // namespace fabricshm::python

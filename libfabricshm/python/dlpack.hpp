@@ -1,0 +1,20 @@
+// DLPack both ways: how arrays of other libraries (PyTorch, JAX, CuPy) are used in place.
+
+#pragma once
+
+#include <pybind11/numpy.h>
+
+#include <string>
+
+namespace fabricshm::python {
+
+/// A capsule "dltensor" over `array`, which is kept alive by it. `type` is "bfloat16" for arrays of
+/// uint16 that hold bfloat16; otherwise empty and taken from the array.
+pybind11::capsule to_dlpack(const pybind11::array& array, const std::string& type);
+
+/// (array, type name) over the memory of a capsule "dltensor", which is used up. bfloat16 comes as
+/// an array of uint16. Raises BufferError for other devices than the CPU, and for types that NumPy
+/// cannot hold.
+pybind11::tuple from_dlpack(const pybind11::capsule& capsule);
+
+}  // namespace fabricshm::python

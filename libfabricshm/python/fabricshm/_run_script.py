@@ -1,0 +1,94 @@
+"""What fabricrun starts in each process: the user's script, with the backend registered.
+
+Importing torch takes a second, so nothing is imported before the script asks for it.
+"""
+
+import importlib.abc
+import importlib.machinery
+import os
+import runpy
+import sys
+
+_REPLACED = ("gloo", "mpi", "ucc")
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Calls `action` once the module `name` has been imported."""
+
+    def __init__(self, name, action):
+        self._name = name
+        self._action = action
+
+    def find_spec(self, name, path, target=None):
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def execute_and_act(module):
+            execute(module)
+            self._action()
+
+        spec.loader.exec_module = execute_and_act
+        return spec
+
+
+def register_backend():
+    import fabricshm.torch  # noqa: F401  registers itself
+
+
+def override_backend():
+    import torch.distributed as dist
+
+    register_backend()
+    c10d = dist.distributed_c10d
+    for name in ("init_process_group", "new_group"):
+        wrapped = _with_our_backend(getattr(dist, name), 0 if name == "init_process_group" else 2)
+        setattr(dist, name, wrapped)
+        setattr(c10d, name, wrapped)
+
+
+def _ours(backend):
+    return "fabricshm" if str(backend).lower() in _REPLACED else backend
+
+
+def _with_our_backend(function, position):
+    def replaced(*arguments, **options):
+        arguments = list(arguments)
+        if "backend" in options:
+            options["backend"] = _ours(options["backend"])
+        elif len(arguments) > position:
+            arguments[position] = _ours(arguments[position])
+        elif position == 0:
+            options["backend"] = "fabricshm"
+        return function(*arguments, **options)
+
+    replaced.__name__ = function.__name__
+    replaced.__doc__ = function.__doc__
+    return replaced
+
+
+def main():
+    arguments = sys.argv[1:]
+    action, is_module = register_backend, False
+    while arguments and arguments[0] in ("--module", "--override-backend"):
+        if arguments.pop(0) == "--module":
+            is_module = True
+        else:
+            action = override_backend
+    script = arguments[0]
+    sys.argv = arguments
+    sys.meta_path.insert(0, _AfterImport("torch.distributed", action))
+    if is_module:
+        # As `python -m` does: the current folder comes first, which -m put there for us too.
+        runpy.run_module(script, run_name="__main__", alter_sys=True)
+        return
+    sys.path[0] = os.path.dirname(os.path.abspath(script))
+    runpy.run_path(script, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,302 @@
+"""Session, Arena and Group."""
+
+import math
+
+import numpy
+
+from . import _fabricshm
+from ._arrays import Tensor, as_tensor, milliseconds, op_code, storage, type_code, type_name, NAMES
+
+_KINDS = {
+    "all_reduce": 0,
+    "reduce_scatter": 1,
+    "all_gather": 2,
+    "broadcast": 3,
+    "reduce": 4,
+    "gather": 5,
+    "scatter": 6,
+    "all_to_all": 7,
+    "barrier": 8,
+    "send": 9,
+    "recv": 10,
+}
+ALGORITHMS = {"auto": 0, "flat": 1, "direct": 2, "ring": 3, "staged": 4, "host": 5}
+TRIGGERS = {"async": 0, "sync": 1}
+
+
+class _Closing:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class Session(_Closing):
+    """A connection to the fabricd of this host.
+
+    socket: path; by default $FABRIC_SOCKET, then the usual places. timeout: seconds, of every
+    later call that waits. label: what `fabricctl sessions` shows.
+    """
+
+    def __init__(self, socket=None, timeout=30.0, label=None):
+        self._handle = _fabricshm.Session(socket, milliseconds(timeout), label)
+
+    def arena(self, name, bytes=0, exclusive=False):
+        """Opens the arena `name`, making it with `bytes` (0: the daemon's default) if need be."""
+        return Arena(self._handle.open_arena(name, bytes, exclusive), name)
+
+    def close(self):
+        """Closes it with its arenas and groups. Memory goes with the last array over it."""
+        self._handle.close()
+
+    @property
+    def closed(self):
+        return self._handle.closed
+
+
+class Arena(_Closing):
+    """The memory of a job, shared by its processes."""
+
+    def __init__(self, handle, name):
+        self._handle = handle
+        self.name = name
+
+    @property
+    def bytes(self):
+        return self._handle.bytes
+
+    def __contains__(self, array):
+        return self._handle.contains(as_tensor(array).array)
+
+    def empty(self, shape, dtype="float32"):
+        """A NumPy array in the arena: collectives use it in place. Freed with its last view.
+
+        Of any NumPy type but objects. "bfloat16" gives an array of uint16: say dtype="bfloat16" to
+        the collectives too.
+        """
+        holder = storage(dtype)
+        if holder.hasobject:
+            raise TypeError("objects are not shared by sharing their addresses")
+        shape = (shape,) if numpy.isscalar(shape) else tuple(shape)
+        block = self._handle.allocate(math.prod(shape) * holder.itemsize)
+        return block.view(holder).reshape(shape)
+
+    def zeros(self, shape, dtype="float32"):
+        array = self.empty(shape, dtype)
+        array.fill(0)
+        return array
+
+    def copy(self, source):
+        """A copy of an array in the arena."""
+        source = numpy.asarray(source)
+        array = self.empty(source.shape, source.dtype)
+        array[...] = source
+        return array
+
+    def create_tensor(self, name, shape, dtype="float32"):
+        """A tensor that peers open by name. It is not cleared; publish() it once it is written."""
+        shape = [shape] if numpy.isscalar(shape) else list(shape)
+        return self._tensor(self._handle.create_tensor(name, type_code(type_name(dtype)), shape))
+
+    def open_tensor(self, name, timeout=None):
+        """The tensor `name`, waiting for a peer to make it."""
+        return self._tensor(self._handle.open_tensor(name, milliseconds(timeout)))
+
+    @staticmethod
+    def _tensor(handle):
+        dtype = NAMES[handle.dtype]
+        array = handle.array.view(storage(dtype)).reshape(handle.shape)
+        return Tensor(array, dtype, handle)
+
+    def create_region(self, bytes):
+        """Raw bytes that peers open by id: .array, .id, .free()."""
+        return self._handle.create_region(bytes)
+
+    def open_region(self, id):
+        return self._handle.open_region(id)
+
+    def join(self, name, rank=None, world=1, timeout=None):
+        """Joins group `name` of `world` ranks; rank None: the daemon assigns one."""
+        rank = _fabricshm.ANY_RANK if rank is None else rank
+        return Group(self._handle.join(name, rank, world, milliseconds(timeout)))
+
+    def close(self):
+        """Leaves its groups and closes it. Memory goes with the last array over it."""
+        self._handle.close()
+
+
+class Group(_Closing):
+    """Ranks that meet in collectives.
+
+    Every collective takes C-contiguous arrays (NumPy, Tensor, or anything with DLPack on the CPU)
+    and these options:
+
+        op          sum avg min max prod band bor bxor
+        dtype       to read uint16 arrays as "bfloat16"
+        timeout     seconds
+        algorithm   auto flat direct ring staged host
+        trigger     async, or sync: rank 0 starts it when all are ready
+        async_op    True: return a Request at once; its arrays must stay untouched until wait()
+
+    Blocking calls return the output array.
+    """
+
+    def __init__(self, handle):
+        self._handle = handle
+
+    @property
+    def rank(self):
+        return self._handle.rank
+
+    @property
+    def world(self):
+        return self._handle.world
+
+    def all_reduce(self, array, op="sum", out=None, **options):
+        """The reduction of all ranks' arrays, on every rank; in place without `out`."""
+        data = as_tensor(array, options.get("dtype"))
+        result = data if out is None else self._alike(out, data, data.array.size)
+        return self._do("all_reduce", data, result, data.array.size, op=op, **options)
+
+    def broadcast(self, array, root=0, **options):
+        """The root's array, on every rank."""
+        data = as_tensor(array, options.get("dtype"))
+        return self._do("broadcast", data, data, data.array.size, root=root, **options)
+
+    def reduce(self, array, root=0, op="sum", out=None, **options):
+        """The reduction, at the root; in place there without `out`."""
+        data = as_tensor(array, options.get("dtype"))
+        if self.rank != root:
+            return self._do("reduce", data, None, data.array.size, root=root, op=op, **options)
+        result = data if out is None else self._alike(out, data, data.array.size)
+        return self._do("reduce", data, result, data.array.size, root=root, op=op, **options)
+
+    def all_gather(self, array, out=None, counts=None, **options):
+        """All ranks' arrays, in rank order, on every rank."""
+        data = as_tensor(array, options.get("dtype"))
+        out = self._parts(data, out, counts)
+        return self._do("all_gather", data, out, data.array.size, counts=counts, **options)
+
+    def gather(self, array, root=0, out=None, counts=None, **options):
+        """All ranks' arrays, in rank order, at the root."""
+        data = as_tensor(array, options.get("dtype"))
+        out = self._parts(data, out, counts) if self.rank == root else None
+        count = data.array.size
+        return self._do("gather", data, out, count, root=root, counts=counts, **options)
+
+    def scatter(self, out, array=None, root=0, counts=None, **options):
+        """Part `rank` of the root's array, in `out`."""
+        result = as_tensor(out, options.get("dtype"))
+        data = None
+        if self.rank == root:
+            total = sum(counts) if counts else result.array.size * self.world
+            data = self._alike(array, result, total)
+        count = result.array.size
+        return self._do("scatter", data, result, count, root=root, counts=counts, **options)
+
+    def reduce_scatter(self, array, op="sum", out=None, counts=None, **options):
+        """Part `rank` of the reduction of all ranks' arrays."""
+        data = as_tensor(array, options.get("dtype"))
+        count = self._share(data.array.size, counts)
+        if out is None:
+            out = Tensor(numpy.empty(count, data.array.dtype), data.dtype)
+        out = self._alike(out, data, count)
+        return self._do("reduce_scatter", data, out, count, op=op, counts=counts, **options)
+
+    def all_to_all(self, array, out=None, counts=None, recv_counts=None, **options):
+        """Part p of the array to rank p; what the ranks sent, in rank order."""
+        data = as_tensor(array, options.get("dtype"))
+        size = sum(recv_counts) if recv_counts is not None else data.array.size
+        if out is None:
+            shape = data.array.shape if size == data.array.size else (size,)
+            out = Tensor(numpy.empty(shape, data.array.dtype), data.dtype)
+        out = self._alike(out, data, size)
+        count = data.array.size // self.world
+        both = {"counts": counts, "recv_counts": recv_counts}
+        return self._do("all_to_all", data, out, count, **both, **options)
+
+    def barrier(self, **options):
+        """Returns when all ranks have called it."""
+        self._check_divisible(0)
+        return self._do("barrier", None, None, 0, **options)
+
+    def send(self, array, to, tag=0, **options):
+        """Sends the array to rank `to`."""
+        data = as_tensor(array, options.get("dtype"))
+        return self._do("send", data, None, data.array.size, peer=to, tag=tag, **options)
+
+    def recv(self, out, source=None, tag=0, **options):
+        """Fills `out` from rank `source`, or from whoever sends first.
+
+        Blocking: returns the rank that sent. With async_op, Request.peer has it after wait().
+        """
+        result = as_tensor(out, options.get("dtype"))
+        peer = _fabricshm.ANY_PEER if source is None else source
+        if options.pop("async_op", False):
+            return self._do(
+                "recv", None, result, result.array.size, peer=peer, tag=tag, async_op=True, **options
+            )
+        count = result.array.size
+        request = self._do(
+            "recv", None, result, count, peer=peer, tag=tag, async_op=True, **options
+        )
+        request.wait()
+        return request.peer
+
+    def shrink(self, timeout=None):
+        """A new group of the members that are alive and call this too, after a failure."""
+        return Group(self._handle.shrink(milliseconds(timeout)))
+
+    def leave(self):
+        """Leaves it. Not a collective: others may still be in their last operation."""
+        self._handle.leave()
+
+    close = leave
+
+    def _check_divisible(self, size):
+        if size % self.world != 0:
+            raise ValueError(f"{size} elements do not divide into {self.world} parts; give counts")
+
+    def _share(self, size, counts):
+        if counts is not None:
+            return counts[self.rank]
+        self._check_divisible(size)
+        return size // self.world
+
+    def _parts(self, data, out, counts):
+        total = data.array.size * self.world if counts is None else sum(counts)
+        if out is None:
+            shape = (self.world, *data.array.shape) if counts is None else (total,)
+            out = Tensor(numpy.empty(shape, data.array.dtype), data.dtype)
+        return self._alike(out, data, total)
+
+    @staticmethod
+    def _alike(source, model, size):
+        tensor = as_tensor(source, model.dtype if isinstance(source, numpy.ndarray) else None)
+        if tensor.dtype != model.dtype:
+            raise TypeError(f"the arrays are {model.dtype} and {tensor.dtype}")
+        if tensor.array.size != size:
+            raise ValueError(f"expected {size} elements, not {tensor.array.size}")
+        return tensor
+
+    def _do(
+        self, kind, data, out, count, op="sum", root=0, peer=0, tag=0, counts=None,
+        recv_counts=None, dtype=None, timeout=None, algorithm="auto", trigger="async",
+        async_op=False,
+    ):  # fmt: skip
+        call = _fabricshm.Call()
+        call.kind = _KINDS[kind]
+        some = data if data is not None else out
+        call.dtype = type_code(some.dtype) if some is not None else type_code("uint8")
+        call.input = data.array if data is not None else None
+        call.output = out.array if out is not None else None
+        call.count = count
+        call.op, call.root, call.peer, call.tag = op_code(op), root, peer, tag
+        call.algorithm, call.trigger = ALGORITHMS[algorithm], TRIGGERS[trigger]
+        call.timeout_ms = milliseconds(timeout)
+        call.counts, call.recv_counts = counts, recv_counts
+        if async_op:
+            return self._handle.start(call)
+        self._handle.run(call)
+        return None if out is None else out.array

@@ -1,0 +1,80 @@
+#include "libfabricshm/python/group.hpp"
+
+#include <mutex>
+#include <utility>
+
+#include "libfabricshm/python/arrays.hpp"
+#include "libfabricshm/python/errors.hpp"
+#include "libfabricshm/python/request.hpp"
+
+namespace fabricshm::python {
+namespace {
+
+bool is_point_to_point(const CallArguments& arguments) {
+    return arguments.kind == FABRICSHM_SEND || arguments.kind == FABRICSHM_RECV;
+}
+
+}  // namespace
+
+fabricshm_call CallArguments::to_call() const {
+    fabricshm_call call{};
+    call.struct_size = sizeof(call);
+    call.kind = static_cast<fabricshm_kind>(kind);
+    call.dtype = static_cast<fabricshm_dtype>(dtype);
+    call.op = static_cast<fabricshm_op>(op);
+    call.algorithm = static_cast<fabricshm_algorithm>(algorithm);
+    call.trigger = static_cast<fabricshm_trigger>(trigger);
+    call.root = root;
+    call.peer = peer;
+    call.tag = tag;
+    call.input = readable(input);
+    call.output = writable(output);
+    call.count = count;
+    call.counts = counts ? counts->data() : nullptr;
+    call.recv_counts = recv_counts ? recv_counts->data() : nullptr;
+    call.timeout_ms = timeout_ms;
+    return call;
+}
+
+const std::shared_ptr<GroupHandle>& Group::open() const {
+    if (left()) raise_closed("group");
+    return handle_;
+}
+
+void Group::run(const CallArguments& arguments) const {
+    const std::shared_ptr<GroupHandle> handle = open();
+    const fabricshm_call call = arguments.to_call();
+    check(without_lock([&] {
+        // A receive may wait for long: it must not hold up collectives of other threads.
+        if (is_point_to_point(arguments)) return fabricshm_run(handle->group, &call);
+        std::lock_guard one_at_a_time(handle->calling);
+        return fabricshm_run(handle->group, &call);
+    }));
+}
+
+std::shared_ptr<Request> Group::start(const CallArguments& arguments) const {
+    Request::drop_finished();
+    const std::shared_ptr<GroupHandle> handle = open();
+    const fabricshm_call call = arguments.to_call();
+    fabricshm_request* request = nullptr;
+    check(without_lock([&] {
+        std::lock_guard one_at_a_time(handle->calling);
+        return fabricshm_start(handle->group, &call, &request);
+    }));
+    return std::make_shared<Request>(handle, request, arguments.kind == FABRICSHM_RECV,
+                                     arguments.input, arguments.output);
+}
+
+std::shared_ptr<Group> Group::shrink(std::int64_t timeout_ms) const {
+    const std::shared_ptr<GroupHandle> handle = open();
+    fabricshm_group* survivors = nullptr;
+    check(without_lock(
+        [&] { return fabricshm_group_shrink(handle->group, timeout_ms, &survivors); }));
+    return std::make_shared<Group>(std::make_shared<GroupHandle>(handle->arena, survivors));
+}
+
+void Group::leave() {
+    without_lock([gone = std::move(handle_)]() mutable { gone.reset(); });
+}
+
+}  // namespace fabricshm::python

@@ -1,0 +1,63 @@
+// Group and the operations it runs, as Python sees them.
+
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "libfabricshm/python/handles.hpp"
+
+namespace fabricshm::python {
+
+class Request;
+
+/// What one call is given; the enumerators of fabricshm.h as integers. Arrays are numpy arrays or
+/// None.
+struct CallArguments {
+    int kind = 0;
+    int dtype = 0;
+    pybind11::object input;
+    pybind11::object output;
+    std::uint64_t count = 0;
+    int op = 0;
+    int root = 0;
+    int peer = 0;
+    int tag = 0;
+    int algorithm = 0;
+    int trigger = 0;
+    std::int64_t timeout_ms = FABRICSHM_TIMEOUT_DEFAULT;
+    std::optional<std::vector<std::uint64_t>> counts;
+    std::optional<std::vector<std::uint64_t>> recv_counts;
+
+    /// Borrows the arrays and counts of this object.
+    fabricshm_call to_call() const;
+};
+
+class Group {
+  public:
+    explicit Group(std::shared_ptr<GroupHandle> handle) : handle_(std::move(handle)) {}
+
+    int rank() const { return fabricshm_group_rank(open()->group); }
+    int world() const { return fabricshm_group_world(open()->group); }
+
+    /// Runs it to its end, without the interpreter's lock.
+    void run(const CallArguments& arguments) const;
+    /// Starts it; the arrays are kept until it is complete.
+    std::shared_ptr<Request> start(const CallArguments& arguments) const;
+    /// A new group of the survivors.
+    std::shared_ptr<Group> shrink(std::int64_t timeout_ms) const;
+
+    void leave();
+    bool left() const { return handle_ == nullptr; }
+
+  private:
+    const std::shared_ptr<GroupHandle>& open() const;
+
+    std::shared_ptr<GroupHandle> handle_;
+};
+
+}  // namespace fabricshm::python

@@ -1,0 +1,109 @@
+// The Python extension fabricshm._fabricshm: the C ABI as objects. What people call is in the
+// Python files of the package, which add types, names and checks.
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "libfabricshm/python/arena.hpp"
+#include "libfabricshm/python/dlpack.hpp"
+#include "libfabricshm/python/group.hpp"
+#include "libfabricshm/python/request.hpp"
+#include "libfabricshm/python/session.hpp"
+
+namespace py = pybind11;
+using namespace fabricshm::python;
+
+namespace {
+
+void bind_session(py::module_& module) {
+    py::class_<Session>(module, "Session")
+        .def(py::init<const std::optional<std::string>&, std::int64_t,
+                      const std::optional<std::string>&>(),
+             py::arg("socket"), py::arg("timeout_ms"), py::arg("label"))
+        .def("open_arena", &Session::open_arena, py::arg("name"), py::arg("bytes"),
+             py::arg("exclusive"))
+        .def("close", &Session::close)
+        .def_property_readonly("closed", &Session::closed);
+}
+
+void bind_memory(py::module_& module) {
+    py::class_<Region>(module, "Region")
+        .def_property_readonly("id", [](const Region& self) { return self.region.id; })
+        .def_property_readonly("generation",
+                               [](const Region& self) { return self.region.generation; })
+        .def_property_readonly("offset", [](const Region& self) { return self.region.offset; })
+        .def_property_readonly("bytes", [](const Region& self) { return self.region.bytes; })
+        .def_property_readonly("array", &Region::array)
+        .def("free", &Region::free);
+    py::class_<NamedTensor>(module, "NamedTensor")
+        .def_property_readonly(
+            "name", [](const NamedTensor& self) { return std::string(self.tensor.name); })
+        .def_property_readonly("dtype",
+                               [](const NamedTensor& self) { return int{self.tensor.dtype}; })
+        .def_property_readonly("region_id",
+                               [](const NamedTensor& self) { return self.tensor.region_id; })
+        .def_property_readonly("shape", &NamedTensor::shape)
+        .def_property_readonly("array", &NamedTensor::array)
+        .def("publish", &NamedTensor::publish)
+        .def("wait", &NamedTensor::wait, py::arg("version"), py::arg("timeout_ms"))
+        .def("free", &NamedTensor::free);
+    py::class_<Arena, std::shared_ptr<Arena>>(module, "Arena")
+        .def_property_readonly("bytes", &Arena::bytes)
+        .def("contains", &Arena::contains, py::arg("array"))
+        .def("allocate", &Arena::allocate, py::arg("bytes"))
+        .def("create_region", &Arena::create_region, py::arg("bytes"))
+        .def("open_region", &Arena::open_region, py::arg("id"))
+        .def("create_tensor", &Arena::create_tensor, py::arg("name"), py::arg("dtype"),
+             py::arg("shape"))
+        .def("open_tensor", &Arena::open_tensor, py::arg("name"), py::arg("timeout_ms"))
+        .def("join", &Arena::join, py::arg("name"), py::arg("rank"), py::arg("world"),
+             py::arg("timeout_ms"))
+        .def("close", &Arena::close)
+        .def_property_readonly("closed", &Arena::closed);
+}
+
+void bind_group(py::module_& module) {
+    py::class_<CallArguments>(module, "Call")
+        .def(py::init<>())
+        .def_readwrite("kind", &CallArguments::kind)
+        .def_readwrite("dtype", &CallArguments::dtype)
+        .def_readwrite("input", &CallArguments::input)
+        .def_readwrite("output", &CallArguments::output)
+        .def_readwrite("count", &CallArguments::count)
+        .def_readwrite("op", &CallArguments::op)
+        .def_readwrite("root", &CallArguments::root)
+        .def_readwrite("peer", &CallArguments::peer)
+        .def_readwrite("tag", &CallArguments::tag)
+        .def_readwrite("algorithm", &CallArguments::algorithm)
+        .def_readwrite("trigger", &CallArguments::trigger)
+        .def_readwrite("timeout_ms", &CallArguments::timeout_ms)
+        .def_readwrite("counts", &CallArguments::counts)
+        .def_readwrite("recv_counts", &CallArguments::recv_counts);
+    py::class_<Group, std::shared_ptr<Group>>(module, "Group")
+        .def_property_readonly("rank", &Group::rank)
+        .def_property_readonly("world", &Group::world)
+        .def("run", &Group::run, py::arg("call"))
+        .def("start", &Group::start, py::arg("call"))
+        .def("shrink", &Group::shrink, py::arg("timeout_ms"))
+        .def("leave", &Group::leave)
+        .def_property_readonly("left", &Group::left);
+    py::class_<Request, std::shared_ptr<Request>>(module, "Request")
+        .def("test", &Request::test)
+        .def("wait", &Request::wait)
+        .def_property_readonly("peer", &Request::peer);
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_fabricshm, module) {
+    module.doc() = "The C ABI of libfabricshm. Use the package fabricshm, not this module.";
+    module.attr("ANY_RANK") = FABRICSHM_ANY_RANK;
+    module.attr("ANY_PEER") = FABRICSHM_ANY_PEER;
+    module.attr("TIMEOUT_DEFAULT") = FABRICSHM_TIMEOUT_DEFAULT;
+    module.def("version", &fabricshm_version);
+    module.def("to_dlpack", &to_dlpack, py::arg("array"), py::arg("type"));
+    module.def("from_dlpack", &from_dlpack, py::arg("capsule"));
+    bind_session(module);
+    bind_memory(module);
+    bind_group(module);
+}

@@ -1,0 +1,45 @@
+#include "libfabricshm/python/session.hpp"
+
+#include <utility>
+
+#include "libfabricshm/python/arena.hpp"
+#include "libfabricshm/python/errors.hpp"
+
+namespace fabricshm::python {
+
+Session::Session(const std::optional<std::string>& socket, std::int64_t timeout_ms,
+                 const std::optional<std::string>& label) {
+    fabricshm_session_options options{};
+    options.struct_size = sizeof(options);
+    options.socket = socket ? socket->c_str() : nullptr;
+    options.timeout_ms = timeout_ms;
+    options.label = label ? label->c_str() : nullptr;
+    fabricshm_session* session = nullptr;
+    check(without_lock([&] { return fabricshm_session_open(&options, &session); }));
+    handle_ = std::make_shared<SessionHandle>(session);
+}
+
+std::shared_ptr<Arena> Session::open_arena(const std::string& name, std::uint64_t bytes,
+                                           bool exclusive) {
+    if (closed()) raise_closed("session");
+    const auto session = handle_;  // another thread may close it meanwhile
+    const std::uint32_t flags = exclusive ? FABRICSHM_ARENA_EXCLUSIVE : 0;
+    fabricshm_arena* opened = nullptr;
+    check(without_lock([&] {
+        return fabricshm_arena_open(session->session, name.c_str(), bytes, flags, &opened);
+    }));
+    auto arena = std::make_shared<Arena>(std::make_shared<ArenaHandle>(session, opened));
+    std::erase_if(arenas_, [](const auto& held) { return held.expired(); });
+    arenas_.push_back(arena);
+    return arena;
+}
+
+void Session::close() {
+    for (const auto& held : arenas_) {
+        if (auto arena = held.lock()) arena->close();
+    }
+    arenas_.clear();
+    without_lock([gone = std::move(handle_)]() mutable { gone.reset(); });
+}
+
+}  // namespace fabricshm::python

@@ -1,0 +1,92 @@
+#include "libfabricshm/shm/group_block.hpp"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+#include <new>
+
+namespace fabricshm {
+
+namespace {
+
+// All slots of a group together, and the bounds of one: a slot should hold a piece that is large
+// enough to hide a meeting, and all slots of a small group should stay in the last-level cache.
+constexpr Bytes kSlotBudget = 16 * kMiB;
+constexpr Bytes kSlotLeast = 64 * kKiB;
+constexpr Bytes kSlotMost = 1 * kMiB;
+
+void wake_all(std::atomic<std::uint64_t>& word) noexcept {
+    // The futex is the low half: x86 is little-endian, and the half changes with every step.
+    ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+// The sleepers count of a word is in the block and therefore not believed here: wake regardless.
+void wake_everybody(std::byte* block, int world) noexcept {
+    const GroupLayout layout = GroupLayout::of(world);
+    wake_all(reinterpret_cast<GroupHeader*>(block)->command);
+    auto* ranks = reinterpret_cast<RankWords*>(block + layout.ranks);
+    for (int rank = 0; rank < world; ++rank) {
+        wake_all(ranks[rank].clock);
+        wake_all(ranks[rank].bell);
+    }
+}
+
+}  // namespace
+
+GroupLayout GroupLayout::of(int world) noexcept {
+    const auto ranks = static_cast<Bytes>(world);
+    GroupLayout layout;
+    layout.world = world;
+    layout.ranks = sizeof(GroupHeader);
+    layout.tiny = layout.ranks + ranks * sizeof(RankWords);
+    layout.channels = layout.tiny + ranks * 2 * sizeof(TinySlot);
+    layout.slots = round_up(layout.channels + ranks * ranks * sizeof(Channel), 4096);
+    const Bytes fair = kSlotBudget / (2 * ranks) / 4096 * 4096;
+    layout.slot_bytes = std::clamp(fair, kSlotLeast, kSlotMost);
+    layout.total = layout.slots + ranks * 2 * layout.slot_bytes;
+    return layout;
+}
+
+Bytes group_block_bytes(int world) noexcept {
+    return GroupLayout::of(world).total;
+}
+
+void format_group_block(std::byte* block, const GroupBlockInfo& info) noexcept {
+    const GroupLayout layout = GroupLayout::of(info.world);
+    // Slots hold data only, never flags, so what they held before does no harm.
+    std::memset(block, 0, layout.slots);
+    auto* header = reinterpret_cast<GroupHeader*>(block);
+    header->version = kGroupVersion;
+    header->world = static_cast<std::uint32_t>(info.world);
+    header->group_id = info.group_id;
+    header->epoch = info.epoch;
+    header->slot_bytes = layout.slot_bytes;
+    header->magic = kGroupMagic;
+}
+
+void mark_rank_dead(std::byte* block, int world, int rank) noexcept {
+    const GroupLayout layout = GroupLayout::of(world);
+    auto* ranks = reinterpret_cast<RankWords*>(block + layout.ranks);
+    // No data hangs on this flag; the store must only come before the wake, and the system call
+    // that wakes orders them.
+    ranks[rank].dead.store(1, std::memory_order_release);
+    wake_everybody(block, world);
+}
+
+void break_group(std::byte* block, int world, Errc code, int rank) noexcept {
+    auto* header = reinterpret_cast<GroupHeader*>(block);
+    const std::uint64_t reason =
+        static_cast<std::uint32_t>(code) |
+        (static_cast<std::uint64_t>(static_cast<std::uint32_t>(rank)) << 32);
+    std::uint64_t nothing = 0;
+    // First come, first served: all survivors then name the same rank. Acquire-release, since who
+    // loses the race reads what the winner wrote.
+    header->broken.compare_exchange_strong(nothing, reason, std::memory_order_acq_rel);
+    wake_everybody(block, world);
+}
+
+}  // namespace fabricshm

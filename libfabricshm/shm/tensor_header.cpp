@@ -1,0 +1,143 @@
+#include "libfabricshm/shm/tensor_header.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+
+#include "libfabricshm/os/futex.hpp"
+
+namespace fabricshm {
+
+namespace {
+
+// Looks at the version before sleeping: a publisher that is about to finish costs no system call.
+constexpr int kSpins = 64;
+
+// The owner's death wakes nobody, so a sleeper looks for it this often. Also bounds how long a
+// sleeper of a tensor whose memory was taken away goes on sleeping.
+constexpr Duration kOwnerCheck = std::chrono::milliseconds(200);
+
+// Between the daemon's answer and the maker's first store lie microseconds.
+constexpr Duration kMakerCheck = std::chrono::milliseconds(1);
+
+// Counts this thread as a sleeper while it lives. A sleeper that is killed stays counted, which
+// costs the publishers a system call each time and is otherwise harmless.
+struct Sleeper {
+    Sleeper(TensorHeader& header, TensorKey key) : header(header), key(key) {
+        // Sequentially consistent, with the accesses in publish_tensor(): see there.
+        header.sleepers.fetch_add(1, std::memory_order_seq_cst);
+    }
+    ~Sleeper() {
+        // Not when the tensor is gone: the memory may be somebody else's by now. Relaxed: a count
+        // that is seen too high for a moment costs one wake for nothing.
+        if (is_tensor(header, key)) header.sleepers.fetch_sub(1, std::memory_order_relaxed);
+    }
+    TensorHeader& header;
+    const TensorKey key;
+};
+
+// What keeps a waiter from going on waiting: the tensor is gone, or its maker is.
+Result<void> check_owner(const TensorHeader& header, TensorKey key) {
+    if (!is_tensor(header, key)) return Error{Errc::kNotFound, 0, "wait for tensor"};
+    if (liveness_of(maker_of(header)) == Liveness::kDead)
+        return Error{Errc::kPeer, -1, "wait for tensor"};
+    return {};
+}
+
+}  // namespace
+
+void format_tensor(TensorHeader& header, TensorKey key, const ProcessIdentity& owner) noexcept {
+    // Relaxed: nobody reads anything here before the magic says so.
+    header.magic.store(0, std::memory_order_relaxed);
+    header.region_id = key.region_id;
+    header.generation = key.generation;
+    header.owner_start_time = owner.start_time;
+    header.owner_pid_namespace = owner.pid_namespace;
+    header.owner_pid = owner.pid;
+    header.reserved = 0;
+    header.version.store(0, std::memory_order_relaxed);
+    header.wake_word.store(0, std::memory_order_relaxed);
+    header.sleepers.store(0, std::memory_order_relaxed);
+    // Release: who sees the magic sees all of the above.
+    header.magic.store(kTensorMagic, std::memory_order_release);
+}
+
+void retire_tensor(TensorHeader& header) noexcept {
+    header.magic.store(0, std::memory_order_release);
+    // Changed, so that a waiter between its look and its sleep does not sleep.
+    header.wake_word.fetch_add(1, std::memory_order_seq_cst);
+    futex_wake(&header.wake_word, INT_MAX);
+}
+
+void restore_tensor(TensorHeader& header) noexcept {
+    // Release: as in format_tensor().
+    header.magic.store(kTensorMagic, std::memory_order_release);
+}
+
+ProcessIdentity maker_of(const TensorHeader& header) noexcept {
+    return {header.owner_pid, header.owner_start_time, header.owner_pid_namespace};
+}
+
+bool is_tensor(const TensorHeader& header, TensorKey key) noexcept {
+    // Acquire pairs with the release in format_tensor().
+    return header.magic.load(std::memory_order_acquire) == kTensorMagic &&
+           header.region_id == key.region_id && header.generation == key.generation;
+}
+
+Result<void> await_tensor(const TensorHeader& header, TensorKey key, TimePoint deadline) {
+    for (int look = 0; !is_tensor(header, key); ++look) {
+        if (look < kSpins) {
+            ::sched_yield();
+            continue;
+        }
+        if (Clock::now() >= deadline) return Error{Errc::kTimeout, 0, "wait for tensor's maker"};
+        // A nap by futex on a word that does not change: the maker has nothing to wake us with,
+        // since its words may still hold what an earlier tensor left.
+        const std::uint32_t word = header.wake_word.load(std::memory_order_relaxed);
+        futex_wait(&header.wake_word, word, std::min(deadline, Clock::now() + kMakerCheck));
+    }
+    return {};
+}
+
+std::uint64_t publish_tensor(TensorHeader& header) noexcept {
+    // Release, to publish the elements; sequentially consistent like the two accesses below,
+    // because this thread stores (word) then loads (sleepers) while a waiter stores (sleepers) then
+    // loads (word): one of the two has to see the other, or the waiter would sleep on.
+    const auto version = header.version.fetch_add(1, std::memory_order_seq_cst) + 1;
+    header.wake_word.fetch_add(1, std::memory_order_seq_cst);
+    if (header.sleepers.load(std::memory_order_seq_cst) != 0) {
+        futex_wake(&header.wake_word, INT_MAX);
+    }
+    return version;
+}
+
+Result<std::uint64_t> wait_for_version(TensorHeader& header, TensorKey key, std::uint64_t wanted,
+                                       TimePoint deadline) {
+    // Acquire pairs with the addition in publish_tensor(): the elements come with the version.
+    const auto seen = [&] { return header.version.load(std::memory_order_acquire); };
+    for (int spin = 0; spin < kSpins; ++spin) {
+        if (seen() >= wanted && is_tensor(header, key)) return seen();
+    }
+    const Sleeper sleeper(header, key);
+    for (;;) {
+        // The word first, then the version: a publication in between changes the word, and the
+        // futex returns at once.
+        const std::uint32_t word = header.wake_word.load(std::memory_order_seq_cst);
+        const std::uint64_t version = seen();
+        if (version >= wanted && is_tensor(header, key)) return version;
+        const auto state = check_owner(header, key);
+        if (!state.ok()) {
+            // It may have published and then died (or freed) between our two looks.
+            const bool published = seen() >= wanted && is_tensor(header, key);
+            if (published) return seen();
+            return state.error();
+        }
+        const TimePoint now = Clock::now();
+        if (now >= deadline) return Error{Errc::kTimeout, 0, "wait for tensor"};
+        futex_wait(&header.wake_word, word, std::min(deadline, now + kOwnerCheck));
+    }
+}
+
+}  // namespace fabricshm

@@ -1,0 +1,81 @@
+// TensorHeader: what lies before the elements of a named tensor, and how its version is published
+// and awaited. docs/tensors.md.
+//
+//   region of the tensor:  TensorHeader (128 bytes) | elements
+//
+// Every process of the job can write all of it, so a reader believes nothing here that the daemon
+// told it already: sizes, type and shape come from there.
+
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/base/units.hpp"
+#include "libfabricshm/os/process.hpp"
+
+namespace fabricshm {
+
+inline constexpr std::uint64_t kTensorMagic = 0x31534e5442524146;  // "FARBTNS1"
+inline constexpr Bytes kTensorHeaderBytes = 128;
+
+struct alignas(kCachePair) TensorHeader {
+    // First line: written once by the tensor's maker, the magic last and with release; 0 again when
+    // the tensor is freed. Region id and generation tell a fresh header from one that an earlier
+    // tensor left in the same memory.
+    std::atomic<std::uint64_t> magic;
+    std::uint64_t region_id;
+    std::uint64_t generation;
+    std::uint64_t owner_start_time;
+    std::uint64_t owner_pid_namespace;
+    std::int32_t owner_pid;
+    std::uint32_t reserved;
+    char pad_[16];
+
+    // Second line: how often the tensor was published.
+    std::atomic<std::uint64_t> version;
+    std::atomic<std::uint32_t> wake_word;  // changes with every version; what sleepers sleep on
+    std::atomic<std::uint32_t> sleepers;   // 0: nobody to wake, the common case
+    char pad2_[48];
+};
+static_assert(sizeof(TensorHeader) == kTensorHeaderBytes);
+static_assert(offsetof(TensorHeader, version) == 64);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+/// Which tensor a header has to belong to.
+struct TensorKey {
+    std::uint64_t region_id = 0;
+    std::uint64_t generation = 0;
+};
+
+/// Makes the header of a new tensor, with version 0. By its maker, once.
+void format_tensor(TensorHeader& header, TensorKey key, const ProcessIdentity& owner) noexcept;
+
+/// Tells readers and sleepers that the tensor is gone. By its maker, before the region is freed.
+void retire_tensor(TensorHeader& header) noexcept;
+
+/// Takes that back: the region was not freed after all.
+void restore_tensor(TensorHeader& header) noexcept;
+
+/// Who made the tensor, by its own word.
+ProcessIdentity maker_of(const TensorHeader& header) noexcept;
+
+/// True when the header is made and belongs to `key`.
+bool is_tensor(const TensorHeader& header, TensorKey key) noexcept;
+
+/// Waits until the maker has made the header. kTimeout.
+Result<void> await_tensor(const TensorHeader& header, TensorKey key, TimePoint deadline);
+
+/// Raises the version by one, after all earlier writes of this thread, and returns the new one.
+/// Costs two atomic additions, and a system call only when somebody sleeps.
+std::uint64_t publish_tensor(TensorHeader& header) noexcept;
+
+/// Waits until the version is at least `wanted` and returns it; everything written before that
+/// version was published is visible then. Spins shortly, then sleeps. kTimeout; kPeer when the
+/// maker died first (Error::detail is -1); kNotFound when the tensor was freed.
+Result<std::uint64_t> wait_for_version(TensorHeader& header, TensorKey key, std::uint64_t wanted,
+                                       TimePoint deadline);
+
+}  // namespace fabricshm

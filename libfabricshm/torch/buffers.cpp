@@ -1,0 +1,82 @@
+#include "libfabricshm/torch/buffers.hpp"
+
+#include <cstring>
+
+#include "libfabricshm/torch/arena_allocator.hpp"
+
+namespace fabricshm::torch_backend {
+namespace {
+
+bool lie_in_a_row(const std::vector<at::Tensor>& tensors) {
+    const char* expected = nullptr;
+    for (const at::Tensor& tensor : tensors) {
+        if (!tensor.is_contiguous()) return false;
+        if (tensor.nbytes() == 0) continue;
+        const char* start = static_cast<const char*>(tensor.data_ptr());
+        if (expected != nullptr && start != expected) return false;
+        expected = start + tensor.nbytes();
+    }
+    return true;
+}
+
+void* first_address(const std::vector<at::Tensor>& tensors) {
+    for (const at::Tensor& tensor : tensors) {
+        if (tensor.nbytes() != 0) return tensor.data_ptr();
+    }
+    return nullptr;
+}
+
+}  // namespace
+
+void require_cpu(const char* what, const at::Tensor& tensor) {
+    TORCH_CHECK(tensor.defined(), "fabricshm: ", what, " got an undefined tensor");
+    TORCH_CHECK(tensor.device().is_cpu(), "fabricshm: ", what, " got a tensor on ", tensor.device(),
+                "; the backend works on CPU tensors, use .cpu() or another backend for it");
+    TORCH_CHECK(tensor.layout() == at::kStrided, "fabricshm: ", what, " takes dense tensors");
+}
+
+void require_cpu(const char* what, const std::vector<at::Tensor>& tensors) {
+    for (const at::Tensor& tensor : tensors) require_cpu(what, tensor);
+}
+
+FlatBuffer::FlatBuffer(const std::vector<at::Tensor>& tensors) : tensors_(tensors) {
+    for (const at::Tensor& tensor : tensors_) bytes_ += tensor.nbytes();
+    if (lie_in_a_row(tensors_)) {
+        data_ = first_address(tensors_);
+        return;
+    }
+    const ArenaScope in_arena;
+    copy_ = at::empty({static_cast<std::int64_t>(bytes_)}, at::kByte);
+    data_ = copy_.data_ptr();
+}
+
+void FlatBuffer::load() const {
+    if (!copy_.defined()) return;
+    auto* to = static_cast<char*>(data_);
+    for (const at::Tensor& tensor : tensors_) {
+        const at::Tensor source = tensor.contiguous();
+        if (source.nbytes() != 0) std::memcpy(to, source.data_ptr(), source.nbytes());
+        to += source.nbytes();
+    }
+}
+
+void FlatBuffer::store() const {
+    if (!copy_.defined()) return;
+    const auto* from = static_cast<const char*>(data_);
+    for (const at::Tensor& tensor : tensors_) {
+        at::Tensor target = tensor;
+        if (!tensor.is_contiguous()) target = at::empty_like(tensor, at::MemoryFormat::Contiguous);
+        if (target.nbytes() != 0) std::memcpy(target.data_ptr(), from, target.nbytes());
+        if (!target.is_same(tensor)) tensor.copy_(target);
+        from += target.nbytes();
+    }
+}
+
+std::vector<std::uint64_t> byte_counts(const std::vector<at::Tensor>& tensors) {
+    std::vector<std::uint64_t> counts;
+    counts.reserve(tensors.size());
+    for (const at::Tensor& tensor : tensors) counts.push_back(tensor.nbytes());
+    return counts;
+}
+
+}  // namespace fabricshm::torch_backend

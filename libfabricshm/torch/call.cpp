@@ -1,0 +1,75 @@
+#include "libfabricshm/torch/call.hpp"
+
+#include <unistd.h>
+
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include "libfabricshm/torch/job_arena.hpp"
+
+namespace fabricshm::torch_backend {
+
+void check(int code, const std::string& what) {
+    if (code == FABRICSHM_OK) return;
+    const int rank = fabricshm_error_rank();
+    const std::string named = rank >= 0 ? "rank " + std::to_string(rank) : "a rank";
+    std::string blame;
+    if (code == FABRICSHM_EPEER) blame = ": " + named + " died";
+    if (code == FABRICSHM_EMISMATCH) blame = ": " + named + " called another operation";
+    if (code == FABRICSHM_ETIMEOUT) blame = ": timeout passed";
+    // Not TORCH_CHECK: it would put a C++ stack trace of no interest behind every dead peer.
+    throw std::runtime_error("fabricshm: cannot " + what + blame + " (" +
+                             fabricshm_error_name(code) + ": " + fabricshm_error_text() + ")");
+}
+
+Communicator::Communicator(std::shared_ptr<JobArena> arena, const std::string& name, int rank,
+                           int size, std::chrono::milliseconds timeout)
+    : arena_(std::move(arena)), rank_(rank), size_(size), owner_pid_(getpid()) {
+    check(
+        fabricshm_group_join(arena_->handle(), name.c_str(), rank, size, timeout.count(), &group_),
+        "join the process group");
+}
+
+Communicator::~Communicator() {
+    if (group_ == nullptr || getpid() != owner_pid_) return;
+    if (in_flight_.use_count() == 1) {
+        fabricshm_group_leave(group_);
+        return;
+    }
+    // Leaving waits for what was started: a receive that nobody answers would hold up
+    // destroy_process_group() for as long as the group's timeout.
+    std::thread([group = group_, arena = std::move(arena_)] {
+        fabricshm_group_leave(group);
+    }).detach();
+}
+
+fabricshm_request* Communicator::start(const fabricshm_call& call, const char* what,
+                                       std::shared_ptr<void>& in_flight) const {
+    fabricshm_request* request = nullptr;
+    in_flight = in_flight_;
+    std::lock_guard lock(starting_);
+    check(fabricshm_start(group_, &call, &request), what);
+    return request;
+}
+
+void Communicator::run(const fabricshm_call& call, const char* what) const {
+    const int code = fabricshm_run(group_, &call);
+    if (code != FABRICSHM_OK) check(code, what);
+}
+
+fabricshm_call make_call(fabricshm_kind kind, fabricshm_dtype dtype, std::uint64_t count,
+                         std::chrono::milliseconds timeout) {
+    fabricshm_call call{};
+    call.struct_size = sizeof(call);
+    call.kind = kind;
+    call.dtype = dtype;
+    call.op = FABRICSHM_SUM;
+    call.algorithm = FABRICSHM_AUTO;
+    call.trigger = FABRICSHM_ASYNC;
+    call.count = count;
+    call.timeout_ms = timeout.count() > 0 ? timeout.count() : FABRICSHM_TIMEOUT_DEFAULT;
+    return call;
+}
+
+}  // namespace fabricshm::torch_backend

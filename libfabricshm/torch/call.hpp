@@ -1,0 +1,58 @@
+// Calls into the C ABI whose failures become torch errors.
+
+#pragma once
+
+#include <ATen/ATen.h>
+#include <fabricshm/fabricshm.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+namespace fabricshm::torch_backend {
+
+class JobArena;
+
+/// Raises a RuntimeError that says what failed, why, and which rank is to blame, unless `code` is
+/// FABRICSHM_OK. To be called on the thread that got `code`.
+void check(int code, const std::string& what);
+
+/// A joined group. Left when the last operation that uses it is gone; where a transfer is still
+/// waiting for its peer, behind the caller's back. Collectives of it are run one after another by
+/// the Executor; sends and receives beside them.
+class Communicator {
+  public:
+    /// Waits until all `size` ranks are there. Raises otherwise.
+    Communicator(std::shared_ptr<JobArena> arena, const std::string& name, int rank, int size,
+                 std::chrono::milliseconds timeout);
+    ~Communicator();
+    Communicator(const Communicator&) = delete;
+    Communicator& operator=(const Communicator&) = delete;
+
+    /// Runs one operation to its end; `what` is for the error text.
+    void run(const fabricshm_call& call, const char* what) const;
+
+    /// Starts a send or receive. `in_flight` counts it until its owner drops the reference.
+    fabricshm_request* start(const fabricshm_call& call, const char* what,
+                             std::shared_ptr<void>& in_flight) const;
+
+    int rank() const { return rank_; }
+    int size() const { return size_; }
+
+  private:
+    std::shared_ptr<JobArena> arena_;
+    fabricshm_group* group_ = nullptr;
+    int rank_;
+    int size_;
+    int owner_pid_;                // a forked child must not leave its parent's group
+    mutable std::mutex starting_;  // the library wants starts of one group in an order
+    std::shared_ptr<void> in_flight_ = std::make_shared<int>(0);  // shared by every transfer
+};
+
+/// A call with everything at its default. `timeout` as c10d gives it: negative means unset.
+fabricshm_call make_call(fabricshm_kind kind, fabricshm_dtype dtype, std::uint64_t count,
+                         std::chrono::milliseconds timeout);
+
+}  // namespace fabricshm::torch_backend

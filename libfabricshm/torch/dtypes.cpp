@@ -1,0 +1,103 @@
+#include "libfabricshm/torch/dtypes.hpp"
+
+namespace fabricshm::torch_backend {
+namespace {
+
+fabricshm_op plain_op(const c10d::ReduceOp& op) {
+    switch (static_cast<c10d::ReduceOp::RedOpType>(op)) {
+        case c10d::ReduceOp::SUM:
+            return FABRICSHM_SUM;
+        case c10d::ReduceOp::AVG:
+            return FABRICSHM_AVG;
+        case c10d::ReduceOp::PRODUCT:
+            return FABRICSHM_PROD;
+        case c10d::ReduceOp::MIN:
+            return FABRICSHM_MIN;
+        case c10d::ReduceOp::MAX:
+            return FABRICSHM_MAX;
+        case c10d::ReduceOp::BAND:
+            return FABRICSHM_BAND;
+        case c10d::ReduceOp::BOR:
+            return FABRICSHM_BOR;
+        case c10d::ReduceOp::BXOR:
+            return FABRICSHM_BXOR;
+        default:
+            break;
+    }
+    TORCH_CHECK(false, "Cannot use ReduceOp.PREMUL_SUM with fabricshm; scale the tensor first");
+}
+
+const char* bit_op_name(fabricshm_op op) {
+    switch (op) {
+        case FABRICSHM_BAND:
+            return "ReduceOp.BAND";
+        case FABRICSHM_BOR:
+            return "ReduceOp.BOR";
+        case FABRICSHM_BXOR:
+            return "ReduceOp.BXOR";
+        default:
+            return nullptr;
+    }
+}
+
+// On 0 and 1 these give 0 and 1 again, where a sum of bytes would leave a 2 in a bool tensor.
+fabricshm_op bool_op(fabricshm_op op) {
+    TORCH_CHECK(op != FABRICSHM_AVG, "Cannot use ReduceOp.AVG with a bool tensor");
+    if (op == FABRICSHM_SUM) return FABRICSHM_MAX;
+    if (op == FABRICSHM_PROD) return FABRICSHM_MIN;
+    return op;
+}
+
+bool find_dtype(at::ScalarType type, fabricshm_dtype& dtype) {
+    switch (type) {
+        case at::kDouble:
+            dtype = FABRICSHM_F64;
+            return true;
+        case at::kFloat:
+            dtype = FABRICSHM_F32;
+            return true;
+        case at::kHalf:
+            dtype = FABRICSHM_F16;
+            return true;
+        case at::kBFloat16:
+            dtype = FABRICSHM_BF16;
+            return true;
+        case at::kChar:
+            dtype = FABRICSHM_I8;
+            return true;
+        case at::kByte:
+            dtype = FABRICSHM_U8;
+            return true;
+        case at::kBool:
+            dtype = FABRICSHM_U8;
+            return true;
+        case at::kInt:
+            dtype = FABRICSHM_I32;
+            return true;
+        case at::kLong:
+            dtype = FABRICSHM_I64;
+            return true;
+        default:
+            return false;
+    }
+}
+
+}  // namespace
+
+Reduction reduction_of(at::ScalarType type, const c10d::ReduceOp& reduce_op) {
+    const fabricshm_op op = plain_op(reduce_op);
+    const char* bit_op = bit_op_name(op);
+    TORCH_CHECK(bit_op == nullptr || c10::isIntegralType(type, /*includeBool=*/true), "Cannot use ",
+                bit_op, " with non-integral dtype");
+    TORCH_CHECK(op != FABRICSHM_AVG || c10::isFloatingType(type),
+                "Cannot use ReduceOp.AVG with dtype ", type,
+                "; the mean of integers is no integer");
+    // 32 bits hold every 16-bit sum that does not wrap, and wrap alike modulo 2^16.
+    if (type == at::kShort) return {FABRICSHM_I32, op, at::kInt};
+
+    fabricshm_dtype dtype = FABRICSHM_U8;
+    TORCH_CHECK(find_dtype(type, dtype), "Invalid scalar type: fabricshm cannot reduce ", type);
+    return {dtype, type == at::kBool ? bool_op(op) : op, type};
+}
+
+}  // namespace fabricshm::torch_backend

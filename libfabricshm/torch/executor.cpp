@@ -1,0 +1,128 @@
+#include "libfabricshm/torch/executor.hpp"
+
+#include <pthread.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <utility>
+
+#include "libfabricshm/torch/work.hpp"
+
+namespace fabricshm::torch_backend {
+namespace {
+
+itimerspec after(std::chrono::nanoseconds delay) {
+    // A zero would disarm the timer.
+    const std::int64_t ns = std::max<std::int64_t>(delay.count(), 1);
+    itimerspec spec{};
+    spec.it_value.tv_sec = ns / 1'000'000'000;
+    spec.it_value.tv_nsec = ns % 1'000'000'000;
+    return spec;
+}
+
+}  // namespace
+
+Executor::Executor()
+    : timer_fd_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC)), owner_pid_(getpid()) {
+    TORCH_CHECK(timer_fd_ >= 0, "fabricshm: timerfd_create failed, errno ", errno);
+    worker_ = std::thread([this] { work_loop(); });
+    pthread_setname_np(worker_.native_handle(), "fabricshm-work");
+}
+
+Executor::~Executor() {
+    shut_down();
+    close(timer_fd_);
+}
+
+void Executor::shut_down() {
+    if (getpid() != owner_pid_) {
+        if (worker_.joinable()) worker_.detach();  // it runs in the parent only
+        return;
+    }
+    {
+        Lock lock(mutex_);
+        stopping_ = true;
+        arm(std::chrono::nanoseconds(0));
+    }
+    if (!worker_.joinable()) return;
+    // The last owner may be an operation that the worker itself has just dropped.
+    if (worker_.get_id() == std::this_thread::get_id()) {
+        worker_.detach();
+    } else {
+        worker_.join();
+    }
+}
+
+void Executor::submit(WorkPtr work, std::chrono::nanoseconds patience) {
+    Lock lock(mutex_);
+    TORCH_CHECK(!stopping_, "fabricshm: the process group has been destroyed");
+    const bool first = queue_.empty() && !running_;
+    queue_.push_back(std::move(work));
+    // Behind another operation nobody is going to be quick about waiting.
+    arm(first ? patience : std::chrono::nanoseconds(0));
+}
+
+void Executor::hurry() {
+    Lock lock(mutex_);
+    if (!queue_.empty() && !running_) arm(std::chrono::nanoseconds(0));
+}
+
+// A timer that fires too early costs one idle wake-up, so it is never put off, only advanced.
+void Executor::arm(std::chrono::nanoseconds delay) {
+    const Clock::time_point wanted = Clock::now() + delay;
+    if (armed_ && fires_at_ <= wanted) return;
+    const itimerspec spec = after(delay);
+    timerfd_settime(timer_fd_, 0, &spec, nullptr);
+    armed_ = true;
+    fires_at_ = wanted;
+}
+
+void Executor::run_oldest(Lock& lock) {
+    WorkPtr work = std::move(queue_.front());
+    queue_.pop_front();
+    running_ = true;
+    lock.unlock();
+    work->run();
+    work.reset();  // may free tensors, which may take the interpreter's lock: not under ours
+    lock.lock();
+    running_ = false;
+    changed_.notify_all();
+}
+
+void Executor::finish(const CollectiveWork& work) {
+    Lock lock(mutex_);
+    while (!work.done()) {
+        if (!running_ && !queue_.empty()) {
+            run_oldest(lock);
+        } else {
+            changed_.wait(lock);
+        }
+    }
+    // The rest is the worker's: its wake-up may have come while this thread was running.
+    if (!queue_.empty() && !running_) arm(std::chrono::nanoseconds(0));
+}
+
+bool Executor::wait_for(const CollectiveWork& work, std::chrono::milliseconds limit) {
+    Lock lock(mutex_);
+    if (!queue_.empty() && !running_) arm(std::chrono::nanoseconds(0));
+    return changed_.wait_for(lock, limit, [&work] { return work.done(); });
+}
+
+void Executor::work_loop() {
+    for (;;) {
+        std::uint64_t expirations = 0;
+        while (read(timer_fd_, &expirations, sizeof(expirations)) < 0 && errno == EINTR) {
+        }
+        Lock lock(mutex_);
+        armed_ = false;
+        while (!queue_.empty() && !running_) run_oldest(lock);
+        if (!stopping_) continue;
+        changed_.wait(lock, [this] { return !running_; });
+        while (!queue_.empty()) run_oldest(lock);
+        return;
+    }
+}
+
+}  // namespace fabricshm::torch_backend

@@ -1,0 +1,344 @@
+// ProcessGroupFabricshm: the operations in which ranks hold parts of a whole.
+
+#include <torch/csrc/distributed/c10d/Utils.hpp>
+#include <utility>
+
+#include "libfabricshm/torch/arguments.hpp"
+#include "libfabricshm/torch/buffers.hpp"
+#include "libfabricshm/torch/process_group.hpp"
+#include "libfabricshm/torch/reductions.hpp"
+
+namespace fabricshm::torch_backend {
+namespace {
+
+using c10d::OpType;
+
+std::size_t total_bytes(const TensorList& tensors) {
+    std::size_t bytes = 0;
+    for (const at::Tensor& tensor : tensors) bytes += tensor.nbytes();
+    return bytes;
+}
+
+TensorList flattened(const TensorLists& lists) {
+    TensorList all;
+    for (const TensorList& list : lists) all.insert(all.end(), list.begin(), list.end());
+    return all;
+}
+
+void require_one_per_rank(const Refuse& refuse, const TensorList& tensors, int size) {
+    if (tensors.size() == static_cast<std::size_t>(size)) return;
+    refuse("Incorrect number of tensors: one per rank is needed, " + std::to_string(size) +
+           ", but there are " + std::to_string(tensors.size()));
+}
+
+// Same bytes from every rank: a gather of unlike parts is not what these operations are.
+void require_alike(const Refuse& refuse, const at::Tensor& model, const TensorList& tensors) {
+    c10d::assertTypeAndSizesMatch(refuse, tensors, model.options(), model.sizes());
+}
+
+void gather_everywhere(const Communicator& communicator, const at::Tensor& input,
+                       const TensorList& outputs, Milliseconds timeout) {
+    const FlatBuffer mine({input});
+    const FlatBuffer all(outputs);
+    mine.load();
+    fabricshm_call call = make_call(FABRICSHM_ALL_GATHER, FABRICSHM_U8, mine.bytes(), timeout);
+    call.input = mine.data();
+    call.output = all.data();
+    communicator.run(call, "all-gather");
+    all.store();
+}
+
+// All tensors of `parts` in the carrier type, one behind the other.
+at::Tensor joined(const TensorList& parts, at::ScalarType carrier) {
+    TensorList rows;
+    for (const at::Tensor& part : parts) rows.push_back(part.to(carrier).reshape({-1}));
+    return rows.size() == 1 ? rows[0] : at::cat(rows);
+}
+
+void scatter_reduction(const Communicator& communicator, const at::Tensor& whole,
+                       const at::Tensor& output, const std::vector<std::uint64_t>& counts,
+                       const Reduction& reduction, Milliseconds timeout) {
+    at::Tensor target = output;
+    if (!output.is_contiguous() || output.scalar_type() != reduction.carrier) {
+        target = at::empty(output.sizes(), output.options().dtype(reduction.carrier));
+    }
+    fabricshm_call call = make_call(FABRICSHM_REDUCE_SCATTER, reduction.dtype, 0, timeout);
+    call.op = reduction.op;
+    call.counts = counts.data();
+    call.input = whole.data_ptr();
+    call.output = target.data_ptr();
+    communicator.run(call, "reduce-scatter");
+    if (!target.is_same(output)) output.copy_(target);
+}
+
+std::vector<std::uint64_t> element_counts(const TensorList& tensors) {
+    std::vector<std::uint64_t> counts;
+    for (const at::Tensor& t : tensors) counts.push_back(static_cast<std::uint64_t>(t.numel()));
+    return counts;
+}
+
+void exchange(const Communicator& communicator, const FlatBuffer& to, const FlatBuffer& from,
+              const std::vector<std::uint64_t>& sent, const std::vector<std::uint64_t>& received,
+              Milliseconds timeout) {
+    from.load();
+    fabricshm_call call = make_call(FABRICSHM_ALL_TO_ALL, FABRICSHM_U8, 0, timeout);
+    call.counts = sent.data();
+    call.recv_counts = received.data();
+    call.input = from.data();
+    call.output = to.data();
+    communicator.run(call, "all-to-all");
+    to.store();
+}
+
+// Bytes per rank from splits along dimension 0; no splits means equal ones.
+std::vector<std::uint64_t> split_bytes(const at::Tensor& tensor,
+                                       const std::vector<std::int64_t>& splits, int size) {
+    const auto ranks = static_cast<std::size_t>(size);
+    if (splits.empty()) return std::vector<std::uint64_t>(ranks, tensor.nbytes() / ranks);
+    const std::int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
+    const std::uint64_t row = rows == 0 ? 0 : tensor.nbytes() / static_cast<std::uint64_t>(rows);
+    std::vector<std::uint64_t> bytes;
+    for (const std::int64_t split : splits)
+        bytes.push_back(static_cast<std::uint64_t>(split) * row);
+    return bytes;
+}
+
+}  // namespace
+
+ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::allgather(
+    TensorLists& outputs, TensorList& inputs, const c10d::AllgatherOptions& options) {
+    const Refuse refuse("allgather");
+    c10d::assertSingleElementInput(refuse, inputs);
+    if (outputs.size() != 1) refuse("requires one list of output tensors");
+    require_one_per_rank(refuse, outputs[0], getSize());
+    require_cpu("allgather", inputs);
+    require_cpu("allgather", outputs[0]);
+    require_alike(refuse, inputs[0], outputs[0]);
+    return submit(
+        {OpType::ALLGATHER, "fabricshm:all_gather", total_bytes(outputs[0]), inputs, outputs[0]},
+        [communicator = communicator_, input = inputs[0], output = outputs[0],
+         timeout = timeout_of(options.timeout)] {
+            gather_everywhere(*communicator, input, output, timeout);
+        });
+}
+
+ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::_allgather_base(
+    at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
+    const Refuse refuse("_allgather_base");
+    require_cpu("_allgather_base", TensorList{output, input});
+    if (output.scalar_type() != input.scalar_type()) refuse("tensors must have the same dtype");
+    if (output.numel() != input.numel() * getSize()) {
+        refuse("output tensor size must be equal to world_size times input tensor size");
+    }
+    const TensorList inputs{input};
+    return submit(
+        {OpType::_ALLGATHER_BASE, "fabricshm:_all_gather_base", output.nbytes(), inputs, {output}},
+        [communicator = communicator_, input, output, timeout = timeout_of(options.timeout)] {
+            gather_everywhere(*communicator, input, {output}, timeout);
+        });
+}
+
+ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::allgather_coalesced(
+    TensorLists& outputs, TensorList& inputs, const c10d::AllgatherOptions& options) {
+    const Refuse refuse("allgather_coalesced");
+    c10d::assertNonEmpty(refuse, inputs);
+    if (outputs.size() != static_cast<std::size_t>(getSize())) {
+        refuse("output lists should be equal to world size");
+    }
+    require_cpu("allgather_coalesced", inputs);
+    for (const TensorList& list : outputs) {
+        if (list.size() != inputs.size()) refuse("invalid output size: expected one per input");
+        for (std::size_t i = 0; i < list.size(); ++i) require_alike(refuse, inputs[i], {list[i]});
+        require_cpu("allgather_coalesced", list);
+    }
+    TensorList all = flattened(outputs);
+    const std::size_t bytes = total_bytes(all);
+    return submit(
+        {OpType::ALLGATHER_COALESCED, "fabricshm:all_gather", bytes, inputs, std::move(all)},
+        [communicator = communicator_, inputs, outputs, timeout = timeout_of(options.timeout)] {
+            for (std::size_t i = 0; i < inputs.size(); ++i) {
+                TensorList output;
+                for (const TensorList& list : outputs) output.push_back(list[i]);
+                gather_everywhere(*communicator, inputs[i], output, timeout);
+            }
+        });
+}
+
+ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::gather(TensorLists& outputs,
+                                                             TensorList& inputs,
+                                                             const c10d::GatherOptions& options) {
+    const Refuse refuse("gather");
+    const int root = static_cast<int>(options.rootRank);
+    c10d::assertRootRank(refuse, root, getSize());
+    c10d::assertSingleElementInput(refuse, inputs);
+    require_cpu("gather", inputs);
+    TensorList output;
+    if (getRank() == root) {
+        if (outputs.size() != 1) refuse("requires a single-element output list");
+        output = outputs[0];
+        require_one_per_rank(refuse, output, getSize());
+        require_cpu("gather", output);
+        require_alike(refuse, inputs[0], output);
+    } else if (!outputs.empty()) {
+        refuse("requires empty output on non-root");
+    }
+    const std::size_t bytes = inputs[0].nbytes() * static_cast<std::size_t>(getSize());
+    return submit({OpType::GATHER, "fabricshm:gather", bytes, inputs, output},
+                  [communicator = communicator_, input = inputs[0], output, root,
+                   timeout = timeout_of(options.timeout)] {
+                      const FlatBuffer mine({input});
+                      const FlatBuffer all(output);
+                      mine.load();
+                      fabricshm_call call =
+                          make_call(FABRICSHM_GATHER, FABRICSHM_U8, mine.bytes(), timeout);
+                      call.root = root;
+                      call.input = mine.data();
+                      call.output = all.data();
+                      communicator->run(call, "gather");
+                      all.store();
+                  });
+}
+
+ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::scatter(TensorList& outputs,
+                                                              TensorLists& inputs,
+                                                              const c10d::ScatterOptions& options) {
+    const Refuse refuse("scatter");
+    const int root = static_cast<int>(options.rootRank);
+    c10d::assertRootRank(refuse, root, getSize());
+    c10d::assertSingleElementOutput(refuse, outputs);
+    require_cpu("scatter", outputs);
+    TensorList input;
+    if (getRank() == root) {
+        if (inputs.size() != 1) refuse("requires a single-element input list");
+        input = inputs[0];
+        require_one_per_rank(refuse, input, getSize());
+        require_cpu("scatter", input);
+        require_alike(refuse, outputs[0], input);
+    } else if (!inputs.empty()) {
+        refuse("requires empty input on non-root");
+    }
+    const std::size_t bytes = outputs[0].nbytes() * static_cast<std::size_t>(getSize());
+    return submit({OpType::SCATTER, "fabricshm:scatter", bytes, input, outputs},
+                  [communicator = communicator_, output = outputs[0], input, root,
+                   timeout = timeout_of(options.timeout)] {
+                      const FlatBuffer all(input);
+                      const FlatBuffer mine({output});
+                      all.load();
+                      fabricshm_call call =
+                          make_call(FABRICSHM_SCATTER, FABRICSHM_U8, mine.bytes(), timeout);
+                      call.root = root;
+                      call.input = all.data();
+                      call.output = mine.data();
+                      communicator->run(call, "scatter");
+                      mine.store();
+                  });
+}
+
+ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::reduce_scatter(
+    TensorList& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) {
+    const Refuse refuse("reduce_scatter");
+    c10d::assertSingleElementOutput(refuse, outputs);
+    if (inputs.size() != 1) refuse("requires one list of input tensors");
+    const TensorList& parts = inputs[0];
+    require_one_per_rank(refuse, parts, getSize());
+    require_cpu("reduce_scatter", outputs);
+    require_cpu("reduce_scatter", parts);
+    // Parts may differ between ranks, but the part that becomes mine has to fit my output.
+    require_alike(refuse, outputs[0], {parts[static_cast<std::size_t>(getRank())]});
+    const Reduction reduction = reduction_of(outputs[0].scalar_type(), options.reduceOp);
+    return submit(
+        {OpType::REDUCE_SCATTER, "fabricshm:reduce_scatter", total_bytes(parts), parts, outputs},
+        [communicator = communicator_, output = outputs[0], parts, reduction,
+         timeout = timeout_of(options.timeout)] {
+            scatter_reduction(*communicator, joined(parts, reduction.carrier), output,
+                              element_counts(parts), reduction, timeout);
+        });
+}
+
+ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::_reduce_scatter_base(
+    at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
+    const Refuse refuse("_reduce_scatter_base");
+    require_cpu("_reduce_scatter_base", TensorList{output, input});
+    if (output.scalar_type() != input.scalar_type()) {
+        refuse("input tensor must be the same type as the output tensor.");
+    }
+    if (input.numel() != output.numel() * getSize()) {
+        refuse("input tensor must be the same size as output size times world size");
+    }
+    const Reduction reduction = reduction_of(output.scalar_type(), options.reduceOp);
+    const TensorList inputs{input};
+    return submit({OpType::_REDUCE_SCATTER_BASE,
+                   "fabricshm:_reduce_scatter_base",
+                   input.nbytes(),
+                   inputs,
+                   {output}},
+                  [communicator = communicator_, input, output, reduction,
+                   timeout = timeout_of(options.timeout)] {
+                      const std::vector<std::uint64_t> counts(
+                          static_cast<std::size_t>(communicator->size()),
+                          static_cast<std::uint64_t>(output.numel()));
+                      scatter_reduction(*communicator, joined({input}, reduction.carrier), output,
+                                        counts, reduction, timeout);
+                  });
+}
+
+ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::alltoall_base(
+    at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_splits,
+    std::vector<std::int64_t>& input_splits, const c10d::AllToAllOptions& options) {
+    const Refuse refuse("alltoall_base");
+    require_cpu("alltoall_base", TensorList{output, input});
+    if (output.scalar_type() != input.scalar_type()) refuse("tensors must have the same dtype");
+    c10d::checkSplitSizes(input_splits, input, getSize());
+    c10d::checkSplitSizes(output_splits, output, getSize());
+    const TensorList inputs{input};
+    return submit({OpType::ALLTOALL_BASE,
+                   "fabricshm:all_to_all",
+                   input.nbytes() + output.nbytes(),
+                   inputs,
+                   {output}},
+                  [communicator = communicator_, input, output,
+                   sent = split_bytes(input, input_splits, getSize()),
+                   received = split_bytes(output, output_splits, getSize()),
+                   timeout = timeout_of(options.timeout)] {
+                      exchange(*communicator, FlatBuffer({output}), FlatBuffer({input}), sent,
+                               received, timeout);
+                  });
+}
+
+ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::alltoall(
+    TensorList& outputs, TensorList& inputs, const c10d::AllToAllOptions& options) {
+    const Refuse refuse("alltoall");
+    require_one_per_rank(refuse, outputs, getSize());
+    require_one_per_rank(refuse, inputs, getSize());
+    require_cpu("alltoall", outputs);
+    require_cpu("alltoall", inputs);
+    return submit(
+        {OpType::ALLTOALL, "fabricshm:all_to_all", total_bytes(inputs) + total_bytes(outputs),
+         inputs, outputs},
+        [communicator = communicator_, inputs, outputs, timeout = timeout_of(options.timeout)] {
+            exchange(*communicator, FlatBuffer(outputs), FlatBuffer(inputs), byte_counts(inputs),
+                     byte_counts(outputs), timeout);
+        });
+}
+
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 1)
+ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::allgather_into_tensor_coalesced(
+    TensorList& outputs, TensorList& inputs, const c10d::AllgatherOptions& options) {
+    WorkRef last;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        last = _allgather_base(outputs.at(i), inputs[i], options);
+    }
+    return last;
+}
+
+ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::reduce_scatter_tensor_coalesced(
+    TensorList& outputs, TensorList& inputs, const c10d::ReduceScatterOptions& options) {
+    WorkRef last;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        last = _reduce_scatter_base(outputs.at(i), inputs[i], options);
+    }
+    return last;
+}
+#endif
+
+}  // namespace fabricshm::torch_backend

@@ -1,0 +1,47 @@
+// The Python extension fabricshm.torch._backend.
+
+#include <pybind11/chrono.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/extension.h>
+
+#include "libfabricshm/torch/arena_allocator.hpp"
+#include "libfabricshm/torch/job_arena.hpp"
+#include "libfabricshm/torch/process_group.hpp"
+
+namespace py = pybind11;
+using namespace fabricshm::torch_backend;
+
+namespace {
+
+c10::intrusive_ptr<GroupBase> create(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                     int size, const std::chrono::milliseconds& timeout) {
+    return c10::make_intrusive<ProcessGroupFabricshm>(store, rank, size, timeout);
+}
+
+AllocatorMode mode_of(const std::string& name) {
+    if (name == "off") return AllocatorMode::kOff;
+    if (name == "scoped") return AllocatorMode::kScoped;
+    TORCH_CHECK_VALUE(name == "all", "expected off, scoped or all, not ", name);
+    return AllocatorMode::kAll;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_backend, module) {
+    module.doc() = "c10d backend `fabricshm`";
+    module.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"),
+               py::arg("timeout"), py::call_guard<py::gil_scoped_release>());
+    module.def("set_allocator", [](const std::string& mode, std::uint64_t threshold) {
+        set_allocator_mode(mode_of(mode));
+        set_allocator_threshold(threshold);
+        install_arena_allocator();
+    });
+    py::class_<ArenaScope, std::shared_ptr<ArenaScope>>(module, "ArenaScope").def(py::init<>());
+    module.def("arena_name", &JobArena::current_name);
+    module.def("in_arena", [](const at::Tensor& tensor) {
+        return tensor.device().is_cpu() && tensor.layout() == at::kStrided &&
+               JobArena::contains(tensor.data_ptr());
+    });
+    module.attr("torch_version") =
+        std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR);
+}

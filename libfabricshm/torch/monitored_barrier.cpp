@@ -1,0 +1,78 @@
+// ProcessGroupFabricshm::monitoredBarrier(): who is missing, by name.
+
+#include <sstream>
+
+#include "libfabricshm/torch/process_group.hpp"
+
+namespace fabricshm::torch_backend {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+const std::vector<std::uint8_t> kPresent{1};
+const std::vector<std::uint8_t> kFailed{0};
+
+std::string round_key(std::uint64_t round, const std::string& who) {
+    return "fabricshm/monitored/" + std::to_string(round) + '/' + who;
+}
+
+bool arrives(c10d::Store& store, const std::string& key, Clock::time_point deadline) {
+    if (store.check({key})) return true;
+    const auto left = std::chrono::ceil<Milliseconds>(deadline - Clock::now());
+    if (left.count() <= 0) return false;
+    try {
+        store.wait({key}, left);
+        return true;
+    } catch (const std::exception&) {  // stores differ in what they throw on a timeout
+        return false;
+    }
+}
+
+std::string listed(const std::vector<int>& ranks) {
+    std::ostringstream text;
+    text << (ranks.size() == 1 ? "Rank " : "Ranks ");
+    for (std::size_t i = 0; i < ranks.size(); ++i) text << (i == 0 ? "" : ", ") << ranks[i];
+    return text.str();
+}
+
+}  // namespace
+
+void ProcessGroupFabricshm::give_up(std::uint64_t round, Milliseconds limit) {
+    store_->set(round_key(round, "outcome"), kFailed);
+    TORCH_CHECK(false, "[Rank 0]: Rank 0 timed out in monitoredBarrier after ", limit.count(),
+                " ms");
+}
+
+// Rank 0: collects the others, tells them the outcome, raises when somebody is missing.
+void ProcessGroupFabricshm::wait_for_ranks(std::uint64_t round, Milliseconds limit,
+                                           bool wait_all_ranks) {
+    const auto deadline = Clock::now() + limit;
+    std::vector<int> missing;
+    for (int rank = 1; rank < getSize(); ++rank) {
+        // The time was used up by ranks before this one: it is not to blame.
+        if (!wait_all_ranks && Clock::now() >= deadline) give_up(round, limit);
+        if (arrives(*store_, round_key(round, std::to_string(rank)), deadline)) continue;
+        missing.push_back(rank);
+        if (!wait_all_ranks) break;
+    }
+    store_->set(round_key(round, "outcome"), missing.empty() ? kPresent : kFailed);
+    TORCH_CHECK(missing.empty(), "[Rank 0]: ", listed(missing),
+                " failed to pass monitoredBarrier in ", limit.count(), " ms");
+}
+
+void ProcessGroupFabricshm::monitoredBarrier(const c10d::BarrierOptions& options,
+                                             bool wait_all_ranks) {
+    const std::uint64_t round = monitored_barriers_++;
+    const Milliseconds limit = timeout_of(options.timeout);
+    if (getRank() == 0) return wait_for_ranks(round, limit, wait_all_ranks);
+
+    store_->set(round_key(round, std::to_string(getRank())), kPresent);
+    const std::string outcome = round_key(round, "outcome");
+    const bool heard = arrives(*store_, outcome, Clock::now() + limit);
+    // The first words are those that programs written for gloo look for.
+    TORCH_CHECK(heard && store_->get(outcome) == kPresent, "Rank ", getRank(),
+                " successfully reached monitoredBarrier, but received errors while waiting for "
+                "send/recv from rank 0; rank 0 says who is missing");
+}
+
+}  // namespace fabricshm::torch_backend

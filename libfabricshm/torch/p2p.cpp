@@ -1,0 +1,101 @@
+#include "libfabricshm/torch/p2p.hpp"
+
+#include <ATen/Parallel.h>
+
+#include <memory>
+#include <utility>
+
+namespace fabricshm::torch_backend {
+
+// Lives until the library reports the end, even when the caller has dropped the work: the buffer
+// is read or written until then.
+struct PointToPointWork::Transfer {
+    c10::intrusive_ptr<PointToPointWork> work;
+    at::Tensor tensor;
+    at::Tensor buffer;  // contiguous: `tensor` itself or a copy of it
+    fabricshm_request* request = nullptr;
+    std::shared_ptr<void> in_flight;
+    bool receives = false;
+
+    std::exception_ptr finish(int& peer) {
+        try {
+            peer = receives ? fabricshm_request_peer(request) : -1;
+            check(fabricshm_wait(request), receives ? "receive" : "send");
+            at::NoGradGuard no_grad;
+            if (receives && !buffer.is_same(tensor)) tensor.copy_(buffer);
+        } catch (...) {
+            return std::current_exception();
+        }
+        return nullptr;
+    }
+
+    // On the library's progress thread: callbacks of a future go elsewhere, they may block.
+    static void on_complete(void* context, int) {
+        std::unique_ptr<Transfer> self(static_cast<Transfer*>(context));
+        int peer = -1;
+        std::exception_ptr error = self->finish(peer);
+        self->in_flight.reset();  // before a waiter may go on to destroy the group
+        auto work = std::move(self->work);
+        if (!work->has_future()) return work->end(error, peer);
+        at::launch([work, error, peer] { work->end(error, peer); });
+    }
+};
+
+PointToPointWork::PointToPointWork(int rank, c10d::OpType type, const char* title,
+                                   const at::Tensor& tensor)
+    : FabricWork(rank, type, title, {tensor}, {tensor}) {}
+
+c10::intrusive_ptr<PointToPointWork> PointToPointWork::start(const Communicator& communicator,
+                                                             fabricshm_call call, c10d::OpType type,
+                                                             const char* title,
+                                                             const at::Tensor& tensor) {
+    auto work = c10::make_intrusive<PointToPointWork>(communicator.rank(), type, title, tensor);
+    auto transfer = std::make_unique<Transfer>();
+    transfer->work = work;
+    transfer->tensor = tensor;
+    transfer->receives = call.kind == FABRICSHM_RECV;
+    transfer->buffer = tensor.contiguous();
+    call.dtype = FABRICSHM_U8;
+    call.count = transfer->buffer.nbytes();
+    call.input = transfer->receives ? nullptr : transfer->buffer.data_ptr();
+    call.output = transfer->receives ? transfer->buffer.data_ptr() : nullptr;
+    transfer->request =
+        communicator.start(call, transfer->receives ? "receive" : "send", transfer->in_flight);
+    fabricshm_request* request = transfer->request;
+    // From here the callback owns it; it may have run before this returns.
+    check(fabricshm_on_complete(request, &Transfer::on_complete, transfer.release()),
+          "watch a transfer");
+    return work;
+}
+
+void PointToPointWork::end(std::exception_ptr error, int peer) {
+    {
+        std::lock_guard lock(mutex_of_end_);
+        peer_ = peer;
+    }
+    complete(error);
+    // Taken after complete(), so that a waiter has either seen done() or hears this.
+    std::lock_guard lock(mutex_of_end_);
+    ended_.notify_all();
+}
+
+bool PointToPointWork::wait(std::chrono::milliseconds timeout) {
+    {
+        std::unique_lock lock(mutex_of_end_);
+        const auto finished = [this] { return done(); };
+        if (timeout == kNoTimeout) {
+            ended_.wait(lock, finished);
+        } else {
+            TORCH_CHECK(ended_.wait_for(lock, timeout, finished), "Operation timed out!");
+        }
+    }
+    rethrow();
+    return true;
+}
+
+int PointToPointWork::sourceRank() const {
+    std::lock_guard lock(mutex_of_end_);
+    return peer_;
+}
+
+}  // namespace fabricshm::torch_backend

@@ -1,0 +1,218 @@
+#include "libfabricshm/torch/process_group.hpp"
+
+#include <Python.h>
+
+#include <torch/csrc/distributed/c10d/Utils.hpp>
+#include <utility>
+
+#include "libfabricshm/torch/arguments.hpp"
+#include "libfabricshm/torch/buffers.hpp"
+#include "libfabricshm/torch/p2p.hpp"
+#include "libfabricshm/torch/reductions.hpp"
+#include "libfabricshm/torch/rendezvous.hpp"
+
+namespace fabricshm::torch_backend {
+namespace {
+
+constexpr std::size_t kSmallBytes = 64 * 1024;
+
+// How long the worker leaves an operation to whoever waits for it. A small one runs faster than
+// the hop to the worker; a large one should not wait long when its caller computes meanwhile.
+std::chrono::nanoseconds patience_for(std::size_t bytes) {
+    return bytes <= kSmallBytes ? std::chrono::microseconds(1000) : std::chrono::microseconds(50);
+}
+
+// Work that is finished in a destructor may run Python callbacks on another thread.
+class WithoutInterpreterLock {
+  public:
+    WithoutInterpreterLock() {
+        if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) state_ = PyEval_SaveThread();
+    }
+    ~WithoutInterpreterLock() {
+        if (state_ != nullptr) PyEval_RestoreThread(state_);
+    }
+    WithoutInterpreterLock(const WithoutInterpreterLock&) = delete;
+    WithoutInterpreterLock& operator=(const WithoutInterpreterLock&) = delete;
+
+  private:
+    PyThreadState* state_ = nullptr;
+};
+
+}  // namespace
+
+ProcessGroupFabricshm::ProcessGroupFabricshm(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                             int size, Milliseconds timeout)
+    : GroupBase(rank, size),
+      store_(store),
+      timeout_(timeout),
+      communicator_(meet(store, rank, size, timeout)),
+      executor_(std::make_shared<Executor>()) {
+    init();
+}
+
+ProcessGroupFabricshm::~ProcessGroupFabricshm() {
+    const WithoutInterpreterLock released;
+    executor_->shut_down();
+    communicator_.reset();
+}
+
+Milliseconds ProcessGroupFabricshm::timeout_of(Milliseconds option) const {
+    return option == c10d::kUnsetTimeout ? timeout_ : option;
+}
+
+std::uint64_t ProcessGroupFabricshm::getSequenceNumberForGroup() {
+    return sequence_.load(std::memory_order_relaxed);  // a number to compare, orders nothing
+}
+
+ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::submit(Submission submission, Body body) {
+    sequence_.fetch_add(1, std::memory_order_relaxed);
+    auto work = c10::make_intrusive<CollectiveWork>(executor_, getRank(), submission.type,
+                                                    submission.title, submission.inputs,
+                                                    std::move(submission.outputs), std::move(body));
+    executor_->submit(work, patience_for(submission.bytes));
+    return work;
+}
+
+ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::broadcast(
+    TensorList& tensors, const c10d::BroadcastOptions& options) {
+    const Refuse refuse("broadcast");
+    c10d::assertRootRank(refuse, static_cast<int>(options.rootRank), getSize());
+    c10d::assertRootTensor(refuse, static_cast<int>(options.rootTensor),
+                           static_cast<int>(tensors.size()));
+    c10d::assertSingleElement(refuse, tensors);
+    require_cpu("broadcast", tensors);
+    return submit(
+        {c10d::OpType::BROADCAST, "fabricshm:broadcast", tensors[0].nbytes(), tensors, tensors},
+        [communicator = communicator_, tensor = tensors[0],
+         root = static_cast<int>(options.rootRank), timeout = timeout_of(options.timeout)] {
+            const FlatBuffer buffer({tensor});
+            buffer.load();
+            fabricshm_call call =
+                make_call(FABRICSHM_BROADCAST, FABRICSHM_U8, buffer.bytes(), timeout);
+            call.root = root;
+            call.input = call.output = buffer.data();
+            communicator->run(call, "broadcast");
+            if (communicator->rank() != root) buffer.store();
+        });
+}
+
+ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::reduce_dense(TensorList tensors,
+                                                                   const c10d::ReduceOp& op,
+                                                                   Milliseconds timeout,
+                                                                   c10d::OpType type) {
+    std::size_t bytes = 0;
+    for (const at::Tensor& tensor : tensors) bytes += tensor.nbytes();
+    const Reduction reduction = reduction_of(tensors[0].scalar_type(), op);
+    return submit({type, "fabricshm:all_reduce", bytes, tensors, tensors},
+                  [communicator = communicator_, tensors, reduction, timeout] {
+                      for (const at::Tensor& tensor : tensors) {
+                          all_reduce(*communicator, tensor, reduction, timeout);
+                      }
+                  });
+}
+
+ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::allreduce(
+    TensorList& tensors, const c10d::AllreduceOptions& options) {
+    const Refuse refuse("allreduce");
+    c10d::assertNonEmpty(refuse, tensors);
+    c10d::assertSingleElement(refuse, tensors);
+    const Milliseconds timeout = timeout_of(options.timeout);
+    if (tensors[0].layout() != at::kSparse) {
+        require_cpu("allreduce", tensors);
+        return reduce_dense(tensors, options.reduceOp, timeout, c10d::OpType::ALLREDUCE);
+    }
+    TORCH_CHECK(tensors[0].device().is_cpu(), "fabricshm: allreduce takes CPU tensors");
+    c10d::ReduceOp op = options.reduceOp;
+    TORCH_CHECK(op == c10d::ReduceOp::SUM,
+                "unsupported reduction operation (allreduce of sparse "
+                "tensors only works with ReduceOp.SUM)");
+    return submit(
+        {c10d::OpType::ALLREDUCE, "fabricshm:sparse_all_reduce", kSmallBytes + 1, tensors, tensors},
+        [communicator = communicator_, tensor = tensors[0], timeout] {
+            all_reduce_sparse(*communicator, tensor, timeout);
+        });
+}
+
+ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::allreduce_coalesced(
+    TensorList& tensors, const c10d::AllreduceCoalescedOptions& options) {
+    const Refuse refuse("allreduce_coalesced");
+    c10d::assertNonEmpty(refuse, tensors);
+    c10d::assertLayoutMatch(refuse, tensors);
+    for (std::size_t i = 1; i < tensors.size(); ++i) {
+        c10d::assertTypeMatch(refuse, tensors[0].options(), tensors, i);
+    }
+    require_cpu("allreduce_coalesced", tensors);
+    return reduce_dense(tensors, options.reduceOp, timeout_of(options.timeout),
+                        c10d::OpType::ALLREDUCE_COALESCED);
+}
+
+ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::reduce(TensorList& tensors,
+                                                             const c10d::ReduceOptions& options) {
+    const Refuse refuse("reduce");
+    c10d::assertRootRank(refuse, static_cast<int>(options.rootRank), getSize());
+    c10d::assertSingleElement(refuse, tensors);
+    require_cpu("reduce", tensors);
+    const Reduction reduction = reduction_of(tensors[0].scalar_type(), options.reduceOp);
+    return submit(
+        {c10d::OpType::REDUCE, "fabricshm:reduce", tensors[0].nbytes(), tensors, tensors},
+        [communicator = communicator_, tensor = tensors[0], reduction,
+         root = static_cast<int>(options.rootRank), timeout = timeout_of(options.timeout)] {
+            const ReductionBuffer staged(tensor, reduction.carrier);
+            fabricshm_call call =
+                make_call(FABRICSHM_REDUCE, reduction.dtype,
+                          static_cast<std::uint64_t>(staged.buffer().numel()), timeout);
+            call.op = reduction.op;
+            call.root = root;
+            call.input = call.output = staged.buffer().data_ptr();
+            communicator->run(call, "reduce");
+            if (communicator->rank() == root) staged.store();
+        });
+}
+
+ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::barrier(const c10d::BarrierOptions& options) {
+    return submit({c10d::OpType::BARRIER, "fabricshm:barrier", 0, {}, {}},
+                  [communicator = communicator_, timeout = timeout_of(options.timeout)] {
+                      communicator->run(make_call(FABRICSHM_BARRIER, FABRICSHM_U8, 0, timeout),
+                                        "pass the barrier");
+                  });
+}
+
+ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::transfer(fabricshm_kind kind,
+                                                               TensorList& tensors, int peer,
+                                                               int tag) {
+    const bool sends = kind == FABRICSHM_SEND;
+    const Refuse refuse(sends ? "send" : "recv");
+    c10d::assertSingleElement(refuse, tensors);
+    require_cpu(sends ? "send" : "recv", tensors);
+    TORCH_CHECK(tag >= 0, "Tag must be nonnegative");
+    TORCH_CHECK(peer == FABRICSHM_ANY_PEER || (peer >= 0 && peer < getSize()),
+                "fabricshm: there is no rank ", peer, " in a group of ", getSize());
+    fabricshm_call call = make_call(kind, FABRICSHM_U8, 0, timeout_);
+    call.peer = peer;
+    call.tag = tag;
+    const at::NoGradGuard no_grad;
+    if (sends) {
+        return PointToPointWork::start(*communicator_, call, c10d::OpType::SEND, "fabricshm:send",
+                                       tensors[0]);
+    }
+    const bool anybody = peer == FABRICSHM_ANY_PEER;
+    return PointToPointWork::start(
+        *communicator_, call, anybody ? c10d::OpType::RECVANYSOURCE : c10d::OpType::RECV,
+        anybody ? "fabricshm:recvAnySource" : "fabricshm:recv", tensors[0]);
+}
+
+ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::send(TensorList& tensors, int to, int tag) {
+    TORCH_CHECK(to >= 0, "fabricshm: there is no rank ", to);
+    return transfer(FABRICSHM_SEND, tensors, to, tag);
+}
+
+ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::recv(TensorList& tensors, int from, int tag) {
+    TORCH_CHECK(from >= 0, "fabricshm: there is no rank ", from);
+    return transfer(FABRICSHM_RECV, tensors, from, tag);
+}
+
+ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::recvAnysource(TensorList& tensors, int tag) {
+    return transfer(FABRICSHM_RECV, tensors, FABRICSHM_ANY_PEER, tag);
+}
+
+}  // namespace fabricshm::torch_backend

@@ -1,0 +1,121 @@
+// The c10d backend `fabricshm`: torch.distributed's operations over the fabric.
+
+#pragma once
+
+#include <torch/version.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#if TORCH_VERSION_MAJOR >= 2
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#else
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#endif
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "libfabricshm/torch/call.hpp"
+#include "libfabricshm/torch/executor.hpp"
+#include "libfabricshm/torch/work.hpp"
+
+namespace fabricshm::torch_backend {
+
+#if TORCH_VERSION_MAJOR >= 2
+using GroupBase = c10d::Backend;  // 2.x: one per device type inside a ProcessGroup
+#else
+using GroupBase = c10d::ProcessGroup;
+#endif
+
+using TensorList = std::vector<at::Tensor>;
+using TensorLists = std::vector<std::vector<at::Tensor>>;
+using Milliseconds = std::chrono::milliseconds;
+
+/// Collectives run in the order of their calls (executor.hpp); sends and receives beside them.
+/// Takes dense CPU tensors of any stride. Errors of the fabric are raised by Work::wait().
+class ProcessGroupFabricshm final : public GroupBase {
+  public:
+    /// Blocks until all ranks have called it with the same store.
+    ProcessGroupFabricshm(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                          Milliseconds timeout);
+    /// Finishes what was submitted, then leaves the group.
+    ~ProcessGroupFabricshm() override;
+
+    const std::string getBackendName() const override { return "fabricshm"; }
+
+    using WorkRef = c10::intrusive_ptr<c10d::Work>;
+
+    WorkRef broadcast(TensorList& tensors, const c10d::BroadcastOptions& options) override;
+    WorkRef allreduce(TensorList& tensors, const c10d::AllreduceOptions& options) override;
+    WorkRef allreduce_coalesced(TensorList& tensors,
+                                const c10d::AllreduceCoalescedOptions& options) override;
+    WorkRef reduce(TensorList& tensors, const c10d::ReduceOptions& options) override;
+    WorkRef allgather(TensorLists& outputs, TensorList& inputs,
+                      const c10d::AllgatherOptions& options) override;
+    WorkRef _allgather_base(at::Tensor& output, at::Tensor& input,
+                            const c10d::AllgatherOptions& options) override;
+    WorkRef allgather_coalesced(TensorLists& outputs, TensorList& inputs,
+                                const c10d::AllgatherOptions& options) override;
+    WorkRef gather(TensorLists& outputs, TensorList& inputs,
+                   const c10d::GatherOptions& options) override;
+    WorkRef scatter(TensorList& outputs, TensorLists& inputs,
+                    const c10d::ScatterOptions& options) override;
+    WorkRef reduce_scatter(TensorList& outputs, TensorLists& inputs,
+                           const c10d::ReduceScatterOptions& options) override;
+    WorkRef _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                 const c10d::ReduceScatterOptions& options) override;
+    WorkRef alltoall_base(at::Tensor& output, at::Tensor& input,
+                          std::vector<std::int64_t>& output_splits,
+                          std::vector<std::int64_t>& input_splits,
+                          const c10d::AllToAllOptions& options) override;
+    WorkRef alltoall(TensorList& outputs, TensorList& inputs,
+                     const c10d::AllToAllOptions& options) override;
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 1)
+    WorkRef allgather_into_tensor_coalesced(TensorList& outputs, TensorList& inputs,
+                                            const c10d::AllgatherOptions& options) override;
+    WorkRef reduce_scatter_tensor_coalesced(TensorList& outputs, TensorList& inputs,
+                                            const c10d::ReduceScatterOptions& options) override;
+#endif
+    WorkRef barrier(const c10d::BarrierOptions& options) override;
+    WorkRef send(TensorList& tensors, int to, int tag) override;
+    WorkRef recv(TensorList& tensors, int from, int tag) override;
+    WorkRef recvAnysource(TensorList& tensors, int tag) override;
+
+    /// A barrier that says who is missing. Goes through the store, so that it also works when the
+    /// group is broken.
+    void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
+
+    void setSequenceNumberForGroup() override {}  // every rank counts from 0
+    std::uint64_t getSequenceNumberForGroup() override;
+
+  private:
+    using Body = std::function<void()>;
+
+    // What every collective passes on. `bytes` decides how long the worker leaves it to its caller.
+    struct Submission {
+        c10d::OpType type;
+        const char* title;
+        std::size_t bytes;
+        const TensorList& inputs;
+        TensorList outputs;
+    };
+
+    WorkRef submit(Submission submission, Body body);
+    WorkRef transfer(fabricshm_kind kind, TensorList& tensors, int peer, int tag);
+    Milliseconds timeout_of(Milliseconds option) const;
+    WorkRef reduce_dense(TensorList tensors, const c10d::ReduceOp& op, Milliseconds timeout,
+                         c10d::OpType type);
+    void wait_for_ranks(std::uint64_t round, Milliseconds limit, bool wait_all_ranks);
+    [[noreturn]] void give_up(std::uint64_t round, Milliseconds limit);
+
+    c10::intrusive_ptr<c10d::Store> store_;
+    Milliseconds timeout_;
+    std::shared_ptr<Communicator> communicator_;
+    std::shared_ptr<Executor> executor_;
+    std::atomic<std::uint64_t> sequence_{0};  // collectives submitted; read by any thread
+    std::uint64_t monitored_barriers_ = 0;
+};
+
+}  // namespace fabricshm::torch_backend

@@ -1,0 +1,83 @@
+#include "libfabricshm/torch/reductions.hpp"
+
+#include <cstdint>
+#include <vector>
+
+namespace fabricshm::torch_backend {
+namespace {
+
+// Gathers one contiguous tensor of each rank; rank r's has counts[r] bytes.
+void gather_bytes(const Communicator& communicator, const at::Tensor& mine, at::Tensor& all,
+                  const std::vector<std::uint64_t>& counts, std::chrono::milliseconds timeout) {
+    fabricshm_call call = make_call(FABRICSHM_ALL_GATHER, FABRICSHM_U8, 0, timeout);
+    call.counts = counts.data();
+    call.input = mine.data_ptr();
+    call.output = all.data_ptr();
+    communicator.run(call, "all-reduce a sparse tensor");
+}
+
+std::vector<std::int64_t> gather_entry_counts(const Communicator& communicator, std::int64_t mine,
+                                              std::chrono::milliseconds timeout) {
+    std::vector<std::int64_t> counts(static_cast<std::size_t>(communicator.size()));
+    fabricshm_call call = make_call(FABRICSHM_ALL_GATHER, FABRICSHM_I64, 1, timeout);
+    call.input = &mine;
+    call.output = counts.data();
+    communicator.run(call, "all-reduce a sparse tensor");
+    return counts;
+}
+
+std::vector<std::uint64_t> scaled(const std::vector<std::int64_t>& counts, std::uint64_t bytes) {
+    std::vector<std::uint64_t> result;
+    for (const std::int64_t count : counts) {
+        result.push_back(static_cast<std::uint64_t>(count) * bytes);
+    }
+    return result;
+}
+
+}  // namespace
+
+ReductionBuffer::ReductionBuffer(const at::Tensor& tensor, at::ScalarType carrier)
+    : tensor_(tensor), buffer_(tensor.to(carrier).contiguous()) {}
+
+void ReductionBuffer::store() const {
+    if (!buffer_.is_same(tensor_)) tensor_.copy_(buffer_);
+}
+
+void all_reduce(const Communicator& communicator, const at::Tensor& tensor,
+                const Reduction& reduction, std::chrono::milliseconds timeout) {
+    const ReductionBuffer staged(tensor, reduction.carrier);
+    fabricshm_call call = make_call(FABRICSHM_ALLREDUCE, reduction.dtype,
+                                    static_cast<std::uint64_t>(staged.buffer().numel()), timeout);
+    call.op = reduction.op;
+    call.input = call.output = staged.buffer().data_ptr();
+    communicator.run(call, "all-reduce");
+    staged.store();
+}
+
+void all_reduce_sparse(const Communicator& communicator, const at::Tensor& tensor,
+                       std::chrono::milliseconds timeout) {
+    const at::Tensor mine = tensor.coalesce();
+    // Entries by row, so that the rows of all ranks make one tensor.
+    const at::Tensor indices = mine.indices().t().contiguous();
+    const at::Tensor values = mine.values().contiguous();
+    const auto counts = gather_entry_counts(communicator, indices.size(0), timeout);
+    std::int64_t total = 0;
+    for (const std::int64_t count : counts) total += count;
+
+    at::Tensor all_indices = at::empty({total, indices.size(1)}, indices.options());
+    std::vector<std::int64_t> shape = values.sizes().vec();
+    std::int64_t row = values.element_size();
+    for (std::size_t i = 1; i < shape.size(); ++i) row *= shape[i];
+    shape[0] = total;
+    at::Tensor all_values = at::empty(shape, values.options());
+    const auto index_row = static_cast<std::uint64_t>(indices.size(1)) * sizeof(std::int64_t);
+    gather_bytes(communicator, indices, all_indices, scaled(counts, index_row), timeout);
+    gather_bytes(communicator, values, all_values, scaled(counts, static_cast<std::uint64_t>(row)),
+                 timeout);
+
+    tensor.copy_(at::sparse_coo_tensor(all_indices.t(), all_values, tensor.sizes(),
+                                       at::TensorOptions().dtype(values.scalar_type()))
+                     .coalesce());
+}
+
+}  // namespace fabricshm::torch_backend

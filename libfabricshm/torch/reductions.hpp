@@ -1,0 +1,37 @@
+// One reduction of one tensor, as it runs on the executor.
+
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <chrono>
+#include <memory>
+
+#include "libfabricshm/torch/call.hpp"
+#include "libfabricshm/torch/dtypes.hpp"
+
+namespace fabricshm::torch_backend {
+
+/// A tensor in the form its reduction runs on: contiguous and of the carrier type.
+class ReductionBuffer {
+  public:
+    ReductionBuffer(const at::Tensor& tensor, at::ScalarType carrier);
+    /// Writes the result back, when the tensor itself was not the buffer.
+    void store() const;
+    const at::Tensor& buffer() const { return buffer_; }
+
+  private:
+    at::Tensor tensor_;
+    at::Tensor buffer_;
+};
+
+/// allreduce of `tensor` in place.
+void all_reduce(const Communicator& communicator, const at::Tensor& tensor,
+                const Reduction& reduction, std::chrono::milliseconds timeout);
+
+/// allreduce of a sparse tensor: the sum of all ranks' entries, coalesced, in place. Two gathers:
+/// how many entries each rank has, then the entries.
+void all_reduce_sparse(const Communicator& communicator, const at::Tensor& tensor,
+                       std::chrono::milliseconds timeout);
+
+}  // namespace fabricshm::torch_backend

@@ -1,0 +1,253 @@
+"""The phases of scripts/test: builds, tests, lints, what is left behind, and a summary."""
+
+import argparse
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import shm_leftovers
+
+ROOT = Path(__file__).resolve().parent.parent
+LOGS = ROOT / "build" / "logs"
+CTEST_LINE = re.compile(r"Test +#\d+: (\S+) \.*\s*(Passed|\*\*\*\w+)")
+
+
+@dataclass
+class Phase:
+    """One preset to build and the ctest labels to run with it. An empty `targets` builds all."""
+
+    name: str
+    what: str
+    preset: str
+    labels: tuple = ()     # of ctest; empty: every test
+    without: tuple = ()    # labels to leave out
+    targets: tuple = ()
+    jobs: int = 0          # tests at a time; 0: as many as --jobs says
+    minutes: float = 0     # needed at least, cold, on two cores; 0: never left out for lack of time
+
+
+# Kinds of tests that measure or crowd the cores themselves run one at a time.
+ALONE = ("multiproc", "crash", "emu", "net", "python", "slow", "bench-smoke", "training")
+
+PHASES = [
+    Phase("lint", "layers, sizes, paths, format, documents", "release", labels=("lint",), targets=("help",)),
+    Phase("unit", "release build; unit and API tests", "release", without=ALONE + ("lint",)),
+    Phase("system", "release build; processes, crashes, Python, training, benchmarks once", "release",
+          labels=ALONE, jobs=1),
+    Phase("asan", "address and undefined behaviour sanitizers", "asan", labels=("unit", "multiproc", "crash"),
+          without=("slow", "training", "bench-smoke"),
+          targets=("tests_unit", "tests_multiproc", "tests_crash"), jobs=1, minutes=12),
+    Phase("tsan", "thread sanitizer over the unit tests", "tsan", labels=("unit",),
+          without=("slow", "grpc"), targets=("tests_unit",), jobs=1, minutes=8),
+]
+QUICK = ("lint", "unit")
+
+
+@dataclass
+class Outcome:
+    phase: str
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    seconds: float = 0
+    note: str = ""
+    names: list = field(default_factory=list)  # of what failed or was skipped
+
+
+class OutOfTime(Exception):
+    """A phase that may be left out did not end within the budget."""
+
+
+def run_logged(command: list, log: Path, seconds: float | None) -> int:
+    """Runs a build step; its output goes to `log`, and its end to the screen when it fails."""
+    LOGS.mkdir(parents=True, exist_ok=True)
+    with log.open("a") as stream:
+        stream.write("$ " + " ".join(command) + "\n")
+        stream.flush()
+        try:
+            code = subprocess.run(command, cwd=ROOT, stdout=stream, stderr=stream, check=False,
+                                  timeout=seconds).returncode
+        except subprocess.TimeoutExpired as error:
+            raise OutOfTime("stopped while building") from error
+    if code != 0:
+        lines = log.read_text(errors="replace").splitlines()
+        errors = [line for line in lines if "error:" in line or "Error" in line][:20]
+        print("\n".join(errors + ["..."] + lines[-40:]))
+        print(f"failed: {' '.join(command)} (all of it in {log.relative_to(ROOT)})")
+    return code
+
+
+def build(phase: Phase, jobs: int, seconds: float | None) -> bool:
+    log = LOGS / f"build-{phase.preset}.log"
+    print(f"building {phase.preset} ...", flush=True)
+    if run_logged(["cmake", "--preset", phase.preset], log, seconds) != 0:
+        return False
+    if phase.targets == ("help",):
+        return True
+    command = ["cmake", "--build", str(ROOT / "build" / phase.preset), "-j", str(jobs)]
+    command += ["--target", *phase.targets] if phase.targets else []
+    return run_logged(command, log, seconds) == 0
+
+
+def count_junit(path: Path, outcome: Outcome) -> None:
+    """Adds what ctest wrote about its tests."""
+    for case in ElementTree.parse(path).getroot().iter("testcase"):
+        name, status = case.get("name", "?"), case.get("status", "")
+        if case.find("skipped") is not None or status in ("notrun", "disabled"):
+            # A test that could not even be started is no skip: its program is missing.
+            skipped = case.find("skipped")
+            asked = skipped is not None and "SKIP" in (skipped.get("message") or "")
+            outcome.skipped += asked
+            outcome.failed += not asked
+            outcome.names.append(f"{'skipped' if asked else 'not run'}: {name}")
+        elif case.find("failure") is not None or status == "fail":
+            outcome.failed += 1
+            outcome.names.append(f"failed: {name}")
+        else:
+            outcome.passed += 1
+
+
+def any_of(labels: tuple) -> str:
+    """The regular expression of ctest for these labels and no longer ones."""
+    return "^(" + "|".join(labels) + ")$"
+
+
+def count_line(line: str, outcome: Outcome) -> None:
+    """Adds one line of ctest's output; for a run that was stopped before it wrote its report."""
+    match = CTEST_LINE.search(line)
+    if match is None:
+        return
+    name, result = match.groups()
+    outcome.passed += result == "Passed"
+    outcome.skipped += result == "***Skipped"
+    if result not in ("Passed", "***Skipped"):
+        outcome.failed += 1
+        outcome.names.append(f"failed: {name}")
+
+
+def stream_ctest(command: list, seconds: float | None) -> tuple[list, bool]:
+    """Runs ctest, showing its output as it comes. Gives the lines, and whether it had to be stopped."""
+    environment = dict(os.environ, CTEST_PARALLEL_LEVEL="", PYTHONDONTWRITEBYTECODE="1")
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True, errors="replace")
+    stopped = threading.Event()
+
+    def stop():
+        stopped.set()
+        process.send_signal(signal.SIGINT)  # ctest ends its tests with it
+
+    timer = threading.Timer(seconds, stop) if seconds is not None else None
+    if timer is not None:
+        timer.start()
+    lines = []
+    for line in process.stdout:
+        print(line, end="", flush=True)
+        lines.append(line)
+    process.wait()
+    if timer is not None:
+        timer.cancel()
+    return lines, stopped.is_set()
+
+
+def run_ctest(phase: Phase, jobs: int, outcome: Outcome, seconds: float | None) -> None:
+    junit = LOGS / f"ctest-{phase.name}.xml"
+    junit.unlink(missing_ok=True)
+    command = ["ctest", "--test-dir", str(ROOT / "build" / phase.preset), "--output-on-failure",
+               "-j", str(phase.jobs or jobs), "--output-junit", str(junit)]
+    command += ["-L", any_of(phase.labels)] if phase.labels else []
+    command += ["-LE", any_of(phase.without)] if phase.without else []
+    lines, stopped = stream_ctest(command, seconds)
+    if stopped:
+        outcome.note = "stopped for lack of time; only what ended is counted"
+        for line in lines:
+            count_line(line, outcome)
+    elif junit.is_file():
+        count_junit(junit, outcome)
+    if outcome.passed + outcome.failed + outcome.skipped == 0 and not stopped:
+        outcome.failed += 1
+        outcome.names.append(f"failed: {phase.name}: ctest ran nothing")
+
+
+def run_phase(phase: Phase, jobs: int, minutes_left: float) -> Outcome:
+    print(f"\n=== {phase.name}: {phase.what} ===", flush=True)
+    outcome = Outcome(phase.name)
+    start = time.monotonic()
+    before = shm_leftovers.names()
+    end = start + 60 * minutes_left if phase.minutes and minutes_left != math.inf else None
+
+    def seconds_left() -> float | None:
+        return None if end is None else max(end - time.monotonic(), 1)
+
+    try:
+        if build(phase, jobs, seconds_left()):
+            run_ctest(phase, jobs, outcome, seconds_left())
+        else:
+            outcome.failed, outcome.note = 1, "does not build"
+            outcome.names.append(f"failed: {phase.name}: does not build")
+    except OutOfTime as reason:
+        outcome.note = f"not run: {reason}"
+    left = shm_leftovers.wait_until_clean(before)
+    outcome.failed += bool(left)
+    outcome.names += [f"failed: {phase.name}: left behind: {name}" for name in left]
+    outcome.seconds = time.monotonic() - start
+    return outcome
+
+
+def print_summary(outcomes: list, start: float) -> int:
+    print("\n=== summary ===")
+    for outcome in outcomes:
+        for name in outcome.names:
+            print(f"{outcome.phase}: {name}")
+    print(f"{'phase':10} {'passed':>7} {'failed':>7} {'skipped':>8} {'seconds':>8}  note")
+    for outcome in outcomes:
+        print(f"{outcome.phase:10} {outcome.passed:7} {outcome.failed:7} {outcome.skipped:8} "
+              f"{outcome.seconds:8.0f}  {outcome.note}")
+    passed, failed, skipped = (sum(getattr(outcome, part) for outcome in outcomes)
+                               for part in ("passed", "failed", "skipped"))
+    print(f"{(time.monotonic() - start) / 60:.1f} minutes in all")
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    return 1 if failed or passed == 0 else 0
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/test", description="Builds and tests everything.")
+    names = [phase.name for phase in PHASES]
+    parser.add_argument("--quick", action="store_true", help="lints, release build, unit and API tests")
+    parser.add_argument("--only", action="append", choices=names, metavar="PHASE",
+                        help="run this phase (may be given again): " + ", ".join(names))
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2, metavar="N",
+                        help="jobs of the build, and unit tests at a time (default: one per core)")
+    parser.add_argument("--budget", type=float, default=45, metavar="MINUTES",
+                        help="leave out or stop sanitizer phases that go beyond it (default: 45)")
+    parser.add_argument("--list", action="store_true", help="list the phases and exit")
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = parse_arguments()
+    if options.list:
+        print("\n".join(f"{phase.name:8} {phase.what}" for phase in PHASES))
+        return 0
+    wanted = options.only or (QUICK if options.quick else [phase.name for phase in PHASES])
+    start = time.monotonic()
+    outcomes = []
+    for phase in (phase for phase in PHASES if phase.name in wanted):
+        left = options.budget - (time.monotonic() - start) / 60
+        if phase.minutes > left and not options.only:
+            note = f"not run: needs {phase.minutes:.0f} minutes, {max(left, 0):.0f} left"
+            outcomes.append(Outcome(phase.name, note=note))
+            continue
+        outcomes.append(run_phase(phase, options.jobs, math.inf if options.only else left))
+    return print_summary(outcomes, start)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,18 @@
+/* Uses the installed library without a daemon: what it says of itself, and a failure that is clear.
+ */
+#include <fabricshm/fabricshm.h>
+#include <stdio.h>
+#include <string.h>
+
+int main(void) {
+    fabricshm_session_options options = {sizeof options, "/nonexistent/attach.sock", 1000, "test"};
+    fabricshm_session* session = NULL;
+    if (strcmp(fabricshm_version(), "0.1.0") != 0) return 1;
+    if (strcmp(fabricshm_error_name(FABRICSHM_EPEER), "FABRICSHM_EPEER") != 0) return 2;
+    if (fabricshm_dtype_size(FABRICSHM_BF16) != 2) return 3;
+    if (fabricshm_session_open(&options, &session) != FABRICSHM_EDAEMON) return 4;
+    if (session != NULL) return 5;
+    if (strstr(fabricshm_error_text(), "/nonexistent/attach.sock") == NULL) return 6;
+    printf("%s: %s\n", fabricshm_version(), fabricshm_error_text());
+    return 0;
+}

@@ -1,0 +1,4 @@
+// The C++ header alone, with every warning: it compiles or the build fails.
+#include <fabricshm/fabricshm.hpp>
+
+static_assert(fabricshm::api::kDTypeOf<const double> == FABRICSHM_F64);

@@ -1,0 +1,118 @@
+#!/usr/bin/python3
+"""Installs into a temporary prefix and builds small programs against it, as a user would: with
+find_package and with pkg-config. Also looks at what libfabricshm.so exports and needs."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+CONSUMER = Path(__file__).resolve().parent / "consumer"
+BUILD = Path(os.environ.get("FABRIC_BUILD_DIR", "build/release")).resolve()
+
+# What a trainer has loaded anyway; anything else could clash with PyTorch's or MPI's copy.
+LIGHT = re.compile(r"(libc|libm|libstdc\+\+|libgcc_s|libpthread|librt|libdl|ld-linux-x86-64)\.so")
+
+
+def run(*command, **options) -> str:
+    """Runs a command; a failure shows all it said."""
+    result = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True, check=False, **options)
+    if result.returncode != 0:
+        raise AssertionError(f"{command} gave {result.returncode}:\n{result.stdout}")
+    return result.stdout
+
+
+class Installed(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = Path(tempfile.mkdtemp(prefix="fabric-install-"))
+        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        # Moved after installing: nothing in it may remember where it was put first.
+        run("cmake", "--install", BUILD, "--prefix", cls.folder / "first", "--component", "development")
+        cls.prefix = cls.folder / "second"
+        (cls.folder / "first").rename(cls.prefix)
+        cls.library = next(cls.prefix.rglob("libfabricshm.so.?.?"))
+
+    def test_find_package_builds_c_and_cpp(self):
+        build = self.folder / "consumer"
+        run("cmake", "-S", CONSUMER, "-B", build, f"-DCMAKE_PREFIX_PATH={self.prefix}")
+        run("cmake", "--build", build)
+        for program in ("consumer_c", "consumer_cpp"):
+            self.assertIn("/nonexistent/attach.sock", run(build / program))
+
+    def test_find_package_refuses_a_newer_version(self):
+        (self.folder / "newer").mkdir()
+        (self.folder / "newer/CMakeLists.txt").write_text(
+            "cmake_minimum_required(VERSION 3.16)\nproject(x C)\nfind_package(fabricshm 0.9 REQUIRED)\n")
+        with self.assertRaisesRegex(AssertionError, "compatible with requested"):
+            run("cmake", "-S", self.folder / "newer", "-B", self.folder / "newer/build",
+                f"-DCMAKE_PREFIX_PATH={self.prefix}")
+
+    def test_pkg_config_builds_c11_with_every_warning(self):
+        pc_folder = next(self.prefix.rglob("fabricshm.pc")).parent
+        environment = dict(os.environ, PKG_CONFIG_PATH=str(pc_folder))
+        flags = run("pkg-config", "--cflags", "--libs", "fabricshm", env=environment).split()
+        self.assertEqual(run("pkg-config", "--modversion", "fabricshm", env=environment), "0.1.0\n")
+        program = self.folder / "pkg"
+        run("cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", CONSUMER / "main.c", *flags,
+            "-o", program)
+        run(program, env=dict(os.environ, LD_LIBRARY_PATH=str(self.library.parent)))
+
+    def test_only_the_c_abi_is_exported(self):
+        symbols = [line.split()[-1] for line in run("nm", "-D", "--defined-only", self.library).splitlines()]
+        self.assertTrue(symbols)
+        self.assertEqual([name for name in symbols if not name.startswith("fabricshm_")], [])
+
+    def test_every_function_of_the_header_is_exported(self):
+        header = (self.prefix / "include/fabricshm/fabricshm.h").read_text()
+        declared = set(re.findall(r"^FABRICSHM_API[^;(]*?\b(fabricshm_\w+)\(", header, re.MULTILINE))
+        exported = set(re.findall(r"fabricshm_\w+", run("nm", "-D", "--defined-only", self.library)))
+        self.assertEqual(declared - exported, set())
+
+    def test_nothing_heavy_is_needed(self):
+        dynamic = run("readelf", "-d", self.library)
+        needed = re.findall(r"NEEDED.*\[(.*?)\]", dynamic)
+        self.assertEqual([name for name in needed if not LIGHT.match(name)], [])
+        self.assertIn("[libfabricshm.so.0.1]", dynamic)
+        self.assertNotRegex(dynamic, "RPATH|RUNPATH")
+
+
+class Everything(unittest.TestCase):
+    """The whole installation, programs and Python packages included."""
+
+    @classmethod
+    def setUpClass(cls):
+        if not (BUILD / "fabricd/fabricd").is_file():
+            raise unittest.SkipTest("built without the daemon")
+        cls.prefix = Path(tempfile.mkdtemp(prefix="fabric-install-"))
+        cls.addClassCleanup(shutil.rmtree, cls.prefix)
+        run("cmake", "--install", BUILD, "--prefix", cls.prefix)
+
+    def test_the_programs_start(self):
+        for program in ("fabricd", "fabricctl"):
+            self.assertEqual(run(self.prefix / "bin" / program, "--version"), f"{program} 0.1.0\n")
+        self.assertIn("backend", run(self.prefix / "bin/fabricctl", "discover"))
+
+    def test_the_python_package_finds_the_library(self):
+        packages = next(self.prefix.rglob("dist-packages"), None)
+        if packages is None:
+            self.skipTest("built without Python")
+        environment = dict(os.environ, PYTHONPATH=str(packages), PYTHONDONTWRITEBYTECODE="1")
+        output = run("/usr/bin/python3", "-c", "import fabricshm; print(fabricshm.__version__)",
+                     env=environment)
+        self.assertEqual(output, "0.1.0\n")
+
+    def test_nothing_points_into_the_build(self):
+        for program in (self.prefix / "bin/fabricd", self.prefix / "bin/fabricctl"):
+            self.assertNotIn(str(BUILD), run("readelf", "-d", program))
+
+
+if __name__ == "__main__":
+    if not (BUILD / "CMakeCache.txt").is_file():
+        sys.exit(f"set FABRIC_BUILD_DIR: {BUILD} is no build folder")
+    unittest.main()

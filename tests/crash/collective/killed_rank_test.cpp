@@ -1,0 +1,118 @@
+// A rank is killed at each named point of every engine: all survivors get kPeer with its number
+// soon, and nobody hangs. There is no daemon here: survivors see the death themselves.
+
+#include <doctest/doctest.h>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "libfabricshm/base/fault_point.hpp"
+#include "tests/support/collective_cases.hpp"
+#include "tests/support/ranks.hpp"
+
+using namespace fabricshm;
+using namespace test_support;
+
+namespace {
+
+constexpr int kWorld = 3;
+constexpr int kVictim = 1;
+constexpr Bytes kPerRank = 24 * kMiB;
+
+struct Scene {
+    const char* point;
+    Algorithm algorithm;
+    Placement placement;
+    std::uint64_t count;
+    Trigger trigger;
+};
+
+// The points that a rank passes in one allreduce of each engine.
+const Scene kScenes[] = {
+    {"tiny.before_post", Algorithm::kAuto, Placement::kArena, 2, Trigger::kAsync},
+    {"tiny.posted", Algorithm::kAuto, Placement::kArena, 2, Trigger::kAsync},
+    {"slots.before_post", Algorithm::kFlat, Placement::kPrivate, 200000, Trigger::kAsync},
+    {"slots.posted", Algorithm::kFlat, Placement::kPrivate, 200000, Trigger::kAsync},
+    {"arrive.before", Algorithm::kDirect, Placement::kArena, 500000, Trigger::kAsync},
+    {"arrive.met", Algorithm::kDirect, Placement::kArena, 500000, Trigger::kAsync},
+    {"direct.reduced", Algorithm::kDirect, Placement::kArena, 500000, Trigger::kAsync},
+    {"arrive.before", Algorithm::kDirect, Placement::kArena, 500000, Trigger::kSync},
+    {"ring.added", Algorithm::kRing, Placement::kArena, 500000, Trigger::kAsync},
+    {"ring.fetched", Algorithm::kRing, Placement::kArena, 500000, Trigger::kAsync},
+    {"host.reduced", Algorithm::kHost, Placement::kArena, 500000, Trigger::kAsync},
+    {"staged.before_post", Algorithm::kStaged, Placement::kPrivate, 500000, Trigger::kAsync},
+    {"staged.copied", Algorithm::kStaged, Placement::kPrivate, 500000, Trigger::kAsync},
+};
+
+// Runs allreduces until one fails; true when it failed as it should.
+bool survive(RankContext& context, const Scene& scene) {
+    CollectiveCase wanted;
+    wanted.algorithm = scene.algorithm;
+    wanted.placement = scene.placement;
+    wanted.count = scene.count;
+    wanted.trigger = scene.trigger;
+    for (int round = 0; round < 1000; ++round) {
+        Call call;
+        call.kind = Kind::kAllreduce;
+        call.dtype = kernels::DType::kF32;
+        call.algorithm = scene.algorithm;
+        call.trigger = scene.trigger;
+        call.count = scene.count;
+        call.deadline = Clock::now() + std::chrono::seconds(50);
+        std::vector<std::byte> own(scene.count * 4);
+        context.place(-1, 0);
+        std::byte* buffer = scene.placement == Placement::kPrivate
+                                ? own.data()
+                                : context.place(context.rank, scene.count * 4);
+        call.input = buffer;
+        call.output = buffer;
+        const auto result = context.group.run(call);
+        if (result.ok()) continue;
+        const Error& error = result.error();
+        if (error.code == Errc::kPeer && error.detail == kVictim) return true;
+        return complain(context, "%s: %s", scene.point, describe(error).c_str());
+    }
+    return complain(context, "%s never fired", scene.point);
+}
+
+// The victim is this program again, since a fault point is armed by the environment at its start.
+int run_scene(const Scene& scene) {
+    TestArena arena(kWorld, kPerRank);
+    int failures = 0;
+    std::vector<pid_t> children;
+    std::fflush(nullptr);
+    for (int rank = 0; rank < kWorld; ++rank) {
+        const pid_t child = ::fork();
+        if (child == 0) {
+            if (rank == kVictim) fault::arm((std::string(scene.point) + ":kill:3").c_str());
+            auto group = Group::attach(arena.place(rank), Clock::now() + std::chrono::seconds(50));
+            if (!group.ok()) ::_exit(2);
+            RankContext context = arena.context(**group);
+            ::_exit(survive(context, scene) ? 0 : 1);
+        }
+        children.push_back(child);
+    }
+    for (int rank = 0; rank < kWorld; ++rank) {
+        int status = 0;
+        ::waitpid(children[static_cast<std::size_t>(rank)], &status, 0);
+        const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+        const bool right = rank == kVictim ? killed : status == 0;
+        failures += right ? 0 : 1;
+    }
+    return failures;
+}
+
+}  // namespace
+
+TEST_SUITE("crash.collective") {
+    TEST_CASE("every survivor learns which rank was killed, wherever it was") {
+        for (const Scene& scene : kScenes) {
+            CAPTURE(scene.point);
+            CHECK(run_scene(scene) == 0);
+        }
+    }
+}

@@ -1,0 +1,253 @@
+#!/usr/bin/python3
+"""Feeds each lint a sample that is right and samples that are broken in one way, and sees it tell
+them apart: a lint that cannot fail proves nothing."""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+
+
+class Sample(unittest.TestCase):
+    """A throw-away tree. `lint` runs one of the scripts over it."""
+
+    script = ""
+
+    def setUp(self):
+        self.root = Path(tempfile.mkdtemp(prefix="fabric-lint-"))
+        self.addCleanup(shutil.rmtree, self.root)
+
+    def write(self, name: str, text: str) -> None:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def lint(self) -> tuple[int, str]:
+        command = [sys.executable, str(SCRIPTS / self.script), "--root", str(self.root)]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        return result.returncode, result.stdout + result.stderr
+
+    def assert_clean(self):
+        code, output = self.lint()
+        self.assertEqual(code, 0, output)
+
+    def assert_found(self, words: str):
+        code, output = self.lint()
+        self.assertEqual(code, 1, output)
+        self.assertIn(words, output)
+
+
+class Layers(Sample):
+    script = "check_layers.py"
+
+    def setUp(self):
+        super().setUp()
+        self.write("libfabricshm/base/a.hpp", "#include <vector>\n")
+        self.write("libfabricshm/os/b.hpp", '#include <sys/mman.h>\n#include "libfabricshm/base/a.hpp"\n')
+        self.write("libfabricshm/include/fabricshm/fabricshm.h", "#include <stdint.h>\n")
+        self.write("libfabricshm/client/c.cpp", "#include <fabricshm/fabricshm.h>\n")
+
+    def test_a_tree_that_points_downwards_is_clean(self):
+        self.assert_clean()
+
+    def test_an_include_of_a_higher_layer_is_found(self):
+        self.write("libfabricshm/base/x.hpp", '#include "libfabricshm/os/b.hpp"\n')
+        self.assert_found("only lower layers may be included")
+
+    def test_an_include_of_a_neighbour_on_the_same_layer_is_found(self):
+        self.write("libfabricshm/shm/x.hpp", "\n")
+        self.write("libfabricshm/machine/y.hpp", '#include "libfabricshm/shm/x.hpp"\n')
+        self.assert_found("libfabricshm/machine/y.hpp:1")
+
+    def test_the_daemon_may_not_include_the_client(self):
+        self.write("libfabricshm/client/session.hpp", "\n")
+        self.write("fabricd/pool/x.cpp", '#include "libfabricshm/client/session.hpp"\n')
+        self.assert_found("the daemon's view includes the client's view")
+
+    def test_a_library_outside_its_home_is_found(self):
+        self.write("libfabricshm/os/x.cpp", "#include <hwloc.h>\n")
+        self.assert_found("<hwloc.h> may be included in libfabricshm/machine only")
+
+    def test_a_library_in_its_home_is_clean(self):
+        self.write("libfabricshm/machine/x.cpp", "#include <hwloc.h>\n#include <numaif.h>\n")
+        self.assert_clean()
+
+    def test_an_unknown_library_is_found(self):
+        self.write("libfabricshm/os/x.cpp", "#include <fmt/core.h>\n")
+        self.assert_found("belongs to no library")
+
+    def test_a_relative_include_is_found(self):
+        self.write("libfabricshm/base/x.cpp", '#include "a.hpp"\n')
+        self.assert_found("is not a path from the repository's root")
+
+    def test_a_file_outside_the_table_is_found(self):
+        self.write("misc/x.cpp", "\n")
+        self.assert_found("not in the table of layers")
+
+    def test_files_that_include_each_other_are_found(self):
+        self.write("libfabricshm/base/x.hpp", '#include "libfabricshm/base/y.hpp"\n')
+        self.write("libfabricshm/base/y.hpp", '#include "libfabricshm/base/x.hpp"\n')
+        self.assert_found("files include each other")
+
+
+class Sizes(Sample):
+    script = "check_sizes.py"
+
+    def test_short_files_are_clean(self):
+        self.write("kernels/a.cpp", "int f() {\n    return 1;\n}\n")
+        self.assert_clean()
+
+    def test_a_long_file_is_found(self):
+        self.write("kernels/a.cpp", "int x;\n" * 401)
+        self.assert_found("kernels/a.cpp: 401 lines")
+
+    def test_a_long_test_file_is_allowed(self):
+        self.write("tests/unit/a_test.cpp", "int x;\n" * 401)
+        self.assert_clean()
+
+    def test_a_long_function_is_found_with_its_name(self):
+        body = "    x();\n" * 60
+        self.write("kernels/a.cpp", "namespace k {\nstruct S {\n    S() : a_{1} {\n" + body + "    }\n};\n}\n")
+        self.assert_found("kernels/a.cpp:3: S has 62 lines")
+
+    def test_braces_in_strings_and_comments_do_not_count(self):
+        body = '    f("}", \'}\');  // }\n' * 61
+        self.write("kernels/a.cpp", "void g() {\n" + body + "}\n")
+        self.assert_found("g has 63 lines")
+
+    def test_a_long_table_is_no_function(self):
+        self.write("kernels/a.cpp", "constexpr int kTable[] = {\n" + "    1,\n" * 80 + "};\n")
+        self.assert_clean()
+
+    def test_a_long_python_function_is_found(self):
+        self.write("scripts/a.py", "def f():\n" + "    f()\n" * 61)
+        self.assert_found("f has 62 lines")
+
+    def test_a_long_shell_function_is_found(self):
+        self.write("scripts/a", "#!/bin/bash\nrun_all() {\n" + "    true\n" * 61 + "}\n")
+        self.assert_found("run_all has")
+
+    def test_the_allow_list_needs_a_reason(self):
+        self.write("kernels/a.cpp", "int x;\n" * 401)
+        self.write("scripts/sizes_allow.txt", "kernels/a.cpp one table, generated\n")
+        self.assert_clean()
+        self.write("scripts/sizes_allow.txt", "kernels/a.cpp\n")
+        self.assert_found("has no reason")
+
+
+class Paths(Sample):
+    script = "check_paths.py"
+
+    def test_relative_and_system_paths_are_clean(self):
+        self.write("a.md", "see docs/home/x, ~/work/y, /usr/bin/python3 and /dev/shm\n")
+        self.assert_clean()
+
+    def test_a_path_of_one_machine_is_found(self):
+        for folder in ("work", "root", "home"):
+            self.write("a.cmake", f"set(x /{folder}/me)\n")
+            self.assert_found(f"names a private path: /{folder}/m")
+
+    def test_the_folder_beside_the_tree_is_found(self):
+        self.write("a.md", "see ../" + "shared/x\n")
+        self.assert_found("names a private path")
+
+    def test_a_broken_script_is_found(self):
+        self.write("run.sh", "if true; then\n")
+        self.assert_found("run.sh")
+
+    def test_a_broken_python_file_is_found(self):
+        self.write("a.py", "def f(:\n")
+        self.assert_found("a.py:1")
+
+
+class Format(Sample):
+    script = "check_format.py"
+
+    def setUp(self):
+        super().setUp()
+        if shutil.which("clang-format") is None:
+            self.skipTest("clang-format is not installed")
+        shutil.copy(SCRIPTS.parent / ".clang-format", self.root)
+
+    def test_tidy_code_is_clean(self):
+        self.write("kernels/a.cpp", "int f() {\n    return 1;\n}\n")
+        self.assert_clean()
+
+    def test_untidy_code_is_found(self):
+        self.write("kernels/a.cpp", "int  f( ){ return 1 ; }\n")
+        self.assert_found("run clang-format -i kernels/a.cpp")
+
+
+class Docs(Sample):
+    script = "check_docs.py"
+
+    def setUp(self):
+        super().setUp()
+        sys.path.insert(0, str(SCRIPTS))
+        import check_docs  # pylint: disable=import-outside-toplevel
+
+        for page in check_docs.PAGES:
+            self.write(page, "# Title\n")
+        self.write(check_docs.ERRC_HEADER, "enum {\n    kOk = 0,\n    kBusy = 4,\n};\n")
+        self.write(check_docs.ERRC_SOURCE, '{"kOk", "success"},\n{"kBusy", "held"},\n')
+        self.write(check_docs.HEADER, "    FABRICSHM_EBUSY = -4,\nFABRICSHM_API int fabricshm_go(int x);\n")
+        self.write("docs/errors.md", "| `kBusy` | `FABRICSHM_EBUSY` | held | it is | wait |\n")
+        self.write("docs/api.md", "## fabricshm_go\n")
+
+    def test_complete_documents_are_clean(self):
+        self.assert_clean()
+
+    def test_a_missing_page_is_found(self):
+        (self.root / "docs/testing.md").unlink()
+        self.assert_found("docs/testing.md: is missing")
+
+    def test_a_dead_link_is_found(self):
+        self.write("docs/testing.md", "[there](nowhere.md)\n")
+        self.assert_found("nowhere.md leads nowhere")
+
+    def test_a_comment_that_names_no_page_is_found(self):
+        self.write("kernels/a.hpp", "// See docs/nowhere.md.\n")
+        self.assert_found("kernels/a.hpp:1: docs/nowhere.md is missing")
+
+    def test_a_dead_anchor_is_found(self):
+        self.write("docs/testing.md", "[there](api.md#no-such-thing)\n")
+        self.assert_found("there is no such heading")
+
+    def test_an_error_without_a_row_is_found(self):
+        self.write("docs/errors.md", "| `kOther` | x | y | z | w |\n")
+        self.assert_found("no row for kBusy")
+
+    def test_an_error_with_another_text_is_found(self):
+        self.write("docs/errors.md", "| `kBusy` | `FABRICSHM_EBUSY` | taken | it is | wait |\n")
+        self.assert_found('kBusy prints "held"')
+
+    def test_an_error_that_the_abi_lacks_is_found(self):
+        self.write("libfabricshm/include/fabricshm/fabricshm.h",
+                   "    FABRICSHM_EX = -9,\nFABRICSHM_API int fabricshm_go(int x);\n")
+        self.assert_found("has the value -4 of kBusy")
+
+    def test_an_undocumented_function_is_found(self):
+        self.write("docs/api.md", "# Nothing\n")
+        self.assert_found("does not mention fabricshm_go()")
+
+    def test_an_undocumented_subcommand_is_found(self):
+        self.write("fabricd/ctl/main.cpp", 'app.add_subcommand("drain", "x");\n')
+        self.assert_found("does not mention `fabricctl drain`")
+
+    def test_an_undocumented_configuration_key_is_found(self):
+        self.write("fabricd/config_keys.cpp", 'size_key("pool.capacity", 2 * kMiB),\n')
+        self.assert_found("does not mention `pool.capacity`")
+        self.write("docs/configuration.md", "| `pool.capacity` | size |\n")
+        self.assert_clean()
+
+    def test_a_decision_with_a_wrong_name_is_found(self):
+        self.write("docs/adr/decision.md", "# x\n")
+        self.assert_found("a decision is named")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,106 @@
+#!/usr/bin/python3
+"""The test runner tells passed from failed from skipped, and sees what is left in /dev/shm."""
+
+import contextlib
+import io
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+
+import run_tests  # noqa: E402  the path has to be set first
+import shm_leftovers  # noqa: E402
+
+JUNIT = """<testsuite name="x" tests="5">
+<testcase name="good" status="run"/>
+<testcase name="bad" status="fail"><failure message=""/></testcase>
+<testcase name="no hardware" status="notrun"><skipped message="SKIP_RETURN_CODE=77"/></testcase>
+<testcase name="no program" status="notrun"><skipped message="Unable to find executable: x"/></testcase>
+<testcase name="also good" status="run"/>
+</testsuite>"""
+
+
+def summary_of(*outcomes) -> tuple[int, str]:
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        code = run_tests.print_summary(list(outcomes), 0)
+    return code, output.getvalue()
+
+
+class Counting(unittest.TestCase):
+    def test_each_kind_of_result_is_counted_once(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".xml") as file:
+            file.write(JUNIT)
+            file.flush()
+            outcome = run_tests.Outcome("x")
+            run_tests.count_junit(Path(file.name), outcome)
+        self.assertEqual((outcome.passed, outcome.failed, outcome.skipped), (2, 2, 1))
+        self.assertIn("not run: no program", outcome.names)
+
+    def test_the_last_line_has_the_totals(self):
+        code, text = summary_of(run_tests.Outcome("a", passed=2, skipped=1), run_tests.Outcome("b", passed=3))
+        self.assertEqual(code, 0)
+        self.assertEqual(text.splitlines()[-1], "5 passed, 0 failed, 1 skipped")
+
+    def test_a_failure_fails_the_run(self):
+        code, _ = summary_of(run_tests.Outcome("a", passed=2, failed=1))
+        self.assertEqual(code, 1)
+
+    def test_a_run_without_tests_fails(self):
+        code, _ = summary_of(run_tests.Outcome("a", skipped=3))
+        self.assertEqual(code, 1)
+
+    def test_lines_of_a_stopped_run_are_counted(self):
+        outcome = run_tests.Outcome("x")
+        for line in (" 1/9 Test #3: unit.a ....   Passed    0.01 sec",
+                     " 2/9 Test #4: unit.b ....***Failed    0.01 sec",
+                     " 3/9 Test #5: unit.c ....***Skipped   0.01 sec",
+                     "    Start 6: unit.d"):
+            run_tests.count_line(line, outcome)
+        self.assertEqual((outcome.passed, outcome.failed, outcome.skipped), (1, 1, 1))
+
+    def test_a_command_that_takes_too_long_is_stopped_and_said(self):
+        start = time.monotonic()
+        _, stopped = run_tests.stream_ctest(["sleep", "60"], 0.1)
+        self.assertTrue(stopped)
+        self.assertLess(time.monotonic() - start, 30)
+
+    def test_labels_match_whole_words(self):
+        self.assertEqual(run_tests.any_of(("net", "emu")), "^(net|emu)$")
+
+
+class Leftovers(unittest.TestCase):
+    def setUp(self):
+        self.before = shm_leftovers.names()
+        # The prefix tells parallel runs apart: only this test's file is looked at.
+        self.file = tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="fabric-selftest-", delete=False)
+        self.path = Path(self.file.name)
+        self.addCleanup(self.path.unlink, missing_ok=True)
+
+    def test_a_file_that_nobody_uses_is_found(self):
+        self.file.close()
+        self.assertIn(self.path.name, shm_leftovers.wait_until_clean(self.before, seconds=0))
+
+    def test_a_file_in_use_is_left_alone(self):
+        self.assertNotIn(self.path.name, shm_leftovers.orphans(self.before))
+        self.file.close()
+
+    def test_a_file_that_was_there_before_is_left_alone(self):
+        self.file.close()
+        self.assertNotIn(self.path.name, shm_leftovers.orphans(shm_leftovers.names()))
+
+
+class Options(unittest.TestCase):
+    def test_an_unknown_phase_is_refused(self):
+        result = subprocess.run(["/usr/bin/python3", str(SCRIPTS / "run_tests.py"), "--only", "nothing"],
+                                capture_output=True, text=True, check=False)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("invalid choice", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,216 @@
+// Groups through fabricd and the C ABI: joining, disagreeing, dying, shrinking.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/children.hpp"
+#include "tests/support/daemon.hpp"
+#include "tests/support/job.hpp"
+
+using test_support::Child;
+using test_support::Daemon;
+using test_support::failed;
+using test_support::Gate;
+using test_support::Job;
+using test_support::run_children;
+
+namespace {
+
+constexpr std::int64_t kTimeoutMs = 60'000;
+constexpr std::uint64_t kArenaBytes = 96 << 20;  // a group of four takes 16 MiB for its slots
+
+fabricshm_group* join(const Job& job, const char* name, int rank, int world) {
+    fabricshm_group* group = nullptr;
+    if (fabricshm_group_join(job.arena, name, rank, world, kTimeoutMs, &group) != 0) failed(100);
+    return group;
+}
+
+// Sums rank + 1 over all members, in place; true when every element is the sum.
+bool sums_to(const Job& job, fabricshm_group* group, float wanted) {
+    constexpr std::uint64_t kCount = 10'000;
+    auto* data = static_cast<float*>(fabricshm_alloc(job.arena, kCount * sizeof(float)));
+    if (data == nullptr) return failed(101) == 0;
+    std::fill_n(data, kCount, static_cast<float>(fabricshm_group_rank(group) + 1));
+    if (fabricshm_allreduce(group, data, data, kCount, FABRICSHM_F32, FABRICSHM_SUM) != 0) {
+        return failed(102) == 0;
+    }
+    const bool right = std::all_of(data, data + kCount, [&](float x) { return x == wanted; });
+    fabricshm_free(job.arena, data);
+    return right;
+}
+
+bool text_has(const char* part) {
+    return std::string(fabricshm_error_text()).find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_SUITE("multiproc.client.groups") {
+    TEST_CASE("ranks that are given and ranks that the daemon assigns make a group") {
+        const Daemon daemon;
+        const auto codes = run_children(4, [&](int child) -> int {
+            const Job job(daemon.socket(), kArenaBytes);
+            if (!job.ok) return 1;
+            fabricshm_group* given = join(job, "given", child, 4);
+            if (given == nullptr || fabricshm_group_rank(given) != child) return 2;
+            if (!sums_to(job, given, 10)) return 3;
+            fabricshm_group* any = join(job, "any", FABRICSHM_ANY_RANK, 4);
+            if (any == nullptr || fabricshm_group_world(any) != 4) return 4;
+            if (!sums_to(job, any, 10)) return 5;
+            fabricshm_group_leave(given);
+            // The other one goes with the session.
+            return 0;
+        });
+        CHECK(codes == std::vector<int>(4, 0));
+    }
+
+    TEST_CASE("a group that does not fill up ends at the deadline, and the text names it") {
+        const Daemon daemon;
+        Child child([&]() -> int {
+            const Job job(daemon.socket(), kArenaBytes);
+            fabricshm_group* group = nullptr;
+            if (!job.ok) return 1;
+            const int code = fabricshm_group_join(job.arena, "lonely", 0, 3, 50, &group);
+            if (code != FABRICSHM_ETIMEOUT || group != nullptr) return failed(2);
+            if (!text_has("'lonely'") || !text_has("3")) return failed(3);
+            // The place is free again.
+            return join(job, "lonely", 0, 1) != nullptr ? 0 : 4;
+        });
+        CHECK(child.wait() == 0);
+    }
+
+    TEST_CASE("a taken rank is EEXIST and another world is EINVAL") {
+        const Daemon daemon;
+        const auto codes = run_children(2, [&](int child) -> int {
+            const Job job(daemon.socket(), kArenaBytes);
+            fabricshm_group* group = join(job, "pair", child, 2);
+            if (!job.ok || group == nullptr) return 1;
+            if (!sums_to(job, group, 3)) return 2;
+            fabricshm_group* again = nullptr;
+            if (child == 0) {
+                const int code = fabricshm_group_join(job.arena, "pair", 1, 2, 1000, &again);
+                if (code != FABRICSHM_EEXIST) return failed(3);
+            }
+            return fabricshm_barrier(group) == 0 ? 0 : failed(4);
+        });
+        CHECK(codes == std::vector<int>(2, 0));
+    }
+
+    TEST_CASE("ranks that call different operations learn it, and the group is broken then") {
+        const Daemon daemon;
+        Gate seen;
+        const auto codes = run_children(2, [&](int child) -> int {
+            const Job job(daemon.socket(), kArenaBytes);
+            fabricshm_group* group = join(job, "quarrel", child, 2);
+            if (!job.ok || group == nullptr) return 1;
+            std::vector<float> data(256, 1.0F);
+            const auto op = child == 0 ? FABRICSHM_SUM : FABRICSHM_MAX;
+            const int code =
+                fabricshm_allreduce(group, data.data(), data.data(), 256, FABRICSHM_F32, op);
+            if (code != FABRICSHM_EMISMATCH) return failed(2);
+            if (fabricshm_error_rank() != 1 - child) return failed(3);
+            if (!text_has("allreduce in group 'quarrel'")) return failed(4);
+            if (fabricshm_barrier(group) != FABRICSHM_EBROKEN) return failed(5);
+            seen.open();
+            return seen.wait(2) ? 0 : 6;
+        });
+        CHECK(codes == std::vector<int>(2, 0));
+    }
+
+    TEST_CASE("survivors of a killed rank learn which one it was, shrink, and go on") {
+        const Daemon daemon;
+        constexpr int kWorld = 4, kVictim = 2;
+        Gate joined;
+        std::vector<Child> children;
+        for (int rank = 0; rank < kWorld; ++rank) {
+            children.emplace_back([&, rank]() -> int {
+                const Job job(daemon.socket(), kArenaBytes);
+                fabricshm_group* group = join(job, "world", rank, kWorld);
+                if (!job.ok || group == nullptr) return 1;
+                if (!sums_to(job, group, 10)) return 2;
+                joined.open();
+                if (rank == kVictim) {
+                    Gate forever;
+                    forever.wait();
+                    return 3;
+                }
+                int code = FABRICSHM_OK;
+                while (code == FABRICSHM_OK) code = fabricshm_barrier(group);
+                if (code != FABRICSHM_EPEER || fabricshm_error_rank() != kVictim) return failed(4);
+                fabricshm_group* survivors = nullptr;
+                if (fabricshm_group_shrink(group, kTimeoutMs, &survivors) != 0) return failed(5);
+                fabricshm_group_leave(group);
+                if (fabricshm_group_world(survivors) != kWorld - 1) return 6;
+                const int wanted = rank < kVictim ? rank : rank - 1;
+                if (fabricshm_group_rank(survivors) != wanted) return 7;
+                return sums_to(job, survivors, 6) ? 0 : 8;
+            });
+        }
+        REQUIRE(joined.wait(kWorld));
+        children[kVictim].kill();
+        for (int rank = 0; rank < kWorld; ++rank) {
+            if (rank != kVictim) CHECK(children[static_cast<std::size_t>(rank)].wait() == 0);
+        }
+    }
+
+    TEST_CASE("started operations complete, call back and keep their order") {
+        const Daemon daemon;
+        const auto codes = run_children(3, [&](int child) -> int {
+            const Job job(daemon.socket(), kArenaBytes);
+            fabricshm_group* group = join(job, "async", child, 3);
+            if (!job.ok || group == nullptr) return 1;
+            std::vector<std::vector<float>> data(8, std::vector<float>(5000, 1.0F));
+            std::vector<fabricshm_request*> requests;
+            std::atomic<int> called{0};
+            for (auto& buffer : data) {
+                fabricshm_call call{};
+                call.struct_size = sizeof call;
+                call.kind = FABRICSHM_ALLREDUCE;
+                call.dtype = FABRICSHM_F32;
+                call.input = buffer.data();
+                call.output = buffer.data();
+                call.count = buffer.size();
+                call.timeout_ms = kTimeoutMs;
+                fabricshm_request* request = nullptr;
+                if (fabricshm_start(group, &call, &request) != 0) return failed(2);
+                const auto done = [](void* context, int result) {
+                    if (result == 0) static_cast<std::atomic<int>*>(context)->fetch_add(1);
+                };
+                if (fabricshm_on_complete(request, done, &called) != 0) return failed(3);
+                requests.push_back(request);
+            }
+            for (auto* request : requests) {
+                int state = 0;
+                while (state == 0) state = fabricshm_test(request);
+                if (state != 1 || fabricshm_wait(request) != 0) return failed(4);
+            }
+            for (const auto& buffer : data) {
+                if (buffer.front() != 3 || buffer.back() != 3) return 5;
+            }
+            while (called.load() < 8) std::this_thread::yield();
+            return called.load() == 8 ? 0 : 6;
+        });
+        CHECK(codes == std::vector<int>(3, 0));
+    }
+
+    TEST_CASE("bit operations on floats are EUNSUPPORTED and leave the group as it was") {
+        const Daemon daemon;
+        Child child([&]() -> int {
+            const Job job(daemon.socket(), kArenaBytes);
+            fabricshm_group* group = join(job, "single", 0, 1);
+            if (!job.ok || group == nullptr) return 1;
+            float x = 1;
+            if (fabricshm_allreduce(group, &x, &x, 1, FABRICSHM_F32, FABRICSHM_BXOR) !=
+                FABRICSHM_EUNSUPPORTED) {
+                return failed(2);
+            }
+            return fabricshm_allreduce(group, &x, &x, 1, FABRICSHM_F32, FABRICSHM_SUM) == 0 ? 0 : 3;
+        });
+        CHECK(child.wait() == 0);
+    }
+}

@@ -1,0 +1,233 @@
+// fabricctl against the real fabricd, with a real session in it.
+
+#include <doctest/doctest.h>
+#include <fabricshm/fabricshm.h>
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/multiproc/fabricd/ready.hpp"
+#include "tests/support/program.hpp"
+
+using nlohmann::json;
+using Daemon = test_support::ReadyDaemon;
+using test_support::has;
+using test_support::Output;
+
+namespace {
+
+Output ctl(const Daemon& daemon, std::vector<std::string> words) {
+    words.insert(words.begin(), FABRICCTL_PATH);
+    words.push_back("--socket=" + daemon.folder() + "/admin.sock");
+    return test_support::run_program(words);
+}
+
+json ctl_json(const Daemon& daemon, std::vector<std::string> words) {
+    words.push_back("--json");
+    const Output output = ctl(daemon, words);
+    REQUIRE(output.code == 0);
+    return json::parse(output.out);
+}
+
+/// A session with an arena, a tensor and a group of one.
+struct Job {
+    explicit Job(const Daemon& daemon) {
+        fabricshm_session_options options{};
+        options.struct_size = sizeof options;
+        options.socket = daemon.socket().c_str();
+        options.label = "ctl-test";
+        REQUIRE(fabricshm_session_open(&options, &session) == 0);
+        REQUIRE(fabricshm_arena_open(session, "job", 8 << 20, 0, &arena) == 0);
+        const std::int64_t shape[] = {100, 10};
+        REQUIRE(fabricshm_tensor_create(arena, "weights", FABRICSHM_F32, 2, shape, &tensor) == 0);
+        REQUIRE(fabricshm_group_join(arena, "world", 0, 1, 20000, &group) == 0);
+    }
+    ~Job() {
+        fabricshm_group_leave(group);
+        fabricshm_session_close(session);
+    }
+
+    fabricshm_session* session = nullptr;
+    fabricshm_arena* arena = nullptr;
+    fabricshm_tensor tensor{};
+    fabricshm_group* group = nullptr;
+};
+
+}  // namespace
+
+TEST_SUITE("fabricd.ctl") {
+    TEST_CASE("tune measures without a daemon and writes what the library reads") {
+        const Daemon daemon;  // for its folder only
+        const std::string file = daemon.folder() + "/tuning.conf";
+        const Output output = test_support::run_program(
+            {FABRICCTL_PATH, "tune", "--ranks", "2", "--quick", "--json", "--output", file});
+        REQUIRE(output.code == 0);
+        const json line = json::parse(output.out);
+        CHECK(line["path"] == file);
+        CHECK(has(line["tuning"]["2"], "2.flat_most_bytes = "));
+        std::ifstream written(file);
+        std::string first;
+        CHECK(std::getline(written, first));
+        const Output wrong = test_support::run_program({FABRICCTL_PATH, "tune", "--ranks", "1"});
+        CHECK(wrong.code == 2);
+        CHECK(has(wrong.error, "--ranks"));
+    }
+
+    TEST_CASE("every view shows a job, to people and to programs") {
+        const Daemon daemon;
+        const Job job(daemon);
+
+        const json status = ctl_json(daemon, {"status"})["status"];
+        CHECK(status["pid"] == daemon.pid());
+        CHECK(status["version"] == FABRIC_VERSION);
+        CHECK(status["sessions"] == 1);
+        CHECK(status["arenas"] == 1);
+        CHECK(status["draining"] == false);
+        CHECK(status["pool"]["backend"] == "emu");
+        CHECK(status["pool"]["capacity_bytes"] == 256 << 20);
+        CHECK(status["pool"]["used_bytes"] == 8 << 20);
+
+        const json arena = ctl_json(daemon, {"arenas"})["arenas"].at(0);
+        CHECK(arena["name"] == "job");
+        CHECK(arena["bytes"] == 8 << 20);
+        CHECK(arena["sessions"] == 1);
+        const json session = ctl_json(daemon, {"sessions"})["sessions"].at(0);
+        CHECK(session["label"] == "ctl-test");
+        CHECK(session["connected"] == true);
+        const json group = ctl_json(daemon, {"groups"})["groups"].at(0);
+        CHECK(group["name"] == "world");
+        CHECK(group["world"] == 1);
+        CHECK(group["state"] == "complete");
+        CHECK(ctl_json(daemon, {"pools"})["pools"].at(0)["used_bytes"] == 8 << 20);
+
+        bool found = false;
+        const json regions = ctl_json(daemon, {"regions"})["regions"];
+        for (const json& region : regions) {
+            found = found || region["tensor_name"] == "weights";
+        }
+        CHECK(found);
+        const std::string id = std::to_string(arena["id"].get<std::uint64_t>());
+        CHECK_FALSE(ctl_json(daemon, {"regions", "--arena", id})["regions"].empty());
+        CHECK(ctl_json(daemon, {"regions", "--arena", "999999"})["regions"].empty());
+
+        CHECK(has(ctl(daemon, {"status"}).out, "emu"));
+        CHECK(has(ctl(daemon, {"arenas"}).out, "job"));
+        CHECK(has(ctl(daemon, {"regions"}).out, "weights"));
+        CHECK(has(ctl(daemon, {"sessions"}).out, "ctl-test"));
+        CHECK(has(ctl(daemon, {"groups"}).out, "1/1"));
+        CHECK(has(ctl(daemon, {"top", "--count", "1"}).out, "job"));
+    }
+
+    TEST_CASE("a watch gives one line of JSON per picture and ends after its count") {
+        const Daemon daemon;
+        const Output output = ctl(daemon, {"arenas", "--watch", "0.1", "--count", "3", "--json"});
+        CHECK(output.code == 0);
+        CHECK(output.out == "{\"arenas\":[]}\n{\"arenas\":[]}\n{\"arenas\":[]}\n");
+    }
+
+    TEST_CASE("while draining new sessions are refused, afterwards they are not") {
+        const Daemon daemon;
+        CHECK(ctl(daemon, {"drain"}).out == "fabricd is draining\n");
+        CHECK(ctl_json(daemon, {"status"})["status"]["draining"] == true);
+        fabricshm_session_options options{};
+        options.struct_size = sizeof options;
+        options.socket = daemon.socket().c_str();
+        fabricshm_session* session = nullptr;
+        CHECK(fabricshm_session_open(&options, &session) == FABRICSHM_EBUSY);
+        CHECK(ctl_json(daemon, {"drain", "--off"})["draining"] == false);
+        CHECK(fabricshm_session_open(&options, &session) == 0);
+        fabricshm_session_close(session);
+    }
+
+    TEST_CASE("a drain waits for sessions, counts them, and says when its time is over") {
+        const Daemon daemon;
+        {
+            const Job job(daemon);
+            const Output over = ctl(daemon, {"drain", "--wait", "0.1"});
+            CHECK(over.code == 1);
+            CHECK(has(over.error, "1 sessions left"));
+        }
+        const Output done = ctl(daemon, {"drain", "--wait", "60"});
+        CHECK(done.code == 0);
+        CHECK(has(done.error, "0 sessions left"));
+    }
+
+    TEST_CASE("shutdown ends the daemon, and then nobody answers: code 3") {
+        Daemon daemon;
+        CHECK(ctl(daemon, {"shutdown"}).out == "fabricd has ended\n");
+        const Output gone = ctl(daemon, {"status"});
+        CHECK(gone.code == 3);
+        CHECK(gone.error ==
+              "fabricctl: no fabricd answers at " + daemon.folder() + "/admin.sock\n");
+        CHECK(gone.out.empty());
+        daemon.stop();
+    }
+
+    TEST_CASE("a daemon that ends during a watch ends the watch with code 3") {
+        Daemon daemon;
+        // Its first picture is the sign that it watches; head then ends, and so the pipe.
+        const Output output = test_support::run_program(
+            {"/bin/sh", "-c",
+             std::string(FABRICCTL_PATH) + " status --watch 0.1 --json --socket " +
+                 daemon.folder() + "/admin.sock | { read line; kill -TERM " +
+                 std::to_string(daemon.pid()) + "; cat > /dev/null; echo \"$line\"; }"});
+        CHECK(output.code == 0);
+        CHECK(json::parse(output.out)["status"]["pid"] == daemon.pid());
+        CHECK(has(output.error, "no fabricd answers"));
+        daemon.stop();
+    }
+
+    TEST_CASE("a daemon killed in the middle of a catalogue write keeps the arenas before it") {
+        char device[] = "/tmp/fabric-dax-XXXXXX";
+        const int fd = ::mkstemp(device);
+        REQUIRE(::ftruncate(fd, 32 << 20) == 0);
+        ::close(fd);
+        // Formatting writes the catalogue twice and the job's arena once: the fourth is torn.
+        ::setenv("FABRIC_FAULT", "dax.catalogue_torn:kill:4", 1);
+        Daemon daemon({"--pool-backend=dax", "--pool-capacity=0",
+                       std::string("--pool-dax-device=") + device});
+        ::unsetenv("FABRIC_FAULT");
+        const Job job(daemon);
+        static_cast<char*>(fabricshm_arena_base(job.arena))[8000000] = 42;
+        fabricshm_arena* torn = nullptr;
+        CHECK(fabricshm_arena_open(job.session, "torn", 4 << 20, 0, &torn) == FABRICSHM_EDAEMON);
+        daemon.kill();  // reaps it
+        daemon.start();
+        daemon.await_ready(2);
+
+        const json arenas = ctl_json(daemon, {"arenas"})["arenas"];
+        REQUIRE(arenas.size() == 1);
+        CHECK(arenas[0]["name"] == "job");
+        CHECK(static_cast<char*>(fabricshm_arena_base(job.arena))[8000000] == 42);
+        std::remove(device);
+    }
+
+    TEST_CASE("discover works without a daemon") {
+        const Output text = test_support::run_program({FABRICCTL_PATH, "discover"});
+        CHECK(text.code == 0);
+        CHECK(has(text.out, "pool.backend = \"auto\" takes "));
+        const Output output = test_support::run_program({FABRICCTL_PATH, "discover", "--json"});
+        CHECK(json::parse(output.out)["choice"].contains("backend"));
+    }
+
+    TEST_CASE("the socket is found by the environment") {
+        const Daemon daemon;
+        const Output output = test_support::run_program(
+            {FABRICCTL_PATH, "status"}, {{"FABRIC_ADMIN_SOCKET", daemon.folder() + "/admin.sock"}});
+        CHECK(output.code == 0);
+        CHECK(has(output.out, "serving"));
+    }
+
+    TEST_CASE("output that can't be written is a failure") {
+        const Daemon daemon;
+        const Output output =
+            test_support::run_program({"/bin/sh", "-c",
+                                       std::string(FABRICCTL_PATH) + " status --socket " +
+                                           daemon.folder() + "/admin.sock > /dev/full"});
+        CHECK(output.code == 1);
+    }
+}

@@ -1,0 +1,231 @@
+// How the real fabricd starts, refuses to start, and ends.
+
+#include <doctest/doctest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <thread>
+
+#include "libfabricshm/os/fd.hpp"
+#include "tests/multiproc/fabricd/ready.hpp"
+#include "tests/support/program.hpp"
+
+using test_support::becomes_true;
+using Daemon = test_support::ReadyDaemon;
+using test_support::has;
+using test_support::Output;
+using test_support::run_program;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A folder of its own that goes with the test.
+struct Folder {
+    Folder() { REQUIRE(::mkdtemp(path) != nullptr); }
+    ~Folder() { fs::remove_all(path); }
+    std::string operator/(const std::string& name) const { return std::string(path) + "/" + name; }
+    char path[32] = "/tmp/fabric-start-XXXXXX";
+};
+
+/// Runs fabricd with its sockets in `folder`; it is expected to end by itself.
+Output fabricd(const Folder& folder, std::vector<std::string> words) {
+    words.insert(words.begin(), {FABRICD_PATH, std::string("--server-runtime-dir=") + folder.path,
+                                 "--pool-capacity=16MiB"});
+    return run_program(words, {{"XDG_CONFIG_HOME", folder / "none"}});
+}
+
+void write_file(const std::string& path, const std::string& text) {
+    std::ofstream(path) << text;
+}
+
+}  // namespace
+
+TEST_SUITE("fabricd.start") {
+    TEST_CASE("help, version and the configuration are printed without starting anything") {
+        const Folder folder;
+        CHECK(has(fabricd(folder, {"--help"}).out, "--pool-capacity VALUE"));
+        CHECK(fabricd(folder, {"--version"}).out ==
+              std::string("fabricd ") + FABRIC_VERSION + "\n");
+        const Output printed = fabricd(folder, {"--print-config", "--log-level", "debug"});
+        CHECK(printed.code == 0);
+        CHECK(has(printed.out, "[pool]\n"));
+        CHECK(has(printed.out, "level = \"debug\""));
+        write_file(folder / "f.toml", printed.out);
+        CHECK(fabricd(folder, {"--print-config", "--config", folder / "f.toml"}).out ==
+              printed.out);
+    }
+
+    TEST_CASE("a mistake in the configuration is one line that names it, and exit code 2") {
+        const Folder folder;
+        const std::string file = folder / "f.toml";
+        const auto refused = [&](const std::string& toml, const std::string& part) {
+            write_file(file, toml);
+            const Output output = fabricd(folder, {"--config", file});
+            CAPTURE(output.error);
+            CHECK(output.code == 2);
+            CHECK(has(output.error, "fabricd: " + file + part));
+            CHECK(output.error.find('\n') == output.error.size() - 1);
+        };
+        refused("[pool]\ncapacty = 1\n", ":2: unknown key \"pool.capacty\"");
+        refused("\n[pol]\n", ":2: unknown key \"pol\"");
+        refused("[log]\nlevel = 'loud'\n", ":2: bad value \"loud\" for log.level");
+        refused("[log\n", ":1: ");
+        const Output option = fabricd(folder, {"--pool-numa-node=9999"});
+        CHECK(option.code == 2);
+        CHECK(has(option.error, "--pool-numa-node: bad value \"9999\""));
+        CHECK(fabricd(folder, {"--no-such-option"}).code == 2);
+    }
+
+    TEST_CASE("what the host does not have is one line that names the key, and exit code 2") {
+        const Folder folder;
+        const auto refused = [&](std::vector<std::string> words, const std::string& part) {
+            const Output output = fabricd(folder, std::move(words));
+            CAPTURE(output.error);
+            CHECK(output.code == 2);
+            CHECK(has(output.error, part));
+            CHECK_FALSE(fs::exists(folder / "attach.sock"));
+        };
+        refused({"--pool-backend=emu", "--pool-capacity=60TiB"}, "pool.capacity");
+        refused({"--pool-backend=numa", "--pool-numa-node=1000"}, "pool.numa_node");
+        refused({"--pool-backend=dax", "--pool-dax-device=/dev/null"}, "pool.dax_device");
+        refused({"--log-file=/nowhere/log"}, "log.file");
+        refused({"--server-socket-group=no-such-group"}, "server.socket");
+        refused({"--server-admin-socket=/nowhere/admin.sock"}, "server.admin_socket");
+    }
+
+    TEST_CASE("a second daemon is refused and leaves the first alone") {
+        const Daemon daemon;
+        const Output second = run_program({FABRICD_PATH, "--server-runtime-dir=" + daemon.folder(),
+                                           "--pool-backend=emu", "--pool-capacity=16MiB"});
+        CHECK(second.code == 2);
+        CHECK(has(second.error, "another fabricd serves " + daemon.socket()));
+        CHECK(run_program({FABRICCTL_PATH, "status", "--socket", daemon.folder() + "/admin.sock"})
+                  .code == 0);
+    }
+}
+
+TEST_SUITE("fabricd.start end") {
+    TEST_CASE("SIGTERM and SIGINT end it with code 0 and remove its sockets") {
+        for (const int number : {SIGTERM, SIGINT}) {
+            Daemon daemon;
+            struct stat status {};
+            REQUIRE(::stat((daemon.folder() + "/admin.sock").c_str(), &status) == 0);
+            CHECK((status.st_mode & 0777) == 0600);
+            ::kill(daemon.pid(), number);
+            CHECK(daemon.stop() == 0);
+            CHECK_FALSE(fs::exists(daemon.socket()));
+            CHECK_FALSE(fs::exists(daemon.folder() + "/admin.sock"));
+            CHECK(has(daemon.log(), "stopping"));
+        }
+    }
+
+    TEST_CASE("after SIGKILL the next daemon takes the place") {
+        Daemon daemon;
+        daemon.kill();
+        CHECK(fs::exists(daemon.folder() + "/admin.sock"));
+        daemon.start();
+        daemon.await_ready(2);
+        CHECK(run_program({FABRICCTL_PATH, "status", "--socket", daemon.folder() + "/admin.sock"})
+                  .code == 0);
+        CHECK(daemon.stop() == 0);
+    }
+
+    TEST_CASE("SIGHUP opens the log file again and takes the level from the file") {
+        Daemon daemon({"--config=/dev/null"});
+        const std::string log = daemon.folder() + "/log";
+        fs::rename(log, log + ".1");
+        ::kill(daemon.pid(), SIGHUP);
+        CHECK(becomes_true([&] { return has(daemon.log(), "reloaded: log level debug"); }));
+    }
+}
+
+TEST_SUITE("fabricd.start systemd") {
+    TEST_CASE("it says when it is ready, that it lives, and that it ends") {
+        const Folder folder;
+        const fabricshm::Fd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+        sockaddr_un address{};
+        address.sun_family = AF_UNIX;
+        std::strcpy(address.sun_path, (folder / "notify").c_str());
+        REQUIRE(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+        timeval patience{30, 0};
+        ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+        const auto next = [&] {
+            char text[256];
+            const ssize_t got = ::recv(socket.get(), text, sizeof text, 0);
+            return got > 0 ? std::string(text, static_cast<std::size_t>(got)) : "nothing came";
+        };
+        ::setenv("NOTIFY_SOCKET", address.sun_path, 1);
+        ::setenv("WATCHDOG_USEC", "300000", 1);
+        Daemon daemon;
+        ::unsetenv("NOTIFY_SOCKET");
+        ::unsetenv("WATCHDOG_USEC");
+        CHECK(has(next(), "READY=1\nSTATUS=Serving " + daemon.socket()));
+        for (int i = 0; i < 3; ++i) CHECK(next() == "WATCHDOG=1");
+        daemon.stop();
+        std::string last = next();
+        while (last == "WATCHDOG=1") last = next();
+        CHECK(last == "STOPPING=1");
+    }
+
+    TEST_CASE("the shipped unit is one that systemd accepts") {
+        if (!fs::exists("/usr/bin/systemd-analyze")) return;
+        const Folder folder;
+        std::ifstream unit(FABRICD_UNIT);
+        std::ofstream copy(folder / "fabricd.service");
+        int lines = 0;
+        for (std::string line; std::getline(unit, line); ++lines) {
+            // Manual and program are not installed where the unit expects them.
+            if (line.rfind("Documentation=", 0) == 0) continue;
+            const bool is_start = line.rfind("ExecStart=", 0) == 0;
+            copy << (is_start ? std::string("ExecStart=") + FABRICD_PATH : line) << '\n';
+        }
+        copy.close();
+        CHECK(lines > 40);
+        const Output output =
+            run_program({"/usr/bin/systemd-analyze", "verify", folder / "fabricd.service"});
+        CAPTURE(output.error);
+        CHECK(output.code == 0);
+        CHECK_FALSE(has(output.error, "Unknown"));
+    }
+}
+
+TEST_SUITE("fabricd.start dax") {
+    TEST_CASE("a stand-in device is formatted once, refused when it holds other data") {
+        const Folder folder;
+        const std::string device = folder / "device";
+        write_file(device, "something else");
+        fs::resize_file(device, 16 << 20);
+        const Output refused = fabricd(
+            folder, {"--pool-backend=dax", "--pool-dax-device=" + device, "--pool-capacity=0"});
+        CHECK(refused.code == 2);
+        CHECK(has(refused.error, "holds other data"));
+
+        const std::vector<std::string> dax = {"--pool-backend=dax", "--pool-capacity=0",
+                                              "--pool-dax-device=" + device};
+        auto format = dax;
+        format.push_back("--format");
+        { const Daemon daemon(format); }
+        Daemon daemon(dax);
+        CHECK_FALSE(has(daemon.log().substr(daemon.log().rfind("pool dax")), "formatted"));
+        const Output status =
+            run_program({FABRICCTL_PATH, "status", "--socket", daemon.folder() + "/admin.sock"});
+        CHECK(has(status.out, "UUID"));
+    }
+
+    TEST_CASE("a dax pool for several users has to be asked for") {
+        const Folder folder;
+        const Output output = fabricd(folder, {"--pool-backend=dax", "--server-allow-uids=1,2"});
+        CHECK(output.code == 2);
+        CHECK(has(output.error, "pool.dax_trust_users"));
+    }
+}

@@ -1,0 +1,276 @@
+#include "tests/support/collective_cases.hpp"
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+namespace test_support {
+
+using namespace fabricshm;
+using kernels::DType;
+using kernels::ReduceOp;
+
+namespace {
+
+// Floats of 16 bits for integers up to 256, which both formats hold exactly.
+std::uint16_t to_f16(int value) {
+    if (value == 0) return 0;
+    int exponent = 31 - __builtin_clz(static_cast<unsigned>(value));
+    const int mantissa = (value << (10 - exponent)) & 0x3ff;
+    return static_cast<std::uint16_t>(((exponent + 15) << 10) | mantissa);
+}
+
+std::uint16_t to_bf16(int value) {
+    const float number = static_cast<float>(value);
+    std::uint32_t bits;
+    std::memcpy(&bits, &number, sizeof bits);
+    return static_cast<std::uint16_t>(bits >> 16);
+}
+
+template <typename T>
+void put(std::byte* to, T value) {
+    std::memcpy(to, &value, sizeof value);
+}
+
+void store(std::byte* to, DType type, double exact) {
+    const int value = static_cast<int>(exact);
+    switch (type) {
+        case DType::kF64:
+            return put(to, exact);
+        case DType::kF32:
+            return put(to, static_cast<float>(exact));
+        case DType::kF16:
+            return put(to, to_f16(value));
+        case DType::kBF16:
+            return put(to, to_bf16(value));
+        case DType::kI8:
+        case DType::kU8:
+            return put(to, static_cast<std::uint8_t>(value));
+        case DType::kI32:
+        case DType::kU32:
+            return put(to, value);
+        default:
+            return put(to, static_cast<std::int64_t>(value));
+    }
+}
+
+// What rank `rank` puts at element `index` of its input: 1 to 3.
+int value_at(int rank, std::uint64_t index) {
+    return 1 +
+           static_cast<int>((static_cast<std::uint64_t>(rank) * 7 + index * 5 + index / 64) % 3);
+}
+
+int reduced(const RankContext& context, ReduceOp op, std::uint64_t index) {
+    int result = value_at(0, index);
+    for (int rank = 1; rank < context.world; ++rank) {
+        const int value = value_at(rank, index);
+        switch (op) {
+            case ReduceOp::kSum:
+            case ReduceOp::kAvg:
+                result += value;
+                break;
+            case ReduceOp::kMin:
+                result = std::min(result, value);
+                break;
+            case ReduceOp::kMax:
+                result = std::max(result, value);
+                break;
+            case ReduceOp::kProd:
+                result *= value;
+                break;
+            case ReduceOp::kBand:
+                result &= value;
+                break;
+            case ReduceOp::kBor:
+                result |= value;
+                break;
+            case ReduceOp::kBxor:
+                result ^= value;
+                break;
+        }
+    }
+    return result;
+}
+
+struct Shape {
+    std::vector<std::uint64_t> counts;
+    std::uint64_t start(int part) const {
+        std::uint64_t sum = 0;
+        for (int i = 0; i < part; ++i) sum += counts[static_cast<std::size_t>(i)];
+        return sum;
+    }
+};
+
+Shape shape_of(const RankContext& context, const CollectiveCase& wanted) {
+    Shape shape;
+    for (int part = 0; part < context.world; ++part) {
+        const auto step = static_cast<std::uint64_t>(part);
+        shape.counts.push_back(wanted.uneven ? wanted.count * (step % 3) / 2 : wanted.count);
+    }
+    return shape;
+}
+
+// The expected value of element `index` of this rank's output.
+int expected(const RankContext& context, const CollectiveCase& wanted, const Shape& shape,
+             std::uint64_t index) {
+    switch (wanted.kind) {
+        case Kind::kAllreduce:
+        case Kind::kReduce:
+            return reduced(context, wanted.op, index);
+        case Kind::kReduceScatter:
+            return reduced(context, wanted.op, shape.start(context.rank) + index);
+        case Kind::kBroadcast:
+            return value_at(wanted.root, index);
+        case Kind::kScatter:
+            return value_at(wanted.root, shape.start(context.rank) + index);
+        default:
+            break;
+    }
+    int part = 0;
+    while (index >= shape.counts[static_cast<std::size_t>(part)]) {
+        index -= shape.counts[static_cast<std::size_t>(part++)];
+    }
+    const bool all_to_all = wanted.kind == Kind::kAllToAll;
+    return value_at(part, index + (all_to_all ? shape.start(context.rank) : 0));
+}
+
+bool private_here(const RankContext& context, Placement placement) {
+    return placement == Placement::kPrivate || placement == Placement::kPrivateInPlace ||
+           (placement == Placement::kMixed && context.rank % 2 == 1);
+}
+
+// Where input and output lie; `own` keeps what is not in the arena.
+struct Buffers {
+    std::vector<std::byte> own_input;
+    std::vector<std::byte> own_output;
+    std::byte* input = nullptr;
+    std::byte* output = nullptr;
+};
+
+bool in_place(Placement placement) {
+    return placement == Placement::kInPlace || placement == Placement::kPrivateInPlace;
+}
+
+// In place: the smaller buffer is a part of the larger one where the kind has parts.
+void overlay(const RankContext& context, const Call& call, const Shape& shape, Buffers& buffers) {
+    const Bytes element = kernels::size_of(call.dtype);
+    const Bytes offset = shape.start(context.rank) * element;
+    switch (call.kind) {
+        case Kind::kAllGather:
+            buffers.input = buffers.output + offset;
+            break;
+        case Kind::kGather:
+            if (context.rank == call.root) buffers.input = buffers.output + offset;
+            break;
+        case Kind::kReduceScatter:
+            buffers.output = buffers.input + offset;
+            break;
+        case Kind::kScatter:
+            if (context.rank == call.root) buffers.output = buffers.input + offset;
+            break;
+        default:
+            buffers.output = buffers.input;
+            break;
+    }
+}
+
+void make_buffers(RankContext& context, const CollectiveCase& wanted, const Shape& shape,
+                  const Call& call, Buffers& buffers) {
+    // Odd offsets on purpose: an element's alignment is all that is promised.
+    const Bytes element = kernels::size_of(call.dtype);
+    const Bytes in = input_bytes(call, context.rank, context.world) + element;
+    const Bytes out = std::max(output_bytes(call, context.rank, context.world), in) + 2 * element;
+    if (private_here(context, wanted.placement)) {
+        buffers.own_input.resize(in + out);
+        buffers.own_output.resize(out);
+        buffers.input = buffers.own_input.data() + element;
+        buffers.output = buffers.own_output.data() + element;
+    } else {
+        buffers.input = context.place(context.rank, in + out) + element;
+        buffers.output = context.place(context.rank, out) + element;
+        const bool shared = wanted.placement == Placement::kSharedResult;
+        if (shared) buffers.output = context.place(context.world, out) + element;
+    }
+    if (in_place(wanted.placement)) overlay(context, call, shape, buffers);
+}
+
+Call make_call(const RankContext& context, const CollectiveCase& wanted, const Shape& shape) {
+    Call call;
+    call.kind = wanted.kind;
+    call.dtype = wanted.dtype;
+    call.op = wanted.op;
+    call.algorithm = wanted.algorithm;
+    call.trigger = wanted.trigger;
+    call.root = wanted.root;
+    call.count = wanted.count;
+    call.deadline = Clock::now() + std::chrono::seconds(60);
+    if (wanted.uneven) {
+        call.counts = shape.counts;
+        if (wanted.kind == Kind::kAllToAll) {
+            const auto mine = shape.counts[static_cast<std::size_t>(context.rank)];
+            call.recv_counts.assign(static_cast<std::size_t>(context.world), mine);
+        }
+    }
+    return call;
+}
+
+// With counts, all_to_all gives part r to rank r, so a rank receives its own size from everybody.
+int expected_exchange(const RankContext& context, const Shape& shape, std::uint64_t index) {
+    const auto mine = shape.counts[static_cast<std::size_t>(context.rank)];
+    return value_at(static_cast<int>(index / mine), shape.start(context.rank) + index % mine);
+}
+
+bool verify(const RankContext& context, const CollectiveCase& wanted, const Shape& shape,
+            const Call& call) {
+    const Bytes element = kernels::size_of(call.dtype);
+    const std::uint64_t elements = output_bytes(call, context.rank, context.world) / element;
+    for (std::uint64_t index = 0; index < elements; ++index) {
+        const bool exchange = wanted.kind == Kind::kAllToAll;
+        double value = exchange ? expected_exchange(context, shape, index)
+                                : expected(context, wanted, shape, index);
+        // kAvg is tried with f32, f64 and integers only: 16-bit floats would round the quotient.
+        if (wanted.op == ReduceOp::kAvg) value /= context.world;
+        std::byte right[8];
+        store(right, call.dtype, value);
+        if (std::memcmp(right, call.output + index * element, element) != 0) {
+            return complain(context, "kind %d algorithm %d placement %d count %lu: element %lu",
+                            static_cast<int>(call.kind), static_cast<int>(wanted.algorithm),
+                            static_cast<int>(wanted.placement),
+                            static_cast<unsigned long>(wanted.count),
+                            static_cast<unsigned long>(index));
+        }
+    }
+    return true;
+}
+
+Result<void> perform(RankContext& context, const CollectiveCase& wanted, const Call& call) {
+    if (!wanted.started) return context.group.run(call);
+    FABRIC_TRY(const auto request, context.group.start(call));
+    return request->wait();
+}
+
+}  // namespace
+
+bool run_case(RankContext& context, const CollectiveCase& wanted) {
+    const Shape shape = shape_of(context, wanted);
+    Call call = make_call(context, wanted, shape);
+    Buffers buffers;
+    context.place(-1, 0);
+    make_buffers(context, wanted, shape, call, buffers);
+    const Bytes element = kernels::size_of(call.dtype);
+    const std::uint64_t elements = input_bytes(call, context.rank, context.world) / element;
+    for (std::uint64_t index = 0; index < elements; ++index) {
+        store(buffers.input + index * element, call.dtype, value_at(context.rank, index));
+    }
+    call.input = buffers.input;
+    call.output = buffers.output;
+    const auto result = perform(context, wanted, call);
+    if (!result.ok()) return complain(context, "%s", describe(result.error()).c_str());
+    const bool right = verify(context, wanted, shape, call);
+    // A shared result must not be overwritten by the next case while others still look at it.
+    Call barrier;
+    barrier.deadline = call.deadline;
+    return context.group.run(barrier).ok() && right;
+}
+
+}  // namespace test_support

@@ -1,0 +1,29 @@
+// One case of a collective: runs it on a rank and compares the result with one computed alone.
+
+#pragma once
+
+#include "libfabricshm/collective/call.hpp"
+#include "tests/support/ranks.hpp"
+
+namespace test_support {
+
+enum class Placement { kArena, kPrivate, kMixed, kInPlace, kPrivateInPlace, kSharedResult };
+
+struct CollectiveCase {
+    fabricshm::Kind kind = fabricshm::Kind::kAllreduce;
+    kernels::DType dtype = kernels::DType::kF32;
+    kernels::ReduceOp op = kernels::ReduceOp::kSum;
+    fabricshm::Algorithm algorithm = fabricshm::Algorithm::kAuto;
+    fabricshm::Trigger trigger = fabricshm::Trigger::kAsync;
+    Placement placement = Placement::kArena;
+    std::uint64_t count = 1;
+    bool uneven = false;   // parts of different sizes, some empty
+    bool started = false;  // by start() and wait() instead of run()
+    int root = 0;
+};
+
+/// False, with the reason on stderr, when the result is not the expected one. Values are small
+/// integers, so that every order of summation gives the same bits.
+bool run_case(RankContext& context, const CollectiveCase& wanted);
+
+}  // namespace test_support

@@ -1,0 +1,215 @@
+// A registry with a pool, memory and journal that only take notes: for tests of the rules.
+
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <memory>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "fabricd/pool/registry.hpp"
+#include "libfabricshm/proto/codec.hpp"
+
+namespace test_support {
+
+using namespace fabricd;  // NOLINT: only tests of fabricd include this
+namespace proto = fabricshm::proto;
+using namespace std::chrono_literals;
+
+inline constexpr TimePoint kNow{1h};
+inline constexpr Peer kAlice{101, 1000, 1000};
+inline constexpr Peer kBob{102, 1000, 1000};
+inline constexpr Peer kMallory{666, 2000, 2000};
+inline constexpr Token kToken{1, 2, 3};
+
+/// The journal in memory; `broken` is a full disk.
+struct MemoryJournal final : JournalSink {
+    Result<void> append(RecordType type, std::span<const std::byte> payload) override {
+        if (broken) return Error{Errc::kNoMemory, 0, "test journal"};
+        contents.entries.push_back({type, {payload.begin(), payload.end()}});
+        return {};
+    }
+    JournalContents contents;
+    bool broken = false;
+};
+
+struct NotedMemory final : ArenaMemory {
+    Result<void> add(ArenaId arena, const fabricshm::PoolPiece&) override {
+        here.insert(arena);
+        return {};
+    }
+    void remove(ArenaId arena) noexcept override { here.erase(arena); }
+    Result<void> format_group(ArenaId, std::uint64_t offset,
+                              const fabricshm::GroupBlockInfo&) override {
+        formatted.push_back(offset);
+        return {};
+    }
+    void mark_dead(ArenaId, std::uint64_t offset, int, int rank) noexcept override {
+        dead.emplace_back(offset, rank);
+    }
+    std::set<ArenaId> here;
+    std::vector<std::uint64_t> formatted;
+    std::vector<std::pair<std::uint64_t, int>> dead;
+};
+
+/// Arenas are memfds without committed pages. Work waits in `orders` when `later` is set.
+struct NotedWork final : PoolWork {
+    void create(ArenaId arena, const std::string&, std::uint32_t, Bytes bytes) override {
+        created.emplace_back(arena, bytes);
+        if (!later) registry->arena_made(arena, make(bytes));
+    }
+    void adopt(ArenaId arena, Bytes bytes, fabricshm::Fd presented) override {
+        adopted.push_back(arena);
+        fabricshm::PoolPiece piece;
+        piece.fd = std::move(presented);
+        piece.bytes = bytes;
+        registry->arena_adopted(arena, std::move(piece));
+    }
+    void destroy(ArenaId arena) noexcept override { destroyed.push_back(arena); }
+
+    static fabricshm::PoolPiece make(Bytes bytes) {
+        fabricshm::PoolPiece piece;
+        piece.fd = fabricshm::Fd(::memfd_create("test", MFD_CLOEXEC));
+        piece.bytes = bytes;
+        if (::ftruncate(piece.fd.get(), static_cast<off_t>(bytes)) != 0) piece.bytes = 0;
+        return piece;
+    }
+    Registry* registry = nullptr;
+    bool later = false;
+    std::vector<std::pair<ArenaId, Bytes>> created;
+    std::vector<ArenaId> adopted;
+    std::vector<ArenaId> destroyed;
+};
+
+struct RegistryHost {
+    explicit RegistryHost(const Limits& wanted = {}) : limits(wanted) { renew(); }
+
+    /// As after a SIGKILL: everything but the journal is forgotten.
+    void restart(TimePoint now = kNow, Duration grace = 10s) {
+        const auto image = replay(journal.contents);
+        renew();
+        restored = image.ok() ? registry->restore(*image, now, grace) : image.error();
+    }
+    void renew() {
+        memory = NotedMemory{};
+        work = NotedWork{};
+        registry = std::make_unique<Registry>(limits, Registry::Parts{&journal, &memory, &work});
+        work.registry = registry.get();
+        if (journal.contents.entries.empty()) {
+            [[maybe_unused]] const auto started = registry->write_journal(journal);
+        }
+    }
+
+    SessionId session(const Peer& peer) {
+        return registry->open_session(peer, "test", kToken, kNow).value();
+    }
+    /// The answer to the request with this id; an error when there is none yet.
+    Answer answer(std::uint64_t request_id) {
+        for (Answer& late : registry->take_answers()) answers.push_back(std::move(late));
+        for (auto it = answers.begin(); it != answers.end(); ++it) {
+            if (it->to.request_id != request_id) continue;
+            Answer found = *it;
+            answers.erase(it);
+            return found;
+        }
+        return {{}, {}, Error{Errc::kInternal, 0, "no answer"}, {}};
+    }
+    bool answered(std::uint64_t request_id) {
+        const Answer found = answer(request_id);
+        const bool there = found.error.code != Errc::kInternal;
+        if (there) answers.push_back(found);
+        return there;
+    }
+
+    ArenaId arena(SessionId owner, const char* name = "job", Bytes bytes = 64 * 4096,
+                  std::uint32_t flags = 0) {
+        const std::uint64_t id = ++requests;
+        const auto asked = registry->open_arena({owner, id}, arena_body(name, bytes, flags));
+        last_error = asked.error();
+        if (!asked.ok()) return ArenaId::kNone;
+        const Answer got = answer(id);
+        last_error = got.error;
+        if (got.error.code != Errc::kOk) return ArenaId::kNone;
+        return ArenaId{std::get<proto::ArenaOpen>(got.body).arena_id};
+    }
+    static proto::ArenaOpen arena_body(const char* name, Bytes bytes, std::uint32_t flags = 0) {
+        proto::ArenaOpen body{};
+        copy_name(body.name, name);
+        body.bytes = bytes;
+        body.flags = flags;
+        return body;
+    }
+
+    Result<proto::Region> region(SessionId owner, ArenaId id, Bytes bytes = 4096) {
+        return registry->create_region(owner, {raw(id), 0, 0, 0, bytes});
+    }
+    Result<proto::Tensor> tensor(SessionId owner, ArenaId id, const char* name) {
+        return registry->create_tensor(owner, tensor_body(id, name));
+    }
+    static proto::Tensor tensor_body(ArenaId id, const char* name, std::int64_t timeout_ms = 0) {
+        proto::Tensor body{};
+        body.region.arena_id = raw(id);
+        copy_name(body.name, name);
+        body.dtype = 1;
+        body.ndim = 1;
+        body.shape[0] = 10;
+        body.timeout_ms = timeout_ms;
+        return body;
+    }
+
+    /// Returns the request's id; 0 when it was refused at once, and then `last_error` says why.
+    std::uint64_t join(SessionId who, ArenaId id, const char* name, int rank, int world,
+                       std::int64_t timeout_ms = 1000) {
+        proto::Group body{};
+        body.arena_id = raw(id);
+        copy_name(body.name, name);
+        body.rank = rank;
+        body.world = world;
+        body.timeout_ms = timeout_ms;
+        const auto asked = registry->join_group({who, ++requests}, body, kNow);
+        last_error = asked.error();
+        return asked.ok() ? requests : 0;
+    }
+    std::uint64_t shrink(SessionId who, const proto::Group& group, std::int64_t timeout_ms = 1000) {
+        proto::Group body = group;
+        body.timeout_ms = timeout_ms;
+        const auto asked = registry->shrink_group({who, ++requests}, body, kNow);
+        last_error = asked.error();
+        return asked.ok() ? requests : 0;
+    }
+    proto::Group group_of(std::uint64_t request_id) {
+        const Answer got = answer(request_id);
+        last_error = got.error;
+        const auto* group = std::get_if<proto::Group>(&got.body);
+        return group != nullptr ? *group : proto::Group{};
+    }
+    /// All of them in one group, in rank order.
+    std::vector<proto::Group> together(const std::vector<SessionId>& members, ArenaId id,
+                                       const char* name) {
+        std::vector<std::uint64_t> asked;
+        for (std::size_t i = 0; i < members.size(); ++i) {
+            asked.push_back(
+                join(members[i], id, name, static_cast<int>(i), static_cast<int>(members.size())));
+        }
+        std::vector<proto::Group> groups;
+        for (const std::uint64_t request : asked) groups.push_back(group_of(request));
+        return groups;
+    }
+
+    Limits limits;
+    MemoryJournal journal;
+    NotedMemory memory;
+    NotedWork work;
+    std::unique_ptr<Registry> registry;
+    Result<void> restored;
+    Error last_error{Errc::kOk, 0, ""};
+    std::vector<Answer> answers;
+    std::uint64_t requests = 0;
+};
+
+}  // namespace test_support

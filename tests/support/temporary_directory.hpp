@@ -1,0 +1,31 @@
+// A directory of the test's own, removed with all that is in it.
+
+#pragma once
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+namespace test_support {
+
+class TemporaryDirectory {
+  public:
+    TemporaryDirectory() {
+        char name[] = "/tmp/fabric-test-XXXXXX";
+        if (::mkdtemp(name) != nullptr) path_ = name;
+    }
+    ~TemporaryDirectory() {
+        std::error_code ignored;
+        std::filesystem::remove_all(path_, ignored);
+    }
+    TemporaryDirectory(const TemporaryDirectory&) = delete;
+    TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+
+    const std::string& path() const noexcept { return path_; }
+    std::string file(const char* name) const { return path_ + "/" + name; }
+
+  private:
+    std::string path_;
+};
+
+}  // namespace test_support

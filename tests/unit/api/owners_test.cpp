@@ -1,0 +1,131 @@
+// The C++ owners of fabricshm.hpp over an ABI that only notes its calls.
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <fabricshm/fabricshm.hpp>
+
+#include "tests/unit/api/fake_abi.hpp"
+
+namespace fabric = fabricshm::api;
+using Calls = std::vector<std::string>;
+
+namespace {
+
+fabric::Group joined_group() {
+    fake_abi::reset();
+    return fabric::Session::open()->open_arena("job")->join("world", 1, 4).value();
+}
+
+}  // namespace
+
+TEST_SUITE("api.owners") {
+    TEST_CASE("a group keeps arena and session, and they close after it in this order") {
+        {
+            const fabric::Group group = joined_group();
+            CHECK(fake_abi::calls() == Calls{"open session", "open arena", "join"});
+        }
+        CHECK(fake_abi::calls() ==
+              Calls{"open session", "open arena", "join", "leave", "close arena", "close session"});
+    }
+
+    TEST_CASE("survivors of a shrink keep the arena when the old group is gone") {
+        {
+            auto survivors = [] { return joined_group().shrink().value(); }();
+            CHECK(fake_abi::calls().back() == "shrink");
+        }
+        CHECK(fake_abi::calls() == Calls{"open session", "open arena", "join", "shrink", "leave",
+                                         "leave", "close arena", "close session"});
+    }
+
+    TEST_CASE("a buffer goes back to its arena before that is closed") {
+        fake_abi::reset();
+        {
+            auto buffer = fabric::Session::open()->open_arena("job")->allocate<float>(10);
+            REQUIRE(buffer.ok());
+            CHECK(buffer->size() == 10);
+        }
+        CHECK(fake_abi::calls() ==
+              Calls{"open session", "open arena", "alloc", "free", "close arena", "close session"});
+    }
+
+    TEST_CASE("a failure carries code, rank and text, and closes nothing that was not opened") {
+        fake_abi::reset();
+        fake_abi::fail_with(FABRICSHM_EPEER, 2, "rank 2 is gone");
+        const auto session = fabric::Session::open();
+        REQUIRE_FALSE(session.ok());
+        CHECK(session.error().code == FABRICSHM_EPEER);
+        CHECK(session.error().rank == 2);
+        CHECK(session.error().text == "rank 2 is gone");
+        CHECK(fake_abi::calls() == Calls{"open session"});
+    }
+
+    TEST_CASE("spans of different sizes are refused before anything is run") {
+        auto group = joined_group();
+        std::array<float, 8> input{};
+        std::array<float, 4> output{};
+        const std::span<const float> in(input);
+        CHECK(group.allreduce(in, std::span<float>(output)).error().code == FABRICSHM_EINVAL);
+        CHECK(group.reduce_scatter(in, std::span<float>(output)).error().code == FABRICSHM_EINVAL);
+        CHECK(group.all_gather(in, std::span<float>(output)).error().code == FABRICSHM_EINVAL);
+        CHECK(fake_abi::calls().back() == "join");
+    }
+
+    TEST_CASE("the element type decides the type of the call") {
+        auto group = joined_group();
+        std::array<std::int64_t, 4> values{};
+        CHECK(group.allreduce(std::span<std::int64_t>(values), FABRICSHM_BOR).ok());
+        CHECK(fake_abi::last_call().dtype == FABRICSHM_I64);
+        CHECK(fake_abi::last_call().op == FABRICSHM_BOR);
+        CHECK(fake_abi::last_call().count == 4);
+        CHECK(fake_abi::last_call().input == fake_abi::last_call().output);
+    }
+
+    TEST_CASE("parts are counted for one rank, and the root is passed on") {
+        auto group = joined_group();
+        std::array<float, 2> part{};
+        std::array<float, 8> whole{};
+        CHECK(group.all_gather(std::span<const float>(part), std::span<float>(whole)).ok());
+        CHECK(fake_abi::last_call().count == 2);
+        CHECK(group.reduce_scatter(std::span<const float>(whole), std::span<float>(part)).ok());
+        CHECK(fake_abi::last_call().count == 2);
+        CHECK(group.broadcast(std::span<float>(whole), 3).ok());
+        CHECK(fake_abi::last_call().root == 3);
+    }
+
+    TEST_CASE("a request that is dropped is waited for, once") {
+        auto group = joined_group();
+        { auto request = group.start(fake_abi::last_call()); }
+        CHECK(fake_abi::calls().back() == "wait");
+
+        auto request = group.start(fake_abi::last_call());
+        CHECK_FALSE(request->done());
+        CHECK(request->peer() == 3);
+        const auto before = fake_abi::calls().size();
+        CHECK(request->wait().ok());
+        CHECK(request->wait().ok());
+        CHECK(request->done());
+        CHECK(fake_abi::calls().size() == before + 1);
+    }
+
+    TEST_CASE("a tensor is seen as its own type only") {
+        fake_abi::reset();
+        const std::int64_t shape[] = {1};
+        auto arena = fabric::Session::open()->open_arena("job");
+        auto tensor = arena->create_tensor<std::int32_t>("t", shape);
+        REQUIRE(tensor.ok());
+        CHECK(tensor->as<std::int32_t>().size() == 1);
+        CHECK(tensor->as<float>().empty());
+        CHECK(tensor->publish().value() == 7);
+        CHECK(tensor->wait(4).value() == 5);
+    }
+
+    TEST_CASE("a full arena is an error with the code of a full arena") {
+        fake_abi::reset();
+        auto arena = fabric::Session::open()->open_arena("job");
+        fake_abi::fail_with(FABRICSHM_EINTERNAL, -1, "arena full");
+        CHECK(arena->allocate<double>(1).error().code == FABRICSHM_ENOMEM);
+        CHECK(arena->allocate<double>(SIZE_MAX / 2).error().code == FABRICSHM_EINVAL);
+        fake_abi::reset();
+    }
+}

@@ -1,0 +1,35 @@
+#include "libfabricshm/base/units.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace fabricshm;
+using namespace std::chrono_literals;
+
+TEST_SUITE("base.units") {
+    TEST_CASE("sizes are read in powers of 1024 with and without the i") {
+        CHECK(parse_bytes("4096").value() == 4096);
+        CHECK(parse_bytes("64KiB").value() == 64 * kKiB);
+        CHECK(parse_bytes("1.5 GiB").value() == 3 * kGiB / 2);
+        CHECK(parse_bytes("2G").value() == 2 * kGiB);
+    }
+
+    TEST_CASE("what is not a size or a duration is refused") {
+        for (const char* text : {"", "GiB", "-1", "1 parsec", "1e400", "nan", "inf", "12KiBx"}) {
+            CAPTURE(text);
+            CHECK_FALSE(parse_bytes(text).ok());
+            CHECK_FALSE(parse_duration(text).ok());
+        }
+        CHECK_FALSE(parse_duration("5").ok());
+    }
+
+    TEST_CASE("durations need a unit and keep it") {
+        CHECK(parse_duration("250ms").value() == 250ms);
+        CHECK(parse_duration("2min").value() == 120s);
+        CHECK(format_duration(1500ms) == "1.5 s");
+        CHECK(format_bytes(64 * kMiB) == "64 MiB");
+    }
+
+    TEST_CASE("an endless length does not overflow the deadline") {
+        CHECK(deadline_after(Clock::now(), Duration::max()) == TimePoint::max());
+    }
+}

@@ -1,0 +1,205 @@
+// Collectives between threads, so that the thread sanitizer sees all ranks; processes are in
+// tests/multiproc/collective.
+
+#include "libfabricshm/collective/group.hpp"
+
+#include <doctest/doctest.h>
+
+#include "tests/support/collective_cases.hpp"
+#include "tests/support/ranks.hpp"
+
+using namespace fabricshm;
+using namespace test_support;
+
+namespace {
+
+constexpr Bytes kPerRank = 8 * kMiB;
+
+int failures(int world, const std::vector<CollectiveCase>& cases) {
+    return failures_in_threads(world, kPerRank, [&](RankContext& context) {
+        for (const CollectiveCase& wanted : cases) {
+            if (!run_case(context, wanted)) return false;
+        }
+        return true;
+    });
+}
+
+std::vector<CollectiveCase> every_kind(std::uint64_t count, Placement placement, bool uneven) {
+    std::vector<CollectiveCase> cases;
+    for (const Kind kind :
+         {Kind::kAllreduce, Kind::kReduceScatter, Kind::kAllGather, Kind::kBroadcast, Kind::kReduce,
+          Kind::kGather, Kind::kScatter, Kind::kAllToAll}) {
+        const bool whole =
+            kind == Kind::kAllreduce || kind == Kind::kBroadcast || kind == Kind::kReduce;
+        if (uneven && (whole || placement == Placement::kInPlace)) continue;
+        CollectiveCase wanted;
+        wanted.kind = kind;
+        wanted.count = count;
+        wanted.placement = placement;
+        wanted.uneven = uneven;
+        cases.push_back(wanted);
+    }
+    return cases;
+}
+
+}  // namespace
+
+TEST_SUITE("collective.group") {
+    TEST_CASE("every kind gives the right bytes at every size, wherever the buffers are") {
+        for (const int world : {1, 2, 3, 4}) {
+            for (const std::uint64_t count : {0, 1, 13, 140, 1000, 5000, 70001}) {
+                for (const Placement placement :
+                     {Placement::kArena, Placement::kPrivate, Placement::kMixed,
+                      Placement::kInPlace, Placement::kPrivateInPlace}) {
+                    CAPTURE(world);
+                    CAPTURE(count);
+                    CAPTURE(static_cast<int>(placement));
+                    CHECK(failures(world, every_kind(count, placement, false)) == 0);
+                }
+            }
+        }
+    }
+
+    TEST_CASE("parts may differ in size and be empty") {
+        for (const std::uint64_t count : {1, 7, 300, 20001}) {
+            CAPTURE(count);
+            CHECK(failures(3, every_kind(count, Placement::kArena, true)) == 0);
+            CHECK(failures(4, every_kind(count, Placement::kPrivate, true)) == 0);
+        }
+    }
+
+    TEST_CASE("every algorithm and both triggers give the same allreduce") {
+        std::vector<CollectiveCase> cases;
+        for (const Algorithm algorithm : {Algorithm::kFlat, Algorithm::kDirect, Algorithm::kRing,
+                                          Algorithm::kStaged, Algorithm::kHost}) {
+            for (const Trigger trigger : {Trigger::kAsync, Trigger::kSync}) {
+                for (const Placement placement : {Placement::kArena, Placement::kPrivate,
+                                                  Placement::kInPlace, Placement::kSharedResult}) {
+                    for (const std::uint64_t count : {0, 1, 100, 5000, 300001}) {
+                        CollectiveCase wanted;
+                        wanted.algorithm = algorithm;
+                        wanted.trigger = trigger;
+                        wanted.placement = placement;
+                        wanted.count = count;
+                        const bool shares = placement == Placement::kSharedResult;
+                        // Elsewhere every rank writes the same bytes to the shared place.
+                        if (shares && algorithm != Algorithm::kDirect) continue;
+                        cases.push_back(wanted);
+                    }
+                }
+            }
+        }
+        CHECK(failures(2, cases) == 0);
+        CHECK(failures(5, cases) == 0);
+    }
+
+    TEST_CASE("every type is reduced by every operation it supports") {
+        for (int type = 0; type < kernels::kDTypeCount; ++type) {
+            std::vector<CollectiveCase> cases;
+            for (int op = 0; op < kernels::kReduceOpCount; ++op) {
+                CollectiveCase wanted;
+                wanted.dtype = static_cast<kernels::DType>(type);
+                wanted.op = static_cast<kernels::ReduceOp>(op);
+                if (!kernels::is_supported(wanted.dtype, wanted.op)) continue;
+                const bool half =
+                    wanted.dtype == kernels::DType::kF16 || wanted.dtype == kernels::DType::kBF16;
+                if (half && wanted.op == kernels::ReduceOp::kAvg) continue;
+                for (const std::uint64_t count : {3, 900, 30000}) {
+                    wanted.count = count;
+                    cases.push_back(wanted);
+                }
+            }
+            CAPTURE(type);
+            CHECK(failures(3, cases) == 0);
+        }
+    }
+
+    TEST_CASE("any root will do") {
+        std::vector<CollectiveCase> cases;
+        for (int root = 0; root < 4; ++root) {
+            for (const Kind kind :
+                 {Kind::kBroadcast, Kind::kReduce, Kind::kGather, Kind::kScatter}) {
+                for (const std::uint64_t count : {2, 1500, 40000}) {
+                    CollectiveCase wanted;
+                    wanted.kind = kind;
+                    wanted.root = root;
+                    wanted.count = count;
+                    cases.push_back(wanted);
+                }
+            }
+        }
+        CHECK(failures(4, cases) == 0);
+    }
+
+    TEST_CASE("started operations run in order and mix with blocking ones") {
+        std::vector<CollectiveCase> cases;
+        for (int i = 0; i < 40; ++i) {
+            CollectiveCase wanted;
+            wanted.count = static_cast<std::uint64_t>(1) << (i % 16);
+            wanted.started = i % 3 != 0;
+            wanted.kind = i % 2 == 0 ? Kind::kAllreduce : Kind::kAllGather;
+            cases.push_back(wanted);
+        }
+        CHECK(failures(3, cases) == 0);
+    }
+
+    TEST_CASE("ranks that call different operations are told so, and the group stays broken") {
+        const int wrong = failures_in_threads(2, kPerRank, [](RankContext& context) {
+            float value[1000] = {};
+            Call call;
+            call.kind = context.rank == 0 ? Kind::kAllreduce : Kind::kAllGather;
+            call.dtype = kernels::DType::kF32;
+            call.count = context.rank == 0 ? 4 : 2;
+            call.input = reinterpret_cast<std::byte*>(value);
+            call.output = reinterpret_cast<std::byte*>(value + 500);
+            call.deadline = Clock::now() + std::chrono::seconds(30);
+            const auto first = context.group.run(call);
+            const auto second = context.group.run(call);
+            const bool told = !first.ok() && first.error().code == Errc::kMismatch;
+            const bool stays = !second.ok() && second.error().code == Errc::kBroken;
+            return (told && stays) || complain(context, "not told");
+        });
+        CHECK(wrong == 0);
+    }
+
+    TEST_CASE("a wait ends at its deadline and breaks the group for the others") {
+        const int wrong = failures_in_threads(2, kPerRank, [](RankContext& context) {
+            if (context.rank == 1) return true;  // never comes
+            Call barrier;
+            barrier.deadline = Clock::now() + std::chrono::milliseconds(50);
+            const auto result = context.group.run(barrier);
+            return (!result.ok() && result.error().code == Errc::kTimeout) ||
+                   complain(context, "no timeout");
+        });
+        CHECK(wrong == 0);
+    }
+
+    TEST_CASE("a bad argument is refused by the rank alone and the group goes on") {
+        const int wrong = failures_in_threads(2, kPerRank, [](RankContext& context) {
+            Call call;
+            call.kind = Kind::kBroadcast;
+            call.root = 2;
+            call.count = 1;
+            const auto refused = context.group.run(call);
+            CollectiveCase good;
+            return !refused.ok() && refused.error().code == Errc::kInvalid &&
+                   run_case(context, good);
+        });
+        CHECK(wrong == 0);
+    }
+
+    TEST_CASE("a root that runs ahead through broadcasts is not taken for a rank gone astray") {
+        std::vector<CollectiveCase> cases;
+        for (int round = 0; round < 300; ++round) {
+            for (const Kind kind : {Kind::kAllGather, Kind::kBroadcast, Kind::kGather}) {
+                CollectiveCase wanted;
+                wanted.kind = kind;
+                // Through the slots, and every third time in place from the arena.
+                wanted.count = round % 3 == 2 ? 70'001 : 1000;
+                cases.push_back(wanted);
+            }
+        }
+        CHECK(failures(2, cases) == 0);
+        CHECK(failures(3, cases) == 0);
+    }
+}

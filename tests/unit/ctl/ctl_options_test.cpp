@@ -1,0 +1,90 @@
+#include "fabricd/ctl/ctl_options.hpp"
+
+#include <doctest/doctest.h>
+
+#include <vector>
+
+using namespace fabricd;
+
+namespace {
+
+CtlParse parse(std::vector<const char*> words, CtlOptions& options) {
+    words.insert(words.begin(), "fabricctl");
+    return parse_ctl_options(static_cast<int>(words.size()), words.data(), options);
+}
+
+CtlParse parse(std::vector<const char*> words) {
+    CtlOptions options;
+    return parse(std::move(words), options);
+}
+
+}  // namespace
+
+TEST_SUITE("ctl.ctl_options") {
+    TEST_CASE("a command with its options is understood") {
+        CtlOptions options;
+        REQUIRE_FALSE(parse({"regions", "--arena", "7", "--json", "--socket", "/s"}, options).exit);
+        CHECK(options.command == "regions");
+        CHECK(options.arena_id == 7);
+        CHECK(options.json);
+        CHECK(options.socket == "/s");
+        CHECK_FALSE(options.watch);
+    }
+
+    TEST_CASE("a watch has a default interval, and top is always one") {
+        CtlOptions plain;
+        REQUIRE_FALSE(parse({"arenas", "--watch"}, plain).exit);
+        CHECK(plain.watch == 1.0);
+        CtlOptions slow;
+        REQUIRE_FALSE(parse({"arenas", "--watch", "2.5", "--count", "3"}, slow).exit);
+        CHECK(slow.watch == 2.5);
+        CHECK(slow.count == 3);
+        CtlOptions top;
+        REQUIRE_FALSE(parse({"top", "--count", "1"}, top).exit);
+        CHECK(top.watch == 1.0);
+    }
+
+    TEST_CASE("drain and shutdown may wait") {
+        CtlOptions drain;
+        REQUIRE_FALSE(parse({"drain", "--wait", "5"}, drain).exit);
+        CHECK(drain.wait == 5.0);
+        CtlOptions shutdown;
+        REQUIRE_FALSE(parse({"shutdown"}, shutdown).exit);
+        CHECK_FALSE(shutdown.wait);
+        CtlOptions off;
+        REQUIRE_FALSE(parse({"drain", "--off"}, off).exit);
+        CHECK(off.drain_off);
+    }
+
+    TEST_CASE("wrong usage is one line and code 2") {
+        for (const auto& words :
+             std::vector<std::vector<const char*>>{{},
+                                                   {"arnas"},
+                                                   {"arenas", "--watch", "0.01"},
+                                                   {"arenas", "--watch", "x"},
+                                                   {"arenas", "--count", "3"},
+                                                   {"arenas", "--arena", "3"},
+                                                   {"status", "extra"},
+                                                   {"regions", "--arena", "-1"},
+                                                   {"discover", "--socket", "/s"},
+                                                   {"status", "arenas"}}) {
+            const CtlParse parsed = parse(words);
+            CAPTURE(parsed.text);
+            CHECK(parsed.exit == CtlExit::kUsage);
+            CHECK(parsed.text.find("fabricctl: ") == 0);
+            CHECK(parsed.text.find('\n') == parsed.text.size() - 1);
+        }
+    }
+
+    TEST_CASE("help and version are no mistakes") {
+        CHECK(parse({"--version"}).text == std::string("fabricctl ") + FABRIC_VERSION + "\n");
+        const CtlParse help = parse({"--help"});
+        CHECK(help.exit == CtlExit::kOk);
+        CHECK(help.text.find("Examples:") != std::string::npos);
+        CHECK(help.text.find("Exit codes:") != std::string::npos);
+        const CtlParse of_command = parse({"regions", "--help"});
+        CHECK(of_command.exit == CtlExit::kOk);
+        CHECK(of_command.text.find("fabricctl regions") != std::string::npos);
+        CHECK(of_command.text.find("--arena") != std::string::npos);
+    }
+}

@@ -1,0 +1,95 @@
+#include "fabricd/ctl/views.hpp"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+using namespace fabricd;
+using nlohmann::json;
+
+namespace {
+
+Picture sample() {
+    Picture picture;
+    auto& status = picture.status;
+    status.version = "0.1.0";
+    status.pid = 77;
+    status.daemon_epoch = 2;
+    status.uptime_ms = 90000;
+    status.sessions = 3;
+    status.sessions_connected = 1;
+    status.pool = {"emu", "memfd arenas", 1 << 30, 256 << 20};
+    picture.pools = {status.pool};
+    picture.arenas = {{7, "small", 4000000000U, 1 << 20, 1 << 19, 0, 1},
+                      {8, "large", 0, 1 << 24, 0, 4096, 2}};
+    picture.regions = {{7, 1, 3, 4096, 8192, 5, "weights", "live"},
+                       {7, 2, 1, 16384, 4096, 5, "", "quarantined"}};
+    picture.sessions = {{5, 100, 0, "trai\xffn", 1500, 8192, true}, {6, 101, 0, "", 10, 0, false}};
+    picture.groups = {{7, 9, "world", 4, 8, 7, {2, 5}, "broken"}};
+    return picture;
+}
+
+bool has(const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_SUITE("ctl.views") {
+    TEST_CASE("the status says what matters in words") {
+        const std::string text = text_view(sample(), View::kStatus);
+        CHECK(has(text, "0.1.0, serving, pid 77, up 90 s, start 2"));
+        CHECK(has(text, "256 MiB of 1 GiB (25 %)"));
+        CHECK(has(text, "3 (2 not back yet after a restart)"));
+        Picture draining = sample();
+        draining.status.draining = true;
+        CHECK(has(text_view(draining, View::kStatus), "draining"));
+    }
+
+    TEST_CASE("every view has its rows") {
+        const Picture picture = sample();
+        CHECK(has(text_view(picture, View::kPools), "25 %"));
+        CHECK(has(text_view(picture, View::kArenas), "4000000000"));  // a user without a name
+        CHECK(has(text_view(picture, View::kRegions), "weights"));
+        CHECK(has(text_view(picture, View::kRegions), "quarantined  -"));
+        CHECK(has(text_view(picture, View::kSessions), "awaited"));
+        CHECK(has(text_view(picture, View::kGroups), "7/8"));
+        CHECK(has(text_view(picture, View::kGroups), "2,5"));
+        CHECK(text_view(Picture{}, View::kGroups) == "none\n");
+    }
+
+    TEST_CASE("top has the largest first") {
+        const std::string text = text_view(sample(), View::kTop);
+        CHECK(text.find("large") < text.find("small"));
+        CHECK(has(text, "memory"));
+        CHECK(has(text, "world"));
+    }
+
+    TEST_CASE("every view is one line of JSON with the fields that are promised") {
+        const Picture picture = sample();
+        for (const View view : {View::kStatus, View::kPools, View::kArenas, View::kRegions,
+                                View::kSessions, View::kGroups, View::kTop}) {
+            const std::string line = json_view(picture, view);
+            CHECK_FALSE(has(line, "\n"));
+            CHECK(json::accept(line));
+        }
+        const json status = json::parse(json_view(picture, View::kStatus))["status"];
+        CHECK(status["pid"] == 77);
+        CHECK(status["pool"]["capacity_bytes"] == 1 << 30);
+        const json region = json::parse(json_view(picture, View::kRegions))["regions"][0];
+        CHECK(region["offset"] == 4096);
+        CHECK(region["tensor_name"] == "weights");
+        const json group = json::parse(json_view(picture, View::kGroups))["groups"][0];
+        CHECK(group["dead_ranks"] == json({2, 5}));
+        const json session = json::parse(json_view(picture, View::kSessions))["sessions"][1];
+        CHECK(session["connected"] == false);
+        const json top = json::parse(json_view(picture, View::kTop));
+        CHECK(top["arenas"].size() == 2);
+        CHECK(top["groups"].size() == 1);
+    }
+
+    TEST_CASE("root has a name") {
+        CHECK(user_name(0) == "root");
+    }
+}

@@ -1,0 +1,53 @@
+#include "libfabricshm/base/log_spdlog.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "libfabricshm/base/log.hpp"
+
+using namespace fabricshm;
+
+namespace {
+
+std::string contents(const std::string& path) {
+    std::ifstream file(path);
+    std::ostringstream text;
+    text << file.rdbuf();
+    return text.str();
+}
+
+}  // namespace
+
+TEST_SUITE("fabricd.log_spdlog") {
+    TEST_CASE("lines reach the file with their level, and a renamed file is opened anew") {
+        char folder[] = "/tmp/fabric-log-XXXXXX";
+        REQUIRE(::mkdtemp(folder) != nullptr);
+        const std::string path = std::string(folder) + "/fabricd.log";
+        REQUIRE(install_spdlog(path).ok());
+        REQUIRE(set_log_level_by_name("info").ok());
+        log(LogLevel::kDebug, "dropped");
+        log(LogLevel::kInfo, "first {} %d", 7);
+        CHECK(contents(path).find(" info: first {} 7\n") != std::string::npos);
+        CHECK(contents(path).find("dropped") == std::string::npos);
+
+        std::filesystem::rename(path, path + ".1");
+        log(LogLevel::kInfo, "still in the old file");
+        REQUIRE(reopen_spdlog().ok());
+        log(LogLevel::kError, "in the new file");
+        CHECK(contents(path + ".1").find("still in the old") != std::string::npos);
+        CHECK(contents(path).find(" error: in the new file\n") != std::string::npos);
+        CHECK(contents(path).find("still") == std::string::npos);
+        set_log_sink(nullptr);
+        std::filesystem::remove_all(folder);
+    }
+
+    TEST_CASE("a file that cannot be opened and a level that does not exist are errors") {
+        CHECK_FALSE(install_spdlog("/nowhere/fabricd.log").ok());
+        CHECK(set_log_level_by_name("loud").error().code == Errc::kInvalid);
+    }
+}

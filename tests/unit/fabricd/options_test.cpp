@@ -1,0 +1,96 @@
+#include "fabricd/options.hpp"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+using namespace fabricd;
+using namespace fabricshm;
+
+namespace {
+
+Complaint parse(std::vector<const char*> words, Options& options) {
+    words.insert(words.begin(), "fabricd");
+    return parse_options(static_cast<int>(words.size()), words.data(), options);
+}
+
+std::string complaint(std::vector<const char*> words) {
+    Options options;
+    return parse(std::move(words), options).value_or("");
+}
+
+/// A configuration file that goes with the test.
+struct File {
+    explicit File(const char* text) {
+        const int fd = ::mkstemp(path);
+        ::close(fd);
+        std::ofstream(path) << text;
+    }
+    ~File() { std::remove(path); }
+    char path[32] = "/tmp/fabric-options-XXXXXX";
+};
+
+}  // namespace
+
+TEST_SUITE("fabricd.options") {
+    TEST_CASE("every key is an option, and options win over the file") {
+        const File file("[pool]\ncapacity = '1GiB'\nnuma_node = 2\n");
+        Options options;
+        REQUIRE_FALSE(parse(
+            {"--config", file.path, "--pool-capacity", "4GiB", "--log-level=debug", "--foreground"},
+            options));
+        CHECK(options.config.pool.capacity == 4 * kGiB);
+        CHECK(options.config.pool.numa_node == 2);
+        CHECK(options.config.log.level == "debug");
+    }
+
+    TEST_CASE("of an option given twice the last one counts") {
+        Options options;
+        REQUIRE_FALSE(parse({"--log-level=debug", "--log-level=error"}, options));
+        CHECK(options.config.log.level == "error");
+    }
+
+    TEST_CASE("negative numbers and lists are values, not options") {
+        Options options;
+        REQUIRE_FALSE(
+            parse({"--pool-numa-node", "-1", "--server-allow-uids", "1000,1001"}, options));
+        CHECK(options.config.pool.numa_node == -1);
+        CHECK(options.config.server.allow_uids == std::vector<std::uint32_t>{1000, 1001});
+    }
+
+    TEST_CASE("an unknown option, a missing value and a bad value are one line that names them") {
+        for (const auto& words : std::vector<std::vector<const char*>>{
+                 {"--no-such"}, {"stray"}, {"--pool-capacity"}, {"--config", "/nowhere/x"}}) {
+            const std::string line = complaint(words);
+            CAPTURE(line);
+            CHECK(line.find(words.back()) != std::string::npos);
+            CHECK(line.find('\n') == std::string::npos);
+        }
+        CHECK(complaint({"--log-level", "loud"}).find("command line: --log-level: bad value") == 0);
+    }
+
+    TEST_CASE("a mistake in the file is named with file and line") {
+        const File file("[log]\n# a comment\nlevle = 'info'\n");
+        CHECK(complaint({"-c", file.path}) ==
+              std::string(file.path) + ":3: unknown key \"log.levle\"");
+    }
+
+    TEST_CASE("--format is on the command line only, and for a dax pool only") {
+        Options options;
+        CHECK(parse({"--format"}, options));
+        Options dax;
+        CHECK_FALSE(parse({"--format", "--pool-backend", "dax"}, dax));
+        CHECK(dax.config.pool.dax_format);
+    }
+
+    TEST_CASE("the help names every option with its default") {
+        const std::string help = help_text();
+        for (const auto& key : config_keys()) {
+            CAPTURE(key.name);
+            CHECK(help.find("  " + option_name(key) + " VALUE\n") != std::string::npos);
+        }
+    }
+}

@@ -1,0 +1,12 @@
+#include "tests/support/skip.hpp"
+#include "tests/unit/kernels/reduce_cases.hpp"
+
+namespace kernels_test {
+
+const kernels::KernelSet* tested_set() {
+    const kernels::KernelSet* set = available_set("avx2");
+    if (set == nullptr) test_support::skip("this processor has no AVX2");
+    return set;
+}
+
+}  // namespace kernels_test

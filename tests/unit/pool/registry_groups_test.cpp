@@ -1,0 +1,247 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "tests/support/registry_host.hpp"
+
+using namespace test_support;
+
+namespace {
+
+/// Three sessions with a region each, in one arena and one group.
+struct Trio {
+    explicit Trio(const Limits& limits = {}) : host(limits) {
+        arena = host.arena(sessions[0] = host.session(kAlice), "job", 4096 * 4096);
+        sessions[1] = host.session(kBob);
+        sessions[2] = host.session({103, 1000, 1000});
+        for (int i = 1; i < 3; ++i) host.arena(sessions[static_cast<std::size_t>(i)]);
+        for (int i = 0; i < 3; ++i) {
+            regions[i] = host.region(sessions[static_cast<std::size_t>(i)], arena).value();
+        }
+        groups = host.together(sessions, arena, "ring");
+    }
+    std::string state_of(const proto::Region& region) const {
+        for (const RegionView& view : host.registry->snapshot(kNow).regions) {
+            if (view.id == region.region_id) return view.state;
+        }
+        return "free";
+    }
+    void leave(int rank) {
+        const auto at = static_cast<std::size_t>(rank);
+        CHECK(host.registry->leave_group(sessions[at], groups[at]).ok());
+    }
+    void kill(int rank) {
+        host.registry->end_session(sessions[static_cast<std::size_t>(rank)], "killed");
+    }
+
+    RegistryHost host;
+    ArenaId arena{};
+    std::vector<SessionId> sessions{3};
+    proto::Region regions[3];
+    std::vector<proto::Group> groups;
+};
+
+}  // namespace
+
+TEST_SUITE("pool.registry_groups") {
+    TEST_CASE("a group is answered when the last rank has joined") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kBob);
+        const ArenaId arena = host.arena(alice, "job", 1 << 24);
+        host.arena(bob);
+        const auto first = host.join(alice, arena, "g", -1, 2);
+        CHECK_FALSE(host.answered(first));
+        CHECK(host.registry->snapshot(kNow).groups.at(0).state == "forming");
+        const auto second = host.join(bob, arena, "g", 0, 2);
+        const proto::Group a = host.group_of(first);
+        const proto::Group b = host.group_of(second);
+        CHECK(a.rank == 1);
+        CHECK(b.rank == 0);
+        CHECK(a.group_id == b.group_id);
+        CHECK(host.memory.formatted == std::vector<std::uint64_t>{a.block_offset});
+    }
+
+    TEST_CASE("another world size, a taken rank and a complete group are refused by name") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const ArenaId arena = host.arena(alice, "job", 1 << 24);
+        REQUIRE(host.join(alice, arena, "g", 0, 2) != 0);
+        CHECK(host.join(alice, arena, "g", 1, 3) == 0);
+        CHECK(host.last_error.code == Errc::kInvalid);
+        CHECK(host.join(alice, arena, "g", 0, 2) == 0);
+        CHECK(host.last_error.code == Errc::kExists);
+        REQUIRE(host.join(alice, arena, "g", 1, 2) != 0);
+        CHECK(host.join(alice, arena, "g", 1, 2) == 0);
+        CHECK(host.last_error.code == Errc::kExists);
+    }
+
+    TEST_CASE("who waits too long is told and no longer counts") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const ArenaId arena = host.arena(alice, "job", 1 << 24);
+        const auto first = host.join(alice, arena, "g", 0, 2, 1000);
+        host.registry->expire(kNow + 1s);
+        CHECK(host.answer(first).error.code == Errc::kTimeout);
+        const auto second = host.join(alice, arena, "g", 0, 2);
+        CHECK_FALSE(host.answered(second));
+    }
+
+    TEST_CASE("a member that dies while the group forms makes room for another") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kBob);
+        const ArenaId arena = host.arena(alice, "job", 1 << 24);
+        host.arena(bob);
+        host.join(alice, arena, "g", 0, 2);
+        host.registry->end_session(alice, "test");
+        const auto again = host.join(bob, arena, "g", 0, 2);
+        const auto other = host.join(bob, arena, "g", 1, 2);
+        CHECK(host.group_of(again).world == 2);
+        CHECK(host.group_of(other).rank == 1);
+        CHECK(host.memory.dead.empty());
+    }
+
+    TEST_CASE("a dead rank is marked, and its memory waits until the survivors are gone") {
+        Trio trio;
+        trio.kill(1);
+        const std::vector<std::pair<std::uint64_t, int>> marked{{trio.groups[0].block_offset, 1}};
+        CHECK(trio.host.memory.dead == marked);
+        CHECK(trio.state_of(trio.regions[1]) == "quarantined");
+        CHECK(trio.host.registry->snapshot(kNow).arenas.at(0).bytes_quarantined == 4096);
+        trio.leave(0);
+        CHECK(trio.state_of(trio.regions[1]) == "quarantined");
+        trio.leave(2);
+        CHECK(trio.state_of(trio.regions[1]) == "free");
+        CHECK(trio.host.registry->snapshot(kNow).groups.empty());
+        CHECK(trio.host.registry->problems().empty());
+    }
+
+    TEST_CASE("a rank that left before it ended is not dead, but its memory waits too") {
+        Trio trio;
+        trio.leave(1);
+        trio.kill(1);
+        CHECK(trio.host.memory.dead.empty());
+        CHECK(trio.state_of(trio.regions[1]) == "quarantined");
+        trio.kill(0);
+        trio.kill(2);
+        CHECK(trio.host.registry->snapshot(kNow).arenas.empty());
+    }
+
+    TEST_CASE("memory of a session that was in no group is free at once") {
+        Trio trio;
+        const SessionId loner = trio.host.session({104, 1000, 1000});
+        trio.host.arena(loner);
+        const auto region = trio.host.region(loner, trio.arena).value();
+        trio.host.registry->end_session(loner, "test");
+        CHECK(trio.state_of(region) == "free");
+    }
+
+    TEST_CASE("shrinking answers when every survivor has asked, in the old order without gaps") {
+        Trio trio;
+        trio.kill(0);
+        const auto last = trio.host.shrink(trio.sessions[2], trio.groups[2]);
+        CHECK_FALSE(trio.host.answered(last));
+        const auto first = trio.host.shrink(trio.sessions[1], trio.groups[1]);
+        const proto::Group a = trio.host.group_of(first);
+        const proto::Group b = trio.host.group_of(last);
+        CHECK(a.rank == 0);
+        CHECK(b.rank == 1);
+        CHECK(b.world == 2);
+        CHECK(a.group_id != trio.groups[0].group_id);
+        CHECK(a.epoch > trio.groups[0].epoch);
+        CHECK(a.block_offset != trio.groups[0].block_offset);
+        CHECK(trio.state_of(trio.regions[0]) == "free");
+        // The old block stays until the old group is left: somebody may still look at it.
+        CHECK(trio.host.registry->snapshot(kNow).groups.size() == 2);
+        trio.leave(1);
+        trio.leave(2);
+        CHECK(trio.host.registry->snapshot(kNow).groups.size() == 1);
+        CHECK(trio.host.registry->problems().empty());
+    }
+
+    TEST_CASE("a survivor that dies while others wait to shrink no longer counts") {
+        Trio trio;
+        trio.kill(0);
+        const auto asked = trio.host.shrink(trio.sessions[1], trio.groups[1]);
+        CHECK_FALSE(trio.host.answered(asked));
+        trio.kill(2);
+        const proto::Group alone = trio.host.group_of(asked);
+        CHECK(alone.world == 1);
+        CHECK(trio.state_of(trio.regions[2]) == "free");
+        CHECK(trio.host.registry->problems().empty());
+    }
+
+    TEST_CASE("a survivor that leaves instead of shrinking no longer counts either") {
+        Trio trio;
+        trio.kill(0);
+        const auto asked = trio.host.shrink(trio.sessions[1], trio.groups[1]);
+        trio.leave(2);
+        CHECK(trio.host.group_of(asked).world == 1);
+    }
+
+    TEST_CASE("when one survivor gives up waiting, all who wait to shrink are told") {
+        Trio trio;
+        trio.kill(0);
+        const auto impatient = trio.host.shrink(trio.sessions[1], trio.groups[1], 1000);
+        trio.host.registry->expire(kNow + 999ms);
+        CHECK_FALSE(trio.host.answered(impatient));
+        trio.host.registry->expire(kNow + 1s);
+        CHECK(trio.host.answer(impatient).error.code == Errc::kTimeout);
+        const auto again = trio.host.shrink(trio.sessions[1], trio.groups[1]);
+        const auto other = trio.host.shrink(trio.sessions[2], trio.groups[2]);
+        CHECK(trio.host.group_of(again).world == 2);
+        CHECK(trio.host.group_of(other).world == 2);
+        CHECK(trio.host.shrink(trio.sessions[1], trio.groups[1]) == 0);
+        CHECK(trio.host.last_error.code == Errc::kBroken);
+    }
+
+    TEST_CASE("under the name of a broken group a fresh one may meet, with a higher epoch") {
+        Trio trio;
+        trio.kill(0);
+        const auto first = trio.host.join(trio.sessions[1], trio.arena, "ring", 0, 2);
+        const auto second = trio.host.join(trio.sessions[2], trio.arena, "ring", 1, 2);
+        CHECK(trio.host.group_of(first).epoch > trio.groups[0].epoch);
+        CHECK(trio.host.group_of(second).world == 2);
+        // The survivors may still shrink the old one; the name stays with the fresh one.
+        const auto a = trio.host.shrink(trio.sessions[1], trio.groups[1]);
+        const auto b = trio.host.shrink(trio.sessions[2], trio.groups[2]);
+        CHECK(trio.host.group_of(a).world == 2);
+        CHECK(trio.host.group_of(b).world == 2);
+        CHECK(trio.host.join(trio.sessions[1], trio.arena, "ring", 0, 2) == 0);
+        CHECK(trio.host.registry->problems().empty());
+    }
+
+    TEST_CASE("no room for the block is told to all who met") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const ArenaId arena = host.arena(alice, "job", 4096);
+        const auto first = host.join(alice, arena, "g", 0, 2);
+        const auto second = host.join(alice, arena, "g", 1, 2);
+        CHECK(host.answer(first).error.code == Errc::kNoMemory);
+        CHECK(host.answer(second).error.code == Errc::kNoMemory);
+        CHECK(host.registry->problems().empty());
+    }
+
+    TEST_CASE("only members leave and shrink, and only once") {
+        Trio trio;
+        const SessionId loner = trio.host.session({104, 1000, 1000});
+        trio.host.arena(loner);
+        CHECK(trio.host.registry->leave_group(loner, trio.groups[0]).error().code ==
+              Errc::kNotFound);
+        CHECK(trio.host.shrink(loner, trio.groups[0]) == 0);
+        trio.leave(0);
+        CHECK_FALSE(trio.host.registry->leave_group(trio.sessions[0], trio.groups[0]).ok());
+        REQUIRE(trio.host.shrink(trio.sessions[1], trio.groups[1]) != 0);
+        CHECK(trio.host.shrink(trio.sessions[1], trio.groups[1]) == 0);
+        CHECK(trio.host.last_error.code == Errc::kExists);
+    }
+
+    TEST_CASE("an arena holds only so many groups") {
+        Limits limits;
+        limits.max_groups_per_arena = 1;
+        Trio trio(limits);
+        CHECK(trio.host.join(trio.sessions[0], trio.arena, "second", 0, 1) == 0);
+        CHECK(std::string(trio.host.last_error.step) == "groups of the arena");
+    }
+}

@@ -1,0 +1,198 @@
+// Random stories: whatever happens, in whatever order and with restarts at any record, the books
+// balance, no byte has two owners, and what a journal says can be taken over.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "tests/support/registry_host.hpp"
+
+using namespace test_support;
+
+namespace {
+
+class Story {
+  public:
+    explicit Story(unsigned seed) : random_(seed) {}
+
+    void step() {
+        switch (random_() % 12) {
+            case 0:
+                return begin_session();
+            case 1:
+                return end_session();
+            case 2:
+                return lose_connection();
+            case 3:
+            case 4:
+                return open_or_close_arena();
+            case 5:
+            case 6:
+                return make_region();
+            case 7:
+                return free_region();
+            case 8:
+            case 9:
+                return join();
+            case 10:
+                return leave_or_shrink();
+            default:
+                return pass_time();
+        }
+    }
+
+    /// As if killed after some prefix of the journal had reached the file.
+    void restart() {
+        auto& entries = host.journal.contents.entries;
+        const std::size_t lost = random_() % 4;
+        for (std::size_t i = 0; i < lost && entries.size() > 1; ++i) entries.pop_back();
+        host.restart(now_, 10s);
+        REQUIRE(host.restored.ok());
+        sessions_.clear();
+        for (const SessionView& view : host.registry->snapshot(now_).sessions) {
+            const SessionId id{view.id};
+            const Peer peer{view.pid, 1000, 1000};
+            if (random_() % 4 == 0) continue;  // it died meanwhile, and is found out by the grace
+            REQUIRE(host.registry->resume_session(id, peer, kToken).ok());
+            sessions_.push_back(id);
+        }
+        for (const ArenaView& view : host.registry->snapshot(now_).arenas) {
+            if (random_() % 4 == 0) continue;
+            host.registry->found_in_pool(ArenaId{view.id}, NotedWork::make(view.bytes));
+        }
+        groups_.clear();
+    }
+
+    void check() {
+        const std::vector<std::string> problems = host.registry->problems();
+        for (const std::string& problem : problems) MESSAGE(problem);
+        REQUIRE(problems.empty());
+    }
+
+    /// Everybody gone: nothing may be left.
+    void finish() {
+        for (const SessionView& view : host.registry->snapshot(now_).sessions) {
+            host.registry->end_session(SessionId{view.id}, "end of story");
+        }
+        host.registry->expire(now_ + 1h);
+        check();
+        const Snapshot all = host.registry->snapshot(now_);
+        REQUIRE(all.sessions.empty());
+        REQUIRE(all.arenas.empty());
+    }
+
+    RegistryHost host;
+
+  private:
+    static constexpr const char* kArenas[] = {"a", "b"};
+
+    SessionId anybody() { return sessions_[random_() % sessions_.size()]; }
+    ArenaId any_arena() {
+        const auto arenas = host.registry->snapshot(now_).arenas;
+        return arenas.empty() ? ArenaId{1} : ArenaId{arenas[random_() % arenas.size()].id};
+    }
+    void begin_session() {
+        const Peer peer{static_cast<std::int32_t>(100 + sessions_.size()), 1000, 1000};
+        const auto made = host.registry->open_session(peer, "s", kToken, now_);
+        if (made.ok()) sessions_.push_back(made.value());
+    }
+    void end_session() {
+        if (sessions_.empty()) return;
+        const SessionId who = anybody();
+        host.registry->end_session(who, "story");
+        std::erase(sessions_, who);
+    }
+    void lose_connection() {
+        if (!sessions_.empty()) host.registry->connection_lost(anybody(), now_);
+    }
+    void open_or_close_arena() {
+        if (sessions_.empty()) return;
+        const SessionId who = anybody();
+        if (random_() % 4 == 0) {
+            [[maybe_unused]] const auto closed = host.registry->close_arena(who, any_arena());
+        } else {
+            host.arena(who, kArenas[random_() % 2], 4096 * 4096);
+        }
+    }
+    void make_region() {
+        if (sessions_.empty()) return;
+        const std::string name = "t" + std::to_string(random_() % 5);
+        if (random_() % 3 == 0) {
+            [[maybe_unused]] const auto made = host.tensor(anybody(), any_arena(), name.c_str());
+        } else {
+            [[maybe_unused]] const auto made =
+                host.region(anybody(), any_arena(), random_() % 100000);
+        }
+    }
+    void free_region() {
+        const auto regions = host.registry->snapshot(now_).regions;
+        if (regions.empty()) return;
+        const RegionView& view = regions[random_() % regions.size()];
+        [[maybe_unused]] const auto freed = host.registry->free_region(
+            SessionId{view.owner_session}, ArenaId{view.arena_id}, RegionId{view.id});
+    }
+    void join() {
+        if (sessions_.empty()) return;
+        const char* name = random_() % 2 == 0 ? "g" : "h";
+        host.join(anybody(), any_arena(), name, -1, 1 + static_cast<int>(random_() % 3));
+        collect();
+    }
+    void leave_or_shrink() {
+        if (groups_.empty()) return;
+        const auto& [who, group] = groups_[random_() % groups_.size()];
+        if (random_() % 2 == 0) {
+            [[maybe_unused]] const auto left = host.registry->leave_group(who, group);
+        } else {
+            host.shrink(who, group);
+            collect();
+        }
+    }
+    void pass_time() {
+        now_ += std::chrono::milliseconds(random_() % 4000);
+        for (const SessionId ended : host.registry->expire(now_)) std::erase(sessions_, ended);
+        collect();
+    }
+    void collect() {
+        for (const Answer& answer : host.registry->take_answers()) {
+            const auto* group = std::get_if<proto::Group>(&answer.body);
+            if (group != nullptr) groups_.emplace_back(answer.to.session, *group);
+        }
+    }
+
+    std::mt19937 random_;
+    TimePoint now_ = kNow;
+    std::vector<SessionId> sessions_;
+    std::vector<std::pair<SessionId, proto::Group>> groups_;
+};
+
+}  // namespace
+
+TEST_SUITE("pool.registry_random") {
+    TEST_CASE("forty random stories keep the books, and leave nothing at their end") {
+        for (unsigned seed = 0; seed < 40; ++seed) {
+            CAPTURE(seed);
+            Story story(seed);
+            for (int step = 0; step < 400; ++step) {
+                story.step();
+                if (step % 8 == 0) story.check();
+            }
+            story.finish();
+        }
+    }
+
+    TEST_CASE("twenty random stories with restarts at any record keep the books too") {
+        for (unsigned seed = 100; seed < 120; ++seed) {
+            CAPTURE(seed);
+            Story story(seed);
+            for (int step = 0; step < 300; ++step) {
+                story.step();
+                if (step % 25 == 24) {
+                    story.restart();
+                    story.check();
+                }
+            }
+            story.finish();
+        }
+    }
+}

@@ -1,0 +1,234 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "tests/support/registry_host.hpp"
+
+using namespace test_support;
+
+namespace {
+
+/// A duplicate of the descriptor a client would have kept.
+fabricshm::Fd kept(RegistryHost& host, ArenaId arena) {
+    return fabricshm::Fd(::dup(host.registry->descriptor(arena)));
+}
+
+Error adopt(RegistryHost& host, SessionId who, ArenaId arena, const fabricshm::Fd& fd) {
+    const std::uint64_t id = ++host.requests;
+    const auto asked = host.registry->adopt_arena({who, id}, arena, fabricshm::Fd(::dup(fd.get())));
+    return asked.ok() ? host.answer(id).error : asked.error();
+}
+
+}  // namespace
+
+TEST_SUITE("pool.registry_restore") {
+    TEST_CASE("after a restart sessions come back, present their arena and go on") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kBob);
+        const ArenaId arena = host.arena(alice, "job", 1 << 24);
+        host.arena(bob);
+        const auto region = host.region(alice, arena, 4096).value();
+        const auto tensor = host.tensor(bob, arena, "w").value();
+        const auto groups = host.together({alice, bob}, arena, "ring");
+        const fabricshm::Fd fd = kept(host, arena);
+
+        host.restart();
+        REQUIRE(host.restored.ok());
+        CHECK(host.registry->daemon_epoch() == 2);
+        CHECK(host.registry->problems().empty());
+        CHECK(host.region(alice, arena).ok());  // books alone, no memory needed
+        CHECK(host.join(alice, arena, "other", 0, 1) == 0);
+        CHECK(host.last_error.code == Errc::kBusy);
+        CHECK(host.registry->resume_session(alice, kAlice, kToken).ok());
+        CHECK(adopt(host, alice, arena, fd).code == Errc::kOk);
+        CHECK(host.registry->resume_session(bob, kBob, kToken).ok());
+        CHECK(adopt(host, bob, arena, fd).code == Errc::kOk);
+        CHECK(host.work.adopted == std::vector<ArenaId>{arena});
+        CHECK(host.registry->expire(kNow + 1h).empty());
+        CHECK(host.registry->open_region(bob, region).value().offset == region.offset);
+        CHECK(host.registry->open_region(alice, tensor.region).ok());
+        CHECK(host.registry->leave_group(alice, groups[0]).ok());
+        CHECK(host.session({105, 1, 1}) != bob);
+    }
+
+    TEST_CASE("only the arena's own file is adopted, and only for who had it open") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const SessionId mallory = host.session(kMallory);
+        const ArenaId arena = host.arena(alice);
+        const fabricshm::Fd fd = kept(host, arena);
+        host.restart();
+        const fabricshm::PoolPiece forged = NotedWork::make(64 * 4096);
+        CHECK(adopt(host, alice, arena, forged.fd).code == Errc::kCorrupt);
+        CHECK(adopt(host, alice, ArenaId{99}, fd).code == Errc::kNotFound);
+        CHECK(adopt(host, mallory, arena, fd).code == Errc::kNotFound);
+        REQUIRE(::ftruncate(fd.get(), 4096) == 0);
+        CHECK(adopt(host, alice, arena, fd).code == Errc::kCorrupt);
+        CHECK(host.work.adopted.empty());
+    }
+
+    TEST_CASE("what nobody claims within the grace is dropped") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kBob);
+        const ArenaId arena = host.arena(alice);
+        const ArenaId other = host.arena(bob, "other");
+        host.restart();
+        REQUIRE(host.registry->resume_session(alice, kAlice, kToken).ok());
+        host.registry->expire(kNow + 9s);
+        CHECK(host.registry->snapshot(kNow).arenas.size() == 2);
+        host.registry->expire(kNow + 10s);
+        const Snapshot after = host.registry->snapshot(kNow);
+        CHECK(after.sessions.size() == 1);
+        CHECK(after.arenas.empty());  // alice came back, but without the arena
+        CHECK(host.registry->problems().empty());
+        std::sort(host.work.destroyed.begin(), host.work.destroyed.end());
+        CHECK(host.work.destroyed == std::vector<ArenaId>{arena, other});
+        CHECK(host.arena(alice) != ArenaId::kNone);
+    }
+
+    TEST_CASE("who opens an arena that is still away waits for it, or hears that it is gone") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const ArenaId arena = host.arena(alice);
+        const fabricshm::Fd fd = kept(host, arena);
+        host.restart();
+        const SessionId bob = host.session(kBob);
+        REQUIRE(host.registry->open_arena({bob, 71}, RegistryHost::arena_body("job", 0)).ok());
+        CHECK_FALSE(host.answered(71));
+        SUBCASE("adopted") {
+            CHECK(adopt(host, alice, arena, fd).code == Errc::kOk);
+            CHECK(host.answer(71).error.code == Errc::kOk);
+        }
+        SUBCASE("dropped") {
+            host.registry->expire(kNow + 10s);
+            CHECK(host.answer(71).error.code == Errc::kBusy);
+            CHECK(host.arena(bob) != ArenaId::kNone);
+        }
+    }
+
+    TEST_CASE("a rank that died while there was no daemon is marked when the arena is back") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kBob);
+        const ArenaId arena = host.arena(alice, "job", 1 << 24);
+        host.arena(bob);
+        host.region(bob, arena).value();
+        const auto groups = host.together({alice, bob}, arena, "ring");
+        const fabricshm::Fd fd = kept(host, arena);
+        host.restart();
+        host.registry->end_session(bob, "gone");
+        CHECK(host.memory.dead.empty());
+        CHECK(host.registry->snapshot(kNow).arenas.at(0).bytes_quarantined == 4096);
+        CHECK(adopt(host, alice, arena, fd).code == Errc::kOk);
+        const std::vector<std::pair<std::uint64_t, int>> marked{{groups[0].block_offset, 1}};
+        CHECK(host.memory.dead == marked);
+        host.restart();
+        CHECK(host.restored.ok());
+        CHECK(host.registry->snapshot(kNow).arenas.at(0).bytes_quarantined == 4096);
+    }
+
+    TEST_CASE(
+        "an answer that was lost with the daemon is given again to its owner, once more only") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kBob);
+        const ArenaId arena = host.arena(alice, "job", 1 << 24);
+        host.arena(bob);
+        const auto tensor = host.tensor(alice, arena, "w").value();
+        const auto groups = host.together({alice, bob}, arena, "ring");
+        CHECK(host.tensor(alice, arena, "w").error().code == Errc::kExists);
+        const fabricshm::Fd fd = kept(host, arena);
+        host.restart();
+        REQUIRE(host.registry->resume_session(alice, kAlice, kToken).ok());
+        REQUIRE(host.registry->resume_session(bob, kBob, kToken).ok());
+        REQUIRE(adopt(host, alice, arena, fd).code == Errc::kOk);
+        CHECK(host.tensor(alice, arena, "w").value().region.offset == tensor.region.offset);
+        CHECK(host.tensor(bob, arena, "w").error().code == Errc::kExists);
+        const proto::Group again = host.group_of(host.join(alice, arena, "ring", 0, 2));
+        CHECK(again.group_id == groups[0].group_id);
+        CHECK(host.join(alice, arena, "ring", 1, 2) == 0);
+        host.registry->expire(kNow + 10s);
+        CHECK(host.join(alice, arena, "ring", 0, 2) == 0);
+        CHECK(host.tensor(alice, arena, "w").error().code == Errc::kExists);
+    }
+
+    TEST_CASE("a shrink that was cut short between its records is complete") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kBob);
+        const ArenaId arena = host.arena(alice, "job", 1 << 24);
+        host.arena(bob);
+        const auto groups = host.together({alice, bob}, arena, "ring");
+        host.registry->end_session(bob, "test");
+        const auto asked = host.shrink(alice, groups[0]);
+        const proto::Group smaller = host.group_of(asked);
+        REQUIRE(smaller.world == 1);
+        const fabricshm::Fd fd = kept(host, arena);
+        auto& entries = host.journal.contents.entries;
+        const auto cut = std::find_if(entries.begin(), entries.end(), [](const auto& entry) {
+            return entry.type == RecordType::kGroupShrunk;
+        });
+        entries.erase(cut, entries.end());
+        host.restart();
+        REQUIRE(host.restored.ok());
+        REQUIRE(adopt(host, alice, arena, fd).code == Errc::kOk);
+        CHECK(host.group_of(host.shrink(alice, groups[0])).group_id == smaller.group_id);
+    }
+
+    TEST_CASE("the compacted journal says the same as the long one") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kBob);
+        const ArenaId arena = host.arena(alice, "job", 1 << 24);
+        host.arena(bob);
+        host.together({alice, bob}, arena, "ring");
+        host.region(bob, arena).value();
+        const auto freed = host.region(alice, arena).value();
+        REQUIRE(host.registry->free_region(alice, arena, RegionId{freed.region_id}).ok());
+        host.registry->end_session(bob, "test");
+
+        MemoryJournal compact;
+        REQUIRE(host.registry->write_journal(compact).ok());
+        host.journal.contents = compact.contents;
+        host.restart();
+        REQUIRE(host.restored.ok());
+        MemoryJournal again;
+        REQUIRE(host.registry->write_journal(again).ok());
+        REQUIRE(again.contents.entries.size() == compact.contents.entries.size());
+        for (std::size_t i = 1; i < again.contents.entries.size(); ++i) {
+            CHECK(again.contents.entries[i].payload == compact.contents.entries[i].payload);
+        }
+    }
+
+    TEST_CASE("a journal that gives bytes to two owners is refused") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const ArenaId arena = host.arena(alice);
+        REQUIRE(host.region(alice, arena).ok());
+        RegionRecord twice{};
+        twice.arena = raw(arena);
+        twice.region = 2;
+        twice.generation = 1;
+        twice.session = raw(alice);
+        twice.bytes = 4096;
+        twice.state = static_cast<std::uint32_t>(LeaseState::kHeld);
+        REQUIRE(host.journal.add(twice).ok());
+        host.restart();
+        CHECK(host.restored.error().code == Errc::kCorrupt);
+    }
+
+    TEST_CASE("an arena that the device itself remembers needs nobody to present it") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const ArenaId arena = host.arena(alice);
+        host.restart();
+        CHECK_FALSE(host.registry->found_in_pool(ArenaId{99}, NotedWork::make(4096)));
+        CHECK_FALSE(host.registry->found_in_pool(arena, NotedWork::make(4096)));
+        CHECK(host.registry->found_in_pool(arena, NotedWork::make(64 * 4096)));
+        REQUIRE(host.registry->resume_session(alice, kAlice, kToken).ok());
+        host.registry->expire(kNow + 10s);
+        CHECK(host.registry->snapshot(kNow).arenas.size() == 1);
+    }
+}

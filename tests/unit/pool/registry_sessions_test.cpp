@@ -1,0 +1,170 @@
+#include <doctest/doctest.h>
+
+#include "tests/support/registry_host.hpp"
+
+using namespace test_support;
+
+TEST_SUITE("pool.registry_sessions") {
+    TEST_CASE("a lost connection may come back with the token of the same process") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        host.registry->connection_lost(alice, kNow);
+        CHECK_FALSE(host.registry->snapshot(kNow).sessions.at(0).connected);
+        CHECK(host.registry->resume_session(alice, kAlice, Token{9}).error().code == Errc::kDenied);
+        CHECK(host.registry->resume_session(alice, kBob, kToken).error().code == Errc::kDenied);
+        CHECK(host.registry->resume_session(SessionId{99}, kAlice, kToken).error().code ==
+              Errc::kNotFound);
+        CHECK(host.registry->resume_session(alice, kAlice, kToken).ok());
+        CHECK(host.registry->expire(kNow + 1h).empty());
+    }
+
+    TEST_CASE("one that does not come back within the grace ends") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        host.registry->connection_lost(alice, kNow);
+        CHECK(host.registry->next_deadline() == kNow + 10s);
+        CHECK(host.registry->expire(kNow + 9s).empty());
+        CHECK(host.registry->expire(kNow + 10s) == std::vector<SessionId>{alice});
+        CHECK(host.registry->snapshot(kNow).sessions.empty());
+    }
+
+    TEST_CASE("a death that is seen twice is one death") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        host.registry->end_session(alice, "test");
+        host.registry->end_session(alice, "test");
+        host.registry->connection_lost(alice, kNow);
+        CHECK(host.registry->problems().empty());
+        CHECK(host.session(kAlice) != alice);
+    }
+
+    TEST_CASE("an arena is shared by name within a user and lives as long as somebody has it") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kBob);
+        const ArenaId arena = host.arena(alice);
+        CHECK(host.arena(bob) == arena);
+        CHECK(host.registry->close_arena(alice, arena).ok());
+        CHECK(host.registry->close_arena(alice, arena).error().code == Errc::kNotFound);
+        CHECK(host.work.destroyed.empty());
+        host.registry->end_session(bob, "test");
+        CHECK(host.work.destroyed == std::vector<ArenaId>{arena});
+        CHECK(host.registry->snapshot(kNow).arenas.empty());
+    }
+
+    TEST_CASE("another user's arena is denied and shows nothing") {
+        RegistryHost host;
+        const ArenaId arena = host.arena(host.session(kAlice));
+        const SessionId mallory = host.session(kMallory);
+        CHECK(host.arena(mallory) == ArenaId::kNone);
+        CHECK(host.last_error.code == Errc::kDenied);
+        CHECK(host.region(mallory, arena).error().code == Errc::kNotFound);
+        CHECK(host.registry->close_arena(mallory, arena).error().code == Errc::kNotFound);
+        CHECK(host.join(mallory, arena, "g", 0, 1) == 0);
+    }
+
+    TEST_CASE("exclusive means that nobody has it yet") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        CHECK(host.arena(alice, "job", 4096, 1) != ArenaId::kNone);
+        CHECK(host.arena(alice, "job", 4096, 1) == ArenaId::kNone);
+        CHECK(host.last_error.code == Errc::kExists);
+    }
+
+    TEST_CASE(
+        "while an arena is being made all who ask wait, and who dies meanwhile is no member") {
+        RegistryHost host;
+        host.work.later = true;
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kBob);
+        const auto body = RegistryHost::arena_body("job", 8192);
+        REQUIRE(host.registry->open_arena({alice, 1}, body).ok());
+        REQUIRE(host.registry->open_arena({bob, 2}, body).ok());
+        CHECK_FALSE(host.answered(1));
+        host.registry->end_session(alice, "test");
+        REQUIRE(host.work.created.size() == 1);
+        host.registry->arena_made(host.work.created[0].first, NotedWork::make(8192));
+        CHECK_FALSE(host.answered(1));
+        CHECK(host.answer(2).error.code == Errc::kOk);
+        CHECK(host.registry->snapshot(kNow).arenas.at(0).sessions == 1);
+        CHECK(host.registry->problems().empty());
+    }
+
+    TEST_CASE("an arena that cannot be made leaves nothing behind") {
+        RegistryHost host;
+        host.work.later = true;
+        const SessionId alice = host.session(kAlice);
+        REQUIRE(host.registry->open_arena({alice, 1}, RegistryHost::arena_body("job", 8192)).ok());
+        host.registry->arena_made(host.work.created[0].first, Error{Errc::kNoMemory, 0, "pool"});
+        CHECK(host.answer(1).error.code == Errc::kNoMemory);
+        CHECK(host.registry->snapshot(kNow).arenas.empty());
+        host.work.later = false;
+        CHECK(host.arena(alice) != ArenaId::kNone);
+    }
+
+    TEST_CASE("an arena made for a session that is gone is dropped at once") {
+        RegistryHost host;
+        host.work.later = true;
+        const SessionId alice = host.session(kAlice);
+        REQUIRE(host.registry->open_arena({alice, 1}, RegistryHost::arena_body("job", 8192)).ok());
+        host.registry->end_session(alice, "test");
+        const ArenaId arena = host.work.created[0].first;
+        host.registry->arena_made(arena, NotedWork::make(8192));
+        CHECK(host.work.destroyed == std::vector<ArenaId>{arena});
+        host.restart();
+        CHECK(host.restored.ok());
+        CHECK(host.registry->snapshot(kNow).arenas.empty());
+    }
+
+    TEST_CASE("limits of arenas per session, quotas and draining refuse by name") {
+        Limits limits;
+        limits.max_arenas_per_session = 2;
+        limits.user_quota_bytes = 1 << 20;
+        RegistryHost host(limits);
+        const SessionId alice = host.session(kAlice);
+        CHECK(host.arena(alice, "a", 4096) != ArenaId::kNone);
+        CHECK(host.arena(alice, "big", 1 << 20) == ArenaId::kNone);
+        CHECK(std::string(host.last_error.step) == "quota of the user");
+        CHECK(host.arena(alice, "b", 4096) != ArenaId::kNone);
+        CHECK(host.arena(alice, "c", 4096) == ArenaId::kNone);
+        CHECK(std::string(host.last_error.step) == "arenas of the session");
+        host.registry->set_draining(true);
+        const SessionId bob{99};
+        CHECK(host.registry->open_session(kBob, "", kToken, kNow).error().code == Errc::kBusy);
+        CHECK(host.registry->open_arena({bob, 1}, RegistryHost::arena_body("d", 1)).error().code ==
+              Errc::kClosed);
+    }
+
+    TEST_CASE("what cannot be written down is not granted") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const ArenaId arena = host.arena(alice);
+        host.journal.broken = true;
+        CHECK_FALSE(host.registry->open_session(kBob, "", kToken, kNow).ok());
+        CHECK(host.arena(alice, "other") == ArenaId::kNone);
+        CHECK_FALSE(host.region(alice, arena).ok());
+        CHECK(host.join(alice, arena, "g", 0, 1) != 0);
+        CHECK(host.group_of(host.requests).world == 0);
+        CHECK(host.registry->problems().empty());
+        CHECK(host.registry->snapshot(kNow).arenas.at(0).bytes_used == 0);
+    }
+
+    TEST_CASE("a release that was not written down stops grants until the journal is rewritten") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const ArenaId arena = host.arena(alice);
+        const auto region = host.region(alice, arena).value();
+        host.journal.broken = true;
+        CHECK(host.registry->free_region(alice, arena, RegionId{region.region_id}).ok());
+        host.journal.broken = false;
+        CHECK(host.registry->journal_behind());
+        CHECK_FALSE(host.region(alice, arena).ok());
+        host.journal.contents.entries.clear();
+        REQUIRE(host.registry->write_journal(host.journal).ok());
+        host.registry->journal_rewritten();
+        CHECK(host.region(alice, arena).ok());
+        host.restart();
+        CHECK(host.restored.ok());
+        CHECK(host.registry->problems().empty());
+    }
+}

@@ -1,0 +1,189 @@
+#include "libfabricshm/proto/codec.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <random>
+#include <string>
+
+using namespace fabricshm;
+using namespace fabricshm::proto;
+
+namespace {
+
+constexpr std::size_t kWhole = sizeof(Message);
+
+Errc refusal(const Message& message, std::size_t bytes = kWhole) {
+    return check_request(message, bytes).error().code;
+}
+
+Message arena_open_request(const char* name) {
+    Message message = make_request(Type::kArenaOpen, 1);
+    std::strncpy(message.arena_open.name, name, kNameBytes - 1);
+    return message;
+}
+
+Message tensor_request(std::uint32_t ndim) {
+    Message message = make_request(Type::kTensorCreate, 1);
+    message.tensor.region.arena_id = 1;
+    std::strcpy(message.tensor.name, "weights");
+    message.tensor.dtype = 1;
+    message.tensor.ndim = ndim;
+    for (auto& length : message.tensor.shape) length = 2;
+    return message;
+}
+
+Message group_request(int rank, int world) {
+    Message message = make_request(Type::kGroupJoin, 1);
+    message.group.arena_id = 1;
+    std::strcpy(message.group.name, "data parallel");
+    message.group.rank = rank;
+    message.group.world = world;
+    return message;
+}
+
+Message arena_reply() {
+    Message reply = make_reply(arena_open_request("job"));
+    reply.arena_open.arena_id = 5;
+    reply.arena_open.bytes = 1 << 20;
+    reply.arena_open.align = 4096;
+    return reply;
+}
+
+}  // namespace
+
+TEST_SUITE("proto.codec") {
+    TEST_CASE("a well-formed request of every type passes") {
+        CHECK(refusal(make_request(Type::kHello, 1)) == Errc::kOk);
+        CHECK(refusal(arena_open_request("job")) == Errc::kOk);
+        CHECK(refusal(tensor_request(3)) == Errc::kOk);
+        CHECK(refusal(group_request(-1, 4)) == Errc::kOk);
+        CHECK(refusal(make_request(Type::kBye, 1)) == Errc::kOk);
+        Message region = make_request(Type::kRegionCreate, 9);
+        region.region = {1, 0, 0, 0, 4096};
+        CHECK(refusal(region) == Errc::kOk);
+    }
+
+    TEST_CASE("what is not a message of ours is corrupt, another version is told apart") {
+        Message message = arena_open_request("job");
+        CHECK(refusal(message, 511) == Errc::kCorrupt);
+        CHECK(refusal(message, 3) == Errc::kCorrupt);
+        message.header.version = 2;
+        CHECK(refusal(message) == Errc::kVersion);
+        CHECK(refusal(message, 100) == Errc::kVersion);
+        message = arena_open_request("job");
+        message.header.magic ^= 1;
+        CHECK(refusal(message) == Errc::kCorrupt);
+        message = make_request(static_cast<Type>(99), 1);
+        CHECK(refusal(message) == Errc::kCorrupt);
+        CHECK(refusal(make_request(static_cast<Type>(0), 1)) == Errc::kCorrupt);
+        CHECK(refusal(make_reply(arena_open_request("job"))) == Errc::kCorrupt);
+        CHECK(refusal(make_request(Type::kBye, 0)) == Errc::kCorrupt);
+    }
+
+    TEST_CASE("names end with a zero, are not empty and are printable") {
+        CHECK(refusal(arena_open_request("")) == Errc::kInvalid);
+        CHECK(refusal(arena_open_request("two\nlines")) == Errc::kInvalid);
+        CHECK(refusal(arena_open_request("\x1b[31m")) == Errc::kInvalid);
+        Message endless = arena_open_request("x");
+        std::memset(endless.arena_open.name, 'x', kNameBytes);
+        CHECK(refusal(endless) == Errc::kInvalid);
+        CHECK(std::string(check_request(endless, kWhole).error().step) == "arena name");
+    }
+
+    TEST_CASE("shapes that overflow, are negative or have too many dimensions are refused") {
+        Message message = tensor_request(9);
+        CHECK(refusal(message) == Errc::kInvalid);
+        message = tensor_request(8);
+        for (auto& length : message.tensor.shape) length = std::int64_t{1} << 32;
+        CHECK(refusal(message) == Errc::kInvalid);
+        message = tensor_request(1);
+        message.tensor.shape[0] = -1;
+        CHECK(refusal(message) == Errc::kInvalid);
+        message = tensor_request(1);
+        message.tensor.dtype = 10;
+        CHECK(refusal(message) == Errc::kInvalid);
+    }
+
+    TEST_CASE("the bytes of a tensor are counted, with none for a zero and one for a scalar") {
+        const std::int64_t shape[] = {3, 4, 5};
+        CHECK(tensor_bytes(1, shape).value() == 240);
+        CHECK(tensor_bytes(0, {}).value() == 8);
+        const std::int64_t empty[] = {3, 0, 5};
+        CHECK(tensor_bytes(1, empty).value() == 0);
+    }
+
+    TEST_CASE("ranks outside the world and worlds beyond the limit are refused") {
+        CHECK(refusal(group_request(4, 4)) == Errc::kInvalid);
+        CHECK(refusal(group_request(-2, 4)) == Errc::kInvalid);
+        CHECK(refusal(group_request(0, 0)) == Errc::kInvalid);
+        CHECK(refusal(group_request(0, kWorldMax + 1)) == Errc::kInvalid);
+        Message message = group_request(0, 4);
+        message.group.timeout_ms = -1;
+        CHECK(refusal(message) == Errc::kInvalid);
+    }
+
+    TEST_CASE("unknown flags are refused, not ignored") {
+        Message message = arena_open_request("job");
+        message.arena_open.flags = 2;
+        CHECK(refusal(message) == Errc::kInvalid);
+        message.arena_open.flags = 0;
+        message.arena_open.bytes = ~0ULL;
+        CHECK(refusal(message) == Errc::kInvalid);
+    }
+
+    TEST_CASE("a reply repeats id and type, and an error reply carries code and detail") {
+        const Message request = group_request(0, 4);
+        const Message reply = make_error_reply(request.header, {Errc::kExists, 3, "join"});
+        CHECK(reply.header.request_id == request.header.request_id);
+        CHECK(type_of(reply.header) == Type::kGroupJoin);
+        CHECK(check_reply(reply, kWhole).ok());
+        const Error error = error_of(reply.header, "join group");
+        CHECK(error.code == Errc::kExists);
+        CHECK(error.detail == 3);
+    }
+
+    TEST_CASE("a daemon's reply with fields out of range is corrupt") {
+        Message reply = arena_reply();
+        CHECK(check_reply(reply, kWhole).ok());
+        reply.arena_open.align = 4097;
+        CHECK(check_reply(reply, kWhole).error().code == Errc::kCorrupt);
+        reply = arena_reply();
+        reply.arena_open.file_offset = ~0ULL;
+        CHECK(check_reply(reply, kWhole).error().code == Errc::kCorrupt);
+        reply = arena_reply();
+        reply.header.status = 99;
+        CHECK(check_reply(reply, kWhole).error().code == Errc::kCorrupt);
+        reply = arena_reply();
+        reply.header.type = static_cast<std::uint16_t>(Type::kArenaOpen);
+        CHECK(check_reply(reply, kWhole).error().code == Errc::kCorrupt);
+    }
+
+    TEST_CASE("random bytes behind a valid header never pass with a field out of range") {
+        std::mt19937_64 random(7);
+        int passed = 0;
+        for (int i = 0; i < 20000; ++i) {
+            Message message;
+            for (auto& byte : message.raw) byte = static_cast<std::uint8_t>(random());
+            message.header = make_request(static_cast<Type>(1 + random() % 14), 1).header;
+            if (!check_request(message, kWhole).ok()) continue;
+            ++passed;
+            const Type type = type_of(message.header);
+            const bool has_name = type == Type::kArenaOpen || type == Type::kTensorCreate ||
+                                  type == Type::kTensorOpen || type == Type::kGroupJoin;
+            CHECK_FALSE(has_name);  // 63 random bytes are never a printable name
+        }
+        CHECK(passed > 0);
+    }
+
+    TEST_CASE("labels are made printable instead of being refused") {
+        char field[kNameBytes];
+        set_label(field, "tr\xc3\xa4iner\n");
+        CHECK(text_of(field) == "tr??iner?");
+        set_label(field, std::string(200, 'x'));
+        CHECK(text_of(field).size() == kNameBytes - 1);
+        CHECK(set_name(field, "", "name").error().code == Errc::kInvalid);
+        CHECK(set_name(field, std::string(64, 'x'), "name").error().code == Errc::kInvalid);
+        CHECK(set_name(field, std::string(63, 'x'), "name").ok());
+    }
+}

@@ -1,0 +1,203 @@
+#include "fabricd/server/admin_server.hpp"
+
+#include <doctest/doctest.h>
+#include <grpcpp/create_channel.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "admin.grpc.pb.h"
+#include "fabricd/server/admin_codec.hpp"
+
+using namespace fabricd;
+using namespace admin::v1;
+using fabricshm::Errc;
+
+namespace {
+
+Snapshot sample() {
+    Snapshot snapshot;
+    snapshot.daemon_epoch = 3;
+    snapshot.uptime_ms = 1234;
+    snapshot.pool = {"emu", "memfd arenas", 1 << 30, 1 << 20};
+    snapshot.sessions = {{1, 100, 1000, "train\xff.py", 50, 4096, true},
+                         {2, 101, 1000, "gone", 60, 0, false}};
+    snapshot.arenas = {{7, "job", 1000, 1 << 20, 4096, 0, 1}};
+    snapshot.regions = {{7, 1, 1, 0, 4096, 1, "weights", "live"},
+                        {8, 2, 1, 4096, 4096, 2, "", "quarantined"}};
+    snapshot.groups = {{7, 5, "world", 2, 4, 3, {1, 2}, "broken"}};
+    return snapshot;
+}
+
+/// A server on a socket in a folder of its own, with hooks that note what was asked.
+struct Fixture {
+    Fixture() {
+        REQUIRE(::mkdtemp(folder) != nullptr);
+        path = std::string(folder) + "/admin it's.sock";
+        auto started = AdminServer::start(path, hooks());
+        REQUIRE(started.ok());
+        server = std::move(*started);
+        grpc::ChannelArguments arguments;
+        arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+        stub = Admin::NewStub(grpc::CreateCustomChannel(
+            grpc_address(path), grpc::InsecureChannelCredentials(), arguments));
+    }
+    ~Fixture() {
+        server.reset();
+        std::filesystem::remove_all(folder);
+    }
+    AdminHooks hooks() {
+        return {sample, [this](bool on) { drained = on; }, [this] { ended = true; }};
+    }
+
+    char folder[32] = "/tmp/fabric-admin-XXXXXX";
+    std::string path;
+    std::atomic<bool> drained{false};
+    std::atomic<bool> ended{false};
+    std::unique_ptr<AdminServer> server;
+    std::unique_ptr<Admin::Stub> stub;
+};
+
+struct Call : grpc::ClientContext {
+    Call() { set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60)); }
+};
+
+}  // namespace
+
+TEST_SUITE("server.admin_server") {
+    TEST_CASE("the socket is for its user alone, and goes with the server") {
+        Fixture fixture;
+        struct stat status {};
+        REQUIRE(::stat(fixture.path.c_str(), &status) == 0);
+        CHECK((status.st_mode & 0777) == 0600);
+        CHECK(probe_socket(fixture.path) == Errc::kOk);
+        fixture.server.reset();
+        CHECK(std::filesystem::is_empty(fixture.folder));
+        CHECK(probe_socket(fixture.path) == Errc::kNotFound);
+    }
+
+    TEST_CASE("status counts, and text that is no UTF-8 does not stop it") {
+        Fixture fixture;
+        StatusReply status;
+        Call first;
+        REQUIRE(fixture.stub->Status(&first, {}, &status).ok());
+        CHECK(status.version() == FABRIC_VERSION);
+        CHECK(status.pid() == ::getpid());
+        CHECK(status.sessions() == 2);
+        CHECK(status.sessions_connected() == 1);
+        CHECK(status.pool().capacity_bytes() == 1 << 30);
+
+        SessionsReply sessions;
+        Call second;
+        REQUIRE(fixture.stub->Sessions(&second, {}, &sessions).ok());
+        CHECK(sessions.sessions(0).label() == "train?.py");
+    }
+
+    TEST_CASE("lists come whole, regions by arena when asked") {
+        Fixture fixture;
+        RegionsReply regions;
+        Call first;
+        REQUIRE(fixture.stub->Regions(&first, {}, &regions).ok());
+        CHECK(regions.regions_size() == 2);
+        RegionsRequest of_arena;
+        of_arena.set_arena_id(8);
+        Call second;
+        REQUIRE(fixture.stub->Regions(&second, of_arena, &regions).ok());
+        REQUIRE(regions.regions_size() == 1);
+        CHECK(unpack(regions.regions(0)).state == "quarantined");
+
+        GroupsReply groups;
+        Call third;
+        REQUIRE(fixture.stub->Groups(&third, {}, &groups).ok());
+        CHECK(unpack(groups.groups(0)).dead_ranks == std::vector<std::int32_t>{1, 2});
+        ArenasReply arenas;
+        Call fourth;
+        REQUIRE(fixture.stub->Arenas(&fourth, {}, &arenas).ok());
+        CHECK(unpack(arenas.arenas(0)).name == "job");
+        PoolsReply pools;
+        Call fifth;
+        REQUIRE(fixture.stub->Pools(&fifth, {}, &pools).ok());
+        CHECK(unpack(pools.pools(0)).backend == "emu");
+    }
+
+    TEST_CASE("drain and shutdown reach the daemon") {
+        Fixture fixture;
+        DrainRequest on;
+        on.set_on(true);
+        DrainReply drained;
+        Call first;
+        REQUIRE(fixture.stub->Drain(&first, on, &drained).ok());
+        CHECK(fixture.drained);
+        ShutdownReply ended;
+        Call second;
+        REQUIRE(fixture.stub->Shutdown(&second, {}, &ended).ok());
+        CHECK(fixture.ended);
+    }
+
+    TEST_CASE("a watch gives pictures until the server ends") {
+        Fixture fixture;
+        WatchRequest request;
+        request.set_interval_ms(100);
+        request.set_without_regions(true);
+        Call context;
+        auto reader = fixture.stub->Watch(&context, request);
+        WatchReply reply;
+        REQUIRE(reader->Read(&reply));
+        REQUIRE(reader->Read(&reply));
+        CHECK(reply.status().arenas() == 1);
+        CHECK(reply.regions_size() == 0);
+        std::thread ending([&] { fixture.server.reset(); });
+        while (reader->Read(&reply)) {
+        }
+        reader->Finish();
+        ending.join();
+    }
+
+    TEST_CASE("watches are limited, and one that ends makes room") {
+        Fixture fixture;
+        WatchRequest request;
+        request.set_interval_ms(60000);
+        std::vector<std::unique_ptr<Call>> contexts;
+        std::vector<std::unique_ptr<grpc::ClientReader<WatchReply>>> readers;
+        WatchReply reply;
+        for (int i = 0; i < 16; ++i) {
+            contexts.push_back(std::make_unique<Call>());
+            readers.push_back(fixture.stub->Watch(contexts.back().get(), request));
+            REQUIRE(readers.back()->Read(&reply));
+        }
+        Call over;
+        auto refused = fixture.stub->Watch(&over, request);
+        CHECK_FALSE(refused->Read(&reply));
+        CHECK(refused->Finish().error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
+        for (auto& context : contexts) context->TryCancel();
+        for (auto& reader : readers) reader->Finish();
+    }
+}
+
+TEST_SUITE("server.admin_server start") {
+    TEST_CASE("a living server keeps its socket, a dead one's is replaced") {
+        Fixture fixture;
+        CHECK(AdminServer::start(fixture.path, fixture.hooks()).error().code == Errc::kBusy);
+        fixture.server.reset();
+        std::ofstream(fixture.path) << "left behind";
+        CHECK(probe_socket(fixture.path) == Errc::kDaemon);
+        CHECK(AdminServer::start(fixture.path, fixture.hooks()).ok());
+    }
+
+    TEST_CASE("a path that no socket can have, and a folder that is not there, are refused") {
+        const AdminHooks hooks{sample, [](bool) {}, [] {}};
+        const std::string long_path = "/tmp/" + std::string(100, 'x') + "/admin.sock";
+        CHECK(AdminServer::start(long_path, hooks).error().code == Errc::kInvalid);
+        CHECK(AdminServer::start("/nowhere/admin.sock", hooks).error().code == Errc::kNotFound);
+    }
+
+    TEST_CASE("addresses escape what a URI can't have") {
+        CHECK(grpc_address("/run/fabricd/admin.sock") == "unix:/run/fabricd/admin.sock");
+        CHECK(grpc_address("/a b%?") == "unix:/a%20b%25%3F");
+    }
+}

@@ -1,0 +1,159 @@
+#include "fabricd/server/daemon.hpp"
+
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "libfabricshm/os/mapping.hpp"
+#include "libfabricshm/shm/group_block.hpp"
+#include "tests/support/daemon_thread.hpp"
+#include "tests/support/wire_client.hpp"
+
+using namespace fabricd;
+using fabricshm::Errc;
+using fabricshm::kMiB;
+using test_support::DaemonThread;
+using test_support::options_in;
+using test_support::TemporaryDirectory;
+using test_support::WireClient;
+
+namespace {
+
+unsigned mode_of(const std::string& path) {
+    struct stat status {};
+    return ::stat(path.c_str(), &status) == 0 ? status.st_mode & 0777u : 0;
+}
+
+}  // namespace
+
+TEST_SUITE("server.daemon") {
+    TEST_CASE("two sessions share an arena, a tensor and a group") {
+        const TemporaryDirectory directory;
+        const DaemonOptions options = options_in(directory);
+        DaemonThread host(options);
+        REQUIRE(host.daemon);
+        auto alice = WireClient::attach(options.socket_path, "alice").value();
+        auto bob = WireClient::attach(options.socket_path, "bob").value();
+        CHECK(alice.session.session_id != bob.session.session_id);
+        CHECK(alice.session.default_arena_bytes == 4 * kMiB);
+
+        const auto arena = alice.open_arena("job", 8 * kMiB).value();
+        CHECK(arena.bytes == 8 * kMiB);
+        const auto same = bob.open_arena("job", 0).value();
+        CHECK(same.arena_id == arena.arena_id);
+        fabricshm::MapOptions map;
+        const auto a = fabricshm::Mapping::map(alice.descriptor, 0, arena.bytes, map).value();
+        const auto b = fabricshm::Mapping::map(bob.descriptor, 0, arena.bytes, map).value();
+
+        const auto region = alice.create_region(arena.arena_id, 100).value();
+        CHECK(region.bytes == 4096);
+        a.data()[region.offset] = std::byte{42};
+        const auto seen = bob.open_region(region).value();
+        CHECK(b.data()[seen.offset] == std::byte{42});
+
+        const auto tensor = alice.create_tensor(arena.arena_id, "weights", 1000).value();
+        const auto found = bob.open_tensor(arena.arena_id, "weights", 0).value();
+        CHECK(found.region.offset == tensor.region.offset);
+        CHECK(found.shape[0] == 1000);
+        CHECK(found.owner_pid == ::getpid());
+
+        const auto sent = bob.send(test_support::join_request(arena.arena_id, "ring", -1, 2));
+        REQUIRE(sent.ok());
+        const auto joined = alice.join(arena.arena_id, "ring", -1, 2).value();
+        const auto other = bob.receive().value().group;
+        CHECK(joined.rank + other.rank == 1);
+        CHECK(joined.block_offset == other.block_offset);
+        const auto* header =
+            reinterpret_cast<const fabricshm::GroupHeader*>(a.data() + joined.block_offset);
+        CHECK(header->magic == fabricshm::kGroupMagic);
+        CHECK(header->group_id == joined.group_id);
+
+        const Snapshot all = host.daemon->snapshot();
+        CHECK(all.sessions.size() == 2);
+        CHECK(all.regions.size() == 2);
+        CHECK(all.groups.at(0).state == "complete");
+        CHECK(all.pool.used_bytes == 8 * kMiB);
+    }
+
+    TEST_CASE("an arena goes when the last session says goodbye") {
+        const TemporaryDirectory directory;
+        const DaemonOptions options = options_in(directory);
+        DaemonThread host(options);
+        REQUIRE(host.daemon);
+        auto alice = WireClient::attach(options.socket_path).value();
+        REQUIRE(alice.open_arena("job", 0).ok());
+        alice.bye();
+        CHECK(host.eventually([](const Snapshot& all) {
+            return all.sessions.empty() && all.arenas.empty() && all.pool.used_bytes == 0;
+        }));
+    }
+
+    TEST_CASE("the socket is for its owner alone, and goes with the daemon") {
+        const TemporaryDirectory directory;
+        const DaemonOptions options = options_in(directory);
+        {
+            DaemonThread host(options);
+            REQUIRE(host.daemon);
+            CHECK(mode_of(options.socket_path) == 0600);
+            CHECK(mode_of(directory.file("run")) == 0700);
+            CHECK(mode_of(directory.file("state")) == 0700);
+            CHECK(mode_of(directory.file("state/journal")) == 0600);
+        }
+        CHECK(std::filesystem::is_empty(directory.file("run")));
+    }
+
+    TEST_CASE("a second daemon is refused while the first one lives") {
+        const TemporaryDirectory directory;
+        const DaemonOptions options = options_in(directory);
+        DaemonThread first(options);
+        REQUIRE(first.daemon);
+        CHECK(DaemonThread(options).error.code == Errc::kBusy);
+        DaemonOptions other_state = options;
+        other_state.state_dir = directory.file("other");
+        CHECK(DaemonThread(other_state).error.code == Errc::kBusy);
+        first.stop();
+        first.daemon.reset();
+        const DaemonThread second(options);
+        CHECK(second.error.code == Errc::kOk);
+    }
+
+    TEST_CASE("options out of their range are named") {
+        const TemporaryDirectory directory;
+        DaemonOptions options = options_in(directory);
+        options.socket_path = "relative.sock";
+        CHECK(std::string(DaemonThread(options).error.step) == "socket_path");
+        options = options_in(directory);
+        options.socket_mode = 04600;
+        CHECK(DaemonThread(options).error.code == Errc::kInvalid);
+        options = options_in(directory);
+        options.socket_group = "no-such-group";
+        CHECK(DaemonThread(options).error.code == Errc::kInvalid);
+    }
+
+    TEST_CASE("while draining there are no new sessions and arenas, and the old ones go on") {
+        const TemporaryDirectory directory;
+        const DaemonOptions options = options_in(directory);
+        DaemonThread host(options);
+        REQUIRE(host.daemon);
+        auto alice = WireClient::attach(options.socket_path).value();
+        const auto arena = alice.open_arena("job", 0).value();
+        host.daemon->drain(true);
+        CHECK(alice.create_region(arena.arena_id, 1).ok());
+        CHECK(alice.open_arena("another", 0).error().code == Errc::kBusy);
+        CHECK(WireClient::attach(options.socket_path).error().code == Errc::kBusy);
+        host.daemon->drain(false);
+        CHECK(WireClient::attach(options.socket_path).ok());
+    }
+
+    TEST_CASE(
+        "snapshots are answered before, during and after the run, and stop() may come first") {
+        const TemporaryDirectory directory;
+        auto daemon =
+            Daemon::start(options_in(directory), test_support::small_pool().value()).value();
+        CHECK(daemon->snapshot().daemon_epoch == 1);
+        daemon->stop();
+        CHECK(daemon->run().ok());
+        CHECK(daemon->snapshot().pool.backend == "emu");
+    }
+}

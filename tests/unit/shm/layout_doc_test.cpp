@@ -1,0 +1,137 @@
+// docs/shm_layout.md says where every field is; this compares it with the structures.
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "libfabricshm/shm/group_block.hpp"
+#include "libfabricshm/shm/tensor_header.hpp"
+
+using namespace fabricshm;
+
+namespace {
+
+struct Place {
+    std::size_t offset = 0;
+    std::size_t bytes = 0;
+    bool operator==(const Place&) const = default;
+};
+
+using Table = std::map<std::string, Place>;
+
+std::string text_of_page() {
+    std::ifstream file(FABRIC_SOURCE_DIR "/docs/shm_layout.md");
+    std::stringstream text;
+    text << file.rdbuf();
+    return text.str();
+}
+
+// A row reads: | 8 | 4 | `version` | ... Others, such as the heading, have no number first.
+void read_row(const std::string& line, Table& table) {
+    std::istringstream words(line);
+    std::string bar;
+    Place place;
+    std::string field;
+    if (!(words >> bar >> place.offset >> bar >> place.bytes >> bar >> field)) return;
+    if (field.size() > 2 && field.front() == '`') {
+        table[field.substr(1, field.size() - 2)] = place;
+    }
+}
+
+// The rows between the heading and the next heading.
+Table table_below(const std::string& heading) {
+    Table table;
+    std::istringstream lines(text_of_page());
+    std::string line;
+    bool inside = false;
+    while (std::getline(lines, line)) {
+        if (line.starts_with('#')) inside = line == heading;
+        if (inside && line.starts_with('|')) read_row(line, table);
+    }
+    return table;
+}
+
+}  // namespace
+
+namespace doctest {
+template <>
+struct StringMaker<Table> {
+    static String convert(const Table& table) {
+        std::string text;
+        for (const auto& [field, place] : table) {
+            text += field + "@" + std::to_string(place.offset) + "+" + std::to_string(place.bytes) +
+                    " ";
+        }
+        return text.c_str();
+    }
+};
+}  // namespace doctest
+
+// clang-format off
+#define FIELD(type, name) {#name, {offsetof(type, name), sizeof(type::name)}}
+// clang-format on
+
+TEST_SUITE("shm.layout_doc") {
+    TEST_CASE("the table of GroupHeader is that of the structure") {
+        const Table fields = {
+            FIELD(GroupHeader, magic),   FIELD(GroupHeader, version),
+            FIELD(GroupHeader, world),   FIELD(GroupHeader, group_id),
+            FIELD(GroupHeader, epoch),   FIELD(GroupHeader, slot_bytes),
+            FIELD(GroupHeader, broken),  FIELD(GroupHeader, claim),
+            FIELD(GroupHeader, command), FIELD(GroupHeader, command_sleepers),
+            FIELD(GroupHeader, tuning),
+        };
+        CHECK(table_below("### GroupHeader") == fields);
+    }
+
+    TEST_CASE("the table of RankWords is that of the structure") {
+        const Table fields = {
+            FIELD(RankWords, clock),         FIELD(RankWords, sleepers),
+            FIELD(RankWords, dead),          FIELD(RankWords, signature),
+            FIELD(RankWords, input_offset),  FIELD(RankWords, output_offset),
+            FIELD(RankWords, pid),           FIELD(RankWords, start_time),
+            FIELD(RankWords, pid_namespace), FIELD(RankWords, membarrier),
+            FIELD(RankWords, bell_sleepers), FIELD(RankWords, bell),
+        };
+        CHECK(table_below("### RankWords") == fields);
+    }
+
+    TEST_CASE("the table of Channel is that of the structure") {
+        const Table fields = {FIELD(Channel, sent), FIELD(Channel, pieces), FIELD(Channel, taken)};
+        CHECK(table_below("### Channel") == fields);
+    }
+
+    TEST_CASE("the table of a tensor's header is that of the structure") {
+        const Table fields = {
+            FIELD(TensorHeader, magic),
+            FIELD(TensorHeader, region_id),
+            FIELD(TensorHeader, generation),
+            FIELD(TensorHeader, owner_start_time),
+            FIELD(TensorHeader, owner_pid_namespace),
+            FIELD(TensorHeader, owner_pid),
+            FIELD(TensorHeader, version),
+            FIELD(TensorHeader, wake_word),
+            FIELD(TensorHeader, sleepers),
+        };
+        CHECK(table_below("## A tensor") == fields);
+    }
+
+    TEST_CASE("the numbers in the text are those of the code") {
+        const std::string text = text_of_page();
+        const GroupLayout layout = GroupLayout::of(4);
+        CHECK(layout.ranks == 512);
+        CHECK(layout.tiny - layout.ranks == 4 * 128);
+        CHECK(layout.channels - layout.tiny == 4 * 2 * 640);
+        CHECK(sizeof(Channel) == 256);
+        CHECK(text.find("`0x3150474352424146`") != std::string::npos);
+        CHECK(kGroupMagic == 0x3150474352424146);
+        CHECK(text.find("`0x31534e5442524146`") != std::string::npos);
+        CHECK(kTensorMagic == 0x31534e5442524146);
+        CHECK(text.find(std::to_string(kTinyBytes) + " bytes") != std::string::npos);
+    }
+}
