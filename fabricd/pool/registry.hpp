@@ -182,6 +182,8 @@ class Registry {
     void leave_arena(Session& session, Arena& arena);
     void drop_if_unused(ArenaId arena);
     void drop_arena(ArenaId arena, const char* why);
+    std::vector<Wait> take_openers(const Arena& arena);
+    void open_again(const Wait& wait, const std::string& name);
     void remove_arena(ArenaId arena);
     void give_up_on_away();
 

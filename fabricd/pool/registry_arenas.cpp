@@ -22,6 +22,7 @@ Result<void> Registry::open_arena(Ticket ticket, const proto::ArenaOpen& request
     // themselves, so the wait needs no deadline of its own.
     Wait wait{ticket, TimePoint::max(), WaitKey{WaitKind::kArena, arena.id, "", GroupId::kNone},
               proto::Type::kArenaOpen};
+    wait.bytes = request.bytes;
     FABRIC_TRY_VOID(add_wait(std::move(wait)));
     if (arena.state != ArenaState::kHere) return {};
     answer_waiting(arena, {Errc::kOk, 0, ""});
@@ -55,6 +56,7 @@ Result<void> Registry::make_arena(Ticket ticket, const proto::ArenaOpen& request
     const ArenaId id{last_id_ + 1};
     Wait wait{ticket, TimePoint::max(), WaitKey{WaitKind::kArena, id, "", GroupId::kNone},
               proto::Type::kArenaOpen};
+    wait.bytes = request.bytes;
     FABRIC_TRY_VOID(quotas_.take_arena(session.peer.uid, bytes));
     if (const auto added = add_wait(std::move(wait)); !added.ok()) {
         quotas_.give_arena(session.peer.uid, bytes);
@@ -210,10 +212,33 @@ void Registry::drop_arena(ArenaId id, const char* why) {
     Arena& arena = *find_arena(id);
     fabricshm::log(fabricshm::LogLevel::kInfo, "arena %llu (%s) is dropped: %s", shown(id),
                    arena.name.c_str(), why);
+    const std::string name = arena.name;
+    const std::vector<Wait> openers = take_openers(arena);
     answer_waiting(arena, {Errc::kBusy, 0, "the arena is being dropped"});
     FAULT_POINT("reclaim.drop");
     journal_.note(ArenaEndRecord{raw(id)});
     remove_arena(id);
+    for (const Wait& wait : openers) open_again(wait, name);
+}
+
+// Who asked for an arena of this name, rather than for this very one, need not hear of its end.
+std::vector<Wait> Registry::take_openers(const Arena& arena) {
+    std::vector<Wait> openers;
+    for (const WaitId id : waits_.with_key({WaitKind::kArena, arena.id, "", GroupId::kNone})) {
+        if (waits_.get(id).asked == proto::Type::kArenaOpen) openers.push_back(*waits_.take(id));
+    }
+    return openers;
+}
+
+// The dead holders of an arena may be noticed only after somebody else asked for its name, as after
+// a restart of the daemon: that one gets a new arena, as if it had asked a moment later. The first
+// of several makes it, the others find it in the making.
+void Registry::open_again(const Wait& wait, const std::string& name) {
+    proto::ArenaOpen request{};
+    copy_name(request.name, name);
+    request.bytes = wait.bytes;
+    const auto asked = open_arena(wait.ticket, request);
+    if (!asked.ok()) answers_.push_back({wait.ticket, wait.asked, asked.error(), {}});
 }
 
 void Registry::remove_arena(ArenaId id) {

@@ -35,6 +35,7 @@ struct Wait {
     fabricshm::proto::Type asked{};  // the request, for the reply's type
     int rank = -1;                   // kJoin: the wanted one, kShrink: the one in the old group
     int world = 0;                   // kJoin
+    fabricshm::Bytes bytes = 0;      // kArena: the size asked for, should it have to be made anew
 };
 
 using WaitId = std::uint64_t;

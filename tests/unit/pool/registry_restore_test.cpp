@@ -88,7 +88,8 @@ TEST_SUITE("pool.registry_restore") {
         CHECK(host.arena(alice) != ArenaId::kNone);
     }
 
-    TEST_CASE("who opens an arena that is still away waits for it, or hears that it is gone") {
+    TEST_CASE(
+        "who opens an arena that is still away waits for it, or gets a new one when it is gone") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);
         const ArenaId arena = host.arena(alice);
@@ -103,8 +104,37 @@ TEST_SUITE("pool.registry_restore") {
         }
         SUBCASE("dropped") {
             host.registry->expire(kNow + 10s);
+            const Answer got = host.answer(71);
+            REQUIRE(got.error.code == Errc::kOk);
+            CHECK(std::get<proto::ArenaOpen>(got.body).arena_id != raw(arena));
+        }
+    }
+
+    TEST_CASE("who asks for an arena before its dead holders are noticed gets a new one") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const ArenaId arena = host.arena(alice);
+        host.restart();
+        const SessionId bob = host.session(kBob);
+        const SessionId carol = host.session(kBob);
+        REQUIRE(host.registry->open_arena({bob, 71}, RegistryHost::arena_body("job", 1)).ok());
+        REQUIRE(host.registry->open_arena({carol, 72}, RegistryHost::arena_body("job", 0)).ok());
+        SUBCASE("and so does everybody who asked after") {
+            host.registry->end_session(alice, "its process ended");
+            const Answer first = host.answer(71);
+            REQUIRE(first.error.code == Errc::kOk);
+            const auto made = std::get<proto::ArenaOpen>(first.body);
+            CHECK(made.arena_id != raw(arena));
+            CHECK(made.bytes == 4096);  // as the first of them asked
+            CHECK(std::get<proto::ArenaOpen>(host.answer(72).body).arena_id == made.arena_id);
+            CHECK(host.registry->snapshot(kNow).arenas.size() == 1);
+        }
+        SUBCASE("unless nothing new is given out any more") {
+            host.registry->set_draining(true);
+            host.registry->end_session(alice, "its process ended");
             CHECK(host.answer(71).error.code == Errc::kBusy);
-            CHECK(host.arena(bob) != ArenaId::kNone);
+            CHECK(host.answer(72).error.code == Errc::kBusy);
+            CHECK(host.registry->snapshot(kNow).arenas.empty());
         }
     }
 
