@@ -67,22 +67,27 @@ void reduce_range(const Operation& operation, const Pointers& inputs, Bytes from
 // and want their buffers back. 4 MiB take a fraction of a millisecond.
 constexpr Bytes kLook = 4 * kMiB;
 
-// Relaxed: only a reason to stop early; the next meeting reports it.
+// Relaxed: only a reason to stop early; who stops reports it with stopped().
 bool gave_up(const Operation& operation) noexcept {
     return operation.meeting().header().broken.load(std::memory_order_relaxed) != 0;
 }
 
-// Calls work(from, bytes) for the pieces of [0, bytes) that fall to this rank.
+// Calls work(from, bytes) for the pieces of [0, bytes) that fall to this rank. False when the group
+// broke and some of them were left out. Then this rank must not come to the next meeting: the one
+// that broke the group may have raised its clock before, and all the others would take the clocks
+// for a complete result.
 template <typename Work>
-void for_my_share(Operation& operation, Bytes bytes, bool may_claim, const Work& work) {
+[[nodiscard]] bool for_my_share(Operation& operation, Bytes bytes, bool may_claim,
+                                const Work& work) {
     GroupState& group = operation.group;
     const Tuning& tuning = group.tuning;
     if (!may_claim || bytes < tuning.claim_from) {
         const Range mine = share_of(bytes, operation.rank(), operation.world());
-        for (Bytes from = mine.begin; from < mine.end && !gave_up(operation); from += kLook) {
+        for (Bytes from = mine.begin; from < mine.end; from += kLook) {
+            if (gave_up(operation)) return false;
             work(from, std::min(kLook, mine.end - from));
         }
-        return;
+        return true;
     }
     const Bytes chunk = std::max(tuning.chunk_bytes / kCacheLine * kCacheLine, kCacheLine);
     const std::uint64_t chunks = (bytes + chunk - 1) / chunk;
@@ -92,13 +97,22 @@ void for_my_share(Operation& operation, Bytes bytes, bool may_claim, const Work&
         // never reset: in every operation each rank fails exactly once, so all know where it stands
         // after.
         const std::uint64_t next = claim.fetch_add(1, std::memory_order_relaxed) - group.claimed;
+        if (next >= chunks) break;
         // A broken group never claims again, so leaving early does not upset the count.
-        if (next >= chunks || gave_up(operation)) break;
+        if (gave_up(operation)) return false;
         FAULT_POINT("direct.claimed");
         const Bytes from = next * chunk;
         work(from, std::min(chunk, bytes - from));
     }
     group.claimed += chunks + static_cast<std::uint64_t>(operation.world());
+    return true;
+}
+
+// Why for_my_share() left something out. The reason is in shared memory: should a peer have wiped
+// it out again, this rank still has no result.
+Error stopped(const Operation& operation) noexcept {
+    const auto reason = operation.meeting().check(-1);
+    return reason.ok() ? Error{Errc::kBroken, -1, "collective"} : reason.error();
 }
 
 // Calls work(part, offset in the part, offset in the whole, bytes) for the parts that [from, from +
@@ -168,7 +182,7 @@ void fetch_parts(const Operation& operation, bool streaming) {
     }
 }
 
-void run_share(Operation& operation) {
+[[nodiscard]] bool run_share(Operation& operation) {
     const Call& call = operation.call;
     const Parts& parts = operation.parts;
     const auto root = static_cast<std::size_t>(call.root);
@@ -177,40 +191,36 @@ void run_share(Operation& operation) {
     const bool parts_stream = streams(operation, parts.total() * (world + 1));
     switch (call.kind) {
         case Kind::kReduce:
-            for_my_share(operation, one, true, [&](Bytes from, Bytes bytes) {
+            return for_my_share(operation, one, true, [&](Bytes from, Bytes bytes) {
                 Targets targets;
                 targets.add(operation.outputs[root] + from);
                 reduce_range(operation, operation.inputs, from, targets, bytes,
                              streams(operation, one * (world + 1)));
             });
-            return;
         case Kind::kBroadcast:
-            for_my_share(operation, one, true, [&](Bytes from, Bytes bytes) {
+            return for_my_share(operation, one, true, [&](Bytes from, Bytes bytes) {
                 copy_range(distinct(operation.outputs, operation.world(), from),
                            operation.inputs[root] + from, bytes,
                            streams(operation, one * (world + 1)));
             });
-            return;
         case Kind::kReduceScatter:
-            for_my_share(operation, parts.total(), true, [&](Bytes from, Bytes bytes) {
+            return for_my_share(operation, parts.total(), true, [&](Bytes from, Bytes bytes) {
                 reduce_scatter_range(operation, from, bytes, parts_stream);
             });
-            return;
         case Kind::kAllGather:
         case Kind::kGather:
-            for_my_share(operation, parts.total(), true, [&](Bytes from, Bytes bytes) {
+            return for_my_share(operation, parts.total(), true, [&](Bytes from, Bytes bytes) {
                 all_gather_range(operation, from, bytes, parts_stream);
             });
-            return;
         case Kind::kScatter:
-            for_my_share(operation, parts.total(), true, [&](Bytes from, Bytes bytes) {
+            return for_my_share(operation, parts.total(), true, [&](Bytes from, Bytes bytes) {
                 scatter_range(operation, from, bytes, parts_stream);
             });
-            return;
         case Kind::kAllToAll:
-            return fetch_parts(operation, parts_stream);
+            fetch_parts(operation, parts_stream);
+            return true;
         default:
-            return;
+            return true;
     }
 }
 
@@ -220,10 +230,11 @@ Result<void> allreduce_direct(Operation& operation, const AllreduceView& view) {
     const int world = operation.world();
     const auto outputs = static_cast<Bytes>(distinct(view.outputs, world, 0).count);
     const bool streaming = streams(operation, view.bytes * (static_cast<Bytes>(world) + outputs));
-    for_my_share(operation, view.bytes, view.may_claim, [&](Bytes from, Bytes bytes) {
+    const auto work = [&](Bytes from, Bytes bytes) {
         reduce_range(operation, view.inputs, from, distinct(view.outputs, world, from), bytes,
                      streaming);
-    });
+    };
+    if (!for_my_share(operation, view.bytes, view.may_claim, work)) return stopped(operation);
     FAULT_POINT("direct.reduced");
     return operation.meet();
 }
@@ -233,7 +244,7 @@ Result<void> run_direct(Operation& operation) {
         return allreduce_direct(
             operation, {operation.inputs, operation.outputs, operation.parts.bytes(0), true});
     }
-    run_share(operation);
+    if (!run_share(operation)) return stopped(operation);
     FAULT_POINT("direct.reduced");
     return operation.meet();
 }

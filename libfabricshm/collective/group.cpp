@@ -38,6 +38,14 @@ bool breaks_group(Errc code) noexcept {
            code == Errc::kCorrupt;
 }
 
+// Several ranks may have died, and two survivors each have met another one. The group keeps the
+// first reason, and all survivors give that one, so that they agree on what to do next.
+Result<void> agreed(const Result<void>& own, Meeting& meeting) noexcept {
+    if (own.ok() || own.error().code != Errc::kPeer) return own;
+    const auto first = meeting.check(-1);
+    return !first.ok() && first.error().code == Errc::kPeer ? first : own;
+}
+
 Parts parts_of(const Call& call, int world) {
     const Bytes element = kernels::size_of(call.dtype);
     if (call.kind == Kind::kBarrier) return Parts::equal(0, world);
@@ -129,7 +137,7 @@ Result<std::unique_ptr<Group>> Group::attach(GroupPlace place, TimePoint deadlin
     const auto met = meeting.wait_all(state->base, deadline);
     if (!met.ok()) {
         meeting.fail(met.error().code, met.error().detail);
-        return met.error();
+        return agreed(met, meeting).error();
     }
     state->tuning = unpack_tuning(meeting.header().tuning);
     meeting.settle(state->tuning);
@@ -191,7 +199,7 @@ Result<void> Group::run_now(const Call& call) {
             state_->meeting.fail(result.error().code, result.error().detail);
         }
     }
-    return result;
+    return agreed(result, state_->meeting);
 }
 
 // all_to_all with counts: nobody knows the others' parts, and all have to cut alike.

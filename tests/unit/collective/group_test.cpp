@@ -5,6 +5,10 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
+#include <atomic>
+
+#include "libfabricshm/shm/group_block.hpp"
 #include "tests/support/collective_cases.hpp"
 #include "tests/support/ranks.hpp"
 
@@ -172,6 +176,30 @@ TEST_SUITE("collective.group") {
                    complain(context, "no timeout");
         });
         CHECK(wrong == 0);
+    }
+
+    TEST_CASE("survivors that meet different dead ranks name the same one") {
+        for (int round = 0; round < 10; ++round) {
+            std::array<std::atomic<int>, 4> named{-1, -1, -1, -1};
+            const int wrong = failures_in_threads(4, 4096, [&](RankContext& context) {
+                if (context.rank % 2 == 1) {
+                    mark_rank_dead(context.arena, context.world, context.rank);
+                    return true;
+                }
+                // Each waits for the rank behind it first, and so rank 0 meets 1, and 2 meets 3.
+                Call barrier;
+                barrier.deadline = Clock::now() + std::chrono::seconds(60);
+                const auto result = context.group.run(barrier);
+                if (result.ok() || result.error().code != Errc::kPeer) {
+                    return complain(context, "does not speak of a dead rank");
+                }
+                named[static_cast<std::size_t>(context.rank)] = result.error().detail;
+                return true;
+            });
+            CHECK(wrong == 0);
+            CHECK(named[0] == named[2]);
+            CHECK((named[0] == 1 || named[0] == 3));
+        }
     }
 
     TEST_CASE("a bad argument is refused by the rank alone and the group goes on") {
