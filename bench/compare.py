@@ -76,6 +76,8 @@ def parse_options(arguments):
     add("--markdown", metavar="FILE", help="write the tables as a page")
     add("--title", default="Collectives compared")
     add("--build", default=os.path.join(SOURCE, "build", "release"), metavar="DIR")
+    add("--against", metavar="DIR",
+        help="measure the libfabricshm.so in this folder, too: columns `before`")
     add("--socket", help="attach to a fabricd that runs already; else one is started")
     add("--timeout", type=float, default=120, help="seconds a turn may take (default 120)")
     options = parser.parse_args(arguments)
@@ -127,7 +129,7 @@ def start_contenders(options, ranks, scratch, socket):
     os.makedirs(control, mode=0o700)
     build = os.path.join(options.build, "bench")
     families = contenders.process_sets(build, ranks, scratch, socket, max(options.sizes),
-                                       options.pairs)
+                                       options.pairs, options.against)
     starting, running, entries = [], {}, []
     for family, sets in families.items():
         wanted = [(s, [e for e in contenders.entries_of(family, s)

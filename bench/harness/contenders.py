@@ -125,14 +125,23 @@ def _fabric(build, ranks, socket, arena_bytes):
                                   str(arena_bytes)], True)]
 
 
-def process_sets(build, ranks, scratch, socket, largest, pairs):
-    """All sets that can be started here, by family."""
+def _before(fabric_sets, library):
+    """The same ranks over the library of another build: has a change made it faster or slower?"""
+    return [ProcessSet("before", [*made.command[:-3], made.command[-3] + "-before",
+                                  *made.command[-2:]], True, {"LD_LIBRARY_PATH": library})
+            for made in fabric_sets if library]
+
+
+def process_sets(build, ranks, scratch, socket, largest, pairs, against=None):
+    """All sets that can be started here, by family. `against`: the folder of another library."""
     area = max(64 << 20, 2 * largest * pairs + (2 << 20))
     # The arena also holds the group block and the staging memory of the collectives.
     arena = ranks * area + largest + (512 << 20)
-    return {"openmpi": _openmpi(build, ranks, scratch), "mpich": _mpich(build, ranks, scratch),
-            "gloo": _gloo(build, ranks, scratch), "fabric": _fabric(build, ranks, socket, arena),
+    fabric = _fabric(build, ranks, socket, arena)
+    sets = {"openmpi": _openmpi(build, ranks, scratch), "mpich": _mpich(build, ranks, scratch),
+            "gloo": _gloo(build, ranks, scratch), "fabric": fabric,
             "limit": _limit(build, ranks, area)}
+    return {**sets, "before": _before(fabric, against)} if against else sets
 
 
 def entries_of(family, process_set):
@@ -147,11 +156,12 @@ def entries_of(family, process_set):
         shared = [Entry(f"limit-shared-{name}", "limit-shared", "limit", name, "arena", "shared")
                   for name in LIMIT_ALGORITHMS[:2]]
         return plain + shared
-    forced = [Entry(f"fabric:{name}", f"fabric:{name}", "fabric", name,
+    plain = [Entry(family, family, family, "auto", "arena"),
+             Entry(f"{family}-shared", f"{family}-shared", family, "auto", "arena", "shared"),
+             Entry(f"{family}-staged", f"{family}-staged", family, "auto", "heap")]
+    forced = [Entry(f"{family}:{name}", f"{family}:{name}", family, name,
                     "heap" if name == "staged" else "arena") for name in FABRIC_ALGORITHMS]
-    return [Entry("fabric", "fabric", "fabric", "auto", "arena"),
-            Entry("fabric-shared", "fabric-shared", "fabric", "auto", "arena", "shared"),
-            Entry("fabric-staged", "fabric-staged", "fabric", "auto", "heap")] + forced
+    return plain + (forced if family == "fabric" else [])
 
 
 def is_wanted(entry, wanted):

@@ -111,7 +111,8 @@ def _our_cells(row, family):
 
 def table(rows):
     """A Markdown table of rows that share collective, ranks and place."""
-    extra = sorted({f for row in rows for f in row["families"] if f.startswith("fabric:")})
+    extra = sorted({f for row in rows for f in row["families"]
+                    if f.startswith(("fabric:", "before"))})
     ours = [f for f in OURS if any(f in row["families"] for row in rows)] + extra
     head = ["bytes"] + list(PEERS)
     for family in ours:

@@ -1,5 +1,7 @@
 #include "libfabricshm/base/units.hpp"
 
+#include <time.h>
+
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -46,6 +48,17 @@ std::string with_unit(double value, const char* unit) {
 
 TimePoint deadline_after(TimePoint now, Duration length) noexcept {
     return length > TimePoint::max() - now ? TimePoint::max() : now + length;
+}
+
+TimePoint deadline_from_now(Duration length) noexcept {
+    // The timer's longest tick (CONFIG_HZ=100): the coarse clock is behind by less than that.
+    constexpr auto kTick = std::chrono::milliseconds(10);
+    if (length < std::chrono::seconds(1)) return deadline_after(Clock::now(), length);
+    timespec now{};
+    ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    const auto since_boot =
+        std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+    return deadline_after(TimePoint(since_boot) + kTick, length);
 }
 
 Result<Bytes> parse_bytes(std::string_view text) {

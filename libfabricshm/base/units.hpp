@@ -32,6 +32,11 @@ constexpr Bytes round_up(Bytes bytes, Bytes unit) noexcept {
 /// `now + length`, capped so that an "infinite" length does not overflow.
 TimePoint deadline_after(TimePoint now, Duration length) noexcept;
 
+/// The same from now on, for the data path: from a second on it reads the clock that the kernel's
+/// timer advances, which takes a few nanoseconds instead of some twenty, and may be 10 ms late.
+/// Never early.
+TimePoint deadline_from_now(Duration length) noexcept;
+
 /// "4096", "64KiB", "1.5GiB" (also K, M, G, T, all powers of 1024). kInvalid otherwise.
 Result<Bytes> parse_bytes(std::string_view text);
 

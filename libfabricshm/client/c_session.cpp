@@ -48,7 +48,7 @@ TimePoint deadline_of(const Session& session, std::int64_t timeout_ms) noexcept 
     if (timeout_ms == FABRICSHM_TIMEOUT_DEFAULT) return session.default_deadline();
     // Larger values would overflow the clock's nanoseconds; a year is as good as endless.
     const std::chrono::milliseconds length(std::min(timeout_ms, proto::kTimeoutMsMax));
-    return deadline_after(Clock::now(), length);
+    return deadline_from_now(length);
 }
 
 int check_timeout(const char* function, std::int64_t timeout_ms) {

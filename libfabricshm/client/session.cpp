@@ -211,7 +211,7 @@ bool Session::is_foreign() const noexcept {
 }
 
 TimePoint Session::default_deadline() const noexcept {
-    return deadline_after(Clock::now(), options_.timeout);
+    return deadline_from_now(options_.timeout);
 }
 
 SessionIdentity Session::identity() const {

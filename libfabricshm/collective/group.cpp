@@ -181,7 +181,7 @@ void Group::retire() noexcept {
 Result<void> Group::run_now(const Call& call) {
     const int world = state_->place.world;
     if (state_->failed) return Error{Errc::kBroken, 0, "collective: the group failed before"};
-    Operation operation{*state_, call, parts_of(call, world)};
+    Operation operation(*state_, call, parts_of(call, world));
     operation.largest_part = operation.parts.largest();
     operation.signature = signature_of(call);
     const bool own_counts = call.kind == Kind::kAllToAll && !call.counts.empty();

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "kernels/reduce.hpp"
@@ -63,6 +64,9 @@ using Pointers = std::array<std::byte*, kWorldMax>;
 
 /// One operation of one rank. Made on the stack by Group; checked before.
 struct Operation {
+    Operation(GroupState& of, const Call& what, Parts exchanged)
+        : group(of), call(what), parts(std::move(exchanged)) {}
+
     GroupState& group;
     const Call& call;
     Parts parts;             // of what the ranks exchange; empty for own counts
@@ -70,8 +74,8 @@ struct Operation {
     std::uint64_t signature = 0;
     std::uint64_t next = 0;     // the clock value of the next step
     bool all_in_arena = false;  // after arrive()
-    Pointers inputs{};          // after arrive(), if all_in_arena
-    Pointers outputs{};
+    Pointers inputs;   // after arrive(), if all_in_arena; before that not even zero: clearing them
+    Pointers outputs;  // would be a good part of what an operation of 8 bytes costs
 
     int rank() const noexcept { return group.place.rank; }
     std::size_t parity() const noexcept { return group.operations & 1; }

@@ -29,6 +29,17 @@ TEST_SUITE("base.units") {
         CHECK(format_bytes(64 * kMiB) == "64 MiB");
     }
 
+    TEST_CASE("a deadline from now on is never early and at most one tick late") {
+        for (const Duration length : {Duration(0), Duration(999ms), Duration(1s), Duration(1h)}) {
+            const TimePoint before = Clock::now();
+            const TimePoint deadline = deadline_from_now(length);
+            const TimePoint after = Clock::now();
+            CHECK(deadline >= before + length);
+            CHECK(deadline <= after + length + 10ms);
+        }
+        CHECK(deadline_from_now(Duration::max()) == TimePoint::max());
+    }
+
     TEST_CASE("an endless length does not overflow the deadline") {
         CHECK(deadline_after(Clock::now(), Duration::max()) == TimePoint::max());
     }
