@@ -54,6 +54,10 @@ struct Config {
         std::int64_t groups_per_arena = 1024;
     } limits;
 
+    struct Devices {
+        std::string file;
+    } devices;
+
     struct State {
         std::string dir;  // filled in by resolve_paths() when empty
         Duration adopt_grace = std::chrono::seconds(10);

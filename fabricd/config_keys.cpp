@@ -276,6 +276,10 @@ std::vector<ConfigKey> limit_keys() {
 
 std::vector<ConfigKey> other_keys() {
     return {
+        path_key("devices.file", FIELD(devices.file),
+                 "Device file: the devices that processes may compute on, with speed, memory and "
+                 "vGPU quota. Empty: none."),
+
         path_key("state.dir", FIELD(state.dir),
                  "Folder of the journal. Empty: state in the runtime folder."),
         duration_key("state.adopt_grace", std::chrono::milliseconds(0), std::chrono::minutes(60),

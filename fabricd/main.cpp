@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "fabricd/backend_factory.hpp"
+#include "fabricd/device_file.hpp"
 #include "fabricd/notify.hpp"
 #include "fabricd/options.hpp"
 #include "fabricd/runtime_dir.hpp"
@@ -98,6 +99,13 @@ std::string start_complaint(const fabricshm::Error& error, const Config& config)
            config.state.dir + ")";
 }
 
+Complaint read_devices(const std::string& file, std::vector<DeviceSpec>& devices) {
+    if (file.empty()) return {};
+    const auto bad = read_device_file(file, devices);
+    if (bad) return *bad + " (devices.file)";
+    return {};
+}
+
 int run(Options& options) {
     Config& config = options.config;
     resolve_paths(config);
@@ -114,13 +122,17 @@ int run(Options& options) {
     if (const auto bad = prepare_runtime_dir(config.server.runtime_dir, others_enter)) {
         return fail_start(*bad);
     }
+    std::vector<DeviceSpec> devices;
+    if (const auto bad = read_devices(config.devices.file, devices)) return fail_start(*bad);
     std::unique_ptr<fabricshm::PoolBackend> pool;
     if (const auto bad = make_backend(config, {}, pool)) return fail_start(*bad);
     const Bytes capacity = pool->totals().capacity;
     log(LogLevel::kInfo, "fabricd %s, pool %s: %s, %s", FABRIC_VERSION, pool->kind(),
         fabricshm::format_bytes(capacity).c_str(), pool->describe().c_str());
 
-    auto started = Daemon::start(daemon_options(config, capacity), std::move(pool));
+    DaemonOptions wanted = daemon_options(config, capacity);
+    wanted.devices = std::move(devices);
+    auto started = Daemon::start(std::move(wanted), std::move(pool));
     if (!started.ok()) return fail_start(start_complaint(started.error(), config));
     const std::unique_ptr<Daemon> daemon = std::move(*started);
     auto admin = AdminServer::start(config.server.admin_socket, admin_hooks(*daemon));

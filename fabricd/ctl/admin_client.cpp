@@ -37,6 +37,7 @@ Picture unpack_watch(const WatchReply& reply) {
     unpack_all(reply.regions(), picture.regions);
     unpack_all(reply.sessions(), picture.sessions);
     unpack_all(reply.groups(), picture.groups);
+    unpack_all(reply.devices(), picture.devices);
     return picture;
 }
 
@@ -109,6 +110,10 @@ Result<Picture> AdminClient::fetch(View view, std::uint64_t arena_id) {
         GroupsReply reply;
         FABRIC_TRY_VOID(call(&Admin::Stub::Groups, GroupsRequest{}, reply));
         unpack_all(reply.groups(), picture.groups);
+    } else if (view == View::kDevices) {
+        DevicesReply reply;
+        FABRIC_TRY_VOID(call(&Admin::Stub::Devices, DevicesRequest{}, reply));
+        unpack_all(reply.devices(), picture.devices);
     } else {
         FABRIC_TRY_VOID(watch(view, std::chrono::milliseconds(0), [&](Picture& first) {
             picture = std::move(first);

@@ -14,6 +14,7 @@
 #include "fabricd/ctl/json.hpp"
 #include "fabricd/ctl/tune_command.hpp"
 #include "fabricd/ctl/views.hpp"
+#include "fabricd/device_file.hpp"
 #include "fabricd/runtime_dir.hpp"
 #include "fabricd/server/admin_server.hpp"
 
@@ -147,15 +148,28 @@ CtlExit discover_host(const CtlOptions& options) {
     return CtlExit::kOk;
 }
 
+CtlExit check_device_file(const CtlOptions& options) {
+    std::vector<DeviceSpec> devices;
+    if (const auto bad = read_device_file(options.file, devices)) {
+        std::fprintf(stderr, "fabricctl: --file: %s\n", bad->c_str());
+        return CtlExit::kUsage;
+    }
+    Picture picture;
+    for (const auto& device : devices) picture.devices.push_back({device, true, 0, 0});
+    show(options, picture, View::kDevices);
+    return CtlExit::kOk;
+}
+
 }  // namespace
 
 CtlExit run_command(const CtlOptions& options) {
     if (options.command == "discover") return discover_host(options);
     if (options.command == "tune") return run_tune(options);
+    if (!options.file.empty()) return check_device_file(options);
     static const std::map<std::string, View> kViews = {
         {"status", View::kStatus},   {"pools", View::kPools},   {"arenas", View::kArenas},
         {"regions", View::kRegions}, {"groups", View::kGroups}, {"sessions", View::kSessions},
-        {"top", View::kTop}};
+        {"devices", View::kDevices}, {"top", View::kTop}};
     const std::string socket = find_socket(options);
     auto client = AdminClient::connect(socket);
     if (!client.ok()) return fail(client.error(), socket, "");

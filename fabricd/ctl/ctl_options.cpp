@@ -15,6 +15,7 @@ constexpr const char* kExamples =
     "  fabricctl top                      arenas, sessions and groups, once per second\n"
     "  fabricctl arenas --watch 5         the arenas, every five seconds\n"
     "  fabricctl regions --arena 7 --json | jq '.regions[].bytes'\n"
+    "  fabricctl devices --file d.toml    check a device file before fabricd reads it\n"
     "  fabricctl tune --ranks 2 4         measure once per machine, half a minute per size\n"
     "  fabricctl drain --wait 600         take no more jobs, wait for those that run\n"
     "  fabricctl shutdown                 end the daemon; sessions go on and find the next\n"
@@ -65,6 +66,7 @@ Parser::Parser(CtlOptions& options) {
         app.add_subcommand("regions", "The regions and tensors inside arenas"),
         app.add_subcommand("sessions", "The attached processes"),
         app.add_subcommand("groups", "The groups of ranks, and who of them died"),
+        app.add_subcommand("devices", "The devices: speed, memory, vGPU quota and what is used"),
         app.add_subcommand("top", "Status, arenas, sessions and groups, again and again"),
     };
     for (const CLI::App* view : views) {
@@ -76,6 +78,10 @@ Parser::Parser(CtlOptions& options) {
         ->add_option("--arena", options.arena_id, "Only those of the arena with this id")
         ->type_name("ID")
         ->check(CLI::PositiveNumber);
+    app.get_subcommand("devices")
+        ->add_option("--file", options.file,
+                     "Check this device file and show it; works without a daemon")
+        ->type_name("PATH");
     auto* discover =
         app.add_subcommand("discover", "What this host offers as a pool (works without a daemon)");
     discover->add_flag("--json", options.json, "Print JSON");
@@ -131,6 +137,7 @@ CtlParse parse_ctl_options(int argc, const char* const* argv, CtlOptions& option
     }
     if (given("--wait")) options.wait = parser.wait;
     if (given("--count") && !options.watch) return usage("--count needs --watch");
+    if (given("--file") && options.watch) return usage("--file and --watch exclude each other");
     return {};
 }
 

@@ -24,6 +24,7 @@ struct CtlOptions {
     std::vector<int> ranks{2, 4};  // of tune: the world sizes to measure
     std::string output;            // of tune: the file to write; "": where the library looks
     bool quick = false;            // of tune
+    std::string file;              // of devices: the device file to check; "": ask the daemon
 };
 
 /// What main should do next: go on with the command, or end with this code after this text.

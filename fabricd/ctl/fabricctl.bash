@@ -2,7 +2,7 @@
 
 _fabricctl() {
     local word=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
-    local commands="status discover pools arenas regions sessions groups top tune drain shutdown"
+    local commands="status discover pools arenas regions sessions groups devices top tune drain shutdown"
     local command="" candidate
     for candidate in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
         [[ " $commands " == *" $candidate "* ]] && command=$candidate && break
@@ -16,6 +16,7 @@ _fabricctl() {
                   grep -o '"id":[0-9]*' | cut -d: -f2)
             mapfile -t COMPREPLY < <(compgen -W "$ids" -- "$word"); return ;;
         --count | --wait | --ranks) return ;;
+        --file) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
         --output) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
     esac
     local options="--help"
@@ -26,6 +27,7 @@ _fabricctl() {
         drain) options="--off --wait --json --socket --help" ;;
         shutdown) options="--wait --json --socket --help" ;;
         regions) options="--arena --watch --count --json --socket --help" ;;
+        devices) options="--file --watch --count --json --socket --help" ;;
         *) options="--watch --count --json --socket --help" ;;
     esac
     mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word")

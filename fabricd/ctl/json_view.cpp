@@ -40,7 +40,8 @@ Json to_json(const SessionView& session) {
             {"label", session.label},
             {"age_ms", session.age_ms},
             {"bytes_owned", session.bytes_owned},
-            {"connected", session.connected}};
+            {"connected", session.connected},
+            {"device", session.device}};
 }
 
 Json to_json(const GroupView& group) {
@@ -48,6 +49,26 @@ Json to_json(const GroupView& group) {
             {"name", group.name},         {"epoch", group.epoch},
             {"world", group.world},       {"joined", group.joined},
             {"state", group.state},       {"dead_ranks", group.dead_ranks}};
+}
+
+Json to_json(const DeviceView& device) {
+    const DeviceSpec& spec = device.spec;
+    return {{"name", spec.name},
+            {"kind", spec.kind},
+            {"gflops", spec.gflops},
+            {"vgpu_share_percent", spec.share_percent},
+            {"memory_bytes", spec.memory_bytes},
+            {"vgpu_memory_bytes", spec.quota_bytes},
+            {"link_gbytes_per_s", spec.link_gbytes_per_s},
+            {"link_latency_ns", spec.link_latency_ns},
+            {"efficiency",
+             {{"convolution", spec.efficiency.convolution},
+              {"fully_connected", spec.efficiency.fully_connected},
+              {"activation", spec.efficiency.activation},
+              {"other", spec.efficiency.other}}},
+            {"configured", device.configured},
+            {"sessions", device.sessions},
+            {"bytes_used", device.bytes_used}};
 }
 
 Json to_json(const StatusView& status) {
@@ -87,6 +108,8 @@ std::string json_view(const Picture& picture, View view) {
             return one_line({{"sessions", list(picture.sessions)}});
         case View::kGroups:
             return one_line({{"groups", list(picture.groups)}});
+        case View::kDevices:
+            return one_line({{"devices", list(picture.devices)}});
         case View::kTop:
             return one_line({{"status", to_json(picture.status)},
                              {"arenas", list(picture.arenas)},

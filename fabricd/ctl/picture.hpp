@@ -32,9 +32,10 @@ struct Picture {
     std::vector<RegionView> regions;
     std::vector<SessionView> sessions;
     std::vector<GroupView> groups;
+    std::vector<DeviceView> devices;
 };
 
 /// The parts that can be looked at.
-enum class View { kStatus, kPools, kArenas, kRegions, kSessions, kGroups, kTop };
+enum class View { kStatus, kPools, kArenas, kRegions, kSessions, kGroups, kDevices, kTop };
 
 }  // namespace fabricd

@@ -1,6 +1,7 @@
 #include <pwd.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "fabricd/ctl/table.hpp"
 #include "fabricd/ctl/views.hpp"
@@ -98,11 +99,13 @@ std::string sessions_text(const Picture& picture) {
                  {"AGE", kRight},
                  {"OWNS", kRight},
                  {"STATE"},
+                 {"DEVICE"},
                  {"LABEL"}});
     for (const auto& session : picture.sessions) {
         table.add({number(session.id), std::to_string(session.pid), user_name(session.uid),
                    age(session.age_ms), format_bytes(session.bytes_owned),
-                   session.connected ? "connected" : "awaited", session.label});
+                   session.connected ? "connected" : "awaited",
+                   session.device.empty() ? "-" : session.device, session.label});
     }
     return table.text();
 }
@@ -127,6 +130,42 @@ std::string groups_text(const Picture& picture) {
         table.add({number(group.arena_id), number(group.id), group.name, number(group.epoch),
                    std::to_string(group.joined) + "/" + std::to_string(group.world), group.state,
                    dead_ranks(group)});
+    }
+    return table.text();
+}
+
+std::string decimal(double value) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.6g", value);
+    return text;
+}
+
+const char* state_of(const DeviceView& device) {
+    if (!device.configured) return "removed";
+    return device.sessions != 0 ? "attached" : "idle";
+}
+
+std::string devices_text(const Picture& picture) {
+    Table table({{"DEVICE"},
+                 {"KIND"},
+                 {"GFLOP/S", kRight},
+                 {"VGPU", kRight},
+                 {"MEMORY", kRight},
+                 {"QUOTA", kRight},
+                 {"USED", kRight},
+                 {"SHARE", kRight},
+                 {"LINK GB/S", kRight},
+                 {"LATENCY", kRight},
+                 {"SESSIONS", kRight},
+                 {"STATE"}});
+    for (const auto& device : picture.devices) {
+        const DeviceSpec& spec = device.spec;
+        table.add({spec.name, spec.kind.empty() ? "-" : spec.kind, decimal(spec.gflops),
+                   std::to_string(spec.share_percent) + " %", format_bytes(spec.memory_bytes),
+                   format_bytes(spec.quota_bytes), format_bytes(device.bytes_used),
+                   share(device.bytes_used, spec.quota_bytes), decimal(spec.link_gbytes_per_s),
+                   fabricshm::format_duration(std::chrono::nanoseconds(spec.link_latency_ns)),
+                   number(device.sessions), state_of(device)});
     }
     return table.text();
 }
@@ -163,6 +202,8 @@ std::string text_view(const Picture& picture, View view) {
             return sessions_text(picture);
         case View::kGroups:
             return groups_text(picture);
+        case View::kDevices:
+            return devices_text(picture);
         case View::kTop:
             return top_text(picture);
     }

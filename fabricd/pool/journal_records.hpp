@@ -12,7 +12,7 @@
 namespace fabricd {
 
 inline constexpr std::uint64_t kJournalMagic = 0x4c4e524a43424146;  // "FABCJRNL"
-inline constexpr std::uint32_t kJournalVersion = 1;
+inline constexpr std::uint32_t kJournalVersion = 2;
 
 enum class RecordType : std::uint16_t {
     kStart = 1,
@@ -49,6 +49,7 @@ struct SessionRecord {
     std::uint32_t gid;
     std::uint32_t reserved;
     char label[fabricshm::proto::kNameBytes];
+    char device[fabricshm::proto::kNameBytes];  // "": none
 };
 
 struct SessionEndRecord {

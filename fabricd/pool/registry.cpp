@@ -11,7 +11,8 @@ Registry::Registry(const Limits& limits, const Parts& parts)
       journal_(parts.journal),
       memory_(parts.memory),
       work_(parts.work),
-      quotas_(limits) {}
+      quotas_(limits),
+      devices_(parts.devices) {}
 
 Registry::Session* Registry::find_session(SessionId session) {
     const auto found = sessions_.find(session);

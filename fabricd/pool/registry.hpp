@@ -15,6 +15,7 @@
 
 #include "fabricd/pool/arena.hpp"
 #include "fabricd/pool/arena_memory.hpp"
+#include "fabricd/pool/device.hpp"
 #include "fabricd/pool/ids.hpp"
 #include "fabricd/pool/image.hpp"
 #include "fabricd/pool/journal.hpp"
@@ -66,6 +67,7 @@ class Registry {
         JournalSink* journal = nullptr;
         ArenaMemory* memory = nullptr;
         PoolWork* work = nullptr;
+        std::vector<DeviceSpec> devices = {};  // that sessions may say they compute on
     };
 
     Registry(const Limits& limits, const Parts& parts);
@@ -89,8 +91,10 @@ class Registry {
 
     // ---- Sessions (registry_sessions.cpp) ----------------------------------------------------
 
+    /// `device`: what the process computes on, whose quota its regions count against; "": nothing
+    /// that has one. kNotFound for a device that is not configured.
     Result<SessionId> open_session(const Peer& peer, const std::string& label, const Token& token,
-                                   TimePoint now);
+                                   TimePoint now, const std::string& device = "");
 
     /// A process that lost its connection, or whose daemon was restarted, is back. kNotFound for an
     /// unknown session, kDenied when the process or the token is not that session's.
@@ -158,6 +162,7 @@ class Registry {
         Token token{};
         Peer peer;
         std::string label;
+        std::string device;
         TimePoint since;
         bool connected = false;
         TimePoint lost_until;  // when not connected
@@ -232,6 +237,7 @@ class Registry {
     ArenaMemory* memory_;
     PoolWork* work_;
     QuotaTable quotas_;
+    DeviceTable devices_;
 
     std::map<SessionId, Session> sessions_;
     std::map<ArenaId, Arena> arenas_;

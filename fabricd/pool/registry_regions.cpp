@@ -103,6 +103,9 @@ Result<RegionId> Registry::make_region(Session& session, Arena& arena, Bytes byt
     const Bytes rounded = RegionAllocator::rounded(bytes);
     const Error full{Errc::kNoMemory, 0, "room in the arena"};
     if (rounded == 0) return full;
+    if (!devices_.admits(session.device, rounded)) {
+        return Error{Errc::kNoMemory, 0, "memory quota of the device"};
+    }
     const auto offset = arena.space.allocate(rounded);
     if (!offset) return full;
 
@@ -156,6 +159,9 @@ void Registry::undo_region(Session& session, Arena& arena, RegionId id) {
 void Registry::count_region(Session& session, Bytes bytes, int change) {
     session.regions += change;
     session.bytes_owned += change > 0 ? bytes : -bytes;
+    // What a dead session leaves in quarantine no longer counts: the device itself is free again.
+    if (change > 0) devices_.charge(session.device, bytes);
+    if (change < 0) devices_.release(session.device, bytes);
 }
 
 void Registry::forget_tensor(Arena& arena, RegionId id) {

@@ -39,12 +39,14 @@ Result<void> Registry::restore(const PoolImage& image, TimePoint now, Duration g
 
 Result<void> Registry::restore_sessions(const PoolImage& image, TimePoint now) {
     for (const auto& [id, record] : image.sessions) {
-        if (!ends_with_zero(record.label)) return kContradiction;
+        if (!ends_with_zero(record.label) || !ends_with_zero(record.device)) return kContradiction;
         Session& session = sessions_[id];
         session.id = id;
         std::copy(std::begin(record.token), std::end(record.token), session.token.begin());
         session.peer = Peer{record.pid, record.uid, record.gid};
         session.label = record.label;
+        session.device = record.device;
+        devices_.restore(session.device);
         session.since = now;
         session.lost_until = fabricshm::deadline_after(now, grace_);
         lost_.emplace(session.lost_until, id);

@@ -9,17 +9,24 @@
 namespace fabricd {
 
 Result<SessionId> Registry::open_session(const Peer& peer, const std::string& label,
-                                         const Token& token, TimePoint now) {
+                                         const Token& token, TimePoint now,
+                                         const std::string& device) {
     if (draining_) return Error{Errc::kBusy, 0, "the daemon is draining"};
     FABRIC_TRY_VOID(quotas_.take_session(peer.uid));
+    if (const auto attached = devices_.attach(device); !attached.ok()) {
+        quotas_.give_session(peer.uid);
+        return attached.error();
+    }
     Session session;
     session.id = SessionId{next_id()};
     session.token = token;
     session.peer = peer;
     session.label = label;
+    session.device = device;
     session.since = now;
     session.connected = true;
     if (const auto written = journal_.add(record_of(session)); !written.ok()) {
+        devices_.detach(device);
         quotas_.give_session(peer.uid);
         return written.error();
     }
@@ -36,6 +43,7 @@ SessionRecord Registry::record_of(const Session& session) {
     record.uid = session.peer.uid;
     record.gid = session.peer.gid;
     copy_name(record.label, session.label);
+    copy_name(record.device, session.device);
     return record;
 }
 
@@ -89,6 +97,7 @@ void Registry::end_session(SessionId id, const char* why) {
     // comes back for it, and does all of the above once more.
     journal_.note(SessionEndRecord{raw(id)});
     quotas_.give_session(session->peer.uid);
+    devices_.detach(session->device);
     sessions_.erase(id);
     FAULT_POINT("reclaim.end");
 }

@@ -86,8 +86,9 @@ Snapshot Registry::snapshot(TimePoint now) const {
     for (const auto& [id, session] : sessions_) {
         all.sessions.push_back({raw(id), session.peer.pid, session.peer.uid, session.label,
                                 milliseconds(now - session.since), session.bytes_owned,
-                                session.connected});
+                                session.connected, session.device});
     }
+    all.devices = devices_.view();
     std::map<WaitKey, GroupView> forming;
     waits_.for_each([&](const Wait& wait) {
         if (wait.key.kind != WaitKind::kJoin) return;

@@ -16,6 +16,35 @@ struct SessionView {
     std::int64_t age_ms = 0;
     std::uint64_t bytes_owned = 0;  // of regions
     bool connected = false;         // false: known from the journal, not yet back
+    std::string device;             // "": none
+};
+
+/// The share of its speed that a device reaches on one kind of layer.
+struct DeviceEfficiency {
+    double convolution = 1.0;
+    double fully_connected = 1.0;
+    double activation = 1.0;
+    double other = 1.0;
+};
+
+/// One device of the device file. The quota is what its vGPU slice may hold in the pool.
+struct DeviceSpec {
+    std::string name;
+    std::string kind;                   // "gpu", "fpga", ...
+    double gflops = 0.0;                // 10^9 operations per second of the whole device
+    std::uint32_t share_percent = 100;  // of the speed, for the slice
+    std::uint64_t memory_bytes = 0;
+    std::uint64_t quota_bytes = 0;   // at most memory_bytes
+    double link_gbytes_per_s = 0.0;  // 10^9 bytes per second between the device and the pool
+    std::int64_t link_latency_ns = 0;
+    DeviceEfficiency efficiency;
+};
+
+struct DeviceView {
+    DeviceSpec spec;
+    bool configured = false;  // false: no longer in the device file, but sessions compute on it
+    std::uint32_t sessions = 0;
+    std::uint64_t bytes_used = 0;  // of the regions of its sessions
 };
 
 struct ArenaView {
@@ -66,6 +95,7 @@ struct Snapshot {
     std::vector<ArenaView> arenas;
     std::vector<RegionView> regions;
     std::vector<GroupView> groups;
+    std::vector<DeviceView> devices;
 };
 
 }  // namespace fabricd

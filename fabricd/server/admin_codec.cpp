@@ -52,6 +52,7 @@ void pack(const SessionView& view, admin::v1::Session& message) {
     message.set_age_ms(view.age_ms);
     message.set_bytes_owned(view.bytes_owned);
     message.set_connected(view.connected);
+    message.set_device(printable(view.device));
 }
 
 void pack(const GroupView& view, admin::v1::Group& message) {
@@ -63,6 +64,26 @@ void pack(const GroupView& view, admin::v1::Group& message) {
     message.set_joined(view.joined);
     for (const auto rank : view.dead_ranks) message.add_dead_ranks(rank);
     message.set_state(view.state);
+}
+
+void pack(const DeviceView& view, admin::v1::Device& message) {
+    const DeviceSpec& spec = view.spec;
+    message.set_name(printable(spec.name));
+    message.set_kind(spec.kind);
+    message.set_gflops(spec.gflops);
+    message.set_share_percent(spec.share_percent);
+    message.set_memory_bytes(spec.memory_bytes);
+    message.set_quota_bytes(spec.quota_bytes);
+    message.set_link_gbytes_per_s(spec.link_gbytes_per_s);
+    message.set_link_latency_ns(spec.link_latency_ns);
+    auto& efficiency = *message.mutable_efficiency();
+    efficiency.set_convolution(spec.efficiency.convolution);
+    efficiency.set_fully_connected(spec.efficiency.fully_connected);
+    efficiency.set_activation(spec.efficiency.activation);
+    efficiency.set_other(spec.efficiency.other);
+    message.set_configured(view.configured);
+    message.set_sessions(view.sessions);
+    message.set_bytes_used(view.bytes_used);
 }
 
 void pack_status(const Snapshot& snapshot, const DaemonFacts& facts,
@@ -89,6 +110,7 @@ void pack_watch(const Snapshot& snapshot, const DaemonFacts& facts, bool with_re
     for (const auto& arena : snapshot.arenas) pack(arena, *message.add_arenas());
     for (const auto& session : snapshot.sessions) pack(session, *message.add_sessions());
     for (const auto& group : snapshot.groups) pack(group, *message.add_groups());
+    for (const auto& device : snapshot.devices) pack(device, *message.add_devices());
     if (!with_regions) return;
     for (const auto& region : snapshot.regions) pack(region, *message.add_regions());
 }
@@ -111,8 +133,8 @@ RegionView unpack(const admin::v1::Region& message) {
 }
 
 SessionView unpack(const admin::v1::Session& message) {
-    return {message.id(),     message.pid(),         message.uid(),      message.label(),
-            message.age_ms(), message.bytes_owned(), message.connected()};
+    return {message.id(),     message.pid(),         message.uid(),       message.label(),
+            message.age_ms(), message.bytes_owned(), message.connected(), message.device()};
 }
 
 GroupView unpack(const admin::v1::Group& message) {
@@ -124,6 +146,23 @@ GroupView unpack(const admin::v1::Group& message) {
             message.joined(),
             {message.dead_ranks().begin(), message.dead_ranks().end()},
             message.state()};
+}
+
+DeviceView unpack(const admin::v1::Device& message) {
+    const auto& efficiency = message.efficiency();
+    return {{message.name(),
+             message.kind(),
+             message.gflops(),
+             message.share_percent(),
+             message.memory_bytes(),
+             message.quota_bytes(),
+             message.link_gbytes_per_s(),
+             message.link_latency_ns(),
+             {efficiency.convolution(), efficiency.fully_connected(), efficiency.activation(),
+              efficiency.other()}},
+            message.configured(),
+            message.sessions(),
+            message.bytes_used()};
 }
 
 }  // namespace fabricd

@@ -22,6 +22,7 @@ void pack(const ArenaView& view, admin::v1::Arena& message);
 void pack(const RegionView& view, admin::v1::Region& message);
 void pack(const SessionView& view, admin::v1::Session& message);
 void pack(const GroupView& view, admin::v1::Group& message);
+void pack(const DeviceView& view, admin::v1::Device& message);
 void pack_status(const Snapshot& snapshot, const DaemonFacts& facts,
                  admin::v1::StatusReply& message);
 void pack_watch(const Snapshot& snapshot, const DaemonFacts& facts, bool with_regions,
@@ -32,5 +33,6 @@ ArenaView unpack(const admin::v1::Arena& message);
 RegionView unpack(const admin::v1::Region& message);
 SessionView unpack(const admin::v1::Session& message);
 GroupView unpack(const admin::v1::Group& message);
+DeviceView unpack(const admin::v1::Device& message);
 
 }  // namespace fabricd

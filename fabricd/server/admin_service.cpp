@@ -63,6 +63,12 @@ grpc::Status AdminService::Groups(grpc::ServerContext*, const GroupsRequest*, Gr
     return grpc::Status::OK;
 }
 
+grpc::Status AdminService::Devices(grpc::ServerContext*, const DevicesRequest*,
+                                   DevicesReply* reply) {
+    for (const auto& device : hooks_.snapshot().devices) pack(device, *reply->add_devices());
+    return grpc::Status::OK;
+}
+
 grpc::Status AdminService::Watch(grpc::ServerContext* context, const WatchRequest* request,
                                  grpc::ServerWriter<WatchReply>* writer) {
     const std::int64_t wanted = request->interval_ms() == 0 ? 1000 : request->interval_ms();

@@ -31,6 +31,8 @@ class AdminService final : public admin::v1::Admin::Service {
                           admin::v1::SessionsReply* reply) override;
     grpc::Status Groups(grpc::ServerContext*, const admin::v1::GroupsRequest*,
                         admin::v1::GroupsReply* reply) override;
+    grpc::Status Devices(grpc::ServerContext*, const admin::v1::DevicesRequest*,
+                         admin::v1::DevicesReply* reply) override;
     grpc::Status Watch(grpc::ServerContext* context, const admin::v1::WatchRequest* request,
                        grpc::ServerWriter<admin::v1::WatchReply>* writer) override;
     grpc::Status Drain(grpc::ServerContext*, const admin::v1::DrainRequest* request,

@@ -255,7 +255,7 @@ Result<SessionId> AttachServer::greet(Connection& connection, const proto::Hello
         return session;
     }
     FABRIC_TRY_VOID(fabricshm::fill_random(std::as_writable_bytes(std::span(*token))));
-    return registry_.open_session(peer, wanted.label, *token, Clock::now());
+    return registry_.open_session(peer, wanted.label, *token, Clock::now(), wanted.device);
 }
 
 Result<void> AttachServer::watch_process(SessionId session, Fd pidfd) {

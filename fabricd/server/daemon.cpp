@@ -111,8 +111,8 @@ Daemon::Impl::~Impl() {
 }
 
 void Daemon::Impl::make_registry() {
-    registry = std::make_unique<Registry>(limits_of(options),
-                                          Registry::Parts{journal.get(), &memory, worker.get()});
+    registry = std::make_unique<Registry>(
+        limits_of(options), Registry::Parts{journal.get(), &memory, worker.get(), options.devices});
 }
 
 Result<void> Daemon::Impl::open_state() {

@@ -39,6 +39,8 @@ struct DaemonOptions {
     int max_regions_per_session = 65536;
     int max_groups_per_arena = 1024;
 
+    std::vector<DeviceSpec> devices;  // that sessions may say they compute on
+
     Duration adopt_grace = std::chrono::seconds(10);  // for sessions to come back after a restart
 
     /// Called on the control thread about every `tick_period`: proof of life for a watchdog. Must

@@ -39,6 +39,11 @@ int check_open(const fabricshm_session* session, const char* name, std::uint32_t
 
 }  // namespace
 
+std::string place_of(const Arena& arena) {
+    const std::string& device = arena.session().device();
+    return "arena '" + arena.name() + "'" + (device.empty() ? "" : " on device '" + device + "'");
+}
+
 void drop_arena(fabricshm_session& session, fabricshm_arena* handle) noexcept {
     session.arenas.erase(handle);
     const bool last = std::none_of(session.arenas.begin(), session.arenas.end(),
@@ -96,8 +101,8 @@ int fabricshm_region_create(fabricshm_arena* arena, uint64_t bytes, fabricshm_re
         if (bytes == 0) return refuse("fabricshm_region_create: bytes is 0");
         const auto created = arena->arena->create_region(bytes);
         if (!created.ok()) {
-            return fail(created.error(), "region of %llu bytes in arena '%s'",
-                        static_cast<unsigned long long>(bytes), arena->arena->name().c_str());
+            return fail(created.error(), "region of %llu bytes in %s",
+                        static_cast<unsigned long long>(bytes), place_of(*arena->arena).c_str());
         }
         describe_region(*arena->arena, created.value(), region);
         return FABRICSHM_OK;
@@ -139,8 +144,8 @@ void* fabricshm_alloc(fabricshm_arena* arena, uint64_t bytes) {
         }
         const auto allocated = arena->arena->heap().allocate(bytes);
         if (!allocated.ok()) {
-            return fail(allocated.error(), "block of %llu bytes in arena '%s'",
-                        static_cast<unsigned long long>(bytes), arena->arena->name().c_str());
+            return fail(allocated.error(), "block of %llu bytes in %s",
+                        static_cast<unsigned long long>(bytes), place_of(*arena->arena).c_str());
         }
         block = allocated.value();
         return FABRICSHM_OK;

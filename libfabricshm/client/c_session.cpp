@@ -1,5 +1,8 @@
 // The C ABI: sessions.
 
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
 #include <new>
 
 #include "libfabricshm/client/c_error.hpp"
@@ -13,24 +16,38 @@ namespace {
 
 constexpr std::int64_t kDefaultTimeoutMs = 30'000;
 
-// Everything the options leave open; NULL leaves everything open.
-SessionOptions options_of(const fabricshm_session_options* given) {
-    const bool has_socket = given != nullptr && given->socket != nullptr;
-    const bool has_label = given != nullptr && given->label != nullptr;
-    const bool has_timeout = given != nullptr && given->timeout_ms > 0;
+// What the struct had before it grew: callers built against that go on working.
+constexpr std::size_t kOptionsLeast = offsetof(fabricshm_session_options, device);
+
+// Only the part that the caller's header knew is read; NULL is a caller that knew nothing.
+fabricshm_session_options known_part(const fabricshm_session_options* given) {
+    fabricshm_session_options known{};
+    if (given == nullptr) return known;
+    std::memcpy(&known, given, given->struct_size < sizeof known ? kOptionsLeast : sizeof known);
+    return known;
+}
+
+const char* either(const char* given, const char* otherwise) {
+    return given != nullptr ? given : otherwise;
+}
+
+// Everything the options leave open.
+SessionOptions options_of(const fabricshm_session_options& given) {
     const std::int64_t timeout_ms =
-        std::min(has_timeout ? given->timeout_ms : kDefaultTimeoutMs, proto::kTimeoutMsMax);
+        std::min(given.timeout_ms > 0 ? given.timeout_ms : kDefaultTimeoutMs, proto::kTimeoutMsMax);
     SessionOptions options;
-    options.sockets = socket_paths(has_socket ? given->socket : "");
+    options.sockets = socket_paths(either(given.socket, ""));
     options.timeout = std::chrono::milliseconds(timeout_ms);
-    options.label = has_label ? given->label : program_name();
+    options.label = given.label != nullptr ? given.label : program_name();
+    options.device = either(given.device, either(std::getenv("FABRIC_DEVICE"), ""));
     return options;
 }
 
 int check_options(const fabricshm_session_options* options) {
     if (options == nullptr) return FABRICSHM_OK;
-    if (const int code = check_struct_size("options", options, options->struct_size,
-                                           sizeof(fabricshm_session_options));
+    const std::size_t known =
+        std::clamp(options->struct_size, kOptionsLeast, sizeof(fabricshm_session_options));
+    if (const int code = check_struct_size("options", options, options->struct_size, known);
         code != FABRICSHM_OK) {
         return code;
     }
@@ -40,6 +57,15 @@ int check_options(const fabricshm_session_options* options) {
     const bool empty = options->socket != nullptr && *options->socket == '\0';
     if (empty) return refuse("fabricshm_session_open: options->socket is empty");
     return FABRICSHM_OK;
+}
+
+int open_failed(const Error& error, const SessionOptions& wanted) {
+    const std::string sockets = joined(wanted.sockets);
+    // Nothing else that a new session asks for could be missing.
+    if (error.code == Errc::kNotFound || error.code == Errc::kInvalid) {
+        return fail(error, "device '%s' at socket %s", wanted.device.c_str(), sockets.c_str());
+    }
+    return fail(error, "socket %s", sockets.c_str());
 }
 
 }  // namespace
@@ -66,10 +92,10 @@ int fabricshm_session_open(const fabricshm_session_options* options, fabricshm_s
     return guarded("fabricshm_session_open", [&]() -> int {
         if (session == nullptr) return refuse("fabricshm_session_open: session is NULL");
         if (const int code = check_options(options); code != FABRICSHM_OK) return code;
-        const SessionOptions wanted = options_of(options);
+        const SessionOptions wanted = options_of(known_part(options));
         auto handle = std::make_unique<fabricshm_session>();
         auto opened = Session::open(wanted);
-        if (!opened.ok()) return fail(opened.error(), "socket %s", joined(wanted.sockets).c_str());
+        if (!opened.ok()) return open_failed(opened.error(), wanted);
         handle->session = std::move(opened).value();
         *session = handle.release();
         return FABRICSHM_OK;

@@ -69,8 +69,8 @@ int fabricshm_tensor_create(fabricshm_arena* arena, const char* name, fabricshm_
         const auto created = create_tensor(*arena->arena, name, static_cast<std::uint32_t>(dtype),
                                            std::span(shape, static_cast<std::size_t>(ndim)));
         if (!created.ok()) {
-            return fail(created.error(), "tensor '%s' in arena '%s'", name,
-                        arena->arena->name().c_str());
+            return fail(created.error(), "tensor '%s' in %s", name,
+                        place_of(*arena->arena).c_str());
         }
         describe_tensor(created.value(), tensor);
         return FABRICSHM_OK;

@@ -62,12 +62,15 @@ Result<std::shared_ptr<const UnixSocket>> connect_first(std::vector<std::string>
     return last;
 }
 
-Result<void> greet(const UnixSocket& socket, const std::string& label, SessionIdentity& identity,
-                   TimePoint deadline) {
+Result<void> greet(const UnixSocket& socket, const Introduction& introduction,
+                   SessionIdentity& identity, TimePoint deadline) {
     proto::Message request = proto::make_request(proto::Type::kHello, kHelloId);
     request.hello.session_id = identity.id;
     std::memcpy(request.hello.token, identity.token.data(), identity.token.size());
-    proto::set_label(request.hello.label, label);
+    proto::set_label(request.hello.label, introduction.label);
+    if (!introduction.device.empty()) {
+        FABRIC_TRY_VOID(proto::set_name(request.hello.device, introduction.device, "device name"));
+    }
     const auto reply = exchange(socket, request, {}, "attach", deadline);
     if (!reply.ok()) return as_daemon_error(reply.error());
     const proto::Hello& hello = reply->hello;

@@ -36,10 +36,17 @@ std::shared_ptr<const UnixSocket> guarded(UnixSocket socket);
 Result<std::shared_ptr<const UnixSocket>> connect_first(std::vector<std::string>& paths,
                                                         TimePoint deadline);
 
+/// How a session introduces itself.
+struct Introduction {
+    std::string label;   // for people; cut and made printable
+    std::string device;  // what the process computes on; "": nothing that is configured
+};
+
 /// Sends Hello and takes the answer into `identity`. With an id in it: goes on as that session;
-/// kNotFound when the daemon does not know it.
-Result<void> greet(const UnixSocket& socket, const std::string& label, SessionIdentity& identity,
-                   TimePoint deadline);
+/// kNotFound when the daemon does not know it, or not the device. kInvalid for a device's name that
+/// can be none.
+Result<void> greet(const UnixSocket& socket, const Introduction& introduction,
+                   SessionIdentity& identity, TimePoint deadline);
 
 /// Presents each arena to a daemon that was restarted. One that it refuses is logged and left out:
 /// the others, and the memory itself, go on working. Fails when the connection does.

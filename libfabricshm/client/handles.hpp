@@ -49,6 +49,11 @@ TimePoint deadline_of(const Session& session, std::int64_t timeout_ms) noexcept;
 /// 0, or the refusal of a timeout below FABRICSHM_TIMEOUT_DEFAULT.
 int check_timeout(const char* function, std::int64_t timeout_ms);
 
+/// "arena 'job'", with the session's device if it has one: where memory that was refused would have
+/// been. A refusal is by the arena's size or by the device's quota, and the wire does not say
+/// which.
+std::string place_of(const Arena& arena);
+
 /// Lets go of an arena handle, and of the arena itself when it was the last one. Under the
 /// session's mutex.
 void drop_arena(fabricshm_session& session, fabricshm_arena* handle) noexcept;

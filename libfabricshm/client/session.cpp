@@ -63,8 +63,9 @@ Result<std::shared_ptr<Session>> Session::open(SessionOptions options) {
     std::shared_ptr<Session> session(new Session(std::move(options)));
     const TimePoint deadline = session->default_deadline();
     FABRIC_TRY(session->line_.socket, connect_first(session->options_.sockets, deadline));
-    FABRIC_TRY_VOID(
-        greet(*session->line_.socket, session->options_.label, session->identity_, deadline));
+    FABRIC_TRY_VOID(greet(*session->line_.socket,
+                          {session->options_.label, session->options_.device}, session->identity_,
+                          deadline));
     session->line_.number = 1;
     session->state_ = State::kConnected;
     session->start_thread();

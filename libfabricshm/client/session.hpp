@@ -25,6 +25,7 @@ struct SessionOptions {
     std::vector<std::string> sockets;             // tried in this order
     Duration timeout = std::chrono::seconds(30);  // of calls that give none
     std::string label;
+    std::string device;  // of the daemon's device file; "": none
 };
 
 /// What a call may do when the daemon dies before it answered. Only what changes nothing, or what
@@ -73,6 +74,7 @@ class Session {
     bool is_foreign() const noexcept;
 
     Duration timeout() const noexcept { return options_.timeout; }
+    const std::string& device() const noexcept { return options_.device; }
     /// now + timeout().
     TimePoint default_deadline() const noexcept;
 

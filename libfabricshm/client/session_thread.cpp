@@ -199,7 +199,7 @@ Result<void> Session::resume(SessionIdentity identity, const ArenaDescriptors& a
     }
     const bool fresh = identity.id == 0;
     const TimePoint deadline = Clock::now() + kGreetTimeout;
-    FABRIC_TRY_VOID(greet(*socket, options_.label, identity, deadline));
+    FABRIC_TRY_VOID(greet(*socket, {options_.label, options_.device}, identity, deadline));
     FABRIC_TRY_VOID(present_arenas(*socket, arenas, deadline));
 
     const std::lock_guard lock(mutex_);

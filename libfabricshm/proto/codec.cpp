@@ -140,7 +140,8 @@ Result<void> check_group_reply(const Group& group) {
 Result<void> check_request_body(const Message& message) {
     switch (type_of(message.header)) {
         case Type::kHello:
-            return need(is_name(message.hello.label, 0), "label");
+            FABRIC_TRY_VOID(need(is_name(message.hello.label, 0), "label"));
+            return need(is_name(message.hello.device, 0), "device");
         case Type::kArenaOpen:
             return check_arena_open(message.arena_open);
         case Type::kArenaAdopt:

@@ -53,6 +53,7 @@ struct Hello {                         // both ways
     std::uint64_t daemon_epoch;        // reply: rises with every start of the daemon
     std::int64_t default_arena_bytes;  // reply
     char label[kNameBytes];            // request: for people
+    char device[kNameBytes];  // request: what the process computes on; "": no configured device
 };
 
 struct ArenaOpen {

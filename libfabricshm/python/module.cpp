@@ -18,8 +18,8 @@ namespace {
 void bind_session(py::module_& module) {
     py::class_<Session>(module, "Session")
         .def(py::init<const std::optional<std::string>&, std::int64_t,
-                      const std::optional<std::string>&>(),
-             py::arg("socket"), py::arg("timeout_ms"), py::arg("label"))
+                      const std::optional<std::string>&, const std::optional<std::string>&>(),
+             py::arg("socket"), py::arg("timeout_ms"), py::arg("label"), py::arg("device"))
         .def("open_arena", &Session::open_arena, py::arg("name"), py::arg("bytes"),
              py::arg("exclusive"))
         .def("close", &Session::close)

@@ -8,12 +8,14 @@
 namespace fabricshm::python {
 
 Session::Session(const std::optional<std::string>& socket, std::int64_t timeout_ms,
-                 const std::optional<std::string>& label) {
+                 const std::optional<std::string>& label,
+                 const std::optional<std::string>& device) {
     fabricshm_session_options options{};
     options.struct_size = sizeof(options);
     options.socket = socket ? socket->c_str() : nullptr;
     options.timeout_ms = timeout_ms;
     options.label = label ? label->c_str() : nullptr;
+    options.device = device ? device->c_str() : nullptr;
     fabricshm_session* session = nullptr;
     check(without_lock([&] { return fabricshm_session_open(&options, &session); }));
     handle_ = std::make_shared<SessionHandle>(session);

@@ -18,7 +18,7 @@ class Arena;
 class Session {
   public:
     Session(const std::optional<std::string>& socket, std::int64_t timeout_ms,
-            const std::optional<std::string>& label);
+            const std::optional<std::string>& label, const std::optional<std::string>& device);
 
     std::shared_ptr<Arena> open_arena(const std::string& name, std::uint64_t bytes, bool exclusive);
     void close();

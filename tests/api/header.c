@@ -2,5 +2,5 @@
 #include <fabricshm/fabricshm.h>
 
 _Static_assert(FABRICSHM_OK == 0, "success is 0");
-_Static_assert(sizeof(fabricshm_session_options) == 32, "grow at the end; raise the minor version");
+_Static_assert(sizeof(fabricshm_session_options) == 40, "grow at the end; raise the minor version");
 _Static_assert(sizeof(fabricshm_call) == 88, "grow at the end; raise the minor version");

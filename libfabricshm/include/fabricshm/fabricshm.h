@@ -116,12 +116,14 @@ typedef struct fabricshm_session_options {
                             /tmp/fabricd-UID/attach.sock */
     int64_t timeout_ms; /* of every later call that waits; 0 or -1: 30000 */
     const char* label;  /* NULL: the program's name. Shown by fabricctl sessions */
+    const char* device; /* What this process computes on: its regions count against the quota of
+                           that device of fabricd's device file. NULL: $FABRIC_DEVICE, else none */
 } fabricshm_session_options;
 
 /* Attaches this process to fabricd. `options` may be NULL. Starts one thread that sleeps on the
  * socket and attaches again when the daemon was restarted. EDAEMON: nobody listens (the text names
- * the socket). EDENIED: this user is not admitted. EVERSION. Close with fabricshm_session_close().
- */
+ * the socket). EDENIED: this user is not admitted. ENOENT: fabricd has no device of that name.
+ * EVERSION. Close with fabricshm_session_close(). */
 FABRICSHM_API int fabricshm_session_open(const fabricshm_session_options* options,
                                          fabricshm_session** session);
 

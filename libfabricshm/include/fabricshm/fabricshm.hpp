@@ -331,6 +331,7 @@ struct SessionOptions {
     std::string socket;           // empty: where fabricd usually listens
     std::int64_t timeout_ms = 0;  // of calls that wait; 0: 30 s
     std::string label;            // empty: the program's name
+    std::string device;           // empty: $FABRIC_DEVICE, else none
 };
 
 /// One process's connection to fabricd.
@@ -342,6 +343,7 @@ class Session {
         raw.socket = options.socket.empty() ? nullptr : options.socket.c_str();
         raw.timeout_ms = options.timeout_ms;
         raw.label = options.label.empty() ? nullptr : options.label.c_str();
+        raw.device = options.device.empty() ? nullptr : options.device.c_str();
         fabricshm_session* session = nullptr;
         const int code = fabricshm_session_open(&raw, &session);
         if (code < 0) return detail::last_error(code);

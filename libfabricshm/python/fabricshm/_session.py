@@ -36,11 +36,12 @@ class Session(_Closing):
     """A connection to the fabricd of this host.
 
     socket: path; by default $FABRIC_SOCKET, then the usual places. timeout: seconds, of every
-    later call that waits. label: what `fabricctl sessions` shows.
+    later call that waits. label: what `fabricctl sessions` shows. device: what this process computes
+    on, whose memory quota its arrays count against; by default $FABRIC_DEVICE, else none.
     """
 
-    def __init__(self, socket=None, timeout=30.0, label=None):
-        self._handle = _fabricshm.Session(socket, milliseconds(timeout), label)
+    def __init__(self, socket=None, timeout=30.0, label=None, device=None):
+        self._handle = _fabricshm.Session(socket, milliseconds(timeout), label, device)
 
     def arena(self, name, bytes=0, exclusive=False):
         """Opens the arena `name`, making it with `bytes` (0: the daemon's default) if need be."""

@@ -122,6 +122,50 @@ TEST_SUITE("fabricd.ctl") {
         CHECK(has(ctl(daemon, {"top", "--count", "1"}).out, "job"));
     }
 
+    TEST_CASE("a device has the quota of its file, and shows who computes on it") {
+        const Daemon folder;  // for its folder only
+        const std::string file = folder.folder() + "/devices.toml";
+        std::ofstream(file) << "[[device]]\nname = 'npu0'\nkind = 'npu'\ngflops = 3\n"
+                               "memory = '1GiB'\nvgpu_memory = '1MiB'\nlink_gbytes_per_s = 8\n";
+        const Output checked =
+            test_support::run_program({FABRICCTL_PATH, "devices", "--json", "--file", file});
+        CHECK(json::parse(checked.out)["devices"].at(0)["vgpu_memory_bytes"] == 1 << 20);
+
+        const Daemon daemon({"--devices-file", file});
+        CHECK(ctl_json(daemon, {"devices"})["devices"].at(0)["sessions"] == 0);
+        fabricshm_session_options options{};
+        options.struct_size = sizeof options;
+        options.socket = daemon.socket().c_str();
+        options.device = "npu1";
+        fabricshm_session* session = nullptr;
+        CHECK(fabricshm_session_open(&options, &session) == FABRICSHM_ENOENT);
+        CHECK(has(fabricshm_error_text(), "device 'npu1'"));
+        options.device = "npu0";
+        REQUIRE(fabricshm_session_open(&options, &session) == 0);
+        fabricshm_arena* arena = nullptr;
+        REQUIRE(fabricshm_arena_open(session, "job", 8 << 20, 0, &arena) == 0);
+        fabricshm_region region;
+        CHECK(fabricshm_region_create(arena, 2 << 20, &region) == FABRICSHM_ENOMEM);
+        CHECK(has(fabricshm_error_text(), "arena 'job' on device 'npu0'"));
+        CHECK(fabricshm_region_create(arena, 1 << 20, &region) == 0);
+        const json device = ctl_json(daemon, {"devices"})["devices"].at(0);
+        CHECK(device["sessions"] == 1);
+        CHECK(device["bytes_used"] == 1 << 20);
+        CHECK(ctl_json(daemon, {"sessions"})["sessions"].at(0)["device"] == "npu0");
+        CHECK(has(ctl(daemon, {"devices"}).out, "attached"));
+        fabricshm_session_close(session);
+    }
+
+    TEST_CASE("a mistake in a device file is one line and code 2") {
+        const Daemon folder;  // for its folder only
+        const std::string file = folder.folder() + "/devices.toml";
+        std::ofstream(file) << "[[device]]\nname = 'npu0'\n";
+        const Output output =
+            test_support::run_program({FABRICCTL_PATH, "devices", "--file", file});
+        CHECK(output.code == 2);
+        CHECK(output.error == "fabricctl: --file: " + file + ":1: the device has no kind\n");
+    }
+
     TEST_CASE("a watch gives one line of JSON per picture and ends after its count") {
         const Daemon daemon;
         const Output output = ctl(daemon, {"arenas", "--watch", "0.1", "--count", "3", "--json"});

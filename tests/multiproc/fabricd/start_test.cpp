@@ -51,6 +51,15 @@ void write_file(const std::string& path, const std::string& text) {
 }  // namespace
 
 TEST_SUITE("fabricd.start") {
+    TEST_CASE("a device file with a mistake keeps it from starting, before there is a pool") {
+        const Folder folder;
+        const std::string file = folder / "d.toml";
+        write_file(file, "[[device]]\nname = 'gpu0'\n");
+        const Output output = fabricd(folder, {"--devices-file", file});
+        CHECK(output.code == 2);
+        CHECK(has(output.error, file + ":1: the device has no kind (devices.file)"));
+    }
+
     TEST_CASE("help, version and the configuration are printed without starting anything") {
         const Folder folder;
         CHECK(has(fabricd(folder, {"--help"}).out, "--pool-capacity VALUE"));

@@ -64,6 +64,8 @@ TEST_SUITE("ctl.ctl_options") {
                                                    {"arenas", "--watch", "x"},
                                                    {"arenas", "--count", "3"},
                                                    {"arenas", "--arena", "3"},
+                                                   {"arenas", "--file", "d.toml"},
+                                                   {"devices", "--file", "d", "--watch"},
                                                    {"status", "extra"},
                                                    {"regions", "--arena", "-1"},
                                                    {"discover", "--socket", "/s"},

@@ -25,7 +25,10 @@ Picture sample() {
                       {8, "large", 0, 1 << 24, 0, 4096, 2}};
     picture.regions = {{7, 1, 3, 4096, 8192, 5, "weights", "live"},
                        {7, 2, 1, 16384, 4096, 5, "", "quarantined"}};
-    picture.sessions = {{5, 100, 0, "trai\xffn", 1500, 8192, true}, {6, 101, 0, "", 10, 0, false}};
+    picture.sessions = {{5, 100, 0, "trai\xffn", 1500, 8192, true, "gpu0"},
+                        {6, 101, 0, "", 10, 0, false, ""}};
+    picture.devices = {{{"gpu0", "gpu", 40.5, 50, 2 << 20, 1 << 20, 8, 2000, {}}, true, 2, 1 << 19},
+                       {{"old", "", 0, 100, 0, 0, 0, 0, {}}, false, 1, 4096}};
     picture.groups = {{7, 9, "world", 4, 8, 7, {2, 5}, "broken"}};
     return picture;
 }
@@ -56,6 +59,12 @@ TEST_SUITE("ctl.views") {
         CHECK(has(text_view(picture, View::kSessions), "awaited"));
         CHECK(has(text_view(picture, View::kGroups), "7/8"));
         CHECK(has(text_view(picture, View::kGroups), "2,5"));
+        const std::string devices = text_view(picture, View::kDevices);
+        for (const char* cell : {"gpu0", "40.5", "1 MiB", "512 KiB", "50 %", "2 us", "attached"}) {
+            CAPTURE(cell);
+            CHECK(has(devices, cell));
+        }
+        CHECK(has(devices, "removed"));
         CHECK(text_view(Picture{}, View::kGroups) == "none\n");
     }
 

@@ -25,11 +25,13 @@ Snapshot sample() {
     snapshot.daemon_epoch = 3;
     snapshot.uptime_ms = 1234;
     snapshot.pool = {"emu", "memfd arenas", 1 << 30, 1 << 20};
-    snapshot.sessions = {{1, 100, 1000, "train\xff.py", 50, 4096, true},
-                         {2, 101, 1000, "gone", 60, 0, false}};
+    snapshot.sessions = {{1, 100, 1000, "train\xff.py", 50, 4096, true, "gpu0"},
+                         {2, 101, 1000, "gone", 60, 0, false, ""}};
     snapshot.arenas = {{7, "job", 1000, 1 << 20, 4096, 0, 1}};
     snapshot.regions = {{7, 1, 1, 0, 4096, 1, "weights", "live"},
                         {8, 2, 1, 4096, 4096, 2, "", "quarantined"}};
+    snapshot.devices = {
+        {{"gpu0", "gpu", 40.5, 50, 2 << 20, 1 << 20, 8, 2000, {0.5, 1, 1, 1}}, true, 2, 4096}};
     snapshot.groups = {{7, 5, "world", 2, 4, 3, {1, 2}, "broken"}};
     return snapshot;
 }
@@ -115,6 +117,17 @@ TEST_SUITE("server.admin_server") {
         Call third;
         REQUIRE(fixture.stub->Groups(&third, {}, &groups).ok());
         CHECK(unpack(groups.groups(0)).dead_ranks == std::vector<std::int32_t>{1, 2});
+
+        Call another;
+        DevicesReply devices;
+        REQUIRE(fixture.stub->Devices(&another, {}, &devices).ok());
+        const DeviceView device = unpack(devices.devices(0));
+        CHECK(device.spec.name == "gpu0");
+        CHECK(device.spec.quota_bytes == 1 << 20);
+        CHECK(device.spec.link_latency_ns == 2000);
+        CHECK(device.spec.efficiency.convolution == 0.5);
+        CHECK(device.sessions == 2);
+        CHECK(device.configured);
         ArenasReply arenas;
         Call fourth;
         REQUIRE(fixture.stub->Arenas(&fourth, {}, &arenas).ok());

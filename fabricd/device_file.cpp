@@ -1,0 +1,207 @@
+#include "fabricd/device_file.hpp"
+
+#define TOML_EXCEPTIONS 0
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <fstream>
+#include <optional>
+#include <sstream>
+
+#include "libfabricshm/proto/messages.hpp"
+
+namespace fabricd {
+
+namespace {
+
+constexpr std::size_t kDevicesMax = 1024;
+constexpr double kNumberMost = 1e9;  // GFLOP/s and GB/s: an exaflop, an exabyte per second
+constexpr Bytes kBytesMost = Bytes{1} << 47;
+constexpr auto kLatencyMost = std::chrono::seconds(1);
+
+// Each reader takes one value into the device and says what it wanted when the value is not that.
+using Wanted = std::optional<std::string>;
+using Reader = Wanted (*)(const toml::node& value, DeviceSpec& device);
+
+struct Key {
+    const char* name;
+    Reader read;
+};
+
+template <double DeviceSpec::*field>
+Wanted read_number(const toml::node& value, DeviceSpec& device) {
+    const auto number = value.value<double>();  // also from a whole number
+    // Written so that a NaN is refused too.
+    if (!number || !(*number > 0.0 && *number <= kNumberMost)) return "a number above 0, up to 1e9";
+    device.*field = *number;
+    return {};
+}
+
+template <std::uint64_t DeviceSpec::*field>
+Wanted read_bytes(const toml::node& value, DeviceSpec& device) {
+    const char* wanted = "a size as \"512MiB\" or \"2GiB\", up to 128 TiB";
+    const auto* text = value.as_string();
+    if (text == nullptr) return wanted;
+    const auto bytes = fabricshm::parse_bytes(text->get());
+    if (!bytes.ok() || *bytes == 0 || *bytes > kBytesMost) return wanted;
+    device.*field = *bytes;
+    return {};
+}
+
+Wanted read_name(const toml::node& value, DeviceSpec& device) {
+    const auto* text = value.as_string();
+    const auto plain = [](unsigned char c) { return c > 0x20 && c < 0x7f && c != '"'; };
+    const bool is_good = text != nullptr && !text->get().empty() &&
+                         text->get().size() < fabricshm::proto::kNameBytes &&
+                         std::all_of(text->get().begin(), text->get().end(), plain);
+    if (!is_good) return "1 to 63 characters without blanks";
+    device.name = text->get();
+    return {};
+}
+
+Wanted read_kind(const toml::node& value, DeviceSpec& device) {
+    const auto* text = value.as_string();
+    const auto& kinds = device_kinds();
+    if (text != nullptr && std::find(kinds.begin(), kinds.end(), text->get()) != kinds.end()) {
+        device.kind = text->get();
+        return {};
+    }
+    std::string wanted = "one of";
+    for (const auto& kind : kinds) wanted += (kind == kinds.front() ? " " : ", ") + kind;
+    return wanted;
+}
+
+Wanted read_share(const toml::node& value, DeviceSpec& device) {
+    const auto* percent = value.as_integer();
+    if (percent == nullptr || percent->get() < 1 || percent->get() > 100) {
+        return "a whole number from 1 to 100";
+    }
+    device.share_percent = static_cast<std::uint32_t>(percent->get());
+    return {};
+}
+
+Wanted read_latency(const toml::node& value, DeviceSpec& device) {
+    const char* wanted = "a time as \"2us\" or \"1ms\", up to 1 s";
+    const auto* text = value.as_string();
+    if (text == nullptr) return wanted;
+    const auto length = fabricshm::parse_duration(text->get());
+    if (!length.ok() || *length < Duration::zero() || *length > kLatencyMost) return wanted;
+    device.link_latency_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(*length).count();
+    return {};
+}
+
+Wanted read_efficiency(const toml::node& value, DeviceSpec& device) {
+    const char* wanted =
+        "a table of convolution, fully_connected, activation and other, each above 0, up to 1";
+    const auto* table = value.as_table();
+    if (table == nullptr) return wanted;
+    DeviceEfficiency& all = device.efficiency;
+    const std::pair<const char*, double*> fields[] = {{"convolution", &all.convolution},
+                                                      {"fully_connected", &all.fully_connected},
+                                                      {"activation", &all.activation},
+                                                      {"other", &all.other}};
+    for (const auto& [key, share] : *table) {
+        const auto* field =
+            std::find_if(std::begin(fields), std::end(fields),
+                         [&](const auto& known) { return key.str() == known.first; });
+        const auto number = share.value<double>();
+        const bool is_good = field != std::end(fields) && number && *number > 0.0 && *number <= 1.0;
+        if (!is_good) return wanted;
+        *field->second = *number;
+    }
+    return {};
+}
+
+constexpr Key kKeys[] = {
+    {"name", read_name},
+    {"kind", read_kind},
+    {"gflops", read_number<&DeviceSpec::gflops>},
+    {"memory", read_bytes<&DeviceSpec::memory_bytes>},
+    {"vgpu_memory", read_bytes<&DeviceSpec::quota_bytes>},
+    {"vgpu_share_percent", read_share},
+    {"link_gbytes_per_s", read_number<&DeviceSpec::link_gbytes_per_s>},
+    {"link_latency", read_latency},
+    {"efficiency", read_efficiency},
+};
+constexpr const char* kRequired[] = {"name", "kind", "gflops", "memory", "link_gbytes_per_s"};
+
+std::string place(const std::string& file, const toml::source_region& source) {
+    return file + ":" + std::to_string(source.begin.line);
+}
+
+Complaint read_device(const toml::table& table, const std::string& file, DeviceSpec& device) {
+    const std::string where = place(file, table.source());
+    for (const char* key : kRequired) {
+        if (!table.contains(key)) return where + ": the device has no " + key;
+    }
+    for (const auto& [name, value] : table) {
+        const std::string here = place(file, name.source());
+        const auto* key = std::find_if(std::begin(kKeys), std::end(kKeys),
+                                       [&](const Key& known) { return name.str() == known.name; });
+        if (key == std::end(kKeys)) {
+            return here + ": unknown key \"" + std::string(name.str()) + "\"";
+        }
+        if (const Wanted wanted = key->read(value, device)) {
+            return here + ": " + key->name + " takes " + *wanted;
+        }
+    }
+    if (device.quota_bytes == 0) device.quota_bytes = device.memory_bytes;
+    if (device.quota_bytes > device.memory_bytes) {
+        return where + ": vgpu_memory of " + device.name + " is larger than its memory";
+    }
+    return {};
+}
+
+}  // namespace
+
+const std::vector<std::string>& device_kinds() {
+    static const std::vector<std::string> kinds = {"cpu", "gpu",  "npu",  "tpu",
+                                                   "bpu", "fpga", "asic", "dpu"};
+    return kinds;
+}
+
+Complaint parse_device_file(const std::string& text, const std::string& name,
+                            std::vector<DeviceSpec>& devices) {
+    const toml::parse_result parsed = toml::parse(text, name);
+    if (!parsed) {
+        return place(name, parsed.error().source()) + ": " +
+               std::string(parsed.error().description());
+    }
+    std::vector<DeviceSpec> found;
+    for (const auto& [key, value] : parsed.table()) {
+        const std::string where = place(name, key.source());
+        if (key.str() != "device") {
+            return where + ": unknown key \"" + std::string(key.str()) + "\"";
+        }
+        const auto* list = value.as_array();
+        if (list == nullptr) return where + ": a device is a section: [[device]]";
+        for (const auto& item : *list) {
+            const auto* table = item.as_table();
+            if (table == nullptr) return where + ": a device is a section: [[device]]";
+            DeviceSpec device;
+            if (auto bad = read_device(*table, name, device)) return bad;
+            const bool is_taken = std::any_of(found.begin(), found.end(), [&](const auto& other) {
+                return other.name == device.name;
+            });
+            if (is_taken) {
+                return place(name, table->source()) + ": two devices are called " + device.name;
+            }
+            found.push_back(std::move(device));
+        }
+    }
+    if (found.empty()) return name + ": has no [[device]]";
+    if (found.size() > kDevicesMax) return name + ": has more than 1024 devices";
+    devices = std::move(found);
+    return {};
+}
+
+Complaint read_device_file(const std::string& path, std::vector<DeviceSpec>& devices) {
+    std::ifstream file(path);
+    std::ostringstream text;
+    // Reading an empty file sets the fail bit of `text`, so that only `file` tells.
+    if (file) text << file.rdbuf();
+    if (!file || file.bad()) return path + ": can't be read";
+    return parse_device_file(text.str(), path, devices);
+}
+
+}  // namespace fabricd

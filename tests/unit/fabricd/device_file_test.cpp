@@ -1,0 +1,90 @@
+#include "fabricd/device_file.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace fabricd;
+
+namespace {
+
+// One line each, so that the tests can say where a mistake is.
+constexpr const char* kGpu =
+    "[[device]]\nname = \"gpu0\"\nkind = \"gpu\"\ngflops = 40\nmemory = \"2GiB\"\n"
+    "link_gbytes_per_s = 12.5\n";
+
+std::string complaint(const std::string& text) {
+    std::vector<DeviceSpec> devices;
+    const auto bad = parse_device_file(text, "d.toml", devices);
+    CHECK(devices.empty() == bad.has_value());
+    return bad.value_or("");
+}
+
+}  // namespace
+
+TEST_SUITE("fabricd.device_file") {
+    TEST_CASE("a device has its values, and defaults for the slice") {
+        std::vector<DeviceSpec> devices;
+        REQUIRE_FALSE(parse_device_file(kGpu, "d.toml", devices));
+        REQUIRE(devices.size() == 1);
+        const DeviceSpec& gpu = devices[0];
+        CHECK(gpu.name == "gpu0");
+        CHECK(gpu.kind == "gpu");
+        CHECK(gpu.gflops == 40.0);
+        CHECK(gpu.memory_bytes == 2 * fabricshm::kGiB);
+        CHECK(gpu.quota_bytes == gpu.memory_bytes);
+        CHECK(gpu.share_percent == 100);
+        CHECK(gpu.link_gbytes_per_s == 12.5);
+        CHECK(gpu.link_latency_ns == 0);
+        CHECK(gpu.efficiency.activation == 1.0);
+    }
+
+    TEST_CASE("the slice, the link's latency and the efficiency can be said") {
+        std::vector<DeviceSpec> devices;
+        const std::string text = std::string(kGpu) +
+                                 "vgpu_memory = \"512MiB\"\nvgpu_share_percent = 25\n"
+                                 "link_latency = \"2us\"\n"
+                                 "efficiency = { convolution = 0.5, other = 0.25 }\n";
+        REQUIRE_FALSE(parse_device_file(text, "d.toml", devices));
+        CHECK(devices[0].quota_bytes == 512 * fabricshm::kMiB);
+        CHECK(devices[0].share_percent == 25);
+        CHECK(devices[0].link_latency_ns == 2000);
+        CHECK(devices[0].efficiency.convolution == 0.5);
+        CHECK(devices[0].efficiency.fully_connected == 1.0);
+        CHECK(devices[0].efficiency.other == 0.25);
+    }
+
+    TEST_CASE("a mistake is named with its line") {
+        const std::string gpu = kGpu;
+        CHECK(complaint(gpu + "color = 1\n") == "d.toml:7: unknown key \"color\"");
+        CHECK(complaint(gpu + "vgpu_share_percent = 0\n") ==
+              "d.toml:7: vgpu_share_percent takes a whole number from 1 to 100");
+        CHECK(complaint(gpu + gpu) == "d.toml:7: two devices are called gpu0");
+        CHECK(complaint(gpu + "vgpu_memory = \"3GiB\"\n") ==
+              "d.toml:1: vgpu_memory of gpu0 is larger than its memory");
+        CHECK(complaint("[[device]]\nname = \"a\"\n") == "d.toml:1: the device has no kind");
+        CHECK(complaint("[pool]\n") == "d.toml:1: unknown key \"pool\"");
+        CHECK(complaint("device = 3\n") == "d.toml:1: a device is a section: [[device]]");
+        CHECK(complaint("") == "d.toml: has no [[device]]");
+        CHECK(complaint("[[device]\n").find("d.toml:1: ") == 0);
+    }
+
+    TEST_CASE("values out of their range are refused") {
+        for (const char* line :
+             {"gflops = 0", "gflops = -1", "gflops = nan", "gflops = inf", "gflops = '40'",
+              "memory = 5", "memory = '0'", "memory = '1EiB'", "kind = 'toaster'", "name = 'a b'",
+              "name = ''", "link_latency = '-1us'", "link_latency = '2s'", "link_latency = 2",
+              "link_gbytes_per_s = 0", "efficiency = { convolution = 1.5 }",
+              "efficiency = { convoluted = 1 }", "efficiency = 1"}) {
+            const std::string key = std::string(line).substr(0, std::string(line).find(' '));
+            std::string text = kGpu;
+            const auto at = text.find(key + " =");
+            if (at != std::string::npos) text.erase(at, text.find('\n', at) + 1 - at);
+            CAPTURE(line);
+            CHECK(complaint(text + line + "\n").find(": " + key + " takes ") != std::string::npos);
+        }
+    }
+
+    TEST_CASE("a file that is not there is a complaint with its path") {
+        std::vector<DeviceSpec> devices;
+        CHECK(read_device_file("/nowhere/d.toml", devices) == "/nowhere/d.toml: can't be read");
+    }
+}
