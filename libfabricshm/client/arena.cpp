@@ -1,6 +1,8 @@
 #include "libfabricshm/client/arena.hpp"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "libfabricshm/proto/codec.hpp"
@@ -24,11 +26,14 @@ class HeapRegions final : public RegionSource {
 
     Result<HeapRegion> take(Bytes bytes) override {
         FABRIC_TRY(const proto::Region region, arena_.create_region(bytes));
+        const std::lock_guard lock(mutex_);
+        if (!arena_.visibility().coherent()) taken_[region.region_id] = region;
         return HeapRegion{region.region_id, arena_.base() + region.offset, region.bytes};
     }
 
     // Nobody waits for the answer: giving back may not fail, nor wait for a daemon that is away.
     void give_back(std::uint64_t region_id) noexcept override {
+        publish_last(region_id);
         proto::Message request = proto::make_request(proto::Type::kRegionFree, 0);
         request.region.arena_id = arena_.id();
         request.region.region_id = region_id;
@@ -36,7 +41,17 @@ class HeapRegions final : public RegionSource {
     }
 
   private:
+    void publish_last(std::uint64_t region_id) noexcept {
+        const std::lock_guard lock(mutex_);
+        const auto found = taken_.find(region_id);
+        if (found == taken_.end()) return;
+        arena_.publish_before_return(found->second);
+        taken_.erase(found);
+    }
+
     Arena& arena_;
+    std::mutex mutex_;
+    std::map<std::uint64_t, proto::Region> taken_;  // where memory is not coherent: their places
 };
 
 }  // namespace
@@ -64,17 +79,23 @@ Result<std::shared_ptr<Arena>> Arena::open(std::shared_ptr<Session> session,
     // of this session may be using it.
     FABRIC_TRY(Mapping mapping,
                Mapping::map(*known.descriptor, opened.file_offset, opened.bytes, options));
-    return std::shared_ptr<Arena>(
-        new Arena(std::move(session), known.session_id, opened.arena_id, name, std::move(mapping)));
+    std::shared_ptr<VisibilityPolicy> policy;
+    if (VisibilityProvider* provider = installed_visibility(); provider != nullptr) {
+        FABRIC_TRY(policy, provider->policy_for(*known.descriptor, opened.file_offset,
+                                                mapping.data(), mapping.size()));
+    }
+    return std::shared_ptr<Arena>(new Arena(std::move(session), known.session_id, opened.arena_id,
+                                            name, std::move(mapping), std::move(policy)));
 }
 
 Arena::Arena(std::shared_ptr<Session> session, std::uint64_t session_id, std::uint64_t id,
-             std::string name, Mapping mapping)
+             std::string name, Mapping mapping, std::shared_ptr<VisibilityPolicy> policy)
     : session_(std::move(session)),
       session_id_(session_id),
       id_(id),
       name_(std::move(name)),
       mapping_(std::move(mapping)),
+      policy_(std::move(policy)),
       heap_(std::make_unique<ArenaHeap>(std::make_unique<HeapRegions>(*this), mapping_.size())) {}
 
 void Arena::close() noexcept {
@@ -114,7 +135,15 @@ Result<proto::Region> Arena::open_region(std::uint64_t region_id) {
     return region_call(request, "open region", Retry::kHarmless);
 }
 
+void Arena::publish_before_return(const proto::Region& region) const noexcept {
+    visibility().publish(TouchPoint::kRegionReturn, base() + region.offset, region.bytes);
+}
+
 Result<void> Arena::free_region(std::uint64_t region_id) {
+    if (!visibility().coherent()) {
+        FABRIC_TRY(const proto::Region region, open_region(region_id));
+        publish_before_return(region);
+    }
     proto::Message request = proto::make_request(proto::Type::kRegionFree, 0);
     request.region.arena_id = id_;
     request.region.region_id = region_id;

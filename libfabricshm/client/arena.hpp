@@ -13,6 +13,7 @@
 #include "libfabricshm/client/session.hpp"
 #include "libfabricshm/os/mapping.hpp"
 #include "libfabricshm/proto/messages.hpp"
+#include "libfabricshm/shm/visibility.hpp"
 
 namespace fabricshm {
 
@@ -41,12 +42,21 @@ class Arena {
     std::uint64_t id() const noexcept { return id_; }
     std::byte* base() const noexcept { return mapping_.data(); }
     Bytes bytes() const noexcept { return mapping_.size(); }
+    /// How bytes of this mapping cross to other processes.
+    Visibility visibility() const noexcept {
+        return {policy_.get(), mapping_.data(), mapping_.size()};
+    }
+    VisibilityPolicy* policy() const noexcept { return policy_.get(); }
     Session& session() const noexcept { return *session_; }
 
     /// The three calls of the C ABI on regions. What the daemon answers is checked to lie inside.
     Result<proto::Region> create_region(Bytes bytes);
     Result<proto::Region> open_region(std::uint64_t region_id);
     Result<void> free_region(std::uint64_t region_id);
+
+    /// Where memory is not coherent: what this process wrote into the region leaves its caches now.
+    /// Later it would land on the next owner's bytes.
+    void publish_before_return(const proto::Region& region) const noexcept;
 
     /// Memory of this session in the arena, see ArenaHeap.
     ArenaHeap& heap() noexcept { return *heap_; }
@@ -63,7 +73,7 @@ class Arena {
 
   private:
     Arena(std::shared_ptr<Session> session, std::uint64_t session_id, std::uint64_t id,
-          std::string name, Mapping mapping);
+          std::string name, Mapping mapping, std::shared_ptr<VisibilityPolicy> policy);
     Result<proto::Region> region_call(proto::Message request, const char* step, Retry retry);
 
     const std::shared_ptr<Session> session_;
@@ -71,6 +81,7 @@ class Arena {
     const std::uint64_t id_;
     const std::string name_;
     const Mapping mapping_;
+    const std::shared_ptr<VisibilityPolicy> policy_;  // nullptr: coherent
     std::unique_ptr<ArenaHeap> heap_;
 };
 

@@ -27,6 +27,7 @@ Result<std::unique_ptr<Group>> enter(const std::shared_ptr<Arena>& arena, const 
     place.rank = given.rank;
     place.world = given.world;
     place.group_id = given.group_id;
+    place.visibility = arena->policy();
     place.allocate = [arena](Bytes bytes) -> std::byte* {
         const auto block = arena->heap().allocate(bytes);
         return block.ok() ? block.value() : nullptr;

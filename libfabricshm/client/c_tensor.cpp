@@ -103,7 +103,8 @@ int fabricshm_tensor_publish(fabricshm_arena* arena, const fabricshm_tensor* ten
         if (const int code = check_tensor("fabricshm_tensor_publish", arena, tensor); code != 0) {
             return code;
         }
-        const auto published = publish_tensor(*arena->arena, tensor->data, tensor->region_id);
+        const auto published =
+            publish_tensor(*arena->arena, tensor->data, tensor->bytes, tensor->region_id);
         if (!published.ok()) return fail_tensor(published.error(), *arena, *tensor);
         if (version != nullptr) *version = published.value();
         return FABRICSHM_OK;
@@ -121,8 +122,8 @@ int fabricshm_tensor_wait(fabricshm_arena* arena, const fabricshm_tensor* tensor
         }
         // Held, so that closing the arena meanwhile does not take the mapping away.
         const std::shared_ptr<Arena> held = arena->arena;
-        const auto found = await_tensor(*held, tensor->data, tensor->region_id, version,
-                                        deadline_of(held->session(), timeout_ms));
+        const auto found = await_tensor(*held, tensor->data, tensor->bytes, tensor->region_id,
+                                        version, deadline_of(held->session(), timeout_ms));
         if (!found.ok()) {
             return fail(found.error(), "version %llu of tensor '%.*s' in arena '%s'",
                         static_cast<unsigned long long>(version), FABRICSHM_NAME_MAX - 1,
@@ -138,7 +139,8 @@ int fabricshm_tensor_free(fabricshm_arena* arena, const fabricshm_tensor* tensor
         if (const int code = check_tensor("fabricshm_tensor_free", arena, tensor); code != 0) {
             return code;
         }
-        const auto freed = free_tensor(*arena->arena, tensor->data, tensor->region_id);
+        const auto freed =
+            free_tensor(*arena->arena, tensor->data, tensor->bytes, tensor->region_id);
         if (!freed.ok()) return fail_tensor(freed.error(), *arena, *tensor);
         return FABRICSHM_OK;
     });

@@ -52,6 +52,7 @@ Result<Located> locate(const Arena& arena, const void* data, std::uint64_t regio
                         place % kTensorHeaderBytes == 0;
     if (!inside) return Error{Errc::kInvalid, 0, "tensor->data is not in the arena"};
     TensorHeader& header = header_at(arena, place - kTensorHeaderBytes - base);
+    arena.visibility().acquire(TouchPoint::kTensorHeaderRead, &header, kCacheLine);
     const TensorKey key{region_id, header.generation};
     if (!is_tensor(header, key)) return Error{Errc::kNotFound, 0, step};
     return Located{&header, key};
@@ -73,7 +74,8 @@ Result<TensorView> create_tensor(Arena& arena, const std::string& name, std::uin
         const proto::Message reply,
         arena.call(request, "create tensor", arena.session().default_deadline(), Retry::kNever));
     FABRIC_TRY(TensorView view, view_of(arena, reply.tensor, "create tensor"));
-    format_tensor(header_at(arena, reply.tensor.region.offset), key_of(reply.tensor.region), owner);
+    format_tensor(header_at(arena, reply.tensor.region.offset), key_of(reply.tensor.region), owner,
+                  arena.visibility());
     return view;
 }
 
@@ -88,22 +90,26 @@ Result<TensorView> open_tensor(Arena& arena, const std::string& name, TimePoint 
     // The daemon answers as soon as it knows the tensor; its maker writes the header right after
     // its own answer, which even an impatient caller should wait for.
     const TimePoint patience = std::max(deadline, Clock::now() + std::chrono::seconds(1));
-    FABRIC_TRY_VOID(await_tensor(header_at(arena, region.offset), key_of(region), patience));
+    FABRIC_TRY_VOID(await_tensor(header_at(arena, region.offset), key_of(region), patience,
+                                 arena.visibility()));
     return view;
 }
 
-Result<std::uint64_t> publish_tensor(Arena& arena, const void* data, std::uint64_t region_id) {
+Result<std::uint64_t> publish_tensor(Arena& arena, const void* data, Bytes bytes,
+                                     std::uint64_t region_id) {
     FABRIC_TRY(const Located tensor, locate(arena, data, region_id, "publish tensor"));
-    return publish_tensor(*tensor.header);
+    return publish_tensor(*tensor.header, bytes, arena.visibility());
 }
 
-Result<std::uint64_t> await_tensor(Arena& arena, const void* data, std::uint64_t region_id,
-                                   std::uint64_t version, TimePoint deadline) {
+Result<std::uint64_t> await_tensor(Arena& arena, const void* data, Bytes bytes,
+                                   std::uint64_t region_id, std::uint64_t version,
+                                   TimePoint deadline) {
     FABRIC_TRY(const Located tensor, locate(arena, data, region_id, "wait for tensor"));
-    return wait_for_version(*tensor.header, tensor.key, version, deadline);
+    return wait_for_version(*tensor.header, tensor.key, version, deadline, bytes,
+                            arena.visibility());
 }
 
-Result<void> free_tensor(Arena& arena, const void* data, std::uint64_t region_id) {
+Result<void> free_tensor(Arena& arena, const void* data, Bytes bytes, std::uint64_t region_id) {
     FABRIC_TRY(const Located tensor, locate(arena, data, region_id, "free tensor"));
     FABRIC_TRY(const ProcessIdentity self, own_identity());
     if (!(maker_of(*tensor.header) == self)) return Error{Errc::kDenied, 0, "free tensor"};
@@ -111,14 +117,16 @@ Result<void> free_tensor(Arena& arena, const void* data, std::uint64_t region_id
     request.tensor.region.arena_id = arena.id();
     request.tensor.region.region_id = region_id;
     request.tensor.region.generation = tensor.key.generation;
+    const Visibility view = arena.visibility();
+    if (!view.coherent()) view.publish(TouchPoint::kRegionReturn, data, bytes);
     // Before the daemon hears of it: afterwards the memory may be another tensor's.
-    retire_tensor(*tensor.header);
+    retire_tensor(*tensor.header, view);
     // Asked again after a restart of the daemon it may be gone already: then the first attempt did
     // it, since nobody but this process could have.
     const auto reply =
         arena.call(request, "free tensor", arena.session().default_deadline(), Retry::kHarmless);
     if (reply.ok() || reply.error().code == Errc::kNotFound) return {};
-    restore_tensor(*tensor.header);
+    restore_tensor(*tensor.header, view);
     return reply.error();
 }
 

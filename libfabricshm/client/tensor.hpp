@@ -32,12 +32,15 @@ Result<TensorView> create_tensor(Arena& arena, const std::string& name, std::uin
 Result<TensorView> open_tensor(Arena& arena, const std::string& name, TimePoint deadline);
 
 /// `data` and `region_id` are what create or open gave, and checked: kInvalid when they lie outside
-/// the arena, kNotFound when the tensor was freed. See shm/tensor_header.hpp for the rest.
-Result<std::uint64_t> publish_tensor(Arena& arena, const void* data, std::uint64_t region_id);
-Result<std::uint64_t> await_tensor(Arena& arena, const void* data, std::uint64_t region_id,
-                                   std::uint64_t version, TimePoint deadline);
+/// the arena, kNotFound when the tensor was freed. `bytes` of elements cross with the version, as
+/// far as they lie in the arena. See shm/tensor_header.hpp for the rest.
+Result<std::uint64_t> publish_tensor(Arena& arena, const void* data, Bytes bytes,
+                                     std::uint64_t region_id);
+Result<std::uint64_t> await_tensor(Arena& arena, const void* data, Bytes bytes,
+                                   std::uint64_t region_id, std::uint64_t version,
+                                   TimePoint deadline);
 
 /// Gives the tensor back; whoever waits for it sees kNotFound. Only its owner may (kDenied).
-Result<void> free_tensor(Arena& arena, const void* data, std::uint64_t region_id);
+Result<void> free_tensor(Arena& arena, const void* data, Bytes bytes, std::uint64_t region_id);
 
 }  // namespace fabricshm

@@ -25,7 +25,8 @@ bool valid(const GroupPlace& place, std::uint64_t offset, Bytes bytes) noexcept 
 Result<void> meet_on_command(Operation& operation) {
     Meeting& meeting = operation.meeting();
     GroupHeader& header = meeting.header();
-    const Word command{header.command, header.command_sleepers};
+    const Word command{header.command, header.command_sleepers, TouchPoint::kCommand,
+                       TouchPoint::kCommandRead};
     const std::uint64_t at = operation.step();
     if (operation.rank() != 0) return meeting.await(command, at, 0, operation.call.deadline);
     FABRIC_TRY_VOID(meeting.wait_all(at, operation.call.deadline));
@@ -93,6 +94,9 @@ Result<void> arrive(Operation& operation) {
     words.input_offset[parity].store(offset_of(place, call.input, in), std::memory_order_relaxed);
     words.output_offset[parity].store(offset_of(place, call.output, out),
                                       std::memory_order_relaxed);
+    const Visibility& view = operation.meeting().view();
+    // On coherent memory what the caller stored is visible by the step's release.
+    if (!view.coherent()) view.publish(TouchPoint::kInput, call.input, in);
     FAULT_POINT("arrive.before");
     if (call.trigger == Trigger::kSync) {
         FABRIC_TRY_VOID(meet_on_command(operation));

@@ -48,11 +48,29 @@ bool streams(const Operation& operation, Bytes touched) noexcept {
     return touched >= operation.group.tuning.streaming_from;
 }
 
+// What was stored into the places of others; its own rank's is nobody else's business.
+void publish_targets(const Operation& operation, const Targets& targets, Bytes bytes) noexcept {
+    const Visibility& view = operation.meeting().view();
+    const std::byte* own = operation.call.output;
+    const Bytes own_bytes = output_bytes(operation.call, operation.rank(), operation.world());
+    for (int i = 0; view.active() && i < targets.count; ++i) {
+        const auto* place = static_cast<std::byte*>(targets.list[static_cast<std::size_t>(i)]);
+        const bool mine = place >= own && place < own + own_bytes;
+        if (!mine) view.publish(TouchPoint::kDirectWrite, place, bytes);
+    }
+}
+
 void reduce_range(const Operation& operation, const Pointers& inputs, Bytes from,
                   const Targets& targets, Bytes bytes, bool streaming) noexcept {
     std::array<const void*, kWorldMax> sources;
     for (int rank = 0; rank < operation.world(); ++rank) {
         sources[static_cast<std::size_t>(rank)] = inputs[static_cast<std::size_t>(rank)] + from;
+    }
+    const Visibility& view = operation.meeting().view();
+    for (int rank = 0; view.active() && rank < operation.world(); ++rank) {
+        const auto at = static_cast<std::size_t>(rank);
+        if (rank != operation.rank())
+            view.acquire(TouchPoint::kDirectRead, sources[at], bytes, rank);
     }
     kernels::ReduceJob job = reduce_job(operation);
     job.sources = sources.data();
@@ -61,6 +79,7 @@ void reduce_range(const Operation& operation, const Pointers& inputs, Bytes from
     job.count = bytes / kernels::size_of(job.type);
     job.streaming = streaming;
     kernels::reduce(job);
+    publish_targets(operation, targets, bytes);
 }
 
 // How much is done between looks at whether the group broke: ranks that saw it break are leaving,
@@ -129,12 +148,16 @@ void for_parts(const Parts& parts, int world, Bytes from, Bytes bytes, const Wor
     }
 }
 
-void copy_range(const Targets& all, const std::byte* source, Bytes bytes, bool streaming) noexcept {
+void copy_range(const Operation& operation, const Targets& all, int peer, const std::byte* source,
+                Bytes bytes, bool streaming) noexcept {
     Targets targets = all;
     targets.remove(source);
-    if (targets.count != 0) {
-        kernels::copy_to_all(targets.list.data(), targets.count, source, bytes, streaming);
+    if (targets.count == 0) return;
+    if (peer != operation.rank()) {
+        operation.meeting().view().acquire(TouchPoint::kDirectRead, source, bytes, peer);
     }
+    kernels::copy_to_all(targets.list.data(), targets.count, source, bytes, streaming);
+    publish_targets(operation, targets, bytes);
 }
 
 void reduce_scatter_range(const Operation& operation, Bytes from, Bytes bytes, bool streaming) {
@@ -154,8 +177,9 @@ void all_gather_range(const Operation& operation, Bytes from, Bytes bytes, bool 
                   const auto root = static_cast<std::size_t>(operation.call.root);
                   if (to_root) targets.add(operation.outputs[root] + in_all);
                   if (!to_root) targets = distinct(operation.outputs, operation.world(), in_all);
-                  copy_range(targets, operation.inputs[static_cast<std::size_t>(part)] + in_part,
-                             length, streaming);
+                  copy_range(operation, targets, part,
+                             operation.inputs[static_cast<std::size_t>(part)] + in_part, length,
+                             streaming);
               });
 }
 
@@ -165,7 +189,8 @@ void scatter_range(const Operation& operation, Bytes from, Bytes bytes, bool str
               [&](int part, Bytes in_part, Bytes in_all, Bytes length) {
                   Targets targets;
                   targets.add(operation.outputs[static_cast<std::size_t>(part)] + in_part);
-                  copy_range(targets, operation.inputs[root] + in_all, length, streaming);
+                  copy_range(operation, targets, operation.call.root,
+                             operation.inputs[root] + in_all, length, streaming);
               });
 }
 
@@ -178,7 +203,12 @@ void fetch_parts(const Operation& operation, bool streaming) {
         const auto peer = static_cast<std::size_t>((operation.rank() + step) % operation.world());
         std::byte* to = operation.call.output + bytes * peer;
         const std::byte* from = operation.inputs[peer] + bytes * rank;
-        if (to != from) kernels::copy(to, from, bytes, streaming);
+        if (to == from) continue;
+        if (step != 0) {
+            operation.meeting().view().acquire(TouchPoint::kDirectRead, from, bytes,
+                                               static_cast<int>(peer));
+        }
+        kernels::copy(to, from, bytes, streaming);
     }
 }
 
@@ -199,8 +229,8 @@ void fetch_parts(const Operation& operation, bool streaming) {
             });
         case Kind::kBroadcast:
             return for_my_share(operation, one, true, [&](Bytes from, Bytes bytes) {
-                copy_range(distinct(operation.outputs, operation.world(), from),
-                           operation.inputs[root] + from, bytes,
+                copy_range(operation, distinct(operation.outputs, operation.world(), from),
+                           call.root, operation.inputs[root] + from, bytes,
                            streams(operation, one * (world + 1)));
             });
         case Kind::kReduceScatter:
@@ -227,6 +257,7 @@ void fetch_parts(const Operation& operation, bool streaming) {
 }  // namespace
 
 Result<void> allreduce_direct(Operation& operation, const AllreduceView& view) {
+    if (!operation.meeting().view().coherent()) return allreduce_pull(operation, view);
     const int world = operation.world();
     const auto outputs = static_cast<Bytes>(distinct(view.outputs, world, 0).count);
     const bool streaming = streams(operation, view.bytes * (static_cast<Bytes>(world) + outputs));
@@ -240,6 +271,7 @@ Result<void> allreduce_direct(Operation& operation, const AllreduceView& view) {
 }
 
 Result<void> run_direct(Operation& operation) {
+    if (!operation.meeting().view().coherent()) return run_pull(operation);
     if (operation.call.kind == Kind::kAllreduce) {
         return allreduce_direct(
             operation, {operation.inputs, operation.outputs, operation.parts.bytes(0), true});

@@ -63,8 +63,8 @@ std::byte* own_post(const Operation& operation, std::byte* posted, Bytes from) n
     return const_cast<std::byte*>(operation.call.input) + from;  // only read
 }
 
-void store_lines(TinySlot& slot, std::uint64_t signature, const std::byte* data, Bytes bytes,
-                 std::uint64_t flag) noexcept {
+void store_lines(const Visibility& view, TinySlot& slot, std::uint64_t signature,
+                 const std::byte* data, Bytes bytes, std::uint64_t flag) noexcept {
     const int lines = lines_for(bytes);
     std::memcpy(slot.lines[0].data, &signature, sizeof signature);
     Bytes done = std::min(bytes, kFirstLine);
@@ -77,6 +77,7 @@ void store_lines(TinySlot& slot, std::uint64_t signature, const std::byte* data,
         slot.lines[line].flag.store(flag, std::memory_order_release);
         done += piece;
     }
+    view.publish(TouchPoint::kTiny, slot.lines, static_cast<Bytes>(lines) * kCacheLine);
 }
 
 // Takes the lines of the next post away from their last readers, so that the post itself does not
@@ -100,9 +101,12 @@ Result<void> await_lines(Operation& operation, int peer, const TinySlot& slot, i
                          std::uint64_t flag) {
     Meeting& meeting = operation.meeting();
     for (int line = 0; line < lines; ++line) {
-        const auto& word = slot.lines[line].flag;
-        // Acquire pairs with the release in store_lines().
-        for (std::uint64_t spin = 0; word.load(std::memory_order_acquire) != flag; ++spin) {
+        const auto load = [&] {
+            meeting.view().acquire(TouchPoint::kTinyRead, &slot.lines[line], kCacheLine, peer);
+            // Acquire pairs with the release in store_lines().
+            return slot.lines[line].flag.load(std::memory_order_acquire);
+        };
+        for (std::uint64_t spin = 0; load() != flag; ++spin) {
             if (spin < meeting.spins()) {
 #if defined(__x86_64__)
                 __builtin_ia32_pause();
@@ -111,7 +115,7 @@ Result<void> await_lines(Operation& operation, int peer, const TinySlot& slot, i
             }
             FABRIC_TRY_VOID(meeting.wait(peer, flag, operation.call.deadline));
             // The clock came without the flag: the peer took part by another route.
-            if (word.load(std::memory_order_acquire) == flag) break;
+            if (load() == flag) break;
             return Error{Errc::kMismatch, peer, "collective"};
         }
     }
@@ -131,6 +135,15 @@ std::byte* load_lines(TinySlot& slot, std::byte* scratch, Bytes bytes) noexcept 
     return scratch;
 }
 
+// Of a post with all parts this rank reads its own part alone.
+void acquire_post(const Operation& operation, int peer, const std::byte* posted, Bytes from,
+                  Bytes stride) noexcept {
+    const bool parts = posts_all_parts(operation.call.kind);
+    const Bytes shift = parts ? stride * static_cast<Bytes>(operation.rank()) : 0;
+    const Bytes bytes = parts ? stride : post_bytes(operation, peer, from, stride);
+    operation.meeting().view().acquire(TouchPoint::kSlotRead, posted + shift, bytes, peer);
+}
+
 }  // namespace
 
 Result<void> run_tiny(Operation& operation) {
@@ -145,8 +158,8 @@ Result<void> run_tiny(Operation& operation) {
     const std::uint64_t flag = operation.next++;
     FAULT_POINT("tiny.before_post");
     show_signature(operation);
-    store_lines(group.tiny_slot(operation.rank(), group.turn), operation.signature, mine, my_bytes,
-                flag);
+    store_lines(meeting.view(), group.tiny_slot(operation.rank(), group.turn), operation.signature,
+                mine, my_bytes, flag);
     meeting.signal(flag);
     FAULT_POINT("tiny.posted");
     claim_lines(group.tiny_slot(operation.rank(), group.turn + 1), lines_for(my_bytes));
@@ -191,6 +204,8 @@ Result<void> run_slots(Operation& operation) {
         const Bytes from = piece * pieces.stride;
         std::byte* place = group.slot(operation.rank(), group.turn);
         if (posts(operation, operation.rank())) write_post(operation, place, from, pieces.stride);
+        meeting.view().publish(TouchPoint::kSlot, place,
+                               post_bytes(operation, operation.rank(), from, pieces.stride));
         FAULT_POINT("slots.before_post");
         const std::uint64_t at = operation.step();
         FAULT_POINT("slots.posted");
@@ -202,6 +217,7 @@ Result<void> run_slots(Operation& operation) {
             if (peer == operation.rank() || !needs_post_of(operation, peer)) continue;
             FABRIC_TRY_VOID(meeting.wait(peer, at, operation.call.deadline));
             if (piece == 0) FABRIC_TRY_VOID(check_signature(operation, peer));
+            acquire_post(operation, peer, posted[index], from, pieces.stride);
         }
         combine(operation, posted, from, pieces.stride, pieces.stride);
         group.last_turn = at;

@@ -15,6 +15,10 @@ namespace fabricshm {
 
 namespace {
 
+Visibility view_of(const GroupPlace& place) noexcept {
+    return {place.visibility, place.arena, place.arena_bytes};
+}
+
 Result<void> check_place(const GroupPlace& place) {
     const bool sane = place.world >= 1 && place.world <= kWorldMax && place.rank >= 0 &&
                       place.rank < place.world && place.arena != nullptr;
@@ -25,6 +29,7 @@ Result<void> check_place(const GroupPlace& place) {
                         place.block_offset % 4096 == 0;
     if (!inside) return Error{Errc::kCorrupt, 0, "attach group: block outside the arena"};
     const auto* header = reinterpret_cast<const GroupHeader*>(place.arena + place.block_offset);
+    view_of(place).acquire(TouchPoint::kBlockRead, header, offsetof(GroupHeader, claim));
     const bool ours = header->magic == kGroupMagic && header->version == kGroupVersion &&
                       header->group_id == place.group_id &&
                       header->world == static_cast<std::uint32_t>(place.world);
@@ -116,7 +121,7 @@ Result<void> run_operation(Operation& operation) {
 GroupState::GroupState(GroupPlace where, std::byte* block)
     : place(std::move(where)),
       layout(GroupLayout::of(place.world)),
-      meeting(block, place.rank, place.world),
+      meeting(block, place.rank, place.world, view_of(place)),
       tiny(reinterpret_cast<TinySlot*>(block + layout.tiny)),
       channels(reinterpret_cast<Channel*>(block + layout.channels)),
       slots(block + layout.slots),
@@ -132,12 +137,18 @@ Result<std::unique_ptr<Group>> Group::attach(GroupPlace place, TimePoint deadlin
         const Tuning* given = state->place.tuning;
         pack_tuning(given != nullptr ? *given : load_tuning(state->place.world),
                     meeting.header().tuning);
+        meeting.view().publish(TouchPoint::kTuning, meeting.header().tuning,
+                               sizeof meeting.header().tuning);
     }
     meeting.signal(state->base);
     const auto met = meeting.wait_all(state->base, deadline);
     if (!met.ok()) {
         meeting.fail(met.error().code, met.error().detail);
         return agreed(met, meeting).error();
+    }
+    if (state->place.rank != 0) {
+        meeting.view().acquire(TouchPoint::kTuningRead, meeting.header().tuning,
+                               sizeof meeting.header().tuning, 0);
     }
     state->tuning = unpack_tuning(meeting.header().tuning);
     meeting.settle(state->tuning);

@@ -9,6 +9,7 @@
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/collective/call.hpp"
+#include "libfabricshm/shm/visibility.hpp"
 
 namespace fabricshm {
 
@@ -27,6 +28,9 @@ struct GroupPlace {
     int world = 1;
     std::uint64_t group_id = 0;
     const Tuning* tuning = nullptr;  // of rank 0, for the whole group; nullptr: load_tuning()
+    // How bytes cross between the ranks; the policy behind it outlives the group. nullptr: nothing
+    // has to be done, the memory is coherent.
+    VisibilityPolicy* visibility = nullptr;
     // Memory inside the arena for messages whose buffer is outside it; nullptr when there is none.
     std::function<std::byte*(Bytes)> allocate;
     std::function<void(std::byte*)> release;

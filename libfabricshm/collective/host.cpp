@@ -14,7 +14,10 @@ namespace {
 void reduce_all(const Operation& operation, const AllreduceView& view) noexcept {
     std::array<const void*, kWorldMax> sources;
     for (int rank = 0; rank < operation.world(); ++rank) {
-        sources[static_cast<std::size_t>(rank)] = view.inputs[static_cast<std::size_t>(rank)];
+        std::byte* input = view.inputs[static_cast<std::size_t>(rank)];
+        sources[static_cast<std::size_t>(rank)] = input;
+        if (rank == 0) continue;
+        operation.meeting().view().acquire(TouchPoint::kHostInputRead, input, view.bytes, rank);
     }
     void* destination = view.outputs[0];
     kernels::ReduceJob job = reduce_job(operation);
@@ -23,6 +26,7 @@ void reduce_all(const Operation& operation, const AllreduceView& view) noexcept 
     job.destination_count = 1;
     job.count = view.bytes / kernels::size_of(job.type);
     kernels::reduce(job);
+    operation.meeting().view().publish(TouchPoint::kHostResult, view.outputs[0], view.bytes);
 }
 
 }  // namespace
@@ -32,6 +36,10 @@ Result<void> allreduce_host(Operation& operation, const AllreduceView& view) {
     if (operation.rank() == 0 && view.bytes != 0) reduce_all(operation, view);
     FAULT_POINT("host.reduced");
     FABRIC_TRY_VOID(operation.meet());
+    if (operation.rank() != 0) {
+        operation.meeting().view().acquire(TouchPoint::kHostResultRead, view.outputs[0], view.bytes,
+                                           0);
+    }
     if (mine != view.outputs[0] && view.bytes != 0) {
         kernels::copy(mine, view.outputs[0], view.bytes, false);
     }

@@ -30,16 +30,21 @@ Mailbox::Mailbox(GroupState& group)
 Mailbox::~Mailbox() {
     // Receivers may still be reading what was sent eagerly; the memory goes with the session.
     const TimePoint limit = Clock::now() + kFarewell;
+    const Meeting& meeting = group_.meeting;
     for (int peer = 0; peer < group_.place.world; ++peer) {
         auto& waiting = unretired_[static_cast<std::size_t>(peer)];
         retire(peer);
         while (!waiting.empty() && Clock::now() < limit && group_.meeting.check(peer).ok()) {
-            RankWords& own = group_.meeting.words(group_.place.rank);
-            const auto seen = own.bell.load(std::memory_order_acquire);
+            const Word bell = bell_of(group_.place.rank);
+            const auto seen = bell.value.load(std::memory_order_acquire);
             retire(peer);
             if (waiting.empty()) break;
+            if (!meeting.view().coherent()) {
+                (void)meeting.idle(~std::uint64_t{0});
+                continue;
+            }
             (void)group_.meeting.await(
-                {own.bell, own.bell_sleepers}, seen + 1, peer,
+                bell, seen + 1, peer,
                 std::min(limit, Clock::now() + std::chrono::milliseconds(50)));
         }
     }
@@ -68,22 +73,35 @@ std::shared_ptr<PendingRequest> Mailbox::post(const Call& call) {
     return request;
 }
 
+Word Mailbox::bell_of(int rank) const noexcept {
+    RankWords& words = group_.meeting.words(rank);
+    return {words.bell, words.bell_sleepers, TouchPoint::kBell, TouchPoint::kBellRead};
+}
+
+// Until something may have happened on a channel: the bell is above `seen`, or, where no bell can
+// ring because hosts do not share caches, some time has passed.
+Result<void> Mailbox::await_news(std::uint64_t turn, std::uint64_t seen, TimePoint deadline) {
+    Meeting& meeting = group_.meeting;
+    if (meeting.view().coherent()) {
+        return meeting.await(bell_of(group_.place.rank), seen + 1, -1, deadline);
+    }
+    return meeting.idle(turn) ? meeting.check(-1) : Result<void>();
+}
+
 Result<void> Mailbox::finish(PendingRequest& request) {
-    RankWords& own = group_.meeting.words(group_.place.rank);
-    while (true) {
+    const Word bell = bell_of(group_.place.rank);
+    for (std::uint64_t turn = 0;; ++turn) {
         // The bell is read before looking: what happens afterwards raises it above `seen`.
-        const std::uint64_t seen = own.bell.load(std::memory_order_acquire);
+        const std::uint64_t seen = bell.value.load(std::memory_order_acquire);
         TimePoint deadline;
         {
             const std::lock_guard lock(mutex_);
-            while (progress()) {
-            }
+            while (progress()) turn = 0;
             expire(Clock::now());
             deadline = nearest_deadline();
         }
         if (request.done()) return request.wait();
-        const auto rung =
-            group_.meeting.await({own.bell, own.bell_sleepers}, seen + 1, -1, deadline);
+        const auto rung = await_news(turn, seen, deadline);
         if (!rung.ok() && rung.error().code != Errc::kTimeout) {
             const std::lock_guard lock(mutex_);
             fail_all(rung.error());
@@ -122,11 +140,14 @@ TimePoint Mailbox::nearest_deadline() const {
 }
 
 void Mailbox::ring(int peer) {
-    RankWords& words = group_.meeting.words(peer);
+    const Visibility& view = group_.meeting.view();
+    if (!view.coherent()) return;
+    const Word bell = bell_of(peer);
     // Several peers ring the same bell, so it counts. Sequentially consistent: a locked instruction
     // on x86, which also keeps the look at the sleepers behind it.
-    words.bell.fetch_add(1, std::memory_order_seq_cst);
-    Meeting::wake({words.bell, words.bell_sleepers});
+    bell.value.fetch_add(1, std::memory_order_seq_cst);
+    view.publish(bell.raised, &bell.value, sizeof bell.value, peer);
+    Meeting::wake(bell);
 }
 
 // ---- Sending
@@ -143,6 +164,9 @@ bool Mailbox::progress() {
 
 void Mailbox::retire(int peer) {
     auto& queue = unretired_[static_cast<std::size_t>(peer)];
+    // Nothing to learn: a look at the other host's line would cost without telling anything.
+    if (queue.empty()) return;
+    acquire_taken(peer);
     // Acquire: the receiver has read the piece before it raised `taken`, so the memory is free.
     const std::uint64_t taken = to(peer).taken.load(std::memory_order_acquire);
     while (!queue.empty() && queue.front().last_piece < taken) {
@@ -150,6 +174,10 @@ void Mailbox::retire(int peer) {
         queue.front().request->complete({}, -1);
         queue.pop_front();
     }
+}
+
+void Mailbox::acquire_taken(int peer) const noexcept {
+    group_.meeting.view().acquire(TouchPoint::kTakenRead, &to(peer).taken, kCacheLine, peer);
 }
 
 bool Mailbox::push_pieces(int peer) {
@@ -172,7 +200,9 @@ bool Mailbox::push_pieces(int peer) {
 // One more piece of `send` into the ring, if there is room. A failure ends the send.
 bool Mailbox::publish_piece(int peer, Send& send) {
     Channel& channel = to(peer);
+    const Visibility& view = group_.meeting.view();
     const std::uint64_t sent = channel.sent.load(std::memory_order_relaxed);  // written by us alone
+    acquire_taken(peer);
     if (sent - channel.taken.load(std::memory_order_acquire) >= 2) return false;
     const GroupPlace& place = group_.place;
     const Bytes total = bytes_of(send.call);
@@ -195,13 +225,16 @@ bool Mailbox::publish_piece(int peer, Send& send) {
         data = half;
     }
     const auto offset = bytes == 0 ? 0 : static_cast<std::uint64_t>(data - place.arena);
+    view.publish(TouchPoint::kMessage, data, bytes, peer);
     channel.pieces[sent & 1] = {offset, bytes, total, send.call.tag, send.started ? 0u : 1u};
+    view.publish(TouchPoint::kPiece, &channel.pieces[sent & 1], sizeof(ChannelPiece), peer);
     send.started = true;
     send.published += bytes;
     send.last_piece = sent;
     FAULT_POINT("message.before_publish");
     // Release: who sees the count sees the piece and its bytes.
     channel.sent.store(sent + 1, std::memory_order_release);
+    view.publish(TouchPoint::kSent, &channel.sent, sizeof channel.sent, peer);
     ring(peer);
     return true;
 }
@@ -216,11 +249,15 @@ bool Mailbox::valid(const ChannelPiece& piece) const noexcept {
 
 bool Mailbox::pull_pieces(int peer) {
     Channel& channel = from(peer);
+    const Visibility& view = group_.meeting.view();
     bool moved = false;
     while (true) {
         const std::uint64_t taken = channel.taken.load(std::memory_order_relaxed);  // ours alone
+        view.acquire(TouchPoint::kSentRead, &channel.sent, sizeof channel.sent, peer);
         // Acquire pairs with the release in publish_piece().
         if (channel.sent.load(std::memory_order_acquire) == taken) return moved;
+        view.acquire(TouchPoint::kPieceRead, &channel.pieces[taken & 1], sizeof(ChannelPiece),
+                     peer);
         const ChannelPiece piece = channel.pieces[taken & 1];  // a copy: the sender can write it
         if (!valid(piece)) {
             fail_all({Errc::kCorrupt, peer, "receive: piece outside the arena"});
@@ -239,6 +276,7 @@ bool Mailbox::pull_pieces(int peer) {
         }
         // Release: our reads of the piece come before the sender uses its memory again.
         channel.taken.store(taken + 1, std::memory_order_release);
+        view.publish(TouchPoint::kTaken, &channel.taken, sizeof channel.taken, peer);
         ring(peer);
         moved = true;
         if (incoming.done >= incoming.total) end_message(peer);
@@ -277,6 +315,9 @@ void Mailbox::take_piece(int peer, const ChannelPiece& piece) {
     Incoming& incoming = incoming_[static_cast<std::size_t>(peer)];
     const Bytes bytes = std::min<Bytes>(piece.bytes, incoming.total - incoming.done);
     const std::byte* data = group_.place.arena + piece.offset;
+    if (!incoming.discard) {
+        group_.meeting.view().acquire(TouchPoint::kMessageRead, data, bytes, peer);
+    }
     if (incoming.discard) {
         // Counted, not kept.
     } else if (incoming.aside) {

@@ -88,6 +88,9 @@ class Mailbox {
     bool expire(TimePoint now);
     void fail_all(const Error& error);
     void ring(int peer);
+    Word bell_of(int rank) const noexcept;
+    Result<void> await_news(std::uint64_t turn, std::uint64_t seen, TimePoint deadline);
+    void acquire_taken(int peer) const noexcept;
     bool valid(const ChannelPiece& piece) const noexcept;
     TimePoint nearest_deadline() const;
     Channel& to(int peer) const noexcept;

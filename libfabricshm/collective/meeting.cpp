@@ -19,6 +19,10 @@ namespace {
 // How long a sleeper trusts that a dead peer would have been announced before it looks for itself.
 constexpr auto kSleepSlice = std::chrono::milliseconds(20);
 
+// Between two looks at a word that nobody can wake us for. Long enough to leave the core to the
+// rank that is waited for, short beside the operations that make a rank wait this long.
+constexpr auto kNap = std::chrono::microseconds(50);
+
 int membarrier(int command) noexcept {
     return static_cast<int>(::syscall(SYS_membarrier, command, 0, 0));
 }
@@ -36,8 +40,9 @@ std::atomic<std::uint32_t>* low_half(std::atomic<std::uint64_t>& word) noexcept 
 
 }  // namespace
 
-Meeting::Meeting(std::byte* block, int rank, int world)
+Meeting::Meeting(std::byte* block, int rank, int world, const Visibility& view)
     : block_(block),
+      view_(view),
       header_(reinterpret_cast<GroupHeader*>(block)),
       ranks_(reinterpret_cast<RankWords*>(block + GroupLayout::of(world).ranks)),
       rank_(rank),
@@ -54,19 +59,32 @@ Result<void> Meeting::announce() {
     words.start_time = identity.start_time;
     words.pid_namespace = identity.pid_namespace;
     words.membarrier = membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) == 0 ? 1 : 0;
+    view_.publish(TouchPoint::kIdentity, &words.pid, kCacheLine);
     FAULT_POINT("group.announced");
     return {};
 }
 
 void Meeting::settle(const Tuning& tuning) noexcept {
     bool all = true;
-    for (int peer = 0; peer < world_; ++peer) all = all && words(peer).membarrier == 1;
+    for (int peer = 0; peer < world_; ++peer) {
+        if (peer != rank_) {
+            view_.acquire(TouchPoint::kIdentityRead, &words(peer).pid, kCacheLine, peer);
+        }
+        all = all && words(peer).membarrier == 1;
+    }
     fenced_ = !all;
     spins_ = tuning.spins;
     yields_ = tuning.yields;
 }
 
 void Meeting::raise(Word word, std::uint64_t value) noexcept {
+    if (!view_.coherent()) {
+        // Release: within this host's caches, everything stored before comes first. All of it was
+        // published before, and the line of the word is published last.
+        word.value.store(value, std::memory_order_release);
+        view_.publish(word.raised, &word.value, sizeof value);
+        return;
+    }
     // A sleeper first adds itself to `sleepers` and then looks at `value` once more; this process
     // stores `value` and then looks at `sleepers`. One of the two must see the other, but the
     // processor may move our load before our store. So either both are sequentially consistent
@@ -78,6 +96,7 @@ void Meeting::raise(Word word, std::uint64_t value) noexcept {
         word.value.store(value, std::memory_order_release);
         std::atomic_signal_fence(std::memory_order_seq_cst);
     }
+    view_.publish(word.raised, &word.value, sizeof value);
     wake(word);
 }
 
@@ -88,13 +107,17 @@ void Meeting::wake(Word word) noexcept {
 }
 
 Result<void> Meeting::wait_slowly(int peer, std::uint64_t value, TimePoint deadline) {
-    FABRIC_TRY_VOID(await({words(peer).clock, words(peer).sleepers}, value, peer, deadline));
+    FABRIC_TRY_VOID(await(clock_of(peer), value, peer, deadline));
     seen_[static_cast<std::size_t>(peer)] = words(peer).clock.load(std::memory_order_acquire);
     return {};
 }
 
 Result<void> Meeting::await(Word word, std::uint64_t value, int peer, TimePoint deadline) {
-    const auto reached = [&] { return word.value.load(std::memory_order_acquire) >= value; };
+    if (!view_.coherent()) return poll_until(word, value, peer, deadline);
+    const auto reached = [&] {
+        view_.acquire(word.seen, &word.value, sizeof value, peer);
+        return word.value.load(std::memory_order_acquire) >= value;
+    };
     // A few pauses between yields, not many at once: the scheduler may have put the one that is
     // waited for on this very core, and then every pause holds it up.
     for (std::uint64_t turn = 0; turn <= yields_; ++turn) {
@@ -125,9 +148,50 @@ Result<void> Meeting::sleep_until(Word word, std::uint64_t value, int peer, Time
     }
 }
 
-Result<void> Meeting::check(int peer) noexcept {
+bool Meeting::idle(std::uint64_t turn) const noexcept {
+    if (turn < spins_) {
+        pause_cpu();
+        return false;
+    }
+    if (turn < spins_ + yields_) {
+        std::this_thread::yield();
+        return false;
+    }
+    std::this_thread::sleep_for(kNap);
+    return true;
+}
+
+Result<void> Meeting::poll_until(Word word, std::uint64_t value, int peer, TimePoint deadline) {
+    for (std::uint64_t turn = 0;; ++turn) {
+        view_.acquire(word.seen, &word.value, sizeof value, peer);
+        // Acquire: as in wait(). What the flag tells of is acquired by whoever reads it.
+        if (word.value.load(std::memory_order_acquire) >= value) return {};
+        if (!idle(turn)) continue;
+        FABRIC_TRY_VOID(check(peer));
+        if (Clock::now() >= deadline) return Error{Errc::kTimeout, peer, "wait for a peer"};
+    }
+}
+
+// Why the group is broken, or 0. On coherent memory one word says so for all. Elsewhere each rank
+// has its own, and two ranks that fail at the same moment may name different culprits; a process
+// keeps to the first that it saw.
+std::uint64_t Meeting::reason_seen() noexcept {
     // Acquire pairs with break_group(); the word holds code and rank together.
-    const std::uint64_t reason = header_->broken.load(std::memory_order_acquire);
+    if (view_.coherent()) return header_->broken.load(std::memory_order_acquire);
+    for (int peer = 0; peer < world_; ++peer) {
+        const std::uint64_t known = reason_.load(std::memory_order_acquire);
+        if (known != 0) return known;
+        if (peer == rank_) continue;
+        view_.acquire(TouchPoint::kFailureRead, &words(peer).failure, kCacheLine, peer);
+        const std::uint64_t theirs = words(peer).failure.load(std::memory_order_acquire);
+        std::uint64_t nothing = 0;
+        if (theirs != 0) reason_.compare_exchange_strong(nothing, theirs);
+    }
+    return reason_.load(std::memory_order_acquire);
+}
+
+Result<void> Meeting::check(int peer) noexcept {
+    const std::uint64_t reason = reason_seen();
     if (reason != 0) {
         const auto code = static_cast<Errc>(reason & 0xff);
         const auto culprit = static_cast<std::int32_t>(reason >> 32);
@@ -136,10 +200,12 @@ Result<void> Meeting::check(int peer) noexcept {
     }
     if (peer < 0) return {};
     const RankWords& words = ranks_[peer];
+    view_.acquire(TouchPoint::kDeadRead, &words.dead, kCacheLine, peer);
     if (words.dead.load(std::memory_order_relaxed) != 0)
         return Error{Errc::kPeer, peer, "collective"};
     // A rank that has not announced itself has no identity yet; the deadline bounds that wait.
     if (words.clock.load(std::memory_order_acquire) == 0) return {};
+    view_.acquire(TouchPoint::kIdentityRead, &words.pid, kCacheLine, peer);
     const ProcessIdentity identity{static_cast<pid_t>(words.pid), words.start_time,
                                    words.pid_namespace};
     if (liveness_of(identity) == Liveness::kDead) return Error{Errc::kPeer, peer, "collective"};
@@ -147,7 +213,12 @@ Result<void> Meeting::check(int peer) noexcept {
 }
 
 void Meeting::fail(Errc code, int rank) noexcept {
-    break_group(block_, world_, code, rank);
+    if (view_.coherent()) return break_group(block_, world_, code, rank);
+    const std::uint64_t reason = failure_reason(code, rank);
+    std::uint64_t nothing = 0;
+    if (!reason_.compare_exchange_strong(nothing, reason)) return;  // all know, or will
+    own().failure.store(reason, std::memory_order_release);
+    view_.publish(TouchPoint::kFailure, &own().failure, kCacheLine);
 }
 
 }  // namespace fabricshm

@@ -1,7 +1,7 @@
 // Meeting: how ranks wait for each other. One word per rank that only rises (its clock), written by
 // its owner, read by all. Every wait is bounded: it ends with the value, a dead peer, a broken
-// group or the deadline. The life of a wait: spin, then yield, then sleep on the word.
-// docs/concurrency.md.
+// group or the deadline. The life of a wait: spin, then yield, then sleep on the word; where hosts
+// do not share caches, nap and look again. docs/concurrency.md.
 
 #pragma once
 
@@ -13,20 +13,23 @@
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/collective/tuning.hpp"
 #include "libfabricshm/shm/group_block.hpp"
+#include "libfabricshm/shm/visibility.hpp"
 
 namespace fabricshm {
 
-/// A word that rises, and how many sleep on it.
+/// A word that rises, how many sleep on it, and by which touches it crosses between ranks.
 struct Word {
     std::atomic<std::uint64_t>& value;
     std::atomic<std::uint32_t>& sleepers;
+    TouchPoint raised;
+    TouchPoint seen;
 };
 
 /// Everything of one group that waiting needs. Used by one thread at a time, but for the message
 /// threads, which use await() and raise() on other words only.
 class Meeting {
   public:
-    Meeting(std::byte* block, int rank, int world);
+    Meeting(std::byte* block, int rank, int world, const Visibility& view = {});
 
     /// Publishes who this process is; the first step of attaching.
     Result<void> announce();
@@ -36,12 +39,13 @@ class Meeting {
     void settle(const Tuning& tuning) noexcept;
 
     /// Raises this rank's clock to `value`: all that it stored before is visible to who sees it.
-    void signal(std::uint64_t value) noexcept { raise({own().clock, own().sleepers}, value); }
+    void signal(std::uint64_t value) noexcept { raise(clock_of(rank_), value); }
 
     /// Waits until the clock of `peer` is at least `value`.
     Result<void> wait(int peer, std::uint64_t value, TimePoint deadline) {
         std::uint64_t& seen = seen_[static_cast<std::size_t>(peer)];
         if (seen >= value) return {};
+        view_.acquire(TouchPoint::kClockRead, &words(peer), kCacheLine, peer);
         // Acquire pairs with the release in raise(): what the peer stored before is visible now.
         seen = words(peer).clock.load(std::memory_order_acquire);
         if (seen >= value) return {};
@@ -73,13 +77,22 @@ class Meeting {
     /// Wakes who sleeps on the word, if anybody does.
     static void wake(Word word) noexcept;
 
+    /// What a waiter does between two looks where nobody can wake it: pauses, later yields, then
+    /// naps. `turn` counts its looks. True when it is time to check peers and deadline, too.
+    bool idle(std::uint64_t turn) const noexcept;
+
     /// Why the group can't go on, if so. `peer` (or -1) is checked for life, too.
     Result<void> check(int peer) noexcept;
 
     /// Breaks the group for all ranks; the first reason stays.
     void fail(Errc code, int rank) noexcept;
 
+    const Visibility& view() const noexcept { return view_; }
     RankWords& words(int peer) const noexcept { return ranks_[peer]; }
+    Word clock_of(int peer) const noexcept {
+        return {words(peer).clock, words(peer).sleepers, TouchPoint::kClock,
+                TouchPoint::kClockRead};
+    }
     GroupHeader& header() const noexcept { return *header_; }
     int rank() const noexcept { return rank_; }
     int world() const noexcept { return world_; }
@@ -89,8 +102,11 @@ class Meeting {
     RankWords& own() const noexcept { return ranks_[rank_]; }
     Result<void> wait_slowly(int peer, std::uint64_t value, TimePoint deadline);
     Result<void> sleep_until(Word word, std::uint64_t value, int peer, TimePoint deadline);
+    Result<void> poll_until(Word word, std::uint64_t value, int peer, TimePoint deadline);
+    std::uint64_t reason_seen() noexcept;
 
     std::byte* block_;
+    Visibility view_;
     GroupHeader* header_;
     RankWords* ranks_;
     int rank_;
@@ -99,6 +115,9 @@ class Meeting {
     std::uint64_t spins_ = 100;
     std::uint64_t yields_ = 100;
     std::vector<std::uint64_t> seen_;  // the highest clock value seen of each rank
+    // Where memory is not coherent: the first reason that this process saw or gave. Atomic, since
+    // the message threads fail and check, too.
+    std::atomic<std::uint64_t> reason_{0};
 };
 
 }  // namespace fabricshm

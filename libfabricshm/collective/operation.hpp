@@ -103,6 +103,8 @@ Result<void> run_slots(Operation& operation);
 /// command of rank 0.
 Result<void> arrive(Operation& operation);
 Result<void> run_direct(Operation& operation);
+/// What run_direct() does where hosts do not share caches: each rank writes its own output only.
+Result<void> run_pull(Operation& operation);
 Result<void> run_ring(Operation& operation);
 Result<void> run_host(Operation& operation);
 /// Allreduce in pieces through the slots, with the work of one of direct, ring and host on each.
@@ -117,6 +119,7 @@ struct AllreduceView {
     bool may_claim;  // ranks claim chunks; otherwise each has its part
 };
 Result<void> allreduce_direct(Operation& operation, const AllreduceView& view);
+Result<void> allreduce_pull(Operation& operation, const AllreduceView& view);
 Result<void> allreduce_ring(Operation& operation, const AllreduceView& view);
 Result<void> allreduce_host(Operation& operation, const AllreduceView& view);
 

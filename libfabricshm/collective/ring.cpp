@@ -58,12 +58,17 @@ Result<void> allreduce_ring(Operation& operation, const AllreduceView& view) {
     const Ring ring{operation, view, rank, (rank + world - 1) % world};
     const auto before = static_cast<std::size_t>(ring.before);
     const TimePoint deadline = operation.call.deadline;
+    const Visibility& seam = operation.meeting().view();
     std::uint64_t reached = operation.next - 1;  // the arrival, or the copy into the slot
 
     for (int step = 0; step < world - 1; ++step) {
         FABRIC_TRY_VOID(operation.meeting().wait(ring.before, reached, deadline));
         const std::byte* partial = step == 0 ? view.inputs[before] : view.outputs[before];
-        ring.add(partial, ring.chunk(rank - step - 1), step == world - 2);
+        const Range range = ring.chunk(rank - step - 1);
+        seam.acquire(step == 0 ? TouchPoint::kRingInputRead : TouchPoint::kRingSumRead,
+                     partial + range.begin, range.size(), ring.before);
+        ring.add(partial, range, step == world - 2);
+        seam.publish(TouchPoint::kRingSum, ring.output() + range.begin, range.size());
         FAULT_POINT("ring.added");
         reached = operation.step();
     }
@@ -71,8 +76,11 @@ Result<void> allreduce_ring(Operation& operation, const AllreduceView& view) {
         FABRIC_TRY_VOID(operation.meeting().wait(ring.before, reached, deadline));
         const Range range = ring.chunk(rank - step);
         if (range.size() != 0) {
+            seam.acquire(TouchPoint::kRingResultRead, view.outputs[before] + range.begin,
+                         range.size(), ring.before);
             kernels::copy(ring.output() + range.begin, view.outputs[before] + range.begin,
                           range.size(), false);
+            seam.publish(TouchPoint::kRingResult, ring.output() + range.begin, range.size());
         }
         FAULT_POINT("ring.fetched");
         reached = operation.step();

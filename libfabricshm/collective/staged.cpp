@@ -47,6 +47,7 @@ Result<void> run_staged(Operation& operation, Algorithm inner) {
         const Bytes bytes = std::min(pieces.stride, total - from);
         std::byte* slot = group.slot(operation.rank(), group.turn);
         kernels::copy(slot, call.input + from, bytes, false);
+        operation.meeting().view().publish(TouchPoint::kStagedPost, slot, bytes);
         const std::uint64_t posted = operation.next;
         FAULT_POINT("staged.before_post");
         FABRIC_TRY_VOID(operation.meet());

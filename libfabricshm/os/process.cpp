@@ -57,10 +57,30 @@ Result<std::uint64_t> process_start_time(pid_t pid) {
     return detail::start_time_in({line, static_cast<std::size_t>(length)});
 }
 
+namespace {
+
+// The name that this kernel gave itself when it started, folded into one number; 0 if it has none.
+std::uint64_t read_boot_id() {
+    const Fd file(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+    char text[64];
+    const ssize_t length = file ? ::read(file.get(), text, sizeof text) : 0;
+    std::uint64_t folded = 0;
+    for (ssize_t i = 0; i < length; ++i) {
+        // FNV's prime: good enough to tell hosts apart, nobody gains from a collision.
+        folded = (folded ^ static_cast<unsigned char>(text[i])) * 0x100000001b3;
+    }
+    return folded;
+}
+
+}  // namespace
+
 Result<std::uint64_t> own_pid_namespace() {
     struct stat status {};
     if (::stat("/proc/self/ns/pid", &status) != 0) return error_from_errno(errno, "pid namespace");
-    return static_cast<std::uint64_t>(status.st_ino);
+    // The first namespace of every host has the same inode: the boot tells hosts apart that share
+    // memory, or one would look for the other's processes among its own.
+    static const std::uint64_t boot = read_boot_id();
+    return static_cast<std::uint64_t>(status.st_ino) ^ boot;
 }
 
 Result<ProcessIdentity> own_identity() {

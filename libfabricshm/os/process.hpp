@@ -30,7 +30,7 @@ bool pidfd_alive(const Fd& pidfd) noexcept;
 /// When `pid` started, in clock ticks after boot. kNotFound when it is gone or a zombie.
 Result<std::uint64_t> process_start_time(pid_t pid);
 
-/// The inode of this process's pid namespace.
+/// A number for this process's pid namespace, different on every host and after every boot.
 Result<std::uint64_t> own_pid_namespace();
 
 /// This process. Costs two reads of /proc; keep it, but not across a fork.

@@ -55,7 +55,8 @@ Bytes group_block_bytes(int world) noexcept {
     return GroupLayout::of(world).total;
 }
 
-void format_group_block(std::byte* block, const GroupBlockInfo& info) noexcept {
+void format_group_block(std::byte* block, const GroupBlockInfo& info,
+                        const Visibility& view) noexcept {
     const GroupLayout layout = GroupLayout::of(info.world);
     // Slots hold data only, never flags, so what they held before does no harm.
     std::memset(block, 0, layout.slots);
@@ -66,22 +67,22 @@ void format_group_block(std::byte* block, const GroupBlockInfo& info) noexcept {
     header->epoch = info.epoch;
     header->slot_bytes = layout.slot_bytes;
     header->magic = kGroupMagic;
+    view.publish(TouchPoint::kBlockFormat, block, layout.slots);
 }
 
-void mark_rank_dead(std::byte* block, int world, int rank) noexcept {
+void mark_rank_dead(std::byte* block, int world, int rank, const Visibility& view) noexcept {
     const GroupLayout layout = GroupLayout::of(world);
     auto* ranks = reinterpret_cast<RankWords*>(block + layout.ranks);
     // No data hangs on this flag; the store must only come before the wake, and the system call
     // that wakes orders them.
     ranks[rank].dead.store(1, std::memory_order_release);
+    view.publish(TouchPoint::kDead, &ranks[rank].dead, kCacheLine, rank);
     wake_everybody(block, world);
 }
 
 void break_group(std::byte* block, int world, Errc code, int rank) noexcept {
     auto* header = reinterpret_cast<GroupHeader*>(block);
-    const std::uint64_t reason =
-        static_cast<std::uint32_t>(code) |
-        (static_cast<std::uint64_t>(static_cast<std::uint32_t>(rank)) << 32);
+    const std::uint64_t reason = failure_reason(code, rank);
     std::uint64_t nothing = 0;
     // First come, first served: all survivors then name the same rank. Acquire-release, since who
     // loses the race reads what the winner wrote.

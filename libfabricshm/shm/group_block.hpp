@@ -14,11 +14,12 @@
 
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
+#include "libfabricshm/shm/visibility.hpp"
 
 namespace fabricshm {
 
 inline constexpr std::uint64_t kGroupMagic = 0x3150474352424146;
-inline constexpr std::uint32_t kGroupVersion = 1;
+inline constexpr std::uint32_t kGroupVersion = 2;
 inline constexpr int kTuningWords = 16;
 
 /// Alone on its cache lines: read in the slow part of every wait.
@@ -31,7 +32,8 @@ struct alignas(kCachePair) GroupHeader {
     std::uint64_t slot_bytes;
 
     // Why the group is broken: an Errc in the low half and a rank in the high half, 0 while it
-    // works. Set once, by whoever sees the failure first; never cleared.
+    // works. Set once, by whoever sees the failure first; never cleared. On memory that is not
+    // coherent every rank has a word of its own for this, RankWords::failure.
     std::atomic<std::uint64_t> broken;
     char pad_[kCachePair - 48];
 
@@ -49,7 +51,9 @@ struct alignas(kCachePair) GroupHeader {
 };
 static_assert(sizeof(GroupHeader) == 4 * kCachePair);
 
-/// What one rank shows to all others. The first line is all that a fast operation touches.
+/// What one rank shows to all others. The first line is all that a fast operation touches. Each
+/// line has one writer, as far as memory that is not coherent is concerned: there, two writers of
+/// one line would overwrite each other's words (the words of sleepers and the bell are not used).
 struct alignas(kCachePair) RankWords {
     // How far the rank has come: rises by one with every step of every operation, never falls, is
     // never reset. Written by its rank alone, with release, so that who acquires a value sees
@@ -57,8 +61,7 @@ struct alignas(kCachePair) RankWords {
     std::atomic<std::uint64_t> clock;
     // How many processes sleep on `clock`; in its line, so that looking costs the rank nothing.
     std::atomic<std::uint32_t> sleepers;
-    // Set to 1 by the daemon, or by a peer that saw the process end. Never cleared.
-    std::atomic<std::uint32_t> dead;
+    std::uint32_t reserved;
     // What the rank called, for even and odd operations: a rank may be one operation ahead of the
     // slowest, never two. Stored relaxed before the clock's release makes them valid.
     std::atomic<std::uint64_t> signature[2];
@@ -74,9 +77,20 @@ struct alignas(kCachePair) RankWords {
     std::atomic<std::uint32_t> bell_sleepers;
     std::atomic<std::uint64_t> bell;
     char pad2_[24];
+
+    // Third line: this rank's reason for breaking the group, as in GroupHeader::broken, where hosts
+    // do not share caches and no exchange could decide who was first. Written by its rank alone.
+    std::atomic<std::uint64_t> failure;
+    char pad3_[kCacheLine - 8];
+
+    // Fourth line: written by the daemon alone. Set to 1 when the process has ended; never cleared.
+    std::atomic<std::uint32_t> dead;
+    char pad4_[kCacheLine - 4];
 };
-static_assert(sizeof(RankWords) == kCachePair);
+static_assert(sizeof(RankWords) == 2 * kCachePair);
 static_assert(offsetof(RankWords, pid) == kCacheLine);
+static_assert(offsetof(RankWords, failure) == 2 * kCacheLine);
+static_assert(offsetof(RankWords, dead) == 3 * kCacheLine);
 
 inline constexpr std::uint64_t kNoOffset = ~std::uint64_t{0};
 
@@ -142,13 +156,21 @@ Bytes group_block_bytes(int world) noexcept;
 
 /// Writes an empty block; its bytes may hold anything before. For the daemon, before any reply that
 /// names the block.
-void format_group_block(std::byte* block, const GroupBlockInfo& info) noexcept;
+void format_group_block(std::byte* block, const GroupBlockInfo& info,
+                        const Visibility& view = {}) noexcept;
 
 /// Marks `rank` dead and wakes everybody who sleeps in the block. Writes only; safe on a block that
 /// clients have scribbled over. Idempotent.
-void mark_rank_dead(std::byte* block, int world, int rank) noexcept;
+void mark_rank_dead(std::byte* block, int world, int rank, const Visibility& view = {}) noexcept;
 
-/// Puts `code` and `rank` into `broken` unless something is there, and wakes everybody.
+/// What `broken` and `failure` hold for `code` and `rank`.
+constexpr std::uint64_t failure_reason(Errc code, int rank) noexcept {
+    return static_cast<std::uint32_t>(code) |
+           (static_cast<std::uint64_t>(static_cast<std::uint32_t>(rank)) << 32);
+}
+
+/// Puts `code` and `rank` into `broken` unless something is there, and wakes everybody. On coherent
+/// memory only.
 void break_group(std::byte* block, int world, Errc code, int rank) noexcept;
 
 }  // namespace fabricshm

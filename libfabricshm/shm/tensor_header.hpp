@@ -15,6 +15,7 @@
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/os/process.hpp"
+#include "libfabricshm/shm/visibility.hpp"
 
 namespace fabricshm {
 
@@ -50,32 +51,40 @@ struct TensorKey {
     std::uint64_t generation = 0;
 };
 
-/// Makes the header of a new tensor, with version 0. By its maker, once.
-void format_tensor(TensorHeader& header, TensorKey key, const ProcessIdentity& owner) noexcept;
+/// Makes the header of a new tensor, with version 0. By its maker, once. `view` here and below is
+/// the seam of the arena that holds the header.
+void format_tensor(TensorHeader& header, TensorKey key, const ProcessIdentity& owner,
+                   const Visibility& view = {}) noexcept;
 
 /// Tells readers and sleepers that the tensor is gone. By its maker, before the region is freed.
-void retire_tensor(TensorHeader& header) noexcept;
+void retire_tensor(TensorHeader& header, const Visibility& view = {}) noexcept;
 
 /// Takes that back: the region was not freed after all.
-void restore_tensor(TensorHeader& header) noexcept;
+void restore_tensor(TensorHeader& header, const Visibility& view = {}) noexcept;
 
 /// Who made the tensor, by its own word.
 ProcessIdentity maker_of(const TensorHeader& header) noexcept;
 
 /// True when the header is made and belongs to `key`.
-bool is_tensor(const TensorHeader& header, TensorKey key) noexcept;
+bool is_tensor(const TensorHeader& header, TensorKey key, const Visibility& view = {}) noexcept;
 
 /// Waits until the maker has made the header. kTimeout.
-Result<void> await_tensor(const TensorHeader& header, TensorKey key, TimePoint deadline);
+Result<void> await_tensor(const TensorHeader& header, TensorKey key, TimePoint deadline,
+                          const Visibility& view = {});
 
 /// Raises the version by one, after all earlier writes of this thread, and returns the new one.
-/// Costs two atomic additions, and a system call only when somebody sleeps.
-std::uint64_t publish_tensor(TensorHeader& header) noexcept;
+/// Costs two atomic additions, and a system call only when somebody sleeps. `bytes` of elements
+/// behind the header are published first. Where memory is not coherent, processes of different
+/// hosts must not publish one tensor at the same time.
+std::uint64_t publish_tensor(TensorHeader& header, Bytes bytes = 0,
+                             const Visibility& view = {}) noexcept;
 
 /// Waits until the version is at least `wanted` and returns it; everything written before that
 /// version was published is visible then. Spins shortly, then sleeps. kTimeout; kPeer when the
-/// maker died first (Error::detail is -1); kNotFound when the tensor was freed.
+/// maker died first (Error::detail is -1); kNotFound when the tensor was freed. `bytes` of elements
+/// are acquired before it returns.
 Result<std::uint64_t> wait_for_version(TensorHeader& header, TensorKey key, std::uint64_t wanted,
-                                       TimePoint deadline);
+                                       TimePoint deadline, Bytes bytes = 0,
+                                       const Visibility& view = {});
 
 }  // namespace fabricshm

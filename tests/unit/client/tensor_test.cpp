@@ -55,14 +55,15 @@ TEST_SUITE("client.tensor") {
         std::thread waiter([&] {
             const auto found = open_tensor(*reader, "late", soon());
             if (!found.ok()) return;
-            const auto version = await_tensor(*reader, found->data, found->region_id, 1, soon());
+            const auto version =
+                await_tensor(*reader, found->data, found->bytes, found->region_id, 1, soon());
             if (version.ok()) seen = version.value();
             value = found->data[0];
         });
         REQUIRE(daemon.wait_for(proto::Type::kTensorOpen, 1));
         const auto made = create_tensor(*maker, "late", kF32, kShape).value();
         made.data[0] = std::byte{9};
-        CHECK(publish_tensor(*maker, made.data, made.region_id).value() == 1);
+        CHECK(publish_tensor(*maker, made.data, made.bytes, made.region_id).value() == 1);
         waiter.join();
         CHECK(seen == 1);
         CHECK(value == std::byte{9});
@@ -73,7 +74,8 @@ TEST_SUITE("client.tensor") {
         const auto arena = join(daemon);
         CHECK(open_tensor(*arena, "never", Clock::now() + 20ms).error().code == Errc::kTimeout);
         const auto made = create_tensor(*arena, "quiet", kF32, kShape).value();
-        const auto wait = await_tensor(*arena, made.data, made.region_id, 1, Clock::now() + 20ms);
+        const auto wait =
+            await_tensor(*arena, made.data, made.bytes, made.region_id, 1, Clock::now() + 20ms);
         CHECK(wait.error().code == Errc::kTimeout);
     }
 
@@ -82,9 +84,11 @@ TEST_SUITE("client.tensor") {
         const auto maker = join(daemon), reader = join(daemon);
         const auto made = create_tensor(*maker, "short", kF32, kShape).value();
         const auto found = open_tensor(*reader, "short", soon()).value();
-        CHECK(free_tensor(*maker, made.data, made.region_id).ok());
-        CHECK(publish_tensor(*reader, found.data, found.region_id).error().code == Errc::kNotFound);
-        CHECK(free_tensor(*maker, made.data, made.region_id).error().code == Errc::kNotFound);
+        CHECK(free_tensor(*maker, made.data, made.bytes, made.region_id).ok());
+        CHECK(publish_tensor(*reader, found.data, found.bytes, found.region_id).error().code ==
+              Errc::kNotFound);
+        CHECK(free_tensor(*maker, made.data, made.bytes, made.region_id).error().code ==
+              Errc::kNotFound);
         CHECK(create_tensor(*maker, "short", kF32, kShape).ok());
     }
 
@@ -94,14 +98,14 @@ TEST_SUITE("client.tensor") {
         const auto made = create_tensor(*arena, "real", kF32, kShape).value();
         alignas(128) std::byte elsewhere[256] = {};
         const auto code = [&](const void* data) {
-            return publish_tensor(*arena, data, made.region_id).error().code;
+            return publish_tensor(*arena, data, made.bytes, made.region_id).error().code;
         };
         CHECK(code(nullptr) == Errc::kInvalid);
         CHECK(code(elsewhere + 128) == Errc::kInvalid);
         CHECK(code(arena->base()) == Errc::kInvalid);
         CHECK(code(made.data + 4) == Errc::kInvalid);
         CHECK(code(made.data + 128) == Errc::kNotFound);
-        CHECK(publish_tensor(*arena, made.data, made.region_id + 1).error().code ==
+        CHECK(publish_tensor(*arena, made.data, made.bytes, made.region_id + 1).error().code ==
               Errc::kNotFound);
     }
 }

@@ -92,11 +92,12 @@ TEST_SUITE("shm.layout_doc") {
     TEST_CASE("the table of RankWords is that of the structure") {
         const Table fields = {
             FIELD(RankWords, clock),         FIELD(RankWords, sleepers),
-            FIELD(RankWords, dead),          FIELD(RankWords, signature),
-            FIELD(RankWords, input_offset),  FIELD(RankWords, output_offset),
-            FIELD(RankWords, pid),           FIELD(RankWords, start_time),
-            FIELD(RankWords, pid_namespace), FIELD(RankWords, membarrier),
-            FIELD(RankWords, bell_sleepers), FIELD(RankWords, bell),
+            FIELD(RankWords, dead),          FIELD(RankWords, failure),
+            FIELD(RankWords, signature),     FIELD(RankWords, input_offset),
+            FIELD(RankWords, output_offset), FIELD(RankWords, pid),
+            FIELD(RankWords, start_time),    FIELD(RankWords, pid_namespace),
+            FIELD(RankWords, membarrier),    FIELD(RankWords, bell_sleepers),
+            FIELD(RankWords, bell),
         };
         CHECK(table_below("### RankWords") == fields);
     }
@@ -125,7 +126,7 @@ TEST_SUITE("shm.layout_doc") {
         const std::string text = text_of_page();
         const GroupLayout layout = GroupLayout::of(4);
         CHECK(layout.ranks == 512);
-        CHECK(layout.tiny - layout.ranks == 4 * 128);
+        CHECK(layout.tiny - layout.ranks == 4 * 256);
         CHECK(layout.channels - layout.tiny == 4 * 2 * 640);
         CHECK(sizeof(Channel) == 256);
         CHECK(text.find("`0x3150474352424146`") != std::string::npos);
