@@ -6,11 +6,6 @@ namespace fabricshm {
 
 namespace {
 
-bool has_root(Kind kind) noexcept {
-    return kind == Kind::kBroadcast || kind == Kind::kReduce || kind == Kind::kGather ||
-           kind == Kind::kScatter;
-}
-
 bool takes_counts(Kind kind) noexcept {
     return kind == Kind::kReduceScatter || kind == Kind::kAllGather || kind == Kind::kGather ||
            kind == Kind::kScatter || kind == Kind::kAllToAll;

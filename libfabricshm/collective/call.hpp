@@ -40,6 +40,12 @@ enum class Trigger : std::uint8_t { kAsync = 0, kSync = 1 };
 
 inline constexpr int kAnyPeer = -1;
 
+/// Kinds in which one rank gives to all others or takes from them.
+constexpr bool has_root(Kind kind) noexcept {
+    return kind == Kind::kBroadcast || kind == Kind::kReduce || kind == Kind::kGather ||
+           kind == Kind::kScatter;
+}
+
 /// What the caller gives. Buffers are borrowed until the operation completes.
 struct Call {
     Kind kind = Kind::kBarrier;

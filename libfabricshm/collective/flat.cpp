@@ -149,7 +149,7 @@ void acquire_post(const Operation& operation, int peer, const std::byte* posted,
 Result<void> run_tiny(Operation& operation) {
     GroupState& group = operation.group;
     Meeting& meeting = operation.meeting();
-    FABRIC_TRY_VOID(meeting.wait_all(group.last_turn, operation.call.deadline));
+    FABRIC_TRY_VOID(enter(operation));
 
     const Bytes stride = operation.parts.largest();
     alignas(kCacheLine) std::byte mine[kTinyBytes];
@@ -182,6 +182,7 @@ Result<void> run_tiny(Operation& operation) {
     combine(operation, posted, 0, stride, stride);
     group.last_turn = flag;
     ++group.turn;
+    leave_unchecked(operation);
     return {};
 }
 
@@ -195,7 +196,7 @@ Result<void> run_slots(Operation& operation) {
         cut_pieces(largest, sub_parts, group.layout.slot_bytes, group.tuning.piece_bytes);
     // Before the signature: a root does not wait in a broadcast, so a peer may still be comparing
     // the signature of the operation before the last one, which is in the same place.
-    FABRIC_TRY_VOID(meeting.wait_all(group.last_turn, operation.call.deadline));
+    FABRIC_TRY_VOID(enter(operation));
     show_signature(operation);
 
     Pointers posted{};
@@ -223,6 +224,7 @@ Result<void> run_slots(Operation& operation) {
         group.last_turn = at;
         ++group.turn;
     }
+    leave_unchecked(operation);
     return {};
 }
 

@@ -197,12 +197,19 @@ Result<void> Group::run_now(const Call& call) {
     operation.signature = signature_of(call);
     const bool own_counts = call.kind == Kind::kAllToAll && !call.counts.empty();
     if (own_counts) {
-        FABRIC_TRY(operation.largest_part, agree_on_largest(call, operation.parts.largest()));
+        const auto largest = agree_on_largest(call);
+        if (!largest.ok()) return ended(largest.error());
+        operation.largest_part = *largest;
     }
     operation.next = state_->base;
     const Result<void> result = run_operation(operation);
     state_->base = operation.next;
     ++state_->operations;
+    return ended(result);
+}
+
+// What the caller gets for `result`: after a failure that ends the group, all others learn of it.
+Result<void> Group::ended(const Result<void>& result) {
     if (!result.ok() &&
         (breaks_group(result.error().code) || result.error().code == Errc::kBroken)) {
         state_->failed = true;
@@ -213,19 +220,28 @@ Result<void> Group::run_now(const Call& call) {
     return agreed(result, state_->meeting);
 }
 
-// all_to_all with counts: nobody knows the others' parts, and all have to cut alike.
-Result<Bytes> Group::agree_on_largest(const Call& call, Bytes own) {
-    std::uint64_t largest = own;
-    Call maximum;
-    maximum.kind = Kind::kAllreduce;
-    maximum.dtype = kernels::DType::kU64;
-    maximum.op = kernels::ReduceOp::kMax;
-    maximum.count = 1;
-    maximum.input = reinterpret_cast<const std::byte*>(&largest);
-    maximum.output = reinterpret_cast<std::byte*>(&largest);
-    maximum.deadline = call.deadline;
-    FABRIC_TRY_VOID(run_now(maximum));
-    return largest;
+// all_to_all with counts: nobody knows the others' parts, and all have to cut alike. So each shows
+// the bytes it has for each rank; what this rank expects must be what the others send.
+Result<Bytes> Group::agree_on_largest(const Call& call) {
+    const auto world = static_cast<std::size_t>(state_->place.world);
+    const auto rank = static_cast<std::size_t>(state_->place.rank);
+    const Bytes element = kernels::size_of(call.dtype);
+    std::vector<std::uint64_t> mine;
+    for (const std::uint64_t count : call.counts) mine.push_back(count * element);
+    std::vector<std::uint64_t> sent(world * world);  // [from * world + to]
+    Call exchange;
+    exchange.kind = Kind::kAllGather;
+    exchange.dtype = kernels::DType::kU64;
+    exchange.count = world;
+    exchange.input = reinterpret_cast<const std::byte*>(mine.data());
+    exchange.output = reinterpret_cast<std::byte*>(sent.data());
+    exchange.deadline = call.deadline;
+    FABRIC_TRY_VOID(run_now(exchange));
+    for (std::size_t from = 0; from < world; ++from) {
+        if (sent[from * world + rank] == call.recv_counts[from] * element) continue;
+        return Error{Errc::kMismatch, static_cast<int>(from), "all_to_all: recv_counts"};
+    }
+    return *std::ranges::max_element(sent);
 }
 
 Result<void> Group::run(const Call& call) {

@@ -85,7 +85,8 @@ class Group {
   private:
     explicit Group(std::unique_ptr<GroupState> state);
     Result<void> run_now(const Call& call);
-    Result<Bytes> agree_on_largest(const Call& call, Bytes own);
+    Result<void> ended(const Result<void>& result);
+    Result<Bytes> agree_on_largest(const Call& call);
 
     std::unique_ptr<GroupState> state_;
     std::unique_ptr<Mailbox> mailbox_;

@@ -45,6 +45,11 @@ struct GroupState {
     std::uint64_t claimed = 0;     // claims made by all ranks in all operations
     std::uint64_t operations = 0;  // the parity says which signature and offsets are in use
 
+    // The last operation had a root, so this rank did not hear of all others: they are compared at
+    // the start of the next one.
+    bool unchecked = false;
+    std::uint64_t last_signature = 0;
+
     // An operation failed in a way that ends the group, or the group was retired. Atomic, since the
     // worker sets it and callers look; nothing is ordered by it.
     std::atomic<bool> failed{false};
@@ -90,6 +95,20 @@ struct Operation {
     /// step(), then waits until all ranks have come as far.
     Result<void> meet() { return meeting().wait_all(step(), call.deadline); }
 };
+
+/// The start of every operation: waits until all ranks have read what the last turn posted, and
+/// compares what they called in it where that is still open.
+Result<void> check_last_operation(Operation& operation);
+inline Result<void> enter(Operation& operation) {
+    GroupState& group = operation.group;
+    FABRIC_TRY_VOID(group.meeting.wait_all(group.last_turn, operation.call.deadline));
+    return group.unchecked ? check_last_operation(operation) : Result<void>();
+}
+/// The end of an operation through tiny lines or slots, in which only some ranks were compared.
+inline void leave_unchecked(Operation& operation) noexcept {
+    operation.group.unchecked = has_root(operation.call.kind);
+    operation.group.last_signature = operation.signature;
+}
 
 /// Shows the others what this rank called; before its first step.
 void show_signature(Operation& operation) noexcept;

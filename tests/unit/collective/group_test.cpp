@@ -46,6 +46,30 @@ std::vector<CollectiveCase> every_kind(std::uint64_t count, Placement placement,
     return cases;
 }
 
+// Rank 0 believes in root 1, the others in root 0: no rank that is a root hears of one that waits.
+bool told_of_another_root(RankContext& context, Kind kind, std::uint64_t count) {
+    Call call;
+    call.kind = kind;
+    call.dtype = kernels::DType::kF32;
+    call.root = context.rank == 0 ? 1 : 0;
+    call.count = count;
+    call.input = context.place(context.rank, count * 4 * 3);
+    call.output = context.place(context.rank, count * 4 * 3);
+    call.deadline = Clock::now() + std::chrono::seconds(50);
+    const auto told = [](const Result<void>& result) {
+        return !result.ok() && result.error().code == Errc::kMismatch;
+    };
+    if (told(context.group.run(call))) return true;
+    // The next one may be rooted as well, and this rank its root, which waits for nobody.
+    Call next;
+    next.kind = Kind::kBroadcast;
+    next.count = 1;
+    next.root = context.rank;
+    next.input = next.output = call.output;
+    next.deadline = call.deadline;
+    return told(context.group.run(next)) || complain(context, "kind %d: not told", int(kind));
+}
+
 }  // namespace
 
 TEST_SUITE("collective.group") {
@@ -164,6 +188,43 @@ TEST_SUITE("collective.group") {
             return (told && stays) || complain(context, "not told");
         });
         CHECK(wrong == 0);
+    }
+
+    TEST_CASE("ranks that differ about the root are told so at the next operation at the latest") {
+        for (const Kind kind : {Kind::kBroadcast, Kind::kReduce, Kind::kGather, Kind::kScatter}) {
+            // In tiny lines, through the slots, and in place.
+            for (const std::uint64_t count : {2, 3000, 70'000}) {
+                CAPTURE(static_cast<int>(kind));
+                CAPTURE(count);
+                CHECK(failures_in_threads(3, kPerRank, [&](RankContext& context) {
+                          return told_of_another_root(context, kind, count);
+                      }) == 0);
+            }
+        }
+    }
+
+    TEST_CASE("an all_to_all in which a rank expects what is not sent is refused on all ranks") {
+        for (const std::uint64_t wrong : {1, 3}) {
+            const int failed = failures_in_threads(3, kPerRank, [&](RankContext& context) {
+                std::vector<std::uint64_t> input(16, 7);
+                std::vector<std::uint64_t> output(16, 0);
+                Call call;
+                call.kind = Kind::kAllToAll;
+                call.dtype = kernels::DType::kU64;
+                call.counts = {2, 2, 2};
+                call.recv_counts = {2, 2, context.rank == 1 ? wrong : 2};
+                call.input = reinterpret_cast<const std::byte*>(input.data());
+                call.output = reinterpret_cast<std::byte*>(output.data());
+                call.deadline = Clock::now() + std::chrono::seconds(30);
+                const auto result = context.group.run(call);
+                if (result.ok() || result.error().code != Errc::kMismatch) {
+                    return complain(context, "not told");
+                }
+                return output == std::vector<std::uint64_t>(16, 0) ||
+                       complain(context, "got bytes that nobody sent to it");
+            });
+            CHECK(failed == 0);
+        }
     }
 
     TEST_CASE("a wait ends at its deadline and breaks the group for the others") {
