@@ -64,6 +64,13 @@ Result<void> read_peer(Operation& operation, int peer) {
 
 }  // namespace
 
+void Operation::choose_stores(StorePlace place, Bytes bytes) noexcept {
+    store_cell = StorePolicy::cell_of(place, call.kind, bytes);
+    if (store_cell < 0) return;
+    past_cache = rank() == 0 ? group.stores.past_cache(store_cell)
+                             : shown_past_cache(meeting().header(), store_cell);
+}
+
 void show_signature(Operation& operation) noexcept {
     // Relaxed: the release of the next step makes it visible before the step.
     operation.meeting()

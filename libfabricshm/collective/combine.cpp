@@ -14,8 +14,10 @@ Bytes clipped(Bytes part_bytes, Bytes from, Bytes bytes) noexcept {
     return from >= part_bytes ? 0 : std::min(bytes, part_bytes - from);
 }
 
-void copy_unless_same(std::byte* to, const std::byte* from, Bytes bytes) noexcept {
-    if (to != from && bytes != 0) kernels::copy(to, from, bytes, false);
+void copy_unless_same(const Operation& operation, std::byte* to, const std::byte* from,
+                      Bytes bytes) noexcept {
+    if (to == from || bytes == 0) return;
+    kernels::copy(to, from, bytes, operation.output_past_cache(operation.largest_part));
 }
 
 void reduce_posts(const Operation& operation, const Pointers& posted, Bytes shift,
@@ -31,13 +33,14 @@ void reduce_posts(const Operation& operation, const Pointers& posted, Bytes shif
     job.destinations = &destination;
     job.destination_count = 1;
     job.count = bytes / kernels::size_of(job.type);
+    job.streaming = operation.output_past_cache(operation.largest_part);
     kernels::reduce(job);
 }
 
 void gather_posts(const Operation& operation, const Pointers& posted, Bytes from, Bytes bytes) {
     const Parts& parts = operation.parts;
     for (int peer = 0; peer < operation.world(); ++peer) {
-        copy_unless_same(operation.call.output + parts.offset(peer) + from,
+        copy_unless_same(operation, operation.call.output + parts.offset(peer) + from,
                          posted[static_cast<std::size_t>(peer)],
                          clipped(parts.bytes(peer), from, bytes));
     }
@@ -53,7 +56,7 @@ void exchange_posts(const Operation& operation, const Pointers& posted, Bytes fr
         const Bytes part = operation.call.recv_counts.empty()
                                ? operation.parts.bytes(peer)
                                : operation.call.recv_counts[at] * element;
-        copy_unless_same(operation.call.output + offset + from, posted[at] + mine,
+        copy_unless_same(operation, operation.call.output + offset + from, posted[at] + mine,
                          clipped(part, from, bytes));
         offset += part;
     }
@@ -104,10 +107,10 @@ void combine(const Operation& operation, const Pointers& posted, Bytes from, Byt
             return reduce_posts(operation, posted, mine, call.output + from,
                                 clipped(parts.bytes(rank), from, bytes));
         case Kind::kBroadcast:
-            return copy_unless_same(call.output + from, posted[root],
+            return copy_unless_same(operation, call.output + from, posted[root],
                                     clipped(parts.bytes(0), from, bytes));
         case Kind::kScatter:
-            return copy_unless_same(call.output + from, posted[root] + mine,
+            return copy_unless_same(operation, call.output + from, posted[root] + mine,
                                     clipped(parts.bytes(rank), from, bytes));
         case Kind::kAllGather:
             return gather_posts(operation, posted, from, bytes);

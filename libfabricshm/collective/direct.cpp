@@ -43,8 +43,10 @@ Targets distinct(const Pointers& places, int world, Bytes shift) noexcept {
     return targets;
 }
 
-// Streaming pays once what all ranks touch no longer fits into the cache.
+// Streaming pays once what all ranks touch no longer fits into the cache; where the group has
+// measured it, the measurement counts.
 bool streams(const Operation& operation, Bytes touched) noexcept {
+    if (operation.store_cell >= 0) return operation.past_cache;
     return touched >= operation.group.tuning.streaming_from;
 }
 
@@ -273,9 +275,13 @@ Result<void> allreduce_direct(Operation& operation, const AllreduceView& view) {
 Result<void> run_direct(Operation& operation) {
     if (!operation.meeting().view().coherent()) return run_pull(operation);
     if (operation.call.kind == Kind::kAllreduce) {
+        const bool shared = distinct(operation.outputs, operation.world(), 0).count == 1;
+        operation.choose_stores(shared ? StorePlace::kSharedOutput : StorePlace::kOutputs,
+                                operation.parts.bytes(0));
         return allreduce_direct(
             operation, {operation.inputs, operation.outputs, operation.parts.bytes(0), true});
     }
+    operation.choose_stores(StorePlace::kOutputs, operation.parts.total());
     if (!run_share(operation)) return stopped(operation);
     FAULT_POINT("direct.reduced");
     return operation.meet();

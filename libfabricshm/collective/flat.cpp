@@ -45,15 +45,15 @@ void write_post(const Operation& operation, std::byte* place, Bytes from, Bytes 
     const int rank = operation.rank();
     if (!posts_all_parts(call.kind)) {
         const Bytes bytes = post_bytes(operation, rank, from, stride);
-        if (bytes != 0) kernels::copy(place, call.input + from, bytes, false);
+        if (bytes != 0) kernels::copy(place, call.input + from, bytes, operation.past_cache);
         return;
     }
     for (int part = 0; part < operation.world(); ++part) {
         const Bytes whole = operation.parts.bytes(part);
         const Bytes bytes = from >= whole ? 0 : std::min(stride, whole - from);
         const std::byte* source = call.input + operation.parts.offset(part) + from;
-        if (bytes != 0)
-            kernels::copy(place + stride * static_cast<Bytes>(part), source, bytes, false);
+        std::byte* to = place + stride * static_cast<Bytes>(part);
+        if (bytes != 0) kernels::copy(to, source, bytes, operation.past_cache);
     }
 }
 
@@ -192,6 +192,7 @@ Result<void> run_slots(Operation& operation) {
     const int sub_parts = posts_all_parts(operation.call.kind) ? operation.world() : 1;
     // The largest part of all ranks decides, so that all cut alike.
     const Bytes largest = operation.largest_part;
+    operation.choose_stores(StorePlace::kSlots, largest * static_cast<Bytes>(sub_parts));
     const Pieces pieces =
         cut_pieces(largest, sub_parts, group.layout.slot_bytes, group.tuning.piece_bytes);
     // Before the signature: a root does not wait in a broadcast, so a peer may still be comparing

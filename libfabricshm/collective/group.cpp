@@ -103,6 +103,33 @@ Result<void> run_arrived(Operation& operation, const PlanInput& input) {
     }
 }
 
+// Rank 0 times the operations whose way of storing is chosen; small ones are not delayed by it.
+TimePoint time_for_stores(const Operation& operation) noexcept {
+    constexpr Bytes kWorthTiming = 2 * kKiB;
+    const bool timed = operation.rank() == 0 && operation.largest_part >= kWorthTiming;
+    return timed ? Clock::now() : TimePoint{};
+}
+
+void judge_stores(Operation& operation, TimePoint start) noexcept {
+    if (start == TimePoint{}) return;
+    GroupState& group = operation.group;
+    const int cell = operation.store_cell;
+    if (!group.stores.ran(cell, Clock::now() - start)) return;
+    show_past_cache(operation.meeting().header(), cell, group.stores.past_cache(cell));
+}
+
+// Before anything is measured: past the cache when the operation does not fit into it.
+void show_first_stores(GroupState& group) noexcept {
+    for (int cell = 0; cell < kStoreCells; ++cell) {
+        const auto world = static_cast<Bytes>(group.place.world);
+        const bool shared = StorePolicy::place_of(cell) == StorePlace::kSharedOutput;
+        const Bytes touched = StorePolicy::least_bytes(cell) * (shared ? world + 1 : 2 * world);
+        const bool past = touched >= group.tuning.streaming_from;
+        group.stores.begin_with(cell, past);
+        show_past_cache(group.meeting.header(), cell, past);
+    }
+}
+
 Result<void> run_operation(Operation& operation) {
     if (operation.world() == 1) return run_alone(operation);
     const PlanInput input = plan_input(operation);
@@ -139,6 +166,8 @@ Result<std::unique_ptr<Group>> Group::attach(GroupPlace place, TimePoint deadlin
                     meeting.header().tuning);
         meeting.view().publish(TouchPoint::kTuning, meeting.header().tuning,
                                sizeof meeting.header().tuning);
+        state->tuning = unpack_tuning(meeting.header().tuning);
+        show_first_stores(*state);
     }
     meeting.signal(state->base);
     const auto met = meeting.wait_all(state->base, deadline);
@@ -202,7 +231,9 @@ Result<void> Group::run_now(const Call& call) {
         operation.largest_part = *largest;
     }
     operation.next = state_->base;
+    const TimePoint start = time_for_stores(operation);
     const Result<void> result = run_operation(operation);
+    if (result.ok() && operation.store_cell >= 0) judge_stores(operation, start);
     state_->base = operation.next;
     ++state_->operations;
     return ended(result);

@@ -14,6 +14,7 @@
 #include "libfabricshm/collective/group.hpp"
 #include "libfabricshm/collective/meeting.hpp"
 #include "libfabricshm/collective/plan.hpp"
+#include "libfabricshm/collective/store_policy.hpp"
 #include "libfabricshm/collective/tuning.hpp"
 #include "libfabricshm/proto/messages.hpp"
 #include "libfabricshm/shm/group_block.hpp"
@@ -54,6 +55,8 @@ struct GroupState {
     // worker sets it and callers look; nothing is ordered by it.
     std::atomic<bool> failed{false};
 
+    StorePolicy stores;  // rank 0's measurements; the others see its choices in the group block
+
     std::vector<std::byte> scratch;  // tiny posts in one piece, kTinyScratch bytes for each rank
 
     std::byte* slot(int rank, std::uint64_t at_turn) const noexcept {
@@ -79,6 +82,8 @@ struct Operation {
     std::uint64_t signature = 0;
     std::uint64_t next = 0;     // the clock value of the next step
     bool all_in_arena = false;  // after arrive()
+    int store_cell = -1;        // what this operation is measured as, after choose_stores()
+    bool past_cache = false;    // likewise: store so what peers read
     Pointers inputs;   // after arrive(), if all_in_arena; before that not even zero: clearing them
     Pointers outputs;  // would be a good part of what an operation of 8 bytes costs
 
@@ -92,6 +97,16 @@ struct Operation {
         meeting().signal(next);
         return next++;
     }
+    /// Sets `store_cell` and `past_cache`; called by the engine that knows where it stores. `bytes`
+    /// is the size of the operation as the user sees it.
+    void choose_stores(StorePlace place, Bytes bytes) noexcept;
+
+    /// Whether an own output of `bytes` bytes, which no peer reads, is better stored past the
+    /// cache: when all buffers together do not fit into it.
+    bool output_past_cache(Bytes bytes) const noexcept {
+        return bytes * 2 * static_cast<Bytes>(world()) >= group.tuning.streaming_from;
+    }
+
     /// step(), then waits until all ranks have come as far.
     Result<void> meet() { return meeting().wait_all(step(), call.deadline); }
 };

@@ -39,6 +39,7 @@ Result<void> run_staged(Operation& operation, Algorithm inner) {
     GroupState& group = operation.group;
     const Call& call = operation.call;
     const Bytes total = operation.parts.bytes(0);
+    operation.choose_stores(StorePlace::kSlots, total);
     const Pieces pieces = cut_pieces(total, 1, group.layout.slot_bytes, group.tuning.piece_bytes);
     for (std::uint64_t piece = 0; piece < pieces.count; ++piece) {
         // The slot of this turn was last read two turns ago; see flat.cpp.
@@ -46,14 +47,15 @@ Result<void> run_staged(Operation& operation, Algorithm inner) {
         const Bytes from = piece * pieces.stride;
         const Bytes bytes = std::min(pieces.stride, total - from);
         std::byte* slot = group.slot(operation.rank(), group.turn);
-        kernels::copy(slot, call.input + from, bytes, false);
+        kernels::copy(slot, call.input + from, bytes, operation.past_cache);
         operation.meeting().view().publish(TouchPoint::kStagedPost, slot, bytes);
         const std::uint64_t posted = operation.next;
         FAULT_POINT("staged.before_post");
         FABRIC_TRY_VOID(operation.meet());
         FABRIC_TRY_VOID(reduce_slots(operation, inner, bytes));
         const int holder = inner == Algorithm::kDirect ? 0 : operation.rank();
-        kernels::copy(call.output + from, group.slot(holder, group.turn), bytes, false);
+        kernels::copy(call.output + from, group.slot(holder, group.turn), bytes,
+                      operation.output_past_cache(total));
         FAULT_POINT("staged.copied");
         group.last_turn = posted;
         ++group.turn;

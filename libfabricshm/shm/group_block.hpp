@@ -21,6 +21,7 @@ namespace fabricshm {
 inline constexpr std::uint64_t kGroupMagic = 0x3150474352424146;
 inline constexpr std::uint32_t kGroupVersion = 2;
 inline constexpr int kTuningWords = 16;
+inline constexpr int kStoreWords = 12;
 
 /// Alone on its cache lines: read in the slow part of every wait.
 struct alignas(kCachePair) GroupHeader {
@@ -48,8 +49,13 @@ struct alignas(kCachePair) GroupHeader {
 
     // What rank 0 decided for the group (collective/tuning.hpp), written before its clock is 1.
     std::uint64_t tuning[kTuningWords];
+
+    // Which operations store past the cache, a bit each (collective/store_policy.hpp). Written by
+    // rank 0 alone, a few times a second at most; the others follow when they see it.
+    std::atomic<std::uint64_t> past_cache[kStoreWords];
+    char pad4_[kCachePair - 8 * kStoreWords];
 };
-static_assert(sizeof(GroupHeader) == 4 * kCachePair);
+static_assert(sizeof(GroupHeader) == 5 * kCachePair);
 
 /// What one rank shows to all others. The first line is all that a fast operation touches. Each
 /// line has one writer, as far as memory that is not coherent is concerned: there, two writers of

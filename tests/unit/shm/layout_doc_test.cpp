@@ -85,6 +85,7 @@ TEST_SUITE("shm.layout_doc") {
             FIELD(GroupHeader, broken),  FIELD(GroupHeader, claim),
             FIELD(GroupHeader, command), FIELD(GroupHeader, command_sleepers),
             FIELD(GroupHeader, tuning),
+            FIELD(GroupHeader, past_cache),
         };
         CHECK(table_below("### GroupHeader") == fields);
     }
