@@ -106,8 +106,10 @@ Result<void> await_lines(Operation& operation, int peer, const TinySlot& slot, i
             // Acquire pairs with the release in store_lines().
             return slot.lines[line].flag.load(std::memory_order_acquire);
         };
+        if (load() == flag) continue;
+        const std::uint64_t spins = meeting.spins_for(peer);
         for (std::uint64_t spin = 0; load() != flag; ++spin) {
-            if (spin < meeting.spins()) {
+            if (spin < spins) {
 #if defined(__x86_64__)
                 __builtin_ia32_pause();
 #endif

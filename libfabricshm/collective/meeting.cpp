@@ -77,6 +77,21 @@ void Meeting::settle(const Tuning& tuning) noexcept {
     yields_ = tuning.yields;
 }
 
+// Two nanoseconds: the kernel keeps the number in the thread's memory (rseq).
+void Meeting::show_processor() noexcept {
+    const auto now = static_cast<std::uint32_t>(::sched_getcpu() + 1);
+    if (now == shown_processor_) return;
+    shown_processor_ = now;
+    own().processor.store(now, std::memory_order_relaxed);
+}
+
+std::uint64_t Meeting::spins_for(int peer) const noexcept {
+    if (peer < 0) return spins_;
+    const auto theirs = words(peer).processor.load(std::memory_order_relaxed);
+    const auto ours = static_cast<std::uint32_t>(::sched_getcpu() + 1);
+    return theirs == ours ? 0 : spins_;
+}
+
 void Meeting::raise(Word word, std::uint64_t value) noexcept {
     if (!view_.coherent()) {
         // Release: within this host's caches, everything stored before comes first. All of it was
@@ -121,7 +136,8 @@ Result<void> Meeting::await(Word word, std::uint64_t value, int peer, TimePoint 
     // A few pauses between yields, not many at once: the scheduler may have put the one that is
     // waited for on this very core, and then every pause holds it up.
     for (std::uint64_t turn = 0; turn <= yields_; ++turn) {
-        for (std::uint64_t spin = 0; spin < spins_; ++spin) {
+        const std::uint64_t spins = spins_for(peer);
+        for (std::uint64_t spin = 0; spin < spins; ++spin) {
             if (reached()) return {};
             pause_cpu();
         }

@@ -39,7 +39,10 @@ class Meeting {
     void settle(const Tuning& tuning) noexcept;
 
     /// Raises this rank's clock to `value`: all that it stored before is visible to who sees it.
-    void signal(std::uint64_t value) noexcept { raise(clock_of(rank_), value); }
+    void signal(std::uint64_t value) noexcept {
+        show_processor();
+        raise(clock_of(rank_), value);
+    }
 
     /// Waits until the clock of `peer` is at least `value`.
     Result<void> wait(int peer, std::uint64_t value, TimePoint deadline) {
@@ -96,10 +99,13 @@ class Meeting {
     GroupHeader& header() const noexcept { return *header_; }
     int rank() const noexcept { return rank_; }
     int world() const noexcept { return world_; }
-    std::uint64_t spins() const noexcept { return spins_; }
+
+    /// Pauses that are worth while for `peer` (or -1): none for one that shares our processor.
+    std::uint64_t spins_for(int peer) const noexcept;
 
   private:
     RankWords& own() const noexcept { return ranks_[rank_]; }
+    void show_processor() noexcept;
     Result<void> wait_slowly(int peer, std::uint64_t value, TimePoint deadline);
     Result<void> sleep_until(Word word, std::uint64_t value, int peer, TimePoint deadline);
     Result<void> poll_until(Word word, std::uint64_t value, int peer, TimePoint deadline);
@@ -114,7 +120,8 @@ class Meeting {
     bool fenced_ = true;  // wakers fence; false once sleepers do it for them
     std::uint64_t spins_ = 100;
     std::uint64_t yields_ = 100;
-    std::vector<std::uint64_t> seen_;  // the highest clock value seen of each rank
+    std::uint32_t shown_processor_ = 0;  // as in RankWords
+    std::vector<std::uint64_t> seen_;    // the highest clock value seen of each rank
     // Where memory is not coherent: the first reason that this process saw or gave. Atomic, since
     // the message threads fail and check, too.
     std::atomic<std::uint64_t> reason_{0};

@@ -82,7 +82,10 @@ struct alignas(kCachePair) RankWords {
     // Raised by any peer that did something on a channel of this rank; one word to sleep on.
     std::atomic<std::uint32_t> bell_sleepers;
     std::atomic<std::uint64_t> bell;
-    char pad2_[24];
+    // The processor on which the rank signalled last, plus 1; 0 while unknown. A hint for who
+    // waits: spinning for somebody who needs this very processor only holds both up.
+    std::atomic<std::uint32_t> processor;
+    char pad2_[20];
 
     // Third line: this rank's reason for breaking the group, as in GroupHeader::broken, where hosts
     // do not share caches and no exchange could decide who was first. Written by its rank alone.

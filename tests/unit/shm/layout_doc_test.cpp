@@ -99,6 +99,7 @@ TEST_SUITE("shm.layout_doc") {
             FIELD(RankWords, start_time),    FIELD(RankWords, pid_namespace),
             FIELD(RankWords, membarrier),    FIELD(RankWords, bell_sleepers),
             FIELD(RankWords, bell),
+            FIELD(RankWords, processor),
         };
         CHECK(table_below("### RankWords") == fields);
     }
@@ -126,7 +127,7 @@ TEST_SUITE("shm.layout_doc") {
     TEST_CASE("the numbers in the text are those of the code") {
         const std::string text = text_of_page();
         const GroupLayout layout = GroupLayout::of(4);
-        CHECK(layout.ranks == 512);
+        CHECK(layout.ranks == 640);
         CHECK(layout.tiny - layout.ranks == 4 * 256);
         CHECK(layout.channels - layout.tiny == 4 * 2 * 640);
         CHECK(sizeof(Channel) == 256);
