@@ -84,8 +84,7 @@ TEST_SUITE("shm.layout_doc") {
             FIELD(GroupHeader, epoch),   FIELD(GroupHeader, slot_bytes),
             FIELD(GroupHeader, broken),  FIELD(GroupHeader, claim),
             FIELD(GroupHeader, command), FIELD(GroupHeader, command_sleepers),
-            FIELD(GroupHeader, tuning),
-            FIELD(GroupHeader, past_cache),
+            FIELD(GroupHeader, tuning),  FIELD(GroupHeader, past_cache),
         };
         CHECK(table_below("### GroupHeader") == fields);
     }
@@ -98,8 +97,7 @@ TEST_SUITE("shm.layout_doc") {
             FIELD(RankWords, output_offset), FIELD(RankWords, pid),
             FIELD(RankWords, start_time),    FIELD(RankWords, pid_namespace),
             FIELD(RankWords, membarrier),    FIELD(RankWords, bell_sleepers),
-            FIELD(RankWords, bell),
-            FIELD(RankWords, processor),
+            FIELD(RankWords, bell),          FIELD(RankWords, processor),
         };
         CHECK(table_below("### RankWords") == fields);
     }
