@@ -1,7 +1,11 @@
 #include "libfabricshm/client/session.hpp"
 
+#include <sys/eventfd.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
 
 #include "libfabricshm/client/fork_guard.hpp"
 #include "libfabricshm/proto/codec.hpp"
@@ -13,9 +17,6 @@ namespace {
 // The daemon answers a wait that ran out by itself; this is how long its kTimeout may take to come
 // before we call the daemon silent.
 constexpr Duration kAnswerGrace = std::chrono::seconds(5);
-
-// A post is a courtesy: it does not wait longer for room in the socket.
-constexpr Duration kPostTimeout = std::chrono::milliseconds(100);
 
 std::int64_t milliseconds_until(TimePoint deadline) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
@@ -61,6 +62,8 @@ Session::Session(SessionOptions options)
 
 Result<std::shared_ptr<Session>> Session::open(SessionOptions options) {
     std::shared_ptr<Session> session(new Session(std::move(options)));
+    session->wake_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!session->wake_) return error_from_errno(errno, "make eventfd");
     const TimePoint deadline = session->default_deadline();
     FABRIC_TRY(session->line_.socket, connect_first(session->options_.sockets, deadline));
     FABRIC_TRY_VOID(greet(*session->line_.socket,
@@ -184,15 +187,13 @@ void Session::post(proto::Message request) noexcept {
     std::unique_lock lock(mutex_);
     if (state_ == State::kClosed) return;
     request.header.request_id = ++last_request_;
-    const Line line = line_;
-    const bool connected = state_ == State::kConnected;
-    lock.unlock();
-    if (connected) {
-        const TimePoint deadline = Clock::now() + kPostTimeout;
-        if (line.socket->send(proto::bytes_of(request), {}, deadline).ok()) return;
-    }
-    lock.lock();
+    // Behind what waits already. An attempt only: the thread sends what finds no room.
+    const bool at_once = state_ == State::kConnected && outbox_.empty();
+    if (at_once && line_.socket->send(proto::bytes_of(request), {}, TimePoint{}).ok()) return;
     outbox_.push_back(request);
+    const std::uint64_t one = 1;
+    // Can't fail but for a count that is full, and then the thread is awake.
+    [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
 }
 
 Session::KnownArena Session::known_arena(std::uint64_t arena_id) const {

@@ -4,6 +4,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -56,8 +57,8 @@ class Session {
     Result<proto::Message> call(proto::Message request, const char* step, TimePoint deadline,
                                 Retry retry);
 
-    /// Sends a request whose answer does not matter, now or after the daemon's return. Never waits
-    /// for an answer.
+    /// Sends a request whose answer does not matter: now, or when the socket has room, or after the
+    /// daemon's return. Never waits. Posts arrive in their order, though calls may overtake them.
     void post(proto::Message request) noexcept;
 
     /// The descriptor that came with the answer to an arena_open, and the daemon's number for the
@@ -111,6 +112,8 @@ class Session {
 
     void run() noexcept;
     void serve(const UnixSocket& socket);
+    bool deliver_until_readable(const UnixSocket& socket);
+    Result<bool> flush_outbox(const UnixSocket& socket);
     void dispatch(const proto::Message& reply, std::size_t bytes, Fd descriptor);
     void undo(const proto::Message& reply);
     bool lose_line();
@@ -129,7 +132,8 @@ class Session {
     Line line_;  // socket: also while it is being greeted
     std::unordered_map<std::uint64_t, Pending*> pending_;
     std::unordered_set<std::uint64_t> abandoned_;  // ids whose callers gave up
-    std::vector<proto::Message> outbox_;           // posted while the daemon was away
+    std::deque<proto::Message> outbox_;            // posted, and not sent yet
+    Fd wake_;  // an eventfd: something came into the outbox, and the thread may be asleep
     ArenaDescriptors arenas_;
     std::uint64_t last_request_ = 0;
     int visitors_ = 0;

@@ -1,8 +1,11 @@
 // The session's own thread: it reads replies, and attaches again when the daemon was away.
 
+#include <poll.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstring>
 
@@ -81,7 +84,7 @@ void Session::run() noexcept {
 
 // Hands out replies until the connection ends.
 void Session::serve(const UnixSocket& socket) {
-    for (;;) {
+    while (deliver_until_readable(socket)) {
         proto::Message reply;
         std::memset(&reply, 0, sizeof reply);
         Fd descriptor;
@@ -95,6 +98,43 @@ void Session::serve(const UnixSocket& socket) {
         }
         dispatch(reply, received->bytes, std::move(descriptor));
     }
+}
+
+// Sends what is posted as soon as the socket has room, until there is something to read. False when
+// waiting itself fails.
+bool Session::deliver_until_readable(const UnixSocket& socket) {
+    for (;;) {
+        bool left = false;
+        {
+            const std::lock_guard lock(mutex_);
+            const auto flushed = flush_outbox(socket);
+            left = flushed.ok() && *flushed;  // of a failure the read tells, too
+        }
+        const auto room = static_cast<short>(left ? POLLOUT : 0);
+        pollfd entries[] = {{socket.get(), static_cast<short>(POLLIN | room), 0},
+                            {wake_.get(), POLLIN, 0}};
+        if (::poll(entries, 2, -1) < 0 && errno != EINTR) {
+            log(LogLevel::kError, "%s", describe(error_from_errno(errno, "poll")).c_str());
+            return false;
+        }
+        std::uint64_t drained = 0;
+        if (entries[1].revents != 0) {
+            [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &drained, sizeof drained);
+        }
+        if ((entries[0].revents & ~POLLOUT) != 0) return true;
+    }
+}
+
+// Sends what the socket has room for, under the lock; true when something is left. What was sent is
+// out of the outbox, so that it is not sent again over the next connection.
+Result<bool> Session::flush_outbox(const UnixSocket& socket) {
+    while (!outbox_.empty()) {
+        const auto sent = socket.send(proto::bytes_of(outbox_.front()), {}, TimePoint{});
+        if (!sent.ok() && sent.error().code == Errc::kTimeout) return true;
+        if (!sent.ok()) return sent.error();
+        outbox_.pop_front();
+    }
+    return false;
 }
 
 void Session::dispatch(const proto::Message& reply, std::size_t bytes, Fd descriptor) {
@@ -208,11 +248,9 @@ Result<void> Session::resume(SessionIdentity identity, const ArenaDescriptors& a
         arenas_.clear();
         outbox_.clear();
     }
-    // Before any new call, since a new region may need what an old one gives back.
-    for (const auto& message : outbox_) {
-        FABRIC_TRY_VOID(socket->send(proto::bytes_of(message), {}, TimePoint{}));
-    }
-    outbox_.clear();
+    // Before any new call, since a new region may need what an old one gives back. What does not
+    // fit follows when the daemon has read some.
+    FABRIC_TRY_VOID(flush_outbox(*socket));
     identity_ = identity;
     ++line_.number;
     state_ = State::kConnected;

@@ -85,6 +85,12 @@ void FakeDaemon::speak() {
     silent_.clear();
 }
 
+void FakeDaemon::stop_reading(bool stop) {
+    const std::lock_guard lock(mutex_);
+    reading_ = !stop;
+    wake();
+}
+
 void FakeDaemon::refuse_next(Type type, Error error) {
     const std::lock_guard lock(mutex_);
     refusals_[type] = error;
@@ -149,6 +155,7 @@ void FakeDaemon::run() {
                 owners.push_back(0);
             }
             for (const auto& [id, socket] : connections_) {
+                if (!reading_) break;
                 entries.push_back({socket.get(), POLLIN, 0});
                 owners.push_back(id);
             }

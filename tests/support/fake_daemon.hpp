@@ -38,6 +38,8 @@ class FakeDaemon {
     /// Does not answer requests of this type any more, until speak().
     void be_silent(fabricshm::proto::Type type);
     void speak();
+    /// Reads nothing any more, so that sockets to it fill up; until told to again.
+    void stop_reading(bool stop);
     /// Answers the next request of this type with an error.
     void refuse_next(fabricshm::proto::Type type, fabricshm::Error error);
     /// Sends fields out of range in the answer to the next request of this type.
@@ -102,6 +104,7 @@ class FakeDaemon {
     std::set<std::uint64_t> sessions_;
     std::uint64_t last_id_ = 100;
     std::uint64_t epoch_ = 1;
+    bool reading_ = true;
     bool dying_ = false;
     bool stopping_ = false;
     std::thread thread_;

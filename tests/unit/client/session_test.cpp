@@ -241,6 +241,30 @@ TEST_SUITE("client.session") {
         CHECK(daemon.wait_for(Type::kRegionFree, 1));
     }
 
+    TEST_CASE("more than fits into the socket is posted once each, away or not") {
+        constexpr int kPosts = 3000;
+        const auto post_all = [](Session& session, std::uint64_t arena) {
+            for (int i = 0; i < kPosts; ++i) {
+                session.post(region_request(Type::kRegionFree, arena, 9, 0));
+            }
+        };
+        FakeDaemon daemon;
+        const auto session = attach(daemon);
+        const std::uint64_t arena = open_arena(*session);
+        daemon.stop_reading(true);
+        post_all(*session, arena);
+        daemon.stop_reading(false);
+        CHECK(daemon.wait_for(Type::kRegionFree, kPosts));
+        daemon.die();
+        while (session->connected()) std::this_thread::yield();
+        post_all(*session, arena);
+        daemon.come_back();
+        CHECK(daemon.wait_for(Type::kRegionFree, 2 * kPosts));
+        // Answered after all that was posted: nothing of it comes twice.
+        CHECK(create_region(*session, arena, soon()).ok());
+        CHECK(daemon.count(Type::kRegionFree) == 2 * kPosts);
+    }
+
     TEST_CASE("a forked child can't use the session and does not keep its connection open") {
         FakeDaemon daemon;
         const auto session = attach(daemon);
