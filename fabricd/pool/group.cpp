@@ -14,6 +14,12 @@ bool Group::has(SessionId session) const noexcept {
                        [&](const Member& m) { return m.session == session; });
 }
 
+int Group::live_ranks_of(SessionId session) const noexcept {
+    return static_cast<int>(std::count_if(members.begin(), members.end(), [&](const Member& m) {
+        return m.session == session && m.state == MemberState::kLive;
+    }));
+}
+
 bool Group::endangers(SessionId session) const noexcept {
     return !shrunk && count(MemberState::kLive) != 0 && has(session);
 }

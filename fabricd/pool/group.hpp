@@ -36,6 +36,8 @@ struct Group {
     int count(MemberState state) const noexcept;
     bool broken() const noexcept { return count(MemberState::kDead) != 0; }
     bool has(SessionId session) const noexcept;
+    /// How many live ranks speak for `session`; more than one when its threads joined as ranks.
+    int live_ranks_of(SessionId session) const noexcept;
 
     /// Peers may still be storing into the memory of this session: it was a member, and not all
     /// others have left or moved on to a smaller group. That a session left properly does not

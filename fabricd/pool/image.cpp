@@ -151,7 +151,14 @@ bool Player::group_shrunk(const JournalContents::Entry& entry) {
 bool Player::group_gone(const JournalContents::Entry& entry) {
     GroupEndRecord record;
     if (!read(entry, &record) || arena(record.arena) == nullptr) return false;
-    return arena(record.arena)->groups.erase(GroupId{record.group}) == 1;
+    auto& groups = arena(record.arena)->groups;
+    const auto gone = groups.find(GroupId{record.group});
+    if (gone == groups.end()) return false;
+    // As Registry::reopen_shrink(): nobody went on from it.
+    const auto before = groups.find(GroupId{gone->second.record.shrunk_from});
+    if (before != groups.end() && !gone->second.shrunk) before->second.shrunk = false;
+    groups.erase(gone);
+    return true;
 }
 
 bool Player::dispatch(const JournalContents::Entry& entry) {

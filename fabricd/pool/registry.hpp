@@ -85,6 +85,9 @@ class Registry {
     /// Writes all that has to outlive the daemon: the compacted journal.
     Result<void> write_journal(JournalSink& sink) const;
 
+    /// No sessions and no arenas: a successor would have nothing to take over.
+    bool idle() const noexcept { return sessions_.empty() && arenas_.empty(); }
+
     /// True while the journal lacks something and no grants are made: rewrite it, then say so.
     bool journal_behind() const noexcept { return journal_.behind(); }
     void journal_rewritten() noexcept { journal_.caught_up(); }
@@ -216,7 +219,10 @@ class Registry {
                               const std::vector<SessionId>& by_rank, GroupId shrunk_from);
     void set_member(Arena& arena, Group& group, int rank, MemberState state);
     void mark_members_dead(SessionId session, Arena& arena);
+    static const Group* successor_of(const Arena& arena, GroupId group);
+    bool answer_shrink_again(const Group* successor, Ticket ticket);
     void check_shrink(Arena& arena, GroupId group);
+    void reopen_shrink(Arena& arena, const Group& gone);
     void after_member_change(Arena& arena, GroupId group);
     std::pair<Arena*, Group*> find_group(SessionId session, const fabricshm::proto::Group& request);
 

@@ -175,16 +175,14 @@ Result<void> Registry::shrink_group(Ticket ticket, const proto::Group& request, 
     if (!rank) return Error{Errc::kNotFound, 0, "shrink group"};
     if (arena->state != ArenaState::kHere) return Error{Errc::kBusy, 0, "arena is not here yet"};
     if (group->shrunk) {
-        // Again an answer that may have been lost with the daemon.
-        for (const auto& [id, successor] : arena->groups) {
-            if (successor.shrunk_from != group->id || !successor.recovered) continue;
-            const auto new_rank = successor.live_rank_of(ticket.session, -1);
-            if (!new_rank) continue;
-            answers_.push_back({ticket, proto::Type::kGroupShrink, Error{Errc::kOk, 0, ""},
-                                wire(successor, *new_rank)});
-            return {};
-        }
-        return Error{Errc::kBroken, 0, "the group has been shrunk"};
+        const Group* successor = successor_of(*arena, group->id);
+        if (answer_shrink_again(successor, ticket)) return {};
+        // Who took no place in the successor, or gave it up, may ask for another one, which is made
+        // when all have given up on this one.
+        const bool gave_up =
+            successor != nullptr && !successor->shrunk &&
+            successor->live_ranks_of(ticket.session) < group->live_ranks_of(ticket.session);
+        if (!gave_up) return Error{Errc::kBroken, 0, "the group has been shrunk"};
     }
     const TimePoint deadline =
         fabricshm::deadline_after(now, std::chrono::milliseconds(request.timeout_ms));
@@ -198,10 +196,27 @@ Result<void> Registry::shrink_group(Ticket ticket, const proto::Group& request, 
     return {};
 }
 
+const Group* Registry::successor_of(const Arena& arena, GroupId id) {
+    for (const auto& [other, group] : arena.groups) {
+        if (group.shrunk_from == id) return &group;
+    }
+    return nullptr;
+}
+
+// Again an answer that may have been lost with the daemon.
+bool Registry::answer_shrink_again(const Group* successor, Ticket ticket) {
+    if (successor == nullptr || !successor->recovered) return false;
+    const auto rank = successor->live_rank_of(ticket.session, -1);
+    if (!rank) return false;
+    answers_.push_back(
+        {ticket, proto::Type::kGroupShrink, Error{Errc::kOk, 0, ""}, wire(*successor, *rank)});
+    return true;
+}
+
 // Makes the smaller group once every live member has asked for it.
 void Registry::check_shrink(Arena& arena, GroupId id) {
     const auto found = arena.groups.find(id);
-    if (found == arena.groups.end()) return;
+    if (found == arena.groups.end() || found->second.shrunk) return;
     std::vector<WaitId> by_rank = waits_.with_key({WaitKind::kShrink, arena.id, "", id});
     const int live = found->second.count(MemberState::kLive);
     if (by_rank.empty() || static_cast<int>(by_rank.size()) < live) return;
@@ -210,9 +225,24 @@ void Registry::check_shrink(Arena& arena, GroupId id) {
     const std::size_t before = arena.groups.size();
     form_group(arena, found->second.name, by_rank, id);
     if (arena.groups.size() == before) return;  // no room; all have been told
-    arena.groups.at(id).shrunk = true;
+    Group& group = arena.groups.at(id);
+    group.shrunk = true;
     journal_.note(GroupShrunkRecord{raw(arena.id), raw(id)});
+    // Who still hopes to shrink the group before this one once more: the others have gone on.
+    const Error gone_on{Errc::kBroken, 0, "the group has been shrunk"};
+    for (const WaitId other : waits_.with_key({WaitKind::kShrink, arena.id, "", group.shrunk_from}))
+        fail_wait(other, gone_on);
     sweep_quarantine(arena);
+}
+
+// The group `gone` has ended. If it was made by a shrink and nobody went on from it, the one before
+// it may be shrunk again: a rank that dies while the survivors meet must not end the job. In the
+// journal the end of `gone` says the same; see image.cpp.
+void Registry::reopen_shrink(Arena& arena, const Group& gone) {
+    const auto before = arena.groups.find(gone.shrunk_from);
+    if (before == arena.groups.end() || gone.shrunk) return;
+    before->second.shrunk = false;
+    check_shrink(arena, before->first);
 }
 
 void Registry::set_member(Arena& arena, Group& group, int rank, MemberState state) {
@@ -243,7 +273,9 @@ void Registry::after_member_change(Arena& arena, GroupId id) {
         if (named != arena.group_names.end() && named->second == id) {
             arena.group_names.erase(named);
         }
+        const Group gone = std::move(arena.groups.at(id));
         arena.groups.erase(id);
+        reopen_shrink(arena, gone);
     }
     sweep_quarantine(arena);
 }

@@ -1,5 +1,6 @@
 // The C ABI: groups. Who is in them is the daemon's business, what they do is not.
 
+#include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/client/c_error.hpp"
 #include "libfabricshm/client/handles.hpp"
 #include "libfabricshm/proto/codec.hpp"
@@ -45,6 +46,7 @@ Result<std::unique_ptr<Group>> ask_and_enter(const std::shared_ptr<Arena>& arena
                                              const proto::Message& request, const char* step,
                                              TimePoint deadline) {
     FABRIC_TRY(const proto::Message reply, arena->call(request, step, deadline, Retry::kHarmless));
+    FAULT_POINT("group.answered");
     return enter(arena, reply.group, deadline);
 }
 
@@ -144,6 +146,7 @@ int fabricshm_group_shrink(fabricshm_group* group, int64_t timeout_ms,
         // The daemon gives the memory of the dead away once all survivors have asked: from here on
         // this rank must not store into it.
         group->group->retire();
+        FAULT_POINT("shrink.retired");
         auto handle = std::make_unique<fabricshm_group>();
         auto joined = ask_and_enter(group->arena, request, "shrink group",
                                     deadline_of(group->arena->session(), timeout_ms));

@@ -218,7 +218,8 @@ FABRICSHM_API int fabricshm_group_rank(const fabricshm_group* group);
 FABRICSHM_API int fabricshm_group_world(const fabricshm_group* group);
 
 /* After EPEER, ETIMEOUT or EBROKEN: makes a new group of the members that are alive and call this
- * too, ranks in the old order without gaps. The old group stays broken; leave it. */
+ * too, ranks in the old order without gaps. The old group stays broken; leave it. EPEER, ETIMEOUT,
+ * EBROKEN: another one died or gave up meanwhile. The call may be repeated, on the same group. */
 FABRICSHM_API int fabricshm_group_shrink(fabricshm_group* group, int64_t timeout_ms,
                                          fabricshm_group** survivors);
 

@@ -41,6 +41,43 @@ struct Trio {
     std::vector<proto::Group> groups;
 };
 
+/// Four sessions in one arena and one group.
+struct Quartet {
+    Quartet() {
+        for (int i = 0; i < 4; ++i) {
+            sessions.push_back(host.session({101 + i, 1000, 1000}));
+            arena = host.arena(sessions.back(), "job", 4096 * 8192);
+        }
+        groups = host.together(sessions, arena, "ring");
+    }
+    void kill(std::size_t rank) { host.registry->end_session(sessions[rank], "killed"); }
+    void leave(std::size_t rank, const proto::Group& group) {
+        CHECK(host.registry->leave_group(sessions[rank], group).ok());
+    }
+    std::uint64_t ask(std::size_t rank) { return host.shrink(sessions[rank], groups[rank]); }
+    std::vector<proto::Group> shrink_all(const std::vector<std::size_t>& ranks) {
+        std::vector<std::uint64_t> asked;
+        std::vector<proto::Group> smaller;
+        for (const std::size_t rank : ranks) asked.push_back(ask(rank));
+        for (const std::uint64_t request : asked) smaller.push_back(host.group_of(request));
+        return smaller;
+    }
+    void restart() {
+        host.restart();
+        CHECK(host.restored.ok());
+        for (std::size_t i = 0; i < 4; ++i) {
+            const Peer peer{101 + static_cast<int>(i), 1000, 1000};
+            (void)host.registry->resume_session(sessions[i], peer, kToken);  // some are dead
+        }
+        CHECK(host.registry->found_in_pool(arena, NotedWork::make(4096 * 8192)));
+    }
+
+    RegistryHost host;
+    ArenaId arena{};
+    std::vector<SessionId> sessions;
+    std::vector<proto::Group> groups;
+};
+
 }  // namespace
 
 TEST_SUITE("pool.registry_groups") {
@@ -194,6 +231,50 @@ TEST_SUITE("pool.registry_groups") {
         CHECK(trio.host.group_of(other).world == 2);
         CHECK(trio.host.shrink(trio.sessions[1], trio.groups[1]) == 0);
         CHECK(trio.host.last_error.code == Errc::kBroken);
+    }
+
+    TEST_CASE("a shrink whose group dies before all have met in it can be asked for again") {
+        for (const bool restarted : {false, true}) {
+            Quartet four;
+            four.kill(0);
+            const auto first = four.shrink_all({1, 2, 3});
+            CHECK(first[1].world == 3);
+            // Rank 3 dies on the way into the smaller group; the others notice and leave it.
+            four.kill(3);
+            four.leave(1, first[0]);
+            if (restarted) four.restart();
+            const auto early = four.ask(1);
+            CHECK_FALSE(four.host.answered(early));
+            four.leave(2, first[1]);
+            CHECK_FALSE(four.host.answered(early));
+            const auto late = four.ask(2);
+            const proto::Group a = four.host.group_of(early);
+            const proto::Group b = four.host.group_of(late);
+            CHECK(a.world == 2);
+            CHECK(a.group_id == b.group_id);
+            CHECK(a.epoch > first[0].epoch);
+            CHECK(b.rank == 1);
+            CHECK(four.host.registry->problems().empty());
+        }
+    }
+
+    TEST_CASE("who failed to enter a smaller group from which others went on is told so") {
+        Quartet four;
+        four.kill(0);
+        const auto smaller = four.shrink_all({1, 2, 3});
+        four.leave(1, smaller[0]);
+        const auto again = four.ask(1);
+        four.kill(3);
+        const auto next = four.host.shrink(four.sessions[2], smaller[1]);
+        CHECK(four.host.group_of(next).world == 1);
+        CHECK(four.host.answer(again).error.code == Errc::kBroken);
+        // Nor later, when that group has ended.
+        four.leave(2, smaller[1]);
+        CHECK(four.ask(1) == 0);
+        CHECK(four.host.last_error.code == Errc::kBroken);
+        four.restart();
+        CHECK(four.ask(1) == 0);
+        CHECK(four.host.last_error.code == Errc::kBroken);
     }
 
     TEST_CASE("under the name of a broken group a fresh one may meet, with a higher epoch") {
