@@ -276,6 +276,8 @@ Result<void> Daemon::run() {
     }
     impl.worker->stop();
     impl.server.reset();  // the socket goes now: a successor may start before this object is gone
+    // Nobody could come back to what it says, so it does not stay behind. Still under the lock.
+    if (served.ok() && impl.registry->idle()) ::unlink(impl.journal_path().c_str());
     return served;
 }
 

@@ -103,6 +103,20 @@ TEST_SUITE("server.daemon") {
         CHECK(std::filesystem::is_empty(directory.file("run")));
     }
 
+    TEST_CASE("a daemon that stops without sessions and arenas leaves no journal") {
+        const TemporaryDirectory directory;
+        const DaemonOptions options = options_in(directory);
+        { DaemonThread host(options); }
+        CHECK(std::filesystem::is_empty(directory.file("state")));
+        {
+            DaemonThread host(options);
+            REQUIRE(host.daemon);
+            WireClient client = WireClient::attach(options.socket_path).value();
+        }
+        // That session could still come back to the next daemon.
+        CHECK(std::filesystem::exists(directory.file("state/journal")));
+    }
+
     TEST_CASE("a second daemon is refused while the first one lives") {
         const TemporaryDirectory directory;
         const DaemonOptions options = options_in(directory);
