@@ -47,6 +47,7 @@ Mailbox::~Mailbox() {
                 bell, seen + 1, peer,
                 std::min(limit, Clock::now() + std::chrono::milliseconds(50)));
         }
+        if (!group_.meeting.check(peer).ok()) release_all(peer);
     }
 }
 
@@ -60,16 +61,21 @@ Channel& Mailbox::from(int peer) const noexcept {
 
 std::shared_ptr<PendingRequest> Mailbox::post(const Call& call) {
     auto request = std::make_shared<PendingRequest>();
-    const std::lock_guard lock(mutex_);
-    if (call.kind == Kind::kSend) {
-        Send send;
-        send.call = call;
-        send.request = request;
-        sends_[static_cast<std::size_t>(call.peer)].push_back(std::move(send));
-    } else {
-        receives_.push_back({call, request, false});
+    bool hungry = false;
+    {
+        const std::lock_guard lock(mutex_);
+        if (call.kind == Kind::kSend) {
+            Send send;
+            send.call = call;
+            send.request = request;
+            sends_[static_cast<std::size_t>(call.peer)].push_back(std::move(send));
+        } else {
+            receives_.push_back({call, request, false});
+        }
+        progress();
+        hungry = hungry_;
     }
-    progress();
+    while (hungry) hungry = supply();
     return request;
 }
 
@@ -94,13 +100,16 @@ Result<void> Mailbox::finish(PendingRequest& request) {
         // The bell is read before looking: what happens afterwards raises it above `seen`.
         const std::uint64_t seen = bell.value.load(std::memory_order_acquire);
         TimePoint deadline;
+        bool hungry = false;
         {
             const std::lock_guard lock(mutex_);
             while (progress()) turn = 0;
             expire(Clock::now());
             deadline = nearest_deadline();
+            hungry = hungry_;
         }
         if (request.done()) return request.wait();
+        if (hungry && supply()) continue;
         const auto rung = await_news(turn, seen, deadline);
         if (!rung.ok() && rung.error().code != Errc::kTimeout) {
             const std::lock_guard lock(mutex_);
@@ -207,14 +216,10 @@ bool Mailbox::publish_piece(int peer, Send& send) {
     const GroupPlace& place = group_.place;
     const Bytes total = bytes_of(send.call);
     const bool in_place = inside(place, send.call.input, total) && total > kEager;
-    if (!send.started && !in_place && total != 0) {
-        const Bytes staging = total <= kEager ? total : 2 * kPiece;
-        send.staging = place.allocate ? place.allocate(staging) : nullptr;
-        if (send.staging == nullptr) {
-            send.request->complete(Error{Errc::kNoMemory, 0, "send: no staging memory"}, -1);
-            sends_[static_cast<std::size_t>(peer)].pop_front();
-            return false;
-        }
+    if (!send.started && !in_place && total != 0 && send.staging == nullptr) {
+        send.wanted = total <= kEager ? total : 2 * kPiece;
+        hungry_ = hungry_ || !send.supplied;
+        return false;  // until supply() has been here
     }
     const Bytes bytes =
         in_place ? total : std::min(total - send.published, total <= kEager ? total : kPiece);

@@ -50,6 +50,8 @@ class Mailbox {
         std::shared_ptr<PendingRequest> request;
         std::byte* staging = nullptr;  // two pieces, or the whole message if it is eager
         Bytes published = 0;
+        Bytes wanted = 0;       // of staging, which has to be allocated outside the lock
+        bool supplied = false;  // somebody is at it
         bool started = false;
         std::uint64_t last_piece = 0;  // its number, once all is published
     };
@@ -86,7 +88,11 @@ class Mailbox {
     void abandon(int peer);
     bool take_aside();
     bool expire(TimePoint now);
+    Result<void> check_sender(std::list<Receive>::iterator receive);
     void fail_all(const Error& error);
+    void release_all(int peer);
+    bool supply();
+    Send* find_unsupplied(int* peer);
     void ring(int peer);
     Word bell_of(int rank) const noexcept;
     Result<void> await_news(std::uint64_t turn, std::uint64_t seen, TimePoint deadline);
@@ -97,7 +103,8 @@ class Mailbox {
     Channel& from(int peer) const noexcept;
 
     GroupState& group_;
-    std::mutex mutex_;
+    std::mutex mutex_;     // never held over an allocation: that may wait for the daemon
+    bool hungry_ = false;  // some send in front wants staging
     std::vector<std::deque<Send>> sends_;      // by receiver; the front is being sent
     std::vector<std::deque<Send>> unretired_;  // published, not yet taken in whole
     std::list<Receive> receives_;              // in the order asked for

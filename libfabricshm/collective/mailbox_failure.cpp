@@ -7,15 +7,39 @@
 
 namespace fabricshm {
 
+// Whether `receive` can still complete. One that takes from anybody waits for a certain rank once
+// that one's message is coming in, and before that for any of the others that lives.
+Result<void> Mailbox::check_sender(std::list<Receive>::iterator receive) {
+    int sender = receive->call.peer;
+    for (int peer = 0; peer < group_.place.world; ++peer) {
+        const Incoming& incoming = incoming_[static_cast<std::size_t>(peer)];
+        const bool its = incoming.active && !incoming.aside && incoming.receive == receive;
+        if (its) sender = peer;
+    }
+    Result<void> state = group_.meeting.check(sender);
+    if (!state.ok() || sender != kAnyPeer) return state;
+    for (int peer = 0; peer < group_.place.world; ++peer) {
+        if (peer == group_.place.rank) continue;
+        state = group_.meeting.check(peer);
+        if (state.ok()) return state;
+    }
+    return state;
+}
+
 // Ends what is past its deadline, and what waits for a rank that died.
 bool Mailbox::expire(TimePoint now) {
     bool any = false;
-    const auto verdict = [&](const Call& call) -> Result<void> {
-        if (call.deadline <= now) return Error{Errc::kTimeout, call.peer, "wait for a message"};
-        return group_.meeting.check(call.peer);
+    const auto late = [now](const Call& call) -> Result<void> {
+        if (call.deadline > now) return {};
+        return Error{Errc::kTimeout, call.peer, "wait for a message"};
+    };
+    const auto verdict = [&](const Call& call) {
+        const Result<void> state = late(call);
+        return state.ok() ? group_.meeting.check(call.peer) : state;
     };
     for (auto receive = receives_.begin(); receive != receives_.end();) {
-        const Result<void> state = verdict(receive->call);
+        Result<void> state = late(receive->call);
+        if (state.ok()) state = check_sender(receive);
         if (state.ok()) {
             ++receive;
             continue;
@@ -64,13 +88,25 @@ void Mailbox::fail_all(const Error& error) {
     for (Receive& receive : receives_) receive.request->complete(error, -1);
     receives_.clear();
     for (Incoming& incoming : incoming_) incoming.active = false;
-    for (auto& queue : sends_) {
-        for (Send& send : queue) send.request->complete(error, -1);
-        queue.clear();
+    for (std::size_t peer = 0; peer < sends_.size(); ++peer) {
+        for (Send& send : sends_[peer]) {
+            send.request->complete(error, -1);
+            // Its memory goes with the mailbox; see release_all().
+            if (send.staging != nullptr) unretired_[peer].push_back(std::move(send));
+        }
+        sends_[peer].clear();
+        for (Send& send : unretired_[peer]) send.request->complete(error, -1);
     }
-    for (auto& queue : unretired_) {
-        for (Send& send : queue) send.request->complete(error, -1);
+}
+
+// For receivers that take nothing any more: they have died, or look at the state of the group after
+// every piece they copy and throw it away when it is broken.
+void Mailbox::release_all(int peer) {
+    auto& queue = unretired_[static_cast<std::size_t>(peer)];
+    for (const Send& send : queue) {
+        if (send.staging != nullptr) group_.place.release(send.staging);
     }
+    queue.clear();
 }
 
 }  // namespace fabricshm

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "libfabricshm/base/fault_point.hpp"
+#include "libfabricshm/collective/mailbox.hpp"
 #include "tests/support/collective_cases.hpp"
 #include "tests/support/ranks.hpp"
 
@@ -80,7 +81,7 @@ bool survive(RankContext& context, const Scene& scene) {
 }
 
 // The victim is this program again, since a fault point is armed by the environment at its start.
-int run_scene(const Scene& scene) {
+int failures_with(const char* point, const Body& body) {
     TestArena arena(kWorld, kPerRank);
     int failures = 0;
     std::vector<pid_t> children;
@@ -88,11 +89,11 @@ int run_scene(const Scene& scene) {
     for (int rank = 0; rank < kWorld; ++rank) {
         const pid_t child = ::fork();
         if (child == 0) {
-            if (rank == kVictim) fault::arm((std::string(scene.point) + ":kill:3").c_str());
+            if (rank == kVictim) fault::arm((std::string(point) + ":kill:3").c_str());
             auto group = Group::attach(arena.place(rank), Clock::now() + std::chrono::seconds(50));
             if (!group.ok()) ::_exit(2);
             RankContext context = arena.context(**group);
-            ::_exit(survive(context, scene) ? 0 : 1);
+            ::_exit(body(context) ? 0 : 1);
         }
         children.push_back(child);
     }
@@ -106,13 +107,38 @@ int run_scene(const Scene& scene) {
     return failures;
 }
 
+// Rank 0 takes a message from anybody, whose sender (rank 1) is killed between two pieces. Rank 2
+// lives on, so that somebody could still send.
+bool take_from_anybody(RankContext& context) {
+    std::vector<std::byte> bytes(Mailbox::kPiece * 4);
+    Call call;
+    call.dtype = kernels::DType::kU8;
+    call.kind = context.rank == 1 ? Kind::kSend : Kind::kRecv;
+    call.peer = context.rank == 0 ? kAnyPeer : 0;
+    call.count = bytes.size();
+    call.input = call.kind == Kind::kSend ? bytes.data() : nullptr;
+    call.output = call.kind == Kind::kRecv ? bytes.data() : nullptr;
+    call.deadline = Clock::now() + std::chrono::seconds(50);
+    const auto result = context.group.run(call);
+    if (context.rank == 2) return true;  // ends with rank 0
+    const bool told =
+        !result.ok() && result.error().code == Errc::kPeer && result.error().detail == kVictim;
+    return told || complain(context, "%s", describe(result.error()).c_str());
+}
+
 }  // namespace
 
 TEST_SUITE("crash.collective") {
     TEST_CASE("every survivor learns which rank was killed, wherever it was") {
         for (const Scene& scene : kScenes) {
             CAPTURE(scene.point);
-            CHECK(run_scene(scene) == 0);
+            CHECK(failures_with(scene.point, [&](RankContext& context) {
+                      return survive(context, scene);
+                  }) == 0);
         }
+    }
+
+    TEST_CASE("a receive from anybody whose message stops half-way names the rank that sent it") {
+        CHECK(failures_with("message.before_publish", take_from_anybody) == 0);
     }
 }

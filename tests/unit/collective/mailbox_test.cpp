@@ -2,6 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <latch>
+#include <thread>
+
 #include <cstring>
 #include <vector>
 
@@ -189,6 +193,44 @@ TEST_SUITE("collective.mailbox") {
                    receives(context, 0, 0, pattern(32, 2));
         });
         CHECK(wrong == 0);
+    }
+
+    TEST_CASE("while a send waits for memory other messages go on") {
+        TestArena arena(2, kPerRank);
+        std::latch received(1);
+        std::atomic<bool> in_time{true};
+        const auto deadline = [] { return Clock::now() + std::chrono::seconds(60); };
+        GroupPlace place = arena.place(0);
+        place.allocate = [&, make = place.allocate](Bytes bytes) {
+            // As if the daemon were away until the other message has come.
+            while (!received.try_wait() && in_time) std::this_thread::yield();
+            return make(bytes);
+        };
+        bool other_fine = false;
+        std::thread other([&] {
+            auto group = Group::attach(arena.place(1), deadline());
+            if (!group.ok()) return;
+            RankContext context = arena.context(**group);
+            other_fine =
+                sends(context, 0, 2, pattern(10, 2)) && receives(context, 0, 1, pattern(1000, 1));
+        });
+        auto group = Group::attach(place, deadline());
+        REQUIRE(group.ok());
+        RankContext context = arena.context(**group);
+        bool sent = false;
+        std::thread sender([&] { sent = sends(context, 1, 1, pattern(1000, 1)); });
+        std::vector<std::byte> got(10);
+        Call call = message(Kind::kRecv, 1, 2, got);
+        call.deadline = Clock::now() + std::chrono::seconds(30);
+        const auto result = (*group)->run(call);
+        in_time = result.ok();
+        received.count_down();
+        sender.join();
+        other.join();
+        CHECK(result.ok());
+        CHECK(got == pattern(10, 2));
+        CHECK(sent);
+        CHECK(other_fine);
     }
 
     TEST_CASE("waiting for a message ends at the deadline and leaves the group as it was") {
