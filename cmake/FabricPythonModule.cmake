@@ -27,6 +27,19 @@ function(fabric_python_module target package name)
     install(TARGETS ${target} LIBRARY DESTINATION ${FABRIC_PYTHON_INSTALL_DIR}/${package})
 endfunction()
 
+# fabric_python_program(name): configures name.in, which finds its packages at FABRIC_PACKAGES, into a
+# program: beside the packages in the build tree, in bin/ when installed.
+function(fabric_python_program name)
+    set(modes OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
+    set(FABRIC_PACKAGES .)
+    configure_file(${name}.in ${FABRIC_PYTHON_DIR}/${name} @ONLY FILE_PERMISSIONS ${modes})
+    file(RELATIVE_PATH FABRIC_PACKAGES /${CMAKE_INSTALL_BINDIR} /${FABRIC_PYTHON_INSTALL_DIR})
+    configure_file(${name}.in ${CMAKE_CURRENT_BINARY_DIR}/install/${name} @ONLY
+        FILE_PERMISSIONS ${modes})
+    install(PROGRAMS ${CMAKE_CURRENT_BINARY_DIR}/install/${name}
+        DESTINATION ${CMAKE_INSTALL_BINDIR})
+endfunction()
+
 # fabric_python_files(package file...): Python files, as links in the build tree so that an edit
 # needs no build.
 function(fabric_python_files package)
