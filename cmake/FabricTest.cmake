@@ -24,3 +24,20 @@ function(fabric_test kind path)
     set_tests_properties(${kind}.${dotted} PROPERTIES
         LABELS "${kind};${folder};${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77)
 endfunction()
+
+# fabric_test_on_hosts(kind path hosts [TIMEOUT s] [LABELS ...] [ARGS ...])
+#   The test kind.path once more with its ranks on emulated hosts that share no caches: "2", "4" or
+#   "4:nervous", see tests/support/ranks.hpp. For every test that is made of failures_in_threads(),
+#   failures_in_processes() or TestArena. Registers `emu.hosts2.collective.group` and the like.
+function(fabric_test_on_hosts kind path hosts)
+    cmake_parse_arguments(ARG "" "TIMEOUT" "LABELS;ARGS" ${ARGN})
+    string(REPLACE "/" "." dotted ${path})
+    string(REPLACE "/" "_" flat ${path})
+    string(REPLACE ":" "." name hosts${hosts})
+    if(NOT ARG_TIMEOUT)
+        set(ARG_TIMEOUT 300)
+    endif()
+    add_test(NAME emu.${name}.${dotted} COMMAND test_${kind}_${flat} ${ARG_ARGS})
+    set_tests_properties(emu.${name}.${dotted} PROPERTIES LABELS "emu;hosts;${ARG_LABELS}"
+        TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77 ENVIRONMENT FABRIC_TEST_HOSTS=${hosts})
+endfunction()

@@ -136,7 +136,7 @@ Result<proto::Region> Arena::open_region(std::uint64_t region_id) {
 }
 
 void Arena::publish_before_return(const proto::Region& region) const noexcept {
-    visibility().publish(TouchPoint::kRegionReturn, base() + region.offset, region.bytes);
+    visibility().acquire(TouchPoint::kRegionReturn, base() + region.offset, region.bytes);
 }
 
 Result<void> Arena::free_region(std::uint64_t region_id) {

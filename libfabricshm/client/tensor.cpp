@@ -118,7 +118,7 @@ Result<void> free_tensor(Arena& arena, const void* data, Bytes bytes, std::uint6
     request.tensor.region.region_id = region_id;
     request.tensor.region.generation = tensor.key.generation;
     const Visibility view = arena.visibility();
-    if (!view.coherent()) view.publish(TouchPoint::kRegionReturn, data, bytes);
+    if (!view.coherent()) view.acquire(TouchPoint::kRegionReturn, data, bytes);
     // Before the daemon hears of it: afterwards the memory may be another tensor's.
     retire_tensor(*tensor.header, view);
     // Asked again after a restart of the daemon it may be gone already: then the first attempt did

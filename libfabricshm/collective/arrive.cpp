@@ -28,7 +28,12 @@ Result<void> meet_on_command(Operation& operation) {
     const Word command{header.command, header.command_sleepers, TouchPoint::kCommand,
                        TouchPoint::kCommandRead};
     const std::uint64_t at = operation.step();
-    if (operation.rank() != 0) return meeting.await(command, at, 0, operation.call.deadline);
+    if (operation.rank() != 0) {
+        FABRIC_TRY_VOID(meeting.await(command, at, 0, operation.call.deadline));
+        // All are there, so this does not wait; it fetches the lines that are read next, which the
+        // command alone would not where hosts do not share caches.
+        return meeting.wait_all(at, operation.call.deadline);
+    }
     FABRIC_TRY_VOID(meeting.wait_all(at, operation.call.deadline));
     FAULT_POINT("arrive.before_command");
     meeting.raise(command, at);

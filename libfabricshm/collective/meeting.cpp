@@ -159,7 +159,11 @@ Result<void> Meeting::sleep_until(Word word, std::uint64_t value, int peer, Time
         }
         word.sleepers.fetch_sub(1, std::memory_order_relaxed);
         if (word.value.load(std::memory_order_acquire) >= value) return {};
-        FABRIC_TRY_VOID(check(peer));
+        if (const auto state = check(peer); !state.ok()) {
+            // It may have come and then ended between our two looks.
+            if (word.value.load(std::memory_order_acquire) >= value) return {};
+            return state;
+        }
         if (Clock::now() >= deadline) return Error{Errc::kTimeout, peer, "wait for a peer"};
     }
 }
@@ -178,12 +182,18 @@ bool Meeting::idle(std::uint64_t turn) const noexcept {
 }
 
 Result<void> Meeting::poll_until(Word word, std::uint64_t value, int peer, TimePoint deadline) {
-    for (std::uint64_t turn = 0;; ++turn) {
+    const auto reached = [&] {
         view_.acquire(word.seen, &word.value, sizeof value, peer);
         // Acquire: as in wait(). What the flag tells of is acquired by whoever reads it.
-        if (word.value.load(std::memory_order_acquire) >= value) return {};
+        return word.value.load(std::memory_order_acquire) >= value;
+    };
+    for (std::uint64_t turn = 0;; ++turn) {
+        if (reached()) return {};
         if (!idle(turn)) continue;
-        FABRIC_TRY_VOID(check(peer));
+        if (const auto state = check(peer); !state.ok()) {
+            // It may have come and then died between our two looks.
+            return reached() ? Result<void>() : state;
+        }
         if (Clock::now() >= deadline) return Error{Errc::kTimeout, peer, "wait for a peer"};
     }
 }

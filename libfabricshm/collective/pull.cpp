@@ -63,7 +63,8 @@ Result<void> clean_shared_result(Operation& operation, const AllreduceView& view
     }
     if (same == 0 || view.bytes == 0) return {};
     if (same != pairs) return Error{Errc::kUnsupported, 0, "output: shared by some ranks only"};
-    operation.meeting().view().publish(TouchPoint::kResultClean, view.outputs[0], view.bytes);
+    // Acquired, not published: of lines that this rank did not write nothing must reach the pool.
+    operation.meeting().view().acquire(TouchPoint::kResultClean, view.outputs[0], view.bytes);
     return operation.meet();
 }
 

@@ -40,7 +40,7 @@ constexpr TouchRow kTouches[] = {
     // Buffers that lie in the arena.
     {TouchPoint::kInput, "input.publish", kApart},
     {TouchPoint::kInputRead, "input.acquire", kApart},
-    {TouchPoint::kResultClean, "result.publish", kApart},
+    {TouchPoint::kResultClean, "result.acquire", kApart},
     {TouchPoint::kShare, "share.publish", kApart},
     {TouchPoint::kShareRead, "share.acquire", kApart},
     {TouchPoint::kDirectRead, "direct.acquire", kTogether},
@@ -72,7 +72,7 @@ constexpr TouchRow kTouches[] = {
     {TouchPoint::kVersionRead, "version.acquire", kBoth},
     {TouchPoint::kVersionBefore, "version_before.acquire", kApart},
     {TouchPoint::kRetire, "retire.publish", kBoth},
-    {TouchPoint::kRegionReturn, "region_return.publish", kApart},
+    {TouchPoint::kRegionReturn, "region_return.acquire", kApart},
 };
 static_assert(std::size(kTouches) == static_cast<std::size_t>(kTouchCount));
 constexpr bool in_order() {

@@ -54,12 +54,13 @@ void store(std::byte* to, DType type, double exact) {
     }
 }
 
-// What rank `rank` puts at element `index` of its input: 1 to 3.
+// What rank `rank` puts at element `index` of its input, salt and all: 1 to 3.
 int value_at(int rank, std::uint64_t index) {
     return 1 +
            static_cast<int>((static_cast<std::uint64_t>(rank) * 7 + index * 5 + index / 64) % 3);
 }
 
+// `index` has the salt of the case in it.
 int reduced(const RankContext& context, ReduceOp op, std::uint64_t index) {
     int result = value_at(0, index);
     for (int rank = 1; rank < context.world; ++rank) {
@@ -116,13 +117,13 @@ int expected(const RankContext& context, const CollectiveCase& wanted, const Sha
     switch (wanted.kind) {
         case Kind::kAllreduce:
         case Kind::kReduce:
-            return reduced(context, wanted.op, index);
+            return reduced(context, wanted.op, index + wanted.salt);
         case Kind::kReduceScatter:
-            return reduced(context, wanted.op, shape.start(context.rank) + index);
+            return reduced(context, wanted.op, shape.start(context.rank) + index + wanted.salt);
         case Kind::kBroadcast:
-            return value_at(wanted.root, index);
+            return value_at(wanted.root, index + wanted.salt);
         case Kind::kScatter:
-            return value_at(wanted.root, shape.start(context.rank) + index);
+            return value_at(wanted.root, shape.start(context.rank) + index + wanted.salt);
         default:
             break;
     }
@@ -131,7 +132,7 @@ int expected(const RankContext& context, const CollectiveCase& wanted, const Sha
         index -= shape.counts[static_cast<std::size_t>(part++)];
     }
     const bool all_to_all = wanted.kind == Kind::kAllToAll;
-    return value_at(part, index + (all_to_all ? shape.start(context.rank) : 0));
+    return value_at(part, index + (all_to_all ? shape.start(context.rank) : 0) + wanted.salt);
 }
 
 bool private_here(const RankContext& context, Placement placement) {
@@ -203,7 +204,7 @@ Call make_call(const RankContext& context, const CollectiveCase& wanted, const S
     call.trigger = wanted.trigger;
     call.root = wanted.root;
     call.count = wanted.count;
-    call.deadline = Clock::now() + std::chrono::seconds(60);
+    call.deadline = Clock::now() + wanted.patience;
     if (wanted.uneven) {
         call.counts = shape.counts;
         if (wanted.kind == Kind::kAllToAll) {
@@ -215,9 +216,11 @@ Call make_call(const RankContext& context, const CollectiveCase& wanted, const S
 }
 
 // With counts, all_to_all gives part r to rank r, so a rank receives its own size from everybody.
-int expected_exchange(const RankContext& context, const Shape& shape, std::uint64_t index) {
+int expected_exchange(const RankContext& context, const Shape& shape, std::uint64_t salt,
+                      std::uint64_t index) {
     const auto mine = shape.counts[static_cast<std::size_t>(context.rank)];
-    return value_at(static_cast<int>(index / mine), shape.start(context.rank) + index % mine);
+    return value_at(static_cast<int>(index / mine),
+                    shape.start(context.rank) + index % mine + salt);
 }
 
 bool verify(const RankContext& context, const CollectiveCase& wanted, const Shape& shape,
@@ -226,7 +229,7 @@ bool verify(const RankContext& context, const CollectiveCase& wanted, const Shap
     const std::uint64_t elements = output_bytes(call, context.rank, context.world) / element;
     for (std::uint64_t index = 0; index < elements; ++index) {
         const bool exchange = wanted.kind == Kind::kAllToAll;
-        double value = exchange ? expected_exchange(context, shape, index)
+        double value = exchange ? expected_exchange(context, shape, wanted.salt, index)
                                 : expected(context, wanted, shape, index);
         // kAvg is tried with f32, f64 and integers only: 16-bit floats would round the quotient.
         if (wanted.op == ReduceOp::kAvg) value /= context.world;
@@ -260,17 +263,25 @@ bool run_case(RankContext& context, const CollectiveCase& wanted) {
     const Bytes element = kernels::size_of(call.dtype);
     const std::uint64_t elements = input_bytes(call, context.rank, context.world) / element;
     for (std::uint64_t index = 0; index < elements; ++index) {
-        store(buffers.input + index * element, call.dtype, value_at(context.rank, index));
+        store(buffers.input + index * element, call.dtype,
+              value_at(context.rank, index + wanted.salt));
     }
     call.input = buffers.input;
     call.output = buffers.output;
+    // Before the operation every rank may have written to the place of a shared result; nobody
+    // stores there before all have arrived.
+    if (wanted.placement == Placement::kSharedResult) {
+        std::memset(buffers.output, 0x55 + context.rank, elements * element);
+    }
     const auto result = perform(context, wanted, call);
     if (!result.ok()) return complain(context, "%s", describe(result.error()).c_str());
     const bool right = verify(context, wanted, shape, call);
     // A shared result must not be overwritten by the next case while others still look at it.
     Call barrier;
     barrier.deadline = call.deadline;
-    return context.group.run(barrier).ok() && right;
+    const auto met = context.group.run(barrier);
+    if (!met.ok()) return complain(context, "barrier: %s", describe(met.error()).c_str());
+    return right;
 }
 
 }  // namespace test_support

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <string>
 #include <thread>
 
 #include "libfabricshm/base/check.hpp"
@@ -18,7 +19,29 @@ namespace test_support {
 
 using namespace fabricshm;
 
-TestArena::TestArena(int world, Bytes bytes_per_rank)
+namespace {
+
+emu::Temper temper_of(const std::string& word) {
+    if (word == "stubborn") return emu::Temper::kStubborn;
+    if (word == "nervous") return emu::Temper::kNervous;
+    FABRIC_CHECK(word == "random");
+    return emu::Temper::kRandom;
+}
+
+}  // namespace
+
+Hosts Hosts::of_environment() {
+    const char* text = std::getenv("FABRIC_TEST_HOSTS");
+    if (text == nullptr || *text == '\0') return {};
+    const std::string words = text;
+    const auto colon = words.find(':');
+    Hosts hosts;
+    hosts.count = std::stoi(words);
+    if (colon != std::string::npos) hosts.behaviour.temper = temper_of(words.substr(colon + 1));
+    return hosts;
+}
+
+TestArena::TestArena(int world, Bytes bytes_per_rank, const Hosts& hosts)
     : world_(world),
       per_rank_(round_up(bytes_per_rank, 4096)),
       block_bytes_(group_block_bytes(world)),
@@ -27,7 +50,36 @@ TestArena::TestArena(int world, Bytes bytes_per_rank)
         ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     FABRIC_CHECK(memory != MAP_FAILED);
     base_ = static_cast<std::byte*>(memory);
-    format_group_block(base_, {1, 1, world});
+    if (hosts.count != 0) {
+        hosts_ =
+            std::make_unique<emu::IncoherentHosts>(base_, bytes_, hosts.count + 1, hosts.behaviour);
+    }
+    format_group_block(daemon_base(), {1, 1, world}, daemon_view());
+}
+
+std::byte* TestArena::base_of(int rank) const noexcept {
+    return hosts_ != nullptr ? hosts_->base(host_of(rank)) : base_;
+}
+
+std::byte* TestArena::daemon_base() const noexcept {
+    return hosts_ != nullptr ? hosts_->base(hosts_->count() - 1) : base_;
+}
+
+Visibility TestArena::daemon_view() const noexcept {
+    if (hosts_ == nullptr) return {};
+    return {&hosts_->policy(hosts_->count() - 1), daemon_base(), bytes_};
+}
+
+void TestArena::mark_dead(int rank) noexcept {
+    mark_rank_dead(daemon_base(), world_, rank, daemon_view());
+}
+
+std::uint64_t TestArena::passed(TouchPoint touch) const noexcept {
+    std::uint64_t times = 0;
+    for (int host = 0; hosts_ != nullptr && host < hosts_->count(); ++host) {
+        times += hosts_->policy(host).passed(touch);
+    }
+    return times;
 }
 
 TestArena::~TestArena() {
@@ -36,7 +88,8 @@ TestArena::~TestArena() {
 
 GroupPlace TestArena::place(int rank) {
     GroupPlace place;
-    place.arena = base_;
+    place.arena = base_of(rank);
+    if (hosts_ != nullptr) place.visibility = &hosts_->policy(host_of(rank));
     place.arena_bytes = bytes_;
     place.block_bytes = block_bytes_;
     place.rank = rank;
@@ -45,7 +98,8 @@ GroupPlace TestArena::place(int rank) {
     // Staging comes from the upper half of the rank's own memory, where tests put nothing; what is
     // given back is not used again, so that a use after the release cannot hide.
     auto used = std::make_shared<std::atomic<Bytes>>(0);
-    std::byte* pool = base_ + block_bytes_ + per_rank_ * static_cast<Bytes>(rank) + per_rank_ / 2;
+    std::byte* pool =
+        place.arena + block_bytes_ + per_rank_ * static_cast<Bytes>(rank) + per_rank_ / 2;
     place.allocate = [used, pool, room = per_rank_ / 2](Bytes bytes) -> std::byte* {
         const Bytes start = used->fetch_add(round_up(bytes, 64));
         return start + bytes <= room ? pool + start : nullptr;
@@ -56,24 +110,35 @@ GroupPlace TestArena::place(int rank) {
 
 RankContext TestArena::context(Group& group) {
     auto used = std::make_shared<std::map<int, Bytes>>();
-    const auto give = [this, used](int owner, Bytes bytes) {
+    std::byte* base = base_of(group.rank());
+    const auto give = [this, used, base](int owner, Bytes bytes) {
         if (owner < 0) {
             used->clear();
             return static_cast<std::byte*>(nullptr);
         }
         Bytes& start = (*used)[owner];
-        std::byte* memory = base_ + block_bytes_ + per_rank_ * static_cast<Bytes>(owner) + start;
+        std::byte* memory = base + block_bytes_ + per_rank_ * static_cast<Bytes>(owner) + start;
         start += round_up(bytes, 64);
         FABRIC_CHECK(start <= per_rank_ / 2);
         return memory;
     };
-    return {group, group.rank(), world_, base_, give};
+    VisibilityPolicy* policy = hosts_ != nullptr ? &hosts_->policy(host_of(group.rank())) : nullptr;
+    return {group,
+            group.rank(),
+            world_,
+            base,
+            give,
+            Visibility(policy, base, bytes_),
+            [this](int rank) { mark_dead(rank); }};
 }
 
 namespace {
 
-bool run_rank(TestArena& arena, int rank, const Body& body) {
-    const TimePoint deadline = Clock::now() + std::chrono::seconds(60);
+TimePoint in_a_minute() {
+    return Clock::now() + std::chrono::seconds(60);
+}
+
+bool run_rank(TestArena& arena, int rank, TimePoint deadline, const Body& body) {
     auto group = Group::attach(arena.place(rank), deadline);
     if (!group.ok()) {
         std::fprintf(stderr, "rank %d: %s\n", rank, describe(group.error()).c_str());
@@ -87,11 +152,15 @@ bool run_rank(TestArena& arena, int rank, const Body& body) {
 
 int failures_in_threads(int world, Bytes bytes_per_rank, const Body& body) {
     TestArena arena(world, bytes_per_rank);
+    return failures_in_threads(arena, in_a_minute(), body);
+}
+
+int failures_in_threads(TestArena& arena, TimePoint deadline, const Body& body) {
     std::atomic<int> failures{0};
     std::vector<std::thread> threads;
-    for (int rank = 0; rank < world; ++rank) {
+    for (int rank = 0; rank < arena.world(); ++rank) {
         threads.emplace_back([&, rank] {
-            if (!run_rank(arena, rank, body)) ++failures;
+            if (!run_rank(arena, rank, deadline, body)) ++failures;
         });
     }
     for (std::thread& thread : threads) thread.join();
@@ -105,7 +174,7 @@ int failures_in_processes(int world, Bytes bytes_per_rank, const Body& body) {
     for (int rank = 0; rank < world; ++rank) {
         const pid_t child = ::fork();
         FABRIC_CHECK(child >= 0);
-        if (child == 0) ::_exit(run_rank(arena, rank, body) ? 0 : 1);
+        if (child == 0) ::_exit(run_rank(arena, rank, in_a_minute(), body) ? 0 : 1);
         children.push_back(child);
     }
     int failures = 0;

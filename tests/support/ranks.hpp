@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "emu/hosts/incoherent_hosts.hpp"
 #include "libfabricshm/collective/group.hpp"
 
 namespace test_support {
@@ -19,12 +20,27 @@ struct RankContext {
     /// `bytes` of the arena, at the same offset in every rank that asks in the same order with the
     /// same `owner` (a rank, or `world` for what is shared). Owner -1: start again from nothing.
     std::function<std::byte*(int owner, fabricshm::Bytes bytes)> place;
+    /// The seam to the arena, for what tests share beside the group.
+    fabricshm::Visibility view;
+    /// As the daemon does when the process of a rank ends.
+    std::function<void(int rank)> mark_dead;
+};
+
+/// On how many emulated hosts ranks are spread that share no caches, and how those behave. 0: all
+/// ranks are on one real host. The daemon has an emulated host of its own.
+struct Hosts {
+    int count = 0;
+    emu::HostBehaviour behaviour{};
+
+    /// FABRIC_TEST_HOSTS=4 or 4:nervous (stubborn, random), as fabric_test_on_hosts() sets it.
+    static Hosts of_environment();
 };
 
 /// An arena with a formatted group block, shared by what is forked from here.
 class TestArena {
   public:
-    TestArena(int world, fabricshm::Bytes bytes_per_rank);
+    TestArena(int world, fabricshm::Bytes bytes_per_rank,
+              const Hosts& hosts = Hosts::of_environment());
     ~TestArena();
     TestArena(const TestArena&) = delete;
     TestArena& operator=(const TestArena&) = delete;
@@ -34,13 +50,24 @@ class TestArena {
     int world() const noexcept { return world_; }
     std::byte* base() const noexcept { return base_; }
     std::byte* block() const noexcept { return base_; }
+    /// What `rank` sees of the arena; base() where all are on one host.
+    std::byte* base_of(int rank) const noexcept;
+    /// As the daemon does when the rank's process ends.
+    void mark_dead(int rank) noexcept;
+    /// How often ranks of this process, or the daemon, passed the touch. 0 on one host.
+    std::uint64_t passed(fabricshm::TouchPoint touch) const noexcept;
 
   private:
+    int host_of(int rank) const noexcept { return rank % (hosts_->count() - 1); }
+    fabricshm::Visibility daemon_view() const noexcept;
+    std::byte* daemon_base() const noexcept;
+
     int world_;
     fabricshm::Bytes per_rank_;
     fabricshm::Bytes block_bytes_;
     fabricshm::Bytes bytes_;
     std::byte* base_;
+    std::unique_ptr<emu::IncoherentHosts> hosts_;  // the last is the daemon's
 };
 
 /// Runs `body` once per rank and returns the number of ranks whose body returned false. A body says
@@ -48,6 +75,9 @@ class TestArena {
 using Body = std::function<bool(RankContext&)>;
 int failures_in_threads(int world, fabricshm::Bytes bytes_per_rank, const Body& body);
 int failures_in_processes(int world, fabricshm::Bytes bytes_per_rank, const Body& body);
+
+/// The same over an arena that the caller made, by threads that give up attaching at `deadline`.
+int failures_in_threads(TestArena& arena, fabricshm::TimePoint deadline, const Body& body);
 
 /// Prints the line with the rank and returns false; for use in bodies.
 bool complain(const RankContext& context, const char* format, ...)

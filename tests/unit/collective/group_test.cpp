@@ -244,7 +244,7 @@ TEST_SUITE("collective.group") {
             std::array<std::atomic<int>, 4> named{-1, -1, -1, -1};
             const int wrong = failures_in_threads(4, 4096, [&](RankContext& context) {
                 if (context.rank % 2 == 1) {
-                    mark_rank_dead(context.arena, context.world, context.rank);
+                    context.mark_dead(context.rank);
                     return true;
                 }
                 // Each waits for the rank behind it first, and so rank 0 meets 1, and 2 meets 3.
@@ -258,7 +258,8 @@ TEST_SUITE("collective.group") {
                 return true;
             });
             CHECK(wrong == 0);
-            CHECK(named[0] == named[2]);
+            // Hosts that share no caches have no exchange that could decide who was first.
+            if (Hosts::of_environment().count == 0) CHECK(named[0] == named[2]);
             CHECK((named[0] == 1 || named[0] == 3));
         }
     }
@@ -279,7 +280,9 @@ TEST_SUITE("collective.group") {
 
     TEST_CASE("a root that runs ahead through broadcasts is not taken for a rank gone astray") {
         std::vector<CollectiveCase> cases;
-        for (int round = 0; round < 300; ++round) {
+        // Emulated hosts move every line by hand.
+        const int rounds = Hosts::of_environment().count == 0 ? 300 : 30;
+        for (int round = 0; round < rounds; ++round) {
             for (const Kind kind : {Kind::kAllGather, Kind::kBroadcast, Kind::kGather}) {
                 CollectiveCase wanted;
                 wanted.kind = kind;
