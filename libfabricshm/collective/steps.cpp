@@ -67,10 +67,8 @@ std::uint64_t StepPlan::piece_steps() const noexcept {
 
 std::uint64_t StepPlan::step_count() const noexcept {
     if (route_ == Route::kTiny) return 2;
-    if (algorithm_ == Algorithm::kFlat || staged_) {
-        return arrival_steps() + pieces_.count * piece_steps();
-    }
-    return arrival_steps() + inner_steps();
+    const std::uint64_t work = in_pieces() ? pieces_.count * piece_steps() : inner_steps();
+    return arrival_steps() + work;
 }
 
 Bytes StepPlan::piece_bytes(std::uint64_t piece) const noexcept {
@@ -81,7 +79,7 @@ Step StepPlan::step(int rank, std::uint64_t index) const noexcept {
     if (index < arrival_steps()) return arrival_step(rank, index);
     if (route_ == Route::kTiny) return tiny_step(index);
     index -= arrival_steps();
-    if (algorithm_ != Algorithm::kFlat && !staged_) return inner_step(rank, index, call_.bytes);
+    if (!in_pieces()) return inner_step(rank, index, call_.bytes);
     const Bytes bytes = piece_bytes(index / piece_steps());
     index %= piece_steps();
     return staged_ ? staged_step(rank, index, bytes) : slots_step(index, bytes);

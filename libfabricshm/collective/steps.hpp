@@ -90,7 +90,11 @@ class StepPlan {
     /// What a staged operation does with each piece; otherwise algorithm().
     Algorithm inner() const noexcept { return inner_; }
     const AllreduceCall& call() const noexcept { return call_; }
+    /// How it goes through the slots, if it does.
     Pieces pieces() const noexcept { return pieces_; }
+    bool in_pieces() const noexcept {
+        return staged_ || (route_ != Route::kTiny && algorithm_ == Algorithm::kFlat);
+    }
     bool claims() const noexcept { return claims_; }
 
     /// The same for all ranks.

@@ -1,0 +1,118 @@
+// How long does an allreduce take, and from where on does the ring beat direct?
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "emu/sim/collective_run.hpp"
+#include "emu/sim/questions.hpp"
+#include "emu/sim/sim_units.hpp"
+#include "libfabricshm/collective/tuning.hpp"
+#include "libfabricshm/proto/messages.hpp"
+
+namespace emu {
+
+using fabricshm::Algorithm;
+using fabricshm::AllreduceCall;
+using fabricshm::Bytes;
+using fabricshm::Tuning;
+
+namespace {
+
+constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
+
+// The defaults for ranks with a processor each; the machine of the simulator has no say in it.
+Tuning tuning_for(int world) {
+    return fabricshm::default_tuning(world, world, 32 * fabricshm::kMiB);
+}
+
+void warn_of_size(Report& report, int world) {
+    if (world <= fabricshm::proto::kWorldMax) return;
+    report.notes.push_back("note: a group of today has at most " +
+                           std::to_string(fabricshm::proto::kWorldMax) +
+                           " ranks; beyond that these are the same algorithms on paper");
+}
+
+double time_of(const Topology& topology, Bytes bytes, Algorithm algorithm) {
+    AllreduceCall call;
+    call.world = static_cast<int>(topology.devices().size());
+    call.bytes = bytes;
+    call.algorithm = algorithm;
+    return simulate_allreduce(topology, call, tuning_for(call.world)).from_last();
+}
+
+}  // namespace
+
+Report answer_allreduce(const AllreduceQuestion& question) {
+    const int world = static_cast<int>(question.topology.devices().size());
+    const Tuning tuning = tuning_for(world);
+    Report report;
+    report.question = "allreduce";
+    report.facts = {{"topology", question.topology.name}, {"devices", 1.0 * world}};
+    report.columns = {"size_bytes", "algorithm", "time_s", "each_per_s", "pool_per_s", "events"};
+    for (const Bytes bytes : question.sizes) {
+        for (const Algorithm algorithm : question.algorithms) {
+            AllreduceCall call;
+            call.world = world;
+            call.bytes = bytes;
+            call.algorithm = algorithm;
+            call.trigger = question.trigger;
+            call.in_arena = question.in_arena;
+            const RunResult run = simulate_allreduce(question.topology, call, tuning);
+            const double moved = run.bytes_read + run.bytes_written;
+            // Of operations that were run in part only, the bytes are not all counted.
+            const bool all_counted = !run.aggregated || algorithm == Algorithm::kRing;
+            report.rows.push_back({1.0 * static_cast<double>(bytes),
+                                   std::string(fabricshm::name_of(algorithm)), run.from_last(),
+                                   static_cast<double>(bytes) / run.from_last(),
+                                   all_counted ? moved / run.from_last() : kNothing,
+                                   static_cast<double>(run.events)});
+        }
+    }
+    report.notes.push_back(
+        "time: from the last arrival to the last end; each: bytes of the vector per time; pool: "
+        "all bytes read and written per time");
+    warn_of_size(report, world);
+    return report;
+}
+
+Report answer_crossover(const CrossoverQuestion& question) {
+    Report report;
+    report.question = "crossover";
+    const char* placements[] = {"interleaved", "home", "device"};
+    report.facts = {
+        {"shape", question.wish.shape},
+        {"link", std::string(question.wish.link.name)},
+        {"placement", std::string(placements[static_cast<int>(question.wish.placement)])},
+        {"oversubscription", question.wish.oversubscription}};
+    report.columns = {
+        "devices", "ring_wins_from_bytes", "ring_wins_to_bytes", "largest_bytes", "direct_s",
+        "ring_s",  "ring_over_direct"};
+    int most = 0;
+    for (const int devices : question.devices) {
+        TopologyWish wish = question.wish;
+        wish.devices = devices;
+        const auto topology = make_topology(wish);
+        if (!topology.ok()) continue;
+        most = std::max(most, devices);
+        double from = kNothing;
+        double to = kNothing;
+        double direct = 0;
+        double ring = 0;
+        for (Bytes bytes = question.least; bytes <= question.most; bytes *= 2) {
+            direct = time_of(*topology, bytes, Algorithm::kDirect);
+            ring = time_of(*topology, bytes, Algorithm::kRing);
+            if (ring < direct && std::isnan(from)) from = static_cast<double>(bytes);
+            if (ring < direct) to = static_cast<double>(bytes);
+        }
+        report.rows.push_back({1.0 * devices, from, to, static_cast<double>(question.most), direct,
+                               ring, ring / direct});
+    }
+    report.notes.push_back(
+        "ring_wins: the powers of two between which the ring is faster; - for "
+        "never. Times are those of the largest size");
+    warn_of_size(report, most);
+    return report;
+}
+
+}  // namespace emu

@@ -1,0 +1,156 @@
+// What do stragglers do to an allreduce?
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <random>
+
+#include "emu/sim/collective_run.hpp"
+#include "emu/sim/questions.hpp"
+#include "libfabricshm/collective/tuning.hpp"
+
+namespace emu {
+
+using fabricshm::Algorithm;
+using fabricshm::AllreduceCall;
+using fabricshm::Trigger;
+using fabricshm::Tuning;
+
+namespace {
+
+struct Variant {
+    const char* name;
+    Algorithm algorithm;
+    Trigger trigger;
+    bool claims;
+};
+constexpr Variant kVariants[] = {
+    {"direct", Algorithm::kDirect, Trigger::kAsync, false},
+    {"direct, claims", Algorithm::kDirect, Trigger::kAsync, true},
+    {"direct, sync", Algorithm::kDirect, Trigger::kSync, false},
+    {"ring", Algorithm::kRing, Trigger::kAsync, false},
+    {"ring, sync", Algorithm::kRing, Trigger::kSync, false},
+};
+
+struct Scenario {
+    std::string name;
+    bool random;
+    std::function<void(Topology&)> slow_down;
+    std::function<std::vector<Seconds>(std::mt19937_64&, int)> arrivals;
+};
+
+// Own arithmetic instead of <random>'s distributions: those differ between libraries, and the same
+// seed has to give the same run everywhere.
+double uniform(std::mt19937_64& random) {
+    return static_cast<double>(random() >> 11) * 0x1p-53;
+}
+
+std::vector<Scenario> scenarios(const StragglerQuestion& question) {
+    const auto nothing = [](Topology&) {};
+    const auto together = [](std::mt19937_64&, int world) {
+        return std::vector<Seconds>(static_cast<std::size_t>(world), 0.0);
+    };
+    const auto device = [](Topology& topology) -> Node& {
+        const auto all = topology.devices();
+        return topology.nodes[static_cast<std::size_t>(all[all.size() / 2])];
+    };
+    const double slow = question.slow;
+    const Seconds late = question.late;
+    const auto each = [late](auto draw) {
+        return [late, draw](std::mt19937_64& random, int world) {
+            std::vector<Seconds> arrivals;
+            for (int rank = 0; rank < world; ++rank) arrivals.push_back(late * draw(random));
+            return arrivals;
+        };
+    };
+    return {
+        {"nobody", false, nothing, together},
+        {"slow engine", false,
+         [=](Topology& topology) {
+             device(topology).read /= slow;
+             device(topology).write /= slow;
+         },
+         together},
+        {"slow link", false,
+         [=](Topology& topology) {
+             device(topology).up /= slow;
+             device(topology).down /= slow;
+         },
+         together},
+        {"one late", false, nothing,
+         [=](std::mt19937_64&, int world) {
+             std::vector<Seconds> arrivals(static_cast<std::size_t>(world), 0.0);
+             arrivals[arrivals.size() / 2] = late;
+             return arrivals;
+         }},
+        {"all late, uniform", true, nothing,
+         each([](std::mt19937_64& random) { return 2 * uniform(random); })},
+        {"all late, exponential", true, nothing,
+         each([](std::mt19937_64& random) { return -std::log1p(-uniform(random)); })},
+    };
+}
+
+double quantile(std::vector<double> values, double part) {
+    std::sort(values.begin(), values.end());
+    const auto last = static_cast<double>(values.size() - 1);
+    return values[static_cast<std::size_t>(part * last + 0.5)];
+}
+
+std::vector<Cell> row_of(const StragglerQuestion& question, const Scenario& scenario,
+                         const Variant& variant, double& undisturbed) {
+    Topology topology = question.topology;
+    scenario.slow_down(topology);
+    AllreduceCall call;
+    call.world = static_cast<int>(topology.devices().size());
+    call.bytes = question.bytes;
+    call.algorithm = variant.algorithm;
+    call.trigger = variant.trigger;
+    Tuning tuning = fabricshm::default_tuning(call.world, call.world, 32 * fabricshm::kMiB);
+    tuning.claim_from = variant.claims ? 0 : ~fabricshm::Bytes{0};
+    // The same seed for every variant: all meet the same lateness.
+    std::mt19937_64 random(question.seed);
+    std::vector<double> from_first;
+    std::vector<double> from_last;
+    for (int run = 0; run < (scenario.random ? question.runs : 1); ++run) {
+        const auto arrivals = scenario.arrivals(random, call.world);
+        const RunResult result = simulate_allreduce(topology, call, tuning, arrivals);
+        from_first.push_back(result.from_first());
+        from_last.push_back(result.from_last());
+    }
+    const double median = quantile(from_last, 0.5);
+    if (scenario.name == "nobody") undisturbed = median;
+    return {scenario.name,
+            std::string(variant.name),
+            quantile(from_first, 0.5),
+            quantile(from_first, 0.99),
+            median,
+            median / undisturbed};
+}
+
+}  // namespace
+
+Report answer_stragglers(const StragglerQuestion& question) {
+    Report report;
+    report.question = "stragglers";
+    report.facts = {{"topology", question.topology.name},
+                    {"devices", 1.0 * static_cast<double>(question.topology.devices().size())},
+                    {"size_bytes", static_cast<double>(question.bytes)},
+                    {"slow_times", question.slow},
+                    {"late_s", question.late},
+                    {"seed", static_cast<double>(question.seed)}};
+    report.columns = {"straggler",        "algorithm",   "from_first_s",
+                      "from_first_p99_s", "from_last_s", "against_nobody"};
+    double undisturbed[std::size(kVariants)] = {};
+    for (const Scenario& scenario : scenarios(question)) {
+        for (std::size_t i = 0; i < std::size(kVariants); ++i) {
+            report.rows.push_back(row_of(question, scenario, kVariants[i], undisturbed[i]));
+        }
+    }
+    report.notes.push_back(
+        "from_first: from the first arrival to the last end; from_last: what "
+        "is left once all are there; against_nobody: that, over the same "
+        "without a straggler");
+    return report;
+}
+
+}  // namespace emu

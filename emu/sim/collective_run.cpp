@@ -1,0 +1,234 @@
+#include "emu/sim/collective_run.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "emu/sim/lockstep.hpp"
+#include "libfabricshm/base/check.hpp"
+#include "libfabricshm/proto/messages.hpp"
+#include "libfabricshm/shm/group_block.hpp"
+
+namespace emu {
+
+using fabricshm::Algorithm;
+using fabricshm::AllreduceCall;
+using fabricshm::Await;
+using fabricshm::Bytes;
+using fabricshm::Step;
+using fabricshm::StepPlan;
+using fabricshm::Touch;
+using fabricshm::Whose;
+
+namespace {
+
+// More steps than this, of all ranks together, are not run one by one: some seconds.
+constexpr double kMostSteps = 2e6;
+constexpr std::uint64_t kPiecesRun = 8;
+
+}  // namespace
+
+Seconds meeting_end(const Fabric& fabric, int rank, Seconds since, Seconds last_seen) {
+    const Seconds read = fabric.line_read(rank);
+    const int others = fabric.world() - 1;
+    const double turns = std::ceil(static_cast<double>(others) / fabric.topology().lines_in_flight);
+    const Seconds all_words = std::max(turns * read, fabric.words_floor());
+    // Words that came early are read while others are still awaited; the last one is read alone.
+    return std::max(since + all_words, last_seen + read) + fabric.turn_taking(rank);
+}
+
+CollectiveRun::CollectiveRun(Fabric& fabric, const StepPlan& plan, std::uint64_t pieces)
+    : fabric_(fabric), plan_(plan), steps_(plan.step_count()) {
+    if (plan.in_pieces() && pieces != 0 && pieces < plan.pieces().count) {
+        const std::uint64_t all = plan.pieces().count;
+        const std::uint64_t each = plan.step_count() / all;  // the arrival's steps are fewer
+        steps_ = plan.step_count() - (all - pieces) * each;
+    }
+    ranks_.resize(at(fabric.world()));
+}
+
+RunResult CollectiveRun::run(const std::vector<Seconds>& arrivals) {
+    const int world = fabric_.world();
+    result_.ended.assign(at(world), 0);
+    for (int rank = 0; rank < world; ++rank) {
+        const Seconds arrival = arrivals.empty() ? 0 : arrivals[at(rank)];
+        result_.first_arrival = rank == 0 ? arrival : std::min(result_.first_arrival, arrival);
+        result_.last_arrival = std::max(result_.last_arrival, arrival);
+        queue_.schedule(arrival, kArrive, rank);
+    }
+    Fluid& fluid = fabric_.fluid();
+    while (!queue_.empty() || !fluid.idle()) {
+        const Seconds next = std::min(queue_.next_at(), fluid.next_end());
+        FABRIC_CHECK(std::isfinite(next));
+        fluid.advance(next);
+        queue_.move_to(next);
+        for (const int rank : fluid.take_ended()) {
+            ++result_.events;
+            finish_step(rank, next);
+        }
+        // All of one moment before the rates are computed again.
+        while (!queue_.empty() && queue_.next_at() <= next) {
+            const Event event = queue_.pop();
+            if (event.kind == kArrive) enter(event.who, event.at);
+            if (event.kind == kWork) begin_work(event.who);
+            if (event.kind == kGoOn) finish_step(event.who, event.at);
+        }
+    }
+    result_.events += queue_.popped();
+    for (const Seconds end : result_.ended) result_.last_end = std::max(result_.last_end, end);
+    return std::move(result_);
+}
+
+// Begins the step that the rank's index says, or ends the rank.
+void CollectiveRun::enter(int rank, Seconds now) {
+    RankState& state = ranks_[at(rank)];
+    if (state.index == steps_) {
+        result_.ended[at(rank)] = now;
+        return;
+    }
+    state.step = plan_.step(rank, state.index);
+    state.since = now;
+    Seconds when = now;
+    state.waiting = !may_go(rank, when);
+    if (!state.waiting) queue_.schedule(when, kWork, rank);
+}
+
+// Whether the wait of the rank's step is over; if so, when.
+bool CollectiveRun::may_go(int rank, Seconds& when) {
+    RankState& state = ranks_[at(rank)];
+    when = state.since;
+    if (state.step.await == Await::kAll) return met(state, rank, when);
+    if (state.step.await == Await::kBefore) {
+        const int world = fabric_.world();
+        const RankState& before = ranks_[at((rank + world - 1) % world)];
+        if (before.signals < state.signals) return false;
+        // A signal after the one awaited says that this one was seen long ago.
+        const Seconds seen = before.signals == state.signals ? before.signal_seen : state.since;
+        when = std::max(state.since, seen) + fabric_.line_read(rank) + fabric_.turn_taking(rank);
+        return true;
+    }
+    if (state.step.await == Await::kCommand) {
+        if (!commanded_) return false;
+        when = std::max(state.since, command_seen_) + fabric_.line_read(rank) +
+               fabric_.turn_taking(rank);
+    }
+    return true;
+}
+
+bool CollectiveRun::met(RankState& state, int rank, Seconds& when) {
+    if (state.awaited >= state.signals) return true;  // nothing to wait for, or known already
+    const Level& level = levels_[state.signals - 1];
+    if (level.signalled < fabric_.world()) return false;
+    when = meeting_end(fabric_, rank, state.since, level.last_seen);
+    state.awaited = state.signals;
+    return true;
+}
+
+void CollectiveRun::begin_work(int rank) {
+    RankState& state = ranks_[at(rank)];
+    const Step& step = state.step;
+    if (step.commands) {
+        commanded_ = true;
+        command_seen_ = queue_.now() + fabric_.word_store(rank);
+        look_again(queue_.now(), Await::kCommand, -1);
+    }
+    if (step.touch_count == 0) return finish_step(rank, queue_.now());
+    // The first byte travels before the others stream behind it; it is charged as a delay of the
+    // step's end, so that resources are not held by what is only on its way.
+    const auto units = static_cast<double>(step.touches[0].bytes);
+    const int load = fabric_.load_of(rank, step);
+    if (step.claimed && pot_ < 0) pot_ = fabric_.fluid().add_pot(units);
+    if (!step.claimed || rank == 0) count(rank, step);
+    if (step.claimed) {
+        fabric_.fluid().start_on_pot(rank, load, pot_);
+    } else {
+        fabric_.fluid().start(rank, load, units);
+    }
+}
+
+// The work of the step is done, but for the way of its first byte.
+void CollectiveRun::finish_step(int rank, Seconds now) {
+    RankState& state = ranks_[at(rank)];
+    const Seconds first = fabric_.first_byte(rank, state.step);
+    if (first > 0 && state.step.touch_count > 0) {
+        state.step.touch_count = 0;
+        queue_.schedule(now + first, kGoOn, rank);
+        return;
+    }
+    if (state.step.signals) signal(rank, now);
+    ++state.index;
+    enter(rank, now);
+}
+
+void CollectiveRun::signal(int rank, Seconds now) {
+    RankState& state = ranks_[at(rank)];
+    state.signal_seen = now + fabric_.word_store(rank);
+    if (levels_.size() == state.signals) levels_.emplace_back();
+    Level& level = levels_[state.signals++];
+    ++level.signalled;
+    level.last_seen = std::max(level.last_seen, state.signal_seen);
+    if (level.signalled == fabric_.world()) look_again(now, Await::kAll, -1);
+    look_again(now, Await::kBefore, (rank + 1) % fabric_.world());
+}
+
+// Ranks whose wait may be over; `only` one of them, or all.
+void CollectiveRun::look_again(Seconds now, Await await, int only) {
+    const int first = only < 0 ? 0 : only;
+    const int end = only < 0 ? fabric_.world() : only + 1;
+    for (int rank = first; rank < end; ++rank) {
+        RankState& state = ranks_[at(rank)];
+        if (!state.waiting || state.step.await != await) continue;
+        Seconds when = 0;
+        if (!may_go(rank, when)) continue;
+        state.waiting = false;
+        queue_.schedule(std::max(when, now), kWork, rank);
+    }
+}
+
+void CollectiveRun::count(int, const Step& step) {
+    for (int i = 0; i < step.touch_count; ++i) {
+        const Touch& touch = step.touches[at(i)];
+        const int world = fabric_.world();
+        const int copies = touch.whose == Whose::kEach     ? world
+                           : touch.whose == Whose::kOthers ? world - 1
+                                                           : 1;
+        const double bytes = static_cast<double>(touch.bytes) * copies;
+        (touch.write ? result_.bytes_written : result_.bytes_read) += bytes;
+    }
+}
+
+Bytes slot_bytes_for(int world) noexcept {
+    return fabricshm::GroupLayout::of(std::min(world, fabricshm::proto::kWorldMax)).slot_bytes;
+}
+
+RunResult simulate_allreduce(const Topology& topology, const AllreduceCall& call,
+                             const fabricshm::Tuning& tuning,
+                             const std::vector<Seconds>& arrivals) {
+    const StepPlan plan(call, tuning, slot_bytes_for(call.world));
+    const double touched = static_cast<double>(call.bytes) * 2 * call.world;
+    const bool streaming = touched >= static_cast<double>(tuning.streaming_from);
+    const auto run_pieces = [&](std::uint64_t pieces) {
+        Fabric fabric(topology);
+        FABRIC_CHECK(fabric.world() == call.world);
+        fabric.prepare(plan, streaming);
+        return CollectiveRun(fabric, plan, pieces).run(arrivals);
+    };
+    const double steps = static_cast<double>(plan.step_count()) * call.world;
+    if (plan.algorithm() == Algorithm::kRing && !plan.in_pieces() && call.world > kLockstepFrom) {
+        Fabric fabric(topology);
+        fabric.prepare(plan, streaming);
+        return run_lockstep(fabric, plan, arrivals);
+    }
+    if (!plan.in_pieces() || steps <= kMostSteps || plan.pieces().count <= kPiecesRun) {
+        return run_pieces(0);
+    }
+    RunResult some = run_pieces(kPiecesRun);
+    const RunResult half = run_pieces(kPiecesRun / 2);
+    const Seconds each = (some.last_end - half.last_end) / (kPiecesRun - kPiecesRun / 2);
+    const Seconds more = each * static_cast<double>(plan.pieces().count - kPiecesRun);
+    for (Seconds& end : some.ended) end += more;
+    some.last_end += more;
+    some.aggregated = true;
+    return some;
+}
+
+}  // namespace emu

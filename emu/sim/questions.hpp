@@ -1,0 +1,68 @@
+// Questions: what the simulator is asked, each a function from its options to a report.
+
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "emu/sim/report.hpp"
+#include "emu/sim/topology.hpp"
+#include "emu/sim/topology_preset.hpp"
+#include "libfabricshm/collective/call.hpp"
+
+namespace emu {
+
+/// How long does an allreduce take, by size and algorithm?
+struct AllreduceQuestion {
+    Topology topology;
+    std::vector<fabricshm::Bytes> sizes;
+    std::vector<fabricshm::Algorithm> algorithms;
+    fabricshm::Trigger trigger = fabricshm::Trigger::kAsync;
+    bool in_arena = true;
+};
+Report answer_allreduce(const AllreduceQuestion& question);
+
+/// From which size on is the ring faster than direct, by the number of devices?
+struct CrossoverQuestion {
+    TopologyWish wish;  // its devices are replaced by each of:
+    std::vector<int> devices;
+    fabricshm::Bytes least = 1 * fabricshm::kKiB;
+    fabricshm::Bytes most = 4 * fabricshm::kGiB;
+};
+Report answer_crossover(const CrossoverQuestion& question);
+
+/// What do stragglers do to an allreduce, by algorithm and trigger?
+struct StragglerQuestion {
+    Topology topology;
+    fabricshm::Bytes bytes = 64 * fabricshm::kMiB;
+    double slow = 4;      // a slow device's engine, a slow link: this many times slower
+    Seconds late = 1e-3;  // mean lateness of late ranks
+    int runs = 20;        // of each random scenario
+    std::uint64_t seed = 1;
+};
+Report answer_stragglers(const StragglerQuestion& question);
+
+/// What bandwidth has the pool to have, so that a model trains with little waiting?
+struct BandwidthQuestion {
+    TopologyWish wish;  // a star: its pool gets the bandwidth that is sought
+    std::string model;
+    double parameters = 0;
+    double bytes_each = 4;
+    Seconds step = 0;           // of computing
+    double hidden_share = 0.5;  // of the step, during which communication may run unnoticed
+    double target_share = 0.1;  // exposed communication / whole step
+    fabricshm::Bytes bucket = 25 * fabricshm::kMiB;
+    std::vector<int> devices;
+};
+Report answer_bandwidth(const BandwidthQuestion& question);
+
+/// Known models. A step's length is not theirs: it is operations x samples / what a device does.
+struct ModelPreset {
+    const char* name;
+    double parameters;
+    double operations;   // floating-point, of one sample forward and backward
+    const char* sample;  // what a sample is
+};
+const std::vector<ModelPreset>& model_presets();
+
+}  // namespace emu

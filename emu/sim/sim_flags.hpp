@@ -1,0 +1,40 @@
+// The flags of fabric-sim's commands, as CLI11 takes them. sim_options.cpp makes values of them.
+
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "emu/sim/sim_options.hpp"
+
+namespace emu {
+
+/// Text options that become other things after parsing; CLI11 would throw in their parsers.
+struct SimTexts {
+    std::string placement;
+    std::string link = "cxl_switch";
+    std::string sizes;
+    std::string algorithms;
+    std::string devices;
+    std::string trigger = "async";
+    std::string size = "64MiB";
+    std::string late = "1ms";
+    std::string sample = "10ms";
+    std::string step;
+    std::string bucket = "25MiB";
+    std::string model = "resnet50";
+    std::string gradient = "100MiB";
+    std::string move = "0s";
+    std::string recovery = "1s";
+    double batch = 32;
+    double tflops = 20;
+    double parameters = 0;
+    bool json = false;
+    bool csv = false;
+    bool version = false;
+};
+
+/// Adds every command. What the flags write to has to outlive the parsing.
+void add_sim_commands(CLI::App& app, SimOptions& options, SimTexts& texts);
+
+}  // namespace emu

@@ -1,0 +1,196 @@
+#include "emu/sim/sim_options.hpp"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "emu/sim/sim_flags.hpp"
+#include "emu/sim/sim_units.hpp"
+#include "emu/sim/topology_file.hpp"
+#include "libfabricshm/collective/tuning.hpp"
+
+namespace emu {
+
+using fabricshm::Bytes;
+
+namespace {
+
+constexpr const char* kExamples =
+    "\nExamples:\n"
+    "  fabric-sim allreduce --devices 64 --sizes 8KiB,1MiB,256MiB\n"
+    "  fabric-sim allreduce --topology rack.toml --json\n"
+    "  fabric-sim crossover --topology tree --placement device --oversubscription 4\n"
+    "  fabric-sim stragglers --devices 32 --size 64MiB --slow 4 --late 1ms\n"
+    "  fabric-sim bandwidth --model resnet50 --batch 32 --tflops 20 --devices 8,64\n"
+    "  fabric-sim training --devices 64 --stragglers 5 --traces 20\n"
+    "  fabric-sim validate            measures this machine; half a minute\n"
+    "\nSizes: B, KiB, MiB, GiB. Times: ns, us, ms, s. Rates: MB/s, GB/s.\n"
+    "Exit codes: 0 done, 1 failed, 2 wrong usage.\n";
+
+std::vector<std::string> split(const std::string& text) {
+    std::vector<std::string> words;
+    std::string word;
+    for (const char c : text + ",") {
+        if (c != ',') {
+            word += c;
+        } else if (!word.empty()) {
+            words.push_back(std::exchange(word, ""));
+        }
+    }
+    return words;
+}
+
+/// Turns the texts into values; the first that is none is named.
+class Finish {
+  public:
+    Finish(SimOptions& options, const SimTexts& texts) : options_(options), texts_(texts) {}
+
+    std::string complaint() {
+        finish_lists();
+        finish_topology();
+        options_.stragglers.bytes = size("--size", texts_.size);
+        options_.stragglers.late = length("--late", texts_.late);
+        options_.workload.gradient = size("--gradient", texts_.gradient);
+        options_.workload.move = length("--move", texts_.move);
+        options_.workload.recovery = length("--recovery", texts_.recovery);
+        options_.workload.steps = options_.trace.steps;
+        options_.validate.sample = std::chrono::duration_cast<fabricshm::Duration>(
+            std::chrono::duration<double>(std::min(length("--sample", texts_.sample), 10.0)));
+        finish_model();
+        if (texts_.trigger != "async" && texts_.trigger != "sync") {
+            complain("--trigger: async or sync");
+        }
+        if (texts_.trigger == "sync") options_.trigger = fabricshm::Trigger::kSync;
+        if (texts_.json && texts_.csv) complain("--json and --csv: one of them");
+        options_.format = texts_.json ? Format::kJson : texts_.csv ? Format::kCsv : Format::kText;
+        return complaint_;
+    }
+
+  private:
+    void complain(const std::string& what) {
+        if (complaint_.empty()) complaint_ = what;
+    }
+
+    Bytes size(const char* option, const std::string& text) {
+        const auto bytes = fabricshm::parse_bytes(text);
+        const bool fits = bytes.ok() && *bytes >= 4 && *bytes <= 64 * fabricshm::kGiB;
+        if (!fits) complain(std::string(option) + ": \"" + text + "\" is no size of 4 B to 64 GiB");
+        return fits ? *bytes / 4 * 4 : 4;
+    }
+
+    Seconds length(const char* option, const std::string& text) {
+        const auto parsed = parse_seconds(text);
+        if (!parsed.ok()) {
+            complain(std::string(option) + ": \"" + text + "\" is no time like 1.5ms");
+            return 0;
+        }
+        return *parsed;
+    }
+
+    void finish_lists() {
+        for (const std::string& word : split(texts_.sizes)) {
+            options_.sizes.push_back(size("--sizes", word));
+        }
+        for (const std::string& word : split(texts_.algorithms)) {
+            const auto algorithm = fabricshm::parse_algorithm(word);
+            if (!algorithm.ok()) complain("--algorithms: there is no \"" + word + "\"");
+            if (algorithm.ok()) options_.algorithms.push_back(*algorithm);
+        }
+        for (const std::string& word : split(texts_.devices)) {
+            const bool digits =
+                word.size() <= 4 && std::all_of(word.begin(), word.end(), ::isdigit);
+            const int count = digits ? std::stoi(word) : 0;
+            if (count < 2 || count > 8192) complain("--devices: \"" + word + "\" is not 2 to 8192");
+            options_.devices.push_back(count);
+        }
+    }
+
+    void finish_topology() {
+        TopologyWish& wish = options_.wish;
+        const LinkPreset* link = find_link_preset(texts_.link);
+        if (link == nullptr) complain("--link: there is no \"" + texts_.link + "\"");
+        if (link != nullptr) wish.link = *link;
+        if (texts_.placement == "home") wish.placement = Placement::kHome;
+        if (texts_.placement == "device") wish.placement = Placement::kDevice;
+        const bool known = texts_.placement.empty() || texts_.placement == "interleaved" ||
+                           texts_.placement == "home" || texts_.placement == "device";
+        if (!known) complain("--placement: interleaved, home or device");
+        wish.shape = options_.shape;
+        if (!options_.devices.empty()) wish.devices = options_.devices.front();
+    }
+
+    void finish_model() {
+        BandwidthQuestion& question = options_.bandwidth;
+        question.wish = options_.wish;
+        question.model = texts_.model;
+        question.parameters = texts_.parameters;
+        question.bucket = size("--bucket", texts_.bucket);
+        if (!texts_.step.empty()) question.step = length("--step", texts_.step);
+        for (const ModelPreset& preset : model_presets()) {
+            if (texts_.model != preset.name) continue;
+            if (question.parameters <= 0) question.parameters = preset.parameters;
+            const double operations = preset.operations * texts_.batch;
+            if (texts_.step.empty()) question.step = operations / (texts_.tflops * 1e12);
+        }
+        if (options_.command == "bandwidth" && (question.parameters <= 0 || question.step <= 0)) {
+            complain("--model: \"" + texts_.model + "\" is unknown: give --parameters and --step");
+        }
+    }
+
+    SimOptions& options_;
+    const SimTexts& texts_;
+    std::string complaint_;
+};
+
+SimExit usage(const std::string& line) {
+    return {2, "fabric-sim: " + line + " (fabric-sim --help)\n"};
+}
+
+}  // namespace
+
+std::optional<SimExit> parse_sim_options(int argc, const char* const* argv, SimOptions& options) {
+    CLI::App app{
+        "Simulates collectives on topologies of 2 to 8192 devices. Run 'fabric-sim COMMAND "
+        "--help' for its options."};
+    SimTexts texts;
+    app.name("fabric-sim");
+    app.add_flag("-V,--version", texts.version, "Print the version");
+    app.require_subcommand(0, 1);
+    add_sim_commands(app, options, texts);
+    app.footer(kExamples);
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::CallForHelp&) {
+        return SimExit{0, app.help()};
+    } catch (const CLI::ParseError& error) {
+        return usage(error.what());
+    }
+    if (texts.version) return SimExit{0, std::string("fabric-sim ") + FABRIC_VERSION + "\n"};
+    const auto chosen = app.get_subcommands();
+    if (chosen.empty()) return usage("a command is missing");
+    options.command = chosen.front()->get_name();
+    const std::string complaint = Finish(options, texts).complaint();
+    if (!complaint.empty()) return usage(complaint);
+    return std::nullopt;
+}
+
+std::variant<Topology, std::string> topology_of(const SimOptions& options) {
+    const bool made =
+        options.shape == "star" || options.shape == "tree" || options.shape == "chain";
+    if (!made) {
+        if (!options.devices.empty()) return "--devices: a file says itself how many there are";
+        auto read = read_topology_file(options.shape);
+        if (auto* complaint = std::get_if<std::string>(&read)) return "--topology: " + *complaint;
+        return std::get<Topology>(std::move(read));
+    }
+    auto topology = make_topology(options.wish);
+    if (!topology.ok()) {
+        return "--topology " + options.shape +
+               ": these numbers make no topology (a chain has at "
+               "most 512 devices)";
+    }
+    const std::string complaint = topology->complaint();
+    if (!complaint.empty()) return "--topology " + options.shape + ": " + complaint;
+    return *topology;
+}
+
+}  // namespace emu

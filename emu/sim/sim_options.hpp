@@ -1,0 +1,54 @@
+// What fabric-sim is asked on its command line.
+
+#pragma once
+
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "emu/sim/questions.hpp"
+#include "emu/sim/training.hpp"
+#include "emu/sim/validate.hpp"
+
+namespace emu {
+
+enum class Format { kText, kCsv, kJson };
+
+struct SimOptions {
+    std::string command;
+    Format format = Format::kText;
+    std::string output;  // file; empty: standard output
+
+    // Of every command that has a topology.
+    std::string shape = "star";  // or the path of a file
+    TopologyWish wish;
+    std::vector<int> devices;  // of commands that go through several
+
+    std::vector<fabricshm::Bytes> sizes;
+    std::vector<fabricshm::Algorithm> algorithms;
+    fabricshm::Trigger trigger = fabricshm::Trigger::kAsync;
+    bool outside_arena = false;
+
+    CrossoverQuestion crossover;
+    StragglerQuestion stragglers;
+    BandwidthQuestion bandwidth;
+    ValidateOptions validate;
+    Workload workload;
+    TraceWish trace;
+    int traces = 20;
+};
+
+/// What to print and the exit code, when the command line is all there is to it (--help, --version,
+/// an error in it); nothing when the command is to be run.
+struct SimExit {
+    int code = 0;
+    std::string text;
+};
+
+std::optional<SimExit> parse_sim_options(int argc, const char* const* argv, SimOptions& options);
+
+/// The topology that the options mean: a shape of wish.devices, or a file. A line on what is wrong.
+std::variant<Topology, std::string> topology_of(const SimOptions& options);
+
+}  // namespace emu

@@ -1,0 +1,175 @@
+#include "emu/sim/topology_preset.hpp"
+
+#include <algorithm>
+
+namespace emu {
+
+namespace {
+
+constexpr Seconds kNano = 1e-9;
+constexpr Rate kGiga = 1e9;
+// Of the latency from a device to the memory and back, what the memory itself takes.
+constexpr Seconds kMediaLatency = 100 * kNano;
+constexpr int kLongestChain = 512;
+
+std::string indexed(const char* name, int index) {
+    return std::string(name) + "[" + std::to_string(index) + "]";
+}
+
+// Makes nodes with the figures of one link preset.
+class Maker {
+  public:
+    Maker(Topology& topology, const TopologyWish& wish, int hops)
+        : topology_(topology), wish_(wish) {
+        // The way there and back over all hops, and the memory, together take the preset's latency.
+        const Seconds media = std::min(kMediaLatency, wish.link.read_latency);
+        hop_ = (wish.link.read_latency - media) / 2 / hops;
+        media_ = media;
+    }
+
+    int add(Node node) {
+        topology_.nodes.push_back(std::move(node));
+        return static_cast<int>(topology_.nodes.size()) - 1;
+    }
+
+    int add_switch(const std::string& name, int parent, Rate uplink) {
+        Node node;
+        node.name = name;
+        node.parent = parent;
+        node.up = node.down = uplink;
+        node.latency = parent < 0 ? 0 : hop_;
+        return add(node);
+    }
+
+    int add_host(int index, int parent, Rate uplink) {
+        const int host = add_switch(indexed("host", index), parent, uplink);
+        topology_.nodes[static_cast<std::size_t>(host)].kind = NodeKind::kHost;
+        return host;
+    }
+
+    int add_device(int index, int parent) {
+        Node node;
+        node.name = indexed("device", index);
+        node.kind = NodeKind::kDevice;
+        node.parent = parent;
+        node.down = wish_.link.read;
+        node.up = std::max(wish_.link.read, wish_.link.write);
+        node.latency = parent < 0 ? 0 : hop_;
+        node.read = wish_.link.read;
+        node.write = wish_.link.write;
+        if (wish_.placement == Placement::kDevice) {
+            node.media = wish_.link.media;
+            node.media_latency = media_;
+        }
+        return add(node);
+    }
+
+    int add_pool(int index, int parent) {
+        Node node;
+        node.name = indexed("pool", index);
+        node.kind = NodeKind::kPool;
+        node.parent = parent;
+        node.up = node.down = wish_.link.media;
+        node.media = wish_.link.media;
+        node.latency = hop_;
+        node.media_latency = media_;
+        return add(node);
+    }
+
+  private:
+    Topology& topology_;
+    const TopologyWish& wish_;
+    Seconds hop_ = 0;
+    Seconds media_ = 0;
+};
+
+int pools_for(int wanted, int devices) {
+    return wanted > 0 ? wanted : std::max(1, devices / 8);
+}
+
+void make_star(Topology& topology, const TopologyWish& wish) {
+    Maker maker(topology, wish, 2);
+    const int root = maker.add_switch("switch", -1, 0);
+    for (int i = 0; i < wish.devices; ++i) maker.add_device(i, root);
+    if (wish.placement == Placement::kDevice) return;
+    const int pools = pools_for(wish.pools, wish.devices);
+    for (int i = 0; i < pools; ++i) maker.add_pool(i, root);
+}
+
+void make_tree(Topology& topology, const TopologyWish& wish) {
+    Maker maker(topology, wish, 3);
+    const int root = maker.add_switch("spine", -1, 0);
+    const int per_leaf = wish.per_host * wish.hosts_per_leaf;
+    int host_count = 0;
+    int pool_count = 0;
+    int made = 0;
+    for (int leaf = 0; made < wish.devices; ++leaf) {
+        const int here = std::min(per_leaf, wish.devices - made);
+        const Rate below = here * wish.link.read;
+        const int at_leaf =
+            maker.add_switch(indexed("leaf", leaf), root, below / wish.oversubscription);
+        for (int first = 0; first < here; first += wish.per_host) {
+            const int in_host = std::min(wish.per_host, here - first);
+            const int host = maker.add_host(host_count++, at_leaf, in_host * wish.link.read);
+            for (int i = 0; i < in_host; ++i) maker.add_device(made++, host);
+        }
+        const int pools = wish.placement == Placement::kDevice ? 0 : pools_for(wish.pools, here);
+        for (int i = 0; i < pools; ++i) maker.add_pool(pool_count++, at_leaf);
+    }
+}
+
+void make_chain(Topology& topology, const TopologyWish& wish) {
+    // From the end of a chain to its neighbour is one hop: that one takes the preset's latency.
+    Maker maker(topology, wish, 1);
+    int parent = -1;
+    for (int i = 0; i < wish.devices; ++i) parent = maker.add_device(i, parent);
+}
+
+}  // namespace
+
+const std::vector<LinkPreset>& link_presets() {
+    static const std::vector<LinkPreset> presets = {
+        {"cxl_switch", "CXL memory behind a switch, read by a processor", 750 * kNano, 46 * kGiga,
+         33 * kGiga, 46 * kGiga},
+        {"cxl_switch_gpu", "the same, read by a GPU", 750 * kNano, 26 * kGiga, 26 * kGiga,
+         46 * kGiga},
+        {"cxl_box", "a box of CXL memory", 596 * kNano, 60 * kGiga, 60 * kGiga, 60 * kGiga},
+        {"mhd", "a multi-headed CXL memory of the first generation", 640 * kNano, 10.1 * kGiga,
+         10.1 * kGiga, 10.1 * kGiga},
+        {"cxl_expander", "a CXL card in the host", 220 * kNano, 64 * kGiga, 64 * kGiga, 64 * kGiga},
+        {"numa", "the memory of another socket", 200 * kNano, 60 * kGiga, 60 * kGiga, 120 * kGiga},
+    };
+    return presets;
+}
+
+const LinkPreset* find_link_preset(const std::string& name) {
+    for (const LinkPreset& preset : link_presets()) {
+        if (name == preset.name) return &preset;
+    }
+    return nullptr;
+}
+
+fabricshm::Result<Topology> make_topology(const TopologyWish& wish) {
+    const fabricshm::Error out_of_range{fabricshm::Errc::kInvalid, 0, "topology: out of range"};
+    const bool counts = wish.devices >= 2 && wish.devices <= 8192 && wish.pools >= 0 &&
+                        wish.pools <= 8192 && wish.per_host >= 1 && wish.hosts_per_leaf >= 1;
+    if (!counts || !(wish.oversubscription > 0)) return out_of_range;
+    Topology topology;
+    topology.name = wish.shape + " of " + std::to_string(wish.devices) + ", " + wish.link.name;
+    topology.placement = wish.placement;
+    if (wish.shape == "star") {
+        make_star(topology, wish);
+    } else if (wish.shape == "tree") {
+        make_tree(topology, wish);
+    } else if (wish.shape == "chain") {
+        if (wish.devices > kLongestChain) return out_of_range;
+        TopologyWish own_memory = wish;
+        own_memory.placement = topology.placement = Placement::kDevice;
+        make_chain(topology, own_memory);
+    } else {
+        return fabricshm::Error{fabricshm::Errc::kInvalid, 0, "topology: star, tree or chain"};
+    }
+    return topology;
+}
+
+}  // namespace emu
