@@ -161,4 +161,16 @@ int fabricshm_group_shrink(fabricshm_group* group, int64_t timeout_ms,
     });
 }
 
+int fabricshm_group_quiesce(fabricshm_group* group, int64_t timeout_ms) {
+    return guarded("fabricshm_group_quiesce", [&]() -> int {
+        if (group == nullptr) return refuse("fabricshm_group_quiesce: group is NULL");
+        if (const int code = check_timeout("fabricshm_group_quiesce", timeout_ms); code != 0) {
+            return code;
+        }
+        const auto quiet = group->group->quiesce(deadline_of(group->arena->session(), timeout_ms));
+        if (!quiet.ok()) return fail(quiet.error(), "group '%s'", group->name.c_str());
+        return FABRICSHM_OK;
+    });
+}
+
 }  // extern "C"

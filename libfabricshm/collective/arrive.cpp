@@ -130,6 +130,7 @@ Result<void> arrive(Operation& operation) {
     const Visibility& view = operation.meeting().view();
     // On coherent memory what the caller stored is visible by the step's release.
     if (!view.coherent()) view.publish(TouchPoint::kInput, call.input, in);
+    operation.arrival = operation.next;
     FAULT_POINT("arrive.before");
     if (call.trigger == Trigger::kSync) {
         FABRIC_TRY_VOID(meet_on_command(operation));

@@ -269,7 +269,7 @@ Result<void> allreduce_direct(Operation& operation, const AllreduceView& view) {
     };
     if (!for_my_share(operation, view.bytes, view.may_claim, work)) return stopped(operation);
     FAULT_POINT("direct.reduced");
-    return operation.meet();
+    return operation.finish();
 }
 
 Result<void> run_direct(Operation& operation) {
@@ -284,7 +284,7 @@ Result<void> run_direct(Operation& operation) {
     operation.choose_stores(StorePlace::kOutputs, operation.parts.total());
     if (!run_share(operation)) return stopped(operation);
     FAULT_POINT("direct.reduced");
-    return operation.meet();
+    return operation.finish();
 }
 
 }  // namespace fabricshm

@@ -218,6 +218,16 @@ void Group::retire() noexcept {
     messages_.reset();
 }
 
+Result<void> Group::quiesce(TimePoint deadline) noexcept {
+    retire();
+    Meeting& meeting = state_->meeting;
+    // Where hosts do not share caches nobody stores into another rank's output.
+    if (state_->exposed == 0 || !meeting.view().coherent()) return {};
+    FABRIC_TRY_VOID(meeting.await_leaving(state_->exposed, deadline));
+    state_->exposed = 0;
+    return {};
+}
+
 Result<void> Group::run_now(const Call& call) {
     const int world = state_->place.world;
     if (state_->failed) return Error{Errc::kBroken, 0, "collective: the group failed before"};
@@ -236,6 +246,8 @@ Result<void> Group::run_now(const Call& call) {
     if (result.ok() && operation.store_cell >= 0) judge_stores(operation, start);
     state_->base = operation.next;
     ++state_->operations;
+    if (operation.arrival != 0) state_->meeting.leave(operation.arrival);
+    if (!result.ok()) state_->exposed = operation.arrival;
     return ended(result);
 }
 
@@ -247,6 +259,7 @@ Result<void> Group::ended(const Result<void>& result) {
         if (breaks_group(result.error().code)) {
             state_->meeting.fail(result.error().code, result.error().detail);
         }
+        state_->meeting.leave(kLeftForGood);
     }
     return agreed(result, state_->meeting);
 }

@@ -82,6 +82,11 @@ class Group {
     /// of the group. Breaks the group for all. Before a shrink; by the caller's own thread.
     void retire() noexcept;
 
+    /// retire(), then waits until no peer stores into the outputs that this rank gave to the
+    /// operation that failed, and none that reads its inputs can take them for a result. kTimeout
+    /// names a peer that may still store (one that is stopped, say); call again.
+    Result<void> quiesce(TimePoint deadline) noexcept;
+
   private:
     explicit Group(std::unique_ptr<GroupState> state);
     Result<void> run_now(const Call& call);

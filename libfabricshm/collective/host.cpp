@@ -43,7 +43,7 @@ Result<void> allreduce_host(Operation& operation, const AllreduceView& view) {
     if (mine != view.outputs[0] && view.bytes != 0) {
         kernels::copy(mine, view.outputs[0], view.bytes, false);
     }
-    return operation.meet();
+    return operation.finish();
 }
 
 Result<void> run_host(Operation& operation) {

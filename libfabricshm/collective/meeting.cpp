@@ -224,7 +224,10 @@ Result<void> Meeting::check(int peer) noexcept {
         const bool names = code == Errc::kPeer || code == Errc::kMismatch;
         return Error{names ? code : Errc::kBroken, culprit, "collective"};
     }
-    if (peer < 0) return {};
+    return peer < 0 ? Result<void>() : check_alive(peer);
+}
+
+Result<void> Meeting::check_alive(int peer) noexcept {
     const RankWords& words = ranks_[peer];
     view_.acquire(TouchPoint::kDeadRead, &words.dead, kCacheLine, peer);
     if (words.dead.load(std::memory_order_relaxed) != 0)
@@ -235,6 +238,31 @@ Result<void> Meeting::check(int peer) noexcept {
     const ProcessIdentity identity{static_cast<pid_t>(words.pid), words.start_time,
                                    words.pid_namespace};
     if (liveness_of(identity) == Liveness::kDead) return Error{Errc::kPeer, peer, "collective"};
+    return {};
+}
+
+bool Meeting::has_left(int peer, std::uint64_t at) noexcept {
+    // Acquire pairs with leave(): the peer's stores come before it.
+    if (words(peer).left.load(std::memory_order_acquire) >= at) return true;
+    // Not arrived: when it does it finds the group broken, and shows itself out. See below.
+    if (words(peer).clock.load(std::memory_order_acquire) < at) return true;
+    return !check_alive(peer).ok();
+}
+
+// A peer that arrives raises its clock and then looks whether the group is broken; this process has
+// broken it and then looks at the clock. One of the two must see the other, for which the peer's
+// store and load must not change places: either it stores sequentially consistent (fenced_), or the
+// barrier sent to it here comes between the two.
+Result<void> Meeting::await_leaving(std::uint64_t at, TimePoint deadline) noexcept {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (!fenced_) membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
+    for (int peer = 0; peer < world_; ++peer) {
+        for (std::uint64_t turn = 0; peer != rank_ && !has_left(peer, at); ++turn) {
+            const bool late = Clock::now() >= deadline;
+            if (late) return Error{Errc::kTimeout, peer, "wait for a peer to leave"};
+            (void)idle(turn);
+        }
+    }
     return {};
 }
 

@@ -87,6 +87,23 @@ class Meeting {
     /// Why the group can't go on, if so. `peer` (or -1) is checked for life, too.
     Result<void> check(int peer) noexcept;
 
+    /// check(-1) for the way of an operation that goes well: a load. What this rank read before
+    /// was read before the group broke, if this finds it whole.
+    Result<void> check_unbroken() noexcept {
+        // Acquire as a fence: the loads before it stay before the look at the word.
+        std::atomic_thread_fence(std::memory_order_acquire);
+        const bool coherent = view_.coherent();
+        if (coherent && header_->broken.load(std::memory_order_relaxed) == 0) return {};
+        return check(-1);
+    }
+
+    /// This rank touches nothing of its peers any more that they showed at the arrival `at`.
+    void leave(std::uint64_t at) noexcept { own().left.store(at, std::memory_order_release); }
+
+    /// In a broken group: waits until no peer stores into what this rank showed at the arrival
+    /// `at`. kTimeout names a peer that may still do so. Coherent memory only.
+    Result<void> await_leaving(std::uint64_t at, TimePoint deadline) noexcept;
+
     /// Breaks the group for all ranks; the first reason stays.
     void fail(Errc code, int rank) noexcept;
 
@@ -106,6 +123,8 @@ class Meeting {
   private:
     RankWords& own() const noexcept { return ranks_[rank_]; }
     void show_processor() noexcept;
+    Result<void> check_alive(int peer) noexcept;
+    bool has_left(int peer, std::uint64_t at) noexcept;
     Result<void> wait_slowly(int peer, std::uint64_t value, TimePoint deadline);
     Result<void> sleep_until(Word word, std::uint64_t value, int peer, TimePoint deadline);
     Result<void> poll_until(Word word, std::uint64_t value, int peer, TimePoint deadline);

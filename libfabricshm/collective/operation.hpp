@@ -51,6 +51,10 @@ struct GroupState {
     bool unchecked = false;
     std::uint64_t last_signature = 0;
 
+    // After a failure: the arrival of the operation in which it came, 0 when this rank had not
+    // arrived, so that nobody has learnt where its buffers are.
+    std::uint64_t exposed = 0;
+
     // An operation failed in a way that ends the group, or the group was retired. Atomic, since the
     // worker sets it and callers look; nothing is ordered by it.
     std::atomic<bool> failed{false};
@@ -81,6 +85,7 @@ struct Operation {
     Bytes largest_part = 0;  // of any rank: decides how all cut the operation in pieces
     std::uint64_t signature = 0;
     std::uint64_t next = 0;     // the clock value of the next step
+    std::uint64_t arrival = 0;  // of the step that showed where the buffers are, if there is one
     bool all_in_arena = false;  // after arrive()
     int store_cell = -1;        // what this operation is measured as, after choose_stores()
     bool past_cache = false;    // likewise: store so what peers read
@@ -109,6 +114,12 @@ struct Operation {
 
     /// step(), then waits until all ranks have come as far.
     Result<void> meet() { return meeting().wait_all(step(), call.deadline); }
+    /// The last meeting, after all that this rank reads of its peers. A rank that gave up may have
+    /// changed its input since, and have signalled before: who read it then finds the group broken.
+    Result<void> finish() {
+        FABRIC_TRY_VOID(meeting().check_unbroken());
+        return meet();
+    }
 };
 
 /// The start of every operation: waits until all ranks have read what the last turn posted, and

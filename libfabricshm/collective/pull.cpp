@@ -98,7 +98,7 @@ Result<void> allreduce_pull(Operation& operation, const AllreduceView& view) {
             kernels::copy(own + share.begin, theirs, share.size(), false);
         }
     }
-    return operation.meet();
+    return operation.finish();
 }
 
 Result<void> run_pull(Operation& operation) {
@@ -119,7 +119,7 @@ Result<void> run_pull(Operation& operation) {
     // A stride of 0: each pointer is at this rank's part already.
     combine(operation, posted, 0, operation.largest_part, 0);
     FAULT_POINT("pull.combined");
-    return operation.meet();
+    return operation.finish();
 }
 
 }  // namespace fabricshm

@@ -86,7 +86,7 @@ Result<void> allreduce_ring(Operation& operation, const AllreduceView& view) {
         reached = operation.step();
     }
     // The rank behind this one may still be reading the last chunk.
-    return operation.meet();
+    return operation.finish();
 }
 
 Result<void> run_ring(Operation& operation) {

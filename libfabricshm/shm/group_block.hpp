@@ -90,7 +90,10 @@ struct alignas(kCachePair) RankWords {
     // Third line: this rank's reason for breaking the group, as in GroupHeader::broken, where hosts
     // do not share caches and no exchange could decide who was first. Written by its rank alone.
     std::atomic<std::uint64_t> failure;
-    char pad3_[kCacheLine - 8];
+    // Where hosts share caches: the arrival (a value of the clock) of the last operation whose
+    // outputs this rank does not touch any more, or kLeftForGood. Written by its rank alone.
+    std::atomic<std::uint64_t> left;
+    char pad3_[kCacheLine - 16];
 
     // Fourth line: written by the daemon alone. Set to 1 when the process has ended; never cleared.
     std::atomic<std::uint32_t> dead;
@@ -100,6 +103,9 @@ static_assert(sizeof(RankWords) == 2 * kCachePair);
 static_assert(offsetof(RankWords, pid) == kCacheLine);
 static_assert(offsetof(RankWords, failure) == 2 * kCacheLine);
 static_assert(offsetof(RankWords, dead) == 3 * kCacheLine);
+
+/// In `left`: the rank has seen the group broken and touches nothing of its peers any more.
+inline constexpr std::uint64_t kLeftForGood = ~std::uint64_t{0};
 
 inline constexpr std::uint64_t kNoOffset = ~std::uint64_t{0};
 

@@ -223,6 +223,12 @@ FABRICSHM_API int fabricshm_group_world(const fabricshm_group* group);
 FABRICSHM_API int fabricshm_group_shrink(fabricshm_group* group, int64_t timeout_ms,
                                          fabricshm_group** survivors);
 
+/* After EPEER, ETIMEOUT, EMISMATCH or EBROKEN, by a rank that goes on without shrinking: waits
+ * until no peer stores into the buffers that this rank gave to the group any more. Ends this rank's
+ * part in the group, as fabricshm_group_shrink() does. ETIMEOUT: fabricshm_error_rank() may still
+ * do so (a process that is stopped, say); call again. Needs no daemon. */
+FABRICSHM_API int fabricshm_group_quiesce(fabricshm_group* group, int64_t timeout_ms);
+
 /* ---- Collectives ----------------------------------------------------------------------------- */
 
 typedef enum fabricshm_kind {
@@ -295,9 +301,14 @@ typedef struct fabricshm_call {
 } fabricshm_call;
 
 /* Runs the operation and returns when this rank's buffers may be used again.
- * EPEER: a rank died. ETIMEOUT. EMISMATCH. EBROKEN: it failed before. After any of these four the
- * group is broken, the output is undefined, and so is the other ranks'. Peers may still be storing
- * into this rank's buffers then: do not use them again before shrink or leave. EINVAL and
+ * EPEER: a rank died. ETIMEOUT. EMISMATCH. EBROKEN: it failed before. After any of these four from
+ * a collective the group is broken, the output is undefined, and so is the other ranks'; peers may
+ * still store into this rank's output (never into anything else): do not use it before
+ * fabricshm_group_quiesce() or fabricshm_group_shrink() returned OK. The input may be written at
+ * once: no peer takes for a result what it reads of it now.
+ * SEND and RECV: ETIMEOUT of a RECV leaves the group as it was, and so does that of a SEND, unless
+ * the receiver may be reading the input itself, which is in the arena and above 64 KiB. EMISMATCH
+ * of a RECV (the message has another size) and EPEER of a RECV leave it, too. EINVAL and
  * EUNSUPPORTED leave the group as it was, but are seen by this rank alone. */
 FABRICSHM_API int fabricshm_run(fabricshm_group* group, const fabricshm_call* call);
 

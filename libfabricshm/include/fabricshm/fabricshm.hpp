@@ -195,6 +195,11 @@ class Group {
 
     Status barrier() { return detail::status_of(fabricshm_barrier(handle_.get())); }
 
+    /// After a failure: waits until no peer stores into this rank's buffers any more.
+    Status quiesce(std::int64_t timeout_ms = FABRICSHM_TIMEOUT_DEFAULT) {
+        return detail::status_of(fabricshm_group_quiesce(handle_.get(), timeout_ms));
+    }
+
     /// After a failure: a new group of those that live and ask too. This one stays broken.
     Expected<Group> shrink(std::int64_t timeout_ms = FABRICSHM_TIMEOUT_DEFAULT) {
         fabricshm_group* survivors = nullptr;

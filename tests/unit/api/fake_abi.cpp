@@ -127,6 +127,9 @@ int fabricshm_group_rank(const fabricshm_group*) {
 int fabricshm_group_world(const fabricshm_group*) {
     return fake_abi::kWorld;
 }
+int fabricshm_group_quiesce(fabricshm_group*, int64_t) {
+    return FABRICSHM_OK;
+}
 int fabricshm_group_shrink(fabricshm_group*, int64_t, fabricshm_group** survivors) {
     return note("shrink", survivors);
 }

@@ -93,11 +93,12 @@ TEST_SUITE("shm.layout_doc") {
         const Table fields = {
             FIELD(RankWords, clock),         FIELD(RankWords, sleepers),
             FIELD(RankWords, dead),          FIELD(RankWords, failure),
-            FIELD(RankWords, signature),     FIELD(RankWords, input_offset),
-            FIELD(RankWords, output_offset), FIELD(RankWords, pid),
-            FIELD(RankWords, start_time),    FIELD(RankWords, pid_namespace),
-            FIELD(RankWords, membarrier),    FIELD(RankWords, bell_sleepers),
-            FIELD(RankWords, bell),          FIELD(RankWords, processor),
+            FIELD(RankWords, left),          FIELD(RankWords, signature),
+            FIELD(RankWords, input_offset),  FIELD(RankWords, output_offset),
+            FIELD(RankWords, pid),           FIELD(RankWords, start_time),
+            FIELD(RankWords, pid_namespace), FIELD(RankWords, membarrier),
+            FIELD(RankWords, bell_sleepers), FIELD(RankWords, bell),
+            FIELD(RankWords, processor),
         };
         CHECK(table_below("### RankWords") == fields);
     }
