@@ -19,6 +19,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 # pylint: disable=wrong-import-position
 from harness import contenders, fingerprint, report  # noqa: E402
 from harness.daemon import Daemon  # noqa: E402
+from harness.endings import unwind_on_signals  # noqa: E402
 from harness.ranks import ContenderFailed, Ranks  # noqa: E402
 from harness.rounds import Bench, Case  # noqa: E402
 
@@ -239,4 +240,5 @@ def write_results(options, document):
 
 
 if __name__ == "__main__":
+    unwind_on_signals()
     sys.exit(main())

@@ -22,6 +22,7 @@ SOURCE = os.path.dirname(HERE)
 sys.path.insert(0, HERE)
 # pylint: disable=wrong-import-position,import-outside-toplevel
 from harness.daemon import Daemon  # noqa: E402
+from harness.endings import end_with_parent, unwind_on_signals  # noqa: E402
 
 SKIPPED = 77  # exit code of a test that can't run here
 
@@ -203,7 +204,7 @@ def run_ranks(options, environment, folder):
     for name in ("ranks", "rounds", "steps", "sizes", "backends", "model"):
         command += [f"--{name}", str(getattr(options, name))]
     processes = [subprocess.Popen(command + ["--rank", str(rank)], env=environment, text=True,
-                                  stdout=subprocess.PIPE) for rank in range(options.ranks)]
+                                  stdout=subprocess.PIPE, preexec_fn=end_with_parent) for rank in range(options.ranks)]
     outputs = [process.communicate()[0] for process in processes]
     if any(process.returncode for process in processes):
         raise SystemExit("bench: a rank failed")
@@ -303,4 +304,5 @@ def main(arguments=None):
 
 
 if __name__ == "__main__":
+    unwind_on_signals()
     sys.exit(main())

@@ -5,6 +5,8 @@ import socket
 import subprocess
 import time
 
+from harness.endings import end_with_parent
+
 
 def _answers(path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
@@ -29,7 +31,8 @@ class Daemon:
         with open(self._log_path, "wb") as log:
             self._process = subprocess.Popen(
                 [program, "--config", config], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env={**os.environ, "XDG_RUNTIME_DIR": folder}, start_new_session=True)
+                env={**os.environ, "XDG_RUNTIME_DIR": folder}, start_new_session=True,
+                preexec_fn=end_with_parent)
 
     def wait_ready(self, timeout=30):
         """Empty once it answers, else why it does not."""

@@ -5,6 +5,8 @@ import select
 import subprocess
 import time
 
+from harness.endings import end_with_parent
+
 
 class ContenderFailed(Exception):
     """A contender died, did not answer, or could not start; the run goes on without it."""
@@ -37,7 +39,8 @@ class Ranks:
         # All in this program's session: where sessions get shares of the processor (autogroup), a
         # contender with one per rank would be scheduled unlike one with a common launcher.
         self._launched = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._log,
-                                           stderr=self._log, env=environment)
+                                           stderr=self._log, env=environment,
+                                           preexec_fn=end_with_parent)
                           for command in commands]
         self.pids = []
         self.version = ""

@@ -170,7 +170,7 @@ class Launcher(LauncherCase):
             pathlib.Path("ready" + os.environ["RANK"]).touch()
             signal.pause()
         """)
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             for stale in self.folder.glob("ready*"):
                 stale.unlink()
             process = subprocess.Popen(
