@@ -144,6 +144,15 @@ Result<Session::Line> Session::wait_for_line(std::uint64_t after, TimePoint dead
 Result<bool> Session::attempt(const Line& line, proto::Message& request, const char* step,
                               TimePoint deadline, Pending& pending) {
     std::unique_lock lock(mutex_);
+    // What was posted before goes before: a group is left before the next one is asked for.
+    const auto delivered = [&] {
+        return outbox_.empty() || state_ != State::kConnected || line_.number != line.number;
+    };
+    while (!delivered()) {
+        if (changed_.wait_until(lock, deadline) == std::cv_status::timeout && !delivered()) {
+            return Error{Errc::kDaemon, 0, step};
+        }
+    }
     // The line may have been lost since we asked for it: nobody would answer this pending.
     if (state_ != State::kConnected || line_.number != line.number) return false;
     request.header.request_id = ++last_request_;

@@ -58,7 +58,7 @@ class Session {
                                 Retry retry);
 
     /// Sends a request whose answer does not matter: now, or when the socket has room, or after the
-    /// daemon's return. Never waits. Posts arrive in their order, though calls may overtake them.
+    /// daemon's return. Never waits. Arrives before all that is posted or called later.
     void post(proto::Message request) noexcept;
 
     /// The descriptor that came with the answer to an arena_open, and the daemon's number for the

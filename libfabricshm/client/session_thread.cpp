@@ -107,8 +107,10 @@ bool Session::deliver_until_readable(const UnixSocket& socket) {
         bool left = false;
         {
             const std::lock_guard lock(mutex_);
+            const bool any = !outbox_.empty();
             const auto flushed = flush_outbox(socket);
-            left = flushed.ok() && *flushed;  // of a failure the read tells, too
+            left = flushed.ok() && *flushed;          // of a failure the read tells, too
+            if (any && !left) changed_.notify_all();  // calls wait for what was posted before them
         }
         const auto room = static_cast<short>(left ? POLLOUT : 0);
         pollfd entries[] = {{socket.get(), static_cast<short>(POLLIN | room), 0},

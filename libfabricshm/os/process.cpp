@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
+#include <optional>
 
 namespace fabricshm {
 
@@ -25,6 +26,23 @@ bool pidfd_alive(const Fd& pidfd) noexcept {
     return ::poll(&entry, 1, 0) == 0;
 }
 
+namespace {
+
+// The number in a field of /proc/<pid>/stat; `rest` begins with the third.
+std::optional<std::uint64_t> number_in(std::string_view rest, int field) {
+    for (int at = 3; at < field; ++at) {
+        const auto space = rest.find(' ');
+        if (space == std::string_view::npos) return std::nullopt;
+        rest.remove_prefix(space + 1);
+    }
+    std::uint64_t number = 0;
+    const auto [end, failure] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
+    if (failure != std::errc{}) return std::nullopt;
+    return number;
+}
+
+}  // namespace
+
 Result<std::uint64_t> detail::start_time_in(std::string_view stat_line) {
     const Error unreadable{Errc::kCorrupt, 0, "read process start time"};
     // The second field is the program's name in brackets and may hold anything, brackets and
@@ -32,18 +50,15 @@ Result<std::uint64_t> detail::start_time_in(std::string_view stat_line) {
     const auto name_end = stat_line.rfind(')');
     if (name_end == std::string_view::npos || name_end + 2 >= stat_line.size()) return unreadable;
     std::string_view rest = stat_line.substr(name_end + 2);
-    if (rest.front() == 'Z' || rest.front() == 'X') {
+    const bool zombie = rest.front() == 'Z' || rest.front() == 'X';
+    const auto threads = number_in(rest, 20);
+    // The state is that of the first thread. While others run, the process lives on and stores.
+    if (zombie && threads.value_or(1) <= 1) {
         return Error{Errc::kNotFound, 0, "read process start time"};
     }
-    for (int field = 3; field < 22; ++field) {
-        const auto space = rest.find(' ');
-        if (space == std::string_view::npos) return unreadable;
-        rest.remove_prefix(space + 1);
-    }
-    std::uint64_t ticks = 0;
-    const auto [end, failure] = std::from_chars(rest.data(), rest.data() + rest.size(), ticks);
-    if (failure != std::errc{}) return unreadable;
-    return ticks;
+    const auto ticks = number_in(rest, 22);
+    if (!ticks) return unreadable;
+    return *ticks;
 }
 
 Result<std::uint64_t> process_start_time(pid_t pid) {

@@ -42,7 +42,8 @@ enum class Liveness { kAlive, kDead, kUnknown };
 Liveness liveness_of(const ProcessIdentity& process);
 
 namespace detail {
-/// Field 22 of a line of /proc/PID/stat, unless its state is Z or X. For tests.
+/// Field 22 of a line of /proc/PID/stat, unless its state is Z or X and no other thread runs. For
+/// tests.
 Result<std::uint64_t> start_time_in(std::string_view stat_line);
 }  // namespace detail
 

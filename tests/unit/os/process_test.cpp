@@ -79,6 +79,12 @@ TEST_SUITE("os.process") {
             "7 (a) R 1 (b)) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 98765 1024 1 2";
         CHECK(detail::start_time_in(line).value() == 98765);
         CHECK(detail::start_time_in("7 (x) Z 1 7").error().code == Errc::kNotFound);
+        // The first thread has ended, another one runs on.
+        CHECK(detail::start_time_in("7 (x) Z 1 7 7 0 -1 4 1 2 3 4 5 6 7 8 20 0 2 0 98765 1")
+                  .value() == 98765);
+        CHECK(detail::start_time_in("7 (x) Z 1 7 7 0 -1 4 1 2 3 4 5 6 7 8 20 0 1 0 98765 1")
+                  .error()
+                  .code == Errc::kNotFound);
         CHECK(detail::start_time_in("7 (x").error().code == Errc::kCorrupt);
         CHECK(detail::start_time_in("7 (x) S 1 2").error().code == Errc::kCorrupt);
         CHECK(detail::start_time_in("").error().code == Errc::kCorrupt);
