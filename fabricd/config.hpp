@@ -36,6 +36,9 @@ struct Config {
         std::string dax_device;
         std::string dax_uuid;
         bool dax_trust_users = false;
+        std::int64_t hosts = 1;
+        std::string visibility = "coherent";
+        std::string visibility_proof;
         bool dax_format = false;  // --format only: in a file it would wipe the device at each start
     } pool;
 

@@ -248,6 +248,17 @@ std::vector<ConfigKey> pool_keys() {
                  "Refuse the device unless its catalogue has this UUID. Empty: any."),
         flag_key("pool.dax_trust_users", FIELD(pool.dax_trust_users),
                  "Admit several users to a dax pool, all of whom can reach all of its arenas."),
+        count_key("pool.hosts", 1, 1024, FIELD(pool.hosts),
+                  "Hosts that reach the pool. With more than one fabricd starts only with a proven "
+                  "pool.visibility."),
+        choice_key(
+            "pool.visibility", {"coherent", "clwb", "clflushopt", "clflush", "nt"},
+            FIELD(pool.visibility),
+            "How writes become visible to the other hosts: by the hardware, or by flushing."),
+        path_key(
+            "pool.visibility_proof", FIELD(pool.visibility_proof),
+            "Result file of fabric-litmus for this machine, device and profile, written by two "
+            "hosts."),
     };
 }
 

@@ -12,6 +12,7 @@
 #include "fabricd/server/admin_server.hpp"
 #include "fabricd/server/daemon.hpp"
 #include "fabricd/signals.hpp"
+#include "fabricd/visibility_check.hpp"
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/base/log_spdlog.hpp"
 
@@ -124,6 +125,7 @@ int run(Options& options) {
     }
     std::vector<DeviceSpec> devices;
     if (const auto bad = read_devices(config.devices.file, devices)) return fail_start(*bad);
+    if (const auto bad = check_visibility(config, {})) return fail_start(*bad);
     std::unique_ptr<fabricshm::PoolBackend> pool;
     if (const auto bad = make_backend(config, {}, pool)) return fail_start(*bad);
     const Bytes capacity = pool->totals().capacity;

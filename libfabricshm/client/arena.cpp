@@ -1,11 +1,13 @@
 #include "libfabricshm/client/arena.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <utility>
 
 #include "libfabricshm/proto/codec.hpp"
+#include "libfabricshm/shm/flush_policy.hpp"
 
 namespace fabricshm {
 
@@ -17,6 +19,15 @@ constexpr Duration kClearingPerGib = std::chrono::seconds(2);
 Duration clearing_time(Bytes bytes) {
     const Bytes gibibytes = bytes / kGiB + 1;
     return kClearingPerGib * static_cast<std::int64_t>(gibibytes);
+}
+
+// FABRIC_VISIBILITY names the profile of a pool that several hosts share; all ranks of a job have
+// to be started with the same.
+Result<std::shared_ptr<VisibilityPolicy>> policy_of_environment() {
+    const char* name = std::getenv("FABRIC_VISIBILITY");
+    if (name == nullptr || *name == '\0') return std::shared_ptr<VisibilityPolicy>();
+    FABRIC_TRY(const VisibilityProfile profile, find_profile(name));
+    return make_policy(profile);
 }
 
 // The heap gets and returns its regions through its arena.
@@ -83,6 +94,8 @@ Result<std::shared_ptr<Arena>> Arena::open(std::shared_ptr<Session> session,
     if (VisibilityProvider* provider = installed_visibility(); provider != nullptr) {
         FABRIC_TRY(policy, provider->policy_for(*known.descriptor, opened.file_offset,
                                                 mapping.data(), mapping.size()));
+    } else {
+        FABRIC_TRY(policy, policy_of_environment());
     }
     return std::shared_ptr<Arena>(new Arena(std::move(session), known.session_id, opened.arena_id,
                                             name, std::move(mapping), std::move(policy)));

@@ -1,0 +1,46 @@
+// FlushPolicy: publish and acquire by cache maintenance, for pools that several hosts share.
+
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kernels/flush.hpp"
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/shm/visibility.hpp"
+
+namespace fabricshm {
+
+/// A profile says how bytes are made visible: "coherent" (hardware does it), or one of the methods
+/// of cache maintenance. Which one is right for a device is shown by fabric-litmus.
+struct VisibilityProfile {
+    const char* name;
+    bool flushes;
+    kernels::FlushMethod method;  // if it flushes
+};
+
+/// "coherent", "clwb", "clflushopt", "clflush" or "nt"; kInvalid for other names, kUnsupported when
+/// this processor lacks the instructions.
+Result<VisibilityProfile> find_profile(const std::string& name);
+
+/// Costs a flush of every line of a range, and a fence.
+class FlushPolicy final : public VisibilityPolicy {
+  public:
+    explicit FlushPolicy(kernels::FlushMethod method) noexcept : method_(method) {}
+
+    void publish(const Access& access) noexcept override {
+        kernels::write_back(method_, access.data, access.bytes);
+    }
+    void acquire(const Access& access) noexcept override {
+        kernels::drop(method_, access.data, access.bytes);
+    }
+    bool coherent() const noexcept override { return false; }
+
+  private:
+    const kernels::FlushMethod method_;
+};
+
+/// The policy of a profile; nullptr for "coherent".
+std::shared_ptr<VisibilityPolicy> make_policy(const VisibilityProfile& profile);
+
+}  // namespace fabricshm

@@ -1,0 +1,83 @@
+#include "emu/litmus/litmus.hpp"
+
+#include <doctest/doctest.h>
+
+#include <thread>
+#include <vector>
+
+#include "emu/hosts/incoherent_hosts.hpp"
+#include "libfabricshm/shm/flush_policy.hpp"
+
+using namespace emu;
+using fabricshm::TouchPoint;
+using fabricshm::Visibility;
+using namespace std::chrono_literals;
+
+namespace {
+
+LitmusSightings play_both(const Visibility& first, std::byte* first_base, const Visibility& second,
+                          std::byte* second_base, const LitmusOptions& options) {
+    LitmusSightings other;
+    std::thread thread([&] { other = run_litmus(1, second_base, second, options); });
+    LitmusSightings seen = run_litmus(0, first_base, first, options);
+    thread.join();
+    seen.stale += other.stale;
+    seen.both_old += other.both_old;
+    seen.silent = seen.silent || other.silent;
+    return seen;
+}
+
+// Two emulated hosts; `policy` stands for the profile, or the hosts' own seam when it is nullptr.
+LitmusSightings on_hosts(fabricshm::VisibilityPolicy* policy, const HostBehaviour& behaviour,
+                         fabricshm::Duration patience) {
+    SharedPages pool(kLitmusBytes);
+    IncoherentHosts hosts(pool.data(), kLitmusBytes, 2, behaviour);
+    const auto view = [&](int host) {
+        return Visibility(policy != nullptr ? policy : &hosts.policy(host), hosts.base(host),
+                          kLitmusBytes);
+    };
+    return play_both(view(0), hosts.base(0), view(1), hosts.base(1), {200, patience});
+}
+
+}  // namespace
+
+TEST_SUITE("emu.litmus") {
+    TEST_CASE("no profile that this processor has is refuted on its own coherent memory") {
+        for (const char* name : {"coherent", "clwb", "clflushopt", "clflush", "nt"}) {
+            const auto profile = fabricshm::find_profile(name);
+            if (!profile.ok()) continue;
+            CAPTURE(std::string(name));
+            SharedPages memory(kLitmusBytes);
+            const auto policy = fabricshm::make_policy(*profile);
+            const Visibility view(policy.get(), memory.data(), kLitmusBytes);
+            for (int again = 0; again < 2; ++again) {
+                const auto seen = play_both(view, memory.data(), view, memory.data(), {300, 60s});
+                CHECK_FALSE(seen.refutes());
+                CHECK(seen.rounds == 900);
+            }
+        }
+    }
+
+    TEST_CASE("hosts that share no caches pass with their own seam") {
+        CHECK_FALSE(on_hosts(nullptr, {Temper::kRandom, 5, std::nullopt}, 60s).refutes());
+    }
+
+    TEST_CASE("a profile that does nothing for such hosts is refuted") {
+        fabricshm::FlushPolicy wrong(kernels::FlushMethod::kClflush);
+        CHECK(on_hosts(&wrong, {Temper::kStubborn, 5, std::nullopt}, 100ms).refutes());
+        CHECK(on_hosts(&wrong, {Temper::kNervous, 5, std::nullopt}, 100ms).refutes());
+    }
+
+    TEST_CASE("a seam that forgets to publish or to acquire the data is caught with stale data") {
+        for (const TouchPoint touch : {TouchPoint::kMessage, TouchPoint::kMessageRead}) {
+            const auto seen = on_hosts(nullptr, {Temper::kStubborn, 5, touch}, 60s);
+            CHECK(seen.stale > 0);
+            CHECK(seen.both_old > 0);
+        }
+    }
+
+    TEST_CASE("a seam that forgets the flag is caught as a side that never hears of the other") {
+        const auto seen = on_hosts(nullptr, {Temper::kStubborn, 5, TouchPoint::kSent}, 100ms);
+        CHECK(seen.silent);
+    }
+}
