@@ -240,8 +240,12 @@ def load(path, inputs):
         from . import onnx_graph as reader
     else:
         from . import torchscript as reader
-    with torch.no_grad():
-        return reader.load(path, inputs)
+    try:
+        with torch.no_grad():
+            return reader.load(path, inputs)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        # What PyTorch says of an input that the network can't take.
+        raise PlacementError(f"{path} can't be played: {error}") from error
 
 
 def example_input(shape, seed, dtype=torch.float32):

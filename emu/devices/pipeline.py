@@ -22,7 +22,7 @@ from .stage import Job, StageError
 
 _LOOK_S = 0.1  # how often a driver that waits looks after its devices
 _GRACE_S = 3.0  # more than its timeout that a device has to tell of it
-_START_S = 60.0  # for devices to load their weights, at least
+_START_S = 120.0  # for devices to load their weights, at least
 
 
 @dataclasses.dataclass(frozen=True)

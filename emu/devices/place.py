@@ -221,24 +221,29 @@ def find_fabricctl():
     return found
 
 
-class _Ended(Exception):
-    """SIGTERM, as an exception that lets the devices and the daemon be ended first."""
+class _Ended(BaseException):
+    """A signal, as an exception that lets the devices and the daemon be ended first."""
+
+    def __init__(self, number):
+        super().__init__(number)
+        self.number = number
 
 
-def _raise_ended(number, frame):
-    raise _Ended
+def _raise_ended(number, _):
+    raise _Ended(number)
 
 
 def main(arguments=None):
     options = make_parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, _raise_ended)
     warnings.filterwarnings("ignore", module="torch")
     try:
         return _work(options)
     except PlacementError as error:
         return _fail(str(error), 2)
-    except (KeyboardInterrupt, _Ended) as error:
-        return 128 + (signal.SIGTERM if isinstance(error, _Ended) else signal.SIGINT)
+    except _Ended as ended:
+        return 128 + ended.number
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output went away: nobody is there to be told
         return 1
@@ -256,6 +261,10 @@ def _work(options):
 
     from .stage import StageError
 
+    # Not earlier: until here there is nothing to clean up, and an exception in the middle of an
+    # import would be taken for the library's.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, _raise_ended)
     try:
         outcome = run_plan(options, plan)
     except (StageError, FabricError, RuntimeError, OSError) as error:

@@ -170,6 +170,7 @@ def main(job, number, pipe):
     _daemon.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the driver ends us
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     code = 1
     try:
         stage = Stage(job, number)

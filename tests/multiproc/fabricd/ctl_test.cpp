@@ -154,6 +154,12 @@ TEST_SUITE("fabricd.ctl") {
         CHECK(ctl_json(daemon, {"sessions"})["sessions"].at(0)["device"] == "npu0");
         CHECK(has(ctl(daemon, {"devices"}).out, "attached"));
         fabricshm_session_close(session);
+        ::setenv("FABRIC_DEVICE", "npu0", 1);
+        options.device = nullptr;
+        REQUIRE(fabricshm_session_open(&options, &session) == 0);
+        ::unsetenv("FABRIC_DEVICE");
+        CHECK(ctl_json(daemon, {"devices"})["devices"].at(0)["sessions"] == 1);
+        fabricshm_session_close(session);
     }
 
     TEST_CASE("a mistake in a device file is one line and code 2") {

@@ -217,6 +217,7 @@ class Program(unittest.TestCase):
             file.write(DEVICES.replace('memory = "64MiB"', 'memory = "8KiB"'))
         for words, said in (
             ((self.graph, self.devices), "--input"),
+            ((self.graph, self.devices, "--input", "1x5x12x12"), "can't be played"),
             ((self.graph, self.devices, "--input", "1xx3"), "1xx3"),
             ((self.graph, self.devices, *shape, "--map", "relu=gpu"), "relu=gpu"),
             ((self.graph, self.devices, *shape, "--timeout", "0"), "--timeout"),

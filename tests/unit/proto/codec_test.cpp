@@ -91,6 +91,15 @@ TEST_SUITE("proto.codec") {
         CHECK(std::string(check_request(endless, kWhole).error().step) == "arena name");
     }
 
+    TEST_CASE("the device of a hello may be missing, but not be anything else than a name") {
+        Message hello = make_request(Type::kHello, 1);
+        CHECK(refusal(hello) == Errc::kOk);
+        CHECK(set_name(hello.hello.device, "gpu0", "device").ok());
+        CHECK(refusal(hello) == Errc::kOk);
+        std::memset(hello.hello.device, 'x', kNameBytes);
+        CHECK(std::string(check_request(hello, kWhole).error().step) == "device");
+    }
+
     TEST_CASE("shapes that overflow, are negative or have too many dimensions are refused") {
         Message message = tensor_request(9);
         CHECK(refusal(message) == Errc::kInvalid);
