@@ -90,8 +90,9 @@ class Meeting {
     /// check(-1) for the way of an operation that goes well: a load. What this rank read before
     /// was read before the group broke, if this finds it whole.
     Result<void> check_unbroken() noexcept {
-        // Acquire as a fence: the loads before it stay before the look at the word.
-        std::atomic_thread_fence(std::memory_order_acquire);
+        // The loads before it stay before the look at the word: x86 keeps the order of loads, and
+        // the signal fence that of the compiler.
+        std::atomic_signal_fence(std::memory_order_seq_cst);
         const bool coherent = view_.coherent();
         if (coherent && header_->broken.load(std::memory_order_relaxed) == 0) return {};
         return check(-1);
