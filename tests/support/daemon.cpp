@@ -15,6 +15,7 @@
 
 #include "libfabricshm/os/process.hpp"
 #include "libfabricshm/os/unix_socket.hpp"
+#include "tests/support/pool_choice.hpp"
 
 using namespace fabricshm;
 using namespace std::chrono_literals;
@@ -66,12 +67,14 @@ void Daemon::start() {
     std::vector<std::string> arguments{FABRICD_PATH,
                                        "--server-runtime-dir=" + folder_,
                                        "--server-socket=" + socket_,
-                                       "--pool-backend=emu",
                                        "--pool-capacity=256MiB",
                                        "--pool-huge-pages=off",
                                        "--arena-default-bytes=64MiB",
                                        "--log-level=debug",
                                        "--log-file=" + log_file_};
+    for (const auto& option : PoolChoice::from_environment().options()) {
+        arguments.push_back(option);
+    }
     arguments.insert(arguments.end(), options_.begin(), options_.end());
     std::fflush(nullptr);
     const pid_t parent = ::getpid();

@@ -1,4 +1,4 @@
-// The real fabricd, as a child process in a folder of its own, with an emulated pool.
+// The real fabricd, as a child process in a folder of its own, on the pool of pool_choice.hpp.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// A daemon on a thread of the test's own process, with a small emulated pool.
+// A daemon on a thread of the test's own process, with a small pool.
 
 #pragma once
 
@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "fabricd/server/daemon.hpp"
-#include "libfabricshm/machine/emu_backend.hpp"
 #include "tests/support/temporary_directory.hpp"
+#include "tests/support/test_pool.hpp"
 
 namespace test_support {
 
@@ -22,16 +22,15 @@ inline fabricd::DaemonOptions options_in(const TemporaryDirectory& directory) {
 
 inline fabricshm::Result<std::unique_ptr<fabricshm::PoolBackend>> small_pool(
     fabricshm::Bytes capacity = 256 * fabricshm::kMiB) {
-    fabricshm::EmuOptions emu;
-    emu.capacity = capacity;
-    emu.huge_pages = fabricshm::HugePages::kOff;
-    return fabricshm::make_emu_backend(emu);
+    return make_test_pool(capacity);
 }
 
 class DaemonThread {
   public:
-    explicit DaemonThread(const fabricd::DaemonOptions& options) {
-        auto pool = small_pool();
+    explicit DaemonThread(const fabricd::DaemonOptions& options)
+        : DaemonThread(options, small_pool()) {}
+    DaemonThread(const fabricd::DaemonOptions& options,
+                 fabricshm::Result<std::unique_ptr<fabricshm::PoolBackend>> pool) {
         if (!pool.ok()) return;
         auto started = fabricd::Daemon::start(options, std::move(pool).value());
         if (!started.ok()) {

@@ -7,9 +7,11 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <utility>
 
 #include "libfabricshm/os/process.hpp"
 #include "libfabricshm/os/unix_socket.hpp"
+#include "tests/support/pool_choice.hpp"
 
 namespace test_support {
 
@@ -20,12 +22,14 @@ FabricdProcess::FabricdProcess(const std::string& folder, const std::string& fau
                                        "--server-runtime-dir=" + folder,
                                        "--server-socket=" + socket_in(folder),
                                        "--state-dir=" + state_in(folder),
-                                       "--pool-backend=emu",
                                        "--pool-capacity=256MiB",
                                        "--pool-huge-pages=off",
                                        "--arena-default-bytes=4MiB",
                                        "--log-level=warning",
                                        "--log-file=" + folder + "/log"};
+    for (auto& option : PoolChoice::from_environment().options()) {
+        arguments.push_back(std::move(option));
+    }
     arguments.insert(arguments.end(), options.begin(), options.end());
     std::vector<char*> pointers;
     for (const auto& argument : arguments) pointers.push_back(const_cast<char*>(argument.c_str()));

@@ -14,6 +14,7 @@
 
 #include "libfabricshm/base/check.hpp"
 #include "libfabricshm/shm/group_block.hpp"
+#include "tests/support/test_pool.hpp"
 
 namespace test_support {
 
@@ -46,10 +47,17 @@ TestArena::TestArena(int world, Bytes bytes_per_rank, const Hosts& hosts)
       per_rank_(round_up(bytes_per_rank, 4096)),
       block_bytes_(group_block_bytes(world)),
       bytes_(block_bytes_ + per_rank_ * static_cast<Bytes>(world + 1)) {
-    void* memory =
-        ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    FABRIC_CHECK(memory != MAP_FAILED);
-    base_ = static_cast<std::byte*>(memory);
+    if (PoolChoice::from_environment().backend != "emu") {
+        pool_ = std::make_unique<PoolMemory>(bytes_);
+        base_ = pool_->data();
+    } else {
+        // Without a backend, which would commit every page of a large arena that a test may leave
+        // mostly untouched.
+        void* memory =
+            ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        FABRIC_CHECK(memory != MAP_FAILED);
+        base_ = static_cast<std::byte*>(memory);
+    }
     if (hosts.count != 0) {
         hosts_ =
             std::make_unique<emu::IncoherentHosts>(base_, bytes_, hosts.count + 1, hosts.behaviour);
@@ -83,7 +91,7 @@ std::uint64_t TestArena::passed(TouchPoint touch) const noexcept {
 }
 
 TestArena::~TestArena() {
-    ::munmap(base_, bytes_);
+    if (!pool_) ::munmap(base_, bytes_);
 }
 
 GroupPlace TestArena::place(int rank) {

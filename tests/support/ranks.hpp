@@ -11,6 +11,8 @@
 
 namespace test_support {
 
+class PoolMemory;
+
 /// What a rank sees: its group, the arena, and memory in the arena that it may give out.
 struct RankContext {
     fabricshm::Group& group;
@@ -66,6 +68,7 @@ class TestArena {
     fabricshm::Bytes per_rank_;
     fabricshm::Bytes block_bytes_;
     fabricshm::Bytes bytes_;
+    std::unique_ptr<PoolMemory> pool_;  // empty: anonymous memory
     std::byte* base_;
     std::unique_ptr<emu::IncoherentHosts> hosts_;  // the last is the daemon's
 };

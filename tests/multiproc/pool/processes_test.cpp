@@ -71,7 +71,9 @@ TEST_SUITE("multiproc.pool.processes") {
         const auto arena = alice.open_arena("job", 16 * kMiB).value();
         const auto group = alice.join(arena.arena_id, "g", 0, 2).value();
         REQUIRE(joined.wait());
-        const auto mapping = fabricshm::Mapping::map(alice.descriptor, 0, arena.bytes, {}).value();
+        const auto mapping = fabricshm::Mapping::map(alice.descriptor, arena.file_offset,
+                                                     arena.bytes, {true, arena.align, 0})
+                                 .value();
         const auto layout = fabricshm::GroupLayout::of(2);
         auto* words = reinterpret_cast<fabricshm::RankWords*>(mapping.data() + group.block_offset +
                                                               layout.ranks);

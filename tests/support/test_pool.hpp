@@ -1,0 +1,62 @@
+// The pool of pool_choice.hpp in the test's own process, without a daemon.
+
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "libfabricshm/machine/dax_backend.hpp"
+#include "libfabricshm/machine/emu_backend.hpp"
+#include "libfabricshm/machine/numa_backend.hpp"
+#include "tests/support/pool_choice.hpp"
+
+namespace test_support {
+
+inline fabricshm::Result<std::unique_ptr<fabricshm::PoolBackend>> make_test_pool(
+    fabricshm::Bytes capacity) {
+    const PoolChoice choice = PoolChoice::from_environment();
+    if (choice.backend == "dax") {
+        fabricshm::DaxOptions dax;
+        dax.device = choice.where;
+        dax.capacity = capacity;
+        return fabricshm::make_dax_backend(dax);
+    }
+    if (choice.backend == "numa") {
+        fabricshm::NumaOptions numa;
+        numa.node = std::stoi(choice.where);
+        numa.capacity = capacity;
+        numa.huge_pages = fabricshm::HugePages::kOff;
+        return fabricshm::make_numa_backend(numa);
+    }
+    if (choice.backend != "emu") {
+        return fabricshm::Error{fabricshm::Errc::kInvalid, 0, "FABRIC_TEST_POOL"};
+    }
+    fabricshm::EmuOptions emu;
+    emu.capacity = capacity;
+    emu.huge_pages = fabricshm::HugePages::kOff;
+    return fabricshm::make_emu_backend(emu);
+}
+
+/// One arena of that pool, mapped here and by whoever is forked from here. Ends the program when
+/// there is none.
+class PoolMemory {
+  public:
+    explicit PoolMemory(fabricshm::Bytes bytes)
+        : pool_(make_test_pool(fabricshm::round_up(bytes, 2 * fabricshm::kMiB)).value()),
+          piece_(pool_->create(1, "test", 0, bytes).value()),
+          mapping_(fabricshm::Mapping::map(piece_.fd, piece_.file_offset, piece_.bytes,
+                                           {true, piece_.align, piece_.huge_page_bytes})
+                       .value()) {}
+    ~PoolMemory() { pool_->destroy(1); }
+    PoolMemory(const PoolMemory&) = delete;
+    PoolMemory& operator=(const PoolMemory&) = delete;
+
+    std::byte* data() const noexcept { return mapping_.data(); }
+
+  private:
+    std::unique_ptr<fabricshm::PoolBackend> pool_;
+    fabricshm::PoolPiece piece_;
+    fabricshm::Mapping mapping_;
+};
+
+}  // namespace test_support
