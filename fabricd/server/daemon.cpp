@@ -156,7 +156,8 @@ Result<void> Daemon::Impl::take_leftovers(bool journal_trusted) {
         if (registry->found_in_pool(id, std::move(leftover.piece))) continue;
         // Made, but never given to anybody: the daemon was killed before it wrote that down.
         fabricshm::log(LogLevel::kWarning, "arena %llu of the pool belongs to nobody", shown(id));
-        backend->destroy(leftover.arena_id);
+        // By the worker, though it has not started yet: it keeps the books of what is used.
+        worker->destroy(id);
     }
     return {};
 }

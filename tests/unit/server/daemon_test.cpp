@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "libfabricshm/os/mapping.hpp"
 #include "libfabricshm/shm/group_block.hpp"
@@ -169,5 +170,23 @@ TEST_SUITE("server.daemon") {
         daemon->stop();
         CHECK(daemon->run().ok());
         CHECK(daemon->snapshot().pool.backend == "emu");
+    }
+
+    TEST_CASE("what a killed daemon left on a device and nobody knows of is free again") {
+        const TemporaryDirectory directory;
+        fabricshm::DaxOptions dax;
+        dax.device = directory.file("device");
+        std::ofstream(dax.device).close();
+        std::filesystem::resize_file(dax.device, 16 * kMiB);
+        {
+            const auto pool = fabricshm::make_dax_backend(dax).value();
+            REQUIRE(pool->create(7, "lost", 0, 4 * kMiB).ok());
+        }
+        DaemonThread host(options_in(directory), fabricshm::make_dax_backend(dax));
+        REQUIRE(host.daemon);
+        CHECK(host.eventually([](const Snapshot& all) { return all.pool.used_bytes == 0; }));
+        // All of the device is to be had, its first block aside.
+        auto client = WireClient::attach(options_in(directory).socket_path).value();
+        CHECK(client.open_arena("job", 14 * kMiB).ok());
     }
 }
