@@ -24,6 +24,9 @@ Result<void> check_length(const Fd& fd, std::uint64_t offset, Bytes bytes) {
 Result<Mapping> Mapping::map(const Fd& fd, std::uint64_t offset, Bytes bytes,
                              const MapOptions& options) {
     FABRIC_TRY_VOID(check_length(fd, offset, bytes));
+    // A device-DAX takes such an offset, and answers the first access with SIGBUS: bytes and
+    // addresses would not be aligned alike, and it has no smaller page to make up for it.
+    if (offset % options.align != 0) return Error{Errc::kInvalid, 0, "map arena: offset"};
 
     // Reserve more than is needed, place the mapping on a multiple of `align`, return the rest.
     const Bytes reserved = bytes + options.align;

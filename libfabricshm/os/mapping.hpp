@@ -21,7 +21,8 @@ struct MapOptions {
 class Mapping {
   public:
     /// Maps `bytes` of `fd` from `offset` on, MAP_SHARED. The length of a regular file or memfd is
-    /// checked first: a mapping past its end would be a SIGBUS later, here it is kCorrupt.
+    /// checked first: a mapping past its end would be a SIGBUS later, here it is kCorrupt. So would
+    /// be an offset that is not a multiple of `align`, on a device: here it is kInvalid.
     static Result<Mapping> map(const Fd& fd, std::uint64_t offset, Bytes bytes,
                                const MapOptions& options);
 
