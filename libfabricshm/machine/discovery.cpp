@@ -103,6 +103,14 @@ CxlMemory read_cxl_memory(const HostFiles& files, const std::string& name) {
     return memory;
 }
 
+/// "ram" or "pmem". Linux 6.1 says it for decoders only, of which the region's first target is one.
+std::string mode_of_region(const HostFiles& files, const std::string& folder) {
+    if (const auto mode = files.text(folder + "/mode")) return *mode;
+    const auto target = files.text(folder + "/target0");
+    if (!target || target->empty()) return "";
+    return files.text(std::string(kCxl) + "/" + *target + "/mode").value_or("");
+}
+
 void read_cxl(const HostFiles& files, Discovery& found) {
     for (const auto& name : files.names(kCxl)) {
         const std::string folder = std::string(kCxl) + "/" + name;
@@ -111,7 +119,7 @@ void read_cxl(const HostFiles& files, Discovery& found) {
         } else if (number_after(name, "region")) {
             found.cxl_regions.push_back({name, files.number(folder + "/resource").value_or(0),
                                          files.number(folder + "/size").value_or(0),
-                                         files.text(folder + "/mode").value_or("")});
+                                         mode_of_region(files, folder)});
         } else if (name.rfind("decoder", 0) == 0) {
             ++found.cxl_decoders;
         }

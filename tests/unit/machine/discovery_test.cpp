@@ -95,6 +95,15 @@ TEST_SUITE("machine.discovery") {
         CHECK(found.cxl_decoders == 2);
     }
 
+    TEST_CASE("a region that does not say its mode has that of its first decoder") {
+        HostTree tree;
+        tree.write("sys/bus/cxl/devices/region0/size", "0x10000000");
+        CHECK(discover(tree.files()).cxl_regions.at(0).mode == "");
+        tree.write("sys/bus/cxl/devices/region0/target0", "decoder2.0");
+        tree.write("sys/bus/cxl/devices/decoder2.0/mode", "pmem");
+        CHECK(discover(tree.files()).cxl_regions.at(0).mode == "pmem");
+    }
+
     TEST_CASE("the node of an expander is chosen, and each DAX device gets its reason") {
         HostTree tree;
         write_cxl_host(tree);
