@@ -65,6 +65,7 @@ Complaint make_dax(const Config& config, const Discovery& found, const HostFiles
     }
     options.uuid = config.pool.dax_uuid;
     options.format = config.pool.dax_format;
+    options.take_over = config.pool.dax_take_over;
     options.capacity = config.pool.capacity;
     options.files = files;
     return taken(fabricshm::make_dax_backend(options),

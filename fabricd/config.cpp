@@ -134,6 +134,9 @@ Complaint check_config(const Config& config) {
             "a dax pool can't keep users apart: admit none besides the daemon's own "
             "(server.allow_uids, server.socket_group) or set pool.dax_trust_users");
     }
+    if (config.pool.dax_take_over && !is_dax) {
+        return std::string("--take-over is for pool.backend = \"dax\" only");
+    }
     if (config.pool.dax_format && !is_dax) {
         return std::string("--format is for pool.backend = \"dax\" only");
     }

@@ -39,6 +39,7 @@ struct Config {
         std::int64_t hosts = 1;
         std::string visibility = "coherent";
         std::string visibility_proof;
+        bool dax_take_over = false;  // --take-over only: in a file it would take it at each start
         bool dax_format = false;  // --format only: in a file it would wipe the device at each start
     } pool;
 

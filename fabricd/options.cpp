@@ -50,8 +50,10 @@ Complaint parse_options(int argc, const char* const* argv, Options& options) {
     app.add_flag("--print-config-table", options.print_config_table);
     app.add_option("-c,--config", options.config_file);
     bool format = false;
+    bool take_over = false;
     bool foreground = false;  // always so; accepted because unit files and people say it
     app.add_flag("--format", format);
+    app.add_flag("--take-over", take_over);
     app.add_flag("--foreground", foreground);
     std::vector<std::string> given(config_keys().size());
     std::vector<CLI::Option*> handles;
@@ -77,6 +79,7 @@ Complaint parse_options(int argc, const char* const* argv, Options& options) {
         if (auto bad = set_key(options.config, key, given[i], where)) return bad;
     }
     options.config.pool.dax_format = format;
+    options.config.pool.dax_take_over = take_over;
     return check_config(options.config);
 }
 
@@ -91,6 +94,8 @@ std::string help_text() {
             6) +
         "  --print-config\n" + wrapped("Print the configuration that results, then end.", 6) +
         "  --format\n" + wrapped("Initialise the DAX device: what it holds is lost.", 6) +
+        "  --take-over\n" +
+        wrapped("Take the DAX device from the host that it belongs to, which must be dead.", 6) +
         "  --foreground\n" + wrapped("Accepted; fabricd always stays in the foreground.", 6) +
         "  -h, --help, -V, --version\n\nEvery key of the file is an option too:\n";
     for (const auto& key : config_keys()) text += key_help(key);

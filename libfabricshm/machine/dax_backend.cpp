@@ -1,7 +1,9 @@
 #include "libfabricshm/machine/dax_backend.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
+#include <thread>
 
 #include "libfabricshm/base/log.hpp"
 
@@ -74,7 +76,7 @@ Result<PoolPiece> DaxBackend::create(std::uint64_t arena_id, const std::string& 
                                     [=](const DaxEntry& other) { return other.offset > offset; });
     next.entries.insert(place, entry);
     FABRIC_TRY(PoolPiece piece, piece_of(entry));
-    FABRIC_TRY_VOID(device_.save(next));
+    FABRIC_TRY_VOID(device_.save(next, catalogue_));
     catalogue_ = std::move(next);
     return piece;
 }
@@ -91,7 +93,7 @@ void DaxBackend::destroy(std::uint64_t arena_id) noexcept {
     const auto entry = find(arena_id);
     if (entry == catalogue_.entries.end()) return;
     catalogue_.entries.erase(entry);
-    if (const auto saved = device_.save(catalogue_); !saved.ok()) {
+    if (const auto saved = device_.save(catalogue_, catalogue_); !saved.ok()) {
         log(LogLevel::kError, "arena %llu is free but still in the catalogue: %s",
             static_cast<unsigned long long>(arena_id), fabricshm::describe(saved.error()).c_str());
     }
@@ -112,17 +114,33 @@ Uuid host_id(const HostFiles& files) {
     return id.ok() ? *id : Uuid{};
 }
 
-Result<DaxCatalogue> format_device(DaxDevice& device, const DaxOptions& options) {
+// Of two hosts that find a device blank at the same time the second overwrites the first. The wait
+// is longer than the time between looking and writing, so that the first sees it, and only one host
+// goes on (Fischer's way of mutual exclusion: plain loads and stores, and a bound on their delay).
+constexpr auto kSettle = std::chrono::milliseconds(100);
+
+Result<void> settle(const DaxDevice& device, const DaxCatalogue& catalogue,
+                    const DaxOptions& options) {
+    if (options.settle) {
+        options.settle();
+    } else {
+        std::this_thread::sleep_for(kSettle);
+    }
+    if (device.still_holds(catalogue)) return {};
+    return Error{Errc::kDenied, 0, "open dax pool: another host formatted it at the same time"};
+}
+
+Result<DaxCatalogue> format_device(DaxDevice& device, const DaxOptions& options,
+                                   std::uint64_t epoch) {
     const auto random = options.files.text("/proc/sys/kernel/random/uuid").value_or("");
     DaxCatalogue catalogue;
     FABRIC_TRY(catalogue.uuid, parse_uuid(random));
     catalogue.host = host_id(options.files);
     catalogue.device_bytes = device.bytes();
     catalogue.align = device.align();
-    // What was there is gone from both copies, so that the old catalogue can't come back.
-    FABRIC_TRY_VOID(device.clear(0, device.align()));
-    FABRIC_TRY_VOID(device.save(catalogue));
-    FABRIC_TRY_VOID(device.save(catalogue));
+    catalogue.epoch = epoch;
+    FABRIC_TRY_VOID(device.format(catalogue));
+    FABRIC_TRY_VOID(settle(device, catalogue, options));
     log(LogLevel::kInfo, "formatted %s as pool %s", options.device.c_str(),
         format_uuid(catalogue.uuid).c_str());
     return catalogue;
@@ -138,38 +156,66 @@ Result<void> check_identity(const DaxCatalogue& catalogue, const DaxDevice& devi
     }
     if (!options.uuid.empty()) {
         FABRIC_TRY(const Uuid wanted, parse_uuid(options.uuid));
-        if (wanted != catalogue.uuid) return Error{Errc::kMismatch, 0, "open dax pool: UUID"};
-    }
-    const Uuid host = host_id(options.files);
-    if (catalogue.host != Uuid{} && catalogue.host != host) {
-        return Error{Errc::kMismatch, 0, "open dax pool: it belongs to another host"};
+        if (wanted != catalogue.uuid) {
+            return Error{Errc::kNotFound, 0, "open dax pool: the one with this UUID"};
+        }
     }
     return {};
 }
 
+bool is_anothers(const DaxCatalogue& catalogue, const DaxOptions& options) {
+    return catalogue.host != Uuid{} && catalogue.host != host_id(options.files);
+}
+
+/// The epoch that a catalogue of this host has from now on; kDenied when the pool is another
+/// host's. Asked before anything is written, also before a device is formatted.
+Result<std::uint64_t> epoch_of_owner(const DaxDevice& device, const DaxOptions& options) {
+    const auto found = device.load();
+    if (!found.ok()) return std::uint64_t{1};
+    if (!is_anothers(*found, options)) return found->epoch;
+    if (options.take_over) return found->epoch + 1;
+    return Error{Errc::kDenied, 0,
+                 "open dax pool: it belongs to another host (--take-over if that one is dead)"};
+}
+
+Result<DaxCatalogue> take_over(DaxDevice& device, DaxCatalogue catalogue, std::uint64_t epoch,
+                               const DaxOptions& options) {
+    const DaxCatalogue held = catalogue;
+    log(LogLevel::kWarning, "pool %s is taken over from host %s", format_uuid(held.uuid).c_str(),
+        format_uuid(held.host).c_str());
+    catalogue.host = host_id(options.files);
+    catalogue.epoch = epoch;
+    FABRIC_TRY_VOID(device.save(catalogue, held));
+    FABRIC_TRY_VOID(settle(device, catalogue, options));
+    return catalogue;
+}
+
 Result<DaxCatalogue> open_catalogue(DaxDevice& device, const DaxOptions& options) {
-    if (options.format) return format_device(device, options);
+    FABRIC_TRY(const std::uint64_t epoch, epoch_of_owner(device, options));
+    if (options.format) return format_device(device, options, epoch);
     FABRIC_TRY(const DaxContents contents, device.contents());
     // Somebody who asks for a certain pool does not want a new one made in its place.
     if (contents == DaxContents::kBlank && options.uuid.empty()) {
-        return format_device(device, options);
+        return format_device(device, options, epoch);
     }
     if (contents == DaxContents::kForeign) {
         return Error{Errc::kExists, 0, "open dax pool: the device holds other data"};
     }
     FABRIC_TRY(DaxCatalogue catalogue, device.load());
     FABRIC_TRY_VOID(check_identity(catalogue, device, options));
-    return catalogue;
+    if (catalogue.epoch == epoch) return catalogue;
+    return take_over(device, std::move(catalogue), epoch, options);
 }
 
 }  // namespace
 
 Result<std::unique_ptr<PoolBackend>> make_dax_backend(DaxOptions options) {
     FABRIC_TRY(DaxDevice device, DaxDevice::open(options.device, options.files, false));
-    FABRIC_TRY(DaxCatalogue catalogue, open_catalogue(device, options));
     const Bytes room = device.bytes() / device.align() * device.align() - device.align();
     const Bytes capacity = options.capacity != 0 ? options.capacity : room;
+    // Before the catalogue: who is refused must not have formatted the device.
     if (capacity > room) return Error{Errc::kNoMemory, 0, "start dax pool"};
+    FABRIC_TRY(DaxCatalogue catalogue, open_catalogue(device, options));
     return std::unique_ptr<PoolBackend>(std::make_unique<DaxBackend>(
         options.device, std::move(device), std::move(catalogue), capacity));
 }

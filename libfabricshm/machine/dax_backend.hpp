@@ -5,6 +5,7 @@
 
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -14,17 +15,22 @@
 namespace fabricshm {
 
 struct DaxOptions {
-    std::string device;   // "/dev/dax0.0"
-    std::string uuid;     // refuse another pool than this; "": any
-    bool format = false;  // start afresh, whatever the device holds
-    Bytes capacity = 0;   // of all arenas together; 0: what the device has
+    std::string device;      // "/dev/dax0.0"
+    std::string uuid;        // refuse another pool than this; "": any
+    bool format = false;     // start afresh, whatever the device holds, unless it is another host's
+    bool take_over = false;  // take a pool from the host that it belongs to, which must be dead
+    Bytes capacity = 0;      // of all arenas together; 0: what the device has
     HostFiles files;
+    // Lets the time pass in which another host that saw the device blank, too, would write to it.
+    // Tests have something happen instead.
+    std::function<void()> settle;
 };
 
 /// Formats a blank device by itself, but never one that holds anything, unless told to. Fails, and
 /// leaves the device as it is, with
 ///   kCorrupt   its catalogue is damaged, or does not fit its size or alignment
-///   kMismatch  another UUID than wanted, or a pool of another host
+///   kNotFound  another UUID than wanted, or none on a blank device
+///   kDenied    a pool of another host (take_over overrides that)
 ///   kExists    it holds other data
 ///   kVersion   a later version's catalogue
 ///   kBusy      another daemon of this host has it

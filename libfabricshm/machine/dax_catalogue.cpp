@@ -25,7 +25,8 @@ struct StoredHeader {
     std::uint64_t align;
     std::uint64_t sequence;
     std::uint64_t entry_count;
-    std::uint8_t reserved[48];
+    std::uint64_t epoch;
+    std::uint8_t reserved[40];
 };
 static_assert(sizeof(StoredHeader) == 128);
 
@@ -110,6 +111,7 @@ std::vector<std::byte> encode_catalogue(const DaxCatalogue& catalogue) {
     header.align = catalogue.align;
     header.sequence = catalogue.sequence;
     header.entry_count = catalogue.entries.size();
+    header.epoch = catalogue.epoch;
 
     std::vector<std::byte> bytes(sizeof header + header.entry_count * sizeof(StoredEntry));
     std::byte* at = bytes.data() + sizeof header;
@@ -144,6 +146,7 @@ Result<DaxCatalogue> decode_catalogue(const std::byte* data) {
     catalogue.device_bytes = header.device_bytes;
     catalogue.align = header.align;
     catalogue.sequence = header.sequence;
+    catalogue.epoch = header.epoch;
     for (std::uint64_t i = 0; i < header.entry_count; ++i) {
         FABRIC_TRY(DaxEntry entry, decode_entry(data + sizeof header + i * sizeof(StoredEntry)));
         catalogue.entries.push_back(std::move(entry));

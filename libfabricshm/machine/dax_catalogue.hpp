@@ -34,9 +34,10 @@ struct DaxEntry {
 };
 
 struct DaxCatalogue {
-    Uuid uuid{};             // of the pool: made when the device is formatted
-    Uuid host{};             // /etc/machine-id of the host it belongs to; zero: unknown
-    Bytes device_bytes = 0;  // as they were when the device was formatted
+    Uuid uuid{};              // of the pool: made when the device is formatted
+    Uuid host{};              // /etc/machine-id of the host it belongs to; zero: unknown
+    std::uint64_t epoch = 0;  // rises when another host takes the device over
+    Bytes device_bytes = 0;   // as they were when the device was formatted
     Bytes align = 0;
     std::uint64_t sequence = 0;     // rises with every write; the higher valid copy counts
     std::vector<DaxEntry> entries;  // in order of their offsets

@@ -33,16 +33,17 @@ std::string dax_name(const struct stat& status, const HostFiles& files) {
     return files.exists("/sys/bus/dax/devices/" + name) ? name : "";
 }
 
-/// Writes the lines out of the caches to the memory behind them, for devices that keep their data
-/// without power. Other hosts and processes see the stores without it.
+/// Writes the lines out of the caches to the memory behind them, and drops them: for devices that
+/// keep their data without power, and for hosts that share a device but not their caches. What is
+/// read afterwards comes from the device.
 void flush_lines([[maybe_unused]] const std::byte* data, [[maybe_unused]] Bytes bytes) {
 #if defined(__x86_64__)
     for (Bytes at = 0; at < bytes; at += kCacheLine) __builtin_ia32_clflush(data + at);
 #elif defined(__aarch64__)
-    for (Bytes at = 0; at < bytes; at += kCacheLine) asm volatile("dc cvac, %0" ::"r"(data + at));
+    for (Bytes at = 0; at < bytes; at += kCacheLine) asm volatile("dc civac, %0" ::"r"(data + at));
 #endif
-    // The flushes before the fence are done before anything after it; what follows is the return to
-    // a caller who hands out the arena.
+    // The flushes before the fence are done before anything after it: the return to a caller who
+    // hands out the arena, or a load that has to see what another host wrote.
     std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
@@ -82,6 +83,7 @@ Result<DaxDevice> DaxDevice::open(const std::string& path, const HostFiles& file
     }
     FABRIC_TRY(device.first_block_,
                Mapping::map(device.fd_, 0, device.align_, {!read_only, device.align_, 0}));
+    flush_lines(device.first_block_.data(), device.align_);  // another host may have written it
     return device;
 }
 
@@ -112,7 +114,35 @@ Result<DaxCatalogue> DaxDevice::load() const {
     return first.error().code == Errc::kNotFound ? second : first;
 }
 
-Result<void> DaxDevice::save(DaxCatalogue& catalogue) {
+bool DaxDevice::still_holds(const DaxCatalogue& catalogue) const {
+    // As many bytes as are expected: were there more, the checksum would fail on stale ones.
+    const Bytes bytes = encode_catalogue(catalogue).size();
+    flush_lines(first_block_.data(), bytes);
+    flush_lines(first_block_.data() + kCatalogueCopyBytes, bytes);
+    const auto found = load();
+    return found.ok() && found->sequence == catalogue.sequence && found->uuid == catalogue.uuid &&
+           found->host == catalogue.host && found->epoch == catalogue.epoch;
+}
+
+Result<void> DaxDevice::save(DaxCatalogue& catalogue, const DaxCatalogue& held) {
+    // Not one step with the write: a host that takes over in between is seen at the next save. To
+    // take a pool from a host that still grants is a mistake that this catches soon, not at once.
+    if (!still_holds(held)) {
+        return Error{Errc::kDenied, 0, "save catalogue: another host has taken the pool"};
+    }
+    write(catalogue);
+    return {};
+}
+
+Result<void> DaxDevice::format(DaxCatalogue& catalogue) {
+    // What was there is gone from both copies, so that an older catalogue can't come back.
+    FABRIC_TRY_VOID(clear(0, align_));
+    write(catalogue);
+    write(catalogue);
+    return {};
+}
+
+void DaxDevice::write(DaxCatalogue& catalogue) {
     ++catalogue.sequence;
     const auto bytes = encode_catalogue(catalogue);
     std::byte* copy = first_block_.data() + (catalogue.sequence % 2) * kCatalogueCopyBytes;
@@ -122,7 +152,6 @@ Result<void> DaxDevice::save(DaxCatalogue& catalogue) {
     std::memcpy(copy + half, bytes.data() + half, bytes.size() - half);
     flush_lines(copy, bytes.size());
     if (is_file_) ::msync(first_block_.data(), first_block_.size(), MS_ASYNC);
-    return {};
 }
 
 Result<void> DaxDevice::clear(std::uint64_t offset, Bytes bytes) {

@@ -38,7 +38,15 @@ class DaxDevice {
     Result<DaxCatalogue> load() const;
 
     /// Writes the catalogue over the older copy, with a sequence one higher, and out of the caches.
-    Result<void> save(DaxCatalogue& catalogue);
+    /// Looks at the device first: kDenied, and nothing is written, unless it is `held` that is
+    /// there (may be the same object). So a host whose pool was taken over grants nothing any more.
+    Result<void> save(DaxCatalogue& catalogue, const DaxCatalogue& held);
+
+    /// Starts afresh: wipes the first block and writes both copies, whatever was there.
+    Result<void> format(DaxCatalogue& catalogue);
+
+    /// True when the device holds this catalogue, as others see it too.
+    bool still_holds(const DaxCatalogue& catalogue) const;
 
     /// Fills a range with zeros.
     Result<void> clear(std::uint64_t offset, Bytes bytes);
@@ -50,6 +58,8 @@ class DaxDevice {
     bool is_same(const Fd& other) const noexcept;
 
   private:
+    void write(DaxCatalogue& catalogue);
+
     Fd fd_;      // holds the lock
     Fd client_;  // without it
     Mapping first_block_;

@@ -78,12 +78,14 @@ TEST_SUITE("fabricd.options") {
               std::string(file.path) + ":3: unknown key \"log.levle\"");
     }
 
-    TEST_CASE("--format is on the command line only, and for a dax pool only") {
+    TEST_CASE("--format and --take-over are on the command line only, and for a dax pool only") {
         Options options;
         CHECK(parse({"--format"}, options));
+        CHECK(parse({"--take-over"}, options));
         Options dax;
-        CHECK_FALSE(parse({"--format", "--pool-backend", "dax"}, dax));
+        CHECK_FALSE(parse({"--format", "--take-over", "--pool-backend", "dax"}, dax));
         CHECK(dax.config.pool.dax_format);
+        CHECK(dax.config.pool.dax_take_over);
     }
 
     TEST_CASE("the help names every option with its default") {

@@ -41,6 +41,7 @@ struct StandIn {
         DaxOptions result;
         result.device = tree.path("device");
         result.files = tree.files();
+        result.settle = [] {};  // there is no other host
         return result;
     }
     std::unique_ptr<PoolBackend> pool() const {
@@ -54,6 +55,20 @@ struct StandIn {
         const Fd fd(::open(tree.path("device").c_str(), O_RDWR | O_CLOEXEC));
         REQUIRE(::pwrite(fd.get(), data, bytes, static_cast<off_t>(offset)) ==
                 static_cast<ssize_t>(bytes));
+    }
+    /// What is on the device, written by another host meanwhile: the next catalogue, as that
+    /// host's.
+    void write_as_another_host() const {
+        const auto bytes = get(0, 2 * kCatalogueCopyBytes);
+        const auto* data = reinterpret_cast<const std::byte*>(bytes.data());
+        auto catalogue = decode_catalogue(data).value();
+        const auto second = decode_catalogue(data + kCatalogueCopyBytes).value();
+        if (second.sequence > catalogue.sequence) catalogue = second;
+        catalogue.host = parse_uuid(kOtherHost).value();
+        ++catalogue.epoch;
+        ++catalogue.sequence;
+        const auto encoded = encode_catalogue(catalogue);
+        put((catalogue.sequence % 2) * kCatalogueCopyBytes, encoded.data(), encoded.size());
     }
     std::vector<char> get(Bytes offset, std::size_t bytes) const {
         std::vector<char> data(bytes);
@@ -156,14 +171,14 @@ TEST_SUITE("machine.dax_backend identity") {
 
         DaxOptions other = device.options();
         other.uuid = "ffffffff-4455-6677-8899-aabbccddeeff";
-        CHECK(device.outcome(other) == Errc::kMismatch);
+        CHECK(device.outcome(other) == Errc::kNotFound);
         other.uuid = "not a UUID";
         CHECK(device.outcome(other) == Errc::kInvalid);
         other.uuid = "00112233-4455-6677-8899-aabbccddeeff";
         CHECK(device.outcome(other) == Errc::kOk);
 
         device.tree.write("etc/machine-id", kOtherHost);
-        CHECK(device.outcome(device.options()) == Errc::kMismatch);
+        CHECK(device.outcome(device.options()) == Errc::kDenied);
         CHECK(device.get(0, kBlock) == before);
     }
 
@@ -218,6 +233,55 @@ TEST_SUITE("machine.dax_backend identity") {
         options = device.options();
         options.capacity = 16 * kBlock;
         CHECK(device.outcome(options) == Errc::kNoMemory);
+        const auto first = device.get(0, kBlock);
+        CHECK(std::count(first.begin(), first.end(), '\0') == static_cast<int>(kBlock));
+    }
+}
+
+TEST_SUITE("machine.dax_backend several hosts") {
+    TEST_CASE("a pool of another host is not even formatted, until it is taken over") {
+        StandIn device;
+        device.pool()->create(1, "a", 0, 1).value();
+        const auto before = device.get(0, kBlock);
+        device.tree.write("etc/machine-id", kOtherHost);
+        DaxOptions format = device.options();
+        format.format = true;
+        CHECK(device.outcome(device.options()) == Errc::kDenied);
+        CHECK(device.outcome(format) == Errc::kDenied);
+        CHECK(device.get(0, kBlock) == before);
+
+        DaxOptions take = device.options();
+        take.take_over = true;
+        CHECK(make_dax_backend(take).value()->list().value().size() == 1);
+        CHECK(device.outcome(device.options()) == Errc::kOk);
+        device.tree.write("etc/machine-id", kHost);
+        CHECK(device.outcome(device.options()) == Errc::kDenied);
+        take.format = true;
+        CHECK(make_dax_backend(take).value()->list().value().empty());
+    }
+
+    TEST_CASE("a host whose pool was taken over grants nothing any more and writes nothing") {
+        const StandIn device;
+        auto pool = device.pool();
+        pool->create(1, "a", 0, 1).value();
+        device.write_as_another_host();
+        const auto taken = device.get(0, kBlock);
+        CHECK(pool->create(2, "b", 0, 1).error().code == Errc::kDenied);
+        CHECK(pool->totals().used == kBlock);
+        pool->destroy(1);
+        CHECK(device.get(0, kBlock) == taken);
+    }
+
+    TEST_CASE("of two hosts that format or take a device at the same time one goes on") {
+        const StandIn device;
+        DaxOptions options = device.options();
+        options.settle = [&] { device.write_as_another_host(); };
+        CHECK(device.outcome(options) == Errc::kDenied);
+        options.take_over = true;
+        CHECK(device.outcome(options) == Errc::kDenied);
+        options.settle = [] {};
+        CHECK(device.outcome(options) == Errc::kOk);
+        CHECK(device.outcome(device.options()) == Errc::kOk);
     }
 }
 
