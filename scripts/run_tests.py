@@ -34,14 +34,18 @@ class Phase:
     minutes: float = 0     # needed at least, cold, on two cores; 0: never left out for lack of time
 
 
+# Whole machines, emulated; a phase of their own.
+MACHINES = ("vm",)
 # Kinds of tests that measure or crowd the cores themselves run one at a time.
 ALONE = ("multiproc", "crash", "emu", "net", "python", "slow", "bench-smoke", "training")
 
 PHASES = [
     Phase("lint", "layers, sizes, paths, format, documents", "release", labels=("lint",), targets=("help",)),
-    Phase("unit", "release build; unit and API tests", "release", without=ALONE + ("lint",)),
+    Phase("unit", "release build; unit and API tests", "release", without=ALONE + MACHINES + ("lint",)),
     Phase("system", "release build; processes, crashes, Python, training, benchmarks once", "release",
           labels=ALONE, jobs=1),
+    Phase("vm", "virtual machines: Debian's kernel with CXL memory and DAX devices", "release",
+          labels=MACHINES, targets=("tests_vm",), jobs=1),
     Phase("asan", "address and undefined behaviour sanitizers", "asan", labels=("unit", "multiproc", "crash"),
           without=("slow", "training", "bench-smoke"),
           targets=("tests_unit", "tests_multiproc", "tests_crash"), jobs=1, minutes=12),

@@ -1,0 +1,159 @@
+"""Boots the virtual machines of a scenario and checks what they report."""
+
+import argparse
+import os
+import platform
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from image import Unavailable, make_image
+from machine import Machine, booted, introduce
+
+ROOT = Path(__file__).resolve().parents[2]
+MIB = 1 << 20
+HOST_A, HOST_B = "a" * 32, "b" * 32
+
+FABRICD = ["fabricd/fabricd", "fabricd/ctl/fabricctl"]
+SUITES = ["tests/multiproc/test_multiproc_" + name for name in
+          ("client_arenas", "client_groups", "client_restart", "client_tensors", "pool_processes",
+           "collective_processes")]
+SUITES += ["tests/crash/test_crash_" + name for name in ("collective_killed_rank", "pool_daemon_killed")]
+
+
+def soft_reserved(pool: Path | None, mib: int, cpus: int = 2) -> tuple[list, dict]:
+    """A machine with a memory node without processors, which the firmware's tables rate as slower;
+    the kernel is told that it is soft-reserved, so that it becomes a DAX device. `pool` is the file
+    behind it; without one it is the machine's own."""
+    memory = (f"memory-backend-file,id=r1,size={mib}M,share=on,mem-path={pool}" if pool else
+              f"memory-backend-ram,id=r1,size={mib}M")
+    arguments = ["-M", "q35,hmat=on,max-ram-below-4g=1G", "-m", f"{1024 + mib}M", "-smp", str(cpus),
+                 "-object", "memory-backend-ram,size=1G,id=r0", "-object", memory,
+                 "-numa", f"node,nodeid=0,cpus=0-{cpus - 1},memdev=r0,initiator=0",
+                 "-numa", "node,nodeid=1,memdev=r1,initiator=0"]
+    for node, latency, bandwidth in ((0, 80, "100G"), (1, 250, "30G")):
+        target = f"hmat-lb,initiator=0,target={node},hierarchy=memory"
+        arguments += ["-numa", f"{target},data-type=access-latency,latency={latency}",
+                      "-numa", f"{target},data-type=access-bandwidth,bandwidth={bandwidth}"]
+    # The second node begins at 4 GiB. From type 1 (memory) to type 0xf0000000 (soft-reserved).
+    return arguments, {"memmap": f"{mib}M%0x100000000-1+0xefffffff"}
+
+
+@dataclass
+class Guest:
+    """One machine of a scenario; `script` is tests/vm/guest/<script>.sh."""
+
+    script: str
+    arguments: list
+    words: dict = field(default_factory=dict)
+    host: str = HOST_A
+
+
+@dataclass
+class Scenario:
+    guests: list
+    programs: list
+    modules: list
+    tools: list = field(default_factory=list)
+    flavour: str = "cloud"
+
+
+def devdax(_work: Path) -> Scenario:
+    arguments, words = soft_reserved(None, 512)
+    return Scenario([Guest("devdax", arguments, words)],
+                    FABRICD + SUITES + ["tests/vm/test_vm_devdax_rules"],
+                    ["device_dax", "dax_hmem"], ["daxctl"])
+
+
+def numa_node(_work: Path) -> Scenario:
+    arguments, words = soft_reserved(None, 768)
+    return Scenario([Guest("numa_node", arguments, words)], FABRICD + SUITES,
+                    ["device_dax", "dax_hmem", "kmem"], ["daxctl"])
+
+
+def cxl_type3(work: Path) -> Scenario:
+    arguments = ["-M", "q35,cxl=on", "-m", "1G,slots=8,maxmem=8G", "-smp", "2"]
+    for name, size in (("memory", "256M"), ("label", "256K")):
+        path = work / name
+        path.unlink(missing_ok=True)  # labels of an earlier run, in a folder that was kept
+        arguments += ["-object", f"memory-backend-file,id={name},share=on,mem-path={path},size={size}"]
+    # The second root port has no device. With one port alone QEMU loses what is stored, silently.
+    arguments += ["-device", "pxb-cxl,bus_nr=12,bus=pcie.0,id=cxl.1",
+                  "-device", "cxl-rp,port=0,bus=cxl.1,id=port0,chassis=0,slot=2",
+                  "-device", "cxl-rp,port=1,bus=cxl.1,id=port1,chassis=0,slot=3",
+                  "-device", "cxl-type3,bus=port0,memdev=memory,lsa=label,id=cxl-pmem0",
+                  "-M", "cxl-fmw.0.targets.0=cxl.1,cxl-fmw.0.size=4G"]
+    modules = ["cxl_acpi", "cxl_pci", "cxl_mem", "cxl_pmem", "nd_pmem", "device_dax", "dax_pmem"]
+    return Scenario([Guest("cxl_type3", arguments)],
+                    FABRICD + SUITES + ["tests/vm/test_vm_devdax_rules"], modules,
+                    ["cxl", "ndctl"])
+
+
+def poison(_work: Path) -> Scenario:
+    arguments, words = soft_reserved(None, 256)
+    return Scenario([Guest("poison", arguments, words)], FABRICD + ["tests/vm/test_vm_poison"],
+                    ["device_dax", "dax_hmem"], flavour="generic")
+
+
+def two_hosts(work: Path) -> Scenario:
+    (work / "pool").unlink(missing_ok=True)
+    arguments, words = soft_reserved(work / "pool", 256)
+    return Scenario([Guest("host_a", arguments, words, HOST_A),
+                     Guest("host_b", arguments, words, HOST_B)],
+                    FABRICD + ["tests/vm/test_vm_two_hosts"], ["device_dax", "dax_hmem"])
+
+
+SCENARIOS = {scenario.__name__: scenario for scenario in (devdax, numa_node, cxl_type3, poison, two_hosts)}
+
+
+def run(scenario: Scenario, work: Path, build: Path, kernels: Path) -> bool:
+    image = make_image(work, kernels, scenario.flavour, scenario.modules, scenario.tools,
+                       [build / name for name in scenario.programs], build)
+    machines = []
+    try:
+        for guest in scenario.guests:
+            words = {"scenario": guest.script, "machine": guest.host, **guest.words}
+            machines.append(booted(lambda g=guest, w=words: Machine(
+                g.script, g.arguments, image, kernels, scenario.flavour, w, work)))
+        if len(machines) > 1:
+            introduce(machines)
+        reports = [machine.wait() for machine in machines]
+    finally:
+        for machine in machines:
+            machine.stop()
+    for machine, report in zip(machines, reports):
+        for case in report.passed:
+            print(f"{machine.name}: {case}")
+        if not report.is_good():
+            machine.show()
+            print(f"{machine.name}: failed: {report.failed or 'it did not come to its end'}")
+    return all(report.is_good() for report in reports)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("scenario", choices=SCENARIOS)
+    parser.add_argument("--build", type=Path, required=True, help="folder of the build")
+    parser.add_argument("--keep", type=Path, help="folder for the consoles, kept afterwards")
+    options = parser.parse_args()
+    kernels = Path(os.environ.get("FABRIC_VM_KERNELS", ROOT / "build/vm/kernels"))
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="fabric-vm-") as folder:
+        work = options.keep or Path(folder)
+        work.mkdir(parents=True, exist_ok=True)
+        try:
+            if platform.machine() != "x86_64":
+                raise Unavailable("the machines are x86-64 ones, and so are the programs in them")
+            good = run(SCENARIOS[options.scenario](work), work, options.build.resolve(), kernels)
+        except Unavailable as reason:
+            print(f"skipped: {reason}")
+            return 1 if os.environ.get("FABRIC_TESTS_FAIL_ON_SKIP") == "1" else 77
+    print(f"{options.scenario}: {'passed' if good else 'FAILED'} "
+          f"in {time.monotonic() - start:.1f} s")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
