@@ -13,6 +13,10 @@ from lint_support import SOURCE_SUFFIXES, is_test, list_files, read_text, run_li
 FILE_LIMIT = 400           # lines; tests are lists of cases and may be longer
 FUNCTION_LIMIT = 60        # lines
 TEST_FUNCTION_LIMIT = 100  # lines; a test case is a story and is read from top to bottom
+# Per cent of the lines of a folder's sources that are comment and nothing else, at least. A folder is
+# entered once it is there, and the house style asks for 12 to 19 of all of them.
+COMMENT_FLOOR = {"fabricd/pool": 10, "fabricd/server": 9, "libfabricshm/base": 9,
+                 "libfabricshm/include/fabricshm": 20, "libfabricshm/os": 10, "libfabricshm/shm": 10}
 ALLOW_FILE = "scripts/sizes_allow.txt"
 SHELL_FUNCTION = re.compile(r"^(?:function )?([\w-]+) ?\(\) ?[{(]\n(.*?)^[})]", re.MULTILINE | re.DOTALL)
 
@@ -71,10 +75,13 @@ class Statistics:
             self.trailing += behind_code
             self.lines += sum(1 for line in text.split("\n") if line.strip())
 
+    def share(self) -> float:
+        return 100 * self.comments / self.lines if self.lines else 0
+
     def line(self, name: str) -> str:
         share = "-"
         if self.lines:
-            share = (f"{100 * self.comments / self.lines:.1f} % comment, "
+            share = (f"{self.share():.1f} % comment, "
                      f"{100 * self.trailing / self.lines:.1f} % with one behind code")
         return (f"{name:15} {len(self.file_lines):4} files: {spread(self.file_lines)}; "
                 f"{len(self.function_lines):5} functions: {spread(self.function_lines)}; {share}")
@@ -115,11 +122,20 @@ def allow_findings(root: Path, allow: dict[str, str]) -> list[str]:
                        if not (root / key.split(":")[0]).is_file()]
 
 
+def share_findings(folders: dict[str, Statistics]) -> list[str]:
+    """Prints the share of comment lines of each folder; the folders that fell below their floor."""
+    print("share of comment lines: " +
+          ", ".join(f"{name} {folders[name].share():.1f} %" for name in sorted(folders)))
+    return [f"{name}: {folders[name].share():.1f} % of its lines are comment; at least {floor} are wanted"
+            for name, floor in COMMENT_FLOOR.items() if name in folders and folders[name].share() < floor]
+
+
 def check(root: Path) -> list[str]:
-    """Checks the lengths of files and functions and prints their distribution."""
+    """Checks the lengths of files and functions and the share of comments, and prints their distribution."""
     allow = allowed(root)
     findings = allow_findings(root, allow)
     groups: dict[str, Statistics] = {}
+    folders: dict[str, Statistics] = {}
     for path in list_files(root):
         if path.suffix not in SOURCE_SUFFIXES | {".py", ".sh", ""}:
             continue
@@ -128,10 +144,12 @@ def check(root: Path) -> list[str]:
         if found is None:
             continue
         groups.setdefault(group_of(path), Statistics()).add(path, text, found)
+        if path.suffix in SOURCE_SUFFIXES and not is_test(path):
+            folders.setdefault(str(path.parent), Statistics()).add(path, text, found)
         findings += over_limits(path, text, found, allow)
     for name in sorted(groups):
         print(groups[name].line(name))
-    return findings
+    return findings + share_findings(folders)
 
 
 if __name__ == "__main__":

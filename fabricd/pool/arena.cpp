@@ -7,6 +7,8 @@ namespace fabricd {
 
 namespace proto = fabricshm::proto;
 
+// A walk over all leases: it is asked for once when a session leaves the arena, too rarely for an
+// index by session to pay.
 std::vector<RegionId> Arena::regions_of(SessionId session) const {
     std::vector<RegionId> found;
     for (const auto& [region, lease] : leases.all()) {
@@ -29,6 +31,8 @@ Bytes Arena::bytes_quarantined() const {
     return sum;
 }
 
+// One group is enough: a member that has not yet noticed a death stores wherever it was told
+// before.
 bool Arena::endangered(SessionId session) const {
     return std::any_of(groups.begin(), groups.end(),
                        [&](const auto& entry) { return entry.second.endangers(session); });
@@ -39,6 +43,8 @@ proto::Region Arena::wire(RegionId region) const {
     return {raw(id), raw(region), leases.find(region)->epoch, found.offset, found.bytes};
 }
 
+// The owner's pid goes along so that a reader who waits for a version can see that nobody will
+// publish it any more.
 proto::Tensor Arena::wire_tensor(RegionId region, std::int32_t owner_pid) const {
     const TensorInfo& info = *regions.at(region).tensor;
     proto::Tensor tensor{};
@@ -66,6 +72,7 @@ proto::Group wire(const Group& group, int rank) {
     proto::Group reply{};
     reply.arena_id = raw(group.arena);
     reply.group_id = raw(group.id);
+    // Ids are never used twice, so they order the groups of a name as an epoch has to.
     reply.epoch = raw(group.id);
     copy_name(reply.name, group.name);
     reply.rank = rank;

@@ -40,6 +40,7 @@ enum class ArenaState {
     kAway,  // known from the journal; no session has presented its descriptor yet
 };
 
+/// Plain books: every rule about them is the registry's. Used by the control thread only.
 struct Arena {
     ArenaId id = ArenaId::kNone;
     std::string name;
@@ -51,9 +52,12 @@ struct Arena {
     Bytes align = 4096;
     Bytes huge_page_bytes = 0;
     std::uint64_t file_offset = 0;
+    // Taken when the arena was made, and compared with what is presented after a restart.
     FileIdentity identity;
     fabricshm::Fd fd;  // what clients get a duplicate of
 
+    // Bytes, ids and names are three books on purpose: bytes are free as soon as nobody can be
+    // storing into them, an id has to rest, and a name is free at once.
     RegionAllocator space{0};
     LeaseTable leases;
     std::map<RegionId, Region> regions;

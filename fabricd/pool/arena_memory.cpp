@@ -28,6 +28,8 @@ Result<void> make_present(std::byte* data, Bytes bytes) {
 
 }  // namespace
 
+// The mapping is of the daemon's own descriptor, which no client can close; a memfd is sealed
+// against truncation, too.
 Result<void> MappedArenas::add(ArenaId arena, const fabricshm::PoolPiece& piece) {
     fabricshm::MapOptions options;
     options.align = piece.align;
@@ -53,6 +55,8 @@ Result<void> MappedArenas::format_group(ArenaId arena, std::uint64_t offset,
 void MappedArenas::mark_dead(ArenaId arena, std::uint64_t offset, int world, int rank) noexcept {
     const auto block = writable(arena, offset, fabricshm::group_block_bytes(world));
     if (!block.ok()) {
+        // The peers still find out by themselves within a slice of their sleep; they only lose the
+        // immediate wake.
         fabricshm::log(fabricshm::LogLevel::kError, "arena %llu: rank %d is dead, but: %s",
                        shown(arena), rank, describe(block.error()).c_str());
         return;

@@ -24,6 +24,8 @@ bool Group::endangers(SessionId session) const noexcept {
     return !shrunk && count(MemberState::kLive) != 0 && has(session);
 }
 
+// A session asks by its id, and usually is one rank. With several the hint decides; a hint that is
+// not its own rank is ignored, since it comes from a client.
 std::optional<int> Group::live_rank_of(SessionId session, int hint) const noexcept {
     std::optional<int> only;
     for (int rank = 0; rank < world(); ++rank) {
@@ -35,6 +37,7 @@ std::optional<int> Group::live_rank_of(SessionId session, int hint) const noexce
     return only;
 }
 
+// Wishes first, so that who came early without one does not take the rank that a later one names.
 std::vector<int> assign_ranks(const std::vector<int>& wanted) {
     std::vector<bool> taken(wanted.size(), false);
     for (const int rank : wanted) {

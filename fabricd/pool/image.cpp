@@ -17,6 +17,9 @@ bool read(const JournalContents::Entry& entry, Record* record) {
     return true;
 }
 
+// Records are trusted to be what some daemon wrote (their checksum is right), but not to fit each
+// other: each one that does not is a bug, and is said instead of repaired. A guess here could give
+// one region to two owners.
 class Player {
   public:
     Result<void> play(const JournalContents::Entry& entry);
@@ -25,6 +28,7 @@ class Player {
   private:
     bool start(const JournalContents::Entry& entry);
     bool session_opened(const JournalContents::Entry& entry);
+    bool session_ending(const JournalContents::Entry& entry);
     bool session_ended(const JournalContents::Entry& entry);
     bool arena_made(const JournalContents::Entry& entry);
     bool arena_gone(const JournalContents::Entry& entry);
@@ -70,9 +74,19 @@ bool Player::session_opened(const JournalContents::Entry& entry) {
     return image.sessions.emplace(SessionId{record.session}, record).second;
 }
 
+bool Player::session_ending(const JournalContents::Entry& entry) {
+    SessionEndingRecord record;
+    if (!read(entry, &record) || image.sessions.count(SessionId{record.session}) == 0) return false;
+    // Again, when a daemon that finished the ends of another was killed, too.
+    image.ending.insert(SessionId{record.session});
+    return true;
+}
+
 bool Player::session_ended(const JournalContents::Entry& entry) {
     SessionEndRecord record;
-    return read(entry, &record) && image.sessions.erase(SessionId{record.session}) == 1;
+    if (!read(entry, &record)) return false;
+    image.ending.erase(SessionId{record.session});
+    return image.sessions.erase(SessionId{record.session}) == 1;
 }
 
 bool Player::arena_made(const JournalContents::Entry& entry) {
@@ -87,6 +101,8 @@ bool Player::arena_gone(const JournalContents::Entry& entry) {
     return read(entry, &record) && image.arenas.erase(ArenaId{record.arena}) == 1;
 }
 
+// Only sessions that are open can join. The other order cannot come about: a session leaves its
+// arenas before its end is written.
 bool Player::arena_joined(const JournalContents::Entry& entry) {
     ArenaJoinRecord record;
     if (!read(entry, &record) || arena(record.arena) == nullptr) return false;
@@ -101,11 +117,15 @@ bool Player::arena_left(const JournalContents::Entry& entry) {
     return arena(record.arena)->sessions.erase(SessionId{record.session}) == 1;
 }
 
+// The newest record of an id counts, so a region's life is three records or two: granted, perhaps
+// quarantined, freed.
 bool Player::region(const JournalContents::Entry& entry) {
     RegionRecord record;
     if (!read(entry, &record) || arena(record.arena) == nullptr || record.region == 0) return false;
     ArenaImage& owner = *arena(record.arena);
     owner.regions[RegionId{record.region}] = record;
+    // A quarantined or freed tensor has lost its name; the record of its next life brings a new
+    // one.
     if (record.is_tensor == 0) owner.tensors.erase(RegionId{record.region});
     return record.is_tensor == 0 || owner.tensors.count(RegionId{record.region}) == 1;
 }
@@ -123,6 +143,8 @@ bool Player::group_made(const JournalContents::Entry& entry) {
     GroupImage made{};
     if (size < kFixed || size > sizeof made.record) return false;
     std::memcpy(&made.record, entry.payload.data(), size);
+    // Exactly the members that it speaks of: a record that was cut short by a wrong length must not
+    // leave ranks to session 0.
     const std::uint32_t world = made.record.world;
     if (world == 0 || size != kFixed + world * sizeof(std::uint64_t)) return false;
     if (arena(made.record.arena) == nullptr) return false;
@@ -132,6 +154,8 @@ bool Player::group_made(const JournalContents::Entry& entry) {
     return groups.emplace(GroupId{made.record.group}, std::move(made)).second;
 }
 
+// States only go from live to left or dead. That is not checked: written twice after a crash, they
+// say the same.
 bool Player::group_member(const JournalContents::Entry& entry) {
     GroupMemberRecord record;
     if (!read(entry, &record)) return false;
@@ -167,6 +191,8 @@ bool Player::dispatch(const JournalContents::Entry& entry) {
             return start(entry);
         case RecordType::kSessionOpened:
             return session_opened(entry);
+        case RecordType::kSessionEnding:
+            return session_ending(entry);
         case RecordType::kSessionEnded:
             return session_ended(entry);
         case RecordType::kArenaMade:

@@ -31,6 +31,7 @@ struct PoolImage {
     std::uint64_t daemon_epoch = 0;
     std::uint64_t last_id = 0;
     std::map<SessionId, SessionRecord> sessions;
+    std::set<SessionId> ending;  // of `sessions`: their end was begun
     std::map<ArenaId, ArenaImage> arenas;
 };
 

@@ -22,6 +22,8 @@ namespace {
 
 constexpr std::size_t kCrcBytes = sizeof(RecordHeader::crc);
 
+// One buffer, so that a record costs one system call. The checksum covers the header and the
+// payload: whatever part of it reached the file, a torn record is not taken for one.
 std::vector<std::byte> encode(RecordType type, std::uint64_t sequence,
                               std::span<const std::byte> payload) {
     RecordHeader header{0, static_cast<std::uint16_t>(type),
@@ -35,6 +37,8 @@ std::vector<std::byte> encode(RecordType type, std::uint64_t sequence,
     return record;
 }
 
+// The whole file at once. It is rewritten when it has grown to four times what is live, so it stays
+// in the megabytes; reading in place would only save what is thrown away a moment later.
 Result<std::vector<std::byte>> read_all(const Fd& file) {
     std::vector<std::byte> bytes;
     std::byte piece[65536];
@@ -64,11 +68,15 @@ Result<void> write_at(const Fd& file, fabricshm::Bytes place, std::span<const st
 
 JournalContents parse_journal(std::span<const std::byte> bytes) {
     JournalContents contents;
+    // Every reason to stop means the same: the daemon was killed in this record, or before it had
+    // written anything here. What follows cannot be younger, since records are only appended.
     while (bytes.size() >= sizeof(RecordHeader)) {
         RecordHeader header;
         std::memcpy(&header, bytes.data(), sizeof header);
         const std::size_t whole = sizeof header + header.bytes;
         if (header.bytes > kRecordBytesMax || whole > bytes.size()) break;
+        // Remains of a failed write may lie behind a shorter record that took its place: they would
+        // need the right number, too, to be taken for the next one.
         if (header.sequence != contents.entries.size()) break;
         if (header.crc != fabricshm::crc32c(bytes.data() + kCrcBytes, whole - kCrcBytes)) break;
         const auto payload = bytes.subspan(sizeof header, header.bytes);
@@ -87,6 +95,7 @@ Result<Journal> Journal::open(const std::string& path, JournalContents* contents
     *contents = parse_journal(bytes);
 
     Journal journal(path, std::move(file));
+    // Appending goes on behind the last whole record, over whatever a torn one left there.
     journal.sequence_ = contents->entries.size();
     for (const auto& entry : contents->entries) {
         journal.size_ += sizeof(RecordHeader) + entry.payload.size();
@@ -112,12 +121,16 @@ Result<void> Journal::append(RecordType type, std::span<const std::byte> payload
 }
 
 Result<void> Journal::rewrite(const std::function<Result<void>(JournalSink&)>& write_all) {
+    // A file left over from a rewrite that was killed is truncated: it never had the name that
+    // counts.
     const std::string fresh_path = path_ + ".new";
     Fd file(::open(fresh_path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!file) return fabricshm::error_from_errno(errno, "make new journal");
     Journal fresh(path_, std::move(file));
     FABRIC_TRY_VOID(write_all(fresh));
     FAULT_POINT("journal.rewrite.before");
+    // The old journal is complete until here and the new one from here on. No sync before it: see
+    // the head of journal.hpp for what it has to survive.
     if (::rename(fresh_path.c_str(), path_.c_str()) != 0) {
         return fabricshm::error_from_errno(errno, "replace journal");
     }

@@ -22,6 +22,8 @@
 
 namespace fabricd {
 
+/// What stands before each record, as it lies in memory: the file is read on the host that wrote
+/// it, and the version in the start record refuses another layout.
 struct RecordHeader {
     std::uint32_t crc;  // CRC-32C of the rest of the header and the payload
     std::uint16_t type;
@@ -58,6 +60,8 @@ struct JournalContents {
 JournalContents parse_journal(std::span<const std::byte> bytes);
 
 /// One file. Used by the control thread only.
+/// Costs one write() into the page cache per record. Fails with the errno of the file system (a
+/// full disk: ENOSPC), and then nothing was written as far as a reader can tell.
 class Journal : public JournalSink {
   public:
     /// Opens or makes `path` (0600) and reads it. The caller holds the lock of its directory.
@@ -79,6 +83,7 @@ class Journal : public JournalSink {
     std::string path_;
     fabricshm::Fd file_;
     fabricshm::Bytes size_ = 0;
+    // Of the next record. Begins at 0 in each new file.
     std::uint64_t sequence_ = 0;
 };
 

@@ -17,6 +17,7 @@ class JournalGuard final : public JournalSink {
 
     /// For grants.
     fabricshm::Result<void> append(RecordType type, std::span<const std::byte> payload) override {
+        // A grant of bytes whose release is not in the file would make two owners of them there.
         if (behind_) return fabricshm::Error{fabricshm::Errc::kSystem, 0, "journal is behind"};
         return sink_->append(type, payload);
     }
@@ -38,6 +39,8 @@ class JournalGuard final : public JournalSink {
 
   private:
     JournalSink* sink_;
+    // Set by the first release that could not be written, cleared by a whole rewrite only: a later
+    // record that fits again says nothing about the one that is missing.
     bool behind_ = false;
 };
 

@@ -28,6 +28,7 @@ enum class RecordType : std::uint16_t {
     kGroupMember = 11,
     kGroupShrunk = 12,
     kGroupGone = 13,
+    kSessionEnding = 14,  // its arenas are being left; comes before all that brings about
 };
 
 /// First in the file and nowhere else.
@@ -54,6 +55,12 @@ struct SessionRecord {
 
 struct SessionEndRecord {
     static constexpr RecordType kType = RecordType::kSessionEnded;
+    std::uint64_t session;
+};
+
+/// From here on the session is not resumed, even if the daemon is killed before its kSessionEnded.
+struct SessionEndingRecord {
+    static constexpr RecordType kType = RecordType::kSessionEnding;
     std::uint64_t session;
 };
 

@@ -3,6 +3,7 @@
 namespace fabricd {
 
 LeaseTable::Grant LeaseTable::grant(SessionId session) {
+    // A fresh number, one above the highest ever, unless enough have rested.
     RegionId region{leases_.empty() ? 1 : raw(leases_.rbegin()->first) + 1};
     if (free_.size() > resting_) {
         region = free_.front();
@@ -13,6 +14,7 @@ LeaseTable::Grant LeaseTable::grant(SessionId session) {
     return {region, lease.epoch};
 }
 
+// The entry stays, see lease.hpp: only its owner goes.
 bool LeaseTable::release(RegionId region) {
     const auto found = leases_.find(region);
     if (found == leases_.end() || found->second.state == LeaseState::kFree) return false;
@@ -36,6 +38,8 @@ const Lease* LeaseTable::find(RegionId region) const {
 
 bool LeaseTable::restore(RegionId region, const Lease& lease) {
     if (region == RegionId::kNone || !leases_.emplace(region, lease).second) return false;
+    // In the order of the ids: how long each has rested is not in the journal. At worst one rests
+    // shorter than it would have.
     if (lease.state == LeaseState::kFree) free_.push_back(region);
     return true;
 }

@@ -14,6 +14,8 @@ struct Limits {
     Bytes default_arena_bytes = fabricshm::kGiB;
     Bytes max_arena_bytes = 0;  // of one job
     Bytes user_quota_bytes = 0;
+    // Counts bound the daemon's own memory and descriptors rather than the pool: a session holds a
+    // socket and a pidfd, an arena a descriptor and a mapping.
     int max_sessions = 4096;
     int max_sessions_per_user = 1024;
     int max_arenas_per_user = 64;
@@ -46,6 +48,8 @@ class QuotaTable {
     int sessions() const noexcept { return sessions_; }
 
   private:
+    // Users without sessions and arenas have no entry: a uid that comes once would otherwise stay
+    // for the daemon's life.
     struct Usage {
         int sessions = 0;
         int arenas = 0;

@@ -8,6 +8,8 @@ RegionAllocator::RegionAllocator(Bytes bytes) : total_(bytes / kUnit * kUnit), f
     if (total_ != 0) add_hole(0, total_);
 }
 
+// Whole pages, so that two regions never share one: a client may ask the kernel things about its
+// region (advice, a binding) that hold for pages, and a neighbour must not feel them.
 Bytes RegionAllocator::rounded(Bytes bytes) noexcept {
     constexpr Bytes kMost = Bytes{1} << 62;  // far above any pool, far below an overflow
     if (bytes > kMost) return 0;
@@ -17,6 +19,8 @@ Bytes RegionAllocator::rounded(Bytes bytes) noexcept {
 std::optional<std::uint64_t> RegionAllocator::allocate(Bytes bytes) {
     const Bytes wanted = rounded(bytes);
     if (wanted == 0) return std::nullopt;
+    // The smallest hole that is large enough, of several the first: the same requests give the same
+    // offsets in every run.
     const auto best = by_size_.lower_bound({wanted, 0});
     if (best == by_size_.end()) return std::nullopt;
     const std::uint64_t offset = best->second;
@@ -24,8 +28,10 @@ std::optional<std::uint64_t> RegionAllocator::allocate(Bytes bytes) {
     return offset;
 }
 
+// Offsets come from a journal here, so every one is looked at as if it were input.
 bool RegionAllocator::reserve(std::uint64_t offset, Bytes bytes) {
     if (!inside(offset, bytes)) return false;
+    // The one hole that could contain it begins at or before it.
     auto after = holes_.upper_bound(offset);
     if (after == holes_.begin()) return false;
     const auto hole = std::prev(after);
@@ -34,6 +40,8 @@ bool RegionAllocator::reserve(std::uint64_t offset, Bytes bytes) {
     return true;
 }
 
+// Both neighbours are looked at before anything is changed: a piece that touches free bytes was
+// given back already, and merging it would count its bytes twice.
 bool RegionAllocator::release(std::uint64_t offset, Bytes bytes) {
     if (!inside(offset, bytes)) return false;
     const auto after = holes_.lower_bound(offset);

@@ -193,6 +193,7 @@ class Registry {
     std::vector<Wait> take_openers(const Arena& arena);
     void open_again(const Wait& wait, const std::string& name);
     void remove_arena(ArenaId arena);
+    void abandon_arena(ArenaId arena);
     void give_up_on_away();
 
     Result<RegionId> make_region(Session& session, Arena& arena, Bytes bytes,
@@ -224,6 +225,7 @@ class Registry {
     void check_shrink(Arena& arena, GroupId group);
     void reopen_shrink(Arena& arena, const Group& gone);
     void after_member_change(Arena& arena, GroupId group);
+    void finish_members(Arena& arena);
     std::pair<Arena*, Group*> find_group(SessionId session, const fabricshm::proto::Group& request);
 
     Result<void> add_wait(Wait wait);
@@ -256,6 +258,7 @@ class Registry {
     std::uint64_t last_id_ = 0;
     Duration grace_ = std::chrono::seconds(10);
     TimePoint away_until_ = TimePoint::max();
+    bool gave_up_on_away_ = false;  // the grace after a restart is over
     bool draining_ = false;
 };
 

@@ -31,6 +31,8 @@ Result<void> Registry::open_arena(Ticket ticket, const proto::ArenaOpen& request
 
 Result<void> Registry::check_open(const Session& session, const Arena& arena,
                                   const proto::ArenaOpen& request) const {
+    // Names are one space for all users of a daemon, so that a name taken by another user is told
+    // as that, and not as an arena that will never come.
     if (arena.uid != session.peer.uid) {
         return Error{Errc::kDenied, 0, "the arena belongs to another user"};
     }
@@ -53,6 +55,7 @@ Result<void> Registry::make_arena(Ticket ticket, const proto::ArenaOpen& request
     const Bytes wanted = request.bytes != 0 ? request.bytes : limits_.default_arena_bytes;
     const Bytes bytes = fabricshm::round_up(wanted, RegionAllocator::kUnit);
 
+    // The number is taken only when nothing can fail any more; see next_id() below.
     const ArenaId id{last_id_ + 1};
     Wait wait{ticket, TimePoint::max(), WaitKey{WaitKind::kArena, id, "", GroupId::kNone},
               proto::Type::kArenaOpen};
@@ -69,6 +72,8 @@ Result<void> Registry::make_arena(Ticket ticket, const proto::ArenaOpen& request
     arena.uid = session.peer.uid;
     arena.bytes = bytes;
     arena_names_[arena.name] = id;
+    // Not written down yet: an arena whose making is cut off by a kill was never seen by anybody,
+    // and its memory goes with the daemon (devdax: take_leftovers() finds it).
     work_->create(id, arena.name, arena.uid, bytes);
     return {};
 }
@@ -76,6 +81,8 @@ Result<void> Registry::make_arena(Ticket ticket, const proto::ArenaOpen& request
 void Registry::arena_made(ArenaId id, Result<fabricshm::PoolPiece> piece) {
     Arena* arena = find_arena(id);
     if (arena == nullptr) return;
+    // The record comes before any answer: who has the descriptor must find a daemon that knows the
+    // arena.
     Result<void> done = piece.ok() ? settle(*arena, std::move(piece).value()) : piece.error();
     if (done.ok()) done = journal_.add(record_of(*arena));
     answer_waiting(*arena, done.error());
@@ -144,6 +151,7 @@ Result<void> Registry::enter_arena(Session& session, Arena& arena) {
 
 Result<void> Registry::adopt_arena(Ticket ticket, ArenaId id, fabricshm::Fd presented) {
     FABRIC_TRY(Arena * arena, arena_of(ticket.session, id));
+    // Looked at here, before the worker has to map anything: a wrong file costs one fstat().
     FABRIC_TRY(const FileIdentity identity, identity_of(presented));
     if (!(identity == arena->identity))
         return Error{Errc::kCorrupt, 0, "adopt arena: another file"};
@@ -173,7 +181,11 @@ void Registry::arena_adopted(ArenaId id, Result<fabricshm::PoolPiece> piece) {
             memory_->mark_dead(id, group.block_offset, group.world(), rank);
         }
     }
+    if (done.ok()) finish_members(*arena);
     answer_waiting(*arena, done.error());
+    // Who presents it after the grace is the last that could have: nothing else would ever end the
+    // waits of those who ask for its name.
+    if (arena->state == ArenaState::kAway && gave_up_on_away_) return abandon_arena(id);
     drop_if_unused(id);
 }
 
@@ -252,19 +264,29 @@ void Registry::remove_arena(ArenaId id) {
 
 void Registry::give_up_on_away() {
     away_until_ = TimePoint::max();
+    gave_up_on_away_ = true;
     forget_recovery();
     std::vector<ArenaId> away;
     for (const auto& [id, arena] : arenas_) {
         if (arena.state == ArenaState::kAway && !arena.adopting) away.push_back(id);
     }
-    for (const ArenaId id : away) {
-        const std::set<SessionId> members = find_arena(id)->sessions;
-        if (members.empty()) drop_arena(id, "nobody presented it after the restart");
-        for (const SessionId member : members) {
-            cancel_waits(member, id, true);
-            leave_arena(*find_session(member), *find_arena(id));  // the last one drops it
+    for (const ArenaId id : away) abandon_arena(id);
+}
+
+// Takes an arena that is away from everybody who had it, alive or not. By the one record of its
+// end, not one by one: a daemon that was killed in the middle would find an arena that its living
+// holders may present, with some of their regions free already.
+void Registry::abandon_arena(ArenaId id) {
+    Arena& arena = *find_arena(id);
+    for (const SessionId member : std::exchange(arena.sessions, {})) {
+        cancel_waits(member, id, true);
+        Session& session = *find_session(member);
+        for (const RegionId region : arena.regions_of(member)) {
+            count_region(session, arena.regions.at(region).bytes, -1);
         }
+        session.arenas.erase(id);
     }
+    drop_arena(id, "nobody presented it after the restart");
 }
 
 int Registry::descriptor(ArenaId id) const {

@@ -15,6 +15,8 @@ Result<void> Registry::join_group(Ticket ticket, const proto::Group& request, Ti
     FABRIC_TRY(Arena * arena, arena_of(ticket.session, ArenaId{request.arena_id}));
     if (arena->state != ArenaState::kHere) return Error{Errc::kBusy, 0, "arena is not here yet"};
     const std::string name = request.name;
+    // Before the name is checked: to the daemon a complete group is in the way of a new one, to who
+    // asks again it is the answer.
     if (answer_again(*arena, ticket, request)) return {};
     FABRIC_TRY_VOID(check_name(*arena, name));
 
@@ -109,6 +111,7 @@ Result<void> Registry::record_group(const Group& group, JournalSink& sink) {
     for (std::size_t i = 0; i < group.members.size(); ++i) {
         record.sessions[i] = raw(group.members[i].session);
     }
+    // Most groups are small: the members that there are, not room for as many as there can be.
     const std::size_t used =
         offsetof(GroupRecord, sessions) + group.members.size() * sizeof(std::uint64_t);
     return sink.append(GroupRecord::kType, std::as_bytes(std::span(&record, 1)).first(used));
@@ -135,6 +138,8 @@ Result<Group*> Registry::make_group(Arena& arena, const std::string& name,
         return done.error();
     }
     FAULT_POINT("group.made");
+    // Written down: the group exists from here on, also for a daemon that is killed before the
+    // first answer.
     const GroupId id = group.id;
     // The name goes to a shrunk group only if nobody has met under it since its predecessor.
     const auto named = arena.group_names.find(name);
@@ -260,6 +265,19 @@ void Registry::mark_members_dead(SessionId session, Arena& arena) {
             memory_->mark_dead(arena.id, group.block_offset, group.world(), *rank);
         }
     }
+}
+
+// What a daemon had no time for that was killed after a member's last record: ends of groups which
+// nobody is in any more, and regions that were kept for their sake. Nobody would come back to them:
+// who left a group has left it, and only the end of a group that failed lets the one before it be
+// shrunk again.
+void Registry::finish_members(Arena& arena) {
+    std::vector<GroupId> over;
+    for (const auto& [id, group] : arena.groups) {
+        if (group.count(MemberState::kLive) == 0) over.push_back(id);
+    }
+    for (const GroupId id : over) after_member_change(arena, id);
+    sweep_quarantine(arena);
 }
 
 // A member left or died: the group may be over, or those who wait to shrink it may be complete.

@@ -109,6 +109,8 @@ Result<RegionId> Registry::make_region(Session& session, Arena& arena, Bytes byt
     const auto offset = arena.space.allocate(rounded);
     if (!offset) return full;
 
+    // The books first, the journal second, the answer last: a grant that cannot be written is taken
+    // back, and a daemon that is killed in between never told anybody of it.
     const LeaseTable::Grant grant = arena.leases.grant(session.id);
     Region& region = arena.regions[grant.region];
     region = Region{*offset, rounded, std::move(tensor), false};
@@ -204,6 +206,8 @@ void Registry::quarantine_region(Arena& arena, RegionId id) {
 }
 
 void Registry::reclaim_regions(Session& session, Arena& arena) {
+    // One verdict for all regions of the session: which of them a peer stores into is known to the
+    // ranks alone.
     const bool endangered = arena.endangered(session.id);
     for (const RegionId region : arena.regions_of(session.id)) {
         count_region(session, arena.regions.at(region).bytes, -1);
@@ -213,6 +217,8 @@ void Registry::reclaim_regions(Session& session, Arena& arena) {
 }
 
 void Registry::sweep_quarantine(Arena& arena) {
+    // Whenever a group ends or is left behind: only that ends a danger. A list of who waits for
+    // which group would say the same with more to keep right.
     for (const RegionId region : arena.quarantined()) {
         const SessionId dead = arena.leases.find(region)->session;
         if (!arena.endangered(dead)) release_region(arena, region);

@@ -28,11 +28,15 @@ TensorInfo info_of(const TensorRecord& record) {
 }  // namespace
 
 Result<void> Registry::restore(const PoolImage& image, TimePoint now, Duration grace) {
+    // Ids go on above everything the journal ever mentioned, and the epoch above its last: what a
+    // client kept from before can be told from what it gets now.
     grace_ = grace;
     daemon_epoch_ = image.daemon_epoch + 1;
     last_id_ = image.last_id;
     FABRIC_TRY_VOID(restore_sessions(image, now));
     for (const auto& [id, arena] : image.arenas) FABRIC_TRY_VOID(restore_arena(arena));
+    // Before anybody can resume: what was begun is finished.
+    for (const SessionId id : image.ending) end_session(id, "its end had begun before the restart");
     if (!arenas_.empty()) away_until_ = fabricshm::deadline_after(now, grace);
     return {};
 }
@@ -70,6 +74,7 @@ Result<void> Registry::restore_arena(const ArenaImage& image) {
     arena.file_offset = record.file_offset;
     arena.identity = {record.device, record.inode, record.file_bytes, record.seals};
     arena.space = RegionAllocator(record.bytes);
+    // Two arenas of one name: one of them must have ended without a record.
     if (!arena_names_.emplace(arena.name, id).second) return kContradiction;
     quotas_.restore_arena(arena.uid, arena.bytes);
     for (const SessionId member : image.sessions) {
@@ -88,6 +93,7 @@ Result<void> Registry::restore_regions(const ArenaImage& image, Arena& arena) {
         const auto state = static_cast<LeaseState>(record.state);
         const Lease lease{SessionId{record.session}, record.generation, state};
         if (record.state > 2 || !arena.leases.restore(id, lease)) return kContradiction;
+        // A free id keeps its generation, that is all of it.
         if (state == LeaseState::kFree) continue;
         // This is where two owners of the same bytes would be found out.
         if (!arena.space.reserve(record.offset, record.bytes)) return kContradiction;
@@ -157,6 +163,7 @@ Result<void> Registry::write_journal(JournalSink& sink) const {
         FABRIC_TRY_VOID(sink.add(record_of(session)));
     }
     for (const auto& [id, arena] : arenas_) {
+        // Nobody has been told of it; if its making succeeds, that appends its record.
         if (arena.state == ArenaState::kMaking) continue;
         FABRIC_TRY_VOID(write_arena(arena, sink));
     }
@@ -175,6 +182,7 @@ Result<void> Registry::write_arena(const Arena& arena, JournalSink& sink) const 
         FABRIC_TRY_VOID(record_group(group, sink));
         for (int rank = 0; rank < group.world(); ++rank) {
             const MemberState state = group.members[static_cast<std::size_t>(rank)].state;
+            // Live is what a group's own record says of all members.
             if (state == MemberState::kLive) continue;
             FABRIC_TRY_VOID(
                 sink.add(GroupMemberRecord{raw(arena.id), raw(id), static_cast<std::uint32_t>(rank),

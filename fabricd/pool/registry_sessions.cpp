@@ -11,6 +11,8 @@ namespace fabricd {
 Result<SessionId> Registry::open_session(const Peer& peer, const std::string& label,
                                          const Token& token, TimePoint now,
                                          const std::string& device) {
+    // Sessions of before go on: draining is for a daemon that is to be replaced, and its jobs
+    // should end by themselves.
     if (draining_) return Error{Errc::kBusy, 0, "the daemon is draining"};
     FABRIC_TRY_VOID(quotas_.take_session(peer.uid));
     if (const auto attached = devices_.attach(device); !attached.ok()) {
@@ -30,6 +32,8 @@ Result<SessionId> Registry::open_session(const Peer& peer, const std::string& la
         quotas_.give_session(peer.uid);
         return written.error();
     }
+    // Written down, so it exists: from here on nothing can fail, and a restarted daemon knows it,
+    // too.
     const SessionId id = session.id;
     sessions_.emplace(id, std::move(session));
     return id;
@@ -75,6 +79,7 @@ void Registry::connection_lost(SessionId id, TimePoint now) {
     cancel_waits(id, ArenaId::kNone, false);
     session->connected = false;
     session->lost_until = fabricshm::deadline_after(now, grace_);
+    // No record of it: a daemon that is killed now gives every session the whole grace anew.
     lost_.emplace(session->lost_until, id);
 }
 
@@ -86,6 +91,9 @@ void Registry::end_session(SessionId id, const char* why) {
     cancel_waits(id, ArenaId::kNone, false);
     if (!session->connected) lost_.erase({session->lost_until, id});
 
+    // First: its process may be alive (away for too long, or its pool was given up). Were the
+    // daemon killed half-way, the process could resume and go on using regions that are free again.
+    journal_.note(SessionEndingRecord{raw(id)});
     FAULT_POINT("reclaim.begin");
     // A copy: leaving an arena takes it out of the session's set.
     const std::set<ArenaId> arenas = session->arenas;
@@ -93,8 +101,8 @@ void Registry::end_session(SessionId id, const char* why) {
         leave_arena(*session, *find_arena(arena));
         FAULT_POINT("reclaim.arena");
     }
-    // Last: a daemon that is killed before this line finds the session again, sees that nobody
-    // comes back for it, and does all of the above once more.
+    // Last: a daemon that is killed before this line finds the session again and does all of the
+    // above once more.
     journal_.note(SessionEndRecord{raw(id)});
     quotas_.give_session(session->peer.uid);
     devices_.detach(session->device);

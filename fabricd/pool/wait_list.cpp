@@ -21,6 +21,8 @@ std::vector<WaitId> listed(const Map& map, const Key& key) {
 
 }  // namespace
 
+// Ids rise, and sets keep them in order: who asked first is first in every list, which is what
+// ranks without a wish are numbered by.
 WaitId WaitList::add(Wait wait) {
     const WaitId id = ++last_;
     by_key_[wait.key].insert(id);
@@ -33,6 +35,7 @@ WaitId WaitList::add(Wait wait) {
 std::optional<Wait> WaitList::take(WaitId id) {
     const auto found = waits_.find(id);
     if (found == waits_.end()) return std::nullopt;
+    // Moved out first: its key and deadline are needed to find it in the other indexes.
     Wait wait = std::move(found->second);
     waits_.erase(found);
     erase_from(by_key_, wait.key, id);
@@ -41,6 +44,7 @@ std::optional<Wait> WaitList::take(WaitId id) {
     return wait;
 }
 
+// A copy, since callers take waits out of the list while they walk over it.
 std::vector<WaitId> WaitList::with_key(const WaitKey& key) const {
     return listed(by_key_, key);
 }

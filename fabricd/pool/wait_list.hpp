@@ -67,6 +67,8 @@ class WaitList {
     bool empty() const noexcept { return waits_.empty(); }
 
   private:
+    // The waits themselves, and three ways to find them. Ids, not pointers, in the indexes: an
+    // answer to one wait may end others, and a stale id is merely not found.
     std::map<WaitId, Wait> waits_;
     std::map<WaitKey, std::set<WaitId>> by_key_;
     std::map<SessionId, std::set<WaitId>> by_session_;

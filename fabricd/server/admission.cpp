@@ -24,9 +24,13 @@ std::vector<gid_t> groups_of_peer(int socket) {
 Result<Admission> Admission::make(std::vector<std::uint32_t> uids, const std::string& group) {
     Admission admission;
     admission.uids_ = std::move(uids);
+    // Root can read the arenas' memory in other ways, and the daemon's own user can send it
+    // signals: refusing them would protect nothing.
     admission.uids_.push_back(0);
     admission.uids_.push_back(::geteuid());
     if (group.empty()) return admission;
+    // Once, at the start: a name service may be slow, and nobody may wait for it on the control
+    // thread.
     const struct group* entry = ::getgrnam(group.c_str());
     if (entry == nullptr) return Error{Errc::kInvalid, 0, "socket group"};
     admission.group_ = entry->gr_gid;
@@ -37,6 +41,8 @@ Result<Admission> Admission::make(std::vector<std::uint32_t> uids, const std::st
 bool Admission::admits(std::uint32_t uid, std::uint32_t gid, int socket) const {
     if (std::find(uids_.begin(), uids_.end(), uid) != uids_.end()) return true;
     if (!has_group_) return false;
+    // The cheap question first; supplementary groups cost a system call and a list of up to 65536
+    // numbers.
     if (gid == group_) return true;
     const std::vector<gid_t> groups = groups_of_peer(socket);
     return std::find(groups.begin(), groups.end(), group_) != groups.end();

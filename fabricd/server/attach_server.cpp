@@ -35,6 +35,7 @@ constexpr int kUnreadBytesMax = 16 * 1024;
 // Every call on a socket is a mere attempt: the control thread never waits for a client.
 constexpr TimePoint kAtOnce{};
 
+// What the kernel charges for packets that the peer has not read.
 bool keeps_up(const UnixSocket& socket) {
     int unread = 0;
     return ::ioctl(socket.get(), SIOCOUTQ, &unread) == 0 && unread <= kUnreadBytesMax;
@@ -57,6 +58,8 @@ AttachServer::~AttachServer() {
 }
 
 Result<void> AttachServer::start() {
+    // Before anybody can say hello: a session whose process is gone must not be there to be
+    // resumed.
     watch_restored();
     FABRIC_TRY(accepting_, loop_.add(listener_.get(), EPOLLIN, [this](std::uint32_t) {
         listener_.accept(kAcceptsPerTurn,
@@ -85,6 +88,7 @@ void AttachServer::watch_restored() {
 
 void AttachServer::take_connection(UnixSocket socket) {
     const auto credentials = socket.peer();
+    // Its socket closes here. Who it was cannot be said, so nothing is logged for it.
     if (!credentials.ok()) return;
     const Peer peer{credentials->pid, credentials->uid, credentials->gid};
     if (!has_room(peer.uid)) {
@@ -118,6 +122,8 @@ bool AttachServer::has_room(std::uint32_t uid) const {
 void AttachServer::drop(ConnectionId id, const char* why) {
     const auto found = connections_.find(id);
     if (found == connections_.end()) return;
+    // Out of the map before anything is called: what follows may drop other connections, and would
+    // meet this one half gone.
     Connection connection = std::move(found->second);
     connections_.erase(found);
     greeting_.erase(id);
@@ -127,6 +133,7 @@ void AttachServer::drop(ConnectionId id, const char* why) {
     fabricshm::log(LogLevel::kDebug, "connection of pid %d closed: %s", connection.peer.pid, why);
 
     const auto process = processes_.find(connection.session);
+    // A session that already has a new connection does not miss the old one.
     if (process == processes_.end() || process->second.connection != id) return;
     process->second.connection = 0;
     registry_.connection_lost(connection.session, Clock::now());
@@ -149,6 +156,7 @@ bool AttachServer::read_one(ConnectionId id) {
         found->second.socket.receive(proto::writable_bytes_of(request), descriptors, kAtOnce);
     if (received.ok()) return handle(id, request, received->bytes, std::move(descriptors[0]));
     const Error error = received.error();
+    // Nothing more in the socket now.
     if (error.code == Errc::kTimeout) return false;
     const SessionId session = found->second.session;
     if (error.code != Errc::kClosed) {
@@ -170,6 +178,8 @@ bool AttachServer::handle(ConnectionId id, const proto::Message& request, std::s
     Connection& connection = connections_.at(id);
     if (!checked.ok()) {
         if (!refuse(id, request.header, checked.error())) return false;
+        // A wrong field is the program's mistake and an answer to it; a wrong version or size is a
+        // program that will not understand any answer.
         if (checked.error().code == Errc::kInvalid) return true;
         drop(id, "speaks another protocol");
         return false;
@@ -213,6 +223,8 @@ bool AttachServer::hello(ConnectionId id, const proto::Message& request) {
         if (told && session.error().code == Errc::kDenied) drop(id, "not admitted");
         return connections_.count(id) != 0;
     }
+    // After the session is there: one without a way to notice its process's death would hold its
+    // memory for ever, and is ended again.
     auto pidfd = connection.socket.peer_pidfd();
     if (!pidfd.ok()) {
         registry_.end_session(session.value(), "its process cannot be watched");
@@ -220,6 +232,8 @@ bool AttachServer::hello(ConnectionId id, const proto::Message& request) {
         return false;
     }
     const auto older = processes_.find(session.value());
+    // A process that lost its connection may be faster to return than the kernel to report the
+    // loss.
     const ConnectionId replaced = older == processes_.end() ? 0 : older->second.connection;
     forget_process(session.value());
     if (replaced != 0) drop(replaced, "its session has a new connection");

@@ -106,6 +106,8 @@ struct Daemon::Impl {
 };
 
 Daemon::Impl::~Impl() {
+    // First the loop, so that the worker's last results are taken by nobody; then the worker, which
+    // uses the backend.
     if (loop) loop->close();
     if (worker) worker->stop();
 }
@@ -116,6 +118,8 @@ void Daemon::Impl::make_registry() {
 }
 
 Result<void> Daemon::Impl::open_state() {
+    // Held for the daemon's life: two daemons with one journal would give the same memory away
+    // twice.
     FABRIC_TRY_VOID(make_directory(options.state_dir, 0700));
     FABRIC_TRY(state_lock, LockFile::take(options.state_dir + "/lock"));
     return {};
@@ -129,6 +133,8 @@ Result<void> Daemon::Impl::restore() {
     make_registry();
     if (contents.torn) fabricshm::log(LogLevel::kWarning, "the journal's last record was torn");
 
+    // Played into plain data first, then taken over: a registry that got half of a journal which
+    // turns out to be wrong is thrown away whole.
     const auto image = replay(contents);
     Result<void> restored = image.ok() ? registry->restore(*image, started, options.adopt_grace)
                                        : Result<void>(image.error());
@@ -185,6 +191,7 @@ Result<void> Daemon::Impl::open_socket() {
 }
 
 Result<void> Daemon::Impl::serve() {
+    // Not before the control thread runs: its sockets and the books are for this thread alone.
     FABRIC_TRY_VOID(server->start());
     while (!loop->stopping()) {
         server->deliver();

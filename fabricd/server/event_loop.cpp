@@ -69,10 +69,14 @@ void EventLoop::remove(WatchId watch) noexcept {
 
 Result<void> EventLoop::turn(TimePoint deadline) {
     epoll_event events[kBatch];
+    // A signal that interrupts the wait is a turn without events: the caller looks at stopping()
+    // after each one.
     const int ready = ::epoll_wait(epoll_.get(), events, kBatch, timeout_until(deadline));
     if (ready < 0 && errno != EINTR) return fabricshm::error_from_errno(errno, "wait for events");
     for (int i = 0; i < ready; ++i) {
         if (events[i].data.u64 == kWakeId) {
+            // Read only to make it quiet again: how often it was written says nothing, one look at
+            // `posted` takes all of it.
             std::uint64_t count = 0;
             [[maybe_unused]] const auto got = ::read(shared_->wake.get(), &count, sizeof count);
             continue;
@@ -99,6 +103,8 @@ bool EventLoop::post(std::function<void()> task) {
 }
 
 void EventLoop::run_posted() {
+    // Swapped out, so that no lock is held while they run: a task may post another, which then
+    // waits for the next turn.
     std::vector<std::function<void()>> tasks;
     {
         const std::lock_guard lock(shared_->mutex);
@@ -110,6 +116,8 @@ void EventLoop::run_posted() {
 void EventLoop::close() {
     {
         const std::lock_guard lock(shared_->mutex);
+        // From here on post() says no. What was posted before still runs below: somebody may be
+        // waiting for its end.
         shared_->closed = true;
     }
     run_posted();

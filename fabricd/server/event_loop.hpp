@@ -66,6 +66,7 @@ class EventLoop {
 
     fabricshm::Fd epoll_;
     std::unique_ptr<Shared> shared_;
+    // By an id that is never used twice, see add().
     std::unordered_map<WatchId, Watch> watches_;
     WatchId last_ = 0;
 };

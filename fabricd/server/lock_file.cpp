@@ -32,10 +32,13 @@ Result<LockFile> LockFile::take(const std::string& path) {
     for (;;) {
         Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
         if (!file) return fabricshm::error_from_errno(errno, "open lock file");
+        // flock, not fcntl: it belongs to the open file, so closing some other descriptor of the
+        // file cannot drop it, and the kernel drops it with a killed process.
         if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
             if (errno == EWOULDBLOCK) return Error{Errc::kBusy, 0, "another fabricd is running"};
             return fabricshm::error_from_errno(errno, "take lock");
         }
+        // Ends: each round needs another holder that goes away at this very moment.
         if (!is_at(file, path)) continue;
         LockFile lock;
         lock.path_ = path;
@@ -45,6 +48,7 @@ Result<LockFile> LockFile::take(const std::string& path) {
 }
 
 LockFile& LockFile::operator=(LockFile&& other) noexcept {
+    // Swapped, so that a lock which this object held before goes with `other`, properly removed.
     std::swap(path_, other.path_);
     std::swap(file_, other.file_);
     return *this;
@@ -55,6 +59,7 @@ LockFile::~LockFile() {
 }
 
 Result<void> make_directory(const std::string& path, unsigned mode) {
+    // From the root down, as mkdir -p does; what is there already keeps its mode.
     for (std::size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
         const std::string part = path.substr(0, end);
         if (::mkdir(part.c_str(), mode) != 0 && errno != EEXIST) {
@@ -67,6 +72,8 @@ Result<void> make_directory(const std::string& path, unsigned mode) {
         return fabricshm::error_from_errno(errno, "look at directory");
     }
     if (!S_ISDIR(status.st_mode)) return Error{Errc::kInvalid, 0, "not a directory"};
+    // Who owns the directory can replace what is in it: sockets, journals and locks must not lie in
+    // somebody else's.
     const bool ours = status.st_uid == ::geteuid() || status.st_uid == 0;
     if (!ours) return Error{Errc::kDenied, 0, "the directory belongs to another user"};
     return {};

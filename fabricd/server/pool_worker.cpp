@@ -24,6 +24,8 @@ void PoolWorker::stop() noexcept {
 }
 
 void PoolWorker::create(ArenaId arena, const std::string& name, std::uint32_t uid, Bytes bytes) {
+    // Dropped when stopping: nobody would hear of the result, and the memory would be made for
+    // nothing.
     enqueue({[=, this] { report(made_, arena, backend_.create(raw(arena), name, uid, bytes)); },
              false});
 }
@@ -38,6 +40,8 @@ void PoolWorker::adopt(ArenaId arena, Bytes bytes, fabricshm::Fd presented) {
 
 void PoolWorker::destroy(ArenaId arena) noexcept {
     enqueue({[=, this] {
+                 // Done even when stopping: a device remembers its arenas, and this one would come
+                 // back as a leftover.
                  backend_.destroy(raw(arena));
                  count();
              },
@@ -62,6 +66,7 @@ void PoolWorker::serve() {
     for (;;) {
         changed_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
         if (jobs_.empty()) return;
+        // In order, one at a time: an arena's destruction has to follow its making.
         const Job job = std::move(jobs_.front());
         jobs_.pop_front();
         if (stopping_ && !job.even_when_stopping) continue;

@@ -7,6 +7,7 @@
 namespace fabricd {
 
 bool RefusalLog::admits(TimePoint now) {
+    // A token bucket in whole seconds. The caller brings the time, so that tests need not sleep.
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - refilled_).count();
     if (seconds > 0) {
         const auto refill = std::min<std::int64_t>(seconds, kBurst) * kPerSecond;
@@ -14,6 +15,7 @@ bool RefusalLog::admits(TimePoint now) {
         refilled_ = now;
     }
     if (budget_ == 0) {
+        // Counted, so that the log says that it is silent and for how much.
         ++left_out_;
         return false;
     }

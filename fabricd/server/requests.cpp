@@ -39,6 +39,7 @@ Reply refusal_of(const Message& request, const Result<void>& outcome) {
     return proto::make_error_reply(request.header, outcome.error());
 }
 
+// A client may send the message without its descriptor.
 Result<void> adopt(Registry& registry, Ticket ticket, const Message& request,
                    fabricshm::Fd descriptor) {
     if (!descriptor) return Error{Errc::kInvalid, 0, "adopt arena without its descriptor"};
@@ -71,6 +72,7 @@ Reply serve(Registry& registry, SessionId session, const Message& request, fabri
             return reply_with(request, registry.create_tensor(session, request.tensor));
         case Type::kTensorOpen:
             return refusal_of(request, registry.open_tensor(ticket, request.tensor, now));
+        // A tensor is a region; its name goes with it.
         case Type::kTensorFree:
             return reply_with(request,
                               registry.free_region(session, ArenaId{tensor_region.arena_id},
@@ -81,6 +83,8 @@ Reply serve(Registry& registry, SessionId session, const Message& request, fabri
             return reply_with(request, registry.leave_group(session, request.group));
         case Type::kGroupShrink:
             return refusal_of(request, registry.shrink_group(ticket, request.group, now));
+        // Connections, not the books, know what to do with these two: AttachServer takes them out
+        // before.
         case Type::kHello:
         case Type::kBye:
             break;
@@ -89,6 +93,7 @@ Reply serve(Registry& registry, SessionId session, const Message& request, fabri
 }
 
 Message reply_of(const Answer& answer) {
+    // Only what a reply repeats of its request is needed, and that is the type and the id.
     const Message request = proto::make_request(answer.type, answer.to.request_id);
     if (answer.error.code != Errc::kOk) {
         return proto::make_error_reply(request.header, answer.error);

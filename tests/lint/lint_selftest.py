@@ -131,6 +131,12 @@ class Sizes(Sample):
         self.write("scripts/a", "#!/bin/bash\nrun_all() {\n" + "    true\n" * 61 + "}\n")
         self.assert_found("run_all has")
 
+    def test_a_folder_with_too_few_comments_is_found(self):
+        self.write("fabricd/pool/a.cpp", "// why\n" + "int x;\n" * 9)
+        self.assert_clean()
+        self.write("fabricd/pool/a.cpp", "// why\n" + "int x;  // behind code\n" * 10)
+        self.assert_found("fabricd/pool: 9.1 % of its lines are comment")
+
     def test_the_allow_list_needs_a_reason(self):
         self.write("kernels/a.cpp", "int x;\n" * 401)
         self.write("scripts/sizes_allow.txt", "kernels/a.cpp one table, generated\n")

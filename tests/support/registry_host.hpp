@@ -65,6 +65,7 @@ struct NotedWork final : PoolWork {
     }
     void adopt(ArenaId arena, Bytes bytes, fabricshm::Fd presented) override {
         adopted.push_back(arena);
+        if (later) return;
         fabricshm::PoolPiece piece;
         piece.fd = std::move(presented);
         piece.bytes = bytes;

@@ -258,6 +258,23 @@ TEST_SUITE("pool.registry_groups") {
         }
     }
 
+    TEST_CASE("a smaller group that all had left before a crash is over after it") {
+        Quartet four;
+        four.kill(0);
+        const auto first = four.shrink_all({1, 2, 3});
+        four.kill(3);
+        four.leave(1, first[0]);
+        four.leave(2, first[1]);
+        // As if it had been killed after the last leave was written, before the group's end.
+        auto& records = four.host.journal.contents.entries;
+        while (records.back().type != RecordType::kGroupMember) records.pop_back();
+        four.restart();
+        const auto again = four.shrink_all({1, 2});
+        CHECK(again[0].world == 2);
+        CHECK(again[0].group_id == again[1].group_id);
+        CHECK(four.host.registry->problems().empty());
+    }
+
     TEST_CASE("who failed to enter a smaller group from which others went on is told so") {
         Quartet four;
         four.kill(0);

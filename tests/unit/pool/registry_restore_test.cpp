@@ -261,4 +261,78 @@ TEST_SUITE("pool.registry_restore") {
         host.registry->expire(kNow + 10s);
         CHECK(host.registry->snapshot(kNow).arenas.size() == 1);
     }
+
+    TEST_CASE("quarantined regions whose group ended just before a crash are free afterwards") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kBob);
+        const ArenaId arena = host.arena(alice, "job", 1 << 24);
+        host.arena(bob, "job");
+        REQUIRE(host.region(alice, arena, 4096).ok());
+        const auto groups = host.together({alice, bob}, arena, "ring");
+        const fabricshm::Fd fd = kept(host, arena);
+        host.registry->end_session(alice, "its process ended");
+        REQUIRE(host.registry->leave_group(bob, groups[1]).ok());
+        // As if it had been killed after the group's end was written, before the region's.
+        auto& records = host.journal.contents.entries;
+        while (records.back().type != RecordType::kGroupGone) records.pop_back();
+        host.restart();
+        REQUIRE(host.registry->resume_session(bob, kBob, kToken).ok());
+        CHECK(host.registry->snapshot(kNow).arenas[0].bytes_quarantined == 4096);
+        REQUIRE(adopt(host, bob, arena, fd).code == Errc::kOk);
+        CHECK(host.registry->snapshot(kNow).arenas[0].bytes_quarantined == 0);
+        CHECK(host.registry->problems().empty());
+    }
+
+    TEST_CASE("an adoption that fails after the grace ends the arena and all waits for it") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const ArenaId arena = host.arena(alice);
+        const fabricshm::Fd fd = kept(host, arena);
+        host.restart();
+        host.work.later = true;
+        REQUIRE(host.registry->resume_session(alice, kAlice, kToken).ok());
+        REQUIRE(
+            host.registry->adopt_arena({alice, 70}, arena, fabricshm::Fd(::dup(fd.get()))).ok());
+        host.registry->expire(kNow + 10s);
+        CHECK(host.registry->snapshot(kNow).arenas.size() == 1);  // it is being looked at
+        host.work.later = false;
+        host.registry->arena_adopted(arena, Error{Errc::kNoMemory, 0, "test adoption"});
+        CHECK(host.answer(70).error.code == Errc::kNoMemory);
+        CHECK(host.registry->snapshot(kNow).arenas.empty());
+        CHECK(host.arena(alice) != ArenaId::kNone);
+        CHECK(host.registry->problems().empty());
+    }
+
+    // Everything that a restarted daemon takes from its living holders, cut off after every record.
+    TEST_CASE("who may resume after a crash still has every region that it was given") {
+        for (const bool given_up : {true, false}) {
+            RegistryHost host;
+            const SessionId alice = host.session(kAlice);
+            const ArenaId arena = host.arena(alice);
+            REQUIRE(host.region(alice, arena, 4096).ok());
+            REQUIRE(host.region(alice, arena, 4096).ok());
+            host.restart();
+            const std::size_t before = host.journal.contents.entries.size();
+            // With its arena not presented, or with the session itself away for too long.
+            if (given_up) REQUIRE(host.registry->resume_session(alice, kAlice, kToken).ok());
+            host.registry->expire(kNow + 10s);
+            const JournalContents all = host.journal.contents;
+            REQUIRE(all.entries.size() > before);
+            for (std::size_t kept_records = before; kept_records <= all.entries.size();
+                 ++kept_records) {
+                CAPTURE(kept_records);
+                host.journal.contents.entries.assign(
+                    all.entries.begin(),
+                    all.entries.begin() + static_cast<std::ptrdiff_t>(kept_records));
+                host.restart();
+                REQUIRE(host.restored.ok());
+                CHECK(host.registry->problems().empty());
+                const bool resumes = host.registry->resume_session(alice, kAlice, kToken).ok();
+                const Snapshot now = host.registry->snapshot(kNow);
+                const bool has_arena = resumes && !now.arenas.empty();
+                if (has_arena) CHECK(now.regions.size() == 2);
+            }
+        }
+    }
 }
