@@ -4,6 +4,7 @@
 #include "libfabricshm/machine/backend_choice.hpp"
 #include "libfabricshm/machine/dax_backend.hpp"
 #include "libfabricshm/machine/emu_backend.hpp"
+#include "libfabricshm/machine/far_node.hpp"
 #include "libfabricshm/machine/numa_backend.hpp"
 
 namespace fabricd {
@@ -84,6 +85,16 @@ Complaint make_backend(const Config& config, const HostFiles& files,
     if (is_free) {
         fabricshm::log(fabricshm::LogLevel::kInfo, "pool.backend auto takes %s: %s",
                        choice.backend.c_str(), choice.why.c_str());
+    }
+    // A machine that is emulated gets memory that is really farther away, where there is some.
+    if (is_free && backend == "emu" && !config.emulate.machine.empty()) {
+        if (const auto far = fabricshm::find_far_node(found, files)) {
+            fabricshm::log(fabricshm::LogLevel::kInfo,
+                           "the pool is on the far node %d (distance %d): run ranks on the "
+                           "processors of node %d",
+                           far->node, far->distance, far->near_node);
+            return make_numa(config, far->node, files, pool);
+        }
     }
     const int node =
         config.pool.numa_node >= 0 ? static_cast<int>(config.pool.numa_node) : choice.node;

@@ -137,6 +137,12 @@ Complaint check_config(const Config& config) {
     if (config.pool.dax_take_over && !is_dax) {
         return std::string("--take-over is for pool.backend = \"dax\" only");
     }
+    if (is_dax && !config.emulate.machine.empty()) {
+        return std::string("a dax pool is what it is: emulate.machine is for emu and numa pools");
+    }
+    if (config.emulate.machine.empty() && config.emulate.slow_motion != 1) {
+        return std::string("emulate.slow_motion needs emulate.machine");
+    }
     if (config.pool.dax_format && !is_dax) {
         return std::string("--format is for pool.backend = \"dax\" only");
     }

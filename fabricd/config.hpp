@@ -67,6 +67,11 @@ struct Config {
         Duration adopt_grace = std::chrono::seconds(10);
     } state;
 
+    struct Emulate {
+        std::string machine;  // a preset or the path of a machine file; "": none
+        std::int64_t slow_motion = 1;
+    } emulate;
+
     struct Log {
         std::string level = "info";
         std::string file;

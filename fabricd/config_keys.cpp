@@ -297,6 +297,13 @@ std::vector<ConfigKey> other_keys() {
                      FIELD(state.adopt_grace),
                      "How long sessions have to come back after a restart of the daemon."),
 
+        text_key("emulate.machine", "preset or path of a machine file", FIELD(emulate.machine),
+                 "Machine whose memory the pool behaves like, as far as waiting can make it "
+                 "(fabricd --emulate list names the presets). Empty: none."),
+        count_key("emulate.slow_motion", 1, 1000, FIELD(emulate.slow_motion),
+                  "Every access takes so many times as long as on that machine: shows machines "
+                  "whose memory is faster than this one's."),
+
         choice_key("log.level", {"debug", "info", "warning", "error", "off"}, FIELD(log.level),
                    "Lines below this level are dropped."),
         path_key("log.file", FIELD(log.file),

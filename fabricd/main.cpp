@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 
+#include "emu/memory/presets.hpp"
 #include "fabricd/backend_factory.hpp"
 #include "fabricd/device_file.hpp"
+#include "fabricd/emulation.hpp"
 #include "fabricd/notify.hpp"
 #include "fabricd/options.hpp"
 #include "fabricd/runtime_dir.hpp"
@@ -107,6 +110,19 @@ Complaint read_devices(const std::string& file, std::vector<DeviceSpec>& devices
     return {};
 }
 
+// Measures the pool as it is and lets new arenas behave like the machine of the configuration.
+Complaint start_emulation(const Config& config, fabricshm::PoolBackend& pool,
+                          DaemonOptions& options) {
+    std::optional<Emulation> emulation;
+    if (auto bad = plan_emulation(config, emulation)) return bad;
+    if (!emulation) return {};
+    if (auto bad = calibrate(pool, {}, *emulation)) return bad;
+    log_emulation(*emulation);
+    options.links = emulation->links;
+    options.machine = emulation->summary;
+    return {};
+}
+
 int run(Options& options) {
     Config& config = options.config;
     resolve_paths(config);
@@ -134,6 +150,7 @@ int run(Options& options) {
 
     DaemonOptions wanted = daemon_options(config, capacity);
     wanted.devices = std::move(devices);
+    if (const auto bad = start_emulation(config, *pool, wanted)) return fail_start(*bad);
     auto started = Daemon::start(std::move(wanted), std::move(pool));
     if (!started.ok()) return fail_start(start_complaint(started.error(), config));
     const std::unique_ptr<Daemon> daemon = std::move(*started);
@@ -152,6 +169,7 @@ int main(int argc, char** argv) {
     const auto bad = parse_options(argc, argv, options);
     if (options.help) return std::fputs(help_text().c_str(), stdout) < 0;
     if (options.version) return std::printf("fabricd %s\n", FABRIC_VERSION) < 0;
+    if (options.list_presets && !bad) return std::fputs(emu::presets_text().c_str(), stdout) < 0;
     if (options.print_config_table) return std::fputs(config_table_markdown().c_str(), stdout) < 0;
     if (bad) return fail_start(*bad);
     if (options.print_config) return std::fputs(print_config(options.config).c_str(), stdout) < 0;

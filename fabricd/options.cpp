@@ -49,6 +49,8 @@ Complaint parse_options(int argc, const char* const* argv, Options& options) {
     app.add_flag("--print-config", options.print_config);
     app.add_flag("--print-config-table", options.print_config_table);
     app.add_option("-c,--config", options.config_file);
+    std::string emulate;
+    app.add_option("--emulate", emulate)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     bool format = false;
     bool take_over = false;
     bool foreground = false;  // always so; accepted because unit files and people say it
@@ -68,6 +70,8 @@ Complaint parse_options(int argc, const char* const* argv, Options& options) {
         return std::string("command line: ") + error.what();
     }
 
+    options.list_presets = emulate == "list";
+    if (options.list_presets) return {};
     if (app.count("--config") == 0) options.config_file = default_config_file();
     if (!options.config_file.empty()) {
         if (auto bad = read_config_file(options.config, options.config_file)) return bad;
@@ -78,6 +82,7 @@ Complaint parse_options(int argc, const char* const* argv, Options& options) {
         const std::string where = "command line: " + option_name(key);
         if (auto bad = set_key(options.config, key, given[i], where)) return bad;
     }
+    if (app.count("--emulate") != 0) options.config.emulate.machine = emulate;
     options.config.pool.dax_format = format;
     options.config.pool.dax_take_over = take_over;
     return check_config(options.config);
@@ -96,6 +101,11 @@ std::string help_text() {
         "  --format\n" + wrapped("Initialise the DAX device: what it holds is lost.", 6) +
         "  --take-over\n" +
         wrapped("Take the DAX device from the host that it belongs to, which must be dead.", 6) +
+        "  --emulate MACHINE\n" +
+        wrapped(
+            "The same as --emulate-machine: behave like MACHINE, a preset or the path of a machine "
+            "file; \"list\" prints the presets, then ends.",
+            6) +
         "  --foreground\n" + wrapped("Accepted; fabricd always stays in the foreground.", 6) +
         "  -h, --help, -V, --version\n\nEvery key of the file is an option too:\n";
     for (const auto& key : config_keys()) text += key_help(key);
@@ -104,6 +114,7 @@ std::string help_text() {
            "  fabricd                                a pool of half of the free memory\n"
            "  fabricd --pool-capacity 8GiB --log-level debug\n"
            "  fabricd --pool-backend dax --pool-dax-device /dev/dax0.0\n"
+           "  fabricd --emulate mhd_niagara2         as slow as memory behind a CXL device\n"
            "\nSignals: SIGTERM and SIGINT end it, SIGHUP opens the log file again and takes\n"
            "log.level from the file. Exit codes: 0 ended on request, 1 failed while running,\n"
            "2 could not start (one line on standard error says which option to change).\n";

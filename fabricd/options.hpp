@@ -12,6 +12,7 @@ struct Options {
     Config config;            // defaults, then the file, then the command line
     std::string config_file;  // "" when none was read
     bool print_config = false;
+    bool list_presets = false;        // --emulate list
     bool print_config_table = false;  // for docs/configuration.md
     bool help = false;
     int argc = 0;  // the command line itself, to read the file again on SIGHUP

@@ -137,13 +137,23 @@ Result<void> shutdown(const CtlOptions& options, AdminClient& client, const std:
     return {};
 }
 
+// What the daemon of this host emulates; "" when none answers.
+std::string emulated_machine(const CtlOptions& options) {
+    auto client = AdminClient::connect(find_socket(options));
+    if (!client.ok()) return "";
+    const auto picture = client->fetch(View::kPools, 0);
+    if (!picture.ok() || picture->pools.empty()) return "";
+    return picture->pools.front().machine;
+}
+
 CtlExit discover_host(const CtlOptions& options) {
+    const std::string machine = emulated_machine(options);
     const auto found = fabricshm::discover({});
     const auto choice = fabricshm::choose_backend(found);
     if (options.json) {
-        std::printf("%s\n", discover_json(found, choice).c_str());
+        std::printf("%s\n", discover_json(found, choice, machine).c_str());
     } else {
-        std::printf("%s", discover_text(found, choice).c_str());
+        std::printf("%s", discover_text(found, choice, machine).c_str());
     }
     return CtlExit::kOk;
 }

@@ -93,6 +93,14 @@ Parser::Parser(CtlOptions& options) {
     tune->add_option("--output", options.output,
                      "File to write (default: $FABRIC_TUNING, ~/.cache/fabricd/tuning.conf)")
         ->type_name("PATH");
+    tune->add_option("--emulate", options.emulate,
+                     "Measure on this machine instead: a preset of fabricd --emulate list, or the "
+                     "path of a machine file")
+        ->type_name("MACHINE");
+    tune->add_option("--slow-motion", options.slow_motion,
+                     "With --emulate: every access takes so many times as long (default 1)")
+        ->type_name("N")
+        ->check(CLI::Range(1, 1000));
     tune->add_flag("--quick", options.quick, "One short round: a first idea, not to be kept");
     tune->add_flag("--json", options.json, "Print JSON");
     auto* drain = app.add_subcommand("drain", "Take no new sessions and arenas");

@@ -24,6 +24,8 @@ struct CtlOptions {
     std::vector<int> ranks{2, 4};  // of tune: the world sizes to measure
     std::string output;            // of tune: the file to write; "": where the library looks
     bool quick = false;            // of tune
+    std::string emulate;           // of tune: the machine to emulate meanwhile; "": none
+    int slow_motion = 1;           // of tune
     std::string file;              // of devices: the device file to check; "": ask the daemon
 };
 

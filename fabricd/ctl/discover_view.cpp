@@ -140,7 +140,8 @@ Json cxl_json(const Discovery& found) {
 
 }  // namespace
 
-std::string discover_text(const Discovery& found, const BackendChoice& choice) {
+std::string discover_text(const Discovery& found, const BackendChoice& choice,
+                          const std::string& machine) {
     const auto& cpu = found.processors;
     const Bytes huge = found.transparent_huge_page_bytes;
     std::string text;
@@ -157,10 +158,12 @@ std::string discover_text(const Discovery& found, const BackendChoice& choice) {
     if (!found.cxl_memories.empty() || !found.cxl_regions.empty()) text += "\n" + cxl_text(found);
     text += "\npool.backend = \"auto\" takes " + choice.backend + ": " + choice.why + ".\n";
     for (const auto& line : choice.not_taken) text += "  not " + line + ".\n";
+    if (!machine.empty()) text += "\nThe daemon that runs here emulates " + machine + ".\n";
     return text;
 }
 
-std::string discover_json(const Discovery& found, const BackendChoice& choice) {
+std::string discover_json(const Discovery& found, const BackendChoice& choice,
+                          const std::string& machine) {
     Json nodes = Json::array();
     for (const auto& node : found.nodes) nodes.push_back(node_json(node));
     Json dax = Json::array();
@@ -176,6 +179,7 @@ std::string discover_json(const Discovery& found, const BackendChoice& choice) {
                      {"nodes", nodes},
                      {"dax", dax},
                      {"cxl", cxl_json(found)},
+                     {"emulates", machine},
                      {"choice",
                       {{"backend", choice.backend},
                        {"node", choice.node},

@@ -9,12 +9,13 @@
 
 namespace fabricd {
 
-/// Tables and sentences, each line with its end.
-std::string discover_text(const fabricshm::Discovery& found,
-                          const fabricshm::BackendChoice& choice);
+/// Tables and sentences, each line with its end. `machine`: what the daemon of this host emulates,
+/// "" when it emulates nothing or there is none.
+std::string discover_text(const fabricshm::Discovery& found, const fabricshm::BackendChoice& choice,
+                          const std::string& machine = "");
 
 /// One line without its end.
-std::string discover_json(const fabricshm::Discovery& found,
-                          const fabricshm::BackendChoice& choice);
+std::string discover_json(const fabricshm::Discovery& found, const fabricshm::BackendChoice& choice,
+                          const std::string& machine = "");
 
 }  // namespace fabricd

@@ -15,7 +15,11 @@ _fabricctl() {
             ids=$(fabricctl arenas --json 2>/dev/null |
                   grep -o '"id":[0-9]*' | cut -d: -f2)
             mapfile -t COMPREPLY < <(compgen -W "$ids" -- "$word"); return ;;
-        --count | --wait | --ranks) return ;;
+        --count | --wait | --ranks | --slow-motion) return ;;
+        --emulate)
+            mapfile -t COMPREPLY < <(compgen -W "$(fabricd --emulate list 2>/dev/null |
+                                                   tail -n +2 | cut -d' ' -f1)" -f -- "$word")
+            return ;;
         --file) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
         --output) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
     esac
@@ -23,7 +27,7 @@ _fabricctl() {
     case $command in
         "") options="$commands --help --version" ;;
         discover) options="--json --help" ;;
-        tune) options="--ranks --output --quick --json --help" ;;
+        tune) options="--ranks --output --emulate --slow-motion --quick --json --help" ;;
         drain) options="--off --wait --json --socket --help" ;;
         shutdown) options="--wait --json --socket --help" ;;
         regions) options="--arena --watch --count --json --socket --help" ;;

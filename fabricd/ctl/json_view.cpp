@@ -9,7 +9,8 @@ Json to_json(const PoolView& pool) {
     return {{"backend", pool.backend},
             {"description", pool.description},
             {"capacity_bytes", pool.capacity_bytes},
-            {"used_bytes", pool.used_bytes}};
+            {"used_bytes", pool.used_bytes},
+            {"machine", pool.machine}};
 }
 
 Json to_json(const ArenaView& arena) {

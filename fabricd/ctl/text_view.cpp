@@ -39,6 +39,7 @@ std::string status_text(const StatusView& status) {
             ", pid " + std::to_string(status.pid) + ", up " + age(status.uptime_ms) + ", start " +
             number(status.daemon_epoch) + "\n";
     text += "pool      " + pool.backend + ": " + pool.description + "\n";
+    if (!pool.machine.empty()) text += "emulates  " + pool.machine + "\n";
     text += "memory    " + format_bytes(pool.used_bytes) + " of " +
             format_bytes(pool.capacity_bytes) + " (" + share(pool.used_bytes, pool.capacity_bytes) +
             ")\n";
@@ -50,10 +51,16 @@ std::string status_text(const StatusView& status) {
 }
 
 std::string pools_text(const Picture& picture) {
-    Table table({{"POOL"}, {"CAPACITY", kRight}, {"USED", kRight}, {"SHARE", kRight}, {"WHERE"}});
+    Table table({{"POOL"},
+                 {"CAPACITY", kRight},
+                 {"USED", kRight},
+                 {"SHARE", kRight},
+                 {"WHERE"},
+                 {"EMULATES"}});
     for (const auto& pool : picture.pools) {
         table.add({pool.backend, format_bytes(pool.capacity_bytes), format_bytes(pool.used_bytes),
-                   share(pool.used_bytes, pool.capacity_bytes), pool.description});
+                   share(pool.used_bytes, pool.capacity_bytes), pool.description,
+                   pool.machine.empty() ? "-" : pool.machine});
     }
     return table.text();
 }

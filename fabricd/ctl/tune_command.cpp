@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "fabricd/ctl/json.hpp"
+#include "fabricd/machine_file.hpp"
 #include "libfabricshm/collective/tuner.hpp"
 
 namespace fabricd {
@@ -15,14 +16,31 @@ CtlExit fail(int world, const fabricshm::Error& error) {
     return CtlExit::kFailed;
 }
 
+// The links of the machine that is named, or an image without a name when none is.
+Complaint find_links(const CtlOptions& options, fabricshm::LinkImage& links) {
+    if (options.emulate.empty()) return {};
+    emu::EmulatedMachine machine;
+    if (auto bad = find_machine(options.emulate, machine)) return bad;
+    machine.slow_motion = static_cast<std::uint32_t>(options.slow_motion);
+    return emu::resolve(machine, links);
+}
+
 }  // namespace
 
 CtlExit run_tune(const CtlOptions& options) {
-    const std::string path = options.output.empty() ? fabricshm::tuning_path() : options.output;
+    fabricshm::LinkImage links{};
+    if (const auto bad = find_links(options, links)) {
+        std::fprintf(stderr, "fabricctl: tune --emulate: %s\n", bad->c_str());
+        return CtlExit::kUsage;
+    }
+    // Ranks look for the table of the machine that their daemon emulates under its name.
+    const std::string path =
+        options.output.empty() ? fabricshm::tuning_path(links.name) : options.output;
     Json picture{{"path", path}, {"tuning", Json::object()}};
     for (const int world : options.ranks) {
         fabricshm::TuneOptions wanted;
         wanted.world = world;
+        if (!options.emulate.empty()) wanted.links = &links;
         if (options.quick) wanted.rounds = 1;
         if (options.quick) wanted.sample = std::chrono::milliseconds(1);
         wanted.progress = [](const std::string& line) {

@@ -65,6 +65,7 @@ proto::ArenaOpen Arena::wire() const {
     reply.arena_id = raw(id);
     reply.file_offset = file_offset;
     reply.align = align;
+    reply.link_bytes = link_bytes;
     return reply;
 }
 

@@ -52,6 +52,7 @@ struct Arena {
     Bytes align = 4096;
     Bytes huge_page_bytes = 0;
     std::uint64_t file_offset = 0;
+    Bytes link_bytes = 0;  // of the link page at its start; 0: no machine is emulated
     // Taken when the arena was made, and compared with what is presented after a restart.
     FileIdentity identity;
     fabricshm::Fd fd;  // what clients get a duplicate of

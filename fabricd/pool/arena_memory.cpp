@@ -44,6 +44,12 @@ void MappedArenas::remove(ArenaId arena) noexcept {
     mappings_.erase(arena);
 }
 
+Result<void> MappedArenas::format_links(ArenaId arena, const fabricshm::LinkImage& links) {
+    FABRIC_TRY(std::byte * page, writable(arena, 0, fabricshm::kLinkPageBytes));
+    fabricshm::format_links(page, links);
+    return {};
+}
+
 Result<void> MappedArenas::format_group(ArenaId arena, std::uint64_t offset,
                                         const fabricshm::GroupBlockInfo& info) {
     const Bytes bytes = fabricshm::group_block_bytes(info.world);

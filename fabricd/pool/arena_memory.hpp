@@ -9,6 +9,7 @@
 #include "libfabricshm/machine/pool_backend.hpp"
 #include "libfabricshm/os/mapping.hpp"
 #include "libfabricshm/shm/group_block.hpp"
+#include "libfabricshm/shm/link_page.hpp"
 
 namespace fabricd {
 
@@ -21,6 +22,9 @@ class ArenaMemory {
     /// The arena's memory is there (made or adopted), or no longer.
     virtual Result<void> add(ArenaId arena, const fabricshm::PoolPiece& piece) = 0;
     virtual void remove(ArenaId arena) noexcept = 0;
+
+    /// The link page of an emulated machine, before anybody hears of the arena.
+    virtual Result<void> format_links(ArenaId arena, const fabricshm::LinkImage& links) = 0;
 
     /// An empty group block, before any member hears of it.
     virtual Result<void> format_group(ArenaId arena, std::uint64_t offset,
@@ -36,6 +40,7 @@ class MappedArenas final : public ArenaMemory {
   public:
     Result<void> add(ArenaId arena, const fabricshm::PoolPiece& piece) override;
     void remove(ArenaId arena) noexcept override;
+    Result<void> format_links(ArenaId arena, const fabricshm::LinkImage& links) override;
     Result<void> format_group(ArenaId arena, std::uint64_t offset,
                               const fabricshm::GroupBlockInfo& info) override;
     void mark_dead(ArenaId arena, std::uint64_t offset, int world, int rank) noexcept override;

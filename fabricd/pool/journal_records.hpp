@@ -72,7 +72,8 @@ struct ArenaRecord {
     std::uint64_t align;
     std::uint64_t huge_page_bytes;
     std::uint64_t file_offset;
-    std::uint64_t device;  // st_dev, st_ino, st_size and seals of the descriptor
+    std::uint64_t link_bytes;  // of the link page at its start, or 0
+    std::uint64_t device;      // st_dev, st_ino, st_size and seals of the descriptor
     std::uint64_t inode;
     std::uint64_t file_bytes;
     std::uint32_t seals;

@@ -11,6 +11,7 @@ Registry::Registry(const Limits& limits, const Parts& parts)
       journal_(parts.journal),
       memory_(parts.memory),
       work_(parts.work),
+      links_(parts.links),
       quotas_(limits),
       devices_(parts.devices) {}
 

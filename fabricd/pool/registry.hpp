@@ -67,7 +67,8 @@ class Registry {
         JournalSink* journal = nullptr;
         ArenaMemory* memory = nullptr;
         PoolWork* work = nullptr;
-        std::vector<DeviceSpec> devices = {};  // that sessions may say they compute on
+        std::vector<DeviceSpec> devices = {};         // that sessions may say they compute on
+        const fabricshm::LinkImage* links = nullptr;  // of the emulated machine; nullptr: none
     };
 
     Registry(const Limits& limits, const Parts& parts);
@@ -186,6 +187,7 @@ class Registry {
                             const fabricshm::proto::ArenaOpen& request) const;
     Result<void> enter_arena(Session& session, Arena& arena);
     Result<void> settle(Arena& arena, fabricshm::PoolPiece piece);
+    Result<void> add_links(Arena& arena);
     void answer_waiting(Arena& arena, const Error& error);
     void leave_arena(Session& session, Arena& arena);
     void drop_if_unused(ArenaId arena);
@@ -244,6 +246,7 @@ class Registry {
     JournalGuard journal_;
     ArenaMemory* memory_;
     PoolWork* work_;
+    const fabricshm::LinkImage* links_;
     QuotaTable quotas_;
     DeviceTable devices_;
 

@@ -99,6 +99,7 @@ Result<void> Registry::settle(Arena& arena, fabricshm::PoolPiece piece) {
         quotas_.resize_arena(arena.uid, arena.bytes, piece.bytes);
         arena.bytes = piece.bytes;
         arena.space = RegionAllocator(piece.bytes);
+        FABRIC_TRY_VOID(add_links(arena));
     }
     arena.align = piece.align;
     arena.huge_page_bytes = piece.huge_page_bytes;
@@ -108,6 +109,17 @@ Result<void> Registry::settle(Arena& arena, fabricshm::PoolPiece piece) {
     return {};
 }
 
+// An arena keeps the machine that it was made with, also under a later daemon: its sessions have
+// begun with that one.
+Result<void> Registry::add_links(Arena& arena) {
+    if (links_ == nullptr) return {};
+    if (!arena.space.reserve(0, fabricshm::kLinkPageBytes)) {
+        return Error{Errc::kNoMemory, 0, "room for the link page"};
+    }
+    arena.link_bytes = fabricshm::kLinkPageBytes;
+    return memory_->format_links(arena.id, *links_);
+}
+
 ArenaRecord Registry::record_of(const Arena& arena) {
     ArenaRecord record{};
     record.arena = raw(arena.id);
@@ -115,6 +127,7 @@ ArenaRecord Registry::record_of(const Arena& arena) {
     record.align = arena.align;
     record.huge_page_bytes = arena.huge_page_bytes;
     record.file_offset = arena.file_offset;
+    record.link_bytes = arena.link_bytes;
     record.device = arena.identity.device;
     record.inode = arena.identity.inode;
     record.file_bytes = arena.identity.bytes;

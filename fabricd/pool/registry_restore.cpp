@@ -73,7 +73,9 @@ Result<void> Registry::restore_arena(const ArenaImage& image) {
     arena.huge_page_bytes = record.huge_page_bytes;
     arena.file_offset = record.file_offset;
     arena.identity = {record.device, record.inode, record.file_bytes, record.seals};
+    arena.link_bytes = record.link_bytes;
     arena.space = RegionAllocator(record.bytes);
+    if (record.link_bytes != 0 && !arena.space.reserve(0, record.link_bytes)) return kContradiction;
     // Two arenas of one name: one of them must have ended without a record.
     if (!arena_names_.emplace(arena.name, id).second) return kContradiction;
     quotas_.restore_arena(arena.uid, arena.bytes);

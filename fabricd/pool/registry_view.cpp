@@ -67,8 +67,8 @@ std::vector<std::pair<std::uint64_t, Bytes>> pieces_of(const Arena& arena) {
 }
 
 void check_space(const Arena& arena, std::vector<std::string>* found) {
-    Bytes sum = 0;
-    std::uint64_t end = 0;
+    Bytes sum = arena.link_bytes;  // at the start, and nobody's
+    std::uint64_t end = arena.link_bytes;
     for (const auto& [offset, bytes] : pieces_of(arena)) {
         if (offset < end) found->push_back("two owners at offset " + std::to_string(offset));
         end = offset + bytes;

@@ -84,6 +84,7 @@ struct PoolView {
     std::string description;
     std::uint64_t capacity_bytes = 0;
     std::uint64_t used_bytes = 0;
+    std::string machine;  // the emulated one; "": none
 };
 
 struct Snapshot {

@@ -21,6 +21,7 @@ void pack(const PoolView& view, admin::v1::Pool& message) {
     message.set_description(printable(view.description));
     message.set_capacity_bytes(view.capacity_bytes);
     message.set_used_bytes(view.used_bytes);
+    message.set_machine(printable(view.machine));
 }
 
 void pack(const ArenaView& view, admin::v1::Arena& message) {
@@ -117,7 +118,7 @@ void pack_watch(const Snapshot& snapshot, const DaemonFacts& facts, bool with_re
 
 PoolView unpack(const admin::v1::Pool& message) {
     return {message.backend(), message.description(), message.capacity_bytes(),
-            message.used_bytes()};
+            message.used_bytes(), message.machine()};
 }
 
 ArenaView unpack(const admin::v1::Arena& message) {

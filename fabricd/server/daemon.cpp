@@ -56,6 +56,7 @@ Result<void> check(const DaemonOptions& options) {
                                 options.max_arenas_per_user, options.max_arenas_per_session,
                                 options.max_regions_per_session, options.max_groups_per_arena});
     if (least < 1) return Error{Errc::kInvalid, 0, "limits"};
+    if (options.links) FABRIC_TRY_VOID(fabricshm::check_links(*options.links));
     if (options.adopt_grace < Duration::zero()) return Error{Errc::kInvalid, 0, "adopt_grace"};
     if (options.tick_period <= Duration::zero()) return Error{Errc::kInvalid, 0, "tick_period"};
     return {};
@@ -114,7 +115,8 @@ Daemon::Impl::~Impl() {
 
 void Daemon::Impl::make_registry() {
     registry = std::make_unique<Registry>(
-        limits_of(options), Registry::Parts{journal.get(), &memory, worker.get(), options.devices});
+        limits_of(options), Registry::Parts{journal.get(), &memory, worker.get(), options.devices,
+                                            options.links ? &*options.links : nullptr});
 }
 
 Result<void> Daemon::Impl::open_state() {
@@ -237,7 +239,8 @@ Snapshot Daemon::Impl::look() {
     Snapshot all = registry->snapshot(now);
     all.uptime_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now - started).count();
     const fabricshm::PoolTotals totals = worker->totals();
-    all.pool = {backend->kind(), backend->describe(), totals.capacity, totals.used};
+    all.pool = {backend->kind(), backend->describe(), totals.capacity, totals.used,
+                options.machine};
     return all;
 }
 

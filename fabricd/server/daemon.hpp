@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/machine/pool_backend.hpp"
+#include "libfabricshm/shm/link_page.hpp"
 
 namespace fabricd {
 
@@ -40,6 +42,9 @@ struct DaemonOptions {
     int max_groups_per_arena = 1024;
 
     std::vector<DeviceSpec> devices;  // that sessions may say they compute on
+    /// The links of an emulated machine: new arenas get a link page. Nothing: none is emulated.
+    std::optional<fabricshm::LinkImage> links;
+    std::string machine;  // one line on it, for status
 
     Duration adopt_grace = std::chrono::seconds(10);  // for sessions to come back after a restart
 

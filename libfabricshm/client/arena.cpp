@@ -8,6 +8,7 @@
 
 #include "libfabricshm/proto/codec.hpp"
 #include "libfabricshm/shm/flush_policy.hpp"
+#include "libfabricshm/shm/link_policy.hpp"
 
 namespace fabricshm {
 
@@ -65,6 +66,20 @@ class HeapRegions final : public RegionSource {
     std::map<std::uint64_t, proto::Region> taken_;  // where memory is not coherent: their places
 };
 
+// The policy of an arena with a link page. The page is mapped once more: another policy may have
+// put memory of its own where the arena is mapped, and the links are shared by all.
+Result<std::shared_ptr<VisibilityPolicy>> policy_of_links(const Fd& file,
+                                                          const proto::ArenaOpen& opened,
+                                                          std::shared_ptr<VisibilityPolicy> inner) {
+    MapOptions options;
+    options.align = opened.align;
+    FABRIC_TRY(Mapping page, Mapping::map(file, opened.file_offset,
+                                          round_up(kLinkPageBytes, opened.align), options));
+    FABRIC_TRY(std::shared_ptr<LinkPolicy> policy,
+               LinkPolicy::open(std::move(page), std::move(inner)));
+    return std::shared_ptr<VisibilityPolicy>(std::move(policy));
+}
+
 }  // namespace
 
 Result<std::shared_ptr<Arena>> Arena::open(std::shared_ptr<Session> session,
@@ -96,6 +111,9 @@ Result<std::shared_ptr<Arena>> Arena::open(std::shared_ptr<Session> session,
                                                 mapping.data(), mapping.size()));
     } else {
         FABRIC_TRY(policy, policy_of_environment());
+    }
+    if (opened.link_bytes != 0) {
+        FABRIC_TRY(policy, policy_of_links(*known.descriptor, opened, std::move(policy)));
     }
     return std::shared_ptr<Arena>(new Arena(std::move(session), known.session_id, opened.arena_id,
                                             name, std::move(mapping), std::move(policy)));

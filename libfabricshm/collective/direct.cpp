@@ -58,6 +58,7 @@ void publish_targets(const Operation& operation, const Targets& targets, Bytes b
     for (int i = 0; view.active() && i < targets.count; ++i) {
         const auto* place = static_cast<std::byte*>(targets.list[static_cast<std::size_t>(i)]);
         const bool mine = place >= own && place < own + own_bytes;
+        if (mine) view.use(0, bytes);
         if (!mine) view.publish(TouchPoint::kDirectWrite, place, bytes);
     }
 }
@@ -71,8 +72,11 @@ void reduce_range(const Operation& operation, const Pointers& inputs, Bytes from
     const Visibility& view = operation.meeting().view();
     for (int rank = 0; view.active() && rank < operation.world(); ++rank) {
         const auto at = static_cast<std::size_t>(rank);
-        if (rank != operation.rank())
+        if (rank != operation.rank()) {
             view.acquire(TouchPoint::kDirectRead, sources[at], bytes, rank);
+        } else {
+            view.use(bytes, 0);
+        }
     }
     kernels::ReduceJob job = reduce_job(operation);
     job.sources = sources.data();
@@ -157,6 +161,8 @@ void copy_range(const Operation& operation, const Targets& all, int peer, const 
     if (targets.count == 0) return;
     if (peer != operation.rank()) {
         operation.meeting().view().acquire(TouchPoint::kDirectRead, source, bytes, peer);
+    } else {
+        operation.meeting().view().use(bytes, 0);
     }
     kernels::copy_to_all(targets.list.data(), targets.count, source, bytes, streaming);
     publish_targets(operation, targets, bytes);
@@ -211,6 +217,7 @@ void fetch_parts(const Operation& operation, bool streaming) {
                                                static_cast<int>(peer));
         }
         kernels::copy(to, from, bytes, streaming);
+        operation.meeting().view().use(step == 0 ? bytes : 0, bytes);
     }
 }
 

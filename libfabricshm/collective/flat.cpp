@@ -66,6 +66,7 @@ std::byte* own_post(const Operation& operation, std::byte* posted, Bytes from) n
 void store_lines(const Visibility& view, TinySlot& slot, std::uint64_t signature,
                  const std::byte* data, Bytes bytes, std::uint64_t flag) noexcept {
     const int lines = lines_for(bytes);
+    view.step(PoolStep::kSignal);
     std::memcpy(slot.lines[0].data, &signature, sizeof signature);
     Bytes done = std::min(bytes, kFirstLine);
     if (done != 0) std::memcpy(slot.lines[0].data + sizeof signature, data, done);

@@ -159,10 +159,15 @@ Result<std::unique_ptr<Group>> Group::attach(GroupPlace place, TimePoint deadlin
     std::byte* block = place.arena + place.block_offset;
     auto state = std::make_unique<GroupState>(std::move(place), block);
     Meeting& meeting = state->meeting;
+    if (VisibilityPolicy* policy = state->place.visibility; policy != nullptr) {
+        policy->take_place(state->place.rank, state->place.world);
+    }
     FABRIC_TRY_VOID(meeting.announce());
     if (state->place.rank == 0) {
         const Tuning* given = state->place.tuning;
-        pack_tuning(given != nullptr ? *given : load_tuning(state->place.world),
+        const VisibilityPolicy* policy = state->place.visibility;
+        const std::string machine = policy != nullptr ? policy->machine() : "";
+        pack_tuning(given != nullptr ? *given : load_tuning(state->place.world, machine),
                     meeting.header().tuning);
         meeting.view().publish(TouchPoint::kTuning, meeting.header().tuning,
                                sizeof meeting.header().tuning);
@@ -241,8 +246,10 @@ Result<void> Group::run_now(const Call& call) {
         operation.largest_part = *largest;
     }
     operation.next = state_->base;
+    state_->meeting.view().step(PoolStep::kBegin);
     const TimePoint start = time_for_stores(operation);
     const Result<void> result = run_operation(operation);
+    state_->meeting.view().step(PoolStep::kEnd);
     if (result.ok() && operation.store_cell >= 0) judge_stores(operation, start);
     state_->base = operation.next;
     ++state_->operations;

@@ -19,6 +19,7 @@ void reduce_all(const Operation& operation, const AllreduceView& view) noexcept 
         if (rank == 0) continue;
         operation.meeting().view().acquire(TouchPoint::kHostInputRead, input, view.bytes, rank);
     }
+    operation.meeting().view().use(view.bytes, 0);
     void* destination = view.outputs[0];
     kernels::ReduceJob job = reduce_job(operation);
     job.sources = sources.data();
@@ -42,6 +43,7 @@ Result<void> allreduce_host(Operation& operation, const AllreduceView& view) {
     }
     if (mine != view.outputs[0] && view.bytes != 0) {
         kernels::copy(mine, view.outputs[0], view.bytes, false);
+        operation.meeting().view().use(0, view.bytes);
     }
     return operation.finish();
 }

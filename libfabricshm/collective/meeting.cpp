@@ -93,6 +93,7 @@ std::uint64_t Meeting::spins_for(int peer) const noexcept {
 }
 
 void Meeting::raise(Word word, std::uint64_t value) noexcept {
+    view_.step(PoolStep::kSignal);
     if (!view_.coherent()) {
         // Release: within this host's caches, everything stored before comes first. All of it was
         // published before, and the line of the word is published last.
@@ -136,7 +137,9 @@ Result<void> Meeting::await(Word word, std::uint64_t value, int peer, TimePoint 
     // A few pauses between yields, not many at once: the scheduler may have put the one that is
     // waited for on this very core, and then every pause holds it up.
     for (std::uint64_t turn = 0; turn <= yields_; ++turn) {
-        const std::uint64_t spins = spins_for(peer);
+        // Behind a policy a look takes time of its own. As many as on memory that answers at once
+        // would put off the sleep, and with it the look for a dead peer, for minutes.
+        const std::uint64_t spins = view_.active() ? 0 : spins_for(peer);
         for (std::uint64_t spin = 0; spin < spins; ++spin) {
             if (reached()) return {};
             pause_cpu();

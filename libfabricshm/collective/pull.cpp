@@ -34,7 +34,10 @@ void reduce_share(const Operation& operation, const AllreduceView& view, Range s
     for (int peer = 0; peer < operation.world(); ++peer) {
         const auto at = static_cast<std::size_t>(peer);
         sources[at] = view.inputs[at] + share.begin;
-        if (peer == operation.rank()) continue;
+        if (peer == operation.rank()) {
+            seam.use(share.size(), 0);
+            continue;
+        }
         seam.acquire(TouchPoint::kInputRead, sources[at], share.size(), peer);
     }
     std::byte* output = view.outputs[static_cast<std::size_t>(operation.rank())] + share.begin;
@@ -96,6 +99,7 @@ Result<void> allreduce_pull(Operation& operation, const AllreduceView& view) {
         operation.meeting().view().acquire(TouchPoint::kShareRead, theirs, share.size(), peer);
         if (theirs != own + share.begin) {
             kernels::copy(own + share.begin, theirs, share.size(), false);
+            operation.meeting().view().use(0, share.size());
         }
     }
     return operation.finish();
@@ -118,6 +122,9 @@ Result<void> run_pull(Operation& operation) {
     }
     // A stride of 0: each pointer is at this rank's part already.
     combine(operation, posted, 0, operation.largest_part, 0);
+    operation.meeting().view().use(
+        needed(operation, operation.rank()).size(),
+        output_bytes(operation.call, operation.rank(), operation.world()));
     FAULT_POINT("pull.combined");
     return operation.finish();
 }

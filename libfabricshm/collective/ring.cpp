@@ -67,6 +67,7 @@ Result<void> allreduce_ring(Operation& operation, const AllreduceView& view) {
         const Range range = ring.chunk(rank - step - 1);
         seam.acquire(step == 0 ? TouchPoint::kRingInputRead : TouchPoint::kRingSumRead,
                      partial + range.begin, range.size(), ring.before);
+        seam.use(range.size(), 0);  // its own input; what it stores is published
         ring.add(partial, range, step == world - 2);
         seam.publish(TouchPoint::kRingSum, ring.output() + range.begin, range.size());
         FAULT_POINT("ring.added");

@@ -17,6 +17,7 @@
 #include "libfabricshm/collective/group.hpp"
 #include "libfabricshm/os/mapping.hpp"
 #include "libfabricshm/shm/group_block.hpp"
+#include "libfabricshm/shm/link_policy.hpp"
 
 namespace fabricshm {
 
@@ -27,18 +28,21 @@ constexpr double kMargin = 0.97;  // of the time before: less is noise, not a be
 constexpr int kBatches = 5;
 
 // Anonymous memory that the ranks inherit: the group block, then input and output of each rank,
-// then one line of results.
+// then the results and a link page.
 class Ground {
   public:
-    Ground(int world, Bytes per_rank, std::size_t probes)
+    Ground(int world, Bytes per_rank, std::size_t probes, const LinkImage* links)
         : block_(group_block_bytes(world)),
           per_rank_(round_up(per_rank, 4096) + 4096),
           results_(block_ + 2 * per_rank_ * static_cast<Bytes>(world)),
-          bytes_(results_ + round_up(probes * sizeof(double), 4096)) {
+          links_(results_ + round_up(probes * sizeof(double), 4096)),
+          bytes_(links_ + kLinkPageBytes) {
         void* memory =
             ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         base_ = memory == MAP_FAILED ? nullptr : static_cast<std::byte*>(memory);
-        if (base_ != nullptr) format_group_block(base_, {1, 1, world});
+        if (base_ == nullptr) return;
+        format_group_block(base_, {1, 1, world});
+        if (links != nullptr) format_links(base_ + links_, *links);
     }
     ~Ground() {
         if (base_ != nullptr) ::munmap(base_, bytes_);
@@ -51,6 +55,7 @@ class Ground {
         return base_ + block_ + 2 * per_rank_ * static_cast<Bytes>(rank);
     }
     std::byte* output(int rank) const noexcept { return input(rank) + per_rank_; }
+    std::byte* link_page() const noexcept { return base_ + links_; }
     double* results() const noexcept { return reinterpret_cast<double*>(base_ + results_); }
 
     GroupPlace place(int rank, int world, const Tuning& tuning) const {
@@ -69,6 +74,7 @@ class Ground {
     Bytes block_;
     Bytes per_rank_;
     Bytes results_;
+    Bytes links_;
     Bytes bytes_;
     std::byte* base_ = nullptr;
 };
@@ -104,7 +110,15 @@ Result<double> time_call(Group& group, Call call, Duration sample) {
 bool run_rank(const Ground& ground, int rank, const TuneOptions& options, const Tuning& tuning,
               const std::vector<TuneProbe>& probes) {
     const TimePoint deadline = Clock::now() + kLimit;
-    const auto group = Group::attach(ground.place(rank, options.world, tuning), deadline);
+    GroupPlace place = ground.place(rank, options.world, tuning);
+    std::shared_ptr<LinkPolicy> policy;
+    if (options.links != nullptr) {
+        const auto opened = LinkPolicy::open(ground.link_page());
+        if (!opened.ok()) return false;
+        policy = *opened;
+        place.visibility = policy.get();
+    }
+    const auto group = Group::attach(std::move(place), deadline);
     if (!group.ok()) return false;
     for (std::size_t i = 0; i < probes.size(); ++i) {
         const Bytes bytes = probes[i].bytes;
@@ -137,8 +151,13 @@ std::vector<Question> questions() {
          {{&Tuning::spins, {0, 4, 20, 100, 300}}},
          {{8, true}, {8 * kKiB, true}, {64 * kKiB, true}}},
         {"up to where slots beat buffers in place",
-         {{&Tuning::flat_most, {0, kKiB, 2 * kKiB, 8 * kKiB}}},
-         {{1 * kKiB, true}, {2 * kKiB, true}, {8 * kKiB, true}}},
+         {{&Tuning::flat_most, {0, kKiB, 2 * kKiB, 4 * kKiB, 8 * kKiB, 16 * kKiB, 64 * kKiB}}},
+         {{1 * kKiB, true},
+          {2 * kKiB, true},
+          {4 * kKiB, true},
+          {8 * kKiB, true},
+          {16 * kKiB, true},
+          {64 * kKiB, true}}},
         {"fixed parts or claimed chunks",
          {{&Tuning::claim_from, {256 * kKiB, kMiB, kNever}},
           {&Tuning::chunk_bytes, {64 * kKiB, 256 * kKiB}}},
@@ -203,8 +222,10 @@ Result<std::vector<double>> time_probes(const TuneOptions& options, const Tuning
                                         const std::vector<TuneProbe>& probes) {
     Bytes largest = 0;
     for (const TuneProbe& probe : probes) largest = std::max(largest, probe.bytes);
-    const Ground ground(options.world, largest, probes.size());
+    const Ground ground(options.world, largest, probes.size(), options.links);
     if (!ground.ok()) return Error{Errc::kNoMemory, 0, "tune: memory for the ranks"};
+    // Once for all ranks: it measures the clock, which takes some milliseconds.
+    if (options.links != nullptr) (void)LinkClock::real();
     std::fflush(nullptr);  // or every child would print what is still in the buffers
     std::vector<pid_t> ranks;
     for (int rank = 0; rank < options.world; ++rank) {

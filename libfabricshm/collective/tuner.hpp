@@ -8,6 +8,7 @@
 
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/collective/tuning.hpp"
+#include "libfabricshm/shm/link_page.hpp"
 
 namespace fabricshm {
 
@@ -21,6 +22,7 @@ struct TuneOptions {
     int world = 2;
     int rounds = 3;                                    // candidates take turns this often
     Duration sample = std::chrono::milliseconds(10);   // time spent on a probe in one turn
+    const LinkImage* links = nullptr;                  // of a machine to emulate; nullptr: none
     std::function<void(const std::string&)> progress;  // a line for people after each step
 };
 

@@ -86,30 +86,32 @@ Tuning default_tuning(int world, int cpus, Bytes cache_bytes) noexcept {
     return tuning;
 }
 
-std::string tuning_path() {
+std::string tuning_path(const std::string& machine) {
+    const std::string file =
+        machine.empty() ? "/fabricd/tuning.conf" : "/fabricd/tuning-" + machine + ".conf";
     if (const char* path = std::getenv("FABRIC_TUNING"); path != nullptr) return path;
     if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache != '\0') {
-        return std::string(cache) + "/fabricd/tuning.conf";
+        return cache + file;
     }
     const char* home = std::getenv("HOME");
-    return std::string(home != nullptr ? home : "/nonexistent") + "/.cache/fabricd/tuning.conf";
+    return std::string(home != nullptr ? home : "/nonexistent") + "/.cache" + file;
 }
 
 Tuning machine_tuning(int world) {
     return default_tuning(world, usable_cpus(), last_level_cache());
 }
 
-Tuning load_tuning(int world) {
+Tuning load_tuning(int world, const std::string& machine) {
     Tuning tuning = machine_tuning(world);
-    if (std::ifstream file(tuning_path()); file) {
+    const std::string path = tuning_path(machine);
+    if (std::ifstream file(path); file) {
         std::stringstream text;
         text << file.rdbuf();
         const auto parsed = parse_tuning(text.str(), world, tuning);
         if (parsed.ok()) {
             tuning = *parsed;
         } else {
-            log(LogLevel::kWarning, "%s: %s; using defaults", tuning_path().c_str(),
-                parsed.error().step);
+            log(LogLevel::kWarning, "%s: %s; using defaults", path.c_str(), parsed.error().step);
         }
     }
     const char* forced = std::getenv("FABRIC_ALGORITHM");

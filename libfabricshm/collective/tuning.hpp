@@ -33,14 +33,15 @@ Tuning default_tuning(int world, int cpus, Bytes cache_bytes) noexcept;
 
 /// The file of `fabricctl tune` for this machine and world size, if there is one, then
 /// FABRIC_ALGORITHM. What cannot be read is logged once and left out.
-Tuning load_tuning(int world);
+/// `machine`: the one that the arena's daemon emulates, or "".
+Tuning load_tuning(int world, const std::string& machine = "");
 
 /// The defaults for this machine: its processors and its cache.
 Tuning machine_tuning(int world);
 
 /// Where load_tuning() looks: $FABRIC_TUNING, else $XDG_CACHE_HOME or ~/.cache,
-/// fabricd/tuning.conf.
-std::string tuning_path();
+/// fabricd/tuning.conf, or fabricd/tuning-MACHINE.conf for an emulated machine.
+std::string tuning_path(const std::string& machine = "");
 
 /// Lines "world.key = value"; unknown keys and values out of range are kCorrupt.
 Result<Tuning> parse_tuning(const std::string& text, int world, const Tuning& base);

@@ -64,6 +64,7 @@ struct ArenaOpen {
     std::uint64_t arena_id;         // reply; host-unique, never used twice
     std::uint64_t file_offset;  // reply: where the arena starts in the descriptor (devdax: not 0)
     std::uint64_t align;        // reply: mappings start and end on multiples of this
+    std::uint64_t link_bytes;   // reply: of the link page at the arena's start; 0: none
 };
 
 struct ArenaRef {  // kArenaClose; kArenaAdopt with a descriptor

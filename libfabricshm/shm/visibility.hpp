@@ -105,6 +105,13 @@ struct Access {
     int peer;  // the rank whose bytes these are or become, or kNobody
 };
 
+/// Moments of an operation that a policy may want to know of.
+enum class PoolStep : std::uint8_t {
+    kBegin,   // an operation starts
+    kSignal,  // the next store tells others of what was published
+    kEnd,     // an operation ends: its caller goes on
+};
+
 /// What stands behind publish and acquire. One object per mapping of an arena; called from every
 /// thread that works on it, so implementations are thread-safe. May take time; must not fail.
 class VisibilityPolicy {
@@ -124,6 +131,23 @@ class VisibilityPolicy {
     /// then use words with one writer each, fixed shares and polling. The same on all ranks of a
     /// group, and for as long as the policy lives.
     virtual bool coherent() const noexcept = 0;
+
+    // For models of how long memory takes; others have no use for them.
+
+    /// This process reads and writes so many bytes of its own in the pool: they cross to nobody,
+    /// but they take the same way.
+    virtual void use(Bytes read, Bytes written) noexcept {
+        (void)read;
+        (void)written;
+    }
+    virtual void step(PoolStep step) noexcept { (void)step; }
+    /// This process is `rank` of `world` in a group of the arena, the last one that it entered.
+    virtual void take_place(int rank, int world) noexcept {
+        (void)rank;
+        (void)world;
+    }
+    /// The emulated machine's name, a part of the name of its tuning's file; "" for none.
+    virtual const char* machine() const noexcept { return ""; }
 };
 
 /// One process's seam to one arena: a value, cheap to copy. Borrows its policy, which outlives it.
@@ -153,6 +177,14 @@ class Visibility {
     void acquire(TouchPoint touch, const void* data, Bytes bytes,
                  int peer = kNobody) const noexcept {
         if (active()) tell(false, touch, data, bytes, peer);
+    }
+
+    /// Own bytes in the pool that are read and written besides; see VisibilityPolicy::use().
+    void use(Bytes read, Bytes written) const noexcept {
+        if (active()) policy_->use(read, written);
+    }
+    void step(PoolStep step) const noexcept {
+        if (active()) policy_->step(step);
     }
 
   private:

@@ -44,6 +44,10 @@ struct NotedMemory final : ArenaMemory {
         return {};
     }
     void remove(ArenaId arena) noexcept override { here.erase(arena); }
+    Result<void> format_links(ArenaId arena, const fabricshm::LinkImage&) override {
+        linked.insert(arena);
+        return {};
+    }
     Result<void> format_group(ArenaId, std::uint64_t offset,
                               const fabricshm::GroupBlockInfo&) override {
         formatted.push_back(offset);
@@ -53,6 +57,7 @@ struct NotedMemory final : ArenaMemory {
         dead.emplace_back(offset, rank);
     }
     std::set<ArenaId> here;
+    std::set<ArenaId> linked;
     std::vector<std::uint64_t> formatted;
     std::vector<std::pair<std::uint64_t, int>> dead;
 };
@@ -99,7 +104,8 @@ struct RegistryHost {
     void renew() {
         memory = NotedMemory{};
         work = NotedWork{};
-        registry = std::make_unique<Registry>(limits, Registry::Parts{&journal, &memory, &work});
+        registry = std::make_unique<Registry>(limits,
+                                              Registry::Parts{&journal, &memory, &work, {}, links});
         work.registry = registry.get();
         if (journal.contents.entries.empty()) {
             [[maybe_unused]] const auto started = registry->write_journal(journal);
@@ -203,6 +209,7 @@ struct RegistryHost {
     }
 
     Limits limits;
+    const fabricshm::LinkImage* links = nullptr;  // before renew(): a machine is emulated
     MemoryJournal journal;
     NotedMemory memory;
     NotedWork work;

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdlib>
+
 #include "libfabricshm/shm/group_block.hpp"
 
 using namespace fabricshm;
@@ -33,6 +35,16 @@ TEST_SUITE("collective.tuning") {
         const Tuning wild = unpack_tuning(words);
         CHECK(wild.piece_bytes <= 64 * kMiB);
         CHECK(wild.forced == Algorithm::kAuto);
+    }
+
+    TEST_CASE("each emulated machine has a file of its own, unless one is named for all") {
+        ::unsetenv("FABRIC_TUNING");
+        ::setenv("XDG_CACHE_HOME", "/cache", 1);
+        CHECK(tuning_path() == "/cache/fabricd/tuning.conf");
+        CHECK(tuning_path("cxl_box") == "/cache/fabricd/tuning-cxl_box.conf");
+        ::setenv("FABRIC_TUNING", "/named.conf", 1);
+        CHECK(tuning_path("cxl_box") == "/named.conf");
+        ::unsetenv("FABRIC_TUNING");
     }
 
     TEST_CASE("algorithms have names") {

@@ -62,6 +62,9 @@ TEST_SUITE("ctl.discover_view") {
 
     TEST_CASE("a host with nothing shows short tables") {
         const std::string text = discover_text({}, choose_backend({}));
+        CHECK(text.find("emulates") == std::string::npos);
+        const std::string slow = discover_text({}, choose_backend({}), "rdma: read 4500 ns");
+        CHECK(slow.find("emulates rdma: read 4500 ns.\n") != std::string::npos);
         CHECK(text.find("takes emu") != std::string::npos);
         CHECK(text.find("DEVICE") == std::string::npos);
     }

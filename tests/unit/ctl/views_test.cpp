@@ -19,7 +19,7 @@ Picture sample() {
     status.uptime_ms = 90000;
     status.sessions = 3;
     status.sessions_connected = 1;
-    status.pool = {"emu", "memfd arenas", 1 << 30, 256 << 20};
+    status.pool = {"emu", "memfd arenas", 1 << 30, 256 << 20, "cxl_box: read 596 ns"};
     picture.pools = {status.pool};
     picture.arenas = {{7, "small", 4000000000U, 1 << 20, 1 << 19, 0, 1},
                       {8, "large", 0, 1 << 24, 0, 4096, 2}};
@@ -43,6 +43,7 @@ TEST_SUITE("ctl.views") {
     TEST_CASE("the status says what matters in words") {
         const std::string text = text_view(sample(), View::kStatus);
         CHECK(has(text, "0.1.0, serving, pid 77, up 90 s, start 2"));
+        CHECK(has(text, "emulates  cxl_box: read 596 ns\n"));
         CHECK(has(text, "256 MiB of 1 GiB (25 %)"));
         CHECK(has(text, "3 (2 not back yet after a restart)"));
         Picture draining = sample();

@@ -46,6 +46,28 @@ TEST_SUITE("fabricd.backend_factory") {
         CHECK(host.outcome().find("pool.numa_node") != std::string::npos);
     }
 
+    TEST_CASE("a pool that emulates a machine is put on the far node, where there is one") {
+        Host host;
+        host.config.emulate.machine = "cxl_box";
+        CHECK(host.outcome() == "emu");
+        for (const char* node : {"0", "1"}) {
+            const std::string folder = std::string("sys/devices/system/node/node") + node;
+            host.tree.write(folder + "/cpulist", node);
+            host.tree.write(folder + "/distance", "10 21");
+            host.tree.write(folder + "/meminfo", std::string("Node ") + node +
+                                                     " MemTotal: 1048576 kB\nNode " + node +
+                                                     " MemFree: 1048576 kB");
+        }
+        // Where the kernel has no NUMA calls the attempt is all that can be seen.
+        const std::string outcome = host.outcome();
+        CHECK((outcome == "numa" || outcome.find("start numa pool") != std::string::npos));
+        host.config.emulate.machine = "";
+        CHECK(host.outcome() == "emu");
+        host.config.emulate.machine = "cxl_box";
+        host.config.pool.backend = "emu";
+        CHECK(host.outcome() == "emu");
+    }
+
     TEST_CASE("dax wants a device, and takes a file that stands in for one") {
         Host host;
         host.config.pool.backend = "dax";

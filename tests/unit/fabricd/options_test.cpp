@@ -88,6 +88,21 @@ TEST_SUITE("fabricd.options") {
         CHECK(dax.config.pool.dax_take_over);
     }
 
+    TEST_CASE("--emulate names the machine, or asks for the list") {
+        const File file("[emulate]\nmachine = 'rdma'\nslow_motion = 3\n");
+        Options options;
+        REQUIRE_FALSE(parse({"-c", file.path, "--emulate", "cxl_box"}, options));
+        CHECK(options.config.emulate.machine == "cxl_box");
+        CHECK(options.config.emulate.slow_motion == 3);
+        Options list;
+        CHECK_FALSE(parse({"--emulate", "list"}, list));
+        CHECK(list.list_presets);
+        CHECK(complaint({"--emulate-slow-motion", "2"}).find("emulate.machine") !=
+              std::string::npos);
+        CHECK(complaint({"--emulate", "rdma", "--pool-backend", "dax"}).find("emulate.machine") !=
+              std::string::npos);
+    }
+
     TEST_CASE("the help names every option with its default") {
         const std::string help = help_text();
         for (const auto& key : config_keys()) {

@@ -52,6 +52,40 @@ TEST_SUITE("pool.registry_restore") {
         CHECK(host.session({105, 1, 1}) != bob);
     }
 
+    TEST_CASE("an arena keeps its link page, whatever the next daemon emulates") {
+        const fabricshm::LinkImage links{};
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const ArenaId plain = host.arena(alice, "plain");
+        CHECK(host.memory.linked.empty());
+        host.links = &links;
+        host.restart();
+        REQUIRE(host.restored.ok());
+        const ArenaId linked = host.arena(alice, "linked");
+        CHECK(host.memory.linked == std::set<ArenaId>{linked});
+        CHECK(host.region(alice, linked)->offset >= fabricshm::kLinkPageBytes);
+        CHECK(host.region(alice, plain)->offset == 0);
+
+        host.links = nullptr;
+        host.restart();
+        REQUIRE(host.restored.ok());
+        CHECK(host.memory.linked.empty());
+        // The page is nobody's to be given away: the same regions as before, and none over it.
+        CHECK(host.region(alice, linked)->offset >= fabricshm::kLinkPageBytes);
+        CHECK(host.registry->problems().empty());
+    }
+
+    TEST_CASE("an arena too small for a link page is refused") {
+        const fabricshm::LinkImage links{};
+        RegistryHost host;
+        host.links = &links;
+        host.renew();
+        const SessionId alice = host.session(kAlice);
+        CHECK(host.arena(alice, "tiny", 4096) == ArenaId::kNone);
+        CHECK(host.last_error.code == Errc::kNoMemory);
+        CHECK(host.arena(alice, "large", 3 * 4096) != ArenaId::kNone);
+    }
+
     TEST_CASE("only the arena's own file is adopted, and only for who had it open") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);

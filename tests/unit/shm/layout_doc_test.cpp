@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "libfabricshm/shm/group_block.hpp"
+#include "libfabricshm/shm/link_page.hpp"
 #include "libfabricshm/shm/tensor_header.hpp"
 
 using namespace fabricshm;
@@ -121,6 +122,21 @@ TEST_SUITE("shm.layout_doc") {
             FIELD(TensorHeader, sleepers),
         };
         CHECK(table_below("## A tensor") == fields);
+    }
+
+    TEST_CASE("the tables of the link page are those of the structures") {
+        const Table page = {FIELD(LinkPage, magic), FIELD(LinkPage, version),
+                            FIELD(LinkPage, image), FIELD(LinkPage, live), FIELD(LinkPage, slots)};
+        CHECK(table_below("## A link page") == page);
+        const Table image = {
+            FIELD(LinkImage, name),          FIELD(LinkImage, node_count),
+            FIELD(LinkImage, channel_count), FIELD(LinkImage, slow_motion),
+            FIELD(LinkImage, incoherent),    FIELD(LinkImage, routes),
+            FIELD(LinkImage, channels),
+        };
+        CHECK(table_below("### LinkImage") == image);
+        CHECK(text_of_page().find("`0x314b4e4c42524146`") != std::string::npos);
+        CHECK(kLinkMagic == 0x314b4e4c42524146);
     }
 
     TEST_CASE("the numbers in the text are those of the code") {

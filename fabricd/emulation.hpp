@@ -1,0 +1,38 @@
+// The machine that this daemon emulates, if any: found at start, compared with the memory that the
+// pool really is, and checked against itself.
+
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "emu/memory/figures.hpp"
+#include "fabricd/config.hpp"
+#include "libfabricshm/machine/host_files.hpp"
+#include "libfabricshm/machine/pool_backend.hpp"
+#include "libfabricshm/shm/link_page.hpp"
+
+namespace fabricd {
+
+struct Emulation {
+    fabricshm::LinkImage links;
+    emu::Figures own;                   // of the pool's memory as it is, ranks on all processors
+    emu::Figures rated;                 // of the machine, and
+    emu::Figures measured;              // ... as the model shows it; slow motion taken out of both
+    std::string summary;                // one line: for status and pools
+    std::vector<std::string> warnings;  // what of it this machine can't show
+};
+
+/// The machine that the configuration names, or nothing when it names none. Not yet measured.
+Complaint plan_emulation(const Config& config, std::optional<Emulation>& emulation);
+
+/// What it is and how near the model comes, to the log.
+void log_emulation(const Emulation& emulation);
+
+/// Measures the pool's memory and the model on a piece of it; takes about a quarter of a second.
+/// Before the daemon owns the pool. The piece is given back.
+Complaint calibrate(fabricshm::PoolBackend& pool, const fabricshm::HostFiles& files,
+                    Emulation& emulation);
+
+}  // namespace fabricd

@@ -1,0 +1,236 @@
+#include "fabricd/machine_file.hpp"
+
+// Header-only and without exceptions, as in config.cpp.
+#define TOML_EXCEPTIONS 0
+#include <toml++/toml.h>
+
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "emu/memory/presets.hpp"
+
+namespace fabricd {
+
+namespace {
+
+using emu::EmulatedMachine;
+using emu::Stretch;
+
+std::string line_of(const toml::source_region& source) {
+    return source.begin ? ":" + std::to_string(source.begin.line) : std::string();
+}
+
+// A number, and the unit that follows it.
+std::optional<double> number_of(const std::string& text, std::string& unit) {
+    double number = 0;
+    const char* end = text.data() + text.size();
+    const auto [rest, failure] = std::from_chars(text.data(), end, number);
+    if (failure != std::errc{} || !std::isfinite(number) || number < 0) return std::nullopt;
+    unit.assign(rest, end);
+    if (!unit.empty() && unit.front() == ' ') unit.erase(0, 1);
+    return number;
+}
+
+std::optional<std::uint64_t> parse_latency(const std::string& text) {
+    const auto length = fabricshm::parse_duration(text);
+    if (!length.ok()) return std::nullopt;
+    return static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(*length).count());
+}
+
+std::optional<std::uint32_t> parse_permille(const std::string& text) {
+    std::string unit;
+    const auto percent = number_of(text, unit);
+    if (!percent || unit != "%" || *percent > 100) return std::nullopt;
+    return static_cast<std::uint32_t>(std::lround(*percent * 10));
+}
+
+// Sets `places` from text, with `parse`.
+template <typename T, typename Parse>
+bool take(const toml::node& node, Parse parse, std::initializer_list<T*> places) {
+    const auto* text = node.as_string();
+    const auto value = text != nullptr ? parse(text->get()) : std::nullopt;
+    if (!value) return false;
+    for (T* place : places) *place = static_cast<T>(*value);
+    return true;
+}
+
+// Why `node` is no good for `key`, "" when it was taken, nullopt when there is no such key.
+std::optional<std::string> take_stretch(const std::string& key, const toml::node& node,
+                                        Stretch& own) {
+    const auto said = [](bool good, const char* wanted) {
+        return std::optional<std::string>(good ? "" : wanted);
+    };
+    constexpr const char* kTime = "a time with its unit, such as \"640ns\"";
+    constexpr const char* kRate = "a rate with its unit, such as \"10.1GB/s\"";
+    if (key == "latency") {
+        return said(take(node, parse_latency, {&own.read_latency_ns, &own.write_latency_ns}),
+                    kTime);
+    }
+    if (key == "read_latency")
+        return said(take(node, parse_latency, {&own.read_latency_ns}), kTime);
+    if (key == "write_latency") {
+        return said(take(node, parse_latency, {&own.write_latency_ns}), kTime);
+    }
+    if (key == "bandwidth") {
+        return said(take(node, parse_bandwidth, {&own.read_bandwidth, &own.write_bandwidth}),
+                    kRate);
+    }
+    if (key == "read_bandwidth")
+        return said(take(node, parse_bandwidth, {&own.read_bandwidth}), kRate);
+    if (key == "write_bandwidth") {
+        return said(take(node, parse_bandwidth, {&own.write_bandwidth}), kRate);
+    }
+    if (key == "knee_loss") {
+        return said(take(node, parse_permille, {&own.knee_loss_permille}),
+                    "a share of the bandwidth, such as \"5%\"");
+    }
+    if (key == "knee_ranks") {
+        const auto ranks = node.value<std::int64_t>();
+        const bool good = node.is_integer() && *ranks >= 1 && *ranks <= 1024;
+        if (good) own.knee_ranks = static_cast<std::uint32_t>(*ranks);
+        return said(good, "a number of ranks from 1 to 1024");
+    }
+    if (key == "half_duplex") {
+        if (node.is_boolean()) own.half_duplex = *node.value<bool>();
+        return said(node.is_boolean(), "true or false");
+    }
+    return std::nullopt;
+}
+
+// One device or link: a stretch, and names.
+Complaint read_part(const toml::table& table, const std::string& file, const std::string& what,
+                    Stretch& own,
+                    std::initializer_list<std::pair<const char*, std::string*>> names) {
+    for (const auto& [key, node] : table) {
+        const std::string word(key.str());
+        const std::string where = file + line_of(key.source()) + ": ";
+        std::string* name = nullptr;
+        for (const auto& [known, place] : names) {
+            if (word == known) name = place;
+        }
+        if (name != nullptr) {
+            if (!node.is_string()) return where + what + "." + word + " takes a name";
+            *name = node.as_string()->get();
+            continue;
+        }
+        const auto complaint = take_stretch(word, node, own);
+        if (!complaint) return where + "unknown key \"" + what + "." + word + "\"";
+        if (!complaint->empty()) return where + what + "." + word + " takes " + *complaint;
+    }
+    for (const auto& [known, place] : names) {
+        if (!place->empty()) continue;
+        return file + line_of(table.source()) + ": this " + what + " lacks \"" + known + "\"";
+    }
+    return {};
+}
+
+// Calls read(table) for each table of [[what]].
+template <typename Read>
+Complaint each_table(const toml::node& node, const std::string& file, const std::string& what,
+                     const Read& read) {
+    const auto* list = node.as_array();
+    const std::string wanted = file + line_of(node.source()) + ": write [[" + what + "]]";
+    if (list == nullptr) return wanted;
+    for (const auto& item : *list) {
+        const auto* table = item.as_table();
+        if (table == nullptr) return wanted;
+        if (auto bad = read(*table)) return bad;
+    }
+    return {};
+}
+
+Complaint read_nodes(const toml::node& node, const std::string& where, EmulatedMachine& machine) {
+    const Complaint wanted = where + "nodes takes a list of names, such as [\"host0\", \"host1\"]";
+    const auto* list = node.as_array();
+    if (list == nullptr) return wanted;
+    for (const auto& item : *list) {
+        if (!item.is_string()) return wanted;
+        machine.nodes.push_back(item.as_string()->get());
+    }
+    return {};
+}
+
+Complaint read_key(const std::string& key, const toml::node& node, const std::string& file,
+                   EmulatedMachine& machine) {
+    const std::string where = file + line_of(node.source()) + ": ";
+    if (key == "name" || key == "source") {
+        if (!node.is_string()) return where + key + " takes a text";
+        (key == "name" ? machine.name : machine.source) = node.as_string()->get();
+        return {};
+    }
+    if (key == "coherent") {
+        if (!node.is_boolean()) return where + "coherent takes true or false";
+        machine.coherent = *node.value<bool>();
+        return {};
+    }
+    if (key == "nodes") return read_nodes(node, where, machine);
+    if (key == "device") {
+        return each_table(node, file, key, [&](const toml::table& table) {
+            auto& device = machine.devices.emplace_back();
+            return read_part(table, file, key, device.own, {{"name", &device.name}});
+        });
+    }
+    if (key == "link") {
+        return each_table(node, file, key, [&](const toml::table& table) {
+            auto& link = machine.links.emplace_back();
+            return read_part(table, file, key, link.own,
+                             {{"name", &link.name}, {"from", &link.from}, {"to", &link.to}});
+        });
+    }
+    return where + "unknown key \"" + key + "\"";
+}
+
+}  // namespace
+
+std::optional<double> parse_bandwidth(const std::string& text) {
+    std::string unit;
+    const auto number = number_of(text, unit);
+    if (!number || *number == 0) return std::nullopt;
+    for (const auto& [name, factor] :
+         {std::pair{"B/s", 1.0}, {"kB/s", 1e3}, {"MB/s", 1e6}, {"GB/s", 1e9}, {"TB/s", 1e12}}) {
+        if (unit == name) return *number * factor;
+    }
+    return std::nullopt;
+}
+
+Complaint read_machine(const std::string& text, const std::string& file, EmulatedMachine& machine) {
+    const toml::parse_result parsed = toml::parse(text, file);
+    if (!parsed) {
+        return file + line_of(parsed.error().source()) + ": " +
+               std::string(parsed.error().description());
+    }
+    machine = EmulatedMachine{};
+    for (const auto& [key, node] : parsed.table()) {
+        if (auto bad = read_key(std::string(key.str()), node, file, machine)) return bad;
+    }
+    if (machine.name.empty()) machine.name = std::filesystem::path(file).stem().string();
+    fabricshm::LinkImage links;
+    if (auto bad = emu::resolve(machine, links)) return file + ": " + *bad;
+    return {};
+}
+
+Complaint find_machine(const std::string& name_or_path, EmulatedMachine& machine) {
+    if (const EmulatedMachine* preset = emu::find_preset(name_or_path); preset != nullptr) {
+        machine = *preset;
+        return {};
+    }
+    const bool is_path = name_or_path.find('/') != std::string::npos ||
+                         std::filesystem::path(name_or_path).extension() == ".toml";
+    if (!is_path) {
+        std::string names;
+        for (const auto& preset : emu::presets()) names += preset.name + ", ";
+        return "\"" + name_or_path + "\" is no preset (" + names +
+               "fabricd --emulate list) and no path of a machine file";
+    }
+    std::ifstream file(name_or_path);
+    std::ostringstream text;
+    if (file) text << file.rdbuf();
+    if (!file || file.bad()) return name_or_path + ": can't be read";
+    return read_machine(text.str(), name_or_path, machine);
+}
+
+}  // namespace fabricd

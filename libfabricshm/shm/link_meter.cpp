@@ -1,0 +1,166 @@
+#include "libfabricshm/shm/link_meter.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "libfabricshm/base/log.hpp"
+
+namespace fabricshm {
+
+namespace {
+
+// Nothing that this process books can take longer; what a scribbled page says beyond it is ignored.
+constexpr std::uint64_t kMostAhead = 10'000'000'000;
+
+// However many ranks meet on a link, something still gets through.
+constexpr double kKneeFloor = 0.1;
+
+// A wait that ended late makes the next operation start early by as much, if that follows at once:
+// the emulator's own lateness is no property of the machine. Not more than this.
+constexpr std::uint64_t kMostBehind = 200'000;
+constexpr std::uint64_t kAtOnce = 20'000;
+
+int node_of(int rank, int world, int nodes) {
+    const char* given = std::getenv("FABRIC_EMULATED_NODE");
+    if (given != nullptr && *given != '\0') {
+        char* end = nullptr;
+        const long node = std::strtol(given, &end, 10);
+        if (*end == '\0' && node >= 0 && node < nodes) return static_cast<int>(node);
+        log(LogLevel::kWarning, "FABRIC_EMULATED_NODE=%s is not a node of the machine (0 to %d)",
+            given, nodes - 1);
+    }
+    return rank * nodes / std::max(world, 1);
+}
+
+// A time in the page that no rank could have written is taken for `now`.
+std::uint64_t sane(std::uint64_t until, std::uint64_t now) noexcept {
+    return until > now + kMostAhead ? now : until;
+}
+
+}  // namespace
+
+LinkMeter::LinkMeter(std::byte* page, const LinkImage& image, int rank, int world,
+                     LinkClock& clock) noexcept
+    : page_(*reinterpret_cast<LinkPage*>(page)),
+      image_(image),
+      node_(node_of(rank, world, static_cast<int>(image.node_count))),
+      slot_(node_ * kNodeSlots + rank % kNodeSlots),
+      route_(image_.routes[node_]),
+      clock_(clock),
+      cost_(clock.cost()) {
+    begin();
+}
+
+void LinkMeter::begin() noexcept {
+    const std::uint64_t real = clock_.now();
+    if (real > last_ + behind_ + kAtOnce) behind_ = 0;
+    last_ = real - behind_ - 2 * cost_;
+    ready_ = std::max(ready_, last_);
+    due_ = std::max(due_, last_);
+    signalled_ = false;
+}
+
+// What happens now began before the clock was read, by this reading and one that the caller's own
+// work takes; and a wait is over when its last reading is.
+std::uint64_t LinkMeter::now() noexcept {
+    return clock_.now() - behind_ - 2 * cost_;
+}
+
+void LinkMeter::wait(std::uint64_t until) noexcept {
+    // What took longer than the machine would need has taken that long: no debt from that.
+    const std::uint64_t real = clock_.now();
+    const std::uint64_t end = std::max(until, real - behind_);
+    std::uint64_t after = real;
+    if (end > real + cost_) after = clock_.wait(std::min(end, real + kMostAhead) - cost_);
+    behind_ = std::min(after > end ? after - end : 0, kMostBehind);
+    last_ = after - behind_;
+}
+
+void LinkMeter::book(Bytes bytes, bool is_read) noexcept {
+    const std::uint64_t now = this->now();
+    // A read begins now. A write is over: it began after the last thing that happened here.
+    const std::uint64_t from = std::max(is_read ? now : last_, ready_);
+    std::uint64_t done = from;
+    for (std::uint32_t i = 0; i < route_.hop_count; ++i) {
+        const LinkHop hop = route_.hops[i];
+        const double share = static_cast<double>(bytes) * hop.permille / 1000.0;
+        // The largest: bytes flow through, they are not stored and sent on.
+        done = std::max(done, book_on(hop.channel, share, is_read, from));
+    }
+    due_ = std::max(due_, done + (is_read ? route_.read_latency_ns : route_.write_latency_ns));
+    due_ = std::min(due_, now + kMostAhead);
+    // Relaxed: others only count how many are busy; nothing is ordered by it.
+    page_.slots[slot_].store(due_, std::memory_order_relaxed);
+    last_ = now;
+    wrote_ = wrote_ || !is_read;
+    signalled_ = false;
+}
+
+std::uint64_t LinkMeter::book_on(int index, double bytes, bool is_read,
+                                 std::uint64_t from) noexcept {
+    const LinkChannel& channel = image_.channels[index];
+    const double per_byte = is_read ? channel.read_ns_per_byte : channel.write_ns_per_byte;
+    if (per_byte == 0) return from;
+    Rest& rest = rest_[static_cast<std::size_t>(index)];
+    double& owed = is_read ? rest.read : rest.write;
+    const double exact = bytes * per_byte / knee_factor(channel, from) + owed;
+    const auto whole = std::min(static_cast<std::uint64_t>(exact), kMostAhead);
+    owed = exact - static_cast<double>(whole) < 1.0 ? exact - static_cast<double>(whole) : 0.0;
+
+    LinkLive& live = page_.live[index];
+    auto& until = is_read || channel.half_duplex != 0 ? live.read_until : live.write_until;
+    // Relaxed throughout: the word is a sum of durations, and no data is read on the strength of
+    // it. Compare and exchange makes every addition count, which is all that sharing needs.
+    std::uint64_t taken = until.load(std::memory_order_relaxed);
+    std::uint64_t end = 0;
+    do {
+        end = std::max(sane(taken, from), from) + whole;
+    } while (!until.compare_exchange_weak(taken, end, std::memory_order_relaxed));
+    return end;
+}
+
+// The part of the bandwidth that is left when more ranks use the channel than its knee allows.
+double LinkMeter::knee_factor(const LinkChannel& channel, std::uint64_t now) const noexcept {
+    if (channel.knee_ranks == 0 || channel.knee_loss_permille == 0) return 1.0;
+    std::uint32_t active = 1;  // this rank
+    for (int node = 0; node < static_cast<int>(image_.node_count); ++node) {
+        if ((channel.nodes >> node & 1) == 0) continue;
+        for (int slot = node * kNodeSlots; slot < (node + 1) * kNodeSlots; ++slot) {
+            const auto until = page_.slots[slot].load(std::memory_order_relaxed);
+            if (slot != slot_ && sane(until, now) > now) ++active;
+        }
+    }
+    if (active <= channel.knee_ranks) return 1.0;
+    const double loss = (active - channel.knee_ranks) * (channel.knee_loss_permille / 1000.0);
+    return std::max(1.0 - loss, kKneeFloor);
+}
+
+void LinkMeter::look(Bytes bytes) noexcept {
+    const std::uint64_t from = std::max(now(), ready_);
+    std::uint64_t sent = from;
+    for (std::uint32_t i = 0; i < route_.hop_count; ++i) {
+        sent =
+            std::max(sent, book_on(route_.hops[i].channel, static_cast<double>(bytes), true, from));
+    }
+    const std::uint64_t there = sent + route_.read_latency_ns / 2;
+    wait(there);
+    signalled_ = false;
+    ready_ = there + (route_.read_latency_ns - route_.read_latency_ns / 2);
+    due_ = std::max(due_, ready_);
+}
+
+void LinkMeter::signal() noexcept {
+    // One store right after the other is under way together with it.
+    if (signalled_) return;
+    signalled_ = true;
+    if (!wrote_) due_ = std::max(due_, std::max(now(), ready_) + route_.write_latency_ns);
+    wrote_ = false;
+    finish();
+}
+
+void LinkMeter::finish() noexcept {
+    wait(due_);
+    ready_ = std::max(ready_, last_);
+}
+
+}  // namespace fabricshm

@@ -1,0 +1,52 @@
+// LinkPolicy: stands behind the seam (visibility.hpp) of an arena whose daemon emulates a machine,
+// and makes every touch take as long as it would there. docs/emulator.md.
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "libfabricshm/os/mapping.hpp"
+#include "libfabricshm/shm/link_meter.hpp"
+#include "libfabricshm/shm/visibility.hpp"
+
+namespace fabricshm {
+
+/// Thread-safe: each thread that works on the arena has a meter of its own; what they share is the
+/// link page. `inner` (or nullptr) is another policy of the same mapping, which is served too.
+class LinkPolicy final : public VisibilityPolicy {
+  public:
+    /// On a link page that the policy keeps mapped. kCorrupt and kVersion as read_links().
+    static Result<std::shared_ptr<LinkPolicy>> open(Mapping page,
+                                                    std::shared_ptr<VisibilityPolicy> inner);
+    /// On a page that outlives the policy.
+    static Result<std::shared_ptr<LinkPolicy>> open(std::byte* page,
+                                                    LinkClock& clock = LinkClock::real());
+
+    void publish(const Access& access) noexcept override;
+    void acquire(const Access& access) noexcept override;
+    /// False for a machine whose hosts are not coherent, or when `inner` says so.
+    bool coherent() const noexcept override { return coherent_; }
+
+    void use(Bytes read, Bytes written) noexcept override;
+    void step(PoolStep step) noexcept override;
+    void take_place(int rank, int world) noexcept override;
+    const char* machine() const noexcept override { return image_.name; }
+
+  private:
+    LinkPolicy(std::byte* page, const LinkImage& image, LinkClock& clock,
+               std::shared_ptr<VisibilityPolicy> inner) noexcept;
+    LinkMeter& meter() noexcept;
+
+    Mapping mapping_;  // empty when the page is somebody else's
+    std::byte* page_;
+    const LinkImage image_;
+    LinkClock& clock_;
+    const std::shared_ptr<VisibilityPolicy> inner_;
+    const bool coherent_;
+    const std::uint64_t serial_;  // tells this policy from one that was at its address before
+    std::atomic<std::uint64_t> place_{};  // rank and world, for meters that are yet to be made
+};
+
+}  // namespace fabricshm

@@ -1,0 +1,69 @@
+#include "libfabricshm/collective/meeting.hpp"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <memory>
+
+using namespace fabricshm;
+
+namespace {
+
+constexpr int kWorld = 2;
+
+// The block of two ranks; this process is rank 0.
+struct Block {
+    Block() : bytes(group_block_bytes(kWorld)) {
+        memory.reset(static_cast<std::byte*>(std::aligned_alloc(4096, bytes)));
+        format_group_block(memory.get(), {1, 1, kWorld});
+    }
+    struct Free {
+        void operator()(std::byte* block) const { std::free(block); }
+    };
+    Bytes bytes;
+    std::unique_ptr<std::byte, Free> memory;
+};
+
+// When the waiter looks whether its peer lives, the peer raises its clock and dies.
+struct LastWords final : VisibilityPolicy {
+    void publish(const Access&) noexcept override {}
+    void acquire(const Access& access) noexcept override {
+        if (access.touch != TouchPoint::kDeadRead) return;
+        if (speaks) peer->clock.store(5);
+        peer->dead.store(1);
+    }
+    bool coherent() const noexcept override { return false; }
+    RankWords* peer = nullptr;
+    bool speaks = true;
+};
+
+struct Waiter {
+    Waiter() : meeting(block.memory.get(), 0, kWorld, {&policy, block.memory.get(), block.bytes}) {
+        policy.peer = &meeting.words(1);
+        Tuning tuning;
+        tuning.spins = 0;
+        tuning.yields = 0;
+        meeting.settle(tuning);
+    }
+    Block block;
+    LastWords policy;
+    Meeting meeting;
+};
+
+}  // namespace
+
+TEST_SUITE("collective.meeting") {
+    TEST_CASE("a peer that raises its clock and then dies has been waited for") {
+        Waiter waiter;
+        CHECK(waiter.meeting.wait(1, 5, Clock::now() + std::chrono::minutes(1)).ok());
+    }
+
+    TEST_CASE("a peer that dies without is named") {
+        Waiter waiter;
+        waiter.policy.speaks = false;
+        const auto waited = waiter.meeting.wait(1, 5, Clock::now() + std::chrono::minutes(1));
+        CHECK(waited.error().code == Errc::kPeer);
+        CHECK(waited.error().detail == 1);
+    }
+}

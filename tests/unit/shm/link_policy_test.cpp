@@ -1,0 +1,129 @@
+#include "libfabricshm/shm/link_policy.hpp"
+
+#include <doctest/doctest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/link_fixture.hpp"
+
+using namespace fabricshm;
+
+namespace {
+
+LinkImage machine() {
+    return shared_link(1, 640, 700, 0.1, 0.1);
+}
+
+struct Bench {
+    Bench() : page(machine()), policy(LinkPolicy::open(page.data(), clock).value()) {}
+
+    // An arena of 1 MiB that the policy stands behind.
+    Visibility view() { return {policy.get(), arena.data(), arena.size()}; }
+
+    TestClock clock;
+    TestPage page;
+    std::shared_ptr<LinkPolicy> policy;
+    std::vector<std::byte> arena = std::vector<std::byte>(1 << 20);
+};
+
+struct Noting final : VisibilityPolicy {
+    void publish(const Access& access) noexcept override { published += access.bytes; }
+    void acquire(const Access& access) noexcept override { acquired += access.bytes; }
+    bool coherent() const noexcept override { return false; }
+    Bytes published = 0;
+    Bytes acquired = 0;
+};
+
+}  // namespace
+
+TEST_SUITE("shm.link_policy") {
+    TEST_CASE("bytes that cross and bytes of one's own take the links") {
+        Bench bench;
+        const Visibility view = bench.view();
+        const std::uint64_t start = bench.clock.time;
+        view.step(PoolStep::kBegin);
+        view.acquire(TouchPoint::kDirectRead, bench.arena.data(), 10'000, 1);
+        view.use(20'000, 0);
+        view.publish(TouchPoint::kDirectWrite, bench.arena.data(), 10'000, 1);
+        CHECK(bench.clock.time == start);
+        view.step(PoolStep::kEnd);
+        CHECK(bench.clock.time == start + 640 + 3000);
+    }
+
+    TEST_CASE("a word is looked at for half a read, and raised after what was written") {
+        Bench bench;
+        const Visibility view = bench.view();
+        const std::uint64_t start = bench.clock.time;
+        view.step(PoolStep::kBegin);
+        view.acquire(TouchPoint::kClockRead, bench.arena.data(), kCacheLine, 1);
+        // A line of 64 bytes takes 6 ns.
+        CHECK(bench.clock.time == start + 6 + 320);
+        view.publish(TouchPoint::kSlot, bench.arena.data(), 10'000);
+        view.step(PoolStep::kSignal);
+        CHECK(bench.clock.time == start + 6 + 640 + 1000 + 700);
+        view.publish(TouchPoint::kClock, bench.arena.data(), 8);
+        view.step(PoolStep::kEnd);
+        CHECK(bench.clock.time == start + 6 + 640 + 1000 + 700);
+    }
+
+    TEST_CASE("a message is there before the word that tells of it") {
+        Bench bench;
+        const std::uint64_t start = bench.clock.time;
+        bench.view().publish(TouchPoint::kMessage, bench.arena.data(), 10'000, 1);
+        CHECK(bench.clock.time == start + 700 + 1000);
+    }
+
+    TEST_CASE("what lies outside the arena costs nothing") {
+        Bench bench;
+        std::vector<std::byte> elsewhere(4096);
+        const std::uint64_t start = bench.clock.time;
+        bench.view().publish(TouchPoint::kMessage, elsewhere.data(), 4096, 1);
+        CHECK(bench.clock.time == start);
+    }
+
+    TEST_CASE("a machine says its name and whether its hosts are coherent") {
+        LinkImage links = machine();
+        links.incoherent = 1;
+        TestPage page(links);
+        const auto apart = LinkPolicy::open(page.data()).value();
+        CHECK_FALSE(apart->coherent());
+        CHECK(std::string(apart->machine()) == "test");
+        CHECK(Bench().policy->coherent());
+        page.page().magic = 1;
+        CHECK(LinkPolicy::open(page.data()).error().code == Errc::kCorrupt);
+    }
+
+    TEST_CASE("a policy behind it is served too, and a page that is too short is refused") {
+        const auto map_page = [](Bytes bytes, const LinkImage& links) {
+            const Fd file(::memfd_create("page", MFD_CLOEXEC));
+            REQUIRE(::ftruncate(file.get(), static_cast<off_t>(kLinkPageBytes)) == 0);
+            Mapping whole = Mapping::map(file, 0, kLinkPageBytes, {}).value();
+            format_links(whole.data(), links);
+            return Mapping::map(file, 0, bytes, {}).value();
+        };
+        const LinkImage free = shared_link(1, 0, 0, 0, 0);
+        CHECK(LinkPolicy::open(map_page(4096, free), nullptr).error().code == Errc::kCorrupt);
+        const auto inner = std::make_shared<Noting>();
+        const auto policy = LinkPolicy::open(map_page(kLinkPageBytes, free), inner).value();
+        std::byte arena[256];
+        const Visibility view(policy.get(), arena, sizeof arena);
+        view.publish(TouchPoint::kShare, arena, 100);
+        view.acquire(TouchPoint::kShareRead, arena, 50, 1);
+        CHECK(inner->published == 100);
+        CHECK(inner->acquired == 50);
+        CHECK_FALSE(view.coherent());
+    }
+
+    TEST_CASE("threads have meters of their own on the links that they share") {
+        Bench bench;
+        const std::uint64_t start = bench.clock.time;
+        const auto read = [&] { bench.policy->use(10'000, 0); };
+        read();
+        std::thread(read).join();
+        CHECK(bench.page.page().live[0].read_until.load() == start + 2000);
+    }
+}
