@@ -24,8 +24,14 @@ Result<void> Registry::open_arena(Ticket ticket, const proto::ArenaOpen& request
               proto::Type::kArenaOpen};
     wait.bytes = request.bytes;
     FABRIC_TRY_VOID(add_wait(std::move(wait)));
-    if (arena.state != ArenaState::kHere) return {};
-    answer_waiting(arena, {Errc::kOk, 0, ""});
+    if (arena.state == ArenaState::kHere) {
+        answer_waiting(arena, {Errc::kOk, 0, ""});
+    } else if (arena.state == ArenaState::kAway && arena.sessions.count(session->id) != 0) {
+        // A session presents what it holds before it asks for anything. This one was never given
+        // the arena that the books say it has: the daemon was killed before it answered. Should
+        // that be so for all of its sessions, a new arena is made now instead of after the grace.
+        leave_arena(*session, arena);
+    }
     return {};
 }
 

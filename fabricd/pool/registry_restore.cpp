@@ -37,7 +37,13 @@ Result<void> Registry::restore(const PoolImage& image, TimePoint now, Duration g
     for (const auto& [id, arena] : image.arenas) FABRIC_TRY_VOID(restore_arena(arena));
     // Before anybody can resume: what was begun is finished.
     for (const SessionId id : image.ending) end_session(id, "its end had begun before the restart");
-    if (!arenas_.empty()) away_until_ = fabricshm::deadline_after(now, grace);
+    if (arenas_.empty()) return {};
+    // Arenas that no session had open can be presented by nobody: the daemon was killed while it
+    // dropped them. What the device itself remembers is found before anything expires.
+    const bool claimable = std::any_of(arenas_.begin(), arenas_.end(), [](const auto& arena) {
+        return !arena.second.sessions.empty();
+    });
+    away_until_ = claimable ? fabricshm::deadline_after(now, grace) : now;
     return {};
 }
 

@@ -167,6 +167,9 @@ Result<void> Meeting::sleep_until(Word word, std::uint64_t value, int peer, Time
             if (word.value.load(std::memory_order_acquire) >= value) return {};
             return state;
         }
+        const bool of_clock =
+            peer >= 0 && (&word.value == &words(peer).clock || &word.value == &header_->command);
+        if (of_clock) FABRIC_TRY_VOID(check_others(value));
         if (Clock::now() >= deadline) return Error{Errc::kTimeout, peer, "wait for a peer"};
     }
 }
@@ -269,6 +272,24 @@ Result<void> Meeting::await_leaving(std::uint64_t at, TimePoint deadline) noexce
         }
     }
     return {};
+}
+
+// The rank that is waited for may be alive and yet never come: it was told of a death elsewhere, in
+// a message for example. So the other ranks that have yet to come to `value` are looked at as well:
+// at once for what the daemon marked, and one per slice, in turn, for what nobody marked.
+Result<void> Meeting::check_others(std::uint64_t value) noexcept {
+    // Who has come as far has done its part, and may since have left the group and ended. Acquire,
+    // as everywhere: no data is read after it here, but a clock has one rule.
+    const auto is_awaited = [&](int other) {
+        return other != rank_ && words(other).clock.load(std::memory_order_acquire) < value;
+    };
+    for (int other = 0; other < world_; ++other) {
+        // Relaxed: the mark stands for itself.
+        const bool dead = words(other).dead.load(std::memory_order_relaxed) != 0;
+        if (dead && is_awaited(other)) return Error{Errc::kPeer, other, "collective"};
+    }
+    looked_at_ = (looked_at_ + 1) % world_;
+    return is_awaited(looked_at_) ? check(looked_at_) : Result<void>();
 }
 
 void Meeting::fail(Errc code, int rank) noexcept {

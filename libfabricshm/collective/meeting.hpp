@@ -127,6 +127,7 @@ class Meeting {
     Result<void> check_alive(int peer) noexcept;
     bool has_left(int peer, std::uint64_t at) noexcept;
     Result<void> wait_slowly(int peer, std::uint64_t value, TimePoint deadline);
+    Result<void> check_others(std::uint64_t value) noexcept;
     Result<void> sleep_until(Word word, std::uint64_t value, int peer, TimePoint deadline);
     Result<void> poll_until(Word word, std::uint64_t value, int peer, TimePoint deadline);
     std::uint64_t reason_seen() noexcept;
@@ -141,7 +142,8 @@ class Meeting {
     std::uint64_t spins_ = 100;
     std::uint64_t yields_ = 100;
     std::uint32_t shown_processor_ = 0;  // as in RankWords
-    std::vector<std::uint64_t> seen_;    // the highest clock value seen of each rank
+    int looked_at_ = 0;  // whose life was looked at last, of those that are not waited for first
+    std::vector<std::uint64_t> seen_;  // the highest clock value seen of each rank
     // Where memory is not coherent: the first reason that this process saw or gave. Atomic, since
     // the message threads fail and check, too.
     std::atomic<std::uint64_t> reason_{0};

@@ -12,6 +12,7 @@
 
 #include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/collective/mailbox.hpp"
+#include "tests/support/children.hpp"
 #include "tests/support/collective_cases.hpp"
 #include "tests/support/ranks.hpp"
 
@@ -149,5 +150,26 @@ TEST_SUITE("crash.collective") {
 
     TEST_CASE("a receive from anybody whose message stops half-way names the rank that sent it") {
         CHECK(failures_with("message.before_publish", take_from_anybody) == 0);
+    }
+
+    TEST_CASE("who waits for a live rank that stays away learns of the death that keeps it away") {
+        TestArena arena(kWorld, kPerRank);
+        Gate finished;
+        const auto codes = run_children(kWorld, [&](int rank) {
+            const auto deadline = Clock::now() + std::chrono::seconds(50);
+            auto group = Group::attach(arena.place(rank), deadline);
+            if (!group.ok()) return 2;
+            if (rank == 0) return 0;  // as good as killed: its clock will not rise any more
+            // Rank 2 has been told of the death elsewhere. Rank 1 looks at rank 2 first.
+            if (rank == 2) return finished.wait() ? 0 : 3;
+            Call call;
+            call.kind = Kind::kBarrier;
+            call.deadline = deadline;
+            const auto result = (*group)->run(call);
+            finished.open();
+            const Error& error = result.error();
+            return error.code == Errc::kPeer && error.detail == 0 ? 0 : 4;
+        });
+        CHECK(codes == std::vector<int>{0, 0, 0});
     }
 }

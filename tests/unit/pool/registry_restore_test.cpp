@@ -172,6 +172,57 @@ TEST_SUITE("pool.registry_restore") {
         }
     }
 
+    TEST_CASE("sessions that never got the arena they were granted get a new one at once") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kBob);
+        const ArenaId lost = host.arena(alice);
+        host.arena(bob);
+        host.restart();
+        REQUIRE(host.restored.ok());
+        REQUIRE(host.registry->resume_session(alice, kAlice, kToken).ok());
+        REQUIRE(host.registry->resume_session(bob, kBob, kToken).ok());
+
+        const auto job = RegistryHost::arena_body("job", 4096);
+        REQUIRE(host.registry->open_arena({alice, 71}, job).ok());
+        CHECK(host.registry->snapshot(kNow).arenas.size() == 1);  // bob might have it
+        REQUIRE(host.registry->open_arena({bob, 72}, job).ok());
+        CHECK(host.answer(71).error.code == Errc::kOk);
+        CHECK(host.answer(72).error.code == Errc::kOk);
+        const auto arenas = host.registry->snapshot(kNow).arenas;
+        REQUIRE(arenas.size() == 1);
+        CHECK(arenas[0].id != raw(lost));
+        CHECK(host.registry->problems().empty());
+    }
+
+    TEST_CASE("who waits for an arena that nobody brings back is given a new one") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kBob);
+        host.arena(alice);
+        host.restart();
+        const auto job = RegistryHost::arena_body("job", 4096);
+        REQUIRE(host.registry->open_arena({bob, 71}, job).ok());
+        host.registry->expire(kNow + 10s);  // alice does not come
+        CHECK(host.answer(71).error.code == Errc::kOk);
+    }
+
+    TEST_CASE("an arena that was being dropped is not kept for anybody") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const ArenaId arena = host.arena(alice);
+        host.registry->end_session(alice, "test");
+        auto& entries = host.journal.contents.entries;
+        while (entries.back().type != RecordType::kArenaGone) entries.pop_back();
+        entries.pop_back();
+        host.restart();
+        REQUIRE(host.restored.ok());
+        CHECK(host.registry->next_deadline() <= kNow);
+        host.registry->expire(kNow);
+        CHECK(host.registry->snapshot(kNow).arenas.empty());
+        CHECK(host.work.destroyed.back() == arena);
+    }
+
     TEST_CASE("a rank that died while there was no daemon is marked when the arena is back") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);
