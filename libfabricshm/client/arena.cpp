@@ -6,6 +6,7 @@
 #include <mutex>
 #include <utility>
 
+#include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/proto/codec.hpp"
 #include "libfabricshm/shm/flush_policy.hpp"
 #include "libfabricshm/shm/link_policy.hpp"
@@ -37,10 +38,18 @@ class HeapRegions final : public RegionSource {
     explicit HeapRegions(Arena& arena) : arena_(arena) {}
 
     Result<HeapRegion> take(Bytes bytes) override {
-        FABRIC_TRY(const proto::Region region, arena_.create_region(bytes));
+        const TimePoint deadline = arena_.session().default_deadline();
+        auto region = arena_.create_region(bytes);
+        // Whether the daemon made it before it died can't be known; asking again may leave one
+        // region unused until the session ends. That is better than failing a message or an
+        // allocation because of a restart.
+        while (!region.ok() && region.error().code == Errc::kDaemon && Clock::now() < deadline) {
+            region = arena_.create_region(bytes);
+        }
+        if (!region.ok()) return region.error();
         const std::lock_guard lock(mutex_);
-        if (!arena_.visibility().coherent()) taken_[region.region_id] = region;
-        return HeapRegion{region.region_id, arena_.base() + region.offset, region.bytes};
+        if (!arena_.visibility().coherent()) taken_[region->region_id] = region.value();
+        return HeapRegion{region->region_id, arena_.base() + region->offset, region->bytes};
     }
 
     // Nobody waits for the answer: giving back may not fail, nor wait for a daemon that is away.
@@ -94,6 +103,7 @@ Result<std::shared_ptr<Arena>> Arena::open(std::shared_ptr<Session> session,
     const TimePoint deadline = deadline_after(session->default_deadline(), clearing_time(bytes));
     FABRIC_TRY(const proto::Message reply, session->call(request, "open arena", deadline, retry));
 
+    FAULT_POINT("arena.granted");
     const proto::ArenaOpen& opened = reply.arena_open;
     const Session::KnownArena known = session->known_arena(opened.arena_id);
     // The session was lost between the answer and here, and the arena with it.
@@ -157,7 +167,9 @@ Result<proto::Region> Arena::region_call(proto::Message request, const char* ste
 Result<proto::Region> Arena::create_region(Bytes bytes) {
     proto::Message request = proto::make_request(proto::Type::kRegionCreate, 0);
     request.region.bytes = bytes;
-    return region_call(request, "create region", Retry::kNever);
+    auto region = region_call(request, "create region", Retry::kNever);
+    FAULT_POINT("region.granted");
+    return region;
 }
 
 Result<proto::Region> Arena::open_region(std::uint64_t region_id) {
@@ -178,6 +190,7 @@ Result<void> Arena::free_region(std::uint64_t region_id) {
     proto::Message request = proto::make_request(proto::Type::kRegionFree, 0);
     request.region.arena_id = id_;
     request.region.region_id = region_id;
+    FAULT_POINT("region.before_free");
     FABRIC_TRY([[maybe_unused]] const proto::Message reply,
                call(request, "free region", session_->default_deadline(), Retry::kNever));
     return {};

@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 
+#include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/client/fork_guard.hpp"
 #include "libfabricshm/proto/codec.hpp"
 
@@ -69,6 +70,7 @@ Result<std::shared_ptr<Session>> Session::open(SessionOptions options) {
     FABRIC_TRY_VOID(greet(*session->line_.socket,
                           {session->options_.label, session->options_.device}, session->identity_,
                           deadline));
+    FAULT_POINT("session.attached");
     session->line_.number = 1;
     session->state_ = State::kConnected;
     session->start_thread();

@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstring>
 
+#include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/client/session.hpp"
 #include "libfabricshm/proto/codec.hpp"
@@ -242,7 +243,9 @@ Result<void> Session::resume(SessionIdentity identity, const ArenaDescriptors& a
     const bool fresh = identity.id == 0;
     const TimePoint deadline = Clock::now() + kGreetTimeout;
     FABRIC_TRY_VOID(greet(*socket, {options_.label, options_.device}, identity, deadline));
+    FAULT_POINT("session.greeted_again");
     FABRIC_TRY_VOID(present_arenas(*socket, arenas, deadline));
+    FAULT_POINT("session.arenas_presented");
 
     const std::lock_guard lock(mutex_);
     if (state_ == State::kClosed) return Error{Errc::kClosed, 0, "attach"};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/os/process.hpp"
 #include "libfabricshm/proto/codec.hpp"
 #include "libfabricshm/shm/tensor_header.hpp"
@@ -74,6 +75,7 @@ Result<TensorView> create_tensor(Arena& arena, const std::string& name, std::uin
         const proto::Message reply,
         arena.call(request, "create tensor", arena.session().default_deadline(), Retry::kNever));
     FABRIC_TRY(TensorView view, view_of(arena, reply.tensor, "create tensor"));
+    FAULT_POINT("tensor.before_format");
     format_tensor(header_at(arena, reply.tensor.region.offset), key_of(reply.tensor.region), owner,
                   arena.visibility());
     return view;
@@ -98,6 +100,7 @@ Result<TensorView> open_tensor(Arena& arena, const std::string& name, TimePoint 
 Result<std::uint64_t> publish_tensor(Arena& arena, const void* data, Bytes bytes,
                                      std::uint64_t region_id) {
     FABRIC_TRY(const Located tensor, locate(arena, data, region_id, "publish tensor"));
+    FAULT_POINT("tensor.before_publish");
     return publish_tensor(*tensor.header, bytes, arena.visibility());
 }
 
@@ -121,6 +124,7 @@ Result<void> free_tensor(Arena& arena, const void* data, Bytes bytes, std::uint6
     if (!view.coherent()) view.acquire(TouchPoint::kRegionReturn, data, bytes);
     // Before the daemon hears of it: afterwards the memory may be another tensor's.
     retire_tensor(*tensor.header, view);
+    FAULT_POINT("tensor.retired");
     // Asked again after a restart of the daemon it may be gone already: then the first attempt did
     // it, since nobody but this process could have.
     const auto reply =

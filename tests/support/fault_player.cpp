@@ -1,0 +1,235 @@
+#include "tests/support/fault_player.hpp"
+
+#include <unistd.h>
+
+#include <cstdarg>
+#include <cstdio>
+#include <filesystem>
+
+#include "libfabricshm/base/units.hpp"
+
+using namespace fabricshm;
+using namespace std::chrono_literals;
+
+namespace test_support {
+
+namespace {
+
+// How late an answer may be on a machine that does something else: only a wait that does not end by
+// its deadline at all takes so long.
+constexpr Duration kSlack = 20s;
+constexpr Duration kPatience = 60s;
+
+constexpr std::uint64_t kRegionBytes = 64 * 1024;
+
+}  // namespace
+
+bool FaultPlayer::complain(const char* format, ...) const {
+    va_list arguments;
+    va_start(arguments, format);
+    std::fprintf(stderr, "rank %d: ", rank_);
+    std::vfprintf(stderr, format, arguments);
+    std::fputc('\n', stderr);
+    va_end(arguments);
+    return false;
+}
+
+int FaultPlayer::timed(const char* step, const std::function<int()>& call) {
+    const TimePoint begin = Clock::now();
+    const int code = call();
+    const auto late = Clock::now() - begin - std::chrono::milliseconds(kTimeoutMs);
+    if (late > kSlack) {
+        overdue_ = true;
+        complain("%s came %lld s past its deadline", step,
+                 static_cast<long long>(late / std::chrono::seconds(1)));
+    }
+    return code;
+}
+
+bool FaultPlayer::insist(const char* step, const std::function<int()>& call) {
+    const TimePoint patience = Clock::now() + kPatience;
+    for (;;) {
+        const int code = timed(step, call);
+        if (code == FABRICSHM_OK) return true;
+        if (code != FABRICSHM_EDAEMON || Clock::now() > patience) {
+            return complain("%s: %s", step, fabricshm_error_text());
+        }
+        ::usleep(2000);
+    }
+}
+
+bool FaultPlayer::until(const char* what, const std::function<bool()>& reached) {
+    const TimePoint patience = Clock::now() + kPatience;
+    while (!reached()) {
+        if (Clock::now() > patience) return complain("waited in vain until %s", what);
+        ::usleep(500);
+    }
+    return true;
+}
+
+bool FaultPlayer::attach() {
+    fabricshm_session_options options{};
+    options.struct_size = sizeof options;
+    options.socket = socket_.c_str();
+    options.timeout_ms = kTimeoutMs;
+    return insist("open session", [&] { return fabricshm_session_open(&options, &session_); }) &&
+           insist("open arena",
+                  [&] { return fabricshm_arena_open(session_, "job", 16 << 20, 0, &arena_); });
+}
+
+void FaultPlayer::claim(std::uint64_t id, std::uint64_t generation, std::uint64_t offset,
+                        std::uint64_t bytes) {
+    const auto at = static_cast<std::size_t>(own().claims.load());
+    own().claim[at] = {id, generation, offset, bytes};
+    own().claims.fetch_add(1);
+}
+
+bool FaultPlayer::make_region() {
+    if (!insist("make region",
+                [&] { return fabricshm_region_create(arena_, kRegionBytes, &region_); })) {
+        return false;
+    }
+    claim(region_.id, region_.generation, region_.offset, region_.bytes);
+    auto* words = static_cast<std::uint64_t*>(region_.base);
+    for (std::uint64_t i = 0; i < kRegionBytes / 8; ++i) words[i] = region_.generation * 1000 + i;
+    return true;
+}
+
+bool FaultPlayer::region_intact() {
+    const auto* words = static_cast<const std::uint64_t*>(region_.base);
+    for (std::uint64_t i = 0; i < kRegionBytes / 8; ++i) {
+        if (words[i] != region_.generation * 1000 + i)
+            return complain("its region was overwritten");
+    }
+    fabricshm_region again{};
+    return insist("open region",
+                  [&] { return fabricshm_region_open(arena_, region_.id, &again); }) &&
+           (again.generation == region_.generation && again.offset == region_.offset
+                ? true
+                : complain("its region is another one now"));
+}
+
+void FaultPlayer::write_tensor(std::uint64_t version) {
+    auto* elements = static_cast<float*>(tensor_.data);
+    for (std::uint64_t i = 0; i < 1000; ++i) elements[i] = pattern(rank_, i, version);
+}
+
+// Also the version after it, whose writer is at work already.
+bool FaultPlayer::read_tensor(int peer, const fabricshm_tensor& tensor, std::uint64_t version) {
+    const auto* elements = static_cast<const float*>(tensor.data);
+    for (std::uint64_t i = 0; i < 1000; ++i) {
+        if (elements[i] != pattern(peer, i, version)) {
+            return complain("stale tensor of rank %d at element %d", peer, static_cast<int>(i));
+        }
+    }
+    return true;
+}
+
+bool FaultPlayer::make_data() {
+    const std::int64_t shape[] = {1000};
+    const std::string name = "t" + std::to_string(rank_);
+    const bool made =
+        make_region() && insist("make tensor", [&] {
+            return fabricshm_tensor_create(arena_, name.c_str(), FABRICSHM_F32, 1, shape, &tensor_);
+        });
+    if (!made) return false;
+    write_tensor(1);
+    std::uint64_t version = 0;
+    if (fabricshm_tensor_publish(arena_, &tensor_, &version) != FABRICSHM_OK || version != 1) {
+        return complain("publish: %s", fabricshm_error_text());
+    }
+    return insist("allocate", [&] {
+        shared_ = static_cast<float*>(fabricshm_alloc(arena_, kCount * sizeof(float) * kJobRanks));
+        // There is no code; the arena has room, so it is the daemon that was away.
+        return shared_ != nullptr ? FABRICSHM_OK : FABRICSHM_EDAEMON;
+    });
+}
+
+bool FaultPlayer::read_peers() {
+    for (int peer = 0; peer < kJobRanks; ++peer) {
+        if (peer == rank_ || is_dead(peer)) continue;
+        const std::string name = "t" + std::to_string(peer);
+        auto& tensor = peers_[static_cast<std::size_t>(peer)];
+        std::uint64_t seen = 0;
+        const bool found =
+            insist(
+                "open tensor",
+                [&] { return fabricshm_tensor_open(arena_, name.c_str(), kTimeoutMs, &tensor); }) &&
+            insist("wait for tensor",
+                   [&] { return fabricshm_tensor_wait(arena_, &tensor, 1, kTimeoutMs, &seen); });
+        if (!found || !read_tensor(peer, tensor, 1)) return false;
+    }
+    return true;
+}
+
+// After the restart of the daemon: everything is still there, and can be changed.
+bool FaultPlayer::change_data() {
+    if (!region_intact()) return false;
+    write_tensor(2);
+    std::uint64_t version = 0;
+    if (fabricshm_tensor_publish(arena_, &tensor_, &version) != FABRICSHM_OK || version != 2) {
+        return complain("publish again: %s", fabricshm_error_text());
+    }
+    for (int peer = 0; peer < kJobRanks; ++peer) {
+        const auto& tensor = peers_[static_cast<std::size_t>(peer)];
+        if (tensor.data == nullptr) continue;
+        std::uint64_t seen = 0;
+        const int code = timed("wait for tensor", [&] {
+            return fabricshm_tensor_wait(arena_, &tensor, 2, kTimeoutMs, &seen);
+        });
+        // Who has died takes its tensor along: that has to be said, and at once.
+        const bool gone = code == FABRICSHM_EPEER || code == FABRICSHM_ENOENT;
+        if (code != FABRICSHM_OK && !gone) return complain("wait: %s", fabricshm_error_text());
+        if (gone) {
+            if (!until("a dead rank is known", [&] { return is_dead(peer); })) return false;
+            continue;
+        }
+        if (!is_dead(peer) && !read_tensor(peer, tensor, 2)) return is_dead(peer);
+    }
+    fabricshm_region spare{};
+    return insist("make spare region",
+                  [&] { return fabricshm_region_create(arena_, kRegionBytes, &spare); }) &&
+           spare.offset != region_.offset;
+}
+
+bool FaultPlayer::give_back() {
+    if (!region_intact()) return false;
+    if (!read_tensor(rank_, tensor_, 2)) return false;
+    fabricshm_group_leave(std::exchange(group_, nullptr));
+    fabricshm_free(arena_, shared_);
+    own().claims = 0;
+    const int freed =
+        timed("free region", [&] { return fabricshm_region_free(arena_, region_.id); });
+    // Not repeated by the library: after EDAEMON the caller can't know whether it was done.
+    if (freed != FABRICSHM_OK && freed != FABRICSHM_EDAEMON) {
+        return complain("free region: %s", fabricshm_error_text());
+    }
+    return insist("free tensor", [&] { return fabricshm_tensor_free(arena_, &tensor_); }) &&
+           !overdue_;
+}
+
+int open_descriptors() {
+    int count = 0;
+    for ([[maybe_unused]] const auto& entry :
+         std::filesystem::directory_iterator("/proc/self/fd")) {
+        ++count;
+    }
+    return count;
+}
+
+int play_job(JobBoard& board, const std::string& socket, int rank) {
+    const int before = open_descriptors();
+    bool well = false;
+    {
+        FaultPlayer player(board, socket, rank);
+        well = player.play();
+    }
+    const int after = open_descriptors();
+    if (well && after != before) {
+        std::fprintf(stderr, "rank %d: %d descriptors before, %d after\n", rank, before, after);
+        return 2;
+    }
+    return well ? 0 : 1;
+}
+
+}  // namespace test_support
