@@ -13,6 +13,7 @@
 #include "fabricd/pool/group.hpp"
 #include "fabricd/pool/ids.hpp"
 #include "fabricd/pool/lease.hpp"
+#include "fabricd/pool/lost_ranges.hpp"
 #include "fabricd/pool/region_allocator.hpp"
 #include "libfabricshm/os/fd.hpp"
 #include "libfabricshm/proto/messages.hpp"
@@ -60,6 +61,7 @@ struct Arena {
     // Bytes, ids and names are three books on purpose: bytes are free as soon as nobody can be
     // storing into them, an id has to rest, and a name is free at once.
     RegionAllocator space{0};
+    LostRanges lost;
     LeaseTable leases;
     std::map<RegionId, Region> regions;
     std::map<std::string, RegionId> tensors;

@@ -36,7 +36,12 @@ Result<void> MappedArenas::add(ArenaId arena, const fabricshm::PoolPiece& piece)
     options.huge_page_bytes = piece.huge_page_bytes;
     FABRIC_TRY(fabricshm::Mapping mapping,
                fabricshm::Mapping::map(piece.fd, piece.file_offset, piece.bytes, options));
-    mappings_.insert_or_assign(arena, std::move(mapping));
+    // Nothing is put back in place of a lost page: the daemon only writes, and its later writes
+    // there may as well go nowhere.
+    auto watch = std::make_unique<fabricshm::PoisonWatch>(
+        mapping.data(), mapping.size(),
+        fabricshm::PoisonWatch::Source{nullptr, 0, piece.align, true});
+    mappings_.insert_or_assign(arena, Mapped{std::move(mapping), std::move(watch)});
     return {};
 }
 
@@ -54,7 +59,9 @@ Result<void> MappedArenas::format_group(ArenaId arena, std::uint64_t offset,
                                         const fabricshm::GroupBlockInfo& info) {
     const Bytes bytes = fabricshm::group_block_bytes(info.world);
     FABRIC_TRY(std::byte * block, writable(arena, offset, bytes));
+    const fabricshm::PoisonGuard guard;
     fabricshm::format_group_block(block, info);
+    if (guard.hit()) return Error{Errc::kPoisoned, 0, "format group"};
     return {};
 }
 
@@ -67,6 +74,8 @@ void MappedArenas::mark_dead(ArenaId arena, std::uint64_t offset, int world, int
                        shown(arena), rank, describe(block.error()).c_str());
         return;
     }
+    // A page that is lost here is lost to the ranks as well: they meet it themselves.
+    const fabricshm::PoisonGuard guard;
     fabricshm::mark_rank_dead(block.value(), world, rank);
 }
 
@@ -74,8 +83,8 @@ Result<std::byte*> MappedArenas::writable(ArenaId arena, std::uint64_t offset, B
     const auto found = mappings_.find(arena);
     if (found == mappings_.end()) return Error{Errc::kBusy, 0, "arena is not here yet"};
     // The offset is the daemon's own, but a journal may have brought it here.
-    if (!found->second.holds(offset, bytes)) return Error{Errc::kCorrupt, 0, "touch arena"};
-    std::byte* data = found->second.data() + offset;
+    if (!found->second.mapping.holds(offset, bytes)) return Error{Errc::kCorrupt, 0, "touch arena"};
+    std::byte* data = found->second.mapping.data() + offset;
     FABRIC_TRY_VOID(make_present(data, bytes));
     return data;
 }

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <unordered_map>
 
 #include "fabricd/pool/ids.hpp"
 #include "libfabricshm/machine/pool_backend.hpp"
 #include "libfabricshm/os/mapping.hpp"
+#include "libfabricshm/os/poison.hpp"
 #include "libfabricshm/shm/group_block.hpp"
 #include "libfabricshm/shm/link_page.hpp"
 
@@ -26,7 +28,8 @@ class ArenaMemory {
     /// The link page of an emulated machine, before anybody hears of the arena.
     virtual Result<void> format_links(ArenaId arena, const fabricshm::LinkImage& links) = 0;
 
-    /// An empty group block, before any member hears of it.
+    /// An empty group block, before any member hears of it. kPoisoned: the hardware lost a page
+    /// there.
     virtual Result<void> format_group(ArenaId arena, std::uint64_t offset,
                                       const fabricshm::GroupBlockInfo& info) = 0;
 
@@ -48,7 +51,11 @@ class MappedArenas final : public ArenaMemory {
   private:
     Result<std::byte*> writable(ArenaId arena, std::uint64_t offset, Bytes bytes);
 
-    std::unordered_map<ArenaId, fabricshm::Mapping> mappings_;
+    struct Mapped {
+        fabricshm::Mapping mapping;
+        std::unique_ptr<fabricshm::PoisonWatch> watch;  // goes before what it watches
+    };
+    std::unordered_map<ArenaId, Mapped> mappings_;
 };
 
 }  // namespace fabricd

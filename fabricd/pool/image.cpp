@@ -40,6 +40,7 @@ class Player {
     bool group_member(const JournalContents::Entry& entry);
     bool group_shrunk(const JournalContents::Entry& entry);
     bool group_gone(const JournalContents::Entry& entry);
+    bool lost(const JournalContents::Entry& entry);
 
     bool dispatch(const JournalContents::Entry& entry);
     void saw_id(std::uint64_t id) { image.last_id = std::max(image.last_id, id); }
@@ -185,6 +186,13 @@ bool Player::group_gone(const JournalContents::Entry& entry) {
     return true;
 }
 
+bool Player::lost(const JournalContents::Entry& entry) {
+    LostRecord record;
+    if (!read(entry, &record) || arena(record.arena) == nullptr) return false;
+    arena(record.arena)->lost.push_back(record);
+    return true;
+}
+
 bool Player::dispatch(const JournalContents::Entry& entry) {
     switch (entry.type) {
         case RecordType::kStart:
@@ -215,6 +223,8 @@ bool Player::dispatch(const JournalContents::Entry& entry) {
             return group_shrunk(entry);
         case RecordType::kGroupGone:
             return group_gone(entry);
+        case RecordType::kLost:
+            return lost(entry);
     }
     return false;
 }

@@ -25,6 +25,7 @@ struct ArenaImage {
     std::map<RegionId, RegionRecord> regions;  // also free ones: their generation counts
     std::map<RegionId, TensorRecord> tensors;
     std::map<GroupId, GroupImage> groups;
+    std::vector<LostRecord> lost;
 };
 
 struct PoolImage {

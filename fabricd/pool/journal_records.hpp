@@ -29,6 +29,7 @@ enum class RecordType : std::uint16_t {
     kGroupShrunk = 12,
     kGroupGone = 13,
     kSessionEnding = 14,  // its arenas are being left; comes before all that brings about
+    kLost = 15,
 };
 
 /// First in the file and nowhere else.
@@ -153,6 +154,14 @@ struct GroupEndRecord {
     static constexpr RecordType kType = RecordType::kGroupGone;
     std::uint64_t arena;
     std::uint64_t group;
+};
+
+/// Bytes that the hardware lost; they stay lost for as long as the arena is.
+struct LostRecord {
+    static constexpr RecordType kType = RecordType::kLost;
+    std::uint64_t arena;
+    std::uint64_t offset;
+    std::uint64_t bytes;
 };
 
 inline constexpr std::size_t kRecordBytesMax = sizeof(GroupRecord);

@@ -1,5 +1,6 @@
 #include "fabricd/pool/region_allocator.hpp"
 
+#include <algorithm>
 #include <iterator>
 
 namespace fabricd {
@@ -38,6 +39,22 @@ bool RegionAllocator::reserve(std::uint64_t offset, Bytes bytes) {
     if (offset + bytes > hole->first + hole->second) return false;
     cut(hole, offset, bytes);
     return true;
+}
+
+void RegionAllocator::reserve_free(std::uint64_t offset, Bytes bytes) {
+    if (!inside(offset, bytes)) return;
+    const std::uint64_t end = offset + bytes;
+    while (offset < end) {
+        auto hole = holes_.upper_bound(offset);
+        const bool starts_before =
+            hole != holes_.begin() && std::prev(hole)->first + std::prev(hole)->second > offset;
+        if (starts_before) --hole;
+        if (hole == holes_.end() || hole->first >= end) return;
+        const std::uint64_t from = std::max(offset, hole->first);
+        const std::uint64_t to = std::min(end, hole->first + hole->second);
+        cut(hole, from, to - from);
+        offset = to;
+    }
 }
 
 // Both neighbours are looked at before anything is changed: a piece that touches free bytes was

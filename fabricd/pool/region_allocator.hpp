@@ -33,6 +33,9 @@ class RegionAllocator {
     /// nothing changes, unless all of it is free and on units.
     bool reserve(std::uint64_t offset, Bytes bytes);
 
+    /// Takes whatever is free in [offset, offset + bytes): memory that must not be granted.
+    void reserve_free(std::uint64_t offset, Bytes bytes);
+
     /// Gives a piece back, merging it with the holes around it. False, and nothing changes, when
     /// any of it is already free or outside.
     bool release(std::uint64_t offset, Bytes bytes);

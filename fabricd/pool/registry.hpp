@@ -53,7 +53,7 @@ struct Answer {
     fabricshm::proto::Type type{};
     Error error{Errc::kOk, 0, ""};
     std::variant<std::monostate, fabricshm::proto::ArenaOpen, fabricshm::proto::Tensor,
-                 fabricshm::proto::Group>
+                 fabricshm::proto::Region, fabricshm::proto::Group>
         body;
 };
 
@@ -135,6 +135,13 @@ class Registry {
                                                    const fabricshm::proto::Tensor& request);
     Result<void> open_tensor(Ticket ticket, const fabricshm::proto::Tensor& request, TimePoint now);
 
+    // ---- Lost memory (registry_lost.cpp) ------------------------------------------------------
+
+    /// A session met bytes that the hardware lost. They are taken out of circulation, all sessions
+    /// of the arena are told, and the region they lie in (id 0: none) is returned.
+    Result<fabricshm::proto::Region> note_lost(SessionId session,
+                                               const fabricshm::proto::Region& request);
+
     // ---- Groups (registry_groups.cpp) --------------------------------------------------------
 
     Result<void> join_group(Ticket ticket, const fabricshm::proto::Group& request, TimePoint now);
@@ -213,6 +220,16 @@ class Registry {
     void sweep_quarantine(Arena& arena);
     void answer_tensor(Arena& arena, RegionId region);
 
+    fabricshm::proto::Region lost_region(const Arena& arena, std::uint64_t offset,
+                                         Bytes bytes) const;
+    void lose(Arena& arena, std::uint64_t offset, Bytes bytes);
+    static void take_lost(Arena& arena, std::uint64_t offset, Bytes bytes);
+    static void release_space(Arena& arena, std::uint64_t offset, Bytes bytes);
+    void tell_of_loss(const Arena& arena, const fabricshm::proto::Region& news);
+    void send_news(SessionId session, const fabricshm::proto::Region& news);
+    void send_losses(SessionId session, const Arena& arena);
+    bool is_bad(const Arena& arena, RegionId region) const;
+
     Result<void> check_name(const Arena& arena, const std::string& name) const;
     Result<void> check_forming(const WaitKey& key, const fabricshm::proto::Group& request) const;
     bool answer_again(const Arena& arena, Ticket ticket, const fabricshm::proto::Group& request);
@@ -220,6 +237,8 @@ class Registry {
                     GroupId shrunk_from);
     Result<Group*> make_group(Arena& arena, const std::string& name,
                               const std::vector<SessionId>& by_rank, GroupId shrunk_from);
+    Result<std::uint64_t> place_block(Arena& arena, Bytes bytes,
+                                      const fabricshm::GroupBlockInfo& info);
     void set_member(Arena& arena, Group& group, int rank, MemberState state);
     void mark_members_dead(SessionId session, Arena& arena);
     static const Group* successor_of(const Arena& arena, GroupId group);

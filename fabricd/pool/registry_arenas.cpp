@@ -157,6 +157,7 @@ void Registry::answer_waiting(Arena& arena, const Error& error) {
         answers_.push_back({wait.ticket, wait.asked, outcome, {}});
         const bool with_body = wait.asked == proto::Type::kArenaOpen && outcome.code == Errc::kOk;
         if (with_body) answers_.back().body = arena.wire();
+        if (outcome.code == Errc::kOk) send_losses(wait.ticket.session, arena);
     }
 }
 

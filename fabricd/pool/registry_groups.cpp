@@ -117,6 +117,21 @@ Result<void> Registry::record_group(const Group& group, JournalSink& sink) {
     return sink.append(GroupRecord::kType, std::as_bytes(std::span(&record, 1)).first(used));
 }
 
+// Room for a group block, formatted. Where the hardware lost a page it looks for another place.
+Result<std::uint64_t> Registry::place_block(Arena& arena, Bytes bytes,
+                                            const fabricshm::GroupBlockInfo& info) {
+    for (;;) {
+        const auto offset = arena.space.allocate(bytes);
+        if (!offset) return Error{Errc::kNoMemory, 0, "room for the group block"};
+        const Result<void> done = memory_->format_group(arena.id, *offset, info);
+        if (done.ok()) return *offset;
+        arena.space.release(*offset, bytes);
+        if (done.error().code != Errc::kPoisoned) return done.error();
+        lose(arena, *offset, bytes);
+        tell_of_loss(arena, lost_region(arena, *offset, bytes));
+    }
+}
+
 Result<Group*> Registry::make_group(Arena& arena, const std::string& name,
                                     const std::vector<SessionId>& by_rank, GroupId shrunk_from) {
     Group group;
@@ -126,16 +141,11 @@ Result<Group*> Registry::make_group(Arena& arena, const std::string& name,
     group.shrunk_from = shrunk_from;
     for (const SessionId session : by_rank) group.members.push_back({session, MemberState::kLive});
     group.block_bytes = RegionAllocator::rounded(fabricshm::group_block_bytes(group.world()));
-    const auto offset = arena.space.allocate(group.block_bytes);
-    if (!offset) return Error{Errc::kNoMemory, 0, "room for the group block"};
-    group.block_offset = *offset;
-
-    Result<void> done =
-        memory_->format_group(arena.id, *offset, {raw(group.id), raw(group.id), group.world()});
-    if (done.ok()) done = record_group(group, journal_);
-    if (!done.ok()) {
-        arena.space.release(*offset, group.block_bytes);
-        return done.error();
+    FABRIC_TRY(group.block_offset, place_block(arena, group.block_bytes,
+                                               {raw(group.id), raw(group.id), group.world()}));
+    if (const auto written = record_group(group, journal_); !written.ok()) {
+        arena.space.release(group.block_offset, group.block_bytes);
+        return written.error();
     }
     FAULT_POINT("group.made");
     // Written down: the group exists from here on, also for a daemon that is killed before the
@@ -285,7 +295,7 @@ void Registry::after_member_change(Arena& arena, GroupId id) {
     check_shrink(arena, id);
     const Group& group = arena.groups.at(id);
     if (group.count(MemberState::kLive) == 0) {
-        arena.space.release(group.block_offset, group.block_bytes);
+        release_space(arena, group.block_offset, group.block_bytes);
         journal_.note(GroupEndRecord{raw(arena.id), raw(id)});
         const auto named = arena.group_names.find(group.name);
         if (named != arena.group_names.end() && named->second == id) {

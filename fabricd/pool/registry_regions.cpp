@@ -26,6 +26,9 @@ Result<proto::Region> Registry::open_region(SessionId session, const proto::Regi
     // A quarantined region has lost its owner: for everybody but the groups' last stores it is
     // gone.
     if (lease == nullptr || lease->state != LeaseState::kHeld) return gone;
+    if (is_bad(arena->second, RegionId{request.region_id})) {
+        return Error{Errc::kPoisoned, static_cast<int>(request.region_id), "open region"};
+    }
     return arena->second.wire(RegionId{request.region_id});
 }
 
@@ -90,8 +93,9 @@ void Registry::answer_tensor(Arena& arena, RegionId region) {
     const WaitKey key{WaitKind::kTensor, arena.id, name, GroupId::kNone};
     for (const WaitId id : waits_.with_key(key)) {
         const Wait wait = *waits_.take(id);
-        answers_.push_back(
-            {wait.ticket, wait.asked, Error{Errc::kOk, 0, ""}, arena.wire_tensor(region, pid)});
+        Error state{Errc::kOk, 0, ""};
+        if (is_bad(arena, region)) state = {Errc::kPoisoned, static_cast<int>(raw(region)), ""};
+        answers_.push_back({wait.ticket, wait.asked, state, arena.wire_tensor(region, pid)});
     }
 }
 
@@ -152,7 +156,7 @@ Result<void> Registry::record_region(const Arena& arena, RegionId id, JournalSin
 void Registry::undo_region(Session& session, Arena& arena, RegionId id) {
     const Region& region = arena.regions.at(id);
     count_region(session, region.bytes, -1);
-    arena.space.release(region.offset, region.bytes);
+    release_space(arena, region.offset, region.bytes);
     forget_tensor(arena, id);
     arena.leases.release(id);
     arena.regions.erase(id);
@@ -178,7 +182,7 @@ void Registry::release_region(Arena& arena, RegionId id) {
     forget_tensor(arena, id);
     const Region region = arena.regions.at(id);
     arena.leases.release(id);
-    arena.space.release(region.offset, region.bytes);
+    release_space(arena, region.offset, region.bytes);
     arena.regions.erase(id);
     const RegionRecord record{raw(arena.id),
                               raw(id),

@@ -93,7 +93,16 @@ Result<void> Registry::restore_arena(const ArenaImage& image) {
         session->arenas.insert(id);
     }
     FABRIC_TRY_VOID(restore_regions(image, arena));
-    return restore_groups(image, arena);
+    FABRIC_TRY_VOID(restore_groups(image, arena));
+    // After who holds what is known: what of it is free is taken, the rest when it comes back.
+    for (const LostRecord& lost : image.lost) {
+        const bool inside = lost.offset <= arena.bytes && lost.bytes <= arena.bytes - lost.offset;
+        const bool on_units = lost.offset % RegionAllocator::kUnit == 0 &&
+                              lost.bytes % RegionAllocator::kUnit == 0 && lost.bytes != 0;
+        if (!inside || !on_units) return kContradiction;
+        take_lost(arena, lost.offset, lost.bytes);
+    }
+    return {};
 }
 
 Result<void> Registry::restore_regions(const ArenaImage& image, Arena& arena) {
@@ -197,6 +206,9 @@ Result<void> Registry::write_arena(const Arena& arena, JournalSink& sink) const 
                                            static_cast<std::uint32_t>(state)}));
         }
         if (group.shrunk) FABRIC_TRY_VOID(sink.add(GroupShrunkRecord{raw(arena.id), raw(id)}));
+    }
+    for (const auto& [offset, bytes] : arena.lost.all()) {
+        FABRIC_TRY_VOID(sink.add(LostRecord{raw(arena.id), offset, bytes}));
     }
     return {};
 }

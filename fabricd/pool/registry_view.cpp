@@ -36,6 +36,7 @@ RegionView view_of(const Arena& arena, RegionId id, const Region& region) {
     view.owner_session = raw(lease.session);
     view.tensor_name = region.tensor ? region.tensor->name : "";
     view.state = lease.state == LeaseState::kQuarantined ? "quarantined" : "live";
+    if (arena.lost.touches(region.offset, region.bytes)) view.state = "bad";
     return view;
 }
 
@@ -66,10 +67,24 @@ std::vector<std::pair<std::uint64_t, Bytes>> pieces_of(const Arena& arena) {
     return pieces;
 }
 
+// Lost bytes in none of the pieces: they are taken, and nobody's.
+std::vector<std::pair<std::uint64_t, Bytes>> ownerless(
+    const Arena& arena, const std::vector<std::pair<std::uint64_t, Bytes>>& pieces) {
+    LostRanges owned;
+    for (const auto& [offset, bytes] : pieces) owned.add(offset, bytes);
+    std::vector<std::pair<std::uint64_t, Bytes>> found;
+    for (const auto& [offset, bytes] : arena.lost.all()) {
+        for (const auto& part : owned.intact(offset, bytes)) found.push_back(part);
+    }
+    return found;
+}
+
 void check_space(const Arena& arena, std::vector<std::string>* found) {
     Bytes sum = arena.link_bytes;  // at the start, and nobody's
     std::uint64_t end = arena.link_bytes;
-    for (const auto& [offset, bytes] : pieces_of(arena)) {
+    const auto pieces = pieces_of(arena);
+    for (const auto& [offset, bytes] : ownerless(arena, pieces)) sum += bytes;
+    for (const auto& [offset, bytes] : pieces) {
         if (offset < end) found->push_back("two owners at offset " + std::to_string(offset));
         end = offset + bytes;
         sum += bytes;
@@ -103,6 +118,9 @@ Snapshot Registry::snapshot(TimePoint now) const {
         all.arenas.push_back(view_of(arena));
         for (const auto& [region_id, region] : arena.regions) {
             all.regions.push_back(view_of(arena, region_id, region));
+        }
+        for (const auto& [offset, bytes] : ownerless(arena, pieces_of(arena))) {
+            all.regions.push_back({raw(id), 0, 0, offset, bytes, 0, "", "bad"});
         }
         for (const auto& [group_id, group] : arena.groups) all.groups.push_back(view_of(group));
     }

@@ -65,7 +65,7 @@ struct RegionView {
     std::uint64_t bytes = 0;
     std::uint64_t owner_session = 0;
     std::string tensor_name;  // empty: not a tensor
-    std::string state;        // "live" or "quarantined"
+    std::string state;        // "live", "quarantined", "bad": the hardware lost a page of it
 };
 
 struct GroupView {

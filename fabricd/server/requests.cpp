@@ -83,6 +83,8 @@ Reply serve(Registry& registry, SessionId session, const Message& request, fabri
             return reply_with(request, registry.leave_group(session, request.group));
         case Type::kGroupShrink:
             return refusal_of(request, registry.shrink_group(ticket, request.group, now));
+        case Type::kPoisoned:
+            return reply_with(request, registry.note_lost(session, region));
         // Connections, not the books, know what to do with these two: AttachServer takes them out
         // before.
         case Type::kHello:
@@ -100,6 +102,7 @@ Message reply_of(const Answer& answer) {
     }
     Message reply = proto::make_reply(request);
     if (const auto* arena = std::get_if<proto::ArenaOpen>(&answer.body)) reply.arena_open = *arena;
+    if (const auto* region = std::get_if<proto::Region>(&answer.body)) reply.region = *region;
     if (const auto* tensor = std::get_if<proto::Tensor>(&answer.body)) reply.tensor = *tensor;
     if (const auto* group = std::get_if<proto::Group>(&answer.body)) reply.group = *group;
     return reply;

@@ -32,11 +32,12 @@ constexpr CodeText kTexts[] = {
     {"kBroken", "the group failed earlier"},
     {"kSystem", "system call failed"},
     {"kInternal", "internal error"},
+    {"kPoisoned", "memory was lost to a hardware error"},
 };
 
 const CodeText& entry_of(Errc code) noexcept {
     const auto index = static_cast<std::size_t>(code);
-    return kTexts[index < std::size(kTexts) ? index : std::size(kTexts) - 1];
+    return kTexts[index < std::size(kTexts) ? index : static_cast<std::size_t>(Errc::kInternal)];
 }
 
 }  // namespace
@@ -55,6 +56,8 @@ std::string describe(const Error& error) {
     line += text_of(error.code);
     const bool names_rank = error.code == Errc::kPeer || error.code == Errc::kMismatch;
     if (names_rank) line += " (rank " + std::to_string(error.detail) + ")";
+    const bool names_region = error.code == Errc::kPoisoned && error.detail > 0;
+    if (names_region) line += " (region " + std::to_string(error.detail) + ")";
     if (error.code == Errc::kSystem) line += std::string(" (") + std::strerror(error.detail) + ")";
     return line;
 }

@@ -31,6 +31,7 @@ enum class Errc : std::int32_t {
     kBroken = 15,       // the group failed earlier; shrink or leave it
     kSystem = 16,       // a system call failed; Error::detail is errno
     kInternal = 17,     // a bug in fabricd or libfabricshm; please report it
+    kPoisoned = 18,     // the hardware lost a page; Error::detail is the region's id, 0: none
 };
 
 /// The identifier of a code, as in docs/errors.md: "kBusy".
@@ -42,8 +43,9 @@ const char* text_of(Errc code) noexcept;
 /// Sixteen bytes, no allocation: usable on the data path. Text is made where it is logged.
 struct Error {
     Errc code = Errc::kInternal;
-    std::int32_t detail = 0;  // errno for kSystem, a rank for kPeer and kMismatch, else 0
-    const char* step = "";    // what was being done; a string literal
+    std::int32_t detail =
+        0;  // errno for kSystem, a rank for kPeer and kMismatch, a region for kPoisoned
+    const char* step = "";  // what was being done; a string literal
 };
 static_assert(sizeof(Error) == 16);
 

@@ -18,6 +18,10 @@ namespace {
 // Clearing new memory takes the daemon 0.3 s/GiB on an idle machine; this is for a busy one.
 constexpr Duration kClearingPerGib = std::chrono::seconds(2);
 
+// Others wait for the group to break while the daemon is asked which region it was.
+constexpr Duration kReportTimeout = std::chrono::seconds(1);
+constexpr Bytes kPageBytes = 4096;
+
 Duration clearing_time(Bytes bytes) {
     const Bytes gibibytes = bytes / kGiB + 1;
     return kClearingPerGib * static_cast<std::int64_t>(gibibytes);
@@ -125,18 +129,25 @@ Result<std::shared_ptr<Arena>> Arena::open(std::shared_ptr<Session> session,
     if (opened.link_bytes != 0) {
         FABRIC_TRY(policy, policy_of_links(*known.descriptor, opened, std::move(policy)));
     }
-    return std::shared_ptr<Arena>(new Arena(std::move(session), known.session_id, opened.arena_id,
-                                            name, std::move(mapping), std::move(policy)));
+    // A policy may show something else than the file at these addresses: nothing is put back then.
+    const PoisonWatch::Source source{policy == nullptr ? known.descriptor : nullptr,
+                                     opened.file_offset, opened.align, true};
+    std::shared_ptr<Arena> arena(new Arena(session, known.session_id, opened.arena_id, name,
+                                           std::move(mapping), std::move(policy), source));
+    session->watch_losses(opened.arena_id, arena->watch_);
+    return arena;
 }
 
 Arena::Arena(std::shared_ptr<Session> session, std::uint64_t session_id, std::uint64_t id,
-             std::string name, Mapping mapping, std::shared_ptr<VisibilityPolicy> policy)
+             std::string name, Mapping mapping, std::shared_ptr<VisibilityPolicy> policy,
+             PoisonWatch::Source source)
     : session_(std::move(session)),
       session_id_(session_id),
       id_(id),
       name_(std::move(name)),
       mapping_(std::move(mapping)),
       policy_(std::move(policy)),
+      watch_(std::make_shared<PoisonWatch>(mapping_.data(), mapping_.size(), std::move(source))),
       heap_(std::make_unique<ArenaHeap>(std::make_unique<HeapRegions>(*this), mapping_.size())) {}
 
 void Arena::close() noexcept {
@@ -194,6 +205,23 @@ Result<void> Arena::free_region(std::uint64_t region_id) {
     FABRIC_TRY([[maybe_unused]] const proto::Message reply,
                call(request, "free region", session_->default_deadline(), Retry::kNever));
     return {};
+}
+
+std::uint64_t Arena::report_lost(std::uint64_t offset) noexcept {
+    proto::Message request = proto::make_request(proto::Type::kPoisoned, 0);
+    request.region.arena_id = id_;
+    request.region.offset = offset / kPageBytes * kPageBytes;
+    request.region.bytes = kPageBytes;
+    for (const LostRange& lost : watch_->lost()) {  // the handler knows how much it was
+        if (offset < lost.offset || offset - lost.offset >= lost.bytes) continue;
+        request.region.offset = lost.offset;
+        request.region.bytes = lost.bytes;
+    }
+    const TimePoint deadline = deadline_after(Clock::now(), kReportTimeout);
+    const auto reply = call(request, "report lost memory", deadline, Retry::kHarmless);
+    if (reply.ok()) return reply->region.region_id;
+    session_->post(request);  // it is told when it is back
+    return 0;
 }
 
 }  // namespace fabricshm

@@ -12,6 +12,7 @@
 #include "libfabricshm/client/arena_heap.hpp"
 #include "libfabricshm/client/session.hpp"
 #include "libfabricshm/os/mapping.hpp"
+#include "libfabricshm/os/poison.hpp"
 #include "libfabricshm/proto/messages.hpp"
 #include "libfabricshm/shm/visibility.hpp"
 
@@ -58,6 +59,11 @@ class Arena {
     /// Later it would land on the next owner's bytes.
     void publish_before_return(const proto::Region& region) const noexcept;
 
+    /// Tells the daemon that the hardware lost the page at `offset`, and returns the id of the
+    /// region that it belongs to: 0 when it is none's, or the daemon does not answer within a
+    /// second.
+    std::uint64_t report_lost(std::uint64_t offset) noexcept;
+
     /// Memory of this session in the arena, see ArenaHeap.
     ArenaHeap& heap() noexcept { return *heap_; }
 
@@ -73,7 +79,8 @@ class Arena {
 
   private:
     Arena(std::shared_ptr<Session> session, std::uint64_t session_id, std::uint64_t id,
-          std::string name, Mapping mapping, std::shared_ptr<VisibilityPolicy> policy);
+          std::string name, Mapping mapping, std::shared_ptr<VisibilityPolicy> policy,
+          PoisonWatch::Source source);
     Result<proto::Region> region_call(proto::Message request, const char* step, Retry retry);
 
     const std::shared_ptr<Session> session_;
@@ -82,6 +89,7 @@ class Arena {
     const std::string name_;
     const Mapping mapping_;
     const std::shared_ptr<VisibilityPolicy> policy_;  // nullptr: coherent
+    const std::shared_ptr<PoisonWatch> watch_;        // of mapping_; goes before it
     std::unique_ptr<ArenaHeap> heap_;
 };
 

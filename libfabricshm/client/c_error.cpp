@@ -14,6 +14,7 @@ namespace {
 struct LastFailure {
     char text[512] = "";
     int rank = -1;
+    std::uint64_t region = 0;
 };
 
 thread_local LastFailure t_last;
@@ -24,19 +25,22 @@ constexpr const char* kCodeNames[] = {
     "FABRICSHM_EBUSY",    "FABRICSHM_ETIMEOUT",  "FABRICSHM_EPEER",     "FABRICSHM_EDAEMON",
     "FABRICSHM_ENOMEM",   "FABRICSHM_EDENIED",   "FABRICSHM_EMISMATCH", "FABRICSHM_EUNSUPPORTED",
     "FABRICSHM_ECORRUPT", "FABRICSHM_EVERSION",  "FABRICSHM_ECLOSED",   "FABRICSHM_EBROKEN",
-    "FABRICSHM_ESYSTEM",  "FABRICSHM_EINTERNAL",
+    "FABRICSHM_ESYSTEM",  "FABRICSHM_EINTERNAL", "FABRICSHM_EPOISONED",
 };
-static_assert(std::size(kCodeNames) == -FABRICSHM_EINTERNAL + 1);
-static_assert(static_cast<int>(Errc::kInternal) == -FABRICSHM_EINTERNAL &&
+static_assert(std::size(kCodeNames) == -FABRICSHM_EPOISONED + 1);
+static_assert(static_cast<int>(Errc::kPoisoned) == -FABRICSHM_EPOISONED &&
               static_cast<int>(Errc::kPeer) == -FABRICSHM_EPEER &&
               static_cast<int>(Errc::kBroken) == -FABRICSHM_EBROKEN);
 
 // Without describe(), which allocates: this also reports that memory ran out.
 void keep(const Error& error, const char* what) noexcept {
     const bool names_rank = error.code == Errc::kPeer || error.code == Errc::kMismatch;
+    const bool names_region = error.code == Errc::kPoisoned && error.detail > 0;
     char extra[96] = "";
     if (names_rank && error.detail >= 0) {
         std::snprintf(extra, sizeof extra, " (rank %d)", error.detail);
+    } else if (names_region) {
+        std::snprintf(extra, sizeof extra, " (region %d)", error.detail);
     } else if (error.code == Errc::kSystem) {
         std::snprintf(extra, sizeof extra, " (%s)", ::strerrordesc_np(error.detail));
     }
@@ -44,6 +48,7 @@ void keep(const Error& error, const char* what) noexcept {
     std::snprintf(t_last.text, sizeof t_last.text, "%s: %s%s%s%s", what, has_step ? error.step : "",
                   has_step ? ": " : "", text_of(error.code), extra);
     t_last.rank = names_rank ? error.detail : -1;
+    t_last.region = names_region ? static_cast<std::uint64_t>(error.detail) : 0;
 }
 
 }  // namespace
@@ -97,7 +102,7 @@ int check_name(const char* function, const char* name) {
 extern "C" {
 
 const char* fabricshm_error_name(int code) {
-    const bool known = code <= FABRICSHM_OK && code >= FABRICSHM_EINTERNAL;
+    const bool known = code <= FABRICSHM_OK && code >= FABRICSHM_EPOISONED;
     return known ? fabricshm::kCodeNames[-code] : "FABRICSHM_E?";
 }
 
@@ -107,6 +112,10 @@ const char* fabricshm_error_text(void) {
 
 int fabricshm_error_rank(void) {
     return fabricshm::t_last.rank;
+}
+
+uint64_t fabricshm_error_region(void) {
+    return fabricshm::t_last.region;
 }
 
 const char* fabricshm_version(void) {

@@ -6,6 +6,7 @@
 #include "libfabricshm/client/c_error.hpp"
 #include "libfabricshm/client/handles.hpp"
 #include "libfabricshm/client/tensor.hpp"
+#include "libfabricshm/os/poison.hpp"
 #include "libfabricshm/proto/codec.hpp"
 
 namespace fabricshm {
@@ -43,6 +44,14 @@ int check_tensor(const char* function, const fabricshm_arena* arena,
         return fail({Errc::kClosed, 0, ""}, "%s", function);
     }
     return FABRICSHM_OK;
+}
+
+// What was lost to the hardware is neither published nor waited for.
+int check_lost(const fabricshm_arena& arena, const fabricshm_tensor& tensor) {
+    if (!any_lost() || find_lost(tensor.data, tensor.bytes) == nullptr) return FABRICSHM_OK;
+    return fail({Errc::kPoisoned, static_cast<int>(tensor.region_id), ""},
+                "tensor '%.*s' in arena '%s'", FABRICSHM_NAME_MAX - 1, tensor.name,
+                arena.arena->name().c_str());
 }
 
 // `tensor` is the caller's, so its name may lack the end.
@@ -103,6 +112,7 @@ int fabricshm_tensor_publish(fabricshm_arena* arena, const fabricshm_tensor* ten
         if (const int code = check_tensor("fabricshm_tensor_publish", arena, tensor); code != 0) {
             return code;
         }
+        if (const int code = check_lost(*arena, *tensor); code != 0) return code;
         const auto published =
             publish_tensor(*arena->arena, tensor->data, tensor->bytes, tensor->region_id);
         if (!published.ok()) return fail_tensor(published.error(), *arena, *tensor);
@@ -129,6 +139,7 @@ int fabricshm_tensor_wait(fabricshm_arena* arena, const fabricshm_tensor* tensor
                         static_cast<unsigned long long>(version), FABRICSHM_NAME_MAX - 1,
                         tensor->name, held->name().c_str());
         }
+        if (const int code = check_lost(*arena, *tensor); code != 0) return code;
         if (seen != nullptr) *seen = found.value();
         return FABRICSHM_OK;
     });

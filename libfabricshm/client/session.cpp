@@ -219,6 +219,12 @@ void Session::forget_arena(std::uint64_t arena_id) noexcept {
     arenas_.erase(arena_id);
 }
 
+void Session::watch_losses(std::uint64_t arena_id, std::weak_ptr<PoisonWatch> watch) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(watches_, [](const auto& entry) { return entry.second.expired(); });
+    watches_.emplace_back(arena_id, std::move(watch));
+}
+
 bool Session::is_foreign() const noexcept {
     return generation_ != fork_guard::generation();
 }

@@ -17,6 +17,7 @@
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/client/connection.hpp"
 #include "libfabricshm/os/fd.hpp"
+#include "libfabricshm/os/poison.hpp"
 #include "libfabricshm/os/unix_socket.hpp"
 #include "libfabricshm/proto/messages.hpp"
 
@@ -71,6 +72,9 @@ class Session {
     KnownArena known_arena(std::uint64_t arena_id) const;
     void forget_arena(std::uint64_t arena_id) noexcept;
 
+    /// From now on `watch` learns what the daemon says about lost memory of the arena.
+    void watch_losses(std::uint64_t arena_id, std::weak_ptr<PoisonWatch> watch);
+
     /// True in a child of the process that opened the session.
     bool is_foreign() const noexcept;
 
@@ -116,6 +120,7 @@ class Session {
     Result<bool> flush_outbox(const UnixSocket& socket);
     void dispatch(const proto::Message& reply, std::size_t bytes, Fd descriptor);
     void undo(const proto::Message& reply);
+    void learn_loss(const proto::Region& news);
     bool lose_line();
     bool reconnect();
     Result<void> attach_again();
@@ -135,6 +140,7 @@ class Session {
     std::deque<proto::Message> outbox_;            // posted, and not sent yet
     Fd wake_;  // an eventfd: something came into the outbox, and the thread may be asleep
     ArenaDescriptors arenas_;
+    std::vector<std::pair<std::uint64_t, std::weak_ptr<PoisonWatch>>> watches_;  // by arena
     std::uint64_t last_request_ = 0;
     int visitors_ = 0;
 

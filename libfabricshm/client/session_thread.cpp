@@ -143,6 +143,8 @@ Result<bool> Session::flush_outbox(const UnixSocket& socket) {
 void Session::dispatch(const proto::Message& reply, std::size_t bytes, Fd descriptor) {
     const auto valid = proto::check_reply(reply, bytes);
     const bool succeeded = valid.ok() && reply.header.status == 0;
+    const bool news = reply.header.request_id == 0;
+    if (news) return succeeded ? learn_loss(reply.region) : void();
     std::unique_lock lock(mutex_);
     const auto found = pending_.find(reply.header.request_id);
     if (found == pending_.end()) {
@@ -169,6 +171,20 @@ void Session::dispatch(const proto::Message& reply, std::size_t bytes, Fd descri
     pending.outcome = Pending::Outcome::kAnswered;
     // Under the lock: the pending is on the stack of a caller that goes on as soon as it may.
     pending.answered.notify_all();
+}
+
+// Nobody asked: some process of the job met memory that the hardware lost. Operations on it fail
+// from here on, in this process too.
+void Session::learn_loss(const proto::Region& news) {
+    log(LogLevel::kError, "the hardware lost %llu bytes at offset %llu of arena %llu (region %llu)",
+        static_cast<unsigned long long>(news.bytes), static_cast<unsigned long long>(news.offset),
+        static_cast<unsigned long long>(news.arena_id),
+        static_cast<unsigned long long>(news.region_id));
+    const std::lock_guard lock(mutex_);
+    for (const auto& [arena, watch] : watches_) {
+        const auto alive = arena == news.arena_id ? watch.lock() : nullptr;
+        if (alive != nullptr) alive->learn({news.offset, news.bytes});
+    }
 }
 
 void Session::undo(const proto::Message& reply) {

@@ -159,6 +159,7 @@ Result<void> run_tiny(Operation& operation) {
     const Bytes my_bytes = post_bytes(operation, operation.rank(), 0, stride);
     if (my_bytes != 0) write_post(operation, mine, 0, stride);
     const std::uint64_t flag = operation.next++;
+    operation.check_harm();
     FAULT_POINT("tiny.before_post");
     show_signature(operation);
     store_lines(meeting.view(), group.tiny_slot(operation.rank(), group.turn), operation.signature,

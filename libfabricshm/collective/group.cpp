@@ -40,7 +40,21 @@ Result<void> check_place(const GroupPlace& place) {
 // What a failure means for the others: after these the group cannot go on.
 bool breaks_group(Errc code) noexcept {
     return code == Errc::kPeer || code == Errc::kTimeout || code == Errc::kMismatch ||
-           code == Errc::kCorrupt;
+           code == Errc::kCorrupt || code == Errc::kPoisoned;
+}
+
+// A buffer that is known to have lost a page.
+const std::byte* lost_buffer(const Call& call, int rank, int world) noexcept {
+    const std::byte* place = find_lost(call.input, input_bytes(call, rank, world));
+    return place != nullptr ? place : find_lost(call.output, output_bytes(call, rank, world));
+}
+
+// An operation that went well for this rank, although another one met a lost page: what it handed
+// out is not what it should be. It broke the group before it let anybody go on.
+Result<void> unharmed(const Result<void>& own, Meeting& meeting) noexcept {
+    if (!own.ok() || !meeting.broken()) return own;
+    const auto state = meeting.check(-1);
+    return state.error().code == Errc::kPoisoned ? state : own;
 }
 
 // Several ranks may have died, and two survivors each have met another one. The group keeps the
@@ -143,6 +157,21 @@ Result<void> run_operation(Operation& operation) {
     }
 }
 
+// Runs it; kPoisoned when this rank, or another one that it depends on, met a lost page.
+Result<void> run_unharmed(Operation& operation) {
+    Meeting& meeting = operation.meeting();
+    FAULT_POINT("operation.begin");
+    const std::byte* lost =
+        any_lost() ? lost_buffer(operation.call, operation.rank(), operation.world()) : nullptr;
+    if (lost != nullptr) {
+        operation.group.harmed(lost);
+        return meeting.check(-1);
+    }
+    const Result<void> result = run_operation(operation);
+    operation.check_harm();
+    return operation.guard.hit() ? meeting.check(-1) : unharmed(result, meeting);
+}
+
 }  // namespace
 
 GroupState::GroupState(GroupPlace where, std::byte* block)
@@ -153,6 +182,16 @@ GroupState::GroupState(GroupPlace where, std::byte* block)
       channels(reinterpret_cast<Channel*>(block + layout.channels)),
       slots(block + layout.slots),
       scratch(static_cast<std::size_t>(place.world) * kTinyScratch) {}
+
+void GroupState::harmed(const std::byte* at) noexcept {
+    if (harmed_once.exchange(true, std::memory_order_relaxed)) return;
+    const auto offset = static_cast<Bytes>(at - place.arena);
+    const bool inside = at >= place.arena && offset < place.arena_bytes;
+    const std::uint64_t region = inside && place.lost ? place.lost(offset) : 0;
+    log(LogLevel::kError, "the hardware lost the page at byte %llu of the arena (region %llu)",
+        static_cast<unsigned long long>(offset), static_cast<unsigned long long>(region));
+    meeting.fail(Errc::kPoisoned, static_cast<int>(region));
+}
 
 Result<std::unique_ptr<Group>> Group::attach(GroupPlace place, TimePoint deadline) {
     FABRIC_TRY_VOID(check_place(place));
@@ -248,7 +287,7 @@ Result<void> Group::run_now(const Call& call) {
     operation.next = state_->base;
     state_->meeting.view().step(PoolStep::kBegin);
     const TimePoint start = time_for_stores(operation);
-    const Result<void> result = run_operation(operation);
+    const Result<void> result = run_unharmed(operation);
     state_->meeting.view().step(PoolStep::kEnd);
     if (result.ok() && operation.store_cell >= 0) judge_stores(operation, start);
     state_->base = operation.next;

@@ -34,6 +34,9 @@ struct GroupPlace {
     // Memory inside the arena for messages whose buffer is outside it; nullptr when there is none.
     std::function<std::byte*(Bytes)> allocate;
     std::function<void(std::byte*)> release;
+    // Tells the daemon that the page at this offset of the arena is lost; the region's id, or 0
+    // when there is none or nobody answers. nullptr: nobody is told.
+    std::function<std::uint64_t(Bytes)> lost;
 };
 
 /// One started operation. Shared between its caller and the thread that runs it.

@@ -226,7 +226,13 @@ bool Mailbox::publish_piece(int peer, Send& send) {
     const std::byte* data = send.call.input + send.published;
     if (!in_place && bytes != 0) {
         std::byte* half = send.staging + (total <= kEager ? 0 : (sent & 1) * kPiece);
+        const PoisonGuard guard;
         kernels::copy(half, data, bytes, false);
+        if (guard.hit()) {
+            group_.harmed(PoisonGuard::place());
+            fail_all(group_.meeting.check(-1).error());
+            return false;
+        }
         data = half;
     }
     const auto offset = bytes == 0 ? 0 : static_cast<std::uint64_t>(data - place.arena);
@@ -271,7 +277,12 @@ bool Mailbox::pull_pieces(int peer) {
         Incoming& incoming = incoming_[static_cast<std::size_t>(peer)];
         if (incoming.active && piece.first != 0) abandon(peer);  // its sender gave up half-way
         if (!incoming.active && !begin_message(peer, piece)) return moved;
-        take_piece(peer, piece);
+        {
+            const PoisonGuard guard;
+            take_piece(peer, piece);
+            // The check below then ends everything with the reason.
+            if (guard.hit()) group_.harmed(PoisonGuard::place());
+        }
         FAULT_POINT("message.taken");
         // A sender that gave up has its buffer back, and broke the group before it said so: what
         // was copied since may be anything.

@@ -167,9 +167,7 @@ Result<void> Meeting::sleep_until(Word word, std::uint64_t value, int peer, Time
             if (word.value.load(std::memory_order_acquire) >= value) return {};
             return state;
         }
-        const bool of_clock =
-            peer >= 0 && (&word.value == &words(peer).clock || &word.value == &header_->command);
-        if (of_clock) FABRIC_TRY_VOID(check_others(value));
+        FABRIC_TRY_VOID(check_others(word, value, peer));
         if (Clock::now() >= deadline) return Error{Errc::kTimeout, peer, "wait for a peer"};
     }
 }
@@ -200,6 +198,7 @@ Result<void> Meeting::poll_until(Word word, std::uint64_t value, int peer, TimeP
             // It may have come and then died between our two looks.
             return reached() ? Result<void>() : state;
         }
+        FABRIC_TRY_VOID(check_others(word, value, peer));
         if (Clock::now() >= deadline) return Error{Errc::kTimeout, peer, "wait for a peer"};
     }
 }
@@ -227,7 +226,8 @@ Result<void> Meeting::check(int peer) noexcept {
     if (reason != 0) {
         const auto code = static_cast<Errc>(reason & 0xff);
         const auto culprit = static_cast<std::int32_t>(reason >> 32);
-        const bool names = code == Errc::kPeer || code == Errc::kMismatch;
+        const bool names =
+            code == Errc::kPeer || code == Errc::kMismatch || code == Errc::kPoisoned;
         return Error{names ? code : Errc::kBroken, culprit, "collective"};
     }
     return peer < 0 ? Result<void>() : check_alive(peer);
@@ -277,13 +277,20 @@ Result<void> Meeting::await_leaving(std::uint64_t at, TimePoint deadline) noexce
 // The rank that is waited for may be alive and yet never come: it was told of a death elsewhere, in
 // a message for example. So the other ranks that have yet to come to `value` are looked at as well:
 // at once for what the daemon marked, and one per slice, in turn, for what nobody marked.
-Result<void> Meeting::check_others(std::uint64_t value) noexcept {
+Result<void> Meeting::check_others(const Word& word, std::uint64_t value, int peer) noexcept {
+    // Messages wait on other words: they concern two ranks, whatever happens to a third.
+    const bool of_clock =
+        peer >= 0 && (&word.value == &words(peer).clock || &word.value == &header_->command);
+    if (!of_clock) return {};
     // Who has come as far has done its part, and may since have left the group and ended. Acquire,
     // as everywhere: no data is read after it here, but a clock has one rule.
     const auto is_awaited = [&](int other) {
-        return other != rank_ && words(other).clock.load(std::memory_order_acquire) < value;
+        const Word clock = clock_of(other);
+        view_.acquire(clock.seen, &clock.value, sizeof value, other);
+        return other != rank_ && clock.value.load(std::memory_order_acquire) < value;
     };
     for (int other = 0; other < world_; ++other) {
+        view_.acquire(TouchPoint::kDeadRead, &words(other).dead, kCacheLine, other);
         // Relaxed: the mark stands for itself.
         const bool dead = words(other).dead.load(std::memory_order_relaxed) != 0;
         if (dead && is_awaited(other)) return Error{Errc::kPeer, other, "collective"};

@@ -105,6 +105,9 @@ class Meeting {
     /// `at`. kTimeout names a peer that may still do so. Coherent memory only.
     Result<void> await_leaving(std::uint64_t at, TimePoint deadline) noexcept;
 
+    /// Whether the group can't go on. Cheap on coherent memory: one load of a line nobody writes.
+    bool broken() noexcept { return reason_seen() != 0; }
+
     /// Breaks the group for all ranks; the first reason stays.
     void fail(Errc code, int rank) noexcept;
 
@@ -127,7 +130,7 @@ class Meeting {
     Result<void> check_alive(int peer) noexcept;
     bool has_left(int peer, std::uint64_t at) noexcept;
     Result<void> wait_slowly(int peer, std::uint64_t value, TimePoint deadline);
-    Result<void> check_others(std::uint64_t value) noexcept;
+    Result<void> check_others(const Word& word, std::uint64_t value, int peer) noexcept;
     Result<void> sleep_until(Word word, std::uint64_t value, int peer, TimePoint deadline);
     Result<void> poll_until(Word word, std::uint64_t value, int peer, TimePoint deadline);
     std::uint64_t reason_seen() noexcept;

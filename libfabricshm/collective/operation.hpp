@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "libfabricshm/collective/plan.hpp"
 #include "libfabricshm/collective/store_policy.hpp"
 #include "libfabricshm/collective/tuning.hpp"
+#include "libfabricshm/os/poison.hpp"
 #include "libfabricshm/proto/messages.hpp"
 #include "libfabricshm/shm/group_block.hpp"
 
@@ -61,7 +63,15 @@ struct GroupState {
 
     StorePolicy stores;  // rank 0's measurements; the others see its choices in the group block
 
+    // This rank has met a lost page and said so; in the collective or in a message. Relaxed use:
+    // what it orders is the broken word's business.
+    std::atomic<bool> harmed_once{false};
+
     std::vector<std::byte> scratch;  // tiny posts in one piece, kTinyScratch bytes for each rank
+
+    /// This thread met a lost page: breaks the group with the region's id, once. Has to come before
+    /// the rank's next signal, since who sees that signal takes the rank's data for good.
+    void harmed(const std::byte* place) noexcept;
 
     std::byte* slot(int rank, std::uint64_t at_turn) const noexcept {
         return slots + (static_cast<Bytes>(rank) * 2 + (at_turn & 1)) * layout.slot_bytes;
@@ -81,6 +91,7 @@ struct Operation {
 
     GroupState& group;
     const Call& call;
+    PoisonGuard guard;
     Parts parts;             // of what the ranks exchange; empty for own counts
     Bytes largest_part = 0;  // of any rank: decides how all cut the operation in pieces
     std::uint64_t signature = 0;
@@ -97,8 +108,13 @@ struct Operation {
     int world() const noexcept { return group.place.world; }
     Meeting& meeting() const noexcept { return group.meeting; }
 
+    /// Before others may rely on what this rank has read: see GroupState::harmed().
+    void check_harm() noexcept {
+        if (__builtin_expect(guard.hit(), false)) group.harmed(PoisonGuard::place());
+    }
     /// Raises this rank's clock by one step and returns the new value.
     std::uint64_t step() noexcept {
+        check_harm();
         meeting().signal(next);
         return next++;
     }

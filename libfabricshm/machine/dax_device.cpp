@@ -13,6 +13,7 @@
 #include <filesystem>
 
 #include "libfabricshm/base/fault_point.hpp"
+#include "libfabricshm/os/poison.hpp"
 
 namespace fabricshm {
 
@@ -161,7 +162,10 @@ Result<void> DaxDevice::clear(std::uint64_t offset, Bytes bytes) {
         return error_from_errno(errno, "clear arena");
     }
     FABRIC_TRY(const Mapping range, Mapping::map(fd_, offset, bytes, {true, align_, 0}));
+    const PoisonWatch watch(range.data(), bytes, {nullptr, 0, align_, true});
+    const PoisonGuard guard;
     std::memset(range.data(), 0, bytes);
+    if (guard.hit()) return Error{Errc::kPoisoned, 0, "clear arena"};
     return {};
 }
 

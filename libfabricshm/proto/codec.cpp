@@ -10,12 +10,12 @@ namespace fabricshm::proto {
 namespace {
 
 constexpr const char* kTypeNames[] = {
-    "unknown",       "hello",       "arena_open",  "arena_adopt",   "arena_close",
-    "region_create", "region_open", "region_free", "tensor_create", "tensor_open",
-    "tensor_free",   "group_join",  "group_leave", "group_shrink",  "bye",
+    "unknown",     "hello",        "arena_open",    "arena_adopt", "arena_close", "region_create",
+    "region_open", "region_free",  "tensor_create", "tensor_open", "tensor_free", "group_join",
+    "group_leave", "group_shrink", "bye",           "poisoned",
 };
 constexpr auto kTypeCount = static_cast<std::uint16_t>(std::size(kTypeNames));
-constexpr auto kErrcLast = static_cast<std::int32_t>(Errc::kInternal);
+constexpr auto kErrcLast = static_cast<std::int32_t>(Errc::kPoisoned);
 
 // A request without an id could not be answered: ids start at 1. So do those of objects.
 constexpr std::uint64_t kNoId = 0;
@@ -57,7 +57,9 @@ Result<void> check_header(const Message& message, std::size_t packet_bytes, bool
     const std::uint16_t type = header.type & static_cast<std::uint16_t>(~kReplyBit);
     const bool known = type != 0 && type < kTypeCount;
     if (packet_bytes != sizeof(Message) || is_reply != reply || !known) return corrupt;
-    if (header.request_id == kNoId) return corrupt;
+    // Only the news of a loss comes without having been asked for.
+    const bool news = reply && static_cast<Type>(type) == Type::kPoisoned;
+    if (header.request_id == kNoId && !news) return corrupt;
     return {};
 }
 
@@ -75,6 +77,11 @@ Result<void> check_region_ref(const Region& region) {
 Result<void> check_region_create(const Region& region) {
     FABRIC_TRY_VOID(need(region.arena_id != kNoId, "arena id"));
     return need(region.bytes > 0 && region.bytes <= kBytesMax, "region bytes");
+}
+
+Result<void> check_lost(const Region& region) {
+    FABRIC_TRY_VOID(need(region.arena_id != kNoId, "arena id"));
+    return need(region.bytes > 0 && is_span(region.offset, region.bytes), "lost bytes");
 }
 
 Result<void> check_shape(const Tensor& tensor) {
@@ -164,6 +171,8 @@ Result<void> check_request_body(const Message& message) {
             return check_group_ref(message.group, false);
         case Type::kGroupShrink:
             return check_group_ref(message.group, true);
+        case Type::kPoisoned:
+            return check_lost(message.region);
         case Type::kBye:
             return {};
     }
@@ -179,6 +188,8 @@ Result<void> check_reply_body(const Message& message) {
         case Type::kRegionCreate:
         case Type::kRegionOpen:
             return check_region_reply(message.region);
+        case Type::kPoisoned:
+            return check_lost(message.region);
         case Type::kTensorCreate:
         case Type::kTensorOpen:
             return check_tensor_reply(message.tensor);

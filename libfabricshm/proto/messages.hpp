@@ -34,6 +34,9 @@ enum class Type : std::uint16_t {
     kGroupLeave = 12,
     kGroupShrink = 13,  // answered when every live member has asked or the timeout has passed
     kBye = 14,          // the session ends; no reply
+    // The hardware lost bytes of the arena: `offset` and `bytes` in; the reply names the region
+    // they lie in, if any. As a reply to nothing (id 0) it tells all sessions of the arena.
+    kPoisoned = 15,
 };
 inline constexpr std::uint16_t kReplyBit = 0x8000;
 

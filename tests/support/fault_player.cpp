@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "libfabricshm/base/units.hpp"
+#include "libfabricshm/os/poison.hpp"
 
 using namespace fabricshm;
 using namespace std::chrono_literals;
@@ -186,10 +187,34 @@ bool FaultPlayer::change_data() {
         }
         if (!is_dead(peer) && !read_tensor(peer, tensor, 2)) return is_dead(peer);
     }
+    return lose_memory();
+}
+
+// A region whose memory the hardware takes away: the next operation on it says so, and nothing else
+// is harmed. The group is this rank's own, since a lost page ends the group of who meets it.
+bool FaultPlayer::lose_memory() {
     fabricshm_region spare{};
-    return insist("make spare region",
-                  [&] { return fabricshm_region_create(arena_, kRegionBytes, &spare); }) &&
-           spare.offset != region_.offset;
+    const std::string name = "alone" + std::to_string(rank_);
+    fabricshm_group* alone = nullptr;
+    const bool there =
+        insist("make spare region",
+               [&] { return fabricshm_region_create(arena_, kRegionBytes, &spare); }) &&
+        insist("join alone", [&] {
+            return fabricshm_group_join(arena_, name.c_str(), 0, 1, kTimeoutMs, &alone);
+        });
+    if (!there) return false;
+    auto* data = static_cast<float*>(spare.base);
+    lose_page(static_cast<std::byte*>(spare.base) + 8192);
+    const int code = timed("allreduce alone", [&] {
+        return fabricshm_allreduce(alone, data, data + kRegionBytes / 8, kRegionBytes / 8,
+                                   FABRICSHM_F32, FABRICSHM_SUM);
+    });
+    const std::uint64_t named = fabricshm_error_region();
+    fabricshm_group_leave(alone);
+    if (code != FABRICSHM_EPOISONED) return complain("lost: %s", fabricshm_error_text());
+    // 0: the daemon was away; it is told later.
+    if (named != spare.id && named != 0) return complain("lost region %d", static_cast<int>(named));
+    return spare.offset != region_.offset || complain("its region was given away");
 }
 
 bool FaultPlayer::give_back() {

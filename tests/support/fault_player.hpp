@@ -54,6 +54,7 @@ class FaultPlayer {
     bool make_data();
     bool read_peers();
     bool change_data();
+    bool lose_memory();
     bool enter();
     bool rounds();
     bool give_back();

@@ -51,6 +51,7 @@ struct NotedMemory final : ArenaMemory {
     Result<void> format_group(ArenaId, std::uint64_t offset,
                               const fabricshm::GroupBlockInfo&) override {
         formatted.push_back(offset);
+        if (lost_blocks-- > 0) return Error{Errc::kPoisoned, 0, "test memory"};
         return {};
     }
     void mark_dead(ArenaId, std::uint64_t offset, int, int rank) noexcept override {
@@ -59,6 +60,7 @@ struct NotedMemory final : ArenaMemory {
     std::set<ArenaId> here;
     std::set<ArenaId> linked;
     std::vector<std::uint64_t> formatted;
+    int lost_blocks = 0;  // how many of the next blocks meet lost pages
     std::vector<std::pair<std::uint64_t, int>> dead;
 };
 

@@ -53,7 +53,8 @@ enum {
     FABRICSHM_ECLOSED = -14,      /* closed, or belongs to the parent of a fork */
     FABRICSHM_EBROKEN = -15,      /* the group failed earlier: shrink it or leave it */
     FABRICSHM_ESYSTEM = -16,      /* a system call failed; the text has the errno */
-    FABRICSHM_EINTERNAL = -17     /* a bug; please report it */
+    FABRICSHM_EINTERNAL = -17,    /* a bug; please report it */
+    FABRICSHM_EPOISONED = -18     /* the hardware lost a page; fabricshm_error_region() */
 };
 
 /* The identifier of a code, "FABRICSHM_EPEER". Never NULL; static storage. */
@@ -64,6 +65,10 @@ FABRICSHM_API const char* fabricshm_error_text(void);
 
 /* The rank named by the last FABRICSHM_EPEER or FABRICSHM_EMISMATCH of this thread, else -1. */
 FABRICSHM_API int fabricshm_error_rank(void);
+
+/* The region that lost a page, after a FABRICSHM_EPOISONED of this thread, else 0. Also 0 when the
+ * page belongs to no region (to a group, for example) or the daemon could not be asked. */
+FABRICSHM_API uint64_t fabricshm_error_region(void);
 
 /* "0.1.0". Static storage. */
 FABRICSHM_API const char* fabricshm_version(void);
@@ -301,8 +306,9 @@ typedef struct fabricshm_call {
 } fabricshm_call;
 
 /* Runs the operation and returns when this rank's buffers may be used again.
- * EPEER: a rank died. ETIMEOUT. EMISMATCH. EBROKEN: it failed before. After any of these four from
- * a collective the group is broken, the output is undefined, and so is the other ranks'; peers may
+ * EPEER: a rank died. ETIMEOUT. EMISMATCH. EBROKEN: it failed before. EPOISONED: the hardware lost
+ * a page of a buffer or of the group's own memory. After any of these five from a collective the
+ * group is broken, the output is undefined, and so is the other ranks'; peers may
  * still store into this rank's output (never into anything else): do not use it before
  * fabricshm_group_quiesce() or fabricshm_group_shrink() returned OK. The input may be written at
  * once: no peer takes for a result what it reads of it now.

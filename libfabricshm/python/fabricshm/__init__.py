@@ -34,6 +34,7 @@ _HOMES = {
         "NotFoundError",
         "OutOfMemoryError",
         "PeerError",
+        "PoisonedError",
     ),
     "_fabricshm": ("Request", "version"),
     "_session": ("Arena", "Group", "Session"),

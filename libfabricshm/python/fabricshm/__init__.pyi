@@ -17,6 +17,7 @@ from ._errors import (
     NotFoundError as NotFoundError,
     OutOfMemoryError as OutOfMemoryError,
     PeerError as PeerError,
+    PoisonedError as PoisonedError,
 )
 from ._fabricshm import Region, Request as Request, version as version
 

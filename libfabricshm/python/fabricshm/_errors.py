@@ -34,6 +34,10 @@ class BrokenGroupError(FabricError):
     """The group failed earlier: shrink() it or leave() it."""
 
 
+class PoisonedError(FabricError):
+    """The hardware lost a page of a buffer; the text names the region. Free it and make another."""
+
+
 class DaemonError(FabricError, ConnectionError):
     """fabricd is gone or does not answer."""
 
@@ -74,6 +78,7 @@ _CLASSES = {
     "FABRICSHM_EMISMATCH": MismatchError,
     "FABRICSHM_ECLOSED": ClosedError,
     "FABRICSHM_EBROKEN": BrokenGroupError,
+    "FABRICSHM_EPOISONED": PoisonedError,
 }
 
 
