@@ -1,0 +1,273 @@
+// Reading a fault plan: the TOML, and every rule about what goes together.
+
+#define TOML_EXCEPTIONS 0
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "emu/faults/fault_plan.hpp"
+
+namespace emu {
+
+namespace {
+
+using Text = std::optional<std::string>;
+
+/// Reads one table; the first thing that is wrong stays in `complaint`.
+class Reader {
+  public:
+    Reader(const toml::table& table, std::string where) : table_(table), where_(std::move(where)) {}
+
+    Text text(const char* key) {
+        const toml::node* node = take(key);
+        if (node == nullptr) return std::nullopt;
+        if (const auto* value = node->as_string()) return value->get();
+        complain(key, "takes a text");
+        return std::nullopt;
+    }
+    std::optional<std::int64_t> count(const char* key, std::int64_t least) {
+        const toml::node* node = take(key);
+        if (node == nullptr) return std::nullopt;
+        const auto* value = node->as_integer();
+        if (value != nullptr && value->get() >= least) return value->get();
+        complain(key, "takes a whole number, at least " + std::to_string(least));
+        return std::nullopt;
+    }
+    std::optional<bool> flag(const char* key) {
+        const toml::node* node = take(key);
+        if (node == nullptr) return std::nullopt;
+        if (const auto* value = node->as_boolean()) return value->get();
+        complain(key, "takes true or false");
+        return std::nullopt;
+    }
+    std::optional<Duration> duration(const char* key) {
+        const Text value = text(key);
+        if (!value) return std::nullopt;
+        const auto parsed = fabricshm::parse_duration(*value);
+        if (parsed.ok()) return *parsed;
+        complain(key, "takes a duration with its unit (us, ms, s, min)");
+        return std::nullopt;
+    }
+    std::optional<Bytes> bytes(const char* key) {
+        const Text value = text(key);
+        if (!value) return std::nullopt;
+        const auto parsed = fabricshm::parse_bytes(*value);
+        if (parsed.ok()) return *parsed;
+        complain(key, "takes a size with its unit (KiB, MiB, GiB)");
+        return std::nullopt;
+    }
+
+    void complain(const std::string& key, const std::string& what) {
+        if (complaint.empty()) complaint = where_ + ": " + key + " " + what;
+    }
+    void no_others() {
+        for (const auto& [key, value] : table_) {
+            const std::string name(key.str());
+            const bool known = std::find(taken_.begin(), taken_.end(), name) != taken_.end();
+            if (!known) complain("\"" + name + "\"", "is no key here");
+        }
+    }
+
+    std::string complaint;
+
+  private:
+    const toml::node* take(const char* key) {
+        taken_.emplace_back(key);
+        return table_.get(key);
+    }
+    const toml::table& table_;
+    std::string where_;
+    std::vector<std::string> taken_;
+};
+
+bool read_target(const std::string& text, const FaultPlan& plan, Target& target) {
+    std::istringstream words(text);
+    std::string kind;
+    std::string rest;
+    words >> kind >> target.name >> rest;
+    if (!rest.empty()) return false;
+    if (kind == "daemon") {
+        target.kind = TargetKind::kDaemon;
+        return target.name.empty();
+    }
+    if (kind == "rank") {
+        const auto* end = target.name.data() + target.name.size();
+        const auto [stop, error] = std::from_chars(target.name.data(), end, target.rank);
+        return error == std::errc{} && stop == end && target.rank >= 0 && !target.name.empty();
+    }
+    target.kind = kind == "host" ? TargetKind::kHost : TargetKind::kDevice;
+    if (kind == "host") return plan.hosts.count(target.name) != 0;
+    return kind == "device" && !target.name.empty();
+}
+
+bool read_action(const std::string& text, Action& action) {
+    for (const Action known : {Action::kKill, Action::kStop, Action::kSlow, Action::kPoison,
+                               Action::kFill, Action::kTear}) {
+        if (text != text_of(known)) continue;
+        action = known;
+        return true;
+    }
+    return false;
+}
+
+// What can't be, whatever the values are.
+void check_together(const Fault& fault, bool timed, const FaultPlan& plan, Reader& reader) {
+    const bool at_point = !fault.point.empty();
+    const bool daemon = fault.target.kind == TargetKind::kDaemon;
+    if (at_point && timed) reader.complain("after", "and point or operations exclude each other");
+    if (!at_point && !timed) reader.complain("point", "is missing (or operations, or after)");
+    if (daemon && !plan.own_daemon) {
+        reader.complain("target", "daemon needs a [daemon] table: only an own one may be harmed");
+    }
+    switch (fault.action) {
+        case Action::kSlow:
+            if (!at_point) reader.complain("point", "is what slow needs");
+            if (fault.delay <= Duration::zero()) reader.complain("delay", "is missing");
+            break;
+        case Action::kPoison:
+            if (!at_point) reader.complain("point", "is what poison needs");
+            if (daemon) reader.complain("target", "of poison is a rank, a device or a host");
+            break;
+        case Action::kFill:
+            if (at_point) reader.complain("after", "is what fill needs");
+            break;
+        case Action::kTear: {
+            if (!daemon) reader.complain("target", "of tear is the daemon");
+            // A record that was answered is never lost by a crash of the daemon alone, so only the
+            // one that is being written may be damaged.
+            const bool own_record = fault.point == "journal.append.after";
+            if (fault.damage != Damage::kGarbage && !own_record) {
+                reader.complain("point", "is journal.append.after for damage cut and flip");
+            }
+            break;
+        }
+        default:
+            break;
+    }
+}
+
+void read_fault(const toml::table& table, const std::string& where, FaultPlan& plan,
+                std::string& complaint) {
+    Reader reader(table, where);
+    Fault fault;
+    fault.line = static_cast<int>(table.source().begin.line);
+    const Text action = reader.text("action");
+    if (!action || !read_action(*action, fault.action)) {
+        reader.complain("action", "is one of kill, stop, slow, poison, fill, tear");
+    }
+    const Text target = reader.text("target");
+    const bool needs_target = fault.action != Action::kFill;
+    if (needs_target && (!target || !read_target(*target, plan, fault.target))) {
+        reader.complain("target",
+                        "is \"rank N\", \"device NAME\", \"host NAME\" of [hosts], or \"daemon\"");
+    }
+    fault.point = reader.text("point").value_or("");
+    fault.passage = reader.count("passage", 1).value_or(1);
+    if (const auto operations = reader.count("operations", 0)) {
+        fault.point = "operation.begin";  // the next one begins when so many are over
+        fault.passage = *operations + 1;
+    }
+    const auto after = reader.duration("after");
+    fault.after = after.value_or(Duration::zero());
+    fault.length = reader.duration("for");
+    fault.delay = reader.duration("delay").value_or(Duration::zero());
+    fault.offset = reader.bytes("offset").value_or(0);
+    fault.restart = reader.flag("restart").value_or(true);
+    const std::string damage = reader.text("damage").value_or("cut");
+    if (damage != "cut" && damage != "flip" && damage != "garbage") {
+        reader.complain("damage", "is one of cut, flip, garbage");
+    }
+    fault.damage = damage == "flip"      ? Damage::kFlip
+                   : damage == "garbage" ? Damage::kGarbage
+                                         : Damage::kCut;
+    reader.no_others();
+    check_together(fault, after.has_value(), plan, reader);
+    if (complaint.empty()) complaint = reader.complaint;
+    plan.faults.push_back(fault);
+}
+
+// name = [ranks]
+void read_ranks(const toml::table* table, const std::string& where,
+                std::map<std::string, std::vector<int>>& ranks, std::string& complaint) {
+    if (table == nullptr) return;
+    for (const auto& [key, value] : *table) {
+        std::vector<int>& of = ranks[std::string(key.str())];
+        const toml::array* list = value.as_array();
+        bool good = list != nullptr && !list->empty();
+        for (std::size_t i = 0; good && i < list->size(); ++i) {
+            const auto* number = list->get(i)->as_integer();
+            good = number != nullptr && number->get() >= 0 && number->get() < 1 << 20;
+            if (good) of.push_back(static_cast<int>(number->get()));
+        }
+        if (!good && complaint.empty()) {
+            complaint = where + ": " + std::string(key.str()) + " takes a list of ranks";
+        }
+    }
+}
+
+void read_daemon(const toml::table* table, const std::string& where, FaultPlan& plan,
+                 std::string& complaint) {
+    if (table == nullptr) return;
+    plan.own_daemon = true;
+    Reader reader(*table, where);
+    plan.daemon_program = reader.text("program").value_or("fabricd");
+    if (const toml::array* list = (*table)["arguments"].as_array()) {
+        for (const auto& item : *list) {
+            const auto* word = item.as_string();
+            if (word == nullptr) reader.complain("arguments", "takes a list of texts");
+            if (word != nullptr) plan.daemon_arguments.push_back(word->get());
+        }
+    }
+    const bool unknown = std::any_of(table->begin(), table->end(), [](const auto& entry) {
+        return entry.first != "program" && entry.first != "arguments";
+    });
+    if (unknown) reader.complain("[daemon]", "has program and arguments, nothing else");
+    if (complaint.empty()) complaint = reader.complaint;
+}
+
+}  // namespace
+
+ParsedPlan parse_plan(const std::string& text, const std::string& name) {
+    const toml::parse_result parsed = toml::parse(text);
+    if (!parsed) {
+        const auto line = std::to_string(parsed.error().source().begin.line);
+        return {std::nullopt, name + ":" + line + ": " + std::string(parsed.error().description())};
+    }
+    const toml::table& root = parsed.table();
+    FaultPlan plan;
+    std::string complaint;
+    for (const auto& [key, value] : root) {
+        const bool known = key == "hosts" || key == "devices" || key == "daemon" || key == "fault";
+        const bool form = key == "fault" ? value.is_array_of_tables() : value.is_table();
+        if (known && form) continue;
+        complaint = name + ": \"" + std::string(key.str()) +
+                    "\" is not [hosts], [devices], [daemon] or [[fault]]";
+    }
+    read_ranks(root["hosts"].as_table(), name + ": [hosts]", plan.hosts, complaint);
+    read_ranks(root["devices"].as_table(), name + ": [devices]", plan.devices, complaint);
+    read_daemon(root["daemon"].as_table(), name + ": [daemon]", plan, complaint);
+    if (const toml::array* faults = root["fault"].as_array(); faults != nullptr) {
+        for (const auto& node : *faults) {
+            const toml::table* table = node.as_table();
+            if (table == nullptr) continue;  // refused above
+            const std::string where = name + ":" + std::to_string(table->source().begin.line);
+            read_fault(*table, where, plan, complaint);
+        }
+    }
+    if (complaint.empty() && plan.faults.empty()) complaint = name + ": there is no [[fault]]";
+    if (!complaint.empty()) return {std::nullopt, complaint};
+    return {std::move(plan), ""};
+}
+
+ParsedPlan read_plan(const std::string& path) {
+    std::ifstream file(path);
+    if (!file) return {std::nullopt, path + ": can't be read"};
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    return parse_plan(text, path);
+}
+
+}  // namespace emu

@@ -1,0 +1,132 @@
+#include "emu/faults/own_daemon.hpp"
+
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "libfabricshm/os/unix_socket.hpp"
+
+extern char** environ;
+
+namespace emu {
+
+namespace {
+
+using namespace std::chrono_literals;
+using fabricshm::Clock;
+
+constexpr auto kReadyMost = 30s;
+constexpr auto kEndMost = 10s;
+
+std::string beside_me(const std::string& program) {
+    std::error_code error;
+    const auto here = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+    // Installed both are in bin/; in a build folder fabricd has its own.
+    for (const char* place : {"", "../../fabricd"}) {
+        const auto path = here / place / program;
+        if (program.find('/') == std::string::npos && ::access(path.c_str(), X_OK) == 0) {
+            return path.string();
+        }
+    }
+    return program;
+}
+
+bool ended_by(pid_t pid, fabricshm::TimePoint deadline) {
+    while (::waitpid(pid, nullptr, WNOHANG) != pid) {
+        if (Clock::now() > deadline) return false;
+        ::usleep(2000);
+    }
+    return true;
+}
+
+}  // namespace
+
+OwnDaemon::OwnDaemon(const std::string& program, std::vector<std::string> arguments)
+    : program_(beside_me(program)), arguments_(std::move(arguments)) {
+    const char* base = std::getenv("TMPDIR");
+    std::string name = std::string(base != nullptr ? base : "/tmp") + "/fabric-faults-XXXXXX";
+    if (::mkdtemp(name.data()) != nullptr) folder_ = name;
+}
+
+OwnDaemon::~OwnDaemon() {
+    if (pid_ > 0) {
+        ::kill(pid_, SIGTERM);
+        ::kill(pid_, SIGCONT);  // it may be stopped
+        if (!ended_by(pid_, Clock::now() + kEndMost)) {
+            ::kill(pid_, SIGKILL);
+            ::waitpid(pid_, nullptr, 0);
+        }
+    }
+    std::error_code ignored;
+    if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
+}
+
+bool OwnDaemon::start(const std::string& armed, const std::string& report) {
+    std::vector<std::string> words{program_,
+                                   "--config=/dev/null",
+                                   "--server-runtime-dir=" + folder_,
+                                   "--server-socket=" + socket(),
+                                   "--state-dir=" + folder_ + "/state",
+                                   "--pool-backend=emu",
+                                   "--log-file=" + folder_ + "/log"};
+    words.insert(words.end(), arguments_.begin(), arguments_.end());
+    std::vector<char*> pointers;
+    for (std::string& word : words) pointers.push_back(word.data());
+    pointers.push_back(nullptr);
+    ::setenv("FABRIC_FAULT", armed.c_str(), 1);
+    ::setenv("FABRIC_FAULT_REPORT", report.c_str(), 1);
+    const int failed =
+        ::posix_spawnp(&pid_, program_.c_str(), nullptr, nullptr, pointers.data(), environ);
+    if (failed != 0) pid_ = -1;
+    return failed == 0;
+}
+
+bool OwnDaemon::wait_until_ready() {
+    const auto deadline = Clock::now() + kReadyMost;
+    while (!fabricshm::UnixSocket::connect(socket(), Clock::now() + 1s).ok()) {
+        if (Clock::now() > deadline || ::kill(pid_, 0) != 0) return false;
+        ::usleep(2000);
+    }
+    return true;
+}
+
+bool OwnDaemon::died() {
+    if (pid_ <= 0 || ::waitpid(pid_, nullptr, WNOHANG) != pid_) return false;
+    pid_ = -1;
+    return true;
+}
+
+void OwnDaemon::signal(int number) const {
+    if (pid_ > 0) ::kill(pid_, number);
+}
+
+// The last record ends where the file ends. Whatever of it is missing or wrong, its checksum no
+// longer fits, and that is what the daemon has to find out.
+bool OwnDaemon::damage_journal(Damage damage) const {
+    const std::string path = folder_ + "/state/journal";
+    std::error_code error;
+    const auto bytes = std::filesystem::file_size(path, error);
+    if (error || bytes < 8) return false;
+    if (damage == Damage::kCut) {
+        std::filesystem::resize_file(path, bytes - 7, error);
+        return !error;
+    }
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    if (damage == Damage::kFlip) {
+        file.seekg(-1, std::ios::end);
+        const char last = static_cast<char>(file.get());
+        file.seekp(-1, std::ios::end);
+        file.put(static_cast<char>(last ^ 0x40));
+    } else {
+        file.seekp(0, std::ios::end);
+        file << "half of a record";
+    }
+    return file.good();
+}
+
+}  // namespace emu

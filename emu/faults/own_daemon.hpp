@@ -1,0 +1,46 @@
+// The fabricd that a fault plan may harm: started for one command, in a folder of its own.
+
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "emu/faults/fault_plan.hpp"
+
+namespace emu {
+
+class OwnDaemon {
+  public:
+    /// Makes the folder. `program` is looked for beside this program, then in PATH.
+    OwnDaemon(const std::string& program, std::vector<std::string> arguments);
+    /// Ends the daemon (SIGTERM, then SIGKILL after 10 s) and removes the folder.
+    ~OwnDaemon();
+    OwnDaemon(const OwnDaemon&) = delete;
+    OwnDaemon& operator=(const OwnDaemon&) = delete;
+
+    /// Starts it with these points armed ("": none) and the report of fired ones in `report`. False
+    /// when there is no such program.
+    bool start(const std::string& armed, const std::string& report);
+    /// Waits until it takes connections; false when it ends or does not within 30 s.
+    bool wait_until_ready();
+
+    /// True once after it ended without having been asked to; never waits.
+    bool died();
+    void signal(int number) const;
+    /// Damages the end of the journal. The daemon has to be dead.
+    bool damage_journal(Damage damage) const;
+
+    std::string socket() const { return folder_ + "/attach.sock"; }
+    const std::string& folder() const noexcept { return folder_; }
+    pid_t pid() const noexcept { return pid_; }
+
+  private:
+    std::string folder_;
+    std::string program_;
+    std::vector<std::string> arguments_;
+    pid_t pid_ = -1;
+};
+
+}  // namespace emu

@@ -1,0 +1,37 @@
+#include "emu/faults/pool_filler.hpp"
+
+#include <unistd.h>
+
+namespace emu {
+
+namespace {
+
+constexpr std::uint64_t kLeast = std::uint64_t{2} << 20;
+constexpr std::uint64_t kMost = std::uint64_t{1} << 40;
+constexpr int kArenasMost = 64;
+
+}  // namespace
+
+PoolFiller::PoolFiller(const std::string& socket) {
+    fabricshm_session_options options{};
+    options.struct_size = sizeof options;
+    options.socket = socket.c_str();
+    options.label = "fabric-faults";
+    if (fabricshm_session_open(&options, &session_) != FABRICSHM_OK) return;
+    // Halves what it asks for each time that is too much: the arenas together are all there is, but
+    // for less than the least.
+    int made = 0;
+    for (std::uint64_t bytes = kMost; bytes >= kLeast && made < kArenasMost;) {
+        fabricshm_arena* arena = nullptr;
+        const std::string name =
+            "fabric-faults-" + std::to_string(::getpid()) + "-" + std::to_string(made);
+        if (fabricshm_arena_open(session_, name.c_str(), bytes, 0, &arena) != FABRICSHM_OK) {
+            bytes /= 2;
+            continue;
+        }
+        taken_ += fabricshm_arena_bytes(arena);
+        ++made;
+    }
+}
+
+}  // namespace emu
