@@ -75,7 +75,7 @@ bool FaultPlayer::attach() {
     options.timeout_ms = kTimeoutMs;
     return insist("open session", [&] { return fabricshm_session_open(&options, &session_); }) &&
            insist("open arena",
-                  [&] { return fabricshm_arena_open(session_, "job", 16 << 20, 0, &arena_); });
+                  [&] { return fabricshm_arena_open(session_, "job", 48 << 20, 0, &arena_); });
 }
 
 void FaultPlayer::claim(std::uint64_t id, std::uint64_t generation, std::uint64_t offset,

@@ -12,7 +12,7 @@ from pathlib import Path
 from image import kernel_of, program
 
 # Twenty times what a quiet machine needs, for this runs where others build.
-PATIENCE = 600.0
+PATIENCE = 800.0
 BOOT_PATIENCE = 120.0
 
 COMMON = ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-accel", "tcg,thread=multi",

@@ -43,6 +43,25 @@ int open_arena(fabricshm_session* session, fabricshm_arena** arena) {
     }
 }
 
+// What is not repeated by the library may have been done before the daemon died; here once more
+// does no harm.
+int make_region(fabricshm_arena* arena, fabricshm_region* region) {
+    int code = FABRICSHM_EDAEMON;
+    while (code == FABRICSHM_EDAEMON) {
+        code = fabricshm_region_create(arena, kCount * sizeof(float), region);
+    }
+    return code;
+}
+
+int make_go(fabricshm_arena* arena, fabricshm_tensor* go) {
+    const std::int64_t shape[] = {1};
+    int code = FABRICSHM_EDAEMON;
+    while (code == FABRICSHM_EDAEMON) {
+        code = fabricshm_tensor_create(arena, "go", FABRICSHM_U8, 1, shape, go);
+    }
+    return code;
+}
+
 // After a failure: a region of its own again, and the group of those who are left.
 bool recover(fabricshm_arena* arena, fabricshm_group*& group, fabricshm_region& region) {
     fabricshm_group* smaller = nullptr;
@@ -50,7 +69,7 @@ bool recover(fabricshm_arena* arena, fabricshm_group*& group, fabricshm_region& 
     fabricshm_group_leave(group);
     group = smaller;
     (void)fabricshm_region_free(arena, region.id);
-    return fabricshm_region_create(arena, kCount * sizeof(float), &region) == FABRICSHM_OK;
+    return make_region(arena, &region) == FABRICSHM_OK;
 }
 
 int be_rank(int rank, int world, int operations) {
@@ -62,16 +81,11 @@ int be_rank(int rank, int world, int operations) {
     if (fabricshm_session_open(nullptr, &session) != 0) return complain(rank, "session");
     if (open_arena(session, &arena) != 0) return complain(rank, "arena");
     // Rank 0 comes first, so that its region is at the start of the arena.
-    const std::int64_t shape[] = {1};
     if (rank != 0 && fabricshm_tensor_open(arena, "go", kTimeoutMs, &go) != 0) {
         return complain(rank, "go");
     }
-    if (fabricshm_region_create(arena, kCount * sizeof(float), &region) != 0) {
-        return complain(rank, "region");
-    }
-    if (rank == 0 && fabricshm_tensor_create(arena, "go", FABRICSHM_U8, 1, shape, &go) != 0) {
-        return complain(rank, "go");
-    }
+    if (make_region(arena, &region) != 0) return complain(rank, "region");
+    if (rank == 0 && make_go(arena, &go) != 0) return complain(rank, "go");
     if (fabricshm_group_join(arena, "world", rank, world, kTimeoutMs, &group) != 0) {
         return complain(rank, "join");
     }

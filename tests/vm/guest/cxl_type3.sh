@@ -19,6 +19,7 @@ made() {
 check "a region and a DAX device are made of one" made
 
 listed() {
+    says '"region":"region0"' cxl list -M -R || return 1
     says "region0" $fabricctl discover || return 1
     echo "$output" | grep -q "region, pmem" && echo "$output" | grep -q "$device.*blank"
 }

@@ -20,17 +20,15 @@ check "discover takes it by itself, and knows its rated latency" discovered
 
 started_on_it() {
     start --pool-backend=auto --pool-capacity=64MiB || return 1
-    says "on NUMA node 1" $fabricctl status && stop
+    grep -q "on NUMA node 1" /tmp/fabricd.log && stop
 }
 check "fabricd takes it by itself" started_on_it
 
 export FABRIC_TEST_POOL=numa:1
-check "processes share arenas" suite "${multiproc}_client_arenas" "what one*,an arena lives*"
+check "processes share arenas" suite "${multiproc}_client_arenas" "what one*"
 check "survivors of a group shrink it and go on" suite "${multiproc}_client_groups" "survivors*"
-check "collectives run on while the daemon is dead" suite "${multiproc}_client_restart" \
-    "collectives run on*"
+check "a process that died while the daemon was dead is cleaned up after" suite \
+    "${multiproc}_client_restart" "a process that died*"
 check "four processes agree on every collective" suite "${multiproc}_collective_processes" \
     "four*in place"
-check "survivors learn who was killed" suite "${crash}_collective_killed_rank" "*"
-check "a killed daemon's successor keeps its word" suite "${crash}_pool_daemon_killed" \
-    "killed again*"
+check "survivors learn who was killed" suite "${crash}_collective_killed_rank" "*private buffers"
