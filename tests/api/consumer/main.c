@@ -5,7 +5,11 @@
 #include <string.h>
 
 int main(void) {
-    fabricshm_session_options options = {sizeof options, "/nonexistent/attach.sock", 1000, "test"};
+    /* By name: the structure grows at its end. */
+    fabricshm_session_options options = {.struct_size = sizeof options,
+                                         .socket = "/nonexistent/attach.sock",
+                                         .timeout_ms = 1000,
+                                         .label = "test"};
     fabricshm_session* session = NULL;
     if (strcmp(fabricshm_version(), "0.1.0") != 0) return 1;
     if (strcmp(fabricshm_error_name(FABRICSHM_EPEER), "FABRICSHM_EPEER") != 0) return 2;

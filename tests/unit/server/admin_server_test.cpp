@@ -24,7 +24,7 @@ Snapshot sample() {
     Snapshot snapshot;
     snapshot.daemon_epoch = 3;
     snapshot.uptime_ms = 1234;
-    snapshot.pool = {"emu", "memfd arenas", 1 << 30, 1 << 20};
+    snapshot.pool = {"emu", "memfd arenas", 1 << 30, 1 << 20, "cxl_switch"};
     snapshot.sessions = {{1, 100, 1000, "train\xff.py", 50, 4096, true, "gpu0"},
                          {2, 101, 1000, "gone", 60, 0, false, ""}};
     snapshot.arenas = {{7, "job", 1000, 1 << 20, 4096, 0, 1}};
@@ -93,6 +93,7 @@ TEST_SUITE("server.admin_server") {
         CHECK(status.sessions() == 2);
         CHECK(status.sessions_connected() == 1);
         CHECK(status.pool().capacity_bytes() == 1 << 30);
+        CHECK(status.pool().machine() == "cxl_switch");
 
         SessionsReply sessions;
         Call second;
