@@ -5,6 +5,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/os/poison.hpp"
@@ -22,6 +23,8 @@ constexpr Duration kSlack = 20s;
 constexpr Duration kPatience = 60s;
 
 constexpr std::uint64_t kRegionBytes = 64 * 1024;
+constexpr std::uint64_t kLargePage = 2 << 20;
+constexpr std::uint64_t kSpareBytes = 2 * kLargePage;  // holds a whole one, wherever it starts
 
 }  // namespace
 
@@ -198,13 +201,18 @@ bool FaultPlayer::lose_memory() {
     fabricshm_group* alone = nullptr;
     const bool there =
         insist("make spare region",
-               [&] { return fabricshm_region_create(arena_, kRegionBytes, &spare); }) &&
+               [&] { return fabricshm_region_create(arena_, kSpareBytes, &spare); }) &&
         insist("join alone", [&] {
             return fabricshm_group_join(arena_, name.c_str(), 0, 1, kTimeoutMs, &alone);
         });
     if (!there) return false;
-    auto* data = static_cast<float*>(spare.base);
-    lose_page(static_cast<std::byte*>(spare.base) + 8192);
+    // On a device a whole page of 2 MiB is lost: one that is this region's alone, or another rank's
+    // region could be the one that is named.
+    void* own_page = spare.base;
+    std::size_t room = spare.bytes;
+    std::align(kLargePage, kLargePage, own_page, room);
+    auto* data = static_cast<float*>(own_page);
+    lose_page(static_cast<std::byte*>(own_page) + 8192);
     const int code = timed("allreduce alone", [&] {
         return fabricshm_allreduce(alone, data, data + kRegionBytes / 8, kRegionBytes / 8,
                                    FABRICSHM_F32, FABRICSHM_SUM);

@@ -31,9 +31,10 @@ struct Scene {
     Placement placement;
     std::uint64_t count;
     Trigger trigger;
+    Kind kind = Kind::kAllreduce;
 };
 
-// The points that a rank passes in one allreduce of each engine.
+// The points that a rank passes in one allreduce of each engine, or in what another engine is for.
 const Scene kScenes[] = {
     {"tiny.before_post", Algorithm::kAuto, Placement::kArena, 2, Trigger::kAsync},
     {"tiny.posted", Algorithm::kAuto, Placement::kArena, 2, Trigger::kAsync},
@@ -44,6 +45,8 @@ const Scene kScenes[] = {
     {"direct.reduced", Algorithm::kDirect, Placement::kArena, 500000, Trigger::kAsync},
     {"arrive.before", Algorithm::kDirect, Placement::kArena, 500000, Trigger::kSync},
     {"pull.reduced", Algorithm::kDirect, Placement::kArena, 500000, Trigger::kAsync},
+    {"pull.combined", Algorithm::kDirect, Placement::kArena, 500000, Trigger::kAsync,
+     Kind::kBroadcast},
     {"ring.added", Algorithm::kRing, Placement::kArena, 500000, Trigger::kAsync},
     {"ring.fetched", Algorithm::kRing, Placement::kArena, 500000, Trigger::kAsync},
     {"host.reduced", Algorithm::kHost, Placement::kArena, 500000, Trigger::kAsync},
@@ -54,10 +57,10 @@ const Scene kScenes[] = {
 // The direct engine is another one where hosts share no caches.
 bool passed_here(const Scene& scene, bool one_host) {
     const std::string point = scene.point;
-    return point != (one_host ? "pull.reduced" : "direct.reduced");
+    return one_host ? !point.starts_with("pull.") : point != "direct.reduced";
 }
 
-// Runs allreduces until one fails; true when it failed as it should.
+// Runs the operation until it fails; true when it failed as it should.
 bool survive(RankContext& context, const Scene& scene) {
     CollectiveCase wanted;
     wanted.algorithm = scene.algorithm;
@@ -66,7 +69,7 @@ bool survive(RankContext& context, const Scene& scene) {
     wanted.trigger = scene.trigger;
     for (int round = 0; round < 1000; ++round) {
         Call call;
-        call.kind = Kind::kAllreduce;
+        call.kind = scene.kind;
         call.dtype = kernels::DType::kF32;
         call.algorithm = scene.algorithm;
         call.trigger = scene.trigger;
