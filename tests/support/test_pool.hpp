@@ -18,7 +18,7 @@ inline fabricshm::Result<std::unique_ptr<fabricshm::PoolBackend>> make_test_pool
     if (choice.backend == "dax") {
         fabricshm::DaxOptions dax;
         dax.device = choice.where;
-        dax.capacity = capacity;
+        // All that the device has: it may be cut up by what a killed program left.
         return fabricshm::make_dax_backend(dax);
     }
     if (choice.backend == "numa") {
@@ -37,12 +37,19 @@ inline fabricshm::Result<std::unique_ptr<fabricshm::PoolBackend>> make_test_pool
     return fabricshm::make_emu_backend(emu);
 }
 
+/// The same without what an earlier program left on a device when it was killed.
+inline std::unique_ptr<fabricshm::PoolBackend> empty_test_pool(fabricshm::Bytes capacity) {
+    auto pool = make_test_pool(capacity).value();
+    for (const auto& left : pool->list().value()) pool->destroy(left.arena_id);
+    return pool;
+}
+
 /// One arena of that pool, mapped here and by whoever is forked from here. Ends the program when
 /// there is none.
 class PoolMemory {
   public:
     explicit PoolMemory(fabricshm::Bytes bytes)
-        : pool_(make_test_pool(fabricshm::round_up(bytes, 2 * fabricshm::kMiB)).value()),
+        : pool_(empty_test_pool(fabricshm::round_up(bytes, 2 * fabricshm::kMiB))),
           piece_(pool_->create(1, "test", 0, bytes).value()),
           mapping_(fabricshm::Mapping::map(piece_.fd, piece_.file_offset, piece_.bytes,
                                            {true, piece_.align, piece_.huge_page_bytes})
