@@ -67,7 +67,8 @@ class [[nodiscard]] Result {
     /// The value. Asking for it after a failure is a bug, and aborts.
     T& value() & { return std::get<0>(state_); }
     const T& value() const& { return std::get<0>(state_); }
-    T&& value() && { return std::get<0>(std::move(state_)); }
+    /// By value, so that a loop over the value of a temporary owns what it walks over.
+    T value() && { return std::get<0>(std::move(state_)); }
     const Error& error() const { return std::get<1>(state_); }
 
     T* operator->() { return &value(); }

@@ -40,7 +40,9 @@ inline fabricshm::Result<std::unique_ptr<fabricshm::PoolBackend>> make_test_pool
 /// The same without what an earlier program left on a device when it was killed.
 inline std::unique_ptr<fabricshm::PoolBackend> empty_test_pool(fabricshm::Bytes capacity) {
     auto pool = make_test_pool(capacity).value();
-    for (const auto& left : pool->list().value()) pool->destroy(left.arena_id);
+    // A name of its own: a loop over the value of a temporary would outlive it.
+    const auto leftovers = pool->list().value();
+    for (const auto& left : leftovers) pool->destroy(left.arena_id);
     return pool;
 }
 
