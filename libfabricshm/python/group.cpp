@@ -73,6 +73,11 @@ std::shared_ptr<Group> Group::shrink(std::int64_t timeout_ms) const {
     return std::make_shared<Group>(std::make_shared<GroupHandle>(handle->arena, survivors));
 }
 
+void Group::quiesce(std::int64_t timeout_ms) const {
+    const std::shared_ptr<GroupHandle> handle = open();
+    check(without_lock([&] { return fabricshm_group_quiesce(handle->group, timeout_ms); }));
+}
+
 void Group::leave() {
     without_lock([gone = std::move(handle_)]() mutable { gone.reset(); });
 }

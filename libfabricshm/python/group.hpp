@@ -50,6 +50,8 @@ class Group {
     std::shared_ptr<Request> start(const CallArguments& arguments) const;
     /// A new group of the survivors.
     std::shared_ptr<Group> shrink(std::int64_t timeout_ms) const;
+    /// Waits until no peer stores into this rank's arrays any more.
+    void quiesce(std::int64_t timeout_ms) const;
 
     void leave();
     bool left() const { return handle_ == nullptr; }

@@ -85,6 +85,7 @@ void bind_group(py::module_& module) {
         .def("run", &Group::run, py::arg("call"))
         .def("start", &Group::start, py::arg("call"))
         .def("shrink", &Group::shrink, py::arg("timeout_ms"))
+        .def("quiesce", &Group::quiesce, py::arg("timeout_ms"))
         .def("leave", &Group::leave)
         .def_property_readonly("left", &Group::left);
     py::class_<Request, std::shared_ptr<Request>>(module, "Request")

@@ -249,6 +249,11 @@ class Group(_Closing):
         """A new group of the members that are alive and call this too, after a failure."""
         return Group(self._handle.shrink(milliseconds(timeout)))
 
+    def quiesce(self, timeout=None):
+        """After a failure: waits until no peer stores into arrays of this rank any more. The group
+        stays broken. Raises FabricTimeoutError naming a rank that may still do so."""
+        self._handle.quiesce(milliseconds(timeout))
+
     def leave(self):
         """Leaves it. Not a collective: others may still be in their last operation."""
         self._handle.leave()

@@ -252,6 +252,9 @@ def dies_before_the_second(rank, world):
             seconds = time.monotonic() - started
             assert error.rank == 1, error
             assert "rank 1" in str(error)
+        group.quiesce(timeout=60)
+        array.fill(7)
+        assert (array == 7).all()
         survivors = group.shrink(timeout=60)
         assert survivors.world == world - 1
         array.fill(1)

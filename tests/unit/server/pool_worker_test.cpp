@@ -1,0 +1,134 @@
+#include "fabricd/server/pool_worker.hpp"
+
+#include <doctest/doctest.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <vector>
+
+using namespace fabricd;
+using fabricshm::Errc;
+using fabricshm::PoolPiece;
+
+namespace {
+
+/// A pool that writes down what it was asked for, on the worker's thread.
+struct NotedPool final : fabricshm::PoolBackend {
+    const char* kind() const noexcept override { return "test"; }
+    std::string describe() const override { return "a test's"; }
+    Result<PoolPiece> create(std::uint64_t id, const std::string&, std::uint32_t,
+                             Bytes bytes) override {
+        if (bytes > 100) return Error{Errc::kNoMemory, 0, "pool"};
+        note("create " + std::to_string(id));
+        used += bytes;
+        PoolPiece piece;
+        piece.bytes = bytes;
+        return piece;
+    }
+    Result<PoolPiece> adopt(std::uint64_t id, Bytes bytes, fabricshm::Fd presented) override {
+        note("adopt " + std::to_string(id));
+        PoolPiece piece;
+        piece.fd = std::move(presented);
+        piece.bytes = bytes;
+        return piece;
+    }
+    void destroy(std::uint64_t id) noexcept override {
+        note("destroy " + std::to_string(id));
+        used = 0;
+    }
+    Result<std::vector<fabricshm::PoolLeftover>> list() override {
+        return std::vector<fabricshm::PoolLeftover>{};
+    }
+    fabricshm::PoolTotals totals() const noexcept override { return {1000, used}; }
+
+    void note(std::string what) {
+        const std::lock_guard lock(mutex);
+        notes.push_back(std::move(what));
+    }
+    std::mutex mutex;
+    std::vector<std::string> notes;
+    Bytes used = 0;
+};
+
+/// The control thread's side: what the worker posts waits here until it is taken.
+struct Inbox {
+    bool post(std::function<void()> task) {
+        const std::lock_guard lock(mutex);
+        tasks.push_back(std::move(task));
+        came.notify_one();
+        return true;
+    }
+    /// Runs the next task; false when none comes within ten seconds.
+    bool take() {
+        std::unique_lock lock(mutex);
+        if (!came.wait_for(lock, std::chrono::seconds(10), [&] { return !tasks.empty(); })) {
+            return false;
+        }
+        const auto task = std::move(tasks.front());
+        tasks.erase(tasks.begin());
+        lock.unlock();
+        task();
+        return true;
+    }
+    std::mutex mutex;
+    std::condition_variable came;
+    std::vector<std::function<void()>> tasks;
+};
+
+struct Fixture {
+    Fixture() : worker(pool, [this](std::function<void()> task) { return inbox.post(task); }) {
+        worker.start(
+            [this](ArenaId arena, Result<PoolPiece> piece) {
+                made.emplace_back(raw(arena), piece.ok() ? Errc::kOk : piece.error().code);
+            },
+            [this](ArenaId arena, Result<PoolPiece>) { adopted.push_back(raw(arena)); });
+    }
+    NotedPool pool;
+    Inbox inbox;
+    std::vector<std::pair<std::uint64_t, Errc>> made;
+    std::vector<std::uint64_t> adopted;
+    PoolWorker worker;
+};
+
+}  // namespace
+
+TEST_SUITE("server.pool_worker") {
+    TEST_CASE("results come on the thread that takes them, and the totals are right by then") {
+        Fixture fixture;
+        fixture.worker.create(ArenaId{7}, "a", 0, 60);
+        REQUIRE(fixture.inbox.take());
+        REQUIRE(fixture.made.size() == 1);
+        CHECK(fixture.made[0] == std::pair{std::uint64_t{7}, Errc::kOk});
+        CHECK(fixture.worker.totals().used == 60);
+    }
+
+    TEST_CASE("a pool that is full is an answer like any other") {
+        Fixture fixture;
+        fixture.worker.create(ArenaId{1}, "a", 0, 101);
+        REQUIRE(fixture.inbox.take());
+        CHECK(fixture.made[0].second == Errc::kNoMemory);
+    }
+
+    TEST_CASE("work is done in the order it came") {
+        Fixture fixture;
+        fixture.worker.create(ArenaId{1}, "a", 0, 10);
+        fixture.worker.destroy(ArenaId{1});
+        fixture.worker.adopt(ArenaId{2}, 20, fabricshm::Fd());
+        REQUIRE(fixture.inbox.take());
+        REQUIRE(fixture.inbox.take());
+        fixture.worker.stop();
+        CHECK(fixture.pool.notes == std::vector<std::string>{"create 1", "destroy 1", "adopt 2"});
+        CHECK(fixture.adopted == std::vector<std::uint64_t>{2});
+    }
+
+    TEST_CASE("a stop makes nothing more, but what is to be destroyed is destroyed") {
+        Fixture fixture;
+        fixture.worker.create(ArenaId{1}, "a", 0, 10);
+        fixture.worker.destroy(ArenaId{1});
+        fixture.worker.stop();
+        fixture.worker.stop();
+        REQUIRE_FALSE(fixture.pool.notes.empty());
+        CHECK(fixture.pool.notes.back() == "destroy 1");
+    }
+}
