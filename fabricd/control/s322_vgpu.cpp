@@ -1,0 +1,58 @@
+#include "fabricd/control/s322_vgpu.hpp"
+
+#include "fabricd/control/numbers.hpp"
+
+namespace fabricd {
+
+namespace {
+
+bool is_sound(std::span<const VgpuReading> readings, const VgpuDevice& device,
+              const VgpuWeights& weights) {
+    for (const VgpuReading& reading : readings) {
+        const double inputs[] = {reading.quota, reading.used,  reading.denied,
+                                 reading.speed, reading.delay, reading.busy};
+        if (!usable(inputs)) return false;
+    }
+    const double inputs[] = {device.memory, device.reserve, weights.filled, weights.speed,
+                             weights.delay, weights.busy,   weights.step,   weights.unit};
+    return usable(inputs) && weights.filled > 0;
+}
+
+double wanted_quota(const VgpuReading& reading, const VgpuWeights& weights) {
+    // V times E, written out: the product is also right for a quota of 0, of which E has none.
+    const double demand = (reading.used + reading.denied) / weights.filled;
+    const double worth = std::pow(reading.speed, weights.speed) /
+                         ((1 + weights.delay * reading.delay) * (1 + weights.busy * reading.busy));
+    const double most = std::max(weights.step * reading.quota, weights.unit);
+    const double quota =
+        std::clamp(demand * worth, std::max(reading.quota - most, 0.0), reading.quota + most);
+    return std::max(quota, reading.used);
+}
+
+}  // namespace
+
+std::optional<std::vector<double>> vgpu_quotas(std::span<const VgpuReading> readings,
+                                               const VgpuDevice& device,
+                                               const VgpuWeights& weights) {
+    if (!is_sound(readings, device, weights)) return std::nullopt;
+    std::vector<double> quotas;
+    double used = 0;
+    for (const VgpuReading& reading : readings) {
+        quotas.push_back(wanted_quota(reading, weights));
+        used += reading.used;
+    }
+    const double all = sum_of(quotas);
+    if (!std::isfinite(all)) return std::nullopt;
+    const double room = std::max(device.memory - device.reserve, 0.0);
+    if (all <= room) return quotas;
+    // Only what lies above live use can be scaled down; the factor falls to 0 when that alone fills
+    // the device.
+    const double factor = all > used ? std::max(room - used, 0.0) / (all - used) : 0;
+    for (std::size_t i = 0; i < quotas.size(); ++i) {
+        const double above = quotas[i] - readings[i].used;
+        quotas[i] = readings[i].used + std::floor(above * factor);
+    }
+    return quotas;
+}
+
+}  // namespace fabricd

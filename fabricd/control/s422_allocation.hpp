@@ -1,0 +1,24 @@
+// S421 to S423: how much of a node does each task get? Pure.
+
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace fabricd {
+
+struct TaskDemand {
+    double usage = 0;     // u: what it uses of the node, any scale common to all
+    double priority = 1;  // p
+    double delay = 0;     // d: steps for which others wait on what it depends on
+};
+
+/// A_i = R_total w_i / sum w, w = u p / (1 + d), in whole quanta of the device (1 % of compute, a
+/// page of memory). Nobody falls below `floor` (0.1: a tenth) of the even part, as far as the
+/// quanta go. The quanta always sum to `total`. Nothing when an input is unusable.
+std::optional<std::vector<std::uint64_t>> allocate_tasks(std::span<const TaskDemand> tasks,
+                                                         std::uint64_t total, double floor);
+
+}  // namespace fabricd

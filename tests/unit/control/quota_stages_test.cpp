@@ -1,0 +1,203 @@
+// S312 to S422.
+
+#include <doctest/doctest.h>
+
+#include <numeric>
+
+#include "fabricd/control/numbers.hpp"
+#include "fabricd/control/s313_sync_interval.hpp"
+#include "fabricd/control/s322_vgpu.hpp"
+#include "fabricd/control/s412_allocation_ratio.hpp"
+#include "fabricd/control/s422_allocation.hpp"
+#include "tests/unit/control/awkward.hpp"
+
+using namespace fabricd;
+using namespace control_test;
+
+namespace {
+
+VgpuReading random_vgpu(Numbers& numbers) {
+    VgpuReading reading;
+    reading.quota = numbers.plausible();
+    reading.used = reading.quota * numbers.uniform();
+    reading.denied = numbers.below(2) == 0 ? 0 : numbers.plausible();
+    reading.speed = 2 * numbers.uniform();
+    reading.delay = numbers.uniform();
+    reading.busy = numbers.uniform();
+    return reading;
+}
+
+}  // namespace
+
+TEST_SUITE("control.quota_stages") {
+    TEST_CASE("the interval keeps synchronising within its share of the time") {
+        // 50 steps/s without synchronising, which takes 6 ms: 0.3 steps, so every third step.
+        const double kappa = update_speed(50, 0.006, {}).value();
+        CHECK(kappa == doctest::Approx(0.3));
+        CHECK(sync_interval(kappa, 1, false, {}) == 3);
+        CHECK(sync_interval(0, 5, false, {}) == 1);
+        CHECK(sync_interval(1e9, 5, false, {}) == 16);
+    }
+
+    TEST_CASE("the interval halves at once while the loss gets worse") {
+        CHECK(sync_interval(100, 16, true, {}) == 8);
+        CHECK(sync_interval(100, 3, true, {}) == 1);
+        CHECK(sync_interval(100, 1, true, {}) == 1);
+    }
+
+    TEST_CASE("the interval stays within its bounds and rises with the cost of synchronising") {
+        Numbers numbers(1);
+        for (int i = 0; i < kRounds; ++i) {
+            SyncWeights weights;
+            weights.share = numbers.awkward();
+            weights.interval_max = static_cast<std::uint32_t>(numbers.below(100));
+            const auto now = static_cast<std::uint32_t>(numbers.below(200));
+            const double kappa = numbers.awkward();
+            const auto interval = sync_interval(kappa, now, numbers.below(2) == 0, weights);
+            CHECK(interval >= 1);
+            CHECK(interval <= std::max(weights.interval_max, 1U));
+            if (usable(kappa * 2)) {
+                CHECK(sync_interval(kappa * 2, now, false, weights) >=
+                      sync_interval(kappa, now, false, weights));
+            }
+            const auto any = update_speed(numbers.awkward(), numbers.awkward(), {1, 1, 0.1, 16});
+            CHECK((!any || usable(*any)));
+        }
+    }
+
+    TEST_CASE("a vGPU that was refused memory grows by a step, an idle one shrinks by one") {
+        const VgpuDevice device{1e12, 0};
+        const VgpuReading readings[] = {{1e9, 1e9, 5e9, 1, 0, 0}, {1e9, 0, 0, 1, 0, 0}};
+        const auto quotas = vgpu_quotas(readings, device, {}).value();
+        CHECK(quotas[0] == doctest::Approx(1.25e9));
+        CHECK(quotas[1] == doctest::Approx(0.75e9));
+    }
+
+    TEST_CASE("a quota that is filled just right stays") {
+        const VgpuReading readings[] = {{1e9, 0.85e9, 0, 1, 0, 0}};
+        CHECK(vgpu_quotas(readings, {1e12, 0}, {})->front() == doctest::Approx(1e9));
+        // Late and disturbed nodes make less of memory.
+        const VgpuReading late[] = {{1e9, 0.85e9, 0, 1, 0.4, 0.4}};
+        CHECK(vgpu_quotas(late, {1e12, 0}, {})->front() == doctest::Approx(0.85e9).epsilon(0.0001));
+    }
+
+    TEST_CASE("quotas fit into the device, never below live use and at most a step up") {
+        Numbers numbers(2);
+        for (int i = 0; i < kRounds; ++i) {
+            std::vector<VgpuReading> readings(numbers.below(7));
+            double used = 0;
+            for (auto& reading : readings) {
+                reading = random_vgpu(numbers);
+                used += reading.used;
+            }
+            const VgpuDevice device{numbers.plausible() * 10, numbers.plausible()};
+            const VgpuWeights weights;
+            const auto quotas = vgpu_quotas(readings, device, weights).value();
+            const double room = std::max(device.memory - device.reserve, 0.0);
+            CHECK(sum(quotas) <= std::max(room, used) * (1 + 1e-12));
+            for (std::size_t k = 0; k < quotas.size(); ++k) {
+                CHECK(quotas[k] >= readings[k].used);
+                CHECK(quotas[k] <=
+                      readings[k].quota + std::max(0.25 * readings[k].quota, weights.unit));
+            }
+        }
+    }
+
+    TEST_CASE("more demand never means less quota") {
+        Numbers numbers(3);
+        for (int i = 0; i < kRounds; ++i) {
+            std::vector<VgpuReading> readings = {random_vgpu(numbers)};
+            const VgpuDevice device{1e30, 0};
+            const double before = vgpu_quotas(readings, device, {})->front();
+            readings[0].denied += numbers.plausible();
+            CHECK(vgpu_quotas(readings, device, {})->front() >= before);
+        }
+    }
+
+    TEST_CASE("quotas survive any input") {
+        Numbers numbers(4);
+        for (int i = 0; i < kRounds; ++i) {
+            std::vector<VgpuReading> readings(numbers.below(5));
+            for (auto& reading : readings) {
+                reading = {numbers.awkward(), numbers.awkward(), numbers.awkward(),
+                           numbers.awkward(), numbers.awkward(), numbers.awkward()};
+            }
+            const auto any = vgpu_quotas(readings, {numbers.awkward(), numbers.awkward()}, {});
+            CHECK((!any || all_finite(*any)));
+        }
+    }
+
+    TEST_CASE("the allocation follows demand until the memory ends") {
+        const AllocationNode nodes[] = {{8, 1, 1, 1000}, {1, 1, 1, 1000}};
+        const auto free = allocation_ratio(nodes, 100).value();
+        CHECK(free[0] == doctest::Approx(2.0 / 3));
+        // Room for a quarter of it: the rest goes to the other.
+        const AllocationNode small[] = {{8, 1, 1, 25}, {1, 1, 1, 1000}};
+        const auto capped = allocation_ratio(small, 100).value();
+        CHECK(capped[0] == doctest::Approx(0.25));
+        CHECK(capped[1] == doctest::Approx(0.75));
+        // All of the memory is to be given out: then only the memory can decide.
+        CHECK(allocation_ratio(small, 0).value()[0] == doctest::Approx(25.0 / 1025));
+    }
+
+    TEST_CASE("the ratio sums to 1 as far as there is memory, and no node gets more than it has") {
+        Numbers numbers(5);
+        for (int i = 0; i < kRounds; ++i) {
+            std::vector<AllocationNode> nodes(numbers.below(6));
+            for (auto& node : nodes) {
+                node = {numbers.plausible(), numbers.plausible(), numbers.plausible(),
+                        numbers.plausible()};
+            }
+            double memory = 0;
+            for (const auto& node : nodes) memory += node.free_bytes;
+            const double bytes = numbers.plausible();
+            const auto ratio = allocation_ratio(nodes, bytes);
+            if (memory == 0) {
+                CHECK_FALSE(ratio);
+                continue;
+            }
+            const double whole = bytes > 0 ? bytes : memory;
+            CHECK(sum(*ratio) == doctest::Approx(std::min(1.0, memory / whole)));
+            for (std::size_t k = 0; k < nodes.size(); ++k) {
+                CHECK((*ratio)[k] * whole <= nodes[k].free_bytes * (1 + 1e-9));
+            }
+        }
+        for (int i = 0; i < kRounds; ++i) {
+            std::vector<AllocationNode> nodes(numbers.below(6));
+            for (auto& node : nodes) {
+                node = {numbers.awkward(), numbers.awkward(), numbers.awkward(), numbers.awkward()};
+            }
+            const auto any = allocation_ratio(nodes, numbers.awkward());
+            CHECK((!any || usable(*any)));
+        }
+    }
+
+    TEST_CASE(
+        "an allocation follows usage and priority, and waiting for others counts against it") {
+        const TaskDemand tasks[] = {{60, 1, 0}, {20, 1, 0}, {20, 2, 1}};
+        CHECK(allocate_tasks(tasks, 100, 0.1).value() == std::vector<std::uint64_t>{60, 20, 20});
+        // Who uses nothing keeps a tenth of the even part, so that it can begin again.
+        const TaskDemand idle[] = {{1, 1, 0}, {0, 1, 0}};
+        CHECK(allocate_tasks(idle, 100, 0.1).value() == std::vector<std::uint64_t>{95, 5});
+    }
+
+    TEST_CASE("the quanta are all given out, and everybody has the floor") {
+        Numbers numbers(6);
+        for (int i = 0; i < kRounds; ++i) {
+            std::vector<TaskDemand> tasks(1 + numbers.below(9));
+            for (auto& task : tasks) {
+                task = {numbers.awkward(), numbers.awkward(), numbers.awkward()};
+            }
+            const std::uint64_t total = numbers.below(1000);
+            const auto parts = allocate_tasks(tasks, total, 0.1);
+            if (!parts) continue;
+            CHECK(std::accumulate(parts->begin(), parts->end(), std::uint64_t{0}) == total);
+            const auto even = total / tasks.size();
+            for (const auto part : *parts) {
+                CHECK(static_cast<double>(part) >=
+                      std::min(0.1 * static_cast<double>(total) / static_cast<double>(tasks.size()),
+                               static_cast<double>(even)));
+            }
+        }
+    }
+}
