@@ -1,4 +1,4 @@
-"""The examples of docs/python.md and docs/pytorch.md run as they stand, on two ranks."""
+"""The examples of docs/python.md, pytorch.md and batch_shares.md run as they stand, on two ranks."""
 
 import os
 import re
@@ -24,9 +24,9 @@ def examples(page):
 
 
 class Examples(unittest.TestCase):
-    def run_page(self, page):
+    def run_page(self, page, least=3):
         found = list(examples(page))
-        self.assertGreaterEqual(len(found), 3)
+        self.assertGreaterEqual(len(found), least)
         for line, text in found:
             with self.subTest(f"docs/{page}:{line}"), tempfile.TemporaryDirectory() as folder:
                 script = Path(folder) / "example.py"
@@ -46,6 +46,7 @@ class Examples(unittest.TestCase):
         except ImportError as error:
             self.skipTest(str(error))
         self.run_page("pytorch.md")
+        self.run_page("batch_shares.md", 1)
 
 
 if __name__ == "__main__":

@@ -15,19 +15,41 @@ The environment chooses where and how much:
                             DistributedDataParallel do, and what use_arena_allocator() covers;
                             all: every large tensor does
     FABRIC_TORCH_THRESHOLD  bytes from which a tensor is large (default 65536)
+
+FabricSampler and Control let a training loop follow the directives of fabricd.
 """
 
 import contextlib
+import importlib
 import inspect
 import os
 
 import torch
 import torch.distributed as dist
 
-__all__ = ["arena_name", "in_arena", "is_registered", "use_arena_allocator"]
+__all__ = [
+    "Control",
+    "Directives",
+    "FabricSampler",
+    "arena_name",
+    "in_arena",
+    "is_registered",
+    "use_arena_allocator",
+]
 
 NAME = "fabricshm"
+# Loaded when they are asked for: fabricrun imports this module while `import torch` is under way, and
+# the training loop's side needs all of torch.
+_HOMES = {"Control": "_control", "Directives": "_session", "FabricSampler": "_sampler"}
 _MODES = {"0": "off", "off": "off", "auto": "scoped", "1": "scoped", "all": "all"}
+
+
+def __getattr__(name):
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value
+    return value
 
 
 def _load():

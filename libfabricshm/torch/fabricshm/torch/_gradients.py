@@ -1,0 +1,78 @@
+"""Merging gradients of ranks with uneven shares: g = sum of b_i * g_i, the whole batch's gradient."""
+
+import time
+
+import torch
+import torch.distributed as dist
+
+
+class GradientMerge:
+    """Weights this rank's gradients and sums them over the ranks.
+
+    `weight_of_step` is asked once per step, when the first gradients are there. Used by the thread
+    that computes and, for completions, by the one that runs the collectives; never by both at once.
+    """
+
+    def __init__(self, weight_of_step, group=None):
+        self._weight_of_step = weight_of_step
+        self._group = group
+        self.begin(apart=False, measures=False)
+
+    def begin(self, apart, measures):
+        """Before a step: whether its gradients stay what they are (local SGD), and norms are taken."""
+        self.apart, self.measures = apart, measures
+        self._weight = None
+        self.squares = 0.0  # of this rank's own gradient
+        self.asked_at = None  # when the last gradient of this rank was there
+        self.merged_at = None  # when the merged one was
+
+    def exposed_ns(self):
+        """Time between the two, in which this rank could compute nothing; 0 without a merge."""
+        if self.asked_at is None or self.merged_at is None:
+            return 0
+        return max(self.merged_at - self.asked_at, 0)
+
+    def weigh(self, flat):
+        """Turns this rank's gradients into its part of the sum."""
+        if self.measures:
+            self.squares += torch.dot(flat, flat).item()
+        if self._weight is None:
+            self._weight = self._weight_of_step()
+        if self._weight == 0:
+            return flat.zero_()  # a borrowed sample's gradient may be anything, and 0 * inf is NaN
+        return flat if self._weight == 1 else flat.mul_(self._weight)
+
+    def hook(self, bucket):
+        """As DistributedDataParallel calls a communication hook, for each bucket."""
+        flat = self.weigh(bucket.buffer())
+        if bucket.is_last():
+            self.asked_at = time.monotonic_ns()
+        if self.apart:
+            done = torch.futures.Future()
+            done.set_result(flat)
+            return done
+        work = dist.all_reduce(flat, group=self._group, async_op=True)
+        return work.get_future().then(self._merged)
+
+    def _merged(self, future):
+        value = future.value()[0]
+        self.merged_at = time.monotonic_ns()  # of the last bucket, for they come in order
+        return value
+
+    def merge(self, parameters):
+        """For a model without DistributedDataParallel, after backward(). A parameter without a
+        gradient takes part with zero, so a rank without samples need not compute at all."""
+        parameters = [p for p in parameters if p.requires_grad]
+        for parameter in parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        self.asked_at = time.monotonic_ns()
+        flat = self.weigh(torch.cat([p.grad.reshape(-1) for p in parameters]))
+        if not self.apart:
+            dist.all_reduce(flat, group=self._group)
+        self.merged_at = time.monotonic_ns()
+        offset = 0
+        for parameter in parameters:
+            part = flat[offset : offset + parameter.numel()]
+            parameter.grad.copy_(part.view_as(parameter))
+            offset += parameter.numel()
