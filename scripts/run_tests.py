@@ -229,8 +229,8 @@ def parse_arguments() -> argparse.Namespace:
                         help="run this phase (may be given again): " + ", ".join(names))
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2, metavar="N",
                         help="jobs of the build, and unit tests at a time (default: one per core)")
-    parser.add_argument("--budget", type=float, default=45, metavar="MINUTES",
-                        help="leave out or stop sanitizer phases that go beyond it (default: 45)")
+    parser.add_argument("--budget", type=float, default=52, metavar="MINUTES",
+                        help="leave out or stop sanitizer phases that go beyond it (default: 52)")
     parser.add_argument("--list", action="store_true", help="list the phases and exit")
     return parser.parse_args()
 
