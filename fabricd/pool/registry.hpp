@@ -112,6 +112,13 @@ class Registry {
     /// marks its ranks dead. Idempotent: a death may be seen twice.
     void end_session(SessionId session, const char* why);
 
+    /// What the session said of itself when it came: empty for one that is not there.
+    struct SessionNames {
+        std::string label;
+        std::string device;
+    };
+    SessionNames names_of(SessionId session) const;
+
     // ---- Arenas (registry_arenas.cpp) --------------------------------------------------------
 
     Result<void> open_arena(Ticket ticket, const fabricshm::proto::ArenaOpen& request);

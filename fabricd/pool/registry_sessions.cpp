@@ -73,6 +73,12 @@ Result<void> Registry::resume_allowed(const Session& session, const Peer& peer,
     return {};
 }
 
+Registry::SessionNames Registry::names_of(SessionId id) const {
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end()) return {};
+    return {found->second.label, found->second.device};
+}
+
 void Registry::connection_lost(SessionId id, TimePoint now) {
     Session* session = find_session(id);
     if (session == nullptr || !session->connected) return;

@@ -43,10 +43,11 @@ bool keeps_up(const UnixSocket& socket) {
 
 }  // namespace
 
-AttachServer::AttachServer(EventLoop& loop, Registry& registry, Listener listener,
-                           Admission admission, const AttachLimits& limits)
+AttachServer::AttachServer(EventLoop& loop, Registry& registry, SessionPages& pages,
+                           Listener listener, Admission admission, const AttachLimits& limits)
     : loop_(loop),
       registry_(registry),
+      pages_(pages),
       listener_(std::move(listener)),
       admission_(std::move(admission)),
       limits_(limits) {}
@@ -196,6 +197,8 @@ bool AttachServer::handle(ConnectionId id, const proto::Message& request, std::s
         end_session(connection.session, "goodbye");
         return false;
     }
+    const bool page = type == proto::Type::kTelemetryOpen || type == proto::Type::kDirectivesOpen;
+    if (page) return open_page(id, request);
     const auto reply =
         serve(registry_, connection.session, request, std::move(descriptor), Clock::now());
     if (!reply) {
@@ -228,6 +231,7 @@ bool AttachServer::hello(ConnectionId id, const proto::Message& request) {
     auto pidfd = connection.socket.peer_pidfd();
     if (!pidfd.ok()) {
         registry_.end_session(session.value(), "its process cannot be watched");
+        pages_.end(raw(session.value()));
         drop(id, "its process cannot be watched");
         return false;
     }
@@ -240,6 +244,7 @@ bool AttachServer::hello(ConnectionId id, const proto::Message& request) {
     if (const auto watched = watch_process(session.value(), std::move(pidfd).value());
         !watched.ok()) {
         registry_.end_session(session.value(), "its process cannot be watched");
+        pages_.end(raw(session.value()));
         drop(id, "its process cannot be watched");
         return false;
     }
@@ -253,6 +258,21 @@ bool AttachServer::hello(ConnectionId id, const proto::Message& request) {
     reply.hello.daemon_epoch = registry_.daemon_epoch();
     reply.hello.default_arena_bytes = static_cast<std::int64_t>(limits_.default_arena_bytes);
     return send(id, reply, -1);
+}
+
+// The session's telemetry or directive page: a matter between it and the control loop, of which the
+// books know nothing.
+bool AttachServer::open_page(ConnectionId id, const proto::Message& request) {
+    const Connection& connection = connections_.at(id);
+    auto names = registry_.names_of(connection.session);
+    const PageOwner owner{raw(connection.session), connection.peer.pid, connection.peer.uid,
+                          std::move(names.label), std::move(names.device)};
+    const bool telemetry = proto::type_of(request.header) == proto::Type::kTelemetryOpen;
+    const auto page = telemetry ? pages_.open_telemetry(owner) : pages_.open_directives(owner);
+    if (!page.ok()) return refuse(id, request.header, page.error());
+    proto::Message reply = proto::make_reply(request);
+    reply.page.bytes = fabricshm::kPageFileBytes;
+    return send(id, reply, page->get());
 }
 
 Result<SessionId> AttachServer::greet(Connection& connection, const proto::Hello& wanted,
@@ -294,6 +314,7 @@ void AttachServer::end_session(SessionId session, const char* why) {
     const ConnectionId connection = found == processes_.end() ? 0 : found->second.connection;
     forget_process(session);
     registry_.end_session(session, why);
+    pages_.end(raw(session));
     if (connection != 0) drop(connection, why);
 }
 
@@ -355,7 +376,10 @@ void AttachServer::expire(TimePoint now) {
     while (!greeting_.empty() && connections_.at(*greeting_.begin()).hello_until <= now) {
         drop(*greeting_.begin(), "never said hello");
     }
-    for (const SessionId session : registry_.expire(now)) forget_process(session);
+    for (const SessionId session : registry_.expire(now)) {
+        forget_process(session);
+        pages_.end(raw(session));
+    }
     deliver();
 }
 

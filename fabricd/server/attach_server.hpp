@@ -12,6 +12,7 @@
 #include "fabricd/server/event_loop.hpp"
 #include "fabricd/server/listener.hpp"
 #include "fabricd/server/refusal_log.hpp"
+#include "fabricd/telemetry/session_pages.hpp"
 #include "libfabricshm/os/unix_socket.hpp"
 #include "libfabricshm/proto/messages.hpp"
 
@@ -29,8 +30,8 @@ struct AttachLimits {
 /// wrong is waited for. Used by the control thread only.
 class AttachServer {
   public:
-    AttachServer(EventLoop& loop, Registry& registry, Listener listener, Admission admission,
-                 const AttachLimits& limits);
+    AttachServer(EventLoop& loop, Registry& registry, SessionPages& pages, Listener listener,
+                 Admission admission, const AttachLimits& limits);
     ~AttachServer();
     AttachServer(const AttachServer&) = delete;
     AttachServer& operator=(const AttachServer&) = delete;
@@ -70,6 +71,7 @@ class AttachServer {
     bool handle(ConnectionId id, const fabricshm::proto::Message& request, std::size_t bytes,
                 fabricshm::Fd descriptor);
     bool hello(ConnectionId id, const fabricshm::proto::Message& request);
+    bool open_page(ConnectionId id, const fabricshm::proto::Message& request);
     Result<SessionId> greet(Connection& connection, const fabricshm::proto::Hello& wanted,
                             Token* token);
     Result<void> watch_process(SessionId session, fabricshm::Fd pidfd);
@@ -82,6 +84,7 @@ class AttachServer {
 
     EventLoop& loop_;
     Registry& registry_;
+    SessionPages& pages_;
     Listener listener_;
     Admission admission_;
     AttachLimits limits_;

@@ -82,6 +82,7 @@ struct Daemon::Impl {
     std::unique_ptr<EventLoop> loop;
     std::unique_ptr<PoolWorker> worker;
     std::unique_ptr<Registry> registry;
+    SessionPages pages;
     std::unique_ptr<AttachServer> server;
     TimePoint started = Clock::now();
     TimePoint next_tick = started;
@@ -187,7 +188,7 @@ Result<void> Daemon::Impl::open_socket() {
     limits.connections = options.max_sessions + kHandshakes;
     limits.connections_per_user = options.max_sessions_per_user + kHandshakes;
     limits.default_arena_bytes = options.default_arena_bytes;
-    server = std::make_unique<AttachServer>(*loop, *registry, std::move(listener),
+    server = std::make_unique<AttachServer>(*loop, *registry, pages, std::move(listener),
                                             std::move(admission), limits);
     return {};
 }
@@ -300,6 +301,10 @@ Snapshot Daemon::snapshot() {
     Snapshot all;
     impl_->on_control_thread([&] { all = impl_->look(); });
     return all;
+}
+
+SessionPages& Daemon::pages() noexcept {
+    return impl_->pages;
 }
 
 void Daemon::drain(bool on) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "fabricd/pool/snapshot.hpp"
+#include "fabricd/telemetry/session_pages.hpp"
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/machine/pool_backend.hpp"
@@ -81,6 +82,9 @@ class Daemon {
     /// While draining, new sessions and new arenas are refused with kBusy; what is there goes on.
     /// Any thread.
     void drain(bool on);
+
+    /// The telemetry and directive pages of the sessions. Any thread; lives as long as the daemon.
+    SessionPages& pages() noexcept;
 
   private:
     struct Impl;

@@ -85,10 +85,12 @@ Reply serve(Registry& registry, SessionId session, const Message& request, fabri
             return refusal_of(request, registry.shrink_group(ticket, request.group, now));
         case Type::kPoisoned:
             return reply_with(request, registry.note_lost(session, region));
-        // Connections, not the books, know what to do with these two: AttachServer takes them out
+        // Connections, not the books, know what to do with these: AttachServer takes them out
         // before.
         case Type::kHello:
         case Type::kBye:
+        case Type::kTelemetryOpen:
+        case Type::kDirectivesOpen:
             break;
     }
     return proto::make_error_reply(request.header, {Errc::kInvalid, 0, "request"});

@@ -202,6 +202,10 @@ void Session::post(proto::Message request) noexcept {
     const bool at_once = state_ == State::kConnected && outbox_.empty();
     if (at_once && line_.socket->send(proto::bytes_of(request), {}, TimePoint{}).ok()) return;
     outbox_.push_back(request);
+    wake_thread();
+}
+
+void Session::wake_thread() noexcept {
     const std::uint64_t one = 1;
     // Can't fail but for a count that is full, and then the thread is awake.
     [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -11,11 +12,13 @@
 #include <thread>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/client/connection.hpp"
+#include "libfabricshm/client/telemetry.hpp"
 #include "libfabricshm/os/fd.hpp"
 #include "libfabricshm/os/poison.hpp"
 #include "libfabricshm/os/unix_socket.hpp"
@@ -75,6 +78,12 @@ class Session {
     /// From now on `watch` learns what the daemon says about lost memory of the arena.
     void watch_losses(std::uint64_t arena_id, std::weak_ptr<PoisonWatch> watch);
 
+    /// Tells the daemon of a step. The first call asks for the pages; none ever waits for them.
+    void step(const StepInfo& info);
+
+    /// The directives in force; serial 0: none, or none yet.
+    DirectiveImage directives();
+
     /// True in a child of the process that opened the session.
     bool is_foreign() const noexcept;
 
@@ -121,6 +130,10 @@ class Session {
     void dispatch(const proto::Message& reply, std::size_t bytes, Fd descriptor);
     void undo(const proto::Message& reply);
     void learn_loss(const proto::Region& news);
+    void wake_thread() noexcept;
+    void want_pages();
+    void ask_for_pages();
+    bool take_page(const proto::Message& reply, const Fd& descriptor);
     bool lose_line();
     bool reconnect();
     Result<void> attach_again();
@@ -143,6 +156,12 @@ class Session {
     std::vector<std::pair<std::uint64_t, std::weak_ptr<PoisonWatch>>> watches_;  // by arena
     std::uint64_t last_request_ = 0;
     int visitors_ = 0;
+
+    Telemetry telemetry_;
+    std::atomic<bool> pages_wanted_{false};
+    // Whom the pages were asked of: a session, and the daemon's start. Asked once each, so that a
+    // daemon which does not like the question is not asked for ever.
+    std::pair<std::uint64_t, std::uint64_t> pages_asked_{};
 
     std::thread* thread_ =
         nullptr;  // not a member: a forked child must neither join nor destroy it

@@ -145,6 +145,7 @@ void Session::dispatch(const proto::Message& reply, std::size_t bytes, Fd descri
     const bool succeeded = valid.ok() && reply.header.status == 0;
     const bool news = reply.header.request_id == 0;
     if (news) return succeeded ? learn_loss(reply.region) : void();
+    if (valid.ok() && take_page(reply, descriptor)) return;
     std::unique_lock lock(mutex_);
     const auto found = pending_.find(reply.header.request_id);
     if (found == pending_.end()) {
@@ -271,8 +272,9 @@ Result<void> Session::resume(SessionIdentity identity, const ArenaDescriptors& a
     }
     // Before any new call, since a new region may need what an old one gives back. What does not
     // fit follows when the daemon has read some.
-    FABRIC_TRY_VOID(flush_outbox(*socket));
     identity_ = identity;
+    ask_for_pages();
+    FABRIC_TRY_VOID(flush_outbox(*socket));
     ++line_.number;
     state_ = State::kConnected;
     changed_.notify_all();

@@ -10,9 +10,10 @@ namespace fabricshm::proto {
 namespace {
 
 constexpr const char* kTypeNames[] = {
-    "unknown",     "hello",        "arena_open",    "arena_adopt", "arena_close", "region_create",
-    "region_open", "region_free",  "tensor_create", "tensor_open", "tensor_free", "group_join",
-    "group_leave", "group_shrink", "bye",           "poisoned",
+    "unknown",       "hello",          "arena_open",      "arena_adopt",   "arena_close",
+    "region_create", "region_open",    "region_free",     "tensor_create", "tensor_open",
+    "tensor_free",   "group_join",     "group_leave",     "group_shrink",  "bye",
+    "poisoned",      "telemetry_open", "directives_open",
 };
 constexpr auto kTypeCount = static_cast<std::uint16_t>(std::size(kTypeNames));
 constexpr auto kErrcLast = static_cast<std::int32_t>(Errc::kPoisoned);
@@ -174,6 +175,8 @@ Result<void> check_request_body(const Message& message) {
         case Type::kPoisoned:
             return check_lost(message.region);
         case Type::kBye:
+        case Type::kTelemetryOpen:
+        case Type::kDirectivesOpen:
             return {};
     }
     return Error{Errc::kCorrupt, 0, "read message"};
@@ -196,6 +199,10 @@ Result<void> check_reply_body(const Message& message) {
         case Type::kGroupJoin:
         case Type::kGroupShrink:
             return check_group_reply(message.group);
+        case Type::kTelemetryOpen:
+        case Type::kDirectivesOpen:
+            return need(message.page.bytes >= 4096 && message.page.bytes <= kBytesMax,
+                        "page bytes");
         default:
             return {};  // the others say all they have to say in the header
     }
@@ -257,7 +264,8 @@ std::size_t descriptors_of_request(Type type) noexcept {
 }
 
 std::size_t descriptors_of_reply(Type type) noexcept {
-    return type == Type::kArenaOpen ? 1 : 0;
+    const bool page = type == Type::kTelemetryOpen || type == Type::kDirectivesOpen;
+    return type == Type::kArenaOpen || page ? 1 : 0;
 }
 
 Type type_of(const Header& header) noexcept {

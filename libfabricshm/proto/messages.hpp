@@ -37,6 +37,10 @@ enum class Type : std::uint16_t {
     // The hardware lost bytes of the arena: `offset` and `bytes` in; the reply names the region
     // they lie in, if any. As a reply to nothing (id 0) it tells all sessions of the arena.
     kPoisoned = 15,
+    // The session's pages (shm/telemetry_page.hpp, shm/directive_page.hpp): the reply carries the
+    // descriptor. Asked again, the daemon makes new ones.
+    kTelemetryOpen = 16,
+    kDirectivesOpen = 17,
 };
 inline constexpr std::uint16_t kReplyBit = 0x8000;
 
@@ -105,6 +109,10 @@ struct Group {
     std::uint64_t block_bytes;
 };
 
+struct PageFile {  // kTelemetryOpen, kDirectivesOpen: replies, with a descriptor
+    std::uint64_t bytes;
+};
+
 struct Message {
     Header header;
     union {
@@ -114,6 +122,7 @@ struct Message {
         Region region;
         Tensor tensor;
         Group group;
+        PageFile page;
         std::uint8_t raw[488];
     };
 };

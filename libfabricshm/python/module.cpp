@@ -22,8 +22,33 @@ void bind_session(py::module_& module) {
              py::arg("socket"), py::arg("timeout_ms"), py::arg("label"), py::arg("device"))
         .def("open_arena", &Session::open_arena, py::arg("name"), py::arg("bytes"),
              py::arg("exclusive"))
+        .def("step", &Session::step, py::arg("samples"), py::arg("loss"), py::arg("gradient_norm"),
+             py::arg("mean_gradient_norm"), py::arg("compute_ns"), py::arg("queue"),
+             py::arg("group"))
+        .def("directives", &Session::directives)
         .def("close", &Session::close)
         .def_property_readonly("closed", &Session::closed);
+}
+
+// Lists of the ranks of the group it is about, since only those mean something.
+template <typename T>
+std::vector<T> of_ranks(const fabricshm_directive& self, const T (&values)[FABRICSHM_PEERS_MAX]) {
+    return {values, values + self.world};
+}
+
+void bind_directive(py::module_& module) {
+    py::class_<fabricshm_directive>(module, "Directive")
+        .def_readonly("serial", &fabricshm_directive::serial)
+        .def_readonly("decision", &fabricshm_directive::decision)
+        .def_readonly("group_id", &fabricshm_directive::group_id)
+        .def_readonly("world", &fabricshm_directive::world)
+        .def_readonly("sync_interval", &fabricshm_directive::sync_interval)
+        .def_property_readonly(
+            "batch_share",
+            [](const fabricshm_directive& self) { return of_ranks(self, self.batch_share); })
+        .def_property_readonly("work_units", [](const fabricshm_directive& self) {
+            return of_ranks(self, self.work_units);
+        });
 }
 
 void bind_memory(py::module_& module) {
@@ -82,6 +107,7 @@ void bind_group(py::module_& module) {
     py::class_<Group, std::shared_ptr<Group>>(module, "Group")
         .def_property_readonly("rank", &Group::rank)
         .def_property_readonly("world", &Group::world)
+        .def_property_readonly("id", &Group::id)
         .def("run", &Group::run, py::arg("call"))
         .def("start", &Group::start, py::arg("call"))
         .def("shrink", &Group::shrink, py::arg("timeout_ms"))
@@ -105,6 +131,7 @@ PYBIND11_MODULE(_fabricshm, module) {
     module.def("to_dlpack", &to_dlpack, py::arg("array"), py::arg("type"));
     module.def("from_dlpack", &from_dlpack, py::arg("capsule"));
     bind_session(module);
+    bind_directive(module);
     bind_memory(module);
     bind_group(module);
 }

@@ -4,6 +4,7 @@
 
 #include "libfabricshm/python/arena.hpp"
 #include "libfabricshm/python/errors.hpp"
+#include "libfabricshm/python/group.hpp"
 
 namespace fabricshm::python {
 
@@ -34,6 +35,29 @@ std::shared_ptr<Arena> Session::open_arena(const std::string& name, std::uint64_
     std::erase_if(arenas_, [](const auto& held) { return held.expired(); });
     arenas_.push_back(arena);
     return arena;
+}
+
+void Session::step(std::uint64_t samples, double loss, double gradient_norm,
+                   double mean_gradient_norm, std::int64_t compute_ns, std::uint32_t queue,
+                   const Group* group) const {
+    if (closed()) raise_closed("session");
+    fabricshm_step_info info = fabricshm_step_info_make(samples);
+    info.loss = loss;
+    info.gradient_norm = gradient_norm;
+    info.mean_gradient_norm = mean_gradient_norm;
+    info.compute_ns = compute_ns;
+    info.queue = queue;
+    if (group != nullptr) info.group = group->raw();
+    // With the interpreter's lock: giving it up and taking it again costs more than the call.
+    check(fabricshm_step(handle_->session, &info));
+}
+
+fabricshm_directive Session::directives() const {
+    if (closed()) raise_closed("session");
+    fabricshm_directive directive{};
+    directive.struct_size = sizeof directive;
+    check(fabricshm_directives(handle_->session, &directive));
+    return directive;
 }
 
 void Session::close() {

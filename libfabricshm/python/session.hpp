@@ -13,6 +13,7 @@
 namespace fabricshm::python {
 
 class Arena;
+class Group;
 
 /// Closing it closes what was opened through it. The mapping goes with the last array over it.
 class Session {
@@ -21,6 +22,12 @@ class Session {
             const std::optional<std::string>& label, const std::optional<std::string>& device);
 
     std::shared_ptr<Arena> open_arena(const std::string& name, std::uint64_t bytes, bool exclusive);
+
+    /// Ends a step. NaN and -1 are "not known"; group: None, as in the last step.
+    void step(std::uint64_t samples, double loss, double gradient_norm, double mean_gradient_norm,
+              std::int64_t compute_ns, std::uint32_t queue, const Group* group) const;
+    fabricshm_directive directives() const;
+
     void close();
     bool closed() const { return handle_ == nullptr; }
 

@@ -117,8 +117,7 @@ typedef struct fabricshm_request fabricshm_request;
 typedef struct fabricshm_session_options {
     size_t struct_size; /* sizeof(fabricshm_session_options) */
     const char* socket; /* NULL: $FABRIC_SOCKET, $XDG_RUNTIME_DIR/fabricd/attach.sock, then
-                           /run/fabricd/attach.sock,
-                            /tmp/fabricd-UID/attach.sock */
+                           /run/fabricd/attach.sock, /tmp/fabricd-UID/attach.sock */
     int64_t timeout_ms; /* of every later call that waits; 0 or -1: 30000 */
     const char* label;  /* NULL: the program's name. Shown by fabricctl sessions */
     const char* device; /* What this process computes on: its regions count against the quota of
@@ -395,5 +394,7 @@ static inline int fabricshm_barrier(fabricshm_group* group) {
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
+
+#include <fabricshm/telemetry.h>
 
 #endif /* FABRICSHM_FABRICSHM_H */

@@ -135,6 +135,7 @@ class Group {
 
     int rank() const noexcept { return fabricshm_group_rank(handle_.get()); }
     int world() const noexcept { return fabricshm_group_world(handle_.get()); }
+    std::uint64_t id() const noexcept { return fabricshm_group_id(handle_.get()); }
     fabricshm_group* get() const noexcept { return handle_.get(); }
 
     /// Any operation, with all its options; fabricshm_call_make() gives the usual ones.
@@ -363,6 +364,20 @@ class Session {
             fabricshm_arena_open(handle_.get(), std::string(name).c_str(), bytes, flags, &arena);
         if (code < 0) return detail::last_error(code);
         return Arena({arena, [session = handle_](auto* closed) { fabricshm_arena_close(closed); }});
+    }
+
+    /// Ends a step of training: fabricshm_step_info_make() and what is known. Never waits.
+    Status step(const fabricshm_step_info& info) {
+        return detail::status_of(fabricshm_step(handle_.get(), &info));
+    }
+
+    /// What the daemon asks for; serial 0: nothing yet. Never waits.
+    Expected<fabricshm_directive> directives() {
+        fabricshm_directive directive{};
+        directive.struct_size = sizeof directive;
+        const int code = fabricshm_directives(handle_.get(), &directive);
+        if (code < 0) return detail::last_error(code);
+        return directive;
     }
 
     fabricshm_session* get() const noexcept { return handle_.get(); }

@@ -19,7 +19,7 @@ from ._errors import (
     PeerError as PeerError,
     PoisonedError as PoisonedError,
 )
-from ._fabricshm import Region, Request as Request, version as version
+from ._fabricshm import Directive, Region, Request as Request, version as version
 
 __version__: str
 
@@ -67,6 +67,17 @@ class Session(_Closing):
         device: Optional[str] = ...,
     ) -> None: ...
     def arena(self, name: str, bytes: int = ..., exclusive: bool = ...) -> Arena: ...
+    def step(
+        self,
+        samples: int = ...,
+        loss: Optional[float] = ...,
+        gradient_norm: Optional[float] = ...,
+        mean_gradient_norm: Optional[float] = ...,
+        compute: Optional[float] = ...,
+        queue: int = ...,
+        group: Optional[Group] = ...,
+    ) -> None: ...
+    def directives(self) -> Optional[Directive]: ...
     def close(self) -> None: ...
     @property
     def closed(self) -> bool: ...
@@ -95,6 +106,8 @@ class Group(_Closing):
     def rank(self) -> int: ...
     @property
     def world(self) -> int: ...
+    @property
+    def id(self) -> int: ...
     def all_reduce(
         self, array: ArrayLike, op: Op = ..., out: Optional[ArrayLike] = ..., **options: Any
     ) -> Any: ...

@@ -47,6 +47,36 @@ class Session(_Closing):
         """Opens the arena `name`, making it with `bytes` (0: the daemon's default) if need be."""
         return Arena(self._handle.open_arena(name, bytes, exclusive), name)
 
+    def step(self, samples=0, loss=None, gradient_norm=None, mean_gradient_norm=None,
+             compute=None, queue=0, group=None):  # fmt: skip
+        """Ends a step of training: call it once after each. Never waits for the daemon.
+
+        samples: that this rank's step was made of. gradient_norm: of this rank's gradient,
+        mean_gradient_norm: of the merged one. compute: seconds of forward and backward; None: what
+        is left of the time since the last call. queue: units of work that wait. group: whose ranks
+        train together; None: as in the last call.
+        """
+        unknown = math.nan
+        self._handle.step(
+            samples,
+            unknown if loss is None else float(loss),
+            unknown if gradient_norm is None else float(gradient_norm),
+            unknown if mean_gradient_norm is None else float(mean_gradient_norm),
+            -1 if compute is None else round(compute * 1e9),
+            queue,
+            None if group is None else group._handle,
+        )
+
+    def directives(self):
+        """What the daemon asks for, or None when it has asked for nothing yet. Never waits.
+
+        .serial rises with every change. .sync_interval: 0 is not set. .batch_share and .work_units:
+        lists by rank of the group .group_id, all 0 is not set. Ranks read at different moments: let
+        rank 0 read and broadcast where all have to act alike.
+        """
+        directive = self._handle.directives()
+        return directive if directive.serial else None
+
     def close(self):
         """Closes it with its arenas and groups. Memory goes with the last array over it."""
         self._handle.close()
@@ -153,6 +183,11 @@ class Group(_Closing):
     @property
     def world(self):
         return self._handle.world
+
+    @property
+    def id(self):
+        """The daemon's number of the group, as in Session.directives().group_id."""
+        return self._handle.id
 
     def all_reduce(self, array, op="sum", out=None, **options):
         """The reduction of all ranks' arrays, on every rank; in place without `out`."""

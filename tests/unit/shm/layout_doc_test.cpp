@@ -9,8 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "libfabricshm/shm/directive_page.hpp"
 #include "libfabricshm/shm/group_block.hpp"
 #include "libfabricshm/shm/link_page.hpp"
+#include "libfabricshm/shm/telemetry_page.hpp"
 #include "libfabricshm/shm/tensor_header.hpp"
 
 using namespace fabricshm;
@@ -137,6 +139,58 @@ TEST_SUITE("shm.layout_doc") {
         CHECK(table_below("### LinkImage") == image);
         CHECK(text_of_page().find("`0x314b4e4c42524146`") != std::string::npos);
         CHECK(kLinkMagic == 0x314b4e4c42524146);
+    }
+
+    TEST_CASE("the tables of the telemetry page are those of the structures") {
+        const Table page = {
+            FIELD(TelemetryPage, magic),          FIELD(TelemetryPage, version),
+            FIELD(TelemetryPage, head_sequence),  FIELD(TelemetryPage, head),
+            FIELD(TelemetryPage, peers_sequence), FIELD(TelemetryPage, bytes_to),
+            FIELD(TelemetryPage, read_bytes),     FIELD(TelemetryPage, read_ns),
+            FIELD(TelemetryPage, reads),          FIELD(TelemetryPage, latency_ns),
+        };
+        CHECK(table_below("## A telemetry page") == page);
+        const Table image = {
+            FIELD(TelemetryImage, written_ns),
+            FIELD(TelemetryImage, arena_id),
+            FIELD(TelemetryImage, group_id),
+            FIELD(TelemetryImage, rank),
+            FIELD(TelemetryImage, world),
+            FIELD(TelemetryImage, steps),
+            FIELD(TelemetryImage, samples),
+            FIELD(TelemetryImage, step_ns),
+            FIELD(TelemetryImage, compute_ns),
+            FIELD(TelemetryImage, wait_ns),
+            FIELD(TelemetryImage, comm_ns),
+            FIELD(TelemetryImage, loss),
+            FIELD(TelemetryImage, gradient_norm),
+            FIELD(TelemetryImage, mean_gradient_norm),
+            FIELD(TelemetryImage, memory_used),
+            FIELD(TelemetryImage, memory_denied),
+            FIELD(TelemetryImage, queue),
+            FIELD(TelemetryImage, batch),
+            FIELD(TelemetryImage, directive_serial),
+            FIELD(TelemetryImage, sync_interval),
+            FIELD(TelemetryImage, flags),
+        };
+        CHECK(table_below("### TelemetryImage") == image);
+        CHECK(text_of_page().find("`0x314d4c5442524146`") != std::string::npos);
+        CHECK(kTelemetryMagic == 0x314d4c5442524146);
+    }
+
+    TEST_CASE("the tables of the directive page are those of the structures") {
+        const Table page = {FIELD(DirectivePage, magic), FIELD(DirectivePage, version),
+                            FIELD(DirectivePage, sequence), FIELD(DirectivePage, image)};
+        CHECK(table_below("## A directive page") == page);
+        const Table image = {
+            FIELD(DirectiveImage, serial),        FIELD(DirectiveImage, decision),
+            FIELD(DirectiveImage, group_id),      FIELD(DirectiveImage, world),
+            FIELD(DirectiveImage, sync_interval), FIELD(DirectiveImage, batch_share),
+            FIELD(DirectiveImage, work_units),
+        };
+        CHECK(table_below("### DirectiveImage") == image);
+        CHECK(text_of_page().find("`0x3145524942524146`") != std::string::npos);
+        CHECK(kDirectiveMagic == 0x3145524942524146);
     }
 
     TEST_CASE("the numbers in the text are those of the code") {

@@ -1,0 +1,72 @@
+// Sample: what was measured at one moment, of everything. docs/telemetry.md. What the control loop
+// takes and the metrics show; plain data.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "libfabricshm/base/units.hpp"
+#include "libfabricshm/shm/telemetry_page.hpp"
+
+namespace fabricd {
+
+/// One session that has a telemetry page. What it says of itself is in `image`, tamed but not
+/// proven: a session can claim any group and any number of samples, and only its own job believes
+/// it. Who it is comes from the kernel and the daemon's books.
+struct SessionSample {
+    std::uint64_t session_id = 0;
+    std::int32_t pid = 0;
+    std::uint32_t uid = 0;
+    std::string label;
+    std::string device;  // "": none
+    fabricshm::TelemetryImage image;
+    std::uint64_t page_number = 0;  // a new page begins with new counters
+    fabricshm::TelemetrySeen seen;  // of that page: what did not change is not copied again
+    bool stale = true;              // nothing written for [telemetry] stale_after, or never
+    bool member = false;            // the daemon's books say that it is this rank of this group
+};
+
+enum class DeviceKind { kCpu, kGpu };
+
+/// What a device of this host does now. Negative numbers: not known.
+struct DeviceSample {
+    std::string name;  // "cpu0" (a package), "gpu0"
+    std::string description;
+    DeviceKind kind = DeviceKind::kCpu;
+    int numa_node = -1;
+    int units = 0;                   // processors, or multiprocessors
+    double busy = -1;                // share of the time since the sample before, 0 to 1
+    double memory_busy = -1;         // likewise, of the memory interface
+    std::int64_t memory_total = -1;  // bytes
+    std::int64_t memory_used = -1;
+    double power_watts = -1;
+    double temperature_c = -1;
+    double clock_mhz = -1;
+    bool stale = false;  // could not be asked this time: the numbers are older
+};
+
+/// How fast one rank reads what another rank of its group wrote: timed reads, each of some KiB,
+/// over the last of them. The record of stage S211.
+struct PathSample {
+    std::uint64_t group_id = 0;
+    int from = 0;                      // the rank that reads
+    int to = 0;                        // the rank whose memory it reads
+    std::uint64_t reads = 0;           // timed so far
+    double bytes_per_second = 0;       // median
+    double slow_bytes_per_second = 0;  // 99 of 100 reads are faster
+    double latency_ns = 0;             // of one line: median
+    double latency_p99_ns = 0;
+};
+
+struct Sample {
+    std::uint64_t number = 0;             // 1, 2, ...; 0: nothing was sampled yet
+    std::int64_t taken_ns = 0;            // CLOCK_MONOTONIC, like TelemetryImage::written_ns
+    std::int64_t cost_ns = 0;             // what taking it cost the sampler's thread
+    std::vector<SessionSample> sessions;  // by id
+    std::vector<DeviceSample> devices;
+    std::vector<PathSample> paths;
+};
+
+}  // namespace fabricd

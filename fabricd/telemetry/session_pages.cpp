@@ -1,0 +1,116 @@
+#include "fabricd/telemetry/session_pages.hpp"
+
+#include <utility>
+
+#include "libfabricshm/os/page_file.hpp"
+
+namespace fabricd {
+
+using fabricshm::DirectiveImage;
+using fabricshm::Errc;
+using fabricshm::Error;
+using fabricshm::Fd;
+using fabricshm::kPageFileBytes;
+using fabricshm::PageAccess;
+using fabricshm::Result;
+using fabricshm::TelemetrySeen;
+
+namespace {
+
+// The entry of one page, of a session that an earlier sample may have known.
+void begin(SessionSample& entry, const PageOwner& owner) {
+    entry.session_id = owner.session_id;
+    entry.pid = owner.pid;
+    entry.uid = owner.uid;
+    entry.label = owner.label;
+    entry.device = owner.device;
+    entry.image = fabricshm::empty_telemetry();
+    entry.seen = {};
+}
+
+}  // namespace
+
+Result<Fd> SessionPages::open_telemetry(const PageOwner& owner) {
+    FABRIC_TRY(auto file,
+               fabricshm::make_page_file("fabric-telemetry", kPageFileBytes, PageAccess::kReadWrite,
+                                         fabricshm::format_telemetry));
+    const std::lock_guard lock(mutex_);
+    Pages& pages = pages_[owner.session_id];
+    pages.owner = owner;
+    pages.telemetry = std::move(file.mapping);
+    pages.made = ++made_;
+    return std::move(file.descriptor);
+}
+
+Result<Fd> SessionPages::open_directives(const PageOwner& owner) {
+    FABRIC_TRY(auto file,
+               fabricshm::make_page_file("fabric-directives", kPageFileBytes, PageAccess::kReadOnly,
+                                         fabricshm::format_directives));
+    const std::lock_guard lock(mutex_);
+    Pages& pages = pages_[owner.session_id];
+    pages.owner = owner;
+    if (pages.last.serial != 0) fabricshm::write_directives(file.mapping.data(), pages.last);
+    pages.directives = std::move(file.mapping);
+    return std::move(file.descriptor);
+}
+
+void SessionPages::end(std::uint64_t session_id) noexcept {
+    const std::lock_guard lock(mutex_);
+    pages_.erase(session_id);
+}
+
+Result<void> SessionPages::direct(std::uint64_t session_id, const DirectiveImage& image) {
+    FABRIC_TRY_VOID(fabricshm::check_directives(image));
+    const std::lock_guard lock(mutex_);
+    const auto found = pages_.find(session_id);
+    if (found == pages_.end() || !found->second.directives) {
+        return Error{Errc::kNotFound, 0, "directive page"};
+    }
+    Pages& pages = found->second;
+    // A serial that does not rise would be taken for what is in force already.
+    if (image.serial <= pages.last.serial) return Error{Errc::kInvalid, 0, "directive serial"};
+    fabricshm::write_directives(pages.directives.data(), image);
+    pages.last = image;
+    return {};
+}
+
+std::vector<std::uint64_t> SessionPages::directed() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::uint64_t> ids;
+    for (const auto& [id, pages] : pages_) {
+        if (pages.directives) ids.push_back(id);
+    }
+    return ids;
+}
+
+void SessionPages::sample(std::vector<SessionSample>& sessions, std::int64_t now_ns,
+                          std::int64_t stale_ns, unsigned turn, unsigned peers_every) const {
+    const std::lock_guard lock(mutex_);
+    std::size_t at = 0;
+    for (const auto& [id, pages] : pages_) {
+        if (!pages.telemetry) continue;
+        // Both are by id, and ids are never used twice: what is smaller here is of a session that
+        // has ended.
+        while (at < sessions.size() && sessions[at].session_id < id) {
+            sessions.erase(sessions.begin() + static_cast<std::ptrdiff_t>(at));
+        }
+        const bool known = at < sessions.size() && sessions[at].session_id == id;
+        if (!known) sessions.emplace(sessions.begin() + static_cast<std::ptrdiff_t>(at));
+        SessionSample& entry = sessions[at];
+        if (!known || entry.page_number != pages.made) begin(entry, pages.owner);
+        entry.page_number = pages.made;
+
+        const std::byte* page = pages.telemetry.data();
+        fabricshm::read_telemetry_head(page, entry.image, entry.seen);
+        if ((at + turn) % peers_every == 0) {
+            fabricshm::read_telemetry_peers(page, entry.image, entry.seen);
+        }
+        const std::int64_t written = entry.image.written_ns;
+        // From the future: a session that wants to look alive for ever.
+        entry.stale = written == 0 || written > now_ns || now_ns - written > stale_ns;
+        ++at;
+    }
+    sessions.resize(at);
+}
+
+}  // namespace fabricd

@@ -1,0 +1,72 @@
+// SessionPages: the telemetry and the directive page of every session. docs/telemetry.md.
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "fabricd/telemetry/sample.hpp"
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/os/fd.hpp"
+#include "libfabricshm/os/mapping.hpp"
+#include "libfabricshm/shm/directive_page.hpp"
+
+namespace fabricd {
+
+/// Whose page it is, as the kernel and the daemon's books know it.
+struct PageOwner {
+    std::uint64_t session_id = 0;
+    std::int32_t pid = 0;
+    std::uint32_t uid = 0;
+    std::string label;
+    std::string device;
+};
+
+/// Thread-safe: the control thread makes and drops pages, the sampler reads them, the control loop
+/// writes directives. A page is a mapping and nothing else here; its descriptor goes to the
+/// session.
+class SessionPages {
+  public:
+    /// A telemetry page for the session, in place of one that it had. The descriptor is for it
+    /// alone. kNoMemory or kSystem; then the old page stays.
+    fabricshm::Result<fabricshm::Fd> open_telemetry(const PageOwner& owner);
+
+    /// The same for directives. The last ones are in the new page, too.
+    fabricshm::Result<fabricshm::Fd> open_directives(const PageOwner& owner);
+
+    /// The session is over. Unknown ids are ignored.
+    void end(std::uint64_t session_id) noexcept;
+
+    /// Says to the session what it shall do from its next step on. Costs a copy of 800 bytes.
+    /// kNotFound when it never asked for directives, kInvalid when check_directives() refuses them
+    /// or the serial is not above the last one.
+    fabricshm::Result<void> direct(std::uint64_t session_id,
+                                   const fabricshm::DirectiveImage& image);
+
+    /// Sessions that have asked for directives.
+    std::vector<std::uint64_t> directed() const;
+
+    /// Brings `sessions`, which is what an earlier call left there or empty, up to date: one entry
+    /// for each telemetry page, by id, with its head; of every `peers_every`-th session (all of
+    /// them in turn) the arrays as well. Stale: nothing written since `now_ns - stale_after`.
+    void sample(std::vector<SessionSample>& sessions, std::int64_t now_ns, std::int64_t stale_ns,
+                unsigned turn, unsigned peers_every) const;
+
+  private:
+    struct Pages {
+        PageOwner owner;
+        fabricshm::Mapping telemetry;   // read-only here; empty: not asked for
+        fabricshm::Mapping directives;  // written here alone
+        fabricshm::DirectiveImage last{};
+        std::uint64_t made = 0;  // number of the telemetry page
+    };
+
+    mutable std::mutex mutex_;
+    std::map<std::uint64_t, Pages> pages_;
+    std::uint64_t made_ = 0;
+};
+
+}  // namespace fabricd

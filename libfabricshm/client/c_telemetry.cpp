@@ -1,0 +1,99 @@
+// The C ABI: steps and directives.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "libfabricshm/client/c_error.hpp"
+#include "libfabricshm/client/handles.hpp"
+#include "libfabricshm/include/fabricshm/telemetry.h"
+
+namespace fabricshm {
+
+namespace {
+
+static_assert(FABRICSHM_PEERS_MAX == kPeersMax);
+
+int check_info(const fabricshm_session* session, const fabricshm_step_info* info) {
+    const char* function = "fabricshm_step";
+    if (info == nullptr) return FABRICSHM_OK;
+    if (const int code = check_struct_size("info", info, info->struct_size, sizeof *info);
+        code != FABRICSHM_OK) {
+        return code;
+    }
+    if (info->compute_ns < -1) return refuse("%s: info->compute_ns is below -1", function);
+    if (info->reserved != 0) return refuse("%s: info->reserved is not 0", function);
+    if (info->group != nullptr && info->group->session != session) {
+        return refuse("%s: info->group is of another session", function);
+    }
+    return FABRICSHM_OK;
+}
+
+StepInfo step_of(const fabricshm_step_info& info) {
+    StepInfo step{};
+    step.samples = info.samples;
+    step.loss = info.loss;
+    step.gradient_norm = info.gradient_norm;
+    step.mean_gradient_norm = info.mean_gradient_norm;
+    step.compute_ns = info.compute_ns;
+    step.queue = info.queue;
+    if (info.group == nullptr) return step;
+    step.arena_id = info.group->arena->id();
+    step.group_id = info.group->group->id();
+    step.rank = info.group->group->rank();
+    step.world = info.group->group->world();
+    return step;
+}
+
+fabricshm_directive directive_of(const DirectiveImage& image) {
+    fabricshm_directive directive{};
+    directive.serial = image.serial;
+    directive.decision = image.decision;
+    directive.group_id = image.group_id;
+    directive.world = image.world;
+    directive.sync_interval = image.sync_interval;
+    std::copy(std::begin(image.batch_share), std::end(image.batch_share), directive.batch_share);
+    std::copy(std::begin(image.work_units), std::end(image.work_units), directive.work_units);
+    return directive;
+}
+
+}  // namespace
+
+}  // namespace fabricshm
+
+using namespace fabricshm;
+
+extern "C" {
+
+int fabricshm_step(fabricshm_session* session, const fabricshm_step_info* info) {
+    return guarded("fabricshm_step", [&]() -> int {
+        if (session == nullptr) return refuse("fabricshm_step: session is NULL");
+        if (const int code = check_info(session, info); code != FABRICSHM_OK) return code;
+        if (session->session->is_foreign()) return fail({Errc::kClosed, 0, "step"}, "session");
+        session->session->step(step_of(info == nullptr ? fabricshm_step_info_make(0) : *info));
+        return FABRICSHM_OK;
+    });
+}
+
+int fabricshm_directives(fabricshm_session* session, fabricshm_directive* directive) {
+    return guarded("fabricshm_directives", [&]() -> int {
+        if (session == nullptr) return refuse("fabricshm_directives: session is NULL");
+        if (directive == nullptr) return refuse("fabricshm_directives: directive is NULL");
+        const std::size_t size = directive->struct_size;
+        if (size < sizeof *directive) {
+            return refuse("fabricshm_directives: directive->struct_size is too small");
+        }
+        if (session->session->is_foreign()) {
+            return fail({Errc::kClosed, 0, "directives"}, "session");
+        }
+        *directive = directive_of(session->session->directives());
+        directive->struct_size = size;
+        return FABRICSHM_OK;
+    });
+}
+
+uint64_t fabricshm_group_id(const fabricshm_group* group) {
+    return group == nullptr ? 0 : group->group->id();
+}
+
+}  // extern "C"

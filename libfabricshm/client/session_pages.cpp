@@ -1,0 +1,71 @@
+// The session's two pages: asked for when they are first needed, and of every new daemon again.
+
+#include <time.h>
+
+#include "libfabricshm/base/log.hpp"
+#include "libfabricshm/client/session.hpp"
+#include "libfabricshm/proto/codec.hpp"
+
+namespace fabricshm {
+
+namespace {
+
+std::int64_t monotonic_ns() {
+    timespec now{};
+    ::clock_gettime(CLOCK_MONOTONIC, &now);  // without a system call
+    return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
+}
+
+}  // namespace
+
+void Session::step(const StepInfo& info) {
+    want_pages();
+    telemetry_.step(info, monotonic_ns());
+}
+
+DirectiveImage Session::directives() {
+    want_pages();
+    return telemetry_.directives();
+}
+
+// The first call of the session goes through; later ones are one load.
+void Session::want_pages() {
+    // Relaxed: the flag guards nothing but itself. Who loses the race finds the winner asking.
+    if (pages_wanted_.load(std::memory_order_relaxed)) return;
+    if (is_foreign() || pages_wanted_.exchange(true, std::memory_order_relaxed)) return;
+    const std::lock_guard lock(mutex_);
+    // A daemon that is away is asked when it is back.
+    if (state_ != State::kConnected) return;
+    ask_for_pages();
+    wake_thread();
+}
+
+// Puts both questions into the outbox, under the lock. Nobody waits for the answers: they come to
+// the session's thread.
+void Session::ask_for_pages() {
+    const std::pair asked{identity_.id, identity_.daemon_epoch};
+    if (!pages_wanted_.load(std::memory_order_relaxed) || pages_asked_ == asked) return;
+    pages_asked_ = asked;
+    for (const auto type : {proto::Type::kTelemetryOpen, proto::Type::kDirectivesOpen}) {
+        outbox_.push_back(proto::make_request(type, ++last_request_));
+    }
+}
+
+// On the session's thread. False when the reply is about something else.
+bool Session::take_page(const proto::Message& reply, const Fd& descriptor) {
+    const proto::Type type = proto::type_of(reply.header);
+    const bool telemetry = type == proto::Type::kTelemetryOpen;
+    if (!telemetry && type != proto::Type::kDirectivesOpen) return false;
+    Result<void> taken;
+    if (reply.header.status != 0) {
+        taken = proto::error_of(reply.header, proto::name_of(type));
+    } else {
+        taken = telemetry ? telemetry_.take_telemetry(descriptor)
+                          : telemetry_.take_directives(descriptor);
+    }
+    // Training goes on without: counters stay here and the last directives in force.
+    if (!taken.ok()) log(LogLevel::kWarning, "%s", describe(taken.error()).c_str());
+    return true;
+}
+
+}  // namespace fabricshm

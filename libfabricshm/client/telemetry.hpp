@@ -1,0 +1,57 @@
+// Telemetry: what a session tells the daemon of itself, and the directives it gets.
+
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/os/fd.hpp"
+#include "libfabricshm/os/mapping.hpp"
+#include "libfabricshm/shm/directive_page.hpp"
+#include "libfabricshm/shm/telemetry_page.hpp"
+
+namespace fabricshm {
+
+/// One step, as the trainer describes it.
+struct StepInfo {
+    std::uint64_t samples = 0;
+    double loss;  // NaN: not known, here and below
+    double gradient_norm;
+    double mean_gradient_norm;
+    std::int64_t compute_ns = -1;  // -1: what is left of the step
+    std::uint32_t queue = 0;
+    // Of the group that trains; a group_id of 0: as in the last step.
+    std::uint64_t arena_id = 0, group_id = 0;
+    std::int32_t rank = -1, world = 0;
+};
+
+/// Keeps the counters of a session, with pages or without: before the daemon has given them, while
+/// it is away, and when it gives none at all. Thread-safe; never blocks but for another thread of
+/// this process that is in here for some 100 ns.
+class Telemetry {
+  public:
+    /// Counts a step that ended at `now_ns` (CLOCK_MONOTONIC) and writes the page if there is one.
+    void step(const StepInfo& info, std::int64_t now_ns);
+
+    /// The directives in force; serial 0: none.
+    DirectiveImage directives();
+
+    /// A page that the daemon gave, in place of the last one. kCorrupt when it is none, or not one
+    /// that stays mapped whatever the other end does.
+    Result<void> take_telemetry(const Fd& file);
+    Result<void> take_directives(const Fd& file);
+
+  private:
+    void publish() noexcept;
+
+    std::mutex mutex_;
+    TelemetryImage image_ = empty_telemetry();
+    std::int64_t last_step_ns_ = 0;  // 0: none yet
+    Mapping telemetry_;
+    Mapping directives_;
+    std::uint64_t directives_seen_ = 0;  // sequence of the page
+    DirectiveImage in_force_{};
+};
+
+}  // namespace fabricshm

@@ -1,0 +1,70 @@
+#include "libfabricshm/os/page_file.hpp"
+
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U  // Linux 6.3
+#endif
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010  // Linux 5.1
+#endif
+
+namespace fabricshm {
+
+namespace {
+
+Result<Fd> open_memfd(const char* name) {
+    const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+    int fd = ::memfd_create(name, flags | MFD_NOEXEC_SEAL);
+    // Kernels before 6.3 do not know the flag.
+    if (fd < 0 && errno == EINVAL) fd = ::memfd_create(name, flags);
+    if (fd < 0) return error_from_errno(errno, "make page file");
+    return Fd(fd);
+}
+
+// The file belongs to the daemon's user, which may be the session's too: its permissions alone
+// would not keep a session from opening it for writing through /proc.
+Result<Fd> open_read_only(const Fd& file) {
+    const std::string link = "/proc/self/fd/" + std::to_string(file.get());
+    const int fd = ::open(link.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return error_from_errno(errno, "open page file again");
+    return Fd(fd);
+}
+
+}  // namespace
+
+Result<PageFile> make_page_file(const char* name, Bytes bytes, PageAccess access,
+                                void (*format)(std::byte*) noexcept) {
+    FABRIC_TRY(Fd file, open_memfd(name));
+    // Allocated now: a write later must not meet a full system and die of SIGBUS.
+    if (::fallocate(file.get(), 0, 0, static_cast<off_t>(bytes)) != 0) {
+        return error_from_errno(errno, "size page file");
+    }
+    PageFile page;
+    FABRIC_TRY(page.mapping, Mapping::map(file, 0, bytes, {}));
+    format(page.mapping.data());
+    int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+    // Mappings made before stay writable: ours is, and no later one can be.
+    if (access == PageAccess::kReadOnly) seals |= F_SEAL_FUTURE_WRITE;
+    if (::fcntl(file.get(), F_ADD_SEALS, seals) != 0) {
+        return error_from_errno(errno, "seal page file");
+    }
+    if (access == PageAccess::kReadOnly) {
+        FABRIC_TRY(page.descriptor, open_read_only(file));
+        return page;
+    }
+    if (::mprotect(page.mapping.data(), bytes, PROT_READ) != 0) {
+        return error_from_errno(errno, "protect page file");
+    }
+    page.descriptor = std::move(file);
+    return page;
+}
+
+}  // namespace fabricshm

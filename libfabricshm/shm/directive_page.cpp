@@ -1,0 +1,78 @@
+#include "libfabricshm/shm/directive_page.hpp"
+
+#include <cmath>
+#include <cstring>
+#include <new>
+
+namespace fabricshm {
+
+namespace {
+
+// Shares are sums of quotients: this much they may miss 1 by.
+constexpr double kShareSlack = 1e-6;
+
+DirectivePage& page_of(std::byte* page) noexcept {
+    return *reinterpret_cast<DirectivePage*>(page);
+}
+
+const DirectivePage& page_of(const std::byte* page) noexcept {
+    return *reinterpret_cast<const DirectivePage*>(page);
+}
+
+}  // namespace
+
+Result<void> check_directives(const DirectiveImage& image) noexcept {
+    const Error bad{Errc::kInvalid, 0, "directives"};
+    if (image.world < 0 || image.world > kPeersMax) return bad;
+    double sum = 0;
+    for (int rank = 0; rank < kPeersMax; ++rank) {
+        const double share = image.batch_share[rank];
+        // Written so that NaN is refused, too.
+        if (!(share >= 0 && share <= 1)) return bad;
+        const bool outside = rank >= image.world;
+        if (outside && (share > 0 || image.work_units[rank] != 0)) return bad;
+        sum += share;
+    }
+    const bool adds_up = sum == 0 || std::abs(sum - 1) <= kShareSlack;
+    return adds_up ? Result<void>() : bad;
+}
+
+void format_directives(std::byte* page) noexcept {
+    auto* fresh = ::new (static_cast<void*>(page)) DirectivePage{};
+    fresh->version = kDirectiveVersion;
+    fresh->magic = kDirectiveMagic;
+}
+
+void write_directives(std::byte* page, const DirectiveImage& image) noexcept {
+    DirectivePage& shared = page_of(page);
+    seqlock_begin(shared.sequence);
+    seqlock_store(shared.image, &image, kDirectiveWords);
+    seqlock_end(shared.sequence);
+}
+
+Result<void> check_directive_page(const std::byte* page) noexcept {
+    if (page_of(page).magic != kDirectiveMagic) return Error{Errc::kCorrupt, 0, "directive page"};
+    if (page_of(page).version != kDirectiveVersion) {
+        return Error{Errc::kVersion, 0, "directive page"};
+    }
+    return {};
+}
+
+PageRead read_directives(const std::byte* page, DirectiveImage& image,
+                         std::uint64_t& seen) noexcept {
+    const DirectivePage& shared = page_of(page);
+    for (int i = 0; i < kSeqlockTries; ++i) {
+        const std::uint64_t sequence = seqlock_peek(shared.sequence);
+        if (sequence == seen) return PageRead::kUnchanged;
+        DirectiveImage copy;
+        seqlock_load(shared.image, &copy, kDirectiveWords);
+        if (!seqlock_check(shared.sequence, sequence)) continue;
+        if (!check_directives(copy).ok()) return PageRead::kTorn;
+        image = copy;
+        seen = sequence;
+        return PageRead::kFresh;
+    }
+    return PageRead::kTorn;
+}
+
+}  // namespace fabricshm

@@ -1,0 +1,48 @@
+// Seqlock: plain words that one process writes and others copy, without waiting for each other.
+//
+//   sequence  odd while the writer is at work, two higher after each write
+//
+// The orders below make a copy that was not torn provable without fences, which the thread
+// sanitizer does not understand. On x86 all of them are plain loads and stores.
+
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace fabricshm {
+
+using SharedWord = std::atomic<std::uint64_t>;
+static_assert(sizeof(SharedWord) == 8 && SharedWord::is_always_lock_free);
+
+/// How often a reader tries. A write takes some 100 ns, so an honest writer is done long before; a
+/// hostile one that writes for ever must not keep its reader.
+inline constexpr int kSeqlockTries = 16;
+
+/// Begins a write. One writer at a time: the caller sees to it.
+void seqlock_begin(SharedWord& sequence) noexcept;
+
+/// Stores `count` words from `from`, between begin and end.
+void seqlock_store(SharedWord* words, const void* from, std::size_t count) noexcept;
+
+/// Ends the write and shows it. The new sequence.
+std::uint64_t seqlock_end(SharedWord& sequence) noexcept;
+
+/// The sequence to compare with after the words were loaded; odd: somebody is writing.
+inline std::uint64_t seqlock_peek(const SharedWord& sequence) noexcept {
+    // Acquire: who sees the sequence of a finished write sees the words that it stored.
+    return sequence.load(std::memory_order_acquire);
+}
+
+/// Copies `count` words to `to`, between peek and check.
+void seqlock_load(const SharedWord* words, void* to, std::size_t count) noexcept;
+
+/// True when nothing was written since `peeked`, so that what was loaded belongs together.
+inline bool seqlock_check(const SharedWord& sequence, std::uint64_t peeked) noexcept {
+    // Relaxed: the loads of the words were acquires, so this one cannot move before them; and if
+    // one of them saw a word of a newer write, this one sees the odd number stored before it.
+    return peeked % 2 == 0 && sequence.load(std::memory_order_relaxed) == peeked;
+}
+
+}  // namespace fabricshm

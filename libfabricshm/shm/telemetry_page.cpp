@@ -1,0 +1,159 @@
+#include "libfabricshm/shm/telemetry_page.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <new>
+
+namespace fabricshm {
+
+namespace {
+
+// As in proto::kWorldMax, which lies above this layer.
+constexpr std::int32_t kWorldMost = 256;
+
+// 146 years and 4 EiB: sums of two honest values stay in range, whoever adds them.
+constexpr std::int64_t kMostNs = std::int64_t{1} << 62;
+constexpr std::uint64_t kMostCount = std::uint64_t{1} << 62;
+
+TelemetryPage& page_of(std::byte* page) noexcept {
+    return *reinterpret_cast<TelemetryPage*>(page);
+}
+
+const TelemetryPage& page_of(const std::byte* page) noexcept {
+    return *reinterpret_cast<const TelemetryPage*>(page);
+}
+
+void tame(std::int64_t& nanoseconds) noexcept {
+    nanoseconds = std::clamp<std::int64_t>(nanoseconds, 0, kMostNs);
+}
+
+void tame(std::uint64_t& count) noexcept {
+    count = std::min(count, kMostCount);
+}
+
+// An infinite loss is a diverged training; whoever reads means over it sees "not given".
+void tame(double& value) noexcept {
+    if (!std::isfinite(value)) value = std::numeric_limits<double>::quiet_NaN();
+}
+
+void tame_group(TelemetryImage& image) noexcept {
+    const bool good = image.group_id != 0 && image.world >= 1 && image.world <= kWorldMost &&
+                      image.rank >= 0 && image.rank < image.world;
+    if (good) return;
+    image.arena_id = image.group_id = 0;
+    image.rank = -1;
+    image.world = 0;
+}
+
+void tame_head(TelemetryImage& image) noexcept {
+    tame_group(image);
+    for (auto* time :
+         {&image.written_ns, &image.step_ns, &image.compute_ns, &image.wait_ns, &image.comm_ns}) {
+        tame(*time);
+    }
+    for (auto* count : {&image.steps, &image.samples, &image.memory_used, &image.memory_denied}) {
+        tame(*count);
+    }
+    tame(image.loss);
+    tame(image.gradient_norm);
+    tame(image.mean_gradient_norm);
+}
+
+}  // namespace
+
+TelemetryImage empty_telemetry() noexcept {
+    TelemetryImage image;
+    std::memset(&image, 0, sizeof image);
+    image.rank = -1;
+    image.loss = image.gradient_norm = image.mean_gradient_norm =
+        std::numeric_limits<double>::quiet_NaN();
+    return image;
+}
+
+void format_telemetry(std::byte* page) noexcept {
+    auto* fresh = ::new (static_cast<void*>(page)) TelemetryPage{};
+    fresh->version = kTelemetryVersion;
+    fresh->magic = kTelemetryMagic;
+    // Nothing is written yet, and a reader that has seen nothing (sequence 0) agrees.
+    const TelemetryImage empty = empty_telemetry();
+    seqlock_store(fresh->head, &empty, kTelemetryHeadWords);
+}
+
+Result<void> check_telemetry(const std::byte* page) noexcept {
+    if (page_of(page).magic != kTelemetryMagic) return Error{Errc::kCorrupt, 0, "telemetry page"};
+    if (page_of(page).version != kTelemetryVersion) {
+        return Error{Errc::kVersion, 0, "telemetry page"};
+    }
+    return {};
+}
+
+int peers_of(const TelemetryImage& image) noexcept {
+    return image.world > kPeersMax ? 0 : std::max(image.world, 0);
+}
+
+void write_telemetry_head(std::byte* page, const TelemetryImage& image) noexcept {
+    TelemetryPage& shared = page_of(page);
+    seqlock_begin(shared.head_sequence);
+    seqlock_store(shared.head, &image, kTelemetryHeadWords);
+    seqlock_end(shared.head_sequence);
+}
+
+void write_telemetry_peers(std::byte* page, const TelemetryImage& image) noexcept {
+    TelemetryPage& shared = page_of(page);
+    const auto peers = static_cast<std::size_t>(peers_of(image));
+    seqlock_begin(shared.peers_sequence);
+    seqlock_store(shared.bytes_to, image.bytes_to, peers);
+    seqlock_store(shared.read_bytes, image.read_bytes, peers);
+    seqlock_store(shared.read_ns, image.read_ns, peers);
+    seqlock_store(shared.reads, image.reads, peers);
+    seqlock_store(shared.latency_ns, image.latency_ns, peers);
+    seqlock_end(shared.peers_sequence);
+}
+
+PageRead read_telemetry_head(const std::byte* page, TelemetryImage& image,
+                             TelemetrySeen& seen) noexcept {
+    const TelemetryPage& shared = page_of(page);
+    for (int i = 0; i < kSeqlockTries; ++i) {
+        const std::uint64_t sequence = seqlock_peek(shared.head_sequence);
+        if (sequence == seen.head) return PageRead::kUnchanged;
+        std::uint64_t copy[kTelemetryHeadWords];
+        seqlock_load(shared.head, copy, kTelemetryHeadWords);
+        if (!seqlock_check(shared.head_sequence, sequence)) continue;
+        std::memcpy(&image, copy, sizeof copy);
+        tame_head(image);
+        seen.head = sequence;
+        return PageRead::kFresh;
+    }
+    return PageRead::kTorn;
+}
+
+PageRead read_telemetry_peers(const std::byte* page, TelemetryImage& image,
+                              TelemetrySeen& seen) noexcept {
+    const TelemetryPage& shared = page_of(page);
+    const auto peers = static_cast<std::size_t>(peers_of(image));
+    for (int i = 0; i < kSeqlockTries; ++i) {
+        const std::uint64_t sequence = seqlock_peek(shared.peers_sequence);
+        if (sequence == seen.peers) return PageRead::kUnchanged;
+        TelemetryImage copy;  // only the arrays of it, and only as far as they are loaded
+        seqlock_load(shared.bytes_to, copy.bytes_to, peers);
+        seqlock_load(shared.read_bytes, copy.read_bytes, peers);
+        seqlock_load(shared.read_ns, copy.read_ns, peers);
+        seqlock_load(shared.reads, copy.reads, peers);
+        seqlock_load(shared.latency_ns, copy.latency_ns, peers);
+        if (!seqlock_check(shared.peers_sequence, sequence)) continue;
+        for (std::size_t rank = 0; rank < peers; ++rank) {
+            tame(image.bytes_to[rank] = copy.bytes_to[rank]);
+            tame(image.read_bytes[rank] = copy.read_bytes[rank]);
+            tame(image.read_ns[rank] = copy.read_ns[rank]);
+            tame(image.reads[rank] = copy.reads[rank]);
+            tame(image.latency_ns[rank] = copy.latency_ns[rank]);
+        }
+        seen.peers = sequence;
+        return PageRead::kFresh;
+    }
+    return PageRead::kTorn;
+}
+
+}  // namespace fabricshm

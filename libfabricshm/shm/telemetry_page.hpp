@@ -1,0 +1,117 @@
+// The telemetry page: what one session says about itself, for the daemon to read.
+// docs/shm_layout.md, docs/telemetry.md.
+//
+//   magic, version | sequence, head (18 words) | sequence, peers (5 x 64 words)
+//
+// Two seqlocks in one page: the head changes at every step and is three cache lines, so a sampler
+// that visits thousands of pages touches no more than those; the peers are 2.5 KiB and are read
+// less often. Written by one session, read by the daemon, to which every word of it is input.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/base/units.hpp"
+#include "libfabricshm/shm/seqlock.hpp"
+
+namespace fabricshm {
+
+inline constexpr std::uint64_t kTelemetryMagic = 0x314d4c5442524146;
+inline constexpr std::uint32_t kTelemetryVersion = 1;
+
+/// Ranks that are told apart in pages. A larger group is measured as a whole and not directed.
+inline constexpr int kPeersMax = 64;
+
+/// What a page of its own in a memory file takes.
+inline constexpr Bytes kPageFileBytes = 4096;
+
+/// Plain data. Counters and sums run since the first step of the session and only rise; a daemon
+/// that was restarted meets them in the middle.
+struct TelemetryImage {
+    std::int64_t written_ns;  // CLOCK_MONOTONIC
+    // Of the group that trains; 0, 0, -1, 0: none.
+    std::uint64_t arena_id, group_id;
+    std::int32_t rank, world;
+    std::uint64_t steps, samples;
+    // Sums over steps; step = compute + wait + comm + what the trainer did not call computing.
+    std::int64_t step_ns, compute_ns, wait_ns, comm_ns;
+    // Of the last step, NaN: not given. The norm of this rank's gradient, and of the merged one.
+    double loss, gradient_norm, mean_gradient_norm;
+    std::uint64_t memory_used, memory_denied;  // bytes now; bytes refused so far
+    std::uint32_t queue, batch;                // units waiting; samples of the last step
+    std::uint64_t directive_serial;            // in force here
+    std::uint32_t sync_interval;               // in force here; 0: not set
+    std::uint32_t flags;                       // 0
+    // By rank of the group above. Bytes read from or sent to each; timed reads of each.
+    std::uint64_t bytes_to[kPeersMax];
+    std::uint64_t read_bytes[kPeersMax];
+    std::int64_t read_ns[kPeersMax];
+    std::uint64_t reads[kPeersMax];      // how many timed reads those were
+    std::int64_t latency_ns[kPeersMax];  // and the sum of what one line took in each
+};
+
+inline constexpr std::size_t kTelemetryHeadWords = 18;
+inline constexpr std::size_t kTelemetryArrays = 5;
+static_assert(offsetof(TelemetryImage, bytes_to) == 8 * kTelemetryHeadWords);
+static_assert(sizeof(TelemetryImage) == 8 * (kTelemetryHeadWords + kTelemetryArrays * kPeersMax));
+
+struct TelemetryPage {
+    std::uint64_t magic;
+    std::uint32_t version;
+    std::uint32_t reserved;
+    SharedWord head_sequence;
+    SharedWord head[kTelemetryHeadWords];
+    char pad_[24];
+    SharedWord peers_sequence;
+    char pad2_[56];
+    SharedWord bytes_to[kPeersMax];
+    SharedWord read_bytes[kPeersMax];
+    SharedWord read_ns[kPeersMax];
+    SharedWord reads[kPeersMax];
+    SharedWord latency_ns[kPeersMax];
+};
+static_assert(offsetof(TelemetryPage, peers_sequence) == 3 * kCacheLine);
+static_assert(offsetof(TelemetryPage, bytes_to) == 4 * kCacheLine);
+static_assert(sizeof(TelemetryPage) == 2816 && sizeof(TelemetryPage) <= kPageFileBytes);
+
+/// An image in which nothing has happened yet.
+TelemetryImage empty_telemetry() noexcept;
+
+/// Writes the empty page over anything. For the daemon, before it hands the page out.
+void format_telemetry(std::byte* page) noexcept;
+
+/// Whether the bytes are a page of this version: kCorrupt or kVersion. For the session, once.
+Result<void> check_telemetry(const std::byte* page) noexcept;
+
+/// Ranks of the image whose entries in its arrays mean something.
+int peers_of(const TelemetryImage& image) noexcept;
+
+/// Writes the head, or the arrays as far as the group reaches. One writer at a time; some 20 ns and
+/// 50 ns, no system call.
+void write_telemetry_head(std::byte* page, const TelemetryImage& image) noexcept;
+void write_telemetry_peers(std::byte* page, const TelemetryImage& image) noexcept;
+
+/// What a reader knows of a page: pass the same one again, and what did not change costs no copy.
+struct TelemetrySeen {
+    std::uint64_t head = 0;
+    std::uint64_t peers = 0;
+};
+
+enum class PageRead {
+    kFresh,      // copied
+    kUnchanged,  // nothing was written since
+    kTorn,       // the writer was never done: the image is as before
+};
+
+/// Copies the head into `image` and tames it: whatever a hostile session wrote, afterwards times
+/// are not negative, rank and world belong together, norms are finite or NaN. Bounded; any thread.
+PageRead read_telemetry_head(const std::byte* page, TelemetryImage& image,
+                             TelemetrySeen& seen) noexcept;
+
+/// The same for the arrays of the image's group; entries beyond it are left alone.
+PageRead read_telemetry_peers(const std::byte* page, TelemetryImage& image,
+                              TelemetrySeen& seen) noexcept;
+
+}  // namespace fabricshm

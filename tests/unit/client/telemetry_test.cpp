@@ -1,0 +1,125 @@
+#include "libfabricshm/client/telemetry.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "libfabricshm/os/page_file.hpp"
+
+using namespace fabricshm;
+
+namespace {
+
+PageFile telemetry_file() {
+    return make_page_file("test", kPageFileBytes, PageAccess::kReadWrite, format_telemetry).value();
+}
+
+PageFile directive_file() {
+    return make_page_file("test", kPageFileBytes, PageAccess::kReadOnly, format_directives).value();
+}
+
+TelemetryImage read(const PageFile& file) {
+    TelemetryImage image = empty_telemetry();
+    TelemetrySeen seen;
+    (void)read_telemetry_head(file.mapping.data(), image, seen);
+    return image;
+}
+
+StepInfo step_of(std::uint64_t samples, std::int64_t compute_ns = -1) {
+    StepInfo info{};
+    info.samples = samples;
+    info.loss = info.gradient_norm = info.mean_gradient_norm = NAN;
+    info.compute_ns = compute_ns;
+    return info;
+}
+
+DirectiveImage order(std::uint64_t serial, std::uint32_t interval) {
+    DirectiveImage image{};
+    image.serial = serial;
+    image.sync_interval = interval;
+    return image;
+}
+
+}  // namespace
+
+TEST_SUITE("client.telemetry") {
+    TEST_CASE("a step is the time since the one before, and what nobody claims is computing") {
+        Telemetry telemetry;
+        const PageFile file = telemetry_file();
+        REQUIRE(telemetry.take_telemetry(file.descriptor).ok());
+        telemetry.step(step_of(32), 1'000);
+        CHECK(read(file).steps == 1);
+        CHECK(read(file).step_ns == 0);
+        telemetry.step(step_of(32), 1'500);
+        telemetry.step(step_of(16, 100), 2'000);
+        const TelemetryImage image = read(file);
+        CHECK(image.steps == 3);
+        CHECK(image.samples == 80);
+        CHECK(image.batch == 16);
+        CHECK(image.step_ns == 1'000);
+        CHECK(image.compute_ns == 600);
+        CHECK(image.written_ns == 2'000);
+        CHECK(image.rank == -1);
+    }
+
+    TEST_CASE("what was counted without a page is in the next one") {
+        Telemetry telemetry;
+        for (int i = 1; i <= 5; ++i) telemetry.step(step_of(10), i * 100);
+        const PageFile first = telemetry_file();
+        REQUIRE(telemetry.take_telemetry(first.descriptor).ok());
+        CHECK(read(first).samples == 50);
+        const PageFile second = telemetry_file();
+        REQUIRE(telemetry.take_telemetry(second.descriptor).ok());
+        telemetry.step(step_of(10), 600);
+        CHECK(read(second).samples == 60);
+        CHECK(read(first).samples == 50);
+    }
+
+    TEST_CASE("the group is that of the last step that named one") {
+        Telemetry telemetry;
+        const PageFile file = telemetry_file();
+        REQUIRE(telemetry.take_telemetry(file.descriptor).ok());
+        StepInfo info = step_of(1);
+        info.arena_id = 2;
+        info.group_id = 3;
+        info.rank = 1;
+        info.world = 4;
+        telemetry.step(info, 100);
+        telemetry.step(step_of(1), 200);
+        CHECK(read(file).group_id == 3);
+        CHECK(read(file).rank == 1);
+        CHECK(read(file).world == 4);
+    }
+
+    TEST_CASE("the last directives hold until a new daemon has decided something") {
+        Telemetry telemetry;
+        CHECK(telemetry.directives().serial == 0);
+        const PageFile first = directive_file();
+        REQUIRE(telemetry.take_directives(first.descriptor).ok());
+        CHECK(telemetry.directives().serial == 0);
+        write_directives(first.mapping.data(), order(5, 4));
+        CHECK(telemetry.directives().sync_interval == 4);
+        const PageFile second = directive_file();
+        REQUIRE(telemetry.take_directives(second.descriptor).ok());
+        CHECK(telemetry.directives().sync_interval == 4);
+        // The serials of a new daemon begin anew.
+        write_directives(second.mapping.data(), order(1, 2));
+        CHECK(telemetry.directives().sync_interval == 2);
+        const PageFile page = telemetry_file();
+        REQUIRE(telemetry.take_telemetry(page.descriptor).ok());
+        telemetry.step(step_of(1), 100);
+        CHECK(read(page).directive_serial == 1);
+        CHECK(read(page).sync_interval == 2);
+    }
+
+    TEST_CASE("a file that is no page, or that could shrink, is refused") {
+        Telemetry telemetry;
+        const PageFile directives = directive_file();
+        CHECK_FALSE(telemetry.take_telemetry(directives.descriptor).ok());
+        CHECK(telemetry.take_directives(telemetry_file().descriptor).error().code ==
+              Errc::kCorrupt);
+        CHECK(telemetry.take_directives(Fd()).error().code == Errc::kCorrupt);
+        telemetry.step(step_of(1), 100);
+        CHECK(telemetry.directives().serial == 0);
+    }
+}
