@@ -43,6 +43,8 @@ std::string text_of(const Target& target) {
     return "daemon";
 }
 
+// Names of hosts were checked when the plan was read, names of devices could not be: an unknown one
+// means a device of the daemon's file.
 std::vector<int> ranks_of(const FaultPlan& plan, const Target& target) {
     if (target.kind == TargetKind::kRank) return {target.rank};
     if (target.kind == TargetKind::kDaemon) return {};
@@ -57,6 +59,8 @@ std::string armed_in_ranks(const FaultPlan& plan) {
         if (fault.point.empty() || fault.target.kind == TargetKind::kDaemon) continue;
         const std::vector<int> ranks = ranks_of(plan, fault.target);
         for (const int rank : ranks) append(all, entry_of(fault, "rank=" + std::to_string(rank)));
+        // A device that the plan does not list is told by the name that its processes were started
+        // with; which ranks these are is the launcher's business.
         const bool by_name = ranks.empty() && fault.target.kind == TargetKind::kDevice;
         if (by_name) append(all, entry_of(fault, "device=" + fault.target.name));
     }

@@ -26,12 +26,17 @@ enum class Action {
 
 enum class TargetKind { kRank, kDevice, kHost, kDaemon };
 
+/// Whom a fault is meant for. Ranks are told by $RANK, devices by $FABRIC_DEVICE unless the plan
+/// lists their ranks; hosts are lists of ranks in the plan, since on one machine nothing else tells
+/// them apart.
 struct Target {
     TargetKind kind = TargetKind::kRank;
     int rank = 0;      // kRank
     std::string name;  // kDevice, kHost
 };
 
+/// What is done to the end of a dead daemon's journal: the last record loses bytes, has a bit
+/// turned, or is followed by half of another. All three are what a power failure leaves.
 enum class Damage { kCut, kFlip, kGarbage };
 
 /// One thing that goes wrong: at a passage of a named point, or some time after the start (a pool
@@ -50,6 +55,8 @@ struct Fault {
     int line = 0;                    // in the file
 };
 
+/// A whole file. Faults are in the order of the file, and those of the same moment strike in that
+/// order.
 struct FaultPlan {
     std::map<std::string, std::vector<int>> hosts;    // ranks of each
     std::map<std::string, std::vector<int>> devices;  // likewise; others are told by $FABRIC_DEVICE
@@ -69,6 +76,8 @@ ParsedPlan parse_plan(const std::string& text, const std::string& name);
 ParsedPlan read_plan(const std::string& path);
 
 /// What FABRIC_FAULT has to say for the faults at named points: for the ranks, and for the daemon.
+/// Both are empty when nothing is armed. The syntax is that of libfabricshm/base/fault_point.hpp;
+/// it is the only thing that the library knows of plans.
 std::string armed_in_ranks(const FaultPlan& plan);
 std::string armed_in_daemon(const FaultPlan& plan);
 

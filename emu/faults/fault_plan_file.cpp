@@ -64,6 +64,7 @@ class Reader {
     void complain(const std::string& key, const std::string& what) {
         if (complaint.empty()) complaint = where_ + ": " + key + " " + what;
     }
+    // A misspelt key would otherwise be a fault that never happens, and a test that proves nothing.
     void no_others() {
         for (const auto& [key, value] : table_) {
             const std::string name(key.str());
@@ -75,6 +76,8 @@ class Reader {
     std::string complaint;
 
   private:
+    // Every key that was asked for is a known one, whether it is there or not: so the list of known
+    // keys can't differ from what is read.
     const toml::node* take(const char* key) {
         taken_.emplace_back(key);
         return table_.get(key);
@@ -84,6 +87,8 @@ class Reader {
     std::vector<std::string> taken_;
 };
 
+// "rank 1", "device NAME", "host NAME" or "daemon". A host has to be in the plan, since nothing
+// else could tell its ranks.
 bool read_target(const std::string& text, const FaultPlan& plan, Target& target) {
     std::istringstream words(text);
     std::string kind;
@@ -154,12 +159,14 @@ void read_fault(const toml::table& table, const std::string& where, FaultPlan& p
                 std::string& complaint) {
     Reader reader(table, where);
     Fault fault;
+    // Kept to the end of the run: a fault that never happened is named by its line.
     fault.line = static_cast<int>(table.source().begin.line);
     const Text action = reader.text("action");
     if (!action || !read_action(*action, fault.action)) {
         reader.complain("action", "is one of kill, stop, slow, poison, fill, tear");
     }
     const Text target = reader.text("target");
+    // A full pool is full for everybody.
     const bool needs_target = fault.action != Action::kFill;
     if (needs_target && (!target || !read_target(*target, plan, fault.target))) {
         reader.complain("target",
@@ -212,6 +219,7 @@ void read_ranks(const toml::table* table, const std::string& where,
 void read_daemon(const toml::table* table, const std::string& where, FaultPlan& plan,
                  std::string& complaint) {
     if (table == nullptr) return;
+    // The table alone says it: a plan with an empty [daemon] wants one with its defaults.
     plan.own_daemon = true;
     Reader reader(*table, where);
     plan.daemon_program = reader.text("program").value_or("fabricd");
@@ -232,6 +240,7 @@ void read_daemon(const toml::table* table, const std::string& where, FaultPlan& 
 }  // namespace
 
 ParsedPlan parse_plan(const std::string& text, const std::string& name) {
+    // Without exceptions (see above): a wrong file is an answer here, not an accident.
     const toml::parse_result parsed = toml::parse(text);
     if (!parsed) {
         const auto line = std::to_string(parsed.error().source().begin.line);
@@ -242,6 +251,7 @@ ParsedPlan parse_plan(const std::string& text, const std::string& name) {
     std::string complaint;
     for (const auto& [key, value] : root) {
         const bool known = key == "hosts" || key == "devices" || key == "daemon" || key == "fault";
+        // [fault] for [[fault]] is the usual slip, and would read as no fault at all.
         const bool form = key == "fault" ? value.is_array_of_tables() : value.is_table();
         if (known && form) continue;
         complaint = name + ": \"" + std::string(key.str()) +

@@ -29,12 +29,14 @@ using fabricshm::TimePoint;
 
 constexpr auto kLook = 2000;  // microseconds between two looks
 
+// The last signal to pass on; a handler may do no more than note it. Relaxed: it carries no data.
 std::atomic<int> g_signal{0};
 
 void note_signal(int number) {
     g_signal.store(number, std::memory_order_relaxed);
 }
 
+// A torn journal needs a dead daemon: a live one would write over the damage.
 bool is_fatal_to_daemon(const Fault& fault) {
     return fault.target.kind == TargetKind::kDaemon &&
            (fault.action == Action::kKill || fault.action == Action::kTear);
@@ -68,11 +70,14 @@ RunOutcome FaultRunner::run() {
     begin_ = Clock::now();
     if (!start(outcome)) return outcome;
     while (!reap(outcome)) {
+        // To the command alone: what it started is its own to end.
         if (const int number = g_signal.exchange(0); number != 0) ::kill(child_, number);
         read_reports();
         look_after_daemon();
         look_for_stops();
         for (Pending& pending : pending_) {
+            // Faults at points are struck by the process itself, exactly there; only those that go
+            // by the clock are struck from here.
             const bool timed = pending.fault.point.empty() && !pending.happened;
             if (timed && Clock::now() >= begin_ + pending.fault.after) strike(pending);
             if (Clock::now() >= pending.until) finish(pending);
@@ -106,6 +111,7 @@ bool FaultRunner::start(RunOutcome& outcome) {
         ::setenv("FABRIC_SOCKET", daemon_->socket().c_str(), 1);
         ::setenv("FABRIC_ADMIN_SOCKET", (daemon_->folder() + "/admin.sock").c_str(), 1);
         // A daemon that a fault kills while it starts is started again by the loop.
+        // As long as somebody starts it again there is something to wait for.
         while (!daemon_->wait_until_ready()) {
             read_reports();
             look_after_daemon();
@@ -173,7 +179,9 @@ void FaultRunner::strike_processes(Pending& pending) {
     const Fault& fault = pending.fault;
     const bool stop = fault.action == Action::kStop;
     const std::vector<pid_t> processes = processes_of(fault.target);
+    // A launcher may need seconds to start the ranks, and `after` says when at the earliest.
     if (processes.empty()) return;  // not there yet; the next look tries again
+    // All in one go, so that a host goes down as a whole.
     for (const pid_t pid : processes) ::kill(pid, stop ? SIGSTOP : SIGKILL);
     pending.happened = true;
     say(fault, std::to_string(processes.size()) + " process(es)");
@@ -194,6 +202,7 @@ void FaultRunner::finish(Pending& pending) {
 void FaultRunner::read_reports() {
     std::ifstream file(folder_ + "/report");
     file.seekg(static_cast<std::streamoff>(reported_));
+    // A line without its end is still being written: it is read at the next look.
     for (std::string line; std::getline(file, line) && !file.eof();) {
         reported_ += line.size() + 1;
         std::istringstream words(line);
@@ -204,6 +213,7 @@ void FaultRunner::read_reports() {
         const bool daemon = daemon_ != nullptr && pid == daemon_->pid();
         for (Pending& pending : pending_) {
             const Fault& fault = pending.fault;
+            // The daemon reports what it knows: that it is killed.
             const bool torn = fault.action == Action::kTear && action == "kill";
             const bool same = fault.point == point && (torn || action == text_of(fault.action)) &&
                               daemon == (fault.target.kind == TargetKind::kDaemon);
@@ -238,6 +248,7 @@ void FaultRunner::look_after_daemon() {
     }
     std::fprintf(stderr, "fabric-faults: the daemon is dead%s\n",
                  restart ? "; it is started again" : "");
+    // Nothing is armed in the next one: a point on its way up would kill it for ever.
     if (restart) daemon_->start("", "");
     ::setenv("FABRIC_FAULT", "", 1);
 }

@@ -38,6 +38,7 @@ class FaultRunner {
         std::vector<pid_t> stopped;
     };
 
+    // In the order in which a run goes through them.
     bool start(RunOutcome& outcome);
     bool start_command();
     void strike(Pending& pending);
@@ -53,6 +54,7 @@ class FaultRunner {
     FaultPlan plan_;
     std::vector<std::string> command_;
     std::vector<Pending> pending_;
+    // Its own, below $TMPDIR: the report that processes append to before a fault strikes them.
     std::string folder_;
     std::unique_ptr<OwnDaemon> daemon_;
     std::unique_ptr<PoolFiller> filler_;

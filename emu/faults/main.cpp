@@ -24,6 +24,8 @@ int fail(const std::string& text) {
     return kBadUsage;
 }
 
+// A plan that did not happen proves nothing, so that is no success; but a failure of the command is
+// the more interesting one.
 int code_of(const emu::RunOutcome& outcome) {
     if (outcome.status == -1) return fail(outcome.complaint);
     for (const auto& missed : outcome.missed) {
@@ -50,6 +52,7 @@ int main(int argc, char** argv) {
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
+        // --help and --version come as errors without a code.
         if (error.get_exit_code() == 0) return app.exit(error);
         return fail(error.what());
     }

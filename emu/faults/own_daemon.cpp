@@ -23,6 +23,7 @@ using fabricshm::Clock;
 constexpr auto kReadyMost = 30s;
 constexpr auto kEndMost = 10s;
 
+// A plan says "fabricd" and means the one of this build, not one that happens to be in PATH.
 std::string beside_me(const std::string& program) {
     std::error_code error;
     const auto here = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
@@ -36,6 +37,7 @@ std::string beside_me(const std::string& program) {
     return program;
 }
 
+// Reaps the process as well: one that nobody reaps still looks alive to kill(pid, 0).
 bool ended_by(pid_t pid, fabricshm::TimePoint deadline) {
     while (::waitpid(pid, nullptr, WNOHANG) != pid) {
         if (Clock::now() > deadline) return false;
@@ -78,6 +80,8 @@ bool OwnDaemon::start(const std::string& armed, const std::string& report) {
     std::vector<char*> pointers;
     for (std::string& word : words) pointers.push_back(word.data());
     pointers.push_back(nullptr);
+    // By the environment of this process, for posix_spawn() passes on the whole of it; the
+    // command's is set later and differs.
     ::setenv("FABRIC_FAULT", armed.c_str(), 1);
     ::setenv("FABRIC_FAULT_REPORT", report.c_str(), 1);
     const int failed =
@@ -88,6 +92,8 @@ bool OwnDaemon::start(const std::string& armed, const std::string& report) {
 
 bool OwnDaemon::wait_until_ready() {
     const auto deadline = Clock::now() + kReadyMost;
+    // That it takes connections is what readiness means to a client; the log would have to be
+    // parsed.
     while (!fabricshm::UnixSocket::connect(socket(), Clock::now() + 1s).ok()) {
         if (Clock::now() > deadline || ::kill(pid_, 0) != 0) return false;
         ::usleep(2000);
@@ -111,8 +117,10 @@ bool OwnDaemon::damage_journal(Damage damage) const {
     const std::string path = folder_ + "/state/journal";
     std::error_code error;
     const auto bytes = std::filesystem::file_size(path, error);
+    // Less than that is no record, and a journal that never was can't be torn.
     if (error || bytes < 8) return false;
     if (damage == Damage::kCut) {
+        // An odd number: what is left of the last record ends within one of its fields.
         std::filesystem::resize_file(path, bytes - 7, error);
         return !error;
     }

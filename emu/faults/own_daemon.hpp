@@ -11,6 +11,8 @@
 
 namespace emu {
 
+/// One folder, one daemon at a time in it, several one after the other: socket, journal and log
+/// stay in the same places, as after a restart by an init system.
 class OwnDaemon {
   public:
     /// Makes the folder. `program` is looked for beside this program, then in PATH.

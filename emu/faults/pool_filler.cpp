@@ -8,11 +8,13 @@ namespace {
 
 constexpr std::uint64_t kLeast = std::uint64_t{2} << 20;
 constexpr std::uint64_t kMost = std::uint64_t{1} << 40;
+// Below the daemon's limit for a user (64 arenas by default); halving gets there with about 20.
 constexpr int kArenasMost = 64;
 
 }  // namespace
 
 PoolFiller::PoolFiller(const std::string& socket) {
+    // A trainer like any other: whatever refuses it memory would refuse a trainer as well.
     fabricshm_session_options options{};
     options.struct_size = sizeof options;
     options.socket = socket.c_str();
@@ -24,6 +26,7 @@ PoolFiller::PoolFiller(const std::string& socket) {
     for (std::uint64_t bytes = kMost; bytes >= kLeast && made < kArenasMost;) {
         fabricshm_arena* arena = nullptr;
         const std::string name =
+            // Two runs may fill one pool.
             "fabric-faults-" + std::to_string(::getpid()) + "-" + std::to_string(made);
         if (fabricshm_arena_open(session_, name.c_str(), bytes, 0, &arena) != FABRICSHM_OK) {
             bytes /= 2;

@@ -12,6 +12,7 @@ namespace emu {
 
 namespace {
 
+// What is needed of /proc/PID/stat.
 struct Status {
     pid_t parent = 0;
     char state = '?';
@@ -33,6 +34,7 @@ Status status_of(pid_t pid) {
     return status;
 }
 
+// Whole entries: RANK=1 is not RANK=10. A process of another user can't be read and is not found.
 bool has_entry(pid_t pid, const std::string& entry) {
     std::istringstream all(content_of("/proc/" + std::to_string(pid) + "/environ"));
     for (std::string one; std::getline(all, one, '\0');) {
@@ -44,6 +46,8 @@ bool has_entry(pid_t pid, const std::string& entry) {
 }  // namespace
 
 std::vector<pid_t> find_processes(pid_t ancestor, const std::string& entry) {
+    // One pass over /proc, then the ancestors are followed in the map: what changes meanwhile makes
+    // a process be missed, never mistaken.
     std::map<pid_t, pid_t> parents;
     std::error_code error;
     for (const auto& folder : std::filesystem::directory_iterator("/proc", error)) {

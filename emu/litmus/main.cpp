@@ -60,11 +60,13 @@ struct Options {
     bool json = false;
 };
 
+// One line, exit code 2, nothing done yet: no rounds were played.
 [[noreturn]] void refuse(const std::string& line) {
     std::fprintf(stderr, "fabric-litmus: %s\n", line.c_str());
     std::exit(2);
 }
 
+// strtoull() takes signs and blanks, which are no number of rounds.
 std::uint64_t number(const char* option, const char* text, std::uint64_t low, std::uint64_t high) {
     char* end = nullptr;
     errno = 0;
@@ -142,6 +144,7 @@ Options parse(int argc, char** argv) {
     if (options.role != "both" && options.role != "a" && options.role != "b") {
         refuse("--role: both, a or b");
     }
+    // Memory of its own is anonymous: the other host could not find it.
     if (options.role != "both" && options.memory.empty()) refuse("--role: needs --memory");
     if (options.emulate && options.role != "both") refuse("--emulate-hosts: for --role both");
     if (options.emulate && !options.record.empty()) {
@@ -181,6 +184,8 @@ struct Ground {
         own_seam = options.profile == "emulated";
         if (!options.emulate) return;
         emu::HostBehaviour behaviour;
+        // Stubborn hosts never reconcile by chance, so what was left out is seen in the first
+        // rounds.
         behaviour.temper = options.left_out ? emu::Temper::kStubborn : emu::Temper::kRandom;
         behaviour.omitted = options.left_out;
         hosts =
@@ -213,10 +218,12 @@ LitmusSightings play_both(const Ground& ground, const Options& options) {
         const LitmusSightings seen = play(ground, 1, options);
         ::_exit(::write(ends[1], &seen, sizeof seen) == sizeof seen ? 0 : 1);
     }
+    // Or the read below would wait for ever for a child that died.
     ::close(ends[1]);
     LitmusSightings seen = play(ground, 0, options);
     LitmusSightings other;
     const bool told = ::read(ends[0], &other, sizeof other) == sizeof other;
+    // The figures came through the pipe; the child is only reaped.
     int status = 0;
     while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
     }
@@ -240,6 +247,8 @@ void print(const Options& options, const LitmusSightings& seen) {
                 static_cast<unsigned long long>(seen.both_old), seen.silent ? "true" : "false");
 }
 
+// What fabricd compares before it serves a shared pool: machine, device and profile have to be the
+// ones that were tested.
 void record(const Options& options, const LitmusSightings& seen) {
     VisibilityProof proof;
     proof.profile = options.profile;
