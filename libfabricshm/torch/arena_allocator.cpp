@@ -15,6 +15,7 @@ namespace {
 // Relaxed throughout: they choose a place for memory, and guard nothing.
 std::atomic<AllocatorMode> g_mode{AllocatorMode::kScoped};
 std::atomic<std::uint64_t> g_threshold{64 * 1024};
+// By thread: a scope around the making of DDP's buckets must not catch what other threads allocate.
 thread_local int t_scopes = 0;
 
 c10::Allocator* g_ordinary = nullptr;  // written once, before the allocator below is registered
@@ -57,6 +58,8 @@ class ArenaAllocator final : public c10::Allocator {
     static c10::DataPtr place(std::size_t bytes) {
         if (wants_arena(bytes)) {
             void* block = JobArena::allocate_block(bytes);
+            // An arena that is full is no error: the tensor goes to the heap, and its operations
+            // are staged.
             if (block != nullptr) return {block, block, &free_in_arena, c10::Device(c10::kCPU)};
         }
         return g_ordinary->allocate(bytes);

@@ -7,6 +7,8 @@
 namespace fabricshm::torch_backend {
 namespace {
 
+// The outputs of an all_gather are usually chunks of one tensor: then the library writes straight
+// into them. An empty tensor lies anywhere.
 bool lie_in_a_row(const std::vector<at::Tensor>& tensors) {
     const char* expected = nullptr;
     for (const at::Tensor& tensor : tensors) {
@@ -19,6 +21,7 @@ bool lie_in_a_row(const std::vector<at::Tensor>& tensors) {
     return true;
 }
 
+// An empty tensor may have no address.
 void* first_address(const std::vector<at::Tensor>& tensors) {
     for (const at::Tensor& tensor : tensors) {
         if (tensor.nbytes() != 0) return tensor.data_ptr();
@@ -45,6 +48,7 @@ FlatBuffer::FlatBuffer(const std::vector<at::Tensor>& tensors) : tensors_(tensor
         data_ = first_address(tensors_);
         return;
     }
+    // So that peers can read it in place: the copy into it is then the only one.
     const ArenaScope in_arena;
     copy_ = at::empty({static_cast<std::int64_t>(bytes_)}, at::kByte);
     data_ = copy_.data_ptr();
@@ -54,6 +58,7 @@ void FlatBuffer::load() const {
     if (!copy_.defined()) return;
     auto* to = static_cast<char*>(data_);
     for (const at::Tensor& tensor : tensors_) {
+        // A copy only where strides make it necessary.
         const at::Tensor source = tensor.contiguous();
         if (source.nbytes() != 0) std::memcpy(to, source.data_ptr(), source.nbytes());
         to += source.nbytes();

@@ -12,6 +12,7 @@ namespace fabricshm::torch_backend {
 
 void check(int code, const std::string& what) {
     if (code == FABRICSHM_OK) return;
+    // Of this thread, and of the call that has just failed: before anything else is called.
     const int rank = fabricshm_error_rank();
     const std::string named = rank >= 0 ? "rank " + std::to_string(rank) : "a rank";
     std::string blame;
@@ -32,6 +33,8 @@ Communicator::Communicator(std::shared_ptr<JobArena> arena, const std::string& n
 }
 
 Communicator::~Communicator() {
+    // A forked child has a copy of this object but not of the membership: leaving would end its
+    // parent's.
     if (group_ == nullptr || getpid() != owner_pid_) return;
     if (in_flight_.use_count() == 1) {
         fabricshm_group_leave(group_);
@@ -48,6 +51,7 @@ fabricshm_request* Communicator::start(const fabricshm_call& call, const char* w
                                        std::shared_ptr<void>& in_flight) const {
     fabricshm_request* request = nullptr;
     in_flight = in_flight_;
+    // Several threads may send at the same time; the library wants them one after the other.
     std::lock_guard lock(starting_);
     check(fabricshm_start(group_, &call, &request), what);
     return request;
@@ -66,6 +70,8 @@ fabricshm_call make_call(fabricshm_kind kind, fabricshm_dtype dtype, std::uint64
     call.dtype = dtype;
     call.op = FABRICSHM_SUM;
     call.algorithm = FABRICSHM_AUTO;
+    // A rank is ready when it calls: DDP's order of buckets is the same everywhere, so there is
+    // nothing to command.
     call.trigger = FABRICSHM_ASYNC;
     call.count = count;
     call.timeout_ms = timeout.count() > 0 ? timeout.count() : FABRICSHM_TIMEOUT_DEFAULT;

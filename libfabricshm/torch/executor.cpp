@@ -57,6 +57,7 @@ void Executor::shut_down() {
 
 void Executor::submit(WorkPtr work, std::chrono::nanoseconds patience) {
     Lock lock(mutex_);
+    // Nobody would run it any more, and its waiter would wait for ever.
     TORCH_CHECK(!stopping_, "fabricshm: the process group has been destroyed");
     const bool first = queue_.empty() && !running_;
     queue_.push_back(std::move(work));
@@ -84,6 +85,7 @@ void Executor::run_oldest(Lock& lock) {
     queue_.pop_front();
     running_ = true;
     lock.unlock();
+    // Never throws: what goes wrong is kept in the work, for whoever waits for it.
     work->run();
     work.reset();  // may free tensors, which may take the interpreter's lock: not under ours
     lock.lock();
@@ -94,6 +96,8 @@ void Executor::run_oldest(Lock& lock) {
 void Executor::finish(const CollectiveWork& work) {
     Lock lock(mutex_);
     while (!work.done()) {
+        // One at a time and in order, whoever runs it: all ranks have to call collectives in the
+        // same order, and only the order of the calls is the same everywhere.
         if (!running_ && !queue_.empty()) {
             run_oldest(lock);
         } else {
@@ -113,11 +117,15 @@ bool Executor::wait_for(const CollectiveWork& work, std::chrono::milliseconds li
 void Executor::work_loop() {
     for (;;) {
         std::uint64_t expirations = 0;
+        // Sleeps here nearly always: a thread that waits for its own operation has run it long
+        // before.
         while (read(timer_fd_, &expirations, sizeof(expirations)) < 0 && errno == EINTR) {
         }
         Lock lock(mutex_);
         armed_ = false;
         while (!queue_.empty() && !running_) run_oldest(lock);
+        // The end: an operation that another thread is running is waited for, and what is left is
+        // run here.
         if (!stopping_) continue;
         changed_.wait(lock, [this] { return !running_; });
         while (!queue_.empty()) run_oldest(lock);

@@ -13,6 +13,7 @@ namespace {
 
 using c10d::OpType;
 
+// What decides about patience: see patience_for().
 std::size_t total_bytes(const TensorList& tensors) {
     std::size_t bytes = 0;
     for (const at::Tensor& tensor : tensors) bytes += tensor.nbytes();
@@ -36,6 +37,7 @@ void require_alike(const Refuse& refuse, const at::Tensor& model, const TensorLi
     c10d::assertTypeAndSizesMatch(refuse, tensors, model.options(), model.sizes());
 }
 
+// As bytes: a gather does not look into elements.
 void gather_everywhere(const Communicator& communicator, const at::Tensor& input,
                        const TensorList& outputs, Milliseconds timeout) {
     const FlatBuffer mine({input});
@@ -58,6 +60,7 @@ at::Tensor joined(const TensorList& parts, at::ScalarType carrier) {
 void scatter_reduction(const Communicator& communicator, const at::Tensor& whole,
                        const at::Tensor& output, const std::vector<std::uint64_t>& counts,
                        const Reduction& reduction, Milliseconds timeout) {
+    // Straight into the output where its type and its strides allow it.
     at::Tensor target = output;
     if (!output.is_contiguous() || output.scalar_type() != reduction.carrier) {
         target = at::empty(output.sizes(), output.options().dtype(reduction.carrier));
@@ -77,6 +80,8 @@ std::vector<std::uint64_t> element_counts(const TensorList& tensors) {
     return counts;
 }
 
+// Each rank tells how much it sends and how much it expects; the library compares the two and names
+// a rank with which they differ.
 void exchange(const Communicator& communicator, const FlatBuffer& to, const FlatBuffer& from,
               const std::vector<std::uint64_t>& sent, const std::vector<std::uint64_t>& received,
               Milliseconds timeout) {

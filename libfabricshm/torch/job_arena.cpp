@@ -72,6 +72,8 @@ ArenaRegistry& registry() {
 void watch_forks() {
     static std::once_flag once;
     std::call_once(once, [] {
+        // Taken before the fork and released on both sides after it, in the other order. Locks that
+        // the child could not release would stop it at its first tensor.
         pthread_atfork(
             [] {
                 registry().opening.lock();
@@ -150,6 +152,7 @@ void* JobArena::allocate_block(std::uint64_t bytes) {
         std::lock_guard lock(all.mutex);
         arena = all.newest_in_use();
         if (arena == nullptr) return nullptr;
+        // Counted before it is there: closing the arena in between would take the memory away.
         ++arena->blocks_;  // keeps it open while the mutex is not held
     }
     void* block = fabricshm_alloc(arena->arena_, bytes);

@@ -14,6 +14,7 @@
 namespace fabricshm::torch_backend {
 namespace {
 
+// Also what the arena allocator leaves in the ordinary heap: up to here a copy is cheap.
 constexpr std::size_t kSmallBytes = 64 * 1024;
 
 // How long the worker leaves an operation to whoever waits for it. A small one runs faster than
@@ -52,6 +53,7 @@ ProcessGroupFabricshm::ProcessGroupFabricshm(const c10::intrusive_ptr<c10d::Stor
 
 ProcessGroupFabricshm::~ProcessGroupFabricshm() {
     const WithoutInterpreterLock released;
+    // What was submitted is finished first, for peers count on it; then the group can be left.
     executor_->shut_down();
     communicator_.reset();
 }
@@ -65,6 +67,8 @@ std::uint64_t ProcessGroupFabricshm::getSequenceNumberForGroup() {
 }
 
 ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::submit(Submission submission, Body body) {
+    // Counted when it is called, not when it runs: torch compares the numbers to find out which
+    // rank left out a call.
     sequence_.fetch_add(1, std::memory_order_relaxed);
     auto work = c10::make_intrusive<CollectiveWork>(executor_, getRank(), submission.type,
                                                     submission.title, submission.inputs,
@@ -124,6 +128,7 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::allreduce(
     TORCH_CHECK(tensors[0].device().is_cpu(), "fabricshm: allreduce takes CPU tensors");
     c10d::ReduceOp op = options.reduceOp;
     TORCH_CHECK(op == c10d::ReduceOp::SUM,
+                // Word for word what gloo says here: torch's own test suite looks for it.
                 "unsupported reduction operation (allreduce of sparse "
                 "tensors only works with ReduceOp.SUM)");
     return submit(
@@ -187,6 +192,7 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::transfer(fabricshm_kind ki
     TORCH_CHECK(tag >= 0, "Tag must be nonnegative");
     TORCH_CHECK(peer == FABRICSHM_ANY_PEER || (peer >= 0 && peer < getSize()),
                 "fabricshm: there is no rank ", peer, " in a group of ", getSize());
+    // Transfers move bytes, whatever the dtype is: both ends have to agree on the size alone.
     fabricshm_call call = make_call(kind, FABRICSHM_U8, 0, timeout_);
     call.peer = peer;
     call.tag = tag;

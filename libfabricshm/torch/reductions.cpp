@@ -16,6 +16,7 @@ void gather_bytes(const Communicator& communicator, const at::Tensor& mine, at::
     communicator.run(call, "all-reduce a sparse tensor");
 }
 
+// Ranks have different numbers of entries; who does not know the others' cannot make room for them.
 std::vector<std::int64_t> gather_entry_counts(const Communicator& communicator, std::int64_t mine,
                                               std::chrono::milliseconds timeout) {
     std::vector<std::int64_t> counts(static_cast<std::size_t>(communicator.size()));
@@ -75,6 +76,7 @@ void all_reduce_sparse(const Communicator& communicator, const at::Tensor& tenso
     gather_bytes(communicator, values, all_values, scaled(counts, static_cast<std::uint64_t>(row)),
                  timeout);
 
+    // Coalescing adds up the entries that several ranks have: that is the reduction.
     tensor.copy_(at::sparse_coo_tensor(all_indices.t(), all_values, tensor.sizes(),
                                        at::TensorOptions().dtype(values.scalar_type()))
                      .coalesce());

@@ -29,6 +29,8 @@ std::string environment(const char* name) {
     return value == nullptr ? std::string() : std::string(value);
 }
 
+// Digits and a binary unit, as fabricd takes them. A wrong one is an error of rank 0 alone, which
+// tells it to the others in its invitation.
 std::uint64_t arena_bytes() {
     const std::string text = environment("FABRIC_ARENA_BYTES");
     if (text.empty()) return 0;
@@ -62,6 +64,7 @@ std::string host_identity() {
     return identity;
 }
 
+// 64 random bits: two jobs of one user on one daemon must not meet in one arena.
 std::string random_name(const char* prefix) {
     std::random_device device;
     std::ostringstream name;
@@ -69,6 +72,7 @@ std::string random_name(const char* prefix) {
     return name.str();
 }
 
+// The error comes last, since it is the only one that may contain line ends.
 std::vector<std::uint8_t> encode(const Invitation& invitation) {
     const std::string text = invitation.host + '\n' + invitation.arena + '\n' + invitation.group +
                              '\n' + invitation.error;
@@ -85,6 +89,8 @@ Invitation decode(const std::vector<std::uint8_t>& bytes) {
     return invitation;
 }
 
+// The second process group of a process goes into the arena of the first: tensors that are in it
+// already are zero copy for both.
 std::string choose_arena() {
     std::string name = environment("FABRIC_ARENA");
     if (name.empty()) name = JobArena::current_name();
@@ -112,6 +118,7 @@ std::shared_ptr<JobArena> invite(const StorePtr& store, const std::string& key,
         store->set(key, encode(invitation));
         return arena;
     } catch (const std::exception& error) {
+        // The others are waiting for the key: they get the reason instead of a timeout.
         invitation.error = error.what();
         store->set(key, encode(invitation));
         throw;
@@ -122,6 +129,8 @@ std::shared_ptr<JobArena> accept(const StorePtr& store, const std::string& key,
                                  Invitation& invitation) {
     invitation = decode(store->get(key));
     if (!invitation.error.empty()) throw std::runtime_error("rank 0: " + invitation.error);
+    // By the boot and not by the host's name: containers of one host may have different names, and
+    // machines made from one image the same.
     TORCH_CHECK(invitation.host == host_identity(),
                 "fabricshm: all ranks of a process group have to be on the host of rank 0");
     return open_arena(invitation.arena);
