@@ -18,15 +18,16 @@ def _answers(path):
 
 
 class Daemon:
-    """Starts `program` with everything under `folder`. `socket_path` is where ranks attach."""
+    """Starts `program` with everything under `folder`. `socket_path` is where ranks attach;
+    `extra` is appended to its configuration."""
 
-    def __init__(self, program, folder, pool_bytes):
+    def __init__(self, program, folder, pool_bytes, extra=""):
         self.socket_path = os.path.join(folder, "fabricd", "attach.sock")
         os.makedirs(os.path.dirname(self.socket_path), exist_ok=True)
         config = os.path.join(folder, "fabricd.toml")
         with open(config, "w") as file:
             file.write(f'[pool]\nbackend = "emu"\ncapacity = {pool_bytes}\n'
-                       '[log]\nlevel = "warning"\n')
+                       f'[log]\nlevel = "warning"\n{extra}')
         self._log_path = os.path.join(folder, "fabricd.log")
         with open(self._log_path, "wb") as log:
             self._process = subprocess.Popen(

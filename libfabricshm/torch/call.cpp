@@ -62,6 +62,21 @@ void Communicator::run(const fabricshm_call& call, const char* what) const {
     if (code != FABRICSHM_OK) check(code, what);
 }
 
+void Communicator::step(fabricshm_step_info info) const {
+    info.group = group_;
+    check(fabricshm_step(arena_->session(), &info), "tell of a step");
+}
+
+std::optional<fabricshm_directive> Communicator::directives() const {
+    fabricshm_directive directive{};
+    directive.struct_size = sizeof(directive);
+    check(fabricshm_directives(arena_->session(), &directive), "read the directives");
+    // A session has one page, and its groups may be several: directives name theirs.
+    const bool others = directive.group_id != 0 && directive.group_id != fabricshm_group_id(group_);
+    if (directive.serial == 0 || others) return std::nullopt;
+    return directive;
+}
+
 fabricshm_call make_call(fabricshm_kind kind, fabricshm_dtype dtype, std::uint64_t count,
                          std::chrono::milliseconds timeout) {
     fabricshm_call call{};

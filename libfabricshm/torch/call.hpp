@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 namespace fabricshm::torch_backend {
@@ -37,6 +38,12 @@ class Communicator {
     /// Starts a send or receive. `in_flight` counts it until its owner drops the reference.
     fabricshm_request* start(const fabricshm_call& call, const char* what,
                              std::shared_ptr<void>& in_flight) const;
+
+    /// Ends a step of training of this group's ranks; `info` without the group. Never waits.
+    void step(fabricshm_step_info info) const;
+    /// What fabricd asks of this group. Nothing while there are no directives, and when they are
+    /// about another group of the session. Never waits.
+    std::optional<fabricshm_directive> directives() const;
 
     int rank() const { return rank_; }
     int size() const { return size_; }

@@ -36,6 +36,7 @@ class JobArena {
     JobArena& operator=(const JobArena&) = delete;
 
     fabricshm_arena* handle() const { return arena_; }
+    fabricshm_session* session() const { return session_; }
     const std::string& name() const { return name_; }
 
   private:

@@ -7,6 +7,7 @@
 #include "libfabricshm/torch/arena_allocator.hpp"
 #include "libfabricshm/torch/job_arena.hpp"
 #include "libfabricshm/torch/process_group.hpp"
+#include "libfabricshm/torch/training.hpp"
 
 namespace py = pybind11;
 using namespace fabricshm::torch_backend;
@@ -42,6 +43,7 @@ PYBIND11_MODULE(_backend, module) {
         return tensor.device().is_cpu() && tensor.layout() == at::kStrided &&
                JobArena::contains(tensor.data_ptr());
     });
+    bind_training(module);
     module.attr("torch_version") =
         std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR);
 }

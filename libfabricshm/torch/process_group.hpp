@@ -87,6 +87,11 @@ class ProcessGroupFabricshm final : public GroupBase {
     /// group is broken.
     void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
+    /// Of this rank; never null.
+    const Communicator& communicator() const {
+        return *communicator_;
+    }
+
     void setSequenceNumberForGroup() override {}  // every rank counts from 0
     std::uint64_t getSequenceNumberForGroup() override;
 

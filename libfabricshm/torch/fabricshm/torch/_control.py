@@ -147,9 +147,11 @@ class Control:
         if self._merge.measures:
             norms = (self._own_norm(), self._merged_norm())
         compute_ns = now - self._began - self._merge.exposed_ns() - self._averaging_ns
+        # The daemon moves work units between ranks that have some.
+        queue = -(-samples // self._sampler.unit) if self._sampler.unit > 1 else 0
         self._session.report(
             samples=samples, loss=loss, gradient_norm=norms[0], mean_gradient_norm=norms[1],
-            compute_ns=max(compute_ns, 0))
+            compute_ns=max(compute_ns, 0), queue=queue)
         self._began = now
 
     def _own_norm(self):
@@ -211,8 +213,10 @@ class Control:
         """
         world, rank = self._world, self._sampler.rank
         told = torch.zeros(2 + 3 * world + 2, dtype=torch.float64)
+        # The others read, too, for their sessions tell fabricd which directives have arrived.
+        directed = self._directed()
         if rank == 0:
-            told[: 2 + 2 * world] = self._directed()
+            told[: 2 + 2 * world] = directed
         told[2 + 2 * world + rank] = self._sampler.drawn
         told[-2], told[-1] = self._losses
         self._losses = [0.0, 0]

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, field
 
+import torch
+import torch.distributed as dist
+
 
 @dataclass
 class Directives:
@@ -25,6 +28,33 @@ class NoSession:
         """One step. See fabricshm_step() for the figures."""
 
 
+class GroupSession:
+    """The session of a process group of the fabric. Nothing here waits for fabricd."""
+
+    def __init__(self, backend, group):
+        self._backend, self._group = backend, group
+
+    def read(self):
+        found = self._backend.directives(self._group)
+        return None if found is None else Directives(*found)
+
+    def report(self, **figures):
+        self._backend.step(self._group, **figures)
+
+
+def _unwrapped(group):
+    """The backend's own object: 2.x has one per kind of device, TORCH_DISTRIBUTED_DEBUG wraps it."""
+    if hasattr(group, "_get_backend"):
+        group = group._get_backend(torch.device("cpu"))
+    return getattr(group, "wrapped_pg", group)
+
+
 def open_session(group=None):
-    """The session of the process group `group`, when it is the fabric's."""
-    return NoSession()
+    """The session of `group` (None: the default one) when it is the fabric's."""
+    group = dist.distributed_c10d._get_default_group() if group is None else group
+    if dist.get_backend(group) != "fabricshm":
+        return NoSession()
+    from . import _backend
+
+    group = _unwrapped(group)
+    return GroupSession(_backend, group) if _backend.is_ours(group) else NoSession()

@@ -1,0 +1,271 @@
+#!/usr/bin/python3
+"""What does the control loop gain when ranks differ in speed?
+
+Four ranks train a perceptron on Fashion-MNIST, each slowed to a device of a prescribed speed: 1, 1, 0.5 and
+0.25. After a while rank 1 falls to 0.4; then a neighbour takes memory bandwidth and rank 0 falls to
+0.7. The same training runs twice, with the control loop of fabricd off and on.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SOURCE = os.path.dirname(HERE)
+sys.path.insert(0, HERE)
+# pylint: disable=wrong-import-position,import-outside-toplevel
+from harness import settling  # noqa: E402
+from harness.daemon import Daemon  # noqa: E402
+from harness.endings import end_with_parent, unwind_on_signals  # noqa: E402
+from harness.fingerprint import fingerprint  # noqa: E402
+
+SKIPPED = 77
+WANTED = 0.85  # accuracy
+SPEEDS = ([1, 1, 0.5, 0.25], [1, 0.4, 0.5, 0.25], [0.7, 0.4, 0.5, 0.25])
+POOL_BYTES = 1 << 30
+
+
+def parse_options(arguments):
+    """The command line; --rank, --store, --plan and --result are for the ranks it starts."""
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--steps", type=int, default=352, help="of each run (default 352: an epoch and a half)")
+    add("--batch", type=int, default=256, help="images of a step over all ranks (default 256)")
+    add("--rate", type=float, default=250,
+        help="samples per second of a device of speed 1 (default 250)")
+    add("--window", type=float, default=1, metavar="SECONDS",
+        help="of the control loop (default 1)")
+    add("--keep-every", type=int, default=20, metavar="STEPS",
+        help="between two measured accuracies (default 20)")
+    add("--runs", default="off,on", help="of off, on and written (default off,on)")
+    add("--directives", metavar="FILE",
+        help="for the run `written`: a JSON list of directives, each with its step, without the loop")
+    add("--seed", type=int, default=1)
+    add("--build", default=os.path.join(SOURCE, "build", "release"), metavar="DIR")
+    add("--json", metavar="FILE", help="write everything measured")
+    add("--markdown", metavar="FILE", help="write the tables as a page")
+    add("--plot", metavar="FILE", help="draw shares, step time and quotas over time (PNG)")
+    add("--ranks", type=int, default=4, choices=[2, 3, 4], help="the first of these (default 4)")
+    add("--rank", type=int, help=argparse.SUPPRESS)
+    for name in ("--store", "--plan", "--result"):
+        add(name, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    runs = options.runs.split(",")
+    if not set(runs) <= {"off", "on", "written"}:
+        parser.error(f"--runs is {options.runs}: a list of off, on and written")
+    if "written" in runs and not options.directives:
+        parser.error("--directives: the run `written` needs a file")
+    if options.steps < 6 or options.batch < 4 or options.rate <= 0 or options.window <= 0:
+        parser.error("--steps is at least 6, --batch at least 4, --rate and --window above 0")
+    return options
+
+
+def say(text):
+    """Progress goes to the error output."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def plan_of(options):
+    """When which speeds hold: half of the steps, then a quarter each."""
+    ends = [options.steps // 2, options.steps * 3 // 4, options.steps]
+    speeds = [row[: options.ranks] for row in SPEEDS]
+    return {"ends": ends, "speeds": speeds, "rate": options.rate, "batch": options.batch,
+            "neighbour": 2}
+
+
+def config_of(options, name):
+    """Configuration of the daemon beside what each benchmark has."""
+    if not knows_control(options):
+        return ""
+    mode = "on" if name == "on" else "off"
+    return f'[control]\nmode = "{mode}"\nwindow = "{int(options.window * 1000)}ms"\n'
+
+
+def knows_control(options):
+    """Whether this build's fabricd has a control loop."""
+    done = subprocess.run([os.path.join(options.build, "fabricd", "fabricd"), "--help"],
+                          capture_output=True, text=True, check=False)
+    return "--control-mode" in done.stdout
+
+
+class Watch:
+    """Asks fabricctl, again and again, for what changes over time."""
+
+    def __init__(self, options, admin):
+        self._words = [os.path.join(options.build, "fabricd", "ctl", "fabricctl")]
+        self._admin = admin
+        self.quotas = []
+
+    def ask(self, *words):
+        """What the command shows as JSON; None when it does not."""
+        done = subprocess.run([*self._words, *words, "--json", "--socket", self._admin],
+                              capture_output=True, text=True, check=False)
+        try:
+            return json.loads(done.stdout) if done.returncode == 0 else None
+        except ValueError:
+            return None
+
+    def look(self):
+        """Notes the quotas of the devices."""
+        shown = self.ask("devices") or {"devices": []}
+        self.quotas.append([time.monotonic(), {
+            d["name"]: [d["vgpu_memory_bytes"], d["bytes_used"]] for d in shown["devices"]}])
+
+
+def write_devices(folder, options):
+    """A device per rank, so that quotas are counted: DDP's buckets and the neighbour's appetite."""
+    path = os.path.join(folder, "devices.toml")
+    with open(path, "w") as file:
+        for rank in range(options.ranks):
+            file.write(f'[[device]]\nname = "gpu{rank}"\nkind = "gpu"\n'
+                       f'gflops = {100 * SPEEDS[0][rank]}\nmemory = "256MiB"\n'
+                       'vgpu_memory = "64MiB"\nlink_gbytes_per_s = 10\n')
+    return path
+
+
+def start_ranks(options, name, folder, socket):
+    """The processes of a run."""
+    environment = {**os.environ, "FABRIC_SOCKET": socket, "FABRIC_ARENA_BYTES": "256M",
+                   "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1",
+                   "PYTHONPATH": os.path.join(options.build, "python")}
+    command = [sys.executable, os.path.abspath(__file__), "--store",
+               os.path.join(folder, f"store-{name}"), "--plan", json.dumps(plan_of(options)),
+               "--result", os.path.join(folder, name), "--seed", str(options.seed),
+               "--batch", str(options.batch), "--keep-every", str(options.keep_every),
+               "--steps", str(options.steps), "--ranks", str(options.ranks)]
+    if name == "written":
+        command += ["--directives", options.directives]
+    return [subprocess.Popen(command + ["--rank", str(rank)], preexec_fn=end_with_parent,
+                             env={**environment, "FABRIC_DEVICE": f"gpu{rank}"})
+            for rank in range(options.ranks)]
+
+
+def wait_for(processes, watch):
+    """Looks at the quotas once a second until all ranks have ended; fails with the first of them."""
+    while any(process.poll() is None for process in processes):
+        if any(process.poll() not in (None, 0) for process in processes):
+            for process in processes:
+                process.terminate()
+            raise SystemExit("bench: a rank failed")
+        watch.look()
+        time.sleep(1)
+    if any(process.returncode for process in processes):
+        raise SystemExit("bench: a rank failed")
+
+
+def run(options, name):
+    """One training; what was seen."""
+    with tempfile.TemporaryDirectory(prefix="fabric-control-") as folder:
+        devices = write_devices(folder, options)
+        extra = config_of(options, name) + f'[devices]\nfile = "{devices}"\n'
+        daemon = Daemon(os.path.join(options.build, "fabricd", "fabricd"), folder, POOL_BYTES, extra)
+        try:
+            problem = daemon.wait_ready()
+            if problem:
+                raise SystemExit(f"bench: fabricd did not start: {problem}")
+            admin = os.path.join(os.path.dirname(daemon.socket_path), "admin.sock")
+            watch = Watch(options, admin)
+            began = time.monotonic()
+            wait_for(start_ranks(options, name, folder, daemon.socket_path), watch)
+            decisions = watch.ask("decisions") if name == "on" else None
+        finally:
+            daemon.stop()
+        ranks = []
+        for rank in range(options.ranks):
+            with open(os.path.join(folder, f"{name}-{rank}.json")) as file:
+                ranks.append(json.load(file))
+    found = ranks[0]
+    found["late"] = [rank["late"] for rank in ranks]
+    found["real_s"] = [rank["real_s"] for rank in ranks]
+    found["quotas"] = [[at - began, quotas] for at, quotas in watch.quotas]
+    found["decisions"] = decisions
+    return found
+
+
+def percent(value):
+    """Of a share; a dash when there is none."""
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def number(value, form):
+    """As `form` says; a dash when there is none."""
+    return "-" if value is None else form.format(value)
+
+
+def page_of(results, options):
+    """The tables as Markdown."""
+    lines = ["| run | seconds | of the ideal | accuracy | time to 85 % | late steps |",
+             "|---|---:|---:|---:|---:|---:|"]
+    for name, (found, told) in results.items():
+        lines.append(
+            f"| {name} | {told['seconds']:.1f} | {percent(told['of_ideal'])} | "
+            f"{percent(told['accuracy'])} | {number(told['time_to_accuracy_s'], '{:.1f} s')} | "
+            f"{sum(found['late'])} of {options.steps * options.ranks} |")
+    lines += ["", "| run | speeds | samples/s | ideal | of the ideal | once settled | settled after "
+              "| changes | reversals |", "|---|---|---:|---:|---:|---:|---:|---:|---:|"]
+    for name, (_, told) in results.items():
+        for phase in told["phases"]:
+            lines.append(
+                f"| {name} | {', '.join(str(s) for s in phase['speeds'])} | "
+                f"{phase['samples_per_s']:.0f} | {phase['ideal_samples_per_s']:.0f} | "
+                f"{percent(phase['of_ideal'])} | {percent(phase['settled_of_ideal'])} | "
+                f"{number(phase['settled_windows'], '{:.0f} windows')} | {phase['changes']} | "
+                f"{phase['reversals']} |")
+    return "\n".join(lines) + "\n"
+
+
+def missing():
+    """Why it can't run here; empty when it can."""
+    try:
+        import torch
+    except ImportError as error:
+        return str(error)
+    folder = os.environ.get("FASHION_MNIST", "/usr/share/datasets/fashion-mnist")
+    if not torch.distributed.is_available() or not os.path.isdir(folder):
+        return f"torch has no distributed, or there is no {folder}"
+    return ""
+
+
+def main(arguments=None):
+    """0; 77 where something is missing."""
+    options = parse_options(arguments)
+    if options.rank is not None:
+        import control_rank
+        return control_rank.main(options)
+    problem = missing()
+    if problem:
+        say(f"skipped: {problem}")
+        return SKIPPED
+    if "on" in options.runs.split(",") and not knows_control(options):
+        say("control: this build's fabricd has no control loop; --runs off,written needs none")
+        return 1
+    results = {}
+    for name in options.runs.split(","):
+        say(f"run with the loop {name}" if name != "written" else "run with written directives")
+        found = run(options, name)
+        results[name] = (found, settling.figures(found, plan_of(options), options.window, WANTED))
+    page = page_of(results, options)
+    print(page, end="")
+    if options.json:
+        everything = {"plan": plan_of(options), "window_s": options.window,
+                      "machine": fingerprint(SOURCE, {}),
+                      "runs": {name: {**told, **found} for name, (found, told) in results.items()}}
+        with open(options.json, "w") as file:
+            json.dump(everything, file)
+    if options.markdown:
+        with open(options.markdown, "w") as file:
+            file.write(f"# The control loop on ranks of unequal speed\n\n{page}")
+    if options.plot:
+        from harness import control_plot
+        control_plot.plot(results, plan_of(options), options.plot)
+    return 0
+
+
+if __name__ == "__main__":
+    unwind_on_signals()
+    sys.exit(main())

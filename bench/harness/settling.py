@@ -1,0 +1,103 @@
+"""Figures of a run with shares: how near the ideal, how soon, how steady. Pure."""
+
+import statistics
+
+NEAR = 1.10  # a step is settled when it takes no more than this of the ideal
+DEAD_BAND = 0.02  # of the batch; smaller changes of a rank's part are no change of direction
+
+
+def ideal_step(batch, rate, speeds):
+    """Seconds of a step when the parts are as the speeds."""
+    return batch / (rate * sum(speeds))
+
+
+def smoothed(values, width=5):
+    """Medians around each value: a hiccup of the machine is no change."""
+    half = width // 2
+    return [statistics.median(values[max(i - half, 0) : i + half + 1]) for i in range(len(values))]
+
+
+def settled_after(steps, ideal_s):
+    """Seconds from the first step of `steps` on, after which all are near the ideal; None: never."""
+    seconds = smoothed([step["s"] for step in steps])
+    last_far = max((i for i, s in enumerate(seconds) if s > NEAR * ideal_s), default=-1)
+    if last_far == len(steps) - 1:
+        return None
+    began = steps[0]["t"] - steps[0]["s"]
+    return 0.0 if last_far < 0 else steps[last_far]["t"] - began
+
+
+def changes(steps):
+    """The cuts that followed one another, tails left out: [step, counts]."""
+    batch = max(sum(step["counts"]) for step in steps)
+    found = []
+    for number, step in enumerate(steps):
+        whole = sum(step["counts"]) == batch
+        if whole and (not found or step["counts"] != found[-1][1]):
+            found.append([number, step["counts"]])
+    return found
+
+
+def reversals(steps):
+    """How often a rank's part changed direction: the most of any rank."""
+    cuts = [counts for _, counts in changes(steps)]
+    if not cuts:
+        return 0
+    band = DEAD_BAND * sum(cuts[0])
+    worst = 0
+    for parts in zip(*cuts):
+        direction, base, count = 0, parts[0], 0
+        for part in parts[1:]:
+            if abs(part - base) <= band:
+                continue
+            now = 1 if part > base else -1
+            count += direction != 0 and now != direction
+            direction, base = now, part
+        worst = max(worst, count)
+    return worst
+
+
+def phase_figures(steps, plan, phase, window_s):
+    """Of one phase of constant speeds."""
+    mine = [step for step in steps if step["phase"] == phase]
+    speeds, rate = plan["speeds"][phase], plan["rate"]
+    samples = sum(sum(step["counts"]) for step in mine)
+    seconds = sum(step["s"] for step in mine)
+    ideal_s = ideal_step(plan["batch"], rate, speeds)
+    settled = settled_after(mine, ideal_s)
+    end = [s for s in mine if settled is not None and s["t"] - mine[0]["t"] >= settled]
+    end_samples = sum(sum(step["counts"]) for step in end)
+    end_seconds = sum(step["s"] for step in end)
+    return {
+        "speeds": speeds,
+        "samples": samples,
+        "seconds": seconds,
+        "ideal_samples_per_s": rate * sum(speeds),
+        "samples_per_s": samples / seconds,
+        "of_ideal": samples / seconds / (rate * sum(speeds)),
+        "settled_of_ideal": end_samples / end_seconds / (rate * sum(speeds)) if end else None,
+        "settled_s": settled,
+        "settled_windows": None if settled is None else -(-settled // window_s),
+        "changes": max(len(changes(mine)) - 1, 0),
+        "reversals": reversals(mine),
+    }
+
+
+def time_to(accuracy, wanted):
+    """Seconds until `wanted` was reached; None: it was not."""
+    return next((seconds for seconds, value in accuracy if value >= wanted), None)
+
+
+def figures(found, plan, window_s, wanted):
+    """Of a whole run."""
+    steps, accuracy = found["steps"], found["accuracy"]
+    phases = [phase_figures(steps, plan, i, window_s) for i in range(len(plan["ends"]))]
+    seconds = sum(phase["seconds"] for phase in phases)
+    ideal_s = sum(phase["samples"] / phase["ideal_samples_per_s"] for phase in phases)
+    return {
+        "phases": phases,
+        "seconds": seconds,
+        "of_ideal": ideal_s / seconds,
+        "accuracy": accuracy[-1][1] if accuracy else None,
+        "time_to_accuracy_s": time_to(accuracy, wanted),
+    }
