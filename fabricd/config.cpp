@@ -4,6 +4,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <fstream>
 #include <sstream>
 
@@ -19,6 +20,11 @@ std::string line_of(const toml::source_region& source) {
 std::optional<std::string> text_of(const toml::node& node) {
     if (const auto* text = node.as_string()) return text->get();
     if (const auto* number = node.as_integer()) return std::to_string(number->get());
+    if (const auto* number = node.as_floating_point()) {
+        char text[32];
+        std::snprintf(text, sizeof text, "%.17g", number->get());
+        return std::string(text);
+    }
     if (const auto* flag = node.as_boolean()) return flag->get() ? "true" : "false";
     const auto* list = node.as_array();
     if (list == nullptr) return std::nullopt;

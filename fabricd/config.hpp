@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "fabricd/control/control_config.hpp"
 #include "libfabricshm/base/units.hpp"
 
 namespace fabricd {
@@ -76,6 +77,8 @@ struct Config {
         std::string level = "info";
         std::string file;
     } log;
+
+    ControlConfig control;
 };
 
 /// One line for a person on what is wrong; nothing when all is well.

@@ -8,6 +8,8 @@
 #include "emu/sim/report.hpp"
 #include "emu/sim/topology.hpp"
 #include "emu/sim/topology_preset.hpp"
+#include "emu/sim/training.hpp"
+#include "fabricd/control/control_config.hpp"
 #include "libfabricshm/collective/call.hpp"
 
 namespace emu {
@@ -55,6 +57,18 @@ struct BandwidthQuestion {
     std::vector<int> devices;
 };
 Report answer_bandwidth(const BandwidthQuestion& question);
+
+/// What does the control loop make of stragglers and failures, against an oracle?
+struct ControlQuestion {
+    TopologyWish wish;  // its devices are replaced by each of:
+    std::vector<int> devices;
+    std::vector<double> speeds = {1};  // of the devices in turn, times 1000 samples/s
+    Workload workload;                 // its topology and speeds are made from the above
+    TraceWish trace;
+    int traces = 5;
+    fabricd::ControlConfig config;
+};
+Report answer_control(const ControlQuestion& question);
 
 /// Known models. A step's length is not theirs: it is operations x samples / what a device does.
 struct ModelPreset {

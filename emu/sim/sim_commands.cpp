@@ -89,6 +89,22 @@ Outcome run_training_command(SimOptions& options, Topology topology) {
     return report;
 }
 
+Outcome run_control(SimOptions& options) {
+    ControlQuestion& question = options.control;
+    fall_back(options.devices, {8, 64, 256, 1024});
+    if (options.shape != "star" && options.shape != "tree" && options.shape != "chain") {
+        return SimFailure{2, "control: --topology: star, tree or chain, since it makes several"};
+    }
+    question.wish = options.wish;
+    question.devices = options.devices;
+    question.workload = options.workload;
+    question.trace = options.trace;
+    question.traces = options.traces;
+    question.config.mode = "on";
+    question.config.actions = "shares";
+    return answer_control(question);
+}
+
 Outcome run_validate(SimOptions& options) {
     fall_back(options.devices, {2, 4});
     fall_back(options.sizes, {8, 1 * kKiB, 8 * kKiB, 64 * kKiB, 512 * kKiB, 4 * kMiB, 32 * kMiB});
@@ -110,6 +126,7 @@ Outcome run_validate(SimOptions& options) {
 
 std::variant<Report, SimFailure> run_sim_command(SimOptions options) {
     if (options.command == "validate") return run_validate(options);
+    if (options.command == "control") return run_control(options);
     if (options.command == "crossover") return run_crossover(options);
     if (options.command == "bandwidth") {
         fall_back(options.devices, {2, 4, 8, 16, 32, 64});

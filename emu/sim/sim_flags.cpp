@@ -136,13 +136,8 @@ void add_bandwidth(CLI::App& app, SimOptions& options, SimTexts& texts) {
     add_output(*command, options, texts);
 }
 
-void add_training(CLI::App& app, SimOptions& options, SimTexts& texts) {
-    auto* command = app.add_subcommand("training",
-                                       "Step by step with stragglers and failures: "
-                                       "policies against an oracle");
+void add_trace(CLI::App* command, SimOptions& options, SimTexts& texts) {
     TraceWish& trace = options.trace;
-    add_topology(*command, options, texts);
-    add_devices(*command, texts, "8");
     command->add_option("--steps", trace.steps, "Of a run (default 1000)")
         ->type_name("N")
         ->check(CLI::Range(1, 10'000'000));
@@ -170,6 +165,29 @@ void add_training(CLI::App& app, SimOptions& options, SimTexts& texts) {
         ->type_name("N")
         ->check(CLI::Range(1, 100000));
     command->add_option("--seed", trace.seed, "Of the first trace (default 1)")->type_name("N");
+}
+
+void add_training(CLI::App& app, SimOptions& options, SimTexts& texts) {
+    auto* command = app.add_subcommand("training",
+                                       "Step by step with stragglers and failures: "
+                                       "policies against an oracle");
+    add_topology(*command, options, texts);
+    add_devices(*command, texts, "8");
+    add_trace(command, options, texts);
+    add_output(*command, options, texts);
+}
+
+void add_control(CLI::App& app, SimOptions& options, SimTexts& texts) {
+    auto* command = app.add_subcommand(
+        "control", "What fabricd's control loop makes of stragglers and failures");
+    add_topology(*command, options, texts);
+    add_devices(*command, texts, "8,64,256,1024");
+    add_trace(command, options, texts);
+    command
+        ->add_option("--speeds", texts.speeds,
+                     "Of the devices in turn, relative (default 1), e.g. 1,1,0.5,0.25")
+        ->type_name("X,...");
+    command->add_option("--window", texts.window, "Of the loop (default 1s)")->type_name("TIME");
     add_output(*command, options, texts);
 }
 
@@ -198,6 +216,7 @@ void add_sim_commands(CLI::App& app, SimOptions& options, SimTexts& texts) {
     add_stragglers(app, options, texts);
     add_bandwidth(app, options, texts);
     add_training(app, options, texts);
+    add_control(app, options, texts);
     add_validate(app, options, texts);
 }
 

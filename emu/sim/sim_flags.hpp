@@ -26,6 +26,8 @@ struct SimTexts {
     std::string gradient = "100MiB";
     std::string move = "0s";
     std::string recovery = "1s";
+    std::string speeds = "1";
+    std::string window = "1s";
     double batch = 32;
     double tflops = 20;
     double parameters = 0;

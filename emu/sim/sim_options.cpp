@@ -22,6 +22,7 @@ constexpr const char* kExamples =
     "  fabric-sim stragglers --devices 32 --size 64MiB --slow 4 --late 1ms\n"
     "  fabric-sim bandwidth --model resnet50 --batch 32 --tflops 20 --devices 8,64\n"
     "  fabric-sim training --devices 64 --stragglers 5 --traces 20\n"
+    "  fabric-sim control --devices 8,64,256,1024 --stragglers 3 --failures 1\n"
     "  fabric-sim validate            measures this machine; half a minute\n"
     "\nSizes: B, KiB, MiB, GiB. Times: ns, us, ms, s. Rates: MB/s, GB/s.\n"
     "Exit codes: 0 done, 1 failed, 2 wrong usage.\n";
@@ -56,6 +57,7 @@ class Finish {
         options_.validate.sample = std::chrono::duration_cast<fabricshm::Duration>(
             std::chrono::duration<double>(std::min(length("--sample", texts_.sample), 10.0)));
         finish_model();
+        finish_control();
         if (texts_.trigger != "async" && texts_.trigger != "sync") {
             complain("--trigger: async or sync");
         }
@@ -102,6 +104,23 @@ class Finish {
             if (count < 2 || count > 8192) complain("--devices: \"" + word + "\" is not 2 to 8192");
             options_.devices.push_back(count);
         }
+    }
+
+    void finish_control() {
+        ControlQuestion& question = options_.control;
+        question.config.window = std::chrono::duration_cast<fabricshm::Duration>(
+            std::chrono::duration<double>(length("--window", texts_.window)));
+        if (question.config.window <= fabricshm::Duration::zero()) complain("--window: too short");
+        question.speeds.clear();
+        for (const std::string& word : split(texts_.speeds)) {
+            char* end = nullptr;
+            const double speed = std::strtod(word.c_str(), &end);
+            if (*end != 0 || !(speed > 0 && speed <= 1e6)) {
+                complain("--speeds: \"" + word + "\" is no speed above 0");
+            }
+            question.speeds.push_back(speed);
+        }
+        if (question.speeds.empty()) complain("--speeds: at least one");
     }
 
     void finish_topology() {

@@ -30,6 +30,7 @@ struct SimOptions {
     fabricshm::Trigger trigger = fabricshm::Trigger::kAsync;
     bool outside_arena = false;
 
+    ControlQuestion control;
     CrossoverQuestion crossover;
     StragglerQuestion stragglers;
     BandwidthQuestion bandwidth;

@@ -1,0 +1,127 @@
+// What does the control loop make of stragglers and failures?
+
+#include <algorithm>
+
+#include "emu/sim/control_policy.hpp"
+#include "emu/sim/questions.hpp"
+#include "emu/sim/settling.hpp"
+
+namespace emu {
+
+namespace {
+
+/// A change is only judged when the loop had the time to judge its own action.
+constexpr double kJudgedWindows = 12;
+
+struct Tally {
+    std::vector<double> of_ideal, regrets, settling, reversals, actions;
+    double changes = 0;
+    double within_five = 0;
+};
+
+double mean(const std::vector<double>& values) {
+    double sum = 0;
+    for (const double value : values) sum += value;
+    return values.empty() ? 0 : sum / static_cast<double>(values.size());
+}
+
+double largest(const std::vector<double>& values) {
+    return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
+}
+
+double median(std::vector<double> values) {
+    if (values.empty()) return 0;
+    std::sort(values.begin(), values.end());
+    return values[(values.size() - 1) / 2];
+}
+
+Workload workload_of(const ControlQuestion& question, Topology topology) {
+    Workload workload = question.workload;
+    const std::size_t devices = topology.devices().size();
+    for (std::size_t i = 0; i < devices; ++i) {
+        workload.samples_per_s.push_back(1000 * question.speeds[i % question.speeds.size()]);
+    }
+    // A hundred milliseconds of computing in a step of equal devices of speed 1.
+    workload.batch = 100.0 * static_cast<double>(devices);
+    workload.topology = std::move(topology);
+    return workload;
+}
+
+void run(const ControlQuestion& question, const Workload& workload, const Trace& trace,
+         const std::string& name, Tally& tally) {
+    const double window_s = std::chrono::duration<double>(question.config.window).count();
+    ControlLog log;
+    const Policy chosen = name == "control"        ? control_policy(workload, question.config, &log)
+                          : name == "proportional" ? proportional_policy()
+                                                   : even_policy();
+    SettlingWatch watch(workload, trace, chosen);
+    const auto result = run_training(workload, trace, watch.policy());
+    const auto oracle = run_training(workload, trace, oracle_policy(workload, trace));
+    tally.of_ideal.push_back(result.samples_per_s / oracle.samples_per_s);
+    tally.regrets.push_back(regret(result, oracle));
+    tally.actions.push_back(static_cast<double>(result.changes));
+    for (const Settled& change : watch.changes(kJudgedWindows * window_s)) {
+        const double windows = change.seconds / window_s;
+        tally.changes += 1;
+        tally.within_five += change.is_settled && windows <= 5 ? 1 : 0;
+        tally.settling.push_back(windows);
+        tally.reversals.push_back(static_cast<double>(change.reversals));
+    }
+}
+
+}  // namespace
+
+Report answer_control(const ControlQuestion& question) {
+    Report report;
+    report.question = "control";
+    report.facts = {{"window_s", std::chrono::duration<double>(question.config.window).count()},
+                    {"steps", static_cast<double>(question.trace.steps)},
+                    {"traces", 1.0 * question.traces},
+                    {"stragglers", 1.0 * question.trace.stragglers},
+                    {"failures", 1.0 * question.trace.failures},
+                    {"noise_share", question.trace.noise}};
+    report.columns = {"devices",
+                      "policy",
+                      "of_oracle_share",
+                      "worst_of_oracle_share",
+                      "regret_share",
+                      "changes",
+                      "settled_in_5_share",
+                      "settling_windows",
+                      "worst_settling_windows",
+                      "worst_reversals",
+                      "actions"};
+    for (const int devices : question.devices) {
+        TopologyWish wish = question.wish;
+        wish.devices = devices;
+        auto topology = make_topology(wish);
+        if (!topology.ok()) {
+            report.notes.push_back("no such topology of " + std::to_string(devices) + " devices");
+            continue;
+        }
+        const Workload workload = workload_of(question, std::move(*topology));
+        for (const char* name : {"even", "proportional", "control"}) {
+            Tally tally;
+            for (int i = 0; i < question.traces; ++i) {
+                TraceWish trace = question.trace;
+                trace.devices = devices;
+                trace.seed += static_cast<std::uint64_t>(i);
+                run(question, workload, make_trace(trace), name, tally);
+            }
+            const double worst = *std::min_element(tally.of_ideal.begin(), tally.of_ideal.end());
+            report.rows.push_back({1.0 * devices, std::string(name), mean(tally.of_ideal), worst,
+                                   mean(tally.regrets), tally.changes,
+                                   tally.changes > 0 ? tally.within_five / tally.changes : 1.0,
+                                   median(tally.settling), largest(tally.settling),
+                                   largest(tally.reversals), mean(tally.actions)});
+        }
+    }
+    report.notes.push_back(
+        "of_oracle: samples/s against an oracle that knows the next step's speeds; settled: a step "
+        "without noise would reach 90 % of the ideal, and does so until the next change; "
+        "changes: those that had 12 windows until the next one; reversals: of the rank whose share "
+        "turned round most often; actions: steps after which shares changed");
+    return report;
+}
+
+}  // namespace emu

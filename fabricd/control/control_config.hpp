@@ -1,0 +1,69 @@
+// What the control loop can be told: section [control] of the configuration, where each field has
+// its range and its help. Every coefficient of docs/control_loop.md is here.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "libfabricshm/base/units.hpp"
+
+namespace fabricd {
+
+/// Counts of windows are counts of windows in which the job made steps.
+struct ControlConfig {
+    std::string mode = "dry-run";  // "off", "dry-run", "on"
+    // Of shares, units, sync, drain, placement, quota. Without sync and drain: both change what a
+    // job computes, so they are for whoever knows it.
+    std::string actions = "shares,units,placement,quota";
+    fabricshm::Duration window = std::chrono::seconds(1);
+    std::int64_t half_life = 5;  // windows
+    fabricshm::Bytes journal_bytes = 8 * fabricshm::kMiB;
+
+    // Guards.
+    double imbalance_enter = 0.10;
+    double imbalance_leave = 0.05;
+    std::int64_t imbalance_windows = 3;
+    double gain = 0.05;         // least predicted one
+    std::int64_t horizon = 60;  // windows within which an action has to pay for itself
+    std::int64_t probation = 5;
+    std::int64_t cool_down = 20;
+    std::int64_t silent_windows = 5;  // without a step, until a job counts as stale
+    double noise_floor = 0.02;
+
+    // S113.
+    double share_step = 0.5;    // part of the batch that changes hands at once
+    double share_floor = 0.05;  // of the even share
+    // S212, S213.
+    double urgency_weight = 0.7;
+    double size_weight = 0.3;
+    fabricshm::Duration urgency_time = std::chrono::seconds(1);
+    bool large_first = false;
+    // S222.
+    double capability_power = 1;
+    double response_power = 1;
+    // S312, S313.
+    double speed_power = 1;
+    double delay_power = 1;
+    double sync_share = 0.10;
+    std::int64_t sync_max = 16;
+    // S322.
+    double quota_filled = 0.85;
+    double quota_speed_power = 0.5;
+    double quota_delay = 0.25;
+    double quota_busy = 0.25;
+    double quota_step = 0.25;
+    fabricshm::Bytes quota_reserve = 0;
+    // S422.
+    double share_least = 0.1;
+    // The alarm.
+    double alarm_speed = 0.2;  // of the median rank's
+    std::int64_t alarm_windows = 20;
+};
+
+/// Whether `word` is one of the comma-separated words of `list`.
+inline bool has_word(const std::string& list, const std::string& word) {
+    return ("," + list + ",").find("," + word + ",") != std::string::npos;
+}
+
+}  // namespace fabricd

@@ -1,0 +1,246 @@
+#include "fabricd/control/controller.hpp"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "libfabricshm/base/log.hpp"
+
+namespace fabricd {
+
+using fabricshm::Clock;
+using fabricshm::Errc;
+using fabricshm::Error;
+using fabricshm::log;
+using fabricshm::LogLevel;
+using fabricshm::Result;
+
+namespace {
+
+/// Decisions that can be asked for. Some kilobytes each at most.
+constexpr std::size_t kRecent = 1000;
+
+std::int64_t unix_ms() {
+    const auto now = std::chrono::system_clock::now().time_since_epoch();
+    return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+}
+
+void log_decision(const Decision& decision) {
+    const bool is_alarm = decision.kind == ActionKind::kAlarm;
+    log(is_alarm ? LogLevel::kWarning : LogLevel::kInfo, "control: decision %llu, %s: %s%s",
+        static_cast<unsigned long long>(decision.id), name_of(decision.kind),
+        decision.reason.c_str(),
+        decision.outcome == Outcome::kNotApplied ? " (dry run, not applied)" : "");
+}
+
+}  // namespace
+
+Result<void> Actuators::direct(const Directive&) {
+    return Error{Errc::kUnsupported, 0, "direct a job"};
+}
+
+Result<void> Actuators::move_shard(const std::string&, const std::string&) {
+    return Error{Errc::kUnsupported, 0, "move a shard"};
+}
+
+Result<void> Actuators::resize_quota(const std::string&, std::uint64_t) {
+    return Error{Errc::kUnsupported, 0, "resize a quota"};
+}
+
+Result<void> Actuators::set_compute_share(const std::string&, unsigned) {
+    return Error{Errc::kUnsupported, 0, "set a compute share"};
+}
+
+Controller::Controller(ControlConfig config, ControllerParts parts) : parts_(std::move(parts)) {
+    std::uint64_t last_id = 0;
+    if (!parts_.journal_path.empty()) {
+        const auto story = read_decision_journal(parts_.journal_path);
+        if (story.ok()) {
+            for (const Decision& decision : story->decisions) {
+                last_id = std::max(last_id, decision.id);
+                recent_.push_back(decision);
+                if (recent_.size() > kRecent) recent_.pop_front();
+            }
+        } else if (story.error().code != Errc::kNotFound) {
+            log(LogLevel::kError, "%s; it is put aside as %s.bad",
+                fabricshm::describe(story.error()).c_str(), parts_.journal_path.c_str());
+            // If that fails as well, opening it says so.
+            (void)std::rename(parts_.journal_path.c_str(), (parts_.journal_path + ".bad").c_str());
+        }
+    }
+    // What was on probation when the last daemon ended will never be judged.
+    for (Decision& decision : recent_) {
+        if (decision.outcome != Outcome::kPending) continue;
+        decision.outcome = Outcome::kUnjudged;
+        decision.outcome_reason = "the daemon ended";
+    }
+    loop_.emplace(std::move(config), last_id);
+}
+
+Controller::~Controller() {
+    stop();
+}
+
+void Controller::start() {
+    thread_ = std::thread([this] { run(); });
+}
+
+void Controller::stop() {
+    {
+        const std::lock_guard lock(mutex_);
+        stopping_ = true;
+    }
+    wake_.notify_all();
+    if (thread_.joinable()) thread_.join();
+}
+
+void Controller::run() {
+    auto next = Clock::now();
+    for (;;) {
+        step();
+        // A window that came late is not made up for: two short ones would tell nothing.
+        next = std::max(next + loop_->config().window, Clock::now());
+        std::unique_lock lock(mutex_);
+        if (wake_.wait_until(lock, next, [this] { return stopping_; })) return;
+    }
+}
+
+void Controller::step() {
+    Window window;
+    bool is_new = false;
+    parts_.look([&](const Sample& sample) {
+        // Of one sample there is one window: the next would say that nobody made a step.
+        is_new = sample.number != last_sample_;
+        last_sample_ = sample.number;
+        if (is_new) window = maker_.next(sample);
+    });
+    if (!is_new) return;
+    if (parts_.complete) parts_.complete(window);
+    TickResult result = loop_->tick(window);
+    for (Decision& decision : result.decisions) decision.unix_ms = unix_ms();
+    // A host on which nothing trains leaves no file and writes nothing, but the window in which the
+    // last job is missing: a replay has to see it end.
+    const bool has_jobs = !window.jobs.empty();
+    if (has_jobs || had_jobs_ || !result.decisions.empty()) write(window);
+    had_jobs_ = has_jobs;
+    // In the order of what happened, and before it is carried out: a daemon that is killed while it
+    // acts has said what it was about to do.
+    for (const DecisionOutcome& outcome : result.outcomes) write(outcome);
+    for (const Decision& decision : result.decisions) {
+        log_decision(decision);
+        write(decision);
+    }
+    remember(result);
+    for (const Decision& decision : result.decisions) {
+        if (const auto failed = act(decision, result)) {
+            write(*failed);
+            const std::lock_guard lock(mutex_);
+            remember(*failed);
+        }
+    }
+    const std::lock_guard lock(mutex_);
+    counters_ = loop_->counters();
+}
+
+// Opened when there is something to say.
+void Controller::open_journal() {
+    if (journal_ || journal_failed_ || parts_.journal_path.empty()) return;
+    auto opened =
+        DecisionJournal::open(parts_.journal_path, loop_->config().journal_bytes, parts_.settings);
+    if (opened.ok()) {
+        journal_.emplace(std::move(*opened));
+        return;
+    }
+    journal_failed_ = true;
+    log(LogLevel::kError, "no decision journal: %s", fabricshm::describe(opened.error()).c_str());
+}
+
+template <typename Record>
+void Controller::write(const Record& record) {
+    open_journal();
+    if (!journal_) return;
+    const auto done = journal_->add(record);
+    if (done.ok()) return;
+    // A full disk must not stop the control of what trains: the journal ends here, once.
+    log(LogLevel::kError, "the decision journal ends: %s",
+        fabricshm::describe(done.error()).c_str());
+    journal_.reset();
+    journal_failed_ = true;
+}
+
+std::optional<DecisionOutcome> Controller::act(const Decision& decision, const TickResult& result) {
+    const bool nothing_to_do =
+        decision.outcome == Outcome::kNotApplied || decision.kind == ActionKind::kAlarm;
+    if (nothing_to_do || parts_.actuators == nullptr) return std::nullopt;
+    Result<void> done;
+    if (decision.serial != 0) {
+        for (const Directive& directive : result.directives) {
+            if (directive.decision == decision.id) done = parts_.actuators->direct(directive);
+        }
+    } else {
+        done = act_on_names(decision);
+    }
+    if (done.ok()) return std::nullopt;
+    log(LogLevel::kWarning, "control: decision %llu failed: %s",
+        static_cast<unsigned long long>(decision.id), fabricshm::describe(done.error()).c_str());
+    return loop_->failed(decision.id, fabricshm::describe(done.error()));
+}
+
+// The first that fails ends it: what is left is then as before, and what was done is undone by
+// nobody, since each of these is right by itself.
+Result<void> Controller::act_on_names(const Decision& decision) {
+    for (std::size_t i = 0; i < decision.names.size(); ++i) {
+        const std::string& name = decision.names[i];
+        const double wanted = decision.after[i];
+        if (decision.kind == ActionKind::kPlacement) {
+            FABRIC_TRY_VOID(parts_.actuators->move_shard(
+                name, std::to_string(static_cast<std::uint64_t>(wanted))));
+        } else if (decision.kind == ActionKind::kQuota) {
+            FABRIC_TRY_VOID(
+                parts_.actuators->resize_quota(name, static_cast<std::uint64_t>(wanted)));
+        } else {
+            FABRIC_TRY_VOID(
+                parts_.actuators->set_compute_share(name, static_cast<unsigned>(wanted)));
+        }
+    }
+    return {};
+}
+
+void Controller::remember(const TickResult& result) {
+    const std::lock_guard lock(mutex_);
+    for (const DecisionOutcome& outcome : result.outcomes) remember(outcome);
+    for (const Decision& decision : result.decisions) {
+        recent_.push_back(decision);
+        if (recent_.size() > kRecent) recent_.pop_front();
+    }
+}
+
+void Controller::remember(const DecisionOutcome& outcome) {
+    const auto found = std::find_if(recent_.begin(), recent_.end(), [&](const Decision& decision) {
+        return decision.id == outcome.id;
+    });
+    if (found == recent_.end()) return;
+    found->outcome = outcome.outcome;
+    found->measured = outcome.measured;
+    found->outcome_reason = outcome.reason;
+}
+
+std::vector<Decision> Controller::decisions(std::size_t last) const {
+    const std::lock_guard lock(mutex_);
+    const std::size_t count = last == 0 ? recent_.size() : std::min(last, recent_.size());
+    return {recent_.end() - static_cast<std::ptrdiff_t>(count), recent_.end()};
+}
+
+std::optional<Decision> Controller::decision(std::uint64_t id) const {
+    const std::lock_guard lock(mutex_);
+    for (const Decision& decision : recent_) {
+        if (decision.id == id) return decision;
+    }
+    return std::nullopt;
+}
+
+LoopCounters Controller::counters() const {
+    const std::lock_guard lock(mutex_);
+    return counters_;
+}
+
+}  // namespace fabricd

@@ -1,0 +1,192 @@
+#include "fabricd/control/decision_journal.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "fabricd/control/decision_record.hpp"
+#include "libfabricshm/base/crc32c.hpp"
+
+namespace fabricd {
+
+using fabricshm::Bytes;
+using fabricshm::Errc;
+using fabricshm::Error;
+using fabricshm::Fd;
+using fabricshm::Result;
+
+namespace {
+
+constexpr std::size_t kUnchecked = offsetof(FrameHeader, bytes);
+
+RecordBytes frame_of(FrameType type, std::span<const std::byte> payload) {
+    FrameHeader header{kFrameMagic, 0, static_cast<std::uint32_t>(payload.size()),
+                       static_cast<std::uint16_t>(type), 0};
+    RecordBytes frame(sizeof header + payload.size());
+    std::memcpy(frame.data(), &header, sizeof header);
+    if (!payload.empty()) std::memcpy(frame.data() + sizeof header, payload.data(), payload.size());
+    header.crc = fabricshm::crc32c(frame.data() + kUnchecked, frame.size() - kUnchecked);
+    std::memcpy(frame.data(), &header, sizeof header);
+    return frame;
+}
+
+Result<RecordBytes> read_all(const Fd& file) {
+    RecordBytes bytes;
+    std::byte piece[65536];
+    for (;;) {
+        const ssize_t got =
+            ::pread(file.get(), piece, sizeof piece, static_cast<off_t>(bytes.size()));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return fabricshm::error_from_errno(errno, "read decision journal");
+        if (got == 0) return bytes;
+        bytes.insert(bytes.end(), piece, piece + got);
+    }
+}
+
+Result<RecordBytes> read_file(const std::string& path) {
+    const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!file) return fabricshm::error_from_errno(errno, "open decision journal");
+    return read_all(file);
+}
+
+/// Puts frames into a story; outcomes into the decisions they are about.
+class Teller {
+  public:
+    explicit Teller(JournalStory& story) : story_(story) {}
+
+    void take(FrameType type, std::span<const std::byte> payload) {
+        if (type == FrameType::kSettings) {
+            const auto* text = reinterpret_cast<const char*>(payload.data());
+            story_.starts.push_back({std::string(text, payload.size()), story_.windows.size()});
+        } else if (type == FrameType::kWindow) {
+            if (auto window = window_from(payload)) story_.windows.push_back(std::move(*window));
+        } else if (type == FrameType::kDecision) {
+            if (auto decision = decision_from(payload)) {
+                decisions_.insert_or_assign(decision->id, std::move(*decision));
+            }
+        } else if (type == FrameType::kOutcome) {
+            if (auto outcome = outcome_from(payload)) end(*outcome);
+        }  // others are of a newer daemon
+    }
+
+    void finish() {
+        for (auto& [id, decision] : decisions_) story_.decisions.push_back(std::move(decision));
+    }
+
+  private:
+    void end(const DecisionOutcome& outcome) {
+        const auto found = decisions_.find(outcome.id);
+        if (found == decisions_.end()) return;  // it was in a file that has been replaced
+        found->second.outcome = outcome.outcome;
+        found->second.measured = outcome.measured;
+        found->second.outcome_reason = outcome.reason;
+    }
+
+    JournalStory& story_;
+    std::map<std::uint64_t, Decision> decisions_;
+};
+
+Result<void> tell_file(const std::string& path, Teller& teller, JournalStory& story) {
+    FABRIC_TRY(const RecordBytes bytes, read_file(path));
+    const std::size_t whole = parse_frames(
+        bytes, [&](FrameType type, std::span<const std::byte> p) { teller.take(type, p); });
+    story.torn = story.torn || whole != bytes.size();
+    if (whole == 0 && !bytes.empty()) return Error{Errc::kCorrupt, 0, "read decision journal"};
+    return {};
+}
+
+}  // namespace
+
+std::size_t parse_frames(std::span<const std::byte> bytes,
+                         const std::function<void(FrameType, std::span<const std::byte>)>& take) {
+    std::size_t at = 0;
+    while (bytes.size() - at >= sizeof(FrameHeader)) {
+        FrameHeader header;
+        std::memcpy(&header, bytes.data() + at, sizeof header);
+        const std::size_t whole = sizeof header + header.bytes;
+        if (header.magic != kFrameMagic || header.bytes > kFrameBytesMax) break;
+        if (whole > bytes.size() - at) break;
+        const auto* checked = bytes.data() + at + kUnchecked;
+        if (header.crc != fabricshm::crc32c(checked, whole - kUnchecked)) break;
+        take(static_cast<FrameType>(header.type), bytes.subspan(at + sizeof header, header.bytes));
+        at += whole;
+    }
+    return at;
+}
+
+Result<JournalStory> read_decision_journal(const std::string& path) {
+    JournalStory story;
+    Teller teller(story);
+    const auto older = tell_file(path + ".1", teller, story);
+    if (!older.ok() && older.error().code != Errc::kNotFound) return older.error();
+    FABRIC_TRY_VOID(tell_file(path, teller, story));
+    teller.finish();
+    return story;
+}
+
+Result<DecisionJournal> DecisionJournal::open(std::string path, Bytes bytes_max,
+                                              std::string settings) {
+    DecisionJournal journal(std::move(path), bytes_max, std::move(settings));
+    journal.file_ =
+        Fd(::open(journal.path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!journal.file_) return fabricshm::error_from_errno(errno, "open decision journal");
+    FABRIC_TRY(const RecordBytes bytes, read_all(journal.file_));
+    // A torn end is cut off, or frames written behind it could never be found.
+    journal.size_ = parse_frames(bytes, [](FrameType, std::span<const std::byte>) {});
+    if (::ftruncate(journal.file_.get(), static_cast<off_t>(journal.size_)) != 0) {
+        return fabricshm::error_from_errno(errno, "cut decision journal");
+    }
+    const auto text = std::as_bytes(std::span(journal.settings_));
+    FABRIC_TRY_VOID(journal.append(FrameType::kSettings, text));
+    return journal;
+}
+
+Result<void> DecisionJournal::add(const Window& window) {
+    return append(FrameType::kWindow, to_record(window));
+}
+
+Result<void> DecisionJournal::add(const Decision& decision) {
+    return append(FrameType::kDecision, to_record(decision));
+}
+
+Result<void> DecisionJournal::add(const DecisionOutcome& outcome) {
+    return append(FrameType::kOutcome, to_record(outcome));
+}
+
+// A kill between the two steps leaves PATH.1 and no PATH, which opening makes again.
+Result<void> DecisionJournal::begin_file() {
+    if (::rename(path_.c_str(), (path_ + ".1").c_str()) != 0) {
+        return fabricshm::error_from_errno(errno, "rotate decision journal");
+    }
+    Fd fresh(::open(path_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!fresh) return fabricshm::error_from_errno(errno, "make decision journal");
+    file_ = std::move(fresh);
+    size_ = 0;
+    return append(FrameType::kSettings, std::as_bytes(std::span(settings_)));
+}
+
+Result<void> DecisionJournal::append(FrameType type, std::span<const std::byte> payload) {
+    if (payload.size() > kFrameBytesMax) return Error{Errc::kInvalid, 0, "decision journal"};
+    const RecordBytes frame = frame_of(type, payload);
+    const bool is_full = size_ > 0 && size_ + frame.size() > bytes_max_ / 2;
+    if (is_full && type != FrameType::kSettings) FABRIC_TRY_VOID(begin_file());
+    std::size_t done = 0;
+    while (done < frame.size()) {
+        const ssize_t put = ::pwrite(file_.get(), frame.data() + done, frame.size() - done,
+                                     static_cast<off_t>(size_ + done));
+        if (put < 0 && errno == EINTR) continue;
+        // What was written of it lies behind size_ and is overwritten by the next frame.
+        if (put < 0) return fabricshm::error_from_errno(errno, "write decision journal");
+        done += static_cast<std::size_t>(put);
+    }
+    size_ += frame.size();
+    return {};
+}
+
+}  // namespace fabricd

@@ -1,0 +1,94 @@
+// DecisionJournal: what the loop saw, decided and got, in a file. docs/control_loop.md.
+//
+//   PATH, PATH.1 = frame*      frame = FrameHeader | payload
+//
+// Framed rather than lines of text: a killed daemon leaves at most one torn frame, which its
+// checksum tells; NaN and the last bit of every double come back as they were, which a replay
+// needs. Bounded: a full file becomes PATH.1, in place of the one before.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "fabricd/control/decision.hpp"
+#include "fabricd/control/window.hpp"
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/base/units.hpp"
+#include "libfabricshm/os/fd.hpp"
+
+namespace fabricd {
+
+enum class FrameType : std::uint16_t {
+    kSettings = 1,  // text: "key=value" lines, at each start and at the head of each file
+    kWindow = 2,
+    kDecision = 3,
+    kOutcome = 4,
+};
+
+struct FrameHeader {
+    std::uint32_t magic;  // kFrameMagic, which also says the version
+    std::uint32_t crc;    // CRC-32C of the rest of the header and the payload
+    std::uint32_t bytes;  // of the payload
+    std::uint16_t type;
+    std::uint16_t reserved;
+};
+static_assert(sizeof(FrameHeader) == 16);
+inline constexpr std::uint32_t kFrameMagic = 0x31'4a'44'46;  // "FDJ1"
+inline constexpr std::uint32_t kFrameBytesMax = 16U << 20;
+
+/// What a journal holds. Outcomes are already in their decisions.
+struct JournalStory {
+    struct Start {
+        std::string settings;
+        std::size_t window = 0;  // the first one after it, an index into `windows`
+    };
+    std::vector<Start> starts;
+    std::vector<Window> windows;
+    std::vector<Decision> decisions;  // by id
+    bool torn = false;                // the end of a file was no whole frame
+};
+
+/// Cuts whole frames off the front of `bytes` and calls `take` with each; how many bytes were
+/// whole.
+std::size_t parse_frames(std::span<const std::byte> bytes,
+                         const std::function<void(FrameType, std::span<const std::byte>)>& take);
+
+/// Reads PATH.1 and PATH. A missing PATH.1 is no error. kNotFound, kSystem, or kCorrupt when a file
+/// does not begin with a frame.
+fabricshm::Result<JournalStory> read_decision_journal(const std::string& path);
+
+/// Appends; used by the control loop's thread only. Costs one write() into the page cache per
+/// frame, no sync: it has to outlive the daemon, and a power cut may take the last decisions.
+class DecisionJournal {
+  public:
+    /// Opens or makes `path` (0600), cuts a torn end off, and begins with `settings`. Files grow to
+    /// half of `bytes_max` each.
+    static fabricshm::Result<DecisionJournal> open(std::string path, fabricshm::Bytes bytes_max,
+                                                   std::string settings);
+
+    fabricshm::Result<void> add(const Window& window);
+    fabricshm::Result<void> add(const Decision& decision);
+    fabricshm::Result<void> add(const DecisionOutcome& outcome);
+
+    fabricshm::Bytes size() const noexcept { return size_; }
+
+  private:
+    DecisionJournal(std::string path, fabricshm::Bytes bytes_max, std::string settings)
+        : path_(std::move(path)), bytes_max_(bytes_max), settings_(std::move(settings)) {}
+
+    fabricshm::Result<void> begin_file();
+    fabricshm::Result<void> append(FrameType type, std::span<const std::byte> payload);
+
+    std::string path_;
+    fabricshm::Bytes bytes_max_;
+    std::string settings_;
+    fabricshm::Fd file_;
+    fabricshm::Bytes size_ = 0;
+};
+
+}  // namespace fabricd

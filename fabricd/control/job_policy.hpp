@@ -1,0 +1,34 @@
+// Job policy: what would be good for one job, by the stages. Pure: a proposal becomes a decision
+// in the loop, after the guards that look across windows.
+
+#pragma once
+
+#include <optional>
+
+#include "fabricd/control/control_config.hpp"
+#include "fabricd/control/decision.hpp"
+#include "fabricd/control/state.hpp"
+
+namespace fabricd {
+
+/// Each gives a decision without an id, or nothing when there is nothing to gain, an input is
+/// missing, or the predicted gain does not pay for itself (control.gain, control.horizon).
+
+/// S112, S113: shares of the batch by speed, at most control.share_step of it at once.
+std::optional<Decision> propose_shares(const JobState& job, const ControlConfig& config);
+
+/// S222, S223: work units by capability and response, for jobs whose ranks report a queue.
+std::optional<Decision> propose_units(const JobState& job, const ControlConfig& config);
+
+/// S312, S313: steps between two synchronisations. Down at once, whatever it costs, while the loss
+/// gets worse.
+std::optional<Decision> propose_interval(const JobState& job, const ControlConfig& config);
+
+/// The alarm: a rank slower than control.alarm_speed of the median for control.alarm_windows.
+/// Counts in `job`; each rank is reported once, and again only after it was back in between.
+std::optional<Decision> watch_for_slow_rank(JobState& job, const ControlConfig& config);
+
+/// Takes the share of an alarmed rank away: what the alarm leads to when control.actions has drain.
+std::optional<Decision> propose_drain(const JobState& job, const ControlConfig& config);
+
+}  // namespace fabricd

@@ -1,0 +1,102 @@
+// Loop: windows in, decisions out. A state machine without clock, thread or system call, so that
+// the daemon, the tests, the simulator and a replay of the journal run the same code.
+
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "fabricd/control/control_config.hpp"
+#include "fabricd/control/decision.hpp"
+#include "fabricd/control/host_policy.hpp"
+#include "fabricd/control/state.hpp"
+#include "fabricd/control/window.hpp"
+
+namespace fabricd {
+
+/// What the ranks of a job shall do from now on: all of it, not a difference.
+struct Directive {
+    std::uint64_t serial = 0;
+    std::uint64_t decision = 0;
+    std::uint64_t arena = 0, group = 0;
+    std::int32_t world = 0;
+    std::vector<std::uint64_t> sessions;  // by rank
+    std::vector<double> shares;           // by rank; empty: not set
+    std::vector<double> units;            // by rank; empty: not set
+    std::uint32_t sync_interval = 0;      // 0: not set
+};
+
+/// What a window led to, in the order in which it happened.
+struct TickResult {
+    std::vector<DecisionOutcome> outcomes;  // of earlier decisions
+    std::vector<Decision> decisions;
+    std::vector<Directive> directives;  // that carry decisions out
+};
+
+/// For the metrics.
+struct LoopCounters {
+    std::uint64_t windows = 0;
+    std::uint64_t jobs = 0;                               // now
+    std::uint64_t stale_jobs = 0;                         // now; nothing is decided about them
+    std::uint64_t alarmed_ranks = 0;                      // now
+    std::array<std::uint64_t, kActionKinds> decisions{};  // by kind
+    std::array<std::uint64_t, 7> outcomes{};              // by outcome
+};
+
+/// For one thread. A tick costs one pass over the ranks: about 0.1 us each, and nothing is
+/// allocated for a job about which nothing is decided.
+class Loop {
+  public:
+    /// `last_id` is that of the last decision in the journal. mode "off" is not for the loop: who
+    /// wants nothing decided does not tick.
+    explicit Loop(ControlConfig config, std::uint64_t last_id = 0);
+
+    /// Takes a window. With mode "dry-run" decisions are made and told, but have no directives, and
+    /// nothing is expected to come of them.
+    TickResult tick(const Window& window);
+
+    /// An actuator could not carry out a decision of the last tick. What to journal.
+    std::optional<DecisionOutcome> failed(std::uint64_t decision, const std::string& why);
+
+    const ControlConfig& config() const noexcept { return config_; }
+    const LoopCounters& counters() const noexcept { return counters_; }
+
+  private:
+    using JobKey = std::pair<std::uint64_t, std::uint64_t>;  // arena, group
+
+    void tick_job(JobState& job, const JobWindow& window, TickResult& result);
+    void judge_job(JobState& job, TickResult& result);
+    bool answer_speed_change(JobState& job, TickResult& result);
+    void decide_job(JobState& job, TickResult& result);
+    void undo_job(JobState& job, TickResult& result);
+    void take(JobState& job, Decision decision, TickResult& result);
+    void direct(JobState& job, Decision& decision, TickResult& result);
+    void tick_host(const Window& window, TickResult& result);
+    void tick_ground(Ground& ground, std::optional<Decision> proposal, TickResult& result);
+    void tell(Decision& decision, TickResult& result);
+    void tell(const DecisionOutcome& outcome, TickResult& result);
+    void forget_ended(const Window& window);
+    JobState& job_of(const JobWindow& window);
+    bool allows(ActionKind kind) const;
+    bool is_dry() const { return config_.mode != "on"; }
+
+    ControlConfig config_;
+    SmoothingWeights weights_;
+    std::uint64_t last_id_;
+    std::uint64_t last_serial_ = 0;
+    std::uint64_t window_ = 0;
+    std::map<JobKey, JobState> jobs_;
+    // Of jobs that ended: a group that shrank goes on with the same sessions, whose speeds are
+    // known.
+    std::unordered_map<std::uint64_t, RankState> remembered_;
+    std::map<std::string, Ground> grounds_;  // devices by name, the shards as ""
+    double host_objective_ = 0;
+    LoopCounters counters_;
+};
+
+}  // namespace fabricd

@@ -1,0 +1,164 @@
+#include "fabricd/control/state.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "fabricd/control/numbers.hpp"
+
+namespace fabricd {
+
+namespace {
+
+constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
+
+/// Nothing is stale, everybody made steps, and the numbers can be computed with.
+bool has_news(const JobState& state, const JobWindow& job) {
+    if (!job.is_whole() || job.ranks.size() != state.ranks.size()) return false;
+    for (const RankWindow& rank : job.ranks) {
+        const double inputs[] = {rank.steps,     rank.samples, rank.step_s,
+                                 rank.compute_s, rank.wait_s,  rank.comm_s};
+        if (rank.stale || !usable(inputs) || rank.steps <= 0 || rank.step_s <= 0) return false;
+    }
+    return true;
+}
+
+void observe_rank(RankState& state, const RankWindow& rank, const SmoothingWeights& weights) {
+    state.samples = rank.samples / rank.steps;
+    state.compute_s = rank.compute_s / rank.steps;
+    state.others_busy = usable(rank.others_busy) ? rank.others_busy : 0;
+    state.changed = false;
+    // Without samples or without computing nothing was learned about its speed.
+    if (rank.samples > 0 && rank.compute_s > 0) {
+        state.sample_s_before = state.sample_s.mean;
+        state.changed = state.sample_s.update(rank.compute_s / rank.samples, weights.level);
+    } else {
+        state.sample_s.miss();
+    }
+    state.comm_s.update(rank.comm_s / rank.steps, weights.level);
+    const GradientReading reading{state.compute_s, rank.wait_s / rank.steps, rank.gradient_norm,
+                                  rank.bytes / rank.steps};
+    state.gradients = observe_gradients(state.gradients, reading, weights.level, weights.slope);
+}
+
+// What does not need news: who they are and what they act on.
+void take_over(JobState& state, const JobWindow& job) {
+    for (RankState& rank : state.ranks) rank.changed = false;
+    if (job.ranks.size() != state.ranks.size()) return;
+    for (std::size_t i = 0; i < job.ranks.size(); ++i) {
+        state.ranks[i].directive_serial = job.ranks[i].directive_serial;
+        state.ranks[i].queue = job.ranks[i].queue;
+        state.ranks[i].sync_interval = job.ranks[i].sync_interval;
+        state.serial = std::max(state.serial, job.ranks[i].directive_serial);
+    }
+}
+
+// The reading of rank 0 is as good as any: one rank's gradient and the mean of all.
+void observe_noise_scale(JobState& state, const JobWindow& job, double weight) {
+    const RankWindow& first = job.ranks.front();
+    const auto scale = gradient_noise_scale(first.gradient_norm * first.gradient_norm,
+                                            first.mean_gradient_norm * first.mean_gradient_norm,
+                                            state.ranks.front().samples, state.batch);
+    if (scale) state.noise_scale.update(*scale, weight);
+}
+
+void observe_whole(JobState& state, const JobWindow& job, const ControlConfig& config,
+                   const SmoothingWeights& weights) {
+    state.batch = 0;
+    double step_s = 0;
+    double comm_s = std::numeric_limits<double>::max();
+    std::vector<double> computing;
+    for (std::size_t i = 0; i < job.ranks.size(); ++i) {
+        const RankWindow& rank = job.ranks[i];
+        state.batch += state.ranks[i].samples;
+        step_s = std::max(step_s, rank.step_s / rank.steps);
+        comm_s = std::min(comm_s, rank.comm_s / rank.steps);
+        if (!state.ranks[i].drained) computing.push_back(state.ranks[i].compute_s);
+    }
+    for (RankState& rank : state.ranks) {
+        rank.share = state.batch > 0 ? rank.samples / state.batch : 0;
+    }
+    const auto imbalance = imbalance_of(computing);
+    state.imbalance_now = imbalance ? imbalance->index : kNothing;
+    state.objective_now = state.batch / step_s * (1 - (imbalance ? imbalance->index : 0));
+    state.step_s.update(step_s, weights.level);
+    state.comm_s.update(comm_s, weights.level);
+    state.objective.update(state.objective_now, weights.level);
+    // Rank 0 speaks for the loss: ranks see different samples, but the same model.
+    state.loss.update(job.ranks.front().loss, config, weights);
+    observe_noise_scale(state, job, weights.level);
+}
+
+}  // namespace
+
+SmoothingWeights::SmoothingWeights(const ControlConfig& config)
+    : level(weight_of_half_life(static_cast<double>(config.half_life))),
+      slope(weight_of_half_life(2 * static_cast<double>(config.half_life))) {}
+
+void LossWatch::update(double loss, const ControlConfig& config, const SmoothingWeights& weights) {
+    if (!std::isfinite(loss)) return;
+    // From value to value, not around the forecast: that one lags behind a turn, which would look
+    // like scatter just when it matters.
+    if (trend.values > 0) scatter += weights.level * (std::abs(loss - last) - scatter);
+    last = loss;
+    trend.update(loss, weights.level, weights.slope);
+    const auto half_life = static_cast<double>(config.half_life);
+    const bool known = trend.values > 2 * half_life && scatter > 0;
+    // In scatters per half-life: 1 begins, back to none ends.
+    const double rises = known ? trend.slope * half_life / scatter : kNothing;
+    worsens.update(rises, 1, 0, config.imbalance_windows);
+}
+
+bool JobState::in_force() const noexcept {
+    return !ranks.empty() && ranks.front().directive_serial >= serial;
+}
+
+std::uint32_t JobState::interval() const noexcept {
+    return std::max(ranks.empty() ? 0U : ranks.front().sync_interval, 1U);
+}
+
+std::optional<Imbalance> JobState::imbalance() const {
+    std::vector<double> computing;
+    for (const RankState& rank : ranks) {
+        if (rank.drained) continue;
+        if (!rank.sample_s.known()) return std::nullopt;
+        computing.push_back(rank.sample_s.mean * rank.samples);
+    }
+    return imbalance_of(computing);
+}
+
+JobState new_job(const JobWindow& job) {
+    JobState state;
+    state.arena = job.arena;
+    state.group = job.group;
+    state.world = job.world;
+    for (const RankWindow& rank : job.ranks) {
+        RankState fresh;
+        fresh.session = rank.session;
+        fresh.rank = rank.rank;
+        state.ranks.push_back(fresh);
+    }
+    return state;
+}
+
+void observe(JobState& state, const JobWindow& job, const ControlConfig& config,
+             const SmoothingWeights& weights) {
+    take_over(state, job);
+    state.fresh = has_news(state, job);
+    if (!state.fresh) {
+        ++state.silent;
+        return;
+    }
+    state.silent = 0;
+    ++state.windows;
+    for (std::size_t i = 0; i < job.ranks.size(); ++i) {
+        observe_rank(state.ranks[i], job.ranks[i], weights);
+    }
+    observe_whole(state, job, config, weights);
+    // Each window's own imbalance is counted, not the smoothed one: three windows are the
+    // smoothing, and a change would otherwise be seen some windows late.
+    state.unbalanced.update(state.imbalance_now, config.imbalance_enter, config.imbalance_leave,
+                            config.imbalance_windows);
+}
+
+}  // namespace fabricd

@@ -1,0 +1,109 @@
+// State: the smoothed snapshot that decisions are made from. Made of windows, by one thread.
+
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "fabricd/control/control_config.hpp"
+#include "fabricd/control/guards.hpp"
+#include "fabricd/control/s111_gradients.hpp"
+#include "fabricd/control/s112_imbalance.hpp"
+#include "fabricd/control/smoothing.hpp"
+#include "fabricd/control/trial.hpp"
+#include "fabricd/control/window.hpp"
+
+namespace fabricd {
+
+/// What is known of one rank. Survives its group: a shrunk group has the same sessions.
+struct RankState {
+    std::uint64_t session = 0;
+    std::int32_t rank = -1;
+    Ewma sample_s;  // computing, per sample: 1 / C
+    Ewma comm_s;    // per step
+    GradientMetrics gradients;
+    double samples = 0;    // per step, in the last window
+    double compute_s = 0;  // per step, in the last window
+    double share = 0;      // of the job's samples in the last window
+    double others_busy = 0;
+    std::uint32_t queue = 0;
+    std::uint32_t sync_interval = 0;
+    std::uint64_t directive_serial = 0;
+    bool drained = false;  // by a decision: its share is 0 on purpose
+    bool alarmed = false;
+    std::int64_t slow_windows = 0;
+    bool changed = false;        // its speed, in this window
+    double sample_s_before = 0;  // when it changed: what it was
+
+    /// C: samples per second when computing; 0: not known or drained.
+    double speed() const noexcept {
+        return !drained && sample_s.known() && sample_s.mean > 0 ? 1 / sample_s.mean : 0;
+    }
+};
+
+/// Weights of a new value, by control.half_life. Made once: they cost an exponential each.
+struct SmoothingWeights {
+    explicit SmoothingWeights(const ControlConfig& config);
+    double level;
+    double slope;  // slopes are differences of noisy levels and need twice the patience
+};
+
+/// Whether a series gets worse: its slope, over a half-life, against how far it jumps from one
+/// value to the next.
+struct LossWatch {
+    Trend trend;
+    double scatter = 0;
+    double last = 0;
+    Hysteresis worsens;
+
+    void update(double loss, const ControlConfig& config, const SmoothingWeights& weights);
+};
+
+/// One job.
+struct JobState {
+    std::uint64_t arena = 0, group = 0;
+    std::int32_t world = 0;
+    std::vector<RankState> ranks;  // by rank
+
+    std::int64_t silent = 0;   // windows without news in a row
+    std::int64_t windows = 0;  // with news
+    bool fresh = false;        // this window had news of all ranks
+    double batch = 0;          // samples of all ranks in a step
+    Ewma step_s;
+    Ewma comm_s;     // per step: the least of all ranks, which is the transfer itself
+    Ewma objective;  // samples/s times 1 - I
+    double objective_now = 0;
+    double imbalance_now = 0;
+    Hysteresis unbalanced;
+    LossWatch loss;
+    Ewma noise_scale;  // samples
+
+    // What holds by decision; empty or 0: never said anything.
+    std::vector<double> shares;
+    std::vector<double> units;
+    std::uint32_t sync_interval = 0;
+    std::uint64_t serial = 0;
+    Trial trial;
+
+    bool is_stale(const ControlConfig& config) const noexcept {
+        return silent > config.silent_windows;
+    }
+    /// Rank 0 acts on the last directives: it reads them and passes them on, so that all ranks take
+    /// them over at the same step, and the others' pages may say nothing of it.
+    bool in_force() const noexcept;
+    /// Steps between two synchronisations now.
+    std::uint32_t interval() const noexcept;
+    /// Of the ranks that have work, smoothed; nothing when some speed is not known.
+    std::optional<Imbalance> imbalance() const;
+};
+
+/// A job that is seen for the first time. `job` has to be whole.
+JobState new_job(const JobWindow& job);
+
+/// Takes a window into the state. The state is as before, but older, when the window has no news of
+/// every rank: a decision must not mix moments.
+void observe(JobState& state, const JobWindow& job, const ControlConfig& config,
+             const SmoothingWeights& weights);
+
+}  // namespace fabricd

@@ -1,0 +1,56 @@
+// Trial: the actions on one subject (a job, a device, the shards), one at a time: what is on
+// probation, and which kinds have to wait after one that was undone.
+
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "fabricd/control/decision.hpp"
+#include "fabricd/control/guards.hpp"
+
+namespace fabricd {
+
+/// Counts the windows of its subject. For one thread.
+class Trial {
+  public:
+    /// A window has passed.
+    void pass() noexcept { ++window_; }
+
+    /// Nothing is on probation and this kind does not have to wait.
+    bool may(ActionKind kind) const noexcept;
+
+    /// Puts `decision` on probation. `noise` is the objective's usual relative scatter.
+    void begin(const Decision& decision, double noise);
+
+    /// A window's objective. What came of it when the probation ends with this window: then nothing
+    /// is on probation any more, and after kUndone and kUnjudged-by-nobody the kind waits.
+    std::optional<DecisionOutcome> judge(double objective, bool in_force, std::int64_t length,
+                                         std::int64_t cool_down);
+
+    /// Ends the probation without a verdict: something else changed, which `reason` names.
+    std::optional<DecisionOutcome> interrupt(const char* reason);
+
+    /// Ends the probation as one that made things worse, before its time.
+    std::optional<DecisionOutcome> give_up(const char* reason, double objective,
+                                           std::int64_t cool_down);
+
+    /// The kind waits so many windows.
+    void wait(ActionKind kind, std::int64_t windows) noexcept;
+
+    bool running() const noexcept { return probation_.running(); }
+    const Probation& probation() const noexcept { return probation_; }
+    /// The last decision that was on probation: what an undoing has to take back.
+    const Decision& decision() const noexcept { return decision_; }
+
+  private:
+    DecisionOutcome end(Outcome outcome, const char* reason, double measured);
+
+    std::int64_t window_ = 0;
+    std::array<std::int64_t, kActionKinds> not_before_{};
+    Probation probation_;
+    Decision decision_;
+};
+
+}  // namespace fabricd

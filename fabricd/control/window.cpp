@@ -1,0 +1,117 @@
+#include "fabricd/control/window.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+#include <utility>
+
+namespace fabricd {
+
+namespace {
+
+constexpr double kNano = 1e-9;
+
+double seconds(std::int64_t now, std::int64_t before) {
+    return static_cast<double>(now - before) * kNano;
+}
+
+double rise(std::uint64_t now, std::uint64_t before) {
+    return static_cast<double>(now - before);
+}
+
+/// What a page says of now, without anything that needs the window before.
+RankWindow last_words(const SessionSample& session) {
+    RankWindow rank;
+    rank.session = session.session_id;
+    rank.rank = session.image.rank;
+    rank.stale = session.stale;
+    rank.loss = session.image.loss;
+    rank.gradient_norm = session.image.gradient_norm;
+    rank.mean_gradient_norm = session.image.mean_gradient_norm;
+    rank.memory_used = static_cast<double>(session.image.memory_used);
+    rank.queue = session.image.queue;
+    rank.batch = session.image.batch;
+    rank.sync_interval = session.image.sync_interval;
+    rank.directive_serial = session.image.directive_serial;
+    return rank;
+}
+
+/// Jobs in the order of arena and group, their ranks by rank. Two sessions that claim one rank are
+/// told apart by the daemon's books (`member`), so there is one of each.
+std::vector<JobWindow> group_by_job(std::vector<std::pair<const SessionSample*, RankWindow>> all) {
+    const auto key = [](const auto& entry) {
+        const auto& image = entry.first->image;
+        return std::tuple(image.arena_id, image.group_id, image.rank);
+    };
+    const auto less = [&](const auto& a, const auto& b) { return key(a) < key(b); };
+    // Ranks open their sessions in any order, but mostly one job after the other.
+    if (!std::is_sorted(all.begin(), all.end(), less)) std::sort(all.begin(), all.end(), less);
+    std::vector<JobWindow> jobs;
+    for (auto& [session, rank] : all) {
+        const auto& image = session->image;
+        const bool is_new = jobs.empty() || jobs.back().arena != image.arena_id ||
+                            jobs.back().group != image.group_id;
+        if (is_new) jobs.push_back({image.arena_id, image.group_id, image.world, {}});
+        JobWindow& job = jobs.back();
+        if (!job.ranks.empty() && job.ranks.back().rank == rank.rank) continue;
+        job.ranks.push_back(std::move(rank));
+    }
+    return jobs;
+}
+
+}  // namespace
+
+WindowMaker::Before WindowMaker::counters_of(const SessionSample& session) {
+    const auto& image = session.image;
+    Before now{session.session_id, session.page_number, image.arena_id,      image.group_id,
+               image.steps,        image.samples,       image.memory_denied, 0,
+               image.step_ns,      image.compute_ns,    image.wait_ns,       image.comm_ns};
+    for (int peer = 0; peer < std::min(image.world, fabricshm::kPeersMax); ++peer) {
+        now.bytes += image.bytes_to[peer];
+    }
+    return now;
+}
+
+Window WindowMaker::next(const Sample& sample) {
+    Window window;
+    window.number = ++number_;
+    window.taken_ns = sample.taken_ns;
+    if (taken_ns_ != 0) window.length_s = seconds(sample.taken_ns, taken_ns_);
+    taken_ns_ = sample.taken_ns;
+
+    std::vector<Before> fresh;
+    fresh.reserve(sample.sessions.size());
+    std::vector<std::pair<const SessionSample*, RankWindow>> ranks;
+    std::size_t at = 0;
+    for (const SessionSample& session : sample.sessions) {
+        const Before now = counters_of(session);
+        fresh.push_back(now);
+        if (!session.member || session.image.group_id == 0) continue;
+        RankWindow rank = last_words(session);
+        while (at < before_.size() && before_[at].session < session.session_id) ++at;
+        const bool is_known = at < before_.size() && before_[at].session == session.session_id;
+        const Before old = is_known ? before_[at] : Before{};
+        const bool goes_on = is_known && old.page == now.page && old.group == now.group &&
+                             old.arena == now.arena && now.steps >= old.steps &&
+                             now.samples >= old.samples && now.step_ns >= old.step_ns &&
+                             now.compute_ns >= old.compute_ns && now.wait_ns >= old.wait_ns &&
+                             now.comm_ns >= old.comm_ns;
+        if (goes_on) {
+            rank.steps = rise(now.steps, old.steps);
+            rank.samples = rise(now.samples, old.samples);
+            rank.step_s = seconds(now.step_ns, old.step_ns);
+            rank.compute_s = seconds(now.compute_ns, old.compute_ns);
+            rank.wait_s = seconds(now.wait_ns, old.wait_ns);
+            rank.comm_s = seconds(now.comm_ns, old.comm_ns);
+            rank.bytes = now.bytes >= old.bytes ? rise(now.bytes, old.bytes) : 0;
+            rank.memory_denied = now.denied >= old.denied ? rise(now.denied, old.denied) : 0;
+        }
+        ranks.emplace_back(&session, std::move(rank));
+    }
+    before_ = std::move(fresh);
+    window.jobs = group_by_job(std::move(ranks));
+    return window;
+}
+
+}  // namespace fabricd

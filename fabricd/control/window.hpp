@@ -1,0 +1,108 @@
+// Window: what happened between two looks of the control loop, as differences. The loop's only
+// input, and what the decision journal keeps, so that a replay sees what the loop saw.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "fabricd/telemetry/sample.hpp"
+
+namespace fabricd {
+
+/// One rank of a job. Sums over the steps that ended in the window.
+struct RankWindow {
+    std::uint64_t session = 0;
+    std::int32_t rank = -1;
+    bool stale = false;  // its page is too old to be believed
+    double steps = 0;
+    double samples = 0;
+    double step_s = 0, compute_s = 0, wait_s = 0, comm_s = 0;
+    double bytes = 0;                                            // to and from peers
+    double loss = 0, gradient_norm = 0, mean_gradient_norm = 0;  // last; NaN: not given
+    double memory_used = 0;
+    double memory_denied = 0;  // in the window
+    double others_busy = 0;  // share of its device that others keep busy beside what compute_s has
+    std::uint32_t queue = 0, batch = 0;
+    std::uint32_t sync_interval = 0;     // in force
+    std::uint64_t directive_serial = 0;  // in force
+};
+
+/// The ranks of one group that train together.
+struct JobWindow {
+    std::uint64_t arena = 0, group = 0;
+    std::int32_t world = 0;
+    std::vector<RankWindow> ranks;  // by rank; only those that have a page
+
+    bool is_whole() const noexcept { return static_cast<std::int32_t>(ranks.size()) == world; }
+};
+
+/// A vGPU or the pool quota of a device: what holds memory of a device that several share.
+struct QuotaWindow {
+    std::string name;
+    double quota = 0, used = 0, denied = 0;  // bytes; denied in the window
+    double speed = 1;                        // against the standard
+    double delay = 0;                        // against the median, no unit
+    double busy = 0;                         // share that others keep busy
+    double usage = 0;                        // of the compute share, 0 to 1
+    double priority = 1;
+    std::uint64_t percent = 0;  // compute share in force; 0: none is enforced
+};
+struct QuotaDevice {
+    std::string name;
+    double memory = 0, reserve = 0;
+    std::vector<QuotaWindow> users;
+};
+
+/// Data that may live elsewhere.
+struct ShardWindow {
+    std::uint64_t id = 0;
+    double bytes = 0;
+    double until_needed_s = 0;
+    std::uint32_t home = 0;
+    std::vector<double> reads;  // bytes per second by each node
+};
+struct NodeWindow {
+    std::string name;
+    double speed = 0, load = 0, free_bytes = 0;
+};
+struct PlacementWindow {
+    std::vector<NodeWindow> nodes;
+    std::vector<double> bandwidth;  // bytes per second from row to column; 0: not known
+    std::vector<ShardWindow> shards;
+};
+
+struct Window {
+    std::uint64_t number = 0;   // 1, 2, ...
+    std::int64_t taken_ns = 0;  // CLOCK_MONOTONIC
+    double length_s = 0;        // since the one before; 0: the first
+    std::vector<JobWindow> jobs;
+    std::vector<QuotaDevice> devices;
+    PlacementWindow placement;
+};
+
+/// Makes windows of samples: takes the counters of each page apart. For one thread. Costs one pass
+/// over the sessions, which come by id.
+class WindowMaker {
+  public:
+    /// The window from the sample before to this one. A session whose page is new, or whose
+    /// counters fell (a hostile or restarted client), begins anew and has made no steps.
+    Window next(const Sample& sample);
+
+  private:
+    struct Before {
+        std::uint64_t session = 0;
+        std::uint64_t page = 0;
+        std::uint64_t arena = 0, group = 0;
+        std::uint64_t steps = 0, samples = 0, denied = 0, bytes = 0;
+        std::int64_t step_ns = 0, compute_ns = 0, wait_ns = 0, comm_ns = 0;
+    };
+    static Before counters_of(const SessionSample& session);
+
+    std::vector<Before> before_;  // by session id
+    std::int64_t taken_ns_ = 0;
+    std::uint64_t number_ = 0;
+};
+
+}  // namespace fabricd

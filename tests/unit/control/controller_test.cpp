@@ -1,0 +1,199 @@
+#include "fabricd/control/controller.hpp"
+
+#include <doctest/doctest.h>
+
+#include "fabricd/control/control_metrics.hpp"
+#include "fabricd/control/replay.hpp"
+#include "tests/support/temporary_directory.hpp"
+#include "tests/unit/control/emulated_job.hpp"
+
+using namespace fabricd;
+using namespace control_test;
+
+namespace {
+
+/// Pages of an emulated job, as counters; and what carries its directives out.
+class EmulatedHost : public Actuators {
+  public:
+    explicit EmulatedHost(std::vector<double> speeds) : job(std::move(speeds)) {}
+
+    void advance() {
+        ++sample_.number;
+        sample_.taken_ns += 1'000'000'000;
+        sample_.sessions.resize(job.speeds.size());
+        for (const RankWindow& rank : job.job().ranks) {
+            auto& session = sample_.sessions[static_cast<std::size_t>(rank.rank)];
+            auto& image = session.image;
+            session.session_id = rank.session;
+            session.page_number = 1;
+            session.member = true;
+            session.stale = false;
+            image.arena_id = 1;
+            image.group_id = job.group;
+            image.rank = rank.rank;
+            image.world = static_cast<std::int32_t>(job.speeds.size());
+            image.steps += static_cast<std::uint64_t>(rank.steps);
+            // Whole samples, as a sampler would make them.
+            image.samples += static_cast<std::uint64_t>(rank.samples + 0.5);
+            image.step_ns += static_cast<std::int64_t>(rank.step_s * 1e9);
+            image.compute_ns += static_cast<std::int64_t>(rank.compute_s * 1e9);
+            image.wait_ns += static_cast<std::int64_t>(rank.wait_s * 1e9);
+            image.directive_serial = rank.directive_serial;
+        }
+    }
+
+    fabricshm::Result<void> direct(const Directive& directive) override {
+        if (fails) return fabricshm::Error{fabricshm::Errc::kNotFound, 0, "direct"};
+        job.follow(directive);
+        return {};
+    }
+
+    ControllerParts parts(const std::string& journal) {
+        ControllerParts parts;
+        parts.look = [this](const std::function<void(const Sample&)>& reader) {
+            advance();
+            reader(sample_);
+        };
+        parts.actuators = this;
+        parts.journal_path = journal;
+        parts.settings = "control.mode=on\n";
+        return parts;
+    }
+
+    EmulatedJob job;
+    bool fails = false;
+
+  private:
+    Sample sample_;
+};
+
+ControlConfig acting() {
+    ControlConfig config;
+    config.mode = "on";
+    return config;
+}
+
+void step(Controller& controller, int times) {
+    for (int i = 0; i < times; ++i) controller.step();
+}
+
+}  // namespace
+
+TEST_SUITE("control.controller") {
+    TEST_CASE("from pages to directives and back: the job reaches the sum of its speeds") {
+        EmulatedHost host({400, 400, 200, 100});
+        host.job.batch = 1000;
+        Controller controller(acting(), host.parts(""));
+        step(controller, 30);
+        CHECK(host.job.samples_per_s > 0.95 * host.job.ideal());
+        const auto decisions = controller.decisions(0);
+        REQUIRE(decisions.size() == 1);
+        CHECK(decisions[0].outcome == Outcome::kKept);
+        CHECK(decisions[0].measured > 0.9 * host.job.ideal());
+        CHECK(decisions[0].unix_ms > 0);
+        CHECK(controller.decision(decisions[0].id)->reason == decisions[0].reason);
+        CHECK_FALSE(controller.decision(99));
+        CHECK(controller.counters().jobs == 1);
+        const std::string metrics = control_metrics(controller.counters());
+        CHECK(metrics.find("decisions_total{kind=\"batch_shares\"} 1\n") != std::string::npos);
+        CHECK(metrics.find("outcomes_total{outcome=\"kept\"} 1\n") != std::string::npos);
+    }
+
+    TEST_CASE("the journal tells the same story, and a successor goes on with it") {
+        const test_support::TemporaryDirectory directory;
+        const std::string path = directory.path() + "/decisions";
+        EmulatedHost host({400, 400, 200, 100});
+        {
+            Controller controller(acting(), host.parts(path));
+            step(controller, 8);
+            CHECK(controller.decisions(0).size() == 1);
+        }
+        const auto story = read_decision_journal(path).value();
+        CHECK(story.windows.size() == 8);
+        CHECK(story.decisions.size() == 1);
+        Controller successor(acting(), host.parts(path));
+        REQUIRE(successor.decisions(0).size() == 1);
+        CHECK(successor.decisions(0)[0].outcome == Outcome::kUnjudged);
+        host.job.speeds[0] = 100;
+        step(successor, 20);
+        REQUIRE(successor.decisions(0).size() >= 2);
+        CHECK(successor.decisions(1)[0].id > 1);
+    }
+
+    TEST_CASE(
+        "a replay with the same settings decides the same, with others it says what differs") {
+        const test_support::TemporaryDirectory directory;
+        const std::string path = directory.path() + "/decisions";
+        EmulatedHost host({400, 400, 200, 100});
+        {
+            Controller controller(acting(), host.parts(path));
+            step(controller, 30);
+            host.job.speeds[1] = 100;
+            step(controller, 30);
+        }
+        const auto story = read_decision_journal(path).value();
+        REQUIRE(story.decisions.size() >= 2);
+        const auto same = replay(story, acting());
+        for (const auto& difference : compare(story.decisions, same)) {
+            CHECK(difference.same_values);
+        }
+        CHECK(same[0].outcome == Outcome::kKept);
+        ControlConfig timid = acting();
+        timid.gain = 5;
+        const auto none = replay(story, timid);
+        CHECK(none.empty());
+        const auto differences = compare(story.decisions, none);
+        CHECK(differences.size() == story.decisions.size());
+        CHECK(differences[0].side == ReplayDifference::Side::kOnlyThen);
+        ControlConfig hasty = acting();
+        hasty.imbalance_windows = 1;
+        bool earlier = false;
+        const auto sooner = replay(story, hasty);
+        for (const auto& difference : compare(story.decisions, sooner)) {
+            earlier = earlier || difference.side == ReplayDifference::Side::kOnlyNow;
+        }
+        CHECK(earlier);
+    }
+
+    TEST_CASE("an actuator that refuses is written down, and not asked again for long") {
+        const test_support::TemporaryDirectory directory;
+        const std::string path = directory.path() + "/decisions";
+        EmulatedHost host({400, 100});
+        host.fails = true;
+        Controller controller(acting(), host.parts(path));
+        step(controller, 20);
+        const auto decisions = controller.decisions(0);
+        REQUIRE(decisions.size() == 1);
+        CHECK(decisions[0].outcome == Outcome::kFailed);
+        CHECK(read_decision_journal(path).value().decisions[0].outcome == Outcome::kFailed);
+    }
+
+    TEST_CASE("a host without jobs leaves no file, and the thread ends when asked") {
+        const test_support::TemporaryDirectory directory;
+        const std::string path = directory.path() + "/decisions";
+        ControllerParts parts;
+        parts.journal_path = path;
+        Sample sample;
+        sample.number = 1;
+        parts.look = [&](const auto& reader) { reader(sample); };
+        Controller controller(acting(), parts);
+        controller.start();
+        while (controller.counters().windows == 0) std::this_thread::yield();
+        controller.stop();
+        CHECK(read_decision_journal(path).error().code == fabricshm::Errc::kNotFound);
+    }
+
+    TEST_CASE("what is no journal is put aside, not written over") {
+        const test_support::TemporaryDirectory directory;
+        const std::string path = directory.path() + "/decisions";
+        std::FILE* file = std::fopen(path.c_str(), "w");
+        REQUIRE(file != nullptr);
+        std::fputs("something else that somebody may still want", file);
+        std::fclose(file);
+        EmulatedHost host({400, 100});
+        Controller controller(acting(), host.parts(path));
+        step(controller, 20);
+        CHECK(std::filesystem::exists(path + ".bad"));
+        CHECK(read_decision_journal(path).ok());
+    }
+}

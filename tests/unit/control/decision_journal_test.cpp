@@ -1,0 +1,153 @@
+#include "fabricd/control/decision_journal.hpp"
+
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "fabricd/control/decision_record.hpp"
+#include "tests/support/temporary_directory.hpp"
+
+using namespace fabricd;
+
+namespace {
+
+Window window_of(std::uint64_t number) {
+    Window window;
+    window.number = number;
+    window.length_s = 0.1;
+    window.jobs.push_back({1, 2, 1, {RankWindow{}}});
+    window.jobs[0].ranks[0].loss = std::nan("");
+    window.jobs[0].ranks[0].stale = true;
+    window.devices.push_back({"gpu0", 1e9, 0, {{"a", 1, 2, 3, 4, 5, 6, 7, 8, 9}}});
+    window.placement.nodes.push_back({"node0", 1, 2, 3});
+    window.placement.shards.push_back({5, 6, 7, 0, {8}});
+    return window;
+}
+
+Decision decision_of(std::uint64_t id) {
+    Decision decision;
+    decision.id = id;
+    decision.kind = ActionKind::kBatchShares;
+    decision.before = {0.5, 0.5};
+    decision.after = {0.1 + 0.2, 0.7};
+    decision.names = {"x", ""};
+    decision.reason = "because";
+    decision.facts = {{"S112", "imbalance", 0.3, "", 1}};
+    return decision;
+}
+
+void append_text(const std::string& path, const std::string& text) {
+    std::ofstream(path, std::ios::app | std::ios::binary) << text;
+}
+
+off_t size_of(const std::string& path) {
+    struct ::stat now {};
+    return ::stat(path.c_str(), &now) == 0 ? now.st_size : -1;
+}
+
+}  // namespace
+
+TEST_SUITE("control.decision_journal") {
+    TEST_CASE("records come back to the last bit") {
+        const auto window = window_from(to_record(window_of(3))).value();
+        CHECK(window.number == 3);
+        CHECK(std::isnan(window.jobs[0].ranks[0].loss));
+        CHECK(window.jobs[0].ranks[0].stale);
+        CHECK(window.devices[0].users[0].percent == 9);
+        CHECK(window.placement.shards[0].reads == std::vector<double>{8});
+        const auto decision = decision_from(to_record(decision_of(4))).value();
+        CHECK(decision.after == decision_of(4).after);
+        CHECK(decision.names == decision_of(4).names);
+        CHECK(decision.facts[0].rank == 1);
+        const auto outcome = outcome_from(to_record({4, 9, Outcome::kKept, 1.5, "good"})).value();
+        CHECK(outcome.reason == "good");
+    }
+
+    TEST_CASE("a record that was cut or lies about its lengths is none") {
+        const auto whole = to_record(window_of(1));
+        for (std::size_t size = 0; size < whole.size(); ++size) {
+            CHECK_FALSE(window_from(std::span(whole).first(size)));
+        }
+        auto longer = whole;
+        longer.push_back(std::byte{0});
+        CHECK_FALSE(window_from(longer));
+        for (std::size_t at = 0; at < whole.size(); ++at) {
+            auto wrong = whole;
+            wrong[at] = std::byte{0xff};
+            (void)window_from(wrong);  // whatever it is, it ends and stays within its bytes
+        }
+    }
+
+    TEST_CASE("the journal tells windows, decisions and what became of them") {
+        const test_support::TemporaryDirectory directory;
+        const std::string path = directory.path() + "/decisions";
+        {
+            auto journal = DecisionJournal::open(path, 1 << 20, "a=1\n").value();
+            REQUIRE(journal.add(window_of(1)).ok());
+            REQUIRE(journal.add(decision_of(1)).ok());
+            REQUIRE(journal.add(decision_of(2)).ok());
+            REQUIRE(journal.add(DecisionOutcome{1, 2, Outcome::kUndone, 5, "worse"}).ok());
+        }
+        const auto story = read_decision_journal(path).value();
+        CHECK(story.starts[0].settings == "a=1\n");
+        CHECK(story.windows.size() == 1);
+        REQUIRE(story.decisions.size() == 2);
+        CHECK(story.decisions[0].outcome == Outcome::kUndone);
+        CHECK(story.decisions[0].outcome_reason == "worse");
+        CHECK(story.decisions[1].outcome == Outcome::kPending);
+        CHECK_FALSE(story.torn);
+        struct ::stat file {};
+        REQUIRE(::stat(path.c_str(), &file) == 0);
+        CHECK((file.st_mode & 0777) == 0600);
+    }
+
+    TEST_CASE("a torn end is ignored, cut off at the next start, and written over") {
+        const test_support::TemporaryDirectory directory;
+        const std::string path = directory.path() + "/decisions";
+        REQUIRE(DecisionJournal::open(path, 1 << 20, "a=1\n").value().add(decision_of(1)).ok());
+        const auto whole = size_of(path);
+        REQUIRE(DecisionJournal::open(path, 1 << 20, "").value().add(decision_of(2)).ok());
+        REQUIRE(::truncate(path.c_str(), size_of(path) - 1) == 0);
+        auto story = read_decision_journal(path).value();
+        CHECK(story.torn);
+        CHECK(story.decisions.size() == 1);
+        REQUIRE(DecisionJournal::open(path, 1 << 20, "").value().add(decision_of(3)).ok());
+        story = read_decision_journal(path).value();
+        CHECK_FALSE(story.torn);
+        REQUIRE(story.decisions.size() == 2);
+        CHECK(story.decisions[1].id == 3);
+        append_text(path, "no frame");
+        CHECK(read_decision_journal(path).value().torn);
+        CHECK(size_of(path) > whole);
+    }
+
+    TEST_CASE("a full journal is rotated, stays within its bound and begins with the settings") {
+        const test_support::TemporaryDirectory directory;
+        const std::string path = directory.path() + "/decisions";
+        constexpr fabricshm::Bytes kMost = 64 << 10;
+        auto journal = DecisionJournal::open(path, kMost, "a=1\n").value();
+        for (std::uint64_t i = 1; i <= 1000; ++i) {
+            REQUIRE(journal.add(window_of(i)).ok());
+            CHECK(journal.size() <= kMost / 2);
+        }
+        CHECK(size_of(path) + size_of(path + ".1") <= static_cast<off_t>(kMost));
+        const auto story = read_decision_journal(path).value();
+        CHECK(story.starts.size() == 2);
+        CHECK(story.windows.back().number == 1000);
+        // Nothing is missing in between.
+        for (std::size_t i = 1; i < story.windows.size(); ++i) {
+            CHECK(story.windows[i].number == story.windows[i - 1].number + 1);
+        }
+    }
+
+    TEST_CASE("what is no journal is refused") {
+        const test_support::TemporaryDirectory directory;
+        const std::string path = directory.path() + "/decisions";
+        CHECK(read_decision_journal(path).error().code == fabricshm::Errc::kNotFound);
+        append_text(path, "this is some other file, long enough for a header");
+        CHECK(read_decision_journal(path).error().code == fabricshm::Errc::kCorrupt);
+    }
+}

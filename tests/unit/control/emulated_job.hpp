@@ -1,0 +1,108 @@
+// A job whose ranks have speeds: makes the windows that a loop sees, and follows its directives.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "fabricd/control/loop.hpp"
+#include "tests/unit/control/awkward.hpp"
+
+namespace control_test {
+
+class EmulatedJob {
+  public:
+    explicit EmulatedJob(std::vector<double> speeds)
+        : speeds(std::move(speeds)),
+          shares(this->speeds.size(), 1.0 / double(this->speeds.size())) {}
+
+    /// The next window: some steps with the shares of now, with so much noise.
+    fabricd::Window window() {
+        fabricd::Window made;
+        made.number = ++number_;
+        made.taken_ns = static_cast<std::int64_t>(number_) * 1'000'000'000;
+        made.length_s = 1;
+        made.jobs.push_back(job());
+        return made;
+    }
+
+    fabricd::JobWindow job() {
+        fabricd::JobWindow window{1, group, static_cast<std::int32_t>(speeds.size()), {}};
+        double slowest = 0;
+        for (std::size_t i = 0; i < speeds.size(); ++i) {
+            const double factor = 1 + noise * (2 * numbers_.uniform() - 1);
+            const double compute = batch * shares[i] / speeds[i] * factor * slowdown(i);
+            slowest = std::max(slowest, compute);
+            fabricd::RankWindow rank;
+            rank.session = 100 + sessions_from + i;
+            rank.rank = static_cast<std::int32_t>(i);
+            rank.steps = kSteps;
+            rank.samples = kSteps * batch * shares[i];
+            rank.compute_s = kSteps * compute;
+            rank.comm_s = kSteps * sync_s / std::max(interval, 1U);
+            rank.loss = loss;
+            rank.gradient_norm = rank.mean_gradient_norm = std::nan("");
+            rank.sync_interval = interval;
+            rank.directive_serial = serial;
+            rank.queue = i < units.size() ? static_cast<std::uint32_t>(units[i]) : 0;
+            window.ranks.push_back(rank);
+        }
+        const double step = slowest + sync_s / std::max(interval, 1U);
+        for (auto& rank : window.ranks) {
+            rank.step_s = kSteps * step;
+            rank.wait_s = kSteps * slowest - rank.compute_s;
+        }
+        samples_per_s = batch / step;
+        return window;
+    }
+
+    /// Ticks the loop with the next window and does what it says.
+    fabricd::TickResult tick(fabricd::Loop& loop) {
+        auto result = loop.tick(window());
+        for (const auto& directive : result.directives) follow(directive);
+        return result;
+    }
+
+    void follow(const fabricd::Directive& directive) {
+        if (!obeys) return;
+        serial = directive.serial;
+        if (!directive.shares.empty()) shares = directive.shares;
+        if (directive.sync_interval != 0) interval = directive.sync_interval;
+        if (!directive.units.empty()) {
+            units = directive.units;
+            double all = 0;
+            for (const double count : units) all += count;
+            for (std::size_t i = 0; i < units.size(); ++i) shares[i] = units[i] / all;
+        }
+    }
+
+    double ideal() const { return sum(speeds); }
+
+    static constexpr double kSteps = 10;
+    std::vector<double> speeds;  // samples/s
+    std::vector<double> shares;
+    std::vector<double> units;
+    double batch = 100;
+    double noise = 0.02;
+    double sync_s = 0;
+    double loss = 1;
+    double strain = 0;  // a rank with more than its even share gets slower by so much times
+    std::uint32_t interval = 1;
+    std::uint64_t serial = 0;
+    std::uint64_t group = 7;
+    std::uint64_t sessions_from = 0;
+    bool obeys = true;
+    double samples_per_s = 0;  // of the last window
+
+  private:
+    double slowdown(std::size_t i) const {
+        return shares[i] * static_cast<double>(speeds.size()) > 1.05 ? 1 + strain : 1;
+    }
+
+    Numbers numbers_{42};
+    std::uint64_t number_ = 0;
+};
+
+}  // namespace control_test
