@@ -34,10 +34,10 @@ def parse_options(arguments):
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--steps", type=int, default=352, help="of each run (default 352: an epoch and a half)")
+    add("--steps", type=int, default=470, help="of each run (default 470: two epochs)")
     add("--batch", type=int, default=256, help="images of a step over all ranks (default 256)")
-    add("--rate", type=float, default=250,
-        help="samples per second of a device of speed 1 (default 250)")
+    add("--rate", type=float, default=400,
+        help="samples per second of a device of speed 1 (default 400)")
     add("--window", type=float, default=1, metavar="SECONDS",
         help="of the control loop (default 1)")
     add("--keep-every", type=int, default=20, metavar="STEPS",
@@ -52,6 +52,7 @@ def parse_options(arguments):
     add("--plot", metavar="FILE", help="draw shares, step time and quotas over time (PNG)")
     add("--ranks", type=int, default=4, choices=[2, 3, 4], help="the first of these (default 4)")
     add("--rank", type=int, help=argparse.SUPPRESS)
+    add("--neighbour", action="store_true", help=argparse.SUPPRESS)
     for name in ("--store", "--plan", "--result"):
         add(name, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -125,6 +126,8 @@ def write_devices(folder, options):
             file.write(f'[[device]]\nname = "gpu{rank}"\nkind = "gpu"\n'
                        f'gflops = {100 * SPEEDS[0][rank]}\nmemory = "256MiB"\n'
                        'vgpu_memory = "64MiB"\nlink_gbytes_per_s = 10\n')
+        file.write('[[device]]\nname = "neighbour"\nkind = "gpu"\ngflops = 50\nmemory = "512MiB"\n'
+                   'vgpu_memory = "64MiB"\nlink_gbytes_per_s = 10\n')
     return path
 
 
@@ -170,7 +173,6 @@ def run(options, name):
                 raise SystemExit(f"bench: fabricd did not start: {problem}")
             admin = os.path.join(os.path.dirname(daemon.socket_path), "admin.sock")
             watch = Watch(options, admin)
-            began = time.monotonic()
             wait_for(start_ranks(options, name, folder, daemon.socket_path), watch)
             decisions = watch.ask("decisions") if name == "on" else None
         finally:
@@ -182,7 +184,8 @@ def run(options, name):
     found = ranks[0]
     found["late"] = [rank["late"] for rank in ranks]
     found["real_s"] = [rank["real_s"] for rank in ranks]
-    found["quotas"] = [[at - began, quotas] for at, quotas in watch.quotas]
+    # Of the same clock as the steps, which count from when the training began.
+    found["quotas"] = [[at - found["started"], quotas] for at, quotas in watch.quotas]
     found["decisions"] = decisions
     return found
 
@@ -216,7 +219,21 @@ def page_of(results, options):
                 f"{percent(phase['of_ideal'])} | {percent(phase['settled_of_ideal'])} | "
                 f"{number(phase['settled_windows'], '{:.0f} windows')} | {phase['changes']} | "
                 f"{phase['reversals']} |")
-    return "\n".join(lines) + "\n"
+    told = "".join(decisions_of(name, found) for name, (found, _) in results.items())
+    return "\n".join(lines) + "\n" + told
+
+
+def decisions_of(name, found):
+    """What the loop did, in a line; empty without a loop."""
+    rows = (found["decisions"] or {}).get("decisions", [])
+    if not rows:
+        return ""
+    counts = {}
+    for row in rows:
+        key = (row["kind"], row["outcome"] or "open")
+        counts[key] = counts.get(key, 0) + 1
+    told = ", ".join(f"{count} {kind} {outcome}" for (kind, outcome), count in counts.items())
+    return f"\nDecisions of the run {name}: {told}.\n"
 
 
 def missing():
@@ -237,6 +254,9 @@ def main(arguments=None):
     if options.rank is not None:
         import control_rank
         return control_rank.main(options)
+    if options.neighbour:
+        import control_rank
+        return control_rank.neighbour()
     problem = missing()
     if problem:
         say(f"skipped: {problem}")

@@ -13,6 +13,7 @@ from harness.endings import end_with_parent  # noqa: E402
 
 LEARNING_RATE, MOMENTUM = 0.1, 0.9
 NEIGHBOUR_BYTES = 64 << 20
+APPETITE = 12  # quarters of that which the neighbour wants in the pool
 
 
 def make_network():
@@ -153,12 +154,32 @@ class Rank:
 
 
 def start_neighbour():
-    """A process that copies memory half of the time, until it is ended."""
-    code = ("import time, numpy\n"
-            f"a = numpy.ones({NEIGHBOUR_BYTES} // 8); b = a.copy()\n"
-            "while True:\n"
-            "    t = time.monotonic(); b[:] = a; time.sleep(time.monotonic() - t)\n")
-    return subprocess.Popen([sys.executable, "-c", code], preexec_fn=end_with_parent)
+    """The process of neighbour() below."""
+    words = [sys.executable, os.path.join(HERE, "control.py"), "--neighbour"]
+    return subprocess.Popen(words, preexec_fn=end_with_parent,
+                            env={**os.environ, "FABRIC_DEVICE": "neighbour"})
+
+
+def neighbour():
+    """Copies memory half of the time, and wants ever more of the pool than its device's quota, until
+    it is ended."""
+    import numpy
+    import fabricshm
+    source = numpy.ones(NEIGHBOUR_BYTES // 8)
+    target = source.copy()
+    held = []
+    with fabricshm.Session(label="neighbour") as session:
+        arena = session.arena("neighbour", bytes=4 * NEIGHBOUR_BYTES)
+        while True:
+            began = time.monotonic()
+            target[:] = source
+            try:
+                if len(held) < APPETITE:
+                    held.append(arena.empty(NEIGHBOUR_BYTES // 4, "uint8"))
+            except fabricshm.OutOfMemoryError:
+                pass  # the daemon counts what it refuses
+            session.step(samples=0)
+            time.sleep(max(time.monotonic() - began, 0.1))
 
 
 def main(options):
@@ -166,7 +187,7 @@ def main(options):
     rank = Rank(options)
     rank.train()
     found = {"steps": rank.steps, "accuracy": rank.accuracies(),
-             "late": rank.device.pacer.late, "real_s": rank.device.pacer.real_s}
+             "started": rank.started, "late": rank.device.pacer.late, "real_s": rank.device.pacer.real_s}
     if options.rank != 0:
         found["steps"] = []
     with open(f"{options.result}-{options.rank}.json", "w") as file:

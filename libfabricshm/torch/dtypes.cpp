@@ -1,5 +1,7 @@
 #include "libfabricshm/torch/dtypes.hpp"
 
+#include <torch/version.h>
+
 namespace fabricshm::torch_backend {
 namespace {
 
@@ -24,7 +26,8 @@ fabricshm_op plain_op(const c10d::ReduceOp& op) {
         default:
             break;
     }
-    TORCH_CHECK(false, "Cannot use ReduceOp.PREMUL_SUM with fabricshm; scale the tensor first");
+    TORCH_CHECK(false,
+                "Only all_reduce takes ReduceOp.PREMUL_SUM with fabricshm; scale the tensor first");
 }
 
 const char* bit_op_name(fabricshm_op op) {
@@ -82,7 +85,29 @@ bool find_dtype(at::ScalarType type, fabricshm_dtype& dtype) {
     }
 }
 
+// Torch knows it as NCCL's, and has it carried by a number or by a tensor of one element.
+double factor_of(const c10d::ReduceOp& op) {
+    const auto* premul = dynamic_cast<c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+    TORCH_CHECK(premul != nullptr, "ReduceOp.PREMUL_SUM comes without its factor");
+#if TORCH_VERSION_MAJOR >= 2
+    if (premul->tensor_factor.defined()) return premul->tensor_factor.item<double>();
+#else
+    if (!premul->tensor_factors.empty()) return premul->tensor_factors[0].item<double>();
+#endif
+    return premul->double_factor;
+}
+
 }  // namespace
+
+Reduction all_reduction_of(at::ScalarType type, const c10d::ReduceOp& op) {
+    if (static_cast<c10d::ReduceOp::RedOpType>(op) != c10d::ReduceOp::PREMUL_SUM) {
+        return reduction_of(type, op);
+    }
+    TORCH_CHECK(c10::isFloatingType(type), "Cannot use ReduceOp.PREMUL_SUM with dtype ", type);
+    Reduction reduction = reduction_of(type, c10d::ReduceOp::SUM);
+    reduction.factor = factor_of(op);
+    return reduction;
+}
 
 Reduction reduction_of(at::ScalarType type, const c10d::ReduceOp& reduce_op) {
     const fabricshm_op op = plain_op(reduce_op);

@@ -15,11 +15,16 @@ struct Reduction {
     fabricshm_dtype dtype;
     fabricshm_op op;
     at::ScalarType carrier;
+    double factor = 1.0;  // of this rank's tensor, before it is reduced
 };
 
 /// Chooses it, or raises: bit operations take integers and bool, AVG takes floating point, complex
 /// has to be viewed as real first (torch.distributed does that for SUM). bool keeps its truth
 /// values: a sum is "any", a product is "all".
 Reduction reduction_of(at::ScalarType type, const c10d::ReduceOp& op);
+
+/// As reduction_of() for an all-reduce, which also takes PREMUL_SUM of floating point: a sum of
+/// tensors of which each rank's was multiplied by a factor of its own.
+Reduction all_reduction_of(at::ScalarType type, const c10d::ReduceOp& op);
 
 }  // namespace fabricshm::torch_backend

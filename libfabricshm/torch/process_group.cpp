@@ -106,7 +106,7 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::reduce_dense(TensorList te
                                                                    c10d::OpType type) {
     std::size_t bytes = 0;
     for (const at::Tensor& tensor : tensors) bytes += tensor.nbytes();
-    const Reduction reduction = reduction_of(tensors[0].scalar_type(), op);
+    const Reduction reduction = all_reduction_of(tensors[0].scalar_type(), op);
     return submit({type, "fabricshm:all_reduce", bytes, tensors, tensors},
                   [communicator = communicator_, tensors, reduction, timeout] {
                       for (const at::Tensor& tensor : tensors) {

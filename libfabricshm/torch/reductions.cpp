@@ -47,6 +47,9 @@ void ReductionBuffer::store() const {
 void all_reduce(const Communicator& communicator, const at::Tensor& tensor,
                 const Reduction& reduction, std::chrono::milliseconds timeout) {
     const ReductionBuffer staged(tensor, reduction.carrier);
+    // A factor of 0 takes a rank out of the sum, whatever it computed: 0 * NaN would not.
+    if (reduction.factor == 0) staged.buffer().zero_();
+    if (reduction.factor != 0 && reduction.factor != 1) staged.buffer().mul_(reduction.factor);
     fabricshm_call call = make_call(FABRICSHM_ALLREDUCE, reduction.dtype,
                                     static_cast<std::uint64_t>(staged.buffer().numel()), timeout);
     call.op = reduction.op;

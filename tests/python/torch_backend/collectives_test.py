@@ -56,6 +56,25 @@ def all_reduce(gloo, rank, world):
 
 
 @with_gloo
+def weighted_sums(gloo, rank, world):
+    """PREMUL_SUM: each rank's own factor; the last rank's is 0, and what it has is NaN."""
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+        mine = torch.arange(100.0).add(rank).to(dtype)
+        factor = 0.5 ** (rank + 1) if rank < world - 1 else 0.0
+        if factor == 0:
+            mine.fill_(float("nan"))
+        expected = sum(torch.arange(100.0).add(r) * 0.5 ** (r + 1) for r in range(world - 1))
+        dist.all_reduce(mine, dist._make_nccl_premul_sum(factor))
+        same(mine, expected.to(dtype), f"weighted sum of {dtype}")
+    try:
+        dist.all_reduce(torch.ones(3, dtype=torch.int32), dist._make_nccl_premul_sum(2.0))
+    except RuntimeError as error:
+        assert "PREMUL_SUM" in str(error), error
+    else:
+        raise AssertionError("a weighted sum of integers was not refused")
+
+
+@with_gloo
 def reduce_and_broadcast(gloo, rank, world):
     for root in range(world):
         for dtype in GLOO_DTYPES:
@@ -244,6 +263,9 @@ class Collectives(unittest.TestCase):
 
     def test_operations_that_gloo_lacks(self):
         self.run_in((1, 2, 4), what_gloo_lacks)
+
+    def test_weighted_sums_leave_out_whoever_has_no_weight(self):
+        self.run_in((2, 4), weighted_sums)
 
     def test_splits_equal_gloo(self):
         self.run_in((2, 3), splits)

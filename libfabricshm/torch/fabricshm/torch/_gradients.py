@@ -35,7 +35,9 @@ class GradientMerge:
     def weigh(self, flat):
         """Turns this rank's gradients into its part of the sum."""
         if self.measures:
-            self.squares += torch.dot(flat, flat).item()
+            # In halves the square of a large gradient would be infinite.
+            exact = flat if flat.element_size() >= 4 else flat.float()
+            self.squares += torch.dot(exact, exact).item()
         if self._weight is None:
             self._weight = self._weight_of_step()
         if self._weight == 0:
