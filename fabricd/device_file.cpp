@@ -71,6 +71,17 @@ Wanted read_kind(const toml::node& value, DeviceSpec& device) {
     return wanted;
 }
 
+Wanted read_gpu(const toml::node& value, DeviceSpec& device) {
+    const auto* text = value.as_string();
+    const auto plain = [](unsigned char c) { return c > 0x20 && c < 0x7f && c != '"'; };
+    const bool is_good = text != nullptr && !text->get().empty() &&
+                         text->get().size() < fabricshm::proto::kNameBytes &&
+                         std::all_of(text->get().begin(), text->get().end(), plain);
+    if (!is_good) return "a GPU's UUID (\"GPU-...\") or its number (\"0\")";
+    device.gpu = text->get();
+    return {};
+}
+
 Wanted read_share(const toml::node& value, DeviceSpec& device) {
     const auto* percent = value.as_integer();
     if (percent == nullptr || percent->get() < 1 || percent->get() > 100) {
@@ -119,6 +130,9 @@ constexpr Key kKeys[] = {
     {"memory", read_bytes<&DeviceSpec::memory_bytes>},
     {"vgpu_memory", read_bytes<&DeviceSpec::quota_bytes>},
     {"vgpu_share_percent", read_share},
+    {"vgpu_reserve", read_bytes<&DeviceSpec::reserve_bytes>},
+    {"vgpu_context", read_bytes<&DeviceSpec::context_bytes>},
+    {"gpu", read_gpu},
     {"link_gbytes_per_s", read_number<&DeviceSpec::link_gbytes_per_s>},
     {"link_latency", read_latency},
     {"efficiency", read_efficiency},
@@ -148,6 +162,12 @@ Complaint read_device(const toml::table& table, const std::string& file, DeviceS
     if (device.quota_bytes == 0) device.quota_bytes = device.memory_bytes;
     if (device.quota_bytes > device.memory_bytes) {
         return where + ": vgpu_memory of " + device.name + " is larger than its memory";
+    }
+    if (device.gpu.empty() && (device.reserve_bytes != 0 || device.context_bytes != 0)) {
+        return where + ": vgpu_reserve and vgpu_context of " + device.name + " need gpu";
+    }
+    if (!device.gpu.empty() && device.name.find('/') != std::string::npos) {
+        return where + ": the name of a device with gpu becomes a file's: no slash";
     }
     return {};
 }

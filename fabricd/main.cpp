@@ -15,6 +15,7 @@
 #include "fabricd/server/admin_server.hpp"
 #include "fabricd/server/daemon.hpp"
 #include "fabricd/signals.hpp"
+#include "fabricd/vgpu_setup.hpp"
 #include "fabricd/visibility_check.hpp"
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/base/log_spdlog.hpp"
@@ -149,11 +150,13 @@ int run(Options& options) {
         fabricshm::format_bytes(capacity).c_str(), pool->describe().c_str());
 
     DaemonOptions wanted = daemon_options(config, capacity);
-    wanted.devices = std::move(devices);
+    wanted.devices = devices;
     if (const auto bad = start_emulation(config, *pool, wanted)) return fail_start(*bad);
     auto started = Daemon::start(std::move(wanted), std::move(pool));
     if (!started.ok()) return fail_start(start_complaint(started.error(), config));
     const std::unique_ptr<Daemon> daemon = std::move(*started);
+    Vgpus vgpus;
+    if (const auto bad = start_vgpus(config, devices, vgpus)) return fail_start(*bad);
     auto admin = AdminServer::start(config.server.admin_socket, admin_hooks(*daemon));
     if (!admin.ok()) {
         return fail_start(fabricshm::describe(admin.error()) + " (server.admin_socket " +

@@ -26,6 +26,7 @@ LAYERS = {
     "emu/sim": 11,  # above the control loop, whose decisions it is to try out
     "fabricd/pool": 9,
     "fabricd/telemetry": 9,
+    "fabricd/vgpu": 9,
     "fabricd/control": 10,
     "fabricd/data": 10,
     "fabricd/jobs": 10,

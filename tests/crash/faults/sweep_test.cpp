@@ -299,6 +299,14 @@ constexpr Elsewhere kElsewhere[] = {
     {"pull.combined", "/tests/crash/collective/killed_rank_test.cpp"},
     {"pull.reduced", "/tests/crash/collective/killed_rank_test.cpp"},
     {"shrink.retired", "/tests/crash/client/shrink_test.cpp"},
+    {"vgpu.allocated", "/tests/crash/vgpu/killed_tenant_test.cpp"},
+    {"vgpu.charge.locked", "/tests/crash/vgpu/killed_tenant_test.cpp"},
+    {"vgpu.charge.slot", "/tests/crash/vgpu/killed_tenant_test.cpp"},
+    {"vgpu.claim.filled", "/tests/crash/vgpu/killed_tenant_test.cpp"},
+    {"vgpu.freed", "/tests/crash/vgpu/killed_tenant_test.cpp"},
+    {"vgpu.reclaim.pid", "/tests/crash/vgpu/killed_tenant_test.cpp"},
+    {"vgpu.release.slot", "/tests/crash/vgpu/killed_tenant_test.cpp"},
+    {"vgpu.reserved", "/tests/crash/vgpu/killed_tenant_test.cpp"},
 };
 
 // True when another test names the point; that it does so is read off its source.

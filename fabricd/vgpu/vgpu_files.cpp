@@ -1,0 +1,122 @@
+#include "fabricd/vgpu/vgpu_files.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "libfabricshm/base/log.hpp"
+
+namespace fabricd {
+
+using fabricshm::Bytes;
+using fabricshm::Fd;
+using fabricshm::LedgerFile;
+using fabricshm::LimitsPage;
+using fabricshm::Mapping;
+using fabricshm::Result;
+using fabricshm::UsageLedger;
+
+namespace {
+
+Result<Fd> open_file(const std::string& path, int flags) {
+    Fd file(::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!file) return fabricshm::error_from_errno(errno, "open a vGPU's file");
+    return file;
+}
+
+bool has_size(const Fd& file, Bytes bytes) {
+    struct stat status {};
+    return ::fstat(file.get(), &status) == 0 && static_cast<Bytes>(status.st_size) == bytes;
+}
+
+struct Opened {
+    Fd file;
+    Mapping mapping;
+};
+
+// A new file of zeros in place of whatever was there, under its name only when it is whole.
+Result<Opened> make_file(const std::string& path, Bytes bytes) {
+    const std::string draft = path + ".new";
+    ::unlink(draft.c_str());
+    Opened made;
+    FABRIC_TRY(made.file, open_file(draft, O_RDWR | O_CREAT | O_EXCL));
+    if (::posix_fallocate(made.file.get(), 0, static_cast<off_t>(bytes)) != 0) {
+        return fabricshm::error_from_errno(ENOSPC, "make a vGPU's file");
+    }
+    FABRIC_TRY(made.mapping, Mapping::map(made.file, 0, bytes, {}));
+    return made;
+}
+
+Result<void> put_in_place(const std::string& path) {
+    if (::rename((path + ".new").c_str(), path.c_str()) == 0) return {};
+    return fabricshm::error_from_errno(errno, "make a vGPU's file");
+}
+
+// The file as it is; kCorrupt when it can't be one of ours.
+Result<Opened> open_old(const std::string& path, Bytes bytes) {
+    Opened old;
+    FABRIC_TRY(old.file, open_file(path, O_RDWR));
+    if (!has_size(old.file, bytes)) {
+        return fabricshm::Error{fabricshm::Errc::kCorrupt, 0, "open a vGPU's file"};
+    }
+    FABRIC_TRY(old.mapping, Mapping::map(old.file, 0, bytes, {}));
+    return old;
+}
+
+LimitsPage& page_in(const Mapping& mapping) {
+    return *reinterpret_cast<LimitsPage*>(mapping.data());
+}
+
+LedgerFile& ledger_in(const Mapping& mapping) {
+    return *reinterpret_cast<LedgerFile*>(mapping.data());
+}
+
+}  // namespace
+
+Result<VgpuFiles> VgpuFiles::open(const std::string& path, std::uint64_t boot) {
+    const std::string limits_path = path + ".limits";
+    const std::string ledger_path = path + ".usage";
+    VgpuFiles files;
+    files.path_ = path;
+    auto ledger = open_old(ledger_path, fabricshm::kLedgerBytes);
+    auto limits = open_old(limits_path, fabricshm::kLimitsPageBytes);
+    const bool goes_on = ledger.ok() && limits.ok() && is_limits_page(page_in(limits->mapping)) &&
+                         UsageLedger::is_ledger(ledger_in(ledger->mapping)) &&
+                         ledger_in(ledger->mapping).boot == boot;
+    if (!goes_on) {
+        // The page first: a ledger in place says that both are.
+        FABRIC_TRY(Opened page, make_file(limits_path, fabricshm::kLimitsPageBytes));
+        fabricshm::format_limits(page_in(page.mapping));
+        FABRIC_TRY_VOID(put_in_place(limits_path));
+        FABRIC_TRY(Opened book, make_file(ledger_path, fabricshm::kLedgerBytes));
+        UsageLedger::format(ledger_in(book.mapping), boot);
+        FABRIC_TRY_VOID(put_in_place(ledger_path));
+        limits = std::move(page);
+        ledger = std::move(book);
+    }
+    files.ledger_file_ = std::move(ledger->file);
+    files.ledger_ = std::move(ledger->mapping);
+    files.limits_ = std::move(limits->mapping);
+    FABRIC_TRY(files.limits_read_only_, open_file(limits_path, O_RDONLY));
+    return files;
+}
+
+LimitsPage& VgpuFiles::page() const noexcept {
+    return page_in(limits_);
+}
+
+LedgerFile& VgpuFiles::ledger() const noexcept {
+    return ledger_in(ledger_);
+}
+
+Result<Fd> VgpuFiles::limits_for_tenant() const {
+    return limits_read_only_.duplicate();
+}
+
+Result<Fd> VgpuFiles::ledger_for_tenant() const {
+    return ledger_file_.duplicate();
+}
+
+}  // namespace fabricd

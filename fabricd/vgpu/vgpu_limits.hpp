@@ -1,0 +1,112 @@
+// The vGPUs of this host: what each may use of its GPU, and what its processes hold. docs/vgpu.md.
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/base/units.hpp"
+#include "libfabricshm/os/fd.hpp"
+#include "libfabricshm/os/mapping.hpp"
+#include "libfabricshm/shm/limits_page.hpp"
+#include "libfabricshm/shm/usage_ledger.hpp"
+
+namespace fabricd {
+
+using fabricshm::Bytes;
+using fabricshm::Result;
+
+/// One vGPU as the device file has it.
+struct VgpuSpec {
+    std::string name;
+    std::string gpu;          // "GPU-..." or an ordinal; vGPUs with the same text share one GPU
+    Bytes device_bytes = 0;   // of the whole GPU
+    Bytes reserve_bytes = 0;  // of it, left for others: the quotas together stay below the rest
+    Bytes context_bytes = 0;  // counted for each context of a process
+    Bytes quota_bytes = 0;
+    std::uint32_t share_percent = 100;
+};
+
+struct VgpuTenantView {
+    std::int32_t pid = 0;
+    Bytes bytes = 0;
+    std::uint64_t denied = 0;
+};
+
+struct VgpuView {
+    VgpuSpec spec;                    // as configured
+    Bytes quota_bytes = 0;            // in force
+    Bytes target_bytes = 0;           // smaller than the quota while that shrinks
+    std::uint32_t share_percent = 0;  // in force
+    Bytes used_bytes = 0;
+    Bytes peak_bytes = 0;  // since the ledger was made
+    std::uint64_t denied = 0;
+    std::vector<VgpuTenantView> tenants;
+};
+
+/// Writes the pages of limits, reads the ledgers. Thread-safe. Everything in a ledger is input: the
+/// processes of a vGPU can write what they like there, and harm nobody but that vGPU.
+class VgpuLimits {
+  public:
+    /// Opens or makes `folder`/NAME.limits and NAME.usage, of mode 0600, for every vGPU. What a
+    /// daemon of this boot left there goes on: its quota, unless the configuration has another one
+    /// since, and the processes that hold memory. kInvalid: two quotas do not fit their GPU.
+    static Result<std::unique_ptr<VgpuLimits>> open(const std::string& folder,
+                                                    const std::vector<VgpuSpec>& specs);
+
+    std::vector<VgpuView> list() const;
+
+    /// A larger quota is in force at once: a process that was refused gets memory on its next call.
+    /// A smaller one is announced at once: nothing is granted above it, processes give their unused
+    /// pools back on their next call, and the quota follows their use down to `bytes`, never below
+    /// what is in use. kNotFound, kInvalid (0 bytes), kNoMemory (the GPU's quotas would pass its
+    /// memory less the reserve).
+    Result<void> resize(const std::string& name, Bytes bytes);
+
+    /// 1 to 100 per cent of the GPU's time. kNotFound, kInvalid.
+    Result<void> set_share(const std::string& name, std::uint32_t percent);
+
+    /// Lets shrinking quotas follow their use. Returns whether any is still shrinking.
+    bool step();
+
+    /// Frees what dead processes of this pid namespace held, of all vGPUs.
+    void reclaim_dead();
+
+    /// Frees what `process` held; it is known to be dead. False: try again, somebody has the lock.
+    bool tenant_died(const std::string& name, const fabricshm::ProcessIdentity& process);
+
+    /// The descriptors for a process of the vGPU: limits (read-only), ledger.
+    struct Files {
+        std::string gpu;
+        fabricshm::Fd limits;
+        fabricshm::Fd ledger;
+    };
+    Result<Files> files_of(const std::string& name) const;
+
+    /// Who holds slots now, to be watched after a restart.
+    std::vector<std::pair<std::string, fabricshm::ProcessIdentity>> processes() const;
+
+    /// Called after every change, on the thread that made it. Set before other threads call.
+    void on_change(std::function<void()> wake) { wake_ = std::move(wake); }
+
+  private:
+    struct Vgpu;
+    VgpuLimits() = default;
+    Vgpu* find(const std::string& name) const;
+    Bytes taken_by_others(const Vgpu& vgpu) const;
+    Result<void> check_sums() const;
+
+    mutable std::mutex mutex_;  // guards the pages' contents and the list
+    std::vector<std::unique_ptr<Vgpu>> vgpus_;
+    std::function<void()> wake_;
+
+  public:
+    ~VgpuLimits();
+};
+
+}  // namespace fabricd

@@ -1,0 +1,183 @@
+#include "fabricd/vgpu/vgpu_server.hpp"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "libfabricshm/base/log.hpp"
+#include "libfabricshm/os/process.hpp"
+
+namespace fabricd {
+
+using fabricshm::Clock;
+using fabricshm::Errc;
+using fabricshm::Error;
+using fabricshm::Fd;
+using fabricshm::LogLevel;
+using fabricshm::ProcessIdentity;
+using fabricshm::TimePoint;
+using fabricshm::UnixSocket;
+using namespace fabricshm::proto;
+
+namespace {
+
+constexpr int kBacklog = 128;
+constexpr std::size_t kCallersMax = 64;
+constexpr std::size_t kTenantsMax = 4096;
+constexpr auto kAskWithin = std::chrono::seconds(2);
+// Tenants trim on their next call, which no descriptor tells of.
+constexpr int kShrinkingMs = 5;
+// For the dead that have no pidfd here, and burials that met a kept lock.
+constexpr auto kLookEvery = std::chrono::seconds(2);
+
+}  // namespace
+
+VgpuServer::VgpuServer(Options options, VgpuLimits& limits, UnixSocket listener, Fd wake)
+    : options_(std::move(options)),
+      limits_(limits),
+      listener_(std::move(listener)),
+      wake_(std::move(wake)),
+      next_look_(Clock::now()) {
+    limits_.on_change([this] { ::eventfd_write(wake_.get(), 1); });
+    thread_ = std::thread([this] { serve(); });
+}
+
+Result<std::unique_ptr<VgpuServer>> VgpuServer::start(Options options, VgpuLimits& limits) {
+    FABRIC_TRY(UnixSocket listener,
+               UnixSocket::listen(options.socket_path, options.socket_mode, kBacklog));
+    Fd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!wake) return fabricshm::error_from_errno(errno, "make an eventfd");
+    return std::unique_ptr<VgpuServer>(
+        new VgpuServer(std::move(options), limits, std::move(listener), std::move(wake)));
+}
+
+VgpuServer::~VgpuServer() {
+    // Release: nothing but the flag travels; the eventfd makes the thread look.
+    stopping_.store(true, std::memory_order_release);
+    ::eventfd_write(wake_.get(), 1);
+    thread_.join();
+    limits_.on_change({});
+    ::unlink(options_.socket_path.c_str());
+}
+
+int VgpuServer::timeout_ms(bool is_shrinking) const {
+    if (is_shrinking) return kShrinkingMs;
+    if (!callers_.empty()) return 100;
+    const bool anyone = !tenants_.empty();
+    return anyone ? static_cast<int>(std::chrono::milliseconds(kLookEvery).count()) : -1;
+}
+
+void VgpuServer::serve() {
+    watch_known();
+    while (!stopping_.load(std::memory_order_acquire)) {
+        const bool is_shrinking = limits_.step();
+        std::vector<pollfd> waits{{wake_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+        for (const Caller& caller : callers_) waits.push_back({caller.socket.get(), POLLIN, 0});
+        for (const Tenant& tenant : tenants_) waits.push_back({tenant.pidfd.get(), POLLIN, 0});
+        ::poll(waits.data(), waits.size(), timeout_ms(is_shrinking));
+        eventfd_t ignored = 0;
+        ::eventfd_read(wake_.get(), &ignored);
+        // In the order in which they were put in; what is new is looked at in the next turn.
+        std::size_t at = 2;
+        const TimePoint now = Clock::now();
+        for (auto caller = callers_.begin(); caller != callers_.end();) {
+            const bool asked = waits[at++].revents != 0;
+            if (asked) hear(*caller);
+            caller = asked || now >= caller->until ? callers_.erase(caller) : std::next(caller);
+        }
+        for (Tenant& tenant : tenants_) {
+            if (at < waits.size() && waits[at++].revents != 0) tenant.is_dead = true;
+        }
+        bury();
+        if (waits[1].revents != 0) take_callers();
+        if (now < next_look_) continue;
+        next_look_ = now + kLookEvery;
+        limits_.reclaim_dead();
+    }
+}
+
+void VgpuServer::take_callers() {
+    while (callers_.size() < kCallersMax) {
+        auto socket = listener_.accept(TimePoint{});
+        if (!socket.ok()) return;
+        callers_.push_back({std::move(*socket), Clock::now() + kAskWithin});
+    }
+}
+
+void VgpuServer::hear(Caller& caller) {
+    VgpuRequest request{};
+    const auto got =
+        caller.socket.receive(std::as_writable_bytes(std::span(&request, 1)), {}, TimePoint{});
+    if (!got.ok()) return;
+    auto files = [&]() -> Result<VgpuLimits::Files> {
+        FABRIC_TRY_VOID(check_vgpu_request(request, got->bytes));
+        return admit(caller, request);
+    }();
+    VgpuReply reply{};
+    reply.magic = kVgpuMagic;
+    reply.version = kVgpuVersion;
+    reply.status = files.ok() ? 0 : static_cast<std::int32_t>(files.error().code);
+    std::vector<int> descriptors;
+    if (files.ok()) {
+        std::strncpy(reply.gpu, files->gpu.c_str(), sizeof reply.gpu - 1);
+        descriptors = {files->limits.get(), files->ledger.get()};
+    }
+    // A caller that is gone already is buried by its pidfd.
+    (void)caller.socket.send(std::as_bytes(std::span(&reply, 1)), descriptors, TimePoint{});
+}
+
+Result<VgpuLimits::Files> VgpuServer::admit(const Caller& caller, const VgpuRequest& request) {
+    FABRIC_TRY(const auto peer, caller.socket.peer());
+    if (!options_.admits(peer.uid, peer.gid, caller.socket.get())) {
+        return Error{Errc::kDenied, 0, "ask for a vGPU"};
+    }
+    FABRIC_TRY(auto files, limits_.files_of(request.name));
+    Tenant tenant{request.name, {request.pid, request.start_time, request.pid_namespace}, {}};
+    // In our own namespace the kernel's word counts; from inside another one the process knows
+    // its numbers better than we do, and the pidfd tells when it dies all the same.
+    FABRIC_TRY(const std::uint64_t space, fabricshm::own_pid_namespace());
+    if (request.pid_namespace == space && request.pid != peer.pid) {
+        return Error{Errc::kDenied, 0, "ask for a vGPU as another process"};
+    }
+    FABRIC_TRY(tenant.pidfd, caller.socket.peer_pidfd());
+    FABRIC_TRY_VOID(watch(std::move(tenant)));
+    return files;
+}
+
+// A daemon started again finds its tenants in the ledgers.
+void VgpuServer::watch_known() {
+    const auto space = fabricshm::own_pid_namespace();
+    for (auto& [vgpu, process] : limits_.processes()) {
+        if (!space.ok() || process.pid_namespace != *space) continue;
+        auto pidfd = fabricshm::open_pidfd(process.pid);
+        Tenant tenant{vgpu, process, pidfd.ok() ? std::move(*pidfd) : Fd{}};
+        // The number may be somebody else's by now: asked after the pidfd is there, so that it is
+        // this very process which has to have started then.
+        const auto start = fabricshm::process_start_time(process.pid);
+        tenant.is_dead = !pidfd.ok() || !start.ok() || *start != process.start_time;
+        (void)watch(std::move(tenant));
+    }
+    bury();
+}
+
+Result<void> VgpuServer::watch(Tenant tenant) {
+    const bool is_known = std::any_of(tenants_.begin(), tenants_.end(), [&](const Tenant& other) {
+        return other.vgpu == tenant.vgpu && other.process == tenant.process;
+    });
+    if (is_known) return {};
+    if (tenants_.size() >= kTenantsMax) return Error{Errc::kBusy, 0, "watch a vGPU's process"};
+    tenants_.push_back(std::move(tenant));
+    return {};
+}
+
+void VgpuServer::bury() {
+    tenants_.remove_if([this](const Tenant& tenant) {
+        // False: the ledger's lock is kept by somebody. Its pidfd stays readable; another turn.
+        return tenant.is_dead && limits_.tenant_died(tenant.vgpu, tenant.process);
+    });
+}
+
+}  // namespace fabricd

@@ -1,0 +1,77 @@
+// The socket at which processes ask for their vGPU, and the watch over those that did.
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "fabricd/vgpu/vgpu_limits.hpp"
+#include "libfabricshm/os/unix_socket.hpp"
+#include "libfabricshm/proto/vgpu_messages.hpp"
+
+struct pollfd;
+
+namespace fabricd {
+
+/// A thread of its own: the death of a tenant is noticed however busy the control thread is, and a
+/// tenant that is slow or silent holds up nobody else.
+class VgpuServer {
+  public:
+    struct Options {
+        std::string socket_path;
+        unsigned socket_mode = 0600;
+        /// Whether this user may ask at all. Called on the server's thread.
+        std::function<bool(std::uint32_t uid, std::uint32_t gid, int socket)> admits;
+    };
+
+    /// Listens and starts the thread. `limits` outlives the server. kBusy: somebody else listens.
+    static Result<std::unique_ptr<VgpuServer>> start(Options options, VgpuLimits& limits);
+
+    /// Removes the socket; tenants go on with the limits as they are.
+    ~VgpuServer();
+    VgpuServer(const VgpuServer&) = delete;
+    VgpuServer& operator=(const VgpuServer&) = delete;
+
+  private:
+    struct Caller {  // connected, has not asked yet
+        fabricshm::UnixSocket socket;
+        fabricshm::TimePoint until;
+    };
+    struct Tenant {
+        std::string vgpu;
+        fabricshm::ProcessIdentity process;
+        fabricshm::Fd pidfd;
+        bool is_dead = false;
+    };
+
+    VgpuServer(Options options, VgpuLimits& limits, fabricshm::UnixSocket listener,
+               fabricshm::Fd wake);
+    void serve();
+    int timeout_ms(bool is_shrinking) const;
+    void take_callers();
+    void hear(Caller& caller);
+    Result<VgpuLimits::Files> admit(const Caller& caller,
+                                    const fabricshm::proto::VgpuRequest& request);
+    void watch_known();
+    Result<void> watch(Tenant tenant);
+    void bury();
+
+    Options options_;
+    VgpuLimits& limits_;
+    fabricshm::UnixSocket listener_;
+    fabricshm::Fd wake_;  // an eventfd
+    std::atomic<bool> stopping_{false};
+    // The rest is the thread's own.
+    std::list<Caller> callers_;
+    std::list<Tenant> tenants_;
+    fabricshm::TimePoint next_look_;
+    std::thread thread_;
+};
+
+}  // namespace fabricd

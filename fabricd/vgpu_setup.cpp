@@ -1,0 +1,50 @@
+#include "fabricd/vgpu_setup.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "fabricd/server/admission.hpp"
+#include "libfabricshm/base/log.hpp"
+#include "libfabricshm/proto/vgpu_messages.hpp"
+
+namespace fabricd {
+
+std::vector<VgpuSpec> vgpu_specs(const std::vector<DeviceSpec>& devices) {
+    std::vector<VgpuSpec> specs;
+    for (const DeviceSpec& device : devices) {
+        if (device.gpu.empty()) continue;
+        specs.push_back({device.name, device.gpu, device.memory_bytes, device.reserve_bytes,
+                         device.context_bytes, device.quota_bytes, device.share_percent});
+    }
+    return specs;
+}
+
+Complaint start_vgpus(const Config& config, const std::vector<DeviceSpec>& devices, Vgpus& vgpus) {
+    const auto specs = vgpu_specs(devices);
+    auto limits = VgpuLimits::open(config.state.dir + "/vgpu", specs);
+    if (!limits.ok()) return describe(limits.error()) + " (devices.file, state.dir)";
+    vgpus.limits = std::move(*limits);
+    if (specs.empty()) return {};
+    auto admission = Admission::make(config.server.allow_uids, config.server.socket_group);
+    if (!admission.ok()) return describe(admission.error()) + " (server.socket_group)";
+    VgpuServer::Options options;
+    options.socket_path = fabricshm::proto::vgpu_socket_of(config.server.socket);
+    options.socket_mode = config.server.socket_mode;
+    options.admits = [admission = *admission](std::uint32_t uid, std::uint32_t gid, int socket) {
+        return admission.admits(uid, gid, socket);
+    };
+    const std::string path = options.socket_path;
+    auto server = VgpuServer::start(std::move(options), *vgpus.limits);
+    if (!server.ok()) return describe(server.error()) + " (" + path + ", server.socket)";
+    vgpus.server = std::move(*server);
+    // As the attach socket: the group's members may connect when there is one.
+    if (admission->has_group() &&
+        ::chown(path.c_str(), static_cast<uid_t>(-1), admission->group()) != 0) {
+        return path + " can't be given to the group (server.socket_group)";
+    }
+    fabricshm::log(fabricshm::LogLevel::kInfo, "%zu vGPUs: processes attach at %s", specs.size(),
+                   path.c_str());
+    return {};
+}
+
+}  // namespace fabricd

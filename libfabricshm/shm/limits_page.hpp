@@ -1,0 +1,64 @@
+// The page on which the daemon tells the processes of a vGPU what they may use. docs/vgpu.md.
+//
+//   0     magic, version        written once, when the file is made
+//   64    serial                rises with every change; 0: nothing was written yet
+//   128   image of even serials, 32 words
+//   384   image of odd serials, 32 words
+//
+// One writer, the daemon; everybody else has a descriptor that can't be mapped for writing. There
+// are two images so that a daemon killed in the middle of a change leaves the last whole one: the
+// next one is written beside it, and counts once the serial says so.
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+
+#include "libfabricshm/base/units.hpp"
+
+namespace fabricshm {
+
+/// What is in force. Plain data; bytes are of the GPU's memory.
+struct Limits {
+    std::uint64_t serial = 0;
+    std::uint64_t quota_bytes = 0;   // what the daemon counts for the vGPU
+    std::uint64_t target_bytes = 0;  // smaller while the quota shrinks: nothing is granted above it
+    std::uint64_t context_bytes = 0;     // counted for every context of a process
+    std::uint64_t share_percent = 100;   // of the GPU's time
+    std::uint64_t configured_bytes = 0;  // the quota of the configuration, for the next daemon
+
+    /// Up to where allocations are granted.
+    std::uint64_t grant_bytes() const noexcept {
+        return target_bytes < quota_bytes ? target_bytes : quota_bytes;
+    }
+};
+
+struct LimitsPage {
+    static constexpr std::uint32_t kMagic = 0x4c555056;  // "VPUL"
+    static constexpr std::uint32_t kVersion = 1;
+    static constexpr int kWords = 32;
+
+    std::uint32_t magic;
+    std::uint32_t version;
+    alignas(64) std::atomic<std::uint64_t> serial;
+    alignas(64) std::atomic<std::uint64_t> image[2][kWords];
+};
+inline constexpr Bytes kLimitsPageBytes = 4096;
+static_assert(sizeof(LimitsPage) <= kLimitsPageBytes);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+/// Makes an empty file's page one without limits yet. By the daemon.
+void format_limits(LimitsPage& page) noexcept;
+
+/// Whether it is a page of this version.
+bool is_limits_page(const LimitsPage& page) noexcept;
+
+/// Publishes `limits`; its serial is ignored. By the daemon, one thread at a time.
+void write_limits(LimitsPage& page, const Limits& limits) noexcept;
+
+/// What is in force; nothing before the first write_limits(), and when the page changes faster than
+/// it can be read. Never waits.
+std::optional<Limits> read_limits(const LimitsPage& page) noexcept;
+
+}  // namespace fabricshm

@@ -1,0 +1,286 @@
+#include "libfabricshm/shm/usage_ledger.hpp"
+
+#include <sched.h>
+#include <time.h>
+
+#include <algorithm>
+
+#include "libfabricshm/base/fault_point.hpp"
+
+namespace fabricshm {
+
+namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+constexpr std::uint64_t kBytesCap = std::uint64_t{1} << 62;
+
+// Bits of the lock's word: pid, then the start time's low bits, then a hash of the namespace.
+constexpr int kPidBits = 22;  // the kernel's limit
+constexpr int kStartBits = 30;
+constexpr int kSpaceBits = 12;
+static_assert(kPidBits + kStartBits + kSpaceBits == 64);
+
+constexpr std::uint64_t low(std::uint64_t value, int bits) noexcept {
+    return value & ((std::uint64_t{1} << bits) - 1);
+}
+
+std::uint64_t space_hash(std::uint64_t space) noexcept {
+    return (space * 0x9e3779b97f4a7c15) >> (64 - kSpaceBits);
+}
+
+void pause_for(std::chrono::nanoseconds length) noexcept {
+    timespec left{0, static_cast<long>(length.count())};
+    ::nanosleep(&left, nullptr);
+}
+
+void relax() noexcept {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+std::uint64_t capped_sum(std::uint64_t sum, std::uint64_t more) noexcept {
+    return std::min(kBytesCap, sum + std::min(more, kBytesCap));
+}
+
+}  // namespace
+
+std::uint64_t detail::lock_word(const ProcessIdentity& process) noexcept {
+    return low(static_cast<std::uint64_t>(process.pid), kPidBits) |
+           low(process.start_time, kStartBits) << kPidBits |
+           space_hash(process.pid_namespace) << (kPidBits + kStartBits);
+}
+
+// The lock for as long as it lives; ask whether it was got.
+class UsageLedger::Hold {
+  public:
+    explicit Hold(UsageLedger& ledger) noexcept : ledger_(ledger), held_(ledger.lock()) {}
+    ~Hold() {
+        if (held_) ledger_.unlock();
+    }
+    Hold(const Hold&) = delete;
+    Hold& operator=(const Hold&) = delete;
+    explicit operator bool() const noexcept { return held_; }
+
+  private:
+    UsageLedger& ledger_;
+    bool held_;
+};
+
+UsageLedger::UsageLedger(LedgerFile& file, const ProcessIdentity& self, Duration patience) noexcept
+    : file_(&file), self_(self), word_(detail::lock_word(self)), patience_(patience) {}
+
+void UsageLedger::format(LedgerFile& file, std::uint64_t boot) noexcept {
+    file.boot = boot;
+    file.version = LedgerFile::kVersion;
+    file.magic = LedgerFile::kMagic;
+}
+
+bool UsageLedger::is_ledger(const LedgerFile& file) noexcept {
+    return file.magic == LedgerFile::kMagic && file.version == LedgerFile::kVersion;
+}
+
+bool UsageLedger::lock() noexcept {
+    const TimePoint begin = Clock::now();
+    TimePoint look_at = begin + std::chrono::milliseconds(1);
+    for (int tries = 0;; ++tries) {
+        std::uint64_t holder = 0;
+        // Acquire, against the release of unlock(): what the last holder wrote is seen.
+        if (file_->lock.compare_exchange_strong(holder, word_, std::memory_order_acquire,
+                                                kRelaxed)) {
+            return true;
+        }
+        // Held for some fifty nanoseconds; longer means that the holder lost its processor, is
+        // stopped, or is dead.
+        if (tries < 64) {
+            relax();
+            continue;
+        }
+        if (tries < 192) {
+            ::sched_yield();
+            continue;
+        }
+        const TimePoint now = Clock::now();
+        if (now >= look_at) {
+            if (steal_from_dead(holder)) return true;
+            look_at = now + std::chrono::milliseconds(1);
+        }
+        if (now - begin >= patience_) return false;
+        pause_for(std::chrono::microseconds(50));
+    }
+}
+
+void UsageLedger::unlock() noexcept {
+    // Only if it is still ours: who was stopped for long may have been declared dead by a daemon
+    // that saw another process of our identity end. Release: the next holder sees our stores.
+    std::uint64_t mine = word_;
+    file_->lock.compare_exchange_strong(mine, 0, std::memory_order_release, kRelaxed);
+}
+
+bool UsageLedger::steal_from_dead(std::uint64_t holder) noexcept {
+    // From another namespace nothing can be said about it; the daemon will.
+    const int space_at = kPidBits + kStartBits;
+    if (holder == 0 || holder >> space_at != space_hash(self_.pid_namespace)) return false;
+    const auto pid = static_cast<pid_t>(low(holder, kPidBits));
+    const auto start = process_start_time(pid);
+    const bool is_alive =
+        start.ok() && low(*start, kStartBits) == low(holder >> kPidBits, kStartBits);
+    const bool is_unknown = !start.ok() && start.error().code != Errc::kNotFound;
+    if (is_alive || is_unknown) return false;
+    // A dead holder can't change the word, and a second thief changes it to its own: exactly one
+    // exchange succeeds. Acquire: on x86 and ARM a dead process's stores are as good as released.
+    if (!file_->lock.compare_exchange_strong(holder, word_, std::memory_order_acquire, kRelaxed)) {
+        return false;
+    }
+    recount();
+    return true;
+}
+
+void UsageLedger::recount() noexcept {
+    std::uint64_t sum = 0;
+    for (const LedgerSlot& slot : file_->slots) {
+        // A slot without a pid was being taken or given back: it holds nothing.
+        if (slot.pid.load(kRelaxed) != 0) sum = capped_sum(sum, slot.charged.load(kRelaxed));
+    }
+    file_->total.store(sum, kRelaxed);
+    file_->recoveries.fetch_add(1, kRelaxed);
+}
+
+void UsageLedger::empty(LedgerSlot& slot) noexcept {
+    const std::uint64_t held = slot.charged.load(kRelaxed);
+    slot.pid.store(0, kRelaxed);
+    FAULT_POINT("vgpu.reclaim.pid");
+    const std::uint64_t sum = file_->total.load(kRelaxed);
+    file_->total.store(sum - std::min(sum, held), kRelaxed);
+}
+
+Result<int> UsageLedger::claim() {
+    // Nobody of this process can be holding the lock before it has a slot: a word that says so is
+    // from before an exec, which left it with another thread's work undone.
+    std::uint64_t left = word_;
+    if (file_->lock.compare_exchange_strong(left, word_, std::memory_order_acquire, kRelaxed)) {
+        recount();
+        unlock();
+    }
+    for (int round = 0; round < 2; ++round) {
+        if (round == 1 && reclaim_dead() == 0) break;
+        const Hold hold(*this);
+        if (!hold) return Error{Errc::kBusy, 0, "lock the usage ledger"};
+        LedgerSlot* free_slot = nullptr;
+        for (LedgerSlot& slot : file_->slots) {
+            const auto pid = slot.pid.load(kRelaxed);
+            const bool is_own = pid == static_cast<std::uint64_t>(self_.pid) &&
+                                slot.start_time.load(kRelaxed) == self_.start_time &&
+                                slot.pid_namespace.load(kRelaxed) == self_.pid_namespace;
+            if (is_own) empty(slot);
+            if ((is_own || pid == 0) && free_slot == nullptr) free_slot = &slot;
+        }
+        if (free_slot == nullptr) continue;
+        for (Word* word : {&free_slot->charged, &free_slot->pending, &free_slot->denied,
+                           &free_slot->launches, &free_slot->waited_ns}) {
+            word->store(0, kRelaxed);
+        }
+        free_slot->start_time.store(self_.start_time, kRelaxed);
+        free_slot->pid_namespace.store(self_.pid_namespace, kRelaxed);
+        FAULT_POINT("vgpu.claim.filled");
+        // Release: who finds the pid without the lock also finds the rest of the identity.
+        free_slot->pid.store(static_cast<std::uint64_t>(self_.pid), std::memory_order_release);
+        return static_cast<int>(free_slot - file_->slots);
+    }
+    return Error{Errc::kNoMemory, 0, "find a slot in the usage ledger"};
+}
+
+Result<void> UsageLedger::charge(int slot, std::uint64_t bytes, const LimitsPage& limits) {
+    LedgerSlot& own = file_->slots[slot];
+    const Hold hold(*this);
+    if (!hold) return Error{Errc::kBusy, 0, "lock the usage ledger"};
+    FAULT_POINT("vgpu.charge.locked");
+    const auto granted = read_limits(limits);
+    const std::uint64_t sum = file_->total.load(kRelaxed);
+    const std::uint64_t most = granted ? granted->grant_bytes() : 0;
+    if (sum > most || bytes > most - sum) {
+        own.denied.fetch_add(1, kRelaxed);
+        file_->denied.fetch_add(1, kRelaxed);
+        return Error{Errc::kNoMemory, 0, "charge the vGPU's quota"};
+    }
+    // An atomic addition: a release() without the lock may be at work on the same word.
+    own.charged.fetch_add(bytes, kRelaxed);
+    FAULT_POINT("vgpu.charge.slot");
+    file_->total.store(sum + bytes, kRelaxed);
+    if (sum + bytes > file_->peak.load(kRelaxed)) file_->peak.store(sum + bytes, kRelaxed);
+    return {};
+}
+
+void UsageLedger::release(int slot, std::uint64_t bytes) noexcept {
+    LedgerSlot& own = file_->slots[slot];
+    const Hold hold(*this);
+    own.charged.fetch_sub(bytes, kRelaxed);
+    FAULT_POINT("vgpu.release.slot");
+    if (!hold) return;
+    const std::uint64_t sum = file_->total.load(kRelaxed);
+    file_->total.store(sum - std::min(sum, bytes), kRelaxed);
+}
+
+int UsageLedger::reclaim_dead() {
+    int count = 0;
+    for (const LedgerUse& use : uses()) {
+        if (use.process == self_ || liveness_of(use.process) != Liveness::kDead) continue;
+        const auto done = reclaim(use.process);
+        count += done.ok() && *done ? 1 : 0;
+    }
+    return count;
+}
+
+Result<bool> UsageLedger::reclaim(const ProcessIdentity& process) {
+    // It may have died with the lock in its hands, in a namespace that only the daemon sees into.
+    std::uint64_t holder = detail::lock_word(process);
+    if (holder != word_ &&
+        file_->lock.compare_exchange_strong(holder, word_, std::memory_order_acquire, kRelaxed)) {
+        recount();
+        unlock();
+    }
+    const Hold hold(*this);
+    if (!hold) return Error{Errc::kBusy, 0, "lock the usage ledger"};
+    bool found = false;
+    for (LedgerSlot& slot : file_->slots) {
+        const bool is_it = slot.pid.load(kRelaxed) == static_cast<std::uint64_t>(process.pid) &&
+                           slot.start_time.load(kRelaxed) == process.start_time &&
+                           slot.pid_namespace.load(kRelaxed) == process.pid_namespace;
+        if (!is_it) continue;
+        empty(slot);
+        found = true;
+    }
+    return found;
+}
+
+Result<std::uint64_t> UsageLedger::settled_total() {
+    const Hold hold(*this);
+    if (!hold) return Error{Errc::kBusy, 0, "lock the usage ledger"};
+    // From the slots, not from the cached sum: a release() that did not get the lock left it high.
+    std::uint64_t sum = 0;
+    for (const LedgerSlot& slot : file_->slots) {
+        if (slot.pid.load(kRelaxed) != 0) sum = capped_sum(sum, slot.charged.load(kRelaxed));
+    }
+    file_->total.store(sum, kRelaxed);
+    return sum;
+}
+
+std::uint64_t UsageLedger::total() const noexcept {
+    return std::min(kBytesCap, file_->total.load(kRelaxed));
+}
+
+std::vector<LedgerUse> UsageLedger::uses() const {
+    std::vector<LedgerUse> found;
+    for (const LedgerSlot& slot : file_->slots) {
+        // Acquire, against the release in claim().
+        const std::uint64_t pid = slot.pid.load(std::memory_order_acquire);
+        if (pid == 0 || pid >> kPidBits != 0) continue;
+        found.push_back({{static_cast<pid_t>(pid), slot.start_time.load(kRelaxed),
+                          slot.pid_namespace.load(kRelaxed)},
+                         slot.charged.load(kRelaxed),
+                         slot.denied.load(kRelaxed)});
+    }
+    return found;
+}
+
+}  // namespace fabricshm

@@ -1,0 +1,85 @@
+// The real driver behind the shim: where its functions are, and which of ours stands in for which.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "libfabricshm/vgpu/cuda_abi.hpp"
+#include "libfabricshm/vgpu/driver_entries.hpp"
+
+namespace fabricshm::cuda {
+
+enum Flavour : int { kBoth, kLegacy, kPerThread };
+
+enum class Entry : int {
+#define FABRIC_ENTRY_NAME(symbol, base, since, flavour, handler, params, args) symbol,
+    FABRIC_ALL_ENTRIES(FABRIC_ENTRY_NAME)
+#undef FABRIC_ENTRY_NAME
+        kCount
+};
+inline constexpr int kEntryCount = static_cast<int>(Entry::kCount);
+
+struct EntryInfo {
+    const char* symbol;
+    const char* base;  // as cuGetProcAddress is asked; "": not of the driver
+    int since;
+    Flavour flavour;
+    void* wrapper;  // ours
+};
+
+/// The line of the table for an entry.
+const EntryInfo& info_of(Entry entry) noexcept;
+
+/// The line for a symbol, or nullptr. Any thread, also before main().
+const EntryInfo* find_entry(const char* symbol) noexcept;
+
+/// The driver's own function, or nullptr when this driver (or no driver) has it. The first call
+/// loads libcuda.so.1 or libnvidia-ml.so.1. Thread-safe.
+void* real_address(Entry entry) noexcept;
+
+template <typename Function>
+Function real(Entry entry) noexcept {
+    return reinterpret_cast<Function>(real_address(entry));
+}
+
+/// What cuGetProcAddress should answer for `base` where the driver answered `found`: our function
+/// of the same form, or `found` when there is none.
+void* stand_in(const char* base, void* found, int version, std::uint64_t flags) noexcept;
+
+/// Any other function of the driver (or of NVML), for our own use; nullptr when it has none.
+void* driver_symbol(const char* name) noexcept;
+void* nvml_symbol(const char* name) noexcept;
+
+/// The dlsym of the C library, past our own.
+void* real_dlsym(void* handle, const char* name) noexcept;
+
+/// Names that the driver exports, for the self-check; empty without a driver.
+std::vector<std::string> driver_exports();
+
+/// Functions that the hooks need and nobody has to stand in for; a null one is not in this driver.
+struct Helpers {
+    Status (*device_count)(int*);
+    Status (*device_uuid)(Uuid*, Device);
+    Status (*current_device)(Device*);
+    Status (*current_context)(Handle*);
+    Status (*primary_state)(Device, unsigned int*, int*);
+    Status (*address_range)(Pointer*, std::size_t*, Pointer);
+    Status (*is_capturing)(Handle, int*);
+    Status (*is_capturing_per_thread)(Handle, int*);
+    Status (*device_pool)(Handle*, Device);
+    Status (*pool_attribute)(Handle, int, void*);
+    Status (*graph_nodes)(Handle, Handle*, std::size_t*);
+    Status (*node_type)(Handle, int*);
+    Status (*child_graph)(Handle, Handle*);
+    Status (*kernel_node)(Handle, KernelNode*);
+    Status (*alloc_node)(Handle, MemAllocNode*);
+    Status (*graph_trim)(Device);
+};
+
+/// Looked up once, when first asked for.
+const Helpers& helpers() noexcept;
+
+}  // namespace fabricshm::cuda

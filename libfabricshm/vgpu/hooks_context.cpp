@@ -1,0 +1,160 @@
+// The driver's start, contexts and modules. A context costs some hundred MiB that no allocation
+// shows: a configured figure is counted for each, or, without one, what NVML sees of the process
+// beyond what it allocated.
+
+#include <mutex>
+
+#include "libfabricshm/vgpu/books.hpp"
+#include "libfabricshm/vgpu/driver.hpp"
+#include "libfabricshm/vgpu/hooks.hpp"
+#include "libfabricshm/vgpu/nvml.hpp"
+#include "libfabricshm/vgpu/pools.hpp"
+#include "libfabricshm/vgpu/self_check.hpp"
+#include "libfabricshm/vgpu/vgpu.hpp"
+
+namespace fabricshm::cuda {
+
+namespace {
+
+Status init(Status (*own)(unsigned int), unsigned int flags) {
+    const Status status = own(flags);
+    if (status != kSuccess) return status;
+    attach_vgpus();
+    map_devices();
+    check_once_if_asked();
+    return status;
+}
+
+template <typename Call>
+Status create_context(Handle* out, Device device, Call call) {
+    Vgpu* vgpu = vgpu_of(device);
+    if (vgpu == nullptr) return call();
+    const std::uint64_t bytes = vgpu->context_bytes();
+    if (!vgpu->reserve(bytes)) return kOutOfMemory;
+    const Status status = call();
+    if (status != kSuccess) {
+        vgpu->roll_back(bytes);
+        return status;
+    }
+    handles().put(key_of(*out), {vgpu, bytes, *out});
+    vgpu->commit(bytes);
+    settle_overhead(*vgpu);
+    return status;
+}
+
+Status create_context_1(Status (*own)(Handle*, unsigned int, Device), Handle* out,
+                        unsigned int flags, Device device) {
+    return create_context(out, device, [&] { return own(out, flags, device); });
+}
+
+Status create_context_3(Status (*own)(Handle*, void*, int, unsigned int, Device), Handle* out,
+                        void* affinity, int count, unsigned int flags, Device device) {
+    return create_context(out, device, [&] { return own(out, affinity, count, flags, device); });
+}
+
+Status create_context_4(Status (*own)(Handle*, void*, unsigned int, Device), Handle* out,
+                        void* parameters, unsigned int flags, Device device) {
+    return create_context(out, device, [&] { return own(out, parameters, flags, device); });
+}
+
+// All that was allocated in a context ends with it.
+void end_context(Handle context) {
+    pointers().end_context(context);
+    handles().end_context(context);
+}
+
+Status destroy_context(Status (*own)(Handle), Handle context) {
+    const Status status = own(context);
+    if (status == kSuccess) end_context(context);
+    return status;
+}
+
+// A device's primary context is shared by all who retain it, and ends with the last of them.
+struct Primary {
+    std::mutex mutex;
+    Handle context = nullptr;
+    std::uint64_t bytes = 0;
+    bool is_charged = false;
+};
+
+Primary& primary_of(Device device) {
+    static Primary* const all = new Primary[64];  // never destroyed, as the books
+    return all[device & 63];
+}
+
+Status retain_primary(Status (*own)(Handle*, Device), Handle* out, Device device) {
+    Vgpu* vgpu = vgpu_of(device);
+    if (vgpu == nullptr) return own(out, device);
+    Primary& primary = primary_of(device);
+    {
+        const std::lock_guard lock(primary.mutex);
+        const bool is_first = !primary.is_charged;
+        const std::uint64_t bytes = is_first ? vgpu->context_bytes() : 0;
+        if (!vgpu->reserve(bytes)) return kOutOfMemory;
+        const Status status = own(out, device);
+        if (status != kSuccess) {
+            vgpu->roll_back(bytes);
+            return status;
+        }
+        vgpu->commit(bytes);
+        if (is_first) {
+            primary.context = *out;
+            primary.bytes = bytes;
+            primary.is_charged = true;
+        }
+    }
+    settle_overhead(*vgpu);
+    return kSuccess;
+}
+
+Status release_primary(Status (*own)(Device), Device device) {
+    const Status status = own(device);
+    Vgpu* vgpu = vgpu_of(device);
+    if (vgpu == nullptr || status != kSuccess) return status;
+    unsigned int flags = 0;
+    int is_active = 1;
+    const auto ask = helpers().primary_state;
+    if (ask == nullptr || ask(device, &flags, &is_active) != kSuccess || is_active != 0) {
+        return status;
+    }
+    Primary& primary = primary_of(device);
+    const std::lock_guard lock(primary.mutex);
+    if (!primary.is_charged) return status;
+    end_context(primary.context);
+    end_pools_of(*vgpu);
+    vgpu->release(primary.bytes);
+    primary.is_charged = false;
+    return status;
+}
+
+// Modules bring code and global variables, whose size only the driver knows.
+template <typename Call>
+Status load(Call call) {
+    const Status status = call();
+    if (status != kSuccess) return status;
+    if (Vgpu* vgpu = current_vgpu(); vgpu != nullptr) settle_overhead(*vgpu);
+    return status;
+}
+
+Status load_module_2(Status (*own)(Handle*, const void*), Handle* out, const void* image) {
+    return load([&] { return own(out, image); });
+}
+
+Status load_module_5(Status (*own)(Handle*, const void*, unsigned int, int*, void**), Handle* out,
+                     const void* image, unsigned int count, int* options, void** values) {
+    return load([&] { return own(out, image, count, options, values); });
+}
+
+Status load_library(Status (*own)(Handle*, const void*, int*, void**, unsigned int, int*, void**,
+                                  unsigned int),
+                    Handle* out, const void* image, int* jit, void** jit_values,
+                    unsigned int jit_count, int* options, void** values, unsigned int count) {
+    return load(
+        [&] { return own(out, image, jit, jit_values, jit_count, options, values, count); });
+}
+
+}  // namespace
+
+FABRIC_CONTEXT_ENTRIES(FABRIC_DEFINE)
+
+}  // namespace fabricshm::cuda

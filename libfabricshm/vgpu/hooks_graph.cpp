@@ -1,0 +1,217 @@
+// Graphs: an executable graph is charged with the memory of its allocation nodes for as long as it
+// lives, and each launch with the compute of its kernels.
+
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "libfabricshm/vgpu/books.hpp"
+#include "libfabricshm/vgpu/driver.hpp"
+#include "libfabricshm/vgpu/hooks.hpp"
+#include "libfabricshm/vgpu/throttle.hpp"
+#include "libfabricshm/vgpu/vgpu.hpp"
+
+namespace fabricshm::cuda {
+
+namespace {
+
+constexpr int kDepthMost = 32;  // of graphs in graphs
+
+struct Cost {
+    std::uint64_t bytes = 0;
+    std::uint64_t work = 0;
+};
+
+struct Executable {
+    Vgpu* vgpu = nullptr;
+    Cost cost;
+};
+
+struct Executables {
+    std::mutex mutex;
+    std::unordered_map<Handle, Executable> all;
+};
+
+Executables& executables() {
+    static Executables& made = *new Executables;  // never destroyed, as the books
+    return made;
+}
+
+void add_cost(Handle graph, int depth, Cost& sum);
+
+void add_node_cost(Handle node, int depth, Cost& sum) {
+    const Helpers& ask = helpers();
+    int type = -1;
+    if (ask.node_type(node, &type) != kSuccess) return;
+    if (type == kKernelNode && ask.kernel_node != nullptr) {
+        KernelNode kernel{};
+        if (ask.kernel_node(node, &kernel) == kSuccess) {
+            sum.work += work_of(kernel.grid, kernel.block);
+        }
+    } else if (type == kMemAllocNode && ask.alloc_node != nullptr) {
+        MemAllocNode alloc{};
+        if (ask.alloc_node(node, &alloc) == kSuccess) sum.bytes += device_bytes(alloc.bytes);
+    } else if (type == kChildGraphNode && ask.child_graph != nullptr) {
+        Handle child = nullptr;
+        if (ask.child_graph(node, &child) == kSuccess) add_cost(child, depth + 1, sum);
+    }
+}
+
+void add_cost(Handle graph, int depth, Cost& sum) {
+    const Helpers& ask = helpers();
+    std::size_t count = 0;
+    const bool can_ask = depth < kDepthMost && ask.graph_nodes != nullptr &&
+                         ask.node_type != nullptr &&
+                         ask.graph_nodes(graph, nullptr, &count) == kSuccess;
+    if (!can_ask || count == 0) return;
+    std::vector<Handle> nodes(count);
+    if (ask.graph_nodes(graph, nodes.data(), &count) != kSuccess) return;
+    nodes.resize(count);
+    for (const Handle node : nodes) add_node_cost(node, depth, sum);
+}
+
+// Memory nodes may free as well: what is alive at a time may be less than the sum, never more.
+Cost cost_of(Handle graph) {
+    Cost sum;
+    add_cost(graph, 0, sum);
+    return sum;
+}
+
+template <typename Call>
+Status instantiate(Handle* out, Handle graph, Call call) {
+    Vgpu* vgpu = current_vgpu();
+    if (vgpu == nullptr) return call();
+    const Cost cost = cost_of(graph);
+    if (!vgpu->reserve(cost.bytes)) return kOutOfMemory;
+    const Status status = call();
+    if (status != kSuccess) {
+        vgpu->roll_back(cost.bytes);
+        return status;
+    }
+    Executables& known = executables();
+    {
+        const std::lock_guard lock(known.mutex);
+        known.all[*out] = {vgpu, cost};
+    }
+    vgpu->commit(cost.bytes);
+    return status;
+}
+
+Status instantiate_1(Status (*own)(Handle*, Handle, Handle*, char*, std::size_t), Handle* out,
+                     Handle graph, Handle* failed, char* text, std::size_t bytes) {
+    return instantiate(out, graph, [&] { return own(out, graph, failed, text, bytes); });
+}
+
+Status instantiate_flags(Status (*own)(Handle*, Handle, unsigned long long), Handle* out,
+                         Handle graph, unsigned long long flags) {
+    return instantiate(out, graph, [&] { return own(out, graph, flags); });
+}
+
+Status instantiate_params(Status (*own)(Handle*, Handle, void*), Handle* out, Handle graph,
+                          void* parameters) {
+    return instantiate(out, graph, [&] { return own(out, graph, parameters); });
+}
+
+// The memory of an executable graph can't change by an update, its kernels can.
+template <typename Call>
+Status update(Handle executable, Handle graph, Call call) {
+    const Status status = call();
+    if (status != kSuccess) return status;
+    const Cost cost = cost_of(graph);
+    Executables& known = executables();
+    const std::lock_guard lock(known.mutex);
+    const auto found = known.all.find(executable);
+    if (found != known.all.end()) found->second.cost.work = cost.work;
+    return status;
+}
+
+Status update_exec_1(Status (*own)(Handle, Handle, Handle*, int*), Handle executable, Handle graph,
+                     Handle* failed, int* result) {
+    return update(executable, graph, [&] { return own(executable, graph, failed, result); });
+}
+
+Status update_exec_2(Status (*own)(Handle, Handle, void*), Handle executable, Handle graph,
+                     void* result) {
+    return update(executable, graph, [&] { return own(executable, graph, result); });
+}
+
+Status destroy_exec(Status (*own)(Handle), Handle executable) {
+    Executables& known = executables();
+    Executable gone;
+    {
+        // Out of the books first: the driver may give its handle to the next one at once.
+        const std::lock_guard lock(known.mutex);
+        const auto found = known.all.find(executable);
+        if (found == known.all.end()) return own(executable);
+        gone = found->second;
+        known.all.erase(found);
+    }
+    const Status status = own(executable);
+    if (status != kSuccess) {
+        const std::lock_guard lock(known.mutex);
+        known.all[executable] = gone;
+        return status;
+    }
+    // Graphs keep what they allocated in a pool of the device's own until it is trimmed.
+    Device device = -1;
+    if (gone.cost.bytes > 0 && helpers().graph_trim != nullptr &&
+        helpers().current_device(&device) == kSuccess) {
+        helpers().graph_trim(device);
+    }
+    gone.vgpu->release(gone.cost.bytes);
+    return status;
+}
+
+Status launch_graph(Status (*own)(Handle, Handle), Handle executable, Handle stream) {
+    Vgpu* vgpu = current_vgpu();
+    if (vgpu != nullptr && is_throttled(*vgpu)) {
+        std::uint64_t work = 0;
+        {
+            Executables& known = executables();
+            const std::lock_guard lock(known.mutex);
+            const auto found = known.all.find(executable);
+            if (found != known.all.end()) work = found->second.cost.work;
+        }
+        throttle(*vgpu, work);
+    }
+    return own(executable, stream);
+}
+
+// A node that no quota would ever allow is refused at once; all together are counted when the graph
+// is instantiated.
+bool is_hopeless(std::uint64_t bytes) {
+    Vgpu* vgpu = current_vgpu();
+    return vgpu != nullptr && device_bytes(bytes) > vgpu->granted();
+}
+
+bool is_hopeless(const NodeParams* node) {
+    return node != nullptr && node->type == kMemAllocNode && is_hopeless(node->alloc.bytes);
+}
+
+Status add_alloc_node(Status (*own)(Handle*, Handle, const Handle*, std::size_t, MemAllocNode*),
+                      Handle* out, Handle graph, const Handle* after, std::size_t count,
+                      MemAllocNode* node) {
+    if (node != nullptr && is_hopeless(node->bytes)) return kOutOfMemory;
+    return own(out, graph, after, count, node);
+}
+
+Status add_node_1(Status (*own)(Handle*, Handle, const Handle*, std::size_t, NodeParams*),
+                  Handle* out, Handle graph, const Handle* after, std::size_t count,
+                  NodeParams* node) {
+    if (is_hopeless(node)) return kOutOfMemory;
+    return own(out, graph, after, count, node);
+}
+
+Status add_node_2(Status (*own)(Handle*, Handle, const Handle*, const void*, std::size_t,
+                                NodeParams*),
+                  Handle* out, Handle graph, const Handle* after, const void* edges,
+                  std::size_t count, NodeParams* node) {
+    if (is_hopeless(node)) return kOutOfMemory;
+    return own(out, graph, after, edges, count, node);
+}
+
+}  // namespace
+
+FABRIC_GRAPH_ENTRIES(FABRIC_DEFINE)
+
+}  // namespace fabricshm::cuda

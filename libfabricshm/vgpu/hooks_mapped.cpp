@@ -1,0 +1,156 @@
+// Virtual memory management: physical memory with a handle, and addresses that it is mapped to. It
+// is freed when its handles are released and nothing maps it any more.
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "libfabricshm/vgpu/books.hpp"
+#include "libfabricshm/vgpu/driver.hpp"
+#include "libfabricshm/vgpu/hooks.hpp"
+#include "libfabricshm/vgpu/vgpu.hpp"
+
+namespace fabricshm::cuda {
+
+namespace {
+
+struct Physical {
+    Vgpu* vgpu = nullptr;
+    std::uint64_t charged = 0;
+    bool is_imported = false;  // its size is known only as far as it is mapped
+    int handles = 0;
+    int mappings = 0;
+};
+using PhysicalPtr = std::shared_ptr<Physical>;
+
+struct Mapped {
+    std::uint64_t bytes;
+    PhysicalPtr memory;
+};
+
+// These calls are rare and slow, so one lock is held across the driver's part: what the books say
+// is then always what the driver did.
+struct Memory {
+    std::mutex mutex;
+    std::unordered_map<AllocationHandle, PhysicalPtr> by_handle;
+    std::map<Pointer, Mapped> by_address;
+};
+
+Memory& memory() {
+    static Memory& all = *new Memory;  // never destroyed, as the books
+    return all;
+}
+
+void free_if_unused(const PhysicalPtr& physical) {
+    if (physical->handles > 0 || physical->mappings > 0) return;
+    physical->vgpu->release(physical->charged);
+    physical->charged = 0;
+}
+
+Status create_memory(Status (*own)(AllocationHandle*, std::size_t, const AllocationProp*,
+                                   unsigned long long),
+                     AllocationHandle* out, std::size_t bytes, const AllocationProp* wanted,
+                     unsigned long long flags) {
+    const bool on_device = wanted != nullptr && wanted->location.type == kOnDevice;
+    Vgpu* vgpu = on_device ? vgpu_of(wanted->location.id) : nullptr;
+    if (vgpu == nullptr) return own(out, bytes, wanted, flags);
+    if (!vgpu->reserve(bytes)) return kOutOfMemory;
+    Memory& all = memory();
+    const std::lock_guard lock(all.mutex);
+    const Status status = own(out, bytes, wanted, flags);
+    if (status != kSuccess) {
+        vgpu->roll_back(bytes);
+        return status;
+    }
+    all.by_handle[*out] = std::make_shared<Physical>(Physical{vgpu, bytes, false, 1, 0});
+    vgpu->commit(bytes);
+    return status;
+}
+
+Status import_memory(Status (*own)(AllocationHandle*, void*, int), AllocationHandle* out,
+                     void* os_handle, int type) {
+    Memory& all = memory();
+    const std::lock_guard lock(all.mutex);
+    const Status status = own(out, os_handle, type);
+    Vgpu* vgpu = current_vgpu();
+    if (status == kSuccess && vgpu != nullptr) {
+        all.by_handle[*out] = std::make_shared<Physical>(Physical{vgpu, 0, true, 1, 0});
+    }
+    return status;
+}
+
+Status release_memory(Status (*own)(AllocationHandle), AllocationHandle handle) {
+    Memory& all = memory();
+    const std::lock_guard lock(all.mutex);
+    const Status status = own(handle);
+    const auto found = all.by_handle.find(handle);
+    if (status != kSuccess || found == all.by_handle.end()) return status;
+    const PhysicalPtr physical = found->second;
+    // Retained handles have the same number and are released one by one.
+    if (--physical->handles == 0) all.by_handle.erase(found);
+    free_if_unused(physical);
+    return status;
+}
+
+Status retain_memory(Status (*own)(AllocationHandle*, void*), AllocationHandle* out,
+                     void* address) {
+    Memory& all = memory();
+    const std::lock_guard lock(all.mutex);
+    const Status status = own(out, address);
+    if (status != kSuccess) return status;
+    auto at = all.by_address.upper_bound(reinterpret_cast<Pointer>(address));
+    if (at == all.by_address.begin()) return status;
+    --at;
+    if (reinterpret_cast<Pointer>(address) - at->first >= at->second.bytes) return status;
+    ++at->second.memory->handles;
+    all.by_handle[*out] = at->second.memory;
+    return status;
+}
+
+Status map_memory(Status (*own)(Pointer, std::size_t, std::size_t, AllocationHandle,
+                                unsigned long long),
+                  Pointer address, std::size_t bytes, std::size_t offset, AllocationHandle handle,
+                  unsigned long long flags) {
+    Memory& all = memory();
+    const std::lock_guard lock(all.mutex);
+    const auto found = all.by_handle.find(handle);
+    if (found == all.by_handle.end()) return own(address, bytes, offset, handle, flags);
+    const PhysicalPtr physical = found->second;
+    const std::uint64_t end = std::uint64_t{offset} + bytes;
+    const std::uint64_t more =
+        physical->is_imported && end > physical->charged ? end - physical->charged : 0;
+    if (more > 0 && !physical->vgpu->reserve(more)) return kOutOfMemory;
+    const Status status = own(address, bytes, offset, handle, flags);
+    if (status != kSuccess) {
+        if (more > 0) physical->vgpu->roll_back(more);
+        return status;
+    }
+    if (more > 0) physical->vgpu->commit(more);
+    physical->charged += more;
+    ++physical->mappings;
+    all.by_address[address] = {bytes, physical};
+    return status;
+}
+
+Status unmap_memory(Status (*own)(Pointer, std::size_t), Pointer address, std::size_t bytes) {
+    Memory& all = memory();
+    const std::lock_guard lock(all.mutex);
+    const Status status = own(address, bytes);
+    if (status != kSuccess) return status;
+    // One call may take several mappings away, but none in part.
+    auto at = all.by_address.lower_bound(address);
+    while (at != all.by_address.end() && at->first - address < bytes) {
+        const PhysicalPtr physical = at->second.memory;
+        at = all.by_address.erase(at);
+        --physical->mappings;
+        free_if_unused(physical);
+    }
+    return status;
+}
+
+}  // namespace
+
+FABRIC_MAPPED_ENTRIES(FABRIC_DEFINE)
+
+}  // namespace fabricshm::cuda

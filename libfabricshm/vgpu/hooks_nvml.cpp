@@ -1,0 +1,180 @@
+// NVML tells the same story as the driver: the vGPU is the device, and its processes are all there
+// are.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "libfabricshm/vgpu/driver.hpp"
+#include "libfabricshm/vgpu/hooks.hpp"
+#include "libfabricshm/vgpu/nvml.hpp"
+#include "libfabricshm/vgpu/vgpu.hpp"
+
+namespace fabricshm::cuda {
+
+namespace {
+
+constexpr unsigned int kProcessesMost = 1024;
+
+Vgpu* vgpu_of_nvml(Handle device) {
+    static const auto uuid_of =
+        reinterpret_cast<Status (*)(Handle, char*, unsigned int)>(nvml_symbol("nvmlDeviceGetUUID"));
+    static const auto index_of =
+        reinterpret_cast<Status (*)(Handle, unsigned int*)>(nvml_symbol("nvmlDeviceGetIndex"));
+    attach_vgpus();  // a program may look before it computes
+    char uuid[96] = "";
+    unsigned int index = ~0U;
+    if (uuid_of == nullptr || uuid_of(device, uuid, sizeof uuid) != kNvmlSuccess) uuid[0] = '\0';
+    if (index_of == nullptr || index_of(device, &index) != kNvmlSuccess) index = ~0U;
+    return vgpu_of_gpu(uuid, index);
+}
+
+// The same three numbers as cuMemGetInfo gives.
+void narrow(Vgpu& vgpu, unsigned long long& total, unsigned long long& free,
+            unsigned long long& used) {
+    const std::uint64_t granted = vgpu.granted();
+    const std::uint64_t held = std::min(granted, vgpu.used());
+    total = std::min<unsigned long long>(total, granted);
+    free = std::min<unsigned long long>(free, granted - held);
+    used = total - std::min(total, free);
+}
+
+Status nvml_memory_1(Status (*own)(Handle, NvmlMemory*), Handle device, NvmlMemory* memory) {
+    const Status status = own(device, memory);
+    Vgpu* vgpu = status == kNvmlSuccess ? vgpu_of_nvml(device) : nullptr;
+    if (vgpu != nullptr) narrow(*vgpu, memory->total, memory->free, memory->used);
+    return status;
+}
+
+Status nvml_memory_2(Status (*own)(Handle, NvmlMemory2*), Handle device, NvmlMemory2* memory) {
+    const Status status = own(device, memory);
+    Vgpu* vgpu = status == kNvmlSuccess ? vgpu_of_nvml(device) : nullptr;
+    if (vgpu == nullptr) return status;
+    narrow(*vgpu, memory->total, memory->free, memory->used);
+    memory->reserved = 0;
+    return status;
+}
+
+// The vGPU's own processes, with what they hold, in place of all that the GPU has.
+template <typename Process>
+Status own_processes(Vgpu& vgpu, unsigned int* count, Process* list) {
+    const auto uses = vgpu.ledger().uses();
+    const auto needed = static_cast<unsigned int>(uses.size());
+    const unsigned int room = *count;
+    *count = needed;
+    if (needed > room || (needed > 0 && list == nullptr)) return kNvmlTooSmall;
+    for (unsigned int i = 0; i < needed; ++i) {
+        list[i] = {};
+        list[i].pid = static_cast<unsigned int>(uses[i].process.pid);
+        list[i].used = uses[i].charged;
+    }
+    return kNvmlSuccess;
+}
+
+template <typename Process>
+Status processes(Status (*own)(Handle, unsigned int*, Process*), Handle device, unsigned int* count,
+                 Process* list) {
+    Vgpu* vgpu = count != nullptr ? vgpu_of_nvml(device) : nullptr;
+    return vgpu != nullptr ? own_processes(*vgpu, count, list) : own(device, count, list);
+}
+
+Status nvml_processes_1(Status (*own)(Handle, unsigned int*, NvmlProcess1*), Handle device,
+                        unsigned int* count, NvmlProcess1* list) {
+    return processes(own, device, count, list);
+}
+
+Status nvml_processes_2(Status (*own)(Handle, unsigned int*, NvmlProcess2*), Handle device,
+                        unsigned int* count, NvmlProcess2* list) {
+    return processes(own, device, count, list);
+}
+
+// NVML's handle of a vGPU's GPU, found once; nullptr without NVML.
+Handle device_of(const Vgpu& vgpu) {
+    static const auto init = reinterpret_cast<Status (*)()>(nvml_symbol("nvmlInit_v2"));
+    static const auto by_uuid = reinterpret_cast<Status (*)(const char*, Handle*)>(
+        nvml_symbol("nvmlDeviceGetHandleByUUID"));
+    static const auto by_index = reinterpret_cast<Status (*)(unsigned int, Handle*)>(
+        nvml_symbol("nvmlDeviceGetHandleByIndex_v2"));
+    static const bool is_up = init != nullptr && init() == kNvmlSuccess;
+    Handle device = nullptr;
+    if (!is_up) return nullptr;
+    if (vgpu.gpu().rfind("GPU-", 0) == 0) {
+        const bool found =
+            by_uuid != nullptr && by_uuid(vgpu.gpu().c_str(), &device) == kNvmlSuccess;
+        return found ? device : nullptr;
+    }
+    const auto index = static_cast<unsigned int>(std::strtoul(vgpu.gpu().c_str(), nullptr, 10));
+    return by_index != nullptr && by_index(index, &device) == kNvmlSuccess ? device : nullptr;
+}
+
+std::uint64_t seen_by_nvml(const Vgpu& vgpu) {
+    const auto ask = real<Status (*)(Handle, unsigned int*, NvmlProcess2*)>(
+        Entry::nvmlDeviceGetComputeRunningProcesses_v3);
+    Handle device = device_of(vgpu);
+    if (device == nullptr || ask == nullptr) return 0;
+    std::vector<NvmlProcess2> list(kProcessesMost);
+    unsigned int count = kProcessesMost;
+    if (ask(device, &count, list.data()) != kNvmlSuccess) return 0;
+    const auto own = static_cast<unsigned int>(::getpid());
+    for (unsigned int i = 0; i < std::min(count, kProcessesMost); ++i) {
+        if (list[i].pid == own) return list[i].used;
+    }
+    return 0;
+}
+
+}  // namespace
+
+void settle_overhead(Vgpu& vgpu) {
+    if (vgpu.context_bytes() != 0) return;
+    static std::mutex& mutex = *new std::mutex;
+    const std::lock_guard lock(mutex);
+    const std::uint64_t seen = seen_by_nvml(vgpu);
+    const std::uint64_t charged = vgpu.slot().charged.load(std::memory_order_relaxed);
+    // It only grows: what a context took comes back when the process ends.
+    if (seen > charged && !vgpu.charge(seen - charged)) {
+        static bool said = false;
+        if (!said) say("%s: a context went over the quota", vgpu.name().c_str());
+        said = true;
+    }
+}
+
+std::optional<double> busy_share(Vgpu& vgpu, std::uint64_t& since_us) {
+    static const auto ask =
+        reinterpret_cast<Status (*)(Handle, NvmlUtilization*, unsigned int*, unsigned long long)>(
+            nvml_symbol("nvmlDeviceGetProcessUtilization"));
+    Handle device = device_of(vgpu);
+    if (device == nullptr || ask == nullptr) return std::nullopt;
+    std::vector<NvmlUtilization> samples(kProcessesMost);
+    unsigned int count = kProcessesMost;
+    const Status status = ask(device, samples.data(), &count, since_us);
+    // No samples: nobody computed.
+    if (status == kNvmlNotFound) return 0.0;
+    if (status != kNvmlSuccess) return std::nullopt;
+    struct Mean {
+        double sum = 0.0;
+        int count = 0;
+    };
+    std::map<unsigned int, Mean> by_process;
+    for (const LedgerUse& use : vgpu.ledger().uses()) {
+        by_process[static_cast<unsigned int>(use.process.pid)] = {};
+    }
+    for (unsigned int i = 0; i < std::min(count, kProcessesMost); ++i) {
+        const auto& sample = samples[i];
+        since_us = std::max<std::uint64_t>(since_us, sample.time_us);
+        const auto found = by_process.find(sample.pid);
+        if (found == by_process.end()) continue;
+        found->second.sum += std::min(sample.sm, 100U) / 100.0;
+        ++found->second.count;
+    }
+    // Each process's mean over its samples, and then all of them together.
+    double busy = 0.0;
+    for (const auto& [pid, mean] : by_process) busy += mean.count > 0 ? mean.sum / mean.count : 0.0;
+    return std::min(1.0, busy);
+}
+
+FABRIC_NVML_ENTRIES(FABRIC_DEFINE)
+
+}  // namespace fabricshm::cuda

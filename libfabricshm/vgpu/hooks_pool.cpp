@@ -1,0 +1,262 @@
+// Stream-ordered memory. A pool's memory on the device grows in the middle of an allocation and
+// falls when the driver likes; after each call we ask it how much it has and charge that.
+
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "libfabricshm/vgpu/books.hpp"
+#include "libfabricshm/vgpu/driver.hpp"
+#include "libfabricshm/vgpu/hooks.hpp"
+#include "libfabricshm/vgpu/pools.hpp"
+#include "libfabricshm/vgpu/vgpu.hpp"
+
+namespace fabricshm::cuda {
+
+namespace {
+
+using TrimTo = Status (*)(Handle, std::size_t);
+
+struct Pool {
+    Handle handle = nullptr;
+    Vgpu* vgpu = nullptr;
+    // Held across the driver's part of an allocation: what the pool has grown by is then this
+    // allocation's, which has reserved it.
+    std::mutex mutex;
+    std::uint64_t charged = 0;
+};
+using PoolPtr = std::shared_ptr<Pool>;
+
+struct Pools {
+    std::mutex mutex;
+    std::unordered_map<Handle, PoolPtr> all;
+};
+
+Pools& pools() {
+    static Pools& made = *new Pools;  // never destroyed, as the books
+    return made;
+}
+
+PoolPtr pool_of(Handle handle, Vgpu* vgpu) {
+    Pools& known = pools();
+    const std::lock_guard lock(known.mutex);
+    PoolPtr& pool = known.all[handle];
+    if (pool == nullptr) {
+        pool = std::make_shared<Pool>();
+        pool->handle = handle;
+        pool->vgpu = vgpu;
+    }
+    return pool;
+}
+
+PoolPtr known_pool(Handle handle) {
+    Pools& known = pools();
+    const std::lock_guard lock(known.mutex);
+    const auto found = known.all.find(handle);
+    return found != known.all.end() ? found->second : nullptr;
+}
+
+std::vector<PoolPtr> pools_on(const Vgpu& vgpu) {
+    std::vector<PoolPtr> found;
+    Pools& known = pools();
+    const std::lock_guard lock(known.mutex);
+    for (const auto& [handle, pool] : known.all) {
+        if (pool->vgpu == &vgpu) found.push_back(pool);
+    }
+    return found;
+}
+
+// What the pool has of the device; as charged where the driver does not say.
+std::uint64_t taken_by(const Pool& pool) {
+    std::uint64_t bytes = 0;
+    const auto ask = helpers().pool_attribute;
+    const bool known = ask != nullptr && ask(pool.handle, kPoolReservedCurrent, &bytes) == kSuccess;
+    return known ? bytes : pool.charged;
+}
+
+// Makes the charge what the pool has; `reserved` bytes of it are charged already beside it. Returns
+// false when it has more than the quota allows. With the pool's lock held.
+bool settle(Pool& pool, std::uint64_t reserved) {
+    const std::uint64_t taken = taken_by(pool);
+    const std::uint64_t covered = pool.charged + reserved;
+    if (taken > covered && !pool.vgpu->charge(taken - covered)) {
+        pool.charged = covered;
+        return false;
+    }
+    if (taken < covered) pool.vgpu->release(covered - taken);
+    pool.charged = taken;
+    return true;
+}
+
+bool trim(Pool& pool) {
+    const auto own = real<TrimTo>(Entry::cuMemPoolTrimTo);
+    const std::lock_guard lock(pool.mutex);
+    const std::uint64_t before = pool.charged;
+    if (own != nullptr) own(pool.handle, 0);
+    settle(pool, 0);
+    return pool.charged < before;
+}
+
+bool is_capturing(Handle stream, bool per_thread) {
+    const auto ask = per_thread ? helpers().is_capturing_per_thread : helpers().is_capturing;
+    int state = 0;
+    return ask != nullptr && ask(stream, &state) == kSuccess && state != 0;
+}
+
+// The common part: `own()` allocates from `handle`, `undo()` gives it back.
+template <typename Call, typename Undo>
+Status from_pool(Vgpu* vgpu, Handle handle, std::uint64_t bytes, Call own, Undo undo) {
+    // What the pool may grow by at most; most of the time it has unused memory and grows by
+    // nothing.
+    const std::uint64_t most = bytes > kGiB * kGiB ? bytes : round_up(bytes, 2 * kMiB);
+    const PoolPtr pool = pool_of(handle, vgpu);
+    if (!vgpu->reserve(most)) return kOutOfMemory;
+    const std::lock_guard lock(pool->mutex);
+    const Status status = own();
+    vgpu->commit(most);
+    if (settle(*pool, most) || status != kSuccess) return status;
+    // A driver that takes larger pieces than we thought went over the quota: back at once.
+    undo();
+    if (const auto trim_to = real<TrimTo>(Entry::cuMemPoolTrimTo)) trim_to(pool->handle, 0);
+    settle(*pool, 0);
+    return kOutOfMemory;
+}
+
+template <bool kPerThreadForm>
+void give_back(Pointer pointer, Handle stream) {
+    const auto entry = kPerThreadForm ? Entry::cuMemFreeAsync_ptsz : Entry::cuMemFreeAsync;
+    if (const auto own = real<Status (*)(Pointer, Handle)>(entry)) own(pointer, stream);
+}
+
+// While a stream is captured into a graph nothing is allocated: the graph is charged when it is
+// instantiated. The forms of the default stream differ only in what a null stream means, and a
+// null stream is never captured in either.
+bool is_captured(Handle stream) {
+    return stream != nullptr && (is_capturing(stream, false) || is_capturing(stream, true));
+}
+
+Status allocate_async(Status (*own)(Pointer*, std::size_t, Handle), Pointer* out, std::size_t bytes,
+                      Handle stream) {
+    Vgpu* vgpu = current_vgpu();
+    Handle pool = nullptr;
+    Device device = -1;
+    const bool is_counted = vgpu != nullptr && !is_captured(stream) &&
+                            helpers().device_pool != nullptr &&
+                            helpers().current_device(&device) == kSuccess &&
+                            helpers().device_pool(&pool, device) == kSuccess;
+    if (!is_counted) return own(out, bytes, stream);
+    return from_pool(
+        vgpu, pool, bytes, [&] { return own(out, bytes, stream); },
+        [&] { give_back<false>(*out, stream); });
+}
+
+Status allocate_from_pool(Status (*own)(Pointer*, std::size_t, Handle, Handle), Pointer* out,
+                          std::size_t bytes, Handle pool, Handle stream) {
+    const PoolPtr known = known_pool(pool);
+    Vgpu* vgpu = known != nullptr ? known->vgpu : current_vgpu();
+    if (vgpu == nullptr || is_captured(stream)) return own(out, bytes, pool, stream);
+    return from_pool(
+        vgpu, pool, bytes, [&] { return own(out, bytes, pool, stream); },
+        [&] { give_back<false>(*out, stream); });
+}
+
+Status free_async(Status (*own)(Pointer, Handle), Pointer pointer, Handle stream) {
+    Vgpu* vgpu = current_vgpu();
+    // Imported and linear memory may be freed this way, too.
+    const Status status = freed(pointers(), pointer, [&] { return own(pointer, stream); });
+    if (vgpu == nullptr || status != kSuccess) return status;
+    vgpu->follow_limits();
+    for (const PoolPtr& pool : pools_on(*vgpu)) {
+        const std::lock_guard lock(pool->mutex);
+        settle(*pool, 0);
+    }
+    return status;
+}
+
+Status create_pool(Status (*own)(Handle*, const PoolProps*), Handle* out, const PoolProps* wanted) {
+    const Status status = own(out, wanted);
+    const bool on_device = wanted != nullptr && wanted->location.type == kOnDevice;
+    Vgpu* vgpu = status == kSuccess && on_device ? vgpu_of(wanted->location.id) : nullptr;
+    if (vgpu != nullptr) pool_of(*out, vgpu);
+    return status;
+}
+
+Status destroy_pool(Status (*own)(Handle), Handle handle) {
+    const PoolPtr pool = known_pool(handle);
+    if (pool == nullptr) return own(handle);
+    const std::lock_guard lock(pool->mutex);
+    const Status status = own(handle);
+    if (status != kSuccess) return status;
+    pool->vgpu->release(pool->charged);
+    pool->charged = 0;
+    Pools& known = pools();
+    const std::lock_guard all_lock(known.mutex);
+    known.all.erase(handle);
+    return status;
+}
+
+Status set_pool_attribute(Status (*own)(Handle, int, void*), Handle handle, int attribute,
+                          void* value) {
+    const Status status = own(handle, attribute, value);
+    if (const PoolPtr pool = known_pool(handle)) {
+        const std::lock_guard lock(pool->mutex);
+        settle(*pool, 0);
+    }
+    return status;
+}
+
+Status trim_pool(TrimTo own, Handle handle, std::size_t keep) {
+    const Status status = own(handle, keep);
+    if (const PoolPtr pool = known_pool(handle)) {
+        const std::lock_guard lock(pool->mutex);
+        settle(*pool, 0);
+    }
+    return status;
+}
+
+// The memory of an imported pool is its exporter's, who is charged; pointers into it that are
+// opened here count like any memory of others.
+Status import_pool(Status (*own)(Handle*, void*, int, unsigned long long), Handle* out,
+                   void* os_handle, int type, unsigned long long flags) {
+    return own(out, os_handle, type, flags);
+}
+
+Status import_pool_pointer(Status (*own)(Pointer*, Handle, void*), Pointer* out, Handle pool,
+                           void* data) {
+    Vgpu* vgpu = current_vgpu();
+    const Status status = own(out, pool, data);
+    Pointer base = 0;
+    std::size_t bytes = 0;
+    const bool is_counted = vgpu != nullptr && status == kSuccess &&
+                            helpers().address_range != nullptr &&
+                            helpers().address_range(&base, &bytes, *out) == kSuccess;
+    if (!is_counted) return status;
+    if (!vgpu->reserve(device_bytes(bytes))) {
+        if (const auto free = real<Status (*)(Pointer)>(Entry::cuMemFree_v2)) free(*out);
+        *out = 0;
+        return kOutOfMemory;
+    }
+    pointers().put(*out, {vgpu, device_bytes(bytes), current_context()});
+    vgpu->commit(device_bytes(bytes));
+    return status;
+}
+
+}  // namespace
+
+bool trim_pools(Vgpu& vgpu) {
+    bool freed_any = false;
+    for (const PoolPtr& pool : pools_on(vgpu)) freed_any = trim(*pool) || freed_any;
+    return freed_any;
+}
+
+void end_pools_of(Vgpu& vgpu) {
+    for (const PoolPtr& pool : pools_on(vgpu)) {
+        const std::lock_guard lock(pool->mutex);
+        settle(*pool, 0);
+    }
+}
+
+FABRIC_POOL_ENTRIES(FABRIC_DEFINE)
+
+}  // namespace fabricshm::cuda

@@ -1,0 +1,3 @@
+// Makes one shared library of the shim; all of it is in the archive.
+
+#include "libfabricshm/vgpu/hooks.hpp"

@@ -1,0 +1,190 @@
+// Which vGPUs this process has, and which device each of them is.
+
+#include <pthread.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "libfabricshm/proto/vgpu_messages.hpp"
+#include "libfabricshm/vgpu/driver.hpp"
+#include "libfabricshm/vgpu/vgpu.hpp"
+
+namespace fabricshm::cuda {
+
+namespace {
+
+constexpr int kDevicesMax = 64;
+
+struct Process {
+    std::mutex mutex;
+    bool attached = false;
+    std::vector<std::unique_ptr<Vgpu>> vgpus;
+    std::array<std::atomic<Vgpu*>, kDevicesMax> of_device{};
+    std::atomic<bool> any{false};
+};
+
+// Never freed, also not at exit: the program's own destructors still free memory. Replaced in a
+// forked child, whose parent's slots are not its own.
+std::atomic<Process*> g_process{nullptr};
+
+void start_anew() noexcept {
+    g_process.store(new Process, std::memory_order_release);
+}
+
+Process& process() noexcept {
+    // Acquire, against the release of who made it.
+    if (Process* made = g_process.load(std::memory_order_acquire); made != nullptr) return *made;
+    static std::once_flag once;
+    std::call_once(once, [] {
+        start_anew();
+        ::pthread_atfork(nullptr, nullptr, start_anew);
+    });
+    return *g_process.load(std::memory_order_acquire);
+}
+
+std::string variable(const char* name) {
+    const char* value = std::getenv(name);
+    return value != nullptr ? value : "";
+}
+
+// Where the daemon may listen, in the order in which trainers look for it.
+std::vector<std::string> sockets() {
+    if (const auto given = variable("FABRIC_VGPU_SOCKET"); !given.empty()) return {given};
+    if (const auto attach = variable("FABRIC_SOCKET"); !attach.empty()) {
+        return {proto::vgpu_socket_of(attach)};
+    }
+    std::vector<std::string> found;
+    if (const auto folder = variable("XDG_RUNTIME_DIR"); !folder.empty()) {
+        found.push_back(proto::vgpu_socket_of(folder + "/fabricd/attach.sock"));
+    }
+    found.push_back(proto::vgpu_socket_of("/run/fabricd/attach.sock"));
+    // Anybody may make a folder in /tmp: it counts only when it is this user's own.
+    const std::string own = "/tmp/fabricd-" + std::to_string(::geteuid());
+    struct stat status {};
+    if (::lstat(own.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
+        status.st_uid == ::geteuid()) {
+        found.push_back(proto::vgpu_socket_of(own + "/attach.sock"));
+    }
+    return found;
+}
+
+std::vector<std::string> wanted_names() {
+    std::string list = variable("FABRIC_VGPU");
+    if (list.empty()) list = variable("FABRIC_DEVICE");
+    std::vector<std::string> names;
+    for (std::size_t at = 0; at <= list.size();) {
+        const std::size_t end = std::min(list.find(',', at), list.size());
+        if (end > at) names.push_back(list.substr(at, end - at));
+        at = end + 1;
+    }
+    return names;
+}
+
+Result<std::unique_ptr<Vgpu>> attach_one(const std::string& name) {
+    Error last{Errc::kDaemon, 0, "find fabricd"};
+    for (const auto& socket : sockets()) {
+        auto attached = Vgpu::attach(name, socket);
+        if (attached.ok()) return attached;
+        last = attached.error();
+        // Nobody there: the next place. Any other answer is the daemon's own.
+        const bool is_absent = last.code == Errc::kDaemon || last.code == Errc::kNotFound;
+        if (!is_absent || std::strcmp(last.step, "ask for a vGPU") == 0) break;
+    }
+    return last;
+}
+
+std::string text_of(const Uuid& uuid) {
+    std::string text = "GPU-";
+    for (int i = 0; i < 16; ++i) {
+        char pair[3];
+        std::snprintf(pair, sizeof pair, "%02x", uuid.bytes[i]);
+        if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+        text += pair;
+    }
+    return text;
+}
+
+bool is_gpu(const Vgpu& vgpu, const std::string& uuid, unsigned int index) {
+    return vgpu.gpu() == uuid || vgpu.gpu() == std::to_string(index);
+}
+
+}  // namespace
+
+void attach_vgpus() {
+    Process& own = process();
+    const std::lock_guard lock(own.mutex);
+    if (own.attached) return;
+    own.attached = true;
+    const auto names = wanted_names();
+    if (names.empty()) return say("nothing is limited: FABRIC_VGPU names no vGPU");
+    for (const auto& name : names) {
+        if (name == "off") return;
+        auto attached = attach_one(name);
+        if (attached.ok()) {
+            own.vgpus.push_back(std::move(*attached));
+        } else {
+            say("%s is not limited: %s", name.c_str(), describe(attached.error()).c_str());
+        }
+    }
+}
+
+void map_devices() {
+    Process& own = process();
+    const std::lock_guard lock(own.mutex);
+    int count = 0;
+    if (own.vgpus.empty() || helpers().device_count == nullptr ||
+        helpers().device_count(&count) != kSuccess) {
+        return;
+    }
+    for (Device device = 0; device < std::min(count, kDevicesMax); ++device) {
+        Uuid uuid{};
+        const bool known =
+            helpers().device_uuid != nullptr && helpers().device_uuid(&uuid, device) == kSuccess;
+        for (const auto& vgpu : own.vgpus) {
+            if (!is_gpu(*vgpu, known ? text_of(uuid) : "", static_cast<unsigned int>(device))) {
+                continue;
+            }
+            // Release: who finds it also finds it whole.
+            own.of_device[static_cast<std::size_t>(device)].store(vgpu.get(),
+                                                                  std::memory_order_release);
+            own.any.store(true, std::memory_order_release);
+        }
+    }
+    if (!own.any.load(std::memory_order_relaxed)) {
+        say("%s is not limited: none of the %d devices is its GPU (%s)",
+            own.vgpus.front()->name().c_str(), count, own.vgpus.front()->gpu().c_str());
+    }
+}
+
+Vgpu* vgpu_of(Device device) noexcept {
+    Process& own = process();
+    if (device < 0 || device >= kDevicesMax) return nullptr;
+    return own.of_device[static_cast<std::size_t>(device)].load(std::memory_order_acquire);
+}
+
+Vgpu* current_vgpu() noexcept {
+    Process& own = process();
+    if (!own.any.load(std::memory_order_acquire)) return nullptr;
+    Device device = -1;
+    const auto current = helpers().current_device;
+    if (current == nullptr || current(&device) != kSuccess) return nullptr;
+    return vgpu_of(device);
+}
+
+Vgpu* vgpu_of_gpu(const char* uuid, unsigned int index) noexcept {
+    Process& own = process();
+    const std::lock_guard lock(own.mutex);
+    for (const auto& vgpu : own.vgpus) {
+        if (is_gpu(*vgpu, uuid, index)) return vgpu.get();
+    }
+    return nullptr;
+}
+
+}  // namespace fabricshm::cuda

@@ -1,0 +1,102 @@
+// The vGPUs of this process: the daemon's limits, the shared ledger, and our slot in it.
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/os/mapping.hpp"
+#include "libfabricshm/shm/limits_page.hpp"
+#include "libfabricshm/shm/usage_ledger.hpp"
+#include "libfabricshm/vgpu/cuda_abi.hpp"
+
+namespace fabricshm::cuda {
+
+/// One vGPU that this process has. Thread-safe.
+class Vgpu {
+  public:
+    /// Asks the daemon for the vGPU `name` and takes a slot in its ledger. kDaemon: nobody answers;
+    /// kNotFound: there is no such vGPU; kDenied, kCorrupt, kNoMemory (all slots are in use).
+    static Result<std::unique_ptr<Vgpu>> attach(const std::string& name, const std::string& socket);
+
+    const std::string& name() const noexcept { return name_; }
+    const std::string& gpu() const noexcept { return gpu_; }
+
+    /// Sets `bytes` aside before the driver is called. False: the quota does not allow it, even
+    /// after unused pools and what dead processes held were given back. Then the call is refused.
+    bool reserve(std::uint64_t bytes);
+
+    /// The same without giving anything back first; for what the driver has taken already.
+    bool charge(std::uint64_t bytes);
+
+    /// The driver has what was reserved.
+    void commit(std::uint64_t bytes) noexcept;
+
+    /// The driver refused what was reserved.
+    void roll_back(std::uint64_t bytes) noexcept;
+
+    /// The driver has freed it.
+    void release(std::uint64_t bytes) noexcept;
+
+    /// What is granted and what of it is used, by all processes of the vGPU.
+    std::uint64_t granted() const noexcept;
+    std::uint64_t used() const noexcept { return ledger_.total(); }
+    std::uint64_t context_bytes() const noexcept;
+
+    /// Notices changed limits; gives unused pools back when they shrank below the use. One load
+    /// when nothing changed.
+    void follow_limits();
+
+    /// Of the GPU's time, as last noticed. 100: everything.
+    std::uint64_t share_percent() const noexcept {
+        // Relaxed: it stands for itself, and one launch more or less under an old share is nothing.
+        return share_percent_.load(std::memory_order_relaxed);
+    }
+
+    UsageLedger& ledger() noexcept { return ledger_; }
+    LedgerSlot& slot() noexcept { return ledger_.file().slots[slot_]; }
+
+  private:
+    Vgpu(std::string name, std::string gpu, Mapping limits, Mapping ledger,
+         const ProcessIdentity& self) noexcept;
+    const LimitsPage& page() const noexcept;
+    bool may_look_for_dead() noexcept;
+
+    std::string name_;
+    std::string gpu_;
+    Mapping limits_map_;
+    Mapping ledger_map_;
+    UsageLedger ledger_;
+    int slot_ = -1;
+    std::atomic<std::uint64_t> seen_serial_{0};
+    std::atomic<std::uint64_t> share_percent_{100};
+    std::atomic<std::int64_t> next_look_ns_{0};
+};
+
+/// Attaches what $FABRIC_VGPU (or $FABRIC_DEVICE) names, separated by commas; says once why not
+/// when that fails, and lets everything pass then. Idempotent; a forked child attaches anew.
+void attach_vgpus();
+
+/// Finds out which of the driver's devices the vGPUs are. After cuInit.
+void map_devices();
+
+/// The vGPU of a device, or nullptr: not limited. Before map_devices(): nullptr.
+Vgpu* vgpu_of(Device device) noexcept;
+
+/// That of the calling thread's context; nullptr without one.
+Vgpu* current_vgpu() noexcept;
+
+/// The vGPU whose GPU NVML calls `uuid` or `index`.
+Vgpu* vgpu_of_gpu(const char* uuid, unsigned int index) noexcept;
+
+/// One line on standard error, unless FABRIC_LOG is stricter. printf-like.
+void say(const char* format, ...) noexcept __attribute__((format(printf, 1, 2)));
+
+/// Bytes that an allocation of `bytes` takes from the device: the driver hands out blocks of 2 MiB
+/// to large ones, and to small ones multiples of 512 bytes.
+std::uint64_t device_bytes(std::uint64_t bytes) noexcept;
+
+}  // namespace fabricshm::cuda

@@ -1,0 +1,79 @@
+// What the files of the mock driver share.
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "libfabricshm/vgpu/cuda_abi.hpp"
+
+namespace mock_gpu {
+
+using namespace fabricshm::cuda;
+
+inline constexpr Status kInvalidContext = 201;
+inline constexpr Status kNotFound = 500;
+
+struct Node {
+    int type = 0;
+    KernelNode kernel{};
+    MemAllocNode alloc{};
+    struct Graph* child = nullptr;
+};
+
+struct Graph {
+    std::vector<std::unique_ptr<Node>> nodes;
+};
+
+struct Executable {
+    std::uint64_t bytes = 0;
+    std::uint64_t threads = 0;
+};
+
+struct Context {
+    std::uint64_t bytes = 0;
+    std::set<Pointer> pointers;
+};
+
+struct Pool {
+    std::uint64_t reserved = 0;
+    std::uint64_t used = 0;
+    std::uint64_t threshold = 0;
+};
+
+struct Linear {
+    std::uint64_t bytes = 0;
+    Pool* pool = nullptr;  // whose memory it is
+};
+
+/// All of the driver's state in this process, behind one lock.
+struct Driver {
+    std::recursive_mutex mutex;
+    bool is_up = false;
+    std::set<Context*> contexts;
+    Context primary;
+    int primary_count = 0;
+    std::map<Pointer, Linear> linear;
+    Pool default_pool;
+    std::set<Pool*> pools;
+    std::map<Handle, std::uint64_t> sized;  // arrays and imported memory
+    Pointer next_address = 0x700000000000;
+    std::map<Handle, Graph*> capturing;  // by stream
+    int calls = 0;
+};
+
+Driver& driver();
+Context* current();
+
+/// An address for `bytes` bytes, of which nothing can be read.
+Pointer new_address(std::uint64_t bytes);
+
+std::uint64_t threads_of(const unsigned int (&grid)[3], const unsigned int (&block)[3]);
+
+}  // namespace mock_gpu
+
+#define MOCK_EXPORT extern "C" __attribute__((visibility("default")))

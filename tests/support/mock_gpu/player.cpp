@@ -1,0 +1,386 @@
+// A program that uses the CUDA driver and knows nothing of a quota. It reads commands from standard
+// input and answers each with one line; tests steer it so. `ok`, `ok NUMBER...` or the error's
+// number.
+
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "libfabricshm/vgpu/cuda_abi.hpp"
+
+using namespace fabricshm::cuda;
+using Words = std::vector<std::string>;
+
+extern "C" {
+Status cuInit(unsigned int);
+Status cuCtxCreate_v2(Handle*, unsigned int, Device);
+Status cuCtxDestroy_v2(Handle);
+Status cuDevicePrimaryCtxRetain(Handle*, Device);
+Status cuDevicePrimaryCtxRelease_v2(Device);
+Status cuCtxSetCurrent(Handle);
+Status cuMemAlloc_v2(Pointer*, std::size_t);
+Status cuMemAllocManaged(Pointer*, std::size_t, unsigned int);
+Status cuMemAllocPitch_v2(Pointer*, std::size_t*, std::size_t, std::size_t, unsigned int);
+Status cuMemFree_v2(Pointer);
+Status cuMemGetInfo_v2(std::size_t*, std::size_t*);
+Status cuDeviceTotalMem_v2(std::size_t*, Device);
+Status cuMemAllocAsync(Pointer*, std::size_t, Handle);
+Status cuMemFreeAsync(Pointer, Handle);
+Status cuMemCreate(AllocationHandle*, std::size_t, const AllocationProp*, unsigned long long);
+Status cuMemRelease(AllocationHandle);
+Status cuMemMap(Pointer, std::size_t, std::size_t, AllocationHandle, unsigned long long);
+Status cuMemUnmap(Pointer, std::size_t);
+Status cuMemRetainAllocationHandle(AllocationHandle*, void*);
+Status cuMemImportFromShareableHandle(AllocationHandle*, void*, int);
+Status cuArrayCreate_v2(Handle*, const ArrayDescriptor*);
+Status cuArrayDestroy(Handle);
+Status cuMipmappedArrayCreate(Handle*, const Array3dDescriptor*, unsigned int);
+Status cuMipmappedArrayDestroy(Handle);
+Status cuImportExternalMemory(Handle*, const ExternalMemory*);
+Status cuDestroyExternalMemory(Handle);
+Status cuIpcGetMemHandle(IpcHandle*, Pointer);
+Status cuIpcOpenMemHandle_v2(Pointer*, IpcHandle, unsigned int);
+Status cuIpcCloseMemHandle(Pointer);
+Status cuModuleLoadData(Handle*, const void*);
+Status cuLaunchKernel(Handle, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
+                      unsigned int, unsigned int, Handle, void**, void**);
+Status cuStreamBeginCapture_v2(Handle, int);
+Status cuStreamEndCapture(Handle, Handle*);
+Status cuGraphInstantiateWithFlags(Handle*, Handle, unsigned long long);
+Status cuGraphLaunch(Handle, Handle);
+Status cuGraphExecDestroy(Handle);
+Status cuGetProcAddress_v2(const char*, void**, int, std::uint64_t, int*);
+}
+
+namespace {
+
+constexpr std::size_t kMiB = 1 << 20;
+
+Handle g_context = nullptr;
+std::vector<std::uint64_t> g_things;  // by the number that a command's answer gave
+std::vector<std::uint64_t> g_sizes;
+
+std::uint64_t number(const Words& words, std::size_t at) {
+    return at < words.size() ? std::strtoull(words[at].c_str(), nullptr, 10) : 0;
+}
+
+std::string answer(Status status) {
+    return status == kSuccess ? "ok" : std::to_string(status);
+}
+
+// Remembers a thing; the answer tells its number.
+std::string made(Status status, std::uint64_t thing, std::uint64_t size = 0) {
+    if (status != kSuccess) return answer(status);
+    g_things.push_back(thing);
+    g_sizes.push_back(size);
+    return "ok " + std::to_string(g_things.size() - 1);
+}
+
+std::uint64_t key(Handle handle) {
+    return reinterpret_cast<std::uint64_t>(handle);
+}
+
+Handle handle_of(const Words& words) {
+    return reinterpret_cast<Handle>(g_things.at(number(words, 1)));
+}
+
+std::string allocate(const Words& words) {
+    Pointer out = 0;
+    const Status status = cuMemAlloc_v2(&out, number(words, 1));
+    return made(status, out);
+}
+
+// The way of the CUDA runtime: everything by dlsym and cuGetProcAddress.
+std::string allocate_by_address(const Words& words) {
+    void* library = ::dlopen("libcuda.so.1", RTLD_NOW);
+    using Find = Status (*)(const char*, void**, int, std::uint64_t, int*);
+    const auto find = reinterpret_cast<Find>(::dlsym(library, "cuGetProcAddress_v2"));
+    void* function = nullptr;
+    const std::string name = words.at(2);
+    const Status found = find(name.c_str(), &function, 12000, number(words, 3), nullptr);
+    if (found != kSuccess) return answer(found);
+    Pointer out = 0;
+    Status status = kInvalidValue;
+    if (name == "cuMemAlloc") {
+        status =
+            reinterpret_cast<Status (*)(Pointer*, std::size_t)>(function)(&out, number(words, 1));
+    } else if (name == "cuMemAllocManaged") {
+        status = reinterpret_cast<Status (*)(Pointer*, std::size_t, unsigned int)>(function)(
+            &out, number(words, 1), 1);
+    } else if (name == "cuMemAllocAsync") {
+        status = reinterpret_cast<Status (*)(Pointer*, std::size_t, Handle)>(function)(
+            &out, number(words, 1), nullptr);
+    }
+    return made(status, out);
+}
+
+std::string allocate_by_dlsym(const Words& words) {
+    void* library = ::dlopen("libcuda.so.1", RTLD_NOW);
+    using Allocate = Status (*)(Pointer*, std::size_t);
+    const auto own = reinterpret_cast<Allocate>(::dlsym(library, "cuMemAlloc_v2"));
+    Pointer out = 0;
+    const Status status = own(&out, number(words, 1));
+    return made(status, out);
+}
+
+std::string memory_info(const Words&) {
+    std::size_t free = 0;
+    std::size_t total = 0;
+    std::size_t device = 0;
+    Status status = cuMemGetInfo_v2(&free, &total);
+    if (status == kSuccess) status = cuDeviceTotalMem_v2(&device, 0);
+    if (status != kSuccess) return answer(status);
+    return "ok " + std::to_string(free) + " " + std::to_string(total) + " " +
+           std::to_string(device);
+}
+
+std::string nvml_info(const Words&) {
+    void* library = ::dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    if (library == nullptr) return "none";
+    const auto by_index = reinterpret_cast<Status (*)(unsigned int, Handle*)>(
+        ::dlsym(library, "nvmlDeviceGetHandleByIndex_v2"));
+    const auto memory = reinterpret_cast<Status (*)(Handle, NvmlMemory*)>(
+        ::dlsym(library, "nvmlDeviceGetMemoryInfo"));
+    const auto processes = reinterpret_cast<Status (*)(Handle, unsigned int*, NvmlProcess2*)>(
+        ::dlsym(library, "nvmlDeviceGetComputeRunningProcesses_v3"));
+    Handle device = nullptr;
+    NvmlMemory all{};
+    std::vector<NvmlProcess2> list(256);
+    unsigned int count = 256;
+    Status status = by_index(0, &device);
+    if (status == 0) status = memory(device, &all);
+    if (status == 0) status = processes(device, &count, list.data());
+    if (status != 0) return answer(status);
+    std::uint64_t sum = 0;
+    for (unsigned int i = 0; i < count; ++i) sum += list[i].used;
+    return "ok " + std::to_string(all.free) + " " + std::to_string(all.total) + " " +
+           std::to_string(count) + " " + std::to_string(sum);
+}
+
+std::string create_memory(const Words& words) {
+    AllocationProp prop{};
+    prop.location.type = words.size() > 2 && words[2] == "host" ? 2 : kOnDevice;
+    AllocationHandle out = 0;
+    const Status status = cuMemCreate(&out, number(words, 1), &prop, 0);
+    return made(status, out, number(words, 1));
+}
+
+std::string map_memory(const Words& words) {
+    static Pointer next = 0x600000000000;
+    const std::uint64_t bytes = words.size() > 2 ? number(words, 2) : g_sizes.at(number(words, 1));
+    const Pointer at = next;
+    next += bytes;
+    return made(cuMemMap(at, bytes, 0, g_things.at(number(words, 1)), 0), at, bytes);
+}
+
+std::string retain_memory(const Words& words) {
+    AllocationHandle out = 0;
+    const Status status =
+        cuMemRetainAllocationHandle(&out, reinterpret_cast<void*>(g_things.at(number(words, 1))));
+    return made(status, out);
+}
+
+std::string graph_of(const Words& words) {
+    // Captured from a stream: so many bytes, one kernel of so many threads.
+    const auto stream = reinterpret_cast<Handle>(0x51);
+    cuStreamBeginCapture_v2(stream, 0);
+    Pointer out = 0;
+    if (number(words, 1) > 0 && cuMemAllocAsync(&out, number(words, 1), stream) != kSuccess) {
+        return "captured allocation refused";
+    }
+    cuLaunchKernel(nullptr, static_cast<unsigned int>(number(words, 2)), 1, 1, 1, 1, 1, 0, stream,
+                   nullptr, nullptr);
+    Handle graph = nullptr;
+    cuStreamEndCapture(stream, &graph);
+    Handle executable = nullptr;
+    const Status status = cuGraphInstantiateWithFlags(&executable, graph, 0);
+    return made(status, key(executable));
+}
+
+std::string launch(const Words& words) {
+    Status status = kSuccess;
+    for (std::uint64_t i = 0;
+         status == kSuccess && i < std::max<std::uint64_t>(1, number(words, 2)); ++i) {
+        status = cuLaunchKernel(nullptr, static_cast<unsigned int>(number(words, 1)), 1, 1, 1, 1, 1,
+                                0, nullptr, nullptr, nullptr);
+    }
+    return answer(status);
+}
+
+// Allocates and frees at random and never more than `most` pieces; counts what was refused.
+std::string race(const Words& words) {
+    std::mt19937_64 random(number(words, 1));
+    std::vector<Pointer> held;
+    std::uint64_t refused = 0;
+    std::uint64_t wrong = 0;
+    for (std::uint64_t i = 0; i < number(words, 2); ++i) {
+        const bool allocates = held.size() < 8 && (held.empty() || random() % 3 != 0);
+        if (allocates) {
+            Pointer out = 0;
+            const std::size_t bytes = 1 + random() % number(words, 3);
+            const bool is_pooled = random() % 4 == 0;
+            const Status status =
+                is_pooled ? cuMemAllocAsync(&out, bytes, nullptr) : cuMemAlloc_v2(&out, bytes);
+            if (status == kSuccess) held.push_back(out);
+            refused += status == kOutOfMemory ? 1 : 0;
+            wrong += status != kSuccess && status != kOutOfMemory ? 1 : 0;
+        } else {
+            const std::size_t at = random() % held.size();
+            if (cuMemFreeAsync(held[at], nullptr) != kSuccess) ++wrong;
+            held[at] = held.back();
+            held.pop_back();
+        }
+    }
+    for (const Pointer pointer : held) cuMemFreeAsync(pointer, nullptr);
+    return "ok " + std::to_string(refused) + " " + std::to_string(wrong);
+}
+
+using Commands = std::map<std::string, std::function<std::string(const Words&)>>;
+
+const Commands& plain_commands() {
+    static const Commands all = {
+        {"init", [](const Words&) { return answer(cuInit(0)); }},
+        {"context", [](const Words&) { return answer(cuCtxCreate_v2(&g_context, 0, 0)); }},
+        {"end-context", [](const Words&) { return answer(cuCtxDestroy_v2(g_context)); }},
+        {"retain-primary",
+         [](const Words&) {
+             const Status status = cuDevicePrimaryCtxRetain(&g_context, 0);
+             return answer(status == kSuccess ? cuCtxSetCurrent(g_context) : status);
+         }},
+        {"release-primary", [](const Words&) { return answer(cuDevicePrimaryCtxRelease_v2(0)); }},
+        {"alloc", allocate},
+        {"alloc-by-address", allocate_by_address},
+        {"alloc-by-dlsym", allocate_by_dlsym},
+        {"managed",
+         [](const Words& words) {
+             Pointer out = 0;
+             const Status status = cuMemAllocManaged(&out, number(words, 1), 1);
+             return made(status, out);
+         }},
+        {"pitch",
+         [](const Words& words) {
+             Pointer out = 0;
+             std::size_t pitch = 0;
+             const Status status =
+                 cuMemAllocPitch_v2(&out, &pitch, number(words, 1), number(words, 2), 4);
+             return made(status, out);
+         }},
+        {"free",
+         [](const Words& words) { return answer(cuMemFree_v2(g_things.at(number(words, 1)))); }},
+        {"async",
+         [](const Words& words) {
+             Pointer out = 0;
+             const Status status = cuMemAllocAsync(&out, number(words, 1), nullptr);
+             return made(status, out);
+         }},
+        {"free-async",
+         [](const Words& words) {
+             return answer(cuMemFreeAsync(g_things.at(number(words, 1)), nullptr));
+         }},
+    };
+    return all;
+}
+
+const Commands& other_commands() {
+    static const Commands all = {
+        {"create", create_memory},
+        {"map", map_memory},
+        {"unmap",
+         [](const Words& words) {
+             const auto at = number(words, 1);
+             return answer(cuMemUnmap(g_things.at(at), g_sizes.at(at)));
+         }},
+        {"release",
+         [](const Words& words) { return answer(cuMemRelease(g_things.at(number(words, 1)))); }},
+        {"retain", retain_memory},
+        {"import",
+         [](const Words&) {
+             AllocationHandle out = 0;
+             const Status status = cuMemImportFromShareableHandle(&out, nullptr, 1);
+             return made(status, out);
+         }},
+        {"array",
+         [](const Words& words) {
+             const ArrayDescriptor wanted{number(words, 1), number(words, 2), 0x20, 1};
+             Handle out = nullptr;
+             const Status status = cuArrayCreate_v2(&out, &wanted);
+             return made(status, key(out));
+         }},
+        {"end-array", [](const Words& words) { return answer(cuArrayDestroy(handle_of(words))); }},
+        {"mipmap",
+         [](const Words& words) {
+             const Array3dDescriptor wanted{number(words, 1), number(words, 1), 0, 0x20, 4, 0};
+             Handle out = nullptr;
+             const Status status =
+                 cuMipmappedArrayCreate(&out, &wanted, static_cast<unsigned int>(number(words, 2)));
+             return made(status, key(out));
+         }},
+        {"end-mipmap",
+         [](const Words& words) { return answer(cuMipmappedArrayDestroy(handle_of(words))); }},
+        {"external",
+         [](const Words& words) {
+             ExternalMemory wanted{};
+             wanted.bytes = number(words, 1);
+             Handle out = nullptr;
+             const Status status = cuImportExternalMemory(&out, &wanted);
+             return made(status, key(out));
+         }},
+        {"end-external",
+         [](const Words& words) { return answer(cuDestroyExternalMemory(handle_of(words))); }},
+        {"open",
+         [](const Words& words) {
+             IpcHandle handle{};
+             const std::uint64_t bytes = number(words, 1);
+             std::memcpy(handle.bytes, &bytes, sizeof bytes);
+             Pointer out = 0;
+             const Status status = cuIpcOpenMemHandle_v2(&out, handle, 0);
+             return made(status, out);
+         }},
+        {"close",
+         [](const Words& words) {
+             return answer(cuIpcCloseMemHandle(g_things.at(number(words, 1))));
+         }},
+        {"module",
+         [](const Words&) {
+             Handle out = nullptr;
+             return answer(cuModuleLoadData(&out, nullptr));
+         }},
+        {"info", memory_info},
+        {"nvml", nvml_info},
+        {"graph", graph_of},
+        {"launch-graph",
+         [](const Words& words) { return answer(cuGraphLaunch(handle_of(words), nullptr)); }},
+        {"end-graph",
+         [](const Words& words) { return answer(cuGraphExecDestroy(handle_of(words))); }},
+        {"launch", launch},
+        {"race", race},
+    };
+    return all;
+}
+
+}  // namespace
+
+int main() {
+    for (std::string line; std::getline(std::cin, line);) {
+        std::istringstream text(line);
+        Words words;
+        for (std::string word; text >> word;) words.push_back(word);
+        if (words.empty()) continue;
+        const bool is_plain = plain_commands().count(words[0]) > 0;
+        const Commands& commands = is_plain ? plain_commands() : other_commands();
+        const auto found = commands.find(words[0]);
+        std::cout << (found != commands.end() ? found->second(words) : "no such command")
+                  << std::endl;
+    }
+    return 0;
+}

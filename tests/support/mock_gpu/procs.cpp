@@ -1,0 +1,71 @@
+// Mock driver: cuGetProcAddress, by name, version and flavour, as the real one's documentation has
+// it.
+
+#include <cstring>
+
+#include "tests/support/mock_gpu/device.hpp"
+#include "tests/support/mock_gpu/driver.hpp"
+
+using namespace mock_gpu;
+
+#define MOCK_PROCS(X)                                              \
+    X(cuInit, "cuInit", 2000, 0)                                   \
+    X(cuMemAlloc_v2, "cuMemAlloc", 3020, 0)                        \
+    X(cuMemFree_v2, "cuMemFree", 3020, 0)                          \
+    X(cuMemGetInfo_v2, "cuMemGetInfo", 3020, 0)                    \
+    X(cuMemAllocAsync, "cuMemAllocAsync", 11020, 0)                \
+    X(cuMemAllocAsync_ptsz, "cuMemAllocAsync", 11020, 2)           \
+    X(cuMemFreeAsync, "cuMemFreeAsync", 11020, 0)                  \
+    X(cuLaunchKernel, "cuLaunchKernel", 4000, 0)                   \
+    X(cuLaunchKernel_ptsz, "cuLaunchKernel", 7000, 2)              \
+    X(cuGraphInstantiateWithFlags, "cuGraphInstantiate", 12000, 0) \
+    X(cuGraphInstantiateWithFlags, "cuGraphInstantiateWithFlags", 11040, 0)
+
+#define DECLARE(function, base, since, flags) extern "C" void function();
+namespace procs {
+MOCK_PROCS(DECLARE)
+}
+
+namespace {
+
+struct Proc {
+    const char* base;
+    int since;
+    std::uint64_t flags;
+    void* address;
+};
+
+// One whose address nobody can look up by a symbol: as far as anybody knows, the real driver may
+// answer with such.
+Status nameless_managed(Pointer* out, std::size_t bytes, unsigned int) {
+    using Allocate = Status (*)(Pointer*, std::size_t);
+    return reinterpret_cast<Allocate>(&procs::cuMemAlloc_v2)(out, bytes);
+}
+
+void* find(const char* name, int version, std::uint64_t flags) {
+#define LINE(function, base, since, flags) \
+    {base, since, flags, reinterpret_cast<void*>(&procs::function)},
+    static const Proc kProcs[] = {
+        MOCK_PROCS(LINE){"cuMemAllocManaged", 6000, 0, reinterpret_cast<void*>(&nameless_managed)}};
+    const Proc* best = nullptr;
+    for (const Proc& proc : kProcs) {
+        const bool fits = std::strcmp(proc.base, name) == 0 && proc.since <= version &&
+                          (proc.flags == 0 || proc.flags == flags);
+        if (fits && (best == nullptr || proc.since >= best->since)) best = &proc;
+    }
+    return best != nullptr ? best->address : nullptr;
+}
+
+}  // namespace
+
+MOCK_EXPORT Status cuGetProcAddress_v2(const char* name, void** out, int version,
+                                       std::uint64_t flags, int* found) {
+    *out = find(name, version, flags);
+    if (found != nullptr) *found = *out != nullptr ? 0 : 1;
+    return *out != nullptr ? kSuccess : kNotFound;
+}
+MOCK_EXPORT Status cuGetProcAddress(const char* name, void** out, int version,
+                                    std::uint64_t flags) {
+    *out = find(name, version, flags);
+    return *out != nullptr ? kSuccess : kNotFound;
+}

@@ -1,0 +1,318 @@
+// Mock driver: start, contexts, launches, graphs, and how functions are found.
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "tests/support/mock_gpu/device.hpp"
+#include "tests/support/mock_gpu/driver.hpp"
+
+using namespace mock_gpu;
+
+namespace mock_gpu {
+
+Driver& driver() {
+    static Driver& made = *new Driver;
+    return made;
+}
+
+namespace {
+thread_local Context* t_current = nullptr;
+}
+
+Context* current() {
+    return t_current;
+}
+
+Pointer new_address(std::uint64_t bytes) {
+    const Pointer address = driver().next_address;
+    driver().next_address += (bytes + (4U << 20)) >> 21 << 21;
+    return address;
+}
+
+std::uint64_t threads_of(const unsigned int (&grid)[3], const unsigned int (&block)[3]) {
+    std::uint64_t threads = 1;
+    for (int i = 0; i < 3; ++i) threads *= std::uint64_t{grid[i]} * block[i];
+    return threads;
+}
+
+}  // namespace mock_gpu
+
+namespace {
+
+using Lock = std::lock_guard<std::recursive_mutex>;
+
+Status make_context(Handle* out) {
+    const Lock lock(driver().mutex);
+    if (!take(device().context_bytes)) return kOutOfMemory;
+    auto* context = new Context;
+    context->bytes = device().context_bytes;
+    driver().contexts.insert(context);
+    t_current = context;
+    *out = context;
+    return kSuccess;
+}
+
+void end_context(Context& context) {
+    for (const Pointer pointer : context.pointers) {
+        give(driver().linear[pointer].bytes);
+        driver().linear.erase(pointer);
+    }
+    context.pointers.clear();
+    give(context.bytes);
+    context.bytes = 0;
+    if (t_current == &context) t_current = nullptr;
+}
+
+Status launch(const unsigned int (&grid)[3], const unsigned int (&block)[3], Handle stream) {
+    {
+        const Lock lock(driver().mutex);
+        if (const auto graph = driver().capturing.find(stream); graph != driver().capturing.end()) {
+            auto node = std::make_unique<Node>();
+            node->type = kKernelNode;
+            std::copy(grid, grid + 3, node->kernel.grid);
+            std::copy(block, block + 3, node->kernel.block);
+            graph->second->nodes.push_back(std::move(node));
+            return kSuccess;
+        }
+    }
+    run(threads_of(grid, block));
+    return kSuccess;
+}
+
+void add_up(const Graph& graph, Executable& sum) {
+    for (const auto& node : graph.nodes) {
+        if (node->type == kKernelNode) {
+            sum.threads += threads_of(node->kernel.grid, node->kernel.block);
+        } else if (node->type == kMemAllocNode) {
+            sum.bytes += taken_by(node->alloc.bytes);
+        } else if (node->child != nullptr) {
+            add_up(*node->child, sum);
+        }
+    }
+}
+
+Status instantiate(Handle* out, Handle graph) {
+    const Lock lock(driver().mutex);
+    auto executable = std::make_unique<Executable>();
+    add_up(*static_cast<Graph*>(graph), *executable);
+    if (!take(executable->bytes)) return kOutOfMemory;
+    *out = executable.release();
+    return kSuccess;
+}
+
+template <typename Fill>
+Status add_node(Handle* out, Handle graph, int type, Fill fill) {
+    const Lock lock(driver().mutex);
+    auto node = std::make_unique<Node>();
+    node->type = type;
+    fill(*node);
+    *out = node.get();
+    static_cast<Graph*>(graph)->nodes.push_back(std::move(node));
+    return kSuccess;
+}
+
+}  // namespace
+
+MOCK_EXPORT Status cuInit(unsigned int) {
+    const Lock lock(driver().mutex);
+    driver().is_up = true;
+    return kSuccess;
+}
+MOCK_EXPORT Status cuDriverGetVersion(int* version) {
+    *version = 13000;
+    return kSuccess;
+}
+MOCK_EXPORT Status cuDeviceGetCount(int* count) {
+    *count = 1;
+    return kSuccess;
+}
+MOCK_EXPORT Status cuDeviceGet(fabricshm::cuda::Device* out, int ordinal) {
+    *out = ordinal;
+    return ordinal == 0 ? kSuccess : 101;
+}
+MOCK_EXPORT Status cuDeviceGetUuid_v2(Uuid* out, fabricshm::cuda::Device) {
+    for (int i = 0; i < 16; ++i) out->bytes[i] = static_cast<unsigned char>(i * 17);
+    return kSuccess;
+}
+MOCK_EXPORT Status cuCtxCreate_v2(Handle* out, unsigned int, fabricshm::cuda::Device) {
+    return make_context(out);
+}
+MOCK_EXPORT Status cuCtxCreate_v4(Handle* out, void*, unsigned int, fabricshm::cuda::Device) {
+    return make_context(out);
+}
+MOCK_EXPORT Status cuCtxDestroy_v2(Handle context) {
+    const Lock lock(driver().mutex);
+    auto* gone = static_cast<Context*>(context);
+    if (driver().contexts.erase(gone) == 0) return kInvalidContext;
+    end_context(*gone);
+    delete gone;
+    return kSuccess;
+}
+MOCK_EXPORT Status cuCtxSetCurrent(Handle context) {
+    t_current = static_cast<Context*>(context);
+    return kSuccess;
+}
+MOCK_EXPORT Status cuCtxGetCurrent(Handle* out) {
+    *out = t_current;
+    return kSuccess;
+}
+MOCK_EXPORT Status cuCtxGetDevice(fabricshm::cuda::Device* out) {
+    *out = 0;
+    return t_current != nullptr ? kSuccess : kInvalidContext;
+}
+MOCK_EXPORT Status cuCtxSynchronize() {
+    return kSuccess;
+}
+MOCK_EXPORT Status cuDevicePrimaryCtxRetain(Handle* out, fabricshm::cuda::Device) {
+    const Lock lock(driver().mutex);
+    if (driver().primary_count == 0) {
+        if (!take(device().context_bytes)) return kOutOfMemory;
+        driver().primary.bytes = device().context_bytes;
+    }
+    ++driver().primary_count;
+    *out = &driver().primary;
+    return kSuccess;
+}
+MOCK_EXPORT Status cuDevicePrimaryCtxRelease_v2(fabricshm::cuda::Device) {
+    const Lock lock(driver().mutex);
+    if (driver().primary_count == 0) return kInvalidContext;
+    if (--driver().primary_count == 0) end_context(driver().primary);
+    return kSuccess;
+}
+MOCK_EXPORT Status cuDevicePrimaryCtxGetState(fabricshm::cuda::Device, unsigned int* flags,
+                                              int* active) {
+    const Lock lock(driver().mutex);
+    *flags = 0;
+    *active = driver().primary_count > 0 ? 1 : 0;
+    return kSuccess;
+}
+MOCK_EXPORT Status cuModuleLoadData(Handle* out, const void*) {
+    // Code and globals of 4 MiB.
+    if (!take(4U << 20)) return kOutOfMemory;
+    *out = reinterpret_cast<Handle>(0x1000);
+    return kSuccess;
+}
+
+MOCK_EXPORT Status cuLaunchKernel(Handle, unsigned int b, unsigned int c, unsigned int d,
+                                  unsigned int e, unsigned int f, unsigned int g, unsigned int,
+                                  Handle stream, void**, void**) {
+    return launch({b, c, d}, {e, f, g}, stream);
+}
+MOCK_EXPORT Status cuLaunchKernel_ptsz(Handle a, unsigned int b, unsigned int c, unsigned int d,
+                                       unsigned int e, unsigned int f, unsigned int g,
+                                       unsigned int h, Handle stream, void** j, void** k) {
+    return cuLaunchKernel(a, b, c, d, e, f, g, h, stream, j, k);
+}
+MOCK_EXPORT Status cuLaunchKernelEx(const LaunchConfig* config, Handle, void**, void**) {
+    return launch(config->grid, config->block, config->stream);
+}
+MOCK_EXPORT Status cuLaunchCooperativeKernel(Handle, unsigned int b, unsigned int c, unsigned int d,
+                                             unsigned int e, unsigned int f, unsigned int g,
+                                             unsigned int, Handle stream, void**) {
+    return launch({b, c, d}, {e, f, g}, stream);
+}
+// A launch of a form that came after the shim.
+MOCK_EXPORT Status cuLaunchKernelFromTheFuture(Handle) {
+    return kSuccess;
+}
+
+MOCK_EXPORT Status cuStreamBeginCapture_v2(Handle stream, int) {
+    const Lock lock(driver().mutex);
+    driver().capturing[stream] = new Graph;
+    return kSuccess;
+}
+MOCK_EXPORT Status cuStreamEndCapture(Handle stream, Handle* graph) {
+    const Lock lock(driver().mutex);
+    *graph = driver().capturing[stream];
+    driver().capturing.erase(stream);
+    return kSuccess;
+}
+MOCK_EXPORT Status cuStreamIsCapturing(Handle stream, int* state) {
+    const Lock lock(driver().mutex);
+    *state = driver().capturing.count(stream) > 0 ? 1 : 0;
+    return kSuccess;
+}
+MOCK_EXPORT Status cuGraphCreate(Handle* out, unsigned int) {
+    *out = new Graph;
+    return kSuccess;
+}
+MOCK_EXPORT Status cuGraphDestroy(Handle graph) {
+    delete static_cast<Graph*>(graph);
+    return kSuccess;
+}
+MOCK_EXPORT Status cuGraphAddKernelNode_v2(Handle* out, Handle graph, const Handle*, std::size_t,
+                                           const KernelNode* kernel) {
+    return add_node(out, graph, kKernelNode, [&](Node& node) { node.kernel = *kernel; });
+}
+MOCK_EXPORT Status cuGraphAddMemAllocNode(Handle* out, Handle graph, const Handle*, std::size_t,
+                                          MemAllocNode* alloc) {
+    alloc->pointer = new_address(alloc->bytes);
+    return add_node(out, graph, kMemAllocNode, [&](Node& node) { node.alloc = *alloc; });
+}
+MOCK_EXPORT Status cuGraphAddChildGraphNode(Handle* out, Handle graph, const Handle*, std::size_t,
+                                            Handle child) {
+    return add_node(out, graph, kChildGraphNode,
+                    [&](Node& node) { node.child = static_cast<Graph*>(child); });
+}
+MOCK_EXPORT Status cuGraphAddNode_v2(Handle* out, Handle graph, const Handle*, const void*,
+                                     std::size_t, NodeParams* params) {
+    return add_node(out, graph, params->type, [&](Node& node) {
+        if (params->type == kMemAllocNode) node.alloc = params->alloc;
+    });
+}
+MOCK_EXPORT Status cuGraphGetNodes(Handle graph, Handle* nodes, std::size_t* count) {
+    const auto& all = static_cast<Graph*>(graph)->nodes;
+    if (nodes == nullptr) {
+        *count = all.size();
+        return kSuccess;
+    }
+    *count = std::min(*count, all.size());
+    for (std::size_t i = 0; i < *count; ++i) nodes[i] = all[i].get();
+    return kSuccess;
+}
+MOCK_EXPORT Status cuGraphNodeGetType(Handle node, int* type) {
+    *type = static_cast<Node*>(node)->type;
+    return kSuccess;
+}
+MOCK_EXPORT Status cuGraphKernelNodeGetParams_v2(Handle node, KernelNode* out) {
+    *out = static_cast<Node*>(node)->kernel;
+    return kSuccess;
+}
+MOCK_EXPORT Status cuGraphMemAllocNodeGetParams(Handle node, MemAllocNode* out) {
+    *out = static_cast<Node*>(node)->alloc;
+    return kSuccess;
+}
+MOCK_EXPORT Status cuGraphChildGraphNodeGetGraph(Handle node, Handle* out) {
+    *out = static_cast<Node*>(node)->child;
+    return kSuccess;
+}
+MOCK_EXPORT Status cuGraphInstantiateWithFlags(Handle* out, Handle graph, unsigned long long) {
+    return instantiate(out, graph);
+}
+MOCK_EXPORT Status cuGraphInstantiateWithParams(Handle* out, Handle graph, void*) {
+    return instantiate(out, graph);
+}
+MOCK_EXPORT Status cuGraphExecUpdate_v2(Handle executable, Handle graph, void*) {
+    Executable fresh;
+    add_up(*static_cast<Graph*>(graph), fresh);
+    static_cast<Executable*>(executable)->threads = fresh.threads;
+    return kSuccess;
+}
+MOCK_EXPORT Status cuGraphLaunch(Handle executable, Handle) {
+    run(static_cast<Executable*>(executable)->threads);
+    return kSuccess;
+}
+MOCK_EXPORT Status cuGraphExecDestroy(Handle executable) {
+    const Lock lock(driver().mutex);
+    auto* gone = static_cast<Executable*>(executable);
+    give(gone->bytes);
+    delete gone;
+    return kSuccess;
+}
+MOCK_EXPORT Status cuDeviceGraphMemTrim(fabricshm::cuda::Device) {
+    return kSuccess;
+}
+MOCK_EXPORT Status cuGetExportTable(const void**, const Uuid*) {
+    return kNotFound;
+}
