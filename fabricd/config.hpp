@@ -68,6 +68,14 @@ struct Config {
         Duration adopt_grace = std::chrono::seconds(10);
     } state;
 
+    struct Telemetry {
+        Duration interval = std::chrono::milliseconds(100);
+        Duration stale_after = std::chrono::seconds(10);
+        bool gpus = true;
+        std::string metrics_socket;
+        std::int64_t metrics_port = 0;
+    } telemetry;
+
     struct Emulate {
         std::string machine;  // a preset or the path of a machine file; "": none
         std::int64_t slow_motion = 1;

@@ -101,6 +101,21 @@ std::vector<ConfigKey> other_keys() {
                      FIELD(state.adopt_grace),
                      "How long sessions have to come back after a restart of the daemon."),
 
+        duration_key("telemetry.interval", std::chrono::milliseconds(10), std::chrono::minutes(1),
+                     FIELD(telemetry.interval),
+                     "Between two looks at the telemetry pages of all sessions."),
+        duration_key("telemetry.stale_after", std::chrono::milliseconds(100),
+                     std::chrono::minutes(60), FIELD(telemetry.stale_after),
+                     "A session that has ended no step for so long counts as stale: nothing is "
+                     "decided by its figures. Longer than a step."),
+        flag_key("telemetry.gpus", FIELD(telemetry.gpus),
+                 "Ask the NVIDIA driver (libnvidia-ml.so.1), if there is one, how busy GPUs are."),
+        path_key("telemetry.metrics_socket", FIELD(telemetry.metrics_socket),
+                 "Unix socket of mode 0600 on which HTTP gives the metrics for Prometheus. Empty: "
+                 "none."),
+        count_key("telemetry.metrics_port", 0, 65535, FIELD(telemetry.metrics_port),
+                  "TCP port of 127.0.0.1 that does the same, for every user of the host; 0: none."),
+
         text_key("emulate.machine", "preset or path of a machine file", FIELD(emulate.machine),
                  "Machine whose memory the pool behaves like, as far as waiting can make it "
                  "(fabricd --emulate list names the presets). Empty: none."),

@@ -14,7 +14,10 @@
 #include "fabricd/runtime_dir.hpp"
 #include "fabricd/server/admin_server.hpp"
 #include "fabricd/server/daemon.hpp"
+#include "fabricd/server/daemon_metrics.hpp"
+#include "fabricd/server/metrics_server.hpp"
 #include "fabricd/signals.hpp"
+#include "fabricd/telemetry/find_devices.hpp"
 #include "fabricd/vgpu_setup.hpp"
 #include "fabricd/visibility_check.hpp"
 #include "libfabricshm/base/log.hpp"
@@ -51,6 +54,9 @@ DaemonOptions daemon_options(const Config& config, Bytes capacity) {
     options.max_regions_per_session = static_cast<int>(config.limits.regions_per_session);
     options.max_groups_per_arena = static_cast<int>(config.limits.groups_per_arena);
     options.adopt_grace = config.state.adopt_grace;
+    options.sampling.period = config.telemetry.interval;
+    options.sampling.stale_after = config.telemetry.stale_after;
+    options.device_sources = [gpus = config.telemetry.gpus] { return find_devices(gpus); };
     if (const auto interval = watchdog_interval()) {
         // Three signs of life per interval: one that comes late must not end the service.
         options.tick_period = std::min<Duration>(options.tick_period, *interval / 3);
@@ -93,7 +99,15 @@ int serve(const Options& options, Daemon& daemon, SignalThread signals) {
 
 AdminHooks admin_hooks(Daemon& daemon) {
     return {[&daemon] { return daemon.snapshot(); }, [&daemon](bool on) { daemon.drain(on); },
-            [&daemon] { daemon.stop(); }};
+            [&daemon] { daemon.stop(); }, [&daemon] { return daemon.sampler().latest(); }};
+}
+
+fabricshm::Result<std::unique_ptr<MetricsServer>> serve_metrics(const Config& config,
+                                                                Daemon& daemon) {
+    const MetricsAddress address{config.telemetry.metrics_socket,
+                                 static_cast<std::uint16_t>(config.telemetry.metrics_port)};
+    return MetricsServer::start(
+        address, [&daemon] { return metrics_page(daemon.snapshot(), daemon.sampler().latest()); });
 }
 
 std::string start_complaint(const fabricshm::Error& error, const Config& config) {
@@ -161,6 +175,12 @@ int run(Options& options) {
     if (!admin.ok()) {
         return fail_start(fabricshm::describe(admin.error()) + " (server.admin_socket " +
                           config.server.admin_socket + ")");
+    }
+    auto metrics = serve_metrics(config, *daemon);
+    if (!metrics.ok()) {
+        return fail_start(fabricshm::describe(metrics.error()) + " (telemetry.metrics_socket " +
+                          config.telemetry.metrics_socket + ", telemetry.metrics_port " +
+                          std::to_string(config.telemetry.metrics_port) + ")");
     }
     return serve(options, *daemon, std::move(*signals));
 }

@@ -38,6 +38,7 @@ Picture unpack_watch(const WatchReply& reply) {
     unpack_all(reply.sessions(), picture.sessions);
     unpack_all(reply.groups(), picture.groups);
     unpack_all(reply.devices(), picture.devices);
+    picture.telemetry = unpack(reply.telemetry());
     return picture;
 }
 

@@ -12,7 +12,7 @@ constexpr const char* kExamples =
     "\nExamples:\n"
     "  fabricctl discover                 what this host offers, and which pool auto takes\n"
     "  fabricctl status                   one look at the daemon\n"
-    "  fabricctl top                      arenas, sessions and groups, once per second\n"
+    "  fabricctl top                      training, load, arenas and sessions, once per second\n"
     "  fabricctl arenas --watch 5         the arenas, every five seconds\n"
     "  fabricctl regions --arena 7 --json | jq '.regions[].bytes'\n"
     "  fabricctl devices --file d.toml    check a device file before fabricd reads it\n"
@@ -67,7 +67,8 @@ Parser::Parser(CtlOptions& options) {
         app.add_subcommand("sessions", "The attached processes"),
         app.add_subcommand("groups", "The groups of ranks, and who of them died"),
         app.add_subcommand("devices", "The devices: speed, memory, vGPU quota and what is used"),
-        app.add_subcommand("top", "Status, arenas, sessions and groups, again and again"),
+        app.add_subcommand("top",
+                           "Training rates, load, arenas, sessions and groups, again and again"),
     };
     for (const CLI::App* view : views) {
         auto* command = app.get_subcommand(view->get_name());

@@ -1,4 +1,5 @@
 #include "fabricd/ctl/json.hpp"
+#include "fabricd/ctl/telemetry_view.hpp"
 #include "fabricd/ctl/views.hpp"
 
 namespace fabricd {
@@ -115,7 +116,8 @@ std::string json_view(const Picture& picture, View view) {
             return one_line({{"status", to_json(picture.status)},
                              {"arenas", list(picture.arenas)},
                              {"sessions", list(picture.sessions)},
-                             {"groups", list(picture.groups)}});
+                             {"groups", list(picture.groups)},
+                             {"telemetry", telemetry_json(picture.telemetry)}});
     }
     return "{}";
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fabricd/pool/snapshot.hpp"
+#include "fabricd/telemetry/sample.hpp"
 
 namespace fabricd {
 
@@ -33,6 +34,7 @@ struct Picture {
     std::vector<SessionView> sessions;
     std::vector<GroupView> groups;
     std::vector<DeviceView> devices;
+    Sample telemetry;
 };
 
 /// The parts that can be looked at.

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "fabricd/ctl/table.hpp"
+#include "fabricd/ctl/telemetry_view.hpp"
 #include "fabricd/ctl/views.hpp"
 #include "libfabricshm/base/units.hpp"
 
@@ -184,8 +185,9 @@ std::string top_text(Picture picture) {
     std::sort(
         picture.sessions.begin(), picture.sessions.end(),
         [](const SessionView& a, const SessionView& b) { return a.bytes_owned > b.bytes_owned; });
-    return status_text(picture.status) + "\nArenas:\n" + arenas_text(picture) + "\nSessions:\n" +
-           sessions_text(picture) + "\nGroups:\n" + groups_text(picture);
+    return status_text(picture.status) + telemetry_text(picture.telemetry) + "\nArenas:\n" +
+           arenas_text(picture) + "\nSessions:\n" + sessions_text(picture) + "\nGroups:\n" +
+           groups_text(picture);
 }
 
 }  // namespace

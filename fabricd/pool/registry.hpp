@@ -119,6 +119,15 @@ class Registry {
     };
     SessionNames names_of(SessionId session) const;
 
+    /// What the books say of a session that claims to be `rank` of a group. `member` is false for a
+    /// claim that is not true.
+    struct SessionBooks {
+        bool member = false;
+        Bytes owned = 0;   // of its regions, now
+        Bytes denied = 0;  // asked for and refused, since the daemon started
+    };
+    SessionBooks books_of(SessionId session, ArenaId arena, GroupId group, int rank) const;
+
     // ---- Arenas (registry_arenas.cpp) --------------------------------------------------------
 
     Result<void> open_arena(Ticket ticket, const fabricshm::proto::ArenaOpen& request);
@@ -187,6 +196,7 @@ class Registry {
         std::set<ArenaId> arenas;
         int regions = 0;
         Bytes bytes_owned = 0;
+        Bytes bytes_denied = 0;
     };
 
     std::uint64_t next_id() noexcept { return ++last_id_; }

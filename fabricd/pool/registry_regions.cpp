@@ -105,13 +105,15 @@ Result<RegionId> Registry::make_region(Session& session, Arena& arena, Bytes byt
         return Error{Errc::kNoMemory, 0, "regions of the session"};
     }
     const Bytes rounded = RegionAllocator::rounded(bytes);
-    const Error full{Errc::kNoMemory, 0, "room in the arena"};
-    if (rounded == 0) return full;
-    if (!devices_.admits(session.device, rounded)) {
-        return Error{Errc::kNoMemory, 0, "memory quota of the device"};
-    }
+    const auto refuse = [&](const char* what) {
+        // How much more a job could use is what quotas are resized by.
+        session.bytes_denied += bytes;
+        return Error{Errc::kNoMemory, 0, what};
+    };
+    if (rounded == 0) return refuse("room in the arena");
+    if (!devices_.admits(session.device, rounded)) return refuse("memory quota of the device");
     const auto offset = arena.space.allocate(rounded);
-    if (!offset) return full;
+    if (!offset) return refuse("room in the arena");
 
     // The books first, the journal second, the answer last: a grant that cannot be written is taken
     // back, and a daemon that is killed in between never told anybody of it.

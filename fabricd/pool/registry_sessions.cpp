@@ -79,6 +79,23 @@ Registry::SessionNames Registry::names_of(SessionId id) const {
     return {found->second.label, found->second.device};
 }
 
+Registry::SessionBooks Registry::books_of(SessionId id, ArenaId arena, GroupId group,
+                                          int rank) const {
+    SessionBooks books;
+    const auto session = sessions_.find(id);
+    if (session == sessions_.end()) return books;
+    books.owned = session->second.bytes_owned;
+    books.denied = session->second.bytes_denied;
+    const auto job = arenas_.find(arena);
+    if (job == arenas_.end()) return books;
+    const auto found = job->second.groups.find(group);
+    if (found == job->second.groups.end() || rank < 0 || rank >= found->second.world())
+        return books;
+    const Member& member = found->second.members[static_cast<std::size_t>(rank)];
+    books.member = member.session == id && member.state == MemberState::kLive;
+    return books;
+}
+
 void Registry::connection_lost(SessionId id, TimePoint now) {
     Session* session = find_session(id);
     if (session == nullptr || !session->connected) return;

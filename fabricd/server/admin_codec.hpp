@@ -8,6 +8,7 @@
 
 #include "admin.pb.h"
 #include "fabricd/pool/snapshot.hpp"
+#include "fabricd/telemetry/sample.hpp"
 
 namespace fabricd {
 
@@ -34,5 +35,9 @@ RegionView unpack(const admin::v1::Region& message);
 SessionView unpack(const admin::v1::Session& message);
 GroupView unpack(const admin::v1::Group& message);
 DeviceView unpack(const admin::v1::Device& message);
+
+/// Sessions with their rates, devices and paths; counters and arrays stay with the daemon.
+void pack(const Sample& sample, admin::v1::Telemetry& message);
+Sample unpack(const admin::v1::Telemetry& message);
 
 }  // namespace fabricd

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "fabricd/pool/snapshot.hpp"
+#include "fabricd/telemetry/sample.hpp"
 #include "libfabricshm/base/result.hpp"
 
 namespace fabricd {
@@ -16,6 +17,7 @@ struct AdminHooks {
     std::function<Snapshot()> snapshot;
     std::function<void(bool on)> drain;
     std::function<void()> shutdown;
+    std::function<Sample()> sample = {};  // empty: nothing is sampled
 };
 
 class AdminServer {

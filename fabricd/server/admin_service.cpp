@@ -82,6 +82,7 @@ grpc::Status AdminService::Watch(grpc::ServerContext* context, const WatchReques
     while (is_there) {
         WatchReply reply;
         pack_watch(hooks_.snapshot(), facts_, !request->without_regions(), reply);
+        if (hooks_.sample) pack(hooks_.sample(), *reply.mutable_telemetry());
         is_there = writer->Write(reply) && pause(*context, interval);
     }
     watches_.fetch_sub(1, std::memory_order_relaxed);

@@ -84,6 +84,8 @@ struct Daemon::Impl {
     std::unique_ptr<Registry> registry;
     SessionPages pages;
     std::unique_ptr<AttachServer> server;
+    std::unique_ptr<DeviceWatch> devices;
+    std::unique_ptr<Sampler> sampler;
     TimePoint started = Clock::now();
     TimePoint next_tick = started;
     TimePoint next_rewrite = started;
@@ -103,11 +105,14 @@ struct Daemon::Impl {
     void pass_time();
     void on_control_thread(const std::function<void()>& task);
     Snapshot look();
+    void make_sampler();
+    void consult_books(std::vector<SessionClaim>& claims);
     std::string journal_path() const { return options.state_dir + "/journal"; }
     void make_registry();
 };
 
 Daemon::Impl::~Impl() {
+    if (sampler) sampler->stop();
     // First the loop, so that the worker's last results are taken by nobody; then the worker, which
     // uses the backend.
     if (loop) loop->close();
@@ -235,6 +240,31 @@ void Daemon::Impl::on_control_thread(const std::function<void()>& task) {
     done.get_future().wait();
 }
 
+void Daemon::Impl::make_sampler() {
+    devices = std::make_unique<DeviceWatch>(options.device_sources
+                                                ? options.device_sources()
+                                                : std::vector<std::unique_ptr<DeviceSource>>{});
+    sampler = std::make_unique<Sampler>(
+        pages, *devices, options.sampling,
+        [this](std::vector<SessionClaim>& claims) { consult_books(claims); });
+}
+
+// On the sampler's thread: what a session says of its memory and its rank is replaced by what the
+// books say.
+// On the sampler's thread: the books are for the control thread alone.
+void Daemon::Impl::consult_books(std::vector<SessionClaim>& claims) {
+    on_control_thread([&] {
+        for (SessionClaim& claim : claims) {
+            const auto books =
+                registry->books_of(SessionId{claim.session_id}, ArenaId{claim.arena_id},
+                                   GroupId{claim.group_id}, claim.rank);
+            claim.member = books.member;
+            claim.memory_used = books.owned;
+            claim.memory_denied = books.denied;
+        }
+    });
+}
+
 Snapshot Daemon::Impl::look() {
     const TimePoint now = Clock::now();
     Snapshot all = registry->snapshot(now);
@@ -264,6 +294,7 @@ Result<std::unique_ptr<Daemon>> Daemon::start(DaemonOptions options,
         [shared_loop](std::function<void()> task) { return shared_loop->post(std::move(task)); });
     FABRIC_TRY_VOID(impl->restore());
     FABRIC_TRY_VOID(impl->open_socket());
+    impl->make_sampler();
     return std::unique_ptr<Daemon>(new Daemon(std::move(impl)));
 }
 
@@ -280,12 +311,15 @@ Result<void> Daemon::run() {
         const std::lock_guard lock(impl.standing_in);
         impl.running = true;
     }
+    impl.sampler->start();
     const auto served = impl.serve();
     {
         const std::lock_guard lock(impl.standing_in);
         impl.running = false;
         impl.loop->close();
     }
+    // Not before: it may be waiting for the control thread, which from here on is whoever asks.
+    impl.sampler->stop();
     impl.worker->stop();
     impl.server.reset();  // the socket goes now: a successor may start before this object is gone
     // Nobody could come back to what it says, so it does not stay behind. Still under the lock.
@@ -301,6 +335,10 @@ Snapshot Daemon::snapshot() {
     Snapshot all;
     impl_->on_control_thread([&] { all = impl_->look(); });
     return all;
+}
+
+const Sampler& Daemon::sampler() const noexcept {
+    return *impl_->sampler;
 }
 
 SessionPages& Daemon::pages() noexcept {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "fabricd/pool/snapshot.hpp"
+#include "fabricd/telemetry/sampler.hpp"
 #include "fabricd/telemetry/session_pages.hpp"
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
@@ -49,6 +50,10 @@ struct DaemonOptions {
 
     Duration adopt_grace = std::chrono::seconds(10);  // for sessions to come back after a restart
 
+    SamplerOptions sampling;
+    /// What to ask about the load of devices; called once, by start(). Empty: nothing.
+    std::function<std::vector<std::unique_ptr<DeviceSource>>()> device_sources;
+
     /// Called on the control thread about every `tick_period`: proof of life for a watchdog. Must
     /// not block and must not call the Daemon. May be empty.
     std::function<void()> on_tick;
@@ -85,6 +90,9 @@ class Daemon {
 
     /// The telemetry and directive pages of the sessions. Any thread; lives as long as the daemon.
     SessionPages& pages() noexcept;
+
+    /// What was sampled of sessions, devices and paths; empty before run(). Any thread.
+    const Sampler& sampler() const noexcept;
 
   private:
     struct Impl;

@@ -12,20 +12,45 @@
 
 namespace fabricd {
 
+/// What a session did lately: over the last second or, where its steps take longer, its last steps.
+struct SessionRates {
+    double steps_per_s = 0;
+    double samples_per_s = 0;
+    double step_s = 0;         // a step takes
+    double compute_share = 0;  // of the time of steps, as the next two
+    double wait_share = 0;
+    double comm_share = 0;
+};
+
+/// The counters of a session at an earlier look.
+struct RatesBase {
+    std::int64_t written_ns = 0;  // 0: there was none
+    std::uint64_t steps = 0;
+    std::uint64_t samples = 0;
+    std::int64_t step_ns = 0;
+    std::int64_t compute_ns = 0;
+    std::int64_t wait_ns = 0;
+    std::int64_t comm_ns = 0;
+};
+
 /// One session that has a telemetry page. What it says of itself is in `image`, tamed but not
 /// proven: a session can claim any group and any number of samples, and only its own job believes
 /// it. Who it is comes from the kernel and the daemon's books.
 struct SessionSample {
     std::uint64_t session_id = 0;
-    std::int32_t pid = 0;
-    std::uint32_t uid = 0;
-    std::string label;
-    std::string device;  // "": none
-    fabricshm::TelemetryImage image;
     std::uint64_t page_number = 0;  // a new page begins with new counters
     fabricshm::TelemetrySeen seen;  // of that page: what did not change is not copied again
     bool stale = true;              // nothing written for [telemetry] stale_after, or never
     bool member = false;            // the daemon's books say that it is this rank of this group
+    fabricshm::TelemetryImage image;
+    std::uint64_t memory_used = 0;    // bytes of the pool, by the daemon's books
+    std::uint64_t memory_denied = 0;  // asked for and refused so far
+    SessionRates rates;
+    RatesBase before;  // what the rates begin at
+    std::int32_t pid = 0;
+    std::uint32_t uid = 0;
+    std::string label;
+    std::string device;  // "": none
 };
 
 enum class DeviceKind { kCpu, kGpu };

@@ -64,8 +64,18 @@ class SessionPages {
         std::uint64_t made = 0;  // number of the telemetry page
     };
 
+    // What sampling needs of a page, side by side: thousands of them are walked ten times a second.
+    struct Slot {
+        std::uint64_t session_id;
+        std::uint64_t number;
+        const std::byte* page;
+    };
+
+    void list_slots();
+
     mutable std::mutex mutex_;
     std::map<std::uint64_t, Pages> pages_;
+    std::vector<Slot> slots_;  // of those with a telemetry page, by session
     std::uint64_t made_ = 0;
 };
 

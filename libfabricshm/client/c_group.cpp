@@ -34,11 +34,14 @@ Result<std::unique_ptr<Group>> enter(const std::shared_ptr<Arena>& arena, const 
         return block.ok() ? block.value() : nullptr;
     };
     place.release = [arena](std::byte* block) { arena->heap().release(block); };
+    place.meter = std::make_shared<Meter>();
+    const std::shared_ptr<Meter> meter = place.meter;
     place.lost = [arena](Bytes offset) { return arena->report_lost(offset); };
     const bool inside = arena->holds(given.block_offset, given.block_bytes);
     auto group = inside ? Group::attach(std::move(place), deadline)
                         : Result<std::unique_ptr<Group>>(Error{Errc::kCorrupt, 0, "group block"});
     if (!group.ok()) post_leave(*arena, given.group_id, given.rank);
+    if (group.ok()) arena->session().telemetry().add_meter(given.group_id, meter);
     return group;
 }
 

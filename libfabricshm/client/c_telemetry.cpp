@@ -45,6 +45,15 @@ StepInfo step_of(const fabricshm_step_info& info) {
     return step;
 }
 
+// Once in a while: how fast does the memory of a peer answer?
+void read_peer(fabricshm_session& session, Group& group) {
+    Telemetry& telemetry = session.session->telemetry();
+    const int peer = telemetry.read_due(Clock::now().time_since_epoch().count());
+    if (peer < 0) return;
+    const auto read = group.time_peer(peer);
+    if (read) telemetry.note_read(peer, *read);
+}
+
 fabricshm_directive directive_of(const DirectiveImage& image) {
     fabricshm_directive directive{};
     directive.serial = image.serial;
@@ -71,6 +80,7 @@ int fabricshm_step(fabricshm_session* session, const fabricshm_step_info* info) 
         if (const int code = check_info(session, info); code != FABRICSHM_OK) return code;
         if (session->session->is_foreign()) return fail({Errc::kClosed, 0, "step"}, "session");
         session->session->step(step_of(info == nullptr ? fabricshm_step_info_make(0) : *info));
+        if (info != nullptr && info->group != nullptr) read_peer(*session, *info->group->group);
         return FABRICSHM_OK;
     });
 }

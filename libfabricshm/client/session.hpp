@@ -81,6 +81,9 @@ class Session {
     /// Tells the daemon of a step. The first call asks for the pages; none ever waits for them.
     void step(const StepInfo& info);
 
+    /// Where groups are counted and peers' reads noted.
+    Telemetry& telemetry() noexcept { return telemetry_; }
+
     /// The directives in force; serial 0: none, or none yet.
     DirectiveImage directives();
 

@@ -21,14 +21,49 @@ Result<Mapping> map_page(const Fd& file, bool writable) {
 
 }  // namespace
 
+// Another group has other ranks: what was counted by rank begins anew.
+void Telemetry::take_group(const StepInfo& info) {
+    if (info.group_id == 0 || info.group_id == image_.group_id) return;
+    image_.arena_id = info.arena_id;
+    image_.group_id = info.group_id;
+    image_.rank = info.rank;
+    image_.world = info.world;
+    for (auto* array : {image_.bytes_to, image_.read_bytes, image_.reads}) {
+        std::fill_n(array, kPeersMax, 0);
+    }
+    for (auto* array : {image_.read_ns, image_.latency_ns}) std::fill_n(array, kPeersMax, 0);
+}
+
+// What the groups of this session have counted since the last step.
+void Telemetry::collect(std::int64_t length_ns, std::int64_t compute_ns) {
+    std::int64_t wait_ns = 0;
+    std::int64_t comm_ns = 0;
+    for (Metered& metered : meters_) {
+        const auto meter = metered.meter.lock();
+        if (meter == nullptr) continue;
+        const MeterSums sums = meter->sums();
+        wait_ns += sums.wait_ns - metered.last.wait_ns;
+        comm_ns += sums.comm_ns - metered.last.comm_ns;
+        const bool trains = metered.group_id == image_.group_id;
+        for (std::size_t rank = 0; trains && rank < sums.bytes_to.size(); ++rank) {
+            image_.bytes_to[rank] += sums.bytes_to[rank] - metered.last.bytes_to[rank];
+        }
+        metered.last = sums;
+    }
+    std::erase_if(meters_, [](const Metered& metered) { return metered.meter.expired(); });
+    // Operations on other threads run beside the computing: no more than the step is theirs.
+    wait_ns = std::clamp<std::int64_t>(wait_ns, 0, length_ns);
+    comm_ns = std::clamp<std::int64_t>(comm_ns, 0, length_ns - wait_ns);
+    image_.step_ns += length_ns;
+    image_.wait_ns += wait_ns;
+    image_.comm_ns += comm_ns;
+    const std::int64_t left = length_ns - wait_ns - comm_ns;
+    image_.compute_ns += compute_ns < 0 ? left : std::min(compute_ns, length_ns);
+}
+
 void Telemetry::step(const StepInfo& info, std::int64_t now_ns) {
     const std::lock_guard lock(mutex_);
-    if (info.group_id != 0) {
-        image_.arena_id = info.arena_id;
-        image_.group_id = info.group_id;
-        image_.rank = info.rank;
-        image_.world = info.world;
-    }
+    take_group(info);
     ++image_.steps;
     image_.samples += info.samples;
     image_.batch = static_cast<std::uint32_t>(std::min<std::uint64_t>(info.samples, UINT32_MAX));
@@ -36,15 +71,38 @@ void Telemetry::step(const StepInfo& info, std::int64_t now_ns) {
     image_.loss = info.loss;
     image_.gradient_norm = info.gradient_norm;
     image_.mean_gradient_norm = info.mean_gradient_norm;
-    if (last_step_ns_ != 0) {
-        // What came before the first call (loading, compiling) is no step.
-        const std::int64_t length = std::max<std::int64_t>(now_ns - last_step_ns_, 0);
-        image_.step_ns += length;
-        image_.compute_ns += info.compute_ns < 0 ? length : std::min(info.compute_ns, length);
-    }
+    // What came before the first call (loading, compiling) is no step.
+    const bool first = last_step_ns_ == 0;
+    collect(first ? 0 : std::max<std::int64_t>(now_ns - last_step_ns_, 0), info.compute_ns);
     last_step_ns_ = now_ns;
     image_.written_ns = now_ns;
     publish();
+}
+
+void Telemetry::add_meter(std::uint64_t group_id, const std::shared_ptr<Meter>& meter) {
+    const std::lock_guard lock(mutex_);
+    meters_.push_back({group_id, meter, {}});
+}
+
+int Telemetry::read_due(std::int64_t now_ns) {
+    constexpr std::int64_t kBetweenReads = 200'000'000;
+    const std::lock_guard lock(mutex_);
+    const int peers = peers_of(image_);
+    if (!telemetry_ || peers < 2 || now_ns - last_read_ns_ < kBetweenReads) return -1;
+    last_read_ns_ = now_ns;
+    next_peer_ = (next_peer_ + 1) % peers;
+    if (next_peer_ == image_.rank) next_peer_ = (next_peer_ + 1) % peers;
+    return next_peer_;
+}
+
+void Telemetry::note_read(int peer, const PeerRead& read) {
+    if (peer < 0 || peer >= kPeersMax) return;
+    const auto at = static_cast<std::size_t>(peer);
+    const std::lock_guard lock(mutex_);
+    image_.read_bytes[at] += read.bytes;
+    image_.read_ns[at] += read.ns;
+    image_.latency_ns[at] += read.latency_ns;
+    ++image_.reads[at];
 }
 
 // Under the lock.

@@ -3,9 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <mutex>
+#include <vector>
 
 #include "libfabricshm/base/result.hpp"
+#include "libfabricshm/collective/meter.hpp"
+#include "libfabricshm/collective/peer_read.hpp"
 #include "libfabricshm/os/fd.hpp"
 #include "libfabricshm/os/mapping.hpp"
 #include "libfabricshm/shm/directive_page.hpp"
@@ -34,6 +38,14 @@ class Telemetry {
     /// Counts a step that ended at `now_ns` (CLOCK_MONOTONIC) and writes the page if there is one.
     void step(const StepInfo& info, std::int64_t now_ns);
 
+    /// The session has joined a group: what its operations wait and move counts from here on.
+    void add_meter(std::uint64_t group_id, const std::shared_ptr<Meter>& meter);
+
+    /// The rank of the group of the last step whose memory should be read and timed now, or -1. A
+    /// fifth of a second passes between two reads, so that they cost nothing that shows.
+    int read_due(std::int64_t now_ns);
+    void note_read(int peer, const PeerRead& read);
+
     /// The directives in force; serial 0: none.
     DirectiveImage directives();
 
@@ -43,11 +55,22 @@ class Telemetry {
     Result<void> take_directives(const Fd& file);
 
   private:
+    struct Metered {
+        std::uint64_t group_id;
+        std::weak_ptr<Meter> meter;  // of the group, and goes with it
+        MeterSums last;
+    };
+
+    void take_group(const StepInfo& info);
+    void collect(std::int64_t length_ns, std::int64_t compute_ns);
     void publish() noexcept;
 
     std::mutex mutex_;
     TelemetryImage image_ = empty_telemetry();
     std::int64_t last_step_ns_ = 0;  // 0: none yet
+    std::int64_t last_read_ns_ = 0;
+    int next_peer_ = 0;
+    std::vector<Metered> meters_;
     Mapping telemetry_;
     Mapping directives_;
     std::uint64_t directives_seen_ = 0;  // sequence of the page

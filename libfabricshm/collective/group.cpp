@@ -144,6 +144,12 @@ void show_first_stores(GroupState& group) noexcept {
     }
 }
 
+MeteredCall metered(const Operation& operation) noexcept {
+    // Operations in which no buffer was shown went through lines or slots.
+    return {operation.call.kind, operation.largest_part, operation.arrival == 0,
+            operation.rank(),    operation.world(),      operation.call.root};
+}
+
 Result<void> run_operation(Operation& operation) {
     if (operation.world() == 1) return run_alone(operation);
     const PlanInput input = plan_input(operation);
@@ -155,6 +161,10 @@ Result<void> run_operation(Operation& operation) {
         default:
             return run_arrived(operation, input);
     }
+}
+
+Bytes message_bytes(const Call& message) noexcept {
+    return message.count * kernels::size_of(message.dtype);
 }
 
 // Runs it; kPoisoned when this rank, or another one that it depends on, met a lost page.
@@ -201,6 +211,7 @@ Result<std::unique_ptr<Group>> Group::attach(GroupPlace place, TimePoint deadlin
     if (VisibilityPolicy* policy = state->place.visibility; policy != nullptr) {
         policy->take_place(state->place.rank, state->place.world);
     }
+    meeting.set_meter(state->place.meter.get());
     FABRIC_TRY_VOID(meeting.announce());
     if (state->place.rank == 0) {
         const Tuning* given = state->place.tuning;
@@ -272,6 +283,20 @@ Result<void> Group::quiesce(TimePoint deadline) noexcept {
     return {};
 }
 
+std::optional<PeerRead> Group::time_peer(int peer) noexcept {
+    constexpr Bytes kRead = 32 * kKiB;  // slots have twice that at least
+    const GroupState& state = *state_;
+    const bool other = peer >= 0 && peer < state.place.world && peer != state.place.rank;
+    const bool quiet = worker_ == nullptr || worker_->idle();
+    // Behind a policy a read means more than a load, and it belongs to the operations.
+    if (!other || !quiet || state.failed || state.meeting.view().active()) return std::nullopt;
+    const PoisonGuard guard;
+    const PeerRead read = time_read(state.slot(peer, 0), kRead);
+    // The next operation that meets the lost page says so.
+    if (guard.hit() || read.ns == 0) return std::nullopt;
+    return read;
+}
+
 Result<void> Group::run_now(const Call& call) {
     const int world = state_->place.world;
     if (state_->failed) return Error{Errc::kBroken, 0, "collective: the group failed before"};
@@ -287,7 +312,12 @@ Result<void> Group::run_now(const Call& call) {
     operation.next = state_->base;
     state_->meeting.view().step(PoolStep::kBegin);
     const TimePoint start = time_for_stores(operation);
+    Meter* meter = state_->place.meter.get();
+    const Meter::Timing timing =
+        meter != nullptr ? meter->begin(operation.largest_part) : Meter::Timing{};
     const Result<void> result = run_unharmed(operation);
+    if (meter != nullptr) meter->end(timing);
+    if (meter != nullptr && result.ok()) meter->count(metered(operation));
     state_->meeting.view().step(PoolStep::kEnd);
     if (result.ok() && operation.store_cell >= 0) judge_stores(operation, start);
     state_->base = operation.next;
@@ -338,6 +368,7 @@ Result<void> Group::run(const Call& call) {
     FABRIC_TRY_VOID(check_call(call, rank(), world()));
     if (state_->failed) return Error{Errc::kBroken, 0, "collective: the group failed before"};
     if (call.kind == Kind::kSend || call.kind == Kind::kRecv) {
+        if (state_->place.meter) state_->place.meter->moved(call.peer, message_bytes(call));
         return mailbox_->finish(*mailbox_->post(call));
     }
     if (worker_ == nullptr || worker_->idle()) return run_now(call);
@@ -349,6 +380,7 @@ Result<std::shared_ptr<Request>> Group::start(Call call) {
     FABRIC_TRY_VOID(check_call(call, rank(), world()));
     if (state_->failed) return Error{Errc::kBroken, 0, "collective: the group failed before"};
     if (call.kind == Kind::kSend || call.kind == Kind::kRecv) {
+        if (state_->place.meter) state_->place.meter->moved(call.peer, message_bytes(call));
         const auto request = mailbox_->post(call);
         if (messages_ == nullptr) messages_ = std::make_unique<Worker>();
         messages_->push([this] { mailbox_->finish_all(); });

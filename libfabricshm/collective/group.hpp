@@ -5,10 +5,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/collective/call.hpp"
+#include "libfabricshm/collective/meter.hpp"
+#include "libfabricshm/collective/peer_read.hpp"
 #include "libfabricshm/shm/visibility.hpp"
 
 namespace fabricshm {
@@ -37,6 +40,8 @@ struct GroupPlace {
     // Tells the daemon that the page at this offset of the arena is lost; the region's id, or 0
     // when there is none or nobody answers. nullptr: nobody is told.
     std::function<std::uint64_t(Bytes)> lost;
+    // Where its operations are counted; nullptr: nowhere.
+    std::shared_ptr<Meter> meter;
 };
 
 /// One started operation. Shared between its caller and the thread that runs it.
@@ -77,6 +82,11 @@ class Group {
 
     /// Runs `call` on the group's own thread (messages: on its message thread).
     Result<std::shared_ptr<Request>> start(Call call);
+
+    /// Times a read of what `peer` wrote: of its slots, whatever is in them. Nothing where there is
+    /// none to time: on emulated hosts, while operations run on the group's own thread, after a
+    /// failure. Some 20 us; by the thread that runs the group's operations.
+    std::optional<PeerRead> time_peer(int peer) noexcept;
 
     /// Makes every wait of this process in the group end with `code` soon. Thread-safe.
     void abort(Errc code, int rank) noexcept;

@@ -134,6 +134,7 @@ Result<void> Meeting::await(Word word, std::uint64_t value, int peer, TimePoint 
         view_.acquire(word.seen, &word.value, sizeof value, peer);
         return word.value.load(std::memory_order_acquire) >= value;
     };
+    WaitTimer timer(meter_);
     // A few pauses between yields, not many at once: the scheduler may have put the one that is
     // waited for on this very core, and then every pause holds it up.
     for (std::uint64_t turn = 0; turn <= yields_; ++turn) {
@@ -145,6 +146,7 @@ Result<void> Meeting::await(Word word, std::uint64_t value, int peer, TimePoint 
             pause_cpu();
         }
         if (reached()) return {};
+        timer.begin();
         std::this_thread::yield();
     }
     return sleep_until(word, value, peer, deadline);
@@ -191,8 +193,10 @@ Result<void> Meeting::poll_until(Word word, std::uint64_t value, int peer, TimeP
         // Acquire: as in wait(). What the flag tells of is acquired by whoever reads it.
         return word.value.load(std::memory_order_acquire) >= value;
     };
+    WaitTimer timer(meter_);
     for (std::uint64_t turn = 0;; ++turn) {
         if (reached()) return {};
+        timer.begin();
         if (!idle(turn)) continue;
         if (const auto state = check(peer); !state.ok()) {
             // It may have come and then died between our two looks.

@@ -11,6 +11,7 @@
 
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
+#include "libfabricshm/collective/meter.hpp"
 #include "libfabricshm/collective/tuning.hpp"
 #include "libfabricshm/shm/group_block.hpp"
 #include "libfabricshm/shm/visibility.hpp"
@@ -30,6 +31,9 @@ struct Word {
 class Meeting {
   public:
     Meeting(std::byte* block, int rank, int world, const Visibility& view = {});
+
+    /// Where waits are timed from now on; nullptr: nowhere.
+    void set_meter(Meter* meter) noexcept { meter_ = meter; }
 
     /// Publishes who this process is; the first step of attaching.
     Result<void> announce();
@@ -137,6 +141,7 @@ class Meeting {
 
     std::byte* block_;
     Visibility view_;
+    Meter* meter_ = nullptr;
     GroupHeader* header_;
     RankWords* ranks_;
     int rank_;

@@ -39,11 +39,13 @@ struct TelemetryImage {
     std::int64_t step_ns, compute_ns, wait_ns, comm_ns;
     // Of the last step, NaN: not given. The norm of this rank's gradient, and of the merged one.
     double loss, gradient_norm, mean_gradient_norm;
-    std::uint64_t memory_used, memory_denied;  // bytes now; bytes refused so far
-    std::uint32_t queue, batch;                // units waiting; samples of the last step
-    std::uint64_t directive_serial;            // in force here
-    std::uint32_t sync_interval;               // in force here; 0: not set
-    std::uint32_t flags;                       // 0
+    // Bytes of the pool held now, and refused so far. 0 in the page: in a sample the daemon has put
+    // what its own books say.
+    std::uint64_t memory_used, memory_denied;
+    std::uint32_t queue, batch;      // units waiting; samples of the last step
+    std::uint64_t directive_serial;  // in force here
+    std::uint32_t sync_interval;     // in force here; 0: not set
+    std::uint32_t flags;             // 0
     // By rank of the group above. Bytes read from or sent to each; timed reads of each.
     std::uint64_t bytes_to[kPeersMax];
     std::uint64_t read_bytes[kPeersMax];

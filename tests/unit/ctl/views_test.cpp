@@ -99,6 +99,41 @@ TEST_SUITE("ctl.views") {
         CHECK(top["groups"].size() == 1);
     }
 
+    TEST_CASE("top shows who trains how fast, and leaves out what nobody knows") {
+        Picture picture = sample();
+        CHECK_FALSE(has(text_view(picture, View::kTop), "Training:"));
+        picture.telemetry.number = 3;
+        for (const int rank : {0, 1, 2}) {
+            SessionSample session;
+            session.session_id = 10u + static_cast<unsigned>(rank);
+            session.label = "train";
+            session.image = fabricshm::empty_telemetry();
+            session.image.group_id = 5;
+            session.image.rank = rank;
+            session.image.world = 3;
+            session.member = rank != 2;
+            session.stale = false;
+            session.rates.samples_per_s = rank == 0 ? 300 : 100;
+            session.rates.wait_share = 0.25;
+            picture.telemetry.sessions.push_back(session);
+        }
+        picture.telemetry.devices.push_back({"gpu0", "Fake GPU", DeviceKind::kGpu, 0, 8, 0.5});
+        picture.telemetry.paths.push_back({5, 0, 1, 7, 12.5e9, 9e9, 110, 300});
+        const std::string text = text_view(picture, View::kTop);
+        for (const char* cell : {"Training:", "1/3", "25 %", "75 %", "live", "Load:", "gpu0",
+                                 "50 %", "Paths", "12.5", "110 ns"}) {
+            CAPTURE(cell);
+            CHECK(has(text, cell));
+        }
+        const json telemetry = json::parse(json_view(picture, View::kTop))["telemetry"];
+        CHECK(telemetry["training"][0]["share_of_group"] == 0.75);
+        CHECK(telemetry["training"][2]["share_of_group"].is_null());
+        CHECK(telemetry["training"][0]["loss"].is_null());
+        CHECK(telemetry["devices"][0]["memory_used_bytes"].is_null());
+        CHECK(telemetry["devices"][0]["busy"] == 0.5);
+        CHECK(telemetry["paths"][0]["latency_p99_ns"] == 300);
+    }
+
     TEST_CASE("root has a name") {
         CHECK(user_name(0) == "root");
     }

@@ -1,0 +1,188 @@
+#include "fabricd/ctl/telemetry_view.hpp"
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <map>
+
+#include "fabricd/ctl/table.hpp"
+#include "libfabricshm/base/units.hpp"
+
+namespace fabricd {
+
+namespace {
+
+using fabricshm::format_bytes;
+constexpr auto kRight = Table::Align::kRight;
+
+std::string shown(double value, int decimals) {
+    if (!std::isfinite(value)) return "-";
+    char text[40];
+    std::snprintf(text, sizeof text, "%.*f", decimals, value);
+    return text;
+}
+
+std::string percent(double share) {
+    return share < 0 ? "-" : shown(share * 100, 0) + " %";
+}
+
+std::string bytes(std::int64_t value) {
+    return value < 0 ? "-" : format_bytes(static_cast<std::uint64_t>(value));
+}
+
+// Samples per second of all live members of each group: what a rank's part is a share of.
+std::map<std::uint64_t, double> rates_of_groups(const Sample& sample) {
+    std::map<std::uint64_t, double> rates;
+    for (const auto& session : sample.sessions) {
+        if (session.member && !session.stale) {
+            rates[session.image.group_id] += session.rates.samples_per_s;
+        }
+    }
+    return rates;
+}
+
+double share_of_group(const SessionSample& session, const std::map<std::uint64_t, double>& rates) {
+    const auto group = rates.find(session.image.group_id);
+    const bool known = session.member && !session.stale && group != rates.end();
+    return known && group->second > 0 ? session.rates.samples_per_s / group->second : -1;
+}
+
+std::string training_text(const Sample& sample) {
+    Table table({{"SESSION", kRight},
+                 {"LABEL"},
+                 {"RANK", kRight},
+                 {"STEPS", kRight},
+                 {"STEPS/S", kRight},
+                 {"SAMPLES/S", kRight},
+                 {"WAIT", kRight},
+                 {"COMM", kRight},
+                 {"SHARE", kRight},
+                 {"MEMORY", kRight},
+                 {"DENIED", kRight},
+                 {"STATE"}});
+    const auto rates = rates_of_groups(sample);
+    for (const auto& session : sample.sessions) {
+        const auto& image = session.image;
+        const std::string rank = std::to_string(image.rank) + "/" + std::to_string(image.world);
+        table.add({std::to_string(session.session_id), session.label, session.member ? rank : "-",
+                   std::to_string(image.steps), shown(session.rates.steps_per_s, 1),
+                   shown(session.rates.samples_per_s, 0), percent(session.rates.wait_share),
+                   percent(session.rates.comm_share), percent(share_of_group(session, rates)),
+                   format_bytes(session.memory_used), format_bytes(session.memory_denied),
+                   session.stale ? "stale" : "live"});
+    }
+    return "\nTraining:\n" + table.text();
+}
+
+std::string devices_text(const Sample& sample) {
+    Table table({{"DEVICE"}, {"BUSY", kRight}, {"MEMORY", kRight}, {"USED", kRight}, {"WHAT"}});
+    for (const auto& device : sample.devices) {
+        table.add({device.name + (device.stale ? " (stale)" : ""), percent(device.busy),
+                   bytes(device.memory_total), bytes(device.memory_used), device.description});
+    }
+    return "\nLoad:\n" + table.text();
+}
+
+std::string paths_text(const Sample& sample) {
+    Table table({{"GROUP", kRight},
+                 {"FROM", kRight},
+                 {"TO", kRight},
+                 {"GB/S", kRight},
+                 {"SLOW GB/S", kRight},
+                 {"LATENCY", kRight},
+                 {"P99", kRight}});
+    for (const auto& path : sample.paths) {
+        table.add({std::to_string(path.group_id), std::to_string(path.from),
+                   std::to_string(path.to), shown(path.bytes_per_second * 1e-9, 1),
+                   shown(path.slow_bytes_per_second * 1e-9, 1), shown(path.latency_ns, 0) + " ns",
+                   shown(path.latency_p99_ns, 0) + " ns"});
+    }
+    return "\nPaths (timed reads of peers):\n" + table.text();
+}
+
+// JSON has no NaN, and a negative figure is one that nobody knows.
+Json known(double value) {
+    return std::isfinite(value) ? Json(value) : Json(nullptr);
+}
+Json if_known(double value) {
+    return value >= 0 ? known(value) : Json(nullptr);
+}
+
+Json session_json(const SessionSample& session, const std::map<std::uint64_t, double>& rates) {
+    const auto& image = session.image;
+    return {{"session", session.session_id},
+            {"pid", session.pid},
+            {"label", session.label},
+            {"device", session.device},
+            {"stale", session.stale},
+            {"member", session.member},
+            {"group", image.group_id},
+            {"rank", image.rank},
+            {"world", image.world},
+            {"steps", image.steps},
+            {"samples", image.samples},
+            {"steps_per_s", session.rates.steps_per_s},
+            {"samples_per_s", session.rates.samples_per_s},
+            {"step_s", session.rates.step_s},
+            {"compute_share", session.rates.compute_share},
+            {"wait_share", session.rates.wait_share},
+            {"comm_share", session.rates.comm_share},
+            {"share_of_group", if_known(share_of_group(session, rates))},
+            {"loss", known(image.loss)},
+            {"batch", image.batch},
+            {"queue", image.queue},
+            {"memory_used_bytes", session.memory_used},
+            {"memory_denied_bytes", session.memory_denied},
+            {"directive_serial", image.directive_serial},
+            {"sync_interval", image.sync_interval}};
+}
+
+Json device_json(const DeviceSample& device) {
+    return {{"name", device.name},
+            {"description", device.description},
+            {"kind", device.kind == DeviceKind::kGpu ? "gpu" : "cpu"},
+            {"numa_node", device.numa_node},
+            {"units", device.units},
+            {"busy", if_known(device.busy)},
+            {"memory_total_bytes", if_known(static_cast<double>(device.memory_total))},
+            {"memory_used_bytes", if_known(static_cast<double>(device.memory_used))},
+            {"stale", device.stale}};
+}
+
+Json path_json(const PathSample& path) {
+    return {{"group", path.group_id},
+            {"from", path.from},
+            {"to", path.to},
+            {"reads", path.reads},
+            {"bytes_per_s", path.bytes_per_second},
+            {"slow_bytes_per_s", path.slow_bytes_per_second},
+            {"latency_ns", path.latency_ns},
+            {"latency_p99_ns", path.latency_p99_ns}};
+}
+
+}  // namespace
+
+std::string telemetry_text(const Sample& sample) {
+    std::string text;
+    if (!sample.sessions.empty()) text += training_text(sample);
+    if (!sample.devices.empty()) text += devices_text(sample);
+    if (!sample.paths.empty()) text += paths_text(sample);
+    return text;
+}
+
+Json telemetry_json(const Sample& sample) {
+    Json json = {{"number", sample.number},
+                 {"cost_ns", sample.cost_ns},
+                 {"training", Json::array()},
+                 {"devices", Json::array()},
+                 {"paths", Json::array()}};
+    const auto rates = rates_of_groups(sample);
+    for (const auto& session : sample.sessions) {
+        json["training"].push_back(session_json(session, rates));
+    }
+    for (const auto& device : sample.devices) json["devices"].push_back(device_json(device));
+    for (const auto& path : sample.paths) json["paths"].push_back(path_json(path));
+    return json;
+}
+
+}  // namespace fabricd

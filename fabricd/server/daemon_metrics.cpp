@@ -1,0 +1,52 @@
+#include "fabricd/server/daemon_metrics.hpp"
+
+#include <cstdint>
+
+#include "fabricd/telemetry/sample_metrics.hpp"
+
+namespace fabricd {
+
+namespace {
+
+void add_daemon(const Snapshot& snapshot, MetricsText& text) {
+    text.family("fabricd_info", MetricType::kGauge, "1, with the version and the pool's kind.");
+    text.sample({{"version", FABRIC_VERSION}, {"pool", snapshot.pool.backend}}, 1.0);
+    text.family("fabricd_uptime_seconds", MetricType::kGauge, "Since the daemon started.");
+    text.sample({}, static_cast<double>(snapshot.uptime_ms) * 1e-3);
+    text.family("fabricd_pool_capacity_bytes", MetricType::kGauge, "The pool.");
+    text.sample({}, static_cast<std::uint64_t>(snapshot.pool.capacity_bytes));
+    text.family("fabricd_pool_used_bytes", MetricType::kGauge, "Of it: in arenas.");
+    text.sample({}, static_cast<std::uint64_t>(snapshot.pool.used_bytes));
+    text.family("fabricd_sessions", MetricType::kGauge, "Attached processes.");
+    text.sample({}, std::uint64_t{snapshot.sessions.size()});
+    text.family("fabricd_arenas", MetricType::kGauge, "Arenas, one per job.");
+    text.sample({}, std::uint64_t{snapshot.arenas.size()});
+    text.family("fabricd_regions", MetricType::kGauge, "Regions in all arenas.");
+    text.sample({}, std::uint64_t{snapshot.regions.size()});
+    text.family("fabricd_groups", MetricType::kGauge, "Groups of ranks.");
+    text.sample({}, std::uint64_t{snapshot.groups.size()});
+}
+
+void add_arenas(const Snapshot& snapshot, MetricsText& text) {
+    if (snapshot.arenas.empty()) return;
+    text.family("fabricd_arena_bytes", MetricType::kGauge, "Size of the arena.");
+    for (const auto& arena : snapshot.arenas) {
+        text.sample({{"arena", std::to_string(arena.id)}, {"name", arena.name}}, arena.bytes);
+    }
+    text.family("fabricd_arena_used_bytes", MetricType::kGauge, "Of it: in regions.");
+    for (const auto& arena : snapshot.arenas) {
+        text.sample({{"arena", std::to_string(arena.id)}, {"name", arena.name}}, arena.bytes_used);
+    }
+}
+
+}  // namespace
+
+std::string metrics_page(const Snapshot& snapshot, const Sample& sample) {
+    MetricsText text;
+    add_daemon(snapshot, text);
+    add_arenas(snapshot, text);
+    add_sample_metrics(sample, text);
+    return text.text();
+}
+
+}  // namespace fabricd

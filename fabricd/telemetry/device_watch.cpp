@@ -1,0 +1,66 @@
+#include "fabricd/telemetry/device_watch.hpp"
+
+#include <pthread.h>
+
+#include <utility>
+
+namespace fabricd {
+
+namespace {
+
+std::int64_t monotonic_ns() {
+    // steady_clock is CLOCK_MONOTONIC here, the clock of the telemetry pages.
+    return fabricshm::Clock::now().time_since_epoch().count();
+}
+
+}  // namespace
+
+DeviceWatch::DeviceWatch(std::vector<std::unique_ptr<DeviceSource>> sources)
+    : sources_(std::move(sources)) {}
+
+DeviceWatch::~DeviceWatch() {
+    stop();
+}
+
+void DeviceWatch::start(fabricshm::Duration period) {
+    if (sources_.empty()) return;
+    thread_ = std::thread([this, period] { run(period); });
+    ::pthread_setname_np(thread_.native_handle(), "fabric-devices");
+}
+
+void DeviceWatch::stop() noexcept {
+    {
+        const std::lock_guard lock(mutex_);
+        stopping_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+}
+
+void DeviceWatch::run(fabricshm::Duration period) {
+    std::unique_lock lock(mutex_);
+    while (!stopping_) {
+        lock.unlock();
+        look(monotonic_ns());
+        lock.lock();
+        changed_.wait_for(lock, period, [this] { return stopping_; });
+    }
+}
+
+void DeviceWatch::look(std::int64_t now_ns) {
+    std::vector<DeviceSample> found;
+    for (const auto& source : sources_) source->sample(now_ns, found);
+    const std::lock_guard lock(mutex_);
+    asked_ns_ = now_ns;
+    devices_ = std::move(found);
+}
+
+std::vector<DeviceSample> DeviceWatch::latest(std::int64_t now_ns, std::int64_t stale_ns) const {
+    const std::lock_guard lock(mutex_);
+    std::vector<DeviceSample> devices = devices_;
+    const bool old = now_ns - asked_ns_ > stale_ns;
+    for (DeviceSample& device : devices) device.stale = device.stale || old;
+    return devices;
+}
+
+}  // namespace fabricd

@@ -1,0 +1,68 @@
+#include "fabricd/telemetry/metrics_text.hpp"
+
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+
+namespace fabricd {
+
+namespace {
+
+// A label's value may not hold a bare backslash, quote or line end; a help no backslash or line
+// end.
+std::string escaped(std::string_view text, bool quotes) {
+    std::string out;
+    for (const char c : text) {
+        if (c == '\n') {
+            out += "\\n";
+        } else if (c == '\\' || (quotes && c == '"')) {
+            out += '\\';
+            out += c;
+        } else {
+            out += c;
+        }
+    }
+    return out;
+}
+
+}  // namespace
+
+std::string metric_value(double value) {
+    if (std::isnan(value)) return "NaN";
+    if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+    char text[32];
+    const auto [end, error] = std::to_chars(text, text + sizeof text, value);
+    return error == std::errc{} ? std::string(text, end) : "NaN";
+}
+
+void MetricsText::family(std::string_view name, MetricType type, std::string_view help) {
+    name_ = name;
+    text_ += "# HELP " + name_ + " " + escaped(help, false) + "\n";
+    text_ += "# TYPE " + name_ + (type == MetricType::kCounter ? " counter" : " gauge") + "\n";
+}
+
+void MetricsText::begin(Labels labels) {
+    text_ += name_;
+    if (labels.size() == 0) return;
+    char separator = '{';
+    for (const Label& label : labels) {
+        text_ += separator;
+        text_ += label.name;
+        text_ += "=\"" + escaped(label.value, true) + "\"";
+        separator = ',';
+    }
+    text_ += '}';
+}
+
+void MetricsText::sample(Labels labels, double value) {
+    begin(labels);
+    text_ += " " + metric_value(value) + "\n";
+}
+
+void MetricsText::sample(Labels labels, std::uint64_t value) {
+    begin(labels);
+    // Not as a double: a counter of bytes has more digits than that holds.
+    text_ += " " + std::to_string(value) + "\n";
+}
+
+}  // namespace fabricd

@@ -1,0 +1,98 @@
+#include "libfabricshm/collective/meter.hpp"
+
+#include <algorithm>
+
+namespace fabricshm {
+
+namespace {
+
+// A small operation that took longer than this without waiting was put to sleep by the scheduler:
+// it must not count sixteen times.
+constexpr std::int64_t kSmallMostNs = 100'000;
+
+std::int64_t nanoseconds(Duration length) noexcept {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(length).count();
+}
+
+template <typename Sum>
+void add(std::atomic<Sum>& sum, Sum value) noexcept {
+    // One writer: no other addition can come in between.
+    sum.store(sum.load(std::memory_order_relaxed) + value, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+Meter::Timing Meter::begin_timed(Bytes bytes) noexcept {
+    Timing timing;
+    timing.weight = 1;
+    if (bytes < kAlwaysFrom) {
+        timing.weight = drawn_;
+        // Training repeats itself: every sixteenth operation might always be the same one of a
+        // step. So the distance is drawn, 1 to 31 (xorshift).
+        random_ ^= random_ << 13;
+        random_ ^= random_ >> 17;
+        random_ ^= random_ << 5;
+        drawn_ = 1 + random_ % 31;
+        left_ = drawn_;
+    }
+    timing.waited_ns = wait_ns_.load(std::memory_order_relaxed);
+    timing.start = Clock::now();
+    return timing;
+}
+
+void Meter::end_timed(const Timing& timing) noexcept {
+    const std::int64_t waited = wait_ns_.load(std::memory_order_relaxed) - timing.waited_ns;
+    std::int64_t spent = nanoseconds(Clock::now() - timing.start) - waited;
+    if (timing.weight > 1) spent = std::min(spent, kSmallMostNs);
+    if (spent > 0) add(comm_ns_, spent * timing.weight);
+}
+
+// Worked out from what was called, not counted at the loads: what rank r reads of, or stores into,
+// the memory of each other rank.
+void Meter::count(const MeteredCall& call) noexcept {
+    const auto world = static_cast<Bytes>(call.world);
+    const bool at_root = call.rank == call.root;
+    switch (call.kind) {
+        case Kind::kAllreduce:
+            // In place each rank reads its share of every input and stores it into every output.
+            add(each_, call.in_pieces ? call.bytes : 2 * call.bytes / world);
+            return;
+        case Kind::kReduceScatter:
+        case Kind::kAllGather:
+        case Kind::kAllToAll:
+            add(each_, call.bytes);
+            return;
+        case Kind::kReduce:
+        case Kind::kGather:
+            if (at_root) add(each_, call.bytes);
+            return;
+        case Kind::kBroadcast:
+        case Kind::kScatter:
+            if (!at_root) moved(call.root, call.bytes);
+            return;
+        default:
+            return;
+    }
+}
+
+void Meter::moved(int peer, Bytes bytes) noexcept {
+    if (peer < 0 || peer >= kPeersMax) return;
+    to_[static_cast<std::size_t>(peer)].fetch_add(bytes, std::memory_order_relaxed);
+}
+
+void Meter::waited(Duration length) noexcept {
+    wait_ns_.fetch_add(nanoseconds(length), std::memory_order_relaxed);
+}
+
+MeterSums Meter::sums() const noexcept {
+    MeterSums sums;
+    sums.wait_ns = wait_ns_.load(std::memory_order_relaxed);
+    sums.comm_ns = comm_ns_.load(std::memory_order_relaxed);
+    const std::uint64_t each = each_.load(std::memory_order_relaxed);
+    for (std::size_t peer = 0; peer < sums.bytes_to.size(); ++peer) {
+        sums.bytes_to[peer] = each + to_[peer].load(std::memory_order_relaxed);
+    }
+    return sums;
+}
+
+}  // namespace fabricshm

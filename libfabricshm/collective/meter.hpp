@@ -1,0 +1,111 @@
+// Meter: where the time of a group's operations goes, and between whom its bytes. For telemetry;
+// nothing here decides anything.
+//
+// An operation of 8 bytes takes less than two looks at the clock cost, so:
+//   waiting        is timed from the moment at which a waiter has spun in vain, some microseconds
+//   communication  of operations from kAlwaysFrom on is timed each time; of smaller ones, one in
+//                  about sixteen is, at random, and counts for all
+
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "libfabricshm/base/units.hpp"
+#include "libfabricshm/collective/call.hpp"
+#include "libfabricshm/shm/telemetry_page.hpp"
+
+namespace fabricshm {
+
+/// Sums since the group was joined.
+struct MeterSums {
+    std::int64_t wait_ns = 0;
+    std::int64_t comm_ns = 0;
+    std::array<std::uint64_t, kPeersMax> bytes_to{};  // by rank
+};
+
+/// What an operation is to its meter.
+struct MeteredCall {
+    Kind kind = Kind::kAllreduce;
+    Bytes bytes = 0;         // of the largest part
+    bool in_pieces = false;  // through slots or lines, where every rank reads every post whole
+    int rank = 0;
+    int world = 1;
+    int root = 0;
+};
+
+/// Written by the thread that runs the group's operations, and by message threads where it says so;
+/// read by any thread. A reader may see a wait and not yet the bytes that came after it.
+class Meter {
+  public:
+    /// From here on the clock is a small part of the operation.
+    static constexpr Bytes kAlwaysFrom = 16 * kKiB;
+
+    /// One operation under way: not timed if `weight` is 0.
+    struct Timing {
+        std::int64_t weight = 0;
+        TimePoint start;
+        std::int64_t waited_ns = 0;
+    };
+
+    /// Before an operation whose largest part has so many bytes.
+    Timing begin(Bytes bytes) noexcept {
+        if (bytes < kAlwaysFrom && --left_ != 0) return {};
+        return begin_timed(bytes);
+    }
+    /// After it. What it did not wait counts as communication.
+    void end(const Timing& timing) noexcept {
+        if (timing.weight != 0) end_timed(timing);
+    }
+    /// The bytes of an operation that went well.
+    void count(const MeteredCall& call) noexcept;
+
+    /// A message; any thread.
+    void moved(int peer, Bytes bytes) noexcept;
+    /// A wait that took longer than spinning; any thread.
+    void waited(Duration length) noexcept;
+
+    MeterSums sums() const noexcept;
+
+  private:
+    Timing begin_timed(Bytes bytes) noexcept;
+    void end_timed(const Timing& timing) noexcept;
+
+    // Of the thread that runs operations.
+    std::uint32_t left_ = 1;   // small operations until one is timed
+    std::uint32_t drawn_ = 1;  // how many the next timed one stands for
+    std::uint32_t random_ = 1;
+
+    // Relaxed throughout: each sum stands for itself. Those that one thread adds to are loaded and
+    // stored, which is cheaper than an addition that is atomic.
+    std::atomic<std::int64_t> wait_ns_{0};
+    std::atomic<std::int64_t> comm_ns_{0};
+    std::atomic<std::uint64_t> each_{0};  // bytes to every peer alike, the usual case
+    std::array<std::atomic<std::uint64_t>, kPeersMax> to_{};
+};
+
+/// Times one wait, from begin() to its own end. Costs nothing when it never begins.
+class WaitTimer {
+  public:
+    explicit WaitTimer(Meter* meter) noexcept : meter_(meter) {}
+    ~WaitTimer() {
+        if (begun_) meter_->waited(Clock::now() - start_);
+    }
+    WaitTimer(const WaitTimer&) = delete;
+    WaitTimer& operator=(const WaitTimer&) = delete;
+
+    /// Again is nothing.
+    void begin() noexcept {
+        if (begun_ || meter_ == nullptr) return;
+        begun_ = true;
+        start_ = Clock::now();
+    }
+
+  private:
+    Meter* meter_;
+    bool begun_ = false;
+    TimePoint start_;
+};
+
+}  // namespace fabricshm

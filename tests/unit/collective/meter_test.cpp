@@ -1,0 +1,105 @@
+#include "libfabricshm/collective/meter.hpp"
+
+#include <doctest/doctest.h>
+
+#include "libfabricshm/collective/peer_read.hpp"
+
+using namespace fabricshm;
+using namespace std::chrono_literals;
+
+namespace {
+
+MeteredCall call(Kind kind, Bytes bytes, bool in_pieces, int rank, int root = 0) {
+    return {kind, bytes, in_pieces, rank, 4, root};
+}
+
+}  // namespace
+
+TEST_SUITE("collective.meter") {
+    TEST_CASE("bytes between ranks are those that the kind of operation moves") {
+        Meter meter;
+        meter.count(call(Kind::kAllreduce, 1000, true, 0));
+        meter.count(call(Kind::kAllreduce, 1000, false, 0));
+        meter.count(call(Kind::kAllGather, 10, true, 0));
+        meter.count(call(Kind::kReduce, 7, true, 0, 0));
+        meter.count(call(Kind::kReduce, 7, true, 0, 1));
+        meter.count(call(Kind::kBroadcast, 3, true, 0, 2));
+        meter.count(call(Kind::kBroadcast, 3, true, 0, 0));
+        meter.count(call(Kind::kBarrier, 0, true, 0));
+        meter.moved(3, 100);
+        meter.moved(-1, 100);
+        meter.moved(kPeersMax, 100);
+        const auto sums = meter.sums();
+        CHECK(sums.bytes_to[1] == 1000 + 500 + 10 + 7);
+        CHECK(sums.bytes_to[2] == sums.bytes_to[1] + 3);
+        CHECK(sums.bytes_to[3] == sums.bytes_to[1] + 100);
+    }
+
+    TEST_CASE("every large operation is timed, less what it waited") {
+        Meter meter;
+        for (int i = 0; i < 10; ++i) {
+            const auto timing = meter.begin(Meter::kAlwaysFrom);
+            CHECK(timing.weight == 1);
+            meter.end(timing);
+        }
+        const std::int64_t before = meter.sums().comm_ns;
+        CHECK(before > 0);
+        // An operation that only waits communicates nothing.
+        const auto timing = meter.begin(Meter::kAlwaysFrom);
+        meter.waited(1h);
+        meter.end(timing);
+        CHECK(meter.sums().comm_ns == before);
+        CHECK(meter.sums().wait_ns == 3'600'000'000'000);
+    }
+
+    TEST_CASE("of small operations one in about sixteen is timed, at uneven distances, for all") {
+        Meter meter;
+        int timed = 0;
+        std::int64_t stood_for = 0;
+        std::int64_t last = -1, distances = 0;
+        constexpr int kOperations = 16'000;
+        for (int i = 0; i < kOperations; ++i) {
+            const auto timing = meter.begin(8);
+            if (timing.weight != 0) {
+                ++timed;
+                stood_for += timing.weight;
+                distances += last >= 0 && i - last != 16 ? 1 : 0;
+                last = i;
+            }
+            meter.end(timing);
+        }
+        CHECK(timed > 800);
+        CHECK(timed < 1250);
+        CHECK(stood_for > kOperations - 32);
+        CHECK(stood_for <= kOperations);
+        CHECK(distances > timed / 2);
+    }
+
+    TEST_CASE("a wait that never begins is not timed") {
+        Meter meter;
+        { const WaitTimer timer(&meter); }
+        CHECK(meter.sums().wait_ns == 0);
+        {
+            WaitTimer timer(&meter);
+            timer.begin();
+            timer.begin();
+        }
+        CHECK(meter.sums().wait_ns > 0);
+        WaitTimer nowhere(nullptr);
+        nowhere.begin();
+    }
+
+    TEST_CASE("a timed read has bytes, a time and a latency, and leaves the memory as it was") {
+        alignas(4096) static std::byte memory[32 * 1024];
+        for (std::size_t i = 0; i < sizeof memory; ++i) memory[i] = std::byte(i % 251);
+        const PeerRead read = time_read(memory, sizeof memory);
+#if defined(__x86_64__)
+        CHECK(read.bytes == 28 * 1024);
+        CHECK(read.ns > 0);
+        CHECK(read.latency_ns > 0);
+#endif
+        int changed = 0;
+        for (std::size_t i = 0; i < sizeof memory; ++i) changed += memory[i] != std::byte(i % 251);
+        CHECK(changed == 0);
+    }
+}

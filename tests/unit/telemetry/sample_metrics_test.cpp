@@ -1,0 +1,121 @@
+#include "fabricd/telemetry/sample_metrics.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+
+using namespace fabricd;
+
+namespace {
+
+Sample full_sample() {
+    Sample sample;
+    sample.number = 5;
+    sample.sessions.resize(2);
+    SessionSample& session = sample.sessions[0];
+    session.session_id = 3;
+    session.label = "a \"quoted\\\" job\nof two lines";
+    session.image = fabricshm::empty_telemetry();
+    session.image.steps = 12;
+    session.image.samples = 18'014'398'509'481'985;  // 2^54 + 1: no double holds it
+    session.image.wait_ns = 1'500'000'000;
+    session.image.rank = 1;
+    session.member = true;
+    sample.sessions[1].session_id = 4;
+    sample.sessions[1].image = fabricshm::empty_telemetry();
+    sample.devices.push_back({"cpu0", "CPU", DeviceKind::kCpu, 0, 2, 0.5});
+    sample.devices.push_back({"gpu0", "GPU", DeviceKind::kGpu, 0, 2, 0.9});
+    sample.devices[1].stale = true;
+    sample.paths.push_back({7, 0, 1, 100, 12e9, 9e9, 110, 300});
+    return sample;
+}
+
+std::string text_of(const Sample& sample) {
+    MetricsText text;
+    add_sample_metrics(sample, text);
+    return text.text();
+}
+
+bool has_line(const std::string& text, const std::string& line) {
+    return ("\n" + text).find("\n" + line + "\n") != std::string::npos;
+}
+
+}  // namespace
+
+TEST_SUITE("telemetry.sample_metrics") {
+    TEST_CASE("values are written so that they read back the same") {
+        CHECK(metric_value(0.1) == "0.1");
+        CHECK(metric_value(1e300) == "1e+300");
+        CHECK(metric_value(-3) == "-3");
+        CHECK(metric_value(NAN) == "NaN");
+        CHECK(metric_value(std::numeric_limits<double>::infinity()) == "+Inf");
+        CHECK(metric_value(-std::numeric_limits<double>::infinity()) == "-Inf");
+    }
+
+    TEST_CASE("labels and helps are escaped as the format wants it") {
+        MetricsText text;
+        text.family("a_total", MetricType::kCounter, "back\\slash\nand \"quote\"");
+        text.sample({{"label", "back\\slash\nand \"quote\""}, {"other", ""}}, std::uint64_t{1});
+        CHECK(text.text() ==
+              "# HELP a_total back\\\\slash\\nand \"quote\"\n"
+              "# TYPE a_total counter\n"
+              "a_total{label=\"back\\\\slash\\nand \\\"quote\\\"\",other=\"\"} 1\n");
+    }
+
+    TEST_CASE(
+        "a sample becomes families with one HELP and one TYPE each, counters ending in _total") {
+        std::istringstream lines(text_of(full_sample()));
+        std::map<std::string, std::string> types;
+        std::set<std::string> helped;
+        std::string family;
+        int wrong = 0;
+        for (std::string line; std::getline(lines, line);) {
+            std::istringstream words(line);
+            std::string first, keyword, name, type;
+            words >> first;
+            if (first == "#") {
+                words >> keyword >> name >> type;
+                if (keyword == "HELP") wrong += helped.insert(name).second ? 0 : 1;
+                if (keyword == "TYPE") wrong += types.emplace(name, type).second ? 0 : 1;
+                family = name;
+                continue;
+            }
+            wrong += first.substr(0, first.find('{')) == family ? 0 : 1;
+        }
+        CHECK(wrong == 0);
+        CHECK(types.size() > 15);
+        for (const auto& [name, type] : types) {
+            CAPTURE(name);
+            CHECK(helped.count(name) == 1);
+            CHECK(name.ends_with("_total") == (type == "counter"));
+        }
+    }
+
+    TEST_CASE("figures of sessions, devices and paths are in base units with their labels") {
+        const std::string text = text_of(full_sample());
+        const std::string labels =
+            "{session=\"3\",label=\"a \\\"quoted\\\\\\\" job\\nof two lines\",rank=\"1\"}";
+        CHECK(has_line(text, "fabricd_session_samples_total" + labels + " 18014398509481985"));
+        CHECK(has_line(text, "fabricd_session_wait_seconds_total" + labels + " 1.5"));
+        CHECK(has_line(text, "fabricd_session_loss" + labels + " NaN"));
+        CHECK(has_line(text, "fabricd_session_stale{session=\"4\",label=\"\",rank=\"\"} 1"));
+        CHECK(has_line(text, "fabricd_device_busy_share{device=\"cpu0\"} 0.5"));
+        // Old figures are none, and nobody knows the power of this processor.
+        CHECK(text.find("gpu0") == std::string::npos);
+        CHECK(text.find("fabricd_device_power_watts") == std::string::npos);
+        CHECK(has_line(text,
+                       "fabricd_path_latency_p99_seconds{group=\"7\",from=\"0\",to=\"1\"} 3e-07"));
+        CHECK(has_line(text, "fabricd_samples_total 5"));
+    }
+
+    TEST_CASE("an empty sample is a valid page") {
+        const std::string text = text_of(Sample{});
+        CHECK(has_line(text, "fabricd_samples_total 0"));
+        CHECK(text.find("session") == text.find("sessions so far"));
+    }
+}
