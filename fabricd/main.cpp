@@ -97,9 +97,15 @@ int serve(const Options& options, Daemon& daemon, SignalThread signals) {
     return 1;
 }
 
-AdminHooks admin_hooks(Daemon& daemon) {
-    return {[&daemon] { return daemon.snapshot(); }, [&daemon](bool on) { daemon.drain(on); },
-            [&daemon] { daemon.stop(); }, [&daemon] { return daemon.sampler().latest(); }};
+AdminHooks admin_hooks(Daemon& daemon, VgpuLimits& vgpus) {
+    AdminHooks hooks;
+    hooks.snapshot = [&daemon] { return daemon.snapshot(); };
+    hooks.drain = [&daemon](bool on) { daemon.drain(on); };
+    hooks.shutdown = [&daemon] { daemon.stop(); };
+    hooks.sample = [&daemon] { return daemon.sampler().latest(); };
+    hooks.vgpus = [&vgpus] { return vgpus.list(); };
+    hooks.set_vgpu = [&vgpus](const VgpuOrder& order) { return vgpus.set(order); };
+    return hooks;
 }
 
 fabricshm::Result<std::unique_ptr<MetricsServer>> serve_metrics(const Config& config,
@@ -171,7 +177,8 @@ int run(Options& options) {
     const std::unique_ptr<Daemon> daemon = std::move(*started);
     Vgpus vgpus;
     if (const auto bad = start_vgpus(config, devices, vgpus)) return fail_start(*bad);
-    auto admin = AdminServer::start(config.server.admin_socket, admin_hooks(*daemon));
+    auto admin =
+        AdminServer::start(config.server.admin_socket, admin_hooks(*daemon, *vgpus.limits));
     if (!admin.ok()) {
         return fail_start(fabricshm::describe(admin.error()) + " (server.admin_socket " +
                           config.server.admin_socket + ")");

@@ -42,8 +42,29 @@ Picture unpack_watch(const WatchReply& reply) {
     return picture;
 }
 
+VgpuView unpack_vgpu(const Vgpu& message) {
+    VgpuView view;
+    view.spec.name = message.name();
+    view.spec.gpu = message.gpu();
+    view.spec.device_bytes = message.device_bytes();
+    view.spec.reserve_bytes = message.reserve_bytes();
+    view.quota_bytes = message.quota_bytes();
+    view.target_bytes = message.target_bytes();
+    view.share_percent = message.share_percent();
+    view.used_bytes = message.used_bytes();
+    view.peak_bytes = message.peak_bytes();
+    view.denied = message.denied();
+    for (const auto& tenant : message.tenants()) {
+        view.tenants.push_back({tenant.pid(), tenant.bytes(), tenant.denied()});
+    }
+    return view;
+}
+
 Errc code_of(const grpc::Status& status) {
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE) return Errc::kDaemon;
+    if (status.error_code() == grpc::StatusCode::NOT_FOUND) return Errc::kNotFound;
+    if (status.error_code() == grpc::StatusCode::INVALID_ARGUMENT) return Errc::kInvalid;
+    if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) return Errc::kNoMemory;
     return status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ? Errc::kTimeout
                                                                       : Errc::kInternal;
 }
@@ -143,6 +164,24 @@ Result<void> AdminClient::watch(View view, std::chrono::milliseconds interval,
     last_text_ = status.error_message();
     // The daemon never ends a watch but by ending itself.
     return Error{status.ok() ? Errc::kDaemon : code_of(status), 0, "watch fabricd"};
+}
+
+Result<std::vector<VgpuView>> AdminClient::vgpus() {
+    VgpusReply reply;
+    FABRIC_TRY_VOID(call(&Admin::Stub::Vgpus, VgpusRequest{}, reply));
+    std::vector<VgpuView> views;
+    for (const auto& message : reply.vgpus()) views.push_back(unpack_vgpu(message));
+    return views;
+}
+
+Result<VgpuView> AdminClient::set_vgpu(const VgpuOrder& order) {
+    SetVgpuRequest request;
+    request.set_name(order.name);
+    request.set_quota_bytes(order.quota_bytes);
+    request.set_share_percent(order.share_percent);
+    SetVgpuReply reply;
+    FABRIC_TRY_VOID(call(&Admin::Stub::SetVgpu, request, reply));
+    return unpack_vgpu(reply.vgpu());
 }
 
 Result<void> AdminClient::drain(bool on) {

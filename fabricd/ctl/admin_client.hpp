@@ -5,8 +5,10 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "fabricd/ctl/picture.hpp"
+#include "fabricd/vgpu/vgpu_view.hpp"
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
 
@@ -27,6 +29,10 @@ class AdminClient {
     /// Calls `show` with each picture until it returns false. kDaemon when the daemon ended.
     fabricshm::Result<void> watch(View view, std::chrono::milliseconds interval,
                                   const std::function<bool(Picture&)>& show);
+
+    fabricshm::Result<std::vector<VgpuView>> vgpus();
+    /// The vGPU as it is then.
+    fabricshm::Result<VgpuView> set_vgpu(const VgpuOrder& order);
 
     fabricshm::Result<void> drain(bool on);
     fabricshm::Result<void> shutdown();

@@ -13,6 +13,7 @@
 #include "fabricd/ctl/discover_view.hpp"
 #include "fabricd/ctl/json.hpp"
 #include "fabricd/ctl/tune_command.hpp"
+#include "fabricd/ctl/vgpu_commands.hpp"
 #include "fabricd/ctl/views.hpp"
 #include "fabricd/device_file.hpp"
 #include "fabricd/runtime_dir.hpp"
@@ -186,6 +187,8 @@ CtlExit run_command(const CtlOptions& options) {
     Result<void> done;
     if (const auto view = kViews.find(options.command); view != kViews.end()) {
         done = look(options, *client, view->second);
+    } else if (is_vgpu_command(options.command)) {
+        done = run_vgpu_command(options, *client);
     } else if (options.command == "drain") {
         done = drain(options, *client);
     } else {

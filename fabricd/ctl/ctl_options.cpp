@@ -45,6 +45,21 @@ void add_wait(CLI::App& app, double& seconds, const char* help) {
         ->check(CLI::Range(0.0, 86400.0 * 7));
 }
 
+void add_vgpu_commands(CLI::App& app, CtlOptions& options, std::string& bytes) {
+    add_common(*app.add_subcommand("vgpus", "The vGPUs: quota, share and use of their GPUs"),
+               options);
+    auto* resize = app.add_subcommand("vgpu-resize", "Change the quota of a vGPU as it runs");
+    resize->add_option("NAME", options.vgpu.name, "The vGPU")->required();
+    resize->add_option("BYTES", bytes, "Its quota of GPU memory: 512MiB, 20GiB")->required();
+    add_common(*resize, options);
+    auto* share = app.add_subcommand("vgpu-share", "Change the compute share of a vGPU as it runs");
+    share->add_option("NAME", options.vgpu.name, "The vGPU")->required();
+    share->add_option("PERCENT", options.vgpu.share_percent, "Its share of the GPU's time")
+        ->required()
+        ->check(CLI::Range(1, 100));
+    add_common(*share, options);
+}
+
 /// The parser, and the places it writes to that are no fields of CtlOptions.
 struct Parser {
     explicit Parser(CtlOptions& options);
@@ -52,6 +67,7 @@ struct Parser {
     CLI::App app{"Looks at fabricd and steers it. Run 'fabricctl COMMAND --help' for its options."};
     double watch = 0.0;
     double wait = 0.0;
+    std::string vgpu_bytes;
     bool version = false;
 };
 
@@ -108,6 +124,7 @@ Parser::Parser(CtlOptions& options) {
     drain->add_flag("--off", options.drain_off, "Take them again");
     add_common(*drain, options);
     add_wait(*drain, wait, "Wait until all sessions have ended, at most this long");
+    add_vgpu_commands(app, options, vgpu_bytes);
     auto* shutdown = app.add_subcommand("shutdown", "End the daemon");
     add_common(*shutdown, options);
     add_wait(*shutdown, wait, "Wait until it has ended, at most this long (default 10)");
@@ -143,6 +160,11 @@ CtlParse parse_ctl_options(int argc, const char* const* argv, CtlOptions& option
     if (given("--watch") || options.command == "top") {
         // Without a value the parser leaves a zero, which no interval may be.
         options.watch = parser.watch > 0.0 ? parser.watch : kWatchSeconds;
+    }
+    if (options.command == "vgpu-resize") {
+        const auto bytes = fabricshm::parse_bytes(parser.vgpu_bytes);
+        if (!bytes.ok() || *bytes == 0) return usage("BYTES takes a size as 512MiB or 20GiB");
+        options.vgpu.quota_bytes = *bytes;
     }
     if (given("--wait")) options.wait = parser.wait;
     if (given("--count") && !options.watch) return usage("--count needs --watch");

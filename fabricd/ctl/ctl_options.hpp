@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "fabricd/vgpu/vgpu_view.hpp"
+
 namespace fabricd {
 
 /// Exit codes, as in the manual page.
@@ -26,6 +28,7 @@ struct CtlOptions {
     bool quick = false;            // of tune
     std::string emulate;           // of tune: the machine to emulate meanwhile; "": none
     int slow_motion = 1;           // of tune
+    VgpuOrder vgpu;                // of vgpu-resize and vgpu-share
     std::string file;              // of devices: the device file to check; "": ask the daemon
 };
 

@@ -2,7 +2,7 @@
 
 _fabricctl() {
     local word=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
-    local commands="status discover pools arenas regions sessions groups devices top tune drain shutdown"
+    local commands="status discover pools arenas regions sessions groups devices top tune vgpus vgpu-resize vgpu-share drain shutdown"
     local command="" candidate
     for candidate in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
         [[ " $commands " == *" $candidate "* ]] && command=$candidate && break
@@ -28,6 +28,7 @@ _fabricctl() {
         "") options="$commands --help --version" ;;
         discover) options="--json --help" ;;
         tune) options="--ranks --output --emulate --slow-motion --quick --json --help" ;;
+        vgpus | vgpu-resize | vgpu-share) options="--json --socket --help" ;;
         drain) options="--off --wait --json --socket --help" ;;
         shutdown) options="--wait --json --socket --help" ;;
         regions) options="--arena --watch --count --json --socket --help" ;;

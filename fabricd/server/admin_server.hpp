@@ -8,6 +8,7 @@
 
 #include "fabricd/pool/snapshot.hpp"
 #include "fabricd/telemetry/sample.hpp"
+#include "fabricd/vgpu/vgpu_view.hpp"
 #include "libfabricshm/base/result.hpp"
 
 namespace fabricd {
@@ -18,6 +19,8 @@ struct AdminHooks {
     std::function<void(bool on)> drain;
     std::function<void()> shutdown;
     std::function<Sample()> sample = {};  // empty: nothing is sampled
+    std::function<std::vector<VgpuView>()> vgpus = {};
+    std::function<fabricshm::Result<void>(const VgpuOrder&)> set_vgpu = {};
 };
 
 class AdminServer {

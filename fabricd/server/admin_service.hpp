@@ -33,6 +33,10 @@ class AdminService final : public admin::v1::Admin::Service {
                         admin::v1::GroupsReply* reply) override;
     grpc::Status Devices(grpc::ServerContext*, const admin::v1::DevicesRequest*,
                          admin::v1::DevicesReply* reply) override;
+    grpc::Status Vgpus(grpc::ServerContext*, const admin::v1::VgpusRequest*,
+                       admin::v1::VgpusReply* reply) override;
+    grpc::Status SetVgpu(grpc::ServerContext*, const admin::v1::SetVgpuRequest* request,
+                         admin::v1::SetVgpuReply* reply) override;
     grpc::Status Watch(grpc::ServerContext* context, const admin::v1::WatchRequest* request,
                        grpc::ServerWriter<admin::v1::WatchReply>* writer) override;
     grpc::Status Drain(grpc::ServerContext*, const admin::v1::DrainRequest* request,

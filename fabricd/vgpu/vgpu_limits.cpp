@@ -128,6 +128,17 @@ Result<void> VgpuLimits::set_share(const std::string& name, std::uint32_t percen
     return {};
 }
 
+Result<void> VgpuLimits::set(const VgpuOrder& order) {
+    // The share first looked at, then the quota, whose refusal leaves everything as it was.
+    if (order.share_percent > 100) return Error{Errc::kInvalid, 0, "share of a vGPU"};
+    if (order.quota_bytes == 0 && order.share_percent == 0) {
+        return Error{Errc::kInvalid, 0, "quota of a vGPU"};
+    }
+    if (order.quota_bytes != 0) FABRIC_TRY_VOID(resize(order.name, order.quota_bytes));
+    if (order.share_percent != 0) FABRIC_TRY_VOID(set_share(order.name, order.share_percent));
+    return {};
+}
+
 bool VgpuLimits::step() {
     const std::lock_guard lock(mutex_);
     bool is_shrinking = false;

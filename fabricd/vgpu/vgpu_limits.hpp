@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "fabricd/vgpu/vgpu_view.hpp"
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/os/fd.hpp"
@@ -18,36 +19,7 @@
 
 namespace fabricd {
 
-using fabricshm::Bytes;
 using fabricshm::Result;
-
-/// One vGPU as the device file has it.
-struct VgpuSpec {
-    std::string name;
-    std::string gpu;          // "GPU-..." or an ordinal; vGPUs with the same text share one GPU
-    Bytes device_bytes = 0;   // of the whole GPU
-    Bytes reserve_bytes = 0;  // of it, left for others: the quotas together stay below the rest
-    Bytes context_bytes = 0;  // counted for each context of a process
-    Bytes quota_bytes = 0;
-    std::uint32_t share_percent = 100;
-};
-
-struct VgpuTenantView {
-    std::int32_t pid = 0;
-    Bytes bytes = 0;
-    std::uint64_t denied = 0;
-};
-
-struct VgpuView {
-    VgpuSpec spec;                    // as configured
-    Bytes quota_bytes = 0;            // in force
-    Bytes target_bytes = 0;           // smaller than the quota while that shrinks
-    std::uint32_t share_percent = 0;  // in force
-    Bytes used_bytes = 0;
-    Bytes peak_bytes = 0;  // since the ledger was made
-    std::uint64_t denied = 0;
-    std::vector<VgpuTenantView> tenants;
-};
 
 /// Writes the pages of limits, reads the ledgers. Thread-safe. Everything in a ledger is input: the
 /// processes of a vGPU can write what they like there, and harm nobody but that vGPU.
@@ -70,6 +42,9 @@ class VgpuLimits {
 
     /// 1 to 100 per cent of the GPU's time. kNotFound, kInvalid.
     Result<void> set_share(const std::string& name, std::uint32_t percent);
+
+    /// Both at once, as the admin API asks. Nothing is changed when one of them is refused.
+    Result<void> set(const VgpuOrder& order);
 
     /// Lets shrinking quotas follow their use. Returns whether any is still shrinking.
     bool step();

@@ -4,6 +4,8 @@
 // returns to. So names that are none of ours must reach the real function by a jump, with the
 // caller's return address still on the stack; hence the few instructions of assembly.
 
+#ifndef FABRIC_NO_DLSYM_HOOK
+
 #include <dlfcn.h>
 
 #include "libfabricshm/vgpu/driver.hpp"
@@ -57,3 +59,5 @@ extern "C" FABRICVGPU_EXPORT void* dlsym(void* handle, const char* name) noexcep
 #endif
 
 }  // namespace fabricshm::cuda
+
+#endif  // FABRIC_NO_DLSYM_HOOK

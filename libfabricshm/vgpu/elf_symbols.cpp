@@ -5,7 +5,6 @@
 #include <link.h>
 
 #include <cstdint>
-#include <cstring>
 
 namespace fabricshm::cuda {
 
@@ -57,6 +56,24 @@ void for_each_symbol(const Symbols& symbols, Take take) {
     }
 }
 
+// Not the C library's: a sanitizer has one of its own, which can't run as early as we may be asked.
+bool is_same(const char* a, const char* b) noexcept {
+    while (*a != '\0' && *a == *b) {
+        ++a;
+        ++b;
+    }
+    return *a == *b;
+}
+
+// The last part of a path.
+const char* file_of(const char* path) noexcept {
+    const char* file = path;
+    for (; *path != '\0'; ++path) {
+        if (*path == '/') file = path + 1;
+    }
+    return file;
+}
+
 struct Search {
     const char* name;
     void* found;
@@ -64,10 +81,9 @@ struct Search {
 
 int look_into(dl_phdr_info* library, std::size_t, void* data) {
     auto& search = *static_cast<Search*>(data);
-    const char* file = std::strrchr(library->dlpi_name, '/');
+    const char* file = file_of(library->dlpi_name);
     // Before glibc 2.34, dlsym was in a library of its own.
-    const bool is_libc = file != nullptr && (std::strcmp(file, "/libc.so.6") == 0 ||
-                                             std::strcmp(file, "/libdl.so.2") == 0);
+    const bool is_libc = is_same(file, "libc.so.6") || is_same(file, "libdl.so.2");
     if (!is_libc) return 0;
     for (int i = 0; i < library->dlpi_phnum; ++i) {
         if (library->dlpi_phdr[i].p_type != PT_DYNAMIC) continue;
@@ -75,7 +91,7 @@ int look_into(dl_phdr_info* library, std::size_t, void* data) {
             reinterpret_cast<const ElfW(Dyn)*>(library->dlpi_addr + library->dlpi_phdr[i].p_vaddr);
         const Symbols symbols = symbols_in(library->dlpi_addr, dynamic);
         for_each_symbol(symbols, [&](const ElfW(Sym) & symbol) {
-            if (std::strcmp(symbols.names + symbol.st_name, search.name) != 0) return;
+            if (!is_same(symbols.names + symbol.st_name, search.name)) return;
             search.found = reinterpret_cast<void*>(symbols.base + symbol.st_value);
         });
     }

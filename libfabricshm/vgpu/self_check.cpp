@@ -46,11 +46,15 @@ constexpr const char* kTelling[] = {
 // Looked at: memory of the host, sizes without memory, functions of the host, memory that is
 // charged where it was made, and code that a charged context brought.
 constexpr const char* kHarmless[] = {
-    "cuMemAllocHost",        "cuMemFreeHost", "cuLaunchHostFunc",
+    "cuMemAllocHost",
+    "cuMemFreeHost",
+    "cuLaunchHostFunc",
     "cuMemMapArrayAsync",  // maps memory of cuMemCreate into a sparse array
     "cuMulticastCreate",   // an object over memory of cuMemCreate
     "cuGreenCtxCreate",    // a part of the primary context
     "cuGraphAddMemFreeNode",
+    "cuGraphMemAllocNodeGetParams",
+    "cuGraphMemFreeNodeGetParams",
     "cuMemGetAllocation",  // properties and granularity
 };
 

@@ -16,7 +16,7 @@ namespace mock_gpu {
 
 namespace {
 
-constexpr std::uint64_t kAheadNs = 2'000'000;
+constexpr std::uint64_t kAheadNs = 50'000'000;
 
 // A lock that the kernel takes from the dead.
 class FileLock {
@@ -133,9 +133,15 @@ Device& device() {
     return *opened;
 }
 
+// A GPU that never fills up does not count: for measurements of what stands in front of it.
+bool is_endless(const Device& gpu) {
+    return gpu.capacity == kEndless;
+}
+
 bool take(std::uint64_t bytes) {
     ProcessUse& own = mine();
     Device& gpu = device();
+    if (is_endless(gpu)) return true;
     const FileLock lock;
     std::uint64_t sum = sum_of(gpu);
     if (sum + bytes > std::min(gpu.capacity, gpu.peak.load())) {
@@ -150,6 +156,7 @@ bool take(std::uint64_t bytes) {
 
 void give(std::uint64_t bytes) {
     ProcessUse& own = mine();
+    if (is_endless(device())) return;
     const FileLock lock;
     own.used -= bytes;
 }

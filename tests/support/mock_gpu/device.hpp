@@ -13,6 +13,7 @@
 namespace mock_gpu {
 
 inline constexpr int kProcesses = 256;
+inline constexpr std::uint64_t kEndless = std::uint64_t{1} << 60;  // capacity: nothing is counted
 
 struct ProcessUse {
     std::atomic<std::uint64_t> pid;

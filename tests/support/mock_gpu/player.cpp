@@ -4,10 +4,13 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <iostream>
 #include <map>
@@ -217,6 +220,45 @@ std::string launch(const Words& words) {
     return answer(status);
 }
 
+// Times single calls: how many, and at the median and at the 99th of 100, in nanoseconds.
+std::string time_calls(const Words& words) {
+    std::vector<std::uint64_t> times;
+    const auto now = [] { return std::chrono::steady_clock::now().time_since_epoch().count(); };
+    for (std::uint64_t i = 0; i < number(words, 2); ++i) {
+        Pointer out = 0;
+        const auto begin = now();
+        if (words.at(1) == "alloc") {
+            cuMemAlloc_v2(&out, 4096);
+        } else if (words.at(1) == "launch") {
+            cuLaunchKernel(nullptr, 0, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
+        }
+        times.push_back(static_cast<std::uint64_t>(now() - begin));
+        if (out != 0) cuMemFree_v2(out);
+    }
+    std::sort(times.begin(), times.end());
+    return "ok " + std::to_string(times.at(times.size() / 2)) + " " +
+           std::to_string(times.at(times.size() * 99 / 100));
+}
+
+// Launches for so many milliseconds, kernels of so many threads.
+std::string launch_for(const Words& words) {
+    const auto until =
+        std::chrono::steady_clock::now() + std::chrono::milliseconds(number(words, 1));
+    while (std::chrono::steady_clock::now() < until) {
+        cuLaunchKernel(nullptr, static_cast<unsigned int>(number(words, 2)), 1, 1, 1, 1, 1, 0,
+                       nullptr, nullptr, nullptr);
+    }
+    return "ok";
+}
+
+// What was written to standard error, in one line.
+std::string said(const Words&) {
+    std::ifstream file(std::getenv("FABRIC_PLAYER_LOG"));
+    std::string all;
+    for (std::string line; std::getline(file, line);) all += line + " ";
+    return all;
+}
+
 // Allocates and frees at random and never more than `most` pieces; counts what was refused.
 std::string race(const Words& words) {
     std::mt19937_64 random(number(words, 1));
@@ -363,6 +405,9 @@ const Commands& other_commands() {
         {"end-graph",
          [](const Words& words) { return answer(cuGraphExecDestroy(handle_of(words))); }},
         {"launch", launch},
+        {"said", said},
+        {"time", time_calls},
+        {"launch-for", launch_for},
         {"race", race},
     };
     return all;
@@ -371,6 +416,9 @@ const Commands& other_commands() {
 }  // namespace
 
 int main() {
+    const char* log = std::getenv("FABRIC_PLAYER_LOG");
+    if (log != nullptr && std::freopen(log, "w", stderr) == nullptr) return 1;
+    std::setvbuf(stderr, nullptr, _IONBF, 0);
     for (std::string line; std::getline(std::cin, line);) {
         std::istringstream text(line);
         Words words;

@@ -121,12 +121,15 @@ void Stage::stop_daemon() {
 
 std::unique_ptr<Player> Stage::player(const std::string& name,
                                       const std::vector<std::string>& environment) {
-    std::vector<std::string> all = {"FABRIC_VGPU=" + name,
-                                    "FABRIC_SOCKET=" + directory_.file("attach.sock"),
-                                    "FABRIC_MOCK_GPU=" + directory_.file("gpu"), "FABRIC_LOG=error",
-                                    "LD_LIBRARY_PATH=" GPU_MOCK_FOLDER};
-    if (VGPU_SHIM_PATH[0] != '\0') all.emplace_back("LD_PRELOAD=" VGPU_SHIM_PATH);
-    all.insert(all.end(), environment.begin(), environment.end());
+    // The first of two with the same name counts.
+    std::vector<std::string> all = environment;
+    for (const std::string& entry :
+         {"FABRIC_VGPU=" + name, "FABRIC_SOCKET=" + directory_.file("attach.sock"),
+          "FABRIC_MOCK_GPU=" + directory_.file("gpu"), std::string("FABRIC_LOG=error"),
+          std::string("LD_LIBRARY_PATH=" GPU_MOCK_FOLDER)}) {
+        all.push_back(entry);
+    }
+    if (VGPU_SHIM_PATH[0] != '\0' && name != "bare") all.emplace_back("LD_PRELOAD=" VGPU_SHIM_PATH);
     auto made = std::make_unique<Player>(all);
     made->ask("init");
     made->ask("context");

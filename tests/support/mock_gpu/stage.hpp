@@ -49,7 +49,8 @@ class Stage {
     explicit Stage(std::vector<fabricd::VgpuSpec> specs, std::uint64_t capacity = 1U << 30,
                    std::uint64_t context_bytes = 0);
 
-    /// A process on the vGPU `name`, after cuInit and with a context. "": on none.
+    /// A process on the vGPU `name`, after cuInit and with a context. "": on none; "bare": without
+    /// the shim at all, where that can be left out.
     std::unique_ptr<Player> player(const std::string& name,
                                    const std::vector<std::string>& environment = {});
 

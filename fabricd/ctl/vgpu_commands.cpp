@@ -1,0 +1,84 @@
+#include "fabricd/ctl/vgpu_commands.hpp"
+
+#include <cstdio>
+
+#include "fabricd/ctl/json.hpp"
+#include "fabricd/ctl/table.hpp"
+
+namespace fabricd {
+
+using fabricshm::format_bytes;
+using fabricshm::Result;
+
+namespace {
+
+constexpr auto kRight = Table::Align::kRight;
+
+Json to_json(const VgpuView& vgpu) {
+    Json processes = Json::array();
+    for (const auto& tenant : vgpu.tenants) {
+        processes.push_back(
+            {{"pid", tenant.pid}, {"bytes", tenant.bytes}, {"denied", tenant.denied}});
+    }
+    return {{"name", vgpu.spec.name},
+            {"gpu", vgpu.spec.gpu},
+            {"device_bytes", vgpu.spec.device_bytes},
+            {"reserve_bytes", vgpu.spec.reserve_bytes},
+            {"quota_bytes", vgpu.quota_bytes},
+            {"target_bytes", vgpu.target_bytes},
+            {"share_percent", vgpu.share_percent},
+            {"used_bytes", vgpu.used_bytes},
+            {"peak_bytes", vgpu.peak_bytes},
+            {"denied", vgpu.denied},
+            {"processes", processes}};
+}
+
+// While it shrinks: from where to where.
+std::string quota_text(const VgpuView& vgpu) {
+    std::string text = format_bytes(vgpu.quota_bytes);
+    if (vgpu.target_bytes < vgpu.quota_bytes) text += " -> " + format_bytes(vgpu.target_bytes);
+    return text;
+}
+
+std::string text_of(const std::vector<VgpuView>& vgpus) {
+    Table table({{"VGPU"},
+                 {"GPU"},
+                 {"QUOTA", kRight},
+                 {"USED", kRight},
+                 {"PEAK", kRight},
+                 {"SHARE", kRight},
+                 {"REFUSED", kRight},
+                 {"PROCESSES", kRight}});
+    for (const auto& vgpu : vgpus) {
+        table.add({vgpu.spec.name, vgpu.spec.gpu, quota_text(vgpu), format_bytes(vgpu.used_bytes),
+                   format_bytes(vgpu.peak_bytes), std::to_string(vgpu.share_percent) + " %",
+                   std::to_string(vgpu.denied), std::to_string(vgpu.tenants.size())});
+    }
+    return table.text();
+}
+
+}  // namespace
+
+bool is_vgpu_command(const std::string& command) {
+    return command == "vgpus" || command == "vgpu-resize" || command == "vgpu-share";
+}
+
+Result<void> run_vgpu_command(const CtlOptions& options, AdminClient& client) {
+    std::vector<VgpuView> vgpus;
+    if (options.command == "vgpus") {
+        FABRIC_TRY(vgpus, client.vgpus());
+    } else {
+        FABRIC_TRY(VgpuView changed, client.set_vgpu(options.vgpu));
+        vgpus.push_back(std::move(changed));
+    }
+    if (options.json) {
+        Json list = Json::array();
+        for (const auto& vgpu : vgpus) list.push_back(to_json(vgpu));
+        std::printf("%s\n", one_line({{"vgpus", list}}).c_str());
+    } else {
+        std::printf("%s", text_of(vgpus).c_str());
+    }
+    return {};
+}
+
+}  // namespace fabricd

@@ -1,0 +1,16 @@
+// fabricctl vgpus, vgpu-resize and vgpu-share.
+
+#pragma once
+
+#include "fabricd/ctl/admin_client.hpp"
+#include "fabricd/ctl/ctl_options.hpp"
+
+namespace fabricd {
+
+/// Whether `command` is one of them.
+bool is_vgpu_command(const std::string& command);
+
+/// Does what the options say and prints the vGPUs, or the one that was changed.
+fabricshm::Result<void> run_vgpu_command(const CtlOptions& options, AdminClient& client);
+
+}  // namespace fabricd

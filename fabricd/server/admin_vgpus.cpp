@@ -1,0 +1,64 @@
+// The part of the admin API that is about vGPUs.
+
+#include "fabricd/server/admin_service.hpp"
+#include "libfabricshm/base/log.hpp"
+#include "libfabricshm/base/units.hpp"
+
+namespace fabricd {
+
+using fabricshm::Errc;
+using namespace admin::v1;
+
+namespace {
+
+grpc::Status status_of(const fabricshm::Error& error) {
+    const std::string text = error.step;  // the code says the rest
+    if (error.code == Errc::kNotFound) return {grpc::StatusCode::NOT_FOUND, text};
+    if (error.code == Errc::kInvalid) return {grpc::StatusCode::INVALID_ARGUMENT, text};
+    if (error.code == Errc::kNoMemory) return {grpc::StatusCode::RESOURCE_EXHAUSTED, text};
+    return {grpc::StatusCode::INTERNAL, describe(error)};
+}
+
+}  // namespace
+
+void pack(const VgpuView& view, Vgpu& message) {
+    message.set_name(view.spec.name);  // both texts are checked where the device file is read
+    message.set_gpu(view.spec.gpu);
+    message.set_device_bytes(view.spec.device_bytes);
+    message.set_reserve_bytes(view.spec.reserve_bytes);
+    message.set_quota_bytes(view.quota_bytes);
+    message.set_target_bytes(view.target_bytes);
+    message.set_share_percent(view.share_percent);
+    message.set_used_bytes(view.used_bytes);
+    message.set_peak_bytes(view.peak_bytes);
+    message.set_denied(view.denied);
+    for (const auto& tenant : view.tenants) {
+        auto& one = *message.add_tenants();
+        one.set_pid(tenant.pid);
+        one.set_bytes(tenant.bytes);
+        one.set_denied(tenant.denied);
+    }
+}
+
+grpc::Status AdminService::Vgpus(grpc::ServerContext*, const VgpusRequest*, VgpusReply* reply) {
+    if (!hooks_.vgpus) return grpc::Status::OK;
+    for (const auto& view : hooks_.vgpus()) pack(view, *reply->add_vgpus());
+    return grpc::Status::OK;
+}
+
+grpc::Status AdminService::SetVgpu(grpc::ServerContext*, const SetVgpuRequest* request,
+                                   SetVgpuReply* reply) {
+    if (!hooks_.set_vgpu) return {grpc::StatusCode::NOT_FOUND, "there are no vGPUs"};
+    const VgpuOrder order{request->name(), request->quota_bytes(), request->share_percent()};
+    if (const auto done = hooks_.set_vgpu(order); !done.ok()) return status_of(done.error());
+    for (const auto& view : hooks_.vgpus()) {
+        if (view.spec.name == order.name) pack(view, *reply->mutable_vgpu());
+    }
+    fabricshm::log(fabricshm::LogLevel::kInfo, "admin: vGPU %s: quota %s, share %u %%",
+                   reply->vgpu().name().c_str(),
+                   fabricshm::format_bytes(reply->vgpu().target_bytes()).c_str(),
+                   reply->vgpu().share_percent());
+    return grpc::Status::OK;
+}
+
+}  // namespace fabricd

@@ -1,0 +1,159 @@
+// Limits that change under running processes, and daemons that come and go.
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <thread>
+
+#include "libfabricshm/os/unix_socket.hpp"
+#include "tests/support/mock_gpu/stage.hpp"
+
+TEST_SUITE_BEGIN("vgpu.live");
+
+using fabricshm::kMiB;
+using mock_gpu::slice;
+using mock_gpu::Stage;
+using namespace fabricshm::proto;
+
+namespace {
+
+constexpr std::uint64_t kQuota = 32 * kMiB;
+constexpr auto kOutOfMemory = "2";
+
+std::string bytes(std::uint64_t count) {
+    return std::to_string(count);
+}
+
+bool quota_becomes(Stage& stage, std::uint64_t wanted) {
+    for (int i = 0; i < 30000; ++i) {
+        if (stage.view("half").quota_bytes == wanted) return true;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return false;
+}
+
+// Sends `request` as it is; the status of the answer, -1 when there is none.
+int asked(const Stage& stage, const VgpuRequest& request, std::size_t length) {
+    const auto until = fabricshm::Clock::now() + std::chrono::seconds(20);
+    const auto socket = fabricshm::UnixSocket::connect(stage.folder() + "/attach.sock.vgpu", until);
+    if (!socket.ok()) return -2;
+    const auto all = std::as_bytes(std::span(&request, 1));
+    if (!socket->send(all.first(length), {}, until).ok()) return -3;
+    VgpuReply reply{};
+    fabricshm::Fd descriptors[2];
+    const auto got =
+        socket->receive(std::as_writable_bytes(std::span(&reply, 1)), descriptors, until);
+    return got.ok() && got->bytes == sizeof reply ? reply.status : -1;
+}
+
+}  // namespace
+
+TEST_CASE("a quota that grows lets the next call through, and the queries know") {
+    Stage stage({slice("half", kQuota)});
+    const auto player = stage.player("half");
+    CHECK(player->ask("alloc " + bytes(40 * kMiB)) == kOutOfMemory);
+    REQUIRE(stage.limits().resize("half", 40 * kMiB).ok());
+    CHECK(player->numbers("info").at(1) == 40 * kMiB);
+    CHECK(player->ask("alloc " + bytes(40 * kMiB)) == "ok 0");
+}
+
+TEST_CASE(
+    "a quota that shrinks makes processes trim, waits for the rest, and is never below the use") {
+    Stage stage({slice("half", kQuota)});
+    const auto player = stage.player("half");
+    const auto other = stage.player("half");
+    CHECK(player->ask("async " + bytes(12 * kMiB)) == "ok 0");
+    CHECK(player->ask("free-async 0") == "ok");
+    CHECK(other->ask("alloc " + bytes(12 * kMiB)) == "ok 0");
+    CHECK(other->ask("alloc " + bytes(2 * kMiB)) == "ok 1");
+    REQUIRE(stage.limits().resize("half", 8 * kMiB).ok());
+    CHECK(stage.view("half").quota_bytes == 26 * kMiB);
+    CHECK(other->ask("alloc 1") == kOutOfMemory);
+    // A call of any kind: the pool's 12 MiB go.
+    CHECK(player->ask("info").substr(0, 2) == "ok");
+    CHECK(quota_becomes(stage, 14 * kMiB));
+    CHECK(other->ask("free 0") == "ok");
+    CHECK(quota_becomes(stage, 8 * kMiB));
+    CHECK(other->ask("alloc " + bytes(6 * kMiB)) == "ok 2");
+    CHECK(other->ask("alloc 1") == kOutOfMemory);
+}
+
+TEST_CASE("without a daemon limits stay in force, and the next one goes on with them") {
+    Stage stage({slice("half", kQuota)});
+    auto before = stage.player("half");
+    CHECK(before->ask("alloc " + bytes(20 * kMiB)) == "ok 0");
+    stage.stop_daemon();
+    CHECK(before->ask("alloc " + bytes(14 * kMiB)) == kOutOfMemory);
+    CHECK(before->ask("alloc " + bytes(4 * kMiB)) == "ok 1");
+    stage.start_daemon();
+    CHECK(stage.view("half").used_bytes == 24 * kMiB);
+    const auto after = stage.player("half");
+    CHECK(after->ask("alloc " + bytes(10 * kMiB)) == kOutOfMemory);
+    CHECK(after->ask("alloc " + bytes(8 * kMiB)) == "ok 0");
+    REQUIRE(stage.limits().resize("half", 64 * kMiB).ok());
+    CHECK(before->ask("alloc " + bytes(32 * kMiB)) == "ok 2");
+    // The new daemon found the process of before and sees it end.
+    before->kill();
+    CHECK(stage.settles_at("half", 8 * kMiB));
+}
+
+TEST_CASE("a process that starts without a daemon is not limited and runs") {
+    Stage stage({slice("half", kQuota)});
+    stage.stop_daemon();
+    const auto player = stage.player("half");
+    CHECK(player->ask("alloc " + bytes(64 * kMiB)) == "ok 0");
+}
+
+TEST_CASE("a share of the GPU's time holds launches and graphs back") {
+    Stage stage({slice("half", kQuota)});
+    const auto player = stage.player("half");
+    CHECK(player->ask("launch 100 10") == "ok");
+    CHECK(stage.view("half").tenants.size() == 1);
+    REQUIRE(stage.limits().set_share("half", 20).ok());
+    // Work of 0.4 s of the GPU alone: with a fifth of the time it can't be done in that.
+    const auto begin = std::chrono::steady_clock::now();
+    CHECK(player->ask("graph 0 1000000") == "ok 0");  // 1 ms
+    for (int i = 0; i < 200; ++i) CHECK(player->ask("launch-graph 0") == "ok");
+    CHECK(player->ask("launch 1000000 200") == "ok");
+    const auto passed = std::chrono::steady_clock::now() - begin;
+    // The first windows run free until the rate is known.
+    CHECK(passed > std::chrono::milliseconds(500));
+}
+
+TEST_CASE("what is no request, and who asks for somebody else, is refused and hurts nobody") {
+    Stage stage({slice("half", kQuota)});
+    const auto self = fabricshm::own_identity().value();
+    const auto good = make_vgpu_request(self, "half").value();
+    CHECK(asked(stage, good, 10) == static_cast<int>(fabricshm::Errc::kCorrupt));
+    VgpuRequest request = good;
+    request.version = 9;
+    CHECK(asked(stage, request, sizeof request) == static_cast<int>(fabricshm::Errc::kVersion));
+    request = good;
+    std::memset(request.name, 'x', sizeof request.name);
+    CHECK(asked(stage, request, sizeof request) == static_cast<int>(fabricshm::Errc::kInvalid));
+    request = good;
+    std::strcpy(request.name, "../half");
+    CHECK(asked(stage, request, sizeof request) == static_cast<int>(fabricshm::Errc::kInvalid));
+    std::strcpy(request.name, "other");
+    CHECK(asked(stage, request, sizeof request) == static_cast<int>(fabricshm::Errc::kNotFound));
+    request = good;
+    request.pid = ::getppid();
+    CHECK(asked(stage, request, sizeof request) == static_cast<int>(fabricshm::Errc::kDenied));
+    CHECK(asked(stage, good, sizeof good) == 0);
+    // Somebody who connects and never asks.
+    const auto silent = fabricshm::UnixSocket::connect(
+        stage.folder() + "/attach.sock.vgpu", fabricshm::Clock::now() + std::chrono::seconds(20));
+    CHECK(silent.ok());
+    CHECK(stage.player("half")->ask("alloc 512") == "ok 0");
+}
+
+TEST_CASE("the self-check names what the driver has and the shim has not") {
+    Stage stage({slice("half", kQuota)});
+    const std::string log = stage.folder() + "/said";
+    const auto player = stage.player(
+        "half", {"FABRIC_VGPU_CHECK=1", "FABRIC_LOG=warning", "FABRIC_PLAYER_LOG=" + log});
+    CHECK(player->ask("said").find("cuLaunchKernelFromTheFuture") != std::string::npos);
+}
+
+TEST_SUITE_END();

@@ -1,0 +1,175 @@
+// Every way to memory of the GPU, compared with what the GPU itself counts.
+
+#include <doctest/doctest.h>
+
+#include "tests/support/mock_gpu/stage.hpp"
+
+TEST_SUITE_BEGIN("vgpu.memory");
+
+using fabricshm::kMiB;
+using mock_gpu::Player;
+using mock_gpu::slice;
+using mock_gpu::Stage;
+
+namespace {
+
+constexpr std::uint64_t kQuota = 32 * kMiB;
+constexpr auto kOutOfMemory = "2";
+
+// A stage with one process; after each step the books have to say what the GPU says.
+struct Scene {
+    Stage stage{{slice("half", kQuota)}};
+    std::unique_ptr<Player> player = stage.player("half");
+
+    void does(const std::string& command, const std::string& answer, std::uint64_t then) {
+        CAPTURE(command);
+        CHECK(player->ask(command) == answer);
+        CHECK(stage.view("half").used_bytes == then);
+        CHECK(mock_gpu::used_by_all(stage.gpu()) == then);
+    }
+    std::uint64_t used() { return stage.view("half").used_bytes; }
+};
+
+std::string bytes(std::uint64_t count) {
+    return std::to_string(count);
+}
+
+}  // namespace
+
+TEST_CASE("linear memory: plain, managed, pitched, by dlsym and by cuGetProcAddress") {
+    Scene scene;
+    scene.does("alloc 1000", "ok 0", 1024);
+    scene.does("managed " + bytes(kMiB), "ok 1", 1024 + 2 * kMiB);
+    scene.does("pitch 100 10", "ok 2", 1024 + 2 * kMiB + 5120);
+    scene.does("free 1", "ok", 1024 + 5120);
+    scene.does("free 2", "ok", 1024);
+    scene.does("free 0", "ok", 0);
+    scene.does("alloc-by-dlsym 512", "ok 3", 512);
+    scene.does("alloc-by-address 512 cuMemAlloc", "ok 4", 1024);
+    // Through an address that no symbol has.
+    scene.does("alloc-by-address 512 cuMemAllocManaged", "ok 5", 1536);
+    for (const char* command :
+         {"alloc ", "managed ", "async ", "create ", "alloc-by-dlsym ", "external "}) {
+        scene.does(command + bytes(kQuota + 2 * kMiB), kOutOfMemory, 1536);
+    }
+    scene.does("alloc-by-address " + bytes(kQuota) + " cuMemAlloc", kOutOfMemory, 1536);
+    scene.does("alloc-by-address " + bytes(kQuota) + " cuMemAllocManaged", kOutOfMemory, 1536);
+    scene.does("alloc 18446744073709551615", kOutOfMemory, 1536);
+    scene.does("pitch 18446744073709551615 18446744073709551615", kOutOfMemory, 1536);
+}
+
+TEST_CASE("a call that the driver refuses is taken back from the books") {
+    Scene scene;
+    scene.does("alloc 0", "1", 0);
+    scene.does("create 1000", "1", 0);
+    scene.does("alloc 512", "ok 0", 512);
+    scene.does("free 0", "ok", 0);
+    scene.does("free 0", "1", 0);
+}
+
+TEST_CASE("a pool counts with what it has taken, and gives it back before anybody is refused") {
+    Scene scene;
+    scene.does("async " + bytes(10 * kMiB), "ok 0", 10 * kMiB);
+    scene.does("free-async 0", "ok", 10 * kMiB);
+    scene.does("async " + bytes(4 * kMiB), "ok 1", 10 * kMiB);
+    scene.does("alloc " + bytes(28 * kMiB), "ok 2", 32 * kMiB);
+    scene.does("async 512", kOutOfMemory, 32 * kMiB);
+    scene.does("free 2", "ok", 4 * kMiB);
+    scene.does("alloc-by-address 512 cuMemAllocAsync 2", "ok 3", 6 * kMiB);
+}
+
+TEST_CASE("mapped memory counts until its handles and its mappings are gone") {
+    Scene scene;
+    scene.does("create " + bytes(4 * kMiB), "ok 0", 4 * kMiB);
+    scene.does("create " + bytes(64 * kMiB) + " host", "ok 1", 4 * kMiB);
+    scene.does("map 0", "ok 2", 4 * kMiB);
+    scene.does("retain 2", "ok 3", 4 * kMiB);
+    scene.does("release 0", "ok", 4 * kMiB);
+    scene.does("unmap 2", "ok", 4 * kMiB);
+    scene.does("release 3", "ok", 0);
+    scene.does("create " + bytes(2 * kMiB), "ok 4", 2 * kMiB);
+    scene.does("map 4", "ok 5", 2 * kMiB);
+    scene.does("release 4", "ok", 2 * kMiB);
+    scene.does("unmap 5", "ok", 0);
+}
+
+TEST_CASE("memory of others counts for who opens it, and what is too large stays closed") {
+    Scene scene;
+    CHECK(scene.player->ask("import") == "ok 0");
+    CHECK(scene.player->ask("map 0 " + bytes(kQuota + kMiB)) == kOutOfMemory);
+    CHECK(scene.player->ask("map 0 " + bytes(4 * kMiB)) == "ok 1");
+    CHECK(scene.used() == 4 * kMiB);
+    CHECK(scene.player->ask("open " + bytes(kQuota)) == kOutOfMemory);
+    CHECK(scene.player->ask("open " + bytes(2 * kMiB)) == "ok 2");
+    CHECK(scene.used() == 6 * kMiB);
+    CHECK(scene.player->ask("close 2") == "ok");
+    CHECK(scene.player->ask("unmap 1") == "ok");
+    CHECK(scene.player->ask("release 0") == "ok");
+    CHECK(scene.used() == 0);
+    scene.does("external " + bytes(2 * kMiB), "ok 3", 2 * kMiB);
+    scene.does("end-external 3", "ok", 0);
+}
+
+TEST_CASE("arrays and mipmaps count with their rows") {
+    Scene scene;
+    scene.does("array 100 50", "ok 0", 512 * 50);
+    scene.does("mipmap 256 3", "ok 1",
+               512 * 50 + mock_gpu::taken_by(4096 * 256 + 2048 * 128 + 1024 * 64));
+    scene.does("end-array 0", "ok", mock_gpu::taken_by(4096 * 256 + 2048 * 128 + 1024 * 64));
+    scene.does("end-mipmap 1", "ok", 0);
+    scene.does("array 1000000 100", kOutOfMemory, 0);
+}
+
+TEST_CASE("a graph counts with its allocations as long as it can be launched") {
+    Scene scene;
+    scene.does("graph " + bytes(6 * kMiB) + " 100", "ok 0", 6 * kMiB);
+    scene.does("graph " + bytes(28 * kMiB) + " 100", kOutOfMemory, 6 * kMiB);
+    scene.does("launch-graph 0", "ok", 6 * kMiB);
+    scene.does("end-graph 0", "ok", 0);
+    scene.does("graph 0 100", "ok 1", 0);
+}
+
+TEST_CASE("the end of a context frees what was allocated in it") {
+    Scene scene;
+    scene.does("alloc " + bytes(4 * kMiB), "ok 0", 4 * kMiB);
+    scene.does("end-context", "ok", 0);
+    scene.does("retain-primary", "ok", 0);
+    scene.does("alloc " + bytes(4 * kMiB), "ok 1", 4 * kMiB);
+    scene.does("retain-primary", "ok", 4 * kMiB);
+    scene.does("release-primary", "ok", 4 * kMiB);
+    scene.does("release-primary", "ok", 0);
+}
+
+TEST_CASE("contexts and modules count, as configured or as NVML sees them") {
+    constexpr std::uint64_t kContext = 3 * kMiB;
+    fabricd::VgpuSpec configured = slice("told", kQuota);
+    configured.context_bytes = kContext;
+    Stage stage({configured, slice("seen", kQuota)}, 1U << 30, kContext);
+    const auto told = stage.player("told");
+    CHECK(stage.view("told").used_bytes == kContext);
+    CHECK(told->ask("end-context") == "ok");
+    CHECK(stage.view("told").used_bytes == 0);
+    const auto seen = stage.player("seen");
+    CHECK(stage.view("seen").used_bytes == kContext);
+    CHECK(seen->ask("module") == "ok");
+    CHECK(stage.view("seen").used_bytes == kContext + 4 * kMiB);
+}
+
+TEST_CASE("the driver and NVML tell the same, and it is the vGPU") {
+    Scene scene;
+    const auto other = scene.stage.player("half");
+    const auto stranger = scene.stage.player("");
+    CHECK(stranger->ask("alloc " + bytes(100 * kMiB)) == "ok 0");
+    CHECK(scene.player->ask("alloc " + bytes(6 * kMiB)) == "ok 0");
+    CHECK(other->ask("alloc " + bytes(4 * kMiB)) == "ok 0");
+    const std::vector<std::uint64_t> driver = {22 * kMiB, kQuota, kQuota};
+    CHECK(scene.player->numbers("info") == driver);
+    CHECK(other->numbers("info") == driver);
+    const std::vector<std::uint64_t> nvml = {22 * kMiB, kQuota, 2, 10 * kMiB};
+    CHECK(scene.player->numbers("nvml") == nvml);
+    // Who is on none sees the GPU.
+    CHECK(stranger->numbers("info").at(1) == 1U << 30);
+    CHECK(stranger->numbers("nvml").at(2) == 3);
+}
+
+TEST_SUITE_END();
