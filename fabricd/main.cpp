@@ -53,6 +53,7 @@ DaemonOptions daemon_options(const Config& config, Bytes capacity) {
     options.max_arenas_per_session = static_cast<int>(config.limits.arenas_per_session);
     options.max_regions_per_session = static_cast<int>(config.limits.regions_per_session);
     options.max_groups_per_arena = static_cast<int>(config.limits.groups_per_arena);
+    options.move_bytes_per_second = config.limits.move_bytes_per_second;
     options.adopt_grace = config.state.adopt_grace;
     options.sampling.period = config.telemetry.interval;
     options.sampling.stale_after = config.telemetry.stale_after;
@@ -99,7 +100,11 @@ int serve(const Options& options, Daemon& daemon, SignalThread signals) {
 
 AdminHooks admin_hooks(Daemon& daemon) {
     return {[&daemon] { return daemon.snapshot(); }, [&daemon](bool on) { daemon.drain(on); },
-            [&daemon] { daemon.stop(); }, [&daemon] { return daemon.sampler().latest(); }};
+            [&daemon] { daemon.stop(); }, [&daemon] { return daemon.sampler().latest(); },
+            [&daemon](const MoveOrder& order, std::function<void(const Result<void>&)> done) {
+                return daemon.move_shard(order, std::move(done));
+            },
+            [&daemon](const QuotaOrder& order) { return daemon.set_quota(order); }};
 }
 
 fabricshm::Result<std::unique_ptr<MetricsServer>> serve_metrics(const Config& config,

@@ -12,12 +12,18 @@
 
 namespace fabricd {
 
+using fabricshm::Result;
+
 /// What the API does to the daemon. Called from several threads at once.
 struct AdminHooks {
     std::function<Snapshot()> snapshot;
     std::function<void(bool on)> drain;
     std::function<void()> shutdown;
     std::function<Sample()> sample = {};  // empty: nothing is sampled
+    /// Daemon::move_shard() and Daemon::set_quota().
+    std::function<Result<void>(const MoveOrder&, std::function<void(const Result<void>&)>)> move =
+        {};
+    std::function<Result<QuotaState>(const QuotaOrder&)> quota = {};
 };
 
 class AdminServer {
