@@ -57,6 +57,7 @@ struct Config {
         std::int64_t arenas_per_session = 16;
         std::int64_t regions_per_session = 65536;
         std::int64_t groups_per_arena = 1024;
+        Bytes move_bytes_per_second = 0;
     } limits;
 
     struct Devices {

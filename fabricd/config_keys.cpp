@@ -86,6 +86,9 @@ std::vector<ConfigKey> limit_keys() {
                   "Regions that one session owns."),
         count_key("limits.groups_per_arena", 1, 100000, FIELD(limits.groups_per_arena),
                   "Groups in one arena."),
+        size_key("limits.move_bytes_per_second", kMiB, kTiB, "no limit",
+                 FIELD(limits.move_bytes_per_second),
+                 "Bytes per second that moving shards copies, where the order gives no limit."),
     };
 }
 

@@ -53,6 +53,7 @@ DaemonOptions daemon_options(const Config& config, Bytes capacity) {
     options.max_arenas_per_session = static_cast<int>(config.limits.arenas_per_session);
     options.max_regions_per_session = static_cast<int>(config.limits.regions_per_session);
     options.max_groups_per_arena = static_cast<int>(config.limits.groups_per_arena);
+    options.move_bytes_per_second = config.limits.move_bytes_per_second;
     options.adopt_grace = config.state.adopt_grace;
     options.sampling.period = config.telemetry.interval;
     options.sampling.stale_after = config.telemetry.stale_after;
@@ -105,6 +106,10 @@ AdminHooks admin_hooks(Daemon& daemon, VgpuLimits& vgpus) {
     hooks.sample = [&daemon] { return daemon.sampler().latest(); };
     hooks.vgpus = [&vgpus] { return vgpus.list(); };
     hooks.set_vgpu = [&vgpus](const VgpuOrder& order) { return vgpus.set(order); };
+    hooks.move = [&daemon](const MoveOrder& order, std::function<void(const Result<void>&)> done) {
+        return daemon.move_shard(order, std::move(done));
+    };
+    hooks.quota = [&daemon](const QuotaOrder& order) { return daemon.set_quota(order); };
     return hooks;
 }
 

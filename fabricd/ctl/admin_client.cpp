@@ -132,6 +132,10 @@ Result<Picture> AdminClient::fetch(View view, std::uint64_t arena_id) {
         GroupsReply reply;
         FABRIC_TRY_VOID(call(&Admin::Stub::Groups, GroupsRequest{}, reply));
         unpack_all(reply.groups(), picture.groups);
+    } else if (view == View::kShards) {
+        ShardsReply reply;
+        FABRIC_TRY_VOID(call(&Admin::Stub::Shards, ShardsRequest{}, reply));
+        unpack_all(reply.shards(), picture.shards);
     } else if (view == View::kDevices) {
         DevicesReply reply;
         FABRIC_TRY_VOID(call(&Admin::Stub::Devices, DevicesRequest{}, reply));
@@ -182,6 +186,42 @@ Result<VgpuView> AdminClient::set_vgpu(const VgpuOrder& order) {
     SetVgpuReply reply;
     FABRIC_TRY_VOID(call(&Admin::Stub::SetVgpu, request, reply));
     return unpack_vgpu(reply.vgpu());
+}
+
+Result<void> AdminClient::migrate(const MoveOrder& order,
+                                  const std::function<void(std::uint64_t, std::uint64_t)>& show) {
+    grpc::ClientContext context;
+    MigrateRequest request;
+    request.set_shard(order.shard);
+    request.set_target(order.target);
+    request.set_bytes_per_second(order.bytes_per_second);
+    const auto reader = channel_->stub->Migrate(&context, request);
+    MigrateReply reply;
+    bool ended = false;
+    while (reader->Read(&reply)) {
+        show(reply.moved_bytes(), reply.bytes());
+        ended = ended || reply.done();
+        last_text_ = reply.error();
+    }
+    const grpc::Status status = reader->Finish();
+    if (!status.ok()) {
+        last_text_ = status.error_message();
+        return Error{code_of(status), 0, "migrate"};
+    }
+    // The daemon ends the stream before its end only by ending itself.
+    if (!ended) return Error{Errc::kDaemon, 0, "migrate"};
+    if (!last_text_.empty()) return Error{Errc::kInternal, 0, "migrate"};
+    return {};
+}
+
+Result<QuotaState> AdminClient::set_quota(const QuotaOrder& order) {
+    SetQuotaRequest request;
+    request.set_subject(order.subject);
+    request.set_bytes(order.bytes);
+    request.set_patience_ms(order.patience_ms);
+    SetQuotaReply reply;
+    FABRIC_TRY_VOID(call(&Admin::Stub::SetQuota, request, reply));
+    return QuotaState{reply.quota_bytes(), reply.target_bytes(), reply.used_bytes(), 0};
 }
 
 Result<void> AdminClient::drain(bool on) {

@@ -34,6 +34,13 @@ class AdminClient {
     /// The vGPU as it is then.
     fabricshm::Result<VgpuView> set_vgpu(const VgpuOrder& order);
 
+    /// Moves a shard and calls `show` with how many of how many bytes are moved, until it is done.
+    fabricshm::Result<void> migrate(
+        const MoveOrder& order,
+        const std::function<void(std::uint64_t moved, std::uint64_t bytes)>& show);
+
+    fabricshm::Result<QuotaState> set_quota(const QuotaOrder& order);
+
     fabricshm::Result<void> drain(bool on);
     fabricshm::Result<void> shutdown();
 

@@ -12,6 +12,7 @@
 #include "fabricd/ctl/admin_client.hpp"
 #include "fabricd/ctl/discover_view.hpp"
 #include "fabricd/ctl/json.hpp"
+#include "fabricd/ctl/shard_commands.hpp"
 #include "fabricd/ctl/tune_command.hpp"
 #include "fabricd/ctl/vgpu_commands.hpp"
 #include "fabricd/ctl/views.hpp"
@@ -86,7 +87,7 @@ Result<void> watch(const CtlOptions& options, AdminClient& client, View view) {
 }
 
 Result<void> look(const CtlOptions& options, AdminClient& client, View view) {
-    if (options.watch) return watch(options, client, view);
+    if (options.watch && view != View::kShards) return watch(options, client, view);
     FABRIC_TRY(const Picture picture, client.fetch(view, options.arena_id));
     show(options, picture, view);
     return {};
@@ -180,7 +181,7 @@ CtlExit run_command(const CtlOptions& options) {
     static const std::map<std::string, View> kViews = {
         {"status", View::kStatus},   {"pools", View::kPools},   {"arenas", View::kArenas},
         {"regions", View::kRegions}, {"groups", View::kGroups}, {"sessions", View::kSessions},
-        {"devices", View::kDevices}, {"top", View::kTop}};
+        {"devices", View::kDevices}, {"shards", View::kShards}, {"top", View::kTop}};
     const std::string socket = find_socket(options);
     auto client = AdminClient::connect(socket);
     if (!client.ok()) return fail(client.error(), socket, "");
@@ -191,6 +192,10 @@ CtlExit run_command(const CtlOptions& options) {
         done = run_vgpu_command(options, *client);
     } else if (options.command == "drain") {
         done = drain(options, *client);
+    } else if (options.command == "migrate") {
+        done = migrate_shard(options, *client);
+    } else if (options.command == "quota") {
+        done = set_quota(options, *client);
     } else {
         done = shutdown(options, *client, socket);
     }

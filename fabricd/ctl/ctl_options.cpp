@@ -2,6 +2,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "libfabricshm/base/units.hpp"
+
 namespace fabricd {
 
 namespace {
@@ -16,6 +18,8 @@ constexpr const char* kExamples =
     "  fabricctl arenas --watch 5         the arenas, every five seconds\n"
     "  fabricctl regions --arena 7 --json | jq '.regions[].bytes'\n"
     "  fabricctl devices --file d.toml    check a device file before fabricd reads it\n"
+    "  fabricctl migrate job/experts.3 device:gpu1 --limit 500M\n"
+    "  fabricctl quota gpu0 4G            more or less memory for a device, at once\n"
     "  fabricctl tune --ranks 2 4         measure once per machine, half a minute per size\n"
     "  fabricctl drain --wait 600         take no more jobs, wait for those that run\n"
     "  fabricctl shutdown                 end the daemon; sessions go on and find the next\n"
@@ -60,6 +64,10 @@ void add_vgpu_commands(CLI::App& app, CtlOptions& options, std::string& bytes) {
     add_common(*share, options);
 }
 
+struct Parser;
+void add_migrate(CLI::App& app, Parser& parser, CtlOptions& options);
+void add_quota(CLI::App& app, Parser& parser, CtlOptions& options);
+
 /// The parser, and the places it writes to that are no fields of CtlOptions.
 struct Parser {
     explicit Parser(CtlOptions& options);
@@ -69,7 +77,40 @@ struct Parser {
     double wait = 0.0;
     std::string vgpu_bytes;
     bool version = false;
+    std::string limit;
+    std::string bytes;
 };
+
+void add_migrate(CLI::App& app, Parser& parser, CtlOptions& options) {
+    auto* migrate = app.add_subcommand("migrate", "Move a shard while it is read");
+    migrate->add_option("SHARD", options.shard, "Which one, as fabricctl shards calls it")
+        ->required()
+        ->type_name("ARENA/NAME");
+    migrate
+        ->add_option("TARGET", options.target,
+                     "here (another place of its arena), arena:NAME, device:NAME or node:N")
+        ->required();
+    migrate
+        ->add_option("--limit", parser.limit,
+                     "Copy at most so many bytes per second, with K, M, G (default: the "
+                     "daemon's limits.move_bytes_per_second)")
+        ->type_name("BYTES/S");
+    add_common(*migrate, options);
+}
+
+void add_quota(CLI::App& app, Parser& parser, CtlOptions& options) {
+    auto* quota = app.add_subcommand("quota", "Change what a device or a user may hold");
+    quota->add_option("SUBJECT", options.subject, "A device of the device file, or user:NAME")
+        ->required();
+    quota->add_option("BYTES", parser.bytes, "The quota, with K, M, G or T; of a user 0: no limit")
+        ->required();
+    quota
+        ->add_option("--patience", options.patience,
+                     "Wait so long for those who hold more to give it back (default 30)")
+        ->type_name("SECONDS")
+        ->check(CLI::Range(0.0, 86400.0));
+    add_common(*quota, options);
+}
 
 Parser::Parser(CtlOptions& options) {
     app.name("fabricctl");
@@ -83,6 +124,7 @@ Parser::Parser(CtlOptions& options) {
         app.add_subcommand("sessions", "The attached processes"),
         app.add_subcommand("groups", "The groups of ranks, and who of them died"),
         app.add_subcommand("devices", "The devices: speed, memory, vGPU quota and what is used"),
+        app.add_subcommand("shards", "The shards: where they are, and which of them move"),
         app.add_subcommand("top",
                            "Training rates, load, arenas, sessions and groups, again and again"),
     };
@@ -120,6 +162,8 @@ Parser::Parser(CtlOptions& options) {
         ->check(CLI::Range(1, 1000));
     tune->add_flag("--quick", options.quick, "One short round: a first idea, not to be kept");
     tune->add_flag("--json", options.json, "Print JSON");
+    add_migrate(app, *this, options);
+    add_quota(app, *this, options);
     auto* drain = app.add_subcommand("drain", "Take no new sessions and arenas");
     drain->add_flag("--off", options.drain_off, "Take them again");
     add_common(*drain, options);
@@ -160,6 +204,17 @@ CtlParse parse_ctl_options(int argc, const char* const* argv, CtlOptions& option
     if (given("--watch") || options.command == "top") {
         // Without a value the parser leaves a zero, which no interval may be.
         options.watch = parser.watch > 0.0 ? parser.watch : kWatchSeconds;
+    }
+    const auto size = [](const std::string& text, std::uint64_t& bytes) {
+        const auto parsed = fabricshm::parse_bytes(text);
+        if (parsed.ok()) bytes = *parsed;
+        return parsed.ok();
+    };
+    if (given("--limit") && !size(parser.limit, options.limit_bytes)) {
+        return usage("--limit: not a size: " + parser.limit);
+    }
+    if (options.command == "quota" && !size(parser.bytes, options.quota_bytes)) {
+        return usage("BYTES: not a size: " + parser.bytes);
     }
     if (options.command == "vgpu-resize") {
         const auto bytes = fabricshm::parse_bytes(parser.vgpu_bytes);

@@ -22,14 +22,20 @@ struct CtlOptions {
     std::string socket;           // "": the usual places
     std::uint64_t arena_id = 0;   // of regions; 0: all
     bool drain_off = false;
-    std::optional<double> wait;    // seconds: of drain and shutdown
-    std::vector<int> ranks{2, 4};  // of tune: the world sizes to measure
-    std::string output;            // of tune: the file to write; "": where the library looks
-    bool quick = false;            // of tune
-    std::string emulate;           // of tune: the machine to emulate meanwhile; "": none
-    int slow_motion = 1;           // of tune
-    VgpuOrder vgpu;                // of vgpu-resize and vgpu-share
-    std::string file;              // of devices: the device file to check; "": ask the daemon
+    std::optional<double> wait;     // seconds: of drain and shutdown
+    std::vector<int> ranks{2, 4};   // of tune: the world sizes to measure
+    std::string output;             // of tune: the file to write; "": where the library looks
+    bool quick = false;             // of tune
+    std::string emulate;            // of tune: the machine to emulate meanwhile; "": none
+    int slow_motion = 1;            // of tune
+    std::string shard;              // of migrate: "ARENA/NAME"
+    std::string target;             // of migrate
+    std::uint64_t limit_bytes = 0;  // of migrate: bytes per second; 0: the daemon's
+    std::string subject;            // of quota: a device, or "user:NAME"
+    std::uint64_t quota_bytes = 0;  // of quota
+    double patience = 30.0;         // of quota: seconds
+    VgpuOrder vgpu;                 // of vgpu-resize and vgpu-share
+    std::string file;               // of devices: the device file to check; "": ask the daemon
 };
 
 /// What main should do next: go on with the command, or end with this code after this text.

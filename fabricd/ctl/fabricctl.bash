@@ -2,7 +2,7 @@
 
 _fabricctl() {
     local word=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
-    local commands="status discover pools arenas regions sessions groups devices top tune vgpus vgpu-resize vgpu-share drain shutdown"
+    local commands="status discover pools arenas regions sessions groups devices shards migrate quota top tune vgpus vgpu-resize vgpu-share drain shutdown"
     local command="" candidate
     for candidate in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
         [[ " $commands " == *" $candidate "* ]] && command=$candidate && break
@@ -32,6 +32,8 @@ _fabricctl() {
         drain) options="--off --wait --json --socket --help" ;;
         shutdown) options="--wait --json --socket --help" ;;
         regions) options="--arena --watch --count --json --socket --help" ;;
+        migrate) options="here arena: device: node: --limit --json --socket --help" ;;
+        quota) options="--patience --json --socket --help" ;;
         devices) options="--file --watch --count --json --socket --help" ;;
         *) options="--watch --count --json --socket --help" ;;
     esac

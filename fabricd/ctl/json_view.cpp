@@ -70,7 +70,18 @@ Json to_json(const DeviceView& device) {
               {"other", spec.efficiency.other}}},
             {"configured", device.configured},
             {"sessions", device.sessions},
-            {"bytes_used", device.bytes_used}};
+            {"bytes_used", device.bytes_used},
+            {"quota_target_bytes", device.quota_target_bytes},
+            {"quota_left_ms", device.quota_left_ms}};
+}
+
+Json to_json(const ShardView& shard) {
+    return {{"name", shard.name},       {"arena_id", shard.arena_id},
+            {"id", shard.id},           {"owner_session", shard.owner_session},
+            {"bytes", shard.bytes},     {"home_arena", shard.home_arena},
+            {"offset", shard.offset},   {"home_device", shard.home_device},
+            {"readers", shard.readers}, {"moves", shard.moves},
+            {"state", shard.state},     {"moved_bytes", shard.moved_bytes}};
 }
 
 Json to_json(const StatusView& status) {
@@ -112,6 +123,8 @@ std::string json_view(const Picture& picture, View view) {
             return one_line({{"groups", list(picture.groups)}});
         case View::kDevices:
             return one_line({{"devices", list(picture.devices)}});
+        case View::kShards:
+            return one_line({{"shards", list(picture.shards)}});
         case View::kTop:
             return one_line({{"status", to_json(picture.status)},
                              {"arenas", list(picture.arenas)},

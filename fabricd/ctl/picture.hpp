@@ -35,9 +35,10 @@ struct Picture {
     std::vector<GroupView> groups;
     std::vector<DeviceView> devices;
     Sample telemetry;
+    std::vector<ShardView> shards;
 };
 
 /// The parts that can be looked at.
-enum class View { kStatus, kPools, kArenas, kRegions, kSessions, kGroups, kDevices, kTop };
+enum class View { kStatus, kPools, kArenas, kRegions, kSessions, kGroups, kDevices, kTop, kShards };
 
 }  // namespace fabricd

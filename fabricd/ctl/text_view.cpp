@@ -153,6 +153,13 @@ const char* state_of(const DeviceView& device) {
     return device.sessions != 0 ? "attached" : "idle";
 }
 
+// A quota that shrinks, and to what.
+std::string quota_of(const DeviceView& device) {
+    const std::string now = format_bytes(device.spec.quota_bytes);
+    const bool shrinking = device.quota_left_ms != 0;
+    return shrinking ? now + " > " + format_bytes(device.quota_target_bytes) : now;
+}
+
 std::string devices_text(const Picture& picture) {
     Table table({{"DEVICE"},
                  {"KIND"},
@@ -170,10 +177,30 @@ std::string devices_text(const Picture& picture) {
         const DeviceSpec& spec = device.spec;
         table.add({spec.name, spec.kind.empty() ? "-" : spec.kind, decimal(spec.gflops),
                    std::to_string(spec.share_percent) + " %", format_bytes(spec.memory_bytes),
-                   format_bytes(spec.quota_bytes), format_bytes(device.bytes_used),
+                   quota_of(device), format_bytes(device.bytes_used),
                    share(device.bytes_used, spec.quota_bytes), decimal(spec.link_gbytes_per_s),
                    fabricshm::format_duration(std::chrono::nanoseconds(spec.link_latency_ns)),
                    number(device.sessions), state_of(device)});
+    }
+    return table.text();
+}
+
+std::string shards_text(const Picture& picture) {
+    Table table({{"SHARD"},
+                 {"SIZE", kRight},
+                 {"ARENA"},
+                 {"OFFSET", kRight},
+                 {"DEVICE"},
+                 {"SESSION", kRight},
+                 {"READERS", kRight},
+                 {"MOVES", kRight},
+                 {"STATE"}});
+    for (const auto& shard : picture.shards) {
+        const bool moving = shard.state == "moving";
+        table.add({shard.name, format_bytes(shard.bytes), shard.home_arena, number(shard.offset),
+                   shard.home_device.empty() ? "-" : shard.home_device, number(shard.owner_session),
+                   number(shard.readers), number(shard.moves),
+                   shard.state + (moving ? " " + share(shard.moved_bytes, shard.bytes) : "")});
     }
     return table.text();
 }
@@ -213,6 +240,8 @@ std::string text_view(const Picture& picture, View view) {
             return groups_text(picture);
         case View::kDevices:
             return devices_text(picture);
+        case View::kShards:
+            return shards_text(picture);
         case View::kTop:
             return top_text(picture);
     }

@@ -33,6 +33,9 @@ struct Region {
     Bytes bytes = 0;
     std::optional<TensorInfo> tensor;
     bool recovered = false;  // from the journal: its owner may not have seen the reply
+    std::string device;      // whose quota counts it; "": no device's
+    // The shard whose header or copy it is, by the home arena and the region of its header.
+    std::optional<std::pair<ArenaId, RegionId>> shard = std::nullopt;
 };
 
 enum class ArenaState {
@@ -65,6 +68,8 @@ struct Arena {
     LeaseTable leases;
     std::map<RegionId, Region> regions;
     std::map<std::string, RegionId> tensors;
+    std::map<std::string, RegionId> shards;  // the regions of their headers
+    int copying = 0;                         // copies under way from or to its memory
     std::set<SessionId> sessions;
     std::map<GroupId, Group> groups;
     std::map<std::string, GroupId> group_names;  // the newest group of each name

@@ -41,7 +41,8 @@ Result<void> MappedArenas::add(ArenaId arena, const fabricshm::PoolPiece& piece)
     auto watch = std::make_unique<fabricshm::PoisonWatch>(
         mapping.data(), mapping.size(),
         fabricshm::PoisonWatch::Source{nullptr, 0, piece.align, true});
-    mappings_.insert_or_assign(arena, Mapped{std::move(mapping), std::move(watch)});
+    mappings_.insert_or_assign(
+        arena, std::make_shared<Mapped>(Mapped{std::move(mapping), std::move(watch)}));
     return {};
 }
 
@@ -79,12 +80,18 @@ void MappedArenas::mark_dead(ArenaId arena, std::uint64_t offset, int world, int
     fabricshm::mark_rank_dead(block.value(), world, rank);
 }
 
+Result<ArenaSpan> MappedArenas::span(ArenaId arena, std::uint64_t offset, Bytes bytes) {
+    FABRIC_TRY(std::byte * data, writable(arena, offset, bytes));
+    return ArenaSpan{mappings_.at(arena), data};
+}
+
 Result<std::byte*> MappedArenas::writable(ArenaId arena, std::uint64_t offset, Bytes bytes) {
     const auto found = mappings_.find(arena);
     if (found == mappings_.end()) return Error{Errc::kBusy, 0, "arena is not here yet"};
     // The offset is the daemon's own, but a journal may have brought it here.
-    if (!found->second.mapping.holds(offset, bytes)) return Error{Errc::kCorrupt, 0, "touch arena"};
-    std::byte* data = found->second.mapping.data() + offset;
+    const fabricshm::Mapping& mapping = found->second->mapping;
+    if (!mapping.holds(offset, bytes)) return Error{Errc::kCorrupt, 0, "touch arena"};
+    std::byte* data = mapping.data() + offset;
     FABRIC_TRY_VOID(make_present(data, bytes));
     return data;
 }

@@ -15,8 +15,15 @@
 
 namespace fabricd {
 
-/// What the registry asks for; tests give it one that takes notes. Nothing is ever read from an
-/// arena: every process of the job can write there, so whatever it says is hearsay.
+/// Bytes of an arena, mapped for as long as somebody holds this: also after the arena was dropped.
+struct ArenaSpan {
+    std::shared_ptr<const void> keep;
+    std::byte* data = nullptr;
+};
+
+/// What the registry asks for; tests give it one that takes notes. What is read from an arena is
+/// hearsay, since every process of the job can write there: it may decide when the job's own memory
+/// is free again, and nothing else.
 class ArenaMemory {
   public:
     virtual ~ArenaMemory() = default;
@@ -36,6 +43,9 @@ class ArenaMemory {
     /// Tells the group's members that a rank is dead. A failure is logged, not returned: the caller
     /// is cleaning up and could do nothing else.
     virtual void mark_dead(ArenaId arena, std::uint64_t offset, int world, int rank) noexcept = 0;
+
+    /// Present and writable bytes, for shards. kBusy: the arena is not here.
+    virtual Result<ArenaSpan> span(ArenaId arena, std::uint64_t offset, Bytes bytes) = 0;
 };
 
 /// Maps every arena whole. Used by the control thread only.
@@ -47,6 +57,7 @@ class MappedArenas final : public ArenaMemory {
     Result<void> format_group(ArenaId arena, std::uint64_t offset,
                               const fabricshm::GroupBlockInfo& info) override;
     void mark_dead(ArenaId arena, std::uint64_t offset, int world, int rank) noexcept override;
+    Result<ArenaSpan> span(ArenaId arena, std::uint64_t offset, Bytes bytes) override;
 
   private:
     Result<std::byte*> writable(ArenaId arena, std::uint64_t offset, Bytes bytes);
@@ -55,7 +66,7 @@ class MappedArenas final : public ArenaMemory {
         fabricshm::Mapping mapping;
         std::unique_ptr<fabricshm::PoisonWatch> watch;  // goes before what it watches
     };
-    std::unordered_map<ArenaId, Mapped> mappings_;
+    std::unordered_map<ArenaId, std::shared_ptr<Mapped>> mappings_;
 };
 
 }  // namespace fabricd

@@ -9,6 +9,7 @@ DeviceTable::DeviceTable(const std::vector<DeviceSpec>& devices) {
         Entry& entry = entries_[spec.name];
         entry.view.spec = spec;
         entry.view.configured = true;
+        entry.quota = LiveQuota(spec.quota_bytes);
         entry.order = entries_.size();
     }
 }
@@ -47,14 +48,16 @@ void DeviceTable::detach(const std::string& device) noexcept {
     if (entry->view.sessions == 0 && !entry->view.configured) entries_.erase(device);
 }
 
+bool DeviceTable::knows(const std::string& device) const noexcept {
+    const auto found = entries_.find(device);
+    return found != entries_.end() && found->second.view.configured;
+}
+
 bool DeviceTable::admits(const std::string& device, Bytes bytes) const noexcept {
     const auto found = entries_.find(device);
     if (found == entries_.end()) return device.empty();
     const DeviceView& view = found->second.view;
-    // Subtracting: the sum could wrap around. After a restart with a lower quota more may be used
-    // than there is.
-    const Bytes quota = view.configured ? view.spec.quota_bytes : 0;
-    return view.bytes_used <= quota && bytes <= quota - view.bytes_used;
+    return view.configured && found->second.quota.admits(view.bytes_used, bytes);
 }
 
 void DeviceTable::charge(const std::string& device, Bytes bytes) noexcept {
@@ -65,13 +68,77 @@ void DeviceTable::release(const std::string& device, Bytes bytes) noexcept {
     if (Entry* entry = find(device)) entry->view.bytes_used -= bytes;
 }
 
-std::vector<DeviceView> DeviceTable::view() const {
+Result<Bytes> DeviceTable::check_quota(const std::string& device, Bytes bytes) const {
+    if (!knows(device)) return Error{Errc::kNotFound, 0, "device of the quota"};
+    const DeviceSpec& spec = entries_.at(device).view.spec;
+    if (bytes > spec.memory_bytes) return Error{Errc::kInvalid, 0, "more than the device has"};
+    return Bytes{spec.quota_bytes};
+}
+
+void DeviceTable::set_quota(const std::string& device, Bytes bytes, TimePoint now,
+                            Duration patience) {
+    Entry& entry = *find(device);
+    entry.quota.set(bytes, entry.view.bytes_used, now, patience);
+    entry.changed = true;
+}
+
+QuotaState DeviceTable::quota_of(const std::string& device, TimePoint now) const {
+    const Entry& entry = entries_.at(device);
+    return entry.quota.state(entry.view.bytes_used, now);
+}
+
+Bytes DeviceTable::file_quota(const std::string& device) const noexcept {
+    const auto found = entries_.find(device);
+    return found == entries_.end() ? 0 : found->second.view.spec.quota_bytes;
+}
+
+std::vector<std::pair<std::string, Bytes>> DeviceTable::settle(TimePoint now) {
+    std::vector<std::pair<std::string, Bytes>> settled;
+    for (auto& [name, entry] : entries_) {
+        const bool done = entry.quota.settle(entry.view.bytes_used, now);
+        if (done) settled.emplace_back(name, entry.quota.limit());
+    }
+    return settled;
+}
+
+TimePoint DeviceTable::next_deadline() const noexcept {
+    TimePoint next = TimePoint::max();
+    for (const auto& [name, entry] : entries_) next = std::min(next, entry.quota.deadline());
+    return next;
+}
+
+std::vector<QuotaRecord> DeviceTable::changes() const {
+    std::vector<QuotaRecord> records;
+    for (const auto& [name, entry] : entries_) {
+        if (!entry.changed) continue;
+        QuotaRecord record{};
+        record.bytes = entry.quota.target();
+        record.patience_ms = entry.quota.patience() / std::chrono::milliseconds(1);
+        record.file_bytes = entry.view.spec.quota_bytes;
+        name.copy(record.subject, sizeof record.subject - 1);
+        records.push_back(record);
+    }
+    return records;
+}
+
+bool DeviceTable::changed() const noexcept {
+    return std::any_of(entries_.begin(), entries_.end(),
+                       [](const auto& entry) { return entry.second.changed; });
+}
+
+std::vector<DeviceView> DeviceTable::view(TimePoint now) const {
     std::vector<const Entry*> sorted;
     for (const auto& [name, entry] : entries_) sorted.push_back(&entry);
     std::sort(sorted.begin(), sorted.end(),
               [](const Entry* a, const Entry* b) { return a->order < b->order; });
     std::vector<DeviceView> views;
-    for (const Entry* entry : sorted) views.push_back(entry->view);
+    for (const Entry* entry : sorted) {
+        DeviceView& view = views.emplace_back(entry->view);
+        const QuotaState quota = entry->quota.state(view.bytes_used, now);
+        view.spec.quota_bytes = quota.quota_bytes;
+        view.quota_target_bytes = quota.target_bytes;
+        view.quota_left_ms = quota.left_ms;
+    }
     return views;
 }
 

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "fabricd/pool/ids.hpp"
+#include "fabricd/pool/journal_records.hpp"
+#include "fabricd/pool/live_quota.hpp"
 #include "fabricd/pool/snapshot.hpp"
 
 namespace fabricd {
@@ -29,19 +31,39 @@ class DeviceTable {
 
     void detach(const std::string& device) noexcept;
 
+    /// Whether the device file has it.
+    bool knows(const std::string& device) const noexcept;
+
     /// Whether the device's sessions may hold `bytes` more. Asked right before charge(), on the
     /// same thread, so nothing comes between the check and the charge.
     bool admits(const std::string& device, Bytes bytes) const noexcept;
     void charge(const std::string& device, Bytes bytes) noexcept;
     void release(const std::string& device, Bytes bytes) noexcept;
 
+    /// Whether the device can have that quota: kNotFound, kInvalid (more memory than it has); else
+    /// what the file says its quota is.
+    Result<Bytes> check_quota(const std::string& device, Bytes bytes) const;
+    /// Changes it, after check_quota(); see LiveQuota.
+    void set_quota(const std::string& device, Bytes bytes, TimePoint now, Duration patience);
+    QuotaState quota_of(const std::string& device, TimePoint now) const;
+    /// 0 for a device that is not in the file.
+    Bytes file_quota(const std::string& device) const noexcept;
+    /// Devices whose shrinking came to its end, and to what.
+    std::vector<std::pair<std::string, Bytes>> settle(TimePoint now);
+    TimePoint next_deadline() const noexcept;
+    /// What set_quota() has changed, for the journal.
+    std::vector<QuotaRecord> changes() const;
+    bool changed() const noexcept;
+
     /// In the order of the file, then what is no longer in it.
-    std::vector<DeviceView> view() const;
+    std::vector<DeviceView> view(TimePoint now) const;
 
   private:
     struct Entry {
         DeviceView view;
         std::size_t order = 0;
+        LiveQuota quota;
+        bool changed = false;  // the quota is no longer the file's
     };
     Entry* find(const std::string& device) noexcept;
 

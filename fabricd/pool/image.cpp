@@ -41,6 +41,10 @@ class Player {
     bool group_shrunk(const JournalContents::Entry& entry);
     bool group_gone(const JournalContents::Entry& entry);
     bool lost(const JournalContents::Entry& entry);
+    bool shard(const JournalContents::Entry& entry);
+    bool shard_reader(const JournalContents::Entry& entry);
+    bool shard_gone(const JournalContents::Entry& entry);
+    bool quota(const JournalContents::Entry& entry);
 
     bool dispatch(const JournalContents::Entry& entry);
     void saw_id(std::uint64_t id) { image.last_id = std::max(image.last_id, id); }
@@ -99,7 +103,11 @@ bool Player::arena_made(const JournalContents::Entry& entry) {
 
 bool Player::arena_gone(const JournalContents::Entry& entry) {
     ArenaEndRecord record;
-    return read(entry, &record) && image.arenas.erase(ArenaId{record.arena}) == 1;
+    if (!read(entry, &record)) return false;
+    // What was left of its shards went with it.
+    std::erase_if(image.shards,
+                  [&](const auto& shard) { return raw(shard.first.first) == record.arena; });
+    return image.arenas.erase(ArenaId{record.arena}) == 1;
 }
 
 // Only sessions that are open can join. The other order cannot come about: a session leaves its
@@ -193,6 +201,43 @@ bool Player::lost(const JournalContents::Entry& entry) {
     return true;
 }
 
+bool Player::shard(const JournalContents::Entry& entry) {
+    ShardRecord record;
+    if (!read(entry, &record) || arena(record.arena) == nullptr || record.current > 1) return false;
+    ShardImage& known = image.shards[{ArenaId{record.arena}, RegionId{record.region}}];
+    // The region's id was used again, and the end of the earlier shard was not written any more.
+    if (known.record.generation != record.generation) known.readers.clear();
+    known.record = record;
+    return true;
+}
+
+// Its session may be gone already: lines are given back after that.
+bool Player::shard_reader(const JournalContents::Entry& entry) {
+    ShardReaderRecord record;
+    if (!read(entry, &record)) return false;
+    const auto found = image.shards.find({ArenaId{record.arena}, RegionId{record.region}});
+    if (found == image.shards.end()) return false;
+    auto& readers = found->second.readers;
+    if (record.open != 0) readers[SessionId{record.session}] = record.slot;
+    if (record.open == 0) readers.erase(SessionId{record.session});
+    return true;
+}
+
+bool Player::shard_gone(const JournalContents::Entry& entry) {
+    ShardEndRecord record;
+    if (!read(entry, &record)) return false;
+    // One whose making failed half-way has no other record than this.
+    image.shards.erase({ArenaId{record.arena}, RegionId{record.region}});
+    return true;
+}
+
+bool Player::quota(const JournalContents::Entry& entry) {
+    QuotaRecord record;
+    if (!read(entry, &record) || record.subject[sizeof record.subject - 1] != '\0') return false;
+    image.quotas[record.subject] = record;
+    return true;
+}
+
 bool Player::dispatch(const JournalContents::Entry& entry) {
     switch (entry.type) {
         case RecordType::kStart:
@@ -225,6 +270,14 @@ bool Player::dispatch(const JournalContents::Entry& entry) {
             return group_gone(entry);
         case RecordType::kLost:
             return lost(entry);
+        case RecordType::kShard:
+            return shard(entry);
+        case RecordType::kShardReader:
+            return shard_reader(entry);
+        case RecordType::kShardGone:
+            return shard_gone(entry);
+        case RecordType::kQuota:
+            return quota(entry);
     }
     return false;
 }

@@ -6,6 +6,8 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "fabricd/pool/ids.hpp"
@@ -28,12 +30,19 @@ struct ArenaImage {
     std::vector<LostRecord> lost;
 };
 
+struct ShardImage {
+    ShardRecord record;
+    std::map<SessionId, std::uint32_t> readers;  // their lines
+};
+
 struct PoolImage {
     std::uint64_t daemon_epoch = 0;
     std::uint64_t last_id = 0;
     std::map<SessionId, SessionRecord> sessions;
     std::set<SessionId> ending;  // of `sessions`: their end was begun
     std::map<ArenaId, ArenaImage> arenas;
+    std::map<std::string, QuotaRecord> quotas;                  // by subject
+    std::map<std::pair<ArenaId, RegionId>, ShardImage> shards;  // by home arena and header
 };
 
 /// Plays the records. kVersion when the file is of another version; kCorrupt when a record whose

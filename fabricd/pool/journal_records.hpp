@@ -12,7 +12,7 @@
 namespace fabricd {
 
 inline constexpr std::uint64_t kJournalMagic = 0x4c4e524a43424146;  // "FABCJRNL"
-inline constexpr std::uint32_t kJournalVersion = 2;
+inline constexpr std::uint32_t kJournalVersion = 3;
 
 enum class RecordType : std::uint16_t {
     kStart = 1,
@@ -30,6 +30,10 @@ enum class RecordType : std::uint16_t {
     kGroupGone = 13,
     kSessionEnding = 14,  // its arenas are being left; comes before all that brings about
     kLost = 15,
+    kShard = 16,
+    kShardReader = 17,
+    kShardGone = 18,
+    kQuota = 19,
 };
 
 /// First in the file and nowhere else.
@@ -109,6 +113,10 @@ struct RegionRecord {
     std::uint64_t bytes;
     std::uint32_t state;      // LeaseState
     std::uint32_t is_tensor;  // 1: the kTensor record before it belongs to it
+    // The shard that it is the header or a copy of, 0 and 0 for others. One that its shard's kShard
+    // does not name was granted or let go of right before a crash, and is freed.
+    std::uint64_t shard_arena;
+    std::uint64_t shard_region;
 };
 
 struct TensorRecord {
@@ -164,6 +172,55 @@ struct LostRecord {
     std::uint64_t bytes;
 };
 
+/// The newest one of a shard counts, written after the regions that it names. A copy whose region
+/// is free or of another generation is none any more.
+struct ShardRecord {
+    static constexpr RecordType kType = RecordType::kShard;
+    struct Copy {
+        std::uint64_t arena;
+        std::uint64_t region;  // 0: none
+        std::uint64_t generation;
+        char device[fabricshm::proto::kNameBytes];
+    };
+    std::uint64_t arena;
+    std::uint64_t region;  // of the header
+    std::uint64_t generation;
+    std::uint64_t session;
+    Copy copies[2];
+    std::int64_t shape[fabricshm::proto::kDimsMax];
+    std::uint32_t dtype;
+    std::uint32_t ndim;
+    std::uint32_t current;
+    std::uint32_t fixed;
+    char name[fabricshm::proto::kNameBytes];
+};
+
+/// A session got a line of the shard's header, or gave it back.
+struct ShardReaderRecord {
+    static constexpr RecordType kType = RecordType::kShardReader;
+    std::uint64_t arena;
+    std::uint64_t region;
+    std::uint64_t session;
+    std::uint32_t slot;
+    std::uint32_t open;
+};
+
+/// Nothing of it is left.
+struct ShardEndRecord {
+    static constexpr RecordType kType = RecordType::kShardGone;
+    std::uint64_t arena;
+    std::uint64_t region;
+};
+
+/// A quota was changed while the daemon ran; the newest one of a subject counts.
+struct QuotaRecord {
+    static constexpr RecordType kType = RecordType::kQuota;
+    std::uint64_t bytes;       // wanted
+    std::uint64_t file_bytes;  // of a device: what the device file said then
+    std::int64_t patience_ms;
+    char subject[fabricshm::proto::kNameBytes];  // a device, or "user:UID"
+};
+
 inline constexpr std::size_t kRecordBytesMax = sizeof(GroupRecord);
 
 /// No hole in any of them may carry stray bytes of the daemon's memory into the file.
@@ -172,6 +229,8 @@ static_assert(std::has_unique_object_representations_v<SessionRecord>);
 static_assert(std::has_unique_object_representations_v<ArenaRecord>);
 static_assert(std::has_unique_object_representations_v<RegionRecord>);
 static_assert(std::has_unique_object_representations_v<TensorRecord>);
+static_assert(std::has_unique_object_representations_v<ShardRecord>);
+static_assert(std::has_unique_object_representations_v<ShardReaderRecord>);
 static_assert(std::has_unique_object_representations_v<GroupRecord>);
 static_assert(std::has_unique_object_representations_v<GroupMemberRecord>);
 

@@ -1,8 +1,20 @@
 #include "fabricd/pool/quota.hpp"
 
 #include <algorithm>
+#include <string>
 
 namespace fabricd {
+
+namespace {
+
+// Larger than any pool, and not so large that a sum could wrap around.
+constexpr Bytes kNoLimit = Bytes{1} << 62;
+
+Bytes shown_limit(Bytes bytes) {
+    return bytes == kNoLimit ? 0 : bytes;
+}
+
+}  // namespace
 
 Result<void> QuotaTable::take_session(std::uint32_t uid) {
     if (sessions_ >= limits_.max_sessions) return Error{Errc::kNoMemory, 0, "sessions of the host"};
@@ -32,7 +44,10 @@ Result<void> QuotaTable::take_arena(std::uint32_t uid, Bytes bytes) {
         return Error{Errc::kNoMemory, 0, "arenas of the user"};
     }
     const Bytes quota = limits_.user_quota_bytes;
-    if (quota != 0 && (bytes > quota || usage.bytes > quota - bytes)) {
+    const auto own = own_.find(uid);
+    const bool fits = own != own_.end() ? own->second.admits(usage.bytes, bytes)
+                                        : quota == 0 || LiveQuota(quota).admits(usage.bytes, bytes);
+    if (!fits) {
         return Error{Errc::kNoMemory, 0, "quota of the user"};
     }
     restore_arena(uid, bytes);
@@ -54,6 +69,48 @@ void QuotaTable::give_arena(std::uint32_t uid, Bytes bytes) noexcept {
 void QuotaTable::restore_arena(std::uint32_t uid, Bytes bytes) noexcept {
     ++users_[uid].arenas;
     users_[uid].bytes += bytes;
+}
+
+void QuotaTable::set_quota(std::uint32_t uid, Bytes bytes, TimePoint now, Duration patience) {
+    const Bytes before = limits_.user_quota_bytes;
+    const auto [own, made] = own_.try_emplace(uid, before == 0 ? kNoLimit : before);
+    own->second.set(bytes == 0 ? kNoLimit : bytes, bytes_of(uid), now, patience);
+}
+
+QuotaState QuotaTable::quota_of(std::uint32_t uid, TimePoint now) const {
+    const auto own = own_.find(uid);
+    const LiveQuota common(limits_.user_quota_bytes);
+    QuotaState state = (own == own_.end() ? common : own->second).state(bytes_of(uid), now);
+    state.quota_bytes = shown_limit(state.quota_bytes);
+    state.target_bytes = shown_limit(state.target_bytes);
+    return state;
+}
+
+std::vector<std::pair<std::uint32_t, Bytes>> QuotaTable::settle(TimePoint now) {
+    std::vector<std::pair<std::uint32_t, Bytes>> settled;
+    for (auto& [uid, quota] : own_) {
+        if (quota.settle(bytes_of(uid), now)) settled.emplace_back(uid, shown_limit(quota.limit()));
+    }
+    return settled;
+}
+
+TimePoint QuotaTable::next_deadline() const noexcept {
+    TimePoint next = TimePoint::max();
+    for (const auto& [uid, quota] : own_) next = std::min(next, quota.deadline());
+    return next;
+}
+
+std::vector<QuotaRecord> QuotaTable::changes() const {
+    std::vector<QuotaRecord> records;
+    for (const auto& [uid, quota] : own_) {
+        QuotaRecord record{};
+        record.bytes = shown_limit(quota.target());
+        record.patience_ms = quota.patience() / std::chrono::milliseconds(1);
+        const std::string subject = "user:" + std::to_string(uid);
+        subject.copy(record.subject, sizeof record.subject - 1);
+        records.push_back(record);
+    }
+    return records;
 }
 
 Bytes QuotaTable::bytes_of(std::uint32_t uid) const noexcept {

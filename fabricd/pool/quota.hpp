@@ -4,8 +4,12 @@
 
 #include <cstdint>
 #include <map>
+#include <utility>
+#include <vector>
 
 #include "fabricd/pool/ids.hpp"
+#include "fabricd/pool/journal_records.hpp"
+#include "fabricd/pool/live_quota.hpp"
 
 namespace fabricd {
 
@@ -44,6 +48,16 @@ class QuotaTable {
     void restore_session(std::uint32_t uid) noexcept { ++users_[uid].sessions, ++sessions_; }
     void restore_arena(std::uint32_t uid, Bytes bytes) noexcept;
 
+    /// Gives one user a quota of its own instead of Limits::user_quota_bytes; see LiveQuota.
+    void set_quota(std::uint32_t uid, Bytes bytes, TimePoint now, Duration patience);
+    QuotaState quota_of(std::uint32_t uid, TimePoint now) const;
+    /// Users whose shrinking came to its end, and to what. See LiveQuota::settle().
+    std::vector<std::pair<std::uint32_t, Bytes>> settle(TimePoint now);
+    TimePoint next_deadline() const noexcept;
+    /// What set_quota() has changed, for the journal.
+    std::vector<QuotaRecord> changes() const;
+    bool changed() const noexcept { return !own_.empty(); }
+
     Bytes bytes_of(std::uint32_t uid) const noexcept;
     int sessions() const noexcept { return sessions_; }
 
@@ -59,6 +73,7 @@ class QuotaTable {
 
     Limits limits_;
     std::map<std::uint32_t, Usage> users_;
+    std::map<std::uint32_t, LiveQuota> own_;  // quotas of single users; no limit: kNoLimit
     int sessions_ = 0;
 };
 

@@ -12,6 +12,7 @@ Registry::Registry(const Limits& limits, const Parts& parts)
       memory_(parts.memory),
       work_(parts.work),
       links_(parts.links),
+      copies_(parts.copies),
       quotas_(limits),
       devices_(parts.devices) {}
 
@@ -73,12 +74,20 @@ std::vector<SessionId> Registry::expire(TimePoint now) {
         end_session(ended.back(), "did not come back");
     }
     if (away_until_ <= now) give_up_on_away();
+    settle_quotas(now);
+    if (shards_due_ <= now) {
+        shards_pause_ = std::min(2 * shards_pause_, kShardPauseMost);
+        sweep_shards();
+    }
+    const bool look_again = shards_asked_ && shards_due_ == TimePoint::max();
+    if (look_again) shards_due_ = fabricshm::deadline_after(now, shards_pause_);
     return ended;
 }
 
 TimePoint Registry::next_deadline() const {
     const TimePoint lost = lost_.empty() ? TimePoint::max() : lost_.begin()->first;
-    return std::min({waits_.next_deadline(), lost, away_until_});
+    const TimePoint quotas = std::min(quotas_.next_deadline(), devices_.next_deadline());
+    return std::min({waits_.next_deadline(), lost, away_until_, shards_due_, quotas});
 }
 
 }  // namespace fabricd

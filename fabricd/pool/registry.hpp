@@ -21,6 +21,7 @@
 #include "fabricd/pool/journal.hpp"
 #include "fabricd/pool/journal_guard.hpp"
 #include "fabricd/pool/quota.hpp"
+#include "fabricd/pool/shard.hpp"
 #include "fabricd/pool/snapshot.hpp"
 #include "fabricd/pool/wait_list.hpp"
 #include "libfabricshm/machine/pool_backend.hpp"
@@ -53,7 +54,7 @@ struct Answer {
     fabricshm::proto::Type type{};
     Error error{Errc::kOk, 0, ""};
     std::variant<std::monostate, fabricshm::proto::ArenaOpen, fabricshm::proto::Tensor,
-                 fabricshm::proto::Region, fabricshm::proto::Group>
+                 fabricshm::proto::Region, fabricshm::proto::Group, fabricshm::proto::Shard>
         body;
 };
 
@@ -69,6 +70,7 @@ class Registry {
         PoolWork* work = nullptr;
         std::vector<DeviceSpec> devices = {};         // that sessions may say they compute on
         const fabricshm::LinkImage* links = nullptr;  // of the emulated machine; nullptr: none
+        CopyWork* copies = nullptr;                   // nullptr: shards don't move
     };
 
     Registry(const Limits& limits, const Parts& parts);
@@ -86,8 +88,10 @@ class Registry {
     /// Writes all that has to outlive the daemon: the compacted journal.
     Result<void> write_journal(JournalSink& sink) const;
 
-    /// No sessions and no arenas: a successor would have nothing to take over.
-    bool idle() const noexcept { return sessions_.empty() && arenas_.empty(); }
+    /// No sessions, no arenas and no quota of its own: a successor would have nothing to take over.
+    bool idle() const noexcept {
+        return sessions_.empty() && arenas_.empty() && !devices_.changed() && !quotas_.changed();
+    }
 
     /// True while the journal lacks something and no grants are made: rewrite it, then say so.
     bool journal_behind() const noexcept { return journal_.behind(); }
@@ -158,6 +162,34 @@ class Registry {
     Result<fabricshm::proto::Region> note_lost(SessionId session,
                                                const fabricshm::proto::Region& request);
 
+    // ---- Shards (registry_shards.cpp, registry_moves.cpp) -------------------------------------
+
+    Result<fabricshm::proto::Shard> create_shard(SessionId session,
+                                                 const fabricshm::proto::Shard& request);
+    Result<void> open_shard(Ticket ticket, const fabricshm::proto::Shard& request, TimePoint now);
+    Result<void> close_shard(SessionId session, const fabricshm::proto::Shard& request);
+    Result<void> free_shard(SessionId session, const fabricshm::proto::Shard& request);
+
+    /// Begins to move a shard of the session's own, at most `now`.
+    Result<void> ask_move(SessionId session, const fabricshm::proto::Shard& request);
+
+    /// Begins to move a shard: to another place of its arena ("here"), to another arena, so that it
+    /// counts against another device, or onto the pages of a NUMA node. `done` hears how it ended,
+    /// unless this fails: kNotFound, kInvalid (target), kBusy (it moves already), kNoMemory (no
+    /// room or quota), kUnsupported (it can't).
+    Result<void> move_shard(const MoveOrder& order, MoveDone done);
+
+    /// From the thread that copies: the word that the header had when the copy was begun.
+    void shard_copied(ShardId id, Result<fabricshm::ShardWord> seen);
+
+    // ---- Quotas (registry_quotas.cpp) --------------------------------------------------------
+
+    /// Changes the quota of a device or a user. It grows at once. It shrinks at once as far as new
+    /// grants are concerned; the quota itself follows when what is used fits, or when the patience
+    /// is over, and then it stays at what is used. kNotFound: no such device or user id; kInvalid:
+    /// more than the device has.
+    Result<QuotaState> set_quota(const QuotaOrder& order, TimePoint now);
+
     // ---- Groups (registry_groups.cpp) --------------------------------------------------------
 
     Result<void> join_group(Ticket ticket, const fabricshm::proto::Group& request, TimePoint now);
@@ -199,6 +231,11 @@ class Registry {
         Bytes bytes_denied = 0;
     };
 
+    // A reader that still has an old copy gives no sign when it is done, so the daemon looks: soon
+    // at first, since reads are short, then ever less often.
+    static constexpr Duration kShardPauseLeast = std::chrono::milliseconds(1);
+    static constexpr Duration kShardPauseMost = std::chrono::milliseconds(128);
+
     std::uint64_t next_id() noexcept { return ++last_id_; }
     Session* find_session(SessionId session);
     Arena* find_arena(ArenaId arena);
@@ -223,13 +260,14 @@ class Registry {
     void give_up_on_away();
 
     Result<RegionId> make_region(Session& session, Arena& arena, Bytes bytes,
-                                 std::optional<TensorInfo> tensor);
+                                 std::optional<TensorInfo> tensor,
+                                 std::optional<ShardId> shard = std::nullopt);
     static SessionRecord record_of(const Session& session);
     static ArenaRecord record_of(const Arena& arena);
     static Result<void> record_group(const Group& group, JournalSink& sink);
     static Result<void> record_region(const Arena& arena, RegionId region, JournalSink& sink);
     void undo_region(Session& session, Arena& arena, RegionId region);
-    void count_region(Session& session, Bytes bytes, int change);
+    void count_region(Session& session, const Region& region, int change);
     void release_region(Arena& arena, RegionId region);
     void quarantine_region(Arena& arena, RegionId region);
     void forget_tensor(Arena& arena, RegionId region);
@@ -242,6 +280,44 @@ class Registry {
     void lose(Arena& arena, std::uint64_t offset, Bytes bytes);
     static void take_lost(Arena& arena, std::uint64_t offset, Bytes bytes);
     static void release_space(Arena& arena, std::uint64_t offset, Bytes bytes);
+
+    Result<RegionId> make_copy(Session& owner, Arena& arena, Bytes bytes, const std::string& device,
+                               ShardId shard);
+    Result<Shard*> place_shard(Session& owner, Arena& arena, const TensorInfo& info, Bytes bytes);
+    Result<void> format_shard(const Shard& shard);
+    Shard* find_shard(ShardId id);
+    Result<Shard*> shard_of(SessionId session, const fabricshm::proto::Shard& request);
+    Result<fabricshm::proto::Shard> open_now(Shard& shard, SessionId session);
+    fabricshm::proto::Shard wire_shard(const Shard& shard, int slot) const;
+    void answer_shard(Shard& shard);
+    Result<ArenaSpan> header_of(const Shard& shard) const;
+    bool is_read(const Shard& shard, int place) const;
+    bool is_endangered(const Shard& shard, ArenaId arena) const;
+    ShardRecord record_of(const Shard& shard) const;
+    Result<void> write_shard(const Shard& shard, JournalSink& sink) const;
+    void drop_reader(Shard& shard, SessionId session);
+    void drop_copy(Shard& shard, int place);
+    void retire_shard(Shard& shard);
+    void end_shard(Shard& shard);
+    void leave_shards(SessionId session, ArenaId arena);
+    void sweep_shard(ShardId id);
+    void sweep_shards();
+    void forget_shards(ArenaId arena);
+    void settle_shards(const Arena& arena);
+    void format_again(const Shard& shard);
+    Result<void> restore_shards(const PoolImage& image);
+    void restore_shard(const ShardImage& image);
+    bool restore_copy(const Shard& shard, const ShardRecord::Copy& copy);
+    Result<MoveTarget> parse_target(const Shard& shard, const std::string& text) const;
+    Result<void> begin_move(Shard& shard, const MoveTarget& target, Bytes bytes_per_second,
+                            MoveDone done);
+    Result<void> start_copy(Shard& shard);
+    void stop_copy(Shard& shard);
+    void end_move(Shard& shard, const Result<void>& outcome);
+    ShardView view_shard(const Shard& shard) const;
+    void settle_quotas(TimePoint now);
+    Result<void> write_quotas(JournalSink& sink) const;
+    Result<void> restore_quotas(const PoolImage& image, TimePoint now);
     void tell_of_loss(const Arena& arena, const fabricshm::proto::Region& news);
     void send_news(SessionId session, const fabricshm::proto::Region& news);
     void send_losses(SessionId session, const Arena& arena);
@@ -283,6 +359,7 @@ class Registry {
     ArenaMemory* memory_;
     PoolWork* work_;
     const fabricshm::LinkImage* links_;
+    CopyWork* copies_;
     QuotaTable quotas_;
     DeviceTable devices_;
 
@@ -290,6 +367,10 @@ class Registry {
     std::map<ArenaId, Arena> arenas_;
     std::map<std::string, ArenaId> arena_names_;
     std::set<std::pair<TimePoint, SessionId>> lost_;  // not connected, by when to give up
+    std::map<ShardId, Shard> shards_;
+    TimePoint shards_due_ = TimePoint::max();  // when to look again whether old copies are read
+    Duration shards_pause_ = kShardPauseLeast;
+    bool shards_asked_ = false;  // some old copy is still read: look again
     WaitList waits_;
     std::vector<Answer> answers_;
 

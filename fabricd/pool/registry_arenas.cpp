@@ -202,6 +202,7 @@ void Registry::arena_adopted(ArenaId id, Result<fabricshm::PoolPiece> piece) {
         }
     }
     if (done.ok()) finish_members(*arena);
+    if (done.ok()) settle_shards(*arena);
     answer_waiting(*arena, done.error());
     // Who presents it after the grace is the last that could have: nothing else would ever end the
     // waits of those who ask for its name.
@@ -211,6 +212,10 @@ void Registry::arena_adopted(ArenaId id, Result<fabricshm::PoolPiece> piece) {
 
 Result<void> Registry::close_arena(SessionId session, ArenaId id) {
     FABRIC_TRY(Arena * arena, arena_of(session, id));
+    for (const RegionId region : arena->regions_of(session)) {
+        const auto& shard = arena->regions.at(region).shard;
+        if (shard && shard->first != id) return Error{Errc::kBusy, 0, "a shard was moved here"};
+    }
     cancel_waits(session, id, true);
     leave_arena(*find_session(session), *arena);
     return {};
@@ -219,6 +224,7 @@ Result<void> Registry::close_arena(SessionId session, ArenaId id) {
 void Registry::leave_arena(Session& session, Arena& arena) {
     // Deaths first: they decide which regions peers may still be storing into.
     mark_members_dead(session.id, arena);
+    leave_shards(session.id, arena.id);
     reclaim_regions(session, arena);
     std::vector<GroupId> touched;
     for (const auto& [id, group] : arena.groups) {
@@ -236,7 +242,12 @@ void Registry::drop_if_unused(ArenaId id) {
     const Arena* arena = find_arena(id);
     if (arena == nullptr || !arena->sessions.empty()) return;
     // While the backend works on it nothing is dropped; its answer brings us here again.
-    if (arena->state == ArenaState::kMaking || arena->adopting) return;
+    if (arena->state == ArenaState::kMaking || arena->adopting || arena->copying != 0) return;
+    // Nor while a shard of another arena has a copy here: its readers are waited for.
+    const bool lodges = std::any_of(arena->regions.begin(), arena->regions.end(), [&](auto& entry) {
+        return entry.second.shard && entry.second.shard->first != id;
+    });
+    if (lodges) return;
     drop_arena(id, "nobody has it open");
 }
 
@@ -249,6 +260,7 @@ void Registry::drop_arena(ArenaId id, const char* why) {
     answer_waiting(arena, {Errc::kBusy, 0, "the arena is being dropped"});
     FAULT_POINT("reclaim.drop");
     journal_.note(ArenaEndRecord{raw(id)});
+    forget_shards(id);
     remove_arena(id);
     for (const Wait& wait : openers) open_again(wait, name);
 }
@@ -302,7 +314,7 @@ void Registry::abandon_arena(ArenaId id) {
         cancel_waits(member, id, true);
         Session& session = *find_session(member);
         for (const RegionId region : arena.regions_of(member)) {
-            count_region(session, arena.regions.at(region).bytes, -1);
+            count_region(session, arena.regions.at(region), -1);
         }
         session.arenas.erase(id);
     }

@@ -39,7 +39,9 @@ Result<void> Registry::free_region(SessionId session, ArenaId id, RegionId regio
         return Error{Errc::kNotFound, 0, "free region"};
     }
     if (lease->session != session) return Error{Errc::kDenied, 0, "free region of another session"};
-    count_region(*find_session(session), arena->regions.at(region).bytes, -1);
+    const Region& found = arena->regions.at(region);
+    if (found.shard) return Error{Errc::kDenied, 0, "free region of a shard"};
+    count_region(*find_session(session), found, -1);
     release_region(*arena, region);
     return {};
 }
@@ -100,7 +102,8 @@ void Registry::answer_tensor(Arena& arena, RegionId region) {
 }
 
 Result<RegionId> Registry::make_region(Session& session, Arena& arena, Bytes bytes,
-                                       std::optional<TensorInfo> tensor) {
+                                       std::optional<TensorInfo> tensor,
+                                       std::optional<ShardId> shard) {
     if (session.regions >= limits_.max_regions_per_session) {
         return Error{Errc::kNoMemory, 0, "regions of the session"};
     }
@@ -119,8 +122,12 @@ Result<RegionId> Registry::make_region(Session& session, Arena& arena, Bytes byt
     // back, and a daemon that is killed in between never told anybody of it.
     const LeaseTable::Grant grant = arena.leases.grant(session.id);
     Region& region = arena.regions[grant.region];
-    region = Region{*offset, rounded, std::move(tensor), false};
-    count_region(session, rounded, +1);
+    region = Region{*offset, rounded, std::move(tensor), false, session.device};
+    if (shard) {
+        const bool self = shard->header == RegionId::kNone;
+        region.shard = {shard->arena, self ? grant.region : shard->header};
+    }
+    count_region(session, region, +1);
     if (region.tensor) arena.tensors[region.tensor->name] = grant.region;
     if (const auto written = record_region(arena, grant.region, journal_); !written.ok()) {
         undo_region(session, arena, grant.region);
@@ -138,11 +145,17 @@ Result<void> Registry::record_region(const Arena& arena, RegionId id, JournalSin
                         0,
                         0,
                         static_cast<std::uint32_t>(lease.state),
+                        0,
+                        0,
                         0};
     const auto found = arena.regions.find(id);
     if (found == arena.regions.end()) return sink.add(record);  // free: its generation counts
     record.offset = found->second.offset;
     record.bytes = found->second.bytes;
+    if (const auto& shard = found->second.shard) {
+        record.shard_arena = raw(shard->first);
+        record.shard_region = raw(shard->second);
+    }
     if (found->second.tensor) {
         const TensorInfo& info = *found->second.tensor;
         TensorRecord tensor{raw(arena.id), raw(id), {}, info.dtype, info.ndim, {}};
@@ -157,19 +170,20 @@ Result<void> Registry::record_region(const Arena& arena, RegionId id, JournalSin
 // The journal could not take it: as if it had never been, but for the epoch, which only rises.
 void Registry::undo_region(Session& session, Arena& arena, RegionId id) {
     const Region& region = arena.regions.at(id);
-    count_region(session, region.bytes, -1);
+    count_region(session, region, -1);
     release_space(arena, region.offset, region.bytes);
     forget_tensor(arena, id);
     arena.leases.release(id);
     arena.regions.erase(id);
 }
 
-void Registry::count_region(Session& session, Bytes bytes, int change) {
+void Registry::count_region(Session& session, const Region& region, int change) {
     session.regions += change;
-    session.bytes_owned += change > 0 ? bytes : -bytes;
+    session.bytes_owned += change > 0 ? region.bytes : -region.bytes;
     // What a dead session leaves in quarantine no longer counts: the device itself is free again.
-    if (change > 0) devices_.charge(session.device, bytes);
-    if (change < 0) devices_.release(session.device, bytes);
+    // A copy of a shard may count against another device than its owner's.
+    if (change > 0) devices_.charge(region.device, region.bytes);
+    if (change < 0) devices_.release(region.device, region.bytes);
 }
 
 void Registry::forget_tensor(Arena& arena, RegionId id) {
@@ -193,6 +207,8 @@ void Registry::release_region(Arena& arena, RegionId id) {
                               0,
                               0,
                               static_cast<std::uint32_t>(LeaseState::kFree),
+                              0,
+                              0,
                               0};
     journal_.note(record);
 }
@@ -206,9 +222,11 @@ void Registry::quarantine_region(Arena& arena, RegionId id) {
     region.tensor.reset();
     arena.leases.quarantine(id);
     const Lease& lease = *arena.leases.find(id);
+    const auto shard = region.shard.value_or(std::pair{ArenaId::kNone, RegionId::kNone});
     journal_.note(RegionRecord{raw(arena.id), raw(id), lease.epoch, raw(lease.session),
                                region.offset, region.bytes,
-                               static_cast<std::uint32_t>(LeaseState::kQuarantined), 0});
+                               static_cast<std::uint32_t>(LeaseState::kQuarantined), 0,
+                               raw(shard.first), raw(shard.second)});
 }
 
 void Registry::reclaim_regions(Session& session, Arena& arena) {
@@ -216,7 +234,7 @@ void Registry::reclaim_regions(Session& session, Arena& arena) {
     // ranks alone.
     const bool endangered = arena.endangered(session.id);
     for (const RegionId region : arena.regions_of(session.id)) {
-        count_region(session, arena.regions.at(region).bytes, -1);
+        count_region(session, arena.regions.at(region), -1);
         if (endangered) quarantine_region(arena, region);
         if (!endangered) release_region(arena, region);
     }
@@ -226,9 +244,11 @@ void Registry::sweep_quarantine(Arena& arena) {
     // Whenever a group ends or is left behind: only that ends a danger. A list of who waits for
     // which group would say the same with more to keep right.
     for (const RegionId region : arena.quarantined()) {
+        if (arena.regions.at(region).shard) continue;  // also its readers have to be gone
         const SessionId dead = arena.leases.find(region)->session;
         if (!arena.endangered(dead)) release_region(arena, region);
     }
+    sweep_shards();
 }
 
 }  // namespace fabricd

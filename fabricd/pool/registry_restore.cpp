@@ -35,6 +35,8 @@ Result<void> Registry::restore(const PoolImage& image, TimePoint now, Duration g
     last_id_ = image.last_id;
     FABRIC_TRY_VOID(restore_sessions(image, now));
     for (const auto& [id, arena] : image.arenas) FABRIC_TRY_VOID(restore_arena(arena));
+    FABRIC_TRY_VOID(restore_shards(image));
+    FABRIC_TRY_VOID(restore_quotas(image, now));
     // Before anybody can resume: what was begun is finished.
     for (const SessionId id : image.ending) end_session(id, "its end had begun before the restart");
     if (arenas_.empty()) return {};
@@ -115,7 +117,10 @@ Result<void> Registry::restore_regions(const ArenaImage& image, Arena& arena) {
         // This is where two owners of the same bytes would be found out.
         if (!arena.space.reserve(record.offset, record.bytes)) return kContradiction;
         Region& region = arena.regions[id];
-        region = Region{record.offset, record.bytes, std::nullopt, true};
+        region = Region{record.offset, record.bytes, std::nullopt, true, ""};
+        if (record.shard_region != 0) {
+            region.shard = {ArenaId{record.shard_arena}, RegionId{record.shard_region}};
+        }
         if (record.is_tensor != 0) {
             region.tensor = info_of(image.tensors.at(id));
             if (!arena.tensors.emplace(region.tensor->name, id).second) return kContradiction;
@@ -123,7 +128,8 @@ Result<void> Registry::restore_regions(const ArenaImage& image, Arena& arena) {
         if (state != LeaseState::kHeld) continue;
         Session* owner = find_session(lease.session);
         if (owner == nullptr || arena.sessions.count(lease.session) == 0) return kContradiction;
-        count_region(*owner, record.bytes, +1);
+        region.device = owner->device;
+        count_region(*owner, region, +1);
     }
     return {};
 }
@@ -171,6 +177,7 @@ void Registry::forget_recovery() {
         for (auto& [id, region] : arena.regions) region.recovered = false;
         for (auto& [id, group] : arena.groups) group.recovered = false;
     }
+    for (auto& [id, shard] : shards_) shard.recovered = false;
 }
 
 Result<void> Registry::write_journal(JournalSink& sink) const {
@@ -184,7 +191,8 @@ Result<void> Registry::write_journal(JournalSink& sink) const {
         if (arena.state == ArenaState::kMaking) continue;
         FABRIC_TRY_VOID(write_arena(arena, sink));
     }
-    return {};
+    for (const auto& [id, shard] : shards_) FABRIC_TRY_VOID(write_shard(shard, sink));
+    return write_quotas(sink);
 }
 
 Result<void> Registry::write_arena(const Arena& arena, JournalSink& sink) const {

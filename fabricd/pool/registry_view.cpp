@@ -103,7 +103,7 @@ Snapshot Registry::snapshot(TimePoint now) const {
                                 milliseconds(now - session.since), session.bytes_owned,
                                 session.connected, session.device});
     }
-    all.devices = devices_.view();
+    all.devices = devices_.view(now);
     std::map<WaitKey, GroupView> forming;
     waits_.for_each([&](const Wait& wait) {
         if (wait.key.kind != WaitKind::kJoin) return;
@@ -124,6 +124,7 @@ Snapshot Registry::snapshot(TimePoint now) const {
         }
         for (const auto& [group_id, group] : arena.groups) all.groups.push_back(view_of(group));
     }
+    for (const auto& [id, shard] : shards_) all.shards.push_back(view_shard(shard));
     for (auto& [key, view] : forming) all.groups.push_back(std::move(view));
     return all;
 }
@@ -136,7 +137,9 @@ std::vector<std::string> Registry::problems() const {
         for (const auto& [region_id, region] : arena.regions) {
             const Lease& lease = *arena.leases.find(region_id);
             if (lease.state == LeaseState::kFree) found.push_back("a free region has bytes");
-            if (lease.state == LeaseState::kQuarantined && !arena.endangered(lease.session)) {
+            const bool waits_for_readers = region.shard.has_value();
+            if (lease.state == LeaseState::kQuarantined && !arena.endangered(lease.session) &&
+                !waits_for_readers) {
                 found.push_back("a quarantine without reason");
             }
             if (lease.state != LeaseState::kHeld) continue;

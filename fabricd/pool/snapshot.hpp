@@ -43,11 +43,35 @@ struct DeviceSpec {
     std::uint64_t context_bytes = 0;  // counted for each CUDA context; 0: what NVML sees
 };
 
+/// A quota that can be changed while it is in use.
+struct QuotaState {
+    std::uint64_t quota_bytes = 0;   // in force
+    std::uint64_t target_bytes = 0;  // announced; equal to the quota when nothing is waited for
+    std::uint64_t used_bytes = 0;
+    std::int64_t left_ms = 0;  // until the quota is cut to the target, or to what is used then
+};
+
+/// What is asked for of a quota: by people, or by the control loop.
+struct QuotaOrder {
+    std::string subject;  // a device of the device file, or "user:UID"
+    std::uint64_t bytes = 0;
+    std::int64_t patience_ms = 0;
+};
+
+/// Likewise of a shard.
+struct MoveOrder {
+    std::string shard;                   // "ARENA/NAME"
+    std::string target;                  // "here", "arena:NAME", "device:NAME" or "node:N"
+    std::uint64_t bytes_per_second = 0;  // 0: the daemon's limit
+};
+
 struct DeviceView {
     DeviceSpec spec;
     bool configured = false;  // false: no longer in the device file, but sessions compute on it
     std::uint32_t sessions = 0;
-    std::uint64_t bytes_used = 0;  // of the regions of its sessions
+    std::uint64_t bytes_used = 0;          // of the regions of its sessions
+    std::uint64_t quota_target_bytes = 0;  // what the quota shrinks to; else as spec.quota_bytes
+    std::int64_t quota_left_ms = 0;
 };
 
 struct ArenaView {
@@ -82,6 +106,22 @@ struct GroupView {
     std::string state;  // "forming", "complete", "broken"
 };
 
+/// A shard and where its valid copy is.
+struct ShardView {
+    std::uint64_t arena_id = 0;  // of its header: the arena that it was made in
+    std::uint64_t id = 0;        // of the header's region
+    std::string name;            // "ARENA/NAME"
+    std::uint64_t owner_session = 0;
+    std::uint64_t bytes = 0;  // of the elements
+    std::string home_arena;   // where the elements are
+    std::uint64_t offset = 0;
+    std::string home_device;    // whose quota counts them; "": none
+    std::uint32_t readers = 0;  // sessions that have it open
+    std::uint64_t moves = 0;
+    std::string state;  // "here", "moving", "draining": the old copy is still read, "retired"
+    std::uint64_t moved_bytes = 0;  // while it moves
+};
+
 struct PoolView {
     std::string backend;
     std::string description;
@@ -100,6 +140,7 @@ struct Snapshot {
     std::vector<RegionView> regions;
     std::vector<GroupView> groups;
     std::vector<DeviceView> devices;
+    std::vector<ShardView> shards;
 };
 
 }  // namespace fabricd

@@ -17,13 +17,13 @@
 
 namespace fabricd {
 
-enum class WaitKind : std::uint32_t { kArena, kTensor, kJoin, kShrink };
+enum class WaitKind : std::uint32_t { kArena, kTensor, kJoin, kShrink, kShard };
 
 /// What is waited for. Waits with equal keys are woken together.
 struct WaitKey {
     WaitKind kind = WaitKind::kArena;
     ArenaId arena = ArenaId::kNone;
-    std::string name;                // kTensor, kJoin
+    std::string name;                // kTensor, kJoin, kShard
     GroupId group = GroupId::kNone;  // kShrink
     auto operator<=>(const WaitKey&) const = default;
 };

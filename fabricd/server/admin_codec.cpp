@@ -85,6 +85,23 @@ void pack(const DeviceView& view, admin::v1::Device& message) {
     message.set_configured(view.configured);
     message.set_sessions(view.sessions);
     message.set_bytes_used(view.bytes_used);
+    message.set_quota_target_bytes(view.quota_target_bytes);
+    message.set_quota_left_ms(view.quota_left_ms);
+}
+
+void pack(const ShardView& view, admin::v1::Shard& message) {
+    message.set_arena_id(view.arena_id);
+    message.set_id(view.id);
+    message.set_name(printable(view.name));
+    message.set_owner_session(view.owner_session);
+    message.set_bytes(view.bytes);
+    message.set_home_arena(printable(view.home_arena));
+    message.set_offset(view.offset);
+    message.set_home_device(printable(view.home_device));
+    message.set_readers(view.readers);
+    message.set_moves(view.moves);
+    message.set_state(view.state);
+    message.set_moved_bytes(view.moved_bytes);
 }
 
 void pack_status(const Snapshot& snapshot, const DaemonFacts& facts,
@@ -163,7 +180,15 @@ DeviceView unpack(const admin::v1::Device& message) {
               efficiency.other()}},
             message.configured(),
             message.sessions(),
-            message.bytes_used()};
+            message.bytes_used(),
+            message.quota_target_bytes(),
+            message.quota_left_ms()};
+}
+
+ShardView unpack(const admin::v1::Shard& message) {
+    return {message.arena_id(), message.id(),         message.name(),   message.owner_session(),
+            message.bytes(),    message.home_arena(), message.offset(), message.home_device(),
+            message.readers(),  message.moves(),      message.state(),  message.moved_bytes()};
 }
 
 }  // namespace fabricd

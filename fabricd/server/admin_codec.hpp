@@ -24,6 +24,7 @@ void pack(const RegionView& view, admin::v1::Region& message);
 void pack(const SessionView& view, admin::v1::Session& message);
 void pack(const GroupView& view, admin::v1::Group& message);
 void pack(const DeviceView& view, admin::v1::Device& message);
+void pack(const ShardView& view, admin::v1::Shard& message);
 void pack_status(const Snapshot& snapshot, const DaemonFacts& facts,
                  admin::v1::StatusReply& message);
 void pack_watch(const Snapshot& snapshot, const DaemonFacts& facts, bool with_regions,
@@ -35,6 +36,7 @@ RegionView unpack(const admin::v1::Region& message);
 SessionView unpack(const admin::v1::Session& message);
 GroupView unpack(const admin::v1::Group& message);
 DeviceView unpack(const admin::v1::Device& message);
+ShardView unpack(const admin::v1::Shard& message);
 
 /// Sessions with their rates, devices and paths; counters and arrays stay with the daemon.
 void pack(const Sample& sample, admin::v1::Telemetry& message);

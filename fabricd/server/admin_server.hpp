@@ -13,6 +13,8 @@
 
 namespace fabricd {
 
+using fabricshm::Result;
+
 /// What the API does to the daemon. Called from several threads at once.
 struct AdminHooks {
     std::function<Snapshot()> snapshot;
@@ -21,6 +23,10 @@ struct AdminHooks {
     std::function<Sample()> sample = {};  // empty: nothing is sampled
     std::function<std::vector<VgpuView>()> vgpus = {};
     std::function<fabricshm::Result<void>(const VgpuOrder&)> set_vgpu = {};
+    /// Daemon::move_shard() and Daemon::set_quota().
+    std::function<Result<void>(const MoveOrder&, std::function<void(const Result<void>&)>)> move =
+        {};
+    std::function<Result<QuotaState>(const QuotaOrder&)> quota = {};
 };
 
 class AdminServer {

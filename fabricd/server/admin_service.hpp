@@ -37,6 +37,12 @@ class AdminService final : public admin::v1::Admin::Service {
                        admin::v1::VgpusReply* reply) override;
     grpc::Status SetVgpu(grpc::ServerContext*, const admin::v1::SetVgpuRequest* request,
                          admin::v1::SetVgpuReply* reply) override;
+    grpc::Status Shards(grpc::ServerContext*, const admin::v1::ShardsRequest*,
+                        admin::v1::ShardsReply* reply) override;
+    grpc::Status Migrate(grpc::ServerContext* context, const admin::v1::MigrateRequest* request,
+                         grpc::ServerWriter<admin::v1::MigrateReply>* writer) override;
+    grpc::Status SetQuota(grpc::ServerContext*, const admin::v1::SetQuotaRequest* request,
+                          admin::v1::SetQuotaReply* reply) override;
     grpc::Status Watch(grpc::ServerContext* context, const admin::v1::WatchRequest* request,
                        grpc::ServerWriter<admin::v1::WatchReply>* writer) override;
     grpc::Status Drain(grpc::ServerContext*, const admin::v1::DrainRequest* request,
@@ -45,6 +51,10 @@ class AdminService final : public admin::v1::Admin::Service {
                           admin::v1::ShutdownReply*) override;
 
   private:
+    bool stopping() {
+        const std::lock_guard lock(mutex_);
+        return stopping_;
+    }
     /// Sleeps one interval; false when the watch should end.
     bool pause(grpc::ServerContext& context, std::chrono::milliseconds interval);
 

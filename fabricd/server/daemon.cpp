@@ -17,6 +17,7 @@
 #include "fabricd/server/event_loop.hpp"
 #include "fabricd/server/lock_file.hpp"
 #include "fabricd/server/pool_worker.hpp"
+#include "fabricd/server/shard_mover.hpp"
 #include "libfabricshm/base/log.hpp"
 
 namespace fabricd {
@@ -81,6 +82,7 @@ struct Daemon::Impl {
     MappedArenas memory;
     std::unique_ptr<EventLoop> loop;
     std::unique_ptr<PoolWorker> worker;
+    std::unique_ptr<ShardMover> mover;
     std::unique_ptr<Registry> registry;
     SessionPages pages;
     std::unique_ptr<AttachServer> server;
@@ -117,12 +119,14 @@ Daemon::Impl::~Impl() {
     // uses the backend.
     if (loop) loop->close();
     if (worker) worker->stop();
+    if (mover) mover->stop();
 }
 
 void Daemon::Impl::make_registry() {
     registry = std::make_unique<Registry>(
-        limits_of(options), Registry::Parts{journal.get(), &memory, worker.get(), options.devices,
-                                            options.links ? &*options.links : nullptr});
+        limits_of(options),
+        Registry::Parts{journal.get(), &memory, worker.get(), options.devices,
+                        options.links ? &*options.links : nullptr, mover.get()});
 }
 
 Result<void> Daemon::Impl::open_state() {
@@ -292,6 +296,9 @@ Result<std::unique_ptr<Daemon>> Daemon::start(DaemonOptions options,
     impl->worker = std::make_unique<PoolWorker>(
         *impl->backend,
         [shared_loop](std::function<void()> task) { return shared_loop->post(std::move(task)); });
+    impl->mover = std::make_unique<ShardMover>(
+        [shared_loop](std::function<void()> task) { return shared_loop->post(std::move(task)); },
+        impl->options.move_bytes_per_second);
     FABRIC_TRY_VOID(impl->restore());
     FABRIC_TRY_VOID(impl->open_socket());
     impl->make_sampler();
@@ -307,6 +314,9 @@ Result<void> Daemon::run() {
         [&impl](ArenaId id, Result<fabricshm::PoolPiece> piece) {
             impl.registry->arena_adopted(id, std::move(piece));
         });
+    impl.mover->start([&impl](ShardId shard, Result<fabricshm::ShardWord> seen) {
+        impl.registry->shard_copied(shard, std::move(seen));
+    });
     {
         const std::lock_guard lock(impl.standing_in);
         impl.running = true;
@@ -321,6 +331,7 @@ Result<void> Daemon::run() {
     // Not before: it may be waiting for the control thread, which from here on is whoever asks.
     impl.sampler->stop();
     impl.worker->stop();
+    impl.mover->stop();
     impl.server.reset();  // the socket goes now: a successor may start before this object is gone
     // Nobody could come back to what it says, so it does not stay behind. Still under the lock.
     if (served.ok() && impl.registry->idle()) ::unlink(impl.journal_path().c_str());
@@ -343,6 +354,19 @@ const Sampler& Daemon::sampler() const noexcept {
 
 SessionPages& Daemon::pages() noexcept {
     return impl_->pages;
+}
+
+Result<void> Daemon::move_shard(const MoveOrder& order,
+                                std::function<void(const Result<void>&)> done) {
+    Result<void> begun;
+    impl_->on_control_thread([&] { begun = impl_->registry->move_shard(order, std::move(done)); });
+    return begun;
+}
+
+Result<QuotaState> Daemon::set_quota(const QuotaOrder& order) {
+    Result<QuotaState> state = QuotaState{};
+    impl_->on_control_thread([&] { state = impl_->registry->set_quota(order, Clock::now()); });
+    return state;
 }
 
 void Daemon::drain(bool on) {

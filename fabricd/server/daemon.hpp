@@ -48,6 +48,8 @@ struct DaemonOptions {
     std::optional<fabricshm::LinkImage> links;
     std::string machine;  // one line on it, for status
 
+    Bytes move_bytes_per_second = 0;  // of shards, where the order says nothing; 0: no limit
+
     Duration adopt_grace = std::chrono::seconds(10);  // for sessions to come back after a restart
 
     SamplerOptions sampling;
@@ -83,6 +85,14 @@ class Daemon {
     /// What the daemon holds now. Any thread; waits for the control thread's next turn (well below
     /// a millisecond). Before run() and after it the answer is made on the calling thread.
     Snapshot snapshot();
+
+    /// Begins to move a shard; see Registry::move_shard() for the errors. `done` (may be empty)
+    /// hears once how it ended, on the control thread, unless this fails; not when the daemon ends
+    /// before. Any thread but that one.
+    Result<void> move_shard(const MoveOrder& order, std::function<void(const Result<void>&)> done);
+
+    /// Changes a quota; see Registry::set_quota(). Any thread but the control thread.
+    Result<QuotaState> set_quota(const QuotaOrder& order);
 
     /// While draining, new sessions and new arenas are refused with kBusy; what is there goes on.
     /// Any thread.

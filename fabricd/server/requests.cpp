@@ -26,6 +26,13 @@ Reply reply_with(const Message& request, const Result<proto::Region>& outcome) {
     return reply;
 }
 
+Reply reply_with(const Message& request, const Result<proto::Shard>& outcome) {
+    if (!outcome.ok()) return proto::make_error_reply(request.header, outcome.error());
+    Message reply = proto::make_reply(request);
+    reply.shard = outcome.value();
+    return reply;
+}
+
 Reply reply_with(const Message& request, const Result<proto::Tensor>& outcome) {
     if (!outcome.ok()) return proto::make_error_reply(request.header, outcome.error());
     Message reply = proto::make_reply(request);
@@ -83,6 +90,16 @@ Reply serve(Registry& registry, SessionId session, const Message& request, fabri
             return reply_with(request, registry.leave_group(session, request.group));
         case Type::kGroupShrink:
             return refusal_of(request, registry.shrink_group(ticket, request.group, now));
+        case Type::kShardCreate:
+            return reply_with(request, registry.create_shard(session, request.shard));
+        case Type::kShardOpen:
+            return refusal_of(request, registry.open_shard(ticket, request.shard, now));
+        case Type::kShardClose:
+            return reply_with(request, registry.close_shard(session, request.shard));
+        case Type::kShardFree:
+            return reply_with(request, registry.free_shard(session, request.shard));
+        case Type::kShardMove:
+            return reply_with(request, registry.ask_move(session, request.shard));
         case Type::kPoisoned:
             return reply_with(request, registry.note_lost(session, region));
         // Connections, not the books, know what to do with these: AttachServer takes them out
@@ -106,6 +123,7 @@ Message reply_of(const Answer& answer) {
     if (const auto* arena = std::get_if<proto::ArenaOpen>(&answer.body)) reply.arena_open = *arena;
     if (const auto* region = std::get_if<proto::Region>(&answer.body)) reply.region = *region;
     if (const auto* tensor = std::get_if<proto::Tensor>(&answer.body)) reply.tensor = *tensor;
+    if (const auto* shard = std::get_if<proto::Shard>(&answer.body)) reply.shard = *shard;
     if (const auto* group = std::get_if<proto::Group>(&answer.body)) reply.group = *group;
     return reply;
 }

@@ -30,6 +30,9 @@ bool set_timeout(proto::Message& request, TimePoint deadline) {
         case proto::Type::kTensorOpen:
             request.tensor.timeout_ms = milliseconds_until(deadline);
             return true;
+        case proto::Type::kShardOpen:
+            request.shard.timeout_ms = milliseconds_until(deadline);
+            return true;
         case proto::Type::kGroupJoin:
         case proto::Type::kGroupShrink:
             request.group.timeout_ms = milliseconds_until(deadline);

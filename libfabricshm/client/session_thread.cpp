@@ -36,6 +36,14 @@ bool counterpart(const proto::Message& reply, proto::Message& request) {
             request = proto::make_request(proto::Type::kTensorFree, 0);
             request.tensor = reply.tensor;
             return true;
+        case proto::Type::kShardCreate:
+        case proto::Type::kShardOpen: {
+            const bool made = proto::type_of(reply.header) == proto::Type::kShardCreate;
+            const auto back = made ? proto::Type::kShardFree : proto::Type::kShardClose;
+            request = proto::make_request(back, 0);
+            request.shard = reply.shard;
+            return true;
+        }
         case proto::Type::kGroupJoin:
         case proto::Type::kGroupShrink:
             request = proto::make_request(proto::Type::kGroupLeave, 0);

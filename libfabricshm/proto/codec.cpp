@@ -13,7 +13,8 @@ constexpr const char* kTypeNames[] = {
     "unknown",       "hello",          "arena_open",      "arena_adopt",   "arena_close",
     "region_create", "region_open",    "region_free",     "tensor_create", "tensor_open",
     "tensor_free",   "group_join",     "group_leave",     "group_shrink",  "bye",
-    "poisoned",      "telemetry_open", "directives_open",
+    "poisoned",      "telemetry_open", "directives_open", "shard_create",  "shard_open",
+    "shard_close",   "shard_free",     "shard_move",
 };
 constexpr auto kTypeCount = static_cast<std::uint16_t>(std::size(kTypeNames));
 constexpr auto kErrcLast = static_cast<std::int32_t>(Errc::kPoisoned);
@@ -85,7 +86,9 @@ Result<void> check_lost(const Region& region) {
     return need(region.bytes > 0 && is_span(region.offset, region.bytes), "lost bytes");
 }
 
-Result<void> check_shape(const Tensor& tensor) {
+// A tensor or a shard.
+template <typename Shaped>
+Result<void> check_shape(const Shaped& tensor) {
     FABRIC_TRY_VOID(need(tensor.ndim <= kDimsMax, "tensor ndim"));
     FABRIC_TRY([[maybe_unused]] const Bytes bytes,
                tensor_bytes(tensor.dtype, std::span(tensor.shape, tensor.ndim)));
@@ -102,6 +105,27 @@ Result<void> check_tensor_open(const Tensor& tensor) {
     FABRIC_TRY_VOID(need(tensor.region.arena_id != kNoId, "arena id"));
     FABRIC_TRY_VOID(need(is_name(tensor.name, 1), "tensor name"));
     return need(is_timeout(tensor.timeout_ms), "timeout");
+}
+
+Result<void> check_shard_create(const Shard& shard) {
+    FABRIC_TRY_VOID(need(shard.header.arena_id != kNoId, "arena id"));
+    FABRIC_TRY_VOID(need(is_name(shard.name, 1), "shard name"));
+    FABRIC_TRY_VOID(need((shard.flags & ~kShardFixed) == 0, "shard flags"));
+    return check_shape(shard);
+}
+
+Result<void> check_shard_open(const Shard& shard) {
+    FABRIC_TRY_VOID(need(shard.header.arena_id != kNoId, "arena id"));
+    FABRIC_TRY_VOID(need(is_name(shard.name, 1), "shard name"));
+    return need(is_timeout(shard.timeout_ms), "timeout");
+}
+
+Result<void> check_shard_move(const Shard& shard) {
+    FABRIC_TRY_VOID(check_region_ref(shard.header));
+    const std::size_t length = ::strnlen(shard.target, sizeof shard.target);
+    const bool sound =
+        length > 0 && length < sizeof shard.target && is_printable({shard.target, length});
+    return need(sound, "target");
 }
 
 Result<void> check_group_join(const Group& group) {
@@ -135,6 +159,14 @@ Result<void> check_tensor_reply(const Tensor& tensor) {
     FABRIC_TRY_VOID(check_region_reply(tensor.region));
     FABRIC_TRY_VOID(need(is_name(tensor.name, 1), "tensor name"));
     return check_shape(tensor);
+}
+
+Result<void> check_shard_reply(const Shard& shard) {
+    FABRIC_TRY_VOID(check_region_reply(shard.header));
+    FABRIC_TRY_VOID(need(is_name(shard.name, 1), "shard name"));
+    FABRIC_TRY_VOID(need(shard.slot >= 0, "shard slot"));
+    FABRIC_TRY_VOID(need(::strnlen(shard.target, kNameBytes) < kNameBytes, "arena name"));
+    return check_shape(shard);
 }
 
 Result<void> check_group_reply(const Group& group) {
@@ -174,6 +206,15 @@ Result<void> check_request_body(const Message& message) {
             return check_group_ref(message.group, true);
         case Type::kPoisoned:
             return check_lost(message.region);
+        case Type::kShardCreate:
+            return check_shard_create(message.shard);
+        case Type::kShardOpen:
+            return check_shard_open(message.shard);
+        case Type::kShardClose:
+        case Type::kShardFree:
+            return check_region_ref(message.shard.header);
+        case Type::kShardMove:
+            return check_shard_move(message.shard);
         case Type::kBye:
         case Type::kTelemetryOpen:
         case Type::kDirectivesOpen:
@@ -196,6 +237,9 @@ Result<void> check_reply_body(const Message& message) {
         case Type::kTensorCreate:
         case Type::kTensorOpen:
             return check_tensor_reply(message.tensor);
+        case Type::kShardCreate:
+        case Type::kShardOpen:
+            return check_shard_reply(message.shard);
         case Type::kGroupJoin:
         case Type::kGroupShrink:
             return check_group_reply(message.group);

@@ -41,6 +41,11 @@ enum class Type : std::uint16_t {
     // descriptor. Asked again, the daemon makes new ones.
     kTelemetryOpen = 16,
     kDirectivesOpen = 17,
+    kShardCreate = 18,
+    kShardOpen = 19,   // answered when the shard is there or the timeout has passed
+    kShardClose = 20,  // gives a reader's line back
+    kShardFree = 21,
+    kShardMove = 22,  // asks for a move; the answer comes when it has begun
 };
 inline constexpr std::uint16_t kReplyBit = 0x8000;
 
@@ -97,6 +102,26 @@ struct Tensor {     // create: name, dtype, ndim, shape; open: name, timeout_ms
     std::int32_t reserved;
 };
 
+// create: name, dtype, ndim, shape, flags; open: name, timeout_ms; close, free: header's ids;
+// move: header's ids, target, bytes_per_second
+struct Shard {
+    Region header;  // replies: the region of the ShardHeader (shm/)
+    char name[kNameBytes];
+    char target[2 * kNameBytes];  // move: as for fabricctl migrate; open's reply: the name of the
+                                  // arena that the elements are in, first kNameBytes of it
+    std::int64_t shape[kDimsMax];
+    std::int64_t timeout_ms;
+    std::uint64_t bytes_per_second;  // 0: as the daemon is configured
+    std::uint32_t dtype;
+    std::uint32_t ndim;
+    std::uint32_t flags;     // kShardFixed
+    std::int32_t slot;       // replies: the session's line in the header
+    std::int32_t owner_pid;  // replies
+    std::int32_t reserved;
+};
+/// The owner's memory is not coherent with the daemon's: the shard can't move.
+inline constexpr std::uint32_t kShardFixed = 1;
+
 struct Group {
     std::uint64_t arena_id;
     std::uint64_t group_id;  // leave, shrink: in; join: reply
@@ -121,6 +146,7 @@ struct Message {
         ArenaRef arena;
         Region region;
         Tensor tensor;
+        Shard shard;
         Group group;
         PageFile page;
         std::uint8_t raw[488];

@@ -9,6 +9,7 @@
 
 #include "libfabricshm/python/arrays.hpp"
 #include "libfabricshm/python/handles.hpp"
+#include "libfabricshm/python/shard.hpp"
 
 namespace fabricshm::python {
 
@@ -47,6 +48,13 @@ class Arena {
     NamedTensor create_tensor(const std::string& name, int dtype,
                               const std::vector<std::int64_t>& shape) const;
     NamedTensor open_tensor(const std::string& name, std::int64_t timeout_ms) const;
+    Shard create_shard(const std::string& name, int dtype,
+                       const std::vector<std::int64_t>& shape) const {
+        return Shard::create(open(), name, dtype, shape);
+    }
+    Shard open_shard(const std::string& name, std::int64_t timeout_ms) const {
+        return Shard::open(open(), name, timeout_ms);
+    }
     std::shared_ptr<Group> join(const std::string& name, int rank, int world,
                                 std::int64_t timeout_ms);
 

@@ -51,6 +51,22 @@ void bind_directive(py::module_& module) {
         });
 }
 
+void bind_shards(py::module_& module) {
+    py::class_<ShardView>(module, "ShardView")
+        .def_property_readonly("array", &ShardView::array)
+        .def_property_readonly("shape", &ShardView::shape)
+        .def_property_readonly("dtype", [](const ShardView& self) { return int{self.view.dtype}; })
+        .def_property_readonly("version", [](const ShardView& self) { return self.view.version; });
+    py::class_<Shard>(module, "Shard")
+        .def("read", &Shard::read, py::arg("version"), py::arg("timeout_ms"))
+        .def("release", &Shard::release, py::arg("view"))
+        .def("write", &Shard::write)
+        .def("publish", &Shard::publish)
+        .def("move", &Shard::move, py::arg("target"), py::arg("bytes_per_second"))
+        .def("free", &Shard::free)
+        .def("close", &Shard::close);
+}
+
 void bind_memory(py::module_& module) {
     py::class_<Region>(module, "Region")
         .def_property_readonly("id", [](const Region& self) { return self.region.id; })
@@ -81,6 +97,9 @@ void bind_memory(py::module_& module) {
         .def("create_tensor", &Arena::create_tensor, py::arg("name"), py::arg("dtype"),
              py::arg("shape"))
         .def("open_tensor", &Arena::open_tensor, py::arg("name"), py::arg("timeout_ms"))
+        .def("create_shard", &Arena::create_shard, py::arg("name"), py::arg("dtype"),
+             py::arg("shape"))
+        .def("open_shard", &Arena::open_shard, py::arg("name"), py::arg("timeout_ms"))
         .def("join", &Arena::join, py::arg("name"), py::arg("rank"), py::arg("world"),
              py::arg("timeout_ms"))
         .def("close", &Arena::close)
@@ -132,6 +151,7 @@ PYBIND11_MODULE(_fabricshm, module) {
     module.def("from_dlpack", &from_dlpack, py::arg("capsule"));
     bind_session(module);
     bind_directive(module);
+    bind_shards(module);
     bind_memory(module);
     bind_group(module);
 }

@@ -237,7 +237,11 @@ bool FaultPlayer::give_back() {
     if (freed != FABRICSHM_OK && freed != FABRICSHM_EDAEMON) {
         return complain("free region: %s", fabricshm_error_text());
     }
-    return insist("free tensor", [&] { return fabricshm_tensor_free(arena_, &tensor_); }) &&
+    const bool shard_freed =
+        insist("free shard", [&] { return fabricshm_shard_free(shards_[own_index()]); });
+    for (fabricshm_shard*& shard : shards_) fabricshm_shard_close(std::exchange(shard, nullptr));
+    return shard_freed &&
+           insist("free tensor", [&] { return fabricshm_tensor_free(arena_, &tensor_); }) &&
            !overdue_;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <fabricshm/fabricshm.h>
+#include <fabricshm/shard.h>
 
 #include <array>
 #include <cstdint>
@@ -21,6 +22,7 @@ class FaultPlayer {
         : board_(board), socket_(std::move(socket)), rank_(rank) {}
     ~FaultPlayer() {
         if (group_ != nullptr) fabricshm_group_leave(group_);
+        for (fabricshm_shard* shard : shards_) fabricshm_shard_close(shard);
         fabricshm_session_close(session_);
     }
     FaultPlayer(const FaultPlayer&) = delete;
@@ -28,8 +30,9 @@ class FaultPlayer {
 
     /// True when all was as it has to be.
     bool play() {
-        return attach() && make_data() && stand_at(kStageReady) && read_peers() && enter() &&
-               rounds() && rounds() && stand_at(kStageMiddle) && change_data() && rounds() &&
+        return attach() && make_data() && make_shard() && stand_at(kStageReady) && read_peers() &&
+               enter() && rounds() && read_shards() && rounds() && move_shard() &&
+               stand_at(kStageMiddle) && change_data() && change_shard() && rounds() &&
                stand_at(kStageMourning) && rounds() && stand_at(kStageEnd) && give_back();
     }
 
@@ -42,6 +45,7 @@ class FaultPlayer {
     bool insist(const char* step, const std::function<int()>& call);
     bool until(const char* what, const std::function<bool()>& reached);
 
+    std::size_t own_index() const { return static_cast<std::size_t>(rank_); }
     bool is_dead(int rank) const { return board_.dead[rank].load(); }
     JobBoard::Rank& own() const { return board_.ranks[static_cast<std::size_t>(rank_)]; }
 
@@ -57,6 +61,12 @@ class FaultPlayer {
     bool lose_memory();
     bool enter();
     bool rounds();
+    bool make_shard();
+    bool write_shard(std::uint64_t version);
+    bool read_shard(int peer, fabricshm_shard* shard, std::uint64_t version);
+    bool read_shards();
+    bool move_shard();
+    bool change_shard();
     bool give_back();
 
     void claim(std::uint64_t id, std::uint64_t generation, std::uint64_t offset,
@@ -92,7 +102,8 @@ class FaultPlayer {
     fabricshm_region region_{};
     fabricshm_tensor tensor_{};
     std::array<fabricshm_tensor, kJobRanks> peers_{};
-    float* shared_ = nullptr;  // in the arena
+    float* shared_ = nullptr;                           // in the arena
+    std::array<fabricshm_shard*, kJobRanks> shards_{};  // the own one, and those of the peers
     fabricshm_group* group_ = nullptr;
     std::vector<int> members_;  // of group_: ranks of the job, in the group's order
     std::size_t round_ = 0;

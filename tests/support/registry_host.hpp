@@ -5,7 +5,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -57,6 +59,25 @@ struct NotedMemory final : ArenaMemory {
     void mark_dead(ArenaId, std::uint64_t offset, int, int rank) noexcept override {
         dead.emplace_back(offset, rank);
     }
+    Result<ArenaSpan> span(ArenaId arena, std::uint64_t offset, Bytes) override {
+        if (here.count(arena) == 0) return Error{Errc::kBusy, 0, "test memory"};
+        std::shared_ptr<Page[]>& pages = (*contents)[arena];
+        if (pages == nullptr) {
+            // Not cleared: the arenas of some tests are large, and little of them is touched.
+            void* memory = std::aligned_alloc(sizeof(Page), kPages * sizeof(Page));
+            pages = std::shared_ptr<Page[]>(static_cast<Page*>(memory),
+                                            [](Page* old) { std::free(old); });
+        }
+        return ArenaSpan{pages, pages[offset / sizeof(Page)].bytes};
+    }
+
+    struct alignas(4096) Page {
+        std::byte bytes[4096];
+    };
+    static constexpr std::size_t kPages = 4096;  // no test has a larger arena
+    // Outlives a restart of the daemon, as arenas do.
+    using Contents = std::map<ArenaId, std::shared_ptr<Page[]>>;
+    std::shared_ptr<Contents> contents = std::make_shared<Contents>();
     std::set<ArenaId> here;
     std::set<ArenaId> linked;
     std::vector<std::uint64_t> formatted;
@@ -94,6 +115,12 @@ struct NotedWork final : PoolWork {
     std::vector<ArenaId> destroyed;
 };
 
+/// Copies that the test makes, or lets fail, when it wants to.
+struct NotedCopies final : CopyWork {
+    void copy(CopyJob job) override { jobs.push_back(std::move(job)); }
+    std::vector<CopyJob> jobs;
+};
+
 struct RegistryHost {
     explicit RegistryHost(const Limits& wanted = {}) : limits(wanted) { renew(); }
 
@@ -104,10 +131,13 @@ struct RegistryHost {
         restored = image.ok() ? registry->restore(*image, now, grace) : image.error();
     }
     void renew() {
+        const auto contents = memory.contents;
         memory = NotedMemory{};
+        memory.contents = contents;
+        copies = NotedCopies{};
         work = NotedWork{};
-        registry = std::make_unique<Registry>(limits,
-                                              Registry::Parts{&journal, &memory, &work, {}, links});
+        registry = std::make_unique<Registry>(
+            limits, Registry::Parts{&journal, &memory, &work, devices, links, &copies});
         work.registry = registry.get();
         if (journal.contents.entries.empty()) {
             [[maybe_unused]] const auto started = registry->write_journal(journal);
@@ -212,8 +242,10 @@ struct RegistryHost {
 
     Limits limits;
     const fabricshm::LinkImage* links = nullptr;  // before renew(): a machine is emulated
+    std::vector<DeviceSpec> devices;              // likewise
     MemoryJournal journal;
     NotedMemory memory;
+    NotedCopies copies;
     NotedWork work;
     std::unique_ptr<Registry> registry;
     Result<void> restored;

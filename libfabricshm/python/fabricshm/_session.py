@@ -6,6 +6,7 @@ import numpy
 
 from . import _fabricshm
 from ._arrays import Tensor, as_tensor, milliseconds, op_code, storage, type_code, type_name, NAMES
+from ._shards import Shard
 
 _KINDS = {
     "all_reduce": 0,
@@ -133,6 +134,16 @@ class Arena(_Closing):
     def open_tensor(self, name, timeout=None):
         """The tensor `name`, waiting for a peer to make it."""
         return self._tensor(self._handle.open_tensor(name, milliseconds(timeout)))
+
+    def create_shard(self, name, shape, dtype="float32"):
+        """A named tensor that fabricd may move while peers read it. Not cleared."""
+        shape = [shape] if numpy.isscalar(shape) else list(shape)
+        code = type_code(type_name(dtype))
+        return Shard(self._handle.create_shard(name, code, shape), name)
+
+    def open_shard(self, name, timeout=None):
+        """The shard `name`, waiting for a peer to make it."""
+        return Shard(self._handle.open_shard(name, milliseconds(timeout)), name)
 
     @staticmethod
     def _tensor(handle):

@@ -32,6 +32,32 @@ class Arrays(unittest.TestCase):
                 self.assertTrue((array == numpy.arange(15).reshape(3, 5)).all())
                 self.assertIn(array, self.arena)
 
+    def test_a_shard_is_read_and_written_in_blocks_while_it_moves(self):
+        shard = self.arena.create_shard("s", (64, 1024))
+        with shard.write() as array:
+            array[...] = 1
+        reader = self.arena.open_shard("s", timeout=30)
+        for version in range(1, 20):
+            try:
+                shard.move("here")
+            except fabricshm.FabricError as error:
+                self.assertIn("held by a live process", str(error))  # the last move is not over
+            copy = reader.copy(version)
+            self.assertEqual((copy.shape, reader.version), ((64, 1024), version))
+            self.assertTrue((copy == version).all())
+            with reader.read() as array, self.assertRaises(ValueError):
+                array[0] = 0
+            with shard.write() as array:
+                array += 1
+        with self.assertRaises(fabricshm.ChangedError), reader.read() as array:
+            with shard.write() as mine:
+                mine[...] = 0
+        with self.assertRaises(fabricshm.DeniedError), reader.write():
+            pass
+        shard.free()
+        with self.assertRaises(fabricshm.NotFoundError), reader.read():
+            pass
+
     def test_an_empty_shape_and_a_scalar_shape_are_arrays(self):
         self.assertEqual(self.arena.empty((0, 4)).shape, (0, 4))
         self.assertEqual(self.arena.zeros(7).shape, (7,))

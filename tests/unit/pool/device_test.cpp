@@ -137,7 +137,7 @@ TEST_SUITE("pool.device") {
 
     TEST_CASE("devices are shown in the order of the file") {
         const DeviceTable table({spec("z", 1), spec("a", 1), spec("m", 1)});
-        const auto views = table.view();
+        const auto views = table.view(TimePoint{});
         REQUIRE(views.size() == 3);
         CHECK(views[0].spec.name == "z");
         CHECK(views[2].spec.name == "m");

@@ -17,7 +17,7 @@ class Story {
     explicit Story(unsigned seed) : random_(seed) {}
 
     void step() {
-        switch (random_() % 12) {
+        switch (random_() % 16) {
             case 0:
                 return begin_session();
             case 1:
@@ -37,6 +37,13 @@ class Story {
                 return join();
             case 10:
                 return leave_or_shrink();
+            case 11:
+            case 12:
+                return make_or_end_shard();
+            case 13:
+                return move_shard();
+            case 14:
+                return end_copy();
             default:
                 return pass_time();
         }
@@ -72,6 +79,7 @@ class Story {
 
     /// Everybody gone: nothing may be left.
     void finish() {
+        while (!host.copies.jobs.empty()) end_copy();
         for (const SessionView& view : host.registry->snapshot(now_).sessions) {
             host.registry->end_session(SessionId{view.id}, "end of story");
         }
@@ -131,6 +139,58 @@ class Story {
         const RegionView& view = regions[random_() % regions.size()];
         [[maybe_unused]] const auto freed = host.registry->free_region(
             SessionId{view.owner_session}, ArenaId{view.arena_id}, RegionId{view.id});
+    }
+    static proto::Shard shard_body(ArenaId arena, const std::string& name) {
+        proto::Shard body{};
+        body.header.arena_id = raw(arena);
+        copy_name(body.name, name);
+        body.dtype = 5;
+        body.ndim = 1;
+        body.shape[0] = 20000;
+        std::strcpy(body.target, "here");
+        return body;
+    }
+    void make_or_end_shard() {
+        if (sessions_.empty()) return;
+        const SessionId who = anybody();
+        const auto shards = host.registry->snapshot(now_).shards;
+        const auto body = shard_body(any_arena(), "s" + std::to_string(random_() % 3));
+        const unsigned choice = random_() % 4;
+        if (choice < 2) {
+            [[maybe_unused]] const auto made = host.registry->create_shard(who, body);
+        } else if (choice == 2) {
+            [[maybe_unused]] const auto asked =
+                host.registry->open_shard({who, ++host.requests}, body, now_);
+        } else if (!shards.empty()) {
+            const ShardView& view = shards[random_() % shards.size()];
+            proto::Shard named = body;
+            named.header = {view.arena_id, view.id, 0, 0, 0};
+            const SessionId owner{view.owner_session};
+            [[maybe_unused]] const auto done = random_() % 2 == 0
+                                                   ? host.registry->free_shard(owner, named)
+                                                   : host.registry->close_shard(who, named);
+        }
+    }
+    void move_shard() {
+        const auto shards = host.registry->snapshot(now_).shards;
+        if (shards.empty()) return;
+        const char* const targets[] = {"here", "arena:a", "arena:b"};
+        [[maybe_unused]] const auto begun = host.registry->move_shard(
+            {shards[random_() % shards.size()].name, targets[random_() % 3], 0}, nullptr);
+    }
+    // A copy that went well, one whose shard was written meanwhile, or one that was broken off.
+    void end_copy() {
+        if (host.copies.jobs.empty()) return;
+        const CopyJob job = host.copies.jobs.front();
+        host.copies.jobs.erase(host.copies.jobs.begin());
+        auto& header = *reinterpret_cast<fabricshm::ShardHeader*>(job.header.data);
+        const fabricshm::ShardWord seen = fabricshm::word_of(header);
+        if (random_() % 4 == 0) header.word.store(seen.published().bits);
+        if (random_() % 8 == 0) {
+            host.registry->shard_copied(job.shard, Error{Errc::kClosed, 0, "story"});
+        } else {
+            host.registry->shard_copied(job.shard, seen);
+        }
     }
     void join() {
         if (sessions_.empty()) return;

@@ -174,12 +174,13 @@ TEST_SUITE("proto.codec") {
         for (int i = 0; i < 20000; ++i) {
             Message message;
             for (auto& byte : message.raw) byte = static_cast<std::uint8_t>(random());
-            message.header = make_request(static_cast<Type>(1 + random() % 14), 1).header;
+            message.header = make_request(static_cast<Type>(1 + random() % 22), 1).header;
             if (!check_request(message, kWhole).ok()) continue;
             ++passed;
             const Type type = type_of(message.header);
             const bool has_name = type == Type::kArenaOpen || type == Type::kTensorCreate ||
-                                  type == Type::kTensorOpen || type == Type::kGroupJoin;
+                                  type == Type::kTensorOpen || type == Type::kGroupJoin ||
+                                  type == Type::kShardCreate || type == Type::kShardOpen;
             CHECK_FALSE(has_name);  // 63 random bytes are never a printable name
         }
         CHECK(passed > 0);

@@ -1,0 +1,82 @@
+#include "fabricd/ctl/shard_commands.hpp"
+
+#include <pwd.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "fabricd/ctl/json.hpp"
+#include "libfabricshm/base/units.hpp"
+
+namespace fabricd {
+
+using fabricshm::format_bytes;
+using fabricshm::Result;
+
+namespace {
+
+// "user:alice" as the daemon wants it, by number. Anything else is left as it is.
+std::string subject_of(const std::string& given) {
+    constexpr const char* kKind = "user:";
+    if (given.compare(0, 5, kKind) != 0) return given;
+    const ::passwd* found = ::getpwnam(given.c_str() + 5);  // fabricctl runs on one thread
+    return found == nullptr ? given : kKind + std::to_string(found->pw_uid);
+}
+
+std::string limit_text(std::uint64_t bytes) {
+    return bytes == 0 ? "no limit" : format_bytes(bytes);
+}
+
+}  // namespace
+
+Result<void> migrate_shard(const CtlOptions& options, AdminClient& client) {
+    std::uint64_t percent = 0;
+    std::uint64_t size = 0;
+    const bool shown = ::isatty(STDERR_FILENO) == 1;
+    const auto done = client.migrate(
+        {options.shard, options.target, options.limit_bytes},
+        [&](std::uint64_t moved, std::uint64_t bytes) {
+            size = bytes;
+            const std::uint64_t now = bytes == 0 ? 100 : moved * 100 / bytes;
+            if (shown && now != percent) {
+                std::fprintf(stderr, "\r%llu %%", static_cast<unsigned long long>(now));
+            }
+            percent = now;
+        });
+    if (shown && percent != 0) std::fputc('\n', stderr);
+    if (!done.ok()) return done;
+    if (options.json) {
+        std::printf(
+            "%s\n",
+            one_line({{"shard", options.shard}, {"target", options.target}, {"bytes", size}})
+                .c_str());
+    } else {
+        std::printf("%s (%s) is at %s\n", options.shard.c_str(), format_bytes(size).c_str(),
+                    options.target.c_str());
+    }
+    return {};
+}
+
+Result<void> set_quota(const CtlOptions& options, AdminClient& client) {
+    const auto patience_ms = static_cast<std::int64_t>(options.patience * 1000.0);
+    const QuotaOrder order{subject_of(options.subject), options.quota_bytes, patience_ms};
+    FABRIC_TRY(const QuotaState state, client.set_quota(order));
+    if (options.json) {
+        std::printf("%s\n", one_line({{"subject", order.subject},
+                                      {"quota_bytes", state.quota_bytes},
+                                      {"target_bytes", state.target_bytes},
+                                      {"used_bytes", state.used_bytes}})
+                                .c_str());
+    } else if (state.quota_bytes == state.target_bytes) {
+        std::printf("%s: %s, %s used\n", options.subject.c_str(),
+                    limit_text(state.quota_bytes).c_str(), format_bytes(state.used_bytes).c_str());
+    } else {
+        std::printf("%s: %s until %s are in use, at most %.0f s; %s used\n",
+                    options.subject.c_str(), limit_text(state.quota_bytes).c_str(),
+                    format_bytes(state.target_bytes).c_str(), options.patience,
+                    format_bytes(state.used_bytes).c_str());
+    }
+    return {};
+}
+
+}  // namespace fabricd

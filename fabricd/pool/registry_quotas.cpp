@@ -1,0 +1,91 @@
+// Registry: quotas that change while the daemon runs. docs/devices.md.
+
+#include <algorithm>
+#include <charconv>
+
+#include "fabricd/pool/registry.hpp"
+#include "libfabricshm/base/log.hpp"
+
+namespace fabricd {
+
+namespace {
+
+constexpr Duration kPatienceMost = std::chrono::hours(24);
+
+// The number in "user:1000"; nothing for another subject.
+std::optional<std::uint32_t> user_of(const std::string& subject) {
+    constexpr std::string_view kKind = "user:";
+    if (subject.compare(0, kKind.size(), kKind) != 0) return std::nullopt;
+    std::uint32_t uid = 0;
+    const char* end = subject.data() + subject.size();
+    const auto [stop, bad] = std::from_chars(subject.data() + kKind.size(), end, uid);
+    if (bad != std::errc{} || stop != end) return std::nullopt;
+    return uid;
+}
+
+}  // namespace
+
+Result<QuotaState> Registry::set_quota(const QuotaOrder& order, TimePoint now) {
+    const Duration asked = std::chrono::milliseconds(std::clamp<std::int64_t>(
+        order.patience_ms, 0, kPatienceMost / std::chrono::milliseconds(1)));
+    if (journal_.behind()) return Error{Errc::kSystem, 0, "journal is behind"};
+    QuotaRecord record{};
+    copy_name(record.subject, order.subject);
+    record.bytes = order.bytes;
+    record.patience_ms = order.patience_ms;
+    if (const auto uid = user_of(order.subject)) {
+        FABRIC_TRY_VOID(journal_.add(record));
+        quotas_.set_quota(*uid, order.bytes, now, asked);
+        return quotas_.quota_of(*uid, now);
+    }
+    FABRIC_TRY(record.file_bytes, devices_.check_quota(order.subject, order.bytes));
+    FABRIC_TRY_VOID(journal_.add(record));
+    devices_.set_quota(order.subject, order.bytes, now, asked);
+    return devices_.quota_of(order.subject, now);
+}
+
+// Shrinking that has come to its end. What it came to is written: after a restart it would be
+// shrunk again to a target that was given up.
+void Registry::settle_quotas(TimePoint now) {
+    for (const auto& [subject, bytes] : devices_.settle(now)) {
+        fabricshm::log(fabricshm::LogLevel::kInfo, "quota of device %s is %llu bytes",
+                       subject.c_str(), static_cast<unsigned long long>(bytes));
+        QuotaRecord record{};
+        copy_name(record.subject, subject);
+        record.bytes = bytes;
+        record.file_bytes = devices_.file_quota(subject);
+        journal_.note(record);
+    }
+    for (const auto& [uid, bytes] : quotas_.settle(now)) {
+        fabricshm::log(fabricshm::LogLevel::kInfo, "quota of user %u is %llu bytes", uid,
+                       static_cast<unsigned long long>(bytes));
+        QuotaRecord record{};
+        copy_name(record.subject, "user:" + std::to_string(uid));
+        record.bytes = bytes;
+        journal_.note(record);
+    }
+}
+
+Result<void> Registry::write_quotas(JournalSink& sink) const {
+    for (QuotaRecord record : devices_.changes()) FABRIC_TRY_VOID(sink.add(record));
+    for (QuotaRecord record : quotas_.changes()) FABRIC_TRY_VOID(sink.add(record));
+    return {};
+}
+
+// After the regions are counted: whether something fits is known only then. A device whose quota
+// was changed in the file since is the file's again, since that is what people wrote last.
+Result<void> Registry::restore_quotas(const PoolImage& image, TimePoint now) {
+    for (const auto& [subject, record] : image.quotas) {
+        const Duration patience = std::chrono::milliseconds(
+            std::clamp<std::int64_t>(record.patience_ms, 0, 24 * 3600 * 1000));
+        if (const auto uid = user_of(subject)) {
+            quotas_.set_quota(*uid, record.bytes, now, patience);
+        } else if (devices_.file_quota(subject) == record.file_bytes) {
+            const auto fits = devices_.check_quota(subject, record.bytes);
+            if (fits.ok()) devices_.set_quota(subject, record.bytes, now, patience);
+        }
+    }
+    return {};
+}
+
+}  // namespace fabricd

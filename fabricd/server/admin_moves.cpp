@@ -1,0 +1,94 @@
+// The admin API: shards, their moves, and quotas.
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "fabricd/server/admin_service.hpp"
+#include "libfabricshm/base/log.hpp"
+
+namespace fabricd {
+
+using fabricshm::Errc;
+using fabricshm::Error;
+using namespace admin::v1;
+
+namespace {
+
+constexpr std::chrono::milliseconds kProgressEvery(200);
+
+grpc::Status refusal(const Error& error) {
+    switch (error.code) {
+        case Errc::kNotFound:
+            return {grpc::StatusCode::NOT_FOUND, describe(error)};
+        case Errc::kInvalid:
+            return {grpc::StatusCode::INVALID_ARGUMENT, describe(error)};
+        case Errc::kNoMemory:
+            return {grpc::StatusCode::RESOURCE_EXHAUSTED, describe(error)};
+        default:
+            return {grpc::StatusCode::FAILED_PRECONDITION, describe(error)};
+    }
+}
+
+// Outlives the call that waits for it: the move goes on when its client is gone.
+struct Outcome {
+    std::mutex mutex;
+    std::condition_variable known;
+    std::optional<Result<void>> result;
+
+    void tell(const Result<void>& outcome) {
+        const std::lock_guard lock(mutex);
+        result = outcome;
+        known.notify_all();
+    }
+    /// Waits for one interval of progress at most.
+    std::optional<Result<void>> wait() {
+        std::unique_lock lock(mutex);
+        known.wait_for(lock, kProgressEvery, [this] { return result.has_value(); });
+        return result;
+    }
+};
+
+}  // namespace
+
+grpc::Status AdminService::Shards(grpc::ServerContext*, const ShardsRequest*, ShardsReply* reply) {
+    for (const auto& shard : hooks_.snapshot().shards) pack(shard, *reply->add_shards());
+    return grpc::Status::OK;
+}
+
+grpc::Status AdminService::Migrate(grpc::ServerContext* context, const MigrateRequest* request,
+                                   grpc::ServerWriter<MigrateReply>* writer) {
+    const auto outcome = std::make_shared<Outcome>();
+    const MoveOrder order{request->shard(), request->target(), request->bytes_per_second()};
+    const auto begun =
+        hooks_.move(order, [outcome](const Result<void>& result) { outcome->tell(result); });
+    if (!begun.ok()) return refusal(begun.error());
+    for (;;) {
+        const auto ended = outcome->wait();
+        MigrateReply reply;
+        for (const ShardView& shard : hooks_.snapshot().shards) {
+            if (shard.name != order.shard) continue;
+            reply.set_bytes(shard.bytes);
+            reply.set_moved_bytes(ended ? shard.bytes : shard.moved_bytes);
+        }
+        reply.set_done(ended.has_value());
+        if (ended && !ended->ok()) reply.set_error(describe(ended->error()));
+        const bool is_there = writer->Write(reply) && !context->IsCancelled();
+        if (ended || !is_there || stopping()) return grpc::Status::OK;
+    }
+}
+
+grpc::Status AdminService::SetQuota(grpc::ServerContext*, const SetQuotaRequest* request,
+                                    SetQuotaReply* reply) {
+    fabricshm::log(fabricshm::LogLevel::kInfo, "admin: quota of %s to %llu bytes",
+                   request->subject().c_str(), static_cast<unsigned long long>(request->bytes()));
+    const auto state = hooks_.quota({request->subject(), request->bytes(), request->patience_ms()});
+    if (!state.ok()) return refusal(state.error());
+    reply->set_quota_bytes(state->quota_bytes);
+    reply->set_target_bytes(state->target_bytes);
+    reply->set_used_bytes(state->used_bytes);
+    return grpc::Status::OK;
+}
+
+}  // namespace fabricd

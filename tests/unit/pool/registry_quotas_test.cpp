@@ -1,0 +1,105 @@
+// Quotas of devices and users that change while the daemon runs, and after it was killed.
+
+#include <doctest/doctest.h>
+
+#include "tests/support/registry_host.hpp"
+
+using namespace test_support;
+
+namespace {
+
+struct QuotaHost : RegistryHost {
+    QuotaHost() {
+        devices = {{"gpu0", "gpu", 1.0, 100, 64 * 4096, 4 * 4096, 1.0, 0, {}}};
+        renew();
+        alice = registry->open_session(kAlice, "test", kToken, kNow, "gpu0").value();
+        job = arena(alice);
+    }
+    Result<QuotaState> set(const char* subject, Bytes bytes, std::int64_t patience_ms = 10'000) {
+        return registry->set_quota({subject, bytes, patience_ms}, kNow);
+    }
+    DeviceView device(TimePoint now = kNow) const {
+        return registry->snapshot(now).devices.front();
+    }
+    SessionId alice;
+    ArenaId job;
+};
+
+}  // namespace
+
+TEST_SUITE("pool.registry_quotas") {
+    TEST_CASE("a device's quota grows at once and shrinks when its sessions have given back") {
+        QuotaHost host;
+        const auto held = host.region(host.alice, host.job, 4 * 4096);
+        REQUIRE(held.ok());
+        CHECK(host.region(host.alice, host.job).error().code == Errc::kNoMemory);
+        CHECK(host.set("gpu0", 6 * 4096)->quota_bytes == 6 * 4096);
+        CHECK(host.region(host.alice, host.job).ok());
+        const auto shrinking = host.set("gpu0", 2 * 4096);
+        REQUIRE(shrinking.ok());
+        CHECK(shrinking->quota_bytes == 6 * 4096);
+        CHECK(shrinking->target_bytes == 2 * 4096);
+        CHECK(shrinking->used_bytes == 5 * 4096);
+        CHECK(host.device().quota_left_ms == 10'000);
+        CHECK(host.region(host.alice, host.job).error().code == Errc::kNoMemory);
+        CHECK(host.registry->free_region(host.alice, host.job, RegionId{held->region_id}).ok());
+        host.registry->expire(kNow + 1s);
+        CHECK(host.device().spec.quota_bytes == 2 * 4096);
+        CHECK(host.device().quota_left_ms == 0);
+    }
+
+    TEST_CASE("nobody loses memory when nothing is given back") {
+        QuotaHost host;
+        REQUIRE(host.region(host.alice, host.job, 4 * 4096).ok());
+        REQUIRE(host.set("gpu0", 4096).ok());
+        CHECK(host.registry->next_deadline() == kNow + 10s);
+        host.registry->expire(kNow + 10s);
+        CHECK(host.device().spec.quota_bytes == 4 * 4096);
+        CHECK(host.registry->problems().empty());
+    }
+
+    TEST_CASE("what makes no sense is refused and changes nothing") {
+        QuotaHost host;
+        CHECK(host.set("gpu7", 4096).error().code == Errc::kNotFound);
+        CHECK(host.set("user:alice", 4096).error().code == Errc::kNotFound);
+        CHECK(host.set("gpu0", 65 * 4096).error().code == Errc::kInvalid);
+        host.journal.broken = true;
+        CHECK_FALSE(host.set("gpu0", 8 * 4096).ok());
+        CHECK(host.device().spec.quota_bytes == 4 * 4096);
+    }
+
+    TEST_CASE("a user's quota bounds its next arenas") {
+        QuotaHost host;
+        CHECK(host.set("user:1000", 64 * 4096)->used_bytes == 64 * 4096);
+        CHECK(host.arena(host.alice, "second") == ArenaId::kNone);
+        CHECK(host.last_error.code == Errc::kNoMemory);
+        CHECK(host.set("user:1000", 0)->quota_bytes == 0);
+        CHECK(host.arena(host.alice, "second") != ArenaId::kNone);
+    }
+
+    TEST_CASE(
+        "after a restart quotas are what they were told to be, until the file says otherwise") {
+        QuotaHost host;
+        REQUIRE(host.region(host.alice, host.job, 4 * 4096).ok());
+        REQUIRE(host.set("gpu0", 2 * 4096).ok());
+        REQUIRE(host.set("user:1000", 64 * 4096).ok());
+        host.restart();
+        REQUIRE(host.restored.ok());
+        CHECK(host.device().spec.quota_bytes == 4 * 4096);
+        CHECK(host.device().quota_target_bytes == 2 * 4096);
+        CHECK_FALSE(host.registry->idle());
+        // Written anew, the journal says the same.
+        MemoryJournal fresh;
+        REQUIRE(host.registry->write_journal(fresh).ok());
+        host.journal.contents = fresh.contents;
+        host.restart();
+        CHECK(host.device().quota_target_bytes == 2 * 4096);
+        CHECK(host.device().quota_left_ms == 10'000);
+        CHECK(host.registry->set_quota({"user:1000", 64 * 4096, 0}, kNow)->quota_bytes ==
+              64 * 4096);
+        host.devices.front().quota_bytes = 5 * 4096;
+        host.restart();
+        CHECK(host.device().spec.quota_bytes == 5 * 4096);
+        CHECK(host.device().quota_target_bytes == 5 * 4096);
+    }
+}

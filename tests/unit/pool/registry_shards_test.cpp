@@ -1,0 +1,384 @@
+// Shards in the books: copies, swaps, readers, deaths and restarts.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "libfabricshm/shm/shard_header.hpp"
+#include "tests/support/registry_host.hpp"
+
+using namespace test_support;
+using fabricshm::ShardHeader;
+using fabricshm::ShardPin;
+using fabricshm::ShardWord;
+
+namespace {
+
+constexpr Bytes kShardBytes = 8192;
+constexpr Bytes kHeaderBytes = fabricshm::kShardHeaderBytes;
+
+/// Alice owns the shard job/s, Bob has it open.
+struct ShardHost : RegistryHost {
+    explicit ShardHost(Bytes arena_bytes = 64 * 4096) {
+        devices = {{"small", "gpu", 1.0, 100, 64 * 4096, 4 * 4096, 1.0, 0, {}}};
+        renew();
+        alice = session(kAlice);
+        bob = session(kBob);
+        job = arena(alice, "job", arena_bytes);
+        arena(bob);
+        REQUIRE(registry->create_shard(alice, body()).ok());
+        REQUIRE(registry->open_shard({bob, ++requests}, body(), kNow).ok());
+        opened = std::get<proto::Shard>(answer(requests).body);
+    }
+    proto::Shard body() const {
+        proto::Shard shard{};
+        shard.header.arena_id = raw(job);
+        copy_name(shard.name, "s");
+        shard.dtype = 5;  // u8
+        shard.ndim = 1;
+        shard.shape[0] = kShardBytes;
+        return shard;
+    }
+    ShardHeader& header() {
+        const auto span = memory.span(job, opened.header.offset, kHeaderBytes).value();
+        return *reinterpret_cast<ShardHeader*>(span.data);
+    }
+    fabricshm::ShardKey key() const { return {opened.header.region_id, opened.header.generation}; }
+    Result<ShardPin> pin() {
+        return fabricshm::pin_shard(header(), key(), opened.slot, raw(bob), 0,
+                                    fabricshm::Clock::now());
+    }
+    void unpin(const ShardPin& pin) {
+        fabricshm::unpin_shard(header(), opened.slot, raw(bob), pin);
+    }
+    Result<void> move(const char* target = "here") {
+        ended.reset();
+        return registry->move_shard({"job/s", target, 0},
+                                    [this](const Result<void>& outcome) { ended = outcome; });
+    }
+    /// Plays the thread that copies.
+    void copy() {
+        REQUIRE(copies.jobs.size() == 1);
+        const CopyJob order = copies.jobs.front();
+        copies.jobs.clear();
+        const ShardWord seen = fabricshm::word_of(header());
+        std::memcpy(order.to.data, order.from.data, order.bytes);
+        registry->shard_copied(order.shard, seen);
+    }
+    ShardView view() const {
+        const auto all = registry->snapshot(kNow);
+        return all.shards.empty() ? ShardView{} : all.shards.front();
+    }
+    Bytes used() const {
+        Bytes sum = 0;
+        for (const auto& arena : registry->snapshot(kNow).arenas) sum += arena.bytes_used;
+        return sum;
+    }
+    /// After a restart: Alice and Bob come back and present the arena.
+    void come_back(const std::vector<ArenaId>& arenas) {
+        for (const SessionId who : {alice, bob}) {
+            REQUIRE(registry->resume_session(who, who == alice ? kAlice : kBob, kToken).ok());
+            for (const ArenaId id : arenas) {
+                fabricshm::Fd again(::dup(files.at(id).get()));
+                REQUIRE(registry->adopt_arena({who, ++requests}, id, std::move(again)).ok());
+            }
+        }
+    }
+    void keep_files(const std::vector<ArenaId>& arenas) {
+        for (const ArenaId id : arenas) {
+            files[id] = fabricshm::Fd(::dup(registry->descriptor(id)));
+        }
+    }
+    std::string problem() const {
+        const auto found = registry->problems();
+        return found.empty() ? "" : found.front();
+    }
+
+    SessionId alice, bob;
+    ArenaId job = ArenaId::kNone;
+    proto::Shard opened{};
+    std::optional<Result<void>> ended;
+    std::map<ArenaId, fabricshm::Fd> files;
+};
+
+}  // namespace
+
+TEST_SUITE("pool.registry_shards") {
+    TEST_CASE("a moved shard is elsewhere, and its old bytes are free") {
+        ShardHost host;
+        const ShardView before = host.view();
+        const Bytes used = host.used();
+        REQUIRE(host.move().ok());
+        CHECK(host.view().state == "moving");
+        CHECK(host.move().error().code == Errc::kBusy);
+        host.copy();
+        REQUIRE(host.ended);
+        CHECK(host.ended->ok());
+        CHECK(host.view().offset != before.offset);
+        CHECK(host.view().state == "here");
+        CHECK(host.view().moves == 1);
+        CHECK(host.used() == used);
+        const auto pin = host.pin();
+        REQUIRE(pin.ok());
+        CHECK(pin->offset == host.view().offset);
+        CHECK(host.problem() == "");
+    }
+
+    TEST_CASE("a copy during which the owner published is made again, and not without end") {
+        ShardHost host;
+        const Bytes used = host.used();
+        const auto publish = [&] {
+            REQUIRE(fabricshm::begin_write(host.header(), host.key()).ok());
+            fabricshm::publish_shard(host.header());
+        };
+        REQUIRE(host.move().ok());
+        const ShardWord stale = fabricshm::word_of(host.header());
+        publish();
+        host.registry->shard_copied(host.copies.jobs.front().shard, stale);
+        CHECK_FALSE(host.ended);
+        REQUIRE(host.copies.jobs.size() == 2);
+        host.copies.jobs.erase(host.copies.jobs.begin());
+        host.copy();
+        CHECK(host.ended->ok());
+        REQUIRE(host.move().ok());
+        int copies = 0;
+        for (; !host.ended && copies < 100; ++copies) {
+            const ShardId id = host.copies.jobs.back().shard;
+            publish();
+            host.registry->shard_copied(id, stale);
+        }
+        CHECK(copies == 8);
+        CHECK(host.ended->error().code == Errc::kBusy);
+        CHECK(host.used() == used);
+        CHECK(host.problem() == "");
+    }
+
+    TEST_CASE("an old copy is kept for as long as somebody reads it") {
+        ShardHost host;
+        const Bytes used = host.used();
+        const auto pin = host.pin();
+        REQUIRE(pin.ok());
+        REQUIRE(host.move().ok());
+        host.copy();
+        CHECK(host.ended->ok());
+        CHECK(host.view().state == "draining");
+        CHECK(host.used() == used + kShardBytes);
+        CHECK(host.move().error().code == Errc::kBusy);
+        host.registry->expire(kNow);
+        const TimePoint next = host.registry->next_deadline();
+        CHECK(next > kNow);
+        CHECK(next < kNow + 1s);
+        host.registry->expire(next);
+        CHECK(host.view().state == "draining");
+        host.unpin(*pin);
+        host.registry->expire(kNow + 10s);
+        CHECK(host.view().state == "here");
+        CHECK(host.used() == used);
+    }
+
+    TEST_CASE(
+        "ranks of a group move their shards; what one leaves at its death waits for the group") {
+        ShardHost host(4096 * 4096);
+        const Bytes used = host.used();
+        const auto groups = host.together({host.alice, host.bob}, host.job, "g");
+        const Bytes block = host.used() - used;
+        REQUIRE(host.move().ok());
+        host.copy();
+        CHECK(host.view().state == "here");
+        CHECK(host.used() == used + block);
+        host.registry->end_session(host.alice, "died");
+        CHECK(host.used() == used + block);
+        CHECK(host.registry->leave_group(host.bob, groups[1]).ok());
+        CHECK(host.used() == kHeaderBytes);
+        CHECK(host.problem() == "");
+    }
+
+    TEST_CASE("a reader that dies lets go of what it read") {
+        ShardHost host;
+        const Bytes used = host.used();
+        REQUIRE(host.pin().ok());
+        REQUIRE(host.move().ok());
+        host.copy();
+        host.registry->end_session(host.bob, "died");
+        CHECK(host.view().state == "here");
+        CHECK(host.view().readers == 1);
+        CHECK(host.used() == used);
+        CHECK(host.problem() == "");
+    }
+
+    TEST_CASE("an owner that dies ends the shard, not the reads under way") {
+        ShardHost host;
+        const auto pin = host.pin();
+        REQUIRE(pin.ok());
+        host.registry->end_session(host.alice, "died");
+        CHECK(host.pin().error().code == Errc::kNotFound);
+        CHECK(host.view().state == "retired");
+        CHECK(host.used() == kHeaderBytes + kShardBytes);
+        host.unpin(*pin);
+        host.registry->expire(kNow + 1s);
+        host.registry->expire(kNow + 2s);
+        CHECK(host.used() == kHeaderBytes);  // Bob may look at it until he closes it
+        proto::Shard body{};
+        body.header = host.opened.header;
+        CHECK(host.registry->close_shard(host.bob, body).ok());
+        CHECK(host.used() == 0);
+        CHECK(host.registry->snapshot(kNow).shards.empty());
+        CHECK(host.problem() == "");
+    }
+
+    TEST_CASE("an owner that dies in the middle of a move: the copier's bytes are nobody else's") {
+        ShardHost host;
+        REQUIRE(host.move().ok());
+        const Bytes used = host.used();
+        host.registry->end_session(host.alice, "died");
+        CHECK(host.copies.jobs.front().progress->cancelled.load());
+        CHECK(host.used() == used);
+        host.registry->end_session(host.bob, "died");
+        CHECK(host.registry->snapshot(kNow).arenas.size() == 1);  // the copier is still at work
+        host.registry->shard_copied(host.copies.jobs.front().shard, Error{Errc::kClosed, 0, ""});
+        CHECK(host.ended->error().code == Errc::kNotFound);
+        CHECK(host.registry->snapshot(kNow).arenas.empty());
+        CHECK(host.problem() == "");
+    }
+
+    TEST_CASE("a device's quota follows the shard") {
+        ShardHost host;
+        REQUIRE(host.move("device:small").ok());
+        host.copy();
+        CHECK(host.view().home_device == "small");
+        CHECK(host.registry->snapshot(kNow).devices.front().bytes_used == kShardBytes);
+        CHECK(host.move("device:none").error().code == Errc::kNotFound);
+        CHECK(host.move("there").error().code == Errc::kInvalid);
+        REQUIRE(host.move().ok());  // the second copy fits exactly
+        host.copy();
+        CHECK(host.registry->snapshot(kNow).devices.front().bytes_used == kShardBytes);
+        host.registry->end_session(host.alice, "died");
+        CHECK(host.registry->snapshot(kNow).devices.front().bytes_used == 0);
+    }
+
+    TEST_CASE("a shard goes to another arena that its owner has, and that arena stays for it") {
+        ShardHost host;
+        CHECK(host.move("arena:far").error().code == Errc::kNotFound);
+        const SessionId carol = host.session({103, 1000, 1000});
+        const ArenaId far = host.arena(carol, "far");
+        CHECK(host.move("arena:far").error().code == Errc::kDenied);
+        host.arena(host.alice, "far");
+        REQUIRE(host.move("arena:far").ok());
+        host.copy();
+        CHECK(host.view().home_arena == "far");
+        CHECK(host.pin()->arena_id == raw(far));
+        host.registry->end_session(carol, "died");
+        CHECK(host.registry->close_arena(host.alice, far).error().code == Errc::kBusy);
+        host.registry->end_session(host.alice, "died");
+        CHECK(host.registry->snapshot(kNow).arenas.size() == 2);  // Bob reads there
+        CHECK(host.problem() == "");
+        host.registry->end_session(host.bob, "died");
+        CHECK(host.registry->snapshot(kNow).arenas.empty());
+        CHECK(host.problem() == "");
+    }
+
+    TEST_CASE("a daemon killed before the swap undoes the move, one killed after it finishes it") {
+        for (const bool swapped : {false, true}) {
+            CAPTURE(swapped);
+            ShardHost host;
+            const ArenaId far = host.arena(host.alice, "far");
+            host.arena(host.bob, "far");
+            host.keep_files({host.job, far});
+            const Bytes used = host.used();
+            REQUIRE(host.move("arena:far").ok());
+            const ShardWord seen = fabricshm::word_of(host.header());
+            if (swapped) REQUIRE(fabricshm::swap_places(host.header(), seen));
+            host.restart();
+            REQUIRE(host.restored.ok());
+            CHECK(host.view().state == "draining");
+            host.come_back({host.job, far});
+            host.registry->expire(kNow);
+            CHECK(host.view().home_arena == (swapped ? "far" : "job"));
+            CHECK(host.view().state == "here");
+            CHECK(host.used() == used);
+            const auto pin = host.pin();
+            REQUIRE(pin.ok());
+            CHECK(pin->arena_id == raw(swapped ? far : host.job));
+            CHECK(host.problem() == "");
+            host.unpin(*pin);
+            host.restart();  // what was settled is in the journal
+            host.come_back({host.job, far});
+            CHECK(host.view().home_arena == (swapped ? "far" : "job"));
+        }
+    }
+
+    // The journal cut off after each of its records, as a kill between two of them leaves it.
+    TEST_CASE("wherever a kill cuts the journal off, no copy is lost and none is left over") {
+        ShardHost host;
+        host.keep_files({host.job});
+        const std::size_t begin = host.journal.contents.entries.size();
+        REQUIRE(host.move().ok());
+        host.copy();
+        const auto entries = host.journal.contents.entries;
+        const ShardWord now = fabricshm::word_of(host.header());
+        for (std::size_t cut = begin; cut <= entries.size(); ++cut) {
+            CAPTURE(cut);
+            // Before the record of the swap the swap itself may or may not have happened.
+            const bool before = cut < begin + 2;
+            host.header().word.store(before ? 0 : now.bits);
+            host.journal.contents.entries.assign(entries.begin(),
+                                                 entries.begin() + static_cast<long>(cut));
+            host.restart();
+            REQUIRE(host.restored.ok());
+            host.come_back({host.job});
+            host.registry->expire(kNow);
+            CHECK(host.view().state == "here");
+            CHECK(host.used() == kHeaderBytes + kShardBytes);
+            CHECK(host.pin()->offset == host.view().offset);
+            CHECK(host.problem() == "");
+            host.header().readers[host.opened.slot].pins[0].store(0);
+            host.header().readers[host.opened.slot].pins[1].store(0);
+        }
+    }
+
+    TEST_CASE("a shard whose header was not made before the kill has one afterwards") {
+        ShardHost host;
+        host.keep_files({host.job});
+        host.header().magic.store(0);
+        host.header().word.store(~0ULL);
+        host.restart();
+        host.come_back({host.job});
+        const auto pin = host.pin();
+        REQUIRE(pin.ok());
+        CHECK(pin->word.version() == 0);
+        CHECK(pin->offset == host.view().offset);
+    }
+
+    TEST_CASE("an owner that asks again after a restart gets the shard that it had made") {
+        ShardHost host;
+        host.keep_files({host.job});
+        host.restart();
+        host.come_back({host.job});
+        const auto again = host.registry->create_shard(host.alice, host.body());
+        REQUIRE(again.ok());
+        CHECK(again->header.region_id == host.opened.header.region_id);
+        CHECK(host.registry->create_shard(host.bob, host.body()).error().code == Errc::kExists);
+        host.registry->expire(kNow + 11s);
+        CHECK(host.registry->create_shard(host.alice, host.body()).error().code == Errc::kExists);
+    }
+
+    TEST_CASE("only the owner frees and moves it, and its regions can't be freed one by one") {
+        ShardHost host;
+        proto::Shard body{};
+        body.header = host.opened.header;
+        copy_name(body.name, "s");
+        std::strcpy(body.target, "here");
+        CHECK(host.registry->ask_move(host.bob, body).error().code == Errc::kDenied);
+        CHECK(host.registry->free_shard(host.bob, body).error().code == Errc::kDenied);
+        const auto freed =
+            host.registry->free_region(host.alice, host.job, RegionId{body.header.region_id});
+        CHECK(freed.error().code == Errc::kDenied);
+        CHECK(host.registry->ask_move(host.alice, body).ok());
+        host.copy();
+        CHECK(host.registry->free_shard(host.alice, body).ok());
+        CHECK(host.registry->free_shard(host.alice, body).error().code == Errc::kNotFound);
+        CHECK(host.registry->create_shard(host.alice, host.body()).ok());  // the name is free
+        CHECK(host.problem() == "");
+    }
+}
