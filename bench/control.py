@@ -175,6 +175,8 @@ def run(options, name):
             watch = Watch(options, admin)
             wait_for(start_ranks(options, name, folder, daemon.socket_path), watch)
             decisions = watch.ask("decisions") if name == "on" else None
+            if name == "on" and decisions is None:
+                say("control: fabricd told of no loop; this run is one without")
         finally:
             daemon.stop()
         ranks = []
