@@ -59,6 +59,7 @@ void Loop::forget_ended(const Window& window) {
             ++known;
             continue;
         }
+        // Gone with its group, perhaps only to come back under another: see job_of().
         for (const RankState& rank : known->second.ranks) remembered_[rank.session] = rank;
         known = jobs_.erase(known);
     }
@@ -89,6 +90,7 @@ void Loop::tick_job(JobState& job, const JobWindow& window, TickResult& result) 
         return;
     }
     if (!job.fresh) return;
+    // From here on the window counts, for cool-downs and for the objective of the host.
     job.trial.pass();
     host_objective_ += job.objective_now;
     judge_job(job, result);
@@ -114,6 +116,7 @@ bool Loop::answer_speed_change(JobState& job, TickResult& result) {
         const RankState& rank = job.ranks[i];
         if (!rank.changed) continue;
         any = true;
+        // Only shares can do this: units and intervals do not change what a sample costs.
         const bool has_more = decision.kind == ActionKind::kBatchShares &&
                               i < decision.after.size() &&
                               decision.after[i] > decision.before[i] + kShareRise;
@@ -135,6 +138,8 @@ bool Loop::answer_speed_change(JobState& job, TickResult& result) {
 
 void Loop::undo_job(JobState& job, TickResult& result) {
     const Decision undone = job.trial.decision();
+    // Not judged in its turn: it restores what was there, and a rollback of a rollback is a
+    // pendulum.
     Decision back = undone;
     back.before = undone.after;
     back.after = undone.before;
@@ -173,6 +178,7 @@ void Loop::decide_job(JobState& job, TickResult& result) {
                                       {ActionKind::kWorkUnits, propose_units},
                                       {ActionKind::kBatchShares, propose_shares},
                                       {ActionKind::kSyncInterval, propose_interval}};
+    // One kind at a time: with two changes at once nobody could tell which of them did it.
     for (const auto& [kind, propose] : kKinds) {
         if (!allows(kind) || !job.trial.may(kind)) continue;
         if (auto decision = propose(job, config_)) return take(job, std::move(*decision), result);
@@ -181,6 +187,7 @@ void Loop::decide_job(JobState& job, TickResult& result) {
 
 void Loop::take(JobState& job, Decision decision, TickResult& result) {
     if (is_dry()) {
+        // Nothing is on probation, since nothing happened.
         decision.outcome = Outcome::kNotApplied;
         // Once in a while is enough to see what it would do.
         job.trial.wait(decision.kind, config_.cool_down);
@@ -225,6 +232,7 @@ void Loop::tick_host(const Window& window, TickResult& result) {
     for (const QuotaDevice& device : window.devices) {
         Ground& ground = grounds_[device.name];
         std::optional<Decision> proposal;
+        // Memory before compute: a refused allocation ends a job, a small share only slows it.
         if (ground.trial.may(ActionKind::kQuota)) proposal = propose_quotas(device, config_);
         if (!proposal && ground.trial.may(ActionKind::kComputeShare)) {
             proposal = propose_compute_shares(device, config_);
@@ -273,6 +281,8 @@ void Loop::tick_ground(Ground& ground, std::optional<Decision> proposal, TickRes
 }
 
 std::optional<DecisionOutcome> Loop::failed(std::uint64_t decision, const std::string& why) {
+    // By number: the controller knows decisions, not subjects. A handful are on probation at a
+    // time.
     const auto end = [&](Trial& trial) -> std::optional<DecisionOutcome> {
         if (!trial.running() || trial.decision().id != decision) return std::nullopt;
         auto ended = trial.interrupt("");

@@ -5,6 +5,7 @@
 #include "admin.grpc.pb.h"
 #include "fabricd/server/admin_codec.hpp"
 #include "fabricd/server/admin_server.hpp"
+#include "fabricd/server/decision_codec.hpp"
 
 namespace fabricd {
 
@@ -143,6 +144,17 @@ Result<void> AdminClient::watch(View view, std::chrono::milliseconds interval,
     last_text_ = status.error_message();
     // The daemon never ends a watch but by ending itself.
     return Error{status.ok() ? Errc::kDaemon : code_of(status), 0, "watch fabricd"};
+}
+
+Result<std::vector<Decision>> AdminClient::decisions(std::uint64_t id, std::uint32_t last) {
+    DecisionsRequest request;
+    request.set_id(id);
+    request.set_last(last);
+    DecisionsReply reply;
+    FABRIC_TRY_VOID(call(&Admin::Stub::Decisions, request, reply));
+    std::vector<Decision> decisions;
+    unpack_all(reply.decisions(), decisions);
+    return decisions;
 }
 
 Result<void> AdminClient::drain(bool on) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "fabricd/control/decision.hpp"
 #include "fabricd/ctl/picture.hpp"
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
@@ -27,6 +28,9 @@ class AdminClient {
     /// Calls `show` with each picture until it returns false. kDaemon when the daemon ended.
     fabricshm::Result<void> watch(View view, std::chrono::milliseconds interval,
                                   const std::function<bool(Picture&)>& show);
+
+    /// The decision `id`, or the newest `last` (0: all that the daemon remembers), oldest first.
+    fabricshm::Result<std::vector<Decision>> decisions(std::uint64_t id, std::uint32_t last);
 
     fabricshm::Result<void> drain(bool on);
     fabricshm::Result<void> shutdown();

@@ -17,6 +17,9 @@ constexpr const char* kExamples =
     "  fabricctl regions --arena 7 --json | jq '.regions[].bytes'\n"
     "  fabricctl devices --file d.toml    check a device file before fabricd reads it\n"
     "  fabricctl tune --ranks 2 4         measure once per machine, half a minute per size\n"
+    "  fabricctl decisions --last 5       what the control loop did\n"
+    "  fabricctl why 17                   and why: inputs, prediction, outcome\n"
+    "  fabricctl replay decisions --set gain=0.1\n"
     "  fabricctl drain --wait 600         take no more jobs, wait for those that run\n"
     "  fabricctl shutdown                 end the daemon; sessions go on and find the next\n"
     "\nExit codes: 0 done, 1 failed, 2 wrong usage, 3 no daemon is running.\n";
@@ -54,6 +57,28 @@ struct Parser {
     double wait = 0.0;
     bool version = false;
 };
+
+/// What shows the work of the control loop.
+void add_decisions(CLI::App& app, CtlOptions& options) {
+    auto* decisions = app.add_subcommand("decisions", "What the control loop decided");
+    decisions->add_option("--last", options.last, "The newest N (default 20); 0: all there are")
+        ->type_name("N");
+    add_common(*decisions, options);
+    auto* why = app.add_subcommand("why", "One decision stage by stage, with its numbers");
+    why->add_option("ID", options.decision_id, "From fabricctl decisions")
+        ->required()
+        ->check(CLI::PositiveNumber);
+    add_common(*why, options);
+    auto* replay = app.add_subcommand(
+        "replay", "Run a decision journal through the loop again (works without a daemon)");
+    replay->add_option("FILE", options.file, "Journal: decisions in the state folder of fabricd")
+        ->required();
+    replay
+        ->add_option("--set", options.settings,
+                     "Another value for a key of section [control], such as gain=0.1")
+        ->type_name("KEY=VALUE");
+    replay->add_flag("--json", options.json, "Print JSON");
+}
 
 Parser::Parser(CtlOptions& options) {
     app.name("fabricctl");
@@ -104,6 +129,7 @@ Parser::Parser(CtlOptions& options) {
         ->check(CLI::Range(1, 1000));
     tune->add_flag("--quick", options.quick, "One short round: a first idea, not to be kept");
     tune->add_flag("--json", options.json, "Print JSON");
+    add_decisions(app, options);
     auto* drain = app.add_subcommand("drain", "Take no new sessions and arenas");
     drain->add_flag("--off", options.drain_off, "Take them again");
     add_common(*drain, options);

@@ -5,7 +5,9 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "fabricd/control/decision.hpp"
 #include "fabricd/pool/snapshot.hpp"
 #include "fabricd/telemetry/sample.hpp"
 #include "libfabricshm/base/result.hpp"
@@ -17,7 +19,9 @@ struct AdminHooks {
     std::function<Snapshot()> snapshot;
     std::function<void(bool on)> drain;
     std::function<void()> shutdown;
-    std::function<Sample()> sample = {};  // empty: nothing is sampled
+    std::function<Sample()> sample = nullptr;  // empty: nothing is sampled
+    /// The decision `id`, or the newest `last` (0: all). Empty: there is no control loop.
+    std::function<std::vector<Decision>(std::uint64_t id, std::size_t last)> decisions = nullptr;
 };
 
 class AdminServer {
