@@ -1,6 +1,5 @@
 #include "fabricd/control_setup.hpp"
 
-#include "fabricd/control/page_actuator.hpp"
 #include "libfabricshm/base/log.hpp"
 
 namespace fabricd {
@@ -14,14 +13,17 @@ std::string control_settings(const Config& config) {
     return lines;
 }
 
-std::unique_ptr<DaemonControl> DaemonControl::start(const Config& config, Daemon& daemon) {
+std::unique_ptr<DaemonControl> DaemonControl::start(const Config& config, Daemon& daemon,
+                                                    VgpuLimits& vgpus) {
     if (config.control.mode == "off") return nullptr;
     auto control = std::make_unique<DaemonControl>();
-    control->actuators_ = std::make_unique<PageActuator>(daemon.pages());
+    control->quotas_ = std::make_unique<QuotaSource>(vgpus);
+    control->actuators_ = std::make_unique<DaemonActuators>(daemon.pages(), vgpus);
     ControllerParts parts;
     parts.look = [&daemon](const std::function<void(const Sample&)>& reader) {
         daemon.sampler().look(reader);
     };
+    parts.complete = [quotas = control->quotas_.get()](Window& window) { quotas->add_to(window); };
     parts.actuators = control->actuators_.get();
     parts.journal_path = config.state.dir + "/decisions";
     parts.settings = control_settings(config);

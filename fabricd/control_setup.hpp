@@ -8,15 +8,17 @@
 
 #include "fabricd/config.hpp"
 #include "fabricd/control/controller.hpp"
+#include "fabricd/control_quotas.hpp"
 #include "fabricd/server/daemon.hpp"
 
 namespace fabricd {
 
-/// The loop and what it acts with. Made after the daemon and gone before it.
+/// The loop and what it acts with. Made after the daemon and the vGPUs, and gone before them.
 class DaemonControl {
   public:
     /// Starts the loop's thread. Nothing when control.mode is off.
-    static std::unique_ptr<DaemonControl> start(const Config& config, Daemon& daemon);
+    static std::unique_ptr<DaemonControl> start(const Config& config, Daemon& daemon,
+                                                VgpuLimits& vgpus);
 
     const Controller& controller() const noexcept { return *controller_; }
 
@@ -24,6 +26,7 @@ class DaemonControl {
     std::vector<Decision> decisions(std::uint64_t id, std::size_t last) const;
 
   private:
+    std::unique_ptr<QuotaSource> quotas_;
     std::unique_ptr<Actuators> actuators_;
     std::unique_ptr<Controller> controller_;  // behind what it uses, so that it ends first
 };

@@ -1,5 +1,7 @@
 #include "fabricd/control/controller.hpp"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <cstdio>
 
@@ -84,6 +86,7 @@ Controller::~Controller() {
 
 void Controller::start() {
     thread_ = std::thread([this] { run(); });
+    ::pthread_setname_np(thread_.native_handle(), "fabric-loop");
 }
 
 void Controller::stop() {

@@ -201,22 +201,27 @@ void Loop::take(JobState& job, Decision decision, TickResult& result) {
     job.step_s = Ewma{};
 }
 
-// Keeps what was decided and says all of it, since a page holds one image.
-void Loop::direct(JobState& job, Decision& decision, TickResult& result) {
-    const bool back = decision.undoes != 0;
+// What holds from now on: `values`, of the decision's kind. `forward`: it is done, not taken back.
+void Loop::hold(JobState& job, const Decision& decision, const std::vector<double>& values,
+                bool forward) {
     switch (decision.kind) {
         case ActionKind::kDrain:
-            job.ranks[static_cast<std::size_t>(decision.rank)].drained = !back;
+            job.ranks[static_cast<std::size_t>(decision.rank)].drained = forward;
             [[fallthrough]];
         case ActionKind::kBatchShares:
-            job.shares = decision.after;
+            job.shares = values;
             break;
         case ActionKind::kWorkUnits:
-            job.units = decision.after;
+            job.units = values;
             break;
         default:
-            job.sync_interval = static_cast<std::uint32_t>(decision.after.front());
+            job.sync_interval = static_cast<std::uint32_t>(values.front());
     }
+}
+
+// Keeps what was decided and says all of it, since a page holds one image.
+void Loop::direct(JobState& job, Decision& decision, TickResult& result) {
+    hold(job, decision, decision.after, decision.undoes == 0);
     decision.id = ++last_id_;
     // Above all that a session of the job has ever seen, also from another daemon or in another
     // group: a page refuses what does not rise.
@@ -294,7 +299,11 @@ std::optional<DecisionOutcome> Loop::failed(std::uint64_t decision, const std::s
         return ended;
     };
     for (auto& [key, job] : jobs_) {
-        if (auto ended = end(job.trial)) return ended;
+        auto ended = end(job.trial);
+        if (!ended) continue;
+        // The next directives say all that was decided: this must not be in them.
+        hold(job, job.trial.decision(), job.trial.decision().before, false);
+        return ended;
     }
     for (auto& [name, ground] : grounds_) {
         if (auto ended = end(ground.trial)) return ended;
