@@ -10,6 +10,7 @@ using fabricshm::kGiB;
 using fabricshm::kMiB;
 using std::chrono::milliseconds;
 
+// What the loop as a whole does.
 std::vector<ConfigKey> loop_keys() {
     return {
         choice_key("control.mode", {"off", "dry-run", "on"}, FABRIC_FIELD(control.mode),
@@ -30,6 +31,7 @@ std::vector<ConfigKey> loop_keys() {
     };
 }
 
+// What stands between a prediction and an action.
 std::vector<ConfigKey> guard_keys() {
     return {
         number_key("control.imbalance_enter", 0, 1, FABRIC_FIELD(control.imbalance_enter),
@@ -53,6 +55,7 @@ std::vector<ConfigKey> guard_keys() {
     };
 }
 
+// Coefficients of the formulas, in the order of the stages.
 std::vector<ConfigKey> stage_keys() {
     return {
         number_key("control.share_step", 0.01, 1, FABRIC_FIELD(control.share_step),

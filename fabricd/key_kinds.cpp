@@ -121,6 +121,7 @@ ConfigKey count_key(const char* name, std::int64_t low, std::int64_t high,
 ConfigKey words_key(const char* name, std::vector<std::string> words, Field<std::string> field,
                     const char* help) {
     ConfigKey key = choice_key(name, words, field, help);
+    // The words are those of a choice, only that there may be several.
     key.kind.replace(0, std::string("one of").size(), "comma-separated words of");
     key.set = [words, field](Config& config, const std::string& text) {
         std::istringstream given(text);

@@ -7,6 +7,8 @@
 
 #include "emu/memory/presets.hpp"
 #include "fabricd/backend_factory.hpp"
+#include "fabricd/control/control_metrics.hpp"
+#include "fabricd/control_setup.hpp"
 #include "fabricd/device_file.hpp"
 #include "fabricd/emulation.hpp"
 #include "fabricd/notify.hpp"
@@ -98,7 +100,7 @@ int serve(const Options& options, Daemon& daemon, SignalThread signals) {
     return 1;
 }
 
-AdminHooks admin_hooks(Daemon& daemon, VgpuLimits& vgpus) {
+AdminHooks admin_hooks(Daemon& daemon, VgpuLimits& vgpus, const DaemonControl* control) {
     AdminHooks hooks;
     hooks.snapshot = [&daemon] { return daemon.snapshot(); };
     hooks.drain = [&daemon](bool on) { daemon.drain(on); };
@@ -110,15 +112,24 @@ AdminHooks admin_hooks(Daemon& daemon, VgpuLimits& vgpus) {
         return daemon.move_shard(order, std::move(done));
     };
     hooks.quota = [&daemon](const QuotaOrder& order) { return daemon.set_quota(order); };
+    if (control != nullptr) {
+        hooks.decisions = [control](std::uint64_t id, std::size_t last) {
+            return control->decisions(id, last);
+        };
+    }
     return hooks;
 }
 
 fabricshm::Result<std::unique_ptr<MetricsServer>> serve_metrics(const Config& config,
-                                                                Daemon& daemon) {
+                                                                Daemon& daemon,
+                                                                const DaemonControl* control) {
     const MetricsAddress address{config.telemetry.metrics_socket,
                                  static_cast<std::uint16_t>(config.telemetry.metrics_port)};
-    return MetricsServer::start(
-        address, [&daemon] { return metrics_page(daemon.snapshot(), daemon.sampler().latest()); });
+    return MetricsServer::start(address, [&daemon, control] {
+        std::string page = metrics_page(daemon.snapshot(), daemon.sampler().latest());
+        if (control != nullptr) page += control_metrics(control->controller().counters());
+        return page;
+    });
 }
 
 std::string start_complaint(const fabricshm::Error& error, const Config& config) {
@@ -182,13 +193,14 @@ int run(Options& options) {
     const std::unique_ptr<Daemon> daemon = std::move(*started);
     Vgpus vgpus;
     if (const auto bad = start_vgpus(config, devices, vgpus)) return fail_start(*bad);
-    auto admin =
-        AdminServer::start(config.server.admin_socket, admin_hooks(*daemon, *vgpus.limits));
+    const auto control = DaemonControl::start(config, *daemon, *vgpus.limits);
+    auto admin = AdminServer::start(config.server.admin_socket,
+                                    admin_hooks(*daemon, *vgpus.limits, control.get()));
     if (!admin.ok()) {
         return fail_start(fabricshm::describe(admin.error()) + " (server.admin_socket " +
                           config.server.admin_socket + ")");
     }
-    auto metrics = serve_metrics(config, *daemon);
+    auto metrics = serve_metrics(config, *daemon, control.get());
     if (!metrics.ok()) {
         return fail_start(fabricshm::describe(metrics.error()) + " (telemetry.metrics_socket " +
                           config.telemetry.metrics_socket + ", telemetry.metrics_port " +

@@ -47,6 +47,7 @@ Workload workload_of(const ControlQuestion& question, Topology topology) {
     return workload;
 }
 
+// Every policy is watched in the same way; only what it sees differs.
 void run(const ControlQuestion& question, const Workload& workload, const Trace& trace,
          const std::string& name, Tally& tally) {
     const double window_s = std::chrono::duration<double>(question.config.window).count();
@@ -56,6 +57,7 @@ void run(const ControlQuestion& question, const Workload& workload, const Trace&
                                                    : even_policy();
     SettlingWatch watch(workload, trace, chosen);
     const auto result = run_training(workload, trace, watch.policy());
+    // Of the same trace and the same noise: the difference is the policy's alone.
     const auto oracle = run_training(workload, trace, oracle_policy(workload, trace));
     tally.of_ideal.push_back(result.samples_per_s / oracle.samples_per_s);
     tally.regrets.push_back(regret(result, oracle));
@@ -63,6 +65,7 @@ void run(const ControlQuestion& question, const Workload& workload, const Trace&
     for (const Settled& change : watch.changes(kJudgedWindows * window_s)) {
         const double windows = change.seconds / window_s;
         tally.changes += 1;
+        // Not settled before the next change counts as failed, however good it looked.
         tally.within_five += change.is_settled && windows <= 5 ? 1 : 0;
         tally.settling.push_back(windows);
         tally.reversals.push_back(static_cast<double>(change.reversals));

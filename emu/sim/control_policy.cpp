@@ -19,12 +19,14 @@ class LoopInTheLoop {
         if (seen.alive != alive_) begin_group(seen);
         count(seen);
         Decision decision{seen.shares, interval_};
+        // By simulated time: slow steps make few steps in a window, as on a host.
         if (now_s_ < next_s_) return decision;
         next_s_ = now_s_ + window_s_;
         return look(std::move(decision));
     }
 
   private:
+    // As after a shrink: other name, other ranks, new pages, the same sessions.
     void begin_group(const Snapshot& seen) {
         alive_ = seen.alive;
         samples_.resize(alive_.size(), 0);
@@ -87,6 +89,7 @@ class LoopInTheLoop {
     }
 
     void follow(const fabricd::Directive& directive, Decision& decision) {
+        // Taken over by all ranks between two steps, as rank 0's broadcast does it.
         serial_ = directive.serial;
         for (std::size_t rank = 0; rank < directive.sessions.size(); ++rank) {
             auto& image = sample_.sessions[rank].image;

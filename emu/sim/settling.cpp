@@ -12,6 +12,7 @@ constexpr double kGood = 0.9;
 constexpr double kMove = 0.05;
 
 /// Best possible time of a step over the one that these shares give, without noise.
+// By the slowest rank: that is what a step takes.
 double efficiency_of(const std::vector<double>& shares, const std::vector<double>& speeds) {
     double sum = 0;
     double all = 0;
@@ -27,6 +28,7 @@ double efficiency_of(const std::vector<double>& shares, const std::vector<double
 }
 
 /// How often the share of one rank turned round.
+// Counted per rank, since shares of the others follow every change a little.
 std::uint64_t turns(const std::vector<const std::vector<double>*>& shares, std::size_t rank) {
     std::uint64_t count = 0;
     int direction = 0;
@@ -83,6 +85,7 @@ std::vector<Settled> SettlingWatch::changes(double least_s) const {
         if (moments_[i].efficiency >= kGood || length < least_s) continue;
         Settled settled;
         settled.step = i;
+        // From the end backwards: good shares count from when they stay good.
         std::size_t good = end;
         while (good > i && moments_[good - 1].efficiency >= kGood) --good;
         settled.is_settled = good < end;

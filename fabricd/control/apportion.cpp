@@ -39,6 +39,7 @@ std::vector<std::uint64_t> whole_units(std::uint64_t units, std::span<const doub
     }
     std::vector<std::size_t> order(shares.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
+    // Stable, so that equal remainders stay in the order of their indices.
     std::stable_sort(order.begin(), order.end(),
                      [&](std::size_t a, std::size_t b) { return remainders[a] > remainders[b]; });
     // At most one for each, but for that rounding: then it goes round again.

@@ -15,6 +15,7 @@ void add_single(std::string& text, const char* name, const char* type, const cha
 }
 
 /// "batch shares" as a label: batch_shares.
+// Prometheus takes any text in a label, but people have to type it.
 std::string label(std::string name) {
     for (char& c : name) c = c == ' ' ? '_' : c;
     return name;

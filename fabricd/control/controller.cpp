@@ -1,5 +1,7 @@
 #include "fabricd/control/controller.hpp"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <cstdio>
 
@@ -19,11 +21,13 @@ namespace {
 /// Decisions that can be asked for. Some kilobytes each at most.
 constexpr std::size_t kRecent = 1000;
 
+// For people only. What is decided depends on the windows' own clock.
 std::int64_t unix_ms() {
     const auto now = std::chrono::system_clock::now().time_since_epoch();
     return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
 }
 
+// At the moment of the decision, whatever comes of it: the log is what people read first.
 void log_decision(const Decision& decision) {
     const bool is_alarm = decision.kind == ActionKind::kAlarm;
     log(is_alarm ? LogLevel::kWarning : LogLevel::kInfo, "control: decision %llu, %s: %s%s",
@@ -82,6 +86,7 @@ Controller::~Controller() {
 
 void Controller::start() {
     thread_ = std::thread([this] { run(); });
+    ::pthread_setname_np(thread_.native_handle(), "fabric-loop");
 }
 
 void Controller::stop() {
@@ -150,6 +155,7 @@ void Controller::open_journal() {
         journal_.emplace(std::move(*opened));
         return;
     }
+    // Tried once: a folder that cannot be written to would fill the log in every window.
     journal_failed_ = true;
     log(LogLevel::kError, "no decision journal: %s", fabricshm::describe(opened.error()).c_str());
 }

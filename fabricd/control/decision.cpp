@@ -2,6 +2,7 @@
 
 namespace fabricd {
 
+// Names are for people, for labels of metrics and for JSON: none of them changes once released.
 const char* name_of(ActionKind kind) noexcept {
     switch (kind) {
         case ActionKind::kBatchShares:
@@ -44,6 +45,8 @@ const char* name_of(Outcome outcome) noexcept {
     return "unknown";
 }
 
+// Memory and compute of a vGPU are one permission: who lets the loop have one of them lets it have
+// the device.
 const char* word_of(ActionKind kind) noexcept {
     switch (kind) {
         case ActionKind::kBatchShares:

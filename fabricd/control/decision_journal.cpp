@@ -25,6 +25,8 @@ namespace {
 
 constexpr std::size_t kUnchecked = offsetof(FrameHeader, bytes);
 
+// One buffer, so that a frame is one write(): a killed daemon leaves it whole or torn, never in
+// two places.
 RecordBytes frame_of(FrameType type, std::span<const std::byte> payload) {
     FrameHeader header{kFrameMagic, 0, static_cast<std::uint32_t>(payload.size()),
                        static_cast<std::uint16_t>(type), 0};
@@ -36,6 +38,7 @@ RecordBytes frame_of(FrameType type, std::span<const std::byte> payload) {
     return frame;
 }
 
+// The whole file: control.journal_bytes bounds it, and it is read at starts and by fabricctl only.
 Result<RecordBytes> read_all(const Fd& file) {
     RecordBytes bytes;
     std::byte piece[65536];
@@ -92,10 +95,13 @@ class Teller {
     std::map<std::uint64_t, Decision> decisions_;
 };
 
+// A file that begins with something else is not a journal; one that ends with something else is
+// one whose daemon was killed.
 Result<void> tell_file(const std::string& path, Teller& teller, JournalStory& story) {
     FABRIC_TRY(const RecordBytes bytes, read_file(path));
     const std::size_t whole = parse_frames(
         bytes, [&](FrameType type, std::span<const std::byte> p) { teller.take(type, p); });
+    // Said, not hidden: somebody may wonder why the last decision is missing.
     story.torn = story.torn || whole != bytes.size();
     if (whole == 0 && !bytes.empty()) return Error{Errc::kCorrupt, 0, "read decision journal"};
     return {};
@@ -110,6 +116,8 @@ std::size_t parse_frames(std::span<const std::byte> bytes,
         FrameHeader header;
         std::memcpy(&header, bytes.data() + at, sizeof header);
         const std::size_t whole = sizeof header + header.bytes;
+        // Every reason to stop means the same: the daemon was killed here, and wrote nothing behind
+        // it.
         if (header.magic != kFrameMagic || header.bytes > kFrameBytesMax) break;
         if (whole > bytes.size() - at) break;
         const auto* checked = bytes.data() + at + kUnchecked;
@@ -174,6 +182,7 @@ Result<void> DecisionJournal::begin_file() {
 Result<void> DecisionJournal::append(FrameType type, std::span<const std::byte> payload) {
     if (payload.size() > kFrameBytesMax) return Error{Errc::kInvalid, 0, "decision journal"};
     const RecordBytes frame = frame_of(type, payload);
+    // Half each, since the file before is kept: together they are what the key allows.
     const bool is_full = size_ > 0 && size_ + frame.size() > bytes_max_ / 2;
     if (is_full && type != FrameType::kSettings) FABRIC_TRY_VOID(begin_file());
     std::size_t done = 0;

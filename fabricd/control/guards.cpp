@@ -6,6 +6,7 @@
 namespace fabricd {
 
 bool Hysteresis::update(double value, double enter, double leave, std::int64_t windows) noexcept {
+    // NaN compares false with everything, and so breaks a row without beginning one.
     const bool speaks_for_change = active_ ? value < leave : value > enter;
     count_ = speaks_for_change ? count_ + 1 : 0;
     if (count_ >= windows) {
@@ -30,6 +31,7 @@ bool is_worth_it(const Promise& promise, double least, double horizon_s) noexcep
 
 Probation::Verdict Probation::update(double objective, bool in_force,
                                      std::int64_t length) noexcept {
+    // Twice as long as it would be judged: a job with long steps between its looks is slow to obey.
     if (!in_force) return ++waiting > 2 * length ? Verdict::kIgnored : Verdict::kRunning;
     if (!std::isfinite(objective)) return Verdict::kRunning;
     if (++windows > 1) sum += objective;
@@ -38,6 +40,9 @@ Probation::Verdict Probation::update(double objective, bool in_force,
 }
 
 double Probation::least() const noexcept {
+    // Two means are compared, each of which scatters: two sigma of one is not enough, and the
+    // square root of two more would pretend to a precision that a mean absolute deviation does not
+    // have.
     const double scatter = 2 * noise * promised;
     return promised - std::max(scatter, (promised - before) / 2);
 }

@@ -24,6 +24,7 @@ Decision decision_on(const std::string& device, ActionKind kind) {
     return decision;
 }
 
+// The three lists of a decision belong together, entry by entry.
 void add_change(Decision& decision, const std::string& name, double before, double after) {
     decision.names.push_back(name);
     decision.before.push_back(before);
@@ -54,6 +55,8 @@ std::optional<Decision> propose_quotas(const QuotaDevice& device, const ControlC
     const auto wanted = vgpu_quotas(readings, {device.memory, reserve}, weights);
     if (!wanted) return std::nullopt;
 
+    // Small changes are left out one by one, so that one tenant in need does not stir all the
+    // others.
     Decision decision = decision_on(device.name, ActionKind::kQuota);
     for (std::size_t i = 0; i < readings.size(); ++i) {
         const double now = readings[i].quota;
@@ -111,6 +114,7 @@ std::optional<Decision> propose_placement(const PlacementWindow& window,
     const PriorityWeights weights{config.urgency_weight, config.size_weight,
                                   std::chrono::duration<double>(config.urgency_time).count(),
                                   config.large_first};
+    // S212 says who is asked first; memory and the number of moves at once run out in that order.
     PlacementInput input;
     for (const std::size_t i : priority_list(items, weights)) {
         const ShardWindow& shard = window.shards[i];

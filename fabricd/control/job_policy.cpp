@@ -32,6 +32,7 @@ std::string text(const char* format, double first, double second) {
     return line;
 }
 
+// Promises and outcomes are compared in one objective, whatever the kind of action.
 Decision decision_on(const JobState& job, ActionKind kind) {
     Decision decision;
     decision.kind = kind;
@@ -42,6 +43,7 @@ Decision decision_on(const JobState& job, ActionKind kind) {
     return decision;
 }
 
+// What the guards saw is written down with what they let pass, or a "why" could not say it.
 void promise(Decision& decision, const Promise& promised, const ControlConfig& config) {
     decision.gain = gain_of(promised);
     decision.cost_s = promised.cost_s;
@@ -63,6 +65,7 @@ void explain_rank(Decision& decision, const RankState& rank) {
     }
 }
 
+// Of the whole job: these are in every decision about shares and units, acted on or not.
 void explain_job(Decision& decision, const JobState& job) {
     const auto imbalance = job.imbalance();
     decision.facts.push_back({"S112", "imbalance", imbalance ? imbalance->index : 0, ""});
@@ -118,6 +121,8 @@ std::vector<double> shares_now(const JobState& job) {
     return shares;
 }
 
+// One unknown speed makes every share a guess: then nothing is proposed, and the next windows are
+// waited for.
 bool all_speeds_known(const JobState& job) {
     return std::all_of(job.ranks.begin(), job.ranks.end(),
                        [](const RankState& rank) { return rank.drained || rank.speed() > 0; });
@@ -146,6 +151,7 @@ void bound_step(const std::vector<double>& before, std::vector<double>& after, d
 
 std::optional<Decision> propose_shares(const JobState& job, const ControlConfig& config) {
     if (!job.unbalanced.active() || !all_speeds_known(job) || job.batch <= 0) return std::nullopt;
+    // Only here, behind the hysteresis: this is where a job that is well is left alone.
     auto after = wanted_shares(job, config);
     if (!after) return std::nullopt;
     Decision decision = decision_on(job, ActionKind::kBatchShares);
@@ -166,6 +172,7 @@ std::optional<Decision> propose_units(const JobState& job, const ControlConfig& 
     std::uint64_t all = 0;
     for (std::size_t i = 0; i < job.ranks.size(); ++i) {
         const RankState& rank = job.ranks[i];
+        // What was decided last; a job that nobody has directed yet says itself what it has queued.
         const double units = i < job.units.size() ? job.units[i] : rank.queue;
         tasks.push_back(static_cast<std::uint64_t>(units));
         all += tasks.back();
@@ -174,6 +181,7 @@ std::optional<Decision> propose_units(const JobState& job, const ControlConfig& 
         // A rank without tasks is judged by its speed, at the job's samples per task (below).
         task_s.push_back(units > 0 ? rank.compute_s / units : 0);
     }
+    // Without a queue the job does not work in units, and shares are its way.
     if (all == 0 || !job.unbalanced.active() || !all_speeds_known(job)) return std::nullopt;
     const double samples_per_task = job.batch / static_cast<double>(all);
     for (std::size_t i = 0; i < tasks.size(); ++i) {
@@ -208,6 +216,8 @@ std::optional<Decision> propose_interval(const JobState& job, const ControlConfi
     const std::uint32_t now = job.interval();
     const double step_s = job.step_s.mean;
     const double comm_s = std::min(job.comm_s.mean, step_s);
+    // What a step takes apart from synchronising: v of S312 has to be free of what it is set
+    // against.
     const double without_s = step_s - comm_s;
     if (without_s <= 0) return std::nullopt;
     const SyncWeights weights{config.speed_power, config.delay_power, config.sync_share,
@@ -221,6 +231,8 @@ std::optional<Decision> propose_interval(const JobState& job, const ControlConfi
     if (wanted == now) return std::nullopt;
     const Promise promised{step_s, without_s + sync_s / wanted, 0};
     const bool is_safety = worsens && wanted < now;
+    // In both directions: a longer interval has to pay for the distance between replicas, and a
+    // shorter one is only worth its price when the interval has become far too long.
     if (!is_safety && std::abs(gain_of(promised)) <= config.gain) return std::nullopt;
 
     Decision decision = decision_on(job, ActionKind::kSyncInterval);
@@ -244,11 +256,14 @@ std::optional<Decision> watch_for_slow_rank(JobState& job, const ControlConfig& 
     for (const RankState& rank : job.ranks) {
         if (rank.speed() > 0) speeds.push_back(rank.speed());
     }
+    // The median and not the mean: one rank that stopped would drag the mean along, and a few fast
+    // ones would make all others slow.
     const double usual = median_of(speeds);
     for (RankState& rank : job.ranks) {
         if (rank.drained) continue;  // it stays alarmed
         const bool is_slow = rank.speed() > 0 && rank.speed() < config.alarm_speed * usual;
         rank.slow_windows = is_slow ? rank.slow_windows + 1 : 0;
+        // Back to normal: the next time is another alarm.
         if (!is_slow) rank.alarmed = false;
         if (rank.alarmed || rank.slow_windows < config.alarm_windows) continue;
         rank.alarmed = true;
@@ -269,6 +284,8 @@ std::optional<Decision> propose_drain(const JobState& job, const ControlConfig& 
     for (std::size_t i = 0; i < job.ranks.size(); ++i) {
         const RankState& rank = job.ranks[i];
         if (!rank.alarmed || rank.drained || !all_speeds_known(job)) continue;
+        // Tried on a copy, so that prediction and shares come from the same code as for any other
+        // change.
         JobState without = job;
         without.ranks[i].drained = true;
         auto after = wanted_shares(without, config);

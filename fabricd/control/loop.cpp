@@ -59,6 +59,7 @@ void Loop::forget_ended(const Window& window) {
             ++known;
             continue;
         }
+        // Gone with its group, perhaps only to come back under another: see job_of().
         for (const RankState& rank : known->second.ranks) remembered_[rank.session] = rank;
         known = jobs_.erase(known);
     }
@@ -89,6 +90,7 @@ void Loop::tick_job(JobState& job, const JobWindow& window, TickResult& result) 
         return;
     }
     if (!job.fresh) return;
+    // From here on the window counts, for cool-downs and for the objective of the host.
     job.trial.pass();
     host_objective_ += job.objective_now;
     judge_job(job, result);
@@ -114,6 +116,7 @@ bool Loop::answer_speed_change(JobState& job, TickResult& result) {
         const RankState& rank = job.ranks[i];
         if (!rank.changed) continue;
         any = true;
+        // Only shares can do this: units and intervals do not change what a sample costs.
         const bool has_more = decision.kind == ActionKind::kBatchShares &&
                               i < decision.after.size() &&
                               decision.after[i] > decision.before[i] + kShareRise;
@@ -135,6 +138,8 @@ bool Loop::answer_speed_change(JobState& job, TickResult& result) {
 
 void Loop::undo_job(JobState& job, TickResult& result) {
     const Decision undone = job.trial.decision();
+    // Not judged in its turn: it restores what was there, and a rollback of a rollback is a
+    // pendulum.
     Decision back = undone;
     back.before = undone.after;
     back.after = undone.before;
@@ -173,6 +178,7 @@ void Loop::decide_job(JobState& job, TickResult& result) {
                                       {ActionKind::kWorkUnits, propose_units},
                                       {ActionKind::kBatchShares, propose_shares},
                                       {ActionKind::kSyncInterval, propose_interval}};
+    // One kind at a time: with two changes at once nobody could tell which of them did it.
     for (const auto& [kind, propose] : kKinds) {
         if (!allows(kind) || !job.trial.may(kind)) continue;
         if (auto decision = propose(job, config_)) return take(job, std::move(*decision), result);
@@ -181,6 +187,7 @@ void Loop::decide_job(JobState& job, TickResult& result) {
 
 void Loop::take(JobState& job, Decision decision, TickResult& result) {
     if (is_dry()) {
+        // Nothing is on probation, since nothing happened.
         decision.outcome = Outcome::kNotApplied;
         // Once in a while is enough to see what it would do.
         job.trial.wait(decision.kind, config_.cool_down);
@@ -194,22 +201,27 @@ void Loop::take(JobState& job, Decision decision, TickResult& result) {
     job.step_s = Ewma{};
 }
 
-// Keeps what was decided and says all of it, since a page holds one image.
-void Loop::direct(JobState& job, Decision& decision, TickResult& result) {
-    const bool back = decision.undoes != 0;
+// What holds from now on: `values`, of the decision's kind. `forward`: it is done, not taken back.
+void Loop::hold(JobState& job, const Decision& decision, const std::vector<double>& values,
+                bool forward) {
     switch (decision.kind) {
         case ActionKind::kDrain:
-            job.ranks[static_cast<std::size_t>(decision.rank)].drained = !back;
+            job.ranks[static_cast<std::size_t>(decision.rank)].drained = forward;
             [[fallthrough]];
         case ActionKind::kBatchShares:
-            job.shares = decision.after;
+            job.shares = values;
             break;
         case ActionKind::kWorkUnits:
-            job.units = decision.after;
+            job.units = values;
             break;
         default:
-            job.sync_interval = static_cast<std::uint32_t>(decision.after.front());
+            job.sync_interval = static_cast<std::uint32_t>(values.front());
     }
+}
+
+// Keeps what was decided and says all of it, since a page holds one image.
+void Loop::direct(JobState& job, Decision& decision, TickResult& result) {
+    hold(job, decision, decision.after, decision.undoes == 0);
     decision.id = ++last_id_;
     // Above all that a session of the job has ever seen, also from another daemon or in another
     // group: a page refuses what does not rise.
@@ -225,6 +237,7 @@ void Loop::tick_host(const Window& window, TickResult& result) {
     for (const QuotaDevice& device : window.devices) {
         Ground& ground = grounds_[device.name];
         std::optional<Decision> proposal;
+        // Memory before compute: a refused allocation ends a job, a small share only slows it.
         if (ground.trial.may(ActionKind::kQuota)) proposal = propose_quotas(device, config_);
         if (!proposal && ground.trial.may(ActionKind::kComputeShare)) {
             proposal = propose_compute_shares(device, config_);
@@ -273,6 +286,8 @@ void Loop::tick_ground(Ground& ground, std::optional<Decision> proposal, TickRes
 }
 
 std::optional<DecisionOutcome> Loop::failed(std::uint64_t decision, const std::string& why) {
+    // By number: the controller knows decisions, not subjects. A handful are on probation at a
+    // time.
     const auto end = [&](Trial& trial) -> std::optional<DecisionOutcome> {
         if (!trial.running() || trial.decision().id != decision) return std::nullopt;
         auto ended = trial.interrupt("");
@@ -284,7 +299,11 @@ std::optional<DecisionOutcome> Loop::failed(std::uint64_t decision, const std::s
         return ended;
     };
     for (auto& [key, job] : jobs_) {
-        if (auto ended = end(job.trial)) return ended;
+        auto ended = end(job.trial);
+        if (!ended) continue;
+        // The next directives say all that was decided: this must not be in them.
+        hold(job, job.trial.decision(), job.trial.decision().before, false);
+        return ended;
     }
     for (auto& [name, ground] : grounds_) {
         if (auto ended = end(ground.trial)) return ended;

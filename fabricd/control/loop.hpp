@@ -76,6 +76,8 @@ class Loop {
     void undo_job(JobState& job, TickResult& result);
     void take(JobState& job, Decision decision, TickResult& result);
     void direct(JobState& job, Decision& decision, TickResult& result);
+    static void hold(JobState& job, const Decision& decision, const std::vector<double>& values,
+                     bool forward);
     void tick_host(const Window& window, TickResult& result);
     void tick_ground(Ground& ground, std::optional<Decision> proposal, TickResult& result);
     void tell(Decision& decision, TickResult& result);

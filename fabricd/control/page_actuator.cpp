@@ -16,6 +16,7 @@ Result<DirectiveImage> image_of(const Directive& directive) {
         directive.units.size() > most) {
         return Error{Errc::kUnsupported, 0, "direct a job of more than 64 ranks"};
     }
+    // All of it each time: a page holds one image, and a trainer that missed one misses nothing.
     image.serial = directive.serial;
     image.decision = directive.decision;
     image.group_id = directive.group;

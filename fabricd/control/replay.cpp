@@ -13,6 +13,7 @@ namespace {
 
 constexpr double kSame = 1e-9;  // the same code on the same numbers; only printing could differ
 
+// Names count as well: a quota of another vGPU is another decision.
 bool same_values(const Decision& a, const Decision& b) {
     return a.after.size() == b.after.size() && a.names == b.names &&
            std::equal(a.after.begin(), a.after.end(), b.after.begin(), [](double x, double y) {
@@ -20,6 +21,8 @@ bool same_values(const Decision& a, const Decision& b) {
            });
 }
 
+// Whom it is about and whether it takes something back; ids differ as soon as one decision more is
+// made.
 auto subject_of(const Decision& decision) {
     return std::tuple(decision.kind, decision.arena, decision.group, decision.device,
                       decision.undoes != 0);
@@ -62,6 +65,7 @@ std::vector<ReplayDifference> compare(const std::vector<Decision>& then,
     std::vector<char> paired(now.size(), 0);
     for (const Decision& old : then) {
         ReplayDifference difference{ReplayDifference::Side::kOnlyThen, &old, nullptr, false};
+        // Each at most once: two decisions of one window about one subject are told apart by order.
         for (std::size_t i = 0; i < now.size(); ++i) {
             const bool is_it = paired[i] == 0 && now[i].window == old.window &&
                                subject_of(now[i]) == subject_of(old);

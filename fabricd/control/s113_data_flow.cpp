@@ -20,6 +20,7 @@ struct Transport {
     double& at(std::size_t source, std::size_t sink) { return flow[source * sinks.size() + sink]; }
 };
 
+// Who gives and who takes; a rank does one of the two, or neither.
 Transport differences(std::span<const double> before, std::span<const double> after) {
     Transport plan;
     for (std::size_t i = 0; i < before.size(); ++i) {
@@ -79,6 +80,7 @@ class CheapestWay {
         return cost_[plan_.sources[source] * nodes_ + plan_.sinks[sink]];
     }
 
+    // Distances from all sources with something left, over flows in both directions.
     void search() {
         const std::size_t sources = plan_.sources.size();
         const std::size_t sinks = plan_.sinks.size();
@@ -207,6 +209,7 @@ std::vector<FlowMove> cheapest_transport(std::span<const double> before,
     if (!usable(before) || !usable(after) || before.size() != after.size()) return {};
     const std::size_t nodes = before.size();
     Transport plan = differences(before, after);
+    // Paths that nobody has measured have no price, and then all cost the same.
     const bool priced = cost.size() == nodes * nodes && usable(cost);
     if (priced) {
         CheapestWay way(plan, cost, nodes);

@@ -8,10 +8,12 @@ std::optional<PathRecord> path_record(const std::vector<PathReading>& readings) 
     std::vector<double> rates;
     std::vector<double> times;
     for (const PathReading& reading : readings) {
+        // A read that took no time was not timed: the clock did not advance.
         const bool is_measured = usable(reading.bytes) && usable(reading.seconds) &&
                                  reading.bytes > 0 && reading.seconds > 0;
         const double rate = is_measured ? reading.bytes / reading.seconds : 0;
         if (!is_measured || !std::isfinite(rate)) continue;
+        // Small reads say nothing about bandwidth, and large ones nothing about latency.
         if (reading.bytes <= kSmallReadBytes) {
             times.push_back(reading.seconds);
         } else {

@@ -36,6 +36,7 @@ class Placer {
         move.gain_s = limits_.horizon_s * (reading_time(item, item.home) - reading_time(item, to));
         const bool is_worth_it = move.gain_s > move.cost_s * (1 + limits_.margin);
         if (!is_worth_it || !std::isfinite(move.gain_s)) return std::nullopt;
+        // What leaves makes room at once: moves are carried out in this order.
         free_[to] -= item.bytes;
         free_[item.home] += item.bytes;
         return move;

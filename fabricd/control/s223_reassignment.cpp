@@ -56,6 +56,7 @@ std::optional<Reassignment> reassign_tasks(std::span<const std::uint64_t> tasks,
     answer.before_s = time_of(tasks[last], task_s[last]);
     answer.after_s = answer.before_s;
 
+    // From scratch and not from what is: so the answer does not depend on how it came to be so.
     std::vector<std::uint64_t> wanted = whole_units(all, strategy);
     // Rounding is all there is to repair when R tells the speeds, so this ends after a few; the
     // bound holds when it does not.

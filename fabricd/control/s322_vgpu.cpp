@@ -21,6 +21,8 @@ bool is_sound(std::span<const VgpuReading> readings, const VgpuDevice& device,
 double wanted_quota(const VgpuReading& reading, const VgpuWeights& weights) {
     // V times E, written out: the product is also right for a quota of 0, of which E has none.
     const double demand = (reading.used + reading.denied) / weights.filled;
+    // Memory is worth more where it is computed with faster, and less on a node that is late or
+    // that others keep busy anyway.
     const double worth = std::pow(reading.speed, weights.speed) /
                          ((1 + weights.delay * reading.delay) * (1 + weights.busy * reading.busy));
     const double most = std::max(weights.step * reading.quota, weights.unit);

@@ -13,6 +13,8 @@ namespace {
 constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 
 /// Nothing is stale, everybody made steps, and the numbers can be computed with.
+// Whole windows only: ranks meet in every step, so figures of different moments contradict each
+// other.
 bool has_news(const JobState& state, const JobWindow& job) {
     if (!job.is_whole() || job.ranks.size() != state.ranks.size()) return false;
     for (const RankWindow& rank : job.ranks) {
@@ -55,6 +57,7 @@ void take_over(JobState& state, const JobWindow& job) {
 
 // The reading of rank 0 is as good as any: one rank's gradient and the mean of all.
 void observe_noise_scale(JobState& state, const JobWindow& job, double weight) {
+    // Norms that are not given are NaN, which the stage answers with nothing.
     const RankWindow& first = job.ranks.front();
     const auto scale = gradient_noise_scale(first.gradient_norm * first.gradient_norm,
                                             first.mean_gradient_norm * first.mean_gradient_norm,
@@ -80,6 +83,8 @@ void observe_whole(JobState& state, const JobWindow& job, const ControlConfig& c
     }
     const auto imbalance = imbalance_of(computing);
     state.imbalance_now = imbalance ? imbalance->index : kNothing;
+    // samples/s times 1 - I: an action that trades waiting for speed is not taken for a success,
+    // and one that evens out ranks counts for more than its first windows show.
     state.objective_now = state.batch / step_s * (1 - (imbalance ? imbalance->index : 0));
     state.step_s.update(step_s, weights.level);
     state.comm_s.update(comm_s, weights.level);

@@ -2,11 +2,13 @@
 
 namespace fabricd {
 
+// Both in windows with news: a job that stands still does not cool down either.
 bool Trial::may(ActionKind kind) const noexcept {
     return !running() && window_ >= not_before_[static_cast<std::size_t>(kind)];
 }
 
 void Trial::begin(const Decision& decision, double noise) {
+    // The decision is kept whole: what it replaced is what a rollback needs.
     probation_ = Probation{};
     probation_.decision = decision.id;
     probation_.before = decision.objective;

@@ -21,6 +21,7 @@ double rise(std::uint64_t now, std::uint64_t before) {
 }
 
 /// What a page says of now, without anything that needs the window before.
+// Also of a rank that made no step: its serial and queue are of now.
 RankWindow last_words(const SessionSample& session) {
     RankWindow rank;
     rank.session = session.session_id;
@@ -87,11 +88,14 @@ Window WindowMaker::next(const Sample& sample) {
     for (const SessionSample& session : sample.sessions) {
         const Before now = counters_of(session);
         fresh.push_back(now);
+        // A session can claim any group; the daemon's books decide whose figures count.
         if (!session.member || session.image.group_id == 0) continue;
         RankWindow rank = last_words(session);
         while (at < before_.size() && before_[at].session < session.session_id) ++at;
         const bool is_known = at < before_.size() && before_[at].session == session.session_id;
         const Before old = is_known ? before_[at] : Before{};
+        // Every counter, not only the steps: a page is written by the session, and one number that
+        // fell would be a window of minus some hours.
         const bool goes_on = is_known && old.page == now.page && old.group == now.group &&
                              old.arena == now.arena && now.steps >= old.steps &&
                              now.samples >= old.samples && now.step_ns >= old.step_ns &&

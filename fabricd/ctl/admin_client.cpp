@@ -5,6 +5,7 @@
 #include "admin.grpc.pb.h"
 #include "fabricd/server/admin_codec.hpp"
 #include "fabricd/server/admin_server.hpp"
+#include "fabricd/server/decision_codec.hpp"
 
 namespace fabricd {
 
@@ -222,6 +223,17 @@ Result<QuotaState> AdminClient::set_quota(const QuotaOrder& order) {
     SetQuotaReply reply;
     FABRIC_TRY_VOID(call(&Admin::Stub::SetQuota, request, reply));
     return QuotaState{reply.quota_bytes(), reply.target_bytes(), reply.used_bytes(), 0};
+}
+
+Result<std::vector<Decision>> AdminClient::decisions(std::uint64_t id, std::uint32_t last) {
+    DecisionsRequest request;
+    request.set_id(id);
+    request.set_last(last);
+    DecisionsReply reply;
+    FABRIC_TRY_VOID(call(&Admin::Stub::Decisions, request, reply));
+    std::vector<Decision> decisions;
+    unpack_all(reply.decisions(), decisions);
+    return decisions;
 }
 
 Result<void> AdminClient::drain(bool on) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "fabricd/control/decision.hpp"
 #include "fabricd/ctl/picture.hpp"
 #include "fabricd/vgpu/vgpu_view.hpp"
 #include "libfabricshm/base/result.hpp"
@@ -40,6 +41,9 @@ class AdminClient {
         const std::function<void(std::uint64_t moved, std::uint64_t bytes)>& show);
 
     fabricshm::Result<QuotaState> set_quota(const QuotaOrder& order);
+
+    /// The decision `id`, or the newest `last` (0: all that the daemon remembers), oldest first.
+    fabricshm::Result<std::vector<Decision>> decisions(std::uint64_t id, std::uint32_t last);
 
     fabricshm::Result<void> drain(bool on);
     fabricshm::Result<void> shutdown();

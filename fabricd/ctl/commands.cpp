@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "fabricd/ctl/admin_client.hpp"
+#include "fabricd/ctl/decision_commands.hpp"
 #include "fabricd/ctl/discover_view.hpp"
 #include "fabricd/ctl/json.hpp"
 #include "fabricd/ctl/shard_commands.hpp"
@@ -177,6 +178,7 @@ CtlExit check_device_file(const CtlOptions& options) {
 CtlExit run_command(const CtlOptions& options) {
     if (options.command == "discover") return discover_host(options);
     if (options.command == "tune") return run_tune(options);
+    if (options.command == "replay") return run_replay(options);
     if (!options.file.empty()) return check_device_file(options);
     static const std::map<std::string, View> kViews = {
         {"status", View::kStatus},   {"pools", View::kPools},   {"arenas", View::kArenas},
@@ -196,6 +198,10 @@ CtlExit run_command(const CtlOptions& options) {
         done = migrate_shard(options, *client);
     } else if (options.command == "quota") {
         done = set_quota(options, *client);
+    } else if (options.command == "decisions") {
+        done = show_decisions(options, *client);
+    } else if (options.command == "why") {
+        done = show_why(options, *client);
     } else {
         done = shutdown(options, *client, socket);
     }

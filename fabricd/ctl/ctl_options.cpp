@@ -21,6 +21,9 @@ constexpr const char* kExamples =
     "  fabricctl migrate job/experts.3 device:gpu1 --limit 500M\n"
     "  fabricctl quota gpu0 4G            more or less memory for a device, at once\n"
     "  fabricctl tune --ranks 2 4         measure once per machine, half a minute per size\n"
+    "  fabricctl decisions --last 5       what the control loop did\n"
+    "  fabricctl why 17                   and why: inputs, prediction, outcome\n"
+    "  fabricctl replay decisions --set gain=0.1\n"
     "  fabricctl drain --wait 600         take no more jobs, wait for those that run\n"
     "  fabricctl shutdown                 end the daemon; sessions go on and find the next\n"
     "\nExit codes: 0 done, 1 failed, 2 wrong usage, 3 no daemon is running.\n";
@@ -112,6 +115,49 @@ void add_quota(CLI::App& app, Parser& parser, CtlOptions& options) {
     add_common(*quota, options);
 }
 
+/// What shows the work of the control loop.
+void add_decisions(CLI::App& app, CtlOptions& options) {
+    auto* decisions = app.add_subcommand("decisions", "What the control loop decided");
+    decisions->add_option("--last", options.last, "The newest N (default 20); 0: all there are")
+        ->type_name("N");
+    add_common(*decisions, options);
+    auto* why = app.add_subcommand("why", "One decision stage by stage, with its numbers");
+    why->add_option("ID", options.decision_id, "From fabricctl decisions")
+        ->required()
+        ->check(CLI::PositiveNumber);
+    add_common(*why, options);
+    auto* replay = app.add_subcommand(
+        "replay", "Run a decision journal through the loop again (works without a daemon)");
+    replay->add_option("FILE", options.file, "Journal: decisions in the state folder of fabricd")
+        ->required();
+    replay
+        ->add_option("--set", options.settings,
+                     "Another value for a key of section [control], such as gain=0.1")
+        ->type_name("KEY=VALUE");
+    replay->add_flag("--json", options.json, "Print JSON");
+}
+
+void add_tune(CLI::App& app, CtlOptions& options) {
+    auto* tune = app.add_subcommand(
+        "tune", "Measure this machine and keep the sizes at which groups change their ways");
+    tune->add_option("--ranks", options.ranks, "World sizes to measure (default 2 4)")
+        ->type_name("N")
+        ->check(CLI::Range(2, 256));
+    tune->add_option("--output", options.output,
+                     "File to write (default: $FABRIC_TUNING, ~/.cache/fabricd/tuning.conf)")
+        ->type_name("PATH");
+    tune->add_option("--emulate", options.emulate,
+                     "Measure on this machine instead: a preset of fabricd --emulate list, or the "
+                     "path of a machine file")
+        ->type_name("MACHINE");
+    tune->add_option("--slow-motion", options.slow_motion,
+                     "With --emulate: every access takes so many times as long (default 1)")
+        ->type_name("N")
+        ->check(CLI::Range(1, 1000));
+    tune->add_flag("--quick", options.quick, "One short round: a first idea, not to be kept");
+    tune->add_flag("--json", options.json, "Print JSON");
+}
+
 Parser::Parser(CtlOptions& options) {
     app.name("fabricctl");
     app.add_flag("-V,--version", version, "Print the version");
@@ -144,26 +190,10 @@ Parser::Parser(CtlOptions& options) {
     auto* discover =
         app.add_subcommand("discover", "What this host offers as a pool (works without a daemon)");
     discover->add_flag("--json", options.json, "Print JSON");
-    auto* tune = app.add_subcommand(
-        "tune", "Measure this machine and keep the sizes at which groups change their ways");
-    tune->add_option("--ranks", options.ranks, "World sizes to measure (default 2 4)")
-        ->type_name("N")
-        ->check(CLI::Range(2, 256));
-    tune->add_option("--output", options.output,
-                     "File to write (default: $FABRIC_TUNING, ~/.cache/fabricd/tuning.conf)")
-        ->type_name("PATH");
-    tune->add_option("--emulate", options.emulate,
-                     "Measure on this machine instead: a preset of fabricd --emulate list, or the "
-                     "path of a machine file")
-        ->type_name("MACHINE");
-    tune->add_option("--slow-motion", options.slow_motion,
-                     "With --emulate: every access takes so many times as long (default 1)")
-        ->type_name("N")
-        ->check(CLI::Range(1, 1000));
-    tune->add_flag("--quick", options.quick, "One short round: a first idea, not to be kept");
-    tune->add_flag("--json", options.json, "Print JSON");
+    add_tune(app, options);
     add_migrate(app, *this, options);
     add_quota(app, *this, options);
+    add_decisions(app, options);
     auto* drain = app.add_subcommand("drain", "Take no new sessions and arenas");
     drain->add_flag("--off", options.drain_off, "Take them again");
     add_common(*drain, options);

@@ -35,7 +35,11 @@ struct CtlOptions {
     std::uint64_t quota_bytes = 0;  // of quota
     double patience = 30.0;         // of quota: seconds
     VgpuOrder vgpu;                 // of vgpu-resize and vgpu-share
-    std::string file;               // of devices: the device file to check; "": ask the daemon
+    std::string file;  // of devices: the device file to check; "": ask the daemon; of replay: the
+                       // journal
+    std::size_t last = 20;              // of decisions; 0: all that the daemon remembers
+    std::uint64_t decision_id = 0;      // of why
+    std::vector<std::string> settings;  // of replay: key=value
 };
 
 /// What main should do next: go on with the command, or end with this code after this text.

@@ -5,7 +5,9 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "fabricd/control/decision.hpp"
 #include "fabricd/pool/snapshot.hpp"
 #include "fabricd/telemetry/sample.hpp"
 #include "fabricd/vgpu/vgpu_view.hpp"
@@ -27,6 +29,8 @@ struct AdminHooks {
     std::function<Result<void>(const MoveOrder&, std::function<void(const Result<void>&)>)> move =
         {};
     std::function<Result<QuotaState>(const QuotaOrder&)> quota = {};
+    /// The decision `id`, or the newest `last` (0: all). Empty: there is no control loop.
+    std::function<std::vector<Decision>(std::uint64_t id, std::size_t last)> decisions = nullptr;
 };
 
 class AdminServer {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "fabricd/server/decision_codec.hpp"
 #include "libfabricshm/base/log.hpp"
 
 namespace fabricd {
@@ -99,6 +100,15 @@ bool AdminService::pause(grpc::ServerContext& context, std::chrono::milliseconds
         stopped_.wait_until(lock, std::min(until, now + std::chrono::milliseconds(250)));
     }
     return false;
+}
+
+grpc::Status AdminService::Decisions(grpc::ServerContext*, const DecisionsRequest* request,
+                                     DecisionsReply* reply) {
+    if (!hooks_.decisions) return {grpc::StatusCode::FAILED_PRECONDITION, "control.mode is off"};
+    for (const auto& decision : hooks_.decisions(request->id(), request->last())) {
+        pack(decision, *reply->add_decisions());
+    }
+    return grpc::Status::OK;
 }
 
 grpc::Status AdminService::Drain(grpc::ServerContext*, const DrainRequest* request, DrainReply*) {

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "fabricd/control/control_metrics.hpp"
+#include "fabricd/control/page_actuator.hpp"
 #include "fabricd/control/replay.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/unit/control/emulated_job.hpp"
@@ -181,6 +182,24 @@ TEST_SUITE("control.controller") {
         while (controller.counters().windows == 0) std::this_thread::yield();
         controller.stop();
         CHECK(read_decision_journal(path).error().code == fabricshm::Errc::kNotFound);
+    }
+
+    TEST_CASE("a directive is in the pages of all ranks, and needs that of rank 0") {
+        SessionPages pages;
+        Directive directive{5, 3, 1, 7, 2, {11, 12}, {0.75, 0.25}, {}, 4};
+        PageActuator actuator(pages);
+        CHECK(actuator.direct(directive).error().code == fabricshm::Errc::kNotFound);
+        REQUIRE(pages.open_directives({11, 1, 1, "", ""}).ok());
+        CHECK(actuator.direct(directive).ok());
+        // A serial that does not rise is refused by the page.
+        CHECK_FALSE(actuator.direct(directive).ok());
+        const auto image = image_of(directive).value();
+        CHECK(image.batch_share[0] == 0.75);
+        CHECK(image.sync_interval == 4);
+        CHECK(image.group_id == 7);
+        CHECK(fabricshm::check_directives(image).ok());
+        directive.sessions.resize(65);
+        CHECK(image_of(directive).error().code == fabricshm::Errc::kUnsupported);
     }
 
     TEST_CASE("what is no journal is put aside, not written over") {

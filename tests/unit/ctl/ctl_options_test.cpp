@@ -31,6 +31,21 @@ TEST_SUITE("ctl.ctl_options") {
         CHECK_FALSE(options.watch);
     }
 
+    TEST_CASE("the commands of the control loop take a count, an id, a file and settings") {
+        CtlOptions decisions;
+        REQUIRE_FALSE(parse({"decisions", "--last", "5", "--json"}, decisions).exit);
+        CHECK(decisions.last == 5);
+        CtlOptions why;
+        REQUIRE_FALSE(parse({"why", "17"}, why).exit);
+        CHECK(why.decision_id == 17);
+        CHECK(parse({"why"}).exit == CtlExit::kUsage);
+        CtlOptions replay;
+        REQUIRE_FALSE(
+            parse({"replay", "/j", "--set", "gain=0.1", "--set", "horizon=9"}, replay).exit);
+        CHECK(replay.file == "/j");
+        CHECK(replay.settings == std::vector<std::string>{"gain=0.1", "horizon=9"});
+    }
+
     TEST_CASE("a watch has a default interval, and top is always one") {
         CtlOptions plain;
         REQUIRE_FALSE(parse({"arenas", "--watch"}, plain).exit);

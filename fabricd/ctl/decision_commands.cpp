@@ -1,0 +1,82 @@
+#include "fabricd/ctl/decision_commands.hpp"
+
+#include <cstdio>
+#include <sstream>
+
+#include "fabricd/config.hpp"
+#include "fabricd/control/decision_journal.hpp"
+#include "fabricd/ctl/decision_view.hpp"
+
+namespace fabricd {
+
+using fabricshm::Errc;
+using fabricshm::Error;
+using fabricshm::Result;
+
+namespace {
+
+/// One "key=value"; "control." may be left out.
+Complaint set_one(Config& config, const std::string& setting, const std::string& where) {
+    const auto equals = setting.find('=');
+    if (equals == std::string::npos) return where + ": \"" + setting + "\" is no key=value";
+    std::string name = setting.substr(0, equals);
+    if (name.rfind("control.", 0) != 0) name = "control." + name;
+    for (const ConfigKey& key : config_keys()) {
+        if (key.name == name) return set_key(config, key, setting.substr(equals + 1), where);
+    }
+    return where + ": there is no key \"" + name + "\"";
+}
+
+/// What the journal was written with; keys that are gone by now are skipped.
+ControlConfig settings_of(const JournalStory& story) {
+    Config config;
+    if (story.starts.empty()) return config.control;
+    std::istringstream lines(story.starts.back().settings);
+    for (std::string line; std::getline(lines, line);) (void)set_one(config, line, "journal");
+    return config.control;
+}
+
+int say(const std::string& text) {
+    return std::fputs(text.c_str(), stdout);
+}
+
+}  // namespace
+
+Result<void> show_decisions(const CtlOptions& options, AdminClient& client) {
+    FABRIC_TRY(const auto decisions, client.decisions(0, static_cast<std::uint32_t>(options.last)));
+    say(options.json ? decisions_json(decisions) + "\n" : decisions_text(decisions));
+    return {};
+}
+
+Result<void> show_why(const CtlOptions& options, AdminClient& client) {
+    FABRIC_TRY(const auto decisions, client.decisions(options.decision_id, 0));
+    if (decisions.empty()) return Error{Errc::kNotFound, 0, "find the decision"};
+    say(options.json ? decisions_json(decisions) + "\n" : why_text(decisions.front()));
+    return {};
+}
+
+CtlExit run_replay(const CtlOptions& options) {
+    const auto story = read_decision_journal(options.file);
+    if (!story.ok()) {
+        std::fprintf(stderr, "fabricctl: replay %s: %s\n", options.file.c_str(),
+                     fabricshm::describe(story.error()).c_str());
+        return CtlExit::kFailed;
+    }
+    Config config;
+    config.control = settings_of(*story);
+    for (const std::string& setting : options.settings) {
+        if (const auto bad = set_one(config, setting, "--set")) {
+            std::fprintf(stderr, "fabricctl: replay: %s\n", bad->c_str());
+            return CtlExit::kUsage;
+        }
+    }
+    if (story->torn) std::fprintf(stderr, "fabricctl: replay: the journal's end is torn\n");
+    const auto now = replay(*story, config.control);
+    const auto differences = compare(story->decisions, now);
+    const std::size_t windows = story->windows.size();
+    say(options.json ? replay_json(differences, windows) + "\n"
+                     : replay_text(differences, windows));
+    return CtlExit::kOk;
+}
+
+}  // namespace fabricd
