@@ -32,7 +32,7 @@ grpc::Status refusal(const Error& error) {
 }
 
 // Outlives the call that waits for it: the move goes on when its client is gone.
-struct Outcome {
+struct MoveOutcome {
     std::mutex mutex;
     std::condition_variable known;
     std::optional<Result<void>> result;
@@ -59,7 +59,7 @@ grpc::Status AdminService::Shards(grpc::ServerContext*, const ShardsRequest*, Sh
 
 grpc::Status AdminService::Migrate(grpc::ServerContext* context, const MigrateRequest* request,
                                    grpc::ServerWriter<MigrateReply>* writer) {
-    const auto outcome = std::make_shared<Outcome>();
+    const auto outcome = std::make_shared<MoveOutcome>();
     const MoveOrder order{request->shard(), request->target(), request->bytes_per_second()};
     const auto begun =
         hooks_.move(order, [outcome](const Result<void>& result) { outcome->tell(result); });
