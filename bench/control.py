@@ -45,6 +45,8 @@ def parse_options(arguments):
     add("--runs", default="off,on", help="of off, on and written (default off,on)")
     add("--directives", metavar="FILE",
         help="for the run `written`: a JSON list of directives, each with its step, without the loop")
+    add("--reuse", metavar="FILE",
+        help="take runs that an earlier --json has, of the same plan, from there")
     add("--seed", type=int, default=1)
     add("--build", default=os.path.join(SOURCE, "build", "release"), metavar="DIR")
     add("--json", metavar="FILE", help="write everything measured")
@@ -192,6 +194,17 @@ def run(options, name):
     return found
 
 
+def earlier_runs(options):
+    """The runs of --reuse; an error when they followed another plan."""
+    if not options.reuse:
+        return {}
+    with open(options.reuse) as file:
+        earlier = json.load(file)
+    if earlier["plan"] != plan_of(options):
+        raise SystemExit(f"bench: --reuse: {options.reuse} has runs of another plan")
+    return earlier["runs"]
+
+
 def percent(value):
     """Of a share; a dash when there is none."""
     return "-" if value is None else f"{100 * value:.1f} %"
@@ -209,7 +222,7 @@ def page_of(results, options):
     for name, (found, told) in results.items():
         lines.append(
             f"| {name} | {told['seconds']:.1f} | {percent(told['of_ideal'])} | "
-            f"{percent(told['accuracy'])} | {number(told['time_to_accuracy_s'], '{:.1f} s')} | "
+            f"{percent(told['final_accuracy'])} | {number(told['time_to_accuracy_s'], '{:.1f} s')} | "
             f"{sum(found['late'])} of {options.steps * options.ranks} |")
     lines += ["", "| run | speeds | samples/s | ideal | of the ideal | once settled | settled after "
               "| changes | reversals |", "|---|---|---:|---:|---:|---:|---:|---:|---:|"]
@@ -267,7 +280,12 @@ def main(arguments=None):
         say("control: this build's fabricd has no control loop; --runs off,written needs none")
         return 1
     results = {}
+    earlier = earlier_runs(options)
     for name in options.runs.split(","):
+        if name in earlier:
+            results[name] = (earlier[name], settling.figures(
+                earlier[name], plan_of(options), options.window, WANTED))
+            continue
         say(f"run with the loop {name}" if name != "written" else "run with written directives")
         found = run(options, name)
         results[name] = (found, settling.figures(found, plan_of(options), options.window, WANTED))
@@ -276,7 +294,7 @@ def main(arguments=None):
     if options.json:
         everything = {"plan": plan_of(options), "window_s": options.window,
                       "machine": fingerprint(SOURCE, {}),
-                      "runs": {name: {**told, **found} for name, (found, told) in results.items()}}
+                      "runs": {name: {**found, **told} for name, (found, told) in results.items()}}
         with open(options.json, "w") as file:
             json.dump(everything, file)
     if options.markdown:

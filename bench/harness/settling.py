@@ -1,8 +1,6 @@
 """Figures of a run with shares: how near the ideal, how soon, how steady. Pure."""
 
-import statistics
-
-NEAR = 1.10  # a step is settled when it takes no more than this of the ideal
+NEAR = 1.10  # a cut is settled when its slowest part takes no more than this of the ideal
 DEAD_BAND = 0.02  # of the batch; smaller changes of a rank's part are no change of direction
 
 
@@ -11,20 +9,23 @@ def ideal_step(batch, rate, speeds):
     return batch / (rate * sum(speeds))
 
 
-def smoothed(values, width=5):
-    """Medians around each value: a hiccup of the machine is no change."""
-    half = width // 2
-    return [statistics.median(values[max(i - half, 0) : i + half + 1]) for i in range(len(values))]
+def cut_step(counts, rate, speeds):
+    """Seconds of a step that is cut so, by the prescribed speeds: the slowest part's. Free of what
+    the machine adds."""
+    return max(count / (rate * speed) for count, speed in zip(counts, speeds))
 
 
-def settled_after(steps, ideal_s):
-    """Seconds from the first step of `steps` on, after which all are near the ideal; None: never."""
-    seconds = smoothed([step["s"] for step in steps])
-    last_far = max((i for i, s in enumerate(seconds) if s > NEAR * ideal_s), default=-1)
-    if last_far == len(steps) - 1:
+def settled_after(steps, rate, speeds):
+    """Seconds from the first of `steps` on, after which every cut is near the ideal one; None:
+    never."""
+    far = [i for i, step in enumerate(steps)
+           if cut_step(step["counts"], rate, speeds)
+           > NEAR * ideal_step(sum(step["counts"]), rate, speeds)]
+    if not far:
+        return 0.0
+    if far[-1] == len(steps) - 1:
         return None
-    began = steps[0]["t"] - steps[0]["s"]
-    return 0.0 if last_far < 0 else steps[last_far]["t"] - began
+    return steps[far[-1]]["t"] - (steps[0]["t"] - steps[0]["s"])
 
 
 def changes(steps):
@@ -63,9 +64,9 @@ def phase_figures(steps, plan, phase, window_s):
     speeds, rate = plan["speeds"][phase], plan["rate"]
     samples = sum(sum(step["counts"]) for step in mine)
     seconds = sum(step["s"] for step in mine)
-    ideal_s = ideal_step(plan["batch"], rate, speeds)
-    settled = settled_after(mine, ideal_s)
-    end = [s for s in mine if settled is not None and s["t"] - mine[0]["t"] >= settled]
+    settled = settled_after(mine, rate, speeds)
+    began = mine[0]["t"] - mine[0]["s"]
+    end = [s for s in mine if settled is not None and s["t"] - s["s"] - began >= settled - 1e-9]
     end_samples = sum(sum(step["counts"]) for step in end)
     end_seconds = sum(step["s"] for step in end)
     return {
@@ -98,6 +99,6 @@ def figures(found, plan, window_s, wanted):
         "phases": phases,
         "seconds": seconds,
         "of_ideal": ideal_s / seconds,
-        "accuracy": accuracy[-1][1] if accuracy else None,
+        "final_accuracy": accuracy[-1][1] if accuracy else None,
         "time_to_accuracy_s": time_to(accuracy, wanted),
     }

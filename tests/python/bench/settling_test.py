@@ -26,15 +26,15 @@ class Settling(unittest.TestCase):
     def test_the_ideal_step_is_the_batch_over_all_speeds(self):
         self.assertAlmostEqual(settling.ideal_step(30, 100, [1, 0.5]), IDEAL_S)
 
-    def test_settled_is_after_the_last_step_that_was_far_from_the_ideal(self):
+    def test_settled_is_after_the_last_cut_that_was_far_from_the_ideal(self):
         steps = log((10, 0.3, [15, 15]), (30, 0.21, [20, 10]))
-        self.assertAlmostEqual(settling.settled_after(steps, IDEAL_S), 3.0)
-        self.assertEqual(settling.settled_after(log((9, 0.2, [20, 10])), IDEAL_S), 0)
-        self.assertIsNone(settling.settled_after(log((9, 0.3, [15, 15])), IDEAL_S))
+        self.assertAlmostEqual(settling.settled_after(steps, 100, [1, 0.5]), 3.0)
+        self.assertEqual(settling.settled_after(log((9, 0.2, [19, 11])), 100, [1, 0.5]), 0)
+        self.assertIsNone(settling.settled_after(log((9, 0.3, [15, 15])), 100, [1, 0.5]))
 
-    def test_one_hiccup_of_the_machine_unsettles_nothing(self):
-        steps = log((10, 0.2, [20, 10]), (2, 0.9, [20, 10]), (10, 0.2, [20, 10]))
-        self.assertEqual(settling.settled_after(steps, IDEAL_S), 0)
+    def test_what_the_machine_adds_to_a_step_unsettles_nothing(self):
+        steps = log((10, 0.2, [20, 10]), (2, 0.9, [20, 10]), (1, 0.1, [2, 1]))
+        self.assertEqual(settling.settled_after(steps, 100, [1, 0.5]), 0)
 
     def test_a_reversal_is_a_change_of_direction_beyond_the_dead_band(self):
         self.assertEqual(settling.reversals(log((5, 0.2, [15, 15]), (5, 0.2, [20, 10]))), 0)
