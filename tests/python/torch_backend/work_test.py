@@ -203,11 +203,14 @@ def dies(rank, world, path):
 
 
 def stays_away(rank, world, path, gate, opener):
-    with fabric_test.process_group("fabricshm", path, rank, world, timeout=1):
+    # The ranks may be slow to meet; only the operation is given a short time.
+    with fabric_test.process_group("fabricshm", path, rank, world, timeout=60):
         if rank == 1:
             return os.read(gate, 1)
+        options = dist.AllreduceOptions()
+        options.timeout = timedelta(seconds=1)
         try:
-            dist.all_reduce(torch.ones(1))
+            dist.distributed_c10d._get_default_group().allreduce([torch.ones(1)], options).wait()
         except RuntimeError as error:
             return str(error)
         finally:
