@@ -116,6 +116,9 @@ bool g_armed = g_plan != nullptr && !g_plan->empty();
 void (*g_poison)(long argument) = nullptr;
 
 void arm(const char* text) {
+    // Plans of before are kept, since another thread may be passing a point: tests arm a few.
+    static auto* const earlier = new std::vector<Plan*>;
+    earlier->push_back(g_plan);
     g_plan = parse(text);
     g_armed = g_plan != nullptr && !g_plan->empty();
 }
