@@ -34,7 +34,7 @@ class Examples(unittest.TestCase):
                 done = subprocess.run(
                     [sys.executable, "-m", "fabricshm.run", "--nproc-per-node", "2",
                      "--arena-bytes", "256M", str(script)],
-                    capture_output=True, text=True, timeout=100, cwd=folder)
+                    capture_output=True, text=True, timeout=280, cwd=folder)
                 self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_python(self):
