@@ -129,7 +129,9 @@ TEST_SUITE("multiproc.client.shards") {
             if (!job.ok || make(job, &shard) != 0) return failed(1);
             if (fabricshm_arena_open(job.session, "far", 4 << 20, 0, &far) != 0) return failed(2);
             if (!write_and_publish(shard.handle, *board)) return failed(3);
-            while (board->reading.load() != kReaders) std::this_thread::yield();
+            while (board->reading.load() != kReaders && !board->over.load()) {
+                std::this_thread::yield();
+            }
             const char* const targets[] = {"arena:far", "here", "arena:job", "here"};
             for (int i = 0; i < kMoves; ++i) {
                 if (!move(shard.handle, targets[i % 4])) return failed(4);
@@ -138,11 +140,18 @@ TEST_SUITE("multiproc.client.shards") {
                 }
             }
             board->over.store(true);
+            // The shard ends with its owner, and a reader may be in the middle of its last read.
+            const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+            while (board->reading.load() != 0) {
+                if (std::chrono::steady_clock::now() > patience) return failed(6);
+                std::this_thread::yield();
+            }
             return 0;
         });
         const auto codes = test_support::run_children(kReaders, [&](int rank) {
             const int code = read_until_over(daemon, *board, rank);
             board->over.store(code != 0 || board->over.load());
+            board->reading.fetch_sub(1);
             return code;
         });
         CHECK(owner.wait() == 0);
