@@ -268,10 +268,15 @@ bool run_case(RankContext& context, const CollectiveCase& wanted) {
     }
     call.input = buffers.input;
     call.output = buffers.output;
-    // Before the operation every rank may have written to the place of a shared result; nobody
-    // stores there before all have arrived.
+    // Before the operation every rank may have written to the place of a shared result, here each
+    // to a part of it; nobody stores there before all have arrived.
     if (wanted.placement == Placement::kSharedResult) {
-        std::memset(buffers.output, 0x55 + context.rank, elements * element);
+        const auto part = [&](int rank) {
+            const auto ranks = static_cast<std::uint64_t>(context.world);
+            return elements * static_cast<std::uint64_t>(rank) / ranks * element;
+        };
+        const Bytes from = part(context.rank);
+        std::memset(buffers.output + from, 0x55 + context.rank, part(context.rank + 1) - from);
     }
     const auto result = perform(context, wanted, call);
     if (!result.ok()) return complain(context, "%s", describe(result.error()).c_str());
