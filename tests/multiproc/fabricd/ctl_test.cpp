@@ -10,21 +10,16 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "tests/multiproc/fabricd/ready.hpp"
+#include "tests/multiproc/fabricd/ctl.hpp"
 #include "tests/support/program.hpp"
 
 using nlohmann::json;
 using Daemon = test_support::ReadyDaemon;
+using test_support::ctl;
 using test_support::has;
 using test_support::Output;
 
 namespace {
-
-Output ctl(const Daemon& daemon, std::vector<std::string> words) {
-    words.insert(words.begin(), FABRICCTL_PATH);
-    words.push_back("--socket=" + daemon.folder() + "/admin.sock");
-    return test_support::run_program(words);
-}
 
 json ctl_json(const Daemon& daemon, std::vector<std::string> words) {
     words.push_back("--json");
