@@ -62,6 +62,7 @@ def parse_options(arguments):
     add("--sizes", type=list_of(parse_size), help=f"default {ALL_SIZES}")
     add("--collectives", type=list_of(str, contenders.COLLECTIVES),
         default=list(contenders.COLLECTIVES), help="default: all five")
+    # Not the same for all: in place saves a copy here and costs one there.
     add("--places", type=list_of(str, ("out", "in")), default=["out", "in"],
         help="out of place, in place: out,in (default)")
     add("--rounds", type=int, help="samples per contender and case (default 7)")
@@ -129,6 +130,7 @@ def start_contenders(options, ranks, scratch, socket):
     control = os.path.join(scratch, f"control-{ranks}")
     os.makedirs(control, mode=0o700)
     build = os.path.join(options.build, "bench")
+    # All of them are started before the first is waited for: they take seconds to come up.
     families = contenders.process_sets(build, ranks, scratch, socket, max(options.sizes),
                                        options.pairs, options.against)
     starting, running, entries = [], {}, []
@@ -155,6 +157,7 @@ def run_world(options, ranks, scratch, socket, document):
     """Measures every case of one world size and adds to the document."""
     running, entries = start_contenders(options, ranks, scratch, socket)
     say(f"{ranks} ranks: {', '.join(entry.name for entry in entries) or 'nobody'}")
+    # A case that would swap is measured one contender at a time, see Bench.measure().
     budget = 0.4 * fingerprint.memory_available()
     bench = Bench(running, entries, options, say)
     for ranks_of_set in running.values():
@@ -186,6 +189,7 @@ def start_daemon(options, scratch):
     if not program:
         return None, None
     most = max(options.ranks)
+    # Two buffers for each rank and pair, one shared result, and what heaps and groups need.
     pool = (most * 2 * options.pairs + 1) * max(options.sizes) + (2 << 30)
     daemon = Daemon(program, scratch, pool)
     problem = daemon.wait_ready()
@@ -201,6 +205,7 @@ def main(arguments=None):
     options = parse_options(arguments)
     document = {"title": options.title, "versions": {}, "rows": [], "idle_cpu": {}, "faults": [],
                 "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+                # What the figures do not depend on stays out of the document.
                 "options": {key: value for key, value in vars(options).items()
                             if key not in ("json", "plot", "markdown", "build", "socket")}}
     document["limits"] = measure_limits(options)
@@ -215,6 +220,7 @@ def main(arguments=None):
     measured = {family for row in document["rows"] for family in row["families"]}
     document["faults"] += [f"{family} was not measured" for family in options.require
                            if family not in measured]
+    # At the end, when the versions of all contenders are known.
     document["machine"] = fingerprint.fingerprint(SOURCE, document.pop("versions"))
     write_results(options, document)
     return 1 if document["faults"] else 0

@@ -25,6 +25,7 @@ from harness.fingerprint import fingerprint  # noqa: E402
 
 SKIPPED = 77
 WANTED = 0.85  # accuracy
+# A row per phase, a speed per rank.
 SPEEDS = ([1, 1, 0.5, 0.25], [1, 0.4, 0.5, 0.25], [0.7, 0.4, 0.5, 0.25])
 POOL_BYTES = 1 << 30
 
@@ -76,6 +77,7 @@ def say(text):
 def plan_of(options):
     """When which speeds hold: half of the steps, then a quarter each."""
     ends = [options.steps // 2, options.steps * 3 // 4, options.steps]
+    # Fewer ranks than the plan has take its first columns.
     speeds = [row[: options.ranks] for row in SPEEDS]
     return {"ends": ends, "speeds": speeds, "rate": options.rate, "batch": options.batch,
             "neighbour": 2}
@@ -91,6 +93,7 @@ def config_of(options, name):
 
 def knows_control(options):
     """Whether this build's fabricd has a control loop."""
+    # An older build is measured, too, as the run without a loop.
     done = subprocess.run([os.path.join(options.build, "fabricd", "fabricd"), "--help"],
                           capture_output=True, text=True, check=False)
     return "--control-mode" in done.stdout
@@ -152,6 +155,7 @@ def start_ranks(options, name, folder, socket):
 
 def wait_for(processes, watch):
     """Looks at the quotas once a second until all ranks have ended; fails with the first of them."""
+    # A rank that failed ends the run at once: its peers would wait for it until their deadlines.
     while any(process.poll() is None for process in processes):
         if any(process.poll() not in (None, 0) for process in processes):
             for process in processes:

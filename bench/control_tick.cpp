@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::size_t kRanks = 8;
 
+// Members of complete groups with fresh pages, so that nothing is left out as stale.
 fabricd::Sample sample_of(std::size_t sessions) {
     fabricd::Sample sample;
     sample.sessions.resize(sessions);
@@ -34,6 +35,8 @@ fabricd::Sample sample_of(std::size_t sessions) {
 }
 
 // Ten steps of 100 ms; the first rank of each job is slower by `slow`.
+// Half of each step is computing: the imbalance that is decided about is that of the computing
+// alone.
 void advance(fabricd::Sample& sample, double slow) {
     sample.taken_ns += 1'000'000'000;
     for (auto& session : sample.sessions) {
@@ -56,14 +59,17 @@ fabricd::ControlConfig acting() {
 void quiet_tick(benchmark::State& state) {
     auto sample = sample_of(static_cast<std::size_t>(state.range(0)));
     fabricd::WindowMaker maker;
+    // One loop for all iterations: what it remembers of the job is part of what a tick costs.
     fabricd::Loop loop(acting());
     std::size_t decisions = 0;
     for (auto _ : state) {
+        // Moving the counters is the sampler's work, see telemetry_bench.cpp.
         state.PauseTiming();
         advance(sample, 1);
         state.ResumeTiming();
         decisions += loop.tick(maker.next(sample)).decisions.size();
     }
+    // A benchmark that measures something else than it says fails.
     if (decisions != 0) state.SkipWithError("a quiet job was decided about");
 }
 
@@ -73,9 +79,11 @@ void deciding_tick(benchmark::State& state) {
     std::size_t decisions = 0;
     for (auto _ : state) {
         state.PauseTiming();
+        // Anew in each iteration: after a decision the loop waits and would decide nothing.
         fabricd::WindowMaker maker;
         fabricd::Loop loop(acting());
         // As many windows as it takes until the next one is the one that decides.
+        // Imbalance has to last for some windows (control.imbalance_windows) before it is acted on.
         for (int i = 0; i < 3; ++i) {
             advance(sample, 1.7);
             benchmark::DoNotOptimize(loop.tick(maker.next(sample)));

@@ -20,10 +20,13 @@ namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
+// Whole huge pages, so that the kernel can use them: a buffer that ends in small ones is slower by
+// its end.
 std::size_t round_to_huge(std::size_t bytes) {
     return (bytes + kHugePage - 1) & ~(kHugePage - 1);
 }
 
+// The same clock on all ranks; only differences of one rank are used.
 std::int64_t now_ns() {
     timespec now{};
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -33,6 +36,7 @@ std::int64_t now_ns() {
 /// The two pipes of one rank, one line at a time.
 class Control {
   public:
+    // Both ends block until the orchestrator opens its own, which is how the ranks find together.
     Control(const std::string& folder, const std::string& name, int rank) {
         const std::string base = folder + "/" + name + "." + std::to_string(rank);
         in_ = open((base + ".in").c_str(), O_RDONLY | O_CLOEXEC);
@@ -41,6 +45,7 @@ class Control {
     }
 
     /// The next line, or nothing when the orchestrator is gone. Sleeps in read(): no CPU is used.
+    /// A letter at a time: orders are short and rare, and nothing is read ahead of a turn.
     std::optional<std::string> read_line() {
         std::string line;
         char letter = 0;
@@ -74,6 +79,7 @@ Turn parse_turn(std::istringstream& words) {
     std::string collective, place, memory;
     words >> collective >> turn.wanted.bytes >> place >> memory >> turn.wanted.algorithm >>
         turn.wanted.pairs >> turn.warmup >> turn.iterations >> turn.check;
+    // The orchestrator is of the same version: what is not understood is a bug, and ends the rank.
     if (!words) die("cannot read the order of the orchestrator");
     const char* const kNames[] = {"allreduce", "all_gather", "reduce_scatter", "broadcast",
                                   "barrier"};
@@ -95,8 +101,11 @@ class Stand {
     std::string measure(const Turn& turn) {
         const std::string why = refusal(turn.wanted);
         if (!why.empty()) return "unsupported " + why;
+        // Cases that repeat keep their buffers: their pages are there, as in a job that trains.
         const bool is_new = !(turn.wanted == case_) || pairs_.empty();
         if (is_new) set_up(turn.wanted);
+        // Checked in the same buffers and before they are timed, so that no wrong result gets a
+        // time.
         if (turn.check) {
             const std::string wrong = check();
             if (!wrong.empty()) return "wrong " + wrong;
@@ -115,6 +124,7 @@ class Stand {
     }
 
   private:
+    // Whole parts only: what to do with a rest differs between the libraries.
     std::string refusal(const Case& wanted) const {
         const std::size_t parts = static_cast<std::size_t>(contender_.world()) * sizeof(float);
         const bool has_parts = wanted.collective == Collective::kAllGather ||
@@ -124,6 +134,7 @@ class Stand {
     }
 
     void set_up(const Case& wanted) {
+        // The last case's memory first, or a large case would need twice as much.
         drop();
         case_ = wanted;
         if (wanted.place == Place::kShared) shared_ = contender_.allocate_shared(wanted.bytes);
@@ -139,6 +150,7 @@ class Stand {
         return static_cast<float*>(block);
     }
 
+    // The same layout for all contenders, whatever they call their arguments.
     Buffers make_pair() {
         if (case_.collective == Collective::kBarrier) return {};
         const std::size_t whole = case_.bytes / sizeof(float);
@@ -152,9 +164,11 @@ class Stand {
             }
             case Collective::kReduceScatter: {
                 float* input = take(whole);
+                // Where the result goes differs by library, and with it the place that is checked.
                 float* own = contender_.in_place_result_at_start() ? input : input + offset;
                 return {input, in_place ? own : take(part), whole, part};
             }
+            // One buffer, sent by the root and overwritten by the others.
             case Collective::kBroadcast: {
                 float* buffer = take(whole);
                 return {buffer, buffer, whole, whole};
@@ -187,12 +201,15 @@ class Stand {
         return wrong;
     }
 
+    // All ranks begin together and end together; the time is this rank's own, and the slowest one
+    // counts, see rounds.py.
     std::int64_t time_batch(const Turn& turn) {
         const std::size_t pairs = pairs_.size();
         contender_.barrier();
         for (std::size_t i = 0; i < turn.warmup; ++i) contender_.run(i % pairs);
         contender_.barrier();
         const std::int64_t start = now_ns();
+        // A counter that is compared and not a remainder, which would be part of what is measured.
         std::size_t pair = 0;
         for (std::size_t i = 0; i < turn.iterations; ++i) {
             contender_.run(pair);
@@ -215,6 +232,7 @@ class Stand {
 
 void* Contender::allocate(Memory memory, std::size_t bytes) {
     if (memory != Memory::kHeap) die("this contender has no arena");
+    // Aligned for the widest stores, and to what madvise() can work on.
     const std::size_t rounded = round_to_huge(bytes);
     void* block = std::aligned_alloc(kHugePage, rounded);
     if (block == nullptr) die("out of memory for the buffers");
@@ -235,7 +253,9 @@ void Contender::release_shared(void* /*block*/, std::size_t /*bytes*/) {}
 int serve(Contender& contender, const std::string& control, const std::string& name) {
     Control pipe(control, name, contender.rank());
     pipe.write_line("hello " + std::to_string(getpid()) + " " + contender.version());
+    // Destroyed before the contender: its buffers are the contender's memory.
     Stand stand(contender);
+    // The end of the pipe is the end of the orchestrator: nobody is left to measure for.
     while (const auto line = pipe.read_line()) {
         std::istringstream words(*line);
         std::string verb;
@@ -258,6 +278,8 @@ void die(const std::string& what) {
     std::exit(1);
 }
 
+// The first one counts. Values are not looked at: std::stoi() of a word ends the rank, which is as
+// good as a message to the orchestrator that started it.
 std::string option(int argc, char** argv, const std::string& name, const char* fallback) {
     for (int i = 1; i + 1 < argc; ++i)
         if (name == argv[i]) return argv[i + 1];

@@ -16,6 +16,7 @@
 
 namespace bench {
 
+/// In the order of the names in parse_turn().
 enum class Collective { kAllreduce, kAllGather, kReduceScatter, kBroadcast, kBarrier };
 enum class Place { kOut, kIn, kShared };  // kShared: every rank passes the same output buffer
 enum class Memory { kHeap, kArena };
@@ -45,6 +46,8 @@ struct Buffers {
 class Contender {
   public:
     virtual ~Contender() = default;
+
+    /// Constant over its life.
     virtual int rank() const = 0;
     virtual int world() const = 0;
     virtual std::string version() const = 0;
@@ -53,20 +56,28 @@ class Contender {
     virtual std::string refuses(const Case& wanted) const = 0;
 
     /// Where an in-place reduce_scatter leaves its result: at the rank's own part of the input, or
-    /// (MPI, gloo) at the input's start.
+    /// (MPI, gloo) at the input's start. Decides where verify() looks, and nothing else.
     virtual bool in_place_result_at_start() const { return true; }
 
     /// Memory for buffers. The default serves kHeap, with huge pages where they help the peers.
     virtual void* allocate(Memory memory, std::size_t bytes);
     virtual void release(Memory memory, void* block, std::size_t bytes);
-    /// The one buffer that all ranks share; only for contenders that accept Place::kShared.
+
+    /// The one buffer that all ranks share, on all of them at the same time; only for contenders
+    /// that accept Place::kShared.
     virtual void* allocate_shared(std::size_t bytes);
     virtual void release_shared(void* block, std::size_t bytes);
 
-    /// Called once per case with all its buffer pairs; run(i) then works on pair i.
+    /// Called once per case with all its buffer pairs, which stay until forget(); run(i) then works
+    /// on pair i.
     virtual void prepare(const Case& wanted, const std::vector<Buffers>& pairs) = 0;
     virtual void forget() {}  // the buffers of the case are about to go
+
+    /// Blocks until this rank is done, as a trainer would see it. What it costs is what is
+    /// measured: nothing else may happen in here.
     virtual void run(std::size_t pair) = 0;
+
+    /// By the contender's own means, so that no other library's progress is needed.
     virtual void barrier() = 0;
 };
 

@@ -44,6 +44,7 @@ struct Line {
     emu::Reach reach;  // at this slow motion
 };
 
+// A copy of the machine, so that its preset keeps its own speed.
 LinkImage links_of(emu::EmulatedMachine machine, int slow_motion) {
     machine.slow_motion = static_cast<std::uint32_t>(slow_motion);
     LinkImage links;
@@ -56,11 +57,14 @@ Line measure(const emu::EmulatedMachine& machine, int slow_motion, const Figures
     const LinkImage links = links_of(machine, slow_motion);
     Line line{machine.name, slow_motion, emu::rated_figures(links, 0), {}, {}};
     line.reach = emu::reach_of(own, emu::slowed(line.rated, slow_motion));
+    // Ranks touch real memory through the model and the real clock: what is compared is what a job
+    // would see.
     const Figures real = emu::check_model(links, options.plan, maker, LinkClock::real());
     line.measured = emu::slowed(real, 1.0 / slow_motion);
     return line;
 }
 
+// A figure of 0 limits nothing: there is nothing to compare, and the machine's own is shown.
 std::string cell(double rated, double measured, double unit, bool reached) {
     char text[64];
     if (rated == 0) {
@@ -124,6 +128,8 @@ Options parse(int argc, char** argv) {
     options.most_error = std::stod(option(argc, argv, "--most-error", "0"));
     options.json = option(argc, argv, "--json", "no") == std::string("yes");
     options.slow_motion = option(argc, argv, "--slow-motion", "yes") == std::string("yes");
+    // At least 64 KiB for each rank: less would stay in its caches, and no memory would be
+    // measured.
     const bool sane = options.plan.ranks >= 1 && options.plan.ranks <= fabricshm::kNodeSlots &&
                       options.plan.latency_operations >= 1 &&
                       options.bytes / static_cast<std::size_t>(options.plan.ranks) >= 65536;
@@ -138,6 +144,8 @@ std::vector<Line> measure_all(const Options& options, const Figures& own, const 
     std::vector<Line> lines;
     for (const auto& machine : emu::presets()) {
         if (options.preset != "all" && options.preset != machine.name) continue;
+        // First as the preset is. The factor follows from what this machine can do and what the
+        // preset wants.
         lines.push_back(measure(machine, 1, own, options, maker));
         const int factor = emu::slow_motion_for(own, lines.back().rated);
         if (factor > 1 && options.slow_motion) {
@@ -154,10 +162,13 @@ int main(int argc, char** argv) {
     void* memory =
         mmap(nullptr, options.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) bench::die("out of memory: give --bytes less");
+    // A fault would cost more than any of the latencies.
     madvise(memory, options.bytes, MADV_HUGEPAGE);
+    // Every page once, before anything is timed.
     std::memset(memory, 1, options.bytes);
     const TouchMaker maker =
         emu::MemoryTouch::maker(static_cast<std::byte*>(memory), options.bytes);
+    // This machine by itself, by the same code with links that delay nothing.
     const Figures own = emu::check_model(emu::unslowed(links_of(emu::presets()[0], 1)),
                                          options.plan, maker, LinkClock::real());
     const std::vector<Line> lines = measure_all(options, own, maker);
@@ -177,6 +188,7 @@ int main(int argc, char** argv) {
     }
     double worst = 0;
     for (const Line& line : lines) {
+        // A preset out of reach is no error of the model: it is counted in its slow motion.
         if (!line.reach.all()) continue;
         worst = std::max(worst, emu::worst_error_percent(line.measured, line.rated));
     }

@@ -42,6 +42,7 @@ struct Machine {
     std::vector<std::vector<double>> times;  // [table][probe], nanoseconds
 };
 
+// From a barrier's size to what fills the cache, in place and staged.
 const std::vector<TuneProbe>& probes() {
     static const std::vector<TuneProbe> list = {
         {8, true},          {2 * kKiB, true},    {8 * kKiB, true},
@@ -69,6 +70,7 @@ Options parse(int argc, char** argv) {
         std::chrono::microseconds(std::stoll(option(argc, argv, "--sample-us", "10000")));
     options.rounds = std::stoi(option(argc, argv, "--rounds", "5"));
     options.json = option(argc, argv, "--json", "no") == std::string("yes");
+    // One rank has nobody to talk to, and no round no median.
     if (options.tune.world < 2 || options.rounds < 1)
         bench::die("--ranks or --rounds is too small");
     return options;
@@ -82,6 +84,7 @@ Machine machine_of(const std::string& name) {
     return machine;
 }
 
+// Progress to standard error, so that the tables can be redirected.
 Tuning tune(const Options& options, const Machine& machine) {
     TuneOptions wanted = options.tune;
     wanted.links = &machine.links;
@@ -94,6 +97,8 @@ Tuning tune(const Options& options, const Machine& machine) {
 }
 
 // The median over the rounds of each table and probe; the tables take turns in every round.
+// The machine's load changes with the minutes: tables measured one after the other would be
+// compared with it.
 void time_tables(const Options& options, const std::vector<Table>& tables, Machine& machine) {
     TuneOptions wanted = options.tune;
     wanted.links = &machine.links;
@@ -109,6 +114,7 @@ void time_tables(const Options& options, const std::vector<Table>& tables, Machi
     for (auto& table : samples) {
         auto& medians = machine.times.emplace_back();
         for (auto& values : table) {
+            // The upper one of an even number, by a partial sort.
             const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
             std::nth_element(values.begin(), middle, values.end());
             medians.push_back(*middle);
@@ -116,6 +122,7 @@ void time_tables(const Options& options, const std::vector<Table>& tables, Machi
     }
 }
 
+// Of ratios and not of differences: small sizes count as much as large ones.
 double geometric_mean(const std::vector<double>& values) {
     double sum = 0;
     for (const double value : values) sum += std::log(value);
@@ -134,6 +141,7 @@ void print_tables(const std::vector<Table>& tables, int world) {
         auto& own = lines.emplace_back();
         for (std::string line; std::getline(text, line);) own.push_back(line);
     }
+    // The tables of one world size have the same keys in the same order.
     for (std::size_t i = 0; i < lines[0].size(); ++i) {
         const bool same = std::all_of(lines.begin(), lines.end(),
                                       [&](const auto& own) { return own[i] == lines[0][i]; });
@@ -156,6 +164,7 @@ void print_times(const std::vector<Table>& tables, const Machine& machine) {
         for (const auto& times : machine.times) std::printf(" %.2f |", times[p] / 1e3);
         std::printf("\n");
     }
+    // The first table is the default one.
     const double base = geometric_mean(machine.times[0]);
     std::printf("| time against the default |");
     for (const auto& times : machine.times) {
@@ -164,6 +173,7 @@ void print_times(const std::vector<Table>& tables, const Machine& machine) {
     std::printf("\n");
 }
 
+// Raw figures: whoever reads this draws a conclusion of their own.
 void print_json(const std::vector<Table>& tables, const std::vector<Machine>& machines) {
     std::printf("{");
     for (const Machine& machine : machines) {
@@ -186,6 +196,7 @@ int main(int argc, char** argv) {
     const Options options = parse(argc, argv);
     std::vector<Machine> machines;
     for (const auto& name : options.machines) machines.push_back(machine_of(name));
+    // First, see print_times().
     std::vector<Table> tables{{"default", fabricshm::machine_tuning(options.tune.world)}};
     for (const Machine& machine : machines)
         tables.push_back({machine.name, tune(options, machine)});

@@ -9,6 +9,7 @@
 
 namespace {
 
+// The library's own words, since a benchmark has nobody else to tell.
 void need(int result, const char* step) {
     if (result == FABRICSHM_OK) return;
     bench::die(std::string(step) + ": " + fabricshm_error_name(result) + ": " +
@@ -56,6 +57,7 @@ class FabricContender final : public bench::Contender {
         options.label = "bench";
         need(fabricshm_session_open(&options, &session_), "open the session");
         need(fabricshm_arena_open(session_, arena.c_str(), bytes, 0, &arena_), "open the arena");
+        // All ranks are started together; half a minute is for a loaded machine.
         need(fabricshm_group_join(arena_, "bench", rank, world, 30'000, &group_), "join the group");
     }
 
@@ -74,6 +76,7 @@ class FabricContender final : public bench::Contender {
             return "only allreduce has the same result everywhere";
         const Algorithm* algorithm = find_algorithm(wanted.algorithm);
         if (algorithm == nullptr) return "no such algorithm";
+        // Both do only allreduce, and would otherwise be taken for something that they are not.
         const bool reduces_for_all =
             algorithm->value == FABRICSHM_RING || algorithm->value == FABRICSHM_HOST;
         if (reduces_for_all && wanted.collective != bench::Collective::kAllreduce)
@@ -81,6 +84,7 @@ class FabricContender final : public bench::Contender {
         return "";
     }
 
+    // As the library has it: the result of a rank is its part, in its place.
     bool in_place_result_at_start() const override { return false; }
 
     void* allocate(bench::Memory memory, std::size_t bytes) override {
@@ -95,6 +99,8 @@ class FabricContender final : public bench::Contender {
         fabricshm_free(arena_, block);
     }
 
+    // One region for all, which rank 0 makes and the others find by its id: through the fabric
+    // itself, as a program would.
     void* allocate_shared(std::size_t bytes) override {
         fabricshm_region region{};
         if (rank() == 0)
@@ -113,6 +119,8 @@ class FabricContender final : public bench::Contender {
     }
 
     void prepare(const bench::Case& wanted, const std::vector<bench::Buffers>& pairs) override {
+        // Built once per case: what is timed is the operation and not the filling in of its
+        // arguments.
         for (const bench::Buffers& b : pairs) calls_.push_back(make_call(wanted, b));
     }
 
@@ -130,6 +138,7 @@ class FabricContender final : public bench::Contender {
         call.algorithm = find_algorithm(wanted.algorithm)->value;
         call.input = b.input;
         call.output = b.output;
+        // The library counts what a rank gives in all_gather, and the others by what it gets.
         const bool counts_input = wanted.collective == bench::Collective::kAllGather;
         call.count = counts_input ? b.input_count : b.output_count;
         call.timeout_ms = FABRICSHM_TIMEOUT_DEFAULT;

@@ -22,6 +22,7 @@ constexpr std::size_t kPage = 4096;
 // Shared memory, as the pool is, written once so that no page fault is measured.
 class SharedBuffer {
   public:
+    // Anonymous, but shared: page tables and faults are those of the pool, without a daemon.
     explicit SharedBuffer(std::size_t bytes) : bytes_((bytes + kPage - 1) / kPage * kPage) {
         data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         if (data_ == MAP_FAILED) {
@@ -44,6 +45,7 @@ class SharedBuffer {
     std::size_t bytes_;
 };
 
+// All of them before the first is used, so that no allocation is timed.
 std::vector<SharedBuffer> make_buffers(int count, std::size_t bytes) {
     std::vector<SharedBuffer> buffers;
     for (int i = 0; i < count; ++i) buffers.emplace_back(bytes);
@@ -57,6 +59,8 @@ bool missing(const std::vector<SharedBuffer>& buffers) {
     return false;
 }
 
+// What has to move at the least, so that figures are comparable with the machine's bandwidth,
+// whatever the kernel does in between.
 void report(benchmark::State& state, std::size_t buffers, std::size_t bytes) {
     const auto moved = static_cast<std::int64_t>(buffers * bytes);
     state.SetBytesProcessed(state.iterations() * moved);
@@ -64,6 +68,8 @@ void report(benchmark::State& state, std::size_t buffers, std::size_t bytes) {
 }
 
 // Arguments: sources, destinations, streaming, in place (destination d is source d), bytes.
+// A benchmark by five arguments, since a kernel's speed depends on all of them: more sources read
+// more, streaming saves a read per store, in place saves a buffer.
 void reduce(benchmark::State& state, kernels::DType type, kernels::ReduceOp op) {
     const int sources = static_cast<int>(state.range(0));
     const int destinations = static_cast<int>(state.range(1));
@@ -85,10 +91,12 @@ void reduce(benchmark::State& state, kernels::DType type, kernels::ReduceOp op) 
     job.destinations = to.data();
     job.destination_count = destinations;
     job.count = bytes / kernels::size_of(type);
+    // Division for the mean is by the number of sources, as in a collective.
     job.divisor = sources;
     job.streaming = state.range(2) != 0;
     for (auto _ : state) {
         kernels::reduce(job);
+        // The compiler may not keep results in registers, or leave a repetition out.
         benchmark::ClobberMemory();
     }
     report(state, static_cast<std::size_t>(sources + destinations), bytes);
@@ -111,6 +119,7 @@ void copy_to_all(benchmark::State& state) {
 }
 
 // Argument: bytes.
+// The yardstick: what a libc that was tuned for years makes of the same memory.
 void library_memcpy(benchmark::State& state) {
     const auto bytes = static_cast<std::size_t>(state.range(0));
     const auto buffers = make_buffers(2, bytes);
@@ -130,6 +139,8 @@ void hot_shapes(benchmark::internal::Benchmark* bench) {
     for (const std::int64_t bytes : {kSmall, kWarm, kMiddle, kLarge}) {
         for (const std::int64_t sources : {2, 4}) {
             for (const std::int64_t streaming : {0, 1}) {
+                // Small results are read at once: past the cache they would only have to be fetched
+                // back.
                 if (streaming != 0 && bytes < kMiddle) continue;
                 bench->Args({sources, 1, streaming, 0, bytes});
                 bench->Args({sources, sources, streaming, 0, bytes});
@@ -139,6 +150,7 @@ void hot_shapes(benchmark::internal::Benchmark* bench) {
     }
 }
 
+// Up to the largest world, far more than there are registers for.
 void many_sources(benchmark::internal::Benchmark* bench) {
     bench->ArgNames({"sources", "destinations", "streaming", "in_place", "bytes"});
     for (const std::int64_t sources : {3, 8, 16, 64, 256}) {
@@ -147,6 +159,7 @@ void many_sources(benchmark::internal::Benchmark* bench) {
     }
 }
 
+// One shape is enough to see a type or an operation that falls behind.
 void one_shape(benchmark::internal::Benchmark* bench) {
     bench->ArgNames({"sources", "destinations", "streaming", "in_place", "bytes"});
     bench->Args({2, 1, 0, 0, kWarm})->Args({4, 1, 0, 0, kWarm});

@@ -29,6 +29,7 @@ constexpr int kMaxWorld = 4;
 // Buffers at a power of two from each other would meet in the same cache sets and memory banks.
 constexpr std::size_t kSkew = 11 * 4096 + 9 * 64;
 
+// Two cache lines: adjacent ones are fetched together, and ranks would disturb each other.
 struct alignas(128) Word {
     std::atomic<std::uint64_t> value{0};
 };
@@ -41,6 +42,7 @@ struct Meeting {
 /// What all ranks see at the same address, because they are forked from one process.
 struct Shared {
     Meeting* meeting;
+    // Mapped before the fork, hence at one address.
     char* area;          // `world + 1` stretches of `stride` bytes; the last is the shared result
     std::size_t stride;  // bytes
 };
@@ -56,6 +58,7 @@ class LimitContender final : public bench::Contender {
         return std::string("limit ") + bench::memory_moves().isa;
     }
 
+    // Inputs and outputs of all pairs, at most one vector each.
     std::string refuses(const bench::Case& wanted) const override {
         if (2 * wanted.bytes * static_cast<std::size_t>(wanted.pairs) > shared_.stride)
             return "larger than --area-bytes";
@@ -64,12 +67,15 @@ class LimitContender final : public bench::Contender {
 
     bool in_place_result_at_start() const override { return false; }
 
+    // From the stretch's start on and in the same order on all ranks, which is what of_peer()
+    // counts on.
     void* allocate(bench::Memory /*memory*/, std::size_t bytes) override {
         void* block = stretch(rank_) + taken_;
         taken_ += ((bytes + 4095) & ~std::size_t{4095}) + kSkew;
         return block;
     }
 
+    // All at once: buffers of a case are released together.
     void release(bench::Memory /*memory*/, void* /*block*/, std::size_t /*bytes*/) override {
         if (taken_ > 0) discard(rank_);
         taken_ = 0;
@@ -127,6 +133,7 @@ class LimitContender final : public bench::Contender {
     }
 
     /// The same place in the stretch of `peer`: every rank lays its buffers out alike.
+    // No message has to say where a peer's buffer is, so that nothing of the kind is in the limit.
     float* of_peer(float* mine, int peer) const {
         if (case_.place == bench::Place::kShared &&
             reinterpret_cast<char*>(mine) >= stretch(world_))
@@ -140,6 +147,8 @@ class LimitContender final : public bench::Contender {
     }
     std::size_t start(int rank) const { return part() * static_cast<std::size_t>(rank); }
 
+    // Everything is made of this one loop: reducing, copying and handing out differ by their
+    // counts.
     void move(const float* const* sources, int source_count, float* const* destinations,
               int destination_count, std::size_t count) const {
         bench::memory_moves().move(
@@ -155,6 +164,7 @@ class LimitContender final : public bench::Contender {
         reduce_part(input, destinations.begin(), static_cast<int>(destinations.size()));
     }
 
+    // Starting with the own one spreads the ranks over the sources.
     void reduce_part(float* input, float* const* destinations, int destination_count) const {
         const float* sources[kMaxWorld];
         for (int i = 0; i < world_; ++i) {
@@ -198,6 +208,8 @@ class LimitContender final : public bench::Contender {
         }
     }
 
+    // Pushing, each rank hands out the part that is its own, so that all memories work; pulling,
+    // each reads the root.
     void broadcast(const bench::Buffers& b) const {
         float* root = of_peer(b.output, 0);
         if (pulling_) {
@@ -218,6 +230,7 @@ class LimitContender final : public bench::Contender {
         auto& other = shared_.meeting->ping[1 - rank_].value;
         // Rank 0 serves, rank 1 returns: one round trip of a cache line each way.
         if (rank_ == 0) mine.store(pings_, std::memory_order_release);
+        // Spinning at first: a round trip is shorter than a system call.
         for (int spins = 0; other.load(std::memory_order_acquire) < pings_; ++spins)
             if (spins > 10'000) sched_yield();
         if (rank_ == 1) mine.store(pings_, std::memory_order_release);
@@ -235,6 +248,7 @@ class LimitContender final : public bench::Contender {
     std::vector<bench::Buffers> pairs_;
 };
 
+// Without reserving: an area is as large as the largest case could want, and most cases are small.
 void* map_shared(std::size_t bytes) {
     void* block = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                        MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -256,10 +270,12 @@ int main(int argc, char** argv) {
     int rank = 0;
     for (int child = 1; child < world && rank == 0; ++child)
         if (fork() == 0) rank = child;
+    // Should the first rank die, the others have nobody to end them.
     if (rank != 0) prctl(PR_SET_PDEATHSIG, SIGKILL);
     LimitContender contender(shared, rank, world);
     const int result =
         bench::serve(contender, option(argc, argv, "--control"), option(argc, argv, "--name"));
+    // The others end by the end of their own pipes.
     while (rank == 0 && wait(nullptr) > 0) {
     }
     return result;

@@ -26,6 +26,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Steady, since a pass takes milliseconds.
 double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
@@ -37,6 +38,7 @@ struct Arrays {
     float* c;
 };
 
+// Private memory: a limit of the machine and not of shared pages.
 float* map_floats(std::size_t count) {
     void* block = mmap(nullptr, count * sizeof(float), PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -51,6 +53,8 @@ struct Question {
     std::function<void(const Arrays&, std::size_t)> pass;
 };
 
+// What collectives are made of: reading, writing, copying, adding up, with stores through the cache
+// and past it.
 std::vector<Question> questions() {
     const auto& moves = bench::memory_moves();
     const auto copy = [&moves](const Arrays& arrays, std::size_t count, bool streaming) {
@@ -73,6 +77,8 @@ std::vector<Question> questions() {
 }
 
 /// Best of `rounds` passes of all threads together, in GB/s.
+/// Two threads share a memory: what one of them could do alone is no limit of theirs. The slowest
+/// thread of a round ends it, and the best round is what the machine can do.
 double bandwidth(const Question& question, int threads, std::size_t bytes, int rounds) {
     const std::size_t count = bytes / sizeof(float) / static_cast<std::size_t>(threads);
     std::atomic<int> ready{0};
@@ -80,11 +86,14 @@ double bandwidth(const Question& question, int threads, std::size_t bytes, int r
     std::vector<std::thread> workers;
     for (int t = 0; t < threads; ++t)
         workers.emplace_back([&, t] {
+            // Touched by the thread that uses it, so that it lies near to it.
             const Arrays x{map_floats(count), map_floats(count), map_floats(count)};
             bench::memory_moves().write(x.a, count, false);
             bench::memory_moves().write(x.b, count, false);
             bench::memory_moves().write(x.c, count, false);
             for (int round = 0; round < rounds; ++round) {
+                // All start together; a thread that comes late would have the memory to itself at
+                // the end.
                 ready.fetch_add(1);
                 while (ready.load() < threads * (round + 1)) sched_yield();
                 const auto start = Clock::now();
@@ -122,6 +131,7 @@ double ping_pong_ns(int batches, std::uint64_t trips) {
     const std::uint64_t last = trips * static_cast<std::uint64_t>(batches);
     const pid_t child = fork();
     if (child < 0) bench::die("cannot fork the ping-pong peer");
+    // _exit() in the child: no destructor of the parent's objects may run twice.
     if (child == 0) {
         for (std::uint64_t trip = 1; trip <= last; ++trip) {
             wait_for(lines[0].value, trip);

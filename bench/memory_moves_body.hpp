@@ -9,8 +9,11 @@ namespace {
 template <class Vector>
 struct Moves {
     static constexpr std::size_t kLanes = Vector::kLanes;
+
+    /// Four vectors at a time hide the latency of one.
     static constexpr std::size_t kBlock = 4 * kLanes;  // elements per turn of a loop
 
+    /// Counts known when compiled: the inner loops unroll, and the sources stay in registers.
     template <int kSources, int kDestinations, bool kStreaming>
     static void move_fixed(const Move& m) {
         // Streaming stores need aligned addresses; the arena's and the parts' are.
@@ -24,6 +27,7 @@ struct Moves {
                 for (int v = 0; v < 4; ++v)
                     Vector::template store<kStreaming>(m.destinations[d] + i + v * kLanes, sum[v]);
         }
+        // What is left of the last block, element by element.
         for (; i < m.count; ++i) {
             float sum = m.sources[0][i];
             for (int s = 1; s < kSources; ++s) sum += m.sources[s][i];
@@ -41,6 +45,7 @@ struct Moves {
                 return move_fixed<kSources, 2, kStreaming>(m);
             case 3:
                 return move_fixed<kSources, 3, kStreaming>(m);
+            // Four is as many ranks as the limits are measured with.
             default:
                 return move_fixed<kSources, 4, kStreaming>(m);
         }
@@ -67,11 +72,14 @@ struct Moves {
         return true;
     }
 
+    /// Unaligned destinations go through the cache, whatever was asked for: streaming stores would
+    /// fault there.
     static void move(const Move& m) {
         if (m.streaming && is_aligned(m)) return move_streaming<true>(m);
         move_streaming<false>(m);
     }
 
+    /// Returns something that depends on all that was read, or the compiler would read nothing.
     static float read(const float* from, std::size_t count) {
         typename Vector::Type sum[4] = {};
         for (std::size_t i = 0; i + kBlock <= count; i += kBlock)
@@ -96,6 +104,7 @@ struct Moves {
             Vector::template store<false>(to + i, Vector::load(to + i) + Vector::load(from + i));
     }
 
+    /// Streaming: a triad's result is not read again.
     static void triad(float* to, const float* a, const float* b, std::size_t count) {
         for (std::size_t i = 0; i + kLanes <= count; i += kLanes)
             Vector::template store<true>(to + i, Vector::load(a + i) + 3.0f * Vector::load(b + i));

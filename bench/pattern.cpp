@@ -7,7 +7,7 @@ namespace bench {
 namespace {
 
 /// Element `index` of rank `rank`. 31 and 7 are coprime to every power of two, so that a part put
-/// in another part's place is seen.
+/// in another part's place is seen. Up to 30, so that sums of any number of ranks here are exact.
 float value(int rank, std::size_t index) {
     return static_cast<float>((index * 7 + static_cast<std::size_t>(rank) * 13) % 31);
 }
@@ -18,6 +18,7 @@ float sum_of_all(int world, std::size_t index) {
     return sum;
 }
 
+// What all ranks agree on without asking each other: values depend on the rank and the place alone.
 float expected(Collective collective, int rank, int world, const Buffers& buffers,
                std::size_t index) {
     switch (collective) {
@@ -37,6 +38,7 @@ float expected(Collective collective, int rank, int world, const Buffers& buffer
 }  // namespace
 
 void fill(Collective collective, int rank, const Buffers& buffers) {
+    // A broadcast that does nothing must not pass because the others had the right values already.
     const bool wrong_on_purpose = collective == Collective::kBroadcast && rank != 0;
     for (std::size_t i = 0; i < buffers.input_count; ++i)
         buffers.input[i] = wrong_on_purpose ? -1.0f : value(rank, i);
@@ -45,6 +47,7 @@ void fill(Collective collective, int rank, const Buffers& buffers) {
 std::string verify(Collective collective, int rank, int world, const Buffers& buffers) {
     for (std::size_t i = 0; i < buffers.output_count; ++i) {
         const float want = expected(collective, rank, world, buffers, i);
+        // Equality: with small whole numbers there is no rounding to allow for.
         if (buffers.output[i] == want) continue;
         return "element " + std::to_string(i) + " of rank " + std::to_string(rank) + " is " +
                std::to_string(buffers.output[i]) + " instead of " + std::to_string(want);

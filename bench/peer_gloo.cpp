@@ -45,7 +45,9 @@ class GlooContender final : public bench::Contender {
         address.hostname = "127.0.0.1";
         auto device = gloo::transport::tcp::CreateDevice(address);
         auto context = std::make_shared<gloo::rendezvous::Context>(rank, world);
+        // As long as the orchestrator waits for a turn by default; gloo gives up by throwing.
         context->setTimeout(std::chrono::minutes(2));
+        // A folder of the run's own; gloo leaves files in it that nobody may find later.
         gloo::rendezvous::FileStore store(store_folder);
         context->connectFullMesh(store, device);
         context_ = context;
@@ -60,6 +62,7 @@ class GlooContender final : public bench::Contender {
                std::to_string(GLOO_VERSION_MINOR) + "." + std::to_string(GLOO_VERSION_PATCH);
     }
 
+    // gloo's older constructs know one form each of their operation.
     std::string refuses(const bench::Case& wanted) const override {
         if (wanted.memory == bench::Memory::kArena) return "no arena";
         if (wanted.place == bench::Place::kShared) return "no shared result";
@@ -82,6 +85,8 @@ class GlooContender final : public bench::Contender {
     }
 
     void prepare(const bench::Case& wanted, const std::vector<bench::Buffers>& pairs) override {
+        // Its constructs bind buffers and open what they need when they are made: that is not
+        // timed.
         for (const bench::Buffers& b : pairs) operations_.push_back(make(wanted, b));
     }
 
@@ -115,6 +120,7 @@ class GlooContender final : public bench::Contender {
 
     Operation make_allreduce(const std::string& algorithm, const bench::Buffers& b) {
         const std::vector<float*> buffer{b.output};
+        // gloo counts in int: vectors beyond 8 GiB would need more.
         const int count = static_cast<int>(b.output_count);
         if (algorithm == "halving-doubling")
             return bound(
@@ -128,6 +134,7 @@ class GlooContender final : public bench::Contender {
         return [this, kind, b] {
             gloo::AllreduceOptions options(context_);
             options.setAlgorithm(kind);
+            // In place is an output without an input.
             if (b.input != b.output) options.setInput(b.input, b.input_count);
             options.setOutput(b.output, b.output_count);
             using Sum = void (*)(void*, const void*, const void*, std::size_t);
@@ -158,6 +165,7 @@ class GlooContender final : public bench::Contender {
         return bound(
             std::make_shared<gloo::ReduceScatterHalvingDoubling<float>>(
                 context_, std::vector<float*>{b.input}, static_cast<int>(b.input_count), parts),
+            // Works in place on the input: the copy that bound() would make has nothing to do.
             {b.input, b.input, 0, 0});
     }
 

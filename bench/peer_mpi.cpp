@@ -21,6 +21,7 @@ class MpiContender final : public bench::Contender {
         int length = 0;
         MPI_Get_library_version(text, &length);
         const std::string all(text, static_cast<std::size_t>(length));
+        // Libraries fill the rest with build dates and copyrights.
         const std::size_t end = all.find_first_of(",\n");
         return all.substr(0, end);
     }
@@ -28,6 +29,7 @@ class MpiContender final : public bench::Contender {
     std::string refuses(const bench::Case& wanted) const override {
         if (wanted.memory == bench::Memory::kArena) return "no arena";
         if (wanted.place == bench::Place::kShared) return "no shared result";
+        // The setting is in the environment or on the launcher's command line, before MPI_Init().
         return wanted.algorithm == "auto" ? "" : "algorithms are chosen by settings";
     }
 
@@ -39,6 +41,7 @@ class MpiContender final : public bench::Contender {
     void run(std::size_t pair) override {
         const bench::Buffers& b = pairs_[pair];
         const bool in_place = case_.place == bench::Place::kIn;
+        // The same for all three that have it: MPI finds the input in the output then.
         void* input = in_place ? MPI_IN_PLACE : b.input;
         switch (case_.collective) {
             case bench::Collective::kAllreduce:
@@ -54,6 +57,7 @@ class MpiContender final : public bench::Contender {
                                          MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
                 break;
             case bench::Collective::kBroadcast:
+                // Every rank names one buffer, as the root or as a receiver.
                 MPI_Bcast(b.output, static_cast<int>(b.output_count), MPI_FLOAT, 0, MPI_COMM_WORLD);
                 break;
             case bench::Collective::kBarrier:
@@ -76,6 +80,7 @@ class MpiContender final : public bench::Contender {
 int main(int argc, char** argv) {
     MPI_Init(&argc, &argv);
     int result = 0;
+    // In a block of its own: buffers go before MPI_Finalize().
     {
         MpiContender contender;
         result = bench::serve(contender, bench::option(argc, argv, "--control"),

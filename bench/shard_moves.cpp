@@ -42,6 +42,7 @@ double seconds_since(Clock::time_point begin) {
     return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+// In the reader, too: its exit code is not 0 then, and the parent's result is an error.
 [[noreturn]] void fail(const char* step) {
     std::fprintf(stderr, "bench_shard_moves: %s: %s\n", step, fabricshm_error_text());
     std::exit(1);
@@ -60,6 +61,7 @@ struct Job {
 };
 
 // Reads one word of each read's place: the pause is in the calls, not in the bytes.
+// In a process of its own, with a session of its own, as a reader of a job is.
 void read_all_the_time(const char* socket, std::uint64_t bytes, Board& board) {
     const Job job(socket, bytes);
     fabricshm_shard* shard = nullptr;
@@ -74,6 +76,7 @@ void read_all_the_time(const char* socket, std::uint64_t bytes, Board& board) {
         if (fabricshm_shard_release(shard, &view) != 0) fail("release");
         const std::int64_t length =
             std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
+        // Without a compare-and-swap: at the border of two phases one read may count for either.
         if (length > board.longest_ns.load(std::memory_order_relaxed)) {
             board.longest_ns.store(length, std::memory_order_relaxed);
         }
@@ -92,6 +95,7 @@ double move_once(fabricshm_shard* shard) {
     fabricshm_shard_release(shard, &view);
     int code = FABRICSHM_EBUSY;
     // The old copy of the last move may still be counted as read.
+    // Begins anew with each attempt: the time that is wanted is that of the move which was taken.
     auto begin = Clock::now();
     while (code == FABRICSHM_EBUSY) {
         begin = Clock::now();
@@ -103,6 +107,7 @@ double move_once(fabricshm_shard* shard) {
         const bool moved = view.data != before;
         fabricshm_shard_release(shard, &view);
         if (moved) return seconds_since(begin);
+        // Looking costs a read each time; the time is accurate to a fifth of a millisecond.
         ::usleep(200);
     }
 }
@@ -132,6 +137,7 @@ void measure_round(fabricshm_shard* shard, Board& board, const fabricshm_region&
     };
     board.longest_ns.store(0);
     const double copied = copy_once(to.base, from.base, bytes);
+    // What the reader met while memory was busy anyway, to compare the move's pauses with.
     end_phase(kCopy);
     const double moved = move_once(shard);
     end_phase(kMove);
@@ -139,6 +145,7 @@ void measure_round(fabricshm_shard* shard, Board& board, const fabricshm_region&
     end_phase(kNothing);
     figures.copy.push_back(static_cast<double>(bytes) / copied / 1e9);
     figures.move.push_back(static_cast<double>(bytes) / moved / 1e9);
+    // By round: both of a round met the same machine.
     figures.ratio.push_back(copied / moved);
 }
 
@@ -169,12 +176,14 @@ int main(int argc, char** argv) {
     }
     const std::uint64_t bytes = std::strtoull(argc > 2 ? argv[2] : "256", nullptr, 10) << 20;
     const int rounds = std::atoi(argc > 3 ? argv[3] : "15");
+    // The shard in two places at a time, two regions to copy between, and room for headers.
     const std::uint64_t arena_bytes = 4 * bytes + (std::uint64_t{16} << 20);
     void* memory =
         ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (bytes == 0 || rounds < 1 || memory == MAP_FAILED) return 2;
     Board& board = *new (memory) Board;
 
+    // Before the parent's session: a session does not survive a fork.
     const pid_t reader = ::fork();
     if (reader == 0) {
         ::prctl(PR_SET_PDEATHSIG, SIGKILL);

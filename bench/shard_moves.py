@@ -22,7 +22,9 @@ def options():
 
 
 def main():
+    """Exit code 1 with a line when the daemon or the driver fails."""
     given = options()
+    # Four shards' worth, as the driver asks for, and what the daemon needs for itself.
     pool = 4 * given.mib * 2**20 + 32 * 2**20
     with tempfile.TemporaryDirectory() as folder:
         daemon = Daemon(os.path.join(given.build, "fabricd", "fabricd"), folder, pool)

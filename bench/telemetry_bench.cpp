@@ -42,6 +42,7 @@ class Sessions {
   public:
     Sessions(SessionPages& pages, int count) {
         for (int id = 1; id <= count; ++id) {
+            // Of no process: a page does not care who writes to it.
             const PageOwner owner{static_cast<std::uint64_t>(id), id, 0, "bench", ""};
             auto file = pages.open_telemetry(owner);
             if (!file.ok()) return;
@@ -55,6 +56,7 @@ class Sessions {
     // A step of every `every`-th session.
     void step(int every) {
         ++image_.steps;
+        // All pages carry the same counters; the sampler looks only at what changed.
         image_.samples += 32;
         image_.written_ns = now_ns();
         for (std::size_t i = image_.steps % static_cast<std::size_t>(every); i < pages_.size();
@@ -84,6 +86,7 @@ class Writer {
         : thread_([this, &sessions, every] {
               pin(static_cast<int>(std::thread::hardware_concurrency()) - 1);
               for (int done = 0; !stop_.load(); ++done) {
+                  // Yields, so that it leaves the processor where there is only one.
                   while (wanted_.load() == done && !stop_.load()) std::this_thread::yield();
                   if (!stop_.load()) sessions.step(every);
                   done_.store(done + 1);
@@ -94,6 +97,7 @@ class Writer {
         thread_.join();
     }
     void write() {
+        // Writes and waits: what the sampler looks at is complete and in another processor's cache.
         const int number = wanted_.fetch_add(1) + 1;
         while (done_.load() < number) std::this_thread::yield();
     }
@@ -114,6 +118,7 @@ void look(benchmark::State& state) {
         return;
     }
     DeviceWatch devices({});
+    // No books to ask and no devices: what is measured is the pages alone.
     Sampler sampler(pages, devices, {}, {});
     Writer writer(sessions, static_cast<int>(state.range(1)));
     // The first look makes the entries; the daemon makes each once, when a session comes.
@@ -125,6 +130,7 @@ void look(benchmark::State& state) {
         const auto start = fabricshm::Clock::now();
         sampler.take(now_ns());
         const std::chrono::duration<double> length = fabricshm::Clock::now() - start;
+        // Manual time: the writer's turn is not part of a look.
         state.SetIterationTime(length.count());
         seconds += length.count();
     }

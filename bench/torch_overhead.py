@@ -158,6 +158,7 @@ class Rank:
         """All rounds; the same figures on every rank."""
         found = {"operation": {}, "training": {}, "wrong": []}
         for size in [int(word) for word in self.options.sizes.split(",")]:
+            # 64 MiB per sample, and three operations at least, so that no size is judged by one.
             iterations = max(3, min(2000, (64 << 20) // max(size, 1)))
             for _ in range(self.options.rounds):
                 for backend in self.groups:
@@ -262,6 +263,7 @@ def page_of(found, backends):
 def _ratio(samples):
     if "gloo" not in samples or "fabricshm" not in samples:
         return ""
+    # Round against round, so that a slow minute counts for both.
     pairs = zip(samples["gloo"], samples["fabricshm"])
     return f"{statistics.median(theirs / ours for theirs, ours in pairs):.1f}"
 

@@ -24,12 +24,16 @@ HugePages huge_pages(const Config& config) {
     return config.pool.huge_pages == "off" ? HugePages::kOff : HugePages::kTransparent;
 }
 
+// One line for all that can go wrong in a backend: what it said, and the keys that it can have been
+// about.
 Complaint taken(Made made, const std::string& keys, std::unique_ptr<PoolBackend>& pool) {
     if (!made.ok()) return fabricshm::describe(made.error()) + " (" + keys + ")";
     pool = std::move(made).value();
     return {};
 }
 
+// In the host's ordinary memory. There is nothing to be found, so it always works where there is
+// room.
 Complaint make_emu(const Config& config, const HostFiles& files,
                    std::unique_ptr<PoolBackend>& pool) {
     fabricshm::EmuOptions options;
@@ -40,6 +44,8 @@ Complaint make_emu(const Config& config, const HostFiles& files,
     return taken(fabricshm::make_emu_backend(options), "pool.capacity, pool.huge_pages", pool);
 }
 
+// `node` is the configured one, else the one that discovery chose; a negative one when there is
+// none to choose.
 Complaint make_numa(const Config& config, int node, const HostFiles& files,
                     std::unique_ptr<PoolBackend>& pool) {
     if (node < 0) {
@@ -55,6 +61,7 @@ Complaint make_numa(const Config& config, int node, const HostFiles& files,
                  "pool.numa_node, pool.capacity, pool.huge_pages", pool);
 }
 
+// A dax device is never guessed among several: the wrong one may hold somebody's data.
 Complaint make_dax(const Config& config, const Discovery& found, const HostFiles& files,
                    std::unique_ptr<PoolBackend>& pool) {
     fabricshm::DaxOptions options;
@@ -78,9 +85,11 @@ Complaint make_dax(const Config& config, const Discovery& found, const HostFiles
 
 Complaint make_backend(const Config& config, const HostFiles& files,
                        std::unique_ptr<PoolBackend>& pool) {
+    // Also for a named backend: its node or device may be left to us.
     const Discovery found = fabricshm::discover(files);
     const BackendChoice choice = fabricshm::choose_backend(found);
     const bool is_free = config.pool.backend == "auto";
+    // The name that is used is the configured one or the chosen one, never a mixture.
     const std::string backend = is_free ? choice.backend : config.pool.backend;
     if (is_free) {
         fabricshm::log(fabricshm::LogLevel::kInfo, "pool.backend auto takes %s: %s",

@@ -12,6 +12,8 @@ namespace fabricd {
 
 /// The pool in `pool`, or one line that names the key to change. `files` is where /sys and /proc
 /// are.
+/// Looks at the host and makes the pool with all of its promises: memory is reserved, a dax device
+/// opened and locked. Once, at the start; what it chose and why goes to the log.
 Complaint make_backend(const Config& config, const fabricshm::HostFiles& files,
                        std::unique_ptr<fabricshm::PoolBackend>& pool);
 

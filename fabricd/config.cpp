@@ -17,11 +17,14 @@ std::string line_of(const toml::source_region& source) {
 }
 
 /// A TOML value as the text that the table parses; nothing for kinds that no key has.
+/// Numbers go back to text so that the table has one parser per key, for files and for the command
+/// line.
 std::optional<std::string> text_of(const toml::node& node) {
     if (const auto* text = node.as_string()) return text->get();
     if (const auto* number = node.as_integer()) return std::to_string(number->get());
     if (const auto* number = node.as_floating_point()) {
         char text[32];
+        // 17 digits: every double reads back as it was.
         std::snprintf(text, sizeof text, "%.17g", number->get());
         return std::string(text);
     }
@@ -38,6 +41,7 @@ std::optional<std::string> text_of(const toml::node& node) {
     return text;
 }
 
+// Some eighty keys, looked up at the start only: a list is fast enough and keeps their order.
 const ConfigKey* find_key(const std::string& name) {
     const auto& keys = config_keys();
     const auto found = std::find_if(keys.begin(), keys.end(),
@@ -51,10 +55,13 @@ bool is_section(const std::string& name) {
                        [&](const ConfigKey& key) { return key.name.rfind(name + ".", 0) == 0; });
 }
 
+// One wording for --help, for the docs and for complaints.
 std::string wanted(const ConfigKey& key) {
     return key.range.empty() ? key.kind : key.kind + ", " + key.range;
 }
 
+// Unknown keys are errors: a misspelt limit that is silently ignored is worse than a daemon that
+// does not start.
 Complaint read_section(Config& config, const std::string& section, const toml::table& table,
                        const std::string& file) {
     for (const auto& [key, value] : table) {
@@ -63,6 +70,8 @@ Complaint read_section(Config& config, const std::string& section, const toml::t
         const ConfigKey* known = find_key(name);
         if (known == nullptr) return where + ": unknown key \"" + name + "\"";
         const auto text = text_of(value);
+        // A list is refused where one value is wanted, and one value where a list is: both would
+        // look right in the file.
         if (!text || known->is_list != value.is_array()) {
             return where + ": " + name + " takes " + wanted(*known);
         }
@@ -77,6 +86,7 @@ std::string toml_value(const ConfigKey& key, const Config& config) {
     if (!key.is_quoted) return text;
     std::string quoted = "\"";
     for (const char c : text) {
+        // The two that TOML would read as something else; other control characters no key admits.
         if (c == '"' || c == '\\') quoted += '\\';
         quoted += c;
     }
@@ -96,6 +106,8 @@ std::string option_name(const ConfigKey& key) {
     return name;
 }
 
+// The value that was given stands in the line: with a file and a command line people have to see
+// which one it was.
 Complaint set_key(Config& config, const ConfigKey& key, const std::string& text,
                   const std::string& where) {
     if (key.set(config, text)) return {};
@@ -104,6 +116,7 @@ Complaint set_key(Config& config, const ConfigKey& key, const std::string& text,
 
 Complaint read_toml(Config& config, const std::string& text, const std::string& name) {
     const toml::parse_result parsed = toml::parse(text, name);
+    // The parser's own words, with the line: it knows better than the table what is no TOML.
     if (!parsed) {
         return name + line_of(parsed.error().source()) + ": " +
                std::string(parsed.error().description());
@@ -111,6 +124,7 @@ Complaint read_toml(Config& config, const std::string& text, const std::string& 
     for (const auto& [key, value] : parsed.table()) {
         const std::string section(key.str());
         const std::string where = name + line_of(key.source());
+        // By section first, so that a misspelt section is named and not each of its keys.
         if (!is_section(section)) return where + ": unknown key \"" + section + "\"";
         const auto* table = value.as_table();
         if (table == nullptr) return where + ": " + section + " is a section: [" + section + "]";
@@ -130,22 +144,29 @@ Complaint read_config_file(Config& config, const std::string& path) {
 
 Complaint check_config(const Config& config) {
     const auto& arena = config.arena;
+    // Only where both are given: 0 is "the pool is the limit".
     if (arena.max_bytes != 0 && arena.default_bytes > arena.max_bytes) {
         return std::string("arena.default_bytes is larger than arena.max_bytes");
     }
+    // Named, and not "auto", which never takes a dax device.
     const bool is_dax = config.pool.backend == "dax";
     const bool shared = !config.server.allow_uids.empty() || !config.server.socket_group.empty();
+    // Every user who holds the descriptor of a dax device can map all of it (docs/pool.md).
     if (is_dax && shared && !config.pool.dax_trust_users) {
         return std::string(
             "a dax pool can't keep users apart: admit none besides the daemon's own "
             "(server.allow_uids, server.socket_group) or set pool.dax_trust_users");
     }
+    // Flags of the command line without a key: they act once, and a file would repeat them at every
+    // start.
     if (config.pool.dax_take_over && !is_dax) {
         return std::string("--take-over is for pool.backend = \"dax\" only");
     }
     if (is_dax && !config.emulate.machine.empty()) {
         return std::string("a dax pool is what it is: emulate.machine is for emu and numa pools");
     }
+    // Without a machine there is nothing to slow down, and a silent 1 would look like a
+    // measurement.
     if (config.emulate.machine.empty() && config.emulate.slow_motion != 1) {
         return std::string("emulate.slow_motion needs emulate.machine");
     }
@@ -164,6 +185,7 @@ std::string print_config(const Config& config) {
             section = section_of(key);
             text += "[" + section + "]\n";
         }
+        // Help as comments above each key: the printed file is the one that people edit.
         text += "# " + key.help + "\n# " + wanted(key) + "\n";
         text += key.name.substr(section.size() + 1) + " = " + toml_value(key, config) + "\n";
     }

@@ -18,6 +18,8 @@ using fabricshm::Bytes;
 using fabricshm::Duration;
 
 /// The values of all keys. The names are those of the table: `pool.huge_pages` is pool.huge_pages.
+/// Plain data: what a key may hold is checked where it is read, what keys demand of each other in
+/// check_config(), and what the host has by whoever uses it.
 struct Config {
     struct Server {
         std::string runtime_dir;  // filled in by resolve_paths() when empty, as are the next two
@@ -117,17 +119,20 @@ std::string option_name(const ConfigKey& key);
 
 /// Sets one key from text, or says what would have been right. `where` goes in front of the line:
 /// "fabricd.toml:3" or "command line".
+/// Leaves the config as it was when the text is refused.
 Complaint set_key(Config& config, const ConfigKey& key, const std::string& text,
                   const std::string& where);
 
-/// Sets what the TOML text says. The first mistake ends it: an unknown section or key, a value of
-/// the wrong kind, or what is not TOML at all; the line starts with `name`:line.
+/// Sets what the TOML text says, up to the first mistake, after which the config is of no use: an
+/// unknown section or key, a value of the wrong kind, or what is not TOML at all; the line starts
+/// with `name`:line.
 Complaint read_toml(Config& config, const std::string& text, const std::string& name);
 
 /// read_toml() of a file.
 Complaint read_config_file(Config& config, const std::string& path);
 
 /// What no single key can say: sizes that contradict each other, and the isolation of a dax pool.
+/// In the order of the checks: the first one that fails is told, in terms of the keys to change.
 Complaint check_config(const Config& config);
 
 /// The configuration as a TOML file with the help as comments; reading it gives the same values.

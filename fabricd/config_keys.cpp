@@ -11,6 +11,7 @@ namespace {
 using fabricshm::kGiB;
 using fabricshm::kMiB;
 
+// Fields are reached by accessors, so that a key names its place once.
 #define FIELD(member) FABRIC_FIELD(member)
 
 std::vector<ConfigKey> server_keys() {
@@ -66,6 +67,7 @@ std::vector<ConfigKey> pool_keys() {
     };
 }
 
+// 0 is a value only where there is a word for it; a count of 0 would admit nobody.
 std::vector<ConfigKey> limit_keys() {
     return {
         size_key("arena.default_bytes", 2 * kMiB, 64 * kTiB, nullptr, FIELD(arena.default_bytes),

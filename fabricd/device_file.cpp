@@ -14,8 +14,10 @@ namespace fabricd {
 
 namespace {
 
+// More than any host has: a generated file cannot fill the daemon.
 constexpr std::size_t kDevicesMax = 1024;
 constexpr double kNumberMost = 1e9;  // GFLOP/s and GB/s: an exaflop, an exabyte per second
+// 128 TiB: as much as one process can map.
 constexpr Bytes kBytesMost = Bytes{1} << 47;
 constexpr auto kLatencyMost = std::chrono::seconds(1);
 
@@ -23,6 +25,8 @@ constexpr auto kLatencyMost = std::chrono::seconds(1);
 using Wanted = std::optional<std::string>;
 using Reader = Wanted (*)(const toml::node& value, DeviceSpec& device);
 
+// A table as in config_keys.cpp, but smaller: these keys are in a list of sections, and there is no
+// command line for them.
 struct Key {
     const char* name;
     Reader read;
@@ -37,6 +41,7 @@ Wanted read_number(const toml::node& value, DeviceSpec& device) {
     return {};
 }
 
+// As text with a unit: a bare number of bytes in a file is a mistake more often than not.
 template <std::uint64_t DeviceSpec::*field>
 Wanted read_bytes(const toml::node& value, DeviceSpec& device) {
     const char* wanted = "a size as \"512MiB\" or \"2GiB\", up to 128 TiB";
@@ -48,6 +53,8 @@ Wanted read_bytes(const toml::node& value, DeviceSpec& device) {
     return {};
 }
 
+// Names go into paths, options and labels: printable ASCII without blanks, and short enough for the
+// messages of the attach protocol.
 Wanted read_name(const toml::node& value, DeviceSpec& device) {
     const auto* text = value.as_string();
     const auto plain = [](unsigned char c) { return c > 0x20 && c < 0x7f && c != '"'; };
@@ -71,6 +78,8 @@ Wanted read_kind(const toml::node& value, DeviceSpec& device) {
     return wanted;
 }
 
+// A UUID names a GPU for good; a number is what CUDA calls it on this host, and may change with the
+// next boot.
 Wanted read_gpu(const toml::node& value, DeviceSpec& device) {
     const auto* text = value.as_string();
     const auto plain = [](unsigned char c) { return c > 0x20 && c < 0x7f && c != '"'; };
@@ -82,6 +91,7 @@ Wanted read_gpu(const toml::node& value, DeviceSpec& device) {
     return {};
 }
 
+// Exactly an integer: 33.3 per cent would be rounded to something else than what was written.
 Wanted read_share(const toml::node& value, DeviceSpec& device) {
     const auto* percent = value.as_integer();
     if (percent == nullptr || percent->get() < 1 || percent->get() > 100) {
@@ -101,6 +111,7 @@ Wanted read_latency(const toml::node& value, DeviceSpec& device) {
     return {};
 }
 
+// Keys are in any number: those that are left out stay 1.
 Wanted read_efficiency(const toml::node& value, DeviceSpec& device) {
     const char* wanted =
         "a table of convolution, fully_connected, activation and other, each above 0, up to 1";
@@ -137,6 +148,7 @@ constexpr Key kKeys[] = {
     {"link_latency", read_latency},
     {"efficiency", read_efficiency},
 };
+// What has no sensible default: without them the planner would compute with zeros.
 constexpr const char* kRequired[] = {"name", "kind", "gflops", "memory", "link_gbytes_per_s"};
 
 std::string place(const std::string& file, const toml::source_region& source) {
@@ -144,6 +156,7 @@ std::string place(const std::string& file, const toml::source_region& source) {
 }
 
 Complaint read_device(const toml::table& table, const std::string& file, DeviceSpec& device) {
+    // Missing keys first: a device without a name is told by its line.
     const std::string where = place(file, table.source());
     for (const char* key : kRequired) {
         if (!table.contains(key)) return where + ": the device has no " + key;
@@ -159,10 +172,12 @@ Complaint read_device(const toml::table& table, const std::string& file, DeviceS
             return here + ": " + key->name + " takes " + *wanted;
         }
     }
+    // Without a quota the slice has all of the device's memory.
     if (device.quota_bytes == 0) device.quota_bytes = device.memory_bytes;
     if (device.quota_bytes > device.memory_bytes) {
         return where + ": vgpu_memory of " + device.name + " is larger than its memory";
     }
+    // They are about CUDA contexts, which a device without a GPU has none of.
     if (device.gpu.empty() && (device.reserve_bytes != 0 || device.context_bytes != 0)) {
         return where + ": vgpu_reserve and vgpu_context of " + device.name + " need gpu";
     }
@@ -187,6 +202,7 @@ Complaint parse_device_file(const std::string& text, const std::string& name,
         return place(name, parsed.error().source()) + ": " +
                std::string(parsed.error().description());
     }
+    // Into a list of its own: `devices` is touched only when everything is right.
     std::vector<DeviceSpec> found;
     for (const auto& [key, value] : parsed.table()) {
         const std::string where = place(name, key.source());

@@ -30,6 +30,7 @@ constexpr Bytes kPieceBytes = 64 * kMiB;
 constexpr double kPromisedPercent = 10.0;
 
 // "0-3,8" as the kernel writes lists of processors.
+// Of sysfs. Whatever is no number ends it: fewer processors then, which costs nothing but a choice.
 cpu_set_t parse_cpus(const std::string& list) {
     cpu_set_t set;
     CPU_ZERO(&set);
@@ -63,6 +64,7 @@ void move_to_near_node(const fabricshm::HostFiles& files) {
     }
 }
 
+// `value` and `unit` in the same base unit: 12e9 and 1e9 make "12 GB/s".
 std::string with_unit(double value, double unit, const char* name) {
     char text[48];
     std::snprintf(text, sizeof text, "%.3g %s", value / unit, name);
@@ -74,8 +76,11 @@ std::string miss(const char* what, double own, double rated, double unit, const 
            " is out of reach: this memory " + "has " + with_unit(own, unit, name);
 }
 
+// Compares the machine with this host's memory and writes down, in words for people, what waiting
+// cannot do: it makes memory slower and never faster.
 void judge(Emulation& emulation) {
     const int slow = static_cast<int>(emulation.links.slow_motion);
+    // In slow motion everything of the machine takes longer, so that more of it is within reach.
     const Figures wanted = emu::slowed(emulation.rated, slow);
     const auto reach = emu::reach_of(emulation.own, wanted);
     auto& said = emulation.warnings;
@@ -95,6 +100,7 @@ void judge(Emulation& emulation) {
         said.push_back(
             miss("write bandwidth", own.write_bandwidth, wanted.write_bandwidth, 1e9, "GB/s"));
     }
+    // Against the machine as it is, since slow motion was taken out of `measured`.
     const double worst = emu::worst_error_percent(emulation.measured, emulation.rated);
     if (!reach.all()) {
         said.push_back("with emulate.slow_motion = " +
@@ -126,6 +132,7 @@ Complaint plan_emulation(const Config& config, std::optional<Emulation>& emulati
 
 Complaint calibrate(fabricshm::PoolBackend& pool, const fabricshm::HostFiles& files,
                     Emulation& emulation) {
+    // At most half of the pool: a small one has to be enough for this, too.
     const Bytes bytes = std::min(kPieceBytes, pool.totals().capacity / 2 / kMiB * kMiB);
     // Arenas are numbered from 1: this one meets none of them, not even one of a leftover session.
     auto piece = pool.create(0, "calibration", 0, std::max(bytes, kMiB));
@@ -143,23 +150,29 @@ Complaint calibrate(fabricshm::PoolBackend& pool, const fabricshm::HostFiles& fi
             CPU_ZERO(&usable);
             (void)::sched_getaffinity(0, sizeof usable, &usable);
             emu::CheckPlan plan;
+            // More than eight ranks would measure the scheduler of a large host, and take longer.
             plan.ranks = std::clamp(CPU_COUNT(&usable), 1, 8);
+            // 60 ms per figure, so that all of them take a quarter of a second.
             plan.bulk_ns = 60'000'000;
             auto& clock = fabricshm::LinkClock::real();
             // The pages are there, but not yet in this mapping: a fault is no property of memory.
             std::memset(mapping->data(), 0, mapping->size());
             const auto maker = emu::MemoryTouch::maker(mapping->data(), mapping->size());
+            // The same code on the same memory, so that the two differ by the waiting alone.
             emulation.own = emu::check_model(emu::unslowed(emulation.links), plan, maker, clock);
             emulation.measured = emu::slowed(emu::check_model(emulation.links, plan, maker, clock),
                                              1.0 / emulation.links.slow_motion);
         }).join();
     }
+    // Also when it could not be mapped: the arena of number 0 must be gone before the daemon's
+    // first.
     pool.destroy(0);
     if (!mapping.ok()) return fabricshm::describe(mapping.error()) + " (emulate.machine)";
     judge(emulation);
     return {};
 }
 
+// The signed errors say whether the model is too fast or too slow.
 void log_emulation(const Emulation& emulation) {
     using fabricshm::log;
     using fabricshm::LogLevel;

@@ -15,6 +15,8 @@
 
 namespace fabricd {
 
+/// Filled in two steps, since the pool is made in between: plan_emulation() sets `links` and
+/// `rated`, calibrate() the rest.
 struct Emulation {
     fabricshm::LinkImage links;
     emu::Figures own;                   // of the pool's memory as it is, ranks on all processors
@@ -24,10 +26,13 @@ struct Emulation {
     std::vector<std::string> warnings;  // what of it this machine can't show
 };
 
-/// The machine that the configuration names, or nothing when it names none. Not yet measured.
+/// The machine that the configuration names, or nothing when it names none. Not yet measured. Apart
+/// from measuring, which needs the pool.
 Complaint plan_emulation(const Config& config, std::optional<Emulation>& emulation);
 
 /// What it is and how near the model comes, to the log.
+/// One line per warning, at the level of warnings: a machine that this host cannot show must not be
+/// mistaken for one that it can.
 void log_emulation(const Emulation& emulation);
 
 /// Measures the pool's memory and the model on a piece of it; takes about a quarter of a second.

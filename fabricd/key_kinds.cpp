@@ -15,6 +15,7 @@ using fabricshm::format_bytes;
 using fabricshm::kGiB;
 using fabricshm::kMiB;
 
+// The whole text has to be the number: "8 GiB" for a count is refused, not read as 8.
 std::optional<std::int64_t> parse_integer(const std::string& text, int base = 10) {
     std::int64_t value = 0;
     const auto* end = text.data() + text.size();
@@ -23,6 +24,8 @@ std::optional<std::int64_t> parse_integer(const std::string& text, int base = 10
     return value;
 }
 
+// The default as text comes from an untouched Config, so that it cannot differ from what holds
+// without the key.
 ConfigKey finish(ConfigKey key) {
     key.fallback = key.get(Config{});
     return key;
@@ -56,6 +59,7 @@ ConfigKey text_key(const char* name, const char* kind, Field<std::string> field,
     return finish(std::move(key));
 }
 
+// Relative paths would mean something else in a service than in the shell in which they were tried.
 ConfigKey path_key(const char* name, Field<std::string> field, const char* help) {
     ConfigKey key = text_key(name, "absolute path", field, help);
     key.set = [take = key.set](Config& config, const std::string& text) {
@@ -82,6 +86,7 @@ ConfigKey size_key(const char* name, Bytes low, Bytes high, const char* zero, Fi
                    const char* help) {
     std::string range = format_bytes(low) + " to " + format_bytes(high);
     if (zero != nullptr) range += std::string(", or 0: ") + zero;
+    // K, M, G, T: powers of 1024, as fabricshm::parse_bytes() has it.
     ConfigKey key{name, "size in bytes, K, M, G or T", range, "", help, {}, {}};
     key.set = [=](Config& config, const std::string& text) {
         const auto bytes = fabricshm::parse_bytes(text);
@@ -134,6 +139,7 @@ ConfigKey words_key(const char* name, std::vector<std::string> words, Field<std:
     return key;
 }
 
+// 15 digits: defaults such as 0.1 print as they were written.
 ConfigKey number_key(const char* name, double low, double high, Field<double> field,
                      const char* help) {
     const auto shown = [](double value) {
@@ -157,6 +163,7 @@ ConfigKey number_key(const char* name, double low, double high, Field<double> fi
     return finish(std::move(key));
 }
 
+// Both limits are in the help, in the unit that suits them.
 ConfigKey duration_key(const char* name, std::chrono::milliseconds low,
                        std::chrono::milliseconds high, Field<Duration> field, const char* help) {
     const auto range = fabricshm::format_duration(low) + " to " + fabricshm::format_duration(high);
@@ -170,6 +177,7 @@ ConfigKey duration_key(const char* name, std::chrono::milliseconds low,
     key.get = [field](const Config& config) {
         const auto length =
             std::chrono::duration_cast<std::chrono::microseconds>(read(field, config)).count();
+        // In the largest unit that leaves no fraction, as with sizes.
         if (length % 1000000 == 0) return std::to_string(length / 1000000) + "s";
         if (length % 1000 == 0) return std::to_string(length / 1000) + "ms";
         return std::to_string(length) + "us";
@@ -191,10 +199,12 @@ ConfigKey flag_key(const char* name, Field<bool> field, const char* help) {
     return finish(std::move(key));
 }
 
+// A mode without the owner's bits would lock the daemon's own user out.
 ConfigKey mode_key(const char* name, Field<unsigned> field, const char* help) {
     ConfigKey key{name, "octal file mode", "0600 to 0777", "", help, {}, {}};
     key.set = [field](Config& config, const std::string& text) {
         const auto mode = parse_integer(text, 8);
+        // As numbers: from 0600 on both of the owner's bits are set.
         if (!mode || *mode < 0600 || *mode > 0777) return false;
         field(config) = static_cast<unsigned>(*mode);
         return true;

@@ -19,11 +19,13 @@ namespace {
 using emu::EmulatedMachine;
 using emu::Stretch;
 
+// Nodes that the parser made up have no place in the file.
 std::string line_of(const toml::source_region& source) {
     return source.begin ? ":" + std::to_string(source.begin.line) : std::string();
 }
 
 // A number, and the unit that follows it.
+// from_chars() and not strtod(): the same file means the same in every locale.
 std::optional<double> number_of(const std::string& text, std::string& unit) {
     double number = 0;
     const char* end = text.data() + text.size();
@@ -34,6 +36,7 @@ std::optional<double> number_of(const std::string& text, std::string& unit) {
     return number;
 }
 
+// Nanoseconds, whole ones, which is what waiting can count.
 std::optional<std::uint64_t> parse_latency(const std::string& text) {
     const auto length = fabricshm::parse_duration(text);
     if (!length.ok()) return std::nullopt;
@@ -41,6 +44,7 @@ std::optional<std::uint64_t> parse_latency(const std::string& text) {
         std::chrono::duration_cast<std::chrono::nanoseconds>(*length).count());
 }
 
+// The link page holds whole numbers, so permille.
 std::optional<std::uint32_t> parse_permille(const std::string& text) {
     std::string unit;
     const auto percent = number_of(text, unit);
@@ -90,6 +94,7 @@ std::optional<std::string> take_stretch(const std::string& key, const toml::node
     }
     if (key == "knee_ranks") {
         const auto ranks = node.value<std::int64_t>();
+        // A 4.0 is not taken for a 4.
         const bool good = node.is_integer() && *ranks >= 1 && *ranks <= 1024;
         if (good) own.knee_ranks = static_cast<std::uint32_t>(*ranks);
         return said(good, "a number of ranks from 1 to 1024");
@@ -121,6 +126,7 @@ Complaint read_part(const toml::table& table, const std::string& file, const std
         if (!complaint) return where + "unknown key \"" + what + "." + word + "\"";
         if (!complaint->empty()) return where + what + "." + word + " takes " + *complaint;
     }
+    // After the values, so that a mistake in one of them is told first.
     for (const auto& [known, place] : names) {
         if (!place->empty()) continue;
         return file + line_of(table.source()) + ": this " + what + " lacks \"" + known + "\"";
@@ -128,7 +134,7 @@ Complaint read_part(const toml::table& table, const std::string& file, const std
     return {};
 }
 
-// Calls read(table) for each table of [[what]].
+// Calls read(table) for each table of [[what]]. `[what]` is the usual mistake, and is told as such.
 template <typename Read>
 Complaint each_table(const toml::node& node, const std::string& file, const std::string& what,
                      const Read& read) {
@@ -156,6 +162,7 @@ Complaint read_nodes(const toml::node& node, const std::string& where, EmulatedM
 
 Complaint read_key(const std::string& key, const toml::node& node, const std::string& file,
                    EmulatedMachine& machine) {
+    // Keys outside of the sections are few; a misspelt one is as bad as a wrong value.
     const std::string where = file + line_of(node.source()) + ": ";
     if (key == "name" || key == "source") {
         if (!node.is_string()) return where + key + " takes a text";
@@ -186,6 +193,7 @@ Complaint read_key(const std::string& key, const toml::node& node, const std::st
 
 }  // namespace
 
+// Decimal units, as data sheets have them.
 std::optional<double> parse_bandwidth(const std::string& text) {
     std::string unit;
     const auto number = number_of(text, unit);
@@ -203,11 +211,14 @@ Complaint read_machine(const std::string& text, const std::string& file, Emulate
         return file + line_of(parsed.error().source()) + ": " +
                std::string(parsed.error().description());
     }
+    // What the caller had is gone from here on: a machine is all of one file.
     machine = EmulatedMachine{};
     for (const auto& [key, node] : parsed.table()) {
         if (auto bad = read_key(std::string(key.str()), node, file, machine)) return bad;
     }
+    // Called as its file when it does not say.
     if (machine.name.empty()) machine.name = std::filesystem::path(file).stem().string();
+    // Resolved once for its complaints: links that lead nowhere are a mistake in the file.
     fabricshm::LinkImage links;
     if (auto bad = emu::resolve(machine, links)) return file + ": " + *bad;
     return {};
@@ -222,6 +233,7 @@ Complaint find_machine(const std::string& name_or_path, EmulatedMachine& machine
                          std::filesystem::path(name_or_path).extension() == ".toml";
     if (!is_path) {
         std::string names;
+        // All of them in the line: whoever misspelt one sees it.
         for (const auto& preset : emu::presets()) names += preset.name + ", ";
         return "\"" + name_or_path + "\" is no preset (" + names +
                "fabricd --emulate list) and no path of a machine file";

@@ -33,6 +33,8 @@ using fabricshm::LogLevel;
 
 constexpr int kStartFailed = 2;
 
+// One line, to standard error even when there is a log file: whoever started it looks there, and
+// systemd keeps it.
 int fail_start(const std::string& line) {
     std::fprintf(stderr, "fabricd: %s\n", line.c_str());
     return kStartFailed;
@@ -78,13 +80,15 @@ void reload(const Options& options) {
         log(LogLevel::kError, "reload: %s", bad->c_str());
     } else {
         const std::string& level = fresh.config.log.level;
+        // Nothing else of a configuration changes while the daemon runs.
         (void)fabricshm::set_log_level_by_name(level);  // the table lets known names through only
         log(LogLevel::kInfo, "reloaded: log level %s", level.c_str());
     }
     notify_systemd("READY=1");
 }
 
-/// Takes the signals with it: none may reach a daemon that is being taken apart.
+/// Takes the signals with it: their thread ends here, since none may reach a daemon that is being
+/// taken apart.
 int serve(const Options& options, Daemon& daemon, SignalThread signals) {
     signals.start({[&daemon](int number) {
                        log(LogLevel::kInfo, "signal %d: stopping", number);
@@ -95,6 +99,7 @@ int serve(const Options& options, Daemon& daemon, SignalThread signals) {
     notify_systemd("READY=1\nSTATUS=Serving " + options.config.server.socket);
     const auto ended = daemon.run();
     notify_systemd("STOPPING=1");
+    // A daemon that could not go on: systemd restarts it, and sessions come back.
     if (ended.ok()) return 0;
     log(LogLevel::kError, "%s", fabricshm::describe(ended.error()).c_str());
     return 1;
@@ -125,6 +130,7 @@ fabricshm::Result<std::unique_ptr<MetricsServer>> serve_metrics(const Config& co
                                                                 const DaemonControl* control) {
     const MetricsAddress address{config.telemetry.metrics_socket,
                                  static_cast<std::uint16_t>(config.telemetry.metrics_port)};
+    // Called on the thread of the metrics server.
     return MetricsServer::start(address, [&daemon, control] {
         std::string page = metrics_page(daemon.snapshot(), daemon.sampler().latest());
         if (control != nullptr) page += control_metrics(control->controller().counters());
@@ -132,8 +138,10 @@ fabricshm::Result<std::unique_ptr<MetricsServer>> serve_metrics(const Config& co
     });
 }
 
+// Of start(): mostly another daemon, or a folder that may not be written.
 std::string start_complaint(const fabricshm::Error& error, const Config& config) {
     if (error.code == fabricshm::Errc::kBusy) {
+        // What people meet most, in words.
         return "another fabricd serves " + config.server.socket + " (server.socket)";
     }
     return fabricshm::describe(error) + " (server.socket " + config.server.socket + ", state.dir " +
@@ -161,6 +169,8 @@ Complaint start_emulation(const Config& config, fabricshm::PoolBackend& pool,
 }
 
 int run(Options& options) {
+    // In this order: signals before any thread, what is cheap to check before what costs, and the
+    // admin socket last, whose clients ask for all that comes before it.
     Config& config = options.config;
     resolve_paths(config);
     auto signals = SignalThread::block();
@@ -170,6 +180,7 @@ int run(Options& options) {
     }
     (void)fabricshm::set_log_level_by_name(config.log.level);
 
+    // Whether other users have to be able to walk through the runtime folder.
     const bool others_enter = config.server.socket_mode != 0600 ||
                               !config.server.allow_uids.empty() ||
                               !config.server.socket_group.empty();
@@ -185,6 +196,7 @@ int run(Options& options) {
     log(LogLevel::kInfo, "fabricd %s, pool %s: %s, %s", FABRIC_VERSION, pool->kind(),
         fabricshm::format_bytes(capacity).c_str(), pool->describe().c_str());
 
+    // Emulation measures a piece of the pool and gives it back, before the daemon owns the pool.
     DaemonOptions wanted = daemon_options(config, capacity);
     wanted.devices = devices;
     if (const auto bad = start_emulation(config, *pool, wanted)) return fail_start(*bad);
@@ -213,6 +225,7 @@ int run(Options& options) {
 
 int main(int argc, char** argv) {
     Options options;
+    // Asking for help works with a broken configuration, too: what was read so far is not used.
     const auto bad = parse_options(argc, argv, options);
     if (options.help) return std::fputs(help_text().c_str(), stdout) < 0;
     if (options.version) return std::printf("fabricd %s\n", FABRIC_VERSION) < 0;

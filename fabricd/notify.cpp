@@ -21,8 +21,12 @@ void notify_systemd(const std::string& state) noexcept {
     std::memcpy(address.sun_path, path, length);
     // A leading @ stands for the zero byte of the abstract name space.
     if (path[0] == '@') address.sun_path[0] = '\0';
+    // A socket per message: they are rare, and a kept one would be one more thing that a fork
+    // inherits.
     const fabricshm::Fd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    // Exactly as long as the path: in an abstract name a zero byte at the end would be part of it.
     const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + length);
+    // A notification that does not fit is lost, and the next one says the same.
     ::sendto(fd.get(), state.data(), state.size(), MSG_DONTWAIT | MSG_NOSIGNAL,
              reinterpret_cast<const sockaddr*>(&address), size);
 }

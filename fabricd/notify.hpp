@@ -13,6 +13,7 @@ namespace fabricd {
 /// Thread-safe; never blocks.
 void notify_systemd(const std::string& state) noexcept;
 
+/// Read from the environment each time; systemd sets it before the start and nobody changes it.
 /// How often systemd wants to hear "WATCHDOG=1" from this process at the latest; nothing when it
 /// does not watch.
 std::optional<fabricshm::Duration> watchdog_interval();

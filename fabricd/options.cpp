@@ -12,9 +12,11 @@ namespace fabricd {
 
 namespace {
 
+// For terminals of 100 columns.
 constexpr std::size_t kHelpWidth = 96;
 
 /// `text` in lines of kHelpWidth, each after `indent` blanks.
+/// Words that are longer than a line stay whole.
 std::string wrapped(const std::string& text, std::size_t indent) {
     const std::string margin(indent, ' ');
     std::string result;
@@ -30,6 +32,7 @@ std::string wrapped(const std::string& text, std::size_t indent) {
     return result + line + "\n";
 }
 
+// From the table alone, so that no option can be undocumented.
 std::string key_help(const ConfigKey& key) {
     std::string facts = "(" + key.kind;
     if (!key.range.empty()) facts += "; " + key.range;
@@ -51,6 +54,7 @@ Complaint parse_options(int argc, const char* const* argv, Options& options) {
     app.add_option("-c,--config", options.config_file);
     std::string emulate;
     app.add_option("--emulate", emulate)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    // Flags and not keys, on purpose: see Config::Pool.
     bool format = false;
     bool take_over = false;
     bool foreground = false;  // always so; accepted because unit files and people say it
@@ -70,18 +74,23 @@ Complaint parse_options(int argc, const char* const* argv, Options& options) {
         return std::string("command line: ") + error.what();
     }
 
+    // Prints and ends: a configuration that is wrong must not keep people from looking at the
+    // presets.
     options.list_presets = emulate == "list";
     if (options.list_presets) return {};
+    // A file that was named has to be there; the usual one need not.
     if (app.count("--config") == 0) options.config_file = default_config_file();
     if (!options.config_file.empty()) {
         if (auto bad = read_config_file(options.config, options.config_file)) return bad;
     }
+    // After the file, in the order of the table: options win.
     for (std::size_t i = 0; i < given.size(); ++i) {
         if (handles[i]->count() == 0) continue;
         const auto& key = config_keys()[i];
         const std::string where = "command line: " + option_name(key);
         if (auto bad = set_key(options.config, key, given[i], where)) return bad;
     }
+    // `--emulate` after `--emulate-machine`, which is its long form: with both the short one holds.
     if (app.count("--emulate") != 0) options.config.emulate.machine = emulate;
     options.config.pool.dax_format = format;
     options.config.pool.dax_take_over = take_over;

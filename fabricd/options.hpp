@@ -8,6 +8,8 @@
 
 namespace fabricd {
 
+/// What the command line asks for. `config` is complete when parse_options() had no complaint and
+/// none of the flags that only print something is set.
 struct Options {
     Config config;            // defaults, then the file, then the command line
     std::string config_file;  // "" when none was read

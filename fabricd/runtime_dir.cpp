@@ -11,6 +11,7 @@ namespace fabricd {
 
 namespace {
 
+// Unset and empty are the same: a shell script that exports an empty variable means neither.
 std::string environment(const char* name) {
     const char* value = std::getenv(name);
     return value != nullptr ? value : "";
@@ -20,6 +21,8 @@ std::string fallback_dir() {
     return "/tmp/fabricd-" + std::to_string(::geteuid());
 }
 
+// Follows links: an administrator may have linked the file elsewhere. Unlike prepare_runtime_dir(),
+// it gives nobody rights.
 bool is_file(const std::string& path) {
     struct stat status {};
     return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
@@ -46,6 +49,7 @@ std::string default_config_file() {
     return is_file(path) ? path : "";
 }
 
+// In this order, since the later ones are below the first.
 void resolve_paths(Config& config) {
     auto& server = config.server;
     if (server.runtime_dir.empty()) server.runtime_dir = default_runtime_dir();
@@ -56,9 +60,11 @@ void resolve_paths(Config& config) {
 
 Complaint prepare_runtime_dir(const std::string& path, bool others_enter) {
     const mode_t mode = others_enter ? 0755 : 0700;
+    // One level only: a parent that is missing is a mistyped path, not something to be made.
     if (::mkdir(path.c_str(), mode) != 0 && errno != EEXIST) {
         return "can't make " + path + ": " + std::strerror(errno) + " (server.runtime_dir)";
     }
+    // lstat(): a link of somebody else in /tmp would lead the sockets to wherever that user likes.
     struct stat status {};
     if (::lstat(path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) {
         return path + " is not a folder (server.runtime_dir)";
@@ -69,6 +75,8 @@ Complaint prepare_runtime_dir(const std::string& path, bool others_enter) {
     return {};
 }
 
+// As default_runtime_dir() would choose for a daemon of this user, of the system, and of a user
+// without a session.
 std::vector<std::string> admin_socket_candidates() {
     std::vector<std::string> folders;
     const std::string user = environment("XDG_RUNTIME_DIR");

@@ -18,6 +18,7 @@ std::string default_runtime_dir();
 std::string default_config_file();
 
 /// Fills in the paths that the configuration leaves to us.
+/// Afterwards every path of the sockets and of the state is set and absolute.
 void resolve_paths(Config& config);
 
 /// Makes `path` when it is missing, then insists that it is a folder (no link) of this user that

@@ -20,7 +20,9 @@ namespace {
 void watch(int signals, int stop, const SignalThread::Actions& actions) {
     for (;;) {
         pollfd waits[] = {{signals, POLLIN, 0}, {stop, POLLIN, 0}};
+        // A signal's default action cannot interrupt it: they are blocked in this thread, too.
         if (::poll(waits, 2, -1) < 0 && errno != EINTR) return;
+        // First: after the destructor has asked for the end, no action may begin.
         if (waits[1].revents != 0) return;
         signalfd_siginfo info{};
         if (waits[0].revents == 0 || ::read(signals, &info, sizeof info) != sizeof info) continue;
@@ -39,6 +41,7 @@ Result<SignalThread> SignalThread::block() {
     ::sigemptyset(&set);
     for (const int number : {SIGTERM, SIGINT, SIGHUP}) ::sigaddset(&set, number);
     ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+    // A peer that is gone is an error code of the call that met it, and no reason to die.
     ::signal(SIGPIPE, SIG_IGN);
     SignalThread result;
     result.signals_ = Fd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));

@@ -22,9 +22,12 @@ class SignalThread {
     /// Call before any other thread is started. Without actions: signals wait until start().
     static fabricshm::Result<SignalThread> block();
 
+    /// The thread of the moved-from object goes along; it looks at descriptors only, see start().
     SignalThread(SignalThread&&) = default;
     ~SignalThread();
 
+    /// Once. The actions run on the thread of this object, one after the other, and may call
+    /// anything that is thread-safe; they must not destroy this object.
     void start(Actions actions);
 
   private:

@@ -11,7 +11,7 @@ namespace {
 
 using fabricshm::VisibilityProof;
 
-// What in the proof does not fit, in the words of its keys.
+// What in the proof does not fit first, in the words of its keys.
 Complaint misfit(const VisibilityProof& proof, const Config& config, const std::string& machine) {
     const auto other = [](const char* key, const std::string& is, const std::string& wanted) {
         return std::string("its ") + key + " is " + is + ", not " + wanted;
@@ -31,6 +31,7 @@ Complaint misfit(const VisibilityProof& proof, const Config& config, const std::
 }  // namespace
 
 Complaint check_visibility(const Config& config, const fabricshm::HostFiles& files) {
+    // Coherent by the hardware of one host, whatever the profile says.
     if (config.pool.hosts == 1) return {};
     // The other kinds of pool are made of this host's own memory.
     if (config.pool.backend != "dax" || config.pool.dax_device.empty()) {
@@ -43,6 +44,7 @@ Complaint check_visibility(const Config& config, const fabricshm::HostFiles& fil
     std::ifstream file(path);
     std::stringstream text;
     text << file.rdbuf();
+    // An empty file passes here and is no proof below.
     if (!file) return "cannot read " + path + " (pool.visibility_proof)";
     const auto proof = fabricshm::parse_proof(text.str());
     if (!proof.ok()) return path + " is no result of fabric-litmus (pool.visibility_proof)";

@@ -9,6 +9,8 @@ namespace fabricd {
 
 /// Nothing for a pool of one host. Otherwise the proof (pool.visibility_proof) has to be one that
 /// two hosts wrote on this machine, for the pool's device and profile, and has to say proven.
+/// `files` is where /sys and /proc are, for the fingerprint of this machine. Reads the proof once;
+/// what changes on the hardware afterwards is not noticed before the next start.
 Complaint check_visibility(const Config& config, const fabricshm::HostFiles& files);
 
 }  // namespace fabricd

@@ -38,10 +38,12 @@ def slug(heading: str) -> str:
 
 
 def anchors(text: str) -> set[str]:
+    """Of headings outside of code blocks, in which a # begins a comment."""
     return {slug(match.group(1)) for match in HEADING.finditer(FENCE.sub("", text))}
 
 
 def link_finding(root: Path, page: Path, target: str, where: str) -> str | None:
+    # Links out of the repository are not followed: lints need no network.
     if re.match(r"[a-z]+:", target):
         return None
     name, _, anchor = target.partition("#")
@@ -54,6 +56,7 @@ def link_finding(root: Path, page: Path, target: str, where: str) -> str | None:
 
 
 def check_links(root: Path) -> list[str]:
+    """In all pages, also those that PAGES does not name."""
     findings = []
     for page in (path for path in list_files(root) if path.suffix == ".md"):
         # Code blocks are blanked line by line, so that line numbers stay right.
@@ -79,6 +82,7 @@ def check_references(root: Path) -> list[str]:
 
 
 def check_pages(root: Path) -> list[str]:
+    """The pages that have to be there, and the names of decisions."""
     findings = [f"{page}: is missing" for page in PAGES if not (root / page).is_file()]
     for page in (path for path in list_files(root) if path.parts[:2] == ("docs", "adr")):
         if not ADR_NAME.match(str(page)):
@@ -87,11 +91,13 @@ def check_pages(root: Path) -> list[str]:
 
 
 def optional_text(root: Path, name: str) -> str:
+    """Empty for a file that is missing: the checks find nothing in it then, and say so."""
     path = root / name
     return path.read_text() if path.is_file() else ""
 
 
 def table_rows(text: str) -> list[list[str]]:
+    """The cells of each row; headlines and the lines below them come along."""
     lines = (line.strip() for line in text.split("\n"))
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
 
@@ -113,6 +119,7 @@ def error_row_finding(rows: dict, name: str, value: int, text: str, abi: dict[in
 
 
 def check_errors(root: Path) -> list[str]:
+    """The table of docs/errors.md says of each code what the sources say of it."""
     errors = optional_text(root, "docs/errors.md")
     codes = {name: int(value) for name, value in ERRC.findall(optional_text(root, ERRC_HEADER))}
     texts = dict(ERRC_TEXT.findall(optional_text(root, ERRC_SOURCE)))
@@ -139,6 +146,7 @@ def check_mentions(root: Path) -> list[str]:
 
 
 def check_commands(root: Path) -> list[str]:
+    """Read from the sources, so that no command can be added without a word."""
     findings = []
     fabricctl = optional_text(root, "docs/fabricctl.md")
     for source in (path for path in list_files(root) if path.parts[:2] == ("fabricd", "ctl")):
@@ -149,6 +157,7 @@ def check_commands(root: Path) -> list[str]:
 
 
 def check_keys(root: Path) -> list[str]:
+    """As check_commands(), for the keys of the configuration."""
     page = optional_text(root, CONFIG_PAGE)
     keys = CONFIG_KEY.findall(optional_text(root, CONFIG_SOURCE))
     return [f"{CONFIG_PAGE}: does not mention `{key}`" for key in keys if f"`{key}`" not in page]

@@ -90,6 +90,7 @@ def folder_of(path: Path) -> str | None:
 
 
 def library_finding(header: str, folder: str, where: str) -> str | None:
+    """Whether a header in angle brackets may be included here. One that nobody knows may not."""
     for pattern, homes in LIBRARIES.items():
         if re.match(pattern, header):
             if folder in homes:
@@ -101,6 +102,7 @@ def library_finding(header: str, folder: str, where: str) -> str | None:
 
 
 def direction_finding(folder: str, other: str, where: str, target: str) -> str | None:
+    """Whether the folder of a file may include another folder at all."""
     own_unit = SAME_UNIT.get(folder, folder)
     if own_unit == SAME_UNIT.get(other, other):
         return None
@@ -122,6 +124,7 @@ def resolve(root: Path, bracket: str, header: str) -> Path | None:
 
 
 def check_file(root: Path, path: Path, edges: dict[Path, set[Path]]) -> list[str]:
+    """Findings of one file; what it includes goes into `edges`."""
     folder = folder_of(path)
     if folder is None:
         return [f"{path}: its folder is not in the table of layers"]
@@ -168,6 +171,7 @@ def find_cycles(edges: dict) -> list[list]:
 
 
 def folder_edges(edges: dict[Path, set[Path]]) -> dict[str, set[str]]:
+    """Between folders. Those of SAME_UNIT count as one."""
     result: dict[str, set[str]] = {}
     for path, targets in edges.items():
         own = SAME_UNIT.get(folder_of(path), folder_of(path))

@@ -16,11 +16,13 @@ BINARY_SUFFIXES = {".png", ".gz", ".pdf", ".pt"}
 
 
 def private_paths(path: Path, text: str) -> list[str]:
+    """Absolute paths of one machine, in comments and documents, too."""
     return [f"{path}:{line_of(text, match.start())}: names a private path: {match.group()}"
             for match in PRIVATE.finditer(text)]
 
 
 def python_error(path: Path, text: str) -> list[str]:
+    """Parsed and not run: imports may need what is not built yet."""
     try:
         ast.parse(text)
     except SyntaxError as error:
@@ -29,6 +31,7 @@ def python_error(path: Path, text: str) -> list[str]:
 
 
 def shell_error(root: Path, path: Path) -> list[str]:
+    """As python_error(), for shell."""
     result = subprocess.run(["bash", "-n", str(root / path)], capture_output=True, text=True,
                             check=False)
     return [f"{path}: {result.stderr.strip()}"] if result.returncode != 0 else []

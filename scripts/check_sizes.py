@@ -30,6 +30,7 @@ def allowed(root: Path) -> dict[str, str]:
 
 
 def is_shell(path: Path, text: str) -> bool:
+    """By its name, or by its first line."""
     return path.suffix == ".sh" or (path.suffix == "" and text.startswith("#!/bin/bash"))
 
 
@@ -38,6 +39,7 @@ def is_python(path: Path, text: str) -> bool:
 
 
 def python_functions(text: str) -> list[cxx_scan.Function]:
+    """Inner functions count by themselves, and within the one around them."""
     nodes = ast.walk(ast.parse(text))
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
     return [cxx_scan.Function(node.name, node.lineno, node.end_lineno - node.lineno + 1)
@@ -45,6 +47,7 @@ def python_functions(text: str) -> list[cxx_scan.Function]:
 
 
 def shell_functions(text: str) -> list[cxx_scan.Function]:
+    """To the line that begins with the closing brace."""
     return [cxx_scan.Function(match.group(1), text.count("\n", 0, match.start()) + 1,
                               match.group(2).count("\n") + 2)
             for match in SHELL_FUNCTION.finditer(text)]
@@ -88,6 +91,7 @@ class Statistics:
 
 
 def spread(values: list[int]) -> str:
+    """Not the mean, which a few long files would move."""
     if not values:
         return "none"
     ordered = sorted(values)
@@ -96,6 +100,7 @@ def spread(values: list[int]) -> str:
 
 
 def group_of(path: Path) -> str:
+    """The line of the report that a file counts for."""
     if is_test(path):
         return "tests"
     if path.parts[:2] == ("libfabricshm", "include"):
@@ -104,6 +109,7 @@ def group_of(path: Path) -> str:
 
 
 def over_limits(path: Path, text: str, found: list[cxx_scan.Function], allow: dict) -> list[str]:
+    """Files and functions that are too long and not on the list."""
     findings = []
     lines = text.count("\n")
     if lines > FILE_LIMIT and not is_test(path) and str(path) not in allow:
@@ -117,6 +123,7 @@ def over_limits(path: Path, text: str, found: list[cxx_scan.Function], allow: di
 
 
 def allow_findings(root: Path, allow: dict[str, str]) -> list[str]:
+    """Entries without a reason, and those of files that are gone."""
     findings = [f"{ALLOW_FILE}: {key} has no reason" for key, reason in allow.items() if not reason]
     return findings + [f"{ALLOW_FILE}: {key}: there is no such file" for key in allow
                        if not (root / key.split(":")[0]).is_file()]

@@ -24,6 +24,7 @@ INITIALISERS = re.compile(r"\)\s*(?:noexcept\s*(?:\([^()]*\))?\s*)?:(?!:)")
 
 @dataclass
 class Function:
+    # lines: from the brace that opens the body to the one that closes it.
     name: str
     line: int
     lines: int
@@ -68,6 +69,7 @@ def kind_of(head: str) -> str:
 
 
 def name_of(head: str) -> str:
+    """The first name with a parenthesis behind it, in what precedes the body."""
     names = re.findall(r"(~?[\w:]+|operator\s*\S+?)\s*\(", head)
     return names[0] if names else "(unnamed)"
 

@@ -40,14 +40,17 @@ def list_files(root: Path) -> list[Path]:
 
 
 def source_files(root: Path) -> list[Path]:
+    """What the C and C++ lints look at, tests included."""
     return [path for path in list_files(root) if path.suffix in SOURCE_SUFFIXES]
 
 
 def read_text(root: Path, path: Path) -> str:
+    """Bytes that are no UTF-8 are replaced: a lint should report on a file, not fail at it."""
     return (root / path).read_text(encoding="utf-8", errors="replace")
 
 
 def line_of(text: str, position: int) -> int:
+    """From 1, as editors count."""
     return text.count("\n", 0, position) + 1
 
 

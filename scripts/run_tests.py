@@ -90,6 +90,7 @@ def run_logged(command: list, log: Path, seconds: float | None) -> int:
 
 
 def build(phase: Phase, jobs: int, seconds: float | None) -> bool:
+    """Configures each time, since a preset may have changed. The target help builds nothing."""
     log = LOGS / f"build-{phase.preset}.log"
     print(f"building {phase.preset} ...", flush=True)
     if run_logged(["cmake", "--preset", phase.preset], log, seconds) != 0:
@@ -162,6 +163,7 @@ def stream_ctest(command: list, seconds: float | None) -> tuple[list, bool]:
 
 
 def run_ctest(phase: Phase, jobs: int, outcome: Outcome, seconds: float | None) -> None:
+    """A run without a single test has failed: a label was renamed, or its tests are not built."""
     junit = LOGS / f"ctest-{phase.name}.xml"
     junit.unlink(missing_ok=True)
     command = ["ctest", "--test-dir", str(ROOT / "build" / phase.preset), "--output-on-failure",
@@ -181,6 +183,7 @@ def run_ctest(phase: Phase, jobs: int, outcome: Outcome, seconds: float | None) 
 
 
 def run_phase(phase: Phase, jobs: int, minutes_left: float) -> Outcome:
+    """Builds, tests, and looks for what was left behind; running out of time is no failure."""
     print(f"\n=== {phase.name}: {phase.what} ===", flush=True)
     outcome = Outcome(phase.name)
     start = time.monotonic()
@@ -206,6 +209,7 @@ def run_phase(phase: Phase, jobs: int, minutes_left: float) -> Outcome:
 
 
 def print_summary(outcomes: list, start: float) -> int:
+    """Gives the exit code, too: where nothing passed, something is wrong."""
     print("\n=== summary ===")
     for outcome in outcomes:
         for name in outcome.names:
@@ -236,6 +240,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> int:
+    """The phases in their order. What may be left out gives way to the budget."""
     options = parse_arguments()
     if options.list:
         print("\n".join(f"{phase.name:8} {phase.what}" for phase in PHASES))

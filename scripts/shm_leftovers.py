@@ -8,6 +8,7 @@ SHM = Path("/dev/shm")
 
 
 def names() -> set[str]:
+    """Of all that is there, whoever made it."""
     return set(os.listdir(SHM)) if SHM.is_dir() else set()
 
 

@@ -71,6 +71,7 @@ FABRIC_ALGORITHMS = ("flat", "direct", "ring", "staged", "host")
 
 
 def _openmpi(build, ranks, scratch):
+    """One set per setting, since MCA parameters are read at the start of a process."""
     program = os.path.join(build, "bench_peer_openmpi")
     launcher = shutil.which("mpirun.openmpi")
     if not launcher or not os.path.exists(program):
@@ -110,6 +111,7 @@ def _gloo(build, ranks, scratch):
 
 
 def _limit(build, ranks, area_bytes):
+    """One process that forks its ranks, so that all have the same memory at the same addresses."""
     program = os.path.join(build, "bench_limit_driver")
     if not os.path.exists(program):
         return []
@@ -117,6 +119,7 @@ def _limit(build, ranks, area_bytes):
 
 
 def _fabric(build, ranks, socket, arena_bytes):
+    """All algorithms from one set: they are chosen call by call."""
     program = os.path.join(build, "bench_fabric_driver")
     if not socket or not os.path.exists(program):
         return []

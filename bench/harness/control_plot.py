@@ -27,6 +27,7 @@ def plot(results, plan, path):
 
 
 def _shares(axis, steps, plan):
+    """Whole batches only: the rest at an epoch's end is cut otherwise."""
     batch = plan["batch"]
     whole = [step for step in steps if sum(step["counts"]) == batch]
     times = [step["t"] for step in whole]
@@ -60,6 +61,7 @@ def _accuracy(axis, accuracy):
 
 
 def _quotas(axis, quotas):
+    """Devices come and go with their sessions: each is drawn where it was seen."""
     names = sorted({name for _, row in quotas for name in row})
     for number, name in enumerate(names):
         colour = COLOURS[number % len(COLOURS)]

@@ -25,6 +25,7 @@ class Daemon:
         self.socket_path = os.path.join(folder, "fabricd", "attach.sock")
         os.makedirs(os.path.dirname(self.socket_path), exist_ok=True)
         config = os.path.join(folder, "fabricd.toml")
+        # emu, so that the run is the same on every machine.
         with open(config, "w") as file:
             file.write(f'[pool]\nbackend = "emu"\ncapacity = {pool_bytes}\n'
                        f'[log]\nlevel = "warning"\n{extra}')
@@ -32,6 +33,7 @@ class Daemon:
         with open(self._log_path, "wb") as log:
             self._process = subprocess.Popen(
                 [program, "--config", config], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                # A runtime folder of its own: a daemon that runs already is not disturbed.
                 env={**os.environ, "XDG_RUNTIME_DIR": folder}, start_new_session=True,
                 preexec_fn=end_with_parent)
 

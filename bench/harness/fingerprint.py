@@ -6,6 +6,7 @@ import subprocess
 
 
 def _read(path, fallback=""):
+    """The file's text; `fallback` where there is none, as in containers and other kernels."""
     try:
         with open(path) as file:
             return file.read().strip()
@@ -67,6 +68,7 @@ def fingerprint(source_folder, versions):
     here = ["git", "-C", source_folder]
     changed = _first_line(here + ["status", "--porcelain", "--untracked-files=no"])
     return {
+        # "not visible" and zeros are facts, too: a page without them would look complete.
         "cpu": _cpu_field("model name"),
         "cpu_family_model": f"{_cpu_field('cpu family')}/{_cpu_field('model')}",
         "vector": [flag for flag in ("avx2", "avx512f", "avx512_bf16") if flag in flags],

@@ -34,6 +34,7 @@ def plot(rows, path):
 
 
 def _points(group, family, field, factor=1.0):
+    """Of the rows in which the family was measured."""
     points = [(row["bytes"], row["families"][family][field] * factor) for row in group
               if row["families"].get(family, {}).get(field)]
     return [p[0] for p in points], [p[1] for p in points]

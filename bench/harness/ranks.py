@@ -70,6 +70,7 @@ class Ranks:
         for to_rank, _ in self._pipes:
             os.write(to_rank, line.encode() + b"\n")
         answers = self._collect(timeout)
+        # What ranks use between their greeting and the order counts as idle: they should sleep.
         self.active_cpu += self._cpu_seconds() - before
         return answers
 
@@ -92,6 +93,7 @@ class Ranks:
         self._log.close()
 
     def _end(self, process):
+        # By number: a launcher may have ended without its ranks.
         for pid in [process.pid] + self.pids:
             try:
                 os.kill(pid, 9)
@@ -105,6 +107,7 @@ class Ranks:
         while None in answers:
             waiting = {self._pipes[rank][1]: rank
                        for rank in range(self.world) if answers[rank] is None}
+            # Woken five times a second without an answer, to see whether somebody died.
             ready, _, _ = select.select(list(waiting), [], [], 0.2)
             for descriptor in ready:
                 rank = waiting[descriptor]
@@ -121,6 +124,7 @@ class Ranks:
         return answers
 
     def _last_words(self):
+        """The contender's last line, which is its reason more often than not."""
         with open(self._log.name, errors="replace") as log:
             lines = [line.strip() for line in log if line.strip()]
         return lines[-1] if lines else "no message"

@@ -28,6 +28,7 @@ def minimum_bytes(case, shared=False):
     written once. (Pulling the reduced parts from the peers moves more: they are read once again.)"""
     size, ranks = case.bytes, case.ranks
     part = size / ranks
+    # What all ranks read, and what they write; in place only all_gather has less of it.
     per_kind = {
         "allreduce": ranks * (size + (part if shared else size)),
         "all_gather": ranks * (part + (size - part if case.place == "in" else size)),
@@ -46,6 +47,7 @@ def best_of(results, family):
 
 def paired_ratio(theirs, ours):
     """How many times faster `ours` is: the median over the rounds, each round against itself."""
+    # A contender that cannot do the case has no ratio.
     if theirs is None or ours is None:
         return None
     return statistics.median(a / b for a, b in zip(theirs.nanoseconds, ours.nanoseconds))
@@ -56,6 +58,7 @@ def row_of(case, results, limits):
     families = sorted({r.entry.family for r in results.values()})
     best = {family: best_of(results, family) for family in families}
     peers = [best[name] for name in PEERS if best.get(name)]
+    # The best setting of each peer at this very size: the comparison is with their best.
     best_peer = min(peers, key=lambda r: r.median) if peers else None
     row = {"collective": case.collective, "bytes": case.bytes, "ranks": case.ranks,
            "place": case.place, "minimum_bytes": minimum_bytes(case), "families": {},
@@ -76,6 +79,7 @@ def row_of(case, results, limits):
 
 
 def _share_of_stream(gb_per_s, limits):
+    # The fastest of these: what a collective does at its best is one of them.
     best = max((value for key, value in limits.items()
                 if key.startswith(("copy", "accumulate", "triad"))), default=0)
     return gb_per_s / best if best else None
@@ -136,6 +140,7 @@ def table(rows):
 
 
 def _aligned(lines):
+    # Columns that are empty in all rows are left out.
     used = [i for i in range(len(lines[0])) if any(line[i] for line in lines[1:])]
     lines = [[line[i] for i in used] for line in lines]
     widths = [max(len(line[i]) for line in lines) for i in range(len(used))]
@@ -171,6 +176,7 @@ def markdown(document):
              "what the same bytes cost without waiting. See docs/benchmarks.md.", ""]
     for title, text in sections(document["rows"]):
         lines += [f"## {title}", "", text, ""]
+    # Below a hundredth of a core it is the measuring itself.
     idle = {name: share for name, share in document["idle_cpu"].items() if share > 0.01}
     lines += ["Idle contenders that used more than 1 % of a core: "
               + (", ".join(f"{name} {share:.1%}" for name, share in idle.items()) or "none") + "."]

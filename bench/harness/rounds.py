@@ -28,6 +28,7 @@ class Result:
 
     @property
     def median(self):
+        """Per operation, over the rounds; a mean would count every interruption of the machine."""
         return statistics.median(self.nanoseconds)
 
 
@@ -51,6 +52,8 @@ class Bench:
                 ready[entry.name] = result
             if self._is_large(case, memory_budget):
                 self._drop(entry)
+        # The first look at all settings decides which of them are measured: twenty settings times
+        # seven rounds would take hours.
         kept = _keep_best(ready)
         self._note_hopeless(case, ready)
         for result in kept.values():
@@ -73,6 +76,7 @@ class Bench:
         for round_number in range(self._options.rounds):
             # Another order each round: nobody always follows the same neighbour.
             shift = round_number % len(order) if order else 0
+            # Rotated rather than shuffled: the same run has the same order.
             for result in order[shift:] + order[:shift]:
                 nanoseconds = self._turn(case, result.entry, result.iterations, check=False)
                 if nanoseconds is not None:
@@ -81,6 +85,7 @@ class Bench:
                     self._drop(result.entry)
 
     def _is_large(self, case, memory_budget):
+        # Input and output of all ranks, for every set that would hold its buffers at the same time.
         per_set = 2 * case.bytes * case.ranks * self._options.pairs
         return per_set * len(self._sets) > memory_budget
 
@@ -103,6 +108,7 @@ class Bench:
         iterations = max(1, int(target / max(nanoseconds, 1.0)))
         if nanoseconds > HOPELESS_NS:
             return Result(entry, [nanoseconds], iterations)
+        # Twice, and the better one: what is kept must not depend on one interruption.
         again = self._turn(case, entry, iterations, check=False)
         if again is None:
             return None
@@ -113,6 +119,7 @@ class Bench:
         ranks = self._sets.get(entry.process_set)
         if ranks is None:
             return None
+        # An eighth of the sample, so that caches and branch predictors know the case.
         warmup = max(1, min(iterations // 8, 2000))
         place = entry.place or case.place
         line = (f"measure {case.collective} {case.bytes} {place} {entry.memory} {entry.algorithm} "
@@ -141,6 +148,7 @@ class Bench:
             self._lose(entry.process_set, str(failure))
 
     def _lose(self, name, text):
+        # The contender is left out from now on, and the run fails at its end.
         self._fault(text)
         self._sets.pop(name).stop()
 

@@ -25,6 +25,7 @@ def settled_after(steps, rate, speeds):
         return 0.0
     if far[-1] == len(steps) - 1:
         return None
+    # From when the first step began, not from its end.
     return steps[far[-1]]["t"] - (steps[0]["t"] - steps[0]["s"])
 
 
@@ -33,6 +34,7 @@ def changes(steps):
     batch = max(sum(step["counts"]) for step in steps)
     found = []
     for number, step in enumerate(steps):
+        # The last batch of an epoch may be smaller, and is cut otherwise.
         whole = sum(step["counts"]) == batch
         if whole and (not found or step["counts"] != found[-1][1]):
             found.append([number, step["counts"]])
@@ -44,6 +46,7 @@ def reversals(steps):
     cuts = [counts for _, counts in changes(steps)]
     if not cuts:
         return 0
+    # Of the whole batch: a small rank's part may turn round within it unnoticed.
     band = DEAD_BAND * sum(cuts[0])
     worst = 0
     for parts in zip(*cuts):
@@ -66,6 +69,7 @@ def phase_figures(steps, plan, phase, window_s):
     seconds = sum(step["s"] for step in mine)
     settled = settled_after(mine, rate, speeds)
     began = mine[0]["t"] - mine[0]["s"]
+    # A thousandth of a microsecond for the sums of the times.
     end = [s for s in mine if settled is not None and s["t"] - s["s"] - began >= settled - 1e-9]
     end_samples = sum(sum(step["counts"]) for step in end)
     end_seconds = sum(step["s"] for step in end)
@@ -78,6 +82,7 @@ def phase_figures(steps, plan, phase, window_s):
         "of_ideal": samples / seconds / (rate * sum(speeds)),
         "settled_of_ideal": end_samples / end_seconds / (rate * sum(speeds)) if end else None,
         "settled_s": settled,
+        # Windows are counted whole: settled within the third is three.
         "settled_windows": None if settled is None else -(-settled // window_s),
         "changes": max(len(changes(mine)) - 1, 0),
         "reversals": reversals(mine),

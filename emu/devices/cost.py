@@ -30,7 +30,9 @@ def segments_of(network, devices, placement):
     """The segments of a placement (the index of a device for each layer), in the layers' order."""
     producer = network.producer()
     shared = _shared_values(network, placement, producer)
+    # A segment begins where the device changes.
     borders = [i for i in range(len(placement)) if i == 0 or placement[i] != placement[i - 1]]
+    # Layer -> number of its segment; have: what a device has made or read so far.
     segment_of = {}
     segments = []
     have = {device: set() for device in set(placement)}
@@ -43,6 +45,7 @@ def segments_of(network, devices, placement):
         # What the device has made or read before is still there.
         reads = tuple(v for v in used if v not in have[device] and v not in made)
         have[device].update(made, reads)
+        # Segments whose values this one needs; those of the network's inputs are nobody's.
         sources = {segment_of[producer[v]] for v in used if v in producer} - {number}
         writes = tuple(v for v in made if v in shared)
         seconds = segment_seconds(network, devices[device], layers, reads, writes)
@@ -61,6 +64,7 @@ def _shared_values(network, placement, producer):
 
 
 def segment_seconds(network, device, layers, reads, writes):
+    """One thing after the other, see above. Latency counts per read: each waits for the link."""
     moved = sum(network.bytes_of[value] for value in (*reads, *writes))
     computing = sum(device.compute_seconds(layer) for layer in layers)
     return computing + device.transfer_seconds(moved) + len(reads) * device.link_latency_s
@@ -76,6 +80,7 @@ def memory_of(network, devices, segments, in_flight):
             layer.weight_bytes for layer in network.layers[segment.first:segment.last])
         held[segment.device] += in_flight * sum(
             pool_bytes(network.bytes_of[value]) for value in segment.writes)
+    # No weights, no tensor for them.
     return [bytes + (pool_bytes(weight) if weight else 0) for bytes, weight in zip(held, weights)]
 
 

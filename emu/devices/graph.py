@@ -71,10 +71,12 @@ class Graph:
 
 
 def operation_outputs(layer, operation):
+    """With a place for each result: the layer's own list lacks outputs that nobody reads."""
     return getattr(operation, "outputs", layer.outputs)
 
 
 def _parts(arguments):
+    """Arguments one by one, whatever lists they are in."""
     for part in arguments:
         if isinstance(part, (list, tuple)):
             yield from _parts(part)
@@ -83,6 +85,7 @@ def _parts(arguments):
 
 
 def _resolved(part, values, weights):
+    """The same arguments with tensors in the places of Refs and Weights."""
     if isinstance(part, (list, tuple)):
         return [_resolved(inner, values, weights) for inner in part]
     if isinstance(part, Ref):
@@ -109,6 +112,7 @@ class Recorder:
         self.inputs = []
 
     def input(self, name, tensor):
+        """What it goes into becomes layers; what it does not reach is computed at once."""
         self.inputs.append(name)
         return self._value(name, tensor)
 
@@ -141,6 +145,7 @@ class Recorder:
             return type(part)(self.constant(inner) for inner in part)
         if not isinstance(part, torch.Tensor) or part.numel() <= 1:
             return part
+        # Another shape or stride of the same storage is another weight.
         key = (part.data_ptr(), tuple(part.shape), part.stride(), part.dtype)
         if key not in self._weight_of:
             self._weight_of[key] = len(self.weights)
@@ -177,6 +182,7 @@ class Recorder:
         self._operations.append(recorded)
 
     def _unique(self, name):
+        """Names in files may repeat."""
         unique, number = name, 1
         while unique in self._names:
             number += 1
@@ -190,6 +196,7 @@ class Recorder:
         if not outputs or not all(isinstance(part, Ref) for part in outputs):
             raise PlacementError("the network puts out something that is no tensor of its data")
         wanted = {part.value for part in outputs}
+        # Backwards: a layer is kept when one that is kept reads it.
         keep = []
         for i in range(len(self._layers) - 1, -1, -1):
             if wanted.intersection(self._layers[i].outputs):
@@ -211,6 +218,7 @@ class Recorder:
         network = Network(tuple(layers), tuple(used), tuple(p.value for p in outputs), sizes)
         example = {name: self._values[name] for name in used}
         specs = {name: spec for name, spec in self._specs.items() if name in wanted}
+        # The example's values are large, and nobody reads them again.
         self._values = {}
         return Graph(network, operations, self.weights, specs, example)
 
@@ -229,6 +237,7 @@ def flops_of(kind, operation, arguments, results):
         # addmm has the bias in front; the contracted length is the last one of the data.
         data = tensors[1] if operation.endswith("addmm") else tensors[0]
         return 2 * out * data.shape[-1]
+    # One for each element of the largest tensor.
     return max([out] + [tensor.numel() for tensor in tensors])
 
 

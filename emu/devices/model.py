@@ -73,6 +73,7 @@ class Device:
     efficiency: dict = dataclasses.field(default_factory=dict, hash=False)
 
     def compute_seconds(self, layer):
+        """Efficiency: the part of its speed that a device reaches with this kind of layer."""
         return layer.flops / (self.flops_per_s * self.efficiency.get(layer.kind, 1.0))
 
     def transfer_seconds(self, bytes):

@@ -12,6 +12,7 @@ from .onnx_operators import KIND_OF, OPERATORS, SHAPE
 
 
 def load(path, inputs):
+    """Raises PlacementError for what is no ONNX file, or uses what is missing here."""
     try:
         import onnx
         from onnx import numpy_helper
@@ -28,6 +29,7 @@ def load(path, inputs):
         raise PlacementError(f"{path} is no ONNX file: {error}") from None
     player = _Player(model, numpy_helper)
     graph = player.play(inputs)
+    # Nothing else here computes such files: runs are compared with the graph in one process.
     graph.reference = lambda values: graph.run_all(values)
     return graph
 
@@ -98,6 +100,7 @@ class _Player:
             return value if isinstance(value, torch.Tensor) else torch.tensor(value)
         if node.op_type == "Shape":
             return SHAPE(self._recorder.concrete(parts[0]))
+        # Dropout is for training: afterwards it does nothing.
         if node.op_type in ("Identity", "Dropout"):
             return parts[0]
         make = OPERATORS.get(node.op_type)

@@ -17,6 +17,7 @@ KIND_OF = {
 
 
 def SHAPE(tensor):
+    """Known without the data, so it becomes a constant."""
     return torch.tensor(tensor.shape)
 
 
@@ -68,6 +69,7 @@ def _conv_transpose(attributes):
 def _max_pool(attributes):
     def run(data):
         space = len(attributes["kernel_shape"])
+        # -inf: padding never is the largest.
         data, padding = _padded(data, _pads(attributes, space), float("-inf"))
         pool = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)[space - 1]
         return pool(
@@ -82,6 +84,7 @@ def _average_pool(attributes):
         kernel = attributes["kernel_shape"]
         pads = _pads(attributes, len(kernel))
         counts = bool(attributes.get("count_include_pad", 0))
+        # What is padded beforehand counts as data.
         if any(begin != end for begin, end in pads) and not counts:
             raise PlacementError("AveragePool with uneven pads is not supported")
         data, padding = _padded(data, pads, 0.0)
@@ -130,6 +133,7 @@ def _clip(attributes):
 
 
 def _axes(attributes, given, count=0):
+    """An attribute in older files, an input in newer ones; all `count` where there is neither."""
     axes = attributes.get("axes") if given is None else given.tolist()
     return list(range(count)) if axes is None else axes
 
@@ -159,6 +163,7 @@ def _squeeze(attributes):
     def run(data, axes=None):
         if axes is None and "axes" not in attributes:
             return data.squeeze()
+        # From the last on, so that the others keep their places.
         for axis in sorted((a % data.dim() for a in _axes(attributes, axes)), reverse=True):
             data = data.squeeze(axis)
         return data
@@ -169,6 +174,7 @@ def _squeeze(attributes):
 def _unsqueeze(attributes):
     def run(data, axes=None):
         wanted = _axes(attributes, axes)
+        # From the first on: they are places in the result.
         for axis in sorted(a % (data.dim() + len(wanted)) for a in wanted):
             data = data.unsqueeze(axis)
         return data
@@ -224,6 +230,7 @@ def _pad(attributes):
 def _gather(attributes):
     def run(data, indices):
         axis = attributes.get("axis", 0) % data.dim()
+        # Indices may count from the end.
         flat = data.index_select(axis, indices.reshape(-1) % data.shape[axis])
         return flat.reshape(*data.shape[:axis], *indices.shape, *data.shape[axis + 1:])
 
@@ -254,6 +261,7 @@ def _plain(function):
 
 
 def _divide(a, b):
+    """Whole numbers are divided towards zero, as ONNX has it."""
     whole = not a.is_floating_point() and not b.is_floating_point()
     return torch.div(a, b, rounding_mode="trunc") if whole else torch.div(a, b)
 

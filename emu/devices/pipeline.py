@@ -66,12 +66,14 @@ class _Crew:
             self._start(number)
 
     def _start(self, number):
+        """By a fork: graph and weights are there without being loaded again."""
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
         pid = os.fork()
         if pid == 0:
             os.close(read_end)
             stage.main(self._job, number, write_end)
         os.close(write_end)
+        # A device that says nothing must not hold up the others.
         os.set_blocking(read_end, False)
         self._pids[number] = pid
         self._children.add(pid)
@@ -136,6 +138,7 @@ class _Crew:
         raise StageError(f"device {self._name(number)}: {message.get('text') or self._end(number)}")
 
     def _end(self, number):
+        """How its process ended. Its pipe has, so there is nothing to wait for."""
         pid = self._pids[number]
         _, status = os.waitpid(pid, 0)
         self._children.remove(pid)
@@ -185,12 +188,14 @@ class _Driver:
         self._outputs = stage.open_slots(self._job, self._arena, self._job.graph.network.outputs)
 
     def feed(self, m, batch):
+        """Into the slot that micro-batch m - in_flight has left."""
         slot, _ = self._job.place_of(m)
         for value, tensor in batch.items():
             self._inputs[value][slot][1].copy_(tensor)
             self._inputs[value][slot][0].publish()
 
     def take(self, m):
+        """Copies: the slot is written again."""
         slot, version = self._job.place_of(m)
         taken = []
         for value in self._job.graph.network.outputs:
@@ -249,6 +254,7 @@ def run(job, batches, on_ready=None):
 
 
 def _stream(job, driver, batches):
+    """Never more than in_flight between input and output."""
     outputs = []
     for m, batch in enumerate(batches):
         if m >= job.in_flight:

@@ -9,6 +9,8 @@ namespace {
 constexpr const char* kActions[] = {"kill", "stop", "slow", "poison", "fill", "tear"};
 
 // One entry of FABRIC_FAULT for one target (libfabricshm/base/fault_point.hpp).
+// who@point:action:passage, and what the action needs besides. The library parses it without
+// allocating, in every process of the job.
 std::string entry_of(const Fault& fault, const std::string& who) {
     std::string entry =
         who + "@" + fault.point + ":" + text_of(fault.action) + ":" + std::to_string(fault.passage);
@@ -53,6 +55,7 @@ std::vector<int> ranks_of(const FaultPlan& plan, const Target& target) {
     return found == table.end() ? std::vector<int>{} : found->second;
 }
 
+// One entry for each rank: a host fails as all of its ranks at once.
 std::string armed_in_ranks(const FaultPlan& plan) {
     std::string all;
     for (const Fault& fault : plan.faults) {
@@ -67,6 +70,7 @@ std::string armed_in_ranks(const FaultPlan& plan) {
     return all;
 }
 
+// In the daemon's own environment: it has no rank that could be asked for.
 std::string armed_in_daemon(const FaultPlan& plan) {
     std::string all;
     for (const Fault& fault : plan.faults) {

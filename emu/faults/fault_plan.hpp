@@ -57,6 +57,8 @@ struct Fault {
 
 /// A whole file. Faults are in the order of the file, and those of the same moment strike in that
 /// order.
+/// What a run needs besides: hosts and devices as lists of ranks, and how to start a daemon that
+/// may be harmed.
 struct FaultPlan {
     std::map<std::string, std::vector<int>> hosts;    // ranks of each
     std::map<std::string, std::vector<int>> devices;  // likewise; others are told by $FABRIC_DEVICE
@@ -72,6 +74,8 @@ struct ParsedPlan {
     std::string complaint;
 };
 
+/// `name` stands in front of the complaint. Every rule is checked here: a plan that is read can be
+/// run.
 ParsedPlan parse_plan(const std::string& text, const std::string& name);
 ParsedPlan read_plan(const std::string& path);
 

@@ -22,6 +22,7 @@ class Reader {
   public:
     Reader(const toml::table& table, std::string where) : table_(table), where_(std::move(where)) {}
 
+    // Each returns nothing for a key that is not there, and for one that is wrong, which is kept.
     Text text(const char* key) {
         const toml::node* node = take(key);
         if (node == nullptr) return std::nullopt;
@@ -89,6 +90,7 @@ class Reader {
 
 // "rank 1", "device NAME", "host NAME" or "daemon". A host has to be in the plan, since nothing
 // else could tell its ranks.
+// One word for the kind and one for the name: a third would be a name with a blank.
 bool read_target(const std::string& text, const FaultPlan& plan, Target& target) {
     std::istringstream words(text);
     std::string kind;
@@ -109,6 +111,7 @@ bool read_target(const std::string& text, const FaultPlan& plan, Target& target)
     return kind == "device" && !target.name.empty();
 }
 
+// By the names that are written, so that reading and writing can't differ.
 bool read_action(const std::string& text, Action& action) {
     for (const Action known : {Action::kKill, Action::kStop, Action::kSlow, Action::kPoison,
                                Action::kFill, Action::kTear}) {
@@ -120,6 +123,7 @@ bool read_action(const std::string& text, Action& action) {
 }
 
 // What can't be, whatever the values are.
+// Each rule names the key to change. What depends on values alone is checked where they are read.
 void check_together(const Fault& fault, bool timed, const FaultPlan& plan, Reader& reader) {
     const bool at_point = !fault.point.empty();
     const bool daemon = fault.target.kind == TargetKind::kDaemon;
@@ -174,6 +178,7 @@ void read_fault(const toml::table& table, const std::string& where, FaultPlan& p
     }
     fault.point = reader.text("point").value_or("");
     fault.passage = reader.count("passage", 1).value_or(1);
+    // `operations` is a way to say point and passage for the most usual place.
     if (const auto operations = reader.count("operations", 0)) {
         fault.point = "operation.begin";  // the next one begins when so many are over
         fault.passage = *operations + 1;
@@ -193,6 +198,7 @@ void read_fault(const toml::table& table, const std::string& where, FaultPlan& p
                                          : Damage::kCut;
     reader.no_others();
     check_together(fault, after.has_value(), plan, reader);
+    // The first of the file.
     if (complaint.empty()) complaint = reader.complaint;
     plan.faults.push_back(fault);
 }

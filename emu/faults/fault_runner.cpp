@@ -48,6 +48,7 @@ FaultRunner::FaultRunner(FaultPlan plan, std::vector<std::string> command)
     : plan_(std::move(plan)), command_(std::move(command)) {
     for (const Fault& fault : plan_.faults)
         pending_.push_back({fault, false, TimePoint::max(), {}});
+    // Of its own, so that two runs do not read each other's reports.
     const char* base = std::getenv("TMPDIR");
     std::string name = std::string(base != nullptr ? base : "/tmp") + "/fabric-faults-XXXXXX";
     if (::mkdtemp(name.data()) != nullptr) folder_ = name;
@@ -84,6 +85,7 @@ RunOutcome FaultRunner::run() {
         }
         ::usleep(kLook);
     }
+    // Once more: what was reported at the very end.
     read_reports();
     for (const Pending& pending : pending_) {
         if (pending.happened) continue;
@@ -108,6 +110,7 @@ bool FaultRunner::start(RunOutcome& outcome) {
             outcome.complaint = plan_.daemon_program + ": can't be started ([daemon] program)";
             return false;
         }
+        // For the ranks: they attach to this daemon and to no other.
         ::setenv("FABRIC_SOCKET", daemon_->socket().c_str(), 1);
         ::setenv("FABRIC_ADMIN_SOCKET", (daemon_->folder() + "/admin.sock").c_str(), 1);
         // A daemon that a fault kills while it starts is started again by the loop.
@@ -150,6 +153,7 @@ std::vector<pid_t> FaultRunner::processes_of(const Target& target) const {
             all.push_back(pid);
         }
     }
+    // A device by the variable that its processes are started with.
     if (ranks.empty()) all = find_processes(::getpid(), "FABRIC_DEVICE=" + target.name);
     return all;
 }
@@ -193,6 +197,7 @@ void FaultRunner::strike_processes(Pending& pending) {
 void FaultRunner::finish(Pending& pending) {
     pending.until = TimePoint::max();
     if (pending.fault.action == Action::kFill) filler_.reset();
+    // Processes that ended meanwhile do not mind.
     for (const pid_t pid : pending.stopped) ::kill(pid, SIGCONT);
     pending.stopped.clear();
     say(pending.fault, "over");

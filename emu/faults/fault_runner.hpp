@@ -28,6 +28,8 @@ class FaultRunner {
     FaultRunner(const FaultRunner&) = delete;
     FaultRunner& operator=(const FaultRunner&) = delete;
 
+    /// Once. Returns when the command has ended and the daemon, if it is the plan's own, is
+    /// stopped.
     RunOutcome run();
 
   private:

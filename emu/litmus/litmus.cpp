@@ -34,6 +34,8 @@ class Player {
           options_(options) {}
 
     // Both have to begin at the same number, above everything that an earlier run left.
+    // Numbers only rise, so a run that follows another on the same memory has to begin above it;
+    // zeros are not needed.
     bool agree() {
         view_.acquire(TouchPoint::kSentRead, &own_.flag, kCacheLine);
         const std::uint64_t mine = own_.flag.load(std::memory_order_acquire);
@@ -47,12 +49,14 @@ class Player {
 
     bool send() {
         for (std::uint64_t round = 0; round < options_.rounds; ++round) {
+            // One line and many in turn: what is lost with many may go well with one.
             const int words = round % 2 == 0 ? 8 : kWords;
             ++number_;
             // Relaxed: the publication and the flag after it are what is tested.
             for (int i = 0; i < words; ++i) own_.data[i].store(number_, std::memory_order_relaxed);
             view_.publish(TouchPoint::kMessage, own_.data, static_cast<Bytes>(words) * 8);
             raise(own_.flag, number_);
+            // A round ends when the other side has looked: nobody runs ahead.
             if (!await(other_.taken, number_)) return false;
             ++seen_.rounds;
         }
@@ -66,6 +70,7 @@ class Player {
             if (!await(other_.flag, number_)) return false;
             view_.acquire(TouchPoint::kMessageRead, other_.data, static_cast<Bytes>(words) * 8);
             bool stale = false;
+            // Relaxed, behind the acquire that is tested; every word, since one old line is enough.
             for (int i = 0; i < words; ++i) {
                 stale = stale || other_.data[i].load(std::memory_order_relaxed) != number_;
             }
@@ -100,21 +105,28 @@ class Player {
     }
 
     LitmusSightings play(int side) {
+        // Both directions: the sides may be different machines, and a profile has to hold on both.
         const bool whole = agree() && (side == 0 ? send() : receive()) &&
                            (side == 0 ? receive() : send()) && buffer_stores();
+        // A side that never answered proves nothing about the profile, and refutes it all the same:
+        // what it published did not arrive.
         seen_.silent = !whole;
         return seen_;
     }
 
   private:
+    // Release and publication: on coherent memory the first is enough, elsewhere the second is what
+    // counts.
     void raise(std::atomic<std::uint64_t>& word, std::uint64_t value) {
         word.store(value, std::memory_order_release);
         view_.publish(TouchPoint::kSent, &word, kCacheLine);
     }
 
     bool await(const std::atomic<std::uint64_t>& word, std::uint64_t value) {
+        // Anew for each sign: many rounds may take long, one answer may not.
         const TimePoint limit = Clock::now() + options_.patience;
         for (std::uint64_t look = 1;; ++look) {
+            // Before every look, or a cached copy would be looked at for ever.
             view_.acquire(TouchPoint::kSentRead, &word, kCacheLine);
             if (word.load(std::memory_order_acquire) >= value) return true;
             if (look % 64 != 0) continue;

@@ -78,6 +78,7 @@ std::uint64_t number(const char* option, const char* text, std::uint64_t low, st
     return value;
 }
 
+// By the letters of the table in parse().
 void take(Options& options, int option, const char* value) {
     switch (option) {
         case 'p':
@@ -138,6 +139,7 @@ Options parse(int argc, char** argv) {
             std::fputs(found == 'h' ? kHelp : "fabric-litmus " FABRIC_VERSION "\n", stdout);
             std::exit(0);
         }
+        // In the order of the command line; the last one of an option counts.
         take(options, found, optarg);
     }
     if (optind != argc) refuse(std::string("unexpected: ") + argv[optind]);
@@ -162,18 +164,22 @@ Mapping open_memory(const Options& options) {
     Fd file(own ? ::memfd_create("fabric-litmus", MFD_CLOEXEC)
                 : ::open(options.memory.c_str(), O_RDWR | O_CLOEXEC));
     if (!file) refuse("--memory " + options.memory + ": " + std::strerror(errno));
+    // Zeros, and each page is made at its first touch.
     if (own && ::ftruncate(file.get(), emu::kLitmusBytes) != 0) refuse("no memory");
     struct stat status {};
     const bool device = ::fstat(file.get(), &status) == 0 && S_ISCHR(status.st_mode);
     // A dax device maps in its huge pages only.
     MapOptions how;
     how.align = device ? 2 * kMiB : 4096;
+    // A device's page may be larger than what is needed.
     auto mapping = Mapping::map(file, options.offset, device ? 2 * kMiB : emu::kLitmusBytes, how);
     if (!mapping.ok()) refuse("--memory, --offset: " + describe(mapping.error()));
     return std::move(mapping).value();
 }
 
 // The two sides' seams, whatever stands behind them.
+// Everything that differs between profiles is behind a side's base and view: the test itself does
+// not know.
 struct Ground {
     explicit Ground(const Options& options) : memory(open_memory(options)) {
         if (options.profile != "emulated") {
@@ -191,6 +197,7 @@ struct Ground {
         hosts =
             std::make_unique<emu::IncoherentHosts>(memory.data(), emu::kLitmusBytes, 2, behaviour);
     }
+    // An emulated host sees memory through a copy of its own, at another address.
     std::byte* base(int side) const { return hosts ? hosts->base(side) : memory.data(); }
     Visibility view(int side) const {
         VisibilityPolicy* behind = policy.get();
@@ -216,10 +223,12 @@ LitmusSightings play_both(const Ground& ground, const Options& options) {
     if (child < 0) refuse("cannot fork");
     if (child == 0) {
         const LitmusSightings seen = play(ground, 1, options);
+        // One write of few bytes into a pipe is whole or not at all.
         ::_exit(::write(ends[1], &seen, sizeof seen) == sizeof seen ? 0 : 1);
     }
     // Or the read below would wait for ever for a child that died.
     ::close(ends[1]);
+    // Both sides play at the same time: each waits for the other.
     LitmusSightings seen = play(ground, 0, options);
     LitmusSightings other;
     const bool told = ::read(ends[0], &other, sizeof other) == sizeof other;
@@ -233,6 +242,7 @@ LitmusSightings play_both(const Ground& ground, const Options& options) {
     return seen;
 }
 
+// One form for both, since the values are the same in the same order.
 void print(const Options& options, const LitmusSightings& seen) {
     const char* verdict = seen.refutes() ? "refuted" : "not refuted";
     const char* form =
@@ -253,6 +263,7 @@ void record(const Options& options, const LitmusSightings& seen) {
     VisibilityProof proof;
     proof.profile = options.profile;
     proof.machine = machine_fingerprint();
+    // What fabricd compares with pool.dax_device, as it was written there.
     proof.device = options.memory.empty() ? "memory" : options.memory;
     proof.hosts = options.role == "both" ? 1 : 2;
     proof.rounds = seen.rounds;

@@ -7,6 +7,7 @@ namespace emu {
 
 namespace {
 
+// 0 on either side is "no limit" or "not known", which rules nothing out.
 bool wide_enough(double own, double rated) {
     return rated == 0 || own == 0 || own >= rated;
 }
@@ -27,11 +28,14 @@ Figures rated_figures(const fabricshm::LinkImage& links, int node) {
     for (std::uint32_t i = 0; i < route.hop_count; ++i) {
         const auto& channel = links.channels[route.hops[i].channel];
         const double share = route.hops[i].permille / 1000.0;
+        // The slowest stretch is the limit of all. A stretch that takes only a share of the bytes,
+        // since the pool is interleaved, is passed by so many fewer.
         read = std::max(read, channel.read_ns_per_byte * share);
         write = std::max(write, channel.write_ns_per_byte * share);
     }
     figures.read_bandwidth = read == 0 ? 0 : 1e9 / read;
     figures.write_bandwidth = write == 0 ? 0 : 1e9 / write;
+    // The image holds what ranks wait for, so slow motion is in it.
     return slowed(figures, 1.0 / links.slow_motion);
 }
 
@@ -41,6 +45,7 @@ Figures slowed(const Figures& figures, double slow_motion) {
 }
 
 double error_percent(double measured, double rated) {
+    // Signed: above 0 is too slow in latency and too fast in bandwidth.
     return rated == 0 ? 0 : 100.0 * (measured - rated) / rated;
 }
 
@@ -60,6 +65,8 @@ Reach reach_of(const Figures& own, const Figures& rated) {
 
 int slow_motion_for(const Figures& own, const Figures& rated) {
     int factor = 1;
+    // Whole factors up to 1000, as emulate.slow_motion takes them; the last one even when it is not
+    // enough.
     while (factor < 1000 && !reach_of(own, slowed(rated, factor)).all()) ++factor;
     return factor;
 }

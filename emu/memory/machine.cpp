@@ -22,6 +22,7 @@ using fabricshm::LinkImage;
 using fabricshm::LinkRoute;
 
 // A way through the links: their indices, and how long they are together.
+// Both latencies are summed, but the way is chosen by that of reading.
 struct Way {
     std::uint64_t read_latency_ns = 0;
     std::uint64_t write_latency_ns = 0;
@@ -33,6 +34,7 @@ using Ways = std::map<std::string, Way>;
 // Dijkstra's algorithm without a queue: machines have a handful of links.
 Ways ways_from(const EmulatedMachine& machine, const std::string& start) {
     Ways ways{{start, {}}};
+    // Ends, since a way is only replaced by a shorter one, and there are finitely many.
     for (bool changed = true; changed;) {
         changed = false;
         for (std::size_t i = 0; i < machine.links.size(); ++i) {
@@ -57,6 +59,7 @@ Ways ways_from(const EmulatedMachine& machine, const std::string& start) {
     return ways;
 }
 
+// Nanoseconds per byte, which is what a rank counts; 0 costs nothing.
 double cost(double bandwidth, std::uint32_t slow_motion) {
     return bandwidth == 0 ? 0 : 1e9 / bandwidth * slow_motion;
 }
@@ -73,6 +76,7 @@ class Resolver {
 
     Complaint run() {
         if (auto bad = check_names()) return bad;
+        // Zeroed first: the image is compared and copied as bytes.
         links_ = LinkImage{};
         set_name(links_.name, machine_.name);
         links_.node_count = static_cast<std::uint32_t>(machine_.nodes.size());
@@ -83,6 +87,7 @@ class Resolver {
         for (std::uint32_t node = 0; node < links_.node_count; ++node) {
             if (auto bad = add_route(node)) return bad;
         }
+        // The page's own rules, for all of it at once; in words, since they know no names.
         if (fabricshm::check_links(links_).ok()) return {};
         return machine_.name + ": a latency is above 1 s, a bandwidth below 1 MB/s, a loss above " +
                "100 %, or a name has other characters than letters, digits, - and _";
@@ -91,6 +96,8 @@ class Resolver {
   private:
     Complaint check_names() const {
         std::set<std::string> seen;
+        // One set for nodes, devices and links: complaints name things by their names alone.
+        // Switches have none of their own to clash.
         const auto taken = [&seen](const std::string& name) { return !seen.insert(name).second; };
         const auto twice = [this](const std::string& name) {
             return machine_.name + ": the name \"" + name + "\" is used twice";
@@ -128,9 +135,11 @@ class Resolver {
     Complaint add_route(std::uint32_t node) {
         const Ways ways = ways_from(machine_, machine_.nodes[node]);
         const std::size_t devices = machine_.devices.size();
+        // By channel, so that a stretch that two devices' ways share is one hop with both shares.
         std::map<std::size_t, std::uint32_t> shares;  // channel -> permille
         LinkRoute& route = links_.routes[node];
         for (std::size_t i = 0; i < devices; ++i) {
+            // Each device holds an equal part of every buffer.
             const MemoryDevice& device = machine_.devices[i];
             const auto way = ways.find(device.name);
             if (way == ways.end()) {
@@ -155,6 +164,7 @@ class Resolver {
 
     // An interleaved access is over when the farthest device has answered.
     void lengthen(LinkRoute& route, const Way& way, const Stretch& device) const {
+        // Cut at what the page can hold; check_links() refuses far less.
         const auto slow = [this](std::uint64_t latency) {
             return static_cast<std::uint32_t>(
                 std::min<std::uint64_t>(latency * machine_.slow_motion, ~std::uint32_t{0}));

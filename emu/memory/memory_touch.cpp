@@ -9,6 +9,7 @@ namespace emu {
 
 using fabricshm::kCacheLine;
 
+// From the start again when the rest is too short: an operation is one piece of memory.
 std::byte* MemoryTouch::next(Bytes bytes) noexcept {
     if (at_ + bytes > bytes_) at_ = 0;
     std::byte* place = memory_ + at_;
@@ -21,6 +22,7 @@ std::byte* MemoryTouch::somewhere() noexcept {
     random_ ^= random_ << 13;
     random_ ^= random_ >> 7;
     random_ ^= random_ << 17;
+    // A multiple of the line, so that one access never touches two.
     return memory_ + random_ % (bytes_ / kCacheLine) * kCacheLine;
 }
 
@@ -42,6 +44,7 @@ void MemoryTouch::read(Bytes bytes) noexcept {
 void MemoryTouch::write(Bytes bytes) noexcept {
     if (bytes <= kCacheLine) {
         std::memcpy(somewhere(), own_.data(), bytes);
+        // The store is asked for, not waited for: as a rank's store would be.
         asm volatile("" : : : "memory");
         return;
     }
@@ -54,6 +57,7 @@ void MemoryTouch::write(Bytes bytes) noexcept {
 
 TouchMaker MemoryTouch::maker(std::byte* memory, Bytes bytes) {
     return [memory, bytes](int rank, int ranks) {
+        // Parts end on lines, so that no two ranks write to one.
         const Bytes part = bytes / static_cast<Bytes>(ranks) / kCacheLine * kCacheLine;
         return std::make_unique<MemoryTouch>(memory + part * static_cast<Bytes>(rank), part);
     };

@@ -15,13 +15,15 @@ using fabricshm::LinkMeter;
 
 using Times = std::vector<std::uint64_t>;
 
+// The upper one of an even number.
 double median(Times times) {
     const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
     std::nth_element(times.begin(), middle, times.end());
     return static_cast<double>(*middle);
 }
 
-// One operation as the library makes it: book, access, wait for the rest.
+// One operation as the library makes it: book, access, wait for the rest. A read is booked before
+// it happens and a write after.
 void operate(LinkMeter& meter, PoolTouch& touch, Bytes bytes, bool is_read) {
     meter.begin();
     if (is_read) {
@@ -37,6 +39,7 @@ void operate(LinkMeter& meter, PoolTouch& touch, Bytes bytes, bool is_read) {
 // Of one operation, less what reading the clock takes.
 std::uint64_t timed(LinkMeter& meter, PoolTouch& touch, LinkClock& clock, Bytes bytes,
                     bool is_read) {
+    // Looking at the clock takes as long as a fast access.
     const std::uint64_t start = clock.now();
     operate(meter, touch, bytes, is_read);
     const std::uint64_t taken = clock.now() - start;
@@ -46,6 +49,7 @@ std::uint64_t timed(LinkMeter& meter, PoolTouch& touch, LinkClock& clock, Bytes 
 double median_latency(LinkMeter& meter, PoolTouch& touch, LinkClock& clock, int operations,
                       bool is_read) {
     Times times;
+    // One at least: a median of nothing would be read from nowhere.
     for (int i = 0; i < std::max(operations, 1); ++i) {
         times.push_back(timed(meter, touch, clock, fabricshm::kCacheLine, is_read));
     }
@@ -73,6 +77,8 @@ Passes bulk(LinkMeter& meter, PoolTouch& touch, LinkClock& clock, const CheckPla
 // Bytes per second of a lone rank, from its median operation: what other programs do to a few of
 // them does not count. It waits for the latency of each, which is no part of the bandwidth.
 double bandwidth_of_one(const Passes& passes, Bytes bytes, double latency_ns) {
+    // Of what is left when the latency is taken off; 1 ns at least, so that a model without a limit
+    // gives a large number and no infinity.
     Times times;
     for (const Passed& pass : passes) times.push_back(pass.taken);
     return static_cast<double>(bytes) / std::max(median(std::move(times)) - latency_ns, 1.0) * 1e9;
@@ -101,6 +107,8 @@ double bandwidth_of_all(const std::vector<Passes>& ranks, Bytes bytes) {
     std::uint64_t end = ~std::uint64_t{0};
     std::size_t fewest = ~std::size_t{0};
     for (const Passes& own : ranks) {
+        // From when all are at work to when the first stops: outside of that the link is shared by
+        // fewer.
         start = std::max(start, own.front().end);
         end = std::min(end, own.back().end);
         fewest = std::min(fewest, own.size());
@@ -159,6 +167,7 @@ class Check {
         // As ranks of a larger world would be: all of these on the first node.
         const int world = plan_.ranks * static_cast<int>(links_.node_count);
         LinkMeter meter(memory_->bytes, links_, rank, world, clock_);
+        // Latency is measured while the others wait: it is that of a link without traffic.
         if (rank == 0) {
             const int operations = plan_.latency_operations;
             figures_.read_latency_ns = median_latency(meter, *touch, clock_, operations, true);
@@ -189,6 +198,7 @@ Figures check_model(const LinkImage& links, const CheckPlan& plan, const TouchMa
     return Check(links, plan, maker, clock).run();
 }
 
+// Hops stay: what booking costs is part of what this machine needs.
 LinkImage unslowed(LinkImage links) {
     for (auto& route : links.routes) {
         route.read_latency_ns = 0;

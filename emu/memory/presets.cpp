@@ -34,6 +34,7 @@ constexpr Row kRows[] = {
     {"rdma", 4500, 4500, 25, 25, false, "for comparison: 4.5 us, 25-50 GB/s"},
 };
 
+// One node, one link, one device: presets say what a way costs, and nothing of how it is built.
 EmulatedMachine machine_of(const Row& row) {
     EmulatedMachine machine;
     machine.name = row.name;
@@ -80,6 +81,7 @@ std::string presets_text() {
     std::snprintf(line, sizeof line, "%-14s %8s %8s %10s %10s %9s  %s\n", "PRESET", "READ ns",
                   "WRITE ns", "READ GB/s", "WRITE GB/s", "COHERENT", "SOURCE");
     std::string text = line;
+    // In the order of the rows, which is from near to far.
     for (const Row& row : kRows) {
         std::snprintf(line, sizeof line, "%-14s %8llu %8llu %10s %10s %9s  %s\n", row.name,
                       static_cast<unsigned long long>(row.read_ns),

@@ -22,10 +22,14 @@ namespace {
 constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 
 // The defaults for ranks with a processor each; the machine of the simulator has no say in it.
+// All questions of the simulator use the library's own defaults: a tuning file of this machine
+// would say nothing about the machine that is simulated.
 Tuning tuning_for(int world) {
     return fabricshm::default_tuning(world, world, 32 * fabricshm::kMiB);
 }
 
+// Said and not refused: the question is how the algorithms scale, and the limit is one of today's
+// shared memory layout.
 void warn_of_size(Report& report, int world) {
     if (world <= fabricshm::proto::kWorldMax) return;
     report.notes.push_back("note: a group of today has at most " +
@@ -33,6 +37,7 @@ void warn_of_size(Report& report, int world) {
                            " ranks; beyond that these are the same algorithms on paper");
 }
 
+// For the crossover, where only the time counts; all ranks come at once.
 double time_of(const Topology& topology, Bytes bytes, Algorithm algorithm) {
     AllreduceCall call;
     call.world = static_cast<int>(topology.devices().size());
@@ -61,6 +66,8 @@ Report answer_allreduce(const AllreduceQuestion& question) {
             const RunResult run = simulate_allreduce(question.topology, call, tuning);
             const double moved = run.bytes_read + run.bytes_written;
             // Of operations that were run in part only, the bytes are not all counted.
+            // A ring in lockstep counts all of its bytes, see run_lockstep(); a plan in pieces only
+            // those of the pieces that were run.
             const bool all_counted = !run.aggregated || algorithm == Algorithm::kRing;
             report.rows.push_back({1.0 * static_cast<double>(bytes),
                                    std::string(fabricshm::name_of(algorithm)), run.from_last(),
@@ -92,6 +99,7 @@ Report answer_crossover(const CrossoverQuestion& question) {
     for (const int devices : question.devices) {
         TopologyWish wish = question.wish;
         wish.devices = devices;
+        // A chain that is too long, for one: its row is left out, and the other sizes still answer.
         const auto topology = make_topology(wish);
         if (!topology.ok()) continue;
         most = std::max(most, devices);
@@ -99,12 +107,15 @@ Report answer_crossover(const CrossoverQuestion& question) {
         double to = kNothing;
         double direct = 0;
         double ring = 0;
+        // Powers of two: what is sought is an order of magnitude.
         for (Bytes bytes = question.least; bytes <= question.most; bytes *= 2) {
             direct = time_of(*topology, bytes, Algorithm::kDirect);
             ring = time_of(*topology, bytes, Algorithm::kRing);
+            // From the first size at which the ring wins to the last; in between it may lose.
             if (ring < direct && std::isnan(from)) from = static_cast<double>(bytes);
             if (ring < direct) to = static_cast<double>(bytes);
         }
+        // The times of the last size in the loop, the largest, where both are bound by bandwidth.
         report.rows.push_back({1.0 * devices, from, to, static_cast<double>(question.most), direct,
                                ring, ring / direct});
     }

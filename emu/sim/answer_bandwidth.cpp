@@ -21,10 +21,14 @@ constexpr Rate kMost = 1e16;
 constexpr int kHalvings = 60;
 
 // All buckets of a step, one after the other: each its own operation, as DDP does.
+// Without overlap between buckets: a job's buckets follow each other on one group, whose operations
+// run in order.
 Seconds communication(const BandwidthQuestion& question, int devices, Rate pool) {
     TopologyWish wish = question.wish;
     wish.shape = "star";
     wish.devices = devices;
+    // One memory with the rate that is sought, so that the answer is a property of the pool and not
+    // of how buffers are spread over several.
     wish.placement = Placement::kInterleaved;
     wish.pools = 1;
     wish.link.media = pool;
@@ -34,15 +38,19 @@ Seconds communication(const BandwidthQuestion& question, int devices, Rate pool)
     const double buckets = std::ceil(bytes / static_cast<double>(question.bucket));
     AllreduceCall call;
     call.world = devices;
+    // Whole cache lines, as the collectives cut their parts.
     call.bytes = static_cast<Bytes>(bytes / buckets) / 64 * 64;
     const auto tuning = fabricshm::default_tuning(devices, devices, 32 * fabricshm::kMiB);
     return buckets * simulate_allreduce(*topology, call, tuning).from_last();
 }
 
+// What the backward pass does not hide. At most `hidden_share` of a step can run beside it: the
+// first gradients are there late, and the last bucket has nothing left to hide behind.
 Seconds exposed(const BandwidthQuestion& question, Seconds communication) {
     return std::max(communication - question.hidden_share * question.step, 0.0);
 }
 
+// Over the longer step, so that 50 % means that half of all the time is waiting.
 double exposed_share(const BandwidthQuestion& question, Seconds communication) {
     const Seconds more = exposed(question, communication);
     return more / (question.step + more);
@@ -54,6 +62,8 @@ Rate sought_rate(const BandwidthQuestion& question, int devices) {
         return exposed_share(question, communication(question, devices, pool)) <=
                question.target_share;
     };
+    // The other limits (the devices' own links, latencies) are part of the communication: where
+    // they alone miss the target, no pool helps.
     if (!reaches(kMost)) return std::numeric_limits<double>::quiet_NaN();
     Rate low = kLeast;
     Rate high = kMost;
@@ -68,7 +78,8 @@ Rate sought_rate(const BandwidthQuestion& question, int devices) {
 }  // namespace
 
 const std::vector<ModelPreset>& model_presets() {
-    // Three times the forward pass: 4.1 G multiply-adds an image; 2 per parameter and token.
+    // Three times the forward pass, since the backward pass costs twice as much as that: 4.1 G
+    // multiply-adds an image; 2 operations per parameter and token.
     static const std::vector<ModelPreset> presets = {
         {"resnet50", 25'557'032, 3 * 2 * 4.1e9, "an image of 224 x 224"},
         {"gpt2", 124'439'808, 6 * 124'439'808.0 * 1024, "1024 tokens"},
@@ -91,6 +102,8 @@ Report answer_bandwidth(const BandwidthQuestion& question) {
                       "communication_s",  "exposed_share", "exposed_without_pool_limit_share",
                       "lower_bound_per_s"};
     const double bytes = question.parameters * question.bytes_each;
+    // The time that the target leaves: what is hidden, and as much more as makes `target_share` of
+    // the longer step.
     const Seconds allowed = question.step * question.hidden_share +
                             question.step * question.target_share / (1 - question.target_share);
     for (const int devices : question.devices) {
@@ -100,6 +113,8 @@ Report answer_bandwidth(const BandwidthQuestion& question) {
         const Seconds taken = communication(question, devices, found ? rate : kMost);
         report.rows.push_back({1.0 * devices, rate, rate / devices, taken,
                                exposed_share(question, taken), at_best,
+                               // In every allreduce a rank writes its gradients and reads the
+                               // result, at the least.
                                2 * bytes * devices / allowed});
     }
     report.notes.push_back(

@@ -13,6 +13,8 @@ namespace {
 /// A change is only judged when the loop had the time to judge its own action.
 constexpr double kJudgedWindows = 12;
 
+// What the traces of one policy and size add up to. Means over traces, but the settling of all
+// changes of all traces together.
 struct Tally {
     std::vector<double> of_ideal, regrets, settling, reversals, actions;
     double changes = 0;
@@ -29,6 +31,7 @@ double largest(const std::vector<double>& values) {
     return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
 }
 
+// The lower one of an even number: a figure that one of the changes really had.
 double median(std::vector<double> values) {
     if (values.empty()) return 0;
     std::sort(values.begin(), values.end());
@@ -38,6 +41,7 @@ double median(std::vector<double> values) {
 Workload workload_of(const ControlQuestion& question, Topology topology) {
     Workload workload = question.workload;
     const std::size_t devices = topology.devices().size();
+    // Speeds in turn and not at random: a row of 8 devices and one of 1024 then have the same mix.
     for (std::size_t i = 0; i < devices; ++i) {
         workload.samples_per_s.push_back(1000 * question.speeds[i % question.speeds.size()]);
     }
@@ -55,6 +59,7 @@ void run(const ControlQuestion& question, const Workload& workload, const Trace&
     const Policy chosen = name == "control"        ? control_policy(workload, question.config, &log)
                           : name == "proportional" ? proportional_policy()
                                                    : even_policy();
+    // From outside: the policy sees a Snapshot and knows nothing of being watched.
     SettlingWatch watch(workload, trace, chosen);
     const auto result = run_training(workload, trace, watch.policy());
     // Of the same trace and the same noise: the difference is the policy's alone.
@@ -103,14 +108,20 @@ Report answer_control(const ControlQuestion& question) {
             continue;
         }
         const Workload workload = workload_of(question, std::move(*topology));
+        // "even" is what a job gets without a control loop, "proportional" what anybody would try
+        // first.
         for (const char* name : {"even", "proportional", "control"}) {
             Tally tally;
             for (int i = 0; i < question.traces; ++i) {
                 TraceWish trace = question.trace;
                 trace.devices = devices;
+                // Traces differ by their seed alone and are the same for every policy: row against
+                // row is a paired comparison.
                 trace.seed += static_cast<std::uint64_t>(i);
                 run(question, workload, make_trace(trace), name, tally);
             }
+            // The worst trace, too: a loop that is good on average and bad once in twenty jobs
+            // would not be left switched on.
             const double worst = *std::min_element(tally.of_ideal.begin(), tally.of_ideal.end());
             report.rows.push_back({1.0 * devices, std::string(name), mean(tally.of_ideal), worst,
                                    mean(tally.regrets), tally.changes,

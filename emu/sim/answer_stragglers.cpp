@@ -18,6 +18,8 @@ using fabricshm::Tuning;
 
 namespace {
 
+// Ways to run the same allreduce that differ in who waits for whom: with claims, ranks that are
+// done take pieces of those that are not.
 struct Variant {
     const char* name;
     Algorithm algorithm;
@@ -32,6 +34,8 @@ constexpr Variant kVariants[] = {
     {"ring, sync", Algorithm::kRing, Trigger::kSync, false},
 };
 
+// One kind of trouble. `slow_down` changes the machine, `arrivals` when its ranks call; `random`
+// ones are run several times.
 struct Scenario {
     std::string name;
     bool random;
@@ -50,6 +54,8 @@ std::vector<Scenario> scenarios(const StragglerQuestion& question) {
     const auto together = [](std::mt19937_64&, int world) {
         return std::vector<Seconds>(static_cast<std::size_t>(world), 0.0);
     };
+    // The middle one and not the first or last: rank 0 gives commands in sync mode, and ends of a
+    // chain are special.
     const auto device = [](Topology& topology) -> Node& {
         const auto all = topology.devices();
         return topology.nodes[static_cast<std::size_t>(all[all.size() / 2])];
@@ -86,10 +92,12 @@ std::vector<Scenario> scenarios(const StragglerQuestion& question) {
         {"all late, uniform", true, nothing,
          each([](std::mt19937_64& random) { return 2 * uniform(random); })},
         {"all late, exponential", true, nothing,
+         // Both have the same mean, so that they differ by their tails alone.
          each([](std::mt19937_64& random) { return -std::log1p(-uniform(random)); })},
     };
 }
 
+// The nearest of the values: no interpolation, since a p99 of twenty runs is the slowest one.
 double quantile(std::vector<double> values, double part) {
     std::sort(values.begin(), values.end());
     const auto last = static_cast<double>(values.size() - 1);
@@ -106,6 +114,8 @@ std::vector<Cell> row_of(const StragglerQuestion& question, const Scenario& scen
     call.algorithm = variant.algorithm;
     call.trigger = variant.trigger;
     Tuning tuning = fabricshm::default_tuning(call.world, call.world, 32 * fabricshm::kMiB);
+    // From 0 bytes on, or never: the table decides by size otherwise, and this question is about
+    // claims.
     tuning.claim_from = variant.claims ? 0 : ~fabricshm::Bytes{0};
     // The same seed for every variant: all meet the same lateness.
     std::mt19937_64 random(question.seed);
@@ -118,6 +128,7 @@ std::vector<Cell> row_of(const StragglerQuestion& question, const Scenario& scen
         from_last.push_back(result.from_last());
     }
     const double median = quantile(from_last, 0.5);
+    // "nobody" comes first in every list, so that all others have something to be compared with.
     if (scenario.name == "nobody") undisturbed = median;
     return {scenario.name,
             std::string(variant.name),
@@ -140,6 +151,7 @@ Report answer_stragglers(const StragglerQuestion& question) {
                     {"seed", static_cast<double>(question.seed)}};
     report.columns = {"straggler",        "algorithm",   "from_first_s",
                       "from_first_p99_s", "from_last_s", "against_nobody"};
+    // By variant: each is compared with itself when nobody is slow.
     double undisturbed[std::size(kVariants)] = {};
     for (const Scenario& scenario : scenarios(question)) {
         for (std::size_t i = 0; i < std::size(kVariants); ++i) {

@@ -39,6 +39,7 @@ Seconds meeting_end(const Fabric& fabric, int rank, Seconds since, Seconds last_
 CollectiveRun::CollectiveRun(Fabric& fabric, const StepPlan& plan, std::uint64_t pieces)
     : fabric_(fabric), plan_(plan), steps_(plan.step_count()) {
     if (plan.in_pieces() && pieces != 0 && pieces < plan.pieces().count) {
+        // Whole pieces are left out, from the end: what comes before the first one stays.
         const std::uint64_t all = plan.pieces().count;
         const std::uint64_t each = plan.step_count() / all;  // the arrival's steps are fewer
         steps_ = plan.step_count() - (all - pieces) * each;
@@ -49,6 +50,7 @@ CollectiveRun::CollectiveRun(Fabric& fabric, const StepPlan& plan, std::uint64_t
 RunResult CollectiveRun::run(const std::vector<Seconds>& arrivals) {
     const int world = fabric_.world();
     result_.ended.assign(at(world), 0);
+    // An arrival is an event like any other, so that late ranks need no case of their own.
     for (int rank = 0; rank < world; ++rank) {
         const Seconds arrival = arrivals.empty() ? 0 : arrivals[at(rank)];
         result_.first_arrival = rank == 0 ? arrival : std::min(result_.first_arrival, arrival);
@@ -57,7 +59,10 @@ RunResult CollectiveRun::run(const std::vector<Seconds>& arrivals) {
     }
     Fluid& fluid = fabric_.fluid();
     while (!queue_.empty() || !fluid.idle()) {
+        // Two clocks make one: the queue knows when waits end, the fluid when transfers do.
+        // Whichever is first moves both.
         const Seconds next = std::min(queue_.next_at(), fluid.next_end());
+        // Infinite: every rank waits for somebody else, which a plan of the library never does.
         FABRIC_CHECK(std::isfinite(next));
         fluid.advance(next);
         queue_.move_to(next);
@@ -66,6 +71,8 @@ RunResult CollectiveRun::run(const std::vector<Seconds>& arrivals) {
             finish_step(rank, next);
         }
         // All of one moment before the rates are computed again.
+        // Ranks that begin at the same moment share links from the first byte on; with rates
+        // computed after each, the first would run ahead.
         while (!queue_.empty() && queue_.next_at() <= next) {
             const Event event = queue_.pop();
             if (event.kind == kArrive) enter(event.who, event.at);
@@ -81,6 +88,7 @@ RunResult CollectiveRun::run(const std::vector<Seconds>& arrivals) {
 // Begins the step that the rank's index says, or ends the rank.
 void CollectiveRun::enter(int rank, Seconds now) {
     RankState& state = ranks_[at(rank)];
+    // `steps_` may be less than the plan has, see the constructor.
     if (state.index == steps_) {
         result_.ended[at(rank)] = now;
         return;
@@ -95,11 +103,14 @@ void CollectiveRun::enter(int rank, Seconds now) {
 // Whether the wait of the rank's step is over; if so, when.
 bool CollectiveRun::may_go(int rank, Seconds& when) {
     RankState& state = ranks_[at(rank)];
+    // Counting from when the rank began to wait: who comes late finds what it awaits already there.
     when = state.since;
     if (state.step.await == Await::kAll) return met(state, rank, when);
     if (state.step.await == Await::kBefore) {
         const int world = fabric_.world();
         const RankState& before = ranks_[at((rank + world - 1) % world)];
+        // A ring's rank waits for its neighbour only, so that a straggler holds up the others one
+        // by one.
         if (before.signals < state.signals) return false;
         // A signal after the one awaited says that this one was seen long ago.
         const Seconds seen = before.signals == state.signals ? before.signal_seen : state.since;
@@ -115,8 +126,12 @@ bool CollectiveRun::may_go(int rank, Seconds& when) {
 }
 
 bool CollectiveRun::met(RankState& state, int rank, Seconds& when) {
+    // Ranks know how far the others are from their clocks: a level that was seen once is not read
+    // again.
     if (state.awaited >= state.signals) return true;  // nothing to wait for, or known already
     const Level& level = levels_[state.signals - 1];
+    // By level and not by rank: all ranks' n-th signals are one meeting, and one counter tells
+    // whether it is over.
     if (level.signalled < fabric_.world()) return false;
     when = meeting_end(fabric_, rank, state.since, level.last_seen);
     state.awaited = state.signals;
@@ -126,6 +141,7 @@ bool CollectiveRun::met(RankState& state, int rank, Seconds& when) {
 void CollectiveRun::begin_work(int rank) {
     RankState& state = ranks_[at(rank)];
     const Step& step = state.step;
+    // Sync mode: rank 0 has met all others and now lets them go.
     if (step.commands) {
         commanded_ = true;
         command_seen_ = queue_.now() + fabric_.word_store(rank);
@@ -136,7 +152,9 @@ void CollectiveRun::begin_work(int rank) {
     // step's end, so that resources are not held by what is only on its way.
     const auto units = static_cast<double>(step.touches[0].bytes);
     const int load = fabric_.load_of(rank, step);
+    // The first who claims makes the pot; what it holds is the same for all.
     if (step.claimed && pot_ < 0) pot_ = fabric_.fluid().add_pot(units);
+    // A pot is worked off once, whoever does it.
     if (!step.claimed || rank == 0) count(rank, step);
     if (step.claimed) {
         fabric_.fluid().start_on_pot(rank, load, pot_);
@@ -149,6 +167,8 @@ void CollectiveRun::begin_work(int rank) {
 void CollectiveRun::finish_step(int rank, Seconds now) {
     RankState& state = ranks_[at(rank)];
     const Seconds first = fabric_.first_byte(rank, state.step);
+    // Once per step: `touch_count` is cleared so that the second call, when the first byte has
+    // come, goes on.
     if (first > 0 && state.step.touch_count > 0) {
         state.step.touch_count = 0;
         queue_.schedule(now + first, kGoOn, rank);
@@ -162,10 +182,12 @@ void CollectiveRun::finish_step(int rank, Seconds now) {
 void CollectiveRun::signal(int rank, Seconds now) {
     RankState& state = ranks_[at(rank)];
     state.signal_seen = now + fabric_.word_store(rank);
+    // Levels come up in order, since a rank's n-th signal follows its (n - 1)-th.
     if (levels_.size() == state.signals) levels_.emplace_back();
     Level& level = levels_[state.signals++];
     ++level.signalled;
     level.last_seen = std::max(level.last_seen, state.signal_seen);
+    // Only the last one of a level can end anybody's wait for it.
     if (level.signalled == fabric_.world()) look_again(now, Await::kAll, -1);
     look_again(now, Await::kBefore, (rank + 1) % fabric_.world());
 }
@@ -180,6 +202,7 @@ void CollectiveRun::look_again(Seconds now, Await await, int only) {
         Seconds when = 0;
         if (!may_go(rank, when)) continue;
         state.waiting = false;
+        // Never in the past, which the queue refuses.
         queue_.schedule(std::max(when, now), kWork, rank);
     }
 }
@@ -197,6 +220,8 @@ void CollectiveRun::count(int, const Step& step) {
 }
 
 Bytes slot_bytes_for(int world) noexcept {
+    // What a slot holds shrinks with the world, and beyond the largest group there is no layout to
+    // ask.
     return fabricshm::GroupLayout::of(std::min(world, fabricshm::proto::kWorldMax)).slot_bytes;
 }
 
@@ -204,6 +229,7 @@ RunResult simulate_allreduce(const Topology& topology, const AllreduceCall& call
                              const fabricshm::Tuning& tuning,
                              const std::vector<Seconds>& arrivals) {
     const StepPlan plan(call, tuning, slot_bytes_for(call.world));
+    // The same rule as in the library: what is larger than the caches together goes past them.
     const double touched = static_cast<double>(call.bytes) * 2 * call.world;
     const bool streaming = touched >= static_cast<double>(tuning.streaming_from);
     const auto run_pieces = [&](std::uint64_t pieces) {
@@ -221,6 +247,8 @@ RunResult simulate_allreduce(const Topology& topology, const AllreduceCall& call
     if (!plan.in_pieces() || steps <= kMostSteps || plan.pieces().count <= kPiecesRun) {
         return run_pieces(0);
     }
+    // Two runs of the first pieces: their difference is the pace, free of what the beginning costs.
+    // The rest is taken to go on at that pace.
     RunResult some = run_pieces(kPiecesRun);
     const RunResult half = run_pieces(kPiecesRun / 2);
     const Seconds each = (some.last_end - half.last_end) / (kPiecesRun - kPiecesRun / 2);

@@ -7,8 +7,12 @@ namespace emu {
 
 namespace {
 
+// One loop and the ranks around it: telemetry pages without memory, windows without a thread,
+// directives without a daemon. What is not in here is what a simulated job does not have: quotas,
+// shards, noise in the gradients.
 class LoopInTheLoop {
   public:
+    // `batch` in samples per step of all ranks together.
     LoopInTheLoop(double batch, const fabricd::ControlConfig& config, ControlLog* log)
         : batch_(batch),
           window_s_(std::chrono::duration<double>(config.window).count()),
@@ -28,6 +32,8 @@ class LoopInTheLoop {
   private:
     // As after a shrink: other name, other ranks, new pages, the same sessions.
     void begin_group(const Snapshot& seen) {
+        // Sessions keep their numbers over a shrink, ranks do not: the loop has to find the same
+        // devices under other ranks.
         alive_ = seen.alive;
         samples_.resize(alive_.size(), 0);
         ++group_;
@@ -43,6 +49,7 @@ class LoopInTheLoop {
             session.image.arena_id = 1;
             session.image.group_id = group_;
             session.image.rank = rank++;
+            // The simulator trains no network, so that its ranks know no loss and no norms.
             session.image.loss = std::numeric_limits<double>::quiet_NaN();
             session.image.gradient_norm = session.image.loss;
             session.image.mean_gradient_norm = session.image.loss;
@@ -61,6 +68,8 @@ class LoopInTheLoop {
             auto& image = session.image;
             const Seconds compute = seen.compute[device];
             const Seconds wait = seen.wait[device];
+            // As a rank without other work: what is left of a step beside computing and
+            // communication is waiting.
             step_s = compute + wait + seen.communication;
             // Whole samples are counted, so that fractions of shares do not get lost.
             samples_[device] += batch_ * seen.shares[device];
@@ -72,6 +81,7 @@ class LoopInTheLoop {
             image.step_ns += std::llround(step_s * 1e9);
         }
         now_s_ += step_s;
+        // Not 0, which stands for "never sampled".
         sample_.taken_ns = std::llround(now_s_ * 1e9) + 1;
     }
 
@@ -88,6 +98,8 @@ class LoopInTheLoop {
         return decision;
     }
 
+    // In one step, where a real job needs one broadcast: directives are late by a step at most,
+    // there as here.
     void follow(const fabricd::Directive& directive, Decision& decision) {
         // Taken over by all ranks between two steps, as rank 0's broadcast does it.
         serial_ = directive.serial;
@@ -95,6 +107,7 @@ class LoopInTheLoop {
             auto& image = sample_.sessions[rank].image;
             image.directive_serial = serial_;
             if (directive.sync_interval != 0) image.sync_interval = directive.sync_interval;
+            // A directive without shares changes only the interval.
             if (directive.shares.empty()) continue;
             decision.shares[directive.sessions[rank] - 1] = directive.shares[rank];
         }

@@ -9,6 +9,8 @@ namespace emu {
 
 namespace {
 
+// A heap gives the largest first; the order of scheduling settles ties, or two runs of the same
+// input could differ.
 bool later(const Event& a, const Event& b) noexcept {
     return a.at != b.at ? a.at > b.at : a.order > b.order;
 }
@@ -16,6 +18,7 @@ bool later(const Event& a, const Event& b) noexcept {
 }  // namespace
 
 void EventQueue::schedule(Seconds at, int kind, int who) {
+    // Also refuses NaN, which would get lost in the heap's order.
     FABRIC_CHECK(at >= now_);
     heap_.push_back({at, scheduled_++, kind, who});
     std::push_heap(heap_.begin(), heap_.end(), later);
@@ -36,6 +39,7 @@ Event EventQueue::pop() {
 }
 
 void EventQueue::move_to(Seconds now) {
+    // An event that is skipped would never happen, and its rank wait for ever.
     FABRIC_CHECK(now >= now_ && now <= next_at());
     now_ = now;
 }

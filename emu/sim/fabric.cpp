@@ -38,11 +38,16 @@ Fabric::Fabric(const Topology& topology)
     : topology_(topology), devices_(topology.devices()), homes_(topology.homes()) {
     FABRIC_CHECK(topology.complaint().empty());
     const std::size_t count = topology.nodes.size();
+    // -1 is "no resource": a rate of 0 in a topology is a part that never limits, and costs nothing
+    // here either.
     for (auto* list : {&up_, &down_, &inside_, &media_, &cores_}) list->assign(count, -1);
     below_.assign(count, 0);
     depth_.assign(count, 0);
     make_resources();
+    // Buffers lie on all homes in equal parts; summed up towards the root that gives what is below
+    // each node.
     for (const int home : homes_) below_[at(home)] = 1.0 / static_cast<double>(homes_.size());
+    // Parents come before children, so that one pass from the back is enough.
     for (std::size_t i = count; i-- > 1;) below_[at(topology.nodes[i].parent)] += below_[i];
     set_commons();
     count_turns();
@@ -51,6 +56,8 @@ Fabric::Fabric(const Topology& topology)
     const double lines = static_cast<double>(world()) * (world() - 1);
     double rate = 0;
     const bool one_home = topology.placement != Placement::kInterleaved;
+    // The words of a group block lie where buffers lie: on all homes when interleaved, else on the
+    // first.
     for (const int home : homes_) {
         const Node& node = topology.nodes[at(home)];
         Rate least = node.media > 0 ? node.media : 1e18;
@@ -62,10 +69,13 @@ Fabric::Fabric(const Topology& topology)
 }
 
 void Fabric::make_resources() {
+    // Rates that do not limit become no resources: every one of them costs a pass in
+    // Fluid::solve().
     const auto limit = [this](Rate rate) { return rate > 0 ? fluid_.add_resource(rate) : -1; };
     for (std::size_t i = 0; i < topology_.nodes.size(); ++i) {
         const Node& node = topology_.nodes[i];
         if (i != 0) depth_[i] = depth_[at(node.parent)] + 1;
+        // The root has no link to a parent.
         if (i != 0) up_[i] = limit(node.up);
         if (i != 0) down_[i] = limit(node.down);
         inside_[i] = limit(node.inside);
@@ -81,6 +91,8 @@ void Fabric::set_commons() {
         const double below = below_[i];
         if (up_[i] >= 0) fluid_.set_common(0, up_[i], below);
         if (down_[i] >= 0) fluid_.set_common(1, down_[i], below);
+        // From below a node to somebody outside of everything: once up its link, by the share of
+        // bytes that begins there.
         mean_latency_ += i == 0 ? 0 : below * topology_.nodes[i].latency;
         for (int spread = 0; spread < kSpreads; ++spread) {
             if (inside_[i] >= 0) fluid_.set_common(spread, inside_[i], below);
@@ -94,6 +106,7 @@ void Fabric::set_commons() {
     }
 }
 
+// Only machines with a cache curve ask how much is touched; elsewhere every touch goes over links.
 void Fabric::prepare(const StepPlan& plan, bool streaming) {
     streaming_ = streaming;
     loads_.clear();
@@ -102,6 +115,7 @@ void Fabric::prepare(const StepPlan& plan, bool streaming) {
     // Steps beyond some thousand only repeat those before.
     double most = 0;
     double most_slots = 0;
+    // The first ranks are enough to find one with the most: beyond them plans only repeat.
     for (int rank = 0; rank < std::min(world(), 64); ++rank) {
         std::map<std::tuple<Where, Whose, bool>, double> places;
         const std::uint64_t steps = std::min<std::uint64_t>(plan.step_count(), 4096);
@@ -116,6 +130,7 @@ void Fabric::prepare(const StepPlan& plan, bool streaming) {
         most = std::max(most, sum + slots);
         most_slots = std::max(most_slots, slots);
     }
+    // All devices of a machine with caches are on one host (machine_topology()).
     const Node& host = topology_.nodes[at(topology_.nodes[at(devices_[0])].parent)];
     const double shared = host.cores > 0 ? std::max(1.0, 1.0 * world() / host.cores) : 1.0;
     footprint_ = most * shared;
@@ -136,11 +151,14 @@ void Fabric::note_places(int rank, const Step& step,
 
 // In how many buffers a touch is.
 double Fabric::copies(int, const Touch& touch) const {
+    // Of a buffer that all or all others have; the rest is somebody's single one.
     if (touch.whose == Whose::kEach) return world();
     return touch.whose == Whose::kOthers ? world() - 1 : 1;
 }
 
 int Fabric::node_of(int rank, const Touch& touch) const {
+    // Homes in turn, rank by rank, as Placement::kHome says; with a home per device this is the
+    // device itself.
     int owner = rank;
     if (touch.whose == Whose::kBefore) owner = (rank + world() - 1) % world();
     if (touch.whose == Whose::kFirst) owner = 0;
@@ -149,6 +167,9 @@ int Fabric::node_of(int rank, const Touch& touch) const {
 
 void Fabric::add_spread(int rank, double bytes, bool write, std::vector<Use>& uses,
                         Load& load) const {
+    // The common weights are those of somebody outside of everything. On the own way to the root
+    // they are corrected: what lies below a node does not leave it (`away`), and all the rest comes
+    // in through its link (`towards`).
     load.spread[write ? 1 : 0] += bytes;
     int child = -1;
     for (int node = devices_[at(rank)]; node >= 0; node = topology_.nodes[at(node)].parent) {
@@ -165,6 +186,7 @@ void Fabric::add_spread(int rank, double bytes, bool write, std::vector<Use>& us
     }
 }
 
+// Climbs from both ends at once, always the deeper one, until they meet: the tree's only way.
 void Fabric::add_route(int rank, int home, double bytes, bool write, std::vector<Use>& uses) const {
     int from = write ? devices_[at(rank)] : home;
     int to = write ? home : devices_[at(rank)];
@@ -177,6 +199,7 @@ void Fabric::add_route(int rank, int home, double bytes, bool write, std::vector
         const bool rising = depth_[at(from)] >= depth_[at(to)];
         int& moving = rising ? from : to;
         use(rising ? up_[at(moving)] : down_[at(moving)]);
+        // The ends' own insides are not passed through.
         if (moving != ends[0] && moving != ends[1]) use(inside_[at(moving)]);
         moving = topology_.nodes[at(moving)].parent;
     }
@@ -185,11 +208,14 @@ void Fabric::add_route(int rank, int home, double bytes, bool write, std::vector
 
 double Fabric::engine_cost(int rank, const Touch& touch, double bytes) const {
     const Node& device = topology_.nodes[at(devices_[at(rank)])];
+    // Without a curve an engine is as fast as its rating, wherever the bytes are.
     if (topology_.cache.points.empty()) {
         return bytes / (touch.write ? device.write : device.read);
     }
     const bool in_slot = touch.where == Where::kSlot;
     const auto point = at_footprint(topology_.cache, in_slot ? slot_footprint_ : footprint_);
+    // Bytes that another core touched last come from its cache or go to it, whatever stores are
+    // used; stores past the cache only help what nobody had.
     const double each = touch.handed ? (touch.write ? point.given : point.handed)
                         : streaming_ ? point.streamed
                                      : point.kept;
@@ -198,6 +224,8 @@ double Fabric::engine_cost(int rank, const Touch& touch, double bytes) const {
 
 void Fabric::add_touch(int rank, const Touch& touch, double share, std::vector<Use>& uses,
                        Load& load) const {
+    // A coherent host's caches and memory are measured together, as what a touch costs the core
+    // that does it.
     if (!topology_.cache.points.empty()) return;  // all of it is in the engine's cost
     const double bytes = share * copies(rank, touch);
     const bool alike = touch.whose == Whose::kEach || touch.whose == Whose::kOthers ||
@@ -207,6 +235,7 @@ void Fabric::add_touch(int rank, const Touch& touch, double share, std::vector<U
 }
 
 int Fabric::load_of(int rank, const Step& step) {
+    // A step's shape, without its sizes: a plan has millions of steps and a handful of shapes.
     std::uint64_t shape = step.claimed ? 1 : 0;
     for (int i = 0; i < step.touch_count; ++i) {
         const Touch& touch = step.touches[at(i)];
@@ -214,6 +243,7 @@ int Fabric::load_of(int rank, const Step& step) {
                 static_cast<std::uint64_t>(touch.whose) * 4 + (touch.write ? 2 : 0) +
                 (touch.handed ? 1 : 0);
     }
+    // Loads are per rank, since the way to the homes is.
     const auto [known, fresh] = loads_.try_emplace({rank, shape}, -1);
     if (!fresh) return known->second;
     Load load;
@@ -228,17 +258,21 @@ int Fabric::load_of(int rank, const Step& step) {
         add_touch(rank, touch, share, uses, load);
         const double bytes = share * copies(rank, touch);
         engine += engine_cost(rank, touch, bytes);
+        // Only reads wait for an answer; stores are posted.
         if (!touch.write) reads += bytes;
     }
     const int device = devices_[at(rank)];
     const int host = topology_.nodes[at(device)].parent;
     if (host >= 0 && cores_[at(host)] >= 0) uses.push_back({cores_[at(host)], engine});
+    // Alone, a rank is limited by its engine: a unit of work costs `engine` seconds.
     load.most = 1 / engine;
+    // Little's law: with so many bytes in flight for so long, no more than this per second.
     const double window = topology_.nodes[at(device)].window_bytes;
     const Seconds latency = first_byte(rank, step);
     if (window > 0 && latency > 0 && reads > 0) {
         load.most = std::min(load.most, window / latency / reads);
     }
+    // Touches of one step may use the same resource; Fluid wants each once.
     std::sort(uses.begin(), uses.end(),
               [](const Use& a, const Use& b) { return a.resource < b.resource; });
     for (const Use& use : uses) {
@@ -249,6 +283,8 @@ int Fabric::load_of(int rank, const Step& step) {
     return known->second = fluid_.add_load(std::move(load));
 }
 
+// What came up from the homes and what went down to them: tests compare this with what the steps
+// asked for.
 double Fabric::read_at_homes() const {
     double sum = 0;
     for (const int home : homes_) {

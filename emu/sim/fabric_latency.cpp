@@ -10,6 +10,7 @@ using fabricshm::Step;
 using fabricshm::Touch;
 using fabricshm::Whose;
 
+// One way, from the home to the device. A request goes the same way back.
 Seconds Fabric::route_latency(int rank, int home) const {
     int from = home;
     int to = devices_[at(rank)];
@@ -39,7 +40,10 @@ Seconds Fabric::first_byte(int rank, const Step& step) const {
         if (touch.write) continue;
         const bool alike = touch.whose == Whose::kEach || touch.whose == Whose::kOthers ||
                            topology_.placement == Placement::kInterleaved;
+        // Homes are alike in their own latency when bytes are spread over them.
         const int home = alike ? homes_[0] : node_of(rank, touch);
+        // There and back, and the memory in between. Latency is not shared: it does not rise with
+        // load here.
         const Seconds way = alike ? spread_latency(rank) : route_latency(rank, home);
         longest = std::max(longest, 2 * way + topology_.nodes[at(home)].media_latency);
     }

@@ -18,6 +18,7 @@ constexpr double kNothing = 1e-12;
 }  // namespace
 
 int Fluid::add_resource(double capacity) {
+    // 0 would stop its activities for ever; what does not limit is no resource at all.
     FABRIC_CHECK(capacity > 0);
     capacity_.push_back(capacity);
     passed_.push_back(0);
@@ -31,6 +32,7 @@ void Fluid::set_common(int spread, int resource, double weight) {
 }
 
 int Fluid::add_load(Load load) {
+    // An index and not a pointer: the list grows while activities refer to it.
     loads_.push_back(std::move(load));
     return static_cast<int>(loads_.size()) - 1;
 }
@@ -41,8 +43,12 @@ int Fluid::add_pot(double units) {
 }
 
 void Fluid::start(int who, int load, double units) {
+    // An activity without units would end before it began, and its step is to be skipped by whoever
+    // makes it.
     FABRIC_CHECK(units > 0);
     active_.push_back({who, load, -1, units, 0, false, false});
+    // Rates are computed when somebody asks, so that all that starts at one moment costs one
+    // computation.
     changed_ = true;
 }
 
@@ -56,10 +62,12 @@ void Fluid::start_on_pot(int who, int load, int pot) {
 }
 
 double Fluid::units_left(const Activity& activity) const noexcept {
+    // A pot's rest is shared, so that its activities end together.
     return activity.pot < 0 ? activity.left : pots_[at(activity.pot)].left;
 }
 
 Seconds Fluid::next_end() {
+    // What has ended is to be taken out before time goes on.
     if (!ended_.empty()) return now_;
     if (changed_) solve();
     return next_;
@@ -71,10 +79,12 @@ void Fluid::advance(Seconds to) {
     const Seconds length = to - now_;
     now_ = to;
     if (length > 0) {
+        // By the rates of this stretch of time, which are constant within it.
         for (std::size_t i = 0; i < used_.size(); ++i) passed_[i] += used_[i] * length;
         for (Activity& activity : active_) activity.left -= activity.rate * length;
         for (Pot& pot : pots_) pot.left -= pot.rate * length;
     }
+    // Nothing ends before `next_end()`.
     if (to < end) return;
     // What would end within a billionth of a second's work ends now, or rounding would leave
     // crumbs that never do.
@@ -123,6 +133,8 @@ void Fluid::solve() {
         const double level = highest_level(weights, used);
         const int frozen = freeze(level, weights, used);
         FABRIC_CHECK(frozen > 0);
+        // At least one is frozen in each round, so that it ends after as many rounds as there are
+        // activities, and mostly after a few.
         left -= frozen;
     }
     used_ = std::move(used);
@@ -132,6 +144,7 @@ void Fluid::solve() {
         if (activity.pot >= 0) pots_[at(activity.pot)].rate += activity.rate;
     }
     for (const Activity& activity : active_) {
+        // A pot is emptied at the rate of all who work on it.
         const double rate = activity.pot < 0 ? activity.rate : pots_[at(activity.pot)].rate;
         next_ = std::min(next_, now_ + std::max(units_left(activity), 0.0) / rate);
     }
@@ -141,12 +154,15 @@ void Fluid::solve() {
 void Fluid::weigh(std::vector<double>& weights) const {
     std::fill(weights.begin(), weights.end(), 0.0);
     std::array<double, kSpreads> spread{};
+    // Who is frozen has its rate and is part of `used`.
     for (const Activity& activity : active_) {
         if (activity.frozen) continue;
         const Load& load = loads_[at(activity.load)];
         add_use(load, 1, weights);
         for (int s = 0; s < kSpreads; ++s) spread[at(s)] += load.spread[at(s)];
     }
+    // Once for all activities together: this is what makes a load cost its depth and not the tree's
+    // width.
     for (int s = 0; s < kSpreads; ++s) {
         if (spread[at(s)] == 0) continue;
         for (std::size_t i = 0; i < weights.size(); ++i) {
@@ -159,6 +175,7 @@ double Fluid::highest_level(const std::vector<double>& weights,
                             const std::vector<double>& used) const {
     double level = kNever;
     for (std::size_t i = 0; i < weights.size(); ++i) {
+        // Corrections may leave a weight of rounding where there is none.
         if (weights[i] <= kNothing) continue;
         level = std::min(level, std::max(capacity_[i] - used[i], 0.0) / weights[i]);
     }
@@ -195,6 +212,8 @@ int Fluid::freeze(double level, const std::vector<double>& weights, std::vector<
     }
     std::vector<char> full(capacity_.size(), 0);
     std::array<int, kSpreads> full_common{};
+    // With anybody at its own limit, resources are looked at again in the next round, with the
+    // others' level higher.
     for (std::size_t i = 0; i < full.size() && !limited; ++i) {
         const double room = std::max(capacity_[i] - used[i], 0.0);
         full[i] = weights[i] > kNothing && room <= level * kSame * weights[i] ? 1 : 0;

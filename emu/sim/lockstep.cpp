@@ -36,17 +36,20 @@ std::vector<Seconds> per_byte(Fabric& fabric, const StepPlan& plan, std::uint64_
         loads.push_back(step.touch_count == 0 ? -1 : fabric.load_of(rank, step));
     }
     Fluid fluid = fabric.fluid();  // a copy: nothing of this moves the fabric's own clock
+    // So much work that nobody is done: what is asked for is the rate of all at once.
     for (int rank = 0; rank < fabric.world(); ++rank) {
         if (loads[at(rank)] >= 0) fluid.start(rank, loads[at(rank)], 1e30);
     }
     const std::vector<double> rates = fluid.rates();
     std::size_t next = 0;
     for (int rank = 0; rank < fabric.world(); ++rank) {
+        // In the order of starting, which left out those without work.
         if (loads[at(rank)] >= 0) costs[at(rank)] = 1 / rates[next++];
     }
     return costs;
 }
 
+// All ranks signal and then wait for all: what each leaves the meeting at.
 std::vector<Seconds> meet(const Fabric& fabric, const std::vector<Seconds>& signalled) {
     Seconds last = 0;
     for (int rank = 0; rank < fabric.world(); ++rank) {
@@ -76,6 +79,7 @@ void run_round(const Rounds& rounds, std::vector<Seconds>& now, std::vector<Seco
     for (int rank = 0; rank < world; ++rank) {
         const std::size_t before = at(rank == 0 ? world - 1 : rank - 1);
         const Seconds ready = std::max(now[at(rank)], now[before] + rounds.store[before]);
+        // Chunks differ by a line at most, and in a vector smaller than the world some are empty.
         const double bytes = rounds.chunks[at(chunk)];
         const Seconds work =
             bytes * rounds.costs[at(rank)] + (bytes > 0 ? rounds.first[at(rank)] : 0);
@@ -88,7 +92,9 @@ void run_round(const Rounds& rounds, std::vector<Seconds>& now, std::vector<Seco
 std::vector<Seconds> arrive(const Fabric& fabric, const StepPlan& plan,
                             std::vector<Seconds> arrivals) {
     std::vector<Seconds> met = meet(fabric, arrivals);
+    // Async: meeting is all there is to arriving.
     if (plan.call().trigger != fabricshm::Trigger::kSync) return met;
+    // Sync: rank 0 gives the word once it has met all.
     const Seconds command = met[0] + fabric.word_store(0);
     for (int rank = 1; rank < fabric.world(); ++rank) {
         met[at(rank)] = std::max(arrivals[at(rank)], command) + fabric.line_read(rank);
@@ -113,8 +119,11 @@ RunResult run_lockstep(Fabric& fabric, const StepPlan& plan, const std::vector<S
             static_cast<double>(fabricshm::share_of(plan.call().bytes, chunk, world).size()));
         rounds.store.push_back(fabric.word_store(chunk));
     }
+    // A plan is the arrival, 2 (N - 1) rounds and the two steps of the last meeting.
     const std::uint64_t arrival = plan.step_count() - 2 * at(world - 1) - 2;
     std::vector<Seconds> next(now.size());
+    // Reduce-scatter, then all-gather: rounds of a half are alike, and differ from those of the
+    // other by what they read.
     for (int half = 0; half < 2; ++half) {
         const std::uint64_t first = arrival + static_cast<std::uint64_t>(half) * at(world - 1);
         rounds.costs = per_byte(fabric, plan, first + 1);
@@ -124,15 +133,19 @@ RunResult run_lockstep(Fabric& fabric, const StepPlan& plan, const std::vector<S
             rounds.fixed.push_back(fabric.line_read(rank) + fabric.turn_taking(rank));
             rounds.first.push_back(fabric.first_byte(rank, full_step(plan, rank, first + 1)));
         }
+        // In round i rank 0 works on the chunk i + 1 places behind its own, and in the second half
+        // on the one i places behind it.
         for (int round = 0; round < world - 1; ++round) {
             run_round(rounds, now, next, (2 * world - round - 1 + half) % world);
         }
         const double bytes = static_cast<double>(plan.call().bytes) * (world - 1);
+        // The first half reads the neighbour's chunk and its own, the second only copies.
         result.bytes_read += bytes * (half == 0 ? 2 : 1);
         result.bytes_written += bytes;
     }
     result.ended = meet(fabric, now);
     result.last_end = *std::max_element(result.ended.begin(), result.ended.end());
+    // Rounds are what this run costs, and not steps.
     result.events = 2 * at(world - 1);
     return result;
 }

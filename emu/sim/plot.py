@@ -22,6 +22,7 @@ def ask(program, *words):
 
 
 def column(rows, name):
+    """One field of all rows, in their order."""
     return [row[name] for row in rows]
 
 
@@ -31,6 +32,7 @@ def draw_allreduce(pyplot, program):
                   ("1,024 devices, tree", ["--topology", "tree", "--devices", "1024"]),
                   ("64 devices in a chain", ["--topology", "chain", "--devices", "64"])]
     figure, axes = pyplot.subplots(1, len(topologies), figsize=(15, 4.5), sharey=True)
+    # From what fits a line to what no cache holds.
     sizes = "64,1KiB,16KiB,256KiB,4MiB,64MiB,1GiB"
     for axis, (title, words) in zip(axes, topologies):
         rows = ask(program, "allreduce", *words, "--sizes", sizes)["rows"]
@@ -92,6 +94,7 @@ def draw_bandwidth(pyplot, program):
     figure, axis = pyplot.subplots(figsize=(8, 5))
     for model, batch in (("resnet50", "32"), ("gpt2", "8"), ("gpt2-xl", "2")):
         answer = ask(program, "bandwidth", "--model", model, "--batch", batch)
+        # null: the devices' own links miss the target, whatever the pool does.
         points = [row for row in answer["rows"] if row["pool_per_s"] is not None]
         axis.loglog(column(points, "devices"), [row["pool_per_s"] / 1e9 for row in points], marker="o",
                     label=f"{model}, {batch} samples a device, {answer['step_s'] * 1e3:.0f} ms a step")
@@ -115,6 +118,7 @@ def draw_validation(pyplot, answer):
             axis.loglog(column(rows, "size_bytes"), column(rows, "simulated_over_measured"), marker=".",
                         label=name, color=ALGORITHM_COLOURS.get(name))
         axis.axhline(1, color="black", linewidth=0.8)
+        # Grey: within a factor of two.
         axis.axhspan(0.5, 2, color="black", alpha=0.06)
         axis.set_title(f"{world:g} ranks on {answer['cores']:g} cores")
         axis.set_xlabel("bytes of the vector")
@@ -138,6 +142,7 @@ def main():
     except ImportError:
         print("plot.py: matplotlib is not installed (scripts/setup)", file=sys.stderr)
         return 77
+    # Before pyplot: without a screen, and the same on every machine.
     matplotlib.use("Agg")
     from matplotlib import pyplot  # pylint: disable=import-outside-toplevel
     os.makedirs(options.output, exist_ok=True)
@@ -153,6 +158,7 @@ def main():
 
 
 def save(pyplot, figure, folder, name):
+    """Closes the figure, too: matplotlib keeps every open one in memory."""
     figure.tight_layout()
     figure.savefig(os.path.join(folder, name + ".png"), dpi=90)
     pyplot.close(figure)

@@ -28,7 +28,10 @@ namespace {
 
 constexpr int kMostWorkers = 8;
 constexpr int kMostPoints = 24;
+// The best of so many counts: a virtual core is taken away now and then, and what it can do when it
+// is there is asked.
 constexpr int kBatches = 7;
+// Far beyond any measurement: who waits so long waits for a process that died.
 constexpr auto kLimit = std::chrono::seconds(60);
 
 struct alignas(128) SharedWord {
@@ -47,6 +50,7 @@ struct Board {
     double yield_trip;
 };
 
+// Of this process, and not of the machine: containers and taskset give fewer.
 int usable_cores() {
     cpu_set_t set;
     if (::sched_getaffinity(0, sizeof set, &set) != 0) return 1;
@@ -56,6 +60,7 @@ int usable_cores() {
 // Keeps this process on the n-th of its cores: two workers on one core would hand bytes on within
 // its cache, and measure something else.
 void stay_on_core(int n) {
+    // Refused or gone: then it is measured from wherever the kernel puts us.
     cpu_set_t allowed;
     if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
     int core = -1;
@@ -100,6 +105,7 @@ class Worker {
     void run(const std::vector<Bytes>& footprints) {
         stay_on_core(index_);
         for (std::size_t point = 0; point < footprints.size(); ++point) {
+            // Half is read and half is written: together they are the footprint.
             const Bytes half = footprints[point] / 2;
             const auto at = static_cast<std::size_t>(index_);
             board_.kept[at][point] = copies(half, Before::kNothing, false);
@@ -108,6 +114,8 @@ class Worker {
             board_.given[at][point] = copies(half, Before::kRead, false);
         }
         meet();
+        // Two ranks meet by their words; more of them read more words, which the simulator adds up
+        // itself.
         if (index_ < 2 && workers_ > 1) exchange_words();
     }
 
@@ -129,12 +137,15 @@ class Worker {
     // that is the machine's limit; in the others the core was taken away.
     double copies(Bytes half, Before before, bool streaming) {
         const bool alone = before == Before::kNothing;
+        // Five gigabytes a second: only to choose how often to repeat, not a result.
         const double guess = static_cast<double>(half) / 5e9;
         const double wanted = std::chrono::duration<double>(options_.sample).count() / kBatches;
         const int times = alone ? std::max(1, static_cast<int>(wanted / guess)) : 1;
         const int batches =
             alone ? kBatches : std::clamp(static_cast<int>(4 * wanted / guess), kBatches, 200);
         const int next = (index_ + 1) % workers_;
+        // `kWritten`: each copies from its neighbour, so that every byte was last written by
+        // another core.
         const std::byte* from = source(before == Before::kWritten ? next : index_);
         double best = 1e9;
         for (int batch = -1; batch < batches; ++batch) {  // the first warms up and does not count
@@ -151,7 +162,8 @@ class Worker {
         return best / (2.0 * static_cast<double>(half));
     }
 
-    // Both store a word of their own and await the other's, as in a meeting.
+    // Both store a word of their own and await the other's, as in a meeting. Not a round trip: that
+    // would be two such steps, one behind the other.
     void exchange_words() {
         constexpr std::uint64_t kTrips = 500;
         double best = 1e9;
@@ -202,6 +214,7 @@ void yield_ping_pong(Board& board, int index) {
             await_yielding(other, trip);
             if (index == 1) mine.store(trip, std::memory_order_release);
         }
+        // Each trip hands the core over twice.
         best = std::min(best, seconds_since(start) / kTrips / 2);
     }
     if (index == 0) board.yield_trip = best;
@@ -220,6 +233,8 @@ Result<void> in_processes(int count, const Body& body) {
         }
         if (child > 0) children.push_back(child);
     }
+    // One that could not be forked leaves the others waiting until their limit, and then it is a
+    // failure.
     bool well = static_cast<int>(children.size()) == count;
     for (const pid_t child : children) {
         int status = 0;
@@ -279,11 +294,13 @@ Result<MachineLimits> probe_machine(const ProbeOptions& options) {
     const int workers = std::clamp(limits.cores, 1, kMostWorkers);
     std::vector<Bytes> footprints;
     for (Bytes bytes = options.least; bytes <= options.most; bytes *= 2)
+        // Doubling, since a cache's size is felt on a logarithmic scale.
         footprints.push_back(bytes);
     if (footprints.empty() || footprints.size() > kMostPoints) {
         return Error{Errc::kInvalid, 0, "probe: sizes out of range"};
     }
     const SharedMemory words(sizeof(Board));
+    // Every worker has a source and a destination of half the largest footprint each.
     const SharedMemory memory(options.most * static_cast<Bytes>(workers));
     if (words.base() == nullptr || memory.base() == nullptr) {
         return Error{Errc::kNoMemory, 0, "probe: memory for the workers"};
@@ -294,6 +311,7 @@ Result<MachineLimits> probe_machine(const ProbeOptions& options) {
     }));
     limits.word = board.exchange;
     limits.cache = curve_of(board, footprints, workers);
+    // Both probes use these words, and each begins to count at one.
     for (SharedWord& word : board.ping) word.value = 0;
     FABRIC_TRY_VOID(in_processes(2, [&](int index) { yield_ping_pong(board, index); }));
     limits.switch_cost = board.yield_trip;
@@ -311,6 +329,7 @@ Topology machine_topology(const MachineLimits& limits, int devices) {
     host.kind = NodeKind::kHost;
     host.cores = limits.cores;
     topology.nodes.push_back(host);
+    // One node more than devices: the memory, which holds all buffers.
     for (int i = 0; i <= devices; ++i) {
         Node node;
         node.kind = i == devices ? NodeKind::kPool : NodeKind::kDevice;

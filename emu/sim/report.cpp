@@ -12,11 +12,14 @@ namespace emu {
 
 namespace {
 
+// Units are at the end of a name, and `_per_s` ends in `_s`, too: the longer one is asked for
+// first, here and below.
 bool ends_with(const std::string& text, const char* end) {
     const std::string_view tail(end);
     return text.size() >= tail.size() && text.substr(text.size() - tail.size()) == tail;
 }
 
+// Six digits: a program gets no noise that looks like precision, and people no long tails.
 std::string plain(double value) {
     char text[40];
     std::snprintf(text, sizeof text, "%.6g", value);
@@ -38,6 +41,7 @@ std::string for_people(const std::string& column, const Cell& cell) {
     return text;
 }
 
+// As spreadsheets read it: quotes around what holds a comma, a quote or a line's end.
 std::string quoted(const std::string& text) {
     if (text.find_first_of(",\"\n") == std::string::npos) return text;
     std::string out = "\"";
@@ -47,6 +51,7 @@ std::string quoted(const std::string& text) {
 
 std::string for_csv(const Cell& cell) {
     if (const auto* text = std::get_if<std::string>(&cell)) return quoted(*text);
+    // Infinity has no spelling that all programs read.
     const double value = std::get<double>(cell);
     return std::isfinite(value) ? plain(value) : "";
 }
@@ -71,6 +76,7 @@ std::string title_of(const std::string& column) {
 }  // namespace
 
 std::string as_text(const Report& report) {
+    // All as text first: the widths of columns are known only then.
     std::vector<std::vector<std::string>> lines(1);
     for (const std::string& column : report.columns) lines[0].push_back(title_of(column));
     for (const auto& row : report.rows) {
@@ -99,6 +105,7 @@ std::string as_text(const Report& report) {
     return text;
 }
 
+// One header and rows of one kind: facts and notes would make it something that no program reads.
 std::string as_csv(const Report& report) {
     std::string text;
     for (std::size_t i = 0; i < report.columns.size(); ++i) {
@@ -114,6 +121,8 @@ std::string as_csv(const Report& report) {
 
 std::string as_json(const Report& report) {
     nlohmann::ordered_json out;
+    // Facts come as fields of the whole, rows as objects: a reader picks by name, and columns may
+    // be added.
     out["question"] = report.question;
     for (const auto& [name, value] : report.facts) out[name] = for_json(value);
     out["rows"] = nlohmann::ordered_json::array();

@@ -7,15 +7,18 @@ namespace emu {
 
 namespace {
 
+// Efficiency from which on shares count as good: docs/simulator.md reports settling by it.
 constexpr double kGood = 0.9;
 /// A share that moves by less does not count as a direction.
 constexpr double kMove = 0.05;
 
 /// Best possible time of a step over the one that these shares give, without noise.
-// By the slowest rank: that is what a step takes.
+/// By the slowest rank: that is what a step takes.
 double efficiency_of(const std::vector<double>& shares, const std::vector<double>& speeds) {
     double sum = 0;
     double all = 0;
+    // Who has failed has no share, whatever the decision says; the rest is scaled to 1, as the run
+    // does it.
     for (std::size_t i = 0; i < shares.size(); ++i) {
         if (speeds[i] > 0) sum += shares[i];
         all += speeds[i];
@@ -28,7 +31,7 @@ double efficiency_of(const std::vector<double>& shares, const std::vector<double
 }
 
 /// How often the share of one rank turned round.
-// Counted per rank, since shares of the others follow every change a little.
+/// Counted per rank, since shares of the others follow every change a little.
 std::uint64_t turns(const std::vector<const std::vector<double>*>& shares, std::size_t rank) {
     std::uint64_t count = 0;
     int direction = 0;
@@ -57,6 +60,7 @@ Policy SettlingWatch::policy() {
 }
 
 void SettlingWatch::watch(const Snapshot& seen, const Decision& decision) {
+    // With the slowest one's compute time, since all others wait for it.
     double step = seen.communication;
     for (std::size_t i = 0; i < seen.compute.size(); ++i) {
         step = std::max(step, seen.compute[i] + seen.communication);
@@ -67,7 +71,10 @@ void SettlingWatch::watch(const Snapshot& seen, const Decision& decision) {
     Moment moment;
     moment.now_s = now_s_;
     moment.efficiency = efficiency_of(decision.shares, speeds);
+    // By true speeds, which no policy sees: a shrink and a straggler are changes, noise is none.
     moment.is_change = !speeds_.empty() && speeds != speeds_;
+    // Shares of thousands of devices in every step would fill the memory; most steps leave them as
+    // they are.
     if (moment.is_change || shares_ != decision.shares) moment.shares = decision.shares;
     speeds_ = std::move(speeds);
     shares_ = decision.shares;
@@ -82,6 +89,8 @@ std::vector<Settled> SettlingWatch::changes(double least_s) const {
         std::size_t end = i + 1;
         while (end < moments_.size() && !moments_[end].is_change) ++end;
         const double length = moments_[end - 1].now_s - moments_[i].now_s;
+        // Changes that did no harm need no answer, and those too short before the next one can't be
+        // judged.
         if (moments_[i].efficiency >= kGood || length < least_s) continue;
         Settled settled;
         settled.step = i;
@@ -89,6 +98,8 @@ std::vector<Settled> SettlingWatch::changes(double least_s) const {
         std::size_t good = end;
         while (good > i && moments_[good - 1].efficiency >= kGood) --good;
         settled.is_settled = good < end;
+        // Not settled: the whole time until the next change, so that a median over changes stays
+        // honest.
         settled.seconds = (settled.is_settled ? moments_[good].now_s : moments_[end - 1].now_s) -
                           moments_[i].now_s;
         std::vector<const std::vector<double>*> shares;

@@ -15,6 +15,7 @@ namespace {
 
 using Outcome = std::variant<Report, SimFailure>;
 
+// Defaults by command, after parsing: the same option means another list in each.
 template <typename T>
 void fall_back(std::vector<T>& list, std::vector<T> fallback) {
     if (list.empty()) list = std::move(fallback);
@@ -32,6 +33,7 @@ Outcome run_crossover(SimOptions& options) {
     fall_back(options.devices, {2, 4, 8, 16, 32, 64, 128, 256});
     options.crossover.wish = options.wish;
     options.crossover.devices = options.devices;
+    // A file describes one machine of one size.
     if (options.shape != "star" && options.shape != "tree" && options.shape != "chain") {
         return SimFailure{2, "crossover: --topology: star, tree or chain, since it makes several"};
     }
@@ -47,6 +49,8 @@ double mean(const std::vector<double>& values) {
 Outcome run_training_command(SimOptions& options, Topology topology) {
     Workload& workload = options.workload;
     const std::size_t devices = topology.devices().size();
+    // A device of speed 1 does a thousand samples per second, so that a batch of 100 per device
+    // takes a tenth of a second.
     for (const int device : topology.devices()) {
         workload.samples_per_s.push_back(1000 *
                                          topology.nodes[static_cast<std::size_t>(device)].speed);
@@ -67,6 +71,7 @@ Outcome run_training_command(SimOptions& options, Topology topology) {
         std::vector<double> steps, lost, regrets, changes;
         for (int i = 0; i < options.traces; ++i) {
             TraceWish wish = options.trace;
+            // Traces of seeds 1, 2, 3, ...: the first one alone can be run again with --traces 1.
             wish.seed += static_cast<std::uint64_t>(i);
             const Trace trace = make_trace(wish);
             const auto oracle = run_training(workload, trace, oracle_policy(workload, trace));
@@ -100,6 +105,7 @@ Outcome run_control(SimOptions& options) {
     question.workload = options.workload;
     question.trace = options.trace;
     question.traces = options.traces;
+    // Shares only: the columns of the report are about them.
     question.config.mode = "on";
     question.config.actions = "shares";
     return answer_control(question);
@@ -115,6 +121,8 @@ Outcome run_validate(SimOptions& options) {
     wanted.sizes = options.sizes;
     wanted.algorithms = options.algorithms;
     for (const int world : wanted.worlds) {
+        // Processes that are forked on this host share its cores; beyond so many they measure the
+        // scheduler.
         if (world > 64) return SimFailure{2, "validate: --devices: 2 to 64 can be measured here"};
     }
     auto report = validate(wanted);
@@ -127,6 +135,7 @@ Outcome run_validate(SimOptions& options) {
 std::variant<Report, SimFailure> run_sim_command(SimOptions options) {
     if (options.command == "validate") return run_validate(options);
     if (options.command == "control") return run_control(options);
+    // Before a topology is made: these make their own, one per size.
     if (options.command == "crossover") return run_crossover(options);
     if (options.command == "bandwidth") {
         fall_back(options.devices, {2, 4, 8, 16, 32, 64});

@@ -4,12 +4,15 @@ namespace emu {
 
 namespace {
 
+// Every command has these three: an answer is for people, for a spreadsheet or for a program.
 void add_output(CLI::App& command, SimOptions& options, SimTexts& texts) {
     command.add_flag("--json", texts.json, "Print JSON");
     command.add_flag("--csv", texts.csv, "Print CSV");
     command.add_option("--output", options.output, "Write to a file instead")->type_name("PATH");
 }
 
+// Texts stay texts here; sim_options.cpp makes rates, sizes and placements of them and says in one
+// line what is wrong.
 void add_topology(CLI::App& command, SimOptions& options, SimTexts& texts) {
     TopologyWish& wish = options.wish;
     command
@@ -42,6 +45,7 @@ void add_topology(CLI::App& command, SimOptions& options, SimTexts& texts) {
         ->type_name("NAME");
 }
 
+// A list for commands that go through several sizes; the others take its first.
 void add_devices(CLI::App& command, SimTexts& texts, const char* fallback) {
     command
         .add_option(
@@ -94,6 +98,7 @@ void add_stragglers(CLI::App& app, SimOptions& options, SimTexts& texts) {
     add_output(*command, options, texts);
 }
 
+// No topology: the pool's rate is what is sought, so that the shape is a star whose pool gets it.
 void add_bandwidth(CLI::App& app, SimOptions& options, SimTexts& texts) {
     auto* command = app.add_subcommand("bandwidth", "What pool bandwidth a model needs");
     BandwidthQuestion& question = options.bandwidth;
@@ -136,6 +141,7 @@ void add_bandwidth(CLI::App& app, SimOptions& options, SimTexts& texts) {
     add_output(*command, options, texts);
 }
 
+// Training and control walk the same traces, so that their answers can be compared.
 void add_trace(CLI::App* command, SimOptions& options, SimTexts& texts) {
     TraceWish& trace = options.trace;
     command->add_option("--steps", trace.steps, "Of a run (default 1000)")
@@ -191,6 +197,7 @@ void add_control(CLI::App& app, SimOptions& options, SimTexts& texts) {
     add_output(*command, options, texts);
 }
 
+// No topology either: the machine is the one that it runs on.
 void add_validate(CLI::App& app, SimOptions& options, SimTexts& texts) {
     auto* command =
         app.add_subcommand("validate", "Measure allreduces on this machine and compare");

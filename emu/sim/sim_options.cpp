@@ -46,6 +46,8 @@ class Finish {
     Finish(SimOptions& options, const SimTexts& texts) : options_(options), texts_(texts) {}
 
     std::string complaint() {
+        // Everything is finished, also what the command does not use: the texts have defaults that
+        // are right, and only what somebody wrote can be wrong.
         finish_lists();
         finish_topology();
         options_.stragglers.bytes = size("--size", texts_.size);
@@ -68,6 +70,7 @@ class Finish {
     }
 
   private:
+    // The first complaint counts: later ones may only follow from it.
     void complain(const std::string& what) {
         if (complaint_.empty()) complaint_ = what;
     }
@@ -76,6 +79,7 @@ class Finish {
         const auto bytes = fabricshm::parse_bytes(text);
         const bool fits = bytes.ok() && *bytes >= 4 && *bytes <= 64 * fabricshm::kGiB;
         if (!fits) complain(std::string(option) + ": \"" + text + "\" is no size of 4 B to 64 GiB");
+        // Down to whole floats, which is what the vectors hold.
         return fits ? *bytes / 4 * 4 : 4;
     }
 
@@ -99,6 +103,7 @@ class Finish {
         }
         for (const std::string& word : split(texts_.devices)) {
             const bool digits =
+                // Four digits cannot overflow, and 8192 has four.
                 word.size() <= 4 && std::all_of(word.begin(), word.end(), ::isdigit);
             const int count = digits ? std::stoi(word) : 0;
             if (count < 2 || count > 8192) complain("--devices: \"" + word + "\" is not 2 to 8192");
@@ -115,6 +120,7 @@ class Finish {
         for (const std::string& word : split(texts_.speeds)) {
             char* end = nullptr;
             const double speed = std::strtod(word.c_str(), &end);
+            // `!(a && b)`: refuses NaN as well.
             if (*end != 0 || !(speed > 0 && speed <= 1e6)) {
                 complain("--speeds: \"" + word + "\" is no speed above 0");
             }
@@ -134,6 +140,7 @@ class Finish {
                            texts_.placement == "home" || texts_.placement == "device";
         if (!known) complain("--placement: interleaved, home or device");
         wish.shape = options_.shape;
+        // Commands for one size take the first.
         if (!options_.devices.empty()) wish.devices = options_.devices.front();
     }
 
@@ -148,6 +155,8 @@ class Finish {
             if (texts_.model != preset.name) continue;
             if (question.parameters <= 0) question.parameters = preset.parameters;
             const double operations = preset.operations * texts_.batch;
+            // A given step wins over the model's: its length depends on the device, which the user
+            // knows better.
             if (texts_.step.empty()) question.step = operations / (texts_.tflops * 1e12);
         }
         if (options_.command == "bandwidth" && (question.parameters <= 0 || question.step <= 0)) {
@@ -186,6 +195,7 @@ std::optional<SimExit> parse_sim_options(int argc, const char* const* argv, SimO
     if (texts.version) return SimExit{0, std::string("fabric-sim ") + FABRIC_VERSION + "\n"};
     const auto chosen = app.get_subcommands();
     if (chosen.empty()) return usage("a command is missing");
+    // The complaints below look at it: a model has to be known for `bandwidth` only.
     options.command = chosen.front()->get_name();
     const std::string complaint = Finish(options, texts).complaint();
     if (!complaint.empty()) return usage(complaint);
@@ -196,6 +206,7 @@ std::variant<Topology, std::string> topology_of(const SimOptions& options) {
     const bool made =
         options.shape == "star" || options.shape == "tree" || options.shape == "chain";
     if (!made) {
+        // The count is in the file; a second one could only contradict it.
         if (!options.devices.empty()) return "--devices: a file says itself how many there are";
         auto read = read_topology_file(options.shape);
         if (auto* complaint = std::get_if<std::string>(&read)) return "--topology: " + *complaint;

@@ -23,9 +23,11 @@ template <std::size_t N>
 double scaled(std::string_view text, const Unit (&units)[N]) {
     double number = 0;
     const char* end = text.data() + text.size();
+    // from_chars() and not strtod(): a locale with decimal commas would change what a file means.
     const auto [rest, failure] = std::from_chars(text.data(), end, number);
     std::string_view name(rest, static_cast<std::size_t>(end - rest));
     if (!name.empty() && name.front() == ' ') name.remove_prefix(1);
+    // "64GB" is no rate: a size where a rate belongs should not pass.
     for (const Unit& unit : units) {
         if (failure == std::errc{} && unit.name == name) return number * unit.factor;
     }
@@ -38,6 +40,7 @@ std::string with_unit(double value, const Unit (&units)[N], const char* smallest
     for (const Unit& unit : units) {
         if (value >= unit.factor && unit.factor >= best->factor) best = &unit;
     }
+    // Three digits: simulated figures promise no more.
     char text[48];
     const double shown = value / best->factor;
     if (value <= 0) return std::string("0 ") + smallest;
@@ -53,6 +56,7 @@ std::string with_unit(double value, const Unit (&units)[N], const char* smallest
 
 fabricshm::Result<Rate> parse_rate(std::string_view text) {
     const double rate = scaled(text, kRates);
+    // NaN fails here as well.
     if (!(rate >= 0 && rate <= 1e18)) return fabricshm::Error{fabricshm::Errc::kInvalid, 0, "rate"};
     return rate;
 }

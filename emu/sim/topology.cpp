@@ -4,6 +4,7 @@ namespace emu {
 
 namespace {
 
+// In the order of nodes, which makes ranks: reordering a file reorders ranks.
 std::vector<int> nodes_of(const Topology& topology, NodeKind kind) {
     std::vector<int> found;
     for (std::size_t i = 0; i < topology.nodes.size(); ++i) {
@@ -19,10 +20,13 @@ std::string node_complaint(const Topology& topology, std::size_t index) {
     if (!root && static_cast<std::size_t>(node.parent) >= index) {
         return node.name + ": its parent has to come before it";
     }
+    // Written so that NaN is refused. 1e18 is an exabyte per second, and thirty thousand million
+    // years.
     for (const double value : {node.up, node.down, node.latency, node.inside, node.read, node.write,
                                node.window_bytes, node.media, node.media_latency}) {
         if (!(value >= 0) || value > 1e18) return node.name + ": a value is negative or too large";
     }
+    // 0 means "does not limit" elsewhere; an engine without a limit would read in no time.
     if (node.kind == NodeKind::kDevice && !(node.read > 0 && node.write > 0)) {
         return node.name + ": a device needs read and write rates";
     }
@@ -39,6 +43,7 @@ std::vector<int> Topology::devices() const {
 }
 
 std::vector<int> Topology::homes() const {
+    // With memory of their own, devices are homes and pools hold nothing.
     return placement == Placement::kDevice ? devices() : nodes_of(*this, NodeKind::kPool);
 }
 

@@ -36,11 +36,14 @@ class Reader {
     TopologyOrComplaint read() {
         read_top();
         for (const char* kind : {"switch", "host", "device", "pool"}) collect(kind);
+        // A file may name children before parents, so groups are placed as their parents appear; a
+        // round that places none ends it.
         while (!failed_ && place_some()) {
         }
         for (const Group& group : groups_) {
             if (!group.placed) complain(*group.table, "no node of that name is the parent");
         }
+        // Last, and by the full name ("device[3]"): one node of a group may differ from its like.
         read_overrides();
         if (!failed_) {
             const std::string found = topology_.complaint();
@@ -57,6 +60,8 @@ class Reader {
         bool placed = false;
     };
 
+    // Nothing is read after the first complaint, but for what is harmless: later ones would often
+    // follow from it.
     void complain(const toml::node& where, const std::string& what) {
         if (failed_) return;
         failed_ = true;
@@ -73,6 +78,7 @@ class Reader {
             complain(root_, "placement is one of interleaved, home, device");
         }
         topology_.lines_in_flight = root_["lines_in_flight"].value_or(topology_.lines_in_flight);
+        // A misspelt key would otherwise silently leave a default in force.
         for (const auto& [key, value] : root_) {
             const std::string_view word = key.str();
             const bool known = word == "name" || word == "placement" || word == "lines_in_flight" ||
@@ -124,10 +130,13 @@ class Reader {
         const auto name = (*group.table)["name"].value<std::string>();
         if (!name) return complain(*group.table, "name is missing");
         if (by_name_.count(*name) != 0) return complain(*group.table, "the name is taken");
+        // Groups below groups multiply: eight switches of eight hosts of eight devices each.
         if (count < 1 || static_cast<std::size_t>(count) * parents.size() > 100'000) {
             return complain(*group.table, "count: 1 to 100000 in all");
         }
         std::vector<int>& made = by_name_[*name];
+        // Under each parent `count` of them, numbered through: the third device of the second host
+        // is not [2].
         for (const int parent : parents) {
             for (int i = 0; i < count; ++i) {
                 node.parent = parent;
@@ -142,6 +151,8 @@ class Reader {
     void fill(Node& node, const toml::table& table, int* count) {
         for (const auto& [key, value] : table) {
             const std::string word(key.str());
+            // Both are read before; an override has no parent to give, and a key of that name is
+            // then unknown.
             if (word == "name" || (word == "parent" && count != nullptr)) continue;
             if (!fill_text(node, word, value) && !fill_number(node, word, value, count)) {
                 complain(value,
@@ -154,6 +165,7 @@ class Reader {
         const auto text = value.value_exact<std::string>();
         if (!text) return false;
         const auto rate = parse_rate(*text);
+        // `bandwidth` is short for both directions.
         if (word == "bandwidth" && rate.ok()) node.up = node.down = *rate;
         if (word == "bandwidth") return rate.ok();
         for (const RateKey& known : kRates) {
@@ -173,6 +185,7 @@ class Reader {
 
     bool fill_number(Node& node, const std::string& word, const toml::node& value, int* count) {
         const auto number = value.value<double>();
+        // A number without a unit is only for what has none.
         if (!number || value.is_string()) return false;
         if (word == "speed") {
             node.speed = *number;

@@ -19,6 +19,7 @@ std::string indexed(const char* name, int index) {
 // Makes nodes with the figures of one link preset.
 class Maker {
   public:
+    // `hops` between a device and a pool, one way.
     Maker(Topology& topology, const TopologyWish& wish, int hops)
         : topology_(topology), wish_(wish) {
         // The way there and back over all hops, and the memory, together take the preset's latency.
@@ -52,11 +53,14 @@ class Maker {
         node.name = indexed("device", index);
         node.kind = NodeKind::kDevice;
         node.parent = parent;
+        // A link carries what its device can read; upwards the larger of both, since peers read a
+        // device's own memory through it.
         node.down = wish_.link.read;
         node.up = std::max(wish_.link.read, wish_.link.write);
         node.latency = parent < 0 ? 0 : hop_;
         node.read = wish_.link.read;
         node.write = wish_.link.write;
+        // Devices with memory of their own serve it as a pool would.
         if (wish_.placement == Placement::kDevice) {
             node.media = wish_.link.media;
             node.media_latency = media_;
@@ -69,6 +73,7 @@ class Maker {
         node.name = indexed("pool", index);
         node.kind = NodeKind::kPool;
         node.parent = parent;
+        // A memory's link is no narrower than the memory.
         node.up = node.down = wish_.link.media;
         node.media = wish_.link.media;
         node.latency = hop_;
@@ -88,15 +93,19 @@ int pools_for(int wanted, int devices) {
 }
 
 void make_star(Topology& topology, const TopologyWish& wish) {
+    // Device to switch and switch to pool.
     Maker maker(topology, wish, 2);
     const int root = maker.add_switch("switch", -1, 0);
     for (int i = 0; i < wish.devices; ++i) maker.add_device(i, root);
     if (wish.placement == Placement::kDevice) return;
+    // Here for all devices; in a tree for those of a leaf, so that its uplink is not needed for
+    // near memory.
     const int pools = pools_for(wish.pools, wish.devices);
     for (int i = 0; i < pools; ++i) maker.add_pool(i, root);
 }
 
 void make_tree(Topology& topology, const TopologyWish& wish) {
+    // Device to host, host to leaf, pool to leaf. Across the spine it takes two more.
     Maker maker(topology, wish, 3);
     const int root = maker.add_switch("spine", -1, 0);
     const int per_leaf = wish.per_host * wish.hosts_per_leaf;
@@ -105,6 +114,7 @@ void make_tree(Topology& topology, const TopologyWish& wish) {
     int made = 0;
     for (int leaf = 0; made < wish.devices; ++leaf) {
         const int here = std::min(per_leaf, wish.devices - made);
+        // An uplink as wide as all below it is not a bottleneck; the oversubscription divides it.
         const Rate below = here * wish.link.read;
         const int at_leaf =
             maker.add_switch(indexed("leaf", leaf), root, below / wish.oversubscription);
@@ -162,7 +172,9 @@ fabricshm::Result<Topology> make_topology(const TopologyWish& wish) {
     } else if (wish.shape == "tree") {
         make_tree(topology, wish);
     } else if (wish.shape == "chain") {
+        // A chain's longest way grows with its length, and so does what every route costs here.
         if (wish.devices > kLongestChain) return out_of_range;
+        // There is no place for pools in a chain.
         TopologyWish own_memory = wish;
         own_memory.placement = topology.placement = Placement::kDevice;
         make_chain(topology, own_memory);

@@ -14,6 +14,8 @@ namespace emu {
 
 namespace {
 
+// Own arithmetic, as everywhere in the simulator: the same seed gives the same run with every
+// library.
 double uniform(std::mt19937_64& random) {
     return static_cast<double>(random() >> 11) * 0x1p-53;
 }
@@ -33,6 +35,8 @@ class Speeds {
         std::vector<double> speeds = workload_.samples_per_s;
         for (const Disturbance& d : trace_.disturbances) {
             const auto index = static_cast<std::size_t>(d.device);
+            // For good: a failed device does not come back, whatever the end of its disturbance
+            // says.
             const bool gone = d.speed <= 0 && step >= d.from_step;
             const bool slow = step >= d.from_step && step < d.to_step;
             if (gone) speeds[index] = 0;
@@ -52,8 +56,10 @@ class Communication {
   public:
     explicit Communication(const Workload& workload) : workload_(workload) {}
 
+    // Cached by the number of the living: runs have thousands of steps and a few failures.
     Seconds of(int alive) {
         const auto [known, fresh] = known_.try_emplace(alive, 0);
+        // Alone there is nobody to merge with.
         if (!fresh || alive < 2) return known->second;
         Topology topology = workload_.topology;
         const auto devices = topology.devices();
@@ -77,6 +83,7 @@ class Communication {
 void scale(std::vector<double>& shares, const std::vector<double>& speeds) {
     double sum = 0;
     for (std::size_t i = 0; i < shares.size(); ++i) {
+        // Also refuses NaN.
         if (speeds[i] <= 0 || !(shares[i] > 0)) shares[i] = 0;
         sum += shares[i];
     }
@@ -84,9 +91,11 @@ void scale(std::vector<double>& shares, const std::vector<double>& speeds) {
     for (std::size_t i = 0; i < shares.size(); ++i) {
         shares[i] = sum > 0 ? shares[i] / sum : speeds[i] > 0 ? 1 : 0;
     }
+    // Once more, since the ones of the line above are no shares yet.
     if (sum <= 0) scale(shares, speeds);
 }
 
+// Half of the sum of all changes: what one gains others lose.
 double moved_part(const std::vector<double>& before, const std::vector<double>& after) {
     double moved = 0;
     for (std::size_t i = 0; i < before.size(); ++i) moved += std::max(after[i] - before[i], 0.0);
@@ -108,6 +117,7 @@ Trace make_trace(const TraceWish& wish) {
         const std::uint64_t from = below(wish.steps);
         const auto length = static_cast<std::uint64_t>(-std::log1p(-uniform(random)) *
                                                        static_cast<double>(wish.length));
+        // At least one step.
         trace.disturbances.push_back({device, from, from + length + 1, wish.slow_speed});
     }
     // Different devices, the first one never: some have to live.
@@ -126,6 +136,7 @@ TrainingResult run_training(const Workload& workload, const Trace& trace, const 
     Communication communication(workload);
     std::mt19937_64 random(trace.seed);
     TrainingResult result;
+    // Equal ones, whatever the speeds: nothing has been measured yet.
     std::vector<double> shares(devices, 1.0);
     std::vector<double> now = speeds.at(0);
     scale(shares, now);
@@ -137,8 +148,10 @@ TrainingResult run_training(const Workload& workload, const Trace& trace, const 
         now = speeds.at(step);
         const auto living =
             devices - static_cast<std::size_t>(std::count(now.begin(), now.end(), 0.0));
+        // The survivors meet, shrink their group and go on.
         if (living < alive) result.recovering += workload.recovery;
         alive = living;
+        // Again in every step: a device that failed since has given up its share.
         scale(shares, now);
         Snapshot seen{step, {}, shares, {}, {}, 0};
         Seconds slowest = 0;
@@ -153,6 +166,7 @@ TrainingResult run_training(const Workload& workload, const Trace& trace, const 
         for (std::size_t i = 0; i < devices; ++i) {
             seen.wait.push_back(now[i] > 0 ? slowest - seen.compute[i] : 0);
         }
+        // A device that waits costs as much as one that computes.
         device_time += slowest * static_cast<double>(alive);
         const bool merges = (step + 1) % static_cast<std::uint64_t>(interval) == 0;
         seen.communication = merges ? communication.of(static_cast<int>(alive)) : 0;
@@ -161,8 +175,10 @@ TrainingResult run_training(const Workload& workload, const Trace& trace, const 
         Decision decision = policy(seen);
         FABRIC_CHECK(decision.shares.size() == devices && decision.sync_interval >= 1);
         interval = decision.sync_interval;
+        // With this step's living: who fails in the next one is found out then.
         scale(decision.shares, now);
         const double moved = moved_part(shares, decision.shares);
+        // Rounding alone is no change.
         if (moved > 1e-9) ++result.changes;
         result.moving += moved * workload.move;
         shares = decision.shares;
@@ -183,6 +199,7 @@ Policy proportional_policy() {
     return [](const Snapshot& seen) {
         Decision decision;
         for (std::size_t i = 0; i < seen.shares.size(); ++i) {
+            // samples/s is share times batch over compute time; the batch cancels out.
             decision.shares.push_back(seen.compute[i] > 0 ? seen.shares[i] / seen.compute[i] : 0);
         }
         return decision;

@@ -37,7 +37,10 @@ struct TraceWish {
     double noise = 0.02;
     std::uint64_t seed = 1;
 };
-/// At random times, on random devices; at least one device never fails.
+
+/// Stragglers at random times on random devices. Failures from the last device down, so that the
+/// first one lives: those who are gone are also the ones that the simulated communication leaves
+/// out.
 Trace make_trace(const TraceWish& wish);
 
 struct Workload {
@@ -88,6 +91,7 @@ Policy even_policy();
 Policy proportional_policy();
 /// Shares by the true speeds of the next step, which nobody can know. A lower bound for policies
 /// whose shares are all that counts, but for the moving, which it pays like the others.
+/// Borrows both, which outlive the policy.
 Policy oracle_policy(const Workload& workload, const Trace& trace);
 
 /// How much longer than with the oracle: 0.1 is a tenth.

@@ -63,6 +63,7 @@ Result<void> measure_round(const ValidateOptions& options, std::vector<Case>& ca
             for (const Bytes bytes : options.sizes) probes.push_back({bytes, in_arena(algorithm)});
             FABRIC_TRY(const auto taken,
                        fabricshm::time_probes(wanted, tuning_for(world, algorithm), probes));
+            // Cases are few: looking through all of them is simpler than an index.
             for (Case& known : cases) {
                 if (known.world != world || known.algorithm != algorithm) continue;
                 const auto at = std::find(options.sizes.begin(), options.sizes.end(), known.bytes);
@@ -92,6 +93,7 @@ MachineLimits best_of(const std::vector<MachineLimits>& rounds) {
     return best;
 }
 
+// By the limits of the same round: a virtual machine's cores change from one round to the next.
 Seconds predict(const MachineLimits& limits, const Case& wanted) {
     AllreduceCall call;
     call.world = wanted.world;
@@ -127,6 +129,7 @@ void add_errors(Report& report, const std::string& of, const std::vector<double>
     report.facts.emplace_back("max_error_" + of + "_share", most);
 }
 
+// Ratios first, then their median: a round in which the machine was slow is slow in both.
 void add_case(Report& report, const Case& done, const std::vector<MachineLimits>& rounds,
               std::map<std::string, std::vector<double>>& errors) {
     std::vector<double> simulated;
@@ -142,6 +145,7 @@ void add_case(Report& report, const Case& done, const std::vector<MachineLimits>
     const auto [least, most] = std::minmax_element(done.seconds.begin(), done.seconds.end());
     report.rows.push_back({1.0 * done.world, name, static_cast<double>(done.bytes),
                            median(done.seconds), median(simulated), ratio, error, *least, *most});
+    // By algorithm, world and size, too: an error of one kind disappears in the mean of all.
     errors["all"].push_back(error);
     errors[name].push_back(error);
     errors[std::to_string(done.world) + "_devices"].push_back(error);
@@ -160,6 +164,7 @@ Result<Report> validate(const ValidateOptions& options) {
     std::vector<MachineLimits> rounds;
     ProbeOptions probe;
     probe.most = probed_most(options);
+    // Half as long as a case: the probe has several points.
     probe.sample = options.sample / 2;
     for (int round = 0; round < options.rounds; ++round) {
         FABRIC_TRY(const MachineLimits limits, probe_machine(probe));

@@ -50,6 +50,7 @@ class Contender:
         self.seconds.append((time.perf_counter() - started) / len(batches))
 
     def _step(self, images, labels):
+        """The gradients meet within backward(): there is no step of its own to time."""
         self._optimizer.zero_grad()
         functional.cross_entropy(self.model(images), labels).backward()
         self._optimizer.step()
@@ -80,6 +81,7 @@ class Progress:
         self._terminal = sys.stdout.isatty()
 
     def advance(self, text):
+        """Every rank counts, rank 0 prints."""
         self._done += 1
         if dist.get_rank() != 0:
             return
@@ -94,6 +96,7 @@ class Progress:
 
 
 def say(text=""):
+    """Once for all ranks."""
     if dist.get_rank() == 0:
         print(text, flush=True)
 
@@ -102,6 +105,7 @@ def blocks_of(data, epoch, batch, limit):
     """This rank's batches of an epoch, in blocks. The order depends on the epoch alone."""
     images, labels = data
     rank, world = dist.get_rank(), dist.get_world_size()
+    # Seeded by the epoch, so that all ranks and all contenders see the same order.
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(epoch))
     steps = len(order) // (batch * world)
     mine = order[: steps * batch * world].view(steps, world, batch)[:, rank]
@@ -117,6 +121,7 @@ def train(contenders, data, test, options):
     progress = Progress(options.epochs * -(-steps // BLOCK_STEPS))
     for epoch in range(options.epochs):
         for number, block in enumerate(blocks_of(data, epoch, options.batch, options.steps)):
+            # Whoever goes first finds cold caches: that is each one's turn.
             turn = number % len(contenders)
             for contender in contenders[turn:] + contenders[:turn]:
                 contender.train_block(block)
@@ -135,10 +140,12 @@ def time_allreduce(contenders, count):
     samples = {contender.name: [] for contender in contenders}
     for _ in range(ALLREDUCE_ROUNDS):
         for contender in contenders:
+            # Together: what a round takes should not be waiting for a late rank.
             dist.barrier()
             started = time.perf_counter()
             dist.all_reduce(gradients, group=contender.group)
             samples[contender.name].append(time.perf_counter() - started)
+            # The sum is in it now, and would grow with each round.
             gradients.fill_(1)
     return {name: torch.tensor(seconds).median().item() for name, seconds in samples.items()}
 
@@ -157,6 +164,7 @@ def report(fabric, gloo, alone, test, options):
     right = {contender: contender.accuracy(*test) for contender in (fabric, gloo)}
     count = sum(parameter.numel() for parameter in fabric.model.parameters())
     reduce = time_allreduce((fabric, gloo), count)
+    # Both began with the same parameters and saw the same batches.
     pairs = zip(fabric.model.parameters(), gloo.model.parameters())
     apart = max((left - other).abs().max().item() for left, other in pairs)
     steps = len(fabric.seconds)

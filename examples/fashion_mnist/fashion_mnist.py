@@ -54,6 +54,7 @@ class Cnn(nn.Module):
 
 @torch.no_grad()
 def count_correct(model, images, labels, batch=500):
+    """Of the images, how many the model names right. In parts, for the memory."""
     correct = 0
     for first in range(0, len(images), batch):
         scores = model(images[first : first + batch])

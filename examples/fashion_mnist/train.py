@@ -19,6 +19,7 @@ import fashion_mnist
 
 
 def train_epoch(model, optimizer, data, order, batch):
+    """One pass over `data` in this order; the last batch's loss."""
     images, labels = data
     indices = torch.tensor(list(order))
     for chosen in indices.split(batch):

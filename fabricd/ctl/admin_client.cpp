@@ -16,9 +16,13 @@ using fabricshm::Result;
 
 namespace {
 
+// Of calls with one answer. They wait for the control thread's next turn, well below a second; so
+// much is for a host that swaps.
 constexpr auto kDeadline = std::chrono::seconds(30);
 constexpr int kReplyBytesMax = 256 << 20;  // a million regions
 
+// In fabricctl only this file and the codecs know the generated messages: the commands get plain
+// data.
 StatusView unpack_status(const StatusReply& reply) {
     return {reply.version(),  reply.pid(),      reply.daemon_epoch(),       reply.uptime_ms(),
             reply.draining(), reply.sessions(), reply.sessions_connected(), reply.arenas(),
@@ -43,6 +47,8 @@ Picture unpack_watch(const WatchReply& reply) {
     return picture;
 }
 
+// The other half is beside the admin service (admin_vgpus.cpp) and not in the codec that both sides
+// link.
 VgpuView unpack_vgpu(const Vgpu& message) {
     VgpuView view;
     view.spec.name = message.name();
@@ -61,6 +67,8 @@ VgpuView unpack_vgpu(const Vgpu& message) {
     return view;
 }
 
+// Back to our own codes, as far as the caller tells people something else for them. All others are
+// kInternal and come with the daemon's words.
 Errc code_of(const grpc::Status& status) {
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE) return Errc::kDaemon;
     if (status.error_code() == grpc::StatusCode::NOT_FOUND) return Errc::kNotFound;
@@ -72,6 +80,7 @@ Errc code_of(const grpc::Status& status) {
 
 }  // namespace
 
+// Keeps gRPC's headers out of admin_client.hpp, and so out of all commands.
 struct AdminClient::Channel {
     std::unique_ptr<Admin::Stub> stub;
 };
@@ -87,6 +96,7 @@ Result<AdminClient> AdminClient::connect(const std::string& socket_path) {
     if (found == Errc::kDenied || found == Errc::kInvalid) return Error{found, 0, "connect"};
     if (found != Errc::kOk) return Error{Errc::kDaemon, 0, "connect"};
     grpc::ChannelArguments arguments;
+    // A proxy of the environment has no business with a socket of this host.
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     arguments.SetMaxReceiveMessageSize(kReplyBytesMax);
     auto channel = std::make_unique<Channel>();
@@ -142,6 +152,7 @@ Result<Picture> AdminClient::fetch(View view, std::uint64_t arena_id) {
         FABRIC_TRY_VOID(call(&Admin::Stub::Devices, DevicesRequest{}, reply));
         unpack_all(reply.devices(), picture.devices);
     } else {
+        // Sampled telemetry comes with a watch only: its first picture is the answer.
         FABRIC_TRY_VOID(watch(view, std::chrono::milliseconds(0), [&](Picture& first) {
             picture = std::move(first);
             return false;
@@ -152,15 +163,18 @@ Result<Picture> AdminClient::fetch(View view, std::uint64_t arena_id) {
 
 Result<void> AdminClient::watch(View view, std::chrono::milliseconds interval,
                                 const std::function<bool(Picture&)>& show) {
+    // No deadline: a watch lasts until `show` has seen enough, or until the daemon ends.
     grpc::ClientContext context;
     WatchRequest request;
     request.set_interval_ms(interval.count());
+    // A million regions would be sent with each picture, to be thrown away here.
     request.set_without_regions(view != View::kRegions);
     const auto reader = channel_->stub->Watch(&context, request);
     WatchReply reply;
     while (reader->Read(&reply)) {
         Picture picture = unpack_watch(reply);
         if (show(picture)) continue;
+        // Finish() waits for the end of the stream, and the daemon sees no end of it otherwise.
         context.TryCancel();
         reader->Finish();
         return {};
@@ -191,6 +205,7 @@ Result<VgpuView> AdminClient::set_vgpu(const VgpuOrder& order) {
 
 Result<void> AdminClient::migrate(const MoveOrder& order,
                                   const std::function<void(std::uint64_t, std::uint64_t)>& show) {
+    // No deadline here either: a large shard under a small limit takes hours.
     grpc::ClientContext context;
     MigrateRequest request;
     request.set_shard(order.shard);
@@ -202,6 +217,7 @@ Result<void> AdminClient::migrate(const MoveOrder& order,
     while (reader->Read(&reply)) {
         show(reply.moved_bytes(), reply.bytes());
         ended = ended || reply.done();
+        // The last reply says how it ended; nothing when it ended well.
         last_text_ = reply.error();
     }
     const grpc::Status status = reader->Finish();

@@ -17,6 +17,8 @@ namespace fabricd {
 
 /// Errors: kDaemon when nobody listens, kDenied when this user may not, kTimeout, or kInternal with
 /// what the daemon said in last_text(). Not thread-safe.
+/// Asks a daemon on this host, one question at a time. Each call blocks until its answer is there,
+/// half a minute at most; watch() and migrate() last as long as what they look at.
 class AdminClient {
   public:
     /// Connects to `socket_path` and sees that somebody is there.
@@ -31,6 +33,7 @@ class AdminClient {
     fabricshm::Result<void> watch(View view, std::chrono::milliseconds interval,
                                   const std::function<bool(Picture&)>& show);
 
+    /// The vGPUs of the device file with what their processes hold. Empty when it names none.
     fabricshm::Result<std::vector<VgpuView>> vgpus();
     /// The vGPU as it is then.
     fabricshm::Result<VgpuView> set_vgpu(const VgpuOrder& order);
@@ -40,12 +43,18 @@ class AdminClient {
         const MoveOrder& order,
         const std::function<void(std::uint64_t moved, std::uint64_t bytes)>& show);
 
+    /// Changes a quota; the state is the one right after the order was taken. One that shrinks
+    /// below what is in use gets there later, see QuotaState.
     fabricshm::Result<QuotaState> set_quota(const QuotaOrder& order);
 
     /// The decision `id`, or the newest `last` (0: all that the daemon remembers), oldest first.
     fabricshm::Result<std::vector<Decision>> decisions(std::uint64_t id, std::uint32_t last);
 
+    /// While draining the daemon takes no new sessions and arenas. Those that are there go on.
     fabricshm::Result<void> drain(bool on);
+
+    /// Asks the daemon to end and returns once it has said that it will: its socket may still be
+    /// there for a moment.
     fabricshm::Result<void> shutdown();
 
     /// What the daemon's answer said when it was an error.

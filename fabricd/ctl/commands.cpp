@@ -35,6 +35,9 @@ std::chrono::milliseconds milliseconds(double seconds) {
 }
 
 /// The named socket, else $FABRIC_ADMIN_SOCKET, else the first of the usual ones that is there.
+/// A socket that we may not use counts as found: "for the daemon's own user" helps more than
+/// "nobody answers" at some other place. With none found, the message names the place that was
+/// looked at first.
 std::string find_socket(const CtlOptions& options) {
     if (!options.socket.empty()) return options.socket;
     if (const char* given = std::getenv("FABRIC_ADMIN_SOCKET")) return given;
@@ -46,6 +49,8 @@ std::string find_socket(const CtlOptions& options) {
     return usual.front();
 }
 
+// One line, and the code that scripts look at: that no daemon is there is told apart from its
+// refusal, so that a script can start one.
 CtlExit fail(const Error& error, const std::string& socket, const std::string& said) {
     if (error.code == Errc::kDaemon) {
         std::fprintf(stderr, "fabricctl: no fabricd answers at %s\n", socket.c_str());
@@ -61,21 +66,25 @@ CtlExit fail(const Error& error, const std::string& socket, const std::string& s
     return CtlExit::kFailed;
 }
 
+// Pictures of a watch are told apart by a clear screen on a terminal and by an empty line in a
+// file; JSON has one line for each.
 void show(const CtlOptions& options, const Picture& picture, View view) {
     if (options.json) {
         std::printf("%s\n", json_view(picture, view).c_str());
     } else if (options.watch && ::isatty(STDOUT_FILENO) == 1) {
-        // Home, the text, then clear what the last picture had below: no flicker.
+        // Cleared first: a longer line of the last picture would show through behind a shorter one.
         std::printf("\033[H\033[2J%s", text_view(picture, view).c_str());
     } else {
         std::printf("%s%s", text_view(picture, view).c_str(), options.watch ? "\n" : "");
     }
+    // Each picture arrives when it is made: a pipe's reader would otherwise get them by the page.
     std::fflush(stdout);
 }
 
 Result<void> watch(const CtlOptions& options, AdminClient& client, View view) {
     std::uint64_t left = options.count;
     return client.watch(view, milliseconds(*options.watch), [&](Picture& picture) {
+        // The daemon's watch has no filter: it sends the regions of all arenas.
         if (options.arena_id != 0) {
             std::erase_if(picture.regions, [&](const RegionView& region) {
                 return region.arena_id != options.arena_id;
@@ -88,6 +97,7 @@ Result<void> watch(const CtlOptions& options, AdminClient& client, View view) {
 }
 
 Result<void> look(const CtlOptions& options, AdminClient& client, View view) {
+    // The daemon's watch carries no shards: they are shown once, with --watch, too.
     if (options.watch && view != View::kShards) return watch(options, client, view);
     FABRIC_TRY(const Picture picture, client.fetch(view, options.arena_id));
     show(options, picture, view);
@@ -96,16 +106,20 @@ Result<void> look(const CtlOptions& options, AdminClient& client, View view) {
 
 /// Tells how many sessions are left until there are none.
 Result<void> wait_for_sessions(AdminClient& client, double seconds) {
+    // A watch that ends itself, in place of asking again and again: it also ends at once when the
+    // daemon dies.
     const auto deadline = fabricshm::deadline_after(Clock::now(), milliseconds(seconds));
     bool ended = false;
     std::uint64_t last = ~std::uint64_t{0};
     const auto watched =
         client.watch(View::kStatus, std::chrono::milliseconds(200), [&](Picture& picture) {
             const auto left = picture.status.sessions;
+            // Only when it changed: the log of a drain that takes an hour stays readable.
             if (left != last)
                 std::fprintf(stderr, "%llu sessions left\n", static_cast<unsigned long long>(left));
             last = left;
             ended = left == 0;
+            // Looked at with each picture, so up to 200 ms late.
             return !ended && Clock::now() < deadline;
         });
     if (!watched.ok()) return watched.error();
@@ -127,6 +141,10 @@ Result<void> drain(const CtlOptions& options, AdminClient& client) {
     return {};
 }
 
+// The answer is no sign that the socket is free for a successor: the daemon answers first and ends
+// afterwards.
+// Waits for ten seconds without --wait, too: a script that starts a successor would find the socket
+// taken.
 Result<void> shutdown(const CtlOptions& options, AdminClient& client, const std::string& socket) {
     FABRIC_TRY_VOID(client.shutdown());
     const auto deadline =
@@ -141,6 +159,7 @@ Result<void> shutdown(const CtlOptions& options, AdminClient& client, const std:
 }
 
 // What the daemon of this host emulates; "" when none answers.
+// A host without a daemon has something to discover, too, so that none is no error here.
 std::string emulated_machine(const CtlOptions& options) {
     auto client = AdminClient::connect(find_socket(options));
     if (!client.ok()) return "";
@@ -151,6 +170,7 @@ std::string emulated_machine(const CtlOptions& options) {
 
 CtlExit discover_host(const CtlOptions& options) {
     const std::string machine = emulated_machine(options);
+    // Of this host itself, not of the daemon: what it would find if it were started now.
     const auto found = fabricshm::discover({});
     const auto choice = fabricshm::choose_backend(found);
     if (options.json) {
@@ -161,6 +181,7 @@ CtlExit discover_host(const CtlOptions& options) {
     return CtlExit::kOk;
 }
 
+// Shown as a daemon would show them, with nobody on them yet.
 CtlExit check_device_file(const CtlOptions& options) {
     std::vector<DeviceSpec> devices;
     if (const auto bad = read_device_file(options.file, devices)) {
@@ -176,6 +197,7 @@ CtlExit check_device_file(const CtlOptions& options) {
 }  // namespace
 
 CtlExit run_command(const CtlOptions& options) {
+    // The first four do without a daemon, so that none is looked for before their turn.
     if (options.command == "discover") return discover_host(options);
     if (options.command == "tune") return run_tune(options);
     if (options.command == "replay") return run_replay(options);

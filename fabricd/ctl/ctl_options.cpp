@@ -28,6 +28,8 @@ constexpr const char* kExamples =
     "  fabricctl shutdown                 end the daemon; sessions go on and find the next\n"
     "\nExit codes: 0 done, 1 failed, 2 wrong usage, 3 no daemon is running.\n";
 
+// Every command that asks the daemon has these two: fabricctl is used by scripts as much as by
+// people.
 void add_common(CLI::App& app, CtlOptions& options) {
     app.add_flag("--json", options.json, "Print JSON, one line per picture");
     app.add_option("--socket", options.socket,
@@ -36,6 +38,8 @@ void add_common(CLI::App& app, CtlOptions& options) {
         ->type_name("PATH");
 }
 
+// --watch without a value leaves a zero in `seconds`, which parse_ctl_options() makes the default.
+// The range is what the daemon's watch takes.
 void add_watch(CLI::App& app, double& seconds, CtlOptions& options) {
     app.add_option("--watch", seconds, "Show it again and again, every SECONDS (default 1)")
         ->expected(0, 1)
@@ -46,12 +50,15 @@ void add_watch(CLI::App& app, double& seconds, CtlOptions& options) {
         ->check(CLI::PositiveNumber);
 }
 
+// Up to a week: seconds as milliseconds stay far from an overflow.
 void add_wait(CLI::App& app, double& seconds, const char* help) {
     app.add_option("--wait", seconds, help)
         ->type_name("SECONDS")
         ->check(CLI::Range(0.0, 86400.0 * 7));
 }
 
+// `bytes` is text here, as in the next two: sizes have units, which parse_bytes() knows and the
+// parser does not.
 void add_vgpu_commands(CLI::App& app, CtlOptions& options, std::string& bytes) {
     add_common(*app.add_subcommand("vgpus", "The vGPUs: quota, share and use of their GPUs"),
                options);
@@ -161,7 +168,9 @@ void add_tune(CLI::App& app, CtlOptions& options) {
 Parser::Parser(CtlOptions& options) {
     app.name("fabricctl");
     app.add_flag("-V,--version", version, "Print the version");
+    // None at all is complained about in our own words.
     app.require_subcommand(0, 1);
+    // What can be watched. All of them get the same options below.
     const CLI::App* views[] = {
         app.add_subcommand("status", "The daemon and its pool in a few lines"),
         app.add_subcommand("pools", "The pool: where it is and how full"),
@@ -211,6 +220,7 @@ CtlParse usage(const std::string& line) {
 
 }  // namespace
 
+// CLI11 reports by exceptions only. They end here, and its types do not leave this file.
 CtlParse parse_ctl_options(int argc, const char* const* argv, CtlOptions& options) {
     Parser parser(options);
     auto& app = parser.app;
@@ -225,8 +235,10 @@ CtlParse parse_ctl_options(int argc, const char* const* argv, CtlOptions& option
     const auto chosen = app.get_subcommands();
     if (chosen.empty()) return usage("a command is missing");
 
+    // There is one: require_subcommand(0, 1) lets no second one through.
     const CLI::App& command = *chosen.front();
     options.command = command.get_name();
+    // An option belongs to its command: asking for one that this command lacks would throw.
     const auto given = [&command](const char* name) {
         const auto* option = command.get_option_no_throw(name);
         return option != nullptr && option->count() > 0;
@@ -240,6 +252,8 @@ CtlParse parse_ctl_options(int argc, const char* const* argv, CtlOptions& option
         if (parsed.ok()) bytes = *parsed;
         return parsed.ok();
     };
+    // After the parser is done, so that the complaint can name the option and the text that people
+    // wrote.
     if (given("--limit") && !size(parser.limit, options.limit_bytes)) {
         return usage("--limit: not a size: " + parser.limit);
     }
@@ -248,6 +262,8 @@ CtlParse parse_ctl_options(int argc, const char* const* argv, CtlOptions& option
     }
     if (options.command == "vgpu-resize") {
         const auto bytes = fabricshm::parse_bytes(parser.vgpu_bytes);
+        // Not 0: that would take the memory of running processes away. (For a user's quota 0 means
+        // no limit.)
         if (!bytes.ok() || *bytes == 0) return usage("BYTES takes a size as 512MiB or 20GiB");
         options.vgpu.quota_bytes = *bytes;
     }

@@ -14,6 +14,8 @@ namespace fabricd {
 /// Exit codes, as in the manual page.
 enum class CtlExit : int { kOk = 0, kFailed = 1, kUsage = 2, kNoDaemon = 3 };
 
+/// What the command line said, checked and with its units resolved. One struct for all commands: a
+/// field that a command does not have keeps its default.
 struct CtlOptions {
     std::string command;  // "arenas"
     bool json = false;
@@ -48,6 +50,8 @@ struct CtlParse {
     std::string text;  // to standard output for kOk, to standard error otherwise
 };
 
+/// Fills in `options`. Never ends the process, main does: so tests can look at what was said. With
+/// an `exit` the options are half filled in and not to be used.
 CtlParse parse_ctl_options(int argc, const char* const* argv, CtlOptions& options);
 
 }  // namespace fabricd

@@ -28,6 +28,8 @@ Complaint set_one(Config& config, const std::string& setting, const std::string&
 }
 
 /// What the journal was written with; keys that are gone by now are skipped.
+/// The last start counts: a journal goes over many starts of the daemon, and settings change
+/// between them.
 ControlConfig settings_of(const JournalStory& story) {
     Config config;
     if (story.starts.empty()) return config.control;
@@ -64,12 +66,16 @@ CtlExit run_replay(const CtlOptions& options) {
     }
     Config config;
     config.control = settings_of(*story);
+    // Over those of the journal and in the order of the command line, so that the last one of a key
+    // wins, as with fabricd itself.
     for (const std::string& setting : options.settings) {
         if (const auto bad = set_one(config, setting, "--set")) {
             std::fprintf(stderr, "fabricctl: replay: %s\n", bad->c_str());
             return CtlExit::kUsage;
         }
     }
+    // The last record of a daemon that was killed. What came before it is good, so this is no
+    // failure.
     if (story->torn) std::fprintf(stderr, "fabricctl: replay: the journal's end is torn\n");
     const auto now = replay(*story, config.control);
     const auto differences = compare(story->decisions, now);

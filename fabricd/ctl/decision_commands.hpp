@@ -8,6 +8,9 @@
 namespace fabricd {
 
 /// Asks the daemon for its decisions, all the newest ones or one of them with its reasons.
+/// Both see what the daemon remembers in memory; older decisions are in its journal, for
+/// run_replay(). They fail where the daemon can't be asked; kNotFound: it knows none of that
+/// number.
 fabricshm::Result<void> show_decisions(const CtlOptions& options, AdminClient& client);
 fabricshm::Result<void> show_why(const CtlOptions& options, AdminClient& client);
 

@@ -22,6 +22,7 @@ std::string format(const char* pattern, double value) {
     return text;
 }
 
+// In the time zone of who looks; JSON has the moment itself.
 std::string time_of(const Decision& decision) {
     const std::time_t seconds = decision.unix_ms / 1000;
     std::tm local{};
@@ -33,6 +34,8 @@ std::string time_of(const Decision& decision) {
 // With four digits: what is measured here scatters by per cents.
 std::string number(double value, const std::string& unit) {
     if (std::isnan(value)) return "not known";
+    // By our own formatters, which choose the unit, as far as they reach: nothing negative, and
+    // nothing near the end of 64 bits.
     if (unit == "bytes" && value >= 0 && value < 1e18) {
         return fabricshm::format_bytes(static_cast<std::uint64_t>(value));
     }
@@ -43,12 +46,15 @@ std::string number(double value, const std::string& unit) {
     return format("%.4g", value) + (unit.empty() ? "" : " " + unit);
 }
 
+// In one word or two: a GPU (S322, S422), a job (S113, S223, S313), or else the places of shards
+// (S213), which belong to no job.
 std::string subject_of(const Decision& decision) {
     if (!decision.device.empty()) return decision.device;
     if (decision.group == 0) return "shards";
     return "arena " + std::to_string(decision.arena) + " group " + std::to_string(decision.group);
 }
 
+// Shares are parts of 1 and places are numbers of nodes: both are without a unit.
 const char* unit_of(ActionKind kind) {
     switch (kind) {
         case ActionKind::kQuota:
@@ -89,6 +95,7 @@ std::string values_of(const Decision& decision) {
         const std::string who = named     ? decision.names[i]
                                 : is_rank ? "rank " + std::to_string(i)
                                           : "interval";
+        // Nothing where the list before was shorter.
         const double before = i < decision.before.size() ? decision.before[i] : 0;
         text += "  " + who + ": " + number(before, unit) + " -> " +
                 number(decision.after[i], unit) + "\n";
@@ -97,6 +104,7 @@ std::string values_of(const Decision& decision) {
 }
 
 std::string outcome_of(const Decision& decision) {
+    // Of the windows on probation; 0: it was not judged, as an alarm is not.
     std::string text = name_of(decision.outcome);
     if (decision.measured > 0) {
         text += ": " + format("%.4g samples/s", decision.measured) + " after " +
@@ -109,12 +117,15 @@ std::string outcome_of(const Decision& decision) {
 
 Json to_json(const Fact& fact) {
     Json json{{"stage", fact.stage}, {"name", fact.name}};
+    // Left out where the fact is about the whole job: a program would take -1 for a rank.
     if (fact.rank >= 0) json["rank"] = fact.rank;
     json["value"] = fact.value;
     json["unit"] = fact.unit;
     return json;
 }
 
+// The fields are an interface: with the unit in the name where there is one, only ever added to.
+// NaN becomes null, which is all that JSON has for it.
 Json to_json(const Decision& decision) {
     Json facts = Json::array();
     for (const Fact& fact : decision.facts) facts.push_back(to_json(fact));
@@ -143,6 +154,8 @@ Json to_json(const Decision& decision) {
             {"facts", facts}};
 }
 
+// A decision that only one side has says more than one with other values: from there on the two
+// loops go different ways.
 const char* side_of(const ReplayDifference& difference) {
     if (difference.side == ReplayDifference::Side::kOnlyThen) return "not now";
     if (difference.side == ReplayDifference::Side::kOnlyNow) return "only now";
@@ -152,6 +165,8 @@ const char* side_of(const ReplayDifference& difference) {
 }  // namespace
 
 std::string decisions_text(const std::vector<Decision>& decisions) {
+    // GAIN is a prediction and OUTCOME what came of it: side by side, since the loop is to be
+    // judged by both.
     Table table({{"ID", kRight},
                  {"TIME"},
                  {"WHAT"},
@@ -180,6 +195,7 @@ std::string why_text(const Decision& decision) {
     std::stable_sort(facts.begin(), facts.end(),
                      [](const Fact& a, const Fact& b) { return a.stage < b.stage; });
     for (const Fact& fact : facts) {
+        // The heading of a stage comes once, before the first of its facts.
         if (fact.stage != stage) text += "\n" + fact.stage + "\n";
         stage = fact.stage;
         const std::string who = fact.rank < 0 ? "" : "rank " + std::to_string(fact.rank) + " ";
@@ -188,6 +204,8 @@ std::string why_text(const Decision& decision) {
     if (decision.objective > 0) {
         text += "\npromise\n  " + format("%.4g samples/s now", decision.objective) +
                 format(", %.4g promised", decision.promised) +
+                // A gain compares rates, longer step by shorter one less 1; people think in the
+                // length of a step.
                 format(" (step %.1f %% shorter)", 100 * decision.gain / (1 + decision.gain)) +
                 ", corrected for imbalance\n";
     }
@@ -205,6 +223,7 @@ std::string replay_text(const std::vector<ReplayDifference>& differences, std::s
     std::size_t same = 0;
     for (const ReplayDifference& difference : differences) {
         same += difference.same_values ? 1 : 0;
+        // Of a decision of both sides the new one: it is the one that nobody has seen yet.
         const Decision& shown = difference.now != nullptr ? *difference.now : *difference.then;
         table.add({std::to_string(shown.window),
                    difference.then != nullptr ? std::to_string(difference.then->id) : "-",

@@ -11,6 +11,8 @@
 namespace fabricd {
 
 /// A table, one line each.
+/// Values keep the decision's own units (shares S113, bytes S322, steps S313); text rounds them,
+/// JSON does not.
 std::string decisions_text(const std::vector<Decision>& decisions);
 
 /// Stage by stage: what went in, what came out, what was promised and what came of it.

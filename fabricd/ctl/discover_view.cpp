@@ -17,6 +17,7 @@ namespace {
 
 constexpr auto kRight = Table::Align::kRight;
 
+// Unknown is not blank: nobody may take a device for empty that could not be read.
 std::string contents_word(const DaxInfo& info) {
     if (!info.contents) return "unknown";
     switch (*info.contents) {
@@ -32,10 +33,13 @@ std::string contents_word(const DaxInfo& info) {
     return "unknown";
 }
 
+// 0 is "not rated": firmware that says nothing about a node is no slow node.
 std::string known(std::uint64_t value) {
     return value == 0 ? "-" : std::to_string(value);
 }
 
+// "CPUS none" is what makes a node a candidate for the pool: memory without processors is how CXL
+// memory shows itself to Linux.
 std::string nodes_text(const Discovery& found) {
     Table table({{"NODE", kRight},
                  {"CPUS"},
@@ -57,6 +61,8 @@ std::string nodes_text(const Discovery& found) {
     return table.text();
 }
 
+// HOLDS is asked before anybody formats: --format of a device that holds a catalogue loses the
+// arenas of whoever uses it.
 std::string dax_text(const Discovery& found) {
     Table table({{"DEVICE"},
                  {"SIZE", kRight},
@@ -73,6 +79,7 @@ std::string dax_text(const Discovery& found) {
     return table.text();
 }
 
+// Devices and regions in one table: there are few of them, and they share their columns.
 std::string cxl_text(const Discovery& found) {
     Table table({{"CXL"}, {"SIZE", kRight}, {"KIND"}, {"NODE", kRight}, {"SERIAL"}});
     for (const auto& memory : found.cxl_memories) {
@@ -86,6 +93,7 @@ std::string cxl_text(const Discovery& found) {
     return table.text();
 }
 
+// rating stays null where there is none: to a program 0 would be a speed.
 Json node_json(const MemoryNode& node) {
     Json json{{"id", node.id},
               {"cpus", node.cpus},
@@ -105,6 +113,8 @@ Json node_json(const MemoryNode& node) {
     return json;
 }
 
+// numa_node is where the device is attached, target_node the one that its memory would become when
+// the kernel took it over.
 Json dax_json(const DaxInfo& info) {
     return {{"name", info.name},
             {"path", info.path},
@@ -140,6 +150,8 @@ Json cxl_json(const Discovery& found) {
 
 }  // namespace
 
+// From what is there to what follows from it: the last lines say which pool `auto` takes and why it
+// takes no other.
 std::string discover_text(const Discovery& found, const BackendChoice& choice,
                           const std::string& machine) {
     const auto& cpu = found.processors;
@@ -158,6 +170,7 @@ std::string discover_text(const Discovery& found, const BackendChoice& choice,
     if (!found.cxl_memories.empty() || !found.cxl_regions.empty()) text += "\n" + cxl_text(found);
     text += "\npool.backend = \"auto\" takes " + choice.backend + ": " + choice.why + ".\n";
     for (const auto& line : choice.not_taken) text += "  not " + line + ".\n";
+    // The daemon's, if one answers; the host itself emulates nothing.
     if (!machine.empty()) text += "\nThe daemon that runs here emulates " + machine + ".\n";
     return text;
 }

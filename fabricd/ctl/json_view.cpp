@@ -6,6 +6,7 @@ namespace fabricd {
 
 namespace {
 
+// The fields of docs/fabricctl.md. Scripts read them: they are added to, never renamed.
 Json to_json(const PoolView& pool) {
     return {{"backend", pool.backend},
             {"description", pool.description},
@@ -24,6 +25,8 @@ Json to_json(const ArenaView& arena) {
             {"sessions", arena.sessions}};
 }
 
+// The offset is in the arena, not in any process: mappings differ, and addresses are nobody else's
+// business.
 Json to_json(const RegionView& region) {
     return {{"arena_id", region.arena_id},
             {"id", region.id},
@@ -46,6 +49,7 @@ Json to_json(const SessionView& session) {
             {"device", session.device}};
 }
 
+// dead_ranks stays a list when it is empty, so that readers need no second case.
 Json to_json(const GroupView& group) {
     return {{"arena_id", group.arena_id}, {"id", group.id},
             {"name", group.name},         {"epoch", group.epoch},
@@ -53,6 +57,8 @@ Json to_json(const GroupView& group) {
             {"state", group.state},       {"dead_ranks", group.dead_ranks}};
 }
 
+// Flat, though a view holds a spec: whether a number comes from the device file or from the books
+// is the daemon's matter.
 Json to_json(const DeviceView& device) {
     const DeviceSpec& spec = device.spec;
     return {{"name", spec.name},
@@ -84,6 +90,7 @@ Json to_json(const ShardView& shard) {
             {"state", shard.state},     {"moved_bytes", shard.moved_bytes}};
 }
 
+// daemon_epoch rises with each start: a program that polls notices a restart by it.
 Json to_json(const StatusView& status) {
     return {{"version", status.version},
             {"pid", status.pid},
@@ -107,6 +114,7 @@ Json list(const Views& views) {
 
 }  // namespace
 
+// One object whose key is the view's name, so that a line in a log tells what it is.
 std::string json_view(const Picture& picture, View view) {
     switch (view) {
         case View::kStatus:
@@ -132,6 +140,7 @@ std::string json_view(const Picture& picture, View view) {
                              {"groups", list(picture.groups)},
                              {"telemetry", telemetry_json(picture.telemetry)}});
     }
+    // Not reached: the switch has all views, and the compiler warns when one is missing.
     return "{}";
 }
 

@@ -11,6 +11,8 @@
 
 namespace fabricd {
 
+/// `sessions` counts those that the daemon knows from its journal, too; `sessions_connected` only
+/// those that have come back since. Equal: all are there.
 struct StatusView {
     std::string version;
     std::int32_t pid = 0;

@@ -16,6 +16,7 @@ using fabricshm::Result;
 namespace {
 
 // "user:alice" as the daemon wants it, by number. Anything else is left as it is.
+// A name that nobody has stays as it is, so that the daemon's refusal shows it.
 std::string subject_of(const std::string& given) {
     constexpr const char* kKind = "user:";
     if (given.compare(0, 5, kKind) != 0) return given;
@@ -23,6 +24,7 @@ std::string subject_of(const std::string& given) {
     return found == nullptr ? given : kKind + std::to_string(found->pw_uid);
 }
 
+// Written for users, whose quota of 0 is none.
 std::string limit_text(std::uint64_t bytes) {
     return bytes == 0 ? "no limit" : format_bytes(bytes);
 }
@@ -32,6 +34,7 @@ std::string limit_text(std::uint64_t bytes) {
 Result<void> migrate_shard(const CtlOptions& options, AdminClient& client) {
     std::uint64_t percent = 0;
     std::uint64_t size = 0;
+    // In a file the carriage returns would make one endless line.
     const bool shown = ::isatty(STDERR_FILENO) == 1;
     const auto done = client.migrate(
         {options.shard, options.target, options.limit_bytes},

@@ -8,6 +8,8 @@
 namespace fabricd {
 
 /// Columns are as wide as their widest cell, two blanks apart. Numbers go to the right.
+/// For eyes, not for parsing: programs use --json. A byte counts as a column, which holds for all
+/// that comes from clients: the daemon lets only ASCII through.
 class Table {
   public:
     enum class Align { kLeft, kRight };
@@ -22,6 +24,7 @@ class Table {
     void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
 
     /// All lines with their ends; "none" and a line end when there are no rows.
+    /// Widths are computed here and not as rows come, since the widest cell may be the last.
     std::string text() const;
 
   private:

@@ -15,6 +15,7 @@ namespace {
 using fabricshm::format_bytes;
 constexpr auto kRight = Table::Align::kRight;
 
+// A session may claim anything of itself, a loss of NaN included.
 std::string shown(double value, int decimals) {
     if (!std::isfinite(value)) return "-";
     char text[40];
@@ -22,6 +23,7 @@ std::string shown(double value, int decimals) {
     return text;
 }
 
+// Negative: not known, as in DeviceSample. So are the next.
 std::string percent(double share) {
     return share < 0 ? "-" : shown(share * 100, 0) + " %";
 }
@@ -41,12 +43,16 @@ std::map<std::uint64_t, double> rates_of_groups(const Sample& sample) {
     return rates;
 }
 
+// -1 for who belongs to no group by the daemon's books, whatever it claims, and for who is stale:
+// its rate is an old one, and is not in the sum either.
 double share_of_group(const SessionSample& session, const std::map<std::uint64_t, double>& rates) {
     const auto group = rates.find(session.image.group_id);
     const bool known = session.member && !session.stale && group != rates.end();
     return known && group->second > 0 ? session.rates.samples_per_s / group->second : -1;
 }
 
+// WAIT and COMM are parts of the time of a step; SHARE is the rank's part of its group's samples,
+// which S113 moves. MEMORY and DENIED come from the daemon's books and not from the session.
 std::string training_text(const Sample& sample) {
     Table table({{"SESSION", kRight},
                  {"LABEL"},
@@ -74,6 +80,8 @@ std::string training_text(const Sample& sample) {
     return "\nTraining:\n" + table.text();
 }
 
+// Of this host, as its kernel and the NVIDIA driver tell; the devices of the device file are
+// another table.
 std::string devices_text(const Sample& sample) {
     Table table({{"DEVICE"}, {"BUSY", kRight}, {"MEMORY", kRight}, {"USED", kRight}, {"WHAT"}});
     for (const auto& device : sample.devices) {
@@ -83,6 +91,8 @@ std::string devices_text(const Sample& sample) {
     return "\nLoad:\n" + table.text();
 }
 
+// From timed reads of one rank's memory by another (S211). SLOW GB/S is what 99 of 100 reads
+// exceed: a path that is good on average may still hold a step up.
 std::string paths_text(const Sample& sample) {
     Table table({{"GROUP", kRight},
                  {"FROM", kRight},
@@ -93,6 +103,7 @@ std::string paths_text(const Sample& sample) {
                  {"P99", kRight}});
     for (const auto& path : sample.paths) {
         table.add({std::to_string(path.group_id), std::to_string(path.from),
+                   // Decimal, as links are rated; sizes of memory are binary.
                    std::to_string(path.to), shown(path.bytes_per_second * 1e-9, 1),
                    shown(path.slow_bytes_per_second * 1e-9, 1), shown(path.latency_ns, 0) + " ns",
                    shown(path.latency_p99_ns, 0) + " ns"});
@@ -149,6 +160,7 @@ Json device_json(const DeviceSample& device) {
             {"stale", device.stale}};
 }
 
+// Rates in bytes per second and not in GB/s as above: programs convert, and JSON has the digits.
 Json path_json(const PathSample& path) {
     return {{"group", path.group_id},
             {"from", path.from},

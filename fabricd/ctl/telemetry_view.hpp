@@ -10,6 +10,8 @@
 namespace fabricd {
 
 /// Tables of training, devices and paths; "" for what there is none of.
+/// Rates and shares are those of the daemon's sampler; only a rank's part of its group's samples is
+/// computed here.
 std::string telemetry_text(const Sample& sample);
 
 /// {"number": ..., "training": [...], "devices": [...], "paths": [...]}; what is not known is null.

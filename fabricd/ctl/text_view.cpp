@@ -20,6 +20,7 @@ std::string age(std::int64_t milliseconds) {
     return fabricshm::format_duration(std::chrono::milliseconds(milliseconds));
 }
 
+// Rounded down: 100 % is said of what is full and of nothing else.
 std::string share(std::uint64_t part, std::uint64_t whole) {
     return whole == 0 ? "-" : std::to_string(part * 100 / whole) + " %";
 }
@@ -28,6 +29,8 @@ std::string number(std::uint64_t value) {
     return std::to_string(value);
 }
 
+// One fact per line, for people and for `grep memory`. "start" is the daemon epoch: it tells two
+// daemons apart that had the same process number.
 std::string status_text(const StatusView& status) {
     const auto& pool = status.pool;
     std::string sessions = number(status.sessions);
@@ -66,6 +69,8 @@ std::string pools_text(const Picture& picture) {
     return table.text();
 }
 
+// QUARANTINED is what dead sessions left behind while groups may still read it: part of USED, and
+// free again by itself when the groups are gone.
 std::string arenas_text(const Picture& picture) {
     Table table({{"ARENA", kRight},
                  {"NAME"},
@@ -83,6 +88,8 @@ std::string arenas_text(const Picture& picture) {
     return table.text();
 }
 
+// OFFSET in bytes from the arena's start, as the library has it: people compare it with the offsets
+// of error messages.
 std::string regions_text(const Picture& picture) {
     Table table({{"ARENA", kRight},
                  {"REGION", kRight},
@@ -100,6 +107,8 @@ std::string regions_text(const Picture& picture) {
     return table.text();
 }
 
+// OWNS counts regions, whoever maps them. "awaited": from the journal, and given up when the
+// daemon's grace (state.adopt_grace) is over.
 std::string sessions_text(const Picture& picture) {
     Table table({{"SESSION", kRight},
                  {"PID", kRight},
@@ -118,6 +127,7 @@ std::string sessions_text(const Picture& picture) {
     return table.text();
 }
 
+// In one cell without blanks, for cut and awk.
 std::string dead_ranks(const GroupView& group) {
     std::string text;
     for (const auto rank : group.dead_ranks) {
@@ -126,6 +136,8 @@ std::string dead_ranks(const GroupView& group) {
     return text.empty() ? "-" : text;
 }
 
+// EPOCH rises when a group of the same name is made again. A group with dead ranks is broken for
+// good: its survivors make a smaller one.
 std::string groups_text(const Picture& picture) {
     Table table({{"ARENA", kRight},
                  {"GROUP", kRight},
@@ -142,12 +154,14 @@ std::string groups_text(const Picture& picture) {
     return table.text();
 }
 
+// As the device file has it: 12.5 stays 12.5, and whole numbers grow no zeros.
 std::string decimal(double value) {
     char text[32];
     std::snprintf(text, sizeof text, "%.6g", value);
     return text;
 }
 
+// "removed": it is no longer in the device file, and sessions still compute on it.
 const char* state_of(const DeviceView& device) {
     if (!device.configured) return "removed";
     return device.sessions != 0 ? "attached" : "idle";
@@ -160,6 +174,8 @@ std::string quota_of(const DeviceView& device) {
     return shrinking ? now + " > " + format_bytes(device.quota_target_bytes) : now;
 }
 
+// Speed and link are those of the whole device, as the file has them; VGPU is the share of the
+// speed that is ours, and SHARE the part of the quota in use.
 std::string devices_text(const Picture& picture) {
     Table table({{"DEVICE"},
                  {"KIND"},
@@ -185,6 +201,7 @@ std::string devices_text(const Picture& picture) {
     return table.text();
 }
 
+// DEVICE is whose quota counts the shard, SESSION its owner, who alone may write to it.
 std::string shards_text(const Picture& picture) {
     Table table({{"SHARD"},
                  {"SIZE", kRight},
@@ -206,6 +223,7 @@ std::string shards_text(const Picture& picture) {
 }
 
 /// The largest first, so that what fills the pool is on the screen.
+/// A copy of the picture, since it is sorted; the other views keep the daemon's order.
 std::string top_text(Picture picture) {
     std::sort(picture.arenas.begin(), picture.arenas.end(),
               [](const ArenaView& a, const ArenaView& b) { return a.bytes > b.bytes; });
@@ -219,6 +237,8 @@ std::string top_text(Picture picture) {
 
 }  // namespace
 
+// For the sake of hosts whose users come from a directory that is not there now: the number always
+// works.
 std::string user_name(std::uint32_t uid) {
     const ::passwd* found = ::getpwuid(uid);  // fabricctl prints on one thread
     return found != nullptr ? found->pw_name : std::to_string(uid);

@@ -40,7 +40,11 @@ CtlExit run_tune(const CtlOptions& options) {
     for (const int world : options.ranks) {
         fabricshm::TuneOptions wanted;
         wanted.world = world;
+        // None at all without --emulate: an image that delays nothing would put the delaying code
+        // itself into the measurement.
         if (!options.emulate.empty()) wanted.links = &links;
+        // Finds gross differences only, in a second or two; the help says that it is not to be
+        // kept.
         if (options.quick) wanted.rounds = 1;
         if (options.quick) wanted.sample = std::chrono::milliseconds(1);
         wanted.progress = [](const std::string& line) {
@@ -48,6 +52,8 @@ CtlExit run_tune(const CtlOptions& options) {
         };
         const auto tuning = fabricshm::measure_tuning(wanted);
         if (!tuning.ok()) return fail(world, tuning.error());
+        // After each size: a failure in the last minute costs one of them. The file's lines for
+        // other sizes stay.
         const auto saved = fabricshm::save_tuning(path, *tuning, world);
         if (!saved.ok()) return fail(world, saved.error());
         const std::string lines = fabricshm::format_tuning(*tuning, world);

@@ -14,6 +14,7 @@ namespace {
 
 constexpr auto kRight = Table::Align::kRight;
 
+// quota_bytes is in force, target_bytes is where it goes; they differ while it shrinks.
 Json to_json(const VgpuView& vgpu) {
     Json processes = Json::array();
     for (const auto& tenant : vgpu.tenants) {
@@ -71,6 +72,7 @@ Result<void> run_vgpu_command(const CtlOptions& options, AdminClient& client) {
         FABRIC_TRY(VgpuView changed, client.set_vgpu(options.vgpu));
         vgpus.push_back(std::move(changed));
     }
+    // Always a list: the JSON of a change reads as that of a look.
     if (options.json) {
         Json list = Json::array();
         for (const auto& vgpu : vgpus) list.push_back(to_json(vgpu));

@@ -9,12 +9,17 @@
 namespace fabricd {
 
 /// One or several lines, each with its end.
+/// `picture` needs to hold only what `view` shows, see AdminClient::fetch(). For people, and free
+/// to change.
 std::string text_view(const Picture& picture, View view);
 
 /// One line without its end.
+/// The object of docs/fabricctl.md, to which fields are only ever added.
 std::string json_view(const Picture& picture, View view);
 
 /// "alice", or the number when nobody has that name.
+/// Asks the host's user database each time, which may be slow behind a directory service. Not
+/// thread-safe.
 std::string user_name(std::uint32_t uid);
 
 }  // namespace fabricd

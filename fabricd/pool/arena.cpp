@@ -17,6 +17,7 @@ std::vector<RegionId> Arena::regions_of(SessionId session) const {
     return found;
 }
 
+// Few: only sessions that died in a group leave such regions.
 std::vector<RegionId> Arena::quarantined() const {
     std::vector<RegionId> found;
     for (const auto& [region, lease] : leases.all()) {
@@ -61,6 +62,7 @@ proto::ArenaOpen Arena::wire() const {
     proto::ArenaOpen reply{};
     copy_name(reply.name, name);
     reply.bytes = bytes;
+    // What a client needs for its mapping; the descriptor goes beside it.
     reply.huge_page_bytes = static_cast<std::uint32_t>(huge_page_bytes);
     reply.arena_id = raw(id);
     reply.file_offset = file_offset;
@@ -84,6 +86,7 @@ proto::Group wire(const Group& group, int rank) {
 }
 
 void copy_name(char (&field)[proto::kNameBytes], const std::string& text) noexcept {
+    // All of the field, so that no bytes of something else go over the wire or into the journal.
     std::memset(field, 0, sizeof field);
     std::memcpy(field, text.data(), std::min(text.size(), sizeof field - 1));
 }

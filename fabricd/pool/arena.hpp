@@ -27,7 +27,7 @@ struct TensorInfo {
     std::int64_t shape[fabricshm::proto::kDimsMax] = {};
 };
 
-/// Its owner and generation are in the arena's LeaseTable.
+/// Bytes of an arena that were granted. The owner and generation are in the arena's LeaseTable.
 struct Region {
     std::uint64_t offset = 0;
     Bytes bytes = 0;
@@ -79,9 +79,11 @@ struct Arena {
     std::vector<RegionId> quarantined() const;
     Bytes bytes_quarantined() const;
 
-    /// Whether any group keeps the memory of `session` from being given to others.
+    /// Whether any group keeps the memory of `session` from being given to others. While it does,
+    /// the bytes of the session rest in quarantine.
     bool endangered(SessionId session) const;
 
+    /// As clients hear of it. The object has to be there.
     fabricshm::proto::Region wire(RegionId region) const;
     fabricshm::proto::Tensor wire_tensor(RegionId region, std::int32_t owner_pid) const;
     fabricshm::proto::ArenaOpen wire() const;

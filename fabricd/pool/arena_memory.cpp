@@ -17,6 +17,7 @@ namespace {
 // A client can punch holes into the arena's file. On reserved huge pages that are all in use
 // elsewhere, touching the hole would be a SIGBUS; here it is an error.
 Result<void> make_present(std::byte* data, Bytes bytes) {
+    // Whole pages around the bytes.
     const auto start = reinterpret_cast<std::uintptr_t>(data);
     const auto first = start / 4096 * 4096;
     const auto last = fabricshm::round_up(start + bytes, 4096);
@@ -34,6 +35,8 @@ Result<void> MappedArenas::add(ArenaId arena, const fabricshm::PoolPiece& piece)
     fabricshm::MapOptions options;
     options.align = piece.align;
     options.huge_page_bytes = piece.huge_page_bytes;
+    // For all of the arena, once: mapping parts on demand would put system calls into every group's
+    // forming.
     FABRIC_TRY(fabricshm::Mapping mapping,
                fabricshm::Mapping::map(piece.fd, piece.file_offset, piece.bytes, options));
     // Nothing is put back in place of a lost page: the daemon only writes, and its later writes
@@ -60,6 +63,7 @@ Result<void> MappedArenas::format_group(ArenaId arena, std::uint64_t offset,
                                         const fabricshm::GroupBlockInfo& info) {
     const Bytes bytes = fabricshm::group_block_bytes(info.world);
     FABRIC_TRY(std::byte * block, writable(arena, offset, bytes));
+    // From here to its end a lost page is counted instead of being a signal that ends the daemon.
     const fabricshm::PoisonGuard guard;
     fabricshm::format_group_block(block, info);
     if (guard.hit()) return Error{Errc::kPoisoned, 0, "format group"};
@@ -82,6 +86,7 @@ void MappedArenas::mark_dead(ArenaId arena, std::uint64_t offset, int world, int
 
 Result<ArenaSpan> MappedArenas::span(ArenaId arena, std::uint64_t offset, Bytes bytes) {
     FABRIC_TRY(std::byte * data, writable(arena, offset, bytes));
+    // The mapping is held by whoever copies: the arena may be dropped meanwhile.
     return ArenaSpan{mappings_.at(arena), data};
 }
 

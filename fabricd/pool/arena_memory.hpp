@@ -28,7 +28,8 @@ class ArenaMemory {
   public:
     virtual ~ArenaMemory() = default;
 
-    /// The arena's memory is there (made or adopted), or no longer.
+    /// The arena's memory is there (made or adopted), or no longer. add() fails like mmap(): the
+    /// arena is not served then.
     virtual Result<void> add(ArenaId arena, const fabricshm::PoolPiece& piece) = 0;
     virtual void remove(ArenaId arena) noexcept = 0;
 

@@ -6,6 +6,7 @@ namespace fabricd {
 
 DeviceTable::DeviceTable(const std::vector<DeviceSpec>& devices) {
     for (const DeviceSpec& spec : devices) {
+        // Names differ; parse_device_file() has seen to it.
         Entry& entry = entries_[spec.name];
         entry.view.spec = spec;
         entry.view.configured = true;
@@ -33,6 +34,7 @@ Result<void> DeviceTable::attach(const std::string& device) {
 void DeviceTable::restore(const std::string& device) {
     if (device.empty()) return;
     Entry* entry = find(device);
+    // Behind those of the file, in the order in which sessions brought it.
     if (entry == nullptr) {
         entry = &entries_[device];
         entry->view.spec.name = device;
@@ -57,6 +59,7 @@ bool DeviceTable::admits(const std::string& device, Bytes bytes) const noexcept 
     const auto found = entries_.find(device);
     if (found == entries_.end()) return device.empty();
     const DeviceView& view = found->second.view;
+    // Without a configured quota nothing more is granted, see restore().
     return view.configured && found->second.quota.admits(view.bytes_used, bytes);
 }
 
@@ -65,6 +68,7 @@ void DeviceTable::charge(const std::string& device, Bytes bytes) noexcept {
 }
 
 void DeviceTable::release(const std::string& device, Bytes bytes) noexcept {
+    // What was charged is released exactly once: the registry counts regions, not requests.
     if (Entry* entry = find(device)) entry->view.bytes_used -= bytes;
 }
 
@@ -87,6 +91,8 @@ QuotaState DeviceTable::quota_of(const std::string& device, TimePoint now) const
     return entry.quota.state(entry.view.bytes_used, now);
 }
 
+// For the journal: a changed quota is taken over after a restart only where the file still says the
+// same.
 Bytes DeviceTable::file_quota(const std::string& device) const noexcept {
     const auto found = entries_.find(device);
     return found == entries_.end() ? 0 : found->second.view.spec.quota_bytes;
@@ -113,6 +119,7 @@ std::vector<QuotaRecord> DeviceTable::changes() const {
         if (!entry.changed) continue;
         QuotaRecord record{};
         record.bytes = entry.quota.target();
+        // 0 when nothing is waited for.
         record.patience_ms = entry.quota.patience() / std::chrono::milliseconds(1);
         record.file_bytes = entry.view.spec.quota_bytes;
         name.copy(record.subject, sizeof record.subject - 1);
@@ -127,6 +134,7 @@ bool DeviceTable::changed() const noexcept {
 }
 
 std::vector<DeviceView> DeviceTable::view(TimePoint now) const {
+    // By pointers: the views are copied once, in the end's order.
     std::vector<const Entry*> sorted;
     for (const auto& [name, entry] : entries_) sorted.push_back(&entry);
     std::sort(sorted.begin(), sorted.end(),
@@ -135,6 +143,7 @@ std::vector<DeviceView> DeviceTable::view(TimePoint now) const {
     for (const Entry* entry : sorted) {
         DeviceView& view = views.emplace_back(entry->view);
         const QuotaState quota = entry->quota.state(view.bytes_used, now);
+        // What is in force stands for the file's figure.
         view.spec.quota_bytes = quota.quota_bytes;
         view.quota_target_bytes = quota.target_bytes;
         view.quota_left_ms = quota.left_ms;

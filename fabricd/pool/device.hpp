@@ -29,6 +29,7 @@ class DeviceTable {
     /// long as it has sessions, but gets no more memory: nobody says what its quota would be.
     void restore(const std::string& device);
 
+    /// The last session of a device that is not in the file takes its entry along.
     void detach(const std::string& device) noexcept;
 
     /// Whether the device file has it.
@@ -43,7 +44,7 @@ class DeviceTable {
     /// Whether the device can have that quota: kNotFound, kInvalid (more memory than it has); else
     /// what the file says its quota is.
     Result<Bytes> check_quota(const std::string& device, Bytes bytes) const;
-    /// Changes it, after check_quota(); see LiveQuota.
+    /// Changes it, after check_quota() has said that the file has `device`; see LiveQuota.
     void set_quota(const std::string& device, Bytes bytes, TimePoint now, Duration patience);
     QuotaState quota_of(const std::string& device, TimePoint now) const;
     /// 0 for a device that is not in the file.

@@ -20,6 +20,7 @@ struct FileIdentity {
 };
 
 /// Of a descriptor that may come from a client: nothing but fstat() and the seals is asked of it.
+/// Fails only when the descriptor is none.
 fabricshm::Result<FileIdentity> identity_of(const fabricshm::Fd& fd);
 
 }  // namespace fabricd

@@ -20,6 +20,8 @@ int Group::live_ranks_of(SessionId session) const noexcept {
     }));
 }
 
+// A shrunk group endangers nobody: its survivors have all stopped storing when they asked to
+// shrink.
 bool Group::endangers(SessionId session) const noexcept {
     return !shrunk && count(MemberState::kLive) != 0 && has(session);
 }

@@ -19,6 +19,9 @@ struct Member {
     MemberState state = MemberState::kLive;
 };
 
+/// Plain books, as Arena. A group is made when the last rank has joined, so its members never
+/// become more; a broken one is only left or shrunk.
+///
 /// The group's id is also its epoch: ids rise, so a group made again under the same name has a
 /// higher one.
 struct Group {

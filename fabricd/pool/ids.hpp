@@ -39,7 +39,8 @@ constexpr unsigned long long shown(Id id) noexcept {
     return static_cast<unsigned long long>(id);
 }
 
-/// Who asked what: where an answer that comes later has to go.
+/// Who asked what: where an answer that comes later has to go. A ticket may outlive its session:
+/// the answer is dropped then.
 struct Ticket {
     SessionId session = SessionId::kNone;
     std::uint64_t request_id = 0;

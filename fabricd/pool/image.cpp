@@ -10,6 +10,7 @@ namespace {
 constexpr Error kNonsense{Errc::kCorrupt, 0, "replay journal"};
 
 /// Copies the payload into a record; false when it has another size.
+/// Sizes are compared exactly: a record of another layout is of another version, or none.
 template <typename Record>
 bool read(const JournalContents::Entry& entry, Record* record) {
     if (entry.payload.size() != sizeof(Record)) return false;
@@ -47,6 +48,7 @@ class Player {
     bool quota(const JournalContents::Entry& entry);
 
     bool dispatch(const JournalContents::Entry& entry);
+    // Ids are never given twice, also not those whose objects are gone.
     void saw_id(std::uint64_t id) { image.last_id = std::max(image.last_id, id); }
     ArenaImage* arena(std::uint64_t id);
     GroupImage* group(std::uint64_t arena_id, std::uint64_t id);
@@ -67,6 +69,7 @@ GroupImage* Player::group(std::uint64_t arena_id, std::uint64_t id) {
 bool Player::start(const JournalContents::Entry& entry) {
     StartRecord record;
     if (!read(entry, &record)) return false;
+    // Each start of a daemon writes one, in a fresh file.
     image.daemon_epoch = record.daemon_epoch;
     saw_id(record.last_id);
     return true;
@@ -76,6 +79,7 @@ bool Player::session_opened(const JournalContents::Entry& entry) {
     SessionRecord record;
     if (!read(entry, &record)) return false;
     saw_id(record.session);
+    // An id that opens twice is a contradiction.
     return image.sessions.emplace(SessionId{record.session}, record).second;
 }
 
@@ -123,6 +127,7 @@ bool Player::arena_joined(const JournalContents::Entry& entry) {
 bool Player::arena_left(const JournalContents::Entry& entry) {
     ArenaLeaveRecord record;
     if (!read(entry, &record) || arena(record.arena) == nullptr) return false;
+    // A session that was not in it cannot leave.
     return arena(record.arena)->sessions.erase(SessionId{record.session}) == 1;
 }
 
@@ -141,6 +146,7 @@ bool Player::region(const JournalContents::Entry& entry) {
 
 bool Player::tensor(const JournalContents::Entry& entry) {
     TensorRecord record;
+    // Comes before its region's record; a crash in between leaves a tensor that no region names.
     if (!read(entry, &record) || arena(record.arena) == nullptr) return false;
     arena(record.arena)->tensors[RegionId{record.region}] = record;
     return true;
@@ -177,6 +183,7 @@ bool Player::group_member(const JournalContents::Entry& entry) {
 bool Player::group_shrunk(const JournalContents::Entry& entry) {
     GroupShrunkRecord record;
     if (!read(entry, &record) || group(record.arena, record.group) == nullptr) return false;
+    // Its successor is a record of its own, which names it.
     group(record.arena, record.group)->shrunk = true;
     return true;
 }
@@ -231,6 +238,7 @@ bool Player::shard_gone(const JournalContents::Entry& entry) {
     return true;
 }
 
+// A subject fills its field at most up to the last byte.
 bool Player::quota(const JournalContents::Entry& entry) {
     QuotaRecord record;
     if (!read(entry, &record) || record.subject[sizeof record.subject - 1] != '\0') return false;
@@ -299,6 +307,7 @@ Result<void> check_start(const JournalContents::Entry& entry) {
 
 Result<PoolImage> replay(const JournalContents& contents) {
     Player player;
+    // A new file, or one that was torn in its first record.
     if (contents.entries.empty()) return std::move(player.image);
     FABRIC_TRY_VOID(check_start(contents.entries.front()));
     for (const auto& entry : contents.entries) FABRIC_TRY_VOID(player.play(entry));

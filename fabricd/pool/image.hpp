@@ -15,6 +15,7 @@
 
 namespace fabricd {
 
+/// What later records of the group have made of it is beside its own record.
 struct GroupImage {
     GroupRecord record;
     std::vector<std::uint32_t> states;  // MemberState by rank
@@ -39,7 +40,7 @@ struct PoolImage {
     std::uint64_t daemon_epoch = 0;
     std::uint64_t last_id = 0;
     std::map<SessionId, SessionRecord> sessions;
-    std::set<SessionId> ending;  // of `sessions`: their end was begun
+    std::set<SessionId> ending;  // of `sessions`: their end was begun, and is gone through again
     std::map<ArenaId, ArenaImage> arenas;
     std::map<std::string, QuotaRecord> quotas;                  // by subject
     std::map<std::pair<ArenaId, RegionId>, ShardImage> shards;  // by home arena and header

@@ -28,6 +28,7 @@ std::vector<std::byte> encode(RecordType type, std::uint64_t sequence,
                               std::span<const std::byte> payload) {
     RecordHeader header{0, static_cast<std::uint16_t>(type),
                         static_cast<std::uint16_t>(payload.size()), sequence};
+    // Header, then payload: as read back.
     std::vector<std::byte> record(sizeof header + payload.size());
     std::memcpy(record.data(), &header, sizeof header);
     if (!payload.empty())
@@ -52,6 +53,7 @@ Result<std::vector<std::byte>> read_all(const Fd& file) {
     }
 }
 
+// Until all of it is there: a signal may cut a write short.
 Result<void> write_at(const Fd& file, fabricshm::Bytes place, std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
         const ssize_t put =
@@ -74,6 +76,7 @@ JournalContents parse_journal(std::span<const std::byte> bytes) {
         RecordHeader header;
         std::memcpy(&header, bytes.data(), sizeof header);
         const std::size_t whole = sizeof header + header.bytes;
+        // Against the rest of the file, so that a length which was damaged leads nowhere.
         if (header.bytes > kRecordBytesMax || whole > bytes.size()) break;
         // Remains of a failed write may lie behind a shorter record that took its place: they would
         // need the right number, too, to be taken for the next one.

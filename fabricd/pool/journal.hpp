@@ -32,7 +32,8 @@ struct RecordHeader {
 };
 static_assert(sizeof(RecordHeader) == 16);
 
-/// Where records go: the file, or a vector in tests.
+/// Where records go: the file, or a vector in tests. A grant is written before it is answered: who
+/// reads the journal after a crash knows of everything that a client may have been told.
 class JournalSink {
   public:
     virtual ~JournalSink() = default;
@@ -56,7 +57,8 @@ struct JournalContents {
     bool torn = false;  // something after the last whole record was dropped
 };
 
-/// Cuts whole records off the front of `bytes`, stopping at the first that is not one.
+/// Cuts whole records off the front of `bytes`, stopping at the first that is not one: what is
+/// behind it is of no use. Pure.
 JournalContents parse_journal(std::span<const std::byte> bytes);
 
 /// One file. Used by the control thread only.

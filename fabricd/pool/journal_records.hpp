@@ -36,7 +36,8 @@ enum class RecordType : std::uint16_t {
     kQuota = 19,
 };
 
-/// First in the file and nowhere else.
+/// First in the file and nowhere else. `magic` tells a journal from any other file, `version` its
+/// layout.
 struct StartRecord {
     static constexpr RecordType kType = RecordType::kStart;
     std::uint64_t magic;

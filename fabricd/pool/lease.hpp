@@ -17,6 +17,7 @@ enum class LeaseState : std::uint32_t {
     kQuarantined = 2,  // the session is gone, but peers may still be storing into the region
 };
 
+/// Plain data. A free lease keeps its epoch: it is what tells the next holder from the last.
 struct Lease {
     SessionId session = SessionId::kNone;
     std::uint64_t epoch = 0;  // rises with every grant of the region id: its generation
@@ -55,6 +56,7 @@ class LeaseTable {
     /// Puts back what the journal says. False when the id is already there.
     bool restore(RegionId region, const Lease& lease);
 
+    /// By id, the free ones included.
     const std::map<RegionId, Lease>& all() const noexcept { return leases_; }
 
   private:

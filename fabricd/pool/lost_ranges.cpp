@@ -9,7 +9,9 @@ void LostRanges::add(std::uint64_t offset, Bytes bytes) {
     std::uint64_t begin = offset;
     std::uint64_t end = offset + bytes;
     auto at = ranges_.upper_bound(begin);
+    // The one before may reach into the new range, or end right at it.
     if (at != ranges_.begin() && std::prev(at)->first + std::prev(at)->second >= begin) --at;
+    // Everything that overlaps or touches is swallowed.
     while (at != ranges_.end() && at->first <= end) {
         begin = std::min(begin, at->first);
         end = std::max(end, at->first + at->second);
@@ -23,6 +25,7 @@ bool LostRanges::touches(std::uint64_t offset, Bytes bytes) const {
     return whole.size() != 1 || whole.front() != Range{offset, bytes};
 }
 
+// Walks over the lost ranges from left to right; what lies between them is intact.
 std::vector<LostRanges::Range> LostRanges::intact(std::uint64_t offset, Bytes bytes) const {
     std::vector<Range> found;
     const std::uint64_t end = offset + bytes;

@@ -44,6 +44,7 @@ bool RegionAllocator::reserve(std::uint64_t offset, Bytes bytes) {
 void RegionAllocator::reserve_free(std::uint64_t offset, Bytes bytes) {
     if (!inside(offset, bytes)) return;
     const std::uint64_t end = offset + bytes;
+    // Piece by piece: holes and taken ranges may alternate.
     while (offset < end) {
         auto hole = holes_.upper_bound(offset);
         const bool starts_before =
@@ -105,6 +106,7 @@ void RegionAllocator::cut(Holes::iterator hole, std::uint64_t offset, Bytes byte
     free_ -= bytes;
 }
 
+// Differences and no sums, which could wrap around.
 bool RegionAllocator::inside(std::uint64_t offset, Bytes bytes) const noexcept {
     const bool on_units = offset % kUnit == 0 && bytes % kUnit == 0 && bytes != 0;
     return on_units && offset <= total_ && bytes <= total_ - offset;

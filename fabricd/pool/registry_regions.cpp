@@ -40,6 +40,7 @@ Result<void> Registry::free_region(SessionId session, ArenaId id, RegionId regio
     }
     if (lease->session != session) return Error{Errc::kDenied, 0, "free region of another session"};
     const Region& found = arena->regions.at(region);
+    // A shard's bytes are not its owner's alone: readers may hold them.
     if (found.shard) return Error{Errc::kDenied, 0, "free region of a shard"};
     count_region(*find_session(session), found, -1);
     release_region(*arena, region);
@@ -56,6 +57,7 @@ Result<proto::Tensor> Registry::create_tensor(SessionId session, const proto::Te
     info.ndim = request.ndim;
     std::copy_n(request.shape, request.ndim, info.shape);
 
+    // Whoever opens it hears which process made it.
     const std::int32_t pid = find_session(session)->peer.pid;
     const auto named = arena->tensors.find(info.name);
     if (named != arena->tensors.end()) {
@@ -80,6 +82,7 @@ Result<void> Registry::open_tensor(Ticket ticket, const proto::Tensor& request, 
     const std::string name = request.name;
     const TimePoint deadline =
         fabricshm::deadline_after(now, std::chrono::milliseconds(request.timeout_ms));
+    // Also when it is there already: one way for both.
     Wait wait{ticket, deadline, WaitKey{WaitKind::kTensor, arena->id, name, GroupId::kNone},
               proto::Type::kTensorOpen};
     FABRIC_TRY_VOID(add_wait(std::move(wait)));
@@ -107,6 +110,7 @@ Result<RegionId> Registry::make_region(Session& session, Arena& arena, Bytes byt
     if (session.regions >= limits_.max_regions_per_session) {
         return Error{Errc::kNoMemory, 0, "regions of the session"};
     }
+    // In whole units, as the arena gives them, so that quota and arena agree.
     const Bytes rounded = RegionAllocator::rounded(bytes);
     const auto refuse = [&](const char* what) {
         // How much more a job could use is what quotas are resized by.
@@ -157,6 +161,7 @@ Result<void> Registry::record_region(const Arena& arena, RegionId id, JournalSin
         record.shard_region = raw(shard->second);
     }
     if (found->second.tensor) {
+        // Before the region's own record: one that says it is a tensor finds it.
         const TensorInfo& info = *found->second.tensor;
         TensorRecord tensor{raw(arena.id), raw(id), {}, info.dtype, info.ndim, {}};
         std::copy(std::begin(info.shape), std::end(info.shape), std::begin(tensor.shape));

@@ -58,7 +58,9 @@ Result<void> Registry::restore_sessions(const PoolImage& image, TimePoint now) {
         session.peer = Peer{record.pid, record.uid, record.gid};
         session.label = record.label;
         session.device = record.device;
+        // It may be gone from the device file.
         devices_.restore(session.device);
+        // Monotonic time does not outlive a start: ages begin again.
         session.since = now;
         session.lost_until = fabricshm::deadline_after(now, grace_);
         lost_.emplace(session.lost_until, id);
@@ -75,6 +77,7 @@ Result<void> Registry::restore_arena(const ArenaImage& image) {
     arena.id = id;
     arena.name = record.name;
     arena.uid = record.uid;
+    // Until a session presents its file.
     arena.state = ArenaState::kAway;
     arena.bytes = record.bytes;
     arena.align = record.align;
@@ -83,6 +86,7 @@ Result<void> Registry::restore_arena(const ArenaImage& image) {
     arena.identity = {record.device, record.inode, record.file_bytes, record.seals};
     arena.link_bytes = record.link_bytes;
     arena.space = RegionAllocator(record.bytes);
+    // At the start of the arena.
     if (record.link_bytes != 0 && !arena.space.reserve(0, record.link_bytes)) return kContradiction;
     // Two arenas of one name: one of them must have ended without a record.
     if (!arena_names_.emplace(arena.name, id).second) return kContradiction;
@@ -166,6 +170,7 @@ Result<void> Registry::restore_groups(const ArenaImage& image, Arena& arena) {
 
 bool Registry::found_in_pool(ArenaId id, fabricshm::PoolPiece piece) {
     Arena* arena = find_arena(id);
+    // Of another size it is not the arena that the journal means.
     if (arena == nullptr || piece.bytes != arena->bytes) return false;
     arena_adopted(id, std::move(piece));
     return true;
@@ -181,6 +186,7 @@ void Registry::forget_recovery() {
 }
 
 Result<void> Registry::write_journal(JournalSink& sink) const {
+    // First: check_start() takes no journal without it.
     FABRIC_TRY_VOID(
         sink.add(StartRecord{kJournalMagic, daemon_epoch_, last_id_, kJournalVersion, 0}));
     for (const auto& [id, session] : sessions_) {
@@ -196,6 +202,7 @@ Result<void> Registry::write_journal(JournalSink& sink) const {
 }
 
 Result<void> Registry::write_arena(const Arena& arena, JournalSink& sink) const {
+    // The arena before what lies in it.
     FABRIC_TRY_VOID(sink.add(record_of(arena)));
     for (const SessionId session : arena.sessions) {
         FABRIC_TRY_VOID(sink.add(ArenaJoinRecord{raw(arena.id), raw(session)}));

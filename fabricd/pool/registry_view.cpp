@@ -36,6 +36,7 @@ RegionView view_of(const Arena& arena, RegionId id, const Region& region) {
     view.owner_session = raw(lease.session);
     view.tensor_name = region.tensor ? region.tensor->name : "";
     view.state = lease.state == LeaseState::kQuarantined ? "quarantined" : "live";
+    // Above the state of the lease: this is what people have to act upon.
     if (arena.lost.touches(region.offset, region.bytes)) view.state = "bad";
     return view;
 }
@@ -52,6 +53,7 @@ GroupView view_of(const Group& group) {
         const MemberState state = group.members[static_cast<std::size_t>(rank)].state;
         if (state == MemberState::kDead) view.dead_ranks.push_back(rank);
     }
+    // A shrunk group has had its day, too.
     view.state = group.broken() || group.shrunk ? "broken" : "complete";
     return view;
 }
@@ -79,6 +81,7 @@ std::vector<std::pair<std::uint64_t, Bytes>> ownerless(
     return found;
 }
 
+// Every byte that is taken has one owner, or is lost.
 void check_space(const Arena& arena, std::vector<std::string>* found) {
     Bytes sum = arena.link_bytes;  // at the start, and nobody's
     std::uint64_t end = arena.link_bytes;
@@ -104,6 +107,7 @@ Snapshot Registry::snapshot(TimePoint now) const {
                                 session.connected, session.device});
     }
     all.devices = devices_.view(now);
+    // Groups that are forming are waits and nothing else; those for the same group make one line.
     std::map<WaitKey, GroupView> forming;
     waits_.for_each([&](const Wait& wait) {
         if (wait.key.kind != WaitKind::kJoin) return;
@@ -120,6 +124,7 @@ Snapshot Registry::snapshot(TimePoint now) const {
             all.regions.push_back(view_of(arena, region_id, region));
         }
         for (const auto& [offset, bytes] : ownerless(arena, pieces_of(arena))) {
+            // Region and owner 0: nobody's.
             all.regions.push_back({raw(id), 0, 0, offset, bytes, 0, "", "bad"});
         }
         for (const auto& [group_id, group] : arena.groups) all.groups.push_back(view_of(group));
@@ -131,6 +136,7 @@ Snapshot Registry::snapshot(TimePoint now) const {
 
 std::vector<std::string> Registry::problems() const {
     std::vector<std::string> found;
+    // Counted afresh, to compare with the sessions' own books.
     std::map<SessionId, std::pair<int, Bytes>> owned;
     for (const auto& [id, arena] : arenas_) {
         check_space(arena, &found);
@@ -158,6 +164,7 @@ std::vector<std::string> Registry::problems() const {
         if (!equal) found.push_back("session " + std::to_string(raw(id)) + " is miscounted");
         owned.erase(id);
     }
+    // What is left over is of sessions that the books do not know.
     if (!owned.empty()) found.push_back("regions of a session that does not exist");
     if (quotas_.sessions() != static_cast<int>(sessions_.size())) {
         found.push_back("sessions are miscounted");

@@ -4,6 +4,7 @@ namespace fabricd {
 
 namespace {
 
+// Empty sets go, so that the maps hold no more than what is waited for.
 template <typename Map, typename Key>
 void erase_from(Map& map, const Key& key, WaitId id) {
     const auto found = map.find(key);
@@ -58,6 +59,7 @@ std::size_t WaitList::count_of(SessionId session) const {
     return found == by_session_.end() ? 0 : found->second.size();
 }
 
+// The earliest; callers ask again until there is none.
 std::optional<WaitId> WaitList::expired(TimePoint now) const {
     if (by_deadline_.empty() || by_deadline_.begin()->first > now) return std::nullopt;
     return by_deadline_.begin()->second;

@@ -15,6 +15,8 @@ namespace fabricd {
 
 using fabricshm::Errc;
 
+// A path may hold anything but a zero byte; what a gRPC address gives a meaning (%, ?, #, blanks)
+// is escaped by bytes, as in a URI.
 std::string grpc_address(const std::string& socket_path) {
     std::string address = "unix:";
     for (const unsigned char c : socket_path) {
@@ -32,8 +34,11 @@ std::string grpc_address(const std::string& socket_path) {
 Errc probe_socket(const std::string& socket_path) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
+    // Without room for a terminator: the kernel would take it, and others that look at the path
+    // would not.
     if (socket_path.size() >= sizeof address.sun_path) return Errc::kInvalid;
     std::memcpy(address.sun_path, socket_path.data(), socket_path.size());
+    // Never blocks: fabricctl asks in a loop, and a daemon that hangs must not hang it.
     const fabricshm::Fd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     const int failed =
         ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);

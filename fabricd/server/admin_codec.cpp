@@ -112,6 +112,7 @@ void pack_status(const Snapshot& snapshot, const DaemonFacts& facts,
     message.set_uptime_ms(snapshot.uptime_ms);
     message.set_draining(snapshot.draining);
     message.set_sessions(snapshot.sessions.size());
+    // Those of the journal that have not come back yet are sessions, too.
     const auto connected =
         std::count_if(snapshot.sessions.begin(), snapshot.sessions.end(),
                       [](const SessionView& session) { return session.connected; });
@@ -129,10 +130,12 @@ void pack_watch(const Snapshot& snapshot, const DaemonFacts& facts, bool with_re
     for (const auto& session : snapshot.sessions) pack(session, *message.add_sessions());
     for (const auto& group : snapshot.groups) pack(group, *message.add_groups());
     for (const auto& device : snapshot.devices) pack(device, *message.add_devices());
+    // Regions may be a million, so they are sent to those who show them.
     if (!with_regions) return;
     for (const auto& region : snapshot.regions) pack(region, *message.add_regions());
 }
 
+// Aggregates by position: a field that is added to a view goes to its end, in both directions.
 PoolView unpack(const admin::v1::Pool& message) {
     return {message.backend(), message.description(), message.capacity_bytes(),
             message.used_bytes(), message.machine()};
@@ -166,6 +169,7 @@ GroupView unpack(const admin::v1::Group& message) {
             message.state()};
 }
 
+// In the order of DeviceSpec: a field that is added there in the middle moves all behind it here.
 DeviceView unpack(const admin::v1::Device& message) {
     const auto& efficiency = message.efficiency();
     return {{message.name(),

@@ -18,6 +18,9 @@ struct DaemonFacts {
     std::int32_t pid = 0;
 };
 
+/// Texts that clients chose are printable in a message, since protobuf refuses others; every
+/// unpack() takes what the daemon sent as it is, since only the daemon's own user and root can
+/// serve that socket. Pure and thread-safe.
 void pack(const PoolView& view, admin::v1::Pool& message);
 void pack(const ArenaView& view, admin::v1::Arena& message);
 void pack(const RegionView& view, admin::v1::Region& message);
@@ -27,6 +30,8 @@ void pack(const DeviceView& view, admin::v1::Device& message);
 void pack(const ShardView& view, admin::v1::Shard& message);
 void pack_status(const Snapshot& snapshot, const DaemonFacts& facts,
                  admin::v1::StatusReply& message);
+
+/// `with_regions`: there may be a million of them, and most watchers don't look.
 void pack_watch(const Snapshot& snapshot, const DaemonFacts& facts, bool with_regions,
                 admin::v1::WatchReply& message);
 

@@ -16,8 +16,10 @@ using namespace admin::v1;
 
 namespace {
 
+// A progress bar for people; each look is one snapshot of the registry.
 constexpr std::chrono::milliseconds kProgressEvery(200);
 
+// The words of the error go along: the client's own table has no "not while a copy is under way".
 grpc::Status refusal(const Error& error) {
     switch (error.code) {
         case Errc::kNotFound:
@@ -59,6 +61,7 @@ grpc::Status AdminService::Shards(grpc::ServerContext*, const ShardsRequest*, Sh
 
 grpc::Status AdminService::Migrate(grpc::ServerContext* context, const MigrateRequest* request,
                                    grpc::ServerWriter<MigrateReply>* writer) {
+    // Shared with the callback, which the registry may call long after this handler has returned.
     const auto outcome = std::make_shared<MoveOutcome>();
     const MoveOrder order{request->shard(), request->target(), request->bytes_per_second()};
     const auto begun =
@@ -66,15 +69,18 @@ grpc::Status AdminService::Migrate(grpc::ServerContext* context, const MigrateRe
     if (!begun.ok()) return refusal(begun.error());
     for (;;) {
         const auto ended = outcome->wait();
+        // The last reply is filled like the others: it says how much there was.
         MigrateReply reply;
         for (const ShardView& shard : hooks_.snapshot().shards) {
             if (shard.name != order.shard) continue;
             reply.set_bytes(shard.bytes);
+            // A shard that has ended its move shows 0 there.
             reply.set_moved_bytes(ended ? shard.bytes : shard.moved_bytes);
         }
         reply.set_done(ended.has_value());
         if (ended && !ended->ok()) reply.set_error(describe(ended->error()));
         const bool is_there = writer->Write(reply) && !context->IsCancelled();
+        // At the daemon's end, too: the move is not reported any more, and a restart undoes it.
         if (ended || !is_there || stopping()) return grpc::Status::OK;
     }
 }

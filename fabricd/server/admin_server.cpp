@@ -22,11 +22,13 @@ using fabricshm::Result;
 
 namespace {
 
+// Threads of gRPC, of which each watch and each move keeps one.
 constexpr int kThreadsMax = 32;
 
 /// A fresh folder of mode 0700 beside the socket, removed with what is left in it.
 class PrivateFolder {
   public:
+    // Beside the socket, since a rename does not cross file systems.
     explicit PrivateFolder(const std::string& socket_path)
         : path_(socket_path.substr(0, socket_path.rfind('/')) + "/.aXXXXXX") {
         if (::mkdtemp(path_.data()) == nullptr) path_.clear();
@@ -43,6 +45,8 @@ class PrivateFolder {
     std::string path_;
 };
 
+// The fewest threads that gRPC works with: the API serves a few people and scripts, on hosts whose
+// cores belong to others.
 std::unique_ptr<grpc::Server> listen(const std::string& socket_path, AdminService& service) {
     grpc::ServerBuilder builder;
     grpc::ResourceQuota quota("admin");
@@ -62,6 +66,7 @@ struct AdminServer::Impl {
     explicit Impl(AdminHooks hooks) : service(std::move(hooks)) {}
 
     std::string path;
+    // Tells it from a successor's in the destructor.
     ino_t inode = 0;  // of our socket
     AdminService service;
     std::unique_ptr<grpc::Server> server;
@@ -76,6 +81,7 @@ Result<std::unique_ptr<AdminServer>> AdminServer::start(const std::string& socke
     const bool fits = folder != std::string::npos && folder + 12 < sizeof(sockaddr_un::sun_path) &&
                       socket_path.size() < sizeof(sockaddr_un::sun_path);
     if (!fits) return Error{Errc::kInvalid, 0, "start admin API: path is too long"};
+    // A daemon of another user is busy all the same: nothing of it may be replaced.
     const Errc found = probe_socket(socket_path);
     if (found == Errc::kOk || found == Errc::kDenied)
         return Error{Errc::kBusy, 0, "start admin API"};
@@ -103,6 +109,8 @@ AdminServer::~AdminServer() {
     if (::stat(impl_->path.c_str(), &status) == 0 && status.st_ino == impl_->inode) {
         ::unlink(impl_->path.c_str());
     }
+    // Watches first: Shutdown() waits for all handlers, and a watch would last for its whole
+    // deadline.
     impl_->service.stop();
     impl_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(2));
 }

@@ -17,7 +17,9 @@ namespace fabricd {
 
 using fabricshm::Result;
 
-/// What the API does to the daemon. Called from several threads at once.
+/// What the API does to the daemon. Called on gRPC's threads, several at once; each may take as
+/// long as the control thread's next turn. What they capture outlives the server. An empty one is a
+/// feature that this daemon does not have.
 struct AdminHooks {
     std::function<Snapshot()> snapshot;
     std::function<void(bool on)> drain;
@@ -33,6 +35,7 @@ struct AdminHooks {
     std::function<std::vector<Decision>(std::uint64_t id, std::size_t last)> decisions = nullptr;
 };
 
+/// One per daemon. Made after what its hooks call into, and gone before it.
 class AdminServer {
   public:
     /// Listens at `socket_path` (absolute, its folder is there). A socket left behind by a daemon

@@ -44,6 +44,7 @@ grpc::Status AdminService::Arenas(grpc::ServerContext*, const ArenasRequest*, Ar
     return grpc::Status::OK;
 }
 
+// Filtered here: a client that asks for one arena gets no million regions of others.
 grpc::Status AdminService::Regions(grpc::ServerContext*, const RegionsRequest* request,
                                    RegionsReply* reply) {
     for (const auto& region : hooks_.snapshot().regions) {
@@ -72,6 +73,8 @@ grpc::Status AdminService::Devices(grpc::ServerContext*, const DevicesRequest*,
 
 grpc::Status AdminService::Watch(grpc::ServerContext* context, const WatchRequest* request,
                                  grpc::ServerWriter<WatchReply>* writer) {
+    // 0 is what a client sends that has no wish. Shorter than 100 ms only costs the control thread
+    // its time.
     const std::int64_t wanted = request->interval_ms() == 0 ? 1000 : request->interval_ms();
     const std::chrono::milliseconds interval(std::clamp<std::int64_t>(wanted, 100, 60000));
     // Relaxed: the counter guards nothing but itself.
@@ -83,6 +86,7 @@ grpc::Status AdminService::Watch(grpc::ServerContext* context, const WatchReques
     while (is_there) {
         WatchReply reply;
         pack_watch(hooks_.snapshot(), facts_, !request->without_regions(), reply);
+        // What the sampler took last, at most one of its intervals old: no watch makes it sample.
         if (hooks_.sample) pack(hooks_.sample(), *reply.mutable_telemetry());
         is_there = writer->Write(reply) && pause(*context, interval);
     }
@@ -104,6 +108,7 @@ bool AdminService::pause(grpc::ServerContext& context, std::chrono::milliseconds
 
 grpc::Status AdminService::Decisions(grpc::ServerContext*, const DecisionsRequest* request,
                                      DecisionsReply* reply) {
+    // An empty list would mean that the loop has decided nothing.
     if (!hooks_.decisions) return {grpc::StatusCode::FAILED_PRECONDITION, "control.mode is off"};
     for (const auto& decision : hooks_.decisions(request->id(), request->last())) {
         pack(decision, *reply->add_decisions());
@@ -117,6 +122,7 @@ grpc::Status AdminService::Drain(grpc::ServerContext*, const DrainRequest* reque
     return grpc::Status::OK;
 }
 
+// Answered before the daemon ends: its end waits for this handler.
 grpc::Status AdminService::Shutdown(grpc::ServerContext*, const ShutdownRequest*, ShutdownReply*) {
     log(LogLevel::kInfo, "admin: shutdown");
     hooks_.shutdown();

@@ -12,6 +12,9 @@
 
 namespace fabricd {
 
+/// Short handlers answer from one snapshot. All of them may run at once, on threads of gRPC.
+/// Whoever can open the socket is the daemon's own user or root, so that nothing else is checked
+/// but the values.
 class AdminService final : public admin::v1::Admin::Service {
   public:
     explicit AdminService(AdminHooks hooks);
@@ -62,6 +65,7 @@ class AdminService final : public admin::v1::Admin::Service {
 
     AdminHooks hooks_;
     DaemonFacts facts_;
+    // Limited, since each keeps a thread as long as its client likes.
     std::atomic<int> watches_{0};
     std::mutex mutex_;  // of stopping_
     std::condition_variable stopped_;

@@ -8,6 +8,7 @@ using namespace admin::v1;
 
 namespace {
 
+// Labels are printable already: the attach protocol refuses others, see proto::check_request().
 void pack_session(const SessionSample& session, Training& message) {
     const auto& image = session.image;
     const SessionRates& rates = session.rates;
@@ -37,6 +38,7 @@ void pack_session(const SessionSample& session, Training& message) {
     message.set_sync_interval(image.sync_interval);
 }
 
+// What is not sent keeps its "not known", so that a view never shows a 0 for it.
 SessionSample unpack_session(const Training& message) {
     SessionSample session;
     session.image = fabricshm::empty_telemetry();

@@ -11,6 +11,7 @@ using namespace admin::v1;
 
 namespace {
 
+// The step alone is enough for a person here: it names what was wrong with the order.
 grpc::Status status_of(const fabricshm::Error& error) {
     const std::string text = error.step;  // the code says the rest
     if (error.code == Errc::kNotFound) return {grpc::StatusCode::NOT_FOUND, text};
@@ -41,6 +42,7 @@ void pack(const VgpuView& view, Vgpu& message) {
 }
 
 grpc::Status AdminService::Vgpus(grpc::ServerContext*, const VgpusRequest*, VgpusReply* reply) {
+    // A daemon without vGPUs has none to show, which is an answer.
     if (!hooks_.vgpus) return grpc::Status::OK;
     for (const auto& view : hooks_.vgpus()) pack(view, *reply->add_vgpus());
     return grpc::Status::OK;
@@ -51,6 +53,7 @@ grpc::Status AdminService::SetVgpu(grpc::ServerContext*, const SetVgpuRequest* r
     if (!hooks_.set_vgpu) return {grpc::StatusCode::NOT_FOUND, "there are no vGPUs"};
     const VgpuOrder order{request->name(), request->quota_bytes(), request->share_percent()};
     if (const auto done = hooks_.set_vgpu(order); !done.ok()) return status_of(done.error());
+    // As it is right after the order, for the client to show.
     for (const auto& view : hooks_.vgpus()) {
         if (view.spec.name == order.name) pack(view, *reply->mutable_vgpu());
     }

@@ -12,6 +12,7 @@ namespace {
 
 // Since Linux 4.13. The groups as they were when the peer connected.
 std::vector<gid_t> groups_of_peer(int socket) {
+    // At its largest at once, which spares a first call for the size.
     std::vector<gid_t> groups(65536);  // the kernel's NGROUPS_MAX
     socklen_t bytes = static_cast<socklen_t>(groups.size() * sizeof(gid_t));
     if (::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &bytes) != 0) return {};

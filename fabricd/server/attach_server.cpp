@@ -63,6 +63,7 @@ Result<void> AttachServer::start() {
     // resumed.
     watch_restored();
     FABRIC_TRY(accepting_, loop_.add(listener_.get(), EPOLLIN, [this](std::uint32_t) {
+        // A burst of a whole job goes in a few turns, and what is connected is served in between.
         listener_.accept(kAcceptsPerTurn,
                          [this](UnixSocket socket) { take_connection(std::move(socket)); });
     }));
@@ -153,6 +154,7 @@ bool AttachServer::read_one(ConnectionId id) {
     proto::Message request;
     std::memset(&request, 0, sizeof request);
     Fd descriptors[1];
+    // One descriptor at most: no request has two, and what comes beyond is closed by the receiver.
     const auto received =
         found->second.socket.receive(proto::writable_bytes_of(request), descriptors, kAtOnce);
     if (received.ok()) return handle(id, request, received->bytes, std::move(descriptors[0]));
@@ -282,12 +284,15 @@ Result<SessionId> AttachServer::greet(Connection& connection, const proto::Hello
     if (!admission_.admits(peer.uid, peer.gid, connection.socket.get())) {
         return Error{Errc::kDenied, 0, "this user is not admitted"};
     }
+    // A session that comes back proves by its token that it is the one: process ids are used again,
+    // and users have many processes.
     if (wanted.session_id != 0) {
         std::copy(std::begin(wanted.token), std::end(wanted.token), token->begin());
         const SessionId session{wanted.session_id};
         FABRIC_TRY_VOID(registry_.resume_session(session, peer, *token));
         return session;
     }
+    // From the kernel: a token that can be guessed is somebody else's session.
     FABRIC_TRY_VOID(fabricshm::fill_random(std::as_writable_bytes(std::span(*token))));
     return registry_.open_session(peer, wanted.label, *token, Clock::now(), wanted.device);
 }
@@ -327,6 +332,7 @@ void AttachServer::deliver() {
         for (const Answer& answer : answers) {
             const auto process = processes_.find(answer.to.session);
             if (process == processes_.end() || process->second.connection == 0) continue;
+            // Arenas are the only answers with a descriptor; pages have theirs in open_page().
             const auto* arena = std::get_if<proto::ArenaOpen>(&answer.body);
             const int descriptor =
                 arena == nullptr ? -1 : registry_.descriptor(ArenaId{arena->arena_id});

@@ -18,6 +18,7 @@
 
 namespace fabricd {
 
+/// Beyond what the registry limits: a connection costs a descriptor before it is a session.
 struct AttachLimits {
     int connections = 4096;  // of all users
     int connections_per_user = 1024;
@@ -42,11 +43,13 @@ class AttachServer {
     /// Sends what the registry has to say. After every call of the registry that is not ours.
     void deliver();
 
-    /// Drops connections that never said hello, and lets the registry's deadlines pass.
+    /// Drops connections that never said hello, and lets the registry's deadlines pass. Cheap when
+    /// nothing is due.
     void expire(TimePoint now);
     TimePoint next_deadline() const;
 
   private:
+    /// An id of its own: a descriptor's number is used again at once.
     using ConnectionId = std::uint64_t;
 
     struct Connection {

@@ -47,6 +47,7 @@ Limits limits_of(const DaemonOptions& options) {
     return limits;
 }
 
+// Of main's and of tests' options alike; the words are the options' names.
 Result<void> check(const DaemonOptions& options) {
     const auto absolute = [](const std::string& path) { return !path.empty() && path[0] == '/'; };
     if (!absolute(options.socket_path)) return Error{Errc::kInvalid, 0, "socket_path"};
@@ -122,6 +123,7 @@ Daemon::Impl::~Impl() {
     if (mover) mover->stop();
 }
 
+// Twice at most in a daemon's life: a second one replaces one that took half of a bad journal.
 void Daemon::Impl::make_registry() {
     registry = std::make_unique<Registry>(
         limits_of(options),
@@ -166,7 +168,7 @@ Result<void> Daemon::Impl::restore() {
 Result<void> Daemon::Impl::take_leftovers(bool journal_trusted) {
     FABRIC_TRY(std::vector<fabricshm::PoolLeftover> found, backend->list());
     if (!found.empty() && !journal_trusted) {
-        // Live sessions may be using them, and nothing says which.
+        // Live sessions may be using them, and nothing says which: an administrator decides.
         return Error{Errc::kCorrupt, 0, "the pool has arenas, but the journal is not readable"};
     }
     for (fabricshm::PoolLeftover& leftover : found) {
@@ -184,12 +186,14 @@ Result<void> Daemon::Impl::rewrite_journal() {
     FABRIC_TRY_VOID(
         journal->rewrite([this](JournalSink& sink) { return registry->write_journal(sink); }));
     registry->journal_rewritten();
-    // Four times the live records: rewriting then costs less than a quarter of the appending.
+    // Four times the live records: rewriting then costs less than a quarter of the appending. A MiB
+    // at least, so that a small journal is not rewritten all the time.
     compact_at = std::max(4 * journal->size(), fabricshm::kMiB);
     return {};
 }
 
 Result<void> Daemon::Impl::open_socket() {
+    // The admission is asked for the socket's group before it moves on to the server.
     FABRIC_TRY(Admission admission, Admission::make(options.allow_uids, options.socket_group));
     FABRIC_TRY(Listener listener,
                Listener::open({options.socket_path, options.socket_mode}, admission));
@@ -204,6 +208,7 @@ Result<void> Daemon::Impl::open_socket() {
 
 Result<void> Daemon::Impl::serve() {
     // Not before the control thread runs: its sockets and the books are for this thread alone.
+    // Accepting begins here and not in start(): the first hello wants an answer.
     FABRIC_TRY_VOID(server->start());
     while (!loop->stopping()) {
         server->deliver();
@@ -216,6 +221,7 @@ Result<void> Daemon::Impl::serve() {
 void Daemon::Impl::pass_time() {
     const TimePoint now = Clock::now();
     server->expire(now);
+    // Or when the books got ahead of a journal that could not be written.
     const bool due = journal->size() >= compact_at || registry->journal_behind();
     if (due && now >= next_rewrite) {
         // Not at every turn while the disk is full.
@@ -232,6 +238,7 @@ void Daemon::Impl::pass_time() {
 void Daemon::Impl::on_control_thread(const std::function<void()>& task) {
     std::promise<void> done;
     {
+        // Under the lock, so that the control thread cannot end between the question and the post.
         const std::lock_guard lock(standing_in);
         if (!running) return task();
         if (!loop->post([&] {
@@ -253,9 +260,8 @@ void Daemon::Impl::make_sampler() {
         [this](std::vector<SessionClaim>& claims) { consult_books(claims); });
 }
 
-// On the sampler's thread: what a session says of its memory and its rank is replaced by what the
-// books say.
-// On the sampler's thread: the books are for the control thread alone.
+// Called by the sampler's thread; the books are for the control thread alone. What a session says
+// of its memory and its rank is replaced by what the books say.
 void Daemon::Impl::consult_books(std::vector<SessionClaim>& claims) {
     on_control_thread([&] {
         for (SessionClaim& claim : claims) {
@@ -271,6 +277,7 @@ void Daemon::Impl::consult_books(std::vector<SessionClaim>& claims) {
 
 Snapshot Daemon::Impl::look() {
     const TimePoint now = Clock::now();
+    // Of one moment, since it is made in one turn.
     Snapshot all = registry->snapshot(now);
     all.uptime_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now - started).count();
     const fabricshm::PoolTotals totals = worker->totals();
@@ -306,6 +313,8 @@ Result<std::unique_ptr<Daemon>> Daemon::start(DaemonOptions options,
 }
 
 Result<void> Daemon::run() {
+    // The worker and the mover before anybody can ask for something, the sampler after `running`,
+    // since it asks the control thread from the first moment on.
     Impl& impl = *impl_;
     impl.worker->start(
         [&impl](ArenaId id, Result<fabricshm::PoolPiece> piece) {
@@ -325,6 +334,8 @@ Result<void> Daemon::run() {
     const auto served = impl.serve();
     {
         const std::lock_guard lock(impl.standing_in);
+        // In one step with the close: a task that was posted before runs in close(), one after it
+        // runs on its caller's thread.
         impl.running = false;
         impl.loop->close();
     }

@@ -62,6 +62,9 @@ struct DaemonOptions {
     Duration tick_period = std::chrono::seconds(1);
 };
 
+/// The threads: run()'s is the control thread, the registry's and the sockets' only one. Others are
+/// for the pool, for copies of shards and for sampling; see docs/concurrency.md. Everything else
+/// may be called from any thread, as said below.
 class Daemon {
   public:
     /// Takes the lock of the socket, reads the journal, listens. From here on clients may connect;

@@ -27,6 +27,8 @@ void add_daemon(const Snapshot& snapshot, MetricsText& text) {
     text.sample({}, std::uint64_t{snapshot.groups.size()});
 }
 
+// Metrics by arena are as many as there are jobs; regions and tensors stay out, which may be a
+// million.
 void add_arenas(const Snapshot& snapshot, MetricsText& text) {
     if (snapshot.arenas.empty()) return;
     text.family("fabricd_arena_bytes", MetricType::kGauge, "Size of the arena.");

@@ -7,6 +7,8 @@
 
 namespace fabricd {
 
+/// All of a decision, its facts included: the client shows `why` from the same message. Enumerators
+/// travel as numbers, so that a client of another version shows "unknown" and not something else.
 void pack(const Decision& decision, admin::v1::ControlDecision& message);
 Decision unpack(const admin::v1::ControlDecision& message);
 

@@ -25,6 +25,7 @@ int timeout_until(TimePoint deadline) {
     if (deadline == TimePoint::max()) return -1;
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(deadline - fabricshm::Clock::now());
+    // An hour at most, far from the end of an int; a turn without events does no harm.
     return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 3600 * 1000));
 }
 

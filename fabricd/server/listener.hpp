@@ -12,6 +12,7 @@
 
 namespace fabricd {
 
+/// `mode` is set after the socket's group: until then it is 0600.
 struct ListenerOptions {
     std::string path;
     unsigned mode = 0600;

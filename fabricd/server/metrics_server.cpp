@@ -36,6 +36,7 @@ constexpr std::size_t kRequestMost = 8 * 1024;  // Prometheus sends some 300 byt
 constexpr auto kPatience = std::chrono::seconds(2);
 constexpr int kBacklog = 16;
 
+// Every answer closes the connection: one thread serves all, and a kept one would be waited for.
 std::string response(const char* status, const char* type, const std::string& body) {
     return std::string("HTTP/1.1 ") + status + "\r\nContent-Type: " + type +
            "\r\nContent-Length: " + std::to_string(body.size()) + "\r\nConnection: close\r\n\r\n" +
@@ -89,6 +90,7 @@ Result<Fd> listen_unix(const std::string& path) {
     return socket;
 }
 
+// Loopback and nothing else: the metrics name jobs.
 Result<Fd> listen_loopback(std::uint16_t port) {
     FABRIC_TRY(Fd socket, open_socket(AF_INET));
     const int on = 1;
@@ -103,6 +105,7 @@ Result<Fd> listen_loopback(std::uint16_t port) {
 }
 
 // Reads up to the empty line that ends the request's head; what was read when time or room ran out.
+// Bounded in bytes and in time: whoever writes slowly or without end gets a 400.
 std::string read_request(int socket, TimePoint deadline) {
     std::string request;
     char piece[1024];
@@ -128,6 +131,7 @@ void send_all(int socket, const std::string& text, TimePoint deadline) {
 
 }  // namespace
 
+// The first line is all that matters. Headers and a body are read past, up to the limit.
 std::string answer_http(const std::string& request, const MetricsServer::Page& page) {
     const auto line_end = request.find("\r\n");
     const std::string line = request.substr(0, line_end);

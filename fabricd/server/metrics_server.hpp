@@ -40,7 +40,8 @@ class MetricsServer {
 };
 
 /// The whole answer to a request: what the server sends. `request` is what arrived up to the empty
-/// line.
+/// line. `page` is only called for a request that is answered with 200. Apart from the server so
+/// that it is tested without sockets.
 std::string answer_http(const std::string& request, const MetricsServer::Page& page);
 
 }  // namespace fabricd

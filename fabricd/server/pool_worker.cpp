@@ -76,6 +76,7 @@ void PoolWorker::serve() {
     }
 }
 
+// On the worker's thread; others ask totals(), and backends are not thread-safe.
 void PoolWorker::count() {
     const fabricshm::PoolTotals totals = backend_.totals();
     const std::lock_guard lock(mutex_);

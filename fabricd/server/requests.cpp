@@ -14,6 +14,7 @@ namespace {
 
 using Reply = std::optional<Message>;
 
+// Failed or not, the reply repeats type and id of the request, by which the client finds who asked.
 Reply reply_with(const Message& request, const Result<void>& outcome) {
     if (!outcome.ok()) return proto::make_error_reply(request.header, outcome.error());
     return proto::make_reply(request);
@@ -55,6 +56,7 @@ Result<void> adopt(Registry& registry, Ticket ticket, const Message& request,
 
 }  // namespace
 
+// Exhaustive, without a default: the compiler names a type that is added and not served.
 Reply serve(Registry& registry, SessionId session, const Message& request, fabricshm::Fd descriptor,
             TimePoint now) {
     const Ticket ticket{session, request.header.request_id};
@@ -120,6 +122,7 @@ Message reply_of(const Answer& answer) {
         return proto::make_error_reply(request.header, answer.error);
     }
     Message reply = proto::make_reply(request);
+    // One of them, or none: a reply has one body.
     if (const auto* arena = std::get_if<proto::ArenaOpen>(&answer.body)) reply.arena_open = *arena;
     if (const auto* region = std::get_if<proto::Region>(&answer.body)) reply.region = *region;
     if (const auto* tensor = std::get_if<proto::Tensor>(&answer.body)) reply.tensor = *tensor;

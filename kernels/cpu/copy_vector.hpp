@@ -8,10 +8,13 @@
 namespace kernels {
 namespace {
 
+// Eight registers in flight hide the latency of one load; a tile is a whole number of cache lines
+// at every width.
 constexpr int kCopyVectors = 8;
 constexpr std::size_t kCopyTile = kCopyVectors * kWidth;
 using CopyBytes = Vector<std::uint8_t>;
 
+// What is no whole tile. The compiler's copy takes any length and alignment.
 FABRIC_INLINE void copy_bytes(void* const* destinations, int destination_count, const char* source,
                               std::size_t begin, std::size_t end) {
     for (int d = 0; d < destination_count; ++d) {
@@ -24,6 +27,8 @@ template <bool kStreaming>
 FABRIC_INLINE void copy_tiles(void* const* destinations, int destination_count, const char* source,
                               std::size_t bytes) {
     std::size_t offset = 0;
+    // So many bytes first that the tiles begin on lines of the first destination. The others
+    // stream only where they happen to be aligned, too.
     if (bytes >= kCopyTile) offset = head_bytes(destinations[0], 1, bytes);
     copy_bytes(destinations, destination_count, source, 0, offset);
     for (; bytes - offset >= kCopyTile; offset += kCopyTile) {
@@ -34,6 +39,8 @@ FABRIC_INLINE void copy_tiles(void* const* destinations, int destination_count, 
         }
         for (int d = 0; d < destination_count; ++d) {
             char* to = static_cast<char*>(destinations[d]) + offset;
+            // A part of a line past the cache would be read back by the processor to be merged:
+            // slower than a plain store.
             if (kStreaming && at_line(to)) {
 #pragma GCC unroll 8
                 for (int v = 0; v < kCopyVectors; ++v) Isa::stream(to + v * kWidth, value[v]);

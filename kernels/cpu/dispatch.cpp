@@ -18,6 +18,7 @@ bool always() noexcept {
 #if defined(__x86_64__)
 // libgcc asks the operating system too (XGETBV), so a kernel without AVX state counts as without.
 bool has_avx2() noexcept {
+    // The vector kernels widen and narrow 16-bit floats by F16C, which is a bit of its own.
     return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("f16c") != 0;
 }
 
@@ -28,6 +29,7 @@ bool has_avx512() noexcept {
 }
 #endif
 
+// The order is the choice: the last one that is available wins.
 constexpr KernelSet kSets[] = {
     {"scalar", always, &kReduceScalar, copy_scalar, copy_scalar},
 #if defined(__x86_64__)
@@ -38,6 +40,8 @@ constexpr KernelSet kSets[] = {
 constexpr int kSetCount = sizeof kSets / sizeof kSets[0];
 
 const KernelSet& chosen_at_start() noexcept {
+    // For tests and for measuring one set against another; a wrong value is said once and does no
+    // harm.
     const char* wanted = std::getenv("FABRIC_ISA");
     bool honoured = true;
     const KernelSet& set = choose_kernel_set(wanted, &honoured);
@@ -49,6 +53,7 @@ const KernelSet& chosen_at_start() noexcept {
 }
 
 const KernelSet& active_set() noexcept {
+    // Chosen at the first call, by whichever thread makes it, and then for good.
     static const KernelSet& set = chosen_at_start();
     return set;
 }
@@ -63,6 +68,7 @@ const KernelSet& choose_kernel_set(const char* wanted, bool* honoured) noexcept 
     const bool any = wanted == nullptr || *wanted == '\0';
     const KernelSet* best = &kSets[0];
     const KernelSet* named = nullptr;
+    // Plainest first, so the last available one is the best.
     for (const KernelSet& set : kSets) {
         if (!set.available()) continue;
         best = &set;
@@ -77,6 +83,7 @@ void reduce_with(const KernelSet& set, const ReduceJob& job) noexcept {
         set.reduce->function[static_cast<int>(job.type)][static_cast<int>(job.op)];
     if (function == nullptr) std::abort();  // bits of floats: a bug of the caller, see the header
     if (job.count == 0) return;
+    // One source and nothing to divide: the sum, the largest and the product of one are itself.
     if (job.source_count == 1 && job.op != ReduceOp::kAvg) {
         const CopyFunction copy = job.streaming ? set.copy_streaming : set.copy_cached;
         copy(job.destinations, job.destination_count, job.sources[0],

@@ -17,6 +17,8 @@ struct FloatElement {
     static constexpr int kTile = 8;  // registers in flight; 16 exist before AVX-512
 
     FABRIC_INLINE static Value load(const char* from) { return load_vector<Value>(from); }
+    // Comparing with itself finds NaN. One NaN for all, see half.hpp: results do not depend on
+    // which set computes them.
     FABRIC_INLINE static Value pack(Value value) {
         const Vector<Bits> nan = Vector<Bits>{} + kNan;
         return value == value ? value : (Value)nan;
@@ -33,12 +35,14 @@ struct IntegerElement {
     static constexpr int kTile = 8;
 
     FABRIC_INLINE static Value load(const char* from) { return load_vector<Value>(from); }
+    // Integers wrap around: overflow is the sum modulo 2^bits in every set.
     FABRIC_INLINE static Value pack(Value value) { return value; }
 };
 
 using Floats = Vector<float>;
 using Words = Vector<std::uint32_t>;
 
+// Two registers of floats for one of 16-bit elements.
 struct FloatPair {
     Floats first, second;
 };
@@ -77,6 +81,7 @@ struct F16Element {
     FABRIC_INLINE static Value load(const char* from) {
         return {Isa::widen_f16(from), Isa::widen_f16(from + kWidth / 2)};
     }
+    // NaN before narrowing: the instruction would keep a payload.
     FABRIC_INLINE static Words pack(const Value& value) {
         return (Words)Isa::narrow_f16(F32Element::pack(value.first),
                                       F32Element::pack(value.second));

@@ -33,6 +33,8 @@ void rewrite(char* line) noexcept {
     }
 }
 
+// `whole`: the line lies in the range with all of its bytes. Lines at the ends may have other
+// owners.
 template <typename Step>
 void for_lines(const void* data, std::size_t bytes, const Step& step) noexcept {
     const auto start = reinterpret_cast<std::uintptr_t>(data);
@@ -57,6 +59,7 @@ bool has_flush(FlushMethod method) noexcept {
     return has_clflushopt && (method == FlushMethod::kClflushopt || has_clwb);
 }
 
+// Not before the fence can anybody else be told of the bytes.
 void write_back(FlushMethod method, const void* data, std::size_t bytes) noexcept {
     for_lines(data, bytes, [&](char* line, bool whole) {
         switch (method) {
@@ -76,6 +79,8 @@ void write_back(FlushMethod method, const void* data, std::size_t bytes) noexcep
     asm volatile("sfence" ::: "memory");
 }
 
+// clwb may keep the line, so it can't drop one; and who drops what was written here loses nothing,
+// since a flush writes back first.
 void drop(FlushMethod method, const void* data, std::size_t bytes) noexcept {
     const bool optimized = method == FlushMethod::kClwb || method == FlushMethod::kClflushopt;
     for_lines(data, bytes, [&](char* line, bool) { optimized ? clflushopt(line) : clflush(line); });

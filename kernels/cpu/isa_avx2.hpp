@@ -16,6 +16,7 @@ namespace {
 struct Isa {
     static constexpr std::size_t kBytes = 32;
 
+    // Aligned to the register: the caller asks at_line() before.
     template <class V>
     [[gnu::always_inline]] static void stream(char* to, V value) {
         _mm256_stream_si256(reinterpret_cast<__m256i*>(to), (__m256i)value);
@@ -24,6 +25,7 @@ struct Isa {
         return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
     }
     [[gnu::always_inline]] static __m256i narrow_f16(__m256 low, __m256 high) {
+        // Lane order: `low` ends in the lower half, as the elements came.
         return _mm256_set_m128i(_mm256_cvtps_ph(high, _MM_FROUND_TO_NEAREST_INT),
                                 _mm256_cvtps_ph(low, _MM_FROUND_TO_NEAREST_INT));
     }

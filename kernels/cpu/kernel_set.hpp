@@ -9,6 +9,7 @@
 
 namespace kernels {
 
+/// None of them checks anything: jobs are valid by the time they come here, see reduce_with().
 using ReduceFunction = void (*)(const ReduceJob& job) noexcept;
 using CopyFunction = void (*)(void* const* destinations, int destination_count, const void* source,
                               std::size_t bytes) noexcept;
@@ -19,6 +20,7 @@ struct ReduceTable {
 };
 
 struct KernelSet {
+    /// As FABRIC_ISA and the benchmarks call it.
     const char* name;
     bool (*available)() noexcept;  // asks processor and operating system
     const ReduceTable* reduce;     // source_count >= 1, count >= 1

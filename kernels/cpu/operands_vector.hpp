@@ -33,6 +33,7 @@ class Destinations {
     explicit Destinations(const ReduceJob& job)
         : pointer_(job.destinations), count_(job.destination_count) {
         if (!job.streaming) return;
+        // A streaming job may have some destinations that are in place, so it is asked for each.
         for (int d = 0; d < count_ && d < kMaxStreamed; ++d) {
             if (!is_source(job, pointer_[d])) streamed_[d / 64] |= std::uint64_t{1} << (d % 64);
         }
@@ -64,6 +65,7 @@ class Destinations {
     }
 
   private:
+    // As many as the largest world has ranks.
     static constexpr int kMaxStreamed = 256;
 
     FABRIC_INLINE bool is_streamed(int d) const {

@@ -18,6 +18,7 @@ struct Plain {
     using Stored = T;
     using Value = T;
     static Value widen(Stored stored) noexcept { return stored; }
+    // One NaN, whatever the sources' were: every kernel gives the same bits.
     static Stored narrow(Value value) noexcept {
         if constexpr (std::is_same_v<T, float>) {
             return value != value ? bits_as<float>(kNanF32) : value;
@@ -101,6 +102,7 @@ typename Element::Value load(const void* base, std::size_t index) noexcept {
     return Element::widen(stored);
 }
 
+// In the order of the sources, which is that of the ranks. The vector kernels do the same.
 template <class Element, ReduceOp kOp>
 void reduce_elements(const ReduceJob& job, std::size_t begin, std::size_t end) noexcept {
     for (std::size_t i = begin; i < end; ++i) {

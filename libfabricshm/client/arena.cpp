@@ -22,6 +22,7 @@ constexpr Duration kClearingPerGib = std::chrono::seconds(2);
 constexpr Duration kReportTimeout = std::chrono::seconds(1);
 constexpr Bytes kPageBytes = 4096;
 
+// Rounded up, since a small arena has its gibibyte of patience, too.
 Duration clearing_time(Bytes bytes) {
     const Bytes gibibytes = bytes / kGiB + 1;
     return kClearingPerGib * static_cast<std::int64_t>(gibibytes);
@@ -81,6 +82,7 @@ class HeapRegions final : public RegionSource {
 
 // The policy of an arena with a link page. The page is mapped once more: another policy may have
 // put memory of its own where the arena is mapped, and the links are shared by all.
+// Links work on top of whatever else the arena's memory needs, which is `inner`.
 Result<std::shared_ptr<VisibilityPolicy>> policy_of_links(const Fd& file,
                                                           const proto::ArenaOpen& opened,
                                                           std::shared_ptr<VisibilityPolicy> inner) {
@@ -104,6 +106,8 @@ Result<std::shared_ptr<Arena>> Arena::open(std::shared_ptr<Session> session,
     request.arena_open.flags = flags;
     // Asked again, an exclusive open could find the arena that its first attempt made.
     const Retry retry = flags == 0 ? Retry::kHarmless : Retry::kNever;
+    // A new arena is cleared before the daemon answers; `bytes` of 0, its default, gets one
+    // gibibyte's time.
     const TimePoint deadline = deadline_after(session->default_deadline(), clearing_time(bytes));
     FABRIC_TRY(const proto::Message reply, session->call(request, "open arena", deadline, retry));
 
@@ -113,6 +117,7 @@ Result<std::shared_ptr<Arena>> Arena::open(std::shared_ptr<Session> session,
     // The session was lost between the answer and here, and the arena with it.
     if (known.descriptor == nullptr) return Error{Errc::kDaemon, 0, "open arena"};
     MapOptions options;
+    // Both, so that huge pages of the file can be huge pages of the mapping.
     options.align = std::max<Bytes>(opened.align, opened.huge_page_bytes);
     options.huge_page_bytes = opened.huge_page_bytes;
     // Should this fail, the arena stays open in the daemon until the session ends: another handle
@@ -120,6 +125,7 @@ Result<std::shared_ptr<Arena>> Arena::open(std::shared_ptr<Session> session,
     FABRIC_TRY(Mapping mapping,
                Mapping::map(*known.descriptor, opened.file_offset, opened.bytes, options));
     std::shared_ptr<VisibilityPolicy> policy;
+    // An installed provider is a test's or an emulator's, and goes before the environment.
     if (VisibilityProvider* provider = installed_visibility(); provider != nullptr) {
         FABRIC_TRY(policy, provider->policy_for(*known.descriptor, opened.file_offset,
                                                 mapping.data(), mapping.size()));
@@ -134,6 +140,8 @@ Result<std::shared_ptr<Arena>> Arena::open(std::shared_ptr<Session> session,
                                      opened.file_offset, opened.align, true};
     std::shared_ptr<Arena> arena(new Arena(session, known.session_id, opened.arena_id, name,
                                            std::move(mapping), std::move(policy), source));
+    // Before anybody can use the arena: news of a loss that came earlier would have nobody to go
+    // to.
     session->watch_losses(opened.arena_id, arena->watch_);
     return arena;
 }
@@ -151,6 +159,8 @@ Arena::Arena(std::shared_ptr<Session> session, std::uint64_t session_id, std::ui
       heap_(std::make_unique<ArenaHeap>(std::make_unique<HeapRegions>(*this), mapping_.size())) {}
 
 void Arena::close() noexcept {
+    // A session that is not the one which opened it: the daemon has given that one's arenas back
+    // already, and the id may be another arena's.
     if (session_->is_foreign() || session_->identity().id != session_id_) return;
     proto::Message request = proto::make_request(proto::Type::kArenaClose, 0);
     request.arena.arena_id = id_;
@@ -165,6 +175,8 @@ Result<proto::Message> Arena::call(const proto::Message& request, const char* st
     return session_->call(request, step, deadline, retry);
 }
 
+// Whatever the daemon answers is looked at again here: what lies outside of the mapping would be a
+// crash far from its cause.
 Result<proto::Region> Arena::region_call(proto::Message request, const char* step, Retry retry) {
     request.region.arena_id = id_;
     FABRIC_TRY(const proto::Message reply,
@@ -178,6 +190,8 @@ Result<proto::Region> Arena::region_call(proto::Message request, const char* ste
 Result<proto::Region> Arena::create_region(Bytes bytes) {
     proto::Message request = proto::make_request(proto::Type::kRegionCreate, 0);
     request.region.bytes = bytes;
+    // Never asked again: a second region would be nobody's. Callers that can live with that ask
+    // again themselves (HeapRegions).
     auto region = region_call(request, "create region", Retry::kNever);
     FAULT_POINT("region.granted");
     return region;
@@ -190,11 +204,15 @@ Result<proto::Region> Arena::open_region(std::uint64_t region_id) {
 }
 
 void Arena::publish_before_return(const proto::Region& region) const noexcept {
+    // acquire() and not publish(): the lines are written back and dropped, so that none of them can
+    // come back later.
     visibility().acquire(TouchPoint::kRegionReturn, base() + region.offset, region.bytes);
 }
 
 Result<void> Arena::free_region(std::uint64_t region_id) {
     if (!visibility().coherent()) {
+        // The daemon knows how large the region is; asking costs a round trip that coherent memory
+        // spares.
         FABRIC_TRY(const proto::Region region, open_region(region_id));
         publish_before_return(region);
     }
@@ -203,6 +221,8 @@ Result<void> Arena::free_region(std::uint64_t region_id) {
     request.region.region_id = region_id;
     FAULT_POINT("region.before_free");
     FABRIC_TRY([[maybe_unused]] const proto::Message reply,
+               // A second attempt after a restart could free what somebody else has got since under
+               // that id.
                call(request, "free region", session_->default_deadline(), Retry::kNever));
     return {};
 }
@@ -210,6 +230,7 @@ Result<void> Arena::free_region(std::uint64_t region_id) {
 std::uint64_t Arena::report_lost(std::uint64_t offset) noexcept {
     proto::Message request = proto::make_request(proto::Type::kPoisoned, 0);
     request.region.arena_id = id_;
+    // The page at least.
     request.region.offset = offset / kPageBytes * kPageBytes;
     request.region.bytes = kPageBytes;
     for (const LostRange& lost : watch_->lost()) {  // the handler knows how much it was

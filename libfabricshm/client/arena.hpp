@@ -47,6 +47,8 @@ class Arena {
     Visibility visibility() const noexcept {
         return {policy_.get(), mapping_.data(), mapping_.size()};
     }
+
+    /// Borrowed, as the session; null where memory is coherent.
     VisibilityPolicy* policy() const noexcept { return policy_.get(); }
     Session& session() const noexcept { return *session_; }
 

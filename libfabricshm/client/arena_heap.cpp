@@ -10,8 +10,10 @@ ArenaHeap::ArenaHeap(std::unique_ptr<RegionSource> source, Bytes arena_bytes)
       next_piece_(std::clamp(round_up(arena_bytes / 64, 4096), kPieceLeast, kPieceMost)) {}
 
 Result<std::byte*> ArenaHeap::allocate(Bytes bytes) {
+    // No lock of the heap is held while the daemon is asked: others go on allocating.
     if (bytes > kBigBlock) return allocate_big(bytes);
     if (std::byte* block = from_pieces(bytes); block != nullptr) return block;
+    // Only who finds no room waits here; a round trip under mutex_ would stop everybody.
     const std::lock_guard growing(growing_);
     // While this thread waited another one may have fetched a region.
     if (std::byte* block = from_pieces(bytes); block != nullptr) return block;
@@ -39,6 +41,7 @@ std::byte* ArenaHeap::from_pieces(Bytes bytes) noexcept {
 
 // Asks for a whole piece, and for half as much each time the arena is too full for it.
 Result<void> ArenaHeap::grow(Bytes bytes) {
+    // With what the heap itself needs, so that the block fits into an empty piece.
     const Bytes least = round_up(
         std::max(bytes + Heap::kBlockOverhead + Heap::kHeapOverhead, 2 * Heap::kHeapOverhead),
         4096);
@@ -49,6 +52,7 @@ Result<void> ArenaHeap::grow(Bytes bytes) {
         region = source_->take(wanted);
     }
     if (!region.ok()) return region.error();
+    // Twice as much next time: who asks often gets there in a few steps.
     next_piece_ = std::min(2 * next_piece_, kPieceMost);
     auto piece = std::make_unique<Piece>(region.value());
     const std::lock_guard lock(mutex_);
@@ -58,6 +62,7 @@ Result<void> ArenaHeap::grow(Bytes bytes) {
 
 ArenaHeap::Pieces::iterator ArenaHeap::piece_of(const std::byte* block) noexcept {
     auto after = pieces_.upper_bound(const_cast<std::byte*>(block));
+    // By address: the piece that begins at or before the block, if the block is in it.
     if (after == pieces_.begin()) return pieces_.end();
     --after;
     return after->second->heap.holds(block) ? after : pieces_.end();
@@ -81,6 +86,7 @@ bool ArenaHeap::release(std::byte* block) noexcept {
             }
         }
     }
+    // Outside of the lock, since it may write to a socket.
     if (emptied != 0) source_->give_back(emptied);
     return true;
 }

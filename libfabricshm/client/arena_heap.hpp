@@ -21,6 +21,7 @@ struct HeapRegion {
 };
 
 /// Where the heap gets its regions from: the daemon, or a test.
+/// Used by one heap, from any of its threads at once.
 class RegionSource {
   public:
     virtual ~RegionSource() = default;
@@ -51,6 +52,7 @@ class ArenaHeap {
     bool release(std::byte* block) noexcept;
 
   private:
+    // A region that is cut into blocks; its heap keeps the books of them inside of the region.
     struct Piece {
         Piece(const HeapRegion& region) : id(region.id), heap(region.base, region.bytes) {}
         std::uint64_t id;

@@ -11,6 +11,7 @@ namespace fabricshm {
 namespace {
 
 // A second handle of an arena uses the first one's mapping and heap.
+// Two mappings of one arena would be two heaps, and a block of one could not be freed by the other.
 std::shared_ptr<Arena> shared_with_others(const fabricshm_session& session,
                                           std::shared_ptr<Arena> opened) {
     for (const fabricshm_arena* other : session.arenas) {
@@ -27,6 +28,7 @@ void describe_region(const Arena& arena, const proto::Region& found, fabricshm_r
     region->base = arena.base() + found.offset;
 }
 
+// In the order of the parameters, so that the text is about the first wrong one.
 int check_open(const fabricshm_session* session, const char* name, std::uint32_t flags,
                fabricshm_arena** arena) {
     if (session == nullptr) return refuse("fabricshm_arena_open: session is NULL");
@@ -46,6 +48,7 @@ std::string place_of(const Arena& arena) {
 
 void drop_arena(fabricshm_session& session, fabricshm_arena* handle) noexcept {
     session.arenas.erase(handle);
+    // Under the session's mutex, so that no other thread opens it in between.
     const bool last = std::none_of(session.arenas.begin(), session.arenas.end(),
                                    [&](auto* other) { return other->arena == handle->arena; });
     if (last) handle->arena->close();
@@ -68,10 +71,13 @@ int fabricshm_arena_open(fabricshm_session* session, const char* name, uint64_t 
             return fail({Errc::kClosed, 0, "open arena"}, "arena '%s'", name);
         }
         auto handle = std::make_unique<fabricshm_arena>();
+        // Over the round trip, too: the daemon knows an arena of a session as open or closed and
+        // nothing between, so that an open must not overtake a close.
         const std::lock_guard lock(session->mutex);
         auto opened = Arena::open(session->session, name, bytes, flags);
         if (!opened.ok()) return fail(opened.error(), "arena '%s'", name);
         handle->session = session;
+        // The answer of an arena that is open already made a second mapping, which goes again here.
         handle->arena = shared_with_others(*session, std::move(opened).value());
         session->arenas.insert(handle.get());
         *arena = handle.release();
@@ -80,6 +86,7 @@ int fabricshm_arena_open(fabricshm_session* session, const char* name, uint64_t 
 }
 
 void fabricshm_arena_close(fabricshm_arena* arena) {
+    // A child of fork() leaves the parent's arena alone, its memory included.
     if (arena == nullptr || arena->arena->session().is_foreign()) return;
     fabricshm_session& session = *arena->session;
     const std::lock_guard lock(session.mutex);
@@ -155,6 +162,7 @@ void* fabricshm_alloc(fabricshm_arena* arena, uint64_t bytes) {
 
 void fabricshm_free(fabricshm_arena* arena, void* block) {
     if (arena == nullptr || block == nullptr || arena->arena->session().is_foreign()) return;
+    // A bug of the caller, and without a way to return it: said in the log, and nothing is freed.
     if (!arena->arena->heap().release(static_cast<std::byte*>(block))) {
         log(LogLevel::kError, "fabricshm_free: %p is no block of arena '%s'", block,
             arena->arena->name().c_str());

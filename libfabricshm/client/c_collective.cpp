@@ -27,12 +27,14 @@ int check_enums(const char* function, const fabricshm_call& call) {
     return check_timeout(function, call.timeout_ms);
 }
 
+// On the data path: nothing here allocates or locks unless it refuses.
 int check(const char* function, const fabricshm_group* group, const fabricshm_call* call) {
     if (group == nullptr) return refuse("%s: group is NULL", function);
     if (call == nullptr) return refuse("%s: call is NULL", function);
     if (group->arena->session().is_foreign()) {
         return fail({Errc::kClosed, 0, ""}, "group '%s'", group->name.c_str());
     }
+    // Compared before it is called: in nearly all programs the sizes are equal.
     if (call->struct_size != sizeof(fabricshm_call)) {
         if (const int code =
                 check_struct_size("call", call, call->struct_size, sizeof(fabricshm_call));
@@ -43,6 +45,7 @@ int check(const char* function, const fabricshm_group* group, const fabricshm_ca
     return check_enums(function, *call);
 }
 
+// The enumerators have the same values on both sides; check_enums() has seen to their range.
 Call translate(const fabricshm_group& group, const fabricshm_call& given) {
     Call call;
     call.kind = static_cast<Kind>(given.kind);
@@ -57,6 +60,7 @@ Call translate(const fabricshm_group& group, const fabricshm_call& given) {
     call.output = static_cast<std::byte*>(given.output);
     call.count = given.count;
     const int world = group.group->world();
+    // Copied, since a started operation outlives the caller's arrays.
     if (given.counts != nullptr) call.counts.assign(given.counts, given.counts + world);
     if (given.recv_counts != nullptr) {
         call.recv_counts.assign(given.recv_counts, given.recv_counts + world);
@@ -103,6 +107,7 @@ int fabricshm_start(fabricshm_group* group, const fabricshm_call* call,
             return code;
         }
         auto handle = std::make_unique<fabricshm_request>();
+        // Made now, since the group may be left before somebody asks.
         handle->what = name_of(*group, *call);
         auto started = group->group->start(translate(*group, *call));
         if (!started.ok()) return fail(started.error(), "%s", handle->what.c_str());
@@ -116,6 +121,7 @@ int fabricshm_test(fabricshm_request* request) {
     return guarded("fabricshm_test", [&]() -> int {
         if (request == nullptr) return refuse("fabricshm_test: request is NULL");
         if (!request->request->done()) return 0;
+        // Complete, so this only fetches the result and does not wait.
         const int code = code_of(request->request->wait(), request->what);
         return code == FABRICSHM_OK ? 1 : code;
     });
@@ -124,6 +130,7 @@ int fabricshm_test(fabricshm_request* request) {
 int fabricshm_wait(fabricshm_request* request) {
     return guarded("fabricshm_wait", [&]() -> int {
         if (request == nullptr) return refuse("fabricshm_wait: request is NULL");
+        // Freed in any case: the caller has no use for a request that failed either.
         const std::unique_ptr<fabricshm_request> owned(request);
         return code_of(owned->request->wait(), owned->what);
     });

@@ -11,6 +11,7 @@ namespace fabricshm {
 
 namespace {
 
+// Of fixed sizes: longer texts are cut, and never refused.
 struct LastFailure {
     char text[512] = "";
     int rank = -1;
@@ -27,6 +28,7 @@ constexpr const char* kCodeNames[] = {
     "FABRICSHM_ECORRUPT", "FABRICSHM_EVERSION",  "FABRICSHM_ECLOSED",   "FABRICSHM_EBROKEN",
     "FABRICSHM_ESYSTEM",  "FABRICSHM_EINTERNAL", "FABRICSHM_EPOISONED",
 };
+// A code that is added on one side only does not compile.
 static_assert(std::size(kCodeNames) == -FABRICSHM_EPOISONED + 1);
 static_assert(static_cast<int>(Errc::kPoisoned) == -FABRICSHM_EPOISONED &&
               static_cast<int>(Errc::kPeer) == -FABRICSHM_EPEER &&
@@ -34,6 +36,7 @@ static_assert(static_cast<int>(Errc::kPoisoned) == -FABRICSHM_EPOISONED &&
 
 // Without describe(), which allocates: this also reports that memory ran out.
 void keep(const Error& error, const char* what) noexcept {
+    // `detail` means something else for each code.
     const bool names_rank = error.code == Errc::kPeer || error.code == Errc::kMismatch;
     const bool names_region = error.code == Errc::kPoisoned && error.detail > 0;
     char extra[96] = "";
@@ -78,6 +81,7 @@ int check_struct_size(const char* name, const void* given, std::size_t given_siz
     if (given_size < known) {
         return refuse("%s->struct_size is %zu, less than %zu", name, given_size, known);
     }
+    // A field of a newer caller that asks for nothing is all zeros.
     const auto* bytes = static_cast<const unsigned char*>(given);
     for (std::size_t i = known; i < given_size; ++i) {
         if (bytes[i] != 0) {

@@ -12,7 +12,9 @@
 namespace fabricshm {
 
 /// Keeps "<what>: <error>" and the rank for this thread and returns the code for the caller. `what`
-/// is printf-like and names the object: "tensor 'weights'".
+/// is printf-like and names the object: "tensor 'weights'". Allocates nothing, so that memory that
+/// ran out can be reported, too. The text holds until the thread's next failure; successes leave
+/// it.
 int fail(const Error& error, const char* what, ...) noexcept __attribute__((format(printf, 2, 3)));
 
 /// The same for a bad argument: EINVAL, "<function>: <parameter> is ...".
@@ -35,6 +37,7 @@ int guarded(const char* function, Body&& body) noexcept {
 
 /// A struct of a caller that may be older or newer than this library: `known` bytes are ours, the
 /// rest (if any) has to be zero, since it asks for what we do not know. 0, or the refusal.
+/// `name` is the parameter's, for the text.
 int check_struct_size(const char* name, const void* given, std::size_t given_size,
                       std::size_t known);
 

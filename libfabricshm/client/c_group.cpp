@@ -9,6 +9,7 @@ namespace fabricshm {
 
 namespace {
 
+// Not waited for: a rank that leaves has nothing to hear any more.
 void post_leave(Arena& arena, std::uint64_t group_id, int rank) noexcept {
     proto::Message request = proto::make_request(proto::Type::kGroupLeave, 0);
     request.group.arena_id = arena.id();
@@ -29,6 +30,7 @@ Result<std::unique_ptr<Group>> enter(const std::shared_ptr<Arena>& arena, const 
     place.world = given.world;
     place.group_id = given.group_id;
     place.visibility = arena->policy();
+    // Only when buffers outside of the arena are used: the group asks then.
     place.allocate = [arena](Bytes bytes) -> std::byte* {
         const auto block = arena->heap().allocate(bytes);
         return block.ok() ? block.value() : nullptr;
@@ -37,6 +39,7 @@ Result<std::unique_ptr<Group>> enter(const std::shared_ptr<Arena>& arena, const 
     place.meter = std::make_shared<Meter>();
     const std::shared_ptr<Meter> meter = place.meter;
     place.lost = [arena](Bytes offset) { return arena->report_lost(offset); };
+    // The daemon's word on where the block is, checked before anything there is touched.
     const bool inside = arena->holds(given.block_offset, given.block_bytes);
     auto group = inside ? Group::attach(std::move(place), deadline)
                         : Result<std::unique_ptr<Group>>(Error{Errc::kCorrupt, 0, "group block"});
@@ -54,6 +57,7 @@ Result<std::unique_ptr<Group>> ask_and_enter(const std::shared_ptr<Arena>& arena
     return enter(arena, reply.group, deadline);
 }
 
+// Under the session's lock, since the session leaves its groups when it is closed.
 fabricshm_group* adopt(std::unique_ptr<fabricshm_group> handle) {
     const std::lock_guard lock(handle->session->mutex);
     handle->session->groups.insert(handle.get());
@@ -68,6 +72,7 @@ int check_join(const fabricshm_arena* arena, const char* name, int rank, int wor
     if (world < 1 || world > FABRICSHM_WORLD_MAX) {
         return refuse("%s: world is not 1 to %d", function, FABRICSHM_WORLD_MAX);
     }
+    // FABRICSHM_ANY_RANK is below 0 and the only one that may be.
     if (rank < FABRICSHM_ANY_RANK || rank >= world) {
         return refuse("%s: rank is not 0 to world - 1, nor FABRICSHM_ANY_RANK", function);
     }
@@ -80,6 +85,8 @@ int check_join(const fabricshm_arena* arena, const char* name, int rank, int wor
 void drop_group(fabricshm_group* handle) noexcept {
     const std::uint64_t id = handle->group->id();
     const int rank = handle->group->rank();
+    // Before the daemon is told: it waits for what was started, and the daemon would give the
+    // rank's place away.
     handle->group.reset();
     post_leave(*handle->arena, id, rank);
     delete handle;
@@ -119,6 +126,8 @@ int fabricshm_group_join(fabricshm_arena* arena, const char* name, int rank, int
 void fabricshm_group_leave(fabricshm_group* group) {
     if (group == nullptr || group->arena->session().is_foreign()) return;
     {
+        // Out of the session's set first, so that closing the session cannot leave it a second
+        // time.
         const std::lock_guard lock(group->session->mutex);
         group->session->groups.erase(group);
     }
@@ -152,6 +161,8 @@ int fabricshm_group_shrink(fabricshm_group* group, int64_t timeout_ms,
         group->group->retire();
         FAULT_POINT("shrink.retired");
         auto handle = std::make_unique<fabricshm_group>();
+        // A survivor that asks again after a restart of the daemon finds its place in the new
+        // group.
         auto joined = ask_and_enter(group->arena, request, "shrink group",
                                     deadline_of(group->arena->session(), timeout_ms));
         if (!joined.ok())

@@ -20,6 +20,7 @@ constexpr std::int64_t kDefaultTimeoutMs = 30'000;
 constexpr std::size_t kOptionsLeast = offsetof(fabricshm_session_options, device);
 
 // Only the part that the caller's header knew is read; NULL is a caller that knew nothing.
+// Unknown fields are zero, see check_options().
 fabricshm_session_options known_part(const fabricshm_session_options* given) {
     fabricshm_session_options known{};
     if (given == nullptr) return known;
@@ -33,6 +34,7 @@ const char* either(const char* given, const char* otherwise) {
 
 // Everything the options leave open.
 SessionOptions options_of(const fabricshm_session_options& given) {
+    // 0 and -1 are both "the library's". A year at most, see deadline_of().
     const std::int64_t timeout_ms =
         std::min(given.timeout_ms > 0 ? given.timeout_ms : kDefaultTimeoutMs, proto::kTimeoutMsMax);
     SessionOptions options;
@@ -43,6 +45,7 @@ SessionOptions options_of(const fabricshm_session_options& given) {
     return options;
 }
 
+// Of the caller's version, older or newer; what it has more than we know must be zero.
 int check_options(const fabricshm_session_options* options) {
     if (options == nullptr) return FABRICSHM_OK;
     const std::size_t known =
@@ -59,6 +62,7 @@ int check_options(const fabricshm_session_options* options) {
     return FABRICSHM_OK;
 }
 
+// The texts name what was tried: several sockets, or the device that was asked for.
 int open_failed(const Error& error, const SessionOptions& wanted) {
     const std::string sockets = joined(wanted.sockets);
     // Nothing else that a new session asks for could be missing.
@@ -107,6 +111,7 @@ void fabricshm_session_close(fabricshm_session* session) {
     // included. What is left behind is a copy, and goes with the process.
     if (session == nullptr || session->session->is_foreign()) return;
     // Groups first: they wait for the operations that were started, which the daemon is no part of.
+    // Without the lock, since leaving a group waits for them.
     while (true) {
         fabricshm_group* group = nullptr;
         {

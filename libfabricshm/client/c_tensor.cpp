@@ -13,6 +13,7 @@ namespace fabricshm {
 
 namespace {
 
+// The caller gets a copy of everything and no handle: there is nothing to close.
 void describe_tensor(const TensorView& view, fabricshm_tensor* tensor) {
     std::memset(tensor, 0, sizeof *tensor);
     tensor->data = view.data;
@@ -36,6 +37,8 @@ int check_shape(fabricshm_dtype dtype, int ndim, const std::int64_t* shape) {
 }
 
 // What publish, wait and free need to know of `tensor`.
+// `tensor` is a plain struct in the caller's memory: what it says is checked against the header
+// before use.
 int check_tensor(const char* function, const fabricshm_arena* arena,
                  const fabricshm_tensor* tensor) {
     if (arena == nullptr) return refuse("%s: arena is NULL", function);

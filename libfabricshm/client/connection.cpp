@@ -15,6 +15,7 @@ namespace {
 constexpr std::uint64_t kHelloId = 1;
 
 // One request and its answer, on a socket that nobody else reads.
+// No thread reads the socket yet, so the next packet is the answer, or the daemon is wrong.
 Result<proto::Message> exchange(const UnixSocket& socket, const proto::Message& request,
                                 std::span<const int> descriptors, const char* step,
                                 TimePoint deadline) {
@@ -39,6 +40,7 @@ Error as_daemon_error(const Error& error) {
 }  // namespace
 
 std::shared_ptr<const UnixSocket> guarded(UnixSocket socket) {
+    // Watched before anybody can fork with it.
     fork_guard::watch(socket.get());
     return {new UnixSocket(std::move(socket)), [](const UnixSocket* old) {
                 fork_guard::unwatch(old->get());
@@ -56,6 +58,7 @@ Result<std::shared_ptr<const UnixSocket>> connect_first(std::vector<std::string>
             if (last.code == Errc::kDaemon) last = socket.error();
             continue;
         }
+        // Tried first from now on: a daemon comes back where it was.
         std::rotate(paths.begin(), path, path + 1);
         return guarded(std::move(socket).value());
     }
@@ -65,6 +68,8 @@ Result<std::shared_ptr<const UnixSocket>> connect_first(std::vector<std::string>
 Result<void> greet(const UnixSocket& socket, const Introduction& introduction,
                    SessionIdentity& identity, TimePoint deadline) {
     proto::Message request = proto::make_request(proto::Type::kHello, kHelloId);
+    // 0 and an empty token the first time; afterwards the daemon goes on with the session that they
+    // name.
     request.hello.session_id = identity.id;
     std::memcpy(request.hello.token, identity.token.data(), identity.token.size());
     proto::set_label(request.hello.label, introduction.label);
@@ -89,6 +94,7 @@ Result<void> present_arenas(const UnixSocket& socket, const ArenaDescriptors& ar
         const int number = descriptor->get();
         const auto reply =
             exchange(socket, request, std::span(&number, 1), "adopt arena", deadline);
+        // A refusal of one arena is its own matter, an end of the connection is everybody's.
         if (reply.ok()) continue;
         const Error& error = reply.error();
         const bool connection_failed = error.code == Errc::kClosed || error.code == Errc::kTimeout;

@@ -18,6 +18,8 @@
 namespace fabricshm {
 
 /// Who a session is, as the daemon named it in its first answer. An id of 0: not yet.
+/// The token proves to a daemon that a process is the session that it says it is; it never leaves
+/// this process but for that.
 struct SessionIdentity {
     std::uint64_t id = 0;
     std::array<std::uint8_t, 16> token{};
@@ -28,7 +30,7 @@ struct SessionIdentity {
 /// have nothing but these to find its arenas again.
 using ArenaDescriptors = std::map<std::uint64_t, std::shared_ptr<const Fd>>;
 
-/// A socket that tells fork_guard about itself.
+/// A socket that tells fork_guard about itself. Closed with its last holder.
 std::shared_ptr<const UnixSocket> guarded(UnixSocket socket);
 
 /// Connects to the first of `paths` where somebody listens and moves it to the front. kDaemon when

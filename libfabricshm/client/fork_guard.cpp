@@ -25,7 +25,8 @@ Watched& watched() {
 // Relaxed everywhere: it changes only in a child that has one thread.
 std::atomic<std::uint32_t> g_generation{1};
 
-// The lock is held across the fork so that the child does not inherit a set that is half changed.
+// The lock is held across the fork so that the child does not inherit a set that is half changed,
+// by a thread which it does not have.
 void before_fork() noexcept {
     watched().mutex.lock();
 }
@@ -35,12 +36,14 @@ void in_parent() noexcept {
 }
 
 void in_child() noexcept {
+    // Without a word on the sockets: a goodbye would be the parent's.
     for (const int fd : watched().descriptors) ::close(fd);
     watched().descriptors.clear();
     g_generation.fetch_add(1, std::memory_order_relaxed);
     watched().mutex.unlock();
 }
 
+// Once per process, when the library is loaded.
 [[maybe_unused]] const int g_registered = ::pthread_atfork(before_fork, in_parent, in_child);
 
 }  // namespace

@@ -13,6 +13,7 @@ namespace fabricshm::fork_guard {
 std::uint32_t generation() noexcept;
 
 /// From now on a child closes its copy of `fd` before fork() returns to it.
+/// Any thread.
 void watch(int fd);
 
 /// Not any more. Call it before the descriptor is closed.

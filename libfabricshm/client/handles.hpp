@@ -14,6 +14,8 @@
 #include "libfabricshm/collective/group.hpp"
 #include "libfabricshm/include/fabricshm/fabricshm.h"
 
+/// A handle stays where it is, since the caller has its address; what it owns is shared with the
+/// operations that use it.
 struct fabricshm_session {
     std::shared_ptr<fabricshm::Session> session;
 
@@ -29,6 +31,8 @@ struct fabricshm_arena {
     std::shared_ptr<fabricshm::Arena> arena;  // handles of one arena share it
 };
 
+/// `arena` is held by the group itself: closing the arena's handle does not unmap it under an
+/// operation.
 struct fabricshm_group {
     fabricshm_session* session = nullptr;
     std::shared_ptr<fabricshm::Arena> arena;

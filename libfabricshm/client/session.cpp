@@ -25,6 +25,8 @@ std::int64_t milliseconds_until(TimePoint deadline) {
 }
 
 // Requests that wait in the daemon carry how long; false for all others.
+// So that both sides end a wait at about the same time, and the daemon keeps no caller that has
+// gone.
 bool set_timeout(proto::Message& request, TimePoint deadline) {
     switch (proto::type_of(request.header)) {
         case proto::Type::kTensorOpen:
@@ -66,6 +68,7 @@ Session::Session(SessionOptions options)
 
 Result<std::shared_ptr<Session>> Session::open(SessionOptions options) {
     std::shared_ptr<Session> session(new Session(std::move(options)));
+    // Before the first connection, since the thread needs it from its first moment on.
     session->wake_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!session->wake_) return error_from_errno(errno, "make eventfd");
     const TimePoint deadline = session->default_deadline();
@@ -83,7 +86,8 @@ Result<std::shared_ptr<Session>> Session::open(SessionOptions options) {
 Session::~Session() {
     close();
     if (is_foreign()) {
-        // Its socket is closed already and its number may be another file by now: leave it alone.
+        // Its socket is closed already and its number may be another file by now: leave it alone,
+        // as a leak on purpose.
         new std::shared_ptr<const UnixSocket>(std::move(line_.socket));
         return;
     }
@@ -96,6 +100,7 @@ void Session::close() noexcept {
     if (state_ != State::kClosed) {
         const bool said_hello = state_ == State::kConnected;
         state_ = State::kClosed;
+        // Woken, they see kClosed by themselves.
         for (auto& [id, pending] : pending_) pending->answered.notify_all();
         changed_.notify_all();
         if (line_.socket != nullptr) {
@@ -105,6 +110,7 @@ void Session::close() noexcept {
             line_.socket->shut_down();
         }
     }
+    // Those inside use members of this object; the last one out wakes us.
     changed_.wait(lock, [this] { return visitors_ == 0; });
     lock.unlock();
     if (thread_ != nullptr && thread_->joinable()) thread_->join();
@@ -121,6 +127,8 @@ Result<proto::Message> Session::call(proto::Message request, const char* step, T
         FABRIC_TRY(const bool sent, attempt(line, request, step, deadline, pending));
         if (pending.outcome == Pending::Outcome::kAnswered) {
             if (pending.error.code == Errc::kOk) return pending.reply;
+            // Its error may lack a step: the thread that took the reply does not know what was
+            // called.
             if (*pending.error.step == '\0') pending.error.step = step;
             return pending.error;
         }
@@ -137,6 +145,7 @@ Result<Session::Line> Session::wait_for_line(std::uint64_t after, TimePoint dead
         return state_ == State::kClosed || (state_ == State::kConnected && line_.number > after);
     };
     while (!settled()) {
+        // By state and not by the clock: what settled in the last moment counts.
         if (changed_.wait_until(lock, deadline) == std::cv_status::timeout && !settled()) {
             return Error{Errc::kDaemon, 0, step};
         }
@@ -160,18 +169,23 @@ Result<bool> Session::attempt(const Line& line, proto::Message& request, const c
     }
     // The line may have been lost since we asked for it: nobody would answer this pending.
     if (state_ != State::kConnected || line_.number != line.number) return false;
+    // A new number for each attempt: a late answer to the first must not be taken for one to the
+    // second.
     request.header.request_id = ++last_request_;
     const std::uint64_t id = request.header.request_id;
     pending_[id] = &pending;
     lock.unlock();
 
     const bool waits = set_timeout(request, deadline);
+    // The daemon ends the wait at `deadline` and says so; only its silence after that is an error
+    // of its own.
     const TimePoint patience = waits ? deadline_after(deadline, kAnswerGrace) : deadline;
     const auto sent = line.socket->send(proto::bytes_of(request), {}, patience);
 
     lock.lock();
     Result<void> waited;
     if (sent.ok()) waited = await_reply(lock, request, step, patience, pending);
+    // Whatever happened: `pending` is on the caller's stack.
     pending_.erase(id);
     if (!waited.ok()) return waited.error();
     if (sent.ok()) return true;
@@ -187,6 +201,8 @@ Result<void> Session::await_reply(std::unique_lock<std::mutex>& lock, const prot
     };
     while (!settled()) {
         if (pending.answered.wait_until(lock, deadline) == std::cv_status::timeout && !settled()) {
+            // Its answer may still come, and may have made something: the thread takes that back,
+            // see undo().
             abandoned_.insert(request.header.request_id);
             return Error{Errc::kDaemon, 0, step};
         }
@@ -202,6 +218,7 @@ void Session::post(proto::Message request) noexcept {
     if (state_ == State::kClosed) return;
     request.header.request_id = ++last_request_;
     // Behind what waits already. An attempt only: the thread sends what finds no room.
+    // At once where nothing waits, so that most requests need no second thread.
     const bool at_once = state_ == State::kConnected && outbox_.empty();
     if (at_once && line_.socket->send(proto::bytes_of(request), {}, TimePoint{}).ok()) return;
     outbox_.push_back(request);
@@ -228,6 +245,7 @@ void Session::forget_arena(std::uint64_t arena_id) noexcept {
 
 void Session::watch_losses(std::uint64_t arena_id, std::weak_ptr<PoisonWatch> watch) {
     const std::lock_guard lock(mutex_);
+    // Arenas come and go; nobody tells when a watch is gone.
     std::erase_if(watches_, [](const auto& entry) { return entry.second.expired(); });
     watches_.emplace_back(arena_id, std::move(watch));
 }

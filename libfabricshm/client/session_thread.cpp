@@ -26,6 +26,7 @@ constexpr Duration kGreetTimeout = std::chrono::seconds(5);
 
 // The request that takes back what an answer gave whose caller no longer waits for it; false when
 // there is nothing to take back.
+// Not for an arena: other handles of this session may have it open.
 bool counterpart(const proto::Message& reply, proto::Message& request) {
     switch (proto::type_of(reply.header)) {
         case proto::Type::kRegionCreate:
@@ -75,7 +76,9 @@ class SignalsBlocked {
 
 void Session::start_thread() {
     const SignalsBlocked blocked;
+    // By hand, see thread_: std::thread as a member would terminate a forked child.
     thread_ = new std::thread([this] { run(); });
+    // For people who look at a process with top -H.
     ::pthread_setname_np(thread_->native_handle(), "fabric-session");
 }
 
@@ -86,6 +89,7 @@ void Session::run() noexcept {
             const std::lock_guard lock(mutex_);
             socket = line_.socket;
         }
+        // Returns at the end of the connection, whoever ended it.
         serve(*socket);
         if (!lose_line() || !reconnect()) return;
     }
@@ -96,6 +100,7 @@ void Session::serve(const UnixSocket& socket) {
     while (deliver_until_readable(socket)) {
         proto::Message reply;
         std::memset(&reply, 0, sizeof reply);
+        // Arenas and pages come with one.
         Fd descriptor;
         const auto received = socket.receive(proto::writable_bytes_of(reply),
                                              std::span(&descriptor, 1), TimePoint::max());
@@ -116,12 +121,15 @@ bool Session::deliver_until_readable(const UnixSocket& socket) {
         bool left = false;
         {
             const std::lock_guard lock(mutex_);
+            // Under the lock: posts of other threads either come before this or find the thread
+            // asleep and wake it.
             const bool any = !outbox_.empty();
             const auto flushed = flush_outbox(socket);
             left = flushed.ok() && *flushed;          // of a failure the read tells, too
             if (any && !left) changed_.notify_all();  // calls wait for what was posted before them
         }
         const auto room = static_cast<short>(left ? POLLOUT : 0);
+        // The wake eventfd stands for everything that is no packet.
         pollfd entries[] = {{socket.get(), static_cast<short>(POLLIN | room), 0},
                             {wake_.get(), POLLIN, 0}};
         if (::poll(entries, 2, -1) < 0 && errno != EINTR) {
@@ -152,11 +160,13 @@ void Session::dispatch(const proto::Message& reply, std::size_t bytes, Fd descri
     const auto valid = proto::check_reply(reply, bytes);
     const bool succeeded = valid.ok() && reply.header.status == 0;
     const bool news = reply.header.request_id == 0;
+    // Number 0 is no request's: the daemon speaks of its own accord.
     if (news) return succeeded ? learn_loss(reply.region) : void();
     if (valid.ok() && take_page(reply, descriptor)) return;
     std::unique_lock lock(mutex_);
     const auto found = pending_.find(reply.header.request_id);
     if (found == pending_.end()) {
+        // A caller that gave up, or an answer that nobody asked for; the latter is dropped.
         const bool late = abandoned_.erase(reply.header.request_id) != 0;
         lock.unlock();
         if (late && succeeded) undo(reply);
@@ -222,6 +232,7 @@ bool Session::lose_line() {
 // False when the session is being closed.
 bool Session::reconnect() {
     Errc last = Errc::kDaemon;
+    // Doubled each time: an absence of a moment is over soon, one of hours costs little.
     for (Duration pause = kBackOffFirst;; pause = std::min(pause * 2, kBackOffMost)) {
         {
             std::unique_lock lock(mutex_);
@@ -259,6 +270,7 @@ Result<void> Session::attach_again() {
 
 // One connection, greeted as `identity`, with `arenas` presented.
 Result<void> Session::resume(SessionIdentity identity, const ArenaDescriptors& arenas) {
+    // A second for the connect: who listens accepts at once.
     FABRIC_TRY(auto socket, connect_first(options_.sockets, Clock::now() + kBackOffMost));
     {
         const std::lock_guard lock(mutex_);
@@ -275,6 +287,7 @@ Result<void> Session::resume(SessionIdentity identity, const ArenaDescriptors& a
     const std::lock_guard lock(mutex_);
     if (state_ == State::kClosed) return Error{Errc::kClosed, 0, "attach"};
     if (fresh) {
+        // Of a session that is gone: what was posted there means nothing to the new one.
         arenas_.clear();
         outbox_.clear();
     }

@@ -12,6 +12,7 @@ namespace fabricshm {
 
 namespace {
 
+// The caller has checked that it lies inside.
 TensorHeader& header_at(const Arena& arena, std::uint64_t offset) {
     return *reinterpret_cast<TensorHeader*>(arena.base() + offset);
 }
@@ -21,6 +22,7 @@ TensorKey key_of(const proto::Region& region) {
 }
 
 // What the daemon said about a tensor, as far as it fits this arena.
+// The shape is the daemon's; whether it fits the region that came with it is checked here.
 Result<TensorView> view_of(const Arena& arena, const proto::Tensor& tensor, const char* step) {
     const std::span shape(tensor.shape, tensor.ndim);
     FABRIC_TRY(const Bytes bytes, proto::tensor_bytes(tensor.dtype, shape));
@@ -48,13 +50,17 @@ struct Located {
 Result<Located> locate(const Arena& arena, const void* data, std::uint64_t region_id,
                        const char* step) {
     const auto place = reinterpret_cast<std::uintptr_t>(data);
+    // Numbers and not pointers: comparing pointers of different objects says nothing.
     const auto base = reinterpret_cast<std::uintptr_t>(arena.base());
     const bool inside = place >= base + kTensorHeaderBytes && place <= base + arena.bytes() &&
+                        // Elements begin a header's size after a page, so that their address is a
+                        // multiple of it.
                         place % kTensorHeaderBytes == 0;
     if (!inside) return Error{Errc::kInvalid, 0, "tensor->data is not in the arena"};
     TensorHeader& header = header_at(arena, place - kTensorHeaderBytes - base);
     arena.visibility().acquire(TouchPoint::kTensorHeaderRead, &header, kCacheLine);
     const TensorKey key{region_id, header.generation};
+    // The bytes there may be anything's by now: the header says whether they are a tensor still.
     if (!is_tensor(header, key)) return Error{Errc::kNotFound, 0, step};
     return Located{&header, key};
 }
@@ -64,6 +70,7 @@ Result<Located> locate(const Arena& arena, const void* data, std::uint64_t regio
 Result<TensorView> create_tensor(Arena& arena, const std::string& name, std::uint32_t dtype,
                                  std::span<const std::int64_t> shape) {
     FABRIC_TRY([[maybe_unused]] const Bytes bytes, proto::tensor_bytes(dtype, shape));
+    // The maker is written into the header: a name can be made again, a process's identity cannot.
     FABRIC_TRY(const ProcessIdentity owner, own_identity());
     proto::Message request = proto::make_request(proto::Type::kTensorCreate, 0);
     FABRIC_TRY_VOID(proto::set_name(request.tensor.name, name, "name"));
@@ -115,6 +122,8 @@ Result<std::uint64_t> await_tensor(Arena& arena, const void* data, Bytes bytes,
 Result<void> free_tensor(Arena& arena, const void* data, Bytes bytes, std::uint64_t region_id) {
     FABRIC_TRY(const Located tensor, locate(arena, data, region_id, "free tensor"));
     FABRIC_TRY(const ProcessIdentity self, own_identity());
+    // Asked here and not of the daemon alone, which would answer too late: the header is retired
+    // first.
     if (!(maker_of(*tensor.header) == self)) return Error{Errc::kDenied, 0, "free tensor"};
     proto::Message request = proto::make_request(proto::Type::kTensorFree, 0);
     request.tensor.region.arena_id = arena.id();
@@ -130,6 +139,7 @@ Result<void> free_tensor(Arena& arena, const void* data, Bytes bytes, std::uint6
     const auto reply =
         arena.call(request, "free tensor", arena.session().default_deadline(), Retry::kHarmless);
     if (reply.ok() || reply.error().code == Errc::kNotFound) return {};
+    // Refused: it is there as before, and its readers see it again.
     restore_tensor(*tensor.header, view);
     return reply.error();
 }

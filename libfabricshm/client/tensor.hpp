@@ -14,6 +14,8 @@
 
 namespace fabricshm {
 
+/// A tensor as a caller needs it; plain data, which keeps nothing alive. `data` is in the mapping
+/// of the arena that it was asked of.
 struct TensorView {
     std::byte* data = nullptr;
     Bytes bytes = 0;

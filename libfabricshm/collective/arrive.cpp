@@ -52,6 +52,7 @@ Result<void> read_peer(Operation& operation, int peer) {
         return {};
     }
     const int world = operation.world();
+    // Counts of an uneven all_to_all are each rank's own.
     const bool own_counts =
         operation.call.kind == Kind::kAllToAll && !operation.call.counts.empty();
     if (own_counts) return {};  // goes through the slots; nothing of the peer's is touched
@@ -69,6 +70,7 @@ Result<void> read_peer(Operation& operation, int peer) {
 
 }  // namespace
 
+// Rank 0 decides for all and shows it in the group's header, so that all ranks store alike.
 void Operation::choose_stores(StorePlace place, Bytes bytes) noexcept {
     store_cell = StorePolicy::cell_of(place, call.kind, bytes);
     if (store_cell < 0) return;

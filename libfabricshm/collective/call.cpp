@@ -6,6 +6,7 @@ namespace fabricshm {
 
 namespace {
 
+// Kinds whose parts may differ in size.
 bool takes_counts(Kind kind) noexcept {
     return kind == Kind::kReduceScatter || kind == Kind::kAllGather || kind == Kind::kGather ||
            kind == Kind::kScatter || kind == Kind::kAllToAll;
@@ -15,6 +16,7 @@ bool reduces(Kind kind) noexcept {
     return kind == Kind::kAllreduce || kind == Kind::kReduceScatter || kind == Kind::kReduce;
 }
 
+// Cannot wrap: check_counts() limits each count, and the world is small.
 std::uint64_t sum_of(const std::vector<std::uint64_t>& counts) noexcept {
     std::uint64_t sum = 0;
     for (const std::uint64_t count : counts) sum += count;
@@ -56,6 +58,7 @@ Result<void> check_counts(const Call& call, int world) {
     return {};
 }
 
+// Half-open ranges; empty ones overlap nothing.
 bool overlap(const std::byte* a, Bytes a_bytes, const std::byte* b, Bytes b_bytes) noexcept {
     return a_bytes != 0 && b_bytes != 0 && a < b + b_bytes && b < a + a_bytes;
 }
@@ -131,6 +134,7 @@ Result<void> check_call(const Call& call, int rank, int world) {
     if (has_root(call.kind) && (call.root < 0 || call.root >= world)) {
         return Error{Errc::kInvalid, 0, "root: not a rank"};
     }
+    // A message to oneself would wait for a receive that this very call holds up.
     const bool peer_is_rank = call.peer >= 0 && call.peer < world && call.peer != rank;
     const bool any = call.kind == Kind::kRecv && call.peer == kAnyPeer;
     if ((call.kind == Kind::kSend || call.kind == Kind::kRecv) && !peer_is_rank && !any) {
@@ -139,6 +143,7 @@ Result<void> check_call(const Call& call, int rank, int world) {
     if (reduces(call.kind) && !kernels::is_supported(call.dtype, call.op)) {
         return Error{Errc::kUnsupported, 0, "op: bit operations take integers"};
     }
+    // Both are ways to reduce for all.
     const bool allreduce_only =
         call.algorithm == Algorithm::kRing || call.algorithm == Algorithm::kHost;
     if (allreduce_only && call.kind != Kind::kAllreduce) {
@@ -212,6 +217,8 @@ std::uint64_t signature_of(const Call& call) noexcept {
         byte(call.algorithm) << 24 | byte(call.trigger) << 32 |
         (rooted ? static_cast<std::uint64_t>(call.root) : 0) << 40);
     const bool own_counts = call.kind == Kind::kAllToAll && !call.counts.empty();
+    // Their number stands for them when they are one's own: that there are counts has to be agreed
+    // on.
     mix(call.counts.empty() ? call.count : own_counts ? 1 : call.counts.size());
     if (!own_counts) {
         for (const std::uint64_t count : call.counts) mix(count);

@@ -36,6 +36,7 @@ enum class Algorithm : std::uint8_t {
     kHost = 5,
 };
 
+/// async: a rank starts as soon as its peers have come; sync: when rank 0 commands it.
 enum class Trigger : std::uint8_t { kAsync = 0, kSync = 1 };
 
 inline constexpr int kAnyPeer = -1;
@@ -91,7 +92,8 @@ class Parts {
     std::vector<Bytes> offsets_;  // world + 1 entries, or empty when all parts are equal
 };
 
-/// Refuses what no rank could run: kInvalid (the step names the argument) or kUnsupported.
+/// Refuses what no rank could run: kInvalid (the step names the argument) or kUnsupported. Looks at
+/// the call of this rank alone: what the ranks disagree about is found when they meet.
 Result<void> check_call(const Call& call, int rank, int world);
 
 /// Bytes this rank reads from `input` and writes to `output` (0 where it has no part in it).

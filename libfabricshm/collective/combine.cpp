@@ -14,6 +14,7 @@ Bytes clipped(Bytes part_bytes, Bytes from, Bytes bytes) noexcept {
     return from >= part_bytes ? 0 : std::min(bytes, part_bytes - from);
 }
 
+// In place, a part is where it has to go already.
 void copy_unless_same(const Operation& operation, std::byte* to, const std::byte* from,
                       Bytes bytes) noexcept {
     if (to == from || bytes == 0) return;
@@ -37,6 +38,7 @@ void reduce_posts(const Operation& operation, const Pointers& posted, Bytes shif
     kernels::reduce(job);
 }
 
+// Parts follow each other in the output, whatever their sizes.
 void gather_posts(const Operation& operation, const Pointers& posted, Bytes from, Bytes bytes) {
     const Parts& parts = operation.parts;
     for (int peer = 0; peer < operation.world(); ++peer) {
@@ -48,6 +50,7 @@ void gather_posts(const Operation& operation, const Pointers& posted, Bytes from
 
 void exchange_posts(const Operation& operation, const Pointers& posted, Bytes from, Bytes bytes,
                     Bytes stride) {
+    // This rank's part in each of the posts, which are laid out alike.
     const Bytes mine = stride * static_cast<Bytes>(operation.rank());
     Bytes offset = 0;
     for (int peer = 0; peer < operation.world(); ++peer) {
@@ -66,6 +69,8 @@ void exchange_posts(const Operation& operation, const Pointers& posted, Bytes fr
 
 kernels::ReduceJob reduce_job(const Operation& operation) noexcept {
     kernels::ReduceJob job;
+    // Sources are in rank order, so that every rank adds up in the same order and gets the same
+    // bits.
     job.type = operation.call.dtype;
     job.op = operation.call.op;
     job.source_count = operation.world();

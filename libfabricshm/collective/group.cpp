@@ -24,6 +24,7 @@ Result<void> check_place(const GroupPlace& place) {
                       place.rank < place.world && place.arena != nullptr;
     if (!sane) return Error{Errc::kInvalid, 0, "attach group"};
     const Bytes needed = group_block_bytes(place.world);
+    // The daemon's word on the block is checked against this mapping before anything there is read.
     const bool inside = place.block_bytes >= needed && place.block_bytes <= place.arena_bytes &&
                         place.block_offset <= place.arena_bytes - place.block_bytes &&
                         place.block_offset % 4096 == 0;
@@ -37,7 +38,8 @@ Result<void> check_place(const GroupPlace& place) {
     return {};
 }
 
-// What a failure means for the others: after these the group cannot go on.
+// What a failure means for the others: after these the group cannot go on, since nobody knows who
+// has got how far. A wrong argument stays this rank's own affair.
 bool breaks_group(Errc code) noexcept {
     return code == Errc::kPeer || code == Errc::kTimeout || code == Errc::kMismatch ||
            code == Errc::kCorrupt || code == Errc::kPoisoned;
@@ -209,6 +211,7 @@ Result<std::unique_ptr<Group>> Group::attach(GroupPlace place, TimePoint deadlin
     auto state = std::make_unique<GroupState>(std::move(place), block);
     Meeting& meeting = state->meeting;
     if (VisibilityPolicy* policy = state->place.visibility; policy != nullptr) {
+        // Before the first word is written, since writing may depend on it.
         policy->take_place(state->place.rank, state->place.world);
     }
     meeting.set_meter(state->place.meter.get());
@@ -371,6 +374,7 @@ Result<void> Group::run(const Call& call) {
         if (state_->place.meter) state_->place.meter->moved(call.peer, message_bytes(call));
         return mailbox_->finish(*mailbox_->post(call));
     }
+    // Behind what was started before, or the order of collectives would differ between ranks.
     if (worker_ == nullptr || worker_->idle()) return run_now(call);
     FABRIC_TRY(const auto request, start(call));
     return request->wait();

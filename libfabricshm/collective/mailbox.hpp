@@ -41,6 +41,7 @@ class Mailbox {
     /// Drives messages until none is left.
     void finish_all();
 
+    /// A message of no more is staged whole, so that its sender may go on at once.
     static constexpr Bytes kEager = 64 * kKiB;
     static constexpr Bytes kPiece = 256 * kKiB;
 

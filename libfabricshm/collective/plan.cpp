@@ -26,6 +26,7 @@ Route choose_route(const PlanInput& input, const Tuning& tuning) noexcept {
     const bool small_enough = algorithm == Algorithm::kAuto || algorithm == Algorithm::kFlat;
     // With trigger `sync` rank 0 has to see all ready first, whatever the size.
     if (input.trigger == Trigger::kSync && input.kind != Kind::kBarrier) return Route::kArrive;
+    // Sizes differ by rank, so no size can choose.
     if (input.own_counts) return Route::kArrive;
     if (!small_enough) return Route::kArrive;
     if (input.total_bytes <= kTinyBytes) return Route::kTiny;
@@ -38,6 +39,7 @@ Algorithm choose_arrived(const PlanInput& input, bool all_in_arena, const Tuning
     if (algorithm == Algorithm::kRing || algorithm == Algorithm::kHost) return algorithm;
     if (algorithm == Algorithm::kFlat || input.own_counts) return Algorithm::kFlat;
     if (all_in_arena && algorithm != Algorithm::kStaged) return Algorithm::kDirect;
+    // Only allreduce can be staged.
     if (input.kind != Kind::kAllreduce) return Algorithm::kFlat;
     if (algorithm == Algorithm::kStaged) return Algorithm::kStaged;
     const bool shares_work = input.part_bytes >= tuning.two_phase_from &&
@@ -49,11 +51,13 @@ Pieces cut_pieces(Bytes part_bytes, int sub_parts, Bytes slot_bytes, Bytes piece
     const Bytes room = std::min(slot_bytes, piece_bytes) / static_cast<Bytes>(sub_parts);
     Pieces pieces;
     pieces.stride = std::max<Bytes>(room / kCacheLine * kCacheLine, kCacheLine);
+    // One even of no bytes: ranks meet all the same.
     pieces.count = std::max<std::uint64_t>((part_bytes + pieces.stride - 1) / pieces.stride, 1);
     return pieces;
 }
 
 Range share_of(Bytes bytes, int rank, int world) noexcept {
+    // By lines, so that no two ranks store into the same one.
     const Bytes lines = (bytes + kCacheLine - 1) / kCacheLine;
     const auto ranks = static_cast<Bytes>(world);
     const auto before = [&](Bytes r) { return std::min(bytes, lines * r / ranks * kCacheLine); };

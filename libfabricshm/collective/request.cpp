@@ -34,12 +34,14 @@ void PendingRequest::on_complete(std::function<void(Result<void>)> callback) {
 
 void PendingRequest::complete(Result<void> result, int peer) {
     std::unique_lock lock(mutex_);
+    // The first result counts.
     if (result_.has_value()) return;
     result_ = result;
     peer_ = peer;
     const auto callback = std::exchange(callback_, nullptr);
     changed_.notify_all();
     lock.unlock();
+    // Without the mutex, for a callback may look at the request.
     if (callback) callback(result);
 }
 

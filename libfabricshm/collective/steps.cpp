@@ -52,16 +52,20 @@ StepPlan::StepPlan(const AllreduceCall& call, const Tuning& tuning, Bytes slot_b
 
 std::uint64_t StepPlan::arrival_steps() const noexcept {
     if (route_ != Route::kArrive) return 0;
+    // sync: all say that they have come, then rank 0 commands.
     return call_.trigger == Trigger::kSync ? 2 : 1;
 }
 
 std::uint64_t StepPlan::inner_steps() const noexcept {
     const auto world = static_cast<std::uint64_t>(call_.world);
+    // Rounds of adding, as many of handing on, then a signal and the wait for all.
     if (inner_ == Algorithm::kRing) return 2 * (world - 1) + 2;
+    // Host: rank 0 reduces, the others fetch, all wait.
     return inner_ == Algorithm::kHost ? 3 : 2;
 }
 
 std::uint64_t StepPlan::piece_steps() const noexcept {
+    // Around the inner steps: into the slots and out of them.
     return algorithm_ == Algorithm::kFlat ? 2 : inner_steps() + 2;
 }
 
@@ -72,6 +76,7 @@ std::uint64_t StepPlan::step_count() const noexcept {
 }
 
 Bytes StepPlan::piece_bytes(std::uint64_t piece) const noexcept {
+    // The last one may be shorter.
     return std::min(pieces_.stride, call_.bytes - piece * pieces_.stride);
 }
 
@@ -126,6 +131,7 @@ Step StepPlan::staged_step(int rank, std::uint64_t index, Bytes bytes) const noe
     }
     if (index < 1 + inner_steps()) return inner_step(rank, index - 1, bytes);
     Step step;
+    // direct leaves one result, with the first rank; ring and host leave one with each.
     const Whose holder = inner_ == Algorithm::kDirect ? Whose::kFirst : Whose::kOwn;
     step.touch({Where::kSlot, holder, bytes, false, true});
     step.touch({Where::kOutput, Whose::kOwn, bytes, true, false});
@@ -140,8 +146,10 @@ Step StepPlan::inner_step(int rank, std::uint64_t index, Bytes bytes) const noex
 
 Step StepPlan::direct_step(int rank, std::uint64_t index, Bytes bytes) const noexcept {
     Step step = waiting_step(Await::kAll, index == 0);
+    // The second step is the wait for everybody.
     if (index != 0) return step;
     step.claimed = claims_;
+    // Claimed chunks go to whoever is first: any rank may touch all of them.
     const Bytes share = claims_ ? bytes : share_of(bytes, rank, call_.world).size();
     const bool one_result = staged_ || call_.shared_result;
     step.touch({staged_ ? Where::kSlot : Where::kInput, Whose::kEach, share, false, staged_});
@@ -159,6 +167,7 @@ Step StepPlan::ring_step(int rank, std::uint64_t index, Bytes bytes) const noexc
     }
     const bool adding = index < rounds;
     const int round = static_cast<int>(adding ? index : index - rounds);
+    // What comes to this rank in this round; C++'s % of a negative number is negative.
     const int chunk = ((rank - round - (adding ? 1 : 0)) % world + world) % world;
     const Bytes share = share_of(bytes, chunk, world).size();
     const Where result = staged_ ? Where::kSlot : Where::kOutput;

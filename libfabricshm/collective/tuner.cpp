@@ -88,9 +88,11 @@ Result<double> time_call(Group& group, Call call, Duration sample) {
         return std::chrono::duration<double, std::nano>(Clock::now() - start).count() /
                static_cast<double>(times);
     };
+    // Says how many make a batch.
     FABRIC_TRY(const double first, run(3));
     const double share = std::chrono::duration<double, std::nano>(sample).count() / kBatches;
     std::uint64_t times = std::max<std::uint64_t>(static_cast<std::uint64_t>(share / first), 2);
+    // Rank 0's number for all: the ranks have to run the same operations.
     Call agree;
     agree.kind = Kind::kBroadcast;
     agree.count = sizeof times;
@@ -103,6 +105,7 @@ Result<double> time_call(Group& group, Call call, Duration sample) {
         FABRIC_TRY(const double nanoseconds, run(times));
         batches.push_back(nanoseconds);
     }
+    // The median: the machine may have done something else in a batch.
     std::nth_element(batches.begin(), batches.begin() + kBatches / 2, batches.end());
     return batches[kBatches / 2];
 }
@@ -198,6 +201,7 @@ Result<Tuning> answer(const Question& question, const TuneOptions& options, cons
     TuneOptions measured = options;
     std::vector<Tuning> candidates = candidates_of(question, base);
     std::vector<double> best(candidates.size(), HUGE_VAL);
+    // Candidates in turn, so that a slow minute of the machine hits all of them.
     for (int round = 0; round < options.rounds; ++round) {
         for (std::size_t i = 0; i < candidates.size(); ++i) {
             FABRIC_TRY(const auto times, time_probes(measured, candidates[i], question.probes));
@@ -205,6 +209,7 @@ Result<Tuning> answer(const Question& question, const TuneOptions& options, cons
         }
     }
     const auto winner = std::min_element(best.begin(), best.end());
+    // Noise is no answer.
     const bool better = *winner < best[0] * kMargin;
     if (options.progress) {
         char line[160];
@@ -265,6 +270,7 @@ Result<void> save_tuning(const std::string& path, const Tuning& tuning, int worl
     std::error_code failure;
     const auto parent = std::filesystem::path(path).parent_path();
     if (!parent.empty()) std::filesystem::create_directories(parent, failure);
+    // Beside it, then in its place: a reader sees the old file or the new one, never half of one.
     const std::string beside = path + ".new";
     std::ofstream out(beside, std::ios::trunc);
     if (kept.str().empty()) out << "# Measured by fabricctl tune: world.key = value\n";

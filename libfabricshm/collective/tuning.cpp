@@ -36,6 +36,7 @@ constexpr Field kFields[] = {
     {"spins", &Tuning::spins, 0, 1'000'000},
     {"yields", &Tuning::yields, 0, 1'000'000},
 };
+// And one word for the forced algorithm.
 static_assert(std::size(kFields) + 1 <= kTuningWords);
 
 int usable_cpus() noexcept {
@@ -89,6 +90,7 @@ Tuning default_tuning(int world, int cpus, Bytes cache_bytes) noexcept {
 std::string tuning_path(const std::string& machine) {
     const std::string file =
         machine.empty() ? "/fabricd/tuning.conf" : "/fabricd/tuning-" + machine + ".conf";
+    // Wins over the machine's name, too.
     if (const char* path = std::getenv("FABRIC_TUNING"); path != nullptr) return path;
     if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache != '\0') {
         return cache + file;
@@ -107,6 +109,7 @@ Tuning load_tuning(int world, const std::string& machine) {
     if (std::ifstream file(path); file) {
         std::stringstream text;
         text << file.rdbuf();
+        // A bad file costs speed, but not the job.
         const auto parsed = parse_tuning(text.str(), world, tuning);
         if (parsed.ok()) {
             tuning = *parsed;
@@ -158,6 +161,7 @@ void pack_tuning(const Tuning& tuning, std::uint64_t* words) noexcept {
 Tuning unpack_tuning(const std::uint64_t* words) noexcept {
     Tuning tuning;
     for (const Field& field : kFields) {
+        // The words come from shared memory: whatever is there, values stay in their ranges.
         tuning.*field.value = std::clamp(*words++, field.least, field.most);
     }
     const auto last = static_cast<std::uint64_t>(Algorithm::kHost);

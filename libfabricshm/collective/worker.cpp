@@ -50,11 +50,13 @@ void Worker::loop() {
     std::unique_lock lock(mutex_);
     while (true) {
         changed_.wait(lock, [this] { return ending_ || !jobs_.empty(); });
+        // Not before everything that was queued has run.
         if (jobs_.empty()) return;
         const auto job = std::move(jobs_.front());
         jobs_.pop_front();
         running_ = true;
         lock.unlock();
+        // Without the mutex: it may take as long as its deadline, and more may be queued meanwhile.
         job();
         lock.lock();
         running_ = false;

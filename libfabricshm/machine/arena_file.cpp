@@ -21,6 +21,7 @@ namespace fabricshm {
 
 namespace {
 
+// Not F_SEAL_WRITE: clients store into it. F_SEAL_SEAL, so that nobody adds that one.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 std::string file_name(std::uint64_t arena_id) {
@@ -55,11 +56,13 @@ Result<void> populate(const Fd& fd, const Mapping& mapping) {
 
 Result<void> commit(const Fd& fd, Bytes bytes, const ArenaFileOptions& options) {
     MapOptions map;
+    // A mapping that starts elsewhere has no huge pages.
     map.align = options.huge_page_bytes != 0 ? options.huge_page_bytes : 4096;
     map.huge_page_bytes = options.hugetlb ? 0 : options.huge_page_bytes;
     FABRIC_TRY(const Mapping mapping, Mapping::map(fd, 0, bytes, map));
     if (options.bind) FABRIC_TRY_VOID(options.bind(mapping.data(), bytes));
     FABRIC_TRY_VOID(populate(fd, mapping));
+    // Last: only a page that is there is anywhere.
     if (options.verify) FABRIC_TRY_VOID(options.verify(mapping.data(), bytes));
     return {};
 }
@@ -72,6 +75,7 @@ Result<Fd> make_arena_file(std::uint64_t arena_id, Bytes bytes, const ArenaFileO
         return error_from_errno(errno, "size arena file");
     }
     FABRIC_TRY_VOID(commit(fd, bytes, options));
+    // After the size was set, which F_SEAL_GROW would forbid.
     if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
         return error_from_errno(errno, "seal arena file");
     }
@@ -90,6 +94,7 @@ Result<void> check_arena_file(const Fd& fd, std::uint64_t arena_id, Bytes bytes)
     if (seals < 0 || (seals & kSeals) != kSeals || (seals & F_SEAL_WRITE) != 0) return refused;
     if ((::fcntl(fd.get(), F_GETFL) & O_ACCMODE) != O_RDWR) return refused;
 
+    // The link has the name that the memfd was made with; nobody can change it.
     char target[128];
     const std::string link = "/proc/self/fd/" + std::to_string(fd.get());
     const ssize_t length = ::readlink(link.c_str(), target, sizeof target);
@@ -101,6 +106,7 @@ Result<void> check_arena_file(const Fd& fd, std::uint64_t arena_id, Bytes bytes)
 }
 
 void empty_arena_file(const Fd& fd, Bytes bytes) noexcept {
+    // Holes, for the seals forbid to shrink it.
     ::fallocate(fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes));
 }
 

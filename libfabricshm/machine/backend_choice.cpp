@@ -10,6 +10,7 @@ const MemoryNode* best_cpu_less_node(const Discovery& found) {
     const MemoryNode* best = nullptr;
     for (const auto& node : found.nodes) {
         if (!node.cpus.empty() || node.total == 0) continue;
+        // As pairs compare: DAX-backed ones first, then by size.
         const auto rank = [](const MemoryNode& n) { return std::pair(n.is_dax_backed, n.total); };
         if (best == nullptr || rank(node) > rank(*best)) best = &node;
     }
@@ -28,6 +29,7 @@ std::string on_node(const MemoryNode& node) {
     return text;
 }
 
+// In the order in which things can be in the way of a device.
 std::string why_not_dax(const DaxInfo& info) {
     std::string text = "dax: " + info.path + " (" + format_bytes(info.bytes) + ") ";
     if (info.driver == "kmem") {

@@ -70,8 +70,10 @@ Result<PoolPiece> DaxBackend::create(std::uint64_t arena_id, const std::string& 
     // Cleared before it is entered: a crash in between leaves a free range, not a dirty arena.
     FABRIC_TRY_VOID(device_.clear(offset, size));
 
+    // A copy: what cannot be saved was not granted.
     DaxCatalogue next = catalogue_;
     const DaxEntry entry{arena_id, name.substr(0, 63), uid, offset, size};
+    // By offset: find_room() and the checks of a catalogue go through it from left to right.
     const auto place = std::find_if(next.entries.begin(), next.entries.end(),
                                     [=](const DaxEntry& other) { return other.offset > offset; });
     next.entries.insert(place, entry);
@@ -82,6 +84,7 @@ Result<PoolPiece> DaxBackend::create(std::uint64_t arena_id, const std::string& 
 }
 
 Result<PoolPiece> DaxBackend::adopt(std::uint64_t arena_id, Bytes bytes, Fd presented) {
+    // The descriptor says which device, not which range: the catalogue has to know the arena.
     const auto entry = find(arena_id);
     if (entry == catalogue_.entries.end() || entry->bytes != bytes || !device_.is_same(presented)) {
         return Error{Errc::kCorrupt, 0, "adopt arena"};
@@ -92,6 +95,8 @@ Result<PoolPiece> DaxBackend::adopt(std::uint64_t arena_id, Bytes bytes, Fd pres
 void DaxBackend::destroy(std::uint64_t arena_id) noexcept {
     const auto entry = find(arena_id);
     if (entry == catalogue_.entries.end()) return;
+    // Also when it cannot be saved: another host has the pool then, and here nothing is granted any
+    // more.
     catalogue_.entries.erase(entry);
     if (const auto saved = device_.save(catalogue_, catalogue_); !saved.ok()) {
         log(LogLevel::kError, "arena %llu is free but still in the catalogue: %s",
@@ -164,6 +169,7 @@ Result<void> check_identity(const DaxCatalogue& catalogue, const DaxDevice& devi
 }
 
 bool is_anothers(const DaxCatalogue& catalogue, const DaxOptions& options) {
+    // Of an unknown host, it is anybody's.
     return catalogue.host != Uuid{} && catalogue.host != host_id(options.files);
 }
 
@@ -171,6 +177,7 @@ bool is_anothers(const DaxCatalogue& catalogue, const DaxOptions& options) {
 /// host's. Asked before anything is written, also before a device is formatted.
 Result<std::uint64_t> epoch_of_owner(const DaxDevice& device, const DaxOptions& options) {
     const auto found = device.load();
+    // Blank, or damaged: nothing says whose it was.
     if (!found.ok()) return std::uint64_t{1};
     if (!is_anothers(*found, options)) return found->epoch;
     if (options.take_over) return found->epoch + 1;
@@ -180,6 +187,7 @@ Result<std::uint64_t> epoch_of_owner(const DaxDevice& device, const DaxOptions& 
 
 Result<DaxCatalogue> take_over(DaxDevice& device, DaxCatalogue catalogue, std::uint64_t epoch,
                                const DaxOptions& options) {
+    // What has to be on the device still when this host writes.
     const DaxCatalogue held = catalogue;
     log(LogLevel::kWarning, "pool %s is taken over from host %s", format_uuid(held.uuid).c_str(),
         format_uuid(held.host).c_str());
@@ -203,6 +211,7 @@ Result<DaxCatalogue> open_catalogue(DaxDevice& device, const DaxOptions& options
     }
     FABRIC_TRY(DaxCatalogue catalogue, device.load());
     FABRIC_TRY_VOID(check_identity(catalogue, device, options));
+    // It rises only when a pool is taken over.
     if (catalogue.epoch == epoch) return catalogue;
     return take_over(device, std::move(catalogue), epoch, options);
 }
@@ -211,6 +220,7 @@ Result<DaxCatalogue> open_catalogue(DaxDevice& device, const DaxOptions& options
 
 Result<std::unique_ptr<PoolBackend>> make_dax_backend(DaxOptions options) {
     FABRIC_TRY(DaxDevice device, DaxDevice::open(options.device, options.files, false));
+    // Whole blocks, but for the first, which is the catalogue's.
     const Bytes room = device.bytes() / device.align() * device.align() - device.align();
     const Bytes capacity = options.capacity != 0 ? options.capacity : room;
     // Before the catalogue: who is refused must not have formatted the device.

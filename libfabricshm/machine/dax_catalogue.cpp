@@ -15,6 +15,7 @@ constexpr std::uint64_t kMagic = 0x3154414358414446;  // "FDAXCAT1" in memory or
 constexpr std::uint32_t kVersion = 1;
 constexpr std::uint32_t kLive = 1;  // the only state so far: a range is entered when it is ready
 
+// As on the device: another layout needs another kVersion.
 struct StoredHeader {
     std::uint64_t magic;
     std::uint32_t version;
@@ -43,12 +44,14 @@ static_assert(sizeof(StoredEntry) == 128);
 static_assert(sizeof(StoredHeader) + kCatalogueEntriesMax * sizeof(StoredEntry) <=
               kCatalogueCopyBytes);
 
+// `header` by value: the checksum is of a header without one.
 std::uint32_t checksum(StoredHeader header, const std::byte* entries) {
     header.crc = 0;
     return crc32c(entries, header.entry_count * sizeof(StoredEntry),
                   crc32c(&header, sizeof header));
 }
 
+// What find_room() and the daemon count on. In order of offsets, so that one pass sees overlaps.
 bool is_sound(const DaxCatalogue& catalogue) {
     if (catalogue.align < 2 * kMiB || (catalogue.align & (catalogue.align - 1)) != 0) return false;
     std::unordered_set<std::uint64_t> ids;
@@ -113,6 +116,7 @@ std::vector<std::byte> encode_catalogue(const DaxCatalogue& catalogue) {
     header.entry_count = catalogue.entries.size();
     header.epoch = catalogue.epoch;
 
+    // No more entries than there are: a short write has less to tear.
     std::vector<std::byte> bytes(sizeof header + header.entry_count * sizeof(StoredEntry));
     std::byte* at = bytes.data() + sizeof header;
     for (const auto& entry : catalogue.entries) {
@@ -136,6 +140,7 @@ Result<DaxCatalogue> decode_catalogue(const std::byte* data) {
     std::memcpy(&header, data, sizeof header);
     if (header.magic != kMagic) return Error{Errc::kNotFound, 0, "read catalogue"};
     if (header.version != kVersion) return Error{Errc::kVersion, 0, "read catalogue"};
+    // The count before the checksum, which reads that many entries.
     if (header.entry_count > kCatalogueEntriesMax ||
         header.crc != checksum(header, data + sizeof header)) {
         return Error{Errc::kCorrupt, 0, "read catalogue: checksum"};
@@ -159,6 +164,7 @@ Result<std::uint64_t> find_room(const DaxCatalogue& catalogue, Bytes bytes) {
     std::uint64_t best = 0;
     Bytes best_bytes = ~Bytes{0};
     std::uint64_t free_from = catalogue.align;
+    // Of equals the first, so that the front of the device fills up first.
     const auto consider = [&](std::uint64_t end) {
         const Bytes hole = end - free_from;
         if (hole < bytes || hole >= best_bytes) return;
@@ -170,6 +176,7 @@ Result<std::uint64_t> find_room(const DaxCatalogue& catalogue, Bytes bytes) {
         free_from = entry.offset + entry.bytes;
     }
     consider(catalogue.device_bytes / catalogue.align * catalogue.align);
+    // No arena begins at 0: the catalogue does.
     if (best == 0) return Error{Errc::kNoMemory, 0, "create arena: no such range on the device"};
     return best;
 }

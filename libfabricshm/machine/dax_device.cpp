@@ -72,13 +72,16 @@ Result<DaxDevice> DaxDevice::open(const std::string& path, const HostFiles& file
     } else {
         return Error{Errc::kInvalid, 0, "open dax device: not a DAX device"};
     }
+    // A block for the catalogue and one for arenas.
     if (device.bytes_ < 2 * device.align_ || device.align_ < kStandInAlign) {
         return Error{Errc::kInvalid, 0, "open dax device: too small"};
     }
     if (!read_only) {
+        // Keeps other daemons of this host out; other hosts are told apart by the catalogue.
         if (::flock(device.fd_.get(), LOCK_EX | LOCK_NB) != 0) {
             return Error{Errc::kBusy, 0, "open dax device: another process has it"};
         }
+        // Opened again instead of duplicated: see the class.
         device.client_ = Fd(::open(path.c_str(), flags));
         if (!device.client_) return error_from_errno(errno, "open dax device");
     }
@@ -93,7 +96,9 @@ Result<DaxContents> DaxDevice::contents() const {
     if (loaded.ok()) return DaxContents::kCatalogue;
     if (loaded.error().code != Errc::kNotFound) return DaxContents::kDamaged;
     if (!is_zero(first_block_.data(), align_)) return DaxContents::kForeign;
+    // The last whole block.
     const Bytes last = bytes_ / align_ * align_ - align_;
+    // In steps: devices may have terabytes.
     for (Bytes at = align_;; at += std::max(kGiB, align_)) {
         at = std::min(at, last);
         FABRIC_TRY(const Mapping block, Mapping::map(fd_, at, align_, {false, align_, 0}));
@@ -138,6 +143,7 @@ Result<void> DaxDevice::save(DaxCatalogue& catalogue, const DaxCatalogue& held) 
 Result<void> DaxDevice::format(DaxCatalogue& catalogue) {
     // What was there is gone from both copies, so that an older catalogue can't come back.
     FABRIC_TRY_VOID(clear(0, align_));
+    // Once for each copy.
     write(catalogue);
     write(catalogue);
     return {};
@@ -147,6 +153,7 @@ void DaxDevice::write(DaxCatalogue& catalogue) {
     ++catalogue.sequence;
     const auto bytes = encode_catalogue(catalogue);
     std::byte* copy = first_block_.data() + (catalogue.sequence % 2) * kCatalogueCopyBytes;
+    // In halves, for tests that crash between them.
     const std::size_t half = bytes.size() / 2;
     std::memcpy(copy, bytes.data(), half);
     FAULT_POINT("dax.catalogue_torn");
@@ -162,6 +169,7 @@ Result<void> DaxDevice::clear(std::uint64_t offset, Bytes bytes) {
         return error_from_errno(errno, "clear arena");
     }
     FABRIC_TRY(const Mapping range, Mapping::map(fd_, offset, bytes, {true, align_, 0}));
+    // From here on a lost page is an error and no signal.
     const PoisonWatch watch(range.data(), bytes, {nullptr, 0, align_, true});
     const PoisonGuard guard;
     std::memset(range.data(), 0, bytes);

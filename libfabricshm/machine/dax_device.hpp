@@ -58,6 +58,8 @@ class DaxDevice {
     bool is_same(const Fd& other) const noexcept;
 
   private:
+    /// Without the look that save() takes. The sequence's lowest bit says which copy: the older
+    /// one.
     void write(DaxCatalogue& catalogue);
 
     Fd fd_;      // holds the lock

@@ -64,6 +64,7 @@ MemoryNode read_node(const HostFiles& files, int id) {
     return node;
 }
 
+// What cannot be read stays unknown: discovery never fails.
 void look_inside(DaxInfo& info, const HostFiles& files) {
     const auto device = DaxDevice::open(info.path, files, true);
     if (!device.ok()) return;
@@ -140,6 +141,7 @@ Discovery discover(const HostFiles& files) {
     std::sort(found.nodes.begin(), found.nodes.end(),
               [](const MemoryNode& a, const MemoryNode& b) { return a.id < b.id; });
     for (const auto& name : files.names(kDax)) found.dax.push_back(read_dax(files, name));
+    // After the DAX devices, which say what node their memory has become.
     for (auto& node : found.nodes) {
         node.is_dax_backed =
             std::any_of(found.dax.begin(), found.dax.end(), [&node](const DaxInfo& info) {

@@ -32,6 +32,7 @@ Result<void> plan_huge_pages(MemfdPlan& plan, HugePages wanted, Bytes reserved_b
         return {};
     }
     plan.huge_page_bytes = wanted == HugePages::kOff ? 0 : transparent_huge_page_bytes(files);
+    // Slower, but not wrong.
     if (wanted == HugePages::kTransparent && plan.huge_page_bytes == 0) {
         log(LogLevel::kWarning,
             "no huge pages for shared memory: "

@@ -23,6 +23,7 @@ std::string MemfdBackend::describe() const {
 Result<PoolPiece> MemfdBackend::create(std::uint64_t arena_id, const std::string&, std::uint32_t,
                                        Bytes bytes) {
     if (bytes == 0 || bytes > kBytesMax) return Error{Errc::kInvalid, 0, "create arena"};
+    // Whole pages, so that the arena's end can have a huge one.
     const Bytes page = plan_.huge_page_bytes != 0 ? plan_.huge_page_bytes : kSmallPage;
     const Bytes size = round_up(bytes, page);
     FABRIC_TRY_VOID(ledger_.check_room(arena_id, size));

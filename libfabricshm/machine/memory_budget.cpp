@@ -40,6 +40,7 @@ Bytes reclaimable(const HostFiles& files, const std::string& stat, const std::st
 Bytes left(std::optional<std::uint64_t> limit, std::optional<std::uint64_t> used, Bytes cache) {
     // "max" (v2) is no number; v1 says "no limit" with a number near 2^63.
     if (!limit || !used || *limit > kUnlimited / 4) return kUnlimited;
+    // Usage has page cache in it, of which the inactive part goes first.
     const Bytes busy = *used - std::min<Bytes>(*used, cache);
     return *limit - std::min<Bytes>(*limit, busy);
 }

@@ -36,6 +36,7 @@ Result<void> bind_to_node(void* data, Bytes bytes, int node) {
 Result<void> verify_node(void* data, Bytes bytes, int node) {
     constexpr Bytes kSamples = 4096;
     const Bytes pages = bytes / kSmallPage;
+    // Rounded down: it may be up to twice as many as kSamples.
     const Bytes stride = std::max<Bytes>(1, pages / kSamples);
     std::vector<void*> samples;
     for (Bytes page = 0; page < pages; page += stride) {
@@ -64,6 +65,7 @@ Result<std::unique_ptr<PoolBackend>> make_numa_backend(NumaOptions options) {
     FABRIC_TRY_VOID(
         plan_huge_pages(plan, options.huge_pages, options.reserved_page_bytes, options.files));
     plan.available = [files = options.files, node, page = plan.hugetlb ? plan.huge_page_bytes : 0] {
+        // Reserved pages are set aside: nobody else's use of memory touches them.
         if (page != 0) return free_reserved_pages(files, page, node);
         return std::min(available_memory(files), available_memory_of_node(files, node).value_or(0));
     };

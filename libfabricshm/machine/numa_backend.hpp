@@ -25,7 +25,7 @@ struct NumaOptions {
 /// for bound pool memory by default, but an operator may add some) comes back on the same node.
 Result<std::unique_ptr<PoolBackend>> make_numa_backend(NumaOptions options);
 
-/// Asks the kernel where the pages of [data, data + bytes) are (at most 4096 of them, spread
+/// Asks the kernel where the pages of [data, data + bytes) are (of many, thousands of them, spread
 /// evenly) and fails with kMismatch when one is not on `node`.
 Result<void> verify_node(void* data, Bytes bytes, int node);
 

@@ -9,6 +9,7 @@ namespace fabricshm::proto {
 
 namespace {
 
+// By the numbers of Type.
 constexpr const char* kTypeNames[] = {
     "unknown",       "hello",          "arena_open",      "arena_adopt",   "arena_close",
     "region_create", "region_open",    "region_free",     "tensor_create", "tensor_open",
@@ -22,6 +23,7 @@ constexpr auto kErrcLast = static_cast<std::int32_t>(Errc::kPoisoned);
 // A request without an id could not be answered: ids start at 1. So do those of objects.
 constexpr std::uint64_t kNoId = 0;
 
+// `field` is a literal: it becomes the error's step, and the sender reads which field it was.
 Result<void> need(bool condition, const char* field) {
     if (!condition) return Error{Errc::kInvalid, 0, field};
     return {};
@@ -31,11 +33,14 @@ bool is_printable(std::string_view text) {
     return std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c <= 0x7e; });
 }
 
+// All bytes up to the end of the field count as the text's: a name without its zero is none.
 bool is_name(const char (&field)[kNameBytes], std::size_t least) {
     const std::size_t length = ::strnlen(field, kNameBytes);
     return length >= least && length < kNameBytes && is_printable({field, length});
 }
 
+// Endless waits do not exist on the wire: who forgets a wait would keep a place in the daemon for
+// ever.
 bool is_timeout(std::int64_t timeout_ms) {
     return timeout_ms >= 0 && timeout_ms <= kTimeoutMsMax;
 }
@@ -45,10 +50,13 @@ bool is_span(std::uint64_t offset, std::uint64_t bytes) {
     return offset <= kBytesMax && bytes <= kBytesMax && offset + bytes <= kBytesMax;
 }
 
+// 0 is none.
 bool is_power_of_two(std::uint64_t number) {
     return number != 0 && (number & (number - 1)) == 0;
 }
 
+// Everything that can be said without knowing the type. A wrong size, magic or type is no message
+// of ours, and is not answered.
 Result<void> check_header(const Message& message, std::size_t packet_bytes, bool reply) {
     const Error corrupt{Errc::kCorrupt, 0, "read message"};
     const Header& header = message.header;
@@ -71,6 +79,7 @@ Result<void> check_arena_open(const ArenaOpen& open) {
     return need((open.flags & ~kArenaFlags) == 0, "arena flags");
 }
 
+// Ids that name nothing are refused here; whether they name something is for the books to say.
 Result<void> check_region_ref(const Region& region) {
     FABRIC_TRY_VOID(need(region.arena_id != kNoId, "arena id"));
     return need(region.region_id != kNoId, "region id");
@@ -128,6 +137,7 @@ Result<void> check_shard_move(const Shard& shard) {
     return need(sound, "target");
 }
 
+// -1 asks for any rank.
 Result<void> check_group_join(const Group& group) {
     FABRIC_TRY_VOID(need(group.arena_id != kNoId, "arena id"));
     FABRIC_TRY_VOID(need(is_name(group.name, 1), "group name"));
@@ -143,7 +153,9 @@ Result<void> check_group_ref(const Group& group, bool waits) {
 
 Result<void> check_arena_reply(const ArenaOpen& open) {
     FABRIC_TRY_VOID(need(open.arena_id != kNoId, "arena id"));
+    // The daemon is checked, too: its numbers become addresses in the client.
     FABRIC_TRY_VOID(need(open.bytes > 0 && is_span(open.file_offset, open.bytes), "arena bytes"));
+    // 0: small pages only.
     const bool huge_ok = open.huge_page_bytes == 0 || is_power_of_two(open.huge_page_bytes);
     const bool align_ok = is_power_of_two(open.align) && open.align >= 4096 &&
                           open.bytes % open.align == 0 && open.file_offset % open.align == 0;
@@ -161,6 +173,7 @@ Result<void> check_tensor_reply(const Tensor& tensor) {
     return check_shape(tensor);
 }
 
+// A shard's place may lie in another arena, whose name is in `target`.
 Result<void> check_shard_reply(const Shard& shard) {
     FABRIC_TRY_VOID(check_region_reply(shard.header));
     FABRIC_TRY_VOID(need(is_name(shard.name, 1), "shard name"));
@@ -177,6 +190,7 @@ Result<void> check_group_reply(const Group& group) {
     return need(block_ok, "group block");
 }
 
+// Exhaustive, without a default: the compiler names a type that is added and not checked.
 Result<void> check_request_body(const Message& message) {
     switch (type_of(message.header)) {
         case Type::kHello:
@@ -256,6 +270,7 @@ Result<void> check_reply_body(const Message& message) {
 
 Message make_request(Type type, std::uint64_t request_id) noexcept {
     Message message;
+    // All of it, so that no byte of the stack goes over the wire.
     std::memset(&message, 0, sizeof message);
     message.header.magic = kMagic;
     message.header.version = kVersion;
@@ -265,6 +280,7 @@ Message make_request(Type type, std::uint64_t request_id) noexcept {
 }
 
 Message make_reply(const Message& request) noexcept {
+    // The body comes along: replies repeat what was asked and fill in the rest.
     Message reply = request;
     reply.header.magic = kMagic;
     reply.header.version = kVersion;
@@ -275,6 +291,7 @@ Message make_reply(const Message& request) noexcept {
 }
 
 Message make_error_reply(const Header& request, const Error& error) noexcept {
+    // Empty, since a body behind an error would be looked at by somebody one day.
     Message reply = make_request(type_of(request), request.request_id);
     reply.header.type |= kReplyBit;
     reply.header.status = static_cast<std::int32_t>(error.code);
@@ -292,6 +309,7 @@ Result<void> check_request(const Message& message, std::size_t packet_bytes) {
 }
 
 Result<void> check_reply(const Message& message, std::size_t packet_bytes) {
+    // Before the body: an error has none.
     FABRIC_TRY_VOID(check_header(message, packet_bytes, true));
     const std::int32_t status = message.header.status;
     if (status < 0 || status > kErrcLast) return Error{Errc::kCorrupt, 0, "read reply"};

@@ -49,6 +49,8 @@ enum class Type : std::uint16_t {
 };
 inline constexpr std::uint16_t kReplyBit = 0x8000;
 
+/// Fixed widths and no pointers, in the byte order of the host: both ends are on one machine. 24
+/// bytes, so that bodies are 8-aligned.
 struct Header {
     std::uint32_t magic;
     std::uint16_t version;
@@ -138,6 +140,8 @@ struct PageFile {  // kTelemetryOpen, kDirectivesOpen: replies, with a descripto
     std::uint64_t bytes;
 };
 
+/// The largest body decides the size. One size for all: a packet of any other is refused before it
+/// is looked at.
 struct Message {
     Header header;
     union {

@@ -14,6 +14,7 @@ bool is_terminated(const char (&field)[kNameBytes]) {
     return std::memchr(field, 0, kNameBytes) != nullptr;
 }
 
+// The name becomes a file's in the daemon's state folder: no slash, no blanks.
 bool is_plain(const char* text) {
     for (; *text != '\0'; ++text) {
         if (*text <= 0x20 || *text >= 0x7f || *text == '/') return false;

@@ -33,6 +33,7 @@ void NamedTensor::free() const {
 }
 
 const std::shared_ptr<ArenaHandle>& Arena::open() const {
+    // Everything goes through here, so that a closed arena raises and never reaches the library.
     if (closed()) raise_closed("arena");
     return handle_;
 }
@@ -42,6 +43,7 @@ std::uint64_t Arena::bytes() const {
 }
 
 bool Arena::contains(const pybind11::array& array) const {
+    // Addresses are compared: the same arena mapped by another session is another place.
     const auto* base = static_cast<const char*>(fabricshm_arena_base(open()->arena));
     const auto* data = static_cast<const char*>(array.data());
     return data >= base && data < base + bytes();
@@ -52,6 +54,7 @@ Bytes Arena::allocate(std::uint64_t bytes) const {
 }
 
 Region Arena::create_region(std::uint64_t bytes) const {
+    // `made` holds the arena while the interpreter's lock is given up: another thread may close it.
     Region made{open(), {}};
     check(without_lock(
         [&] { return fabricshm_region_create(made.arena->arena, bytes, &made.region); }));
@@ -92,16 +95,19 @@ std::shared_ptr<Group> Arena::join(const std::string& name, int rank, int world,
         return fabricshm_group_join(arena->arena, name.c_str(), rank, world, timeout_ms, &joined);
     }));
     auto group = std::make_shared<Group>(std::make_shared<GroupHandle>(arena, joined));
+    // Groups that Python dropped have left already; the list would grow with every join.
     std::erase_if(groups_, [](const auto& held) { return held.expired(); });
     groups_.push_back(group);
     return group;
 }
 
 void Arena::close() {
+    // Groups first, since each of them holds the arena.
     for (const auto& held : groups_) {
         if (auto group = held.lock()) group->leave();
     }
     groups_.clear();
+    // Closing waits for what was started in the arena: other Python threads run meanwhile.
     without_lock([gone = std::move(handle_)]() mutable { gone.reset(); });
 }
 

@@ -29,6 +29,7 @@ struct NamedTensor {
     std::shared_ptr<ArenaHandle> arena;
     fabricshm_tensor tensor;
 
+    /// Keeps its arena open, not its region: a tensor lives until its maker frees it.
     Bytes array() const { return borrowed_array(arena, tensor.data, tensor.bytes); }
     std::vector<std::int64_t> shape() const;
     std::uint64_t publish() const;
@@ -36,17 +37,24 @@ struct NamedTensor {
     void free() const;
 };
 
+/// One handle of an arena. Arrays outlive close(): the mapping goes with the last of them. After
+/// close() every call raises.
 class Arena {
   public:
     explicit Arena(std::shared_ptr<ArenaHandle> handle) : handle_(std::move(handle)) {}
 
     std::uint64_t bytes() const;
+
+    /// Whether the array's first byte lies in the arena: then collectives use it in place, without
+    /// staging.
     bool contains(const pybind11::array& array) const;
     Bytes allocate(std::uint64_t bytes) const;
     Region create_region(std::uint64_t bytes) const;
     Region open_region(std::uint64_t id) const;
     NamedTensor create_tensor(const std::string& name, int dtype,
                               const std::vector<std::int64_t>& shape) const;
+
+    /// Waits until somebody makes it, at most so long, without the interpreter's lock.
     NamedTensor open_tensor(const std::string& name, std::int64_t timeout_ms) const;
     Shard create_shard(const std::string& name, int dtype,
                        const std::vector<std::int64_t>& shape) const {
@@ -55,6 +63,8 @@ class Arena {
     Shard open_shard(const std::string& name, std::int64_t timeout_ms) const {
         return Shard::open(open(), name, timeout_ms);
     }
+
+    /// The group holds the arena; the arena knows the group only weakly, to leave it in close().
     std::shared_ptr<Group> join(const std::string& name, int rank, int world,
                                 std::int64_t timeout_ms);
 

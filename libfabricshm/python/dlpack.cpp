@@ -48,6 +48,8 @@ struct Managed {
 constexpr const char* kFresh = "dltensor";       // nobody has taken it
 constexpr const char* kTaken = "used_dltensor";  // its consumer frees it
 
+// What a capsule of ours points to. Shape and strides are its own: DLPack wants them as 64-bit
+// numbers that stay where they are.
 struct Exported {
     Managed managed{};
     py::array array;
@@ -60,6 +62,7 @@ void release_exported(Managed* managed) {
     delete static_cast<Exported*>(managed->context);
 }
 
+// NumPy has no bfloat16: such arrays are uint16 here, and only the caller knows better.
 std::uint8_t code_of(char kind, const std::string& type) {
     if (type == "bfloat16") return kBfloat;
     switch (kind) {
@@ -80,6 +83,7 @@ std::uint8_t code_of(char kind, const std::string& type) {
 
 std::string numpy_name(const DataType& type) {
     const std::string bits = std::to_string(type.bits);
+    // More than one lane is a vector type, of which NumPy has none.
     switch (type.lanes == 1 ? type.code : 255) {
         case kInt:
             return "int" + bits;
@@ -91,6 +95,7 @@ std::string numpy_name(const DataType& type) {
             return "complex" + bits;
         case kBool:
             return "bool";
+        // As uint16; the second part of the result tells the caller.
         case kBfloat:
             return "uint16";
         default:
@@ -123,6 +128,8 @@ py::capsule to_dlpack(const py::array& array, const std::string& type) {
     exported->array = array;
     const py::ssize_t item = array.itemsize();
     for (py::ssize_t i = 0; i < array.ndim(); ++i) {
+        // DLPack counts strides in elements: a field of a structured array may lie between two of
+        // them.
         if (array.strides(i) % item != 0) {
             throw py::buffer_error("the strides are no multiples of the element");
         }
@@ -130,6 +137,7 @@ py::capsule to_dlpack(const py::array& array, const std::string& type) {
         exported->strides.push_back(array.strides(i) / item);
     }
     Tensor& tensor = exported->managed.tensor;
+    // DLPack 0.x knows no read-only memory: who exports a read-only array trusts the consumer.
     tensor.data = const_cast<void*>(array.data());
     tensor.device = {kCpu, 0};
     tensor.ndim = static_cast<std::int32_t>(array.ndim());
@@ -141,6 +149,7 @@ py::capsule to_dlpack(const py::array& array, const std::string& type) {
 
     PyObject* capsule = PyCapsule_New(&exported->managed, kFresh, &free_fresh);
     if (capsule == nullptr) throw py::error_already_set();
+    // From here on the capsule owns it, and after it whoever takes the tensor.
     exported.release();
     return py::reinterpret_steal<py::capsule>(capsule);
 }
@@ -148,6 +157,7 @@ py::capsule to_dlpack(const py::array& array, const std::string& type) {
 py::tuple from_dlpack(const py::capsule& capsule) {
     auto* managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule.ptr(), kFresh));
     if (managed == nullptr) throw py::error_already_set();
+    // What it says is taken as it is: a capsule comes from this very process.
     const Tensor& tensor = managed->tensor;
     if (tensor.device.type != kCpu) throw py::buffer_error("the tensor is not in CPU memory");
     const py::dtype dtype(numpy_name(tensor.dtype));
@@ -156,6 +166,7 @@ py::tuple from_dlpack(const py::capsule& capsule) {
     const bool is_bfloat = tensor.dtype.code == kBfloat;
     void* const data = static_cast<char*>(tensor.data) + tensor.byte_offset;
 
+    // Renamed, so that the capsule frees nothing any more: from now on `owner` does.
     PyCapsule_SetName(capsule.ptr(), kTaken);
     const py::capsule owner(managed, [](void* held) {
         auto* taken = static_cast<Managed*>(held);

@@ -10,6 +10,8 @@ namespace fabricshm::python {
 
 /// A capsule "dltensor" over `array`, which is kept alive by it. `type` is "bfloat16" for arrays of
 /// uint16 that hold bfloat16; otherwise empty and taken from the array.
+/// Raises BufferError for elements that DLPack has no type for, and for strides that are no whole
+/// elements.
 pybind11::capsule to_dlpack(const pybind11::array& array, const std::string& type);
 
 /// (array, type name) over the memory of a capsule "dltensor", which is used up. bfloat16 comes as

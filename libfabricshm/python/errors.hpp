@@ -17,6 +17,8 @@ void check(int code);
 [[noreturn]] void raise_closed(const char* what);
 
 /// Calls into the library without the interpreter's lock: other Python threads run meanwhile.
+/// `function` must not touch Python objects. On the same thread, so that check() finds the error's
+/// text.
 template <typename Function>
 auto without_lock(Function&& function) {
     pybind11::gil_scoped_release released;

@@ -42,17 +42,21 @@ const std::shared_ptr<GroupHandle>& Group::open() const {
 }
 
 void Group::run(const CallArguments& arguments) const {
+    // A reference of its own: leave() on another thread must not free the group under the call.
     const std::shared_ptr<GroupHandle> handle = open();
     const fabricshm_call call = arguments.to_call();
     check(without_lock([&] {
         // A receive may wait for long: it must not hold up collectives of other threads.
         if (is_point_to_point(arguments)) return fabricshm_run(handle->group, &call);
+        // Taken after the interpreter's lock was given up, or two threads would wait for each
+        // other.
         std::lock_guard one_at_a_time(handle->calling);
         return fabricshm_run(handle->group, &call);
     }));
 }
 
 std::shared_ptr<Request> Group::start(const CallArguments& arguments) const {
+    // A good place for it: it is often, and with the interpreter's lock.
     Request::drop_finished();
     const std::shared_ptr<GroupHandle> handle = open();
     const fabricshm_call call = arguments.to_call();
@@ -70,6 +74,7 @@ std::shared_ptr<Group> Group::shrink(std::int64_t timeout_ms) const {
     fabricshm_group* survivors = nullptr;
     check(without_lock(
         [&] { return fabricshm_group_shrink(handle->group, timeout_ms, &survivors); }));
+    // The old group is broken for good and still to be left; both live in the same arena.
     return std::make_shared<Group>(std::make_shared<GroupHandle>(handle->arena, survivors));
 }
 
@@ -78,6 +83,7 @@ void Group::quiesce(std::int64_t timeout_ms) const {
     check(without_lock([&] { return fabricshm_group_quiesce(handle->group, timeout_ms); }));
 }
 
+// Without the interpreter's lock: leaving waits for what was started.
 void Group::leave() {
     without_lock([gone = std::move(handle_)]() mutable { gone.reset(); });
 }

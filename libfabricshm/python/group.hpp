@@ -34,9 +34,12 @@ struct CallArguments {
     std::optional<std::vector<std::uint64_t>> recv_counts;
 
     /// Borrows the arrays and counts of this object.
+    /// They must not be changed while it is used. Raises for an array of the wrong kind.
     fabricshm_call to_call() const;
 };
 
+/// One rank's membership. From any Python thread: collectives run one at a time, sends and receives
+/// beside them.
 class Group {
   public:
     explicit Group(std::shared_ptr<GroupHandle> handle) : handle_(std::move(handle)) {}
@@ -56,6 +59,7 @@ class Group {
     /// Waits until no peer stores into this rank's arrays any more.
     void quiesce(std::int64_t timeout_ms) const;
 
+    /// Idempotent. What was started goes on: its requests hold the group until their end.
     void leave();
     bool left() const { return handle_ == nullptr; }
 

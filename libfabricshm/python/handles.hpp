@@ -21,6 +21,7 @@ class Owned {
     pid_t owner_ = getpid();
 };
 
+/// Closed when the last object goes that came from it, which may be long after close() in Python.
 struct SessionHandle : Owned {
     explicit SessionHandle(fabricshm_session* opened) : session(opened) {}
     ~SessionHandle() {
@@ -32,6 +33,7 @@ struct SessionHandle : Owned {
     fabricshm_session* session;
 };
 
+/// Holding the session keeps the connection by which the daemon knows that somebody uses the arena.
 struct ArenaHandle : Owned {
     ArenaHandle(std::shared_ptr<SessionHandle> of, fabricshm_arena* opened)
         : session(std::move(of)), arena(opened) {}

@@ -15,6 +15,8 @@ using namespace fabricshm::python;
 
 namespace {
 
+// Names and arguments as the package's Python files use them; defaults, units and documentation are
+// there.
 void bind_session(py::module_& module) {
     py::class_<Session>(module, "Session")
         .def(py::init<const std::optional<std::string>&, std::int64_t,

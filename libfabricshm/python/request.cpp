@@ -28,6 +28,8 @@ struct Request::Dropped {
         return *instance;
     }
 
+    // On the library's progress thread, or at once when the operation is over. Then
+    // fabricshm_wait() returns without waiting, and frees the request.
     static void on_end(void* context, int) {
         auto* self = static_cast<Dropped*>(context);
         fabricshm_wait(self->request);
@@ -72,6 +74,8 @@ Request::Request(std::shared_ptr<GroupHandle> group, fabricshm_request* request,
 
 Request::~Request() {
     if (request_ == nullptr || !group_->mine()) return;
+    // The operation still reads and writes the arrays, and a destructor may not wait for it: they
+    // go along, and are freed by the next start() after its end.
     auto* dropped = new Dropped{std::move(group_), request_, std::move(input_), std::move(output_)};
     fabricshm_on_complete(dropped->request, &Dropped::on_end, dropped);
 }
@@ -82,11 +86,13 @@ void Request::drop_finished() {
         std::lock_guard lock(Dropped::list().mutex);
         ended.swap(Dropped::list().ended);
     }
+    // Outside of the mutex: freeing an array may run any Python code.
     for (Dropped* dropped : ended) delete dropped;
 }
 
 bool Request::test() {
     if (request_ == nullptr) return true;
+    // A negative state is an error, which wait() raises.
     const int state = fabricshm_test(request_);
     if (state == 0) return false;
     wait();
@@ -95,11 +101,13 @@ bool Request::test() {
 
 void Request::wait() {
     if (request_ == nullptr) return;
+    // First of all: should this raise, a second wait() has nothing to do, as the header says.
     fabricshm_request* const request = std::exchange(request_, nullptr);
     const int result = without_lock([&] {
         if (receives_) peer_ = wait_for_peer(request);
         return fabricshm_wait(request);
     });
+    // The arrays are the caller's again, whether it went well or not.
     input_ = py::none();
     output_ = py::none();
     check(result);

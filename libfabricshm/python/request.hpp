@@ -11,6 +11,8 @@
 namespace fabricshm::python {
 
 /// Used by one Python thread at a time.
+/// Holds the arrays: the library reads and writes them until the end, whatever Python does with its
+/// own references.
 class Request {
   public:
     Request(std::shared_ptr<GroupHandle> group, fabricshm_request* request, bool receives,
@@ -23,6 +25,7 @@ class Request {
     /// Whether it is complete. Raises its error when it is.
     bool test();
     /// Waits for it; raises its error. Nothing to do when it was waited for before.
+    /// Gives up the interpreter's lock while it waits.
     void wait();
     /// Who sent what was received; -1 for other operations.
     int peer();

@@ -13,6 +13,7 @@ Session::Session(const std::optional<std::string>& socket, std::int64_t timeout_
                  const std::optional<std::string>& device) {
     fabricshm_session_options options{};
     options.struct_size = sizeof(options);
+    // Null is the library's default, which Python's None means, too.
     options.socket = socket ? socket->c_str() : nullptr;
     options.timeout_ms = timeout_ms;
     options.label = label ? label->c_str() : nullptr;
@@ -47,6 +48,7 @@ void Session::step(std::uint64_t samples, double loss, double gradient_norm,
     info.mean_gradient_norm = mean_gradient_norm;
     info.compute_ns = compute_ns;
     info.queue = queue;
+    // Without one the library takes the group of the step before.
     if (group != nullptr) info.group = group->raw();
     // With the interpreter's lock: giving it up and taking it again costs more than the call.
     check(fabricshm_step(handle_->session, &info));
@@ -55,12 +57,14 @@ void Session::step(std::uint64_t samples, double loss, double gradient_norm,
 fabricshm_directive Session::directives() const {
     if (closed()) raise_closed("session");
     fabricshm_directive directive{};
+    // How much of the struct this build knows.
     directive.struct_size = sizeof directive;
     check(fabricshm_directives(handle_->session, &directive));
     return directive;
 }
 
 void Session::close() {
+    // From the top down: groups are left by their arenas, arenas closed by their session.
     for (const auto& held : arenas_) {
         if (auto arena = held.lock()) arena->close();
     }

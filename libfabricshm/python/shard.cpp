@@ -39,6 +39,7 @@ ShardView Shard::read(std::uint64_t version, std::int64_t timeout_ms) const {
 }
 
 bool Shard::release(const ShardView& view) const {
+    // Busy is an answer here: the owner wrote meanwhile, and the caller reads again.
     const int code = fabricshm_shard_release(get(), &view.view);
     if (code != FABRICSHM_EBUSY) check(code);
     return code == FABRICSHM_OK;

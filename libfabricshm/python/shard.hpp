@@ -37,6 +37,8 @@ struct ShardView {
     std::vector<std::int64_t> shape() const { return {view.shape, view.shape + view.ndim}; }
 };
 
+/// One handle. read() and release(), write() and publish() belong together; Python's context
+/// managers see to it.
 class Shard {
   public:
     static Shard create(std::shared_ptr<ArenaHandle> arena, const std::string& name, int dtype,

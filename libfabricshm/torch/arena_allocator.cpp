@@ -20,22 +20,26 @@ thread_local int t_scopes = 0;
 
 c10::Allocator* g_ordinary = nullptr;  // written once, before the allocator below is registered
 
+// The cheapest question first: nearly all tensors are small.
 bool wants_arena(std::size_t bytes) {
     if (bytes < g_threshold.load(std::memory_order_relaxed)) return false;
     const AllocatorMode mode = g_mode.load(std::memory_order_relaxed);
     return mode == AllocatorMode::kAll || (mode == AllocatorMode::kScoped && t_scopes > 0);
 }
 
+// c10 frees through a plain function: where a block came from has to be found by its address.
 void free_in_arena(void* block) {
     JobArena::free_block(block);
 }
 
 // For raw_deallocate(), which does not know where its block came from.
+// An address in no arena is the other allocator's.
 void free_anywhere(void* block) {
     if (block == nullptr || JobArena::free_block(block)) return;
     g_ordinary->raw_deallocate(block);
 }
 
+// Two signatures, since torch 2.3 took the const away.
 class ArenaAllocator final : public c10::Allocator {
   public:
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 3)

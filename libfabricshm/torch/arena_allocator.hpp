@@ -16,6 +16,8 @@ enum class AllocatorMode {
 /// Registers it with c10, once per process and for good: torch cannot take an allocator back. It
 /// passes everything on to the allocator that was there before, except what `mode` selects.
 void install_arena_allocator();
+
+/// Takes effect for tensors made from now on; those that are there stay where they are. Any thread.
 void set_allocator_mode(AllocatorMode mode);
 
 /// Tensors below this go to the ordinary heap: copying them costs less than arena fragmentation.
@@ -24,6 +26,7 @@ void set_allocator_threshold(std::uint64_t bytes);
 /// While alive, large tensors made on this thread go to the arena (unless the mode is kOff).
 class ArenaScope {
   public:
+    /// Scopes may nest. On the thread that made it.
     ArenaScope();
     ~ArenaScope();
     ArenaScope(const ArenaScope&) = delete;

@@ -43,6 +43,7 @@ void require_cpu(const char* what, const std::vector<at::Tensor>& tensors) {
 }
 
 FlatBuffer::FlatBuffer(const std::vector<at::Tensor>& tensors) : tensors_(tensors) {
+    // Bytes: what the tensors are made of does not matter to a gather.
     for (const at::Tensor& tensor : tensors_) bytes_ += tensor.nbytes();
     if (lie_in_a_row(tensors_)) {
         data_ = first_address(tensors_);
@@ -55,6 +56,7 @@ FlatBuffer::FlatBuffer(const std::vector<at::Tensor>& tensors) : tensors_(tensor
 }
 
 void FlatBuffer::load() const {
+    // The tensors are the buffer: nothing to bring together.
     if (!copy_.defined()) return;
     auto* to = static_cast<char*>(data_);
     for (const at::Tensor& tensor : tensors_) {
@@ -70,6 +72,7 @@ void FlatBuffer::store() const {
     const auto* from = static_cast<const char*>(data_);
     for (const at::Tensor& tensor : tensors_) {
         at::Tensor target = tensor;
+        // Bytes are in the order of a contiguous tensor: strides are undone by torch's own copy.
         if (!tensor.is_contiguous()) target = at::empty_like(tensor, at::MemoryFormat::Contiguous);
         if (target.nbytes() != 0) std::memcpy(target.data_ptr(), from, target.nbytes());
         if (!target.is_same(tensor)) tensor.copy_(target);

@@ -17,6 +17,8 @@ void require_cpu(const char* what, const at::Tensor& tensor);
 /// tensor do, the buffer is that memory; otherwise it is new memory, in the arena when it is large.
 class FlatBuffer {
   public:
+    /// Holds the tensors. With their memory as the buffer it costs no copy; otherwise load() and
+    /// store() are one each.
     explicit FlatBuffer(const std::vector<at::Tensor>& tensors);
 
     void* data() const { return data_; }

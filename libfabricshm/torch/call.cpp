@@ -57,12 +57,14 @@ fabricshm_request* Communicator::start(const fabricshm_call& call, const char* w
     return request;
 }
 
+// The text is made on failure only.
 void Communicator::run(const fabricshm_call& call, const char* what) const {
     const int code = fabricshm_run(group_, &call);
     if (code != FABRICSHM_OK) check(code, what);
 }
 
 void Communicator::step(fabricshm_step_info info) const {
+    // The group is this one's, whatever the caller left there.
     info.group = group_;
     check(fabricshm_step(arena_->session(), &info), "tell of a step");
 }
@@ -89,6 +91,7 @@ fabricshm_call make_call(fabricshm_kind kind, fabricshm_dtype dtype, std::uint64
     // nothing to command.
     call.trigger = FABRICSHM_ASYNC;
     call.count = count;
+    // c10d's "unset" is negative, and 0 would fail at once.
     call.timeout_ms = timeout.count() > 0 ? timeout.count() : FABRICSHM_TIMEOUT_DEFAULT;
     return call;
 }

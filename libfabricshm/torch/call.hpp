@@ -32,10 +32,13 @@ class Communicator {
     Communicator(const Communicator&) = delete;
     Communicator& operator=(const Communicator&) = delete;
 
-    /// Runs one operation to its end; `what` is for the error text.
+    /// Runs one operation to its end; `what` is for the error text. Blocks; the deadline is in the
+    /// call. On any thread, one at a time.
     void run(const fabricshm_call& call, const char* what) const;
 
     /// Starts a send or receive. `in_flight` counts it until its owner drops the reference.
+    /// Never blocks. The caller ends the request by fabricshm_wait(); raises when nothing was
+    /// started.
     fabricshm_request* start(const fabricshm_call& call, const char* what,
                              std::shared_ptr<void>& in_flight) const;
 
@@ -49,6 +52,7 @@ class Communicator {
     int size() const { return size_; }
 
   private:
+    // Lives as long as the group does.
     std::shared_ptr<JobArena> arena_;
     fabricshm_group* group_ = nullptr;
     int rank_;

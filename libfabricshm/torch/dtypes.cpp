@@ -30,6 +30,7 @@ fabricshm_op plain_op(const c10d::ReduceOp& op) {
                 "Only all_reduce takes ReduceOp.PREMUL_SUM with fabricshm; scale the tensor first");
 }
 
+// Named as torch names them: the complaint is about the caller's own words.
 const char* bit_op_name(fabricshm_op op) {
     switch (op) {
         case FABRICSHM_BAND:
@@ -51,6 +52,7 @@ fabricshm_op bool_op(fabricshm_op op) {
     return op;
 }
 
+// A closed list: a type that torch adds is refused until somebody has thought about its sums.
 bool find_dtype(at::ScalarType type, fabricshm_dtype& dtype) {
     switch (type) {
         case at::kDouble:
@@ -71,6 +73,7 @@ bool find_dtype(at::ScalarType type, fabricshm_dtype& dtype) {
         case at::kByte:
             dtype = FABRICSHM_U8;
             return true;
+        // Bytes of 0 and 1, see bool_op().
         case at::kBool:
             dtype = FABRICSHM_U8;
             return true;
@@ -86,6 +89,7 @@ bool find_dtype(at::ScalarType type, fabricshm_dtype& dtype) {
 }
 
 // Torch knows it as NCCL's, and has it carried by a number or by a tensor of one element.
+// Of the sum of weighted gradients (b_i g_i), in which every rank brings its own weight.
 double factor_of(const c10d::ReduceOp& op) {
     const auto* premul = dynamic_cast<c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
     TORCH_CHECK(premul != nullptr, "ReduceOp.PREMUL_SUM comes without its factor");
@@ -100,6 +104,7 @@ double factor_of(const c10d::ReduceOp& op) {
 }  // namespace
 
 Reduction all_reduction_of(at::ScalarType type, const c10d::ReduceOp& op) {
+    // All other operations have no factor.
     if (static_cast<c10d::ReduceOp::RedOpType>(op) != c10d::ReduceOp::PREMUL_SUM) {
         return reduction_of(type, op);
     }

@@ -28,6 +28,7 @@ Executor::Executor()
     : timer_fd_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC)), owner_pid_(getpid()) {
     TORCH_CHECK(timer_fd_ >= 0, "fabricshm: timerfd_create failed, errno ", errno);
     worker_ = std::thread([this] { work_loop(); });
+    // For people who look at a process with top -H.
     pthread_setname_np(worker_.native_handle(), "fabricshm-work");
 }
 
@@ -44,6 +45,7 @@ void Executor::shut_down() {
     {
         Lock lock(mutex_);
         stopping_ = true;
+        // Wakes the worker, which looks at stopping_ after each wake.
         arm(std::chrono::nanoseconds(0));
     }
     if (!worker_.joinable()) return;
@@ -67,6 +69,7 @@ void Executor::submit(WorkPtr work, std::chrono::nanoseconds patience) {
 
 void Executor::hurry() {
     Lock lock(mutex_);
+    // Nothing to hurry when somebody is running the queue: whoever it is goes on with the next.
     if (!queue_.empty() && !running_) arm(std::chrono::nanoseconds(0));
 }
 
@@ -81,6 +84,7 @@ void Executor::arm(std::chrono::nanoseconds delay) {
 }
 
 void Executor::run_oldest(Lock& lock) {
+    // Taken before it is run: a waiter that comes now finds it running and waits.
     WorkPtr work = std::move(queue_.front());
     queue_.pop_front();
     running_ = true;
@@ -109,6 +113,7 @@ void Executor::finish(const CollectiveWork& work) {
 }
 
 bool Executor::wait_for(const CollectiveWork& work, std::chrono::milliseconds limit) {
+    // Its caller gives up after `limit` and must not be caught in an operation: the worker runs it.
     Lock lock(mutex_);
     if (!queue_.empty() && !running_) arm(std::chrono::nanoseconds(0));
     return changed_.wait_for(lock, limit, [&work] { return work.done(); });

@@ -21,6 +21,7 @@ namespace fabricshm::torch_backend {
 class CollectiveWork;
 using WorkPtr = c10::intrusive_ptr<CollectiveWork>;
 
+/// One per process group. Every call may come from any thread.
 class Executor {
   public:
     Executor();
@@ -29,9 +30,11 @@ class Executor {
     Executor& operator=(const Executor&) = delete;
 
     /// Queues `work`. The worker thread takes it after `patience` unless a waiter does before.
+    /// Raises after shut_down().
     void submit(WorkPtr work, std::chrono::nanoseconds patience);
 
     /// The worker should take what is queued now: somebody looks for progress without waiting.
+    /// Costs a system call at most.
     void hurry();
 
     /// Returns when `work` is done; runs queued operations on the calling thread meanwhile.

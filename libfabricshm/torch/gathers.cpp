@@ -20,12 +20,14 @@ std::size_t total_bytes(const TensorList& tensors) {
     return bytes;
 }
 
+// In the order of the ranks' lists, in which c10d has them.
 TensorList flattened(const TensorLists& lists) {
     TensorList all;
     for (const TensorList& list : lists) all.insert(all.end(), list.begin(), list.end());
     return all;
 }
 
+// Said before anything is submitted: afterwards the other ranks would be waiting already.
 void require_one_per_rank(const Refuse& refuse, const TensorList& tensors, int size) {
     if (tensors.size() == static_cast<std::size_t>(size)) return;
     refuse("Incorrect number of tensors: one per rank is needed, " + std::to_string(size) +
@@ -38,6 +40,7 @@ void require_alike(const Refuse& refuse, const at::Tensor& model, const TensorLi
 }
 
 // As bytes: a gather does not look into elements.
+// Input and outputs may each be memory as it is, or a copy: FlatBuffer decides.
 void gather_everywhere(const Communicator& communicator, const at::Tensor& input,
                        const TensorList& outputs, Milliseconds timeout) {
     const FlatBuffer mine({input});
@@ -51,6 +54,7 @@ void gather_everywhere(const Communicator& communicator, const at::Tensor& input
 }
 
 // All tensors of `parts` in the carrier type, one behind the other.
+// Types without arithmetic in the library are added up in their carrier, see Reduction.
 at::Tensor joined(const TensorList& parts, at::ScalarType carrier) {
     TensorList rows;
     for (const at::Tensor& part : parts) rows.push_back(part.to(carrier).reshape({-1}));
@@ -74,6 +78,7 @@ void scatter_reduction(const Communicator& communicator, const at::Tensor& whole
     if (!target.is_same(output)) output.copy_(target);
 }
 
+// Elements, and not bytes: a reduction looks into them.
 std::vector<std::uint64_t> element_counts(const TensorList& tensors) {
     std::vector<std::uint64_t> counts;
     for (const at::Tensor& t : tensors) counts.push_back(static_cast<std::uint64_t>(t.numel()));
@@ -96,10 +101,12 @@ void exchange(const Communicator& communicator, const FlatBuffer& to, const Flat
 }
 
 // Bytes per rank from splits along dimension 0; no splits means equal ones.
+// Rows of a tensor are equally long, so bytes are in proportion.
 std::vector<std::uint64_t> split_bytes(const at::Tensor& tensor,
                                        const std::vector<std::int64_t>& splits, int size) {
     const auto ranks = static_cast<std::size_t>(size);
     if (splits.empty()) return std::vector<std::uint64_t>(ranks, tensor.nbytes() / ranks);
+    // A tensor without dimensions is one row.
     const std::int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
     const std::uint64_t row = rows == 0 ? 0 : tensor.nbytes() / static_cast<std::uint64_t>(rows);
     std::vector<std::uint64_t> bytes;
@@ -131,7 +138,9 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::_allgather_base(
     at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
     const Refuse refuse("_allgather_base");
     require_cpu("_allgather_base", TensorList{output, input});
+    // Checked here, since c10d checks lists only.
     if (output.scalar_type() != input.scalar_type()) refuse("tensors must have the same dtype");
+    // By number of elements: c10d leaves the shapes to the caller.
     if (output.numel() != input.numel() * getSize()) {
         refuse("output tensor size must be equal to world_size times input tensor size");
     }
@@ -161,6 +170,8 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::allgather_coalesced(
     return submit(
         {OpType::ALLGATHER_COALESCED, "fabricshm:all_gather", bytes, inputs, std::move(all)},
         [communicator = communicator_, inputs, outputs, timeout = timeout_of(options.timeout)] {
+            // One gather after the other, as many as there are inputs: all ranks have the same
+            // list.
             for (std::size_t i = 0; i < inputs.size(); ++i) {
                 TensorList output;
                 for (const TensorList& list : outputs) output.push_back(list[i]);
@@ -187,6 +198,7 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::gather(TensorLists& output
     } else if (!outputs.empty()) {
         refuse("requires empty output on non-root");
     }
+    // By what all ranks bring: this decides how long the worker leaves it to its caller.
     const std::size_t bytes = inputs[0].nbytes() * static_cast<std::size_t>(getSize());
     return submit({OpType::GATHER, "fabricshm:gather", bytes, inputs, output},
                   [communicator = communicator_, input = inputs[0], output, root,
@@ -226,6 +238,8 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::scatter(TensorList& output
     return submit({OpType::SCATTER, "fabricshm:scatter", bytes, input, outputs},
                   [communicator = communicator_, output = outputs[0], input, root,
                    timeout = timeout_of(options.timeout)] {
+                      // Only the root has something to hand out; with the others it is empty
+                      // memory.
                       const FlatBuffer all(input);
                       const FlatBuffer mine({output});
                       all.load();
@@ -330,6 +344,7 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::alltoall(
 ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::allgather_into_tensor_coalesced(
     TensorList& outputs, TensorList& inputs, const c10d::AllgatherOptions& options) {
     WorkRef last;
+    // Queued in order, so that the last one's end is the end of all.
     for (std::size_t i = 0; i < inputs.size(); ++i) {
         last = _allgather_base(outputs.at(i), inputs[i], options);
     }

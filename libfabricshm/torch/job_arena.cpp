@@ -18,6 +18,7 @@ struct ArenaRegistry {
     std::mutex mutex;    // the rest, for a few instructions at a time
     std::vector<Owned> arenas;  // newest last
 
+    // By address, in any of the arenas: few are open at a time, mostly one.
     JobArena* find(const void* address) {
         for (const Owned& arena : arenas) {
             if (arena->holds(address)) return arena.get();
@@ -25,6 +26,7 @@ struct ArenaRegistry {
         return nullptr;
     }
 
+    // Of a process with several jobs the newest is where new tensors go.
     JobArena* newest_in_use() {
         for (auto arena = arenas.rbegin(); arena != arenas.rend(); ++arena) {
             if ((*arena)->groups_ > 0 && (*arena)->is_mine()) return arena->get();
@@ -45,6 +47,7 @@ struct ArenaRegistry {
         return nullptr;
     }
 
+    // Under the mutex of the caller; the last holder's deleter takes it itself.
     std::shared_ptr<JobArena> hold(JobArena* arena) {
         ++arena->groups_;
         return {arena, [this](JobArena* held) {
@@ -127,6 +130,7 @@ std::shared_ptr<JobArena> JobArena::open(const std::string& name, const std::str
     std::lock_guard one_at_a_time(all.opening);
     {
         std::lock_guard lock(all.mutex);
+        // One arena for all groups of a job, so that a tensor is zero copy for each of them.
         for (const auto& arena : all.arenas) {
             if (arena->name_ == name && arena->is_mine()) return all.hold(arena.get());
         }
@@ -171,6 +175,8 @@ bool JobArena::free_block(void* block) noexcept {
     std::lock_guard lock(all.mutex);
     JobArena* arena = all.find(block);
     if (arena == nullptr) return false;
+    // The child's copy of the books is not the parent's: nothing is given back, and the parent's
+    // tensor stays.
     if (!arena->is_mine()) return true;
     fabricshm_free(arena->arena_, block);
     --arena->blocks_;

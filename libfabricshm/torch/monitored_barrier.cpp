@@ -12,11 +12,13 @@ using Clock = std::chrono::steady_clock;
 const std::vector<std::uint8_t> kPresent{1};
 const std::vector<std::uint8_t> kFailed{0};
 
+// By round: keys of earlier ones stay in the store, since nobody knows when all have read them.
 std::string round_key(std::uint64_t round, const std::string& who) {
     return "fabricshm/monitored/" + std::to_string(round) + '/' + who;
 }
 
 bool arrives(c10d::Store& store, const std::string& key, Clock::time_point deadline) {
+    // Asked first: a store's wait() may cost a round trip and a sleep.
     if (store.check({key})) return true;
     const auto left = std::chrono::ceil<Milliseconds>(deadline - Clock::now());
     if (left.count() <= 0) return false;
@@ -38,6 +40,7 @@ std::string listed(const std::vector<int>& ranks) {
 }  // namespace
 
 void ProcessGroupFabricshm::give_up(std::uint64_t round, Milliseconds limit) {
+    // Told before it raises: the others wait for the outcome.
     store_->set(round_key(round, "outcome"), kFailed);
     TORCH_CHECK(false, "[Rank 0]: Rank 0 timed out in monitoredBarrier after ", limit.count(),
                 " ms");
@@ -62,6 +65,7 @@ void ProcessGroupFabricshm::wait_for_ranks(std::uint64_t round, Milliseconds lim
 
 void ProcessGroupFabricshm::monitoredBarrier(const c10d::BarrierOptions& options,
                                              bool wait_all_ranks) {
+    // Counted on each rank alone, in step as all collectives are.
     const std::uint64_t round = monitored_barriers_++;
     const Milliseconds limit = timeout_of(options.timeout);
     if (getRank() == 0) return wait_for_ranks(round, limit, wait_all_ranks);

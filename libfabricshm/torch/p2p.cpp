@@ -17,6 +17,7 @@ struct PointToPointWork::Transfer {
     std::shared_ptr<void> in_flight;
     bool receives = false;
 
+    // Under no lock of torch: it may take long to copy into a strided tensor.
     std::exception_ptr finish(int& peer) {
         try {
             peer = receives ? fabricshm_request_peer(request) : -1;
@@ -36,6 +37,7 @@ struct PointToPointWork::Transfer {
         std::exception_ptr error = self->finish(peer);
         self->in_flight.reset();  // before a waiter may go on to destroy the group
         auto work = std::move(self->work);
+        // Without a future there are no callbacks, so that the end may be told right here.
         if (!work->has_future()) return work->end(error, peer);
         at::launch([work, error, peer] { work->end(error, peer); });
     }
@@ -54,6 +56,7 @@ c10::intrusive_ptr<PointToPointWork> PointToPointWork::start(const Communicator&
     transfer->work = work;
     transfer->tensor = tensor;
     transfer->receives = call.kind == FABRICSHM_RECV;
+    // Contiguous for the library; for a receive the content does not matter, the place does.
     transfer->buffer = tensor.contiguous();
     call.dtype = FABRICSHM_U8;
     call.count = transfer->buffer.nbytes();
@@ -73,6 +76,7 @@ void PointToPointWork::end(std::exception_ptr error, int peer) {
         std::lock_guard lock(mutex_of_end_);
         peer_ = peer;
     }
+    // In this order: a waiter that is woken finds it done.
     complete(error);
     // Taken after complete(), so that a waiter has either seen done() or hears this.
     std::lock_guard lock(mutex_of_end_);

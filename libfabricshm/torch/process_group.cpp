@@ -51,6 +51,7 @@ ProcessGroupFabricshm::ProcessGroupFabricshm(const c10::intrusive_ptr<c10d::Stor
     init();
 }
 
+// Without the interpreter's lock: bodies may take it, and this waits for them.
 ProcessGroupFabricshm::~ProcessGroupFabricshm() {
     const WithoutInterpreterLock released;
     // What was submitted is finished first, for peers count on it; then the group can be left.
@@ -86,6 +87,7 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::broadcast(
     c10d::assertSingleElement(refuse, tensors);
     require_cpu("broadcast", tensors);
     return submit(
+        // In place: the root's tensor is read, the others' are written.
         {c10d::OpType::BROADCAST, "fabricshm:broadcast", tensors[0].nbytes(), tensors, tensors},
         [communicator = communicator_, tensor = tensors[0],
          root = static_cast<int>(options.rootRank), timeout = timeout_of(options.timeout)] {
@@ -106,6 +108,7 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::reduce_dense(TensorList te
                                                                    c10d::OpType type) {
     std::size_t bytes = 0;
     for (const at::Tensor& tensor : tensors) bytes += tensor.nbytes();
+    // One after the other and not joined: tensors in the arena are reduced where they are.
     const Reduction reduction = all_reduction_of(tensors[0].scalar_type(), op);
     return submit({type, "fabricshm:all_reduce", bytes, tensors, tensors},
                   [communicator = communicator_, tensors, reduction, timeout] {
@@ -132,6 +135,7 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::allreduce(
                 "unsupported reduction operation (allreduce of sparse "
                 "tensors only works with ReduceOp.SUM)");
     return submit(
+        // Sparse tensors have no size to speak of before they are gathered.
         {c10d::OpType::ALLREDUCE, "fabricshm:sparse_all_reduce", kSmallBytes + 1, tensors, tensors},
         [communicator = communicator_, tensor = tensors[0], timeout] {
             all_reduce_sparse(*communicator, tensor, timeout);
@@ -143,6 +147,7 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::allreduce_coalesced(
     const Refuse refuse("allreduce_coalesced");
     c10d::assertNonEmpty(refuse, tensors);
     c10d::assertLayoutMatch(refuse, tensors);
+    // All reduce alike, so their types have to be the same.
     for (std::size_t i = 1; i < tensors.size(); ++i) {
         c10d::assertTypeMatch(refuse, tensors[0].options(), tensors, i);
     }
@@ -170,6 +175,7 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::reduce(TensorList& tensors
             call.root = root;
             call.input = call.output = staged.buffer().data_ptr();
             communicator->run(call, "reduce");
+            // The others' tensors are not touched, as c10d has it.
             if (communicator->rank() == root) staged.store();
         });
 }

@@ -109,6 +109,8 @@ class ProcessGroupFabricshm final : public GroupBase {
 
     WorkRef submit(Submission submission, Body body);
     WorkRef transfer(fabricshm_kind kind, TensorList& tensors, int peer, int tag);
+
+    /// c10d's "unset" becomes the group's own.
     Milliseconds timeout_of(Milliseconds option) const;
     WorkRef reduce_dense(TensorList tensors, const c10d::ReduceOp& op, Milliseconds timeout,
                          c10d::OpType type);

@@ -38,6 +38,7 @@ std::vector<std::uint64_t> scaled(const std::vector<std::int64_t>& counts, std::
 }  // namespace
 
 ReductionBuffer::ReductionBuffer(const at::Tensor& tensor, at::ScalarType carrier)
+    // No copy where type and strides are right already.
     : tensor_(tensor), buffer_(tensor.to(carrier).contiguous()) {}
 
 void ReductionBuffer::store() const {
@@ -60,6 +61,7 @@ void all_reduce(const Communicator& communicator, const at::Tensor& tensor,
 
 void all_reduce_sparse(const Communicator& communicator, const at::Tensor& tensor,
                        std::chrono::milliseconds timeout) {
+    // Each index once, and in order: counts are those of entries that mean something.
     const at::Tensor mine = tensor.coalesce();
     // Entries by row, so that the rows of all ranks make one tensor.
     const at::Tensor indices = mine.indices().t().contiguous();
@@ -73,6 +75,7 @@ void all_reduce_sparse(const Communicator& communicator, const at::Tensor& tenso
     std::int64_t row = values.element_size();
     for (std::size_t i = 1; i < shape.size(); ++i) row *= shape[i];
     shape[0] = total;
+    // Of all ranks: entries come behind each other by rank.
     at::Tensor all_values = at::empty(shape, values.options());
     const auto index_row = static_cast<std::uint64_t>(indices.size(1)) * sizeof(std::int64_t);
     gather_bytes(communicator, indices, all_indices, scaled(counts, index_row), timeout);

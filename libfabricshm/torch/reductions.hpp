@@ -29,10 +29,9 @@ class ReductionBuffer {
 void all_reduce(const Communicator& communicator, const at::Tensor& tensor,
                 const Reduction& reduction, std::chrono::milliseconds timeout);
 
-/// allreduce of a sparse tensor: the sum of all ranks' entries, coalesced, in place. Two gathers:
-/// how many entries each rank has, then the entries.
-/// Sum of sparse tensors of one shape with different entries: three gathers, of the counts, the
-/// indices and the values. Moves what all ranks have to each, which pays while entries are few.
+/// allreduce of a sparse tensor: the sum of all ranks' entries, coalesced, in place. Three gathers:
+/// how many entries each rank has, their indices, their values. Moves what all ranks have to each,
+/// which pays while entries are few.
 void all_reduce_sparse(const Communicator& communicator, const at::Tensor& tensor,
                        std::chrono::milliseconds timeout);
 

@@ -24,6 +24,7 @@ struct Invitation {
     std::string error;  // not empty: rank 0 could not open the arena
 };
 
+// Unset and empty are the same.
 std::string environment(const char* name) {
     const char* value = std::getenv(name);
     return value == nullptr ? std::string() : std::string(value);

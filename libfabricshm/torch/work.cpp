@@ -47,6 +47,8 @@ FuturePtr FabricWork::getFuture() {
         nudge();  // nobody may ever wait() on the work itself: DDP does not
         return future_;
     }
+    // Done already: completed here, outside of the mutex, since callbacks may ask for this work
+    // again.
     if (error_) {
         future->setError(error_);
     } else {
@@ -64,6 +66,7 @@ void FabricWork::complete(std::exception_ptr error) {
         // Release: pairs with done(). Under the mutex, so that getFuture() is before or after.
         done_.store(true, std::memory_order_release);
     }
+    // The profiler's; once.
     if (recordFunctionEndCallback_) {
         recordFunctionEndCallback_();
         recordFunctionEndCallback_ = nullptr;
@@ -107,6 +110,7 @@ void CollectiveWork::run() noexcept {
 }
 
 bool CollectiveWork::wait(std::chrono::milliseconds timeout) {
+    // Without a time limit the waiter runs it itself.
     if (timeout == kNoTimeout) {
         if (!done()) executor_->finish(*this);
     } else if (!done()) {
