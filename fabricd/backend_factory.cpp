@@ -19,6 +19,7 @@ namespace {
 
 using Made = fabricshm::Result<std::unique_ptr<PoolBackend>>;
 
+// The table of keys lets no other words through.
 HugePages huge_pages(const Config& config) {
     if (config.pool.huge_pages == "reserved") return HugePages::kReserved;
     return config.pool.huge_pages == "off" ? HugePages::kOff : HugePages::kTransparent;
@@ -105,6 +106,7 @@ Complaint make_backend(const Config& config, const HostFiles& files,
             return make_numa(config, far->node, files, pool);
         }
     }
+    // What was configured wins over what was found.
     const int node =
         config.pool.numa_node >= 0 ? static_cast<int>(config.pool.numa_node) : choice.node;
     if (backend == "dax") return make_dax(config, found, files, pool);

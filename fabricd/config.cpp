@@ -49,6 +49,7 @@ const ConfigKey* find_key(const std::string& name) {
     return found == keys.end() ? nullptr : &*found;
 }
 
+// Sections are what stands before the dots of the keys: there is no list of them.
 bool is_section(const std::string& name) {
     const auto& keys = config_keys();
     return std::any_of(keys.begin(), keys.end(),
@@ -80,6 +81,7 @@ Complaint read_section(Config& config, const std::string& section, const toml::t
     return {};
 }
 
+// As TOML has it, so that what is printed can be read back.
 std::string toml_value(const ConfigKey& key, const Config& config) {
     const std::string text = key.get(config);
     if (key.is_list) return "[" + text + "]";
@@ -99,6 +101,7 @@ std::string section_of(const ConfigKey& key) {
 
 }  // namespace
 
+// As the key, with hyphens: one name to remember.
 std::string option_name(const ConfigKey& key) {
     std::string name = "--" + key.name;
     std::replace_if(
@@ -192,6 +195,7 @@ std::string print_config(const Config& config) {
     return text;
 }
 
+// The table of docs/configuration.md.
 std::string config_table_markdown() {
     std::string text =
         "| key | option | value | range | default | meaning |\n|---|---|---|---|---|---|\n";

@@ -29,8 +29,8 @@ constexpr Bytes kPieceBytes = 64 * kMiB;
 // The docs promise a model that is this close to its machine.
 constexpr double kPromisedPercent = 10.0;
 
-// "0-3,8" as the kernel writes lists of processors.
-// Of sysfs. Whatever is no number ends it: fewer processors then, which costs nothing but a choice.
+// "0-3,8", as sysfs lists processors. Whatever is no number ends it: fewer processors then, which
+// costs nothing but a choice.
 cpu_set_t parse_cpus(const std::string& list) {
     cpu_set_t set;
     CPU_ZERO(&set);
@@ -71,6 +71,7 @@ std::string with_unit(double value, double unit, const char* name) {
     return text;
 }
 
+// Both in one unit, so that people see by how much.
 std::string miss(const char* what, double own, double rated, double unit, const char* name) {
     return std::string(what) + " " + with_unit(rated, unit, name) +
            " is out of reach: this memory " + "has " + with_unit(own, unit, name);

@@ -157,6 +157,7 @@ def find_cycles(edges: dict) -> list[list]:
         state[node] = "open"
         stack.append(node)
         for neighbour in sorted(edges.get(node, ())):
+            # Still open: it is on the way that led here.
             if state.get(neighbour) == "open":
                 cycles.append(stack[stack.index(neighbour):] + [neighbour])
             elif neighbour not in state:

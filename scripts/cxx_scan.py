@@ -81,6 +81,7 @@ def functions(text: str) -> list[Function]:
     stack: list[tuple[str, str, int]] = []  # kind, head, line of the brace
     head, line = "", 1
     for character in code:
+        # Braces of a body are only counted, for its end.
         inside_body = any(kind in ("function", "value") for kind, _, _ in stack)
         if character == "{":
             stack.append(("nested" if inside_body else kind_of(head), head, line))

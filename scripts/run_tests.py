@@ -140,6 +140,7 @@ def count_line(line: str, outcome: Outcome) -> None:
 
 def stream_ctest(command: list, seconds: float | None) -> tuple[list, bool]:
     """Runs ctest, showing its output as it comes. Gives the lines, and whether it had to be stopped."""
+    # Or ctest would take its number of jobs from outside, and not from -j.
     environment = dict(os.environ, CTEST_PARALLEL_LEVEL="", PYTHONDONTWRITEBYTECODE="1")
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True, errors="replace")
@@ -187,6 +188,7 @@ def run_phase(phase: Phase, jobs: int, minutes_left: float) -> Outcome:
     print(f"\n=== {phase.name}: {phase.what} ===", flush=True)
     outcome = Outcome(phase.name)
     start = time.monotonic()
+    # What was there before is not this phase's.
     before = shm_leftovers.names()
     end = start + 60 * minutes_left if phase.minutes and minutes_left != math.inf else None
 

@@ -86,6 +86,7 @@ bool OwnDaemon::start(const std::string& armed, const std::string& report) {
     ::setenv("FABRIC_FAULT_REPORT", report.c_str(), 1);
     const int failed =
         ::posix_spawnp(&pid_, program_.c_str(), nullptr, nullptr, pointers.data(), environ);
+    // A spawn that failed leaves it unspecified.
     if (failed != 0) pid_ = -1;
     return failed == 0;
 }

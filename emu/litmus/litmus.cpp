@@ -25,6 +25,7 @@ struct Side {
 };
 static_assert(2 * sizeof(Side) <= kLitmusBytes);
 
+// One side of the game: the other one is played elsewhere, over the same bytes.
 class Player {
   public:
     Player(int side, std::byte* base, const Visibility& view, const LitmusOptions& options)

@@ -210,6 +210,7 @@ struct Ground {
     std::unique_ptr<emu::IncoherentHosts> hosts;
 };
 
+// The same on both hosts: only `side` differs.
 LitmusSightings play(const Ground& ground, int side, const Options& options) {
     return emu::run_litmus(side, ground.base(side), ground.view(side),
                            {options.rounds, std::chrono::seconds(options.patience)});

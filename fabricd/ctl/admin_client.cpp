@@ -29,6 +29,7 @@ StatusView unpack_status(const StatusReply& reply) {
             reply.regions(),  reply.groups(),   unpack(reply.pool())};
 }
 
+// By unpack() of each message, in the codecs.
 template <typename Messages, typename Views>
 void unpack_all(const Messages& messages, Views& views) {
     for (const auto& message : messages) views.push_back(unpack(message));
@@ -107,6 +108,7 @@ Result<AdminClient> AdminClient::connect(const std::string& socket_path) {
 
 template <typename Method, typename Request, typename Reply>
 Result<void> AdminClient::call(Method method, const Request& request, Reply& reply) {
+    // By the system's clock: that is what gRPC takes for a deadline.
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kDeadline);
     const grpc::Status status = (channel_->stub.get()->*method)(&context, request, &reply);
@@ -115,6 +117,7 @@ Result<void> AdminClient::call(Method method, const Request& request, Reply& rep
     return Error{code_of(status), 0, "ask fabricd"};
 }
 
+// A call per view, so that none fetches more than it shows.
 Result<Picture> AdminClient::fetch(View view, std::uint64_t arena_id) {
     Picture picture;
     if (view == View::kStatus) {
@@ -238,6 +241,7 @@ Result<QuotaState> AdminClient::set_quota(const QuotaOrder& order) {
     request.set_patience_ms(order.patience_ms);
     SetQuotaReply reply;
     FABRIC_TRY_VOID(call(&Admin::Stub::SetQuota, request, reply));
+    // How long it waits yet is for `fabricctl devices` to show.
     return QuotaState{reply.quota_bytes(), reply.target_bytes(), reply.used_bytes(), 0};
 }
 

@@ -27,8 +27,10 @@ Result<void> Registry::join_group(Ticket ticket, const proto::Group& request, Ti
     FABRIC_TRY_VOID(
         add_wait({ticket, deadline, key, proto::Type::kGroupJoin, request.rank, request.world}));
     const std::vector<WaitId> waiting = waits_.with_key(key);
+    // Whoever comes last has the group formed in the turn of its own request.
     if (static_cast<int>(waiting.size()) < request.world) return {};
 
+    // A wish is granted (check_forming() let no two have the same); the others get what is left.
     std::vector<int> wanted;
     for (const WaitId id : waiting) wanted.push_back(waits_.get(id).rank);
     const std::vector<int> ranks = assign_ranks(wanted);
@@ -49,6 +51,7 @@ Result<void> Registry::check_name(const Arena& arena, const std::string& name) c
         const bool in_the_way = !group.shrunk && !group.broken();
         if (in_the_way) return Error{Errc::kExists, 0, "the group is complete"};
     }
+    // Broken ones count, too: their blocks are still there.
     if (static_cast<int>(arena.groups.size()) >= limits_.max_groups_per_arena) {
         return Error{Errc::kNoMemory, 0, "groups of the arena"};
     }
@@ -89,6 +92,7 @@ void Registry::form_group(Arena& arena, const std::string& name, const std::vect
     for (const WaitId id : by_rank) sessions.push_back(waits_.get(id).ticket.session);
     const auto made = make_group(arena, name, sessions, shrunk_from);
     for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
+        // All or none: there is no group of some.
         if (!made.ok()) {
             fail_wait(by_rank[rank], made.error());
             continue;

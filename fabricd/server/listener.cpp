@@ -57,6 +57,7 @@ Result<Listener> Listener::open(const ListenerOptions& options, const Admission&
     }
     listener.socket_ = std::move(socket).value();
     listener.path_ = options.path;
+    // For accept() when there are no descriptors left.
     listener.spare_ = open_spare();
     if (admission.has_group()) {
         const char* path = options.path.c_str();
@@ -64,6 +65,7 @@ Result<Listener> Listener::open(const ListenerOptions& options, const Admission&
             return fabricshm::error_from_errno(errno, "set group of socket");
         }
     }
+    // Last: whoever may connect finds group and mode as they are to be.
     if (::chmod(options.path.c_str(), options.mode) != 0) {
         return fabricshm::error_from_errno(errno, "set mode of socket");
     }

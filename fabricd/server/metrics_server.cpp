@@ -177,6 +177,7 @@ void MetricsServer::Impl::run() {
     entries.push_back({stop.get(), POLLIN, 0});
     while (true) {
         if (::poll(entries.data(), entries.size(), -1) < 0 && errno != EINTR) return;
+        // Never read: it was written for the end alone.
         if (entries.back().revents != 0) return;
         for (std::size_t i = 0; i < listeners.size(); ++i) {
             if (entries[i].revents != 0) serve(listeners[i]);
@@ -198,6 +199,7 @@ Result<std::unique_ptr<MetricsServer>> MetricsServer::start(const MetricsAddress
                                                             Page page) {
     auto impl = std::make_unique<Impl>();
     impl->page = std::move(page);
+    // On the caller's thread, so that a wrong address is an error of the start.
     if (!address.socket_path.empty()) {
         FABRIC_TRY(Fd listener, listen_unix(address.socket_path));
         impl->listeners.push_back(std::move(listener));
@@ -207,6 +209,7 @@ Result<std::unique_ptr<MetricsServer>> MetricsServer::start(const MetricsAddress
         FABRIC_TRY(Fd listener, listen_loopback(address.port));
         impl->listeners.push_back(std::move(listener));
     }
+    // Ends run(), which otherwise has no reason to look up.
     impl->stop = Fd(::eventfd(0, EFD_CLOEXEC));
     if (!impl->stop) return fabricshm::error_from_errno(errno, "make eventfd");
     if (!impl->listeners.empty()) impl->thread = std::thread([&own = *impl] { own.run(); });

@@ -59,6 +59,7 @@ Result<void> adopt(Registry& registry, Ticket ticket, const Message& request,
 // Exhaustive, without a default: the compiler names a type that is added and not served.
 Reply serve(Registry& registry, SessionId session, const Message& request, fabricshm::Fd descriptor,
             TimePoint now) {
+    // By these two an answer that comes later finds its way.
     const Ticket ticket{session, request.header.request_id};
     const proto::Region& region = request.region;
     const proto::Region& tensor_region = request.tensor.region;

@@ -11,6 +11,7 @@ namespace kernels {
 
 namespace {
 
+// The one that needs nothing of the processor.
 bool always() noexcept {
     return true;
 }
@@ -60,6 +61,7 @@ const KernelSet& active_set() noexcept {
 
 }  // namespace
 
+// For tests and benchmarks, which go through all of them.
 const KernelSet* kernel_set(int index) noexcept {
     return index >= 0 && index < kSetCount ? &kSets[index] : nullptr;
 }

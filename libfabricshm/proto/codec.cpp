@@ -334,6 +334,7 @@ Type type_of(const Header& header) noexcept {
     return static_cast<Type>(header.type & static_cast<std::uint16_t>(~kReplyBit));
 }
 
+// For logs, where an unknown number has to have a name, too.
 const char* name_of(Type type) noexcept {
     const auto index = static_cast<std::uint16_t>(type);
     return kTypeNames[index < kTypeCount ? index : 0];
@@ -346,6 +347,7 @@ Result<void> set_name(char (&field)[kNameBytes], std::string_view name, const ch
     return {};
 }
 
+// For people only, so that it is made to fit and not refused.
 void set_label(char (&field)[kNameBytes], std::string_view text) noexcept {
     std::memset(field, 0, sizeof field);
     const std::size_t length = std::min(text.size(), kNameBytes - 1);

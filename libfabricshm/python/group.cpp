@@ -10,6 +10,7 @@
 namespace fabricshm::python {
 namespace {
 
+// These have no order with collectives.
 bool is_point_to_point(const CallArguments& arguments) {
     return arguments.kind == FABRICSHM_SEND || arguments.kind == FABRICSHM_RECV;
 }

@@ -73,6 +73,7 @@ Request::Request(std::shared_ptr<GroupHandle> group, fabricshm_request* request,
       output_(std::move(output)) {}
 
 Request::~Request() {
+    // After a fork it is the parent's, and so is its end.
     if (request_ == nullptr || !group_->mine()) return;
     // The operation still reads and writes the arrays, and a destructor may not wait for it: they
     // go along, and are freed by the next start() after its end.
@@ -95,6 +96,7 @@ bool Request::test() {
     // A negative state is an error, which wait() raises.
     const int state = fabricshm_test(request_);
     if (state == 0) return false;
+    // Over: frees it, and raises what went wrong.
     wait();
     return true;
 }
