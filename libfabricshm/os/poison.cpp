@@ -29,7 +29,7 @@ using detail::t_lost_pages;
 
 namespace {
 
-constexpr std::size_t kSlots = 64;
+constexpr std::size_t kSlots = 256;
 constexpr std::uint32_t kRanges = 32;
 
 __thread std::uintptr_t t_place __attribute__((tls_model("initial-exec"))) = 0;

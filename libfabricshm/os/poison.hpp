@@ -48,7 +48,7 @@ class PoisonWatch {
         bool writable = true;
     };
 
-    /// Nothing is watched when the table (64 mappings) is full; that is logged.
+    /// Nothing is watched when the table (256 mappings) is full; that is logged.
     PoisonWatch(std::byte* data, Bytes bytes, Source source);
     ~PoisonWatch();
     PoisonWatch(const PoisonWatch&) = delete;

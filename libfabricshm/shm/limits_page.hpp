@@ -22,11 +22,15 @@ namespace fabricshm {
 /// What is in force. Plain data; bytes are of the GPU's memory.
 struct Limits {
     std::uint64_t serial = 0;
-    std::uint64_t quota_bytes = 0;   // what the daemon counts for the vGPU
-    std::uint64_t target_bytes = 0;  // smaller while the quota shrinks: nothing is granted above it
-    std::uint64_t context_bytes = 0;     // counted for every context of a process
-    std::uint64_t share_percent = 100;   // of the GPU's time
-    std::uint64_t configured_bytes = 0;  // the quota of the configuration, for the next daemon
+    std::uint64_t quota_bytes = 0;  // what the daemon counts for the vGPU
+    /// Smaller while the quota shrinks: nothing is granted above it. Larger while there is no room
+    /// on the GPU to grow into.
+    std::uint64_t target_bytes = 0;
+    std::uint64_t context_bytes = 0;    // counted for every context of a process
+    std::uint64_t share_percent = 100;  // of the GPU's time
+    // What the configuration said, for the next daemon: it tells what was changed live by it.
+    std::uint64_t configured_bytes = 0;
+    std::uint64_t configured_percent = 0;  // 0: a page from before this word
 
     /// Up to where allocations are granted.
     std::uint64_t grant_bytes() const noexcept {

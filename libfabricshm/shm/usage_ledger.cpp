@@ -176,8 +176,9 @@ Result<int> UsageLedger::claim() {
             if ((is_own || pid == 0) && free_slot == nullptr) free_slot = &slot;
         }
         if (free_slot == nullptr) continue;
-        for (Word* word : {&free_slot->charged, &free_slot->pending, &free_slot->denied,
-                           &free_slot->launches, &free_slot->waited_ns}) {
+        for (Word* word :
+             {&free_slot->charged, &free_slot->pending, &free_slot->denied, &free_slot->launches,
+              &free_slot->waited_ns, &free_slot->denied_bytes, &free_slot->busy_ns}) {
             word->store(0, kRelaxed);
         }
         free_slot->start_time.store(self_.start_time, kRelaxed);
@@ -199,8 +200,6 @@ Result<void> UsageLedger::charge(int slot, std::uint64_t bytes, const LimitsPage
     const std::uint64_t sum = file_->total.load(kRelaxed);
     const std::uint64_t most = granted ? granted->grant_bytes() : 0;
     if (sum > most || bytes > most - sum) {
-        own.denied.fetch_add(1, kRelaxed);
-        file_->denied.fetch_add(1, kRelaxed);
         return Error{Errc::kNoMemory, 0, "charge the vGPU's quota"};
     }
     // An atomic addition: a release() without the lock may be at work on the same word.
@@ -209,6 +208,16 @@ Result<void> UsageLedger::charge(int slot, std::uint64_t bytes, const LimitsPage
     file_->total.store(sum + bytes, kRelaxed);
     if (sum + bytes > file_->peak.load(kRelaxed)) file_->peak.store(sum + bytes, kRelaxed);
     return {};
+}
+
+void UsageLedger::refused(int slot, std::uint64_t bytes) noexcept {
+    LedgerSlot& own = file_->slots[slot];
+    const std::uint64_t counted = std::min(bytes, kDeniedMost);
+    // Statistics, each word for itself: who reads between two of them sees one refusal less.
+    own.denied.fetch_add(1, kRelaxed);
+    own.denied_bytes.fetch_add(counted, kRelaxed);
+    file_->denied.fetch_add(1, kRelaxed);
+    file_->denied_bytes.fetch_add(counted, kRelaxed);
 }
 
 void UsageLedger::release(int slot, std::uint64_t bytes) noexcept {
@@ -278,7 +287,9 @@ std::vector<LedgerUse> UsageLedger::uses() const {
         found.push_back({{static_cast<pid_t>(pid), slot.start_time.load(kRelaxed),
                           slot.pid_namespace.load(kRelaxed)},
                          slot.charged.load(kRelaxed),
-                         slot.denied.load(kRelaxed)});
+                         slot.denied.load(kRelaxed),
+                         slot.denied_bytes.load(kRelaxed),
+                         slot.busy_ns.load(kRelaxed)});
     }
     return found;
 }

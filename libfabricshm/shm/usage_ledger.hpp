@@ -2,7 +2,8 @@
 //
 //   0      magic, version, slots, boot       written once
 //   128    lock                              who holds it: 0, or pid, start time and namespace
-//   256    total, peak, recoveries, denied   total: the sum of all slots, kept for speed
+//   256    total, peak, recoveries, denied,  total: the sum of all slots, kept for speed;
+//          denied_bytes, busy_ns            the rest is since the file was made
 //   384    bucket                            of compute time, see vgpu/share.hpp
 //   512    256 slots of 128 bytes            one for each process
 //
@@ -34,8 +35,10 @@ struct LedgerSlot {
     Word pending;  // of these: bytes of driver calls under way
     Word denied;   // allocations refused
     Word launches;
-    Word waited_ns;  // in launches, for compute time
-    Word spare[8];
+    Word waited_ns;     // in launches, for compute time
+    Word denied_bytes;  // what the refused allocations asked for, see refused()
+    Word busy_ns;       // of the GPU's time, as NVML saw it; see vgpu/throttle.hpp
+    Word spare[6];
 };
 static_assert(sizeof(LedgerSlot) == 128);
 
@@ -48,8 +51,9 @@ struct ShareBucket {
     Word spent;        // units of work in this window
     Word held_up;      // launches that waited in this window
     Word sampled_us;   // the newest sample of NVML that was used
-    Word measured_ns;  // when that was
-    Word spare[8];
+    Word measured_ns;  // when that was; 0: nothing was ever measured
+    Word counted;      // 1: `spent` has all work since then, 0: some launches went uncounted
+    Word spare[7];
 };
 static_assert(sizeof(ShareBucket) == 128);
 
@@ -66,9 +70,12 @@ struct LedgerFile {
     Word peak;
     Word recoveries;
     Word denied;
+    Word denied_bytes;
+    Word busy_ns;
     alignas(128) ShareBucket bucket;
     alignas(128) LedgerSlot slots[kSlots];
 };
+inline constexpr Bytes kDeniedMost = 1024 * kGiB;  // more than any GPU has
 inline constexpr Bytes kLedgerBytes = round_up(sizeof(LedgerFile), 4096);
 
 /// One process's use, as read by somebody else.
@@ -76,6 +83,8 @@ struct LedgerUse {
     ProcessIdentity process;
     std::uint64_t charged = 0;
     std::uint64_t denied = 0;
+    std::uint64_t denied_bytes = 0;
+    std::uint64_t busy_ns = 0;
 };
 
 /// The operations on a mapped ledger. Any number of threads and processes at the same time. Every
@@ -95,8 +104,14 @@ class UsageLedger {
 
     /// Adds `bytes` to the slot, unless the total would pass what `limits` grants; it is asked
     /// with the lock held, so that a limit announced before the lock was taken counts.
-    /// kNoMemory: refused. kBusy: see above.
+    /// kNoMemory: refused, and counted nowhere: the caller may find room and ask again. kBusy: see
+    /// above.
     Result<void> charge(int slot, std::uint64_t bytes, const LimitsPage& limits);
+
+    /// Counts an allocation of `bytes` that the program was refused for good. One larger than
+    /// kDeniedMost counts as that: programs ask for absurd sizes to learn how much there is, and no
+    /// quota could ever be made to fit them. Without the lock.
+    void refused(int slot, std::uint64_t bytes) noexcept;
 
     /// Takes `bytes` off again. Never refuses: after kBusy's deadline the lock is left alone and
     /// the slot is corrected; the total follows with the next recovery, until then too high.

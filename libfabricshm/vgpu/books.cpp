@@ -1,33 +1,69 @@
 #include "libfabricshm/vgpu/books.hpp"
 
+#include <map>
+#include <utility>
+
 #include "libfabricshm/vgpu/driver.hpp"
 
 namespace fabricshm::cuda {
 
 void Book::put(std::uint64_t key, const Charge& charge) {
+    Charge missed;
+    {
+        const std::lock_guard lock(mutex_);
+        missed = std::exchange(charges_[key], charge);
+    }
+    if (missed.vgpu != nullptr) missed.vgpu->release(missed.bytes);
+}
+
+bool Book::reopen(std::uint64_t key) {
     const std::lock_guard lock(mutex_);
-    charges_[key] = charge;
+    const auto found = charges_.find(key);
+    if (found == charges_.end()) return false;
+    ++found->second.opens;
+    return true;
 }
 
 std::optional<Charge> Book::take(std::uint64_t key) {
     const std::lock_guard lock(mutex_);
     const auto found = charges_.find(key);
     if (found == charges_.end()) return std::nullopt;
-    const Charge charge = found->second;
-    charges_.erase(found);
+    Charge charge = found->second;
+    if (charge.opens > 1) {
+        --found->second.opens;
+        charge.bytes = 0;
+    } else {
+        charges_.erase(found);
+    }
     return charge;
 }
 
-void Book::end_context(Handle context) {
+void Book::put_back(std::uint64_t key, const Charge& charge) {
+    if (charge.opens > 1) {
+        (void)reopen(key);
+    } else {
+        put(key, charge);
+    }
+}
+
+Book::Taken Book::take_context(Handle context) {
+    Taken taken;
     const std::lock_guard lock(mutex_);
     for (auto entry = charges_.begin(); entry != charges_.end();) {
         if (entry->second.context != context) {
             ++entry;
             continue;
         }
-        entry->second.vgpu->release(entry->second.bytes);
+        taken.push_back(*entry);
         entry = charges_.erase(entry);
     }
+    return taken;
+}
+
+void release_all(const Book::Taken& taken) {
+    std::map<Vgpu*, std::uint64_t> sums;
+    for (const auto& [key, charge] : taken) sums[charge.vgpu] += charge.bytes;
+    for (const auto& [vgpu, bytes] : sums) vgpu->release(bytes);
 }
 
 // Never destroyed: programs free memory from destructors that run after ours would.
@@ -37,6 +73,11 @@ Book& pointers() {
 }
 
 Book& handles() {
+    static Book& book = *new Book;
+    return book;
+}
+
+Book& executables() {
     static Book& book = *new Book;
     return book;
 }

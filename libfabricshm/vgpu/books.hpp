@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 #include <unordered_map>
+#include <vector>
 
 #include "libfabricshm/vgpu/cuda_abi.hpp"
 #include "libfabricshm/vgpu/vgpu.hpp"
@@ -16,6 +17,7 @@ struct Charge {
     Vgpu* vgpu = nullptr;
     std::uint64_t bytes = 0;
     Handle context = nullptr;  // whose end frees it
+    int opens = 1;             // memory of others may be opened again, and is closed as often
 };
 
 /// Charges by what the driver calls the thing: an address, or a handle as a number. Thread-safe.
@@ -24,19 +26,35 @@ struct Charge {
 /// another thread could get the same address again before we forgot it.
 class Book {
   public:
+    /// A charge that is there already under that key is released: the driver gives a name only to
+    /// what is free, so we missed the call that freed it.
     void put(std::uint64_t key, const Charge& charge);
+
+    /// Memory of others that is open here is opened once more, which takes nothing more. False: it
+    /// is not open.
+    bool reopen(std::uint64_t key);
+
+    /// The charge, out of the book; of memory that stays open a copy with 0 bytes.
     std::optional<Charge> take(std::uint64_t key);
 
-    /// Takes out all charges of a context that ended, and releases them.
-    void end_context(Handle context);
+    /// Undoes take().
+    void put_back(std::uint64_t key, const Charge& charge);
+
+    /// Takes out all charges of a context that is about to end.
+    using Taken = std::vector<std::pair<std::uint64_t, Charge>>;
+    Taken take_context(Handle context);
 
   private:
     std::mutex mutex_;
     std::unordered_map<std::uint64_t, Charge> charges_;
 };
 
-Book& pointers();  // linear memory, opened or imported memory
-Book& handles();   // arrays, mipmaps, external memory, contexts
+Book& pointers();     // linear memory, opened or imported memory
+Book& handles();      // arrays, mipmaps, external memory, contexts
+Book& executables();  // memory of executable graphs
+
+/// Releases what was taken out for good; one look at the ledger for each vGPU.
+void release_all(const Book::Taken& taken);
 
 /// The key of a handle.
 inline std::uint64_t key_of(Handle handle) noexcept {
@@ -71,7 +89,7 @@ Status freed(Book& book, std::uint64_t key, Call call) {
     if (status == kSuccess) {
         charge->vgpu->release(charge->bytes);
     } else {
-        book.put(key, *charge);
+        book.put_back(key, *charge);
     }
     return status;
 }

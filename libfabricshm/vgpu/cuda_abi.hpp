@@ -181,5 +181,6 @@ inline constexpr int kNvmlSuccess = 0;
 inline constexpr int kNvmlNotFound = 6;
 inline constexpr int kNvmlNotSupported = 3;
 inline constexpr int kNvmlTooSmall = 7;
+inline constexpr int kNvmlNoMemory = 20;
 
 }  // namespace fabricshm::cuda

@@ -167,4 +167,13 @@ const Helpers& helpers() noexcept {
     return found;
 }
 
+bool is_captured(Handle stream) noexcept {
+    if (stream == nullptr) return false;
+    for (const auto ask : {helpers().is_capturing, helpers().is_capturing_per_thread}) {
+        int state = 0;
+        if (ask != nullptr && ask(stream, &state) == kSuccess && state != 0) return true;
+    }
+    return false;
+}
+
 }  // namespace fabricshm::cuda

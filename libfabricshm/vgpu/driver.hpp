@@ -82,4 +82,9 @@ struct Helpers {
 /// Looked up once, when first asked for.
 const Helpers& helpers() noexcept;
 
+/// Whether what is called on `stream` now becomes part of a graph instead of being done. The forms
+/// of the default stream differ only in what a null stream means, and a null stream is never
+/// captured in either.
+bool is_captured(Handle stream) noexcept;
+
 }  // namespace fabricshm::cuda

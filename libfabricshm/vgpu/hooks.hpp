@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <new>
+
 #include "libfabricshm/vgpu/cuda_abi.hpp"
 #include "libfabricshm/vgpu/driver_entries.hpp"
 
@@ -21,11 +23,18 @@ FABRIC_ALL_ENTRIES(FABRIC_DECLARE)
 #define FABRIC_UNPACK(...) __VA_ARGS__
 
 /// Defines the function of one line: it calls the line's handler with the driver's own function.
-/// Without a driver there is nothing to stand in for. Use inside namespace fabricshm::cuda.
+/// Without a driver there is nothing to stand in for. No exception leaves it, since its callers may
+/// be C: where the books can't grow for want of the host's memory the call has failed; what the
+/// driver had done by then stays charged until the process ends. Use inside namespace
+/// fabricshm::cuda.
 #define FABRIC_DEFINE(symbol, base, since, flavour, handler, params, args) \
     Status symbol params {                                                 \
         using Real = Status(*) params;                                     \
         const auto own = real<Real>(Entry::symbol);                        \
         if (own == nullptr) return kNoDevice;                              \
-        return handler(own, FABRIC_UNPACK args);                           \
+        try {                                                              \
+            return handler(own, FABRIC_UNPACK args);                       \
+        } catch (const std::bad_alloc&) {                                  \
+            return #symbol[0] == 'n' ? kNvmlNoMemory : kOutOfMemory;       \
+        }                                                                  \
     }

@@ -2,6 +2,7 @@
 // shows: a configured figure is counted for each, or, without one, what NVML sees of the process
 // beyond what it allocated.
 
+#include <iterator>
 #include <mutex>
 
 #include "libfabricshm/vgpu/books.hpp"
@@ -59,13 +60,25 @@ Status create_context_4(Status (*own)(Handle*, void*, unsigned int, Device), Han
 
 // All that was allocated in a context ends with it.
 void end_context(Handle context) {
-    pointers().end_context(context);
-    handles().end_context(context);
+    for (Book* book : {&pointers(), &handles(), &executables()}) {
+        release_all(book->take_context(context));
+    }
 }
 
+// Out of the books first, as a pointer that is freed: another thread may get a context and
+// addresses of the same names as soon as the driver has let go of these.
 Status destroy_context(Status (*own)(Handle), Handle context) {
+    Book* const books[] = {&pointers(), &handles(), &executables()};
+    Book::Taken taken[std::size(books)];
+    for (std::size_t i = 0; i < std::size(books); ++i) taken[i] = books[i]->take_context(context);
     const Status status = own(context);
-    if (status == kSuccess) end_context(context);
+    for (std::size_t i = 0; i < std::size(books); ++i) {
+        if (status == kSuccess) {
+            release_all(taken[i]);
+        } else {
+            for (const auto& [key, charge] : taken[i]) books[i]->put(key, charge);
+        }
+    }
     return status;
 }
 

@@ -1,6 +1,7 @@
 // Graphs: an executable graph is charged with the memory of its allocation nodes for as long as it
 // lives, and each launch with the compute of its kernels.
 
+#include <algorithm>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -22,19 +23,21 @@ struct Cost {
     std::uint64_t work = 0;
 };
 
-struct Executable {
-    Vgpu* vgpu = nullptr;
-    Cost cost;
-};
-
-struct Executables {
+// What a launch of each executable graph costs; its memory is in the book of executables().
+struct Works {
     std::mutex mutex;
-    std::unordered_map<Handle, Executable> all;
+    std::unordered_map<Handle, std::uint64_t> all;
 };
 
-Executables& executables() {
-    static Executables& made = *new Executables;  // never destroyed, as the books
+Works& works() {
+    static Works& made = *new Works;  // never destroyed, as the books
     return made;
+}
+
+void set_work(Handle executable, std::uint64_t work) {
+    Works& known = works();
+    const std::lock_guard lock(known.mutex);
+    known.all[executable] = work;
 }
 
 void add_cost(Handle graph, int depth, Cost& sum);
@@ -46,7 +49,7 @@ void add_node_cost(Handle node, int depth, Cost& sum) {
     if (type == kKernelNode && ask.kernel_node != nullptr) {
         KernelNode kernel{};
         if (ask.kernel_node(node, &kernel) == kSuccess) {
-            sum.work += work_of(kernel.grid, kernel.block);
+            sum.work = std::min(kWorkMost, sum.work + work_of(kernel.grid, kernel.block));
         }
     } else if (type == kMemAllocNode && ask.alloc_node != nullptr) {
         MemAllocNode alloc{};
@@ -82,18 +85,9 @@ Status instantiate(Handle* out, Handle graph, Call call) {
     Vgpu* vgpu = current_vgpu();
     if (vgpu == nullptr) return call();
     const Cost cost = cost_of(graph);
-    if (!vgpu->reserve(cost.bytes)) return kOutOfMemory;
-    const Status status = call();
-    if (status != kSuccess) {
-        vgpu->roll_back(cost.bytes);
-        return status;
-    }
-    Executables& known = executables();
-    {
-        const std::lock_guard lock(known.mutex);
-        known.all[*out] = {vgpu, cost};
-    }
-    vgpu->commit(cost.bytes);
+    const Status status =
+        charged(vgpu, cost.bytes, executables(), call, [out] { return key_of(*out); });
+    if (status == kSuccess) set_work(*out, cost.work);
     return status;
 }
 
@@ -116,12 +110,9 @@ Status instantiate_params(Status (*own)(Handle*, Handle, void*), Handle* out, Ha
 template <typename Call>
 Status update(Handle executable, Handle graph, Call call) {
     const Status status = call();
-    if (status != kSuccess) return status;
-    const Cost cost = cost_of(graph);
-    Executables& known = executables();
-    const std::lock_guard lock(known.mutex);
-    const auto found = known.all.find(executable);
-    if (found != known.all.end()) found->second.cost.work = cost.work;
+    if (status == kSuccess && current_vgpu() != nullptr) {
+        set_work(executable, cost_of(graph).work);
+    }
     return status;
 }
 
@@ -136,52 +127,48 @@ Status update_exec_2(Status (*own)(Handle, Handle, void*), Handle executable, Ha
 }
 
 Status destroy_exec(Status (*own)(Handle), Handle executable) {
-    Executables& known = executables();
-    Executable gone;
+    // Out of the books first: the driver may give its handle to the next one at once. One that is
+    // launched nevertheless is free of charge.
     {
-        // Out of the books first: the driver may give its handle to the next one at once.
+        Works& known = works();
         const std::lock_guard lock(known.mutex);
-        const auto found = known.all.find(executable);
-        if (found == known.all.end()) return own(executable);
-        gone = found->second;
-        known.all.erase(found);
+        known.all.erase(executable);
     }
+    const auto charge = executables().take(key_of(executable));
     const Status status = own(executable);
+    if (!charge) return status;
     if (status != kSuccess) {
-        const std::lock_guard lock(known.mutex);
-        known.all[executable] = gone;
+        executables().put(key_of(executable), *charge);
         return status;
     }
     // Graphs keep what they allocated in a pool of the device's own until it is trimmed.
     Device device = -1;
-    if (gone.cost.bytes > 0 && helpers().graph_trim != nullptr &&
+    if (charge->bytes > 0 && helpers().graph_trim != nullptr &&
         helpers().current_device(&device) == kSuccess) {
         helpers().graph_trim(device);
     }
-    gone.vgpu->release(gone.cost.bytes);
+    charge->vgpu->release(charge->bytes);
     return status;
 }
 
 Status launch_graph(Status (*own)(Handle, Handle), Handle executable, Handle stream) {
-    Vgpu* vgpu = current_vgpu();
-    if (vgpu != nullptr && is_throttled(*vgpu)) {
-        std::uint64_t work = 0;
-        {
-            Executables& known = executables();
-            const std::lock_guard lock(known.mutex);
-            const auto found = known.all.find(executable);
-            if (found != known.all.end()) work = found->second.cost.work;
-        }
-        throttle(*vgpu, work);
-    }
-    return own(executable, stream);
+    const auto work = [&]() -> std::uint64_t {
+        Works& known = works();
+        const std::lock_guard lock(known.mutex);
+        const auto found = known.all.find(executable);
+        return found != known.all.end() ? found->second : 0;
+    };
+    return launched(current_vgpu(), work, [&] { return own(executable, stream); });
 }
 
 // A node that no quota would ever allow is refused at once; all together are counted when the graph
 // is instantiated.
 bool is_hopeless(std::uint64_t bytes) {
     Vgpu* vgpu = current_vgpu();
-    return vgpu != nullptr && device_bytes(bytes) > vgpu->granted();
+    const std::uint64_t wanted = device_bytes(bytes);
+    if (vgpu == nullptr || wanted <= vgpu->granted()) return false;
+    vgpu->refused(wanted);
+    return true;
 }
 
 bool is_hopeless(const NodeParams* node) {

@@ -9,17 +9,22 @@ namespace fabricshm::cuda {
 
 namespace {
 
-void hold_back(const unsigned int (&grid)[3], const unsigned int (&block)[3]) {
-    Vgpu* vgpu = current_vgpu();
-    if (vgpu != nullptr && is_throttled(*vgpu)) throttle(*vgpu, work_of(grid, block));
+// A launch that is captured into a graph is charged with each launch of that.
+template <typename Call>
+Status shaped(const unsigned int (&grid)[3], const unsigned int (&block)[3], Handle stream,
+              Call call) {
+    const auto work = [&] { return is_captured(stream) ? 0 : work_of(grid, block); };
+    return launched(current_vgpu(), work, call);
 }
 
 template <typename Own, typename... Rest>
 Status launch(Own own, Handle function, unsigned int grid_x, unsigned int grid_y,
               unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z,
-              Rest... rest) {
-    hold_back({grid_x, grid_y, grid_z}, {block_x, block_y, block_z});
-    return own(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, rest...);
+              unsigned int shared_bytes, Handle stream, Rest... rest) {
+    return shaped({grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, stream, [&] {
+        return own(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
+                   stream, rest...);
+    });
 }
 
 template <typename Own, typename... Arguments>
@@ -35,23 +40,23 @@ Status launch_cooperative(Own own, Arguments... arguments) {
 Status launch_kernel_ex(Status (*own)(const LaunchConfig*, Handle, void**, void**),
                         const LaunchConfig* config, Handle function, void** parameters,
                         void** extra) {
-    if (config != nullptr) hold_back(config->grid, config->block);
-    return own(config, function, parameters, extra);
+    if (config == nullptr) return own(config, function, parameters, extra);
+    return shaped(config->grid, config->block, config->stream,
+                  [&] { return own(config, function, parameters, extra); });
 }
 
 Status launch_multi_device(Status (*own)(LaunchParams*, unsigned int, unsigned int),
                            LaunchParams* list, unsigned int count, unsigned int flags) {
     // All parts are of the same shape, and each device has its own stream; the current one waits.
-    if (list != nullptr && count > 0) hold_back(list->grid, list->block);
-    return own(list, count, flags);
+    if (list == nullptr || count == 0) return own(list, count, flags);
+    return shaped(list->grid, list->block, list->stream, [&] { return own(list, count, flags); });
 }
 
 // Before CUDA 4 the shape of the blocks was set apart: a usual one is assumed.
 constexpr unsigned int kUsualBlock = 256;
 
 Status launch_old(Status (*own)(Handle), Handle function) {
-    hold_back({1, 1, 1}, {kUsualBlock, 1, 1});
-    return own(function);
+    return shaped({1, 1, 1}, {kUsualBlock, 1, 1}, nullptr, [&] { return own(function); });
 }
 
 unsigned int side(int length) noexcept {
@@ -59,14 +64,14 @@ unsigned int side(int length) noexcept {
 }
 
 Status launch_grid(Status (*own)(Handle, int, int), Handle function, int width, int height) {
-    hold_back({side(width), side(height), 1}, {kUsualBlock, 1, 1});
-    return own(function, width, height);
+    return shaped({side(width), side(height), 1}, {kUsualBlock, 1, 1}, nullptr,
+                  [&] { return own(function, width, height); });
 }
 
 Status launch_grid_async(Status (*own)(Handle, int, int, Handle), Handle function, int width,
                          int height, Handle stream) {
-    hold_back({side(width), side(height), 1}, {kUsualBlock, 1, 1});
-    return own(function, width, height, stream);
+    return shaped({side(width), side(height), 1}, {kUsualBlock, 1, 1}, stream,
+                  [&] { return own(function, width, height, stream); });
 }
 
 }  // namespace

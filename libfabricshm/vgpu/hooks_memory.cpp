@@ -87,6 +87,8 @@ Status open_ipc(Status (*own)(Pointer*, IpcHandle, unsigned int), Pointer* out, 
         helpers().address_range(&base, &bytes, *out) != kSuccess) {
         return status;
     }
+    // Open here already: the driver answers with the same address and counts how often.
+    if (pointers().reopen(*out)) return status;
     // Its size is known only now. Nothing new was taken from the device yet, so it can be closed.
     if (!vgpu->reserve(device_bytes(bytes))) {
         if (const auto close = real<Status (*)(Pointer)>(Entry::cuIpcCloseMemHandle)) close(*out);

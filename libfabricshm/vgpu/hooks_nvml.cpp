@@ -101,9 +101,9 @@ Handle device_of(const Vgpu& vgpu) {
     static const bool is_up = init != nullptr && init() == kNvmlSuccess;
     Handle device = nullptr;
     if (!is_up) return nullptr;
-    if (vgpu.gpu().rfind("GPU-", 0) == 0) {
-        const bool found =
-            by_uuid != nullptr && by_uuid(vgpu.gpu().c_str(), &device) == kNvmlSuccess;
+    const std::string& uuid = vgpu.uuid().empty() ? vgpu.gpu() : vgpu.uuid();
+    if (uuid.rfind("GPU-", 0) == 0) {
+        const bool found = by_uuid != nullptr && by_uuid(uuid.c_str(), &device) == kNvmlSuccess;
         return found ? device : nullptr;
     }
     const auto index = static_cast<unsigned int>(std::strtoul(vgpu.gpu().c_str(), nullptr, 10));
@@ -141,7 +141,7 @@ void settle_overhead(Vgpu& vgpu) {
     }
 }
 
-std::optional<double> busy_share(Vgpu& vgpu, std::uint64_t& since_us) {
+std::optional<BusyShares> busy_shares(Vgpu& vgpu, std::uint64_t& since_us) {
     static const auto ask =
         reinterpret_cast<Status (*)(Handle, NvmlUtilization*, unsigned int*, unsigned long long)>(
             nvml_symbol("nvmlDeviceGetProcessUtilization"));
@@ -151,8 +151,8 @@ std::optional<double> busy_share(Vgpu& vgpu, std::uint64_t& since_us) {
     unsigned int count = kProcessesMost;
     const Status status = ask(device, samples.data(), &count, since_us);
     // No samples: nobody computed.
-    if (status == kNvmlNotFound) return 0.0;
-    if (status != kNvmlSuccess) return std::nullopt;
+    if (status == kNvmlNotFound) count = 0;
+    if (status != kNvmlSuccess && status != kNvmlNotFound) return std::nullopt;
     struct Mean {
         double sum = 0.0;
         int count = 0;
@@ -170,9 +170,13 @@ std::optional<double> busy_share(Vgpu& vgpu, std::uint64_t& since_us) {
         ++found->second.count;
     }
     // Each process's mean over its samples, and then all of them together.
-    double busy = 0.0;
-    for (const auto& [pid, mean] : by_process) busy += mean.count > 0 ? mean.sum / mean.count : 0.0;
-    return std::min(1.0, busy);
+    BusyShares busy;
+    for (const auto& [pid, mean] : by_process) {
+        const double share = mean.count > 0 ? mean.sum / mean.count : 0.0;
+        busy.processes[pid] = share;
+        busy.all = std::min(1.0, busy.all + share);
+    }
+    return busy;
 }
 
 FABRIC_NVML_ENTRIES(FABRIC_DEFINE)

@@ -20,7 +20,7 @@ using TrimTo = Status (*)(Handle, std::size_t);
 
 struct Pool {
     Handle handle = nullptr;
-    Vgpu* vgpu = nullptr;
+    Vgpu* vgpu = nullptr;  // nullptr: in the host's memory, or on a GPU without one; not counted
     // Held across the driver's part of an allocation: what the pool has grown by is then this
     // allocation's, which has reserved it.
     std::mutex mutex;
@@ -50,11 +50,18 @@ PoolPtr pool_of(Handle handle, Vgpu* vgpu) {
     return pool;
 }
 
+// A pool that is not counted is known as well: else memory from it would count for the current
+// device.
 PoolPtr known_pool(Handle handle) {
     Pools& known = pools();
     const std::lock_guard lock(known.mutex);
     const auto found = known.all.find(handle);
     return found != known.all.end() ? found->second : nullptr;
+}
+
+PoolPtr counted_pool(Handle handle) {
+    const PoolPtr pool = known_pool(handle);
+    return pool != nullptr && pool->vgpu != nullptr ? pool : nullptr;
 }
 
 std::vector<PoolPtr> pools_on(const Vgpu& vgpu) {
@@ -98,12 +105,6 @@ bool trim(Pool& pool) {
     return pool.charged < before;
 }
 
-bool is_capturing(Handle stream, bool per_thread) {
-    const auto ask = per_thread ? helpers().is_capturing_per_thread : helpers().is_capturing;
-    int state = 0;
-    return ask != nullptr && ask(stream, &state) == kSuccess && state != 0;
-}
-
 // The common part: `own()` allocates from `handle`, `undo()` gives it back.
 template <typename Call, typename Undo>
 Status from_pool(Vgpu* vgpu, Handle handle, std::uint64_t bytes, Call own, Undo undo) {
@@ -120,6 +121,7 @@ Status from_pool(Vgpu* vgpu, Handle handle, std::uint64_t bytes, Call own, Undo 
     undo();
     if (const auto trim_to = real<TrimTo>(Entry::cuMemPoolTrimTo)) trim_to(pool->handle, 0);
     settle(*pool, 0);
+    vgpu->refused(most);
     return kOutOfMemory;
 }
 
@@ -130,12 +132,7 @@ void give_back(Pointer pointer, Handle stream) {
 }
 
 // While a stream is captured into a graph nothing is allocated: the graph is charged when it is
-// instantiated. The forms of the default stream differ only in what a null stream means, and a
-// null stream is never captured in either.
-bool is_captured(Handle stream) {
-    return stream != nullptr && (is_capturing(stream, false) || is_capturing(stream, true));
-}
-
+// instantiated.
 Status allocate_async(Status (*own)(Pointer*, std::size_t, Handle), Pointer* out, std::size_t bytes,
                       Handle stream) {
     Vgpu* vgpu = current_vgpu();
@@ -177,8 +174,7 @@ Status free_async(Status (*own)(Pointer, Handle), Pointer pointer, Handle stream
 Status create_pool(Status (*own)(Handle*, const PoolProps*), Handle* out, const PoolProps* wanted) {
     const Status status = own(out, wanted);
     const bool on_device = wanted != nullptr && wanted->location.type == kOnDevice;
-    Vgpu* vgpu = status == kSuccess && on_device ? vgpu_of(wanted->location.id) : nullptr;
-    if (vgpu != nullptr) pool_of(*out, vgpu);
+    if (status == kSuccess) pool_of(*out, on_device ? vgpu_of(wanted->location.id) : nullptr);
     return status;
 }
 
@@ -188,7 +184,7 @@ Status destroy_pool(Status (*own)(Handle), Handle handle) {
     const std::lock_guard lock(pool->mutex);
     const Status status = own(handle);
     if (status != kSuccess) return status;
-    pool->vgpu->release(pool->charged);
+    if (pool->vgpu != nullptr) pool->vgpu->release(pool->charged);
     pool->charged = 0;
     Pools& known = pools();
     const std::lock_guard all_lock(known.mutex);
@@ -199,7 +195,7 @@ Status destroy_pool(Status (*own)(Handle), Handle handle) {
 Status set_pool_attribute(Status (*own)(Handle, int, void*), Handle handle, int attribute,
                           void* value) {
     const Status status = own(handle, attribute, value);
-    if (const PoolPtr pool = known_pool(handle)) {
+    if (const PoolPtr pool = counted_pool(handle)) {
         const std::lock_guard lock(pool->mutex);
         settle(*pool, 0);
     }
@@ -208,7 +204,7 @@ Status set_pool_attribute(Status (*own)(Handle, int, void*), Handle handle, int 
 
 Status trim_pool(TrimTo own, Handle handle, std::size_t keep) {
     const Status status = own(handle, keep);
-    if (const PoolPtr pool = known_pool(handle)) {
+    if (const PoolPtr pool = counted_pool(handle)) {
         const std::lock_guard lock(pool->mutex);
         settle(*pool, 0);
     }

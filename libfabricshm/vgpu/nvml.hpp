@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 
 #include "libfabricshm/vgpu/vgpu.hpp"
@@ -14,8 +15,14 @@ namespace fabricshm::cuda {
 /// where NVML does not know the process.
 void settle_overhead(Vgpu& vgpu);
 
-/// The share of the GPU's time (0 to 1) that the processes of the vGPU had since `since_us` (as
-/// NVML counts, moved on to the newest sample). Nothing: NVML does not say.
-std::optional<double> busy_share(Vgpu& vgpu, std::uint64_t& since_us);
+/// Shares of the GPU's time, 0 to 1.
+struct BusyShares {
+    double all = 0.0;                          // of the vGPU's processes together
+    std::map<unsigned int, double> processes;  // by number; all that have a slot
+};
+
+/// What the processes of the vGPU had of the GPU's time since `since_us` (as NVML counts, moved on
+/// to the newest sample). Nothing: NVML does not say.
+std::optional<BusyShares> busy_shares(Vgpu& vgpu, std::uint64_t& since_us);
 
 }  // namespace fabricshm::cuda

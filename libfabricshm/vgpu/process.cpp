@@ -4,12 +4,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "libfabricshm/proto/vgpu_messages.hpp"
@@ -25,6 +27,7 @@ constexpr int kDevicesMax = 64;
 struct Process {
     std::mutex mutex;
     bool attached = false;
+    bool said_double = false;
     std::vector<std::unique_ptr<Vgpu>> vgpus;
     std::array<std::atomic<Vgpu*>, kDevicesMax> of_device{};
     std::atomic<bool> any{false};
@@ -81,7 +84,10 @@ std::vector<std::string> wanted_names() {
     std::vector<std::string> names;
     for (std::size_t at = 0; at <= list.size();) {
         const std::size_t end = std::min(list.find(',', at), list.size());
-        if (end > at) names.push_back(list.substr(at, end - at));
+        const std::string name = list.substr(at, end - at);
+        // Twice the same would be two vGPUs with one slot between them.
+        const bool is_new = std::find(names.begin(), names.end(), name) == names.end();
+        if (!name.empty() && is_new) names.push_back(name);
         at = end + 1;
     }
     return names;
@@ -112,6 +118,9 @@ std::string text_of(const Uuid& uuid) {
 }
 
 bool is_gpu(const Vgpu& vgpu, const std::string& uuid, unsigned int index) {
+    // A configured number is the device's in this process. NVML counts all GPUs of the host, also
+    // those that CUDA_VISIBLE_DEVICES hides: there only the name tells.
+    if (!vgpu.uuid().empty()) return vgpu.uuid() == uuid;
     return vgpu.gpu() == uuid || vgpu.gpu() == std::to_string(index);
 }
 
@@ -148,12 +157,21 @@ void map_devices() {
         const bool known =
             helpers().device_uuid != nullptr && helpers().device_uuid(&uuid, device) == kSuccess;
         for (const auto& vgpu : own.vgpus) {
-            if (!is_gpu(*vgpu, known ? text_of(uuid) : "", static_cast<unsigned int>(device))) {
+            const std::string name = known ? text_of(uuid) : "";
+            if (!is_gpu(*vgpu, name, static_cast<unsigned int>(device))) continue;
+            auto& place = own.of_device[static_cast<std::size_t>(device)];
+            Vgpu* const first = place.load(std::memory_order_relaxed);
+            if (first != nullptr) {
+                // The same one at a later cuInit, or a second name for its GPU.
+                if (first != vgpu.get() && !std::exchange(own.said_double, true)) {
+                    say("%s counts for nothing: its GPU is that of %s", vgpu->name().c_str(),
+                        first->name().c_str());
+                }
                 continue;
             }
+            vgpu->set_uuid(name);
             // Release: who finds it also finds it whole.
-            own.of_device[static_cast<std::size_t>(device)].store(vgpu.get(),
-                                                                  std::memory_order_release);
+            place.store(vgpu.get(), std::memory_order_release);
             own.any.store(true, std::memory_order_release);
         }
     }

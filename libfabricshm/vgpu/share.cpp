@@ -13,8 +13,9 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 
 constexpr std::int64_t kBurstMs = 20;  // tokens that can be saved up
 constexpr std::int64_t kNapMostNs = 10'000'000;
-constexpr double kCutMost = 0.5;    // of the rate, in one window
-constexpr double kRaiseMost = 0.5;  // likewise
+constexpr std::int64_t kSkewNs = 50'000'000;  // between the clock readings of two processes
+constexpr double kCutMost = 0.5;              // of the rate, in one window
+constexpr double kRaiseMost = 0.5;            // likewise
 constexpr double kRaiseLeast = 0.01;
 constexpr double kRateMost = 1e15;  // a word that somebody spoiled must not overflow the rest
 
@@ -28,10 +29,12 @@ std::uint64_t sane(double rate) noexcept {
 
 void refill(ShareBucket& bucket, std::int64_t rate, std::int64_t now_ns) noexcept {
     std::uint64_t last = bucket.refilled_ns.load(kRelaxed);
-    const std::int64_t passed =
-        std::min<std::int64_t>(now_ns - signed_of(last), kBurstMs * 1'000'000);
-    // In steps of 50 us: shorter ones would be rounded away, and cost every launch an exchange.
-    if (passed < 50'000) return;
+    // Unsigned, since the word may be spoiled and a signed difference overflow.
+    const std::int64_t since = signed_of(static_cast<std::uint64_t>(now_ns) - last);
+    // In steps of 50 us: shorter ones would be rounded away, and cost every launch an exchange. A
+    // time far ahead was never one of ours; waiting for it would stop the bucket for ever.
+    if (since < 50'000 && since > -kSkewNs) return;
+    const std::int64_t passed = std::clamp<std::int64_t>(since, 0, kBurstMs * 1'000'000);
     // One caller takes the time that has passed; who dies before it adds the tokens loses them.
     if (!bucket.refilled_ns.compare_exchange_strong(last, static_cast<std::uint64_t>(now_ns),
                                                     kRelaxed)) {
@@ -43,7 +46,7 @@ void refill(ShareBucket& bucket, std::int64_t rate, std::int64_t now_ns) noexcep
     std::uint64_t tokens = bucket.tokens.load(kRelaxed);
     std::uint64_t next = 0;
     do {
-        next = static_cast<std::uint64_t>(std::min(most, signed_of(tokens) + more));
+        next = static_cast<std::uint64_t>(std::min(most, std::min(most, signed_of(tokens)) + more));
     } while (!bucket.tokens.compare_exchange_weak(tokens, next, kRelaxed));
 }
 
@@ -96,12 +99,21 @@ void spend_anyway(ShareBucket& bucket, std::uint64_t work) noexcept {
     bucket.spent.fetch_add(work, kRelaxed);
 }
 
-bool take_window(ShareBucket& bucket, std::int64_t now_ns) noexcept {
+void unspend(ShareBucket& bucket, std::uint64_t work) noexcept {
+    if (bucket.rate.load(kRelaxed) != 0) bucket.tokens.fetch_add(work, kRelaxed);
+    // Not below 0: a window that ended meanwhile has counted it, and began with nothing.
+    std::uint64_t spent = bucket.spent.load(kRelaxed);
+    while (spent >= work && !bucket.spent.compare_exchange_weak(spent, spent - work, kRelaxed)) {
+    }
+}
+
+bool take_window(ShareBucket& bucket, std::int64_t now_ns, std::int64_t length_ns) noexcept {
     std::uint64_t end = bucket.window_ns.load(kRelaxed);
-    // Also when it ends far in the future, which only a spoiled word can say.
-    const bool is_over = now_ns >= signed_of(end) || signed_of(end) > now_ns + 2 * kWindowNs;
+    // Also when it ends further ahead than a window: one of another length began while nothing was
+    // held back, or the word is spoiled.
+    const bool is_over = now_ns >= signed_of(end) || signed_of(end) > now_ns + length_ns + kSkewNs;
     return is_over && bucket.window_ns.compare_exchange_strong(
-                          end, static_cast<std::uint64_t>(now_ns + kWindowNs), kRelaxed);
+                          end, static_cast<std::uint64_t>(now_ns + length_ns), kRelaxed);
 }
 
 void end_window(ShareBucket& bucket, double wanted, double busy, std::int64_t length_ns) noexcept {

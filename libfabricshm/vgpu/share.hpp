@@ -17,6 +17,8 @@ namespace fabricshm::cuda {
 
 /// Length of a window of measurement. NVML samples a few times per second.
 inline constexpr std::int64_t kWindowNs = 200'000'000;
+/// And where nothing is held back: only the account of the GPU's time depends on it.
+inline constexpr std::int64_t kFreeWindowNs = 1'000'000'000;
 
 struct ShareWindow {
     double wanted = 1.0;             // of the GPU's time
@@ -37,8 +39,13 @@ std::optional<std::int64_t> try_spend(ShareBucket& bucket, std::uint64_t work,
 /// Draws it whatever there is.
 void spend_anyway(ShareBucket& bucket, std::uint64_t work) noexcept;
 
-/// Whether the window is over; true for one caller only, who then calls end_window().
-bool take_window(ShareBucket& bucket, std::int64_t now_ns) noexcept;
+/// Takes back what try_spend() or spend_anyway() booked: the driver refused the launch.
+void unspend(ShareBucket& bucket, std::uint64_t work) noexcept;
+
+/// Whether the window is over; true for one caller only, who then measures, and begins the next one
+/// of `length_ns`.
+bool take_window(ShareBucket& bucket, std::int64_t now_ns,
+                 std::int64_t length_ns = kWindowNs) noexcept;
 
 /// Sets the rate after a window of `length_ns` in which the GPU was `busy`.
 void end_window(ShareBucket& bucket, double wanted, double busy, std::int64_t length_ns) noexcept;

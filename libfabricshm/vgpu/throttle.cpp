@@ -2,6 +2,9 @@
 
 #include <time.h>
 
+#include <algorithm>
+#include <atomic>
+
 #include "libfabricshm/vgpu/nvml.hpp"
 #include "libfabricshm/vgpu/share.hpp"
 
@@ -10,6 +13,9 @@ namespace fabricshm::cuda {
 namespace {
 
 constexpr std::int64_t kWaitMostNs = 2'000'000'000;
+// NVML keeps samples of some seconds: who launches after a longer pause learns nothing of before.
+constexpr std::int64_t kAccountMostNs = 10'000'000'000;
+constexpr auto kRelaxed = std::memory_order_relaxed;  // of words that each stand for themselves
 
 std::int64_t now_ns() noexcept {
     return Clock::now().time_since_epoch().count();
@@ -20,25 +26,60 @@ void nap(std::int64_t length_ns) noexcept {
     ::nanosleep(&length, nullptr);
 }
 
-// Measures and sets the rate when a window is over. On the thread that launches: once in a window
-// for all processes together, so that no program gets a thread it did not start.
-void control(Vgpu& vgpu, std::int64_t now) {
+void say_once_that_nobody_tells(const Vgpu& vgpu) {
+    static std::atomic<bool> said{false};
+    if (said.exchange(true, kRelaxed)) return;
+    say("%s: no compute share: NVML does not tell who is busy", vgpu.name().c_str());
+}
+
+std::uint64_t part_of(double share, std::int64_t length_ns) noexcept {
+    return static_cast<std::uint64_t>(share * static_cast<double>(length_ns));
+}
+
+// Every process's time goes to its own slot, whichever of them measured. Who took over a slot since
+// gets what was another's for one window: these are statistics.
+void put_on_the_books(Vgpu& vgpu, const BusyShares& busy, std::int64_t length_ns) {
+    LedgerFile& file = vgpu.ledger().file();
+    file.busy_ns.fetch_add(part_of(busy.all, length_ns), kRelaxed);
+    for (LedgerSlot& slot : file.slots) {
+        const std::uint64_t pid = slot.pid.load(kRelaxed);
+        if (pid == 0) continue;
+        const auto found = busy.processes.find(static_cast<unsigned int>(pid));
+        if (found == busy.processes.end()) continue;
+        slot.busy_ns.fetch_add(part_of(found->second, length_ns), kRelaxed);
+    }
+}
+
+// Measures when a window is over, and sets the rate where launches are held back. On the thread
+// that launches: once in a window for all processes together, so that no program gets a thread it
+// did not start.
+void control(Vgpu& vgpu, std::int64_t asked_at, bool is_held) {
     ShareBucket& bucket = vgpu.ledger().file().bucket;
-    if (!take_window(bucket, now)) return;
-    std::uint64_t since_us = bucket.sampled_us.load(std::memory_order_relaxed);
-    const auto busy = busy_share(vgpu, since_us);
-    bucket.sampled_us.store(since_us, std::memory_order_relaxed);
-    const auto before = static_cast<std::int64_t>(
-        bucket.measured_ns.exchange(static_cast<std::uint64_t>(now), std::memory_order_relaxed));
+    if (!take_window(bucket, asked_at, is_held ? kWindowNs : kFreeWindowNs)) return;
+    std::uint64_t since_us = bucket.sampled_us.load(kRelaxed);
+    const auto busy = busy_shares(vgpu, since_us);
+    bucket.sampled_us.store(since_us, kRelaxed);
     if (!busy) {
-        static bool said = false;
-        if (!said) say("%s: no compute share: NVML does not tell who is busy", vgpu.name().c_str());
-        said = true;
+        if (is_held) say_once_that_nobody_tells(vgpu);
         return;
     }
+    // Read anew: this thread may have lost its processor since it looked at the window.
+    const auto now = static_cast<std::uint64_t>(now_ns());
+    const std::uint64_t before = bucket.measured_ns.exchange(now, kRelaxed);
+    const bool was_counted = bucket.counted.exchange(is_held ? 1 : 0, kRelaxed) == 1;
+    // Subtracted without a sign: the word may be spoiled, and a signed difference overflow.
+    const std::int64_t length = std::min(static_cast<std::int64_t>(now - before), kAccountMostNs);
     // The first look only begins a window.
-    if (before == 0 || now <= before) return;
-    end_window(bucket, static_cast<double>(vgpu.share_percent()) / 100.0, *busy, now - before);
+    if (before == 0 || length <= 0) return;
+    put_on_the_books(vgpu, *busy, length);
+    if (!is_held) return;
+    if (was_counted) {
+        end_window(bucket, static_cast<double>(vgpu.share_percent()) / 100.0, busy->all, length);
+    } else {
+        // Part of what kept the GPU busy went uncounted: no measure of what a unit of work costs.
+        bucket.spent.store(0, kRelaxed);
+        bucket.held_up.store(0, kRelaxed);
+    }
 }
 
 }  // namespace
@@ -47,9 +88,9 @@ void throttle(Vgpu& vgpu, std::uint64_t work) {
     ShareBucket& bucket = vgpu.ledger().file().bucket;
     const std::int64_t begin = now_ns();
     std::int64_t now = begin;
-    vgpu.slot().launches.fetch_add(1, std::memory_order_relaxed);
+    vgpu.slot().launches.fetch_add(1, kRelaxed);
     for (;;) {
-        control(vgpu, now);
+        control(vgpu, now, true);
         const auto wait = try_spend(bucket, work, now);
         if (!wait) break;
         // Whatever the words say, no launch waits for longer.
@@ -61,9 +102,16 @@ void throttle(Vgpu& vgpu, std::uint64_t work) {
         now = now_ns();
     }
     if (now != begin) {
-        vgpu.slot().waited_ns.fetch_add(static_cast<std::uint64_t>(now - begin),
-                                        std::memory_order_relaxed);
+        vgpu.slot().waited_ns.fetch_add(static_cast<std::uint64_t>(now - begin), kRelaxed);
     }
+}
+
+void unthrottle(Vgpu& vgpu, std::uint64_t work) noexcept {
+    unspend(vgpu.ledger().file().bucket, work);
+}
+
+void account(Vgpu& vgpu) {
+    control(vgpu, now_ns(), false);
 }
 
 }  // namespace fabricshm::cuda

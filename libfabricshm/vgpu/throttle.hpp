@@ -1,20 +1,31 @@
-// Launches wait here until the vGPU's share of the GPU's time allows them.
+// Launches wait here until the vGPU's share of the GPU's time allows them, and what its processes
+// had of that time is put on the books.
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
+#include "libfabricshm/vgpu/cuda_abi.hpp"
 #include "libfabricshm/vgpu/vgpu.hpp"
 
 namespace fabricshm::cuda {
+
+/// More work than any launch that ends: what a program asks for in error must not overdraw the
+/// bucket for good, nor overflow it into credit.
+inline constexpr std::uint64_t kWorkMost = std::uint64_t{1} << 48;
 
 /// Units of work of one launch: its threads. What a thread costs is found out by the controller,
 /// which compares work with the GPU's busy time.
 inline std::uint64_t work_of(const unsigned int (&grid)[3],
                              const unsigned int (&block)[3]) noexcept {
     std::uint64_t threads = 1;
-    for (int i = 0; i < 3; ++i) threads *= std::uint64_t{grid[i]} * block[i];
-    return threads == 0 ? 1 : threads;
+    for (int i = 0; i < 3; ++i) {
+        // Each side is below 2^32, so the first product fits; the second is the one to be watched.
+        const std::uint64_t side = std::uint64_t{grid[i]} * block[i];
+        if (__builtin_mul_overflow(threads, side, &threads)) return kWorkMost;
+    }
+    return std::clamp<std::uint64_t>(threads, 1, kWorkMost);
 }
 
 /// Whether launches are held back at all. Two loads.
@@ -25,5 +36,29 @@ inline bool is_throttled(Vgpu& vgpu) {
 
 /// Waits until `work` may start, at most two seconds, and books it.
 void throttle(Vgpu& vgpu, std::uint64_t work);
+
+/// Takes it back: the driver refused the launch.
+void unthrottle(Vgpu& vgpu, std::uint64_t work) noexcept;
+
+/// For launches that nobody holds back: looks at the GPU's time once per second. A clock reading
+/// and a load otherwise.
+void account(Vgpu& vgpu);
+
+/// Launches with `call()` when the vGPU's share allows `work()`, which is asked only when there is
+/// one; 0 costs nothing.
+template <typename Work, typename Call>
+Status launched(Vgpu* vgpu, Work work, Call call) {
+    if (vgpu == nullptr) return call();
+    if (!is_throttled(*vgpu)) {
+        account(*vgpu);
+        return call();
+    }
+    const std::uint64_t cost = work();
+    if (cost == 0) return call();
+    throttle(*vgpu, cost);
+    const Status status = call();
+    if (status != kSuccess) unthrottle(*vgpu, cost);
+    return status;
+}
 
 }  // namespace fabricshm::cuda

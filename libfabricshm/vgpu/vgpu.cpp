@@ -81,11 +81,16 @@ bool Vgpu::may_look_for_dead() noexcept {
 
 bool Vgpu::reserve(std::uint64_t bytes) {
     follow_limits();
+    // What takes nothing is granted also while the use is above a quota that shrinks.
+    if (bytes == 0) return true;
     if (!charge(bytes)) {
         // Nobody is refused for memory that no one uses.
         const int buried = may_look_for_dead() ? ledger_.reclaim_dead() : 0;
         const bool trimmed = trim_pools(*this);
-        if ((buried == 0 && !trimmed) || !charge(bytes)) return false;
+        if ((buried == 0 && !trimmed) || !charge(bytes)) {
+            refused(bytes);
+            return false;
+        }
     }
     slot().pending.fetch_add(bytes, std::memory_order_relaxed);
     FAULT_POINT("vgpu.reserved");
@@ -102,11 +107,13 @@ void Vgpu::commit(std::uint64_t bytes) noexcept {
 }
 
 void Vgpu::roll_back(std::uint64_t bytes) noexcept {
+    if (bytes == 0) return;
     slot().pending.fetch_sub(bytes, std::memory_order_relaxed);
     ledger_.release(slot_, bytes);
 }
 
 void Vgpu::release(std::uint64_t bytes) noexcept {
+    if (bytes == 0) return;
     FAULT_POINT("vgpu.freed");
     ledger_.release(slot_, bytes);
 }

@@ -25,9 +25,18 @@ class Vgpu {
     const std::string& name() const noexcept { return name_; }
     const std::string& gpu() const noexcept { return gpu_; }
 
+    /// "GPU-..." of the device that it was found to be; "" before map_devices(), and where the
+    /// driver does not tell. Set before anybody finds the vGPU by its device.
+    const std::string& uuid() const noexcept { return uuid_; }
+    void set_uuid(std::string uuid) { uuid_ = std::move(uuid); }
+
     /// Sets `bytes` aside before the driver is called. False: the quota does not allow it, even
-    /// after unused pools and what dead processes held were given back. Then the call is refused.
+    /// after unused pools and what dead processes held were given back. Then the call is refused,
+    /// and counted as that.
     bool reserve(std::uint64_t bytes);
+
+    /// Counts a call that was refused for another reason than reserve().
+    void refused(std::uint64_t bytes) noexcept { ledger_.refused(slot_, bytes); }
 
     /// The same without giving anything back first; for what the driver has taken already.
     bool charge(std::uint64_t bytes);
@@ -67,6 +76,7 @@ class Vgpu {
 
     std::string name_;
     std::string gpu_;
+    std::string uuid_;
     Mapping limits_map_;
     Mapping ledger_map_;
     UsageLedger ledger_;

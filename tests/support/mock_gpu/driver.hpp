@@ -43,6 +43,7 @@ struct Pool {
     std::uint64_t reserved = 0;
     std::uint64_t used = 0;
     std::uint64_t threshold = 0;
+    bool on_device = true;
 };
 
 struct Linear {

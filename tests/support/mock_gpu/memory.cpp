@@ -29,7 +29,7 @@ void trim(Pool& pool, std::uint64_t keep) {
     const std::uint64_t left =
         keep == 0 && pool.used == 0 ? 0 : (wanted + (2U << 20) - 1) >> 21 << 21;
     if (left >= pool.reserved) return;
-    give(pool.reserved - left);
+    if (pool.on_device) give(pool.reserved - left);
     pool.reserved = left;
 }
 
@@ -38,7 +38,7 @@ Status from_pool(Pointer* out, std::uint64_t bytes, Pool& pool) {
     const std::uint64_t taken = (bytes + 511) / 512 * 512;
     if (pool.used + taken > pool.reserved) {
         const std::uint64_t more = (pool.used + taken - pool.reserved + (2U << 20) - 1) >> 21 << 21;
-        if (!take(more)) return kOutOfMemory;
+        if (pool.on_device && !take(more)) return kOutOfMemory;
         pool.reserved += more;
     }
     pool.used += taken;
@@ -97,6 +97,11 @@ struct Mapping {
     std::uint64_t bytes;
     AllocationHandle handle;
 };
+struct Opened {
+    std::uint64_t bytes;
+    int count;
+};
+std::map<Pointer, Opened> g_opened;  // memory of other processes
 std::map<AllocationHandle, Physical> g_physical;
 std::map<Pointer, Mapping> g_mapped;
 
@@ -185,12 +190,25 @@ MOCK_EXPORT Status cuIpcGetMemHandle(IpcHandle* out, Pointer pointer) {
 MOCK_EXPORT Status cuIpcOpenMemHandle_v2(Pointer* out, IpcHandle handle, unsigned int) {
     const Lock lock(driver().mutex);
     const auto bytes = *reinterpret_cast<const std::uint64_t*>(handle.bytes);
+    // One that is open already is opened once more, at the same address.
+    for (auto& [pointer, opened] : g_opened) {
+        if (opened.bytes != bytes) continue;
+        ++opened.count;
+        *out = pointer;
+        return kSuccess;
+    }
     *out = new_address(bytes);
     static Pool elsewhere;  // memory that is not taken here
     driver().linear[*out] = {bytes, &elsewhere};
+    g_opened[*out] = {bytes, 1};
     return kSuccess;
 }
 MOCK_EXPORT Status cuIpcCloseMemHandle(Pointer pointer) {
+    const Lock lock(driver().mutex);
+    const auto found = g_opened.find(pointer);
+    if (found == g_opened.end()) return kInvalidValue;
+    if (--found->second.count > 0) return kSuccess;
+    g_opened.erase(found);
     return free_linear(pointer);
 }
 
@@ -293,9 +311,10 @@ MOCK_EXPORT Status cuMemFreeAsync(Pointer pointer, Handle) {
 MOCK_EXPORT Status cuMemFreeAsync_ptsz(Pointer pointer, Handle) {
     return free_linear(pointer);
 }
-MOCK_EXPORT Status cuMemPoolCreate(Handle* out, const PoolProps*) {
+MOCK_EXPORT Status cuMemPoolCreate(Handle* out, const PoolProps* wanted) {
     const Lock lock(driver().mutex);
     auto* pool = new Pool;
+    pool->on_device = wanted == nullptr || wanted->location.type == kOnDevice;
     driver().pools.insert(pool);
     *out = pool;
     return kSuccess;
@@ -304,7 +323,7 @@ MOCK_EXPORT Status cuMemPoolDestroy(Handle handle) {
     const Lock lock(driver().mutex);
     auto* pool = static_cast<Pool*>(handle);
     if (driver().pools.erase(pool) == 0) return kInvalidValue;
-    give(pool->reserved);
+    if (pool->on_device) give(pool->reserved);
     delete pool;
     return kSuccess;
 }

@@ -1,6 +1,7 @@
 // Mock NVML over the same simulated GPU.
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "libfabricshm/vgpu/cuda_abi.hpp"
@@ -15,6 +16,12 @@ using fabricshm::cuda::Status;
 namespace {
 
 char g_handle = 0;
+
+// The GPU's number among all of the host, which is not the driver's where some are hidden.
+unsigned int own_index() {
+    const char* index = std::getenv("FABRIC_MOCK_NVML_INDEX");
+    return index != nullptr ? static_cast<unsigned int>(std::atoi(index)) : 0;
+}
 
 template <typename Process>
 Status processes(unsigned int* count, Process* list) {
@@ -40,7 +47,7 @@ MOCK_EXPORT Status nvmlInit_v2() {
 }
 MOCK_EXPORT Status nvmlDeviceGetHandleByIndex_v2(unsigned int index, Handle* out) {
     *out = &g_handle;
-    return index == 0 ? 0 : 2;
+    return index == own_index() ? 0 : 2;
 }
 MOCK_EXPORT Status nvmlDeviceGetHandleByUUID(const char*, Handle* out) {
     *out = &g_handle;
@@ -51,7 +58,7 @@ MOCK_EXPORT Status nvmlDeviceGetUUID(Handle, char* out, unsigned int bytes) {
     return 0;
 }
 MOCK_EXPORT Status nvmlDeviceGetIndex(Handle, unsigned int* out) {
-    *out = 0;
+    *out = own_index();
     return 0;
 }
 MOCK_EXPORT Status nvmlDeviceGetMemoryInfo(Handle, fabricshm::cuda::NvmlMemory* out) {

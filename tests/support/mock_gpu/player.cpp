@@ -39,6 +39,8 @@ Status cuMemGetInfo_v2(std::size_t*, std::size_t*);
 Status cuDeviceTotalMem_v2(std::size_t*, Device);
 Status cuMemAllocAsync(Pointer*, std::size_t, Handle);
 Status cuMemFreeAsync(Pointer, Handle);
+Status cuMemPoolCreate(Handle*, const PoolProps*);
+Status cuMemAllocFromPoolAsync(Pointer*, std::size_t, Handle, Handle);
 Status cuMemCreate(AllocationHandle*, std::size_t, const AllocationProp*, unsigned long long);
 Status cuMemRelease(AllocationHandle);
 Status cuMemMap(Pointer, std::size_t, std::size_t, AllocationHandle, unsigned long long);
@@ -147,7 +149,7 @@ std::string memory_info(const Words&) {
            std::to_string(device);
 }
 
-std::string nvml_info(const Words&) {
+std::string nvml_info(const Words& words) {
     void* library = ::dlopen("libnvidia-ml.so.1", RTLD_NOW);
     if (library == nullptr) return "none";
     const auto by_index = reinterpret_cast<Status (*)(unsigned int, Handle*)>(
@@ -160,7 +162,7 @@ std::string nvml_info(const Words&) {
     NvmlMemory all{};
     std::vector<NvmlProcess2> list(256);
     unsigned int count = 256;
-    Status status = by_index(0, &device);
+    Status status = by_index(static_cast<unsigned int>(number(words, 1)), &device);
     if (status == 0) status = memory(device, &all);
     if (status == 0) status = processes(device, &count, list.data());
     if (status != 0) return answer(status);
@@ -323,6 +325,18 @@ const Commands& plain_commands() {
          [](const Words& words) {
              Pointer out = 0;
              const Status status = cuMemAllocAsync(&out, number(words, 1), nullptr);
+             return made(status, out);
+         }},
+        {"async-from",
+         [](const Words& words) {
+             PoolProps wanted{};
+             wanted.location.type = words.at(2) == "host" ? 2 : kOnDevice;
+             Handle pool = nullptr;
+             Pointer out = 0;
+             Status status = cuMemPoolCreate(&pool, &wanted);
+             if (status == kSuccess) {
+                 status = cuMemAllocFromPoolAsync(&out, number(words, 1), pool, nullptr);
+             }
              return made(status, out);
          }},
         {"free-async",

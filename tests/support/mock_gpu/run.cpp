@@ -65,6 +65,7 @@ void end_context(Context& context) {
 }
 
 Status launch(const unsigned int (&grid)[3], const unsigned int (&block)[3], Handle stream) {
+    if (grid[0] > 0x7fffffff) return kInvalidValue;
     {
         const Lock lock(driver().mutex);
         if (const auto graph = driver().capturing.find(stream); graph != driver().capturing.end()) {

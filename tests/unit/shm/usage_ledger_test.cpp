@@ -53,9 +53,30 @@ TEST_CASE("the quota is granted to the last byte") {
     CHECK(ledger.charge(slot, ~std::uint64_t{0}, *books.page).error().code == Errc::kNoMemory);
     CHECK(ledger.total() == kQuota);
     CHECK(books.file->peak.load() == kQuota);
-    CHECK(ledger.uses().front().denied == 2);
+    // Who asks may find room and ask again: nothing is refused yet.
+    CHECK(ledger.uses().front().denied == 0);
     ledger.release(slot, kQuota);
     CHECK(ledger.total() == 0);
+}
+
+TEST_CASE("refusals are counted with their bytes, absurd ones as a tebibyte") {
+    Books books;
+    UsageLedger ledger = books.ledger();
+    const int slot = ledger.claim().value();
+    ledger.refused(slot, 300);
+    ledger.refused(slot, ~std::uint64_t{0});
+    const LedgerUse use = ledger.uses().front();
+    CHECK(use.denied == 2);
+    CHECK(use.denied_bytes == 300 + kDeniedMost);
+    CHECK(books.file->denied.load() == 2);
+    CHECK(books.file->denied_bytes.load() == 300 + kDeniedMost);
+    // The next process in the slot begins at nothing, the vGPU's sum goes on.
+    books.file->slots[slot].busy_ns = 5;
+    UsageLedger after = books.ledger();
+    CHECK(after.claim().value() == slot);
+    CHECK(after.uses().front().denied_bytes == 0);
+    CHECK(after.uses().front().busy_ns == 0);
+    CHECK(books.file->denied_bytes.load() == 300 + kDeniedMost);
 }
 
 TEST_CASE("an announced target counts before the quota has followed") {

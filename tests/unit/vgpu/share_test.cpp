@@ -7,6 +7,8 @@
 #include <limits>
 #include <memory>
 
+#include "libfabricshm/vgpu/throttle.hpp"
+
 TEST_SUITE_BEGIN("vgpu.share");
 
 using namespace fabricshm::cuda;
@@ -143,6 +145,51 @@ TEST_CASE("no measurement and no word in the ledger makes a rate that is none") 
     }
     CHECK(bucket.rate.load() >= 1);
     CHECK(bucket.rate.load() <= 1'000'000'000'000'000);
+}
+
+TEST_CASE("a bucket whose words were spoiled fills again") {
+    for (const std::uint64_t spoiled : {std::uint64_t{1} << 62, std::uint64_t{1} << 63}) {
+        CAPTURE(spoiled);
+        ShareBucket bucket{};
+        bucket.rate = 1000;
+        bucket.refilled_ns = spoiled;
+        CHECK(try_spend(bucket, 1, kSecond));  // no token yet
+        CHECK(!try_spend(bucket, 1, kSecond + 10'000'000));
+        bucket.tokens = ~std::uint64_t{0} >> 1;
+        CHECK(!try_spend(bucket, 1, kSecond + 20'000'000));
+        CHECK(bucket.tokens.load() <= 20'000);
+    }
+}
+
+TEST_CASE("a launch that the driver refused costs nothing") {
+    ShareBucket bucket{};
+    bucket.rate = 1000;
+    bucket.refilled_ns = kSecond;
+    bucket.tokens = 10;
+    REQUIRE(!try_spend(bucket, 1'000'000, kSecond));
+    unspend(bucket, 1'000'000);
+    CHECK(bucket.tokens.load() == 10);
+    CHECK(bucket.spent.load() == 0);
+    // A window that ended meanwhile has counted it already.
+    REQUIRE(!try_spend(bucket, 1'000'000, kSecond));
+    end_window(bucket, 0.5, 0.5, kWindowNs);
+    unspend(bucket, 1'000'000);
+    CHECK(bucket.spent.load() == 0);
+}
+
+TEST_CASE("the work of a launch is its threads, and never so much that it turns into credit") {
+    CHECK(work_of({2, 3, 4}, {5, 6, 7}) == 2 * 3 * 4 * 5 * 6 * 7);
+    CHECK(work_of({0, 1, 1}, {1, 1, 1}) == 1);
+    CHECK(work_of({0x7fffffff, 65535, 65535}, {1024, 1, 1}) == kWorkMost);
+    CHECK(work_of({0x80000000, 0x80000000, 4}, {1, 1, 1}) == kWorkMost);
+    CHECK(work_of({~0U, ~0U, ~0U}, {~0U, ~0U, ~0U}) == kWorkMost);
+}
+
+TEST_CASE("a window that began while nothing was held back does not delay the next one") {
+    ShareBucket bucket{};
+    CHECK(take_window(bucket, kSecond, kFreeWindowNs));
+    CHECK(!take_window(bucket, kSecond + kWindowNs, kFreeWindowNs));
+    CHECK(take_window(bucket, kSecond + kWindowNs));
 }
 
 TEST_CASE("one caller only ends a window") {
