@@ -21,7 +21,7 @@ class QuotaSource {
 
   private:
     const VgpuLimits& limits_;
-    std::map<std::string, std::uint64_t> refusals_;  // until the window before
+    std::map<std::string, Bytes> refusals_;  // bytes until the window before
 };
 
 /// Directives to pages, quotas and compute shares to vGPUs.

@@ -16,6 +16,8 @@ namespace {
 
 // More than any host has: a generated file cannot fill the daemon.
 constexpr std::size_t kDevicesMax = 1024;
+constexpr std::size_t kUsersMax = 256;
+constexpr std::int64_t kNoUser = 0xffffffff;
 constexpr double kNumberMost = 1e9;  // GFLOP/s and GB/s: an exaflop, an exabyte per second
 // 128 TiB: as much as one process can map.
 constexpr Bytes kBytesMost = Bytes{1} << 47;
@@ -82,12 +84,16 @@ Wanted read_kind(const toml::node& value, DeviceSpec& device) {
 // next boot.
 Wanted read_gpu(const toml::node& value, DeviceSpec& device) {
     const auto* text = value.as_string();
+    const std::string gpu = text != nullptr ? text->get() : "";
     const auto plain = [](unsigned char c) { return c > 0x20 && c < 0x7f && c != '"'; };
-    const bool is_good = text != nullptr && !text->get().empty() &&
-                         text->get().size() < fabricshm::proto::kNameBytes &&
-                         std::all_of(text->get().begin(), text->get().end(), plain);
-    if (!is_good) return "a GPU's UUID (\"GPU-...\") or its number (\"0\")";
-    device.gpu = text->get();
+    const auto digit = [](unsigned char c) { return c >= '0' && c <= '9'; };
+    const bool is_number = gpu.size() <= 4 && std::all_of(gpu.begin(), gpu.end(), digit);
+    const bool is_uuid = gpu.rfind("GPU-", 0) == 0 && gpu.size() < fabricshm::proto::kNameBytes &&
+                         std::all_of(gpu.begin(), gpu.end(), plain);
+    if (gpu.empty() || (!is_number && !is_uuid)) {
+        return "a GPU's UUID (\"GPU-...\") or its number (\"0\")";
+    }
+    device.gpu = gpu;
     return {};
 }
 
@@ -98,6 +104,20 @@ Wanted read_share(const toml::node& value, DeviceSpec& device) {
         return "a whole number from 1 to 100";
     }
     device.share_percent = static_cast<std::uint32_t>(percent->get());
+    return {};
+}
+
+Wanted read_uids(const toml::node& value, DeviceSpec& device) {
+    const char* wanted = "a list of 1 to 256 user ids, as [1000, 1001]";
+    const auto* list = value.as_array();
+    // An empty one would read like "nobody" and mean "everybody".
+    if (list == nullptr || list->empty() || list->size() > kUsersMax) return wanted;
+    for (const auto& item : *list) {
+        const auto* uid = item.as_integer();
+        // The largest number means "no user" to the kernel.
+        if (uid == nullptr || uid->get() < 0 || uid->get() >= kNoUser) return wanted;
+        device.allow_uids.push_back(static_cast<std::uint32_t>(uid->get()));
+    }
     return {};
 }
 
@@ -143,6 +163,7 @@ constexpr Key kKeys[] = {
     {"vgpu_share_percent", read_share},
     {"vgpu_reserve", read_bytes<&DeviceSpec::reserve_bytes>},
     {"vgpu_context", read_bytes<&DeviceSpec::context_bytes>},
+    {"vgpu_allow_uids", read_uids},
     {"gpu", read_gpu},
     {"link_gbytes_per_s", read_number<&DeviceSpec::link_gbytes_per_s>},
     {"link_latency", read_latency},
@@ -180,6 +201,9 @@ Complaint read_device(const toml::table& table, const std::string& file, DeviceS
     // They are about CUDA contexts, which a device without a GPU has none of.
     if (device.gpu.empty() && (device.reserve_bytes != 0 || device.context_bytes != 0)) {
         return where + ": vgpu_reserve and vgpu_context of " + device.name + " need gpu";
+    }
+    if (device.gpu.empty() && !device.allow_uids.empty()) {
+        return where + ": vgpu_allow_uids of " + device.name + " needs gpu";
     }
     if (!device.gpu.empty() && device.name.find('/') != std::string::npos) {
         return where + ": the name of a device with gpu becomes a file's: no slash";

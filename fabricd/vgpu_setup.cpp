@@ -14,7 +14,8 @@ std::vector<VgpuSpec> vgpu_specs(const std::vector<DeviceSpec>& devices) {
     for (const DeviceSpec& device : devices) {
         if (device.gpu.empty()) continue;
         specs.push_back({device.name, device.gpu, device.memory_bytes, device.reserve_bytes,
-                         device.context_bytes, device.quota_bytes, device.share_percent});
+                         device.context_bytes, device.quota_bytes, device.share_percent,
+                         device.allow_uids});
     }
     return specs;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <numeric>
 
 #include "libfabricshm/base/log.hpp"
 
@@ -194,7 +195,14 @@ std::optional<DecisionOutcome> Controller::act(const Decision& decision, const T
 // The first that fails ends it: what is left is then as before, and what was done is undone by
 // nobody, since each of these is right by itself.
 Result<void> Controller::act_on_names(const Decision& decision) {
-    for (std::size_t i = 0; i < decision.names.size(); ++i) {
+    std::vector<std::size_t> order(decision.names.size());
+    std::iota(order.begin(), order.end(), 0);
+    // Who gives goes before who takes: on a full device there is nothing to take before. Values of
+    // a placement are nodes, of which none is less than another.
+    std::stable_partition(order.begin(), order.end(), [&](std::size_t i) {
+        return decision.kind != ActionKind::kPlacement && decision.after[i] < decision.before[i];
+    });
+    for (const std::size_t i : order) {
         const std::string& name = decision.names[i];
         const double wanted = decision.after[i];
         if (decision.kind == ActionKind::kPlacement) {

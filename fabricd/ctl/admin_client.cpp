@@ -6,6 +6,7 @@
 #include "fabricd/server/admin_codec.hpp"
 #include "fabricd/server/admin_server.hpp"
 #include "fabricd/server/decision_codec.hpp"
+#include "fabricd/server/vgpu_codec.hpp"
 
 namespace fabricd {
 
@@ -46,26 +47,6 @@ Picture unpack_watch(const WatchReply& reply) {
     unpack_all(reply.devices(), picture.devices);
     picture.telemetry = unpack(reply.telemetry());
     return picture;
-}
-
-// The other half is beside the admin service (admin_vgpus.cpp) and not in the codec that both sides
-// link.
-VgpuView unpack_vgpu(const Vgpu& message) {
-    VgpuView view;
-    view.spec.name = message.name();
-    view.spec.gpu = message.gpu();
-    view.spec.device_bytes = message.device_bytes();
-    view.spec.reserve_bytes = message.reserve_bytes();
-    view.quota_bytes = message.quota_bytes();
-    view.target_bytes = message.target_bytes();
-    view.share_percent = message.share_percent();
-    view.used_bytes = message.used_bytes();
-    view.peak_bytes = message.peak_bytes();
-    view.denied = message.denied();
-    for (const auto& tenant : message.tenants()) {
-        view.tenants.push_back({tenant.pid(), tenant.bytes(), tenant.denied()});
-    }
-    return view;
 }
 
 // Back to our own codes, as far as the caller tells people something else for them. All others are
@@ -192,7 +173,7 @@ Result<std::vector<VgpuView>> AdminClient::vgpus() {
     VgpusReply reply;
     FABRIC_TRY_VOID(call(&Admin::Stub::Vgpus, VgpusRequest{}, reply));
     std::vector<VgpuView> views;
-    for (const auto& message : reply.vgpus()) views.push_back(unpack_vgpu(message));
+    unpack_all(reply.vgpus(), views);
     return views;
 }
 
@@ -203,7 +184,7 @@ Result<VgpuView> AdminClient::set_vgpu(const VgpuOrder& order) {
     request.set_share_percent(order.share_percent);
     SetVgpuReply reply;
     FABRIC_TRY_VOID(call(&Admin::Stub::SetVgpu, request, reply));
-    return unpack_vgpu(reply.vgpu());
+    return unpack(reply.vgpu());
 }
 
 Result<void> AdminClient::migrate(const MoveOrder& order,

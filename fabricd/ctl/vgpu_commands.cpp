@@ -18,8 +18,11 @@ constexpr auto kRight = Table::Align::kRight;
 Json to_json(const VgpuView& vgpu) {
     Json processes = Json::array();
     for (const auto& tenant : vgpu.tenants) {
-        processes.push_back(
-            {{"pid", tenant.pid}, {"bytes", tenant.bytes}, {"denied", tenant.denied}});
+        processes.push_back({{"pid", tenant.pid},
+                             {"bytes", tenant.bytes},
+                             {"denied", tenant.denied},
+                             {"denied_bytes", tenant.denied_bytes},
+                             {"busy_ns", tenant.busy_ns}});
     }
     return {{"name", vgpu.spec.name},
             {"gpu", vgpu.spec.gpu},
@@ -31,6 +34,10 @@ Json to_json(const VgpuView& vgpu) {
             {"used_bytes", vgpu.used_bytes},
             {"peak_bytes", vgpu.peak_bytes},
             {"denied", vgpu.denied},
+            {"denied_bytes", vgpu.denied_bytes},
+            // null: nobody measured, which is another thing than 0
+            {"busy_ns", vgpu.busy_known ? Json(vgpu.busy_ns) : Json()},
+            {"allow_uids", vgpu.spec.allow_uids},
             {"processes", processes}};
 }
 
@@ -41,6 +48,14 @@ std::string quota_text(const VgpuView& vgpu) {
     return text;
 }
 
+// Of the GPU's time so far.
+std::string busy_text(const VgpuView& vgpu) {
+    if (!vgpu.busy_known) return "-";
+    char text[40];
+    std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(vgpu.busy_ns) / 1e9);
+    return text;
+}
+
 std::string text_of(const std::vector<VgpuView>& vgpus) {
     Table table({{"VGPU"},
                  {"GPU"},
@@ -48,12 +63,15 @@ std::string text_of(const std::vector<VgpuView>& vgpus) {
                  {"USED", kRight},
                  {"PEAK", kRight},
                  {"SHARE", kRight},
+                 {"BUSY", kRight},
                  {"REFUSED", kRight},
+                 {"BYTES REFUSED", kRight},
                  {"PROCESSES", kRight}});
     for (const auto& vgpu : vgpus) {
         table.add({vgpu.spec.name, vgpu.spec.gpu, quota_text(vgpu), format_bytes(vgpu.used_bytes),
                    format_bytes(vgpu.peak_bytes), std::to_string(vgpu.share_percent) + " %",
-                   std::to_string(vgpu.denied), std::to_string(vgpu.tenants.size())});
+                   busy_text(vgpu), std::to_string(vgpu.denied), format_bytes(vgpu.denied_bytes),
+                   std::to_string(vgpu.tenants.size())});
     }
     return table.text();
 }

@@ -41,6 +41,7 @@ struct DeviceSpec {
     std::string gpu = {};             // the CUDA GPU of the vGPU: "GPU-..." or an ordinal; "": none
     std::uint64_t reserve_bytes = 0;  // of the GPU's memory, never given to its vGPUs
     std::uint64_t context_bytes = 0;  // counted for each CUDA context; 0: what NVML sees
+    std::vector<std::uint32_t> allow_uids = {};  // users of the vGPU; none: whoever may attach
 };
 
 /// A quota that can be changed while it is in use.

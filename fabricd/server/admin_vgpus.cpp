@@ -1,6 +1,7 @@
 // The part of the admin API that is about vGPUs.
 
 #include "fabricd/server/admin_service.hpp"
+#include "fabricd/server/vgpu_codec.hpp"
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/base/units.hpp"
 
@@ -21,25 +22,6 @@ grpc::Status status_of(const fabricshm::Error& error) {
 }
 
 }  // namespace
-
-void pack(const VgpuView& view, Vgpu& message) {
-    message.set_name(view.spec.name);  // both texts are checked where the device file is read
-    message.set_gpu(view.spec.gpu);
-    message.set_device_bytes(view.spec.device_bytes);
-    message.set_reserve_bytes(view.spec.reserve_bytes);
-    message.set_quota_bytes(view.quota_bytes);
-    message.set_target_bytes(view.target_bytes);
-    message.set_share_percent(view.share_percent);
-    message.set_used_bytes(view.used_bytes);
-    message.set_peak_bytes(view.peak_bytes);
-    message.set_denied(view.denied);
-    for (const auto& tenant : view.tenants) {
-        auto& one = *message.add_tenants();
-        one.set_pid(tenant.pid);
-        one.set_bytes(tenant.bytes);
-        one.set_denied(tenant.denied);
-    }
-}
 
 grpc::Status AdminService::Vgpus(grpc::ServerContext*, const VgpusRequest*, VgpusReply* reply) {
     // A daemon without vGPUs has none to show, which is an answer.

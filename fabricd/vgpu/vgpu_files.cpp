@@ -15,6 +15,7 @@ using fabricshm::Fd;
 using fabricshm::LedgerFile;
 using fabricshm::LimitsPage;
 using fabricshm::Mapping;
+using fabricshm::PoisonWatch;
 using fabricshm::Result;
 using fabricshm::UsageLedger;
 
@@ -73,6 +74,12 @@ LedgerFile& ledger_in(const Mapping& mapping) {
     return *reinterpret_cast<LedgerFile*>(mapping.data());
 }
 
+std::unique_ptr<PoisonWatch> watch_over(const Mapping& mapping) {
+    // Not put back: the lost pages stay empty ones of ours, and nobody waits for them.
+    return std::make_unique<PoisonWatch>(mapping.data(), mapping.size(),
+                                         PoisonWatch::Source{nullptr, 0, 4096, true});
+}
+
 }  // namespace
 
 Result<VgpuFiles> VgpuFiles::open(const std::string& path, std::uint64_t boot) {
@@ -82,9 +89,16 @@ Result<VgpuFiles> VgpuFiles::open(const std::string& path, std::uint64_t boot) {
     files.path_ = path;
     auto ledger = open_old(ledger_path, fabricshm::kLedgerBytes);
     auto limits = open_old(limits_path, fabricshm::kLimitsPageBytes);
-    const bool goes_on = ledger.ok() && limits.ok() && is_limits_page(page_in(limits->mapping)) &&
-                         UsageLedger::is_ledger(ledger_in(ledger->mapping)) &&
-                         ledger_in(ledger->mapping).boot == boot;
+    bool goes_on = ledger.ok() && limits.ok() && is_limits_page(page_in(limits->mapping));
+    if (goes_on) {
+        files.watch_ = watch_over(ledger->mapping);
+        goes_on = files
+                      .read([&] {
+                          const LedgerFile& file = ledger_in(ledger->mapping);
+                          return UsageLedger::is_ledger(file) && file.boot == boot;
+                      })
+                      .value_or(false);
+    }
     if (!goes_on) {
         // The page first: a ledger in place says that both are.
         FABRIC_TRY(Opened page, make_file(limits_path, fabricshm::kLimitsPageBytes));
@@ -93,6 +107,7 @@ Result<VgpuFiles> VgpuFiles::open(const std::string& path, std::uint64_t boot) {
         FABRIC_TRY(Opened book, make_file(ledger_path, fabricshm::kLedgerBytes));
         UsageLedger::format(ledger_in(book.mapping), boot);
         FABRIC_TRY_VOID(put_in_place(ledger_path));
+        files.watch_ = watch_over(book.mapping);
         limits = std::move(page);
         ledger = std::move(book);
     }
@@ -101,6 +116,16 @@ Result<VgpuFiles> VgpuFiles::open(const std::string& path, std::uint64_t boot) {
     files.limits_ = std::move(limits->mapping);
     FABRIC_TRY(files.limits_read_only_, open_file(limits_path, O_RDONLY));
     return files;
+}
+
+bool VgpuFiles::retire(const std::string& path) {
+    const auto limits = open_old(path + ".limits", fabricshm::kLimitsPageBytes);
+    if (!limits.ok() || !is_limits_page(page_in(limits->mapping))) return false;
+    auto last = read_limits(page_in(limits->mapping));
+    if (!last) return false;
+    last->target_bytes = 0;
+    write_limits(page_in(limits->mapping), *last);
+    return true;
 }
 
 LimitsPage& VgpuFiles::page() const noexcept {

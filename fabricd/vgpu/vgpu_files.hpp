@@ -3,14 +3,20 @@
 // Files, not memory files: a daemon that is started again has to find the page its tenants are
 // reading and the ledger they are writing. They are the daemon's own user's, of mode 0600; a tenant
 // of another user gets descriptors and can't open either again with more rights than those have.
+//
+// Who may write a file may also cut it short, and then a mapping of it is a SIGBUS. So the daemon
+// touches a ledger only inside of read().
 
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <string>
 
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/os/fd.hpp"
 #include "libfabricshm/os/mapping.hpp"
+#include "libfabricshm/os/poison.hpp"
 #include "libfabricshm/shm/limits_page.hpp"
 #include "libfabricshm/shm/usage_ledger.hpp"
 
@@ -27,8 +33,31 @@ class VgpuFiles {
     VgpuFiles(VgpuFiles&&) noexcept = default;
     VgpuFiles& operator=(VgpuFiles&&) noexcept = default;
 
+    /// Nothing more is granted to the vGPU whose files these are: the configuration has it no more.
+    /// What its processes hold stays theirs. False: there is no such page.
+    static bool retire(const std::string& path);
+
     fabricshm::LimitsPage& page() const noexcept;
+
+    /// To make a UsageLedger of; not to be touched but inside of read().
     fabricshm::LedgerFile& ledger() const noexcept;
+
+    /// What `use()` makes of the ledger; nothing once a process has cut the file short, since what
+    /// was read then is no answer. That stays so until the files are opened again.
+    template <typename Use>
+    auto read(Use use) const -> std::optional<decltype(use())> {
+        if (is_cut()) return std::nullopt;
+        std::optional<decltype(use())> answer;
+        {
+            const fabricshm::PoisonGuard guard;
+            answer = use();
+        }
+        // Asked of the watch and not of the guard: another thread may have met the lost page first,
+        // and this one read the zeros that replaced it.
+        if (is_cut()) answer.reset();
+        return answer;
+    }
+    bool is_cut() const { return !watch_->lost().empty(); }
 
     /// New descriptors to be given away.
     fabricshm::Result<fabricshm::Fd> limits_for_tenant() const;
@@ -40,6 +69,7 @@ class VgpuFiles {
     fabricshm::Fd limits_read_only_;
     fabricshm::Mapping limits_;
     fabricshm::Mapping ledger_;
+    std::unique_ptr<fabricshm::PoisonWatch> watch_;  // of the ledger; goes before it
 };
 
 }  // namespace fabricd

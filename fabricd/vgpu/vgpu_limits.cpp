@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <filesystem>
 
 #include "fabricd/vgpu/vgpu_files.hpp"
 #include "libfabricshm/base/log.hpp"
@@ -25,16 +27,75 @@ namespace {
 // the lock in its hands must not stop the daemon.
 constexpr auto kPatience = std::chrono::milliseconds(20);
 
+constexpr auto kRelaxed = std::memory_order_relaxed;  // of figures that each stand for themselves
+
+// `view` with what the ledger says.
+VgpuView as_told(const UsageLedger& ledger, VgpuView view) {
+    const auto& file = ledger.file();
+    view.used_bytes = ledger.total();
+    view.peak_bytes = file.peak.load(kRelaxed);
+    view.denied = file.denied.load(kRelaxed);
+    view.denied_bytes = file.denied_bytes.load(kRelaxed);
+    view.busy_ns = file.busy_ns.load(kRelaxed);
+    view.busy_known = file.bucket.measured_ns.load(kRelaxed) != 0;
+    for (const auto& use : ledger.uses()) {
+        view.tenants.push_back(
+            {use.process.pid, use.charged, use.denied, use.denied_bytes, use.busy_ns});
+    }
+    return view;
+}
+
 }  // namespace
 
 struct VgpuLimits::Vgpu {
     VgpuSpec spec;
     VgpuFiles files;
-    std::unique_ptr<UsageLedger> ledger;
+    std::unique_ptr<UsageLedger> ledger;  // touched inside of files.read() only
     Limits limits;  // what the page says; the page itself is never read back while running
+    std::atomic<bool> said_cut{false};
 
     void publish() { write_limits(files.page(), limits); }
+    Bytes usable() const {
+        return spec.device_bytes - std::min(spec.device_bytes, spec.reserve_bytes);
+    }
+    bool is_shrinking() const { return limits.target_bytes < limits.quota_bytes; }
+
+    /// As VgpuFiles::read(); says once that the ledger is gone.
+    template <typename Use>
+    auto read(Use use) {
+        auto answer = files.read(use);
+        if (!answer && !said_cut.exchange(true, std::memory_order_relaxed)) {
+            fabricshm::log(
+                LogLevel::kError,
+                "vGPU %s: a process cut its ledger short; until fabricd starts again its "
+                "quota counts as used and no process can attach",
+                spec.name.c_str());
+        }
+        return answer;
+    }
+    void begin();
 };
+
+// What is in force goes on, whatever the configuration says by now: processes were granted it, and
+// step() moves it to where it shall be without taking what is in use.
+void VgpuLimits::Vgpu::begin() {
+    limits.context_bytes = spec.context_bytes;
+    limits.target_bytes = spec.quota_bytes;
+    limits.share_percent = spec.share_percent;
+    // A file of ours, but of a daemon that may have been another version: only what makes sense.
+    if (const auto old = read_limits(files.page()); old) {
+        limits.quota_bytes = std::min(old->quota_bytes, spec.device_bytes);
+        // What was changed live outlives the daemon, until the configuration changes.
+        const bool is_quota = old->configured_bytes == spec.quota_bytes && old->target_bytes > 0 &&
+                              old->target_bytes <= usable();
+        if (is_quota) limits.target_bytes = old->target_bytes;
+        const bool is_share = old->configured_percent == spec.share_percent &&
+                              old->share_percent >= 1 && old->share_percent <= 100;
+        if (is_share) limits.share_percent = old->share_percent;
+    }
+    limits.configured_bytes = spec.quota_bytes;
+    limits.configured_percent = spec.share_percent;
+}
 
 VgpuLimits::~VgpuLimits() = default;
 
@@ -50,35 +111,57 @@ Result<std::unique_ptr<VgpuLimits>> VgpuLimits::open(const std::string& folder,
         vgpu->spec = spec;
         FABRIC_TRY(vgpu->files, VgpuFiles::open(folder + "/" + spec.name, self.pid_namespace));
         vgpu->ledger = std::make_unique<UsageLedger>(vgpu->files.ledger(), self, kPatience);
-        vgpu->limits.quota_bytes = vgpu->limits.target_bytes = spec.quota_bytes;
-        vgpu->limits.context_bytes = spec.context_bytes;
-        vgpu->limits.share_percent = spec.share_percent;
-        // A quota that was changed live outlives the daemon, until the configuration changes.
-        if (const auto old = read_limits(vgpu->files.page());
-            old && old->configured_bytes == spec.quota_bytes &&
-            old->target_bytes <= old->quota_bytes) {
-            vgpu->limits.quota_bytes = old->quota_bytes;
-            vgpu->limits.target_bytes = old->target_bytes;
-            vgpu->limits.share_percent = old->share_percent;
-        }
-        vgpu->limits.configured_bytes = spec.quota_bytes;
+        vgpu->begin();
         all->vgpus_.push_back(std::move(vgpu));
     }
-    FABRIC_TRY_VOID(all->check_sums());
-    for (auto& vgpu : all->vgpus_) vgpu->publish();
+    for (const auto& vgpu : all->vgpus_) FABRIC_TRY_VOID(all->check_sums(*vgpu));
+    all->retire_others(folder);
+    for (auto& vgpu : all->vgpus_) {
+        // Announced before the use is looked at, so that it can only fall from there on.
+        vgpu->publish();
+        // The daemon before may have died with the lock, where nobody else could tell.
+        vgpu->read([&] { return vgpu->ledger->settled_total().ok(); });
+    }
+    (void)all->step();
     return all;
 }
 
-Result<void> VgpuLimits::check_sums() const {
-    for (const auto& vgpu : vgpus_) {
-        const VgpuSpec& spec = vgpu->spec;
-        const Bytes usable = spec.device_bytes - std::min(spec.device_bytes, spec.reserve_bytes);
-        const Bytes others = taken_by_others(*vgpu);
-        if (others > usable || vgpu->limits.quota_bytes > usable - others) {
-            return Error{Errc::kInvalid, 0, "add up vgpu_memory of one gpu"};
-        }
+// That the configuration adds up is asked of whoever wrote it. What was changed live is not: where
+// it leaves no room for a new vGPU, all of that GPU go back to what the configuration says.
+Result<void> VgpuLimits::check_sums(const Vgpu& vgpu) {
+    Bytes configured = 0;
+    Bytes wanted = 0;
+    for (const auto& other : vgpus_) {
+        if (other->spec.gpu != vgpu.spec.gpu) continue;
+        configured += other->spec.quota_bytes;
+        wanted += other->limits.target_bytes;
+    }
+    if (configured > vgpu.usable()) {
+        return Error{Errc::kInvalid, 0, "add up vgpu_memory of one gpu"};
+    }
+    if (wanted <= vgpu.usable()) return {};
+    fabricshm::log(LogLevel::kWarning, "vGPUs of GPU %s: back to the configured quotas",
+                   vgpu.spec.gpu.c_str());
+    for (const auto& other : vgpus_) {
+        if (other->spec.gpu == vgpu.spec.gpu) other->limits.target_bytes = other->spec.quota_bytes;
     }
     return {};
+}
+
+// Processes of a vGPU that the configuration has no more would go on under its last quota, which
+// nobody counts.
+void VgpuLimits::retire_others(const std::string& folder) {
+    // A folder that can't be read was made or opened just before: there is nobody to retire then.
+    std::error_code failed;
+    const std::filesystem::directory_iterator end;
+    for (std::filesystem::directory_iterator at(folder, failed); !failed && at != end;
+         at.increment(failed)) {
+        const std::string name = at->path().stem().string();
+        if (at->path().extension() != ".limits" || find(name) != nullptr) continue;
+        if (!VgpuFiles::retire(folder + "/" + name)) continue;
+        fabricshm::log(LogLevel::kWarning,
+                       "vGPU %s is no longer configured: nothing more is granted", name.c_str());
+    }
 }
 
 VgpuLimits::Vgpu* VgpuLimits::find(const std::string& name) const {
@@ -103,8 +186,7 @@ Result<void> VgpuLimits::resize(const std::string& name, Bytes bytes) {
         Vgpu* vgpu = find(name);
         if (vgpu == nullptr) return Error{Errc::kNotFound, 0, "find the vGPU"};
         if (bytes == 0) return Error{Errc::kInvalid, 0, "quota of a vGPU"};
-        const VgpuSpec& spec = vgpu->spec;
-        const Bytes usable = spec.device_bytes - std::min(spec.device_bytes, spec.reserve_bytes);
+        const Bytes usable = vgpu->usable();
         const Bytes others = taken_by_others(*vgpu);
         if (others > usable || bytes > usable - others) {
             return Error{Errc::kNoMemory, 0, "fit the quotas into the GPU"};
@@ -143,28 +225,47 @@ bool VgpuLimits::step() {
     const std::lock_guard lock(mutex_);
     bool is_shrinking = false;
     for (auto& vgpu : vgpus_) {
-        Limits& limits = vgpu->limits;
-        if (limits.target_bytes >= limits.quota_bytes) continue;
+        if (!vgpu->is_shrinking()) continue;
         is_shrinking = true;
-        // With the ledger's lock: whoever takes it after us reads the announced target first, so
-        // the use can only fall from here on.
-        const auto used = vgpu->ledger->settled_total();
-        if (!used.ok()) continue;
-        const Bytes next = std::max(limits.target_bytes, std::min(limits.quota_bytes, *used));
-        if (next == limits.quota_bytes) continue;
-        limits.quota_bytes = next;
-        vgpu->publish();
-        if (next != limits.target_bytes) continue;
-        fabricshm::log(LogLevel::kInfo, "vGPU %s has shrunk to %s", vgpu->spec.name.c_str(),
-                       fabricshm::format_bytes(next).c_str());
+        shrink(*vgpu);
     }
+    // After all that could give room.
+    for (auto& vgpu : vgpus_) grow(*vgpu);
     return is_shrinking;
+}
+
+void VgpuLimits::shrink(Vgpu& vgpu) {
+    Limits& limits = vgpu.limits;
+    // With the ledger's lock: whoever takes it after us reads the announced target first, so the
+    // use can only fall from here on.
+    const auto used = vgpu.read([&] { return vgpu.ledger->settled_total(); });
+    if (!used || !used->ok()) return;
+    const Bytes next = std::max(limits.target_bytes, std::min(limits.quota_bytes, **used));
+    if (next == limits.quota_bytes) return;
+    limits.quota_bytes = next;
+    vgpu.publish();
+    if (next != limits.target_bytes) return;
+    fabricshm::log(LogLevel::kInfo, "vGPU %s has shrunk to %s", vgpu.spec.name.c_str(),
+                   fabricshm::format_bytes(next).c_str());
+}
+
+// Only after a start: resize() refuses what does not fit.
+void VgpuLimits::grow(Vgpu& vgpu) {
+    Limits& limits = vgpu.limits;
+    if (limits.target_bytes <= limits.quota_bytes) return;
+    const Bytes others = taken_by_others(vgpu);
+    const Bytes room = vgpu.usable() - std::min(vgpu.usable(), others);
+    const Bytes next = std::min(limits.target_bytes, room);
+    if (next <= limits.quota_bytes) return;
+    limits.quota_bytes = next;
+    vgpu.publish();
 }
 
 void VgpuLimits::reclaim_dead() {
     // Outside our lock: a ledger whose lock is kept would hold up the answers to everybody.
     for (const auto& vgpu : vgpus_) {
-        if (const int count = vgpu->ledger->reclaim_dead(); count > 0) {
+        const int count = vgpu->read([&] { return vgpu->ledger->reclaim_dead(); }).value_or(0);
+        if (count > 0) {
             fabricshm::log(LogLevel::kInfo, "vGPU %s: freed the memory of %d dead processes",
                            vgpu->spec.name.c_str(), count);
         }
@@ -173,12 +274,28 @@ void VgpuLimits::reclaim_dead() {
 
 bool VgpuLimits::tenant_died(const std::string& name, const ProcessIdentity& process) {
     Vgpu* vgpu = find(name);
-    return vgpu == nullptr || vgpu->ledger->reclaim(process).ok();
+    if (vgpu == nullptr) return true;
+    // A ledger that is cut has nothing to take back.
+    const auto done = vgpu->read([&] { return vgpu->ledger->reclaim(process).ok(); });
+    return done.value_or(true);
+}
+
+Result<void> VgpuLimits::check_user(const std::string& name, std::uint32_t uid) const {
+    const Vgpu* vgpu = find(name);
+    if (vgpu == nullptr) return Error{Errc::kNotFound, 0, "find the vGPU"};
+    const auto& users = vgpu->spec.allow_uids;
+    // Root and the daemon's own user can open the files themselves: refusing them would protect
+    // nothing.
+    const bool is_allowed = users.empty() || uid == 0 || uid == ::geteuid() ||
+                            std::find(users.begin(), users.end(), uid) != users.end();
+    if (!is_allowed) return Error{Errc::kDenied, 0, "ask for a vGPU of other users"};
+    return {};
 }
 
 Result<VgpuLimits::Files> VgpuLimits::files_of(const std::string& name) const {
     const Vgpu* vgpu = find(name);
     if (vgpu == nullptr) return Error{Errc::kNotFound, 0, "find the vGPU"};
+    if (vgpu->files.is_cut()) return Error{Errc::kCorrupt, 0, "give out a vGPU's ledger"};
     Files files;
     files.gpu = vgpu->spec.gpu;
     FABRIC_TRY(files.limits, vgpu->files.limits_for_tenant());
@@ -189,9 +306,9 @@ Result<VgpuLimits::Files> VgpuLimits::files_of(const std::string& name) const {
 std::vector<std::pair<std::string, ProcessIdentity>> VgpuLimits::processes() const {
     std::vector<std::pair<std::string, ProcessIdentity>> found;
     for (const auto& vgpu : vgpus_) {
-        for (const auto& use : vgpu->ledger->uses()) {
-            found.emplace_back(vgpu->spec.name, use.process);
-        }
+        const auto uses = vgpu->read([&] { return vgpu->ledger->uses(); });
+        if (!uses) continue;
+        for (const auto& use : *uses) found.emplace_back(vgpu->spec.name, use.process);
     }
     return found;
 }
@@ -205,12 +322,11 @@ std::vector<VgpuView> VgpuLimits::list() const {
         view.quota_bytes = vgpu->limits.quota_bytes;
         view.target_bytes = vgpu->limits.target_bytes;
         view.share_percent = static_cast<std::uint32_t>(vgpu->limits.share_percent);
-        view.used_bytes = vgpu->ledger->total();
-        const auto& file = vgpu->ledger->file();
-        view.peak_bytes = file.peak.load(std::memory_order_relaxed);
-        view.denied = file.denied.load(std::memory_order_relaxed);
-        for (const auto& use : vgpu->ledger->uses()) {
-            view.tenants.push_back({use.process.pid, use.charged, use.denied});
+        const auto told = vgpu->read([&] { return as_told(*vgpu->ledger, view); });
+        if (told) {
+            view = *told;
+        } else {
+            view.used_bytes = view.quota_bytes;  // nobody knows of less
         }
         views.push_back(std::move(view));
     }

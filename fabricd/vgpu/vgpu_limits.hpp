@@ -26,8 +26,11 @@ using fabricshm::Result;
 class VgpuLimits {
   public:
     /// Opens or makes `folder`/NAME.limits and NAME.usage, of mode 0600, for every vGPU. What a
-    /// daemon of this boot left there goes on: its quota, unless the configuration has another one
-    /// since, and the processes that hold memory. kInvalid: two quotas do not fit their GPU.
+    /// daemon of this boot left there goes on: the processes that hold memory, and its quota and
+    /// share, unless the configuration has others since, or no room for what was set live. A quota
+    /// above the new one shrinks as after resize(); one below it grows as room comes. A vGPU that
+    /// is no longer configured grants nothing more. kInvalid: the configured quotas do not fit
+    /// their GPU.
     static Result<std::unique_ptr<VgpuLimits>> open(const std::string& folder,
                                                     const std::vector<VgpuSpec>& specs);
 
@@ -46,7 +49,8 @@ class VgpuLimits {
     /// Both at once, as the admin API asks. Nothing is changed when one of them is refused.
     Result<void> set(const VgpuOrder& order);
 
-    /// Lets shrinking quotas follow their use. Returns whether any is still shrinking.
+    /// Lets shrinking quotas follow their use, and what waits for room grow. Returns whether any is
+    /// still shrinking.
     bool step();
 
     /// Frees what dead processes of this pid namespace held, of all vGPUs.
@@ -55,7 +59,11 @@ class VgpuLimits {
     /// Frees what `process` held; it is known to be dead. False: try again, somebody has the lock.
     bool tenant_died(const std::string& name, const fabricshm::ProcessIdentity& process);
 
-    /// The descriptors for a process of the vGPU: limits (read-only), ledger.
+    /// Whether a process of that user may have the vGPU. kNotFound, kDenied.
+    Result<void> check_user(const std::string& name, std::uint32_t uid) const;
+
+    /// The descriptors for a process of the vGPU: limits (read-only), ledger. kNotFound; kCorrupt
+    /// once a process has cut the ledger short.
     struct Files {
         std::string gpu;
         fabricshm::Fd limits;
@@ -74,7 +82,10 @@ class VgpuLimits {
     VgpuLimits() = default;
     Vgpu* find(const std::string& name) const;
     Bytes taken_by_others(const Vgpu& vgpu) const;
-    Result<void> check_sums() const;
+    Result<void> check_sums(const Vgpu& vgpu);
+    void retire_others(const std::string& folder);
+    void shrink(Vgpu& vgpu);
+    void grow(Vgpu& vgpu);
 
     mutable std::mutex mutex_;  // guards the pages' contents and the list
     std::vector<std::unique_ptr<Vgpu>> vgpus_;

@@ -28,8 +28,12 @@ constexpr int kBacklog = 128;
 constexpr std::size_t kCallersMax = 64;
 constexpr std::size_t kTenantsMax = 4096;
 constexpr auto kAskWithin = std::chrono::seconds(2);
-// Tenants trim on their next call, which no descriptor tells of.
+// Tenants trim on their next call, which no descriptor tells of. Most do within a second; for one
+// that computes for hours nobody has to look 200 times in each of them.
 constexpr int kShrinkingMs = 5;
+constexpr int kShrinkingLongMs = 50;
+constexpr int kShrinkingTurns = 200;
+constexpr int kShortMs = 100;
 // For the dead that have no pidfd here, and burials that met a kept lock.
 constexpr auto kLookEvery = std::chrono::seconds(2);
 
@@ -63,9 +67,10 @@ VgpuServer::~VgpuServer() {
     ::unlink(options_.socket_path.c_str());
 }
 
-int VgpuServer::timeout_ms(bool is_shrinking) const {
-    if (is_shrinking) return kShrinkingMs;
-    if (!callers_.empty()) return 100;
+int VgpuServer::timeout_ms(bool is_shrinking) {
+    shrinking_turns_ = is_shrinking ? std::min(shrinking_turns_ + 1, kShrinkingTurns) : 0;
+    if (is_shrinking) return shrinking_turns_ < kShrinkingTurns ? kShrinkingMs : kShrinkingLongMs;
+    if (!callers_.empty() || is_short_) return kShortMs;
     const bool anyone = !tenants_.empty();
     return anyone ? static_cast<int>(std::chrono::milliseconds(kLookEvery).count()) : -1;
 }
@@ -74,12 +79,17 @@ void VgpuServer::serve() {
     watch_known();
     while (!stopping_.load(std::memory_order_acquire)) {
         const bool is_shrinking = limits_.step();
-        std::vector<pollfd> waits{{wake_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+        // Who can't be taken now must not wake us: poll() passes over a negative descriptor.
+        const bool has_room = callers_.size() < kCallersMax && !is_short_;
+        std::vector<pollfd> waits{{wake_.get(), POLLIN, 0},
+                                  {has_room ? listener_.get() : -1, POLLIN, 0}};
         for (const Caller& caller : callers_) waits.push_back({caller.socket.get(), POLLIN, 0});
         for (const Tenant& tenant : tenants_) waits.push_back({tenant.pidfd.get(), POLLIN, 0});
         ::poll(waits.data(), waits.size(), timeout_ms(is_shrinking));
+        is_short_ = false;
         eventfd_t ignored = 0;
-        ::eventfd_read(wake_.get(), &ignored);
+        // A quota was changed: whoever shrinks now has not had its second yet.
+        if (::eventfd_read(wake_.get(), &ignored) == 0) shrinking_turns_ = 0;
         // In the order in which they were put in; what is new is looked at in the next turn.
         std::size_t at = 2;
         const TimePoint now = Clock::now();
@@ -102,7 +112,10 @@ void VgpuServer::serve() {
 void VgpuServer::take_callers() {
     while (callers_.size() < kCallersMax) {
         auto socket = listener_.accept(TimePoint{});
-        if (!socket.ok()) return;
+        if (!socket.ok()) {
+            is_short_ = socket.error().code != Errc::kTimeout;
+            return;
+        }
         callers_.push_back({std::move(*socket), Clock::now() + kAskWithin});
     }
 }
@@ -130,10 +143,12 @@ void VgpuServer::hear(Caller& caller) {
 }
 
 Result<VgpuLimits::Files> VgpuServer::admit(const Caller& caller, const VgpuRequest& request) {
-    FABRIC_TRY(const auto peer, caller.socket.peer());
+    FABRIC_TRY(const auto peer,
+               options_.peer_of ? options_.peer_of(caller.socket) : caller.socket.peer());
     if (!options_.admits(peer.uid, peer.gid, caller.socket.get())) {
         return Error{Errc::kDenied, 0, "ask for a vGPU"};
     }
+    FABRIC_TRY_VOID(limits_.check_user(request.name, peer.uid));
     FABRIC_TRY(auto files, limits_.files_of(request.name));
     Tenant tenant{request.name, {request.pid, request.start_time, request.pid_namespace}, {}};
     // In our own namespace the kernel's word counts; from inside another one the process knows

@@ -28,6 +28,9 @@ class VgpuServer {
         unsigned socket_mode = 0600;
         /// Whether this user may ask at all. Called on the server's thread.
         std::function<bool(std::uint32_t uid, std::uint32_t gid, int socket)> admits;
+        /// Who is on the other end. Empty: as the kernel says; tests have users that are not there.
+        std::function<Result<fabricshm::PeerCredentials>(const fabricshm::UnixSocket&)> peer_of =
+            {};
     };
 
     /// Listens and starts the thread. `limits` outlives the server. kBusy: somebody else listens.
@@ -53,7 +56,7 @@ class VgpuServer {
     VgpuServer(Options options, VgpuLimits& limits, fabricshm::UnixSocket listener,
                fabricshm::Fd wake);
     void serve();
-    int timeout_ms(bool is_shrinking) const;
+    int timeout_ms(bool is_shrinking);
     void take_callers();
     void hear(Caller& caller);
     Result<VgpuLimits::Files> admit(const Caller& caller,
@@ -71,6 +74,8 @@ class VgpuServer {
     std::list<Caller> callers_;
     std::list<Tenant> tenants_;
     fabricshm::TimePoint next_look_;
+    bool is_short_ = false;  // of descriptors: the last caller could not be taken
+    int shrinking_turns_ = 0;
     std::thread thread_;
 };
 

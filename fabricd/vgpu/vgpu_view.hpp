@@ -21,12 +21,17 @@ struct VgpuSpec {
     Bytes context_bytes = 0;  // counted for each context of a process
     Bytes quota_bytes = 0;
     std::uint32_t share_percent = 100;
+    /// Users whose processes may have it, beside root and the daemon's own. Empty: all who may talk
+    /// to the daemon at all.
+    std::vector<std::uint32_t> allow_uids = {};
 };
 
 struct VgpuTenantView {
     std::int32_t pid = 0;
     Bytes bytes = 0;
     std::uint64_t denied = 0;
+    Bytes denied_bytes = 0;     // since the process attached
+    std::uint64_t busy_ns = 0;  // likewise
 };
 
 struct VgpuView {
@@ -35,8 +40,15 @@ struct VgpuView {
     Bytes target_bytes = 0;           // smaller than the quota while that shrinks
     std::uint32_t share_percent = 0;  // in force
     Bytes used_bytes = 0;
-    Bytes peak_bytes = 0;  // since the ledger was made
-    std::uint64_t denied = 0;
+    Bytes peak_bytes = 0;      // since the ledger was made
+    std::uint64_t denied = 0;  // allocations refused since the ledger was made
+    /// What these asked for, one of them at most 1 TiB. Written by the tenants: it may say anything
+    /// and may fall; who takes differences caps them.
+    Bytes denied_bytes = 0;
+    /// GPU time of all processes since the ledger was made, as NVML saw it; likewise input. Rises
+    /// about once per second, five times with a share below 100 %, and only while they launch.
+    std::uint64_t busy_ns = 0;
+    bool busy_known = false;  // false: nothing was measured yet, or NVML does not tell
     std::vector<VgpuTenantView> tenants;
 };
 

@@ -67,6 +67,9 @@ TEST_CASE("vGPUs are shown and changed while the daemon runs") {
     CHECK(first.code == 0);
     CHECK(holds(first.out, "\"quota_bytes\":268435456"));
     CHECK(holds(first.out, "\"share_percent\":50"));
+    CHECK(holds(first.out, "\"denied_bytes\":0"));
+    CHECK(holds(first.out, "\"busy_ns\":null"));
+    CHECK(holds(host.ctl({"vgpus"}).out, "BYTES REFUSED"));
     CHECK(holds(host.ctl({"vgpus"}).out, "256 MiB"));
     const auto grown = host.ctl({"vgpu-resize", "a", "768MiB", "--json"});
     CHECK(grown.code == 0);

@@ -70,12 +70,13 @@ TEST_CASE(
     REQUIRE(stage.limits().resize("half", 8 * kMiB).ok());
     CHECK(stage.view("half").quota_bytes == 26 * kMiB);
     CHECK(other->ask("alloc 1") == kOutOfMemory);
+    CHECK(other->ask("graph 0 1") == "ok 2");  // takes nothing
     // A call of any kind: the pool's 12 MiB go.
     CHECK(player->ask("info").substr(0, 2) == "ok");
     CHECK(quota_becomes(stage, 14 * kMiB));
     CHECK(other->ask("free 0") == "ok");
     CHECK(quota_becomes(stage, 8 * kMiB));
-    CHECK(other->ask("alloc " + bytes(6 * kMiB)) == "ok 2");
+    CHECK(other->ask("alloc " + bytes(6 * kMiB)) == "ok 3");
     CHECK(other->ask("alloc 1") == kOutOfMemory);
 }
 
@@ -119,6 +120,34 @@ TEST_CASE("a share of the GPU's time holds launches and graphs back") {
     const auto passed = std::chrono::steady_clock::now() - begin;
     // The first windows run free until the rate is known.
     CHECK(passed > std::chrono::milliseconds(500));
+    // What the GPU was busy with is on the books, but for the first and the last window.
+    const fabricd::VgpuView view = stage.view("half");
+    CHECK(view.busy_known);
+    CHECK(view.busy_ns > 50'000'000);
+    CHECK(view.busy_ns == view.tenants.at(0).busy_ns);
+    CHECK(view.busy_ns <= 2 * stage.gpu().processes[0].busy_ns.load());
+}
+
+TEST_CASE("without a share the GPU's time is still told, and a refused launch costs no share") {
+    Stage stage({slice("half", kQuota)});
+    const auto player = stage.player("half");
+    CHECK(!stage.view("half").busy_known);
+    CHECK(player->ask("launch 100") == "ok");
+    CHECK(stage.view("half").busy_known);
+    REQUIRE(stage.limits().set_share("half", 50).ok());
+    const auto files = stage.limits().files_of("half").value();
+    const auto map = fabricshm::Mapping::map(files.ledger, 0, fabricshm::kLedgerBytes, {}).value();
+    const auto& bucket = reinterpret_cast<fabricshm::LedgerFile*>(map.data())->bucket;
+    // As long as nobody knows what work costs, nothing is charged.
+    for (int i = 0; i < 300 && bucket.rate.load() == 0; ++i) {
+        CHECK(player->ask("launch-for 100 10000") == "ok");
+    }
+    REQUIRE(bucket.rate.load() > 0);
+    // More threads than a grid may have.
+    for (int i = 0; i < 20; ++i) CHECK(player->ask("launch 4000000000") == "1");
+    // Captured, and never launched.
+    CHECK(player->ask("graph 0 2000000000") == "ok 0");
+    CHECK(static_cast<std::int64_t>(bucket.tokens.load()) > -1'000'000'000);
 }
 
 TEST_CASE("what is no request, and who asks for somebody else, is refused and hurts nobody") {

@@ -73,9 +73,19 @@ TEST_CASE("a pool counts with what it has taken, and gives it back before anybod
     scene.does("free-async 0", "ok", 10 * kMiB);
     scene.does("async " + bytes(4 * kMiB), "ok 1", 10 * kMiB);
     scene.does("alloc " + bytes(28 * kMiB), "ok 2", 32 * kMiB);
+    CHECK(scene.stage.view("half").denied == 0);
     scene.does("async 512", kOutOfMemory, 32 * kMiB);
+    CHECK(scene.stage.view("half").denied == 1);
+    CHECK(scene.stage.view("half").denied_bytes == 2 * kMiB);
+    CHECK(scene.stage.view("half").tenants.at(0).denied_bytes == 2 * kMiB);
     scene.does("free 2", "ok", 4 * kMiB);
     scene.does("alloc-by-address 512 cuMemAllocAsync 2", "ok 3", 6 * kMiB);
+}
+
+TEST_CASE("a pool counts where its memory is: on the GPU, and not on the host") {
+    Scene scene;
+    scene.does("async-from " + bytes(kMiB) + " device", "ok 0", 2 * kMiB);
+    scene.does("async-from " + bytes(2 * kQuota) + " host", "ok 1", 2 * kMiB);
 }
 
 TEST_CASE("mapped memory counts until its handles and its mappings are gone") {
@@ -102,12 +112,18 @@ TEST_CASE("memory of others counts for who opens it, and what is too large stays
     CHECK(scene.player->ask("open " + bytes(kQuota)) == kOutOfMemory);
     CHECK(scene.player->ask("open " + bytes(2 * kMiB)) == "ok 2");
     CHECK(scene.used() == 6 * kMiB);
+    // Once more: the driver counts the openings, and what it maps is the same.
+    CHECK(scene.player->ask("open " + bytes(2 * kMiB)) == "ok 3");
+    CHECK(scene.used() == 6 * kMiB);
+    CHECK(scene.player->ask("close 3") == "ok");
+    CHECK(scene.used() == 6 * kMiB);
     CHECK(scene.player->ask("close 2") == "ok");
+    CHECK(scene.player->ask("close 2") == "1");
     CHECK(scene.player->ask("unmap 1") == "ok");
     CHECK(scene.player->ask("release 0") == "ok");
     CHECK(scene.used() == 0);
-    scene.does("external " + bytes(2 * kMiB), "ok 3", 2 * kMiB);
-    scene.does("end-external 3", "ok", 0);
+    scene.does("external " + bytes(2 * kMiB), "ok 4", 2 * kMiB);
+    scene.does("end-external 4", "ok", 0);
 }
 
 TEST_CASE("arrays and mipmaps count with their rows") {
@@ -153,6 +169,14 @@ TEST_CASE("contexts and modules count, as configured or as NVML sees them") {
     CHECK(stage.view("seen").used_bytes == kContext);
     CHECK(seen->ask("module") == "ok");
     CHECK(stage.view("seen").used_bytes == kContext + 4 * kMiB);
+}
+
+TEST_CASE("a GPU that NVML counts by another number is found by its name") {
+    Scene scene;
+    const auto player = scene.stage.player("half", {"FABRIC_MOCK_NVML_INDEX=3"});
+    CHECK(player->ask("alloc " + bytes(6 * kMiB)) == "ok 0");
+    const std::vector<std::uint64_t> nvml = {26 * kMiB, kQuota, 2, 6 * kMiB};
+    CHECK(player->numbers("nvml 3") == nvml);
 }
 
 TEST_CASE("the driver and NVML tell the same, and it is the vGPU") {

@@ -52,12 +52,35 @@ TEST_SUITE("fabricd.device_file") {
         CHECK(devices[0].efficiency.other == 0.25);
     }
 
+    TEST_CASE("a vGPU may have users of its own") {
+        std::vector<DeviceSpec> devices;
+        const std::string text =
+            std::string(kGpu) + "gpu = \"0\"\nvgpu_allow_uids = [1000, 4294967294]\n";
+        REQUIRE_FALSE(parse_device_file(text, "d.toml", devices));
+        CHECK(devices[0].allow_uids == std::vector<std::uint32_t>{1000, 4294967294});
+        REQUIRE_FALSE(parse_device_file(kGpu, "d.toml", devices));
+        CHECK(devices[0].allow_uids.empty());
+    }
+
     TEST_CASE("a mistake is named with its line") {
         const std::string gpu = kGpu;
         CHECK(complaint(gpu + "color = 1\n") == "d.toml:7: unknown key \"color\"");
         CHECK(complaint(gpu + "vgpu_share_percent = 0\n") ==
               "d.toml:7: vgpu_share_percent takes a whole number from 1 to 100");
         CHECK(complaint(gpu + gpu) == "d.toml:7: two devices are called gpu0");
+        CHECK(complaint(gpu + "vgpu_allow_uids = [1]\n") ==
+              "d.toml:1: vgpu_allow_uids of gpu0 needs gpu");
+        for (const char* uids : {"[]", "1000", "[-1]", "[4294967295]", "['root']", "[1.5]"}) {
+            CAPTURE(uids);
+            CHECK(complaint(gpu + "vgpu_allow_uids = " + uids + "\n") ==
+                  "d.toml:7: vgpu_allow_uids takes a list of 1 to 256 user ids, as [1000, 1001]");
+        }
+        // A word that is no number would be taken for 0 later.
+        for (const char* name : {"first", "MIG-1", "-1", "0x1", "12345"}) {
+            CAPTURE(name);
+            CHECK(complaint(gpu + "gpu = '" + name + "'\n") ==
+                  "d.toml:7: gpu takes a GPU's UUID (\"GPU-...\") or its number (\"0\")");
+        }
         CHECK(complaint(gpu + "vgpu_memory = \"3GiB\"\n") ==
               "d.toml:1: vgpu_memory of gpu0 is larger than its memory");
         CHECK(complaint("[[device]]\nname = \"a\"\n") == "d.toml:1: the device has no kind");

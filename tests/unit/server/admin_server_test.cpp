@@ -13,6 +13,7 @@
 
 #include "admin.grpc.pb.h"
 #include "fabricd/server/admin_codec.hpp"
+#include "fabricd/server/vgpu_codec.hpp"
 
 using namespace fabricd;
 using namespace admin::v1;
@@ -190,6 +191,46 @@ TEST_SUITE("server.admin_server") {
         CHECK(refused->Finish().error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
         for (auto& context : contexts) context->TryCancel();
         for (auto& reader : readers) reader->Finish();
+    }
+}
+
+TEST_SUITE("server.admin_server vgpus") {
+    TEST_CASE("a vGPU arrives as it was sent") {
+        VgpuView sent;
+        sent.spec = {"half", "GPU-1", 100, 10, 0, 0, 100, {1000, 1001}};
+        sent.quota_bytes = 40;
+        sent.target_bytes = 30;
+        sent.share_percent = 25;
+        sent.used_bytes = 35;
+        sent.peak_bytes = 39;
+        sent.denied = 3;
+        sent.denied_bytes = 77;
+        sent.busy_ns = 5;
+        sent.busy_known = true;
+        sent.tenants = {{100, 35, 3, 77, 5}};
+        Vgpu message;
+        pack(sent, message);
+        const VgpuView back = unpack(message);
+        CHECK(back.spec.name == "half");
+        CHECK(back.spec.gpu == "GPU-1");
+        CHECK(back.spec.device_bytes == 100);
+        CHECK(back.spec.reserve_bytes == 10);
+        CHECK(back.spec.allow_uids == std::vector<std::uint32_t>{1000, 1001});
+        CHECK(back.quota_bytes == 40);
+        CHECK(back.target_bytes == 30);
+        CHECK(back.share_percent == 25);
+        CHECK(back.used_bytes == 35);
+        CHECK(back.peak_bytes == 39);
+        CHECK(back.denied == 3);
+        CHECK(back.denied_bytes == 77);
+        CHECK(back.busy_ns == 5);
+        CHECK(back.busy_known);
+        REQUIRE(back.tenants.size() == 1);
+        CHECK(back.tenants[0].pid == 100);
+        CHECK(back.tenants[0].bytes == 35);
+        CHECK(back.tenants[0].denied == 3);
+        CHECK(back.tenants[0].denied_bytes == 77);
+        CHECK(back.tenants[0].busy_ns == 5);
     }
 }
 

@@ -2,19 +2,23 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 
 #include "fabricd/vgpu/vgpu_limits.hpp"
+#include "fabricd/vgpu/vgpu_server.hpp"
 #include "tests/support/temporary_directory.hpp"
+#include "tests/support/vgpu_tenant.hpp"
 
 TEST_SUITE_BEGIN("vgpu.limits");
 
 using namespace fabricd;
 using fabricshm::Errc;
 using fabricshm::kMiB;
-using fabricshm::UsageLedger;
 using test_support::TemporaryDirectory;
+using Tenant = test_support::VgpuTenant;
 
 namespace {
 
@@ -28,34 +32,29 @@ VgpuSpec spec(const char* name, const char* gpu, Bytes quota) {
     return made;
 }
 
+constexpr std::uint32_t kAlice = 4'000'000'001;
+constexpr std::uint32_t kBob = 4'000'000'002;
+constexpr std::uint32_t kCarol = 4'000'000'003;
+constexpr std::uint32_t kStranger = 4'000'000'004;
+
+// What the server answers to this process when it asks for `name`; negative: nothing.
+int asked(const std::string& socket_path, const char* name) {
+    using namespace fabricshm::proto;
+    const auto until = fabricshm::Clock::now() + std::chrono::seconds(30);
+    const auto request = make_vgpu_request(fabricshm::own_identity().value(), name).value();
+    const auto socket = fabricshm::UnixSocket::connect(socket_path, until);
+    if (!socket.ok()) return -1;
+    if (!socket->send(std::as_bytes(std::span(&request, 1)), {}, until).ok()) return -2;
+    VgpuReply reply{};
+    fabricshm::Fd descriptors[2];
+    const auto got =
+        socket->receive(std::as_writable_bytes(std::span(&reply, 1)), descriptors, until);
+    return got.ok() && got->bytes == sizeof reply ? reply.status : -3;
+}
+
 std::unique_ptr<VgpuLimits> open(const TemporaryDirectory& folder, std::vector<VgpuSpec> specs) {
     return VgpuLimits::open(folder.path(), specs).value();
 }
-
-// A process of the vGPU: this one, with the descriptors that a process gets.
-struct Tenant {
-    explicit Tenant(const VgpuLimits& limits, const char* name)
-        : files(limits.files_of(name).value()) {
-        fabricshm::MapOptions read_only;
-        read_only.writable = false;
-        page_map = fabricshm::Mapping::map(files.limits, 0, 4096, read_only).value();
-        ledger_map = fabricshm::Mapping::map(files.ledger, 0, fabricshm::kLedgerBytes, {}).value();
-        ledger = std::make_unique<UsageLedger>(
-            *reinterpret_cast<fabricshm::LedgerFile*>(ledger_map.data()),
-            fabricshm::own_identity().value());
-        slot = ledger->claim().value();
-    }
-    bool charge(Bytes bytes) {
-        const auto& page = *reinterpret_cast<const fabricshm::LimitsPage*>(page_map.data());
-        return ledger->charge(slot, bytes, page).ok();
-    }
-
-    VgpuLimits::Files files;
-    fabricshm::Mapping page_map;
-    fabricshm::Mapping ledger_map;
-    std::unique_ptr<UsageLedger> ledger;
-    int slot = -1;
-};
 
 }  // namespace
 
@@ -134,10 +133,83 @@ TEST_CASE("a daemon started again goes on with quotas, shares and use") {
     CHECK(limits->processes().size() == 1);
     REQUIRE(limits->resize("a", 60 * kMiB).ok());
     CHECK(tenant.charge(25 * kMiB));
-    // Another configuration counts more than what was set live.
+    // Another configuration counts more than what was set live; not more than what is in use.
     limits.reset();
     limits = open(folder, {spec("a", "0", 45 * kMiB)});
     CHECK(limits->list()[0].target_bytes == 45 * kMiB);
+    CHECK(limits->list()[0].quota_bytes == 60 * kMiB);
+    CHECK(!tenant.charge(1));
+    tenant.ledger->release(tenant.slot, 30 * kMiB);
+    limits->step();
+    CHECK(limits->list()[0].quota_bytes == 45 * kMiB);
+}
+
+TEST_CASE("a share that the configuration changes counts more than one that was set live") {
+    const TemporaryDirectory folder;
+    VgpuSpec wanted = spec("a", "0", 40 * kMiB);
+    REQUIRE(open(folder, {wanted})->set_share("a", 30).ok());
+    CHECK(open(folder, {wanted})->list()[0].share_percent == 30);
+    wanted.share_percent = 70;
+    CHECK(open(folder, {wanted})->list()[0].share_percent == 70);
+}
+
+TEST_CASE("what was set live gives way to a new vGPU, which waits for what is in use") {
+    const TemporaryDirectory folder;
+    const VgpuSpec first = spec("a", "0", 40 * kMiB);
+    const VgpuSpec second = spec("b", "0", 40 * kMiB);
+    auto limits = open(folder, {first});
+    Tenant tenant(*limits, "a");
+    REQUIRE(limits->resize("a", 90 * kMiB).ok());
+    REQUIRE(tenant.charge(70 * kMiB));
+    limits.reset();
+    limits = open(folder, {first, second});
+    CHECK(limits->list()[0].quota_bytes == 70 * kMiB);
+    CHECK(limits->list()[0].target_bytes == 40 * kMiB);
+    CHECK(limits->list()[1].quota_bytes == 20 * kMiB);
+    CHECK(limits->list()[1].target_bytes == 40 * kMiB);
+    Tenant other(*limits, "b");
+    CHECK(!other.charge(21 * kMiB));
+    tenant.ledger->release(tenant.slot, 60 * kMiB);
+    limits->step();
+    CHECK(limits->list()[0].quota_bytes == 40 * kMiB);
+    CHECK(other.charge(40 * kMiB));
+    CHECK(!other.charge(1));
+}
+
+TEST_CASE("a vGPU that is no longer configured grants nothing more") {
+    const TemporaryDirectory folder;
+    auto limits = open(folder, {spec("a", "0", 40 * kMiB), spec("b", "0", 40 * kMiB)});
+    Tenant tenant(*limits, "b");
+    REQUIRE(tenant.charge(30 * kMiB));
+    limits.reset();
+    limits = open(folder, {spec("a", "0", 90 * kMiB)});
+    CHECK(!tenant.charge(1));
+    // It comes back with what it has.
+    limits.reset();
+    limits = open(folder, {spec("a", "0", 40 * kMiB), spec("b", "0", 40 * kMiB)});
+    CHECK(tenant.charge(10 * kMiB));
+    CHECK(!tenant.charge(1));
+}
+
+TEST_CASE("a ledger that a process cuts short leaves the daemon and the other vGPUs alone") {
+    const TemporaryDirectory folder;
+    const auto limits = open(folder, {spec("a", "0", 40 * kMiB), spec("b", "0", 40 * kMiB)});
+    const auto files = limits->files_of("a").value();
+    Tenant neighbour(*limits, "b");
+    REQUIRE(neighbour.charge(20 * kMiB));
+    REQUIRE(::ftruncate(files.ledger.get(), 0) == 0);
+    CHECK(limits->list()[0].used_bytes == 40 * kMiB);  // nobody knows of less
+    REQUIRE(limits->resize("a", 20 * kMiB).ok());
+    CHECK(limits->step());
+    CHECK(limits->list()[0].quota_bytes == 40 * kMiB);
+    CHECK(limits->processes().size() == 1);
+    CHECK(limits->tenant_died("a", fabricshm::own_identity().value()));
+    limits->reclaim_dead();
+    CHECK(limits->files_of("a").error().code == Errc::kCorrupt);
+    CHECK(limits->list()[1].used_bytes == 20 * kMiB);
+    CHECK(neighbour.charge(20 * kMiB));
+    // The next daemon makes it anew.
+    CHECK(open(folder, {spec("a", "0", 40 * kMiB), spec("b", "0", 40 * kMiB)})->files_of("a").ok());
 }
 
 TEST_CASE("files that are not of this boot or not whole are made anew") {
@@ -159,6 +231,36 @@ TEST_CASE("a process can't map the limits for writing") {
     void* data = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, files.limits.get(), 0);
     CHECK(data == MAP_FAILED);
     CHECK(limits->files_of("b").error().code == Errc::kNotFound);
+}
+
+TEST_CASE("a vGPU with a list of users is for these, root and the daemon's own user") {
+    const TemporaryDirectory folder;
+    VgpuSpec theirs = spec("a", "0", 40 * kMiB);
+    theirs.allow_uids = {kAlice, kBob};
+    const auto limits = open(folder, {theirs, spec("b", "0", 40 * kMiB)});
+    VgpuServer::Options options;
+    options.socket_path = folder.file("vgpu");
+    options.admits = [](std::uint32_t uid, std::uint32_t, int) { return uid != kStranger; };
+    std::atomic<std::uint32_t> user{0};
+    options.peer_of = [&](const fabricshm::UnixSocket& socket) {
+        auto peer = socket.peer();
+        if (peer.ok()) peer->uid = user;
+        return peer;
+    };
+    const auto server = VgpuServer::start(std::move(options), *limits).value();
+    const auto status = [&](const char* name, std::uint32_t uid) {
+        user = uid;
+        return asked(folder.file("vgpu"), name);
+    };
+    CHECK(status("a", kAlice) == 0);
+    CHECK(status("a", kBob) == 0);
+    CHECK(status("a", 0) == 0);
+    CHECK(status("a", ::geteuid()) == 0);
+    CHECK(status("a", kCarol) == static_cast<int>(Errc::kDenied));
+    CHECK(status("b", kCarol) == 0);
+    CHECK(status("c", kCarol) == static_cast<int>(Errc::kNotFound));
+    // Who may not talk to the daemon does not get in by the other vGPU either.
+    CHECK(status("b", kStranger) == static_cast<int>(Errc::kDenied));
 }
 
 TEST_CASE("a share is 1 to 100 per cent") {

@@ -1,0 +1,156 @@
+// The loop, S322 and the pages of limits as the daemon joins them; the processes are this one.
+
+#include "fabricd/control_quotas.hpp"
+
+#include <doctest/doctest.h>
+
+#include "tests/support/temporary_directory.hpp"
+#include "tests/support/vgpu_tenant.hpp"
+
+TEST_SUITE_BEGIN("fabricd.control_quotas");
+
+using namespace fabricd;
+using fabricshm::kGiB;
+using fabricshm::kMiB;
+using test_support::VgpuTenant;
+
+namespace {
+
+constexpr Bytes kRoom = 90 * kMiB;  // of the GPU, less its reserve
+
+VgpuSpec spec(const char* name, Bytes quota) {
+    VgpuSpec made;
+    made.name = name;
+    made.gpu = "0";
+    made.device_bytes = 100 * kMiB;
+    made.reserve_bytes = 100 * kMiB - kRoom;
+    made.quota_bytes = quota;
+    return made;
+}
+
+// Two vGPUs that have all of a GPU between them, and the loop that watches them.
+struct Host {
+    test_support::TemporaryDirectory folder;
+    std::unique_ptr<VgpuLimits> limits =
+        VgpuLimits::open(folder.path(), {spec("a", 45 * kMiB), spec("b", 45 * kMiB)}).value();
+    QuotaSource source{*limits};
+    SessionPages pages;
+    DaemonActuators actuators{pages, *limits};
+    Sample sample;
+    std::function<void()> after_look = [] {};  // what happens between a look and the action
+    std::unique_ptr<Controller> controller;
+
+    Host() {
+        ControlConfig config;
+        config.mode = "on";
+        config.actions = "quota";
+        ControllerParts parts;
+        parts.look = [this](const auto& reader) {
+            ++sample.number;
+            sample.taken_ns += 1'000'000'000;
+            reader(sample);
+        };
+        parts.complete = [this](Window& window) {
+            source.add_to(window);
+            after_look();
+        };
+        parts.actuators = &actuators;
+        controller = std::make_unique<Controller>(config, std::move(parts));
+    }
+    QuotaWindow user(std::size_t at) {
+        Window window;
+        source.add_to(window);
+        return window.devices.at(0).users.at(at);
+    }
+    Bytes sum() const {
+        Bytes all = 0;
+        for (const VgpuView& view : limits->list()) all += view.quota_bytes;
+        return all;
+    }
+};
+
+}  // namespace
+
+TEST_CASE("what a window tells of refusals are their bytes since the last look") {
+    Host host;
+    VgpuTenant tenant(*host.limits, "a");
+    tenant.refused(7 * kMiB);
+    CHECK(host.user(0).denied == 0);  // from before the loop
+    tenant.refused(3 * kMiB);
+    tenant.refused(2 * kMiB);
+    CHECK(host.user(0).denied == 5 * kMiB);
+    CHECK(host.user(0).denied == 0);
+    CHECK(host.user(1).denied == 0);
+}
+
+TEST_CASE("a ledger that lies moves no more than a program that asks for the whole GPU") {
+    Host host;
+    VgpuTenant liar(*host.limits, "a");
+    VgpuTenant neighbour(*host.limits, "b");
+    REQUIRE(neighbour.charge(10 * kMiB));
+    CHECK(host.user(0).denied == 0);
+    auto& file = liar.ledger->file();
+    file.total = ~Bytes{0};
+    file.denied_bytes = ~Bytes{0};
+    const QuotaWindow told = host.user(0);
+    CHECK(told.used == 45 * kMiB);
+    CHECK(told.denied == 100 * kMiB);
+    // It seems to use more than the GPU has: the neighbour gives a step, and not all it has unused.
+    const auto given = [&] { return host.limits->list()[1].target_bytes; };
+    for (int i = 0; i < 20 && given() == 45 * kMiB; ++i) {
+        file.denied_bytes = file.denied_bytes + kGiB;
+        host.controller->step();
+    }
+    CHECK(given() < 45 * kMiB);
+    CHECK(given() > 30 * kMiB);
+    CHECK(host.sum() <= kRoom);
+    file.denied_bytes = 5;
+    CHECK(host.user(0).denied == 0);  // a count that falls begins anew
+}
+
+TEST_CASE("refused memory grows the quota on the page, at the cost of who has it unused") {
+    Host host;
+    VgpuTenant needy(*host.limits, "a");
+    VgpuTenant idle(*host.limits, "b");
+    REQUIRE(needy.charge(44 * kMiB));
+    REQUIRE(idle.charge(20 * kMiB));
+    for (int i = 0; i < 60; ++i) {
+        if (!needy.charge(2 * kMiB)) needy.refused(2 * kMiB);
+        host.controller->step();
+        CHECK(host.sum() <= kRoom);
+        CHECK(idle.limits().quota_bytes >= 20 * kMiB);
+    }
+    // As the processes see it, without asking the daemon.
+    CHECK(needy.limits().grant_bytes() > 60 * kMiB);
+    CHECK(needy.limits().quota_bytes == host.limits->list()[0].quota_bytes);
+    CHECK(idle.limits().grant_bytes() < 30 * kMiB);
+    CHECK(needy.charge(1));
+}
+
+TEST_CASE("a quota that the loop shrinks below a use that just rose waits for it to fall") {
+    Host host;
+    VgpuTenant needy(*host.limits, "a");
+    VgpuTenant busy(*host.limits, "b");
+    REQUIRE(needy.charge(44 * kMiB));
+    REQUIRE(busy.charge(20 * kMiB));
+    host.controller->step();
+    needy.refused(40 * kMiB);
+    // The loop has read 20 MiB; before it acts they are 44.
+    host.after_look = [&] { CHECK(busy.charge(24 * kMiB)); };
+    host.controller->step();
+    host.after_look = [] {};
+    const Bytes target = busy.limits().target_bytes;
+    CHECK(target < 44 * kMiB);
+    CHECK(busy.limits().quota_bytes == 44 * kMiB);  // announced, and still counted
+    CHECK(!busy.charge(1));
+    CHECK(host.sum() <= kRoom);
+    busy.ledger->release(busy.slot, 2 * kMiB);
+    CHECK(host.limits->step() == (target < 42 * kMiB));
+    CHECK(busy.limits().quota_bytes == std::max<Bytes>(target, 42 * kMiB));
+    busy.ledger->release(busy.slot, 40 * kMiB);
+    host.limits->step();
+    CHECK(busy.limits().quota_bytes == target);
+    CHECK(busy.charge(target - 2 * kMiB));
+}
+
+TEST_SUITE_END();
