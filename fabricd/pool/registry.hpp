@@ -26,6 +26,7 @@
 #include "fabricd/pool/wait_list.hpp"
 #include "libfabricshm/machine/pool_backend.hpp"
 #include "libfabricshm/proto/messages.hpp"
+#include "libfabricshm/shm/telemetry_page.hpp"
 
 namespace fabricd {
 
@@ -131,6 +132,9 @@ class Registry {
         Bytes denied = 0;  // asked for and refused, since the daemon started
     };
     SessionBooks books_of(SessionId session, ArenaId arena, GroupId group, int rank) const;
+
+    /// Bit i: the session has the shard open that `told[i]` names. Up to the first that names none.
+    std::uint32_t shards_open(SessionId session, const fabricshm::ShardReads* told) const;
 
     // ---- Arenas (registry_arenas.cpp) --------------------------------------------------------
 

@@ -96,6 +96,16 @@ Registry::SessionBooks Registry::books_of(SessionId id, ArenaId arena, GroupId g
     return books;
 }
 
+std::uint32_t Registry::shards_open(SessionId session, const fabricshm::ShardReads* told) const {
+    std::uint32_t open = 0;
+    for (std::size_t i = 0; i < fabricshm::kShardsTold && told[i].shard != 0; ++i) {
+        const auto found = shards_.find({ArenaId{told[i].arena}, RegionId{told[i].shard}});
+        const bool reads = found != shards_.end() && found->second.readers.count(session) != 0;
+        if (reads) open |= std::uint32_t{1} << i;
+    }
+    return open;
+}
+
 void Registry::connection_lost(SessionId id, TimePoint now) {
     Session* session = find_session(id);
     if (session == nullptr || !session->connected) return;

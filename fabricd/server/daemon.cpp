@@ -260,8 +260,8 @@ void Daemon::Impl::make_sampler() {
         [this](std::vector<SessionClaim>& claims) { consult_books(claims); });
 }
 
-// Called by the sampler's thread; the books are for the control thread alone. What a session says
-// of its memory and its rank is replaced by what the books say.
+// On the sampler's thread: what a session says of its memory, its rank and its shards is replaced
+// by what the books say, and these are for the control thread alone.
 void Daemon::Impl::consult_books(std::vector<SessionClaim>& claims) {
     on_control_thread([&] {
         for (SessionClaim& claim : claims) {
@@ -271,6 +271,7 @@ void Daemon::Impl::consult_books(std::vector<SessionClaim>& claims) {
             claim.member = books.member;
             claim.memory_used = books.owned;
             claim.memory_denied = books.denied;
+            claim.shards_open = registry->shards_open(SessionId{claim.session_id}, claim.shards);
         }
     });
 }

@@ -47,6 +47,10 @@ struct SessionSample {
     std::uint64_t memory_denied = 0;  // asked for and refused so far
     SessionRates rates;
     RatesBase before;  // what the rates begin at
+    /// Shards that it reads, the busiest first: of what it tells of, those that the books say it
+    /// has open. The counts are its own word and up to 1 s old. A session that reads shards and
+    /// makes no steps is stale and tells the truth here all the same.
+    std::vector<fabricshm::ShardReads> shards;
     std::int32_t pid = 0;
     std::uint32_t uid = 0;
     std::string label;

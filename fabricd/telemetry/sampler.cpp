@@ -21,6 +21,14 @@ std::int64_t monotonic_ns() {
     return Clock::now().time_since_epoch().count();
 }
 
+// What it tells of the shards that it really has open.
+void take_shards(SessionSample& session, std::uint32_t open) {
+    session.shards.clear();
+    for (std::size_t i = 0; i < fabricshm::kShardsTold && open >> i != 0; ++i) {
+        if ((open >> i & 1) != 0) session.shards.push_back(session.image.shards[i]);
+    }
+}
+
 }  // namespace
 
 Sampler::Sampler(const SessionPages& pages, DeviceWatch& devices, const SamplerOptions& options,
@@ -90,7 +98,8 @@ void Sampler::read_claims(unsigned turn) {
         const SessionSample& session = sample_.sessions[i];
         const auto& image = session.image;
         claims_.push_back({i, session.session_id, image.arena_id, image.group_id, image.rank,
-                           session.member, session.memory_used, session.memory_denied});
+                           session.member, session.memory_used, session.memory_denied, image.shards,
+                           0});
     }
 }
 
@@ -101,6 +110,7 @@ void Sampler::look_closer(unsigned turn) {
         session.member = claim.member;
         session.image.memory_used = session.memory_used = claim.memory_used;
         session.image.memory_denied = session.memory_denied = claim.memory_denied;
+        take_shards(session, claim.shards_open);
         update_rates(session);
         paths_.look(session);
     }

@@ -34,6 +34,9 @@ struct SessionClaim {
     bool member = false;  // to be filled in, as the next two
     std::uint64_t memory_used = 0;
     std::uint64_t memory_denied = 0;
+    /// The shards that it tells of, kShardsTold of them, as long as the call lasts.
+    const fabricshm::ShardReads* shards = nullptr;
+    std::uint32_t shards_open = 0;  // to be filled in: bit i, that it has shards[i] open
 };
 
 /// A thread of its own, so that neither thousands of pages nor a reader of the figures holds up the

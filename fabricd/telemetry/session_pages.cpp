@@ -44,6 +44,7 @@ void begin(SessionSample& entry, const PageOwner& owner) {
     entry.before = {};
     entry.rates = {};
     entry.member = false;
+    entry.shards.clear();
 }
 
 }  // namespace
@@ -137,6 +138,7 @@ void SessionPages::sample(std::vector<SessionSample>& sessions, std::int64_t now
         entry.image.memory_denied = entry.memory_denied;
         if ((at + turn) % peers_every == 0) {
             fabricshm::read_telemetry_peers(slot.page, entry.image, entry.seen);
+            fabricshm::read_telemetry_shards(slot.page, entry.image, entry.seen);
         }
         const std::int64_t written = entry.image.written_ns;
         // From the future: a session that wants to look alive for ever.

@@ -81,6 +81,13 @@ class Session {
     /// Tells the daemon of a step. The first call asks for the pages; none ever waits for them.
     void step(const StepInfo& info);
 
+    /// Where the reads of a shard are counted. Asks for the pages as step() does.
+    std::shared_ptr<ShardMeter> count_shard(std::uint64_t arena_id, std::uint64_t region_id);
+    /// Counts a read that ended; see Telemetry::count_read(). Some 15 ns.
+    void count_read(ShardMeter& meter, Bytes bytes) noexcept;
+    /// Shows what was counted: a handle is being closed.
+    void tell_shards() noexcept;
+
     /// Where groups are counted and peers' reads noted.
     Telemetry& telemetry() noexcept { return telemetry_; }
 

@@ -70,12 +70,14 @@ Result<std::unique_ptr<Shard>> Shard::made_of(std::shared_ptr<Arena> arena,
     shard->session_id_ = arena->session().identity().id;
     shard->owner_ = owner;
     shard->open_arena_ = std::move(open_arena);
+    shard->meter_ = arena->session().count_shard(arena->id(), region.region_id);
     shard->arena_ = std::move(arena);
     return shard;
 }
 
 Shard::~Shard() {
     if (arena_ == nullptr || arena_->session().is_foreign()) return;
+    arena_->session().tell_shards();
     arena_->session().post(request(proto::Type::kShardClose));
 }
 
@@ -139,6 +141,7 @@ Result<std::shared_ptr<Arena>> Shard::arena_of(const ShardPin& pin) {
 
 Result<void> Shard::end_read(std::uint64_t word) {
     const ShardPin pin{ShardWord{word}, 0, 0};
+    arena_->session().count_read(*meter_, bytes_);
     if (unpin_shard(*header_, slot_, session_id_, pin, arena_->visibility())) return {};
     return Error{Errc::kBusy, 0, "read shard: it was written meanwhile"};
 }

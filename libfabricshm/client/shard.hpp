@@ -14,6 +14,7 @@
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/client/arena.hpp"
+#include "libfabricshm/client/shard_meters.hpp"
 #include "libfabricshm/proto/messages.hpp"
 #include "libfabricshm/shm/shard_header.hpp"
 
@@ -92,6 +93,7 @@ class Shard {
     std::array<std::int64_t, proto::kDimsMax> shape_{};
     int slot_ = 0;
     std::uint64_t session_id_ = 0;
+    std::shared_ptr<ShardMeter> meter_;
     bool owner_ = false;
 
     std::mutex mutex_;                                                  // of others_

@@ -9,6 +9,9 @@ namespace fabricshm {
 
 namespace {
 
+// The daemon looks at the counts of one session once per second.
+constexpr std::int64_t kShardsEveryNs = 100'000'000;
+
 // The daemon made the file, but a daemon is checked like anybody else: a file that could shrink
 // would be a SIGBUS in the middle of training.
 Result<Mapping> map_page(const Fd& file, bool writable) {
@@ -77,6 +80,8 @@ void Telemetry::step(const StepInfo& info, std::int64_t now_ns) {
     last_step_ns_ = now_ns;
     image_.written_ns = now_ns;
     publish();
+    // Relaxed here and below: the time guards nothing; the lock does.
+    if (now_ns >= shards_due_ns_.load(std::memory_order_relaxed)) publish_shards(now_ns);
 }
 
 void Telemetry::add_meter(std::uint64_t group_id, const std::shared_ptr<Meter>& meter) {
@@ -114,6 +119,32 @@ void Telemetry::publish() noexcept {
     write_telemetry_peers(telemetry_.data(), image_);
 }
 
+std::shared_ptr<ShardMeter> Telemetry::add_shard(std::uint64_t arena, std::uint64_t shard) {
+    const std::lock_guard lock(mutex_);
+    return shards_.add(arena, shard);
+}
+
+void Telemetry::count_read(ShardMeter& meter, Bytes bytes, std::int64_t now_ns) noexcept {
+    meter.count(bytes);
+    if (now_ns < shards_due_ns_.load(std::memory_order_relaxed)) return;
+    // Who does not get it finds somebody writing: the next read is soon enough.
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (lock.owns_lock()) publish_shards(now_ns);
+}
+
+void Telemetry::tell_shards(std::int64_t now_ns) noexcept {
+    const std::lock_guard lock(mutex_);
+    publish_shards(now_ns);
+}
+
+// Under the lock.
+void Telemetry::publish_shards(std::int64_t now_ns) noexcept {
+    shards_due_ns_.store(now_ns + kShardsEveryNs, std::memory_order_relaxed);
+    if (!telemetry_ || shards_.size() == 0) return;
+    shards_.tell(image_.shards);
+    write_telemetry_shards(telemetry_.data(), image_);
+}
+
 DirectiveImage Telemetry::directives() {
     const std::lock_guard lock(mutex_);
     if (!directives_) return in_force_;
@@ -131,6 +162,8 @@ Result<void> Telemetry::take_telemetry(const Fd& file) {
     telemetry_ = std::move(page);
     // What was counted before there was a page, or in the page of the last daemon.
     if (last_step_ns_ != 0) publish();
+    // The next read tells of all before it.
+    shards_due_ns_.store(0, std::memory_order_relaxed);
     return {};
 }
 

@@ -2,12 +2,14 @@
 
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <vector>
 
 #include "libfabricshm/base/result.hpp"
+#include "libfabricshm/client/shard_meters.hpp"
 #include "libfabricshm/collective/meter.hpp"
 #include "libfabricshm/collective/peer_read.hpp"
 #include "libfabricshm/os/fd.hpp"
@@ -46,6 +48,16 @@ class Telemetry {
     int read_due(std::int64_t now_ns);
     void note_read(int peer, const PeerRead& read);
 
+    /// The session has opened a shard: where its reads are counted from here on.
+    std::shared_ptr<ShardMeter> add_shard(std::uint64_t arena, std::uint64_t shard);
+
+    /// Counts a read that has ended. Ten times per second one of them, or a step, writes the counts
+    /// into the page; the others cost two additions. Never waits.
+    void count_read(ShardMeter& meter, Bytes bytes, std::int64_t now_ns) noexcept;
+
+    /// Writes them now: a handle is closed, and no read may follow.
+    void tell_shards(std::int64_t now_ns) noexcept;
+
     /// The directives in force; serial 0: none.
     DirectiveImage directives();
 
@@ -64,6 +76,7 @@ class Telemetry {
     void take_group(const StepInfo& info);
     void collect(std::int64_t length_ns, std::int64_t compute_ns);
     void publish() noexcept;
+    void publish_shards(std::int64_t now_ns) noexcept;
 
     std::mutex mutex_;
     TelemetryImage image_ = empty_telemetry();
@@ -71,6 +84,8 @@ class Telemetry {
     std::int64_t last_read_ns_ = 0;
     int next_peer_ = 0;
     std::vector<Metered> meters_;
+    ShardMeters shards_;
+    std::atomic<std::int64_t> shards_due_ns_{0};  // when to write what was read of shards
     Mapping telemetry_;
     Mapping directives_;
     std::uint64_t directives_seen_ = 0;  // sequence of the page

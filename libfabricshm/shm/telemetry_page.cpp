@@ -61,6 +61,22 @@ void tame_head(TelemetryImage& image) noexcept {
     tame(image.mean_gradient_norm);
 }
 
+// A shard that is named twice would count twice.
+void tame_shards(ShardReads (&shards)[kShardsTold]) noexcept {
+    int kept = 0;
+    for (const ShardReads& told : shards) {
+        if (told.arena == 0 || told.shard == 0) break;
+        const bool again = std::any_of(shards, shards + kept, [&](const ShardReads& one) {
+            return one.arena == told.arena && one.shard == told.shard;
+        });
+        if (again) continue;
+        ShardReads& tamed = shards[kept++] = told;
+        tame(tamed.reads);
+        tame(tamed.bytes);
+    }
+    std::fill(shards + kept, shards + kShardsTold, ShardReads{});
+}
+
 }  // namespace
 
 TelemetryImage empty_telemetry() noexcept {
@@ -112,6 +128,13 @@ void write_telemetry_peers(std::byte* page, const TelemetryImage& image) noexcep
     seqlock_end(shared.peers_sequence);
 }
 
+void write_telemetry_shards(std::byte* page, const TelemetryImage& image) noexcept {
+    TelemetryPage& shared = page_of(page);
+    seqlock_begin(shared.shards_sequence);
+    seqlock_store(shared.shards, image.shards, kTelemetryShardWords);
+    seqlock_end(shared.shards_sequence);
+}
+
 PageRead read_telemetry_head(const std::byte* page, TelemetryImage& image,
                              TelemetrySeen& seen) noexcept {
     const TelemetryPage& shared = page_of(page);
@@ -151,6 +174,23 @@ PageRead read_telemetry_peers(const std::byte* page, TelemetryImage& image,
             tame(image.latency_ns[rank] = copy.latency_ns[rank]);
         }
         seen.peers = sequence;
+        return PageRead::kFresh;
+    }
+    return PageRead::kTorn;
+}
+
+PageRead read_telemetry_shards(const std::byte* page, TelemetryImage& image,
+                               TelemetrySeen& seen) noexcept {
+    const TelemetryPage& shared = page_of(page);
+    for (int i = 0; i < kSeqlockTries; ++i) {
+        const std::uint64_t sequence = seqlock_peek(shared.shards_sequence);
+        if (sequence == seen.shards) return PageRead::kUnchanged;
+        ShardReads copy[kShardsTold];
+        seqlock_load(shared.shards, copy, kTelemetryShardWords);
+        if (!seqlock_check(shared.shards_sequence, sequence)) continue;
+        tame_shards(copy);
+        std::copy(std::begin(copy), std::end(copy), image.shards);
+        seen.shards = sequence;
         return PageRead::kFresh;
     }
     return PageRead::kTorn;

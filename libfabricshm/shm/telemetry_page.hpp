@@ -2,10 +2,11 @@
 // docs/shm_layout.md, docs/telemetry.md.
 //
 //   magic, version | sequence, head (18 words) | sequence, peers (5 x 64 words)
+//                  | sequence, shards (16 x 4 words)
 //
-// Two seqlocks in one page: the head changes at every step and is three cache lines, so a sampler
-// that visits thousands of pages touches no more than those; the peers are 2.5 KiB and are read
-// less often. Written by one session, read by the daemon, to which every word of it is input.
+// Three seqlocks in one page: the head changes at every step and is three cache lines, so a sampler
+// that visits thousands of pages touches no more than those; peers and shards are 3 KiB and are
+// read less often. Written by one session, read by the daemon, to which every word of it is input.
 
 #pragma once
 
@@ -23,6 +24,18 @@ inline constexpr std::uint32_t kTelemetryVersion = 1;
 
 /// Ranks that are told apart in pages. A larger group is measured as a whole and not directed.
 inline constexpr int kPeersMax = 64;
+
+/// Shards whose reads a session tells of: the busiest ones.
+inline constexpr int kShardsTold = 16;
+
+/// What a session has read of one shard. Only rises while the session tells of that shard; one that
+/// was left out for a while or closed may come back with less.
+struct ShardReads {
+    std::uint64_t arena;  // with the next one: which shard. 0: none
+    std::uint64_t shard;  // the region of its header
+    std::uint64_t reads;  // that have ended, also those during which the owner wrote
+    std::uint64_t bytes;  // the whole shard for each read: what was looked at is not known
+};
 
 /// What a page of its own in a memory file takes.
 inline constexpr Bytes kPageFileBytes = 4096;
@@ -52,12 +65,15 @@ struct TelemetryImage {
     std::int64_t read_ns[kPeersMax];
     std::uint64_t reads[kPeersMax];      // how many timed reads those were
     std::int64_t latency_ns[kPeersMax];  // and the sum of what one line took in each
+    ShardReads shards[kShardsTold];      // the busiest first; after the last one all is 0
 };
 
 inline constexpr std::size_t kTelemetryHeadWords = 18;
 inline constexpr std::size_t kTelemetryArrays = 5;
+inline constexpr std::size_t kTelemetryShardWords = kShardsTold * sizeof(ShardReads) / 8;
 static_assert(offsetof(TelemetryImage, bytes_to) == 8 * kTelemetryHeadWords);
-static_assert(sizeof(TelemetryImage) == 8 * (kTelemetryHeadWords + kTelemetryArrays * kPeersMax));
+static_assert(sizeof(TelemetryImage) ==
+              8 * (kTelemetryHeadWords + kTelemetryArrays * kPeersMax + kTelemetryShardWords));
 
 struct TelemetryPage {
     std::uint64_t magic;
@@ -73,10 +89,15 @@ struct TelemetryPage {
     SharedWord read_ns[kPeersMax];
     SharedWord reads[kPeersMax];
     SharedWord latency_ns[kPeersMax];
+    // At the end, so that the version stayed: a library that does not know it leaves it 0.
+    SharedWord shards_sequence;
+    char pad3_[56];
+    SharedWord shards[kTelemetryShardWords];
 };
 static_assert(offsetof(TelemetryPage, peers_sequence) == 3 * kCacheLine);
 static_assert(offsetof(TelemetryPage, bytes_to) == 4 * kCacheLine);
-static_assert(sizeof(TelemetryPage) == 2816 && sizeof(TelemetryPage) <= kPageFileBytes);
+static_assert(offsetof(TelemetryPage, shards_sequence) == 44 * kCacheLine);
+static_assert(sizeof(TelemetryPage) == 3392 && sizeof(TelemetryPage) <= kPageFileBytes);
 
 /// An image in which nothing has happened yet.
 TelemetryImage empty_telemetry() noexcept;
@@ -95,10 +116,14 @@ int peers_of(const TelemetryImage& image) noexcept;
 void write_telemetry_head(std::byte* page, const TelemetryImage& image) noexcept;
 void write_telemetry_peers(std::byte* page, const TelemetryImage& image) noexcept;
 
+/// Writes what was read of shards. As above, some 30 ns.
+void write_telemetry_shards(std::byte* page, const TelemetryImage& image) noexcept;
+
 /// What a reader knows of a page: pass the same one again, and what did not change costs no copy.
 struct TelemetrySeen {
     std::uint64_t head = 0;
     std::uint64_t peers = 0;
+    std::uint64_t shards = 0;
 };
 
 enum class PageRead {
@@ -115,5 +140,9 @@ PageRead read_telemetry_head(const std::byte* page, TelemetryImage& image,
 /// The same for the arrays of the image's group; entries beyond it are left alone.
 PageRead read_telemetry_peers(const std::byte* page, TelemetryImage& image,
                               TelemetrySeen& seen) noexcept;
+
+/// The same for the shards: each at most once, and none after the first that is none.
+PageRead read_telemetry_shards(const std::byte* page, TelemetryImage& image,
+                               TelemetrySeen& seen) noexcept;
 
 }  // namespace fabricshm

@@ -91,6 +91,36 @@ TEST_SUITE("client.telemetry") {
         CHECK(read(file).world == 4);
     }
 
+    TEST_CASE("reads of shards are told ten times per second, with every step, and at the end") {
+        Telemetry telemetry;
+        const PageFile file = telemetry_file();
+        const auto meter = telemetry.add_shard(2, 3);
+        const auto told = [&] {
+            TelemetryImage image = empty_telemetry();
+            TelemetrySeen seen;
+            (void)read_telemetry_shards(file.mapping.data(), image, seen);
+            return image.shards[0];
+        };
+        constexpr std::int64_t kMs = 1'000'000;
+        telemetry.count_read(*meter, 100, 1'000 * kMs);  // before there is a page
+        REQUIRE(telemetry.take_telemetry(file.descriptor).ok());
+        telemetry.count_read(*meter, 100, 1'001 * kMs);
+        CHECK(told().arena == 2);
+        CHECK(told().shard == 3);
+        CHECK(told().reads == 2);
+        telemetry.count_read(*meter, 100, 1'100 * kMs);
+        CHECK(told().reads == 2);
+        telemetry.count_read(*meter, 100, 1'101 * kMs);
+        CHECK(told().reads == 4);
+        CHECK(told().bytes == 400);
+        telemetry.count_read(*meter, 100, 1'102 * kMs);
+        telemetry.step(step_of(1), 1'201 * kMs);
+        CHECK(told().reads == 5);
+        telemetry.count_read(*meter, 100, 1'202 * kMs);
+        telemetry.tell_shards(1'203 * kMs);
+        CHECK(told().reads == 6);
+    }
+
     TEST_CASE("the last directives hold until a new daemon has decided something") {
         Telemetry telemetry;
         CHECK(telemetry.directives().serial == 0);

@@ -148,6 +148,7 @@ TEST_SUITE("shm.layout_doc") {
             FIELD(TelemetryPage, peers_sequence), FIELD(TelemetryPage, bytes_to),
             FIELD(TelemetryPage, read_bytes),     FIELD(TelemetryPage, read_ns),
             FIELD(TelemetryPage, reads),          FIELD(TelemetryPage, latency_ns),
+            FIELD(TelemetryPage, shards_sequence), FIELD(TelemetryPage, shards),
         };
         CHECK(table_below("## A telemetry page") == page);
         const Table image = {

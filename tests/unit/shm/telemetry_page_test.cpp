@@ -123,6 +123,31 @@ TEST_SUITE("shm.telemetry_page") {
         }
     }
 
+    TEST_CASE("shards are read as written, each once and none after a gap") {
+        Page page;
+        TelemetryImage written = empty_telemetry();
+        written.shards[0] = {3, 4, 10, 1000};
+        written.shards[1] = {3, 5, 20, ~std::uint64_t{0}};
+        written.shards[2] = {3, 4, 99, 99};
+        written.shards[3] = {2, 4, 30, 300};
+        written.shards[5] = {9, 9, 9, 9};
+        write_telemetry_shards(page.bytes, written);
+        TelemetryImage read = empty_telemetry();
+        TelemetrySeen seen;
+        REQUIRE(read_telemetry_shards(page.bytes, read, seen) == PageRead::kFresh);
+        CHECK(read.shards[0].bytes == 1000);
+        CHECK(read.shards[1].reads == 20);
+        CHECK(read.shards[1].bytes == std::uint64_t{1} << 62);
+        CHECK(read.shards[2].arena == 2);
+        CHECK(read.shards[2].reads == 30);
+        CHECK(read.shards[3].shard == 0);
+        CHECK(read.shards[5].shard == 0);
+        CHECK(read_telemetry_shards(page.bytes, read, seen) == PageRead::kUnchanged);
+        seqlock_begin(page.page().shards_sequence);
+        CHECK(read_telemetry_shards(page.bytes, read, seen) == PageRead::kTorn);
+        CHECK(read.shards[0].reads == 10);
+    }
+
     TEST_CASE("a page that a hostile process scribbles over is read without harm") {
         Page page;
         std::atomic<bool> stop{false};
@@ -139,9 +164,11 @@ TEST_SUITE("shm.telemetry_page") {
         for (int i = 0; i < 20'000; ++i) {
             (void)read_telemetry_head(page.bytes, read, seen);
             (void)read_telemetry_peers(page.bytes, read, seen);
+            (void)read_telemetry_shards(page.bytes, read, seen);
             const bool good = read.rank >= -1 && read.rank < std::max(read.world, 1) &&
                               read.world >= 0 && read.world <= 256 && read.step_ns >= 0 &&
-                              !std::isinf(read.loss);
+                              !std::isinf(read.loss) &&
+                              read.shards[0].bytes <= std::uint64_t{1} << 62;
             impossible += !good;
         }
         stop.store(true);

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 #include <fabricshm/fabricshm.h>
+#include <fabricshm/shard.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -131,6 +132,42 @@ TEST_SUITE("telemetry.round_trip") {
         CHECK(client.directives().sync_interval == 4);
         REQUIRE(eventually([&] { return second.daemon->pages().direct(id, order(1, 2)).ok(); }));
         REQUIRE(eventually([&] { return client.directives().sync_interval == 2; }));
+    }
+
+    TEST_CASE("what a session reads of its shards is seen, under the names that the books have") {
+        const TemporaryDirectory directory;
+        DaemonOptions options = options_in(directory);
+        options.sampling.period = std::chrono::milliseconds(10);
+        options.sampling.details_every = 1;
+        DaemonThread host(options);
+        REQUIRE(host.daemon);
+        Client client(options.socket_path);
+        fabricshm_arena* arena = nullptr;
+        fabricshm_shard* shard = nullptr;
+        const std::int64_t count = 1024;
+        REQUIRE(fabricshm_arena_open(client.session, "job", 0, 0, &arena) == 0);
+        REQUIRE(fabricshm_shard_create(arena, "s", FABRICSHM_F32, 1, &count, &shard) == 0);
+        std::uint64_t reads = 0;
+        Sample seen;
+        CHECK(eventually([&] {
+            fabricshm_shard_view view{};
+            if (fabricshm_shard_read(shard, 0, 0, &view) != 0) return false;
+            if (fabricshm_shard_release(shard, &view) != 0) return false;
+            ++reads;
+            seen = host.daemon->sampler().latest();
+            return seen.sessions.size() == 1 && !seen.sessions[0].shards.empty();
+        }));
+        REQUIRE(seen.sessions.size() == 1);
+        REQUIRE(seen.sessions[0].shards.size() == 1);
+        const fabricshm::ShardReads told = seen.sessions[0].shards[0];
+        const ShardView view = host.daemon->snapshot().shards.at(0);
+        CHECK(told.arena == view.arena_id);
+        CHECK(told.shard == view.id);
+        CHECK(told.reads >= 1);
+        CHECK(told.reads <= reads);
+        CHECK(told.bytes == told.reads * 4096);
+        fabricshm_shard_close(shard);
+        CHECK(eventually([&] { return sample(*host.daemon)[0].image.shards[0].reads == reads; }));
     }
 
     TEST_CASE("a page goes with its session") {

@@ -21,6 +21,7 @@ class Session {
     void write() {
         fabricshm::write_telemetry_head(page_.data(), image);
         fabricshm::write_telemetry_peers(page_.data(), image);
+        fabricshm::write_telemetry_shards(page_.data(), image);
     }
     // Steps of 0.1 s with 32 samples, a half of it computing and a quarter waiting.
     void train(int steps) {
@@ -101,6 +102,29 @@ TEST_SUITE("telemetry.sampler") {
         CHECK(session.rates.step_s == 0);
         CHECK(session.rates.wait_share == 0);
         CHECK(session.rates.steps_per_s >= 0);
+    }
+
+    TEST_CASE("of the shards that a session tells of, those count that it has open") {
+        SessionPages pages;
+        Session session(pages, 1);
+        session.image.shards[0] = {5, 1, 10, 1000};
+        session.image.shards[1] = {5, 2, 20, 2000};
+        session.image.shards[2] = {5, 3, 30, 3000};
+        session.write();
+        DeviceWatch devices({});
+        Sampler sampler(pages, devices, every_session(), [](std::vector<SessionClaim>& claims) {
+            REQUIRE(claims[0].shards[1].reads == 20);
+            claims[0].shards_open = 0b101;
+        });
+        sampler.take(kSecond);
+        const SessionSample sample = sampler.latest().sessions.at(0);
+        CHECK(sample.stale);  // it makes no steps
+        REQUIRE(sample.shards.size() == 2);
+        CHECK(sample.shards[0].shard == 1);
+        CHECK(sample.shards[1].bytes == 3000);
+        Sampler unsure(pages, devices, every_session(), [](std::vector<SessionClaim>&) {});
+        unsure.take(kSecond);
+        CHECK(unsure.latest().sessions.at(0).shards.empty());
     }
 
     TEST_CASE("the books replace what a session says of itself") {
