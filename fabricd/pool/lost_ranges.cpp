@@ -21,6 +21,8 @@ void LostRanges::add(std::uint64_t offset, Bytes bytes) {
 }
 
 bool LostRanges::touches(std::uint64_t offset, Bytes bytes) const {
+    // Of no bytes there is no intact piece either.
+    if (bytes == 0) return false;
     const auto whole = intact(offset, bytes);
     return whole.size() != 1 || whole.front() != Range{offset, bytes};
 }

@@ -126,7 +126,14 @@ Result<void> Registry::restore_regions(const ArenaImage& image, Arena& arena) {
             region.shard = {ArenaId{record.shard_arena}, RegionId{record.shard_region}};
         }
         if (record.is_tensor != 0) {
-            region.tensor = info_of(image.tensors.at(id));
+            const auto described = image.tensors.find(id);
+            if (described == image.tensors.end()) return kContradiction;
+            // A checksum says that it was written so, not that a daemon of this build wrote it.
+            const TensorRecord& tensor = described->second;
+            if (!ends_with_zero(tensor.name) || tensor.ndim > fabricshm::proto::kDimsMax) {
+                return kContradiction;
+            }
+            region.tensor = info_of(tensor);
             if (!arena.tensors.emplace(region.tensor->name, id).second) return kContradiction;
         }
         if (state != LeaseState::kHeld) continue;

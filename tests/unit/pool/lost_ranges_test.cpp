@@ -19,6 +19,14 @@ TEST_SUITE("pool.lost_ranges") {
         CHECK_FALSE(lost.covers(0, 12289));
     }
 
+    TEST_CASE("nothing is touched where there is nothing") {
+        LostRanges lost;
+        lost.add(4096, 4096);
+        CHECK_FALSE(lost.touches(0, 0));
+        CHECK_FALSE(lost.touches(4096, 0));
+        CHECK(lost.touches(4096, 1));
+    }
+
     TEST_CASE("what is intact is what a list of bytes says, for any ranges") {
         std::mt19937 random(7);
         constexpr std::size_t kUnits = 64;

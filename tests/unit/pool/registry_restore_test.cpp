@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "tests/support/registry_host.hpp"
 
@@ -267,6 +268,29 @@ TEST_SUITE("pool.registry_restore") {
         host.registry->expire(kNow + 10s);
         CHECK(host.join(alice, arena, "ring", 0, 2) == 0);
         CHECK(host.tensor(alice, arena, "w").error().code == Errc::kExists);
+    }
+
+    TEST_CASE("a tensor of more dimensions than there are, or with an endless name, is refused") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        host.tensor(alice, host.arena(alice), "w").value();
+        auto& entries = host.journal.contents.entries;
+        const auto entry = std::find_if(entries.begin(), entries.end(), [](const auto& one) {
+            return one.type == RecordType::kTensor;
+        });
+        REQUIRE(entry != entries.end());
+        TensorRecord record{};
+        REQUIRE(entry->payload.size() == sizeof record);
+        std::memcpy(&record, entry->payload.data(), sizeof record);
+        SUBCASE("dimensions") {
+            record.ndim = proto::kDimsMax + 1;
+        }
+        SUBCASE("name") {
+            std::memset(record.name, 'w', sizeof record.name);
+        }
+        std::memcpy(entry->payload.data(), &record, sizeof record);
+        host.restart();
+        CHECK(host.restored.error().code == Errc::kCorrupt);
     }
 
     TEST_CASE("a shrink that was cut short between its records is complete") {
