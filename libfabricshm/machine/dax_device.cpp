@@ -159,7 +159,8 @@ void DaxDevice::write(DaxCatalogue& catalogue) {
     FAULT_POINT("dax.catalogue_torn");
     std::memcpy(copy + half, bytes.data() + half, bytes.size() - half);
     flush_lines(copy, bytes.size());
-    if (is_file_) ::msync(first_block_.data(), first_block_.size(), MS_ASYNC);
+    // A stand-in file needs no more: its pages outlive this process, and the loss of power is what
+    // only a device is for. (MS_ASYNC would do nothing on Linux, MS_SYNC would wait for a disk.)
 }
 
 Result<void> DaxDevice::clear(std::uint64_t offset, Bytes bytes) {

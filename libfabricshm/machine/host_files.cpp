@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 namespace fabricshm {
 
@@ -13,10 +12,14 @@ namespace fs = std::filesystem;
 
 std::optional<std::string> HostFiles::text(const std::string& path) const {
     std::ifstream file(root_ + path);
-    std::ostringstream all;
+    std::string result;
+    char part[4096];
+    // In parts, and not by <<, which fails for an empty file as for one that can't be read.
+    while (file.read(part, sizeof part), file.gcount() > 0) {
+        result.append(part, static_cast<std::size_t>(file.gcount()));
+    }
     // Some attributes open and then fail to read (EIO, ENODATA): the same as not being there.
-    if (!file || !(all << file.rdbuf())) return std::nullopt;
-    std::string result = all.str();
+    if (!file.is_open() || file.bad()) return std::nullopt;
     const auto last = result.find_last_not_of(" \t\r\n");
     result.erase(last == std::string::npos ? 0 : last + 1);
     return result;

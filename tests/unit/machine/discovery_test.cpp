@@ -104,6 +104,16 @@ TEST_SUITE("machine.discovery") {
         CHECK(discover(tree.files()).cxl_regions.at(0).mode == "pmem");
     }
 
+    TEST_CASE("an empty file is told from one that is not there or can't be read") {
+        HostTree tree;
+        tree.write("sys/full", "one");
+        std::ofstream(tree.path("sys/empty")).flush();
+        CHECK(tree.files().text("/sys/full") == "one");
+        CHECK(tree.files().text("/sys/empty") == "");
+        CHECK_FALSE(tree.files().text("/sys/missing").has_value());
+        CHECK_FALSE(tree.files().text("/sys").has_value());
+    }
+
     TEST_CASE("the node of an expander is chosen, and each DAX device gets its reason") {
         HostTree tree;
         write_cxl_host(tree);
