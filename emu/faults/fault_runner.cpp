@@ -145,7 +145,7 @@ bool FaultRunner::start_command() {
 }
 
 std::vector<pid_t> FaultRunner::processes_of(const Target& target) const {
-    if (target.kind == TargetKind::kDaemon) return {daemon_->pid()};
+    if (target.kind == TargetKind::kDaemon) return daemon_->processes();
     std::vector<pid_t> all;
     const std::vector<int> ranks = ranks_of(plan_, target);
     for (const int rank : ranks) {
@@ -173,6 +173,8 @@ void FaultRunner::strike(Pending& pending) {
         return;
     }
     if (is_fatal_to_daemon(fault)) {
+        // A daemon that is dead already can't be killed: said at the end as never having happened.
+        if (daemon_->processes().empty()) return;
         pending.happened = true;
         return daemon_->signal(SIGKILL);  // look_after_daemon() does the rest
     }

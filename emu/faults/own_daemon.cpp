@@ -96,10 +96,24 @@ bool OwnDaemon::wait_until_ready() {
     // That it takes connections is what readiness means to a client; the log would have to be
     // parsed.
     while (!fabricshm::UnixSocket::connect(socket(), Clock::now() + 1s).ok()) {
-        if (Clock::now() > deadline || ::kill(pid_, 0) != 0) return false;
+        if (Clock::now() > deadline || !is_running()) return false;
         ::usleep(2000);
     }
     return true;
+}
+
+// Not by kill(pid_, 0): that takes -1 for everybody, and a process that nobody has reaped for
+// alive. It is left to died() to be reaped, which tells the runner of it.
+bool OwnDaemon::is_running() const {
+    if (pid_ <= 0) return false;
+    siginfo_t info{};
+    const auto id = static_cast<id_t>(pid_);
+    return ::waitid(P_PID, id, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == 0;
+}
+
+std::vector<pid_t> OwnDaemon::processes() const {
+    if (pid_ <= 0) return {};
+    return {pid_};
 }
 
 bool OwnDaemon::died() {

@@ -25,7 +25,8 @@ class OwnDaemon {
     /// Starts it with these points armed ("": none) and the report of fired ones in `report`. False
     /// when there is no such program.
     bool start(const std::string& armed, const std::string& report);
-    /// Waits until it takes connections; false when it ends or does not within 30 s.
+    /// Waits until it takes connections; false when it ends or does not within 30 s, and at once
+    /// when there is none.
     bool wait_until_ready();
 
     /// True once after it ended without having been asked to; never waits.
@@ -36,9 +37,15 @@ class OwnDaemon {
 
     std::string socket() const { return folder_ + "/attach.sock"; }
     const std::string& folder() const noexcept { return folder_; }
+    /// -1 when there is none: it died, or could not be started. Never to be handed to kill(), for
+    /// which -1 means every process of this user.
     pid_t pid() const noexcept { return pid_; }
+    /// Whom a signal for the daemon goes to: nobody when there is none.
+    std::vector<pid_t> processes() const;
 
   private:
+    bool is_running() const;
+
     std::string folder_;
     std::string program_;
     std::vector<std::string> arguments_;

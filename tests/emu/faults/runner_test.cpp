@@ -7,6 +7,7 @@
 #include <fstream>
 #include <string>
 
+#include "emu/faults/own_daemon.hpp"
 #include "tests/support/program.hpp"
 #include "tests/support/temporary_directory.hpp"
 
@@ -121,6 +122,21 @@ TEST_SUITE("faults.runner") {
         INFO(done.out, done.error);
         CHECK(done.code == 3);
         CHECK(count(done.error, "kill never happened") == 1);
+    }
+
+    // Looked at without a signal: were it wrong, the signal would go to every process of this user.
+    TEST_CASE("a daemon that is not there has no process to strike, and is not waited for") {
+        emu::OwnDaemon daemon("/nonexistent", {});
+        CHECK(daemon.processes().empty());
+        CHECK_FALSE(daemon.start("", ""));
+        CHECK(daemon.processes().empty());
+        CHECK_FALSE(daemon.wait_until_ready());
+        emu::OwnDaemon ends("/bin/true", {});
+        REQUIRE(ends.start("", ""));
+        CHECK(ends.processes().size() == 1);
+        CHECK_FALSE(ends.wait_until_ready());
+        CHECK(ends.died());
+        CHECK(ends.processes().empty());
     }
 
     TEST_CASE("wrong usage is one line and exit code 2") {
