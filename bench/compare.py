@@ -19,7 +19,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 # pylint: disable=wrong-import-position
 from harness import contenders, fingerprint, report  # noqa: E402
 from harness.daemon import Daemon  # noqa: E402
-from harness.endings import unwind_on_signals  # noqa: E402
+from harness.endings import end_with_parent, unwind_on_signals  # noqa: E402
 from harness.ranks import ContenderFailed, Ranks  # noqa: E402
 from harness.rounds import Bench, Case  # noqa: E402
 
@@ -121,7 +121,7 @@ def measure_limits(options):
         return {}
     size = "33554432" if options.quick else "268435456"
     done = subprocess.run([program, "--bytes", size, "--rounds", "5"], capture_output=True,
-                          text=True, timeout=300, check=True)
+                          text=True, timeout=300, check=True, preexec_fn=end_with_parent)
     return json.loads(done.stdout)
 
 

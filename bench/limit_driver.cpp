@@ -268,10 +268,17 @@ int main(int argc, char** argv) {
     shared.area =
         static_cast<char*>(map_shared(shared.stride * static_cast<std::size_t>(world + 1)));
     int rank = 0;
-    for (int child = 1; child < world && rank == 0; ++child)
-        if (fork() == 0) rank = child;
+    const pid_t first = getpid();
+    for (int child = 1; child < world && rank == 0; ++child) {
+        const pid_t forked = fork();
+        // One rank too few would leave the others in their first meeting for ever.
+        if (forked < 0) bench::die("cannot fork the ranks");
+        if (forked == 0) rank = child;
+    }
     // Should the first rank die, the others have nobody to end them.
     if (rank != 0) prctl(PR_SET_PDEATHSIG, SIGKILL);
+    // It may have died before that line, and then no signal comes.
+    if (rank != 0 && getppid() != first) return 1;
     LimitContender contender(shared, rank, world);
     const int result =
         bench::serve(contender, option(argc, argv, "--control"), option(argc, argv, "--name"));

@@ -6,12 +6,14 @@
 
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -129,10 +131,15 @@ double ping_pong_ns(int batches, std::uint64_t trips) {
     if (block == MAP_FAILED) bench::die("cannot map the ping-pong page");
     Line* lines = new (block) Line[2];
     const std::uint64_t last = trips * static_cast<std::uint64_t>(batches);
+    const pid_t parent = getpid();
     const pid_t child = fork();
     if (child < 0) bench::die("cannot fork the ping-pong peer");
     // _exit() in the child: no destructor of the parent's objects may run twice.
     if (child == 0) {
+        // It waits for a parent that may be killed, as an interrupted benchmark is: without this it
+        // would spin for ever. The parent may have died before the first line took effect.
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent) _exit(1);
         for (std::uint64_t trip = 1; trip <= last; ++trip) {
             wait_for(lines[0].value, trip);
             lines[1].value.store(trip, std::memory_order_release);
