@@ -84,6 +84,18 @@ TEST_CASE("vGPUs are shown and changed while the daemon runs") {
     CHECK(host.ctl({"vgpu-resize", "a"}).code == 2);
 }
 
+TEST_CASE("fabric-vgpu-check names what the host's driver has and the shim has not") {
+    const auto check = [](const std::string& folder, const std::string& option) {
+        return test_support::run_program({VGPU_CHECK_PATH, option}, {{"LD_LIBRARY_PATH", folder}});
+    };
+    const auto found = check(GPU_MOCK_FOLDER, "--json");
+    CHECK(found.code == 1);
+    CHECK(holds(found.out, "\"uncovered\":[\"cuLaunchKernelFromTheFuture\"]"));
+    CHECK(check(GPU_MOCK_FOLDER, "--version").code == 0);
+    CHECK(check(GPU_MOCK_FOLDER, "--help").code == 0);
+    CHECK(check(GPU_MOCK_FOLDER, "--nonsense").code == 2);
+}
+
 TEST_CASE("quotas that do not fit their GPU end the start with one line and exit code 2") {
     const TemporaryDirectory folder;
     std::ofstream(folder.file("devices.toml"))
