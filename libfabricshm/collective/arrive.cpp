@@ -83,15 +83,15 @@ void show_signature(Operation& operation) noexcept {
     operation.meeting()
         .words(operation.rank())
         .signature[operation.parity()]
-        .store(operation.signature, std::memory_order_relaxed);
+        .store(operation.shown_signature(), std::memory_order_relaxed);
 }
 
 Result<void> check_signature(const Operation& operation, int peer) {
-    // The peer is at this operation or at the next one, which has the other parity. Relaxed: its
-    // clock was acquired.
+    // The peer is at this operation or has shown at most the next one, which has the other parity.
+    // Relaxed: its clock was acquired.
     const auto theirs = operation.meeting().words(peer).signature[operation.parity()].load(
         std::memory_order_relaxed);
-    if (theirs != operation.signature) return Error{Errc::kMismatch, peer, "collective"};
+    if (theirs != operation.shown_signature()) return Error{Errc::kMismatch, peer, "collective"};
     return {};
 }
 

@@ -115,6 +115,13 @@ Parts Parts::of(const std::vector<std::uint64_t>& counts, Bytes element) {
     return parts;
 }
 
+Parts parts_of(const Call& call, int world) {
+    const Bytes element = kernels::size_of(call.dtype);
+    if (call.kind == Kind::kBarrier) return Parts::equal(0, world);
+    return call.counts.empty() ? Parts::equal(call.count * element, world)
+                               : Parts::of(call.counts, element);
+}
+
 Result<void> check_call(const Call& call, int rank, int world) {
     if (static_cast<int>(call.kind) > static_cast<int>(Kind::kRecv)) {
         return Error{Errc::kInvalid, 0, "kind: unknown"};

@@ -92,6 +92,9 @@ class Parts {
     std::vector<Bytes> offsets_;  // world + 1 entries, or empty when all parts are equal
 };
 
+/// The parts that the ranks exchange in `call`.
+Parts parts_of(const Call& call, int world);
+
 /// Refuses what no rank could run: kInvalid (the step names the argument) or kUnsupported. Looks at
 /// the call of this rank alone: what the ranks disagree about is found when they meet.
 Result<void> check_call(const Call& call, int rank, int world);

@@ -67,16 +67,10 @@ Result<void> agreed(const Result<void>& own, Meeting& meeting) noexcept {
     return !first.ok() && first.error().code == Errc::kPeer ? first : own;
 }
 
-Parts parts_of(const Call& call, int world) {
-    const Bytes element = kernels::size_of(call.dtype);
-    if (call.kind == Kind::kBarrier) return Parts::equal(0, world);
-    return call.counts.empty() ? Parts::equal(call.count * element, world)
-                               : Parts::of(call.counts, element);
-}
-
-PlanInput plan_input(const Operation& operation) {
+// In the caller's own variable: a returned one was copied in larger pieces than it was written in,
+// for which the processor waits until the pieces have left it.
+void plan_input(const Operation& operation, PlanInput& input) {
     const Call& call = operation.call;
-    PlanInput input;
     input.kind = call.kind;
     input.algorithm =
         call.algorithm != Algorithm::kAuto ? call.algorithm : operation.group.tuning.forced;
@@ -86,7 +80,6 @@ PlanInput plan_input(const Operation& operation) {
     const auto posted = posts_all_parts(call.kind) ? static_cast<Bytes>(operation.world()) : 1;
     input.total_bytes = operation.largest_part * posted;
     input.own_counts = call.kind == Kind::kAllToAll && !call.counts.empty();
-    return input;
 }
 
 // A group of one: every collective is a copy from the input to the output.
@@ -154,7 +147,8 @@ MeteredCall metered(const Operation& operation) noexcept {
 
 Result<void> run_operation(Operation& operation) {
     if (operation.world() == 1) return run_alone(operation);
-    const PlanInput input = plan_input(operation);
+    PlanInput input;
+    plan_input(operation, input);
     switch (choose_route(input, operation.group.tuning)) {
         case Route::kTiny:
             return run_tiny(operation);
@@ -193,6 +187,7 @@ GroupState::GroupState(GroupPlace where, std::byte* block)
       tiny(reinterpret_cast<TinySlot*>(block + layout.tiny)),
       channels(reinterpret_cast<Channel*>(block + layout.channels)),
       slots(block + layout.slots),
+      posts(block + layout.posts),
       scratch(static_cast<std::size_t>(place.world) * kTinyScratch) {}
 
 void GroupState::harmed(const std::byte* at) noexcept {
@@ -238,6 +233,7 @@ Result<std::unique_ptr<Group>> Group::attach(GroupPlace place, TimePoint deadlin
                                sizeof meeting.header().tuning, 0);
     }
     state->tuning = unpack_tuning(meeting.header().tuning);
+    state->tuning.ahead_most = std::min(state->tuning.ahead_most, state->layout.post_bytes);
     meeting.settle(state->tuning);
     state->last_turn = state->base++;
     FAULT_POINT("group.attached");
@@ -301,9 +297,8 @@ std::optional<PeerRead> Group::time_peer(int peer) noexcept {
 }
 
 Result<void> Group::run_now(const Call& call) {
-    const int world = state_->place.world;
     if (state_->failed) return Error{Errc::kBroken, 0, "collective: the group failed before"};
-    Operation operation(*state_, call, parts_of(call, world));
+    Operation operation(*state_, call);
     operation.largest_part = operation.parts.largest();
     operation.signature = signature_of(call);
     const bool own_counts = call.kind == Kind::kAllToAll && !call.counts.empty();

@@ -92,7 +92,7 @@ std::uint64_t Meeting::spins_for(int peer) const noexcept {
     return theirs == ours ? 0 : spins_;
 }
 
-void Meeting::raise(Word word, std::uint64_t value) noexcept {
+void Meeting::raise(const Word& word, std::uint64_t value) noexcept {
     view_.step(PoolStep::kSignal);
     if (!view_.coherent()) {
         // Release: within this host's caches, everything stored before comes first. All of it was
@@ -116,7 +116,7 @@ void Meeting::raise(Word word, std::uint64_t value) noexcept {
     wake(word);
 }
 
-void Meeting::wake(Word word) noexcept {
+void Meeting::wake(const Word& word) noexcept {
     if (__builtin_expect(word.sleepers.load(std::memory_order_seq_cst) != 0, false)) {
         futex_wake(low_half(word.value), INT_MAX);
     }
@@ -128,7 +128,7 @@ Result<void> Meeting::wait_slowly(int peer, std::uint64_t value, TimePoint deadl
     return {};
 }
 
-Result<void> Meeting::await(Word word, std::uint64_t value, int peer, TimePoint deadline) {
+Result<void> Meeting::await(const Word& word, std::uint64_t value, int peer, TimePoint deadline) {
     if (!view_.coherent()) return poll_until(word, value, peer, deadline);
     const auto reached = [&] {
         view_.acquire(word.seen, &word.value, sizeof value, peer);
@@ -152,7 +152,8 @@ Result<void> Meeting::await(Word word, std::uint64_t value, int peer, TimePoint 
     return sleep_until(word, value, peer, deadline);
 }
 
-Result<void> Meeting::sleep_until(Word word, std::uint64_t value, int peer, TimePoint deadline) {
+Result<void> Meeting::sleep_until(const Word& word, std::uint64_t value, int peer,
+                                  TimePoint deadline) {
     while (true) {
         // Sequentially consistent with the fence in raise(); see there.
         word.sleepers.fetch_add(1, std::memory_order_seq_cst);
@@ -187,7 +188,8 @@ bool Meeting::idle(std::uint64_t turn) const noexcept {
     return true;
 }
 
-Result<void> Meeting::poll_until(Word word, std::uint64_t value, int peer, TimePoint deadline) {
+Result<void> Meeting::poll_until(const Word& word, std::uint64_t value, int peer,
+                                 TimePoint deadline) {
     const auto reached = [&] {
         view_.acquire(word.seen, &word.value, sizeof value, peer);
         // Acquire: as in wait(). What the flag tells of is acquired by whoever reads it.

@@ -19,6 +19,9 @@
 namespace fabricshm {
 
 /// A word that rises, how many sleep on it, and by which touches it crosses between ranks.
+/// Passed by reference: a copy would read two single bytes as a part of eight, for which the
+/// processor waits until every earlier store has left it, and one of these is to a line that a peer
+/// has.
 struct Word {
     std::atomic<std::uint64_t>& value;
     std::atomic<std::uint32_t>& sleepers;
@@ -76,13 +79,13 @@ class Meeting {
     }
 
     /// Waits until `word` is at least `value`. `peer` (or -1) is who has to raise it.
-    Result<void> await(Word word, std::uint64_t value, int peer, TimePoint deadline);
+    Result<void> await(const Word& word, std::uint64_t value, int peer, TimePoint deadline);
 
     /// Stores `value` with release and wakes who sleeps on the word.
-    void raise(Word word, std::uint64_t value) noexcept;
+    void raise(const Word& word, std::uint64_t value) noexcept;
 
     /// Wakes who sleeps on the word, if anybody does.
-    static void wake(Word word) noexcept;
+    static void wake(const Word& word) noexcept;
 
     /// What a waiter does between two looks where nobody can wake it: pauses, later yields, then
     /// naps. `turn` counts its looks. True when it is time to check peers and deadline, too.
@@ -135,8 +138,8 @@ class Meeting {
     bool has_left(int peer, std::uint64_t at) noexcept;
     Result<void> wait_slowly(int peer, std::uint64_t value, TimePoint deadline);
     Result<void> check_others(const Word& word, std::uint64_t value, int peer) noexcept;
-    Result<void> sleep_until(Word word, std::uint64_t value, int peer, TimePoint deadline);
-    Result<void> poll_until(Word word, std::uint64_t value, int peer, TimePoint deadline);
+    Result<void> sleep_until(const Word& word, std::uint64_t value, int peer, TimePoint deadline);
+    Result<void> poll_until(const Word& word, std::uint64_t value, int peer, TimePoint deadline);
     std::uint64_t reason_seen() noexcept;
 
     std::byte* block_;

@@ -29,6 +29,22 @@ using proto::kWorldMax;
 inline constexpr std::size_t kTinyScratch = 576;
 static_assert(kTinyScratch >= kTinyBytes && kTinyScratch % kCacheLine == 0);
 
+/// Tiny operations that followed each other without any other kind between (tiny.cpp).
+struct TinyRun {
+    static constexpr std::uint64_t kNone = ~std::uint64_t{0};
+
+    std::uint64_t from = kNone;  // the turn at which it began
+    std::uint64_t chain = 0;     // what this rank called in it, all mixed into one number
+    std::uint64_t marked = 0;    // the chain at the turn that is compared next
+    std::uint64_t compared = 0;  // in all turns before this one all ranks had the same chain
+
+    bool open() const noexcept { return from != kNone; }
+    void add(std::uint64_t signature) noexcept {
+        chain = (chain ^ signature) * 0x9e3779b97f4a7c15;  // odd: no two chains fall into one
+        chain ^= chain >> 32;
+    }
+};
+
 /// What a group keeps between operations.
 struct GroupState {
     GroupState(GroupPlace where, std::byte* block);
@@ -37,9 +53,10 @@ struct GroupState {
     GroupLayout layout;
     Meeting meeting;
     Tuning tuning;
-    TinySlot* tiny;     // [rank * 2 + turn parity]
+    TinySlot* tiny;     // [rank * kTinyTurns + turn % kTinyTurns]
     Channel* channels;  // [from * world + to]
     std::byte* slots;   // [(rank * 2 + turn parity) * slot_bytes]
+    std::byte* posts;   // [(rank * kTinyTurns + turn % kTinyTurns) * post_bytes]
 
     // The same on all ranks after the same operations, without any exchange:
     std::uint64_t base = 1;        // clock value at which the next operation starts
@@ -47,6 +64,7 @@ struct GroupState {
     std::uint64_t last_turn = 0;   // the clock value signalled at the last turn
     std::uint64_t claimed = 0;     // claims made by all ranks in all operations
     std::uint64_t operations = 0;  // the parity says which signature and offsets are in use
+    TinyRun run;                   // not open after any other operation
 
     // The last operation had a root, so this rank did not hear of all others: they are compared at
     // the start of the next one.
@@ -76,8 +94,13 @@ struct GroupState {
     std::byte* slot(int rank, std::uint64_t at_turn) const noexcept {
         return slots + (static_cast<Bytes>(rank) * 2 + (at_turn & 1)) * layout.slot_bytes;
     }
+    /// What goes with a tiny slot, for posts that are too large for its lines.
+    std::byte* post(int rank, std::uint64_t at_turn) const noexcept {
+        const auto index = static_cast<Bytes>(rank) * kTinyTurns + at_turn % kTinyTurns;
+        return posts + index * layout.post_bytes;
+    }
     TinySlot& tiny_slot(int rank, std::uint64_t at_turn) const noexcept {
-        return tiny[static_cast<std::size_t>(rank) * 2 + (at_turn & 1)];
+        return tiny[static_cast<std::size_t>(rank) * kTinyTurns + at_turn % kTinyTurns];
     }
 };
 
@@ -86,8 +109,9 @@ using Pointers = std::array<std::byte*, kWorldMax>;
 
 /// One operation of one rank. Made on the stack by Group; checked before.
 struct Operation {
-    Operation(GroupState& of, const Call& what, Parts exchanged)
-        : group(of), call(what), parts(std::move(exchanged)) {}
+    // The parts are made in place; see plan_input() in group.cpp for what a copy costs.
+    Operation(GroupState& of, const Call& what)
+        : group(of), call(what), parts(parts_of(what, of.place.world)) {}
 
     GroupState& group;
     const Call& call;
@@ -105,6 +129,11 @@ struct Operation {
 
     int rank() const noexcept { return group.place.rank; }
     std::size_t parity() const noexcept { return group.operations & 1; }
+    /// The signature as others see it: with the operation's number in it, since a peer that runs
+    /// through tiny lines leaves there what it called before.
+    std::uint64_t shown_signature() const noexcept {
+        return signature ^ (group.operations * 0xff51afd7ed558ccd);
+    }
     int world() const noexcept { return group.place.world; }
     Meeting& meeting() const noexcept { return group.meeting; }
 
@@ -138,18 +167,20 @@ struct Operation {
     }
 };
 
-/// The start of every operation: waits until all ranks have read what the last turn posted, and
-/// compares what they called in it where that is still open.
+/// The start of every operation outside a run: waits until all ranks have read what the turn before
+/// the last one posted, and compares what they called since where that is still open.
 Result<void> check_last_operation(Operation& operation);
+Result<void> end_run(Operation& operation);
 inline Result<void> enter(Operation& operation) {
     GroupState& group = operation.group;
     FABRIC_TRY_VOID(group.meeting.wait_all(group.last_turn, operation.call.deadline));
+    if (group.run.open()) return end_run(operation);
     return group.unchecked ? check_last_operation(operation) : Result<void>();
 }
-/// The end of an operation through tiny lines or slots, in which only some ranks were compared.
+/// The end of an operation through slots, in which only some ranks were compared.
 inline void leave_unchecked(Operation& operation) noexcept {
     operation.group.unchecked = has_root(operation.call.kind);
-    operation.group.last_signature = operation.signature;
+    operation.group.last_signature = operation.shown_signature();
 }
 
 /// Shows the others what this rank called; before its first step.

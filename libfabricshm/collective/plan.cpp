@@ -30,6 +30,8 @@ Route choose_route(const PlanInput& input, const Tuning& tuning) noexcept {
     if (input.own_counts) return Route::kArrive;
     if (!small_enough) return Route::kArrive;
     if (input.total_bytes <= kTinyBytes) return Route::kTiny;
+    const bool runs_ahead = has_root(input.kind) && input.total_bytes <= tuning.ahead_most;
+    if (runs_ahead && algorithm == Algorithm::kAuto) return Route::kTiny;
     if (algorithm == Algorithm::kFlat) return Route::kSlots;
     return input.total_bytes <= tuning.flat_most ? Route::kSlots : Route::kArrive;
 }

@@ -127,7 +127,7 @@ bool run_rank(const Ground& ground, int rank, const TuneOptions& options, const 
         const Bytes bytes = probes[i].bytes;
         std::vector<std::byte> own(probes[i].in_arena ? 0 : 2 * bytes);
         Call call;
-        call.kind = Kind::kAllreduce;
+        call.kind = probes[i].kind;
         call.dtype = kernels::DType::kF32;
         call.count = bytes / sizeof(float);
         call.input = probes[i].in_arena ? ground.input(rank) : own.data();
@@ -161,6 +161,11 @@ std::vector<Question> questions() {
           {8 * kKiB, true},
           {16 * kKiB, true},
           {64 * kKiB, true}}},
+        {"up to where a root runs ahead",
+         {{&Tuning::ahead_most, {0, kKiB, 4 * kKiB, 16 * kKiB}}},
+         {{2 * kKiB, true, Kind::kBroadcast},
+          {4 * kKiB, true, Kind::kBroadcast},
+          {16 * kKiB, true, Kind::kBroadcast}}},
         {"fixed parts or claimed chunks",
          {{&Tuning::claim_from, {256 * kKiB, kMiB, kNever}},
           {&Tuning::chunk_bytes, {64 * kKiB, 256 * kKiB}}},

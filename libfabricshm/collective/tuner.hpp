@@ -12,10 +12,12 @@
 
 namespace fabricshm {
 
-/// One allreduce to time: `bytes` of f32 per rank, in the arena or outside.
+/// One operation to time: `bytes` of f32 per rank, in the arena or outside; from rank 0 where the
+/// kind has a root.
 struct TuneProbe {
     Bytes bytes = 0;
     bool in_arena = true;
+    Kind kind = Kind::kAllreduce;
 };
 
 struct TuneOptions {

@@ -27,6 +27,7 @@ struct Field {
 
 constexpr Field kFields[] = {
     {"flat_most_bytes", &Tuning::flat_most, 0, 64 * kKiB},
+    {"ahead_most_bytes", &Tuning::ahead_most, 0, 16 * kKiB},
     {"two_phase_from_bytes", &Tuning::two_phase_from, 0, kGiB},
     {"two_phase_world", &Tuning::two_phase_world, 2, 1024},
     {"piece_bytes", &Tuning::piece_bytes, 4 * kKiB, 64 * kMiB},
@@ -83,6 +84,8 @@ Tuning default_tuning(int world, int cpus, Bytes cache_bytes) noexcept {
     const bool crowded = world > cpus;
     tuning.spins = crowded ? 4 : 100;
     tuning.yields = crowded ? 1000 : 200;
+    // A meeting then costs turns of the scheduler; a root that runs ahead spares most of them.
+    tuning.ahead_most = crowded ? 16 * kKiB : 4 * kKiB;
     tuning.streaming_from = std::max<Bytes>(cache_bytes / 4 * 3, 4 * kMiB);
     return tuning;
 }

@@ -15,6 +15,7 @@ namespace fabricshm {
 /// them there, so that all choose alike whatever file or environment each was started with.
 struct Tuning {
     Bytes flat_most = 1 * kKiB;         // up to here through slots, with one meeting
+    Bytes ahead_most = 4 * kKiB;        // with a root: up to here it runs ahead (tiny engine)
     Bytes two_phase_from = 32 * kKiB;   // staged allreduce: from here reduce once and share, if
     std::uint64_t two_phase_world = 3;  // ... the group has at least so many ranks
     Bytes piece_bytes = 256 * kKiB;     // of a staged operation: stays in the cache between phases

@@ -19,6 +19,12 @@ constexpr Bytes kSlotBudget = 16 * kMiB;
 constexpr Bytes kSlotLeast = 64 * kKiB;
 constexpr Bytes kSlotMost = 1 * kMiB;
 
+// Likewise for the posts beside the tiny slots: sixteen of them should stay in the second-level
+// cache.
+constexpr Bytes kPostBudget = 8 * kMiB;
+constexpr Bytes kPostLeast = 1 * kKiB;
+constexpr Bytes kPostMost = 16 * kKiB;
+
 void wake_all(std::atomic<std::uint64_t>& word) noexcept {
     // The futex is the low half: x86 is little-endian, and the half changes with every step.
     ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
@@ -43,11 +49,14 @@ GroupLayout GroupLayout::of(int world) noexcept {
     layout.world = world;
     layout.ranks = sizeof(GroupHeader);
     layout.tiny = layout.ranks + ranks * sizeof(RankWords);
-    layout.channels = layout.tiny + ranks * 2 * sizeof(TinySlot);
+    layout.channels = layout.tiny + ranks * kTinyTurns * sizeof(TinySlot);
     layout.slots = round_up(layout.channels + ranks * ranks * sizeof(Channel), 4096);
     const Bytes fair = kSlotBudget / (2 * ranks) / 4096 * 4096;
     layout.slot_bytes = std::clamp(fair, kSlotLeast, kSlotMost);
-    layout.total = layout.slots + ranks * 2 * layout.slot_bytes;
+    layout.posts = layout.slots + ranks * 2 * layout.slot_bytes;
+    const Bytes fair_post = kPostBudget / (kTinyTurns * ranks) / kCachePair * kCachePair;
+    layout.post_bytes = std::clamp(fair_post, kPostLeast, kPostMost);
+    layout.total = round_up(layout.posts + ranks * kTinyTurns * layout.post_bytes, 4096);
     return layout;
 }
 
@@ -58,7 +67,7 @@ Bytes group_block_bytes(int world) noexcept {
 void format_group_block(std::byte* block, const GroupBlockInfo& info,
                         const Visibility& view) noexcept {
     const GroupLayout layout = GroupLayout::of(info.world);
-    // Slots hold data only, never flags, so what they held before does no harm.
+    // Slots and posts hold data only, never flags, so what they held before does no harm.
     std::memset(block, 0, layout.slots);
     auto* header = reinterpret_cast<GroupHeader*>(block);
     header->version = kGroupVersion;

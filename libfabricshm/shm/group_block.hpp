@@ -1,6 +1,7 @@
 // The group block: the words and slots on which the ranks of one group meet. docs/shm_layout.md.
 //
-//   GroupHeader | RankWords[world] | TinySlot[world][2] | Channel[world][world] | slots[world][2]
+//   GroupHeader | RankWords[world] | TinySlot[world][kTinyTurns] | Channel[world][world]
+//   | slots[world][2] | posts[world][kTinyTurns]
 //
 // The daemon formats it in the arena before anybody joins and later only marks ranks dead; the
 // ranks write the rest. All of it can be written by every process of the job, so both sides compute
@@ -19,7 +20,7 @@
 namespace fabricshm {
 
 inline constexpr std::uint64_t kGroupMagic = 0x3150474352424146;
-inline constexpr std::uint32_t kGroupVersion = 2;
+inline constexpr std::uint32_t kGroupVersion = 3;
 inline constexpr int kTuningWords = 16;
 inline constexpr int kStoreWords = 12;
 
@@ -68,8 +69,9 @@ struct alignas(kCachePair) RankWords {
     // How many processes sleep on `clock`; in its line, so that looking costs the rank nothing.
     std::atomic<std::uint32_t> sleepers;
     std::uint32_t reserved;
-    // What the rank called, for even and odd operations: a rank may be one operation ahead of the
-    // slowest, never two. Stored relaxed before the clock's release makes them valid.
+    // What the rank called, for even and odd operations, but for those in tiny lines: of the others
+    // a rank may be one ahead of the slowest, never two. Stored relaxed before the clock's release
+    // makes them valid.
     std::atomic<std::uint64_t> signature[2];
     std::atomic<std::uint64_t> input_offset[2];   // from the arena's start; kNoOffset: not in it
     std::atomic<std::uint64_t> output_offset[2];  // likewise
@@ -121,6 +123,10 @@ inline constexpr int kTinyLines = 10;
 /// The first line gives 8 of its 56 bytes to the signature.
 inline constexpr Bytes kTinyBytes = kTinyLines * 56 - 8;  // 552
 
+/// How many turns of tiny operations a rank has slots for: it may be that far ahead of the slowest
+/// at the most, and less than half of it in fact (collective/tiny.cpp).
+inline constexpr std::uint64_t kTinyTurns = 16;
+
 struct alignas(kCachePair) TinySlot {
     TinyLine lines[kTinyLines];
 };
@@ -154,6 +160,8 @@ struct GroupLayout {
     Bytes channels = 0;
     Bytes slots = 0;
     Bytes slot_bytes = 0;  // of one slot; each rank has two
+    Bytes posts = 0;
+    Bytes post_bytes = 0;  // of one post that goes with a tiny slot
     Bytes total = 0;
 
     /// World sizes from 1 to proto::kWorldMax.

@@ -2,7 +2,8 @@
  *
  * code   libfabricshm/collective/meeting.hpp: wait wait_all signal
  * code   libfabricshm/collective/meeting.cpp: Meeting::check Meeting::fail
- * code   libfabricshm/collective/flat.cpp: run_tiny run_slots await_lines store_lines
+ * code   libfabricshm/collective/flat.cpp: run_slots
+ * code   libfabricshm/collective/tiny.cpp: run_tiny enter_run end_run compare_posts await_lines store_lines
  * code   libfabricshm/collective/arrive.cpp: arrive read_peer show_signature check_signature
  * code   libfabricshm/collective/direct.cpp: for_my_share allreduce_direct
  * code   libfabricshm/collective/staged.cpp: run_staged reduce_slots
@@ -13,6 +14,8 @@
  * half a post, or one that was overwritten under the reader, is seen. Loads and stores are in program
  * order here, as release and acquire make them for data and flag; sleep.pml has what that leaves out.
  *
+ * Tiny lines are a ring of TURNS turns; EVERY and BEHIND are kCompareEvery and kCompareBehind, smaller.
+ *
  * Holds: a rank that succeeds has everybody's data of this very operation; no post is overwritten
  * while somebody reads it; signatures never differ by mistake; each chunk is claimed once; nobody touches
  * the buffers of a rank that has returned with success; every survivor ends (no invalid end state), with
@@ -20,6 +23,10 @@
  *
  * holds  posts of two ranks:              -DWORLD=2 -DOPS=4 -DPOSTS -DPIECES
  * holds  posts of three ranks:            -DWORLD=3 -DOPS=3 -DPOSTS
+ * holds  runs of two ranks:               -DWORLD=2 -DOPS=7 -DRUNS
+ * holds  runs of three ranks:             -DWORLD=3 -DOPS=4 -DRUNS
+ * holds  runs and posts of two ranks:     -DWORLD=2 -DOPS=5 -DRUNS -DPOSTS
+ * holds  a death in a run, three ranks:   -DWORLD=3 -DOPS=3 -DRUNS -DDEATHS=1
  * holds  buffers in place, three ranks:   -DWORLD=3 -DOPS=2 -DMEETS
  * holds  buffers in place, four ranks:    -DWORLD=4 -DOPS=1 -DMEETS
  * holds  a death, two ranks:              -DWORLD=2 -DOPS=3 -DPOSTS -DPIECES -DMEETS -DDEATHS=1
@@ -27,9 +34,12 @@
  * holds  a death and a deadline:          -DWORLD=3 -DOPS=1 -DMEETS -DDEATHS=1 -DGIVE_UPS=1
  *
  * finds  assertion violated: -DWORLD=3 -DOPS=3 -DPOSTS -DFAULT_NO_TURN_WAIT
- * finds  assertion violated: -DWORLD=2 -DOPS=3 -DPOSTS -DFAULT_ONE_SLOT
+ * finds  assertion violated: -DWORLD=2 -DOPS=2 -DPIECES -DFAULT_ONE_SLOT
  * finds  assertion violated: -DWORLD=2 -DOPS=2 -DPOSTS -DFAULT_SIGNAL_FIRST
  * finds  assertion violated: -DWORLD=3 -DOPS=3 -DPOSTS -DFAULT_SIGNATURE_EARLY
+ * finds  assertion violated: -DWORLD=2 -DOPS=3 -DRUNS -DPOSTS -DFAULT_TINY_SHOWS
+ * finds  assertion violated: -DWORLD=2 -DOPS=5 -DRUNS -DFAULT_FEW_TURNS
+ * finds  assertion violated: -DWORLD=2 -DOPS=5 -DRUNS -DFAULT_NEVER_COMPARES
  * finds  assertion violated: -DWORLD=2 -DOPS=2 -DMEETS -DFAULT_NO_SECOND_MEETING
  * finds  assertion violated: -DWORLD=2 -DOPS=2 -DMEETS -DFAULT_CLAIMS_RESET
  * finds  invalid end state:  -DWORLD=2 -DOPS=1 -DMEETS -DDEATHS=1 -DFAULT_BLIND_TO_DEATH
@@ -50,8 +60,17 @@
 #define GIVE_UPS 0
 #endif
 #define CHUNKS 2
+#define EVERY 2
+#define BEHIND 1
+#ifdef FAULT_FEW_TURNS
+#define TURNS 2
+#else
+#define TURNS 3 /* more than 2 BEHIND + EVERY - 2 */
+#endif
+#define NO_RUN 255
 
 #define TINY 1   /* run_tiny: data and flag in one line, everybody reads everybody */
+#define AHEAD 6  /* run_tiny as in a broadcast, always from rank 0, which can so run ahead */
 #define ROOTED 2 /* run_slots as in a broadcast: all read the root's post, the root reads nobody's */
 #define SLOTS 3  /* run_slots, two pieces */
 #define DIRECT 4 /* arrive, claim chunks of the buffers in place, meet */
@@ -64,6 +83,7 @@ byte kind[OPS];
 byte clock[WORLD] = 1;        /* RankWords::clock; all have attached */
 byte signature[WORLD * 2];    /* RankWords::signature; here it is 1 + operation */
 byte slot[WORLD * 2];         /* the post in it, as the clock value it was made at; 0 while written */
+byte line[WORLD * TURNS];     /* TinySlot: the same */
 byte result[2 * WORLD];       /* staged: the parts of rank 0's slot that others have reduced into */
 byte output[WORLD * CHUNKS];  /* direct: 1 + operation whose result is in it */
 byte lent[WORLD];             /* 1 + operation that the caller's buffers are lent to; 0: its own */
@@ -155,10 +175,84 @@ inline read_twice(what) {
 }
 
 inline end_turn() {
-    atomic { last_turn = posted; turn = 1 - turn }
+    atomic { last_turn = posted; turn = 1 - turn; turns++ }
 }
 
-/* The flat engines: post, raise the clock, read the posts that are needed. */
+#define LINE(rank, at_turn) line[(rank) * TURNS + (at_turn) % TURNS]
+
+/* compare_posts: sees the flag, or comes to the clock and then has to find it. */
+inline compare_posts(at_turn, flag) {
+    peer = 0;
+    do
+    :: peer < WORLD ->
+        if
+        :: peer == me || LINE(peer, at_turn) == flag -> skip
+        :: peer != me && LINE(peer, at_turn) != flag ->
+            wait(peer, flag);
+            assert(LINE(peer, at_turn) == flag)
+        fi;
+        peer++
+    :: else -> break
+    od;
+    peer = 0
+}
+
+/* `length` counts the turns of the run, `compared` those that were compared with all. */
+inline enter_run() {
+    if
+    :: length == NO_RUN ->
+        wait_all(last_turn);
+        atomic { length = 0; compared = 0 }
+#ifndef FAULT_NEVER_COMPARES
+    :: length != NO_RUN && length % EVERY == 0 && compared <= length - BEHIND ->
+        compare_posts(turns - BEHIND, next - BEHIND);
+        compared = length - BEHIND + 1
+#endif
+    :: else -> skip
+    fi
+}
+
+inline enter() {
+#ifndef FAULT_NO_TURN_WAIT
+    wait_all(last_turn);
+#endif
+    if
+    :: length != NO_RUN && compared < length -> compare_posts(turns - 1, last_turn)
+    :: else -> skip
+    fi;
+    length = NO_RUN
+}
+
+inline run_tiny(root_alone) {
+    LINE(me, turns) = 0;
+    may_die();
+    LINE(me, turns) = next;
+    step();
+    peer = 0;
+    do
+    :: peer < WORLD ->
+        if
+        :: peer == me || (root_alone && peer != 0) -> skip
+        :: else ->
+            if
+            :: LINE(peer, turns) == at -> skip /* sees the flag before the clock */
+            :: LINE(peer, turns) != at -> wait(peer, at)
+            fi;
+            read_twice(LINE(peer, turns))
+        fi;
+        peer++
+    :: else -> break
+    od;
+    atomic {
+        peer = 0; last_turn = at; turn = 1 - turn; turns++; length++;
+        if
+        :: !root_alone || (WORLD == 2 && me != 0) -> compared = length
+        :: else -> skip
+        fi
+    }
+}
+
+/* The flat engine: post, raise the clock, read the posts that are needed. */
 inline run_flat(pieces, root_alone) {
     piece = 0;
     do
@@ -186,14 +280,10 @@ inline run_flat(pieces, root_alone) {
             if
             :: peer == me || (root_alone && peer != op % WORLD) -> skip
             :: else ->
+                wait(peer, at);
                 if
-                :: kind[op] == TINY && PLACE(peer) == at -> skip /* sees the flag before the clock */
-                :: kind[op] != TINY || PLACE(peer) != at ->
-                    wait(peer, at);
-                    if
-                    :: kind[op] != TINY && piece == 0 -> check_signature(peer)
-                    :: else -> skip
-                    fi
+                :: piece == 0 -> check_signature(peer)
+                :: else -> skip
                 fi;
                 read_twice(PLACE(peer))
             fi;
@@ -301,18 +391,24 @@ inline run_staged() {
 proctype rank(byte me) {
     byte op = 0, piece = 0, peer = 0, other = 0, chunk = 0;
     byte next = 2, at = 1, last_turn = 1, posted = 1, turn = 0, claimed = 0, reason = 0;
+    byte turns = TURNS, length = NO_RUN, compared = 0; /* TURNS: none is below 0 */
     do
     :: op < OPS ->
 #ifdef FAULT_SIGNATURE_EARLY
         show_signature();
 #endif
-#ifndef FAULT_NO_TURN_WAIT
-        wait_all(last_turn);
+        if
+        :: kind[op] == TINY || kind[op] == AHEAD ->
+            enter_run();
+#ifdef FAULT_TINY_SHOWS
+            show_signature()
 #endif
-        show_signature();
+        :: else -> enter(); show_signature()
+        fi;
         may_die();
         if
-        :: kind[op] == TINY -> run_flat(1, false)
+        :: kind[op] == TINY -> run_tiny(false)
+        :: kind[op] == AHEAD -> run_tiny(true)
         :: kind[op] == ROOTED -> run_flat(1, true)
         :: kind[op] == SLOTS -> run_flat(2, false)
         :: kind[op] == DIRECT -> arrive(); run_direct()
@@ -351,6 +447,10 @@ init {
         do
         :: each < OPS ->
             if
+#ifdef RUNS
+            :: kind[each] = AHEAD
+            :: kind[each] = TINY
+#endif
 #ifdef POSTS
             :: kind[each] = ROOTED
             :: kind[each] = TINY

@@ -41,7 +41,7 @@ class Survivor {
 
     Result<void> run() {
         const Bytes bytes = call_.count * sizeof(std::int32_t);
-        Operation operation{state_, call_, Parts::equal(bytes, kWorld)};
+        Operation operation{state_, call_};
         operation.largest_part = bytes;
         operation.next = state_.base;
         operation.all_in_arena = true;

@@ -51,7 +51,7 @@ TEST_SUITE("collective.tuner") {
         options.progress = [&](const std::string&) { ++lines; };
         const auto tuning = measure_tuning(options);
         REQUIRE(tuning.ok());
-        CHECK(lines == 5);
+        CHECK(lines == 6);
         CHECK(parse_tuning(format_tuning(*tuning, 2), 2, {}).value() == *tuning);
     }
 

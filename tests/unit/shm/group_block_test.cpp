@@ -34,9 +34,12 @@ TEST_SUITE("shm.group_block") {
             const auto ranks = static_cast<Bytes>(world);
             CHECK(layout.ranks >= sizeof(GroupHeader));
             CHECK(layout.tiny >= layout.ranks + ranks * sizeof(RankWords));
-            CHECK(layout.channels >= layout.tiny + ranks * 2 * sizeof(TinySlot));
+            CHECK(layout.channels >= layout.tiny + ranks * kTinyTurns * sizeof(TinySlot));
             CHECK(layout.slots >= layout.channels + ranks * ranks * sizeof(Channel));
-            CHECK(layout.total == layout.slots + ranks * 2 * layout.slot_bytes);
+            CHECK(layout.posts == layout.slots + ranks * 2 * layout.slot_bytes);
+            CHECK(layout.post_bytes >= kKiB);
+            CHECK(layout.post_bytes % kCachePair == 0);
+            CHECK(layout.total >= layout.posts + ranks * kTinyTurns * layout.post_bytes);
             CHECK(layout.slot_bytes % 4096 == 0);
             CHECK(layout.total % 4096 == 0);
         }

@@ -199,8 +199,9 @@ TEST_SUITE("shm.layout_doc") {
         const GroupLayout layout = GroupLayout::of(4);
         CHECK(layout.ranks == 640);
         CHECK(layout.tiny - layout.ranks == 4 * 256);
-        CHECK(layout.channels - layout.tiny == 4 * 2 * 640);
+        CHECK(layout.channels - layout.tiny == 4 * 16 * 640);
         CHECK(sizeof(Channel) == 256);
+        CHECK(layout.post_bytes == 16 * kKiB);
         CHECK(text.find("`0x3150474352424146`") != std::string::npos);
         CHECK(kGroupMagic == 0x3150474352424146);
         CHECK(text.find("`0x31534e5442524146`") != std::string::npos);
