@@ -143,11 +143,11 @@ TEST_SUITE("shm.layout_doc") {
 
     TEST_CASE("the tables of the telemetry page are those of the structures") {
         const Table page = {
-            FIELD(TelemetryPage, magic),          FIELD(TelemetryPage, version),
-            FIELD(TelemetryPage, head_sequence),  FIELD(TelemetryPage, head),
-            FIELD(TelemetryPage, peers_sequence), FIELD(TelemetryPage, bytes_to),
-            FIELD(TelemetryPage, read_bytes),     FIELD(TelemetryPage, read_ns),
-            FIELD(TelemetryPage, reads),          FIELD(TelemetryPage, latency_ns),
+            FIELD(TelemetryPage, magic),           FIELD(TelemetryPage, version),
+            FIELD(TelemetryPage, head_sequence),   FIELD(TelemetryPage, head),
+            FIELD(TelemetryPage, peers_sequence),  FIELD(TelemetryPage, bytes_to),
+            FIELD(TelemetryPage, read_bytes),      FIELD(TelemetryPage, read_ns),
+            FIELD(TelemetryPage, reads),           FIELD(TelemetryPage, latency_ns),
             FIELD(TelemetryPage, shards_sequence), FIELD(TelemetryPage, shards),
         };
         CHECK(table_below("## A telemetry page") == page);
