@@ -53,11 +53,11 @@ class Shard {
     std::uint64_t publish() const;
     void move(const std::string& target, std::uint64_t bytes_per_second) const;
     void free() const;
-    void close() { handle_.reset(); }
+    void close() { handle_.reset(); }  // calls that are under way keep it until they end
 
   private:
     explicit Shard(std::shared_ptr<ShardHandle> handle) : handle_(std::move(handle)) {}
-    fabricshm_shard* get() const;
+    std::shared_ptr<ShardHandle> held() const;
 
     std::shared_ptr<ShardHandle> handle_;
 };

@@ -1,8 +1,11 @@
 """Shards: named tensors that fabricd moves while they are read. docs/migration.md."""
 
 import contextlib
+import time
 
 from ._arrays import NAMES, milliseconds, storage
+
+_COPY_SECONDS = 30  # as a session's own timeout is when nobody says another
 
 
 def _array(view):
@@ -39,14 +42,18 @@ class Shard:
         self.version = view.version
 
     def copy(self, version=0, timeout=None):
-        """A copy of one whole version, in this process's own memory."""
+        """A copy of one whole version, in this process's own memory. Raises ChangedError when the
+        owner still writes into every attempt after `timeout` seconds (default 30)."""
+        # An owner that publishes all the time could keep a reader of a large shard here for ever.
+        deadline = time.monotonic() + (_COPY_SECONDS if timeout is None else timeout)
         while True:
             try:
                 with self.read(version, timeout) as array:
                     mine = array.copy()
                 return mine
             except ChangedError:
-                continue
+                if time.monotonic() >= deadline:
+                    raise
 
     @contextlib.contextmanager
     def write(self):

@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 import unittest
+import unittest.mock
 
 import numpy
 
@@ -52,6 +53,17 @@ class Arrays(unittest.TestCase):
         with self.assertRaises(fabricshm.ChangedError), reader.read() as array:
             with shard.write() as mine:
                 mine[...] = 0
+        def write_meanwhile(*_):
+            view = handle.read(0, 1000)
+            with shard.write() as mine:
+                mine[...] = 0
+            return view
+
+        handle = reader._handle
+        reader._handle = unittest.mock.Mock(wraps=handle, read=write_meanwhile)
+        with self.assertRaises(fabricshm.ChangedError):  # of an owner that never rests
+            reader.copy(timeout=0.01)
+        reader._handle = handle
         with self.assertRaises(fabricshm.DeniedError), reader.write():
             pass
         shard.free()
