@@ -53,6 +53,8 @@ Picture unpack_watch(const WatchReply& reply) {
 // kInternal and come with the daemon's words.
 Errc code_of(const grpc::Status& status) {
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE) return Errc::kDaemon;
+    // A daemon that ends breaks off the questions it has; nobody here ever does.
+    if (status.error_code() == grpc::StatusCode::CANCELLED) return Errc::kDaemon;
     if (status.error_code() == grpc::StatusCode::NOT_FOUND) return Errc::kNotFound;
     if (status.error_code() == grpc::StatusCode::INVALID_ARGUMENT) return Errc::kInvalid;
     if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) return Errc::kNoMemory;

@@ -15,8 +15,9 @@
 
 namespace fabricd {
 
-/// Errors: kDaemon when nobody listens, kDenied when this user may not, kTimeout, or kInternal with
-/// what the daemon said in last_text(). Not thread-safe.
+/// Errors: kDaemon when nobody listens, kDenied when this user may not, kTimeout; kNotFound,
+/// kInvalid and kNoMemory as the daemon gave them; kInternal for every other refusal. last_text()
+/// has the daemon's own words. Not thread-safe.
 /// Asks a daemon on this host, one question at a time. Each call blocks until its answer is there,
 /// half a minute at most; watch() and migrate() last as long as what they look at.
 class AdminClient {

@@ -96,9 +96,21 @@ Result<void> watch(const CtlOptions& options, AdminClient& client, View view) {
     });
 }
 
+// The daemon's watch carries no shards, so that they are asked for again and again.
+Result<void> watch_shards(const CtlOptions& options, AdminClient& client) {
+    std::uint64_t left = options.count;
+    for (;;) {
+        // With the daemon's end the next question ends it, as it ends a watch.
+        FABRIC_TRY(const Picture picture, client.fetch(View::kShards, 0));
+        show(options, picture, View::kShards);
+        if (std::ferror(stdout) != 0 || --left == 0) return {};
+        std::this_thread::sleep_for(milliseconds(*options.watch));
+    }
+}
+
 Result<void> look(const CtlOptions& options, AdminClient& client, View view) {
-    // The daemon's watch carries no shards: they are shown once, with --watch, too.
-    if (options.watch && view != View::kShards) return watch(options, client, view);
+    if (options.watch && view == View::kShards) return watch_shards(options, client);
+    if (options.watch) return watch(options, client, view);
     FABRIC_TRY(const Picture picture, client.fetch(view, options.arena_id));
     show(options, picture, view);
     return {};

@@ -1,6 +1,8 @@
 #include "fabricd/ctl/decision_commands.hpp"
 
+#include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <sstream>
 
 #include "fabricd/config.hpp"
@@ -45,7 +47,10 @@ int say(const std::string& text) {
 }  // namespace
 
 Result<void> show_decisions(const CtlOptions& options, AdminClient& client) {
-    FABRIC_TRY(const auto decisions, client.decisions(0, static_cast<std::uint32_t>(options.last)));
+    // Not cut: 2^32 would become 0, which means all.
+    const auto last = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(options.last, std::numeric_limits<std::uint32_t>::max()));
+    FABRIC_TRY(const auto decisions, client.decisions(0, last));
     say(options.json ? decisions_json(decisions) + "\n" : decisions_text(decisions));
     return {};
 }

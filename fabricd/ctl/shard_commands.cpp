@@ -24,9 +24,10 @@ std::string subject_of(const std::string& given) {
     return found == nullptr ? given : kKind + std::to_string(found->pw_uid);
 }
 
-// Written for users, whose quota of 0 is none.
-std::string limit_text(std::uint64_t bytes) {
-    return bytes == 0 ? "no limit" : format_bytes(bytes);
+// A user's quota of 0 is none. A device's is what it says: nothing more is granted there.
+std::string limit_text(const std::string& subject, std::uint64_t bytes) {
+    const bool is_user = subject.starts_with("user:");
+    return is_user && bytes == 0 ? "no limit" : format_bytes(bytes);
 }
 
 }  // namespace
@@ -72,10 +73,11 @@ Result<void> set_quota(const CtlOptions& options, AdminClient& client) {
                                 .c_str());
     } else if (state.quota_bytes == state.target_bytes) {
         std::printf("%s: %s, %s used\n", options.subject.c_str(),
-                    limit_text(state.quota_bytes).c_str(), format_bytes(state.used_bytes).c_str());
+                    limit_text(order.subject, state.quota_bytes).c_str(),
+                    format_bytes(state.used_bytes).c_str());
     } else {
         std::printf("%s: %s until %s are in use, at most %.0f s; %s used\n",
-                    options.subject.c_str(), limit_text(state.quota_bytes).c_str(),
+                    options.subject.c_str(), limit_text(order.subject, state.quota_bytes).c_str(),
                     format_bytes(state.target_bytes).c_str(), options.patience,
                     format_bytes(state.used_bytes).c_str());
     }

@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -128,6 +129,10 @@ TEST_SUITE("fabricd.ctl") {
 
         const Daemon daemon({"--devices-file", file});
         CHECK(ctl_json(daemon, {"devices"})["devices"].at(0)["sessions"] == 0);
+        // A user's quota of 0 is no limit; a device's is nothing.
+        CHECK(has(ctl(daemon, {"quota", "npu0", "0"}).out, "npu0: 0 B, 0 B used"));
+        CHECK(has(ctl(daemon, {"quota", "user:0", "0"}).out, "no limit"));
+        CHECK(has(ctl(daemon, {"quota", "npu0", "1M"}).out, "npu0: 1 MiB"));
         fabricshm_session_options options{};
         options.struct_size = sizeof options;
         options.socket = daemon.socket().c_str();
@@ -170,6 +175,9 @@ TEST_SUITE("fabricd.ctl") {
     TEST_CASE("a watch gives one line of JSON per picture and ends after its count") {
         const Daemon daemon;
         const Output output = ctl(daemon, {"arenas", "--watch", "0.1", "--count", "3", "--json"});
+        // Shards, which the daemon's watch does not carry, are watched like the others.
+        const Output shards = ctl(daemon, {"shards", "--watch", "0.1", "--count", "2", "--json"});
+        CHECK(std::count(shards.out.begin(), shards.out.end(), '\n') == 2);
         CHECK(output.code == 0);
         CHECK(output.out == "{\"arenas\":[]}\n{\"arenas\":[]}\n{\"arenas\":[]}\n");
     }
