@@ -61,6 +61,11 @@ grpc::Status AdminService::Shards(grpc::ServerContext*, const ShardsRequest*, Sh
 
 grpc::Status AdminService::Migrate(grpc::ServerContext* context, const MigrateRequest* request,
                                    grpc::ServerWriter<MigrateReply>* writer) {
+    // Before the move is ordered: a refusal that left it running would be a lie.
+    const LongCall mine(long_calls_);
+    if (!mine.has_place()) {
+        return {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many watches and moves"};
+    }
     // Shared with the callback, which the registry may call long after this handler has returned.
     const auto outcome = std::make_shared<MoveOutcome>();
     const MoveOrder order{request->shard(), request->target(), request->bytes_per_second()};

@@ -13,13 +13,6 @@ using fabricshm::log;
 using fabricshm::LogLevel;
 using namespace admin::v1;
 
-namespace {
-
-// Each watch keeps one of gRPC's threads.
-constexpr int kWatchesMax = 16;
-
-}  // namespace
-
 AdminService::AdminService(AdminHooks hooks)
     : hooks_(std::move(hooks)), facts_{FABRIC_VERSION, static_cast<std::int32_t>(::getpid())} {}
 
@@ -77,11 +70,8 @@ grpc::Status AdminService::Watch(grpc::ServerContext* context, const WatchReques
     // its time.
     const std::int64_t wanted = request->interval_ms() == 0 ? 1000 : request->interval_ms();
     const std::chrono::milliseconds interval(std::clamp<std::int64_t>(wanted, 100, 60000));
-    // Relaxed: the counter guards nothing but itself.
-    if (watches_.fetch_add(1, std::memory_order_relaxed) >= kWatchesMax) {
-        watches_.fetch_sub(1, std::memory_order_relaxed);
-        return {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many watches"};
-    }
+    const LongCall mine(long_calls_);
+    if (!mine.has_place()) return {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many watches"};
     bool is_there = true;
     while (is_there) {
         WatchReply reply;
@@ -90,7 +80,6 @@ grpc::Status AdminService::Watch(grpc::ServerContext* context, const WatchReques
         if (hooks_.sample) pack(hooks_.sample(), *reply.mutable_telemetry());
         is_there = writer->Write(reply) && pause(*context, interval);
     }
-    watches_.fetch_sub(1, std::memory_order_relaxed);
     return grpc::Status::OK;
 }
 

@@ -12,6 +12,27 @@
 
 namespace fabricd {
 
+/// A place among the calls that last. Each of them keeps a thread of gRPC for as long as its client
+/// likes and asks for snapshots all the time: without a limit they would leave no thread to anybody
+/// who only wants to know how the daemon is.
+class LongCall {
+  public:
+    static constexpr int kMax = 16;
+
+    // Relaxed: the counter guards nothing but itself.
+    explicit LongCall(std::atomic<int>& taken) noexcept
+        : taken_(taken), has_place_(taken.fetch_add(1, std::memory_order_relaxed) < kMax) {}
+    ~LongCall() { taken_.fetch_sub(1, std::memory_order_relaxed); }
+    LongCall(const LongCall&) = delete;
+    LongCall& operator=(const LongCall&) = delete;
+
+    bool has_place() const noexcept { return has_place_; }
+
+  private:
+    std::atomic<int>& taken_;
+    bool has_place_;
+};
+
 /// Short handlers answer from one snapshot. All of them may run at once, on threads of gRPC.
 /// Whoever can open the socket is the daemon's own user or root, so that nothing else is checked
 /// but the values.
@@ -65,9 +86,8 @@ class AdminService final : public admin::v1::Admin::Service {
 
     AdminHooks hooks_;
     DaemonFacts facts_;
-    // Limited, since each keeps a thread as long as its client likes.
-    std::atomic<int> watches_{0};
-    std::mutex mutex_;  // of stopping_
+    std::atomic<int> long_calls_{0};  // watches, and moves that are looked at
+    std::mutex mutex_;                // of stopping_
     std::condition_variable stopped_;
     bool stopping_ = false;
 };

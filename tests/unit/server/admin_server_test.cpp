@@ -189,6 +189,12 @@ TEST_SUITE("server.admin_server") {
         auto refused = fixture.stub->Watch(&over, request);
         CHECK_FALSE(refused->Read(&reply));
         CHECK(refused->Finish().error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
+        // A move that is looked at keeps a thread as well, and is not begun.
+        Call moving;
+        MigrateReply progress;
+        auto move = fixture.stub->Migrate(&moving, MigrateRequest());
+        CHECK_FALSE(move->Read(&progress));
+        CHECK(move->Finish().error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
         for (auto& context : contexts) context->TryCancel();
         for (auto& reader : readers) reader->Finish();
     }
