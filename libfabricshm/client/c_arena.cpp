@@ -48,7 +48,7 @@ std::string place_of(const Arena& arena) {
 
 void drop_arena(fabricshm_session& session, fabricshm_arena* handle) noexcept {
     session.arenas.erase(handle);
-    // Under the session's mutex, so that no other thread opens it in between.
+    // Under `opening`, so that no other thread opens it in between.
     const bool last = std::none_of(session.arenas.begin(), session.arenas.end(),
                                    [&](auto* other) { return other->arena == handle->arena; });
     if (last) handle->arena->close();
@@ -72,11 +72,13 @@ int fabricshm_arena_open(fabricshm_session* session, const char* name, uint64_t 
         }
         auto handle = std::make_unique<fabricshm_arena>();
         // Over the round trip, too: the daemon knows an arena of a session as open or closed and
-        // nothing between, so that an open must not overtake a close.
-        const std::lock_guard lock(session->mutex);
+        // nothing between, so that an open must not overtake a close. It may last as long as the
+        // session's timeout, and so it is not the mutex that groups are made and left under.
+        const std::lock_guard one_at_a_time(session->opening);
         auto opened = Arena::open(session->session, name, bytes, flags);
         if (!opened.ok()) return fail(opened.error(), "arena '%s'", name);
         handle->session = session;
+        const std::lock_guard lock(session->mutex);
         // The answer of an arena that is open already made a second mapping, which goes again here.
         handle->arena = shared_with_others(*session, std::move(opened).value());
         session->arenas.insert(handle.get());
@@ -89,6 +91,7 @@ void fabricshm_arena_close(fabricshm_arena* arena) {
     // A child of fork() leaves the parent's arena alone, its memory included.
     if (arena == nullptr || arena->arena->session().is_foreign()) return;
     fabricshm_session& session = *arena->session;
+    const std::lock_guard one_at_a_time(session.opening);
     const std::lock_guard lock(session.mutex);
     drop_arena(session, arena);
 }

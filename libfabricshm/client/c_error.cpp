@@ -45,7 +45,10 @@ void keep(const Error& error, const char* what) noexcept {
     } else if (names_region) {
         std::snprintf(extra, sizeof extra, " (region %d)", error.detail);
     } else if (error.code == Errc::kSystem) {
-        std::snprintf(extra, sizeof extra, " (%s)", ::strerrordesc_np(error.detail));
+        // Null for a number that this C library has no words for.
+        const char* words = ::strerrordesc_np(error.detail);
+        if (words != nullptr) std::snprintf(extra, sizeof extra, " (%s)", words);
+        if (words == nullptr) std::snprintf(extra, sizeof extra, " (errno %d)", error.detail);
     }
     const bool has_step = error.step != nullptr && *error.step != '\0';
     std::snprintf(t_last.text, sizeof t_last.text, "%s: %s%s%s%s", what, has_step ? error.step : "",

@@ -122,9 +122,10 @@ void fabricshm_session_close(fabricshm_session* session) {
         if (group == nullptr) break;
         drop_group(group);
     }
-    // Ends calls of other threads, one that opens an arena and holds the lock included.
+    // Ends calls of other threads, one that opens an arena and holds `opening` included.
     session->session->close();
     {
+        const std::lock_guard one_at_a_time(session->opening);
         const std::lock_guard lock(session->mutex);
         while (!session->arenas.empty()) drop_arena(*session, *session->arenas.begin());
     }

@@ -98,6 +98,9 @@ int fabricshm_directives(fabricshm_session* session, fabricshm_directive* direct
         }
         *directive = directive_of(session->session->directives());
         directive->struct_size = size;
+        // What a newer caller knows beyond: all zeros, as when nobody has said anything.
+        std::memset(reinterpret_cast<char*>(directive) + sizeof *directive, 0,
+                    size - sizeof *directive);
         return FABRICSHM_OK;
     });
 }

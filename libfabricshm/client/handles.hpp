@@ -19,8 +19,11 @@
 struct fabricshm_session {
     std::shared_ptr<fabricshm::Session> session;
 
-    // Guards the handles, and keeps opening and closing of arenas apart: the daemon knows an arena
-    // of a session as open or not, so the last close has to be told from the others.
+    // Keeps opening and closing of arenas apart, over the round trip of an opening, too: the daemon
+    // knows an arena of a session as open or not, so the last close has to be told from the others.
+    // Taken before `mutex`, and by nobody who has to do with groups alone.
+    std::mutex opening;
+    // Guards the handles, for moments. `arenas` changes under both.
     std::mutex mutex;
     std::set<fabricshm_arena*> arenas;
     std::set<fabricshm_group*> groups;
@@ -58,8 +61,8 @@ int check_timeout(const char* function, std::int64_t timeout_ms);
 /// which.
 std::string place_of(const Arena& arena);
 
-/// Lets go of an arena handle, and of the arena itself when it was the last one. Under the
-/// session's mutex.
+/// Lets go of an arena handle, and of the arena itself when it was the last one. Under both of the
+/// session's mutexes.
 void drop_arena(fabricshm_session& session, fabricshm_arena* handle) noexcept;
 
 /// Leaves a group: waits for what was started in it, then tells the daemon.

@@ -37,7 +37,7 @@ typedef struct fabricshm_step_info {
 
 /* What the daemon asks for. Every field may be "not set": then the trainer does as it likes. */
 typedef struct fabricshm_directive {
-    size_t struct_size; /* sizeof(fabricshm_directive) */
+    size_t struct_size; /* sizeof(fabricshm_directive); what a library does not know is zeros */
     uint64_t serial;    /* 0: there are none yet; rises with every change */
     uint64_t decision;  /* its number for `fabricctl why` */
     uint64_t group_id;  /* fabricshm_group_id() of the group it is about; 0: none in particular */

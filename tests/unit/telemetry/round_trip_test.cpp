@@ -200,6 +200,15 @@ TEST_SUITE("telemetry.round_trip") {
         CHECK(std::string(fabricshm_error_text()).find("compute_ns") != std::string::npos);
         fabricshm_directive directive{};
         CHECK(fabricshm_directives(client.session, nullptr) == FABRICSHM_EINVAL);
+        // A caller of a later version reads fields that this library has never heard of.
+        struct {
+            fabricshm_directive known;
+            std::uint64_t later = ~std::uint64_t{0};
+        } newer{};
+        newer.known.struct_size = sizeof newer;
+        CHECK(fabricshm_directives(client.session, &newer.known) == FABRICSHM_OK);
+        CHECK(newer.later == 0);
+        CHECK(newer.known.struct_size == sizeof newer);
         CHECK(fabricshm_directives(client.session, &directive) == FABRICSHM_EINVAL);
         CHECK(fabricshm_group_id(nullptr) == 0);
         const pid_t child = ::fork();
