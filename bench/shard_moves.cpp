@@ -27,6 +27,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// A move that takes longer has failed: the shard stays where it is, and nobody would see it moved.
+constexpr auto kMoveMost = std::chrono::seconds(120);
+
 enum Phase : int { kCopy, kMove, kNothing, kPhases };
 
 /// Between the reader and the rest.
@@ -97,7 +100,8 @@ double move_once(fabricshm_shard* shard) {
     // The old copy of the last move may still be counted as read.
     // Begins anew with each attempt: the time that is wanted is that of the move which was taken.
     auto begin = Clock::now();
-    while (code == FABRICSHM_EBUSY) {
+    const auto deadline = begin + kMoveMost;
+    while (code == FABRICSHM_EBUSY && Clock::now() < deadline) {
         begin = Clock::now();
         code = fabricshm_shard_move(shard, "here", 0);
     }
@@ -107,6 +111,10 @@ double move_once(fabricshm_shard* shard) {
         const bool moved = view.data != before;
         fabricshm_shard_release(shard, &view);
         if (moved) return seconds_since(begin);
+        if (Clock::now() > begin + kMoveMost) {
+            std::fprintf(stderr, "bench_shard_moves: a move does not end\n");
+            std::exit(1);
+        }
         // Looking costs a read each time; the time is accurate to a fifth of a millisecond.
         ::usleep(200);
     }
