@@ -119,22 +119,42 @@ bool Executor::wait_for(const CollectiveWork& work, std::chrono::milliseconds li
     return changed_.wait_for(lock, limit, [&work] { return work.done(); });
 }
 
+// False at the end.
+bool Executor::run_what_is_queued(Lock& lock) {
+    armed_ = false;
+    while (!queue_.empty() && !running_) run_oldest(lock);
+    // The end: an operation that another thread is running is waited for, and what is left is
+    // run here.
+    if (!stopping_) return true;
+    changed_.wait(lock, [this] { return !running_; });
+    while (!queue_.empty()) run_oldest(lock);
+    return false;
+}
+
 void Executor::work_loop() {
+    std::weak_ptr<Executor> self;
     for (;;) {
         std::uint64_t expirations = 0;
         // Sleeps here nearly always: a thread that waits for its own operation has run it long
         // before.
         while (read(timer_fd_, &expirations, sizeof(expirations)) < 0 && errno == EINTR) {
         }
-        Lock lock(mutex_);
-        armed_ = false;
-        while (!queue_.empty() && !running_) run_oldest(lock);
-        // The end: an operation that another thread is running is waited for, and what is left is
-        // run here.
-        if (!stopping_) continue;
-        changed_.wait(lock, [this] { return !running_; });
-        while (!queue_.empty()) run_oldest(lock);
-        return;
+        // The last owner may be an operation that is dropped here, and its mutex is needed after
+        // that. Null while another thread is destroying the executor: that one waits for this.
+        std::shared_ptr<Executor> keep;
+        bool goes_on;
+        {
+            Lock lock(mutex_);
+            self = weak_from_this();
+            keep = self.lock();
+            goes_on = run_what_is_queued(lock);
+        }
+        if (!goes_on) return;
+        const bool was_kept = keep != nullptr;
+        keep.reset();
+        // Destroyed in the line before, by this thread, or being destroyed by another, which has
+        // nothing left to run: each queued operation would have been an owner.
+        if (was_kept && self.expired()) return;
     }
 }
 

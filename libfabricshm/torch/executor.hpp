@@ -13,6 +13,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -21,8 +22,9 @@ namespace fabricshm::torch_backend {
 class CollectiveWork;
 using WorkPtr = c10::intrusive_ptr<CollectiveWork>;
 
-/// One per process group. Every call may come from any thread.
-class Executor {
+/// One per process group. Every call may come from any thread. Only ever in a shared_ptr, which the
+/// operations share.
+class Executor : public std::enable_shared_from_this<Executor> {
   public:
     Executor();
     ~Executor();
@@ -50,6 +52,7 @@ class Executor {
     using Clock = std::chrono::steady_clock;
 
     void work_loop();
+    bool run_what_is_queued(Lock& lock);
     void run_oldest(Lock& lock);
     void arm(std::chrono::nanoseconds delay);
 

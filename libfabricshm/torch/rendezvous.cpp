@@ -1,8 +1,10 @@
 #include "libfabricshm/torch/rendezvous.hpp"
 
+#include <charconv>
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
+#include <limits>
 #include <random>
 #include <sstream>
 #include <stdexcept>
@@ -35,26 +37,21 @@ std::string environment(const char* name) {
 std::uint64_t arena_bytes() {
     const std::string text = environment("FABRIC_ARENA_BYTES");
     if (text.empty()) return 0;
-    char* end = nullptr;
-    const std::uint64_t bytes = std::strtoull(text.c_str(), &end, 10);
-    std::uint64_t unit = 1;
-    switch (*end) {
-        case 'K':
-            unit = std::uint64_t{1} << 10;
-            break;
-        case 'M':
-            unit = std::uint64_t{1} << 20;
-            break;
-        case 'G':
-            unit = std::uint64_t{1} << 30;
-            break;
-        default:
-            break;
+    // Not strtoull(): that takes "-1" for a number, and the largest one for what is larger.
+    std::uint64_t count = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+    const std::string unit(end);
+    unsigned shift = 0;
+    for (const char* known : {"K", "M", "G", "T"}) {
+        shift += 10;
+        if (unit == known || unit == std::string(known) + "iB") break;
+        if (*known == 'T') shift = 0;
     }
-    const std::string suffix = unit == 1 ? end : end + 1;
-    TORCH_CHECK(end != text.c_str() && (suffix.empty() || suffix == "iB"),
-                "FABRIC_ARENA_BYTES is \"", text, "\"; expected bytes, as 1073741824, 512M or 2G");
-    return bytes * unit;
+    const bool has_unit = unit.empty() || shift != 0;
+    const bool fits = count <= std::numeric_limits<std::uint64_t>::max() >> shift;
+    TORCH_CHECK(error == std::errc{} && has_unit && fits, "FABRIC_ARENA_BYTES is \"", text,
+                "\"; expected bytes, as 1073741824, 512M or 2G");
+    return count << shift;
 }
 
 // Differs between hosts, and between boots of one.
