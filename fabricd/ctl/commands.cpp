@@ -61,8 +61,9 @@ CtlExit fail(const Error& error, const std::string& socket, const std::string& s
                      socket.c_str());
         return CtlExit::kFailed;
     }
-    std::fprintf(stderr, "fabricctl: %s%s%s\n", fabricshm::describe(error).c_str(),
-                 said.empty() ? "" : ": ", said.c_str());
+    // What the daemon said names the cause; the code's own text would only repeat it.
+    const std::string why = said.empty() ? fabricshm::describe(error) : error.step + (": " + said);
+    std::fprintf(stderr, "fabricctl: %s\n", why.c_str());
     return CtlExit::kFailed;
 }
 

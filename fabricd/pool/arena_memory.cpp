@@ -29,6 +29,10 @@ Result<void> make_present(std::byte* data, Bytes bytes) {
 
 }  // namespace
 
+Result<void> ArenaSpan::make_present(Bytes offset, Bytes bytes) const {
+    return fabricd::make_present(data + offset, bytes);
+}
+
 // The mapping is of the daemon's own descriptor, which no client can close; a memfd is sealed
 // against truncation, too.
 Result<void> MappedArenas::add(ArenaId arena, const fabricshm::PoolPiece& piece) {
@@ -85,20 +89,24 @@ void MappedArenas::mark_dead(ArenaId arena, std::uint64_t offset, int world, int
 }
 
 Result<ArenaSpan> MappedArenas::span(ArenaId arena, std::uint64_t offset, Bytes bytes) {
-    FABRIC_TRY(std::byte * data, writable(arena, offset, bytes));
-    // The mapping is held by whoever copies: the arena may be dropped meanwhile.
-    return ArenaSpan{mappings_.at(arena), data};
+    FABRIC_TRY(const ArenaSpan span, distant(arena, offset, bytes));
+    FABRIC_TRY_VOID(span.make_present(0, bytes));
+    return span;
 }
 
-Result<std::byte*> MappedArenas::writable(ArenaId arena, std::uint64_t offset, Bytes bytes) {
+Result<ArenaSpan> MappedArenas::distant(ArenaId arena, std::uint64_t offset, Bytes bytes) {
     const auto found = mappings_.find(arena);
     if (found == mappings_.end()) return Error{Errc::kBusy, 0, "arena is not here yet"};
     // The offset is the daemon's own, but a journal may have brought it here.
     const fabricshm::Mapping& mapping = found->second->mapping;
     if (!mapping.holds(offset, bytes)) return Error{Errc::kCorrupt, 0, "touch arena"};
-    std::byte* data = mapping.data() + offset;
-    FABRIC_TRY_VOID(make_present(data, bytes));
-    return data;
+    // The mapping is held by whoever copies: the arena may be dropped meanwhile.
+    return ArenaSpan{found->second, mapping.data() + offset};
+}
+
+Result<std::byte*> MappedArenas::writable(ArenaId arena, std::uint64_t offset, Bytes bytes) {
+    FABRIC_TRY(const ArenaSpan there, span(arena, offset, bytes));
+    return there.data;
 }
 
 }  // namespace fabricd

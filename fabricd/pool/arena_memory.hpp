@@ -19,6 +19,11 @@ namespace fabricd {
 struct ArenaSpan {
     std::shared_ptr<const void> keep;
     std::byte* data = nullptr;
+
+    /// Sees to it that [data + offset, data + offset + bytes) can be touched without a signal, and
+    /// without a fault for each page. A hole that a client punched is filled, or is an error when
+    /// memory is out. Some 0.1 s/GiB the first time; for the thread that is going to touch them.
+    Result<void> make_present(Bytes offset, Bytes bytes) const;
 };
 
 /// What the registry asks for; tests give it one that takes notes. What is read from an arena is
@@ -45,8 +50,11 @@ class ArenaMemory {
     /// is cleaning up and could do nothing else.
     virtual void mark_dead(ArenaId arena, std::uint64_t offset, int world, int rank) noexcept = 0;
 
-    /// Present and writable bytes, for shards. kBusy: the arena is not here.
+    /// Present and writable bytes, for headers of shards. kBusy: the arena is not here.
     virtual Result<ArenaSpan> span(ArenaId arena, std::uint64_t offset, Bytes bytes) = 0;
+
+    /// The same without ArenaSpan::make_present(), which takes long for elements of a shard.
+    virtual Result<ArenaSpan> distant(ArenaId arena, std::uint64_t offset, Bytes bytes) = 0;
 };
 
 /// Maps every arena whole. Used by the control thread only.
@@ -59,6 +67,7 @@ class MappedArenas final : public ArenaMemory {
                               const fabricshm::GroupBlockInfo& info) override;
     void mark_dead(ArenaId arena, std::uint64_t offset, int world, int rank) noexcept override;
     Result<ArenaSpan> span(ArenaId arena, std::uint64_t offset, Bytes bytes) override;
+    Result<ArenaSpan> distant(ArenaId arena, std::uint64_t offset, Bytes bytes) override;
 
   private:
     Result<std::byte*> writable(ArenaId arena, std::uint64_t offset, Bytes bytes);

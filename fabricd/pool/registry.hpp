@@ -26,6 +26,7 @@
 #include "fabricd/pool/wait_list.hpp"
 #include "libfabricshm/machine/pool_backend.hpp"
 #include "libfabricshm/proto/messages.hpp"
+#include "libfabricshm/shm/directive_page.hpp"
 #include "libfabricshm/shm/telemetry_page.hpp"
 
 namespace fabricd {
@@ -193,6 +194,14 @@ class Registry {
     /// is over, and then it stays at what is used. kNotFound: no such device or user id; kInvalid:
     /// more than the device has.
     Result<QuotaState> set_quota(const QuotaOrder& order, TimePoint now);
+
+    /// What a session of that device and user may hold, for it to know. Its serial is 0.
+    fabricshm::QuotaImage quotas_of(const std::string& device, std::uint32_t uid,
+                                    TimePoint now) const;
+    /// Rises whenever a limit or a target has changed.
+    std::uint64_t quota_changes() const noexcept { return quota_changes_; }
+    /// Whether one is shrinking.
+    bool quotas_shrink() const noexcept;
 
     // ---- Groups (registry_groups.cpp) --------------------------------------------------------
 
@@ -366,6 +375,7 @@ class Registry {
     CopyWork* copies_;
     QuotaTable quotas_;
     DeviceTable devices_;
+    std::uint64_t quota_changes_ = 0;
 
     std::map<SessionId, Session> sessions_;
     std::map<ArenaId, Arena> arenas_;

@@ -73,6 +73,8 @@ Result<MoveTarget> Registry::parse_target(const Shard& shard, const std::string&
         const auto [stop, bad] = std::from_chars(node->data(), end, target.node);
         const bool sound = bad == std::errc{} && stop == end && target.node >= 0;
         if (!sound || target.node >= kNodesMost) return Error{Errc::kInvalid, 0, "node"};
+        const bool there = copies_ == nullptr || copies_->knows_node(target.node);
+        if (!there) return Error{Errc::kNotFound, 0, "NUMA node of the target"};
     } else {
         return Error{Errc::kInvalid, 0, "target: here, arena:NAME, device:NAME or node:N"};
     }
@@ -82,7 +84,10 @@ Result<MoveTarget> Registry::parse_target(const Shard& shard, const std::string&
 // Grants the new copy's bytes and has them filled. Nothing else changes before the copy is done.
 Result<void> Registry::begin_move(Shard& shard, const MoveTarget& target, Bytes bytes_per_second,
                                   MoveDone done) {
-    if (copies_ == nullptr || shard.fixed) return Error{Errc::kUnsupported, 0, "move shard"};
+    if (copies_ == nullptr) return Error{Errc::kUnsupported, 0, "move shard"};
+    if (shard.fixed) {
+        return Error{Errc::kUnsupported, 0, "the shard's memory is not coherent with the daemon's"};
+    }
     const bool two = shard.copies[0] && shard.copies[1];
     if (shard.move || two || !shard.settled) return Error{Errc::kBusy, 0, "move shard"};
     if (journal_.behind()) return Error{Errc::kSystem, 0, "journal is behind"};
@@ -114,7 +119,7 @@ Result<void> Registry::begin_move(Shard& shard, const MoveTarget& target, Bytes 
 Result<void> Registry::start_copy(Shard& shard) {
     const auto span_of = [&](const ShardCopy& copy) {
         const Region& region = find_arena(copy.arena)->regions.at(copy.region);
-        return memory_->span(copy.arena, region.offset, region.bytes);
+        return memory_->distant(copy.arena, region.offset, region.bytes);
     };
     const int place = 1 - shard.current;
     CopyJob job;
@@ -194,7 +199,8 @@ ShardView Registry::view_shard(const Shard& shard) const {
     view.readers = static_cast<std::uint32_t>(shard.readers.size());
     view.moves = shard.moves;
     const bool two = shard.copies[0] && shard.copies[1];
-    view.state = shard.retired ? "retired" : shard.move ? "moving" : two ? "draining" : "here";
+    const char* still = shard.fixed ? "fixed" : "here";
+    view.state = shard.retired ? "retired" : shard.move ? "moving" : two ? "draining" : still;
     // Relaxed: a picture may be a little old.
     if (shard.move) view.moved_bytes = shard.move->progress->done.load(std::memory_order_relaxed);
     const auto& copy = shard.copies[shard.current];

@@ -8,6 +8,8 @@
 
 namespace fabricd {
 
+using fabricshm::kNoLimit;
+
 namespace {
 
 constexpr Duration kPatienceMost = std::chrono::hours(24);
@@ -23,6 +25,18 @@ std::optional<std::uint32_t> user_of(const std::string& subject) {
     return uid;
 }
 
+// One name for each user, however it was written: after a restart the last record counts.
+std::string subject_of(std::uint32_t uid) {
+    return "user:" + std::to_string(uid);
+}
+
+fabricshm::LimitImage image_of(const QuotaState& state, TimePoint now) {
+    fabricshm::LimitImage image{state.quota_bytes, state.target_bytes, state.used_bytes, 0};
+    const TimePoint deadline = now + std::chrono::milliseconds(state.left_ms);
+    if (state.left_ms != 0) image.deadline_ns = deadline.time_since_epoch().count();
+    return image;
+}
+
 }  // namespace
 
 Result<QuotaState> Registry::set_quota(const QuotaOrder& order, TimePoint now) {
@@ -34,20 +48,41 @@ Result<QuotaState> Registry::set_quota(const QuotaOrder& order, TimePoint now) {
     record.bytes = order.bytes;
     record.patience_ms = order.patience_ms;
     if (const auto uid = user_of(order.subject)) {
+        copy_name(record.subject, subject_of(*uid));
         FABRIC_TRY_VOID(journal_.add(record));
         quotas_.set_quota(*uid, order.bytes, now, asked);
+        ++quota_changes_;
         return quotas_.quota_of(*uid, now);
     }
     FABRIC_TRY(record.file_bytes, devices_.check_quota(order.subject, order.bytes));
     FABRIC_TRY_VOID(journal_.add(record));
     devices_.set_quota(order.subject, order.bytes, now, asked);
+    ++quota_changes_;
     return devices_.quota_of(order.subject, now);
+}
+
+fabricshm::QuotaImage Registry::quotas_of(const std::string& device, std::uint32_t uid,
+                                          TimePoint now) const {
+    fabricshm::QuotaImage image{};
+    // A device that is no longer in the file gets nothing more: 0 means just that.
+    if (devices_.knows(device)) image.device = image_of(devices_.quota_of(device, now), now);
+    image.user = image_of(quotas_.quota_of(uid, now), now);
+    if (device.empty()) image.device.limit_bytes = image.device.target_bytes = kNoLimit;
+    // Of a user 0 is no limit. From there it may be shrinking.
+    if (image.user.limit_bytes == 0) image.user.limit_bytes = kNoLimit;
+    if (image.user.target_bytes == 0) image.user.target_bytes = kNoLimit;
+    return image;
+}
+
+bool Registry::quotas_shrink() const noexcept {
+    return std::min(quotas_.next_deadline(), devices_.next_deadline()) != TimePoint::max();
 }
 
 // Shrinking that has come to its end. What it came to is written: after a restart it would be
 // shrunk again to a target that was given up.
 void Registry::settle_quotas(TimePoint now) {
     for (const auto& [subject, bytes] : devices_.settle(now)) {
+        ++quota_changes_;
         fabricshm::log(fabricshm::LogLevel::kInfo, "quota of device %s is %llu bytes",
                        subject.c_str(), static_cast<unsigned long long>(bytes));
         QuotaRecord record{};
@@ -57,10 +92,11 @@ void Registry::settle_quotas(TimePoint now) {
         journal_.note(record);
     }
     for (const auto& [uid, bytes] : quotas_.settle(now)) {
+        ++quota_changes_;
         fabricshm::log(fabricshm::LogLevel::kInfo, "quota of user %u is %llu bytes", uid,
                        static_cast<unsigned long long>(bytes));
         QuotaRecord record{};
-        copy_name(record.subject, "user:" + std::to_string(uid));
+        copy_name(record.subject, subject_of(uid));
         record.bytes = bytes;
         journal_.note(record);
     }

@@ -63,6 +63,8 @@ class CopyWork {
   public:
     virtual ~CopyWork() = default;
     virtual void copy(CopyJob job) = 0;
+    /// Whether this host has memory on that NUMA node.
+    virtual bool knows_node(int) const { return true; }
 };
 
 /// Told once how a move ended, on the control thread.

@@ -119,7 +119,8 @@ struct ShardView {
     std::string home_device;    // whose quota counts them; "": none
     std::uint32_t readers = 0;  // sessions that have it open
     std::uint64_t moves = 0;
-    std::string state;  // "here", "moving", "draining": the old copy is still read, "retired"
+    // "here", "fixed": can't move, "moving", "draining": the old copy is still read, "retired"
+    std::string state;
     std::uint64_t moved_bytes = 0;  // while it moves
 };
 

@@ -272,6 +272,10 @@ bool AttachServer::open_page(ConnectionId id, const proto::Message& request) {
     const bool telemetry = proto::type_of(request.header) == proto::Type::kTelemetryOpen;
     const auto page = telemetry ? pages_.open_telemetry(owner) : pages_.open_directives(owner);
     if (!page.ok()) return refuse(id, request.header, page.error());
+    if (!telemetry) {
+        const auto quotas = registry_.quotas_of(owner.device, owner.uid, Clock::now());
+        pages_.tell_quota(owner.session_id, quotas);
+    }
     proto::Message reply = proto::make_reply(request);
     reply.page.bytes = fabricshm::kPageFileBytes;
     return send(id, reply, page->get());
@@ -386,13 +390,8 @@ void AttachServer::expire(TimePoint now) {
         forget_process(session);
         pages_.end(raw(session));
     }
+    tell_quotas(now);
     deliver();
-}
-
-TimePoint AttachServer::next_deadline() const {
-    const TimePoint next = registry_.next_deadline();
-    if (greeting_.empty()) return next;
-    return std::min(next, connections_.at(*greeting_.begin()).hello_until);
 }
 
 }  // namespace fabricd

@@ -83,6 +83,7 @@ class AttachServer {
     void watch_restored();
 
     bool send(ConnectionId id, const fabricshm::proto::Message& reply, int descriptor);
+    void tell_quotas(TimePoint now);
     bool refuse(ConnectionId id, const fabricshm::proto::Header& request, const Error& error);
 
     EventLoop& loop_;
@@ -99,6 +100,8 @@ class AttachServer {
     std::map<SessionId, Process> processes_;
     std::map<std::uint32_t, int> per_user_;
     ConnectionId last_ = 0;
+    std::uint64_t quotas_told_ = 0;  // Registry::quota_changes() then
+    TimePoint quotas_due_;           // when to tell again what is used, while one shrinks
 };
 
 }  // namespace fabricd

@@ -8,23 +8,27 @@
 #include <functional>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "fabricd/pool/shard.hpp"
+#include "fabricd/server/shard_copier.hpp"
+#include "fabricd/server/token_bucket.hpp"
 #include "libfabricshm/base/result.hpp"
 
 namespace fabricd {
 
-/// Copies in the order they were asked for, one at a time, in pieces of 1 MiB with stores that
-/// leave the cache to those who train. The public calls are for the control thread.
+/// Copies piece by piece, all shards that move in turn: one that is slow by its order, or whose
+/// owner writes all the time, holds up no other. The public calls are for the control thread.
 class ShardMover final : public CopyWork {
   public:
     /// Takes a result to the control thread; false when that no longer listens.
     using Post = std::function<bool(std::function<void()>)>;
     using Done = std::function<void(ShardId, Result<fabricshm::ShardWord>)>;
 
-    /// `bytes_per_second`: of copies that name no limit of their own; 0: as fast as it goes.
+    /// `bytes_per_second`: of all copies together, whatever their orders say; 0: as fast as it
+    /// goes.
     ShardMover(Post post, Bytes bytes_per_second)
-        : post_(std::move(post)), bytes_per_second_(bytes_per_second) {}
+        : post_(std::move(post)), bucket_(bytes_per_second, fabricshm::Clock::now()) {}
     ~ShardMover() override { stop(); }
 
     /// `done` is called on the control thread, once for each copy.
@@ -35,22 +39,26 @@ class ShardMover final : public CopyWork {
     void stop() noexcept;
 
     void copy(CopyJob job) override;
+    bool knows_node(int node) const override;
 
   private:
     void serve();
-    Result<fabricshm::ShardWord> make(const CopyJob& job);
-    Result<fabricshm::ShardWord> wait_for_owner(const CopyJob& job);
-    Result<void> fill(const CopyJob& job);
-    bool pause_until(TimePoint when, const CopyProgress& progress);
+    bool take_orders();
+    ShardCopier* next_due(TimePoint now);
+    void advance(ShardCopier& copy);
 
     const Post post_;
-    const Bytes bytes_per_second_;
     Done done_;
     std::thread thread_;
 
+    // Of the thread alone.
+    TokenBucket bucket_;
+    PresentPages pages_;
+    std::deque<ShardCopier> copies_;  // whose turn it is in front
+
     std::mutex mutex_;  // guards what follows; never held while bytes are copied
     std::condition_variable changed_;
-    std::deque<CopyJob> jobs_;
+    std::vector<CopyJob> orders_;
     bool stopping_ = false;
 };
 

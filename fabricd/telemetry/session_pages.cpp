@@ -11,7 +11,9 @@ using fabricshm::Errc;
 using fabricshm::Error;
 using fabricshm::Fd;
 using fabricshm::kPageFileBytes;
+using fabricshm::LimitImage;
 using fabricshm::PageAccess;
+using fabricshm::QuotaImage;
 using fabricshm::Result;
 using fabricshm::TelemetrySeen;
 
@@ -92,6 +94,31 @@ Result<void> SessionPages::direct(std::uint64_t session_id, const DirectiveImage
     fabricshm::write_directives(pages.directives.data(), image);
     pages.last = image;
     return {};
+}
+
+// Sessions look at the serial: it rises when there is something to do, and not with every byte that
+// is used or given back.
+void SessionPages::tell(Pages& pages, QuotaImage quota) {
+    if (!pages.directives) return;
+    const auto same = [](const LimitImage& a, const LimitImage& b) {
+        return a.limit_bytes == b.limit_bytes && a.target_bytes == b.target_bytes;
+    };
+    const bool news = pages.quota.serial == 0 || !same(quota.device, pages.quota.device) ||
+                      !same(quota.user, pages.quota.user);
+    quota.serial = pages.quota.serial + (news ? 1 : 0);
+    pages.quota = quota;
+    fabricshm::write_quotas(pages.directives.data(), quota);
+}
+
+void SessionPages::tell_quota(std::uint64_t session_id, const QuotaImage& quota) {
+    const std::lock_guard lock(mutex_);
+    const auto found = pages_.find(session_id);
+    if (found != pages_.end()) tell(found->second, quota);
+}
+
+void SessionPages::tell_quotas(const std::function<QuotaImage(const PageOwner&)>& quota_of) {
+    const std::lock_guard lock(mutex_);
+    for (auto& [id, pages] : pages_) tell(pages, quota_of(pages.owner));
 }
 
 std::vector<std::uint64_t> SessionPages::directed() const {

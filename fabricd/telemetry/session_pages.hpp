@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -46,6 +47,12 @@ class SessionPages {
     fabricshm::Result<void> direct(std::uint64_t session_id,
                                    const fabricshm::DirectiveImage& image);
 
+    /// Says to the session what it may hold, in the page of its directives. The serial is set here.
+    void tell_quota(std::uint64_t session_id, const fabricshm::QuotaImage& quota);
+
+    /// The same for all that have such a page: `quota_of` says what each of them may hold.
+    void tell_quotas(const std::function<fabricshm::QuotaImage(const PageOwner&)>& quota_of);
+
     /// Sessions that have asked for directives.
     std::vector<std::uint64_t> directed() const;
 
@@ -61,6 +68,7 @@ class SessionPages {
         fabricshm::Mapping telemetry;   // read-only here; empty: not asked for
         fabricshm::Mapping directives;  // written here alone
         fabricshm::DirectiveImage last{};
+        fabricshm::QuotaImage quota{};
         std::uint64_t made = 0;  // number of the telemetry page
     };
 
@@ -72,6 +80,7 @@ class SessionPages {
     };
 
     void list_slots();
+    static void tell(Pages& pages, fabricshm::QuotaImage quota);
 
     mutable std::mutex mutex_;
     std::map<std::uint64_t, Pages> pages_;

@@ -66,6 +66,13 @@ fabricshm_directive directive_of(const DirectiveImage& image) {
     return directive;
 }
 
+// For people who ask for it as a number of milliseconds that are left.
+fabricshm_limit limit_of(const LimitImage& image, std::int64_t now_ns) {
+    const std::int64_t left_ns = image.deadline_ns == 0 ? 0 : image.deadline_ns - now_ns;
+    return {image.limit_bytes, image.target_bytes, image.used_bytes,
+            std::max<std::int64_t>(left_ns, 0) / 1'000'000};
+}
+
 }  // namespace
 
 }  // namespace fabricshm
@@ -101,6 +108,22 @@ int fabricshm_directives(fabricshm_session* session, fabricshm_directive* direct
         // What a newer caller knows beyond: all zeros, as when nobody has said anything.
         std::memset(reinterpret_cast<char*>(directive) + sizeof *directive, 0,
                     size - sizeof *directive);
+        return FABRICSHM_OK;
+    });
+}
+
+int fabricshm_quotas(fabricshm_session* session, fabricshm_quota* quota) {
+    return guarded("fabricshm_quotas", [&]() -> int {
+        if (session == nullptr) return refuse("fabricshm_quotas: session is NULL");
+        if (quota == nullptr) return refuse("fabricshm_quotas: quota is NULL");
+        const std::size_t size = quota->struct_size;
+        if (size < sizeof *quota) {
+            return refuse("fabricshm_quotas: quota->struct_size is too small");
+        }
+        if (session->session->is_foreign()) return fail({Errc::kClosed, 0, "quotas"}, "session");
+        const QuotaImage image = session->session->quotas();
+        const std::int64_t now_ns = Clock::now().time_since_epoch().count();
+        *quota = {size, image.serial, limit_of(image.device, now_ns), limit_of(image.user, now_ns)};
         return FABRICSHM_OK;
     });
 }

@@ -94,6 +94,9 @@ class Session {
     /// The directives in force; serial 0: none, or none yet.
     DirectiveImage directives();
 
+    /// The limits that the daemon last told of; serial 0: none yet.
+    QuotaImage quotas();
+
     /// True in a child of the process that opened the session.
     bool is_foreign() const noexcept;
 

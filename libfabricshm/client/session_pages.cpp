@@ -49,6 +49,11 @@ DirectiveImage Session::directives() {
     return telemetry_.directives();
 }
 
+QuotaImage Session::quotas() {
+    want_pages();
+    return telemetry_.quotas();
+}
+
 // The first call of the session goes through; later ones are one load.
 void Session::want_pages() {
     // Relaxed: the flag guards nothing but itself. Who loses the race finds the winner asking.

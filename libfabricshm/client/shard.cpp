@@ -94,7 +94,7 @@ Result<ShardAccess> Shard::begin_read(std::uint64_t version, TimePoint deadline)
         FABRIC_TRY(const ShardPin pin,
                    pin_shard(*header_, key_, slot_, session_id_, version, deadline, view));
         FAULT_POINT("shard.pinned");
-        auto data = locate(pin);
+        auto data = locate(pin, deadline);
         if (data.ok()) {
             view.acquire(TouchPoint::kElementsRead, data.value(), bytes_);
             return ShardAccess{data.value(), pin};
@@ -106,35 +106,48 @@ Result<ShardAccess> Shard::begin_read(std::uint64_t version, TimePoint deadline)
 }
 
 // The place comes from shared memory: it is followed only where it lies inside a mapping.
-Result<std::byte*> Shard::locate(const ShardPin& pin) {
+Result<std::byte*> Shard::locate(const ShardPin& pin, TimePoint deadline) {
     if (pin.arena_id == arena_->id()) {
         if (!arena_->holds(pin.offset, bytes_)) return Error{Errc::kCorrupt, 0, "find shard"};
         return arena_->base() + pin.offset;
     }
-    FABRIC_TRY(const std::shared_ptr<Arena> other, arena_of(pin));
+    FABRIC_TRY(const std::shared_ptr<Arena> other, arena_of(pin, deadline));
     if (!other->holds(pin.offset, bytes_)) return Error{Errc::kCorrupt, 0, "find shard"};
     return other->base() + pin.offset;
 }
 
 // The arena that the shard has moved to. Its number is known from the header, its name from the
 // daemon; kBusy when the shard has moved on meanwhile.
-Result<std::shared_ptr<Arena>> Shard::arena_of(const ShardPin& pin) {
-    const std::lock_guard lock(mutex_);
-    const auto found = others_.find(pin.arena_id);
-    if (found != others_.end()) return found->second;
+Result<std::shared_ptr<Arena>> Shard::arena_of(const ShardPin& pin, TimePoint deadline) {
+    {
+        const std::lock_guard lock(mutex_);
+        const auto found = others_.find(pin.arena_id);
+        if (found != others_.end()) return found->second;
+    }
+    // Not under the lock: reads in an arena that is open do not wait for this. Two threads that ask
+    // at once open it twice, and both are given back with the handle.
     proto::Message question = proto::make_request(proto::Type::kShardOpen, 0);
     FABRIC_TRY_VOID(proto::set_name(question.shard.name, name_, "name"));
     question.shard.header.arena_id = arena_->id();
     FABRIC_TRY(const proto::Message reply,
-               arena_->call(question, "find shard", arena_->session().default_deadline(),
-                            Retry::kHarmless));
-    // That was an open more than there are handles.
-    arena_->session().post(request(proto::Type::kShardClose));
+               arena_->call(question, "find shard", deadline, Retry::kHarmless));
+    // That was an open more than there are handles: of this shard, or of one that has its name now
+    // that this one is gone.
+    proto::Message close = proto::make_request(proto::Type::kShardClose, 0);
+    close.shard.header = reply.shard.header;
+    arena_->session().post(close);
+    const proto::Region& header = reply.shard.header;
+    if (header.region_id != key_.region_id || header.generation != key_.generation) {
+        return Error{Errc::kNotFound, 0, "find shard"};
+    }
     FABRIC_TRY(std::shared_ptr<Arena> other,
                open_arena_(std::string(reply.shard.target,
                                        ::strnlen(reply.shard.target, proto::kNameBytes))));
     const std::uint64_t id = other->id();
-    others_[id] = other;
+    {
+        const std::lock_guard lock(mutex_);
+        others_[id] = other;
+    }
     if (id != pin.arena_id) return Error{Errc::kBusy, 0, "find shard"};
     return other;
 }
@@ -151,7 +164,7 @@ Result<ShardAccess> Shard::begin_write() {
     const Visibility view = arena_->visibility();
     FABRIC_TRY(const ShardPin pin, fabricshm::begin_write(*header_, key_, view));
     FAULT_POINT("shard.writing");
-    auto data = locate(pin);
+    auto data = locate(pin, arena_->session().default_deadline());
     if (data.ok()) return ShardAccess{data.value(), pin};
     // Nothing was written; a version more is the harmless way back.
     publish_shard(*header_, view);
@@ -166,7 +179,8 @@ Result<std::uint64_t> Shard::publish() {
         const ShardWord word = word_of(*header_, view);
         const ShardPlace& place = header_->places[word.place()];
         const auto data = locate({word, place.arena_id.load(std::memory_order_relaxed),
-                                  place.offset.load(std::memory_order_relaxed)});
+                                  place.offset.load(std::memory_order_relaxed)},
+                                 arena_->session().default_deadline());
         if (data.ok()) view.publish(TouchPoint::kElements, data.value(), bytes_);
     }
     const std::uint64_t version = publish_shard(*header_, view);

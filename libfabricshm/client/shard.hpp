@@ -79,8 +79,8 @@ class Shard {
                                                   const proto::Shard& reply, bool owner,
                                                   OpenArena open_arena);
     proto::Message request(proto::Type type) const;
-    Result<std::byte*> locate(const ShardPin& pin);
-    Result<std::shared_ptr<Arena>> arena_of(const ShardPin& pin);
+    Result<std::byte*> locate(const ShardPin& pin, TimePoint deadline);
+    Result<std::shared_ptr<Arena>> arena_of(const ShardPin& pin, TimePoint deadline);
 
     std::shared_ptr<Arena> arena_;  // the header's
     OpenArena open_arena_;

@@ -155,6 +155,15 @@ DirectiveImage Telemetry::directives() {
     return in_force_;
 }
 
+QuotaImage Telemetry::quotas() {
+    const std::lock_guard lock(mutex_);
+    if (!directives_) return quotas_;
+    QuotaImage fresh;
+    const PageRead read = read_quotas(directives_.data(), fresh, quotas_seen_);
+    if (read == PageRead::kFresh && fresh.serial != 0) quotas_ = fresh;
+    return quotas_;
+}
+
 Result<void> Telemetry::take_telemetry(const Fd& file) {
     FABRIC_TRY(Mapping page, map_page(file, true));
     FABRIC_TRY_VOID(check_telemetry(page.data()));
@@ -173,6 +182,7 @@ Result<void> Telemetry::take_directives(const Fd& file) {
     const std::lock_guard lock(mutex_);
     directives_ = std::move(page);
     directives_seen_ = 0;
+    quotas_seen_ = 0;
     return {};
 }
 

@@ -61,6 +61,9 @@ class Telemetry {
     /// The directives in force; serial 0: none.
     DirectiveImage directives();
 
+    /// The limits that the daemon last told of; serial 0: none yet.
+    QuotaImage quotas();
+
     /// A page that the daemon gave, in place of the last one. kCorrupt when it is none, or not one
     /// that stays mapped whatever the other end does.
     Result<void> take_telemetry(const Fd& file);
@@ -90,6 +93,8 @@ class Telemetry {
     Mapping directives_;
     std::uint64_t directives_seen_ = 0;  // sequence of the page
     DirectiveImage in_force_{};
+    std::uint64_t quotas_seen_ = 0;  // likewise
+    QuotaImage quotas_{};
 };
 
 }  // namespace fabricshm

@@ -26,12 +26,23 @@ int renew(std::byte* data, Bytes bytes) noexcept {
 
 }  // namespace
 
+bool has_memory(int node) noexcept {
+    if (node < 0 || node >= kNodes) return false;
+    unsigned long mask[kNodes / kWordBits] = {};
+    // One more than there are bits: the kernel takes one off.
+    if (::get_mempolicy(nullptr, mask, kNodes + 1, nullptr, MPOL_F_MEMS_ALLOWED) != 0) {
+        return node == 0;
+    }
+    return (mask[node / kWordBits] >> (node % kWordBits) & 1) != 0;
+}
+
 Result<void> place_on_node(std::byte* data, Bytes bytes, int node) noexcept {
     if (node < 0 || node >= kNodes) return Error{Errc::kInvalid, 0, "place on node"};
     const Bytes length = round_up(bytes, static_cast<Bytes>(::sysconf(_SC_PAGESIZE)));
     unsigned long mask[kNodes / kWordBits] = {};
     mask[node / kWordBits] = 1ul << (node % kWordBits);
-    if (::mbind(data, length, MPOL_BIND, mask, kNodes, 0) != 0) {
+    // One more than there are bits: the kernel takes one off.
+    if (::mbind(data, length, MPOL_BIND, mask, kNodes + 1, 0) != 0) {
         if (errno == EINVAL) return Error{Errc::kInvalid, 0, "place on node"};
         return error_from_errno(errno, "place on node");
     }

@@ -9,6 +9,10 @@
 
 namespace fabricshm {
 
+/// Whether this process may have memory on the NUMA node `node`. Where the kernel knows of no nodes
+/// there is node 0.
+bool has_memory(int node) noexcept;
+
 /// Gives [data, data + bytes), whole pages of a memory file that nobody uses, new pages on `node`.
 /// What was in them is gone. Moving the old ones instead would need them to be mapped by nobody
 /// else, and privileges. kInvalid: no such node; kNoMemory: it has no room, and the pages are

@@ -28,6 +28,7 @@ void bind_session(py::module_& module) {
              py::arg("mean_gradient_norm"), py::arg("compute_ns"), py::arg("queue"),
              py::arg("group"))
         .def("directives", &Session::directives)
+        .def("quotas", &Session::quotas)
         .def("close", &Session::close)
         .def_property_readonly("closed", &Session::closed);
 }
@@ -51,6 +52,30 @@ void bind_directive(py::module_& module) {
         .def_property_readonly("work_units", [](const fabricshm_directive& self) {
             return of_ranks(self, self.work_units);
         });
+}
+
+// No limit is None in Python.
+std::optional<std::uint64_t> limit_or_none(std::uint64_t bytes) {
+    if (bytes == FABRICSHM_NO_LIMIT) return std::nullopt;
+    return bytes;
+}
+
+void bind_quota(py::module_& module) {
+    py::class_<fabricshm_limit>(module, "Limit")
+        .def_property_readonly(
+            "limit_bytes",
+            [](const fabricshm_limit& self) { return limit_or_none(self.limit_bytes); })
+        .def_property_readonly(
+            "target_bytes",
+            [](const fabricshm_limit& self) { return limit_or_none(self.target_bytes); })
+        .def_readonly("used_bytes", &fabricshm_limit::used_bytes)
+        .def_property_readonly("seconds_left", [](const fabricshm_limit& self) {
+            return static_cast<double>(self.left_ms) / 1000;
+        });
+    py::class_<fabricshm_quota>(module, "Quota")
+        .def_readonly("serial", &fabricshm_quota::serial)
+        .def_readonly("device", &fabricshm_quota::device)
+        .def_readonly("user", &fabricshm_quota::user);
 }
 
 void bind_shards(py::module_& module) {
@@ -153,6 +178,7 @@ PYBIND11_MODULE(_fabricshm, module) {
     module.def("from_dlpack", &from_dlpack, py::arg("capsule"));
     bind_session(module);
     bind_directive(module);
+    bind_quota(module);
     bind_shards(module);
     bind_memory(module);
     bind_group(module);

@@ -63,6 +63,14 @@ fabricshm_directive Session::directives() const {
     return directive;
 }
 
+fabricshm_quota Session::quotas() const {
+    if (closed()) raise_closed("session");
+    fabricshm_quota quota{};
+    quota.struct_size = sizeof quota;
+    check(fabricshm_quotas(handle_->session, &quota));
+    return quota;
+}
+
 void Session::close() {
     // From the top down: groups are left by their arenas, arenas closed by their session.
     for (const auto& held : arenas_) {

@@ -31,6 +31,7 @@ class Session {
 
     /// The newest ones, or those of serial 0 when there are none. Never waits.
     fabricshm_directive directives() const;
+    fabricshm_quota quotas() const;
 
     void close();
     bool closed() const { return handle_ == nullptr; }

@@ -75,4 +75,29 @@ PageRead read_directives(const std::byte* page, DirectiveImage& image,
     return PageRead::kTorn;
 }
 
+void write_quotas(std::byte* page, const QuotaImage& image) noexcept {
+    DirectivePage& shared = page_of(page);
+    seqlock_begin(shared.quota_sequence);
+    seqlock_store(shared.quota, &image, kQuotaWords);
+    seqlock_end(shared.quota_sequence);
+}
+
+PageRead read_quotas(const std::byte* page, QuotaImage& image, std::uint64_t& seen) noexcept {
+    const DirectivePage& shared = page_of(page);
+    for (int i = 0; i < kSeqlockTries; ++i) {
+        const std::uint64_t sequence = seqlock_peek(shared.quota_sequence);
+        if (sequence == seen) return PageRead::kUnchanged;
+        QuotaImage copy;
+        seqlock_load(shared.quota, &copy, kQuotaWords);
+        if (!seqlock_check(shared.quota_sequence, sequence)) continue;
+        for (const LimitImage* limit : {&copy.device, &copy.user}) {
+            if (limit->target_bytes > limit->limit_bytes) return PageRead::kTorn;
+        }
+        image = copy;
+        seen = sequence;
+        return PageRead::kFresh;
+    }
+    return PageRead::kTorn;
+}
+
 }  // namespace fabricshm

@@ -1,6 +1,6 @@
 // The directive page: what the daemon asks of one session. docs/shm_layout.md, docs/telemetry.md.
 //
-//   magic, version | sequence, image (100 words)
+//   magic, version | sequence, directives (100 words) | sequence, quotas (9 words)
 //
 // Written by the daemon alone; the session's descriptor cannot be mapped for writing. All members
 // of a group get the same image, but they read it at different moments: let rank 0 read and
@@ -33,14 +33,40 @@ struct DirectiveImage {
 inline constexpr std::size_t kDirectiveWords = 100;
 static_assert(sizeof(DirectiveImage) == 8 * kDirectiveWords);
 
+/// What somebody may hold of the pool. A limit that shrinks is announced: from then on nothing is
+/// granted beyond `target_bytes`, and at the deadline the limit is cut to that, or to what is still
+/// used. Nobody loses memory that it holds.
+struct LimitImage {
+    std::uint64_t limit_bytes;   // kNoLimit: none
+    std::uint64_t target_bytes;  // the same unless it shrinks
+    std::uint64_t
+        used_bytes;  // by all of them together; as of the last change, 0.1 s while it shrinks
+    std::int64_t deadline_ns;  // CLOCK_MONOTONIC; 0: it does not shrink
+};
+
+/// The limits that a session's grants are held to.
+struct QuotaImage {
+    std::uint64_t serial;  // 0: nothing said yet; rises with every new limit or target
+    LimitImage device;     // of all sessions of its device; what regions count against
+    LimitImage user;       // of all arenas of its user
+};
+inline constexpr std::uint64_t kNoLimit = ~std::uint64_t{0};
+inline constexpr std::size_t kQuotaWords = 9;
+static_assert(sizeof(QuotaImage) == 8 * kQuotaWords);
+
 struct DirectivePage {
     std::uint64_t magic;
     std::uint32_t version;
     std::uint32_t reserved;
     SharedWord sequence;
     SharedWord image[kDirectiveWords];
+    char pad_[8];
+    // At the end, so that the version stayed: a daemon that does not know them leaves them 0.
+    SharedWord quota_sequence;
+    SharedWord quota[kQuotaWords];
 };
 static_assert(offsetof(DirectivePage, image) == 24);
+static_assert(offsetof(DirectivePage, quota_sequence) == 13 * kCacheLine);
 static_assert(sizeof(DirectivePage) <= kPageFileBytes);
 
 /// kInvalid unless ranks and shares are possible: the world 0 to kPeersMax, shares finite, not
@@ -60,5 +86,11 @@ Result<void> check_directive_page(const std::byte* page) noexcept;
 /// for kTorn, and the image stays as it was. Bounded, no system call; some 5 ns when unchanged.
 PageRead read_directives(const std::byte* page, DirectiveImage& image,
                          std::uint64_t& seen) noexcept;
+
+/// Replaces the quotas. One writer at a time.
+void write_quotas(std::byte* page, const QuotaImage& image) noexcept;
+
+/// Copies the quotas likewise. A target above its limit is taken for kTorn.
+PageRead read_quotas(const std::byte* page, QuotaImage& image, std::uint64_t& seen) noexcept;
 
 }  // namespace fabricshm

@@ -152,7 +152,12 @@ bool unpin_shard(ShardHeader& header, int slot, std::uint64_t session, const Sha
     view.acquire(TouchPoint::kVersionRead, &header.word, kCacheLine);
     const ShardWord now{header.word.load(std::memory_order_relaxed)};
     const bool unwritten = now.version() == pin.word.version() && !now.writing();
-    if (!view.coherent()) return unwritten;
+    if (!view.coherent()) {
+        // There is no mark that would keep the bytes from the next one when the shard is freed. The
+        // header stays while the session has it open, so its magic tells.
+        view.acquire(TouchPoint::kTensorHeaderRead, &header, kCacheLine);
+        return unwritten && header.magic.load(std::memory_order_acquire) == kShardMagic;
+    }
     ShardReader& reader = header.readers[slot];
     if (reader.session.load(std::memory_order_acquire) != session) return false;
     Mark{reader, pin.word.place()}.clear();

@@ -136,7 +136,8 @@ Result<ShardPin> pin_shard(ShardHeader& header, ShardKey key, int slot, std::uin
                            std::uint64_t wanted, TimePoint deadline, const Visibility& view = {});
 
 /// Ends a read. True: what was read is one version, whole. False: the owner wrote meanwhile, or the
-/// session lost its line; what was read must not be used.
+/// session lost its line, or (on memory that is not coherent) the shard was freed; what was read
+/// must not be used.
 bool unpin_shard(ShardHeader& header, int slot, std::uint64_t session, const ShardPin& pin,
                  const Visibility& view = {}) noexcept;
 

@@ -2,7 +2,7 @@
  *
  * code   libfabricshm/shm/shard_header.cpp: try_pin unpin_shard begin_write publish_shard
  * code   libfabricshm/shm/shard_header.cpp: swap_places is_pinned retire_shard
- * code   fabricd/server/shard_mover.cpp: ShardMover::wait_for_owner ShardMover::fill
+ * code   fabricd/server/shard_copier.cpp: ShardCopier::await_owner ShardCopier::move_piece
  * code   fabricd/pool/registry_moves.cpp: Registry::begin_move Registry::shard_copied
  * code   fabricd/pool/registry_shards.cpp: Registry::sweep_shard Registry::is_read Registry::drop_copy
  * code   fabricd/pool/registry_shards_restore.cpp: Registry::settle_shards

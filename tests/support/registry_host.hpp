@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -59,7 +60,11 @@ struct NotedMemory final : ArenaMemory {
     void mark_dead(ArenaId, std::uint64_t offset, int, int rank) noexcept override {
         dead.emplace_back(offset, rank);
     }
-    Result<ArenaSpan> span(ArenaId arena, std::uint64_t offset, Bytes) override {
+    Result<ArenaSpan> span(ArenaId arena, std::uint64_t offset, Bytes bytes) override {
+        made_present = std::max(made_present, bytes);
+        return distant(arena, offset, bytes);
+    }
+    Result<ArenaSpan> distant(ArenaId arena, std::uint64_t offset, Bytes) override {
         if (here.count(arena) == 0) return Error{Errc::kBusy, 0, "test memory"};
         std::shared_ptr<Page[]>& pages = (*contents)[arena];
         if (pages == nullptr) {
@@ -81,7 +86,8 @@ struct NotedMemory final : ArenaMemory {
     std::set<ArenaId> here;
     std::set<ArenaId> linked;
     std::vector<std::uint64_t> formatted;
-    int lost_blocks = 0;  // how many of the next blocks meet lost pages
+    Bytes made_present = 0;  // the most that was, in one call
+    int lost_blocks = 0;     // how many of the next blocks meet lost pages
     std::vector<std::pair<std::uint64_t, int>> dead;
 };
 

@@ -380,6 +380,15 @@ class Session {
         return directive;
     }
 
+    /// What the session may hold of the pool, and whether that shrinks. Never waits.
+    Expected<fabricshm_quota> quotas() {
+        fabricshm_quota quota{};
+        quota.struct_size = sizeof quota;
+        const int code = fabricshm_quotas(handle_.get(), &quota);
+        if (code < 0) return detail::last_error(code);
+        return quota;
+    }
+
     fabricshm_session* get() const noexcept { return handle_.get(); }
 
   private:

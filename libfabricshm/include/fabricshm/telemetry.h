@@ -1,7 +1,7 @@
 /* telemetry.h: what a trainer tells the daemon of its host about its steps, and what the daemon
  * asks of it in return. Included by fabricshm.h. docs/telemetry.md has the whole story.
  *
- * Both calls work on memory that is shared with the daemon: after the first one no system call is
+ * The calls work on memory that is shared with the daemon: after the first one no system call is
  * made and nothing waits, whether the daemon is there or not. Training never fails because of them.
  */
 #ifndef FABRICSHM_TELEMETRY_H
@@ -47,6 +47,27 @@ typedef struct fabricshm_directive {
     uint32_t work_units[FABRICSHM_PEERS_MAX]; /* micro-batches by rank; all 0: not set */
 } fabricshm_directive;
 
+#define FABRICSHM_NO_LIMIT UINT64_MAX
+
+/* What may be held of the pool. When the limit shrinks, this is announced first: from then on
+ * nothing is granted beyond target_bytes, and who can give something back has left_ms to do so.
+ * Then the limit is cut, never below what is in use. Nobody loses memory that it holds. */
+typedef struct fabricshm_limit {
+    uint64_t limit_bytes;  /* FABRICSHM_NO_LIMIT: none */
+    uint64_t target_bytes; /* less than limit_bytes while it shrinks, otherwise the same */
+    uint64_t used_bytes; /* by all who share the limit; when it last changed, or 0.1 s ago while it
+                            shrinks */
+    int64_t left_ms;     /* until it is cut; 0: it does not shrink, or is about to be cut */
+} fabricshm_limit;
+
+/* The limits of a session. */
+typedef struct fabricshm_quota {
+    size_t struct_size; /* sizeof(fabricshm_quota) */
+    uint64_t serial;    /* 0: the daemon has not said yet; rises with every new limit or target */
+    fabricshm_limit device; /* of all sessions of its device, for their regions */
+    fabricshm_limit user;   /* of all sessions of its user, for their arenas */
+} fabricshm_quota;
+
 /* A step of `samples` samples of which nothing else is known. */
 static inline fabricshm_step_info fabricshm_step_info_make(uint64_t samples) {
     const double unknown = __builtin_nan("");
@@ -74,6 +95,12 @@ __attribute__((visibility("default"))) int fabricshm_step(struct fabricshm_sessi
  * Otherwise 0. Thread-safe; some 20 ns when nothing changed. */
 __attribute__((visibility("default"))) int fabricshm_directives(struct fabricshm_session* session,
                                                                 fabricshm_directive* directive);
+
+/* Copies the session's limits to `quota`, whose struct_size is set: look now and then, and give
+ * back what is not needed when one shrinks. While the daemon is away these are the last ones.
+ * Results and cost as above. */
+__attribute__((visibility("default"))) int fabricshm_quotas(struct fabricshm_session* session,
+                                                            fabricshm_quota* quota);
 
 /* The daemon's number of the group: what fabricshm_directive.group_id is compared with. 0 for NULL.
  */

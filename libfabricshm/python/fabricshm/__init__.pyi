@@ -19,7 +19,7 @@ from ._errors import (
     PeerError as PeerError,
     PoisonedError as PoisonedError,
 )
-from ._fabricshm import Directive, Region, Request as Request, version as version
+from ._fabricshm import Directive, Quota, Region, Request as Request, version as version
 
 __version__: str
 
@@ -78,6 +78,7 @@ class Session(_Closing):
         group: Optional[Group] = ...,
     ) -> None: ...
     def directives(self) -> Optional[Directive]: ...
+    def quotas(self) -> Optional[Quota]: ...
     def close(self) -> None: ...
     @property
     def closed(self) -> bool: ...

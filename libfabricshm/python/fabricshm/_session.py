@@ -78,6 +78,17 @@ class Session(_Closing):
         directive = self._handle.directives()
         return directive if directive.serial else None
 
+    def quotas(self):
+        """What may be held of the pool, or None when the daemon has not said yet. Never waits.
+
+        .device: by all sessions of this session's device, .user: by all of its user. Each has
+        .limit_bytes and .target_bytes (None: no limit), .used_bytes and .seconds_left. A target below
+        its limit: it shrinks. Nothing is granted beyond the target any more, and when the seconds
+        are over the limit is cut, never below what is in use. .serial rises with every change.
+        """
+        quota = self._handle.quotas()
+        return quota if quota.serial else None
+
     def close(self):
         """Closes it with its arenas and groups. Memory goes with the last array over it."""
         self._handle.close()

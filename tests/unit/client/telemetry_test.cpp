@@ -142,6 +142,20 @@ TEST_SUITE("client.telemetry") {
         CHECK(read(page).sync_interval == 2);
     }
 
+    TEST_CASE("the last quotas hold while nobody says others") {
+        Telemetry telemetry;
+        CHECK(telemetry.quotas().serial == 0);
+        const PageFile first = directive_file();
+        REQUIRE(telemetry.take_directives(first.descriptor).ok());
+        write_quotas(first.mapping.data(), {1, {100, 60, 80, 5}, {kNoLimit, kNoLimit, 1, 0}});
+        CHECK(telemetry.quotas().device.target_bytes == 60);
+        const PageFile second = directive_file();
+        REQUIRE(telemetry.take_directives(second.descriptor).ok());
+        CHECK(telemetry.quotas().device.target_bytes == 60);
+        write_quotas(second.mapping.data(), {1, {60, 60, 60, 0}, {kNoLimit, kNoLimit, 1, 0}});
+        CHECK(telemetry.quotas().device.limit_bytes == 60);
+    }
+
     TEST_CASE("a file that is no page, or that could shrink, is refused") {
         Telemetry telemetry;
         const PageFile directives = directive_file();

@@ -77,6 +77,52 @@ TEST_SUITE("pool.registry_quotas") {
         CHECK(host.arena(host.alice, "second") != ArenaId::kNone);
     }
 
+    TEST_CASE("a user's quota has one name, and the last word counts after a restart") {
+        QuotaHost host;
+        REQUIRE(host.set("user:1000", 64 * 4096).ok());
+        REQUIRE(host.set("user:0001000", 65 * 4096).ok());
+        REQUIRE(host.set("user:1000", 66 * 4096).ok());
+        REQUIRE(host.set("user:00001000", 67 * 4096).ok());
+        host.restart();
+        const auto quotas = host.registry->quotas_of("", 1000, kNow);
+        CHECK(quotas.user.limit_bytes == 67 * 4096);
+    }
+
+    TEST_CASE("what sessions are told: the limit, what it shrinks to, and until when") {
+        QuotaHost host;
+        using fabricshm::kNoLimit;
+        const auto quotas = [&](const char* device, TimePoint now = kNow) {
+            return host.registry->quotas_of(device, 1000, now);
+        };
+        CHECK(quotas("").device.limit_bytes == kNoLimit);
+        CHECK(quotas("gone").device.limit_bytes == 0);
+        CHECK(quotas("gpu0").device.limit_bytes == 4 * 4096);
+        CHECK(quotas("gpu0").user.limit_bytes == kNoLimit);
+        CHECK(quotas("gpu0").user.used_bytes == 64 * 4096);
+        REQUIRE(host.region(host.alice, host.job, 4 * 4096).ok());
+
+        const std::uint64_t before = host.registry->quota_changes();
+        REQUIRE(host.set("gpu0", 4096).ok());
+        REQUIRE(host.set("user:1000", 10 * 4096, 3'000).ok());
+        CHECK(host.registry->quota_changes() == before + 2);
+        CHECK(host.registry->quotas_shrink());
+        const auto shrinking = quotas("gpu0", kNow + 1s);
+        CHECK(shrinking.device.limit_bytes == 4 * 4096);
+        CHECK(shrinking.device.target_bytes == 4096);
+        CHECK(shrinking.device.used_bytes == 4 * 4096);
+        CHECK(shrinking.device.deadline_ns == (kNow + 10s).time_since_epoch().count());
+        CHECK(shrinking.user.limit_bytes == kNoLimit);
+        CHECK(shrinking.user.target_bytes == 10 * 4096);
+        CHECK(shrinking.user.deadline_ns == (kNow + 3s).time_since_epoch().count());
+
+        host.registry->expire(kNow + 10s);
+        CHECK(host.registry->quota_changes() == before + 4);
+        CHECK_FALSE(host.registry->quotas_shrink());
+        CHECK(quotas("gpu0").device.limit_bytes == 4 * 4096);  // not below what is used
+        CHECK(quotas("gpu0").device.deadline_ns == 0);
+        CHECK(quotas("gpu0").user.limit_bytes == 64 * 4096);
+    }
+
     TEST_CASE(
         "after a restart quotas are what they were told to be, until the file says otherwise") {
         QuotaHost host;

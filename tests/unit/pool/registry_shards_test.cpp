@@ -125,6 +125,30 @@ TEST_SUITE("pool.registry_shards") {
         CHECK(host.problem() == "");
     }
 
+    // Touching them takes as long as reading them: deaths of clients would wait meanwhile.
+    TEST_CASE("the control thread touches the header of a shard that moves, and not its elements") {
+        ShardHost host(128 * 4096);
+        proto::Shard body = host.body();
+        copy_name(body.name, "large");
+        body.shape[0] = 30 * 4096;
+        REQUIRE(host.registry->create_shard(host.alice, body).ok());
+        host.memory.made_present = 0;
+        REQUIRE(host.registry->move_shard({"job/large", "here", 0}, nullptr).ok());
+        CHECK(host.copies.jobs.size() == 1);
+        CHECK(host.memory.made_present == kHeaderBytes);
+    }
+
+    TEST_CASE("a session has the shards open that it opened, whatever it says") {
+        ShardHost host;
+        const SessionId carol = host.session({103, 1000, 1000});
+        const std::uint64_t shard = host.opened.header.region_id;
+        fabricshm::ShardReads told[fabricshm::kShardsTold] = {
+            {raw(host.job), shard + 100, 1, 1}, {raw(host.job), shard, 1, 1}, {99, shard, 1, 1}};
+        CHECK(host.registry->shards_open(host.bob, told) == 0b010);
+        CHECK(host.registry->shards_open(host.alice, told) == 0b010);
+        CHECK(host.registry->shards_open(carol, told) == 0);
+    }
+
     TEST_CASE("a copy during which the owner published is made again, and not without end") {
         ShardHost host;
         const Bytes used = host.used();

@@ -48,6 +48,27 @@ TEST_SUITE("shm.directive_page") {
         CHECK(read_directives(page.bytes, read, seen) == PageRead::kUnchanged);
     }
 
+    TEST_CASE("quotas are read as written, and impossible ones not at all") {
+        Page page;
+        QuotaImage read{};
+        std::uint64_t seen = 0;
+        CHECK(read_quotas(page.bytes, read, seen) == PageRead::kUnchanged);
+        const QuotaImage written{3, {100, 60, 80, 7'000}, {kNoLimit, kNoLimit, 5, 0}};
+        write_quotas(page.bytes, written);
+        CHECK(read_quotas(page.bytes, read, seen) == PageRead::kFresh);
+        CHECK(std::memcmp(&read, &written, sizeof read) == 0);
+        CHECK(read_quotas(page.bytes, read, seen) == PageRead::kUnchanged);
+        QuotaImage bad = written;
+        bad.user.limit_bytes = 10;
+        write_quotas(page.bytes, bad);
+        CHECK(read_quotas(page.bytes, read, seen) == PageRead::kTorn);
+        CHECK(read.user.limit_bytes == kNoLimit);
+        // The directives beside them are not touched.
+        DirectiveImage directives{};
+        std::uint64_t none = 0;
+        CHECK(read_directives(page.bytes, directives, none) == PageRead::kUnchanged);
+    }
+
     TEST_CASE("a page of another kind or version is refused") {
         Page page;
         page.page().version = kDirectiveVersion + 1;

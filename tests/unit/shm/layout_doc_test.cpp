@@ -180,8 +180,9 @@ TEST_SUITE("shm.layout_doc") {
     }
 
     TEST_CASE("the tables of the directive page are those of the structures") {
-        const Table page = {FIELD(DirectivePage, magic), FIELD(DirectivePage, version),
-                            FIELD(DirectivePage, sequence), FIELD(DirectivePage, image)};
+        const Table page = {FIELD(DirectivePage, magic),          FIELD(DirectivePage, version),
+                            FIELD(DirectivePage, sequence),       FIELD(DirectivePage, image),
+                            FIELD(DirectivePage, quota_sequence), FIELD(DirectivePage, quota)};
         CHECK(table_below("## A directive page") == page);
         const Table image = {
             FIELD(DirectiveImage, serial),        FIELD(DirectiveImage, decision),
@@ -190,6 +191,12 @@ TEST_SUITE("shm.layout_doc") {
             FIELD(DirectiveImage, work_units),
         };
         CHECK(table_below("### DirectiveImage") == image);
+        const Table quotas = {FIELD(QuotaImage, serial), FIELD(QuotaImage, device),
+                              FIELD(QuotaImage, user)};
+        CHECK(table_below("### QuotaImage") == quotas);
+        const Table limit = {FIELD(LimitImage, limit_bytes), FIELD(LimitImage, target_bytes),
+                             FIELD(LimitImage, used_bytes), FIELD(LimitImage, deadline_ns)};
+        CHECK(table_below("### LimitImage") == limit);
         CHECK(text_of_page().find("`0x3145524942524146`") != std::string::npos);
         CHECK(kDirectiveMagic == 0x3145524942524146);
     }

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "libfabricshm/shm/flush_policy.hpp"
 #include "libfabricshm/shm/shard_header.hpp"
 
 using namespace fabricshm;
@@ -107,6 +108,18 @@ TEST_SUITE("shm.shard_header") {
         retire_shard(*fresh.header);
         CHECK(fresh.pin().error().code == Errc::kNotFound);
         CHECK(begin_write(*fresh.header, kKey).error().code == Errc::kNotFound);
+    }
+
+    // There is nothing to be marked there, so that the bytes may be somebody else's by now.
+    TEST_CASE("on memory that is not coherent a read of a shard that was freed does not count") {
+        const Fresh fresh;
+        const auto policy = make_policy(find_profile("clflush").value());
+        const Visibility view(policy.get(), nullptr, 0);
+        const auto pin = pin_shard(*fresh.header, kKey, 0, kSession, 0, Clock::now(), view);
+        REQUIRE(pin.ok());
+        CHECK(unpin_shard(*fresh.header, 0, kSession, *pin, view));
+        retire_shard(*fresh.header);
+        CHECK_FALSE(unpin_shard(*fresh.header, 0, kSession, *pin, view));
     }
 
     // The daemon's part and the owner's in threads of their own, so that the sanitizer sees them.

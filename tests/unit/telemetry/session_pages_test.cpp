@@ -166,6 +166,34 @@ TEST_SUITE("telemetry.session_pages") {
         CHECK(read(pages.open_directives(owner(1)).value()).sync_interval == 2);
     }
 
+    TEST_CASE("quotas are told to those who look at directives, and news raise the serial") {
+        SessionPages pages;
+        const Fd page = pages.open_directives(owner(1)).value();
+        Writer other(pages.open_telemetry(owner(2)).value());
+        const auto quotas = [&] {
+            const auto mapping = Mapping::map(page, 0, 4096, {.writable = false}).value();
+            fabricshm::QuotaImage image{};
+            std::uint64_t seen = 0;
+            (void)fabricshm::read_quotas(mapping.data(), image, seen);
+            return image;
+        };
+        pages.tell_quota(1, {0, {100, 100, 10, 0}, {200, 200, 20, 0}});
+        pages.tell_quota(3, {});
+        CHECK(quotas().serial == 1);
+        const auto tell = [&](std::uint64_t target, std::uint64_t used) {
+            pages.tell_quotas([&](const PageOwner& who) {
+                CHECK(who.device == "gpu0");
+                return fabricshm::QuotaImage{0, {100, target, used, 5}, {200, 200, 20, 0}};
+            });
+        };
+        tell(60, 80);
+        CHECK(quotas().serial == 2);
+        CHECK(quotas().device.target_bytes == 60);
+        tell(60, 70);
+        CHECK(quotas().serial == 2);
+        CHECK(quotas().device.used_bytes == 70);
+    }
+
     TEST_CASE("a session cannot map its directives for writing") {
         SessionPages pages;
         const Fd page = pages.open_directives(owner(1)).value();
