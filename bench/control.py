@@ -167,6 +167,14 @@ def wait_for(processes, watch):
         raise SystemExit("bench: a rank failed")
 
 
+def cpu_seconds(pid):
+    """What all threads of the process have used so far, in user and in kernel mode."""
+    with open(f"/proc/{pid}/stat") as file:
+        # Behind the name, which may hold anything but ends with the last bracket.
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def run(options, name):
     """One training; what was seen."""
     with tempfile.TemporaryDirectory(prefix="fabric-control-") as folder:
@@ -179,7 +187,9 @@ def run(options, name):
                 raise SystemExit(f"bench: fabricd did not start: {problem}")
             admin = os.path.join(os.path.dirname(daemon.socket_path), "admin.sock")
             watch = Watch(options, admin)
+            used, began = cpu_seconds(daemon.pid), time.monotonic()
             wait_for(start_ranks(options, name, folder, daemon.socket_path), watch)
+            used, took = cpu_seconds(daemon.pid) - used, time.monotonic() - began
             decisions = watch.ask("decisions") if name == "on" else None
             if name == "on" and decisions is None:
                 say("control: fabricd told of no loop; this run is one without")
@@ -195,6 +205,8 @@ def run(options, name):
     # Of the same clock as the steps, which count from when the training began.
     found["quotas"] = [[at - found["started"], quotas] for at, quotas in watch.quotas]
     found["decisions"] = decisions
+    # From the start of the ranks to their end, answering this benchmark once a second included.
+    found["daemon_cpu_s"], found["daemon_cpu_share"] = used, used / took
     return found
 
 
@@ -221,13 +233,14 @@ def number(value, form):
 
 def page_of(results, options):
     """The tables as Markdown."""
-    lines = ["| run | seconds | of the ideal | accuracy | time to 85 % | late steps |",
-             "|---|---:|---:|---:|---:|---:|"]
+    lines = ["| run | seconds | of the ideal | accuracy | time to 85 % | late steps | daemon |",
+             "|---|---:|---:|---:|---:|---:|---:|"]
     for name, (found, told) in results.items():
         lines.append(
             f"| {name} | {told['seconds']:.1f} | {percent(told['of_ideal'])} | "
             f"{percent(told['final_accuracy'])} | {number(told['time_to_accuracy_s'], '{:.1f} s')} | "
-            f"{sum(found['late'])} of {options.steps * options.ranks} |")
+            f"{sum(found['late'])} of {options.steps * options.ranks} | "
+            f"{number(found.get('daemon_cpu_share'), '{:.2%} of a core')} |")
     lines += ["", "| run | speeds | samples/s | ideal | of the ideal | once settled | settled after "
               "| changes | reversals |", "|---|---|---:|---:|---:|---:|---:|---:|---:|"]
     for name, (_, told) in results.items():

@@ -17,10 +17,12 @@ std::vector<ConfigKey> loop_keys() {
                    "off: nothing is watched; dry-run: decisions are made and journalled, but not "
                    "carried out; on: they are carried out."),
         words_key(
-            "control.actions", {"shares", "units", "sync", "drain", "placement", "quota"},
+            "control.actions",
+            {"shares", "units", "sync", "drain", "placement", "quota", "compute", "pool"},
             FABRIC_FIELD(control.actions),
             "What may be changed. sync changes what a job computes, drain takes slow ranks out "
-            "of it: both have to be asked for."),
+            "of it, compute and pool take from one tenant for another: these have to be asked "
+            "for."),
         duration_key("control.window", milliseconds(100), std::chrono::minutes(5),
                      FABRIC_FIELD(control.window), "How long the loop looks before it thinks."),
         count_key("control.half_life", 1, 1000, FABRIC_FIELD(control.half_life),
@@ -102,6 +104,9 @@ std::vector<ConfigKey> stage_keys() {
                    "A rank below this part of the median speed is slow."),
         count_key("control.alarm_windows", 1, 100000, FABRIC_FIELD(control.alarm_windows),
                   "Windows in a row of being slow that raise the alarm."),
+        count_key("control.drain_retry", 0, 100000, FABRIC_FIELD(control.drain_retry),
+                  "Windows after which a drained rank is tried again; doubles, at most four times, "
+                  "with each try that fails. 0: never."),
     };
 }
 

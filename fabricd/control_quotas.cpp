@@ -6,6 +6,12 @@ namespace fabricd {
 
 namespace {
 
+/// As when people ask: a device that holds more than its new quota has so long to give it back.
+constexpr std::int64_t kShrinkPatienceMs = 30'000;
+
+/// A window counts half after five more.
+constexpr double kBusyWeight = 0.13;
+
 QuotaDevice& device_of(Window& window, const VgpuView& vgpu) {
     const auto found =
         std::find_if(window.devices.begin(), window.devices.end(),
@@ -41,15 +47,43 @@ void QuotaSource::add_to(Window& window) {
         // would leave the vGPUs beside this one with nothing above theirs.
         user.used = static_cast<double>(std::min(vgpu.used_bytes, vgpu.quota_bytes));
         user.denied = static_cast<double>(std::min(refused, vgpu.spec.device_bytes));
-        // The vGPUs of one GPU are equally fast, and nothing measures how busy each of them is:
-        // without that, compute shares (S422) stay as they are, which a percentage of 0 says.
+        // The vGPUs of one GPU are equally fast. Where nothing measures how busy each of them is,
+        // compute shares (S422) stay as they are, which a percentage of 0 says.
+        user.usage = busy_of(vgpu, window.length_s);
+        user.percent = vgpu.busy_known ? vgpu.share_percent : 0;
         device_of(window, vgpu).users.push_back(std::move(user));
     }
+}
+
+// What the ledger counts rises about once per second, which windows and it do not agree on: hence
+// the mean of some windows.
+double QuotaSource::busy_of(const VgpuView& vgpu, double length_s) {
+    const auto [known, is_new] = busy_.try_emplace(vgpu.spec.name, Busy{vgpu.busy_ns, 0});
+    Busy& busy = known->second;
+    const std::uint64_t rise = vgpu.busy_ns - std::min(vgpu.busy_ns, busy.ns);
+    busy.ns = vgpu.busy_ns;
+    if (is_new || !(length_s > 0)) return busy.share;
+    // Its processes write it: more than all of the time it cannot have been.
+    const double now = std::min(static_cast<double>(rise) * 1e-9 / length_s, 1.0);
+    busy.share += kBusyWeight * (now - busy.share);
+    return busy.share;
 }
 
 fabricshm::Result<void> DaemonActuators::resize_quota(const std::string& user,
                                                       std::uint64_t bytes) {
     return limits_.resize(user, bytes);
+}
+
+fabricshm::Result<void> DaemonActuators::move_shard(const std::string& shard,
+                                                    const std::string& node) {
+    if (!host_.move_shard) return PageActuator::move_shard(shard, node);
+    return host_.move_shard({shard, "device:" + node, 0});
+}
+
+fabricshm::Result<void> DaemonActuators::resize_pool_quota(const std::string& device,
+                                                           std::uint64_t bytes) {
+    if (!host_.set_quota) return PageActuator::resize_pool_quota(device, bytes);
+    return host_.set_quota({device, bytes, kShrinkPatienceMs});
 }
 
 fabricshm::Result<void> DaemonActuators::set_compute_share(const std::string& user,

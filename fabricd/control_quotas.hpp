@@ -1,12 +1,16 @@
-// Quotas of vGPUs for the control loop: what they are now, and how they are changed.
+// Quotas of vGPUs for the control loop: what they are now; and what changes these and other things
+// of the host.
 
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "fabricd/control/page_actuator.hpp"
+#include "fabricd/pool/snapshot.hpp"
 #include "fabricd/vgpu/vgpu_limits.hpp"
 
 namespace fabricd {
@@ -21,20 +25,37 @@ class QuotaSource {
 
   private:
     const VgpuLimits& limits_;
+    /// Of one vGPU, until the window before.
+    struct Busy {
+        std::uint64_t ns = 0;
+        double share = 0;  // of the GPU's time, smoothed
+    };
+    double busy_of(const VgpuView& vgpu, double length_s);
+
     std::map<std::string, Bytes> refusals_;  // bytes until the window before
+    std::map<std::string, Busy> busy_;
 };
 
-/// Directives to pages, quotas and compute shares to vGPUs.
+/// What the daemon does itself: moves of shards, quotas of the pool. Empty: it does not.
+struct HostActions {
+    std::function<fabricshm::Result<void>(const MoveOrder&)> move_shard;
+    std::function<fabricshm::Result<void>(const QuotaOrder&)> set_quota;
+};
+
 class DaemonActuators : public PageActuator {
   public:
-    DaemonActuators(SessionPages& pages, VgpuLimits& limits)
-        : PageActuator(pages), limits_(limits) {}
+    DaemonActuators(SessionPages& pages, VgpuLimits& limits, HostActions host = {})
+        : PageActuator(pages), limits_(limits), host_(std::move(host)) {}
 
+    fabricshm::Result<void> move_shard(const std::string& shard, const std::string& node) override;
+    fabricshm::Result<void> resize_pool_quota(const std::string& device,
+                                              std::uint64_t bytes) override;
     fabricshm::Result<void> resize_quota(const std::string& user, std::uint64_t bytes) override;
     fabricshm::Result<void> set_compute_share(const std::string& user, unsigned percent) override;
 
   private:
     VgpuLimits& limits_;
+    HostActions host_;
 };
 
 }  // namespace fabricd

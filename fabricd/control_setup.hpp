@@ -8,6 +8,7 @@
 
 #include "fabricd/config.hpp"
 #include "fabricd/control/controller.hpp"
+#include "fabricd/control_places.hpp"
 #include "fabricd/control_quotas.hpp"
 #include "fabricd/server/daemon.hpp"
 
@@ -27,6 +28,7 @@ class DaemonControl {
 
   private:
     std::unique_ptr<QuotaSource> quotas_;
+    std::unique_ptr<PlaceSource> places_;
     std::unique_ptr<Actuators> actuators_;
     std::unique_ptr<Controller> controller_;  // behind what it uses, so that it ends first
 };

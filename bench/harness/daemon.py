@@ -37,6 +37,11 @@ class Daemon:
                 env={**os.environ, "XDG_RUNTIME_DIR": folder}, start_new_session=True,
                 preexec_fn=end_with_parent)
 
+    @property
+    def pid(self):
+        """Of the process, for who measures it."""
+        return self._process.pid
+
     def wait_ready(self, timeout=30):
         """Empty once it answers, else why it does not."""
         deadline = time.monotonic() + timeout

@@ -13,8 +13,9 @@ namespace fabricd {
 /// Counts of windows are counts of windows in which the job made steps.
 struct ControlConfig {
     std::string mode = "dry-run";  // "off", "dry-run", "on"
-    // Of shares, units, sync, drain, placement, quota. Without sync and drain: both change what a
-    // job computes, so they are for whoever knows it.
+    // Of shares, units, sync, drain, placement, quota, compute, pool. Without those that could
+    // surprise: sync and drain change what a job computes, compute and pool take from one tenant
+    // what another one needs.
     std::string actions = "shares,units,placement,quota";
     fabricshm::Duration window = std::chrono::seconds(1);
     std::int64_t half_life = 5;  // windows
@@ -59,6 +60,7 @@ struct ControlConfig {
     // The alarm.
     double alarm_speed = 0.2;  // of the median rank's
     std::int64_t alarm_windows = 20;
+    std::int64_t drain_retry = 60;  // windows until a drained rank is tried again; 0: never
 };
 
 /// Whether `word` is one of the comma-separated words of `list`.

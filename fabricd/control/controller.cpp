@@ -55,13 +55,17 @@ Result<void> Actuators::set_compute_share(const std::string&, unsigned) {
     return Error{Errc::kUnsupported, 0, "set a compute share"};
 }
 
+Result<void> Actuators::resize_pool_quota(const std::string&, std::uint64_t) {
+    return Error{Errc::kUnsupported, 0, "resize a quota of the pool"};
+}
+
 Controller::Controller(ControlConfig config, ControllerParts parts) : parts_(std::move(parts)) {
     std::uint64_t last_id = 0;
     if (!parts_.journal_path.empty()) {
         const auto story = read_decision_journal(parts_.journal_path);
         if (story.ok()) {
+            last_id = story->last_id;
             for (const Decision& decision : story->decisions) {
-                last_id = std::max(last_id, decision.id);
                 recent_.push_back(decision);
                 if (recent_.size() > kRecent) recent_.pop_front();
             }
@@ -78,6 +82,7 @@ Controller::Controller(ControlConfig config, ControllerParts parts) : parts_(std
         decision.outcome = Outcome::kUnjudged;
         decision.outcome_reason = "the daemon ended";
     }
+    first_id_ = last_id;
     loop_.emplace(std::move(config), last_id);
 }
 
@@ -125,7 +130,7 @@ void Controller::step() {
     for (Decision& decision : result.decisions) decision.unix_ms = unix_ms();
     // A host on which nothing trains leaves no file and writes nothing, but the window in which the
     // last job is missing: a replay has to see it end.
-    const bool has_jobs = !window.jobs.empty();
+    const bool has_jobs = !window.jobs.empty() || !window.placement.shards.empty();
     if (has_jobs || had_jobs_ || !result.decisions.empty()) write(window);
     had_jobs_ = has_jobs;
     // In the order of what happened, and before it is carried out: a daemon that is killed while it
@@ -137,7 +142,7 @@ void Controller::step() {
     }
     remember(result);
     for (const Decision& decision : result.decisions) {
-        if (const auto failed = act(decision, result)) {
+        if (const auto failed = act(decision, result, window)) {
             write(*failed);
             const std::lock_guard lock(mutex_);
             remember(*failed);
@@ -150,8 +155,8 @@ void Controller::step() {
 // Opened when there is something to say.
 void Controller::open_journal() {
     if (journal_ || journal_failed_ || parts_.journal_path.empty()) return;
-    auto opened =
-        DecisionJournal::open(parts_.journal_path, loop_->config().journal_bytes, parts_.settings);
+    auto opened = DecisionJournal::open(parts_.journal_path, loop_->config().journal_bytes,
+                                        parts_.settings, first_id_);
     if (opened.ok()) {
         journal_.emplace(std::move(*opened));
         return;
@@ -174,7 +179,8 @@ void Controller::write(const Record& record) {
     journal_failed_ = true;
 }
 
-std::optional<DecisionOutcome> Controller::act(const Decision& decision, const TickResult& result) {
+std::optional<DecisionOutcome> Controller::act(const Decision& decision, const TickResult& result,
+                                               const Window& window) {
     const bool nothing_to_do =
         decision.outcome == Outcome::kNotApplied || decision.kind == ActionKind::kAlarm;
     if (nothing_to_do || parts_.actuators == nullptr) return std::nullopt;
@@ -184,7 +190,7 @@ std::optional<DecisionOutcome> Controller::act(const Decision& decision, const T
             if (directive.decision == decision.id) done = parts_.actuators->direct(directive);
         }
     } else {
-        done = act_on_names(decision);
+        done = act_on_names(decision, window);
     }
     if (done.ok()) return std::nullopt;
     log(LogLevel::kWarning, "control: decision %llu failed: %s",
@@ -192,31 +198,52 @@ std::optional<DecisionOutcome> Controller::act(const Decision& decision, const T
     return loop_->failed(decision.id, fabricshm::describe(done.error()));
 }
 
-// The first that fails ends it: what is left is then as before, and what was done is undone by
-// nobody, since each of these is right by itself.
-Result<void> Controller::act_on_names(const Decision& decision) {
+// All of it or nothing: half of a division is none. What was done before one of them failed is
+// taken back, the last first. But for moves and for memory of vGPUs: a shard is right where it was
+// sent, and a quota that shrinks goes on towards what was announced, for the next window to use.
+Result<void> Controller::act_on_names(const Decision& decision, const Window& window) {
+    const bool is_placement = decision.kind == ActionKind::kPlacement;
     std::vector<std::size_t> order(decision.names.size());
     std::iota(order.begin(), order.end(), 0);
-    // Who gives goes before who takes: on a full device there is nothing to take before. Values of
-    // a placement are nodes, of which none is less than another.
+    // Who gives goes before who takes, also when a division is taken back: on a full device there
+    // is nothing to take before. Values of a placement are nodes, of which none is less.
     std::stable_partition(order.begin(), order.end(), [&](std::size_t i) {
-        return decision.kind != ActionKind::kPlacement && decision.after[i] < decision.before[i];
+        return !is_placement && decision.after[i] < decision.before[i];
     });
-    for (const std::size_t i : order) {
-        const std::string& name = decision.names[i];
-        const double wanted = decision.after[i];
-        if (decision.kind == ActionKind::kPlacement) {
-            FABRIC_TRY_VOID(parts_.actuators->move_shard(
-                name, std::to_string(static_cast<std::uint64_t>(wanted))));
-        } else if (decision.kind == ActionKind::kQuota) {
-            FABRIC_TRY_VOID(
-                parts_.actuators->resize_quota(name, static_cast<std::uint64_t>(wanted)));
-        } else {
-            FABRIC_TRY_VOID(
-                parts_.actuators->set_compute_share(name, static_cast<unsigned>(wanted)));
+    for (std::size_t k = 0; k < order.size(); ++k) {
+        const std::size_t i = order[k];
+        const auto done = act_on_name(decision, decision.names[i], decision.after[i], window);
+        if (done.ok()) continue;
+        const bool stays = is_placement || decision.kind == ActionKind::kQuota;
+        while (!stays && k-- > 0) {
+            const std::size_t undo = order[k];
+            (void)act_on_name(decision, decision.names[undo], decision.before[undo], window);
         }
+        return done;
     }
     return {};
+}
+
+Result<void> Controller::act_on_name(const Decision& decision, const std::string& name,
+                                     double value, const Window& window) {
+    Actuators& actuators = *parts_.actuators;
+    const auto whole = static_cast<std::uint64_t>(value);
+    switch (decision.kind) {
+        case ActionKind::kPlacement:
+            // Nodes are those of the device file, which does not change while the daemon runs.
+            if (whole >= window.placement.nodes.size()) {
+                return Error{Errc::kNotFound, 0, "node of the shard"};
+            }
+            return actuators.move_shard(name, window.placement.nodes[whole].name);
+        case ActionKind::kQuota:
+            return actuators.resize_quota(name, whole);
+        case ActionKind::kPoolQuota:
+            return actuators.resize_pool_quota(name, whole);
+        case ActionKind::kComputeShare:
+            return actuators.set_compute_share(name, static_cast<unsigned>(whole));
+        default:
+            return Error{Errc::kUnsupported, 0, "act on a decision"};
+    }
 }
 
 void Controller::remember(const TickResult& result) {

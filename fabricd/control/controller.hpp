@@ -25,9 +25,12 @@ class Actuators {
     virtual ~Actuators() = default;
     /// To all sessions of the job, or to none that matters: a session that is gone is no failure.
     virtual fabricshm::Result<void> direct(const Directive& directive);
+    /// Begins it; the windows say what came of it. `node` by the name that the window gives it.
     virtual fabricshm::Result<void> move_shard(const std::string& shard, const std::string& node);
     virtual fabricshm::Result<void> resize_quota(const std::string& user, std::uint64_t bytes);
     virtual fabricshm::Result<void> set_compute_share(const std::string& user, unsigned percent);
+    virtual fabricshm::Result<void> resize_pool_quota(const std::string& device,
+                                                      std::uint64_t bytes);
 };
 
 struct ControllerParts {
@@ -67,8 +70,11 @@ class Controller {
     void open_journal();
     template <typename Record>
     void write(const Record& record);
-    std::optional<DecisionOutcome> act(const Decision& decision, const TickResult& result);
-    fabricshm::Result<void> act_on_names(const Decision& decision);
+    std::optional<DecisionOutcome> act(const Decision& decision, const TickResult& result,
+                                       const Window& window);
+    fabricshm::Result<void> act_on_names(const Decision& decision, const Window& window);
+    fabricshm::Result<void> act_on_name(const Decision& decision, const std::string& name,
+                                        double value, const Window& window);
     void remember(const TickResult& result);
     void remember(const DecisionOutcome& outcome);
 
@@ -76,6 +82,7 @@ class Controller {
     WindowMaker maker_;
     std::optional<DecisionJournal> journal_;
     bool journal_failed_ = false;
+    std::uint64_t first_id_ = 0;  // of the decisions before this daemon's, the last one's
     bool had_jobs_ = false;
     std::uint64_t last_sample_ = 0;
     std::optional<Loop> loop_;

@@ -21,6 +21,10 @@ const char* name_of(ActionKind kind) noexcept {
             return "quota";
         case ActionKind::kComputeShare:
             return "compute share";
+        case ActionKind::kPoolQuota:
+            return "pool quota";
+        case ActionKind::kReturn:
+            return "return";
     }
     return "unknown";  // of a journal that a newer daemon wrote
 }
@@ -45,8 +49,8 @@ const char* name_of(Outcome outcome) noexcept {
     return "unknown";
 }
 
-// Memory and compute of a vGPU are one permission: who lets the loop have one of them lets it have
-// the device.
+// Memory and compute of a vGPU are two permissions: a quota grows where memory was refused, which
+// nobody minds; a compute share is time that one tenant has and another one loses.
 const char* word_of(ActionKind kind) noexcept {
     switch (kind) {
         case ActionKind::kBatchShares:
@@ -56,12 +60,16 @@ const char* word_of(ActionKind kind) noexcept {
         case ActionKind::kSyncInterval:
             return "sync";
         case ActionKind::kDrain:
+        case ActionKind::kReturn:
             return "drain";
         case ActionKind::kPlacement:
             return "placement";
         case ActionKind::kQuota:
-        case ActionKind::kComputeShare:
             return "quota";
+        case ActionKind::kComputeShare:
+            return "compute";
+        case ActionKind::kPoolQuota:
+            return "pool";
         case ActionKind::kAlarm:
             break;
     }

@@ -18,8 +18,10 @@ enum class ActionKind : std::uint8_t {
     kPlacement = 6,     // S213: `names` are shards, `before` and `after` their nodes
     kQuota = 7,         // S322: `names` are vGPUs, values in bytes
     kComputeShare = 8,  // S422: `names` are vGPUs, values in per cent
+    kPoolQuota = 9,     // S412: `names` are devices, values in bytes
+    kReturn = 10,       // a drained rank gets a small share again, as a trial
 };
-inline constexpr int kActionKinds = 9;  // 0 is none
+inline constexpr int kActionKinds = 11;  // 0 is none
 
 enum class Outcome : std::uint8_t {
     kPending = 0,     // on probation
@@ -49,7 +51,7 @@ struct Decision {
     std::string device;                  // of quotas; "": not about one
     std::vector<std::string> names;
     std::vector<double> before, after;
-    std::int32_t rank = -1;    // of an alarm and a drain
+    std::int32_t rank = -1;    // of an alarm, a drain and a return
     double objective = 0;      // before, in samples/s of the job corrected for its imbalance
     double promised = 0;       // the same afterwards
     double gain = 0;           // predicted, a share

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <map>
 #include <utility>
@@ -23,6 +24,7 @@ using fabricshm::Result;
 
 namespace {
 
+constexpr const char* kLastId = "last_decision=";
 constexpr std::size_t kUnchecked = offsetof(FrameHeader, bytes);
 
 // One buffer, so that a frame is one write(): a killed daemon leaves it whole or torn, never in
@@ -58,6 +60,17 @@ Result<RecordBytes> read_file(const std::string& path) {
     return read_all(file);
 }
 
+/// Cuts the last line off. 0 when the settings are of a daemon that did not say it.
+std::uint64_t take_last_id(std::string& settings) {
+    const auto at = settings.rfind(kLastId);
+    if (at == std::string::npos) return 0;
+    std::uint64_t id = 0;
+    const char* begin = settings.data() + at + std::char_traits<char>::length(kLastId);
+    std::from_chars(begin, settings.data() + settings.size(), id);
+    settings.erase(at);
+    return id;
+}
+
 /// Puts frames into a story; outcomes into the decisions they are about.
 class Teller {
   public:
@@ -66,7 +79,9 @@ class Teller {
     void take(FrameType type, std::span<const std::byte> payload) {
         if (type == FrameType::kSettings) {
             const auto* text = reinterpret_cast<const char*>(payload.data());
-            story_.starts.push_back({std::string(text, payload.size()), story_.windows.size()});
+            std::string settings(text, payload.size());
+            story_.last_id = std::max(story_.last_id, take_last_id(settings));
+            story_.starts.push_back({std::move(settings), story_.windows.size()});
         } else if (type == FrameType::kWindow) {
             if (auto window = window_from(payload)) story_.windows.push_back(std::move(*window));
         } else if (type == FrameType::kDecision) {
@@ -79,7 +94,10 @@ class Teller {
     }
 
     void finish() {
-        for (auto& [id, decision] : decisions_) story_.decisions.push_back(std::move(decision));
+        for (auto& [id, decision] : decisions_) {
+            story_.last_id = std::max(story_.last_id, id);
+            story_.decisions.push_back(std::move(decision));
+        }
     }
 
   private:
@@ -139,8 +157,8 @@ Result<JournalStory> read_decision_journal(const std::string& path) {
 }
 
 Result<DecisionJournal> DecisionJournal::open(std::string path, Bytes bytes_max,
-                                              std::string settings) {
-    DecisionJournal journal(std::move(path), bytes_max, std::move(settings));
+                                              std::string settings, std::uint64_t last_id) {
+    DecisionJournal journal(std::move(path), bytes_max, std::move(settings), last_id);
     journal.file_ =
         Fd(::open(journal.path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!journal.file_) return fabricshm::error_from_errno(errno, "open decision journal");
@@ -150,8 +168,7 @@ Result<DecisionJournal> DecisionJournal::open(std::string path, Bytes bytes_max,
     if (::ftruncate(journal.file_.get(), static_cast<off_t>(journal.size_)) != 0) {
         return fabricshm::error_from_errno(errno, "cut decision journal");
     }
-    const auto text = std::as_bytes(std::span(journal.settings_));
-    FABRIC_TRY_VOID(journal.append(FrameType::kSettings, text));
+    FABRIC_TRY_VOID(journal.append_settings());
     return journal;
 }
 
@@ -159,7 +176,13 @@ Result<void> DecisionJournal::add(const Window& window) {
     return append(FrameType::kWindow, to_record(window));
 }
 
+Result<void> DecisionJournal::append_settings() {
+    const std::string text = settings_ + kLastId + std::to_string(last_id_) + "\n";
+    return append(FrameType::kSettings, std::as_bytes(std::span(text)));
+}
+
 Result<void> DecisionJournal::add(const Decision& decision) {
+    last_id_ = std::max(last_id_, decision.id);
     return append(FrameType::kDecision, to_record(decision));
 }
 
@@ -176,7 +199,7 @@ Result<void> DecisionJournal::begin_file() {
     if (!fresh) return fabricshm::error_from_errno(errno, "make decision journal");
     file_ = std::move(fresh);
     size_ = 0;
-    return append(FrameType::kSettings, std::as_bytes(std::span(settings_)));
+    return append_settings();
 }
 
 Result<void> DecisionJournal::append(FrameType type, std::span<const std::byte> payload) {

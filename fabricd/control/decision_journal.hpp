@@ -24,7 +24,8 @@
 namespace fabricd {
 
 enum class FrameType : std::uint16_t {
-    kSettings = 1,  // text: "key=value" lines, at each start and at the head of each file
+    kSettings = 1,  // text: "key=value" lines, at each start and at the head of each file; the last
+                    // one is last_decision=ID
     kWindow = 2,
     kDecision = 3,
     kOutcome = 4,
@@ -50,6 +51,7 @@ struct JournalStory {
     std::vector<Start> starts;
     std::vector<Window> windows;
     std::vector<Decision> decisions;  // by id
+    std::uint64_t last_id = 0;        // of all that were ever made, also of those not here any more
     bool torn = false;                // the end of a file was no whole frame
 };
 
@@ -67,9 +69,10 @@ fabricshm::Result<JournalStory> read_decision_journal(const std::string& path);
 class DecisionJournal {
   public:
     /// Opens or makes `path` (0600), cuts a torn end off, and begins with `settings`. Files grow to
-    /// half of `bytes_max` each.
+    /// half of `bytes_max` each. `last_id` is that of the last decision of all: windows push the
+    /// decisions of a calm host out of the files, and their numbers must not come again.
     static fabricshm::Result<DecisionJournal> open(std::string path, fabricshm::Bytes bytes_max,
-                                                   std::string settings);
+                                                   std::string settings, std::uint64_t last_id = 0);
 
     fabricshm::Result<void> add(const Window& window);
     fabricshm::Result<void> add(const Decision& decision);
@@ -78,15 +81,21 @@ class DecisionJournal {
     fabricshm::Bytes size() const noexcept { return size_; }
 
   private:
-    DecisionJournal(std::string path, fabricshm::Bytes bytes_max, std::string settings)
-        : path_(std::move(path)), bytes_max_(bytes_max), settings_(std::move(settings)) {}
+    DecisionJournal(std::string path, fabricshm::Bytes bytes_max, std::string settings,
+                    std::uint64_t last_id)
+        : path_(std::move(path)),
+          bytes_max_(bytes_max),
+          settings_(std::move(settings)),
+          last_id_(last_id) {}
 
     fabricshm::Result<void> begin_file();
+    fabricshm::Result<void> append_settings();
     fabricshm::Result<void> append(FrameType type, std::span<const std::byte> payload);
 
     std::string path_;
     fabricshm::Bytes bytes_max_;
     std::string settings_;
+    std::uint64_t last_id_;
     fabricshm::Fd file_;
     fabricshm::Bytes size_ = 0;
 };

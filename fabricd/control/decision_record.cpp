@@ -29,6 +29,10 @@ class Writer {
         field(size);
         for (T& entry : list) each(entry);
     }
+    template <typename... Fields>
+    void later(Fields&... all) {
+        (field(all), ...);
+    }
     RecordBytes take() { return std::move(bytes_); }
 
   private:
@@ -82,6 +86,11 @@ class Reader {
             each(entry);
             list.push_back(std::move(entry));
         }
+    }
+    /// Fields of later versions, at the end of a record: all of them, or none in older ones.
+    template <typename... Fields>
+    void later(Fields&... all) {
+        if (!left_.empty()) (field(all), ...);
     }
     bool ended_well() const { return good_ && left_.empty(); }
 
@@ -152,7 +161,7 @@ void fields(Walker& walker, QuotaDevice& device) {
 
 template <typename Walker>
 void fields(Walker& walker, ShardWindow& s) {
-    walk(walker, s.id, s.bytes, s.until_needed_s, s.home, s.reads);
+    walk(walker, s.id, s.bytes, s.until_needed_s, s.home, s.reads, s.name, s.moving);
 }
 
 template <typename Walker>
@@ -164,6 +173,8 @@ template <typename Walker>
 void fields(Walker& walker, Window& w) {
     walk(walker, w.number, w.taken_ns, w.length_s, w.jobs, w.devices, w.placement.nodes,
          w.placement.bandwidth, w.placement.shards);
+    // Behind the end of records that older daemons wrote.
+    walker.later(w.pool.devices, w.pool.most);
 }
 
 template <typename T>

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <cstdio>
 
+#include "fabricd/control/apportion.hpp"
 #include "fabricd/control/numbers.hpp"
+#include "fabricd/control/s113_data_flow.hpp"
 #include "fabricd/control/s212_priority.hpp"
 #include "fabricd/control/s213_placement.hpp"
 #include "fabricd/control/s322_vgpu.hpp"
@@ -24,11 +26,47 @@ Decision decision_on(const std::string& device, ActionKind kind) {
     return decision;
 }
 
-// The three lists of a decision belong together, entry by entry.
+// The three lists of a decision belong together, entry by entry. It is carried out in their order:
+// what shrinks first, so that there is room for what grows.
 void add_change(Decision& decision, const std::string& name, double before, double after) {
-    decision.names.push_back(name);
-    decision.before.push_back(before);
-    decision.after.push_back(after);
+    const auto at = after < before ? 0 : static_cast<std::ptrdiff_t>(decision.names.size());
+    decision.names.insert(decision.names.begin() + at, name);
+    decision.before.insert(decision.before.begin() + at, before);
+    decision.after.insert(decision.after.begin() + at, after);
+}
+
+/// Whether a quota may stay as it is though the stage wants it a little different.
+bool is_small_change(double now, double next, const ControlConfig& config) {
+    // Nobody can use a quota below a page of the device, and 0 is no quota at all.
+    const bool is_too_little = next < VgpuWeights{}.unit && next < now;
+    return is_too_little || std::abs(next - now) <= config.gain * now;
+}
+
+/// What the quotas are together when small changes are left out.
+double sum_without_small(const QuotaDevice& device, const std::vector<double>& wanted,
+                         const ControlConfig& config) {
+    double sum = 0;
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+        const double now = device.users[i].quota;
+        sum += is_small_change(now, std::floor(wanted[i]), config) ? now : std::floor(wanted[i]);
+    }
+    return sum;
+}
+
+// Whole per cents on the way from `before` to `wanted` that change at most `most` of the device.
+std::vector<double> step_towards(const std::vector<double>& before,
+                                 const std::vector<std::uint64_t>& wanted, double most) {
+    std::vector<double> after(wanted.begin(), wanted.end());
+    const double moved = moved_part(before, after) / kWholeDevice;
+    if (moved <= most) return after;
+    std::vector<double> mixed;
+    std::uint64_t all = 0;
+    for (std::size_t i = 0; i < after.size(); ++i) {
+        mixed.push_back(before[i] + most / moved * (after[i] - before[i]));
+        all += static_cast<std::uint64_t>(before[i]);
+    }
+    const auto whole = whole_units(all, mixed);
+    return {whole.begin(), whole.end()};
 }
 
 }  // namespace
@@ -56,12 +94,15 @@ std::optional<Decision> propose_quotas(const QuotaDevice& device, const ControlC
     if (!wanted) return std::nullopt;
 
     // Small changes are left out one by one, so that one tenant in need does not stir all the
-    // others.
+    // others: but where the device is full each of them is somebody's room.
+    const double room = std::max(device.memory - reserve, 0.0);
+    const bool takes_all = sum_without_small(device, *wanted, config) > room;
     Decision decision = decision_on(device.name, ActionKind::kQuota);
     for (std::size_t i = 0; i < readings.size(); ++i) {
         const double now = readings[i].quota;
         const double next = std::floor((*wanted)[i]);
-        if (std::abs(next - now) <= config.gain * now) continue;
+        const bool stays = next == now || next < 1;
+        if (stays || (!takes_all && is_small_change(now, next, config))) continue;
         add_change(decision, device.users[i].name, now, next);
         const std::string who = device.users[i].name + " ";
         decision.facts.push_back({"S321", who + "used", readings[i].used, "bytes"});
@@ -80,24 +121,33 @@ std::optional<Decision> propose_quotas(const QuotaDevice& device, const ControlC
 std::optional<Decision> propose_compute_shares(const QuotaDevice& device,
                                                const ControlConfig& config) {
     std::vector<TaskDemand> tasks;
+    std::vector<double> before;
+    std::vector<std::string> names;
     std::uint64_t enforced = 0;
     for (const QuotaWindow& user : device.users) {
+        if (user.percent == 0) continue;
         tasks.push_back({user.usage, user.priority, user.delay});
+        before.push_back(static_cast<double>(user.percent));
+        names.push_back(user.name);
         enforced += user.percent;
     }
-    // Shares that nobody enforces are nobody's to change; nor is what the administrator left free.
-    if (enforced == 0 || device.users.size() < 2) return std::nullopt;
-    const auto parts = allocate_tasks(tasks, std::min(enforced, kWholeDevice), config.share_least);
-    if (!parts) return std::nullopt;
+    // What the administrator left free stays free; shares that add up to more than the device are
+    // a promise that only somebody idle keeps, and not for the loop to mend.
+    if (tasks.size() < 2 || enforced > kWholeDevice) return std::nullopt;
+    // Nobody used anything: then every share is as good as another.
+    const bool is_idle = std::all_of(tasks.begin(), tasks.end(),
+                                     [](const TaskDemand& task) { return task.usage <= 0; });
+    const auto parts = allocate_tasks(tasks, enforced, config.share_least);
+    if (is_idle || !parts) return std::nullopt;
+    const std::vector<double> after = step_towards(before, *parts, config.quota_step);
     Decision decision = decision_on(device.name, ActionKind::kComputeShare);
     bool is_off = false;
     for (std::size_t i = 0; i < tasks.size(); ++i) {
-        const auto now = static_cast<double>(device.users[i].percent);
-        const auto next = static_cast<double>((*parts)[i]);
-        is_off = is_off || std::abs(next - now) >= kLeastShareChange;
-        add_change(decision, device.users[i].name, now, next);
+        is_off = is_off || std::abs(after[i] - before[i]) >= kLeastShareChange;
+        if (after[i] != before[i]) add_change(decision, names[i], before[i], after[i]);
+        decision.facts.push_back({"S421", names[i] + " usage", 100 * tasks[i].usage, "%"});
         decision.facts.push_back(
-            {"S422", device.users[i].name + " usage", 100 * tasks[i].usage, "%"});
+            {"S422", names[i] + " share", static_cast<double>((*parts)[i]), "%"});
     }
     if (!is_off) return std::nullopt;
     decision.reason = "compute shares of " + device.name + " by usage";
@@ -109,7 +159,7 @@ std::optional<Decision> propose_placement(const PlacementWindow& window,
     if (window.shards.empty() || window.nodes.size() < 2) return std::nullopt;
     std::vector<PriorityItem> items;
     for (const ShardWindow& shard : window.shards) {
-        items.push_back({shard.id, shard.until_needed_s, shard.bytes});
+        items.push_back({items.size(), shard.until_needed_s, shard.bytes});
     }
     const PriorityWeights weights{config.urgency_weight, config.size_weight,
                                   std::chrono::duration<double>(config.urgency_time).count(),
@@ -118,14 +168,14 @@ std::optional<Decision> propose_placement(const PlacementWindow& window,
     PlacementInput input;
     for (const std::size_t i : priority_list(items, weights)) {
         const ShardWindow& shard = window.shards[i];
-        input.items.push_back({shard.id, shard.bytes, shard.home, shard.reads});
+        input.items.push_back({i, shard.bytes, shard.home, shard.reads});
     }
     for (const NodeWindow& node : window.nodes) {
         input.nodes.push_back({node.speed, node.load, node.free_bytes});
     }
     input.bandwidth = window.bandwidth;
     PlacementLimits limits;
-    limits.margin = config.gain;
+    limits.margin = limits.least = config.gain;
     limits.horizon_s =
         static_cast<double>(config.horizon) * std::chrono::duration<double>(config.window).count();
     const auto moves = place_items(input, limits);
@@ -133,16 +183,25 @@ std::optional<Decision> propose_placement(const PlacementWindow& window,
 
     Decision decision = decision_on("", ActionKind::kPlacement);
     for (const Migration& move : *moves) {
-        add_change(decision, std::to_string(move.item), static_cast<double>(move.from),
-                   static_cast<double>(move.to));
-        const std::string what = "shard " + std::to_string(move.item) + " ";
-        decision.facts.push_back({"S213", what + "size", move.bytes, "bytes"});
+        const std::string& name = window.shards[move.item].name;
+        // Not add_change(): nodes have no size, and what S213 placed first moves first.
+        decision.names.push_back(name);
+        decision.before.push_back(static_cast<double>(move.from));
+        decision.after.push_back(static_cast<double>(move.to));
+        decision.facts.push_back(
+            {"S211", name + " bandwidth", move.bytes / std::max(move.cost_s, 1e-9), "bytes/s"});
+        const std::string way = window.nodes[move.from].name + " to " + window.nodes[move.to].name;
+        const std::string what = name + " ";
+        decision.facts.push_back({"S213", what + "from " + way, move.bytes, "bytes"});
         decision.facts.push_back({"S213", what + "gain", move.gain_s, "s"});
         decision.facts.push_back({"S213", what + "cost", move.cost_s, "s"});
         decision.cost_s += move.cost_s;
     }
     decision.facts.push_back({"guard", "horizon", limits.horizon_s, "s"});
-    decision.reason = std::to_string(moves->size()) + " shards move to where they are read";
+    decision.reason = moves->size() == 1
+                          ? decision.names.front() + " moves to " +
+                                window.nodes[moves->front().to].name + ", which reads it"
+                          : std::to_string(moves->size()) + " shards move to where they are read";
     return decision;
 }
 

@@ -24,11 +24,7 @@ std::optional<Decision> propose_units(const JobState& job, const ControlConfig& 
 /// gets worse.
 std::optional<Decision> propose_interval(const JobState& job, const ControlConfig& config);
 
-/// The alarm: a rank slower than control.alarm_speed of the median for control.alarm_windows.
-/// Counts in `job`; each rank is reported once, and again only after it was back in between.
-std::optional<Decision> watch_for_slow_rank(JobState& job, const ControlConfig& config);
-
-/// Takes the share of an alarmed rank away: what the alarm leads to when control.actions has drain.
-std::optional<Decision> propose_drain(const JobState& job, const ControlConfig& config);
+/// The job says how many units wait on its ranks, so it is work units that it follows.
+bool works_in_units(const JobState& job) noexcept;
 
 }  // namespace fabricd

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fabricd/control/job_policy.hpp"
+#include "fabricd/control/slow_ranks.hpp"
 
 namespace fabricd {
 
@@ -24,10 +25,12 @@ double noise_of(const Ewma& objective, const ControlConfig& config) {
 }  // namespace
 
 Loop::Loop(ControlConfig config, std::uint64_t last_id)
-    : config_(std::move(config)), weights_(config_), last_id_(last_id) {}
-
-bool Loop::allows(ActionKind kind) const {
-    return has_word(config_.actions, word_of(kind));
+    : config_(std::move(config)), weights_(config_), last_id_(last_id), host_(config_) {
+    for (int kind = 1; kind < kActionKinds; ++kind) {
+        // Once: looking for words in each window of each job would cost more than deciding.
+        allowed_[static_cast<std::size_t>(kind)] =
+            has_word(config_.actions, word_of(static_cast<ActionKind>(kind)));
+    }
 }
 
 TickResult Loop::tick(const Window& window) {
@@ -35,17 +38,21 @@ TickResult Loop::tick(const Window& window) {
     window_ = window.number;
     ++counters_.windows;
     forget_ended(window);
-    host_objective_ = 0;
+    host_.pace().begin();
     counters_.stale_jobs = 0;
     counters_.alarmed_ranks = 0;
-    for (const JobWindow& job : window.jobs) {
-        // Half of a group is no job: its other ranks may be elsewhere or not there yet.
-        if (!job.is_whole()) continue;
-        tick_job(job_of(job), job, result);
+    for (const JobWindow& seen : window.jobs) {
+        if (JobState* job = job_of(seen)) tick_job(*job, seen, result);
     }
     counters_.jobs = jobs_.size();
-    tick_host(window, result);
+    HostLoop::Told told = host_.tick(window, weights_.level, last_id_);
+    for (const DecisionOutcome& outcome : told.outcomes) tell(outcome, result);
+    for (Decision& decision : told.decisions) tell(std::move(decision), result);
     return result;
+}
+
+void Loop::remember(const JobState& job) {
+    for (const RankState& rank : job.ranks) remembered_[rank.session] = rank;
 }
 
 void Loop::forget_ended(const Window& window) {
@@ -60,24 +67,35 @@ void Loop::forget_ended(const Window& window) {
             continue;
         }
         // Gone with its group, perhaps only to come back under another: see job_of().
-        for (const RankState& rank : known->second.ranks) remembered_[rank.session] = rank;
+        remember(known->second);
         known = jobs_.erase(known);
     }
 }
 
-JobState& Loop::job_of(const JobWindow& window) {
-    const auto [place, is_new] = jobs_.try_emplace(JobKey{window.arena, window.group});
-    if (!is_new) return place->second;
-    place->second = new_job(window);
-    for (RankState& rank : place->second.ranks) {
-        const auto known = remembered_.find(rank.session);
-        if (known == remembered_.end()) continue;
-        // What was measured goes along; what was decided about it as a member of that group not.
-        rank.sample_s = known->second.sample_s;
-        rank.gradients = known->second.gradients;
-        remembered_.erase(known);
+// Nothing for half of a group that was never whole: its other ranks may be elsewhere or not there
+// yet. One that was whole goes on, and becomes stale: what is on probation there has to end.
+JobState* Loop::job_of(const JobWindow& window) {
+    const JobKey key{window.arena, window.group};
+    const auto known = jobs_.find(key);
+    if (!window.is_whole()) return known == jobs_.end() ? nullptr : &known->second;
+    if (known != jobs_.end()) {
+        if (known->second.is_of(window)) return &known->second;
+        // Other sessions in the old places: directives for those would reach nobody.
+        remember(known->second);
+        jobs_.erase(known);
     }
-    return place->second;
+    JobState& job = jobs_[key] = new_job(window);
+    for (RankState& rank : job.ranks) {
+        const auto before = remembered_.find(rank.session);
+        if (before == remembered_.end()) continue;
+        // What was measured goes along; what was decided about it as a member of that group not,
+        // but for the serial, which its page has.
+        rank.sample_s = before->second.sample_s;
+        rank.gradients = before->second.gradients;
+        job.serial_seen = std::max(job.serial_seen, before->second.serial_sent);
+        remembered_.erase(before);
+    }
+    return &job;
 }
 
 void Loop::tick_job(JobState& job, const JobWindow& window, TickResult& result) {
@@ -89,10 +107,10 @@ void Loop::tick_job(JobState& job, const JobWindow& window, TickResult& result) 
         if (const auto ended = job.trial.interrupt("no news of the job")) tell(*ended, result);
         return;
     }
+    host_.pace().add(job);
     if (!job.fresh) return;
-    // From here on the window counts, for cool-downs and for the objective of the host.
+    // From here on the window counts for cool-downs.
     job.trial.pass();
-    host_objective_ += job.objective_now;
     judge_job(job, result);
     if (job.windows >= kWarmUpWindows) decide_job(job, result);
 }
@@ -152,19 +170,22 @@ void Loop::undo_job(JobState& job, TickResult& result) {
     back.outcome = Outcome::kDone;
     back.measured = 0;
     direct(job, back, result);
-    tell(back, result);
+    tell(std::move(back), result);
+    job.forget_pace();
 }
 
 void Loop::decide_job(JobState& job, TickResult& result) {
     if (auto alarm = watch_for_slow_rank(job, config_)) {
         alarm->outcome = Outcome::kDone;
-        tell(*alarm, result);
+        tell(std::move(*alarm), result);
         ++counters_.alarmed_ranks;
     }
-    // The loss comes first, and also on top of what is on probation: it is about being right.
-    const bool may_sync = allows(ActionKind::kSyncInterval);
-    if (may_sync && job.loss.worsens.active() && job.interval() > 1 &&
-        (!job.trial.running() || job.in_force())) {
+    // The loss comes first, and also on top of what is on probation: it is about being right. A dry
+    // run has nothing to be in force, and says it once in a while like everything else.
+    const bool may_sync =
+        allows(ActionKind::kSyncInterval) && (is_dry() ? job.trial.may(ActionKind::kSyncInterval)
+                                                       : !job.trial.running() || job.in_force());
+    if (may_sync && job.loss.worsens.active() && job.interval() > 1) {
         if (const auto ended = job.trial.interrupt("the loss gets worse")) tell(*ended, result);
         if (auto less = propose_interval(job, config_)) return take(job, std::move(*less), result);
     }
@@ -175,12 +196,17 @@ void Loop::decide_job(JobState& job, TickResult& result) {
     };
     // In the order of what they are worth; the first that has something to say is the only one.
     static constexpr Kind kKinds[] = {{ActionKind::kDrain, propose_drain},
+                                      {ActionKind::kReturn, propose_return},
                                       {ActionKind::kWorkUnits, propose_units},
                                       {ActionKind::kBatchShares, propose_shares},
                                       {ActionKind::kSyncInterval, propose_interval}};
     // One kind at a time: with two changes at once nobody could tell which of them did it.
     for (const auto& [kind, propose] : kKinds) {
         if (!allows(kind) || !job.trial.may(kind)) continue;
+        // A job that works in units takes no notice of shares.
+        const bool is_moot = kind == ActionKind::kBatchShares && allows(ActionKind::kWorkUnits) &&
+                             works_in_units(job);
+        if (is_moot) continue;
         if (auto decision = propose(job, config_)) return take(job, std::move(*decision), result);
     }
 }
@@ -191,14 +217,12 @@ void Loop::take(JobState& job, Decision decision, TickResult& result) {
         decision.outcome = Outcome::kNotApplied;
         // Once in a while is enough to see what it would do.
         job.trial.wait(decision.kind, config_.cool_down);
-        return tell(decision, result);
+        return tell(std::move(decision), result);
     }
     direct(job, decision, result);
-    tell(decision, result);
     job.trial.begin(decision, noise_of(job.objective, config_));
-    // Every judgement of the objective starts here: what was before belongs to other shares.
-    job.objective = Ewma{};
-    job.step_s = Ewma{};
+    tell(std::move(decision), result);
+    job.forget_pace();
 }
 
 // What holds from now on: `values`, of the decision's kind. `forward`: it is done, not taken back.
@@ -206,7 +230,9 @@ void Loop::hold(JobState& job, const Decision& decision, const std::vector<doubl
                 bool forward) {
     switch (decision.kind) {
         case ActionKind::kDrain:
-            job.ranks[static_cast<std::size_t>(decision.rank)].drained = forward;
+        case ActionKind::kReturn:
+            set_drained(job.ranks[static_cast<std::size_t>(decision.rank)],
+                        forward == (decision.kind == ActionKind::kDrain));
             [[fallthrough]];
         case ActionKind::kBatchShares:
             job.shares = values;
@@ -225,100 +251,50 @@ void Loop::direct(JobState& job, Decision& decision, TickResult& result) {
     decision.id = ++last_id_;
     // Above all that a session of the job has ever seen, also from another daemon or in another
     // group: a page refuses what does not rise.
-    last_serial_ = std::max(last_serial_, job.serial) + 1;
-    decision.serial = job.serial = last_serial_;
+    // Of serials that others report only this job's are lifted: one that lies spoils its own.
+    ++last_serial_;
+    decision.serial = job.serial = std::max(last_serial_, job.serial_seen + 1);
+    job.serial_seen = job.serial;
+    host_.pace().stir();
     Directive directive{decision.serial, decision.id, job.arena,        job.group, job.world, {},
                         job.shares,      job.units,   job.sync_interval};
-    for (const RankState& rank : job.ranks) directive.sessions.push_back(rank.session);
+    directive.sessions.reserve(job.ranks.size());
+    for (RankState& rank : job.ranks) {
+        rank.serial_sent = decision.serial;
+        directive.sessions.push_back(rank.session);
+    }
     result.directives.push_back(std::move(directive));
 }
 
-void Loop::tick_host(const Window& window, TickResult& result) {
-    for (const QuotaDevice& device : window.devices) {
-        Ground& ground = grounds_[device.name];
-        std::optional<Decision> proposal;
-        // Memory before compute: a refused allocation ends a job, a small share only slows it.
-        if (ground.trial.may(ActionKind::kQuota)) proposal = propose_quotas(device, config_);
-        if (!proposal && ground.trial.may(ActionKind::kComputeShare)) {
-            proposal = propose_compute_shares(device, config_);
-        }
-        tick_ground(ground, std::move(proposal), result);
-    }
-    if (window.placement.shards.empty()) return;
-    Ground& shards = grounds_[""];
-    std::optional<Decision> proposal;
-    if (shards.trial.may(ActionKind::kPlacement)) {
-        proposal = propose_placement(window.placement, config_);
-    }
-    tick_ground(shards, std::move(proposal), result);
+DecisionOutcome Loop::failed(std::uint64_t decision, const std::string& why) {
+    // Not on probation: it took something back, which now holds on.
+    DecisionOutcome ended{decision, 0, Outcome::kFailed, 0, why};
+    if (const auto known = end_failed(decision, why)) ended = *known;
+    ended.window = window_;
+    ++counters_.outcomes[static_cast<std::size_t>(Outcome::kFailed)];
+    return ended;
 }
 
-void Loop::tick_ground(Ground& ground, std::optional<Decision> proposal, TickResult& result) {
-    ground.trial.pass();
-    const auto ended =
-        ground.trial.judge(host_objective_, true, config_.probation, config_.cool_down);
-    if (ended) {
-        tell(*ended, result);
-        if (ended->outcome == Outcome::kUndone) {
-            Decision back = ground.trial.decision();
-            back.undoes = back.id;
-            std::swap(back.before, back.after);
-            back.facts.clear();
-            back.reason = "takes back decision " + std::to_string(back.undoes);
-            back.outcome = Outcome::kDone;
-            back.id = ++last_id_;
-            return tell(back, result);
-        }
-    }
-    if (!proposal || !allows(proposal->kind)) return;
-    Decision& decision = *proposal;
-    decision.id = ++last_id_;
-    decision.objective = host_objective_;
-    decision.promised = host_objective_;  // it must not harm
-    if (is_dry()) {
-        decision.outcome = Outcome::kNotApplied;
-        ground.trial.wait(decision.kind, config_.cool_down);
-        return tell(decision, result);
-    }
-    tell(decision, result);
-    // Many jobs make up this objective, and it scatters with all of them.
-    ground.trial.begin(decision, 2 * config_.noise_floor);
-}
-
-std::optional<DecisionOutcome> Loop::failed(std::uint64_t decision, const std::string& why) {
-    // By number: the controller knows decisions, not subjects. A handful are on probation at a
-    // time.
-    const auto end = [&](Trial& trial) -> std::optional<DecisionOutcome> {
-        if (!trial.running() || trial.decision().id != decision) return std::nullopt;
-        auto ended = trial.interrupt("");
-        ended->outcome = Outcome::kFailed;
-        ended->reason = why;
-        ended->window = window_;
-        trial.wait(trial.decision().kind, config_.cool_down);
-        ++counters_.outcomes[static_cast<std::size_t>(Outcome::kFailed)];
-        return ended;
-    };
+// By number: the controller knows decisions, not subjects. A handful are on probation at a time.
+std::optional<DecisionOutcome> Loop::end_failed(std::uint64_t decision, const std::string& why) {
     for (auto& [key, job] : jobs_) {
-        auto ended = end(job.trial);
-        if (!ended) continue;
+        Trial& trial = job.trial;
+        if (!trial.running() || trial.decision().id != decision) continue;
         // The next directives say all that was decided: this must not be in them.
-        hold(job, job.trial.decision(), job.trial.decision().before, false);
-        return ended;
+        hold(job, trial.decision(), trial.decision().before, false);
+        return trial.fail(why, config_.cool_down);
     }
-    for (auto& [name, ground] : grounds_) {
-        if (auto ended = end(ground.trial)) return ended;
-    }
-    return std::nullopt;
+    return host_.failed(decision, why);
 }
 
-void Loop::tell(Decision& decision, TickResult& result) {
+void Loop::tell(Decision decision, TickResult& result) {
     if (decision.id == 0) decision.id = ++last_id_;
     decision.window = window_;
     ++counters_.decisions[static_cast<std::size_t>(decision.kind)];
     if (decision.outcome != Outcome::kPending) {
         ++counters_.outcomes[static_cast<std::size_t>(decision.outcome)];
     }
-    result.decisions.push_back(decision);
+    result.decisions.push_back(std::move(decision));
 }
 
 void Loop::tell(const DecisionOutcome& outcome, TickResult& result) {

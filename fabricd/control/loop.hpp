@@ -13,7 +13,7 @@
 
 #include "fabricd/control/control_config.hpp"
 #include "fabricd/control/decision.hpp"
-#include "fabricd/control/host_policy.hpp"
+#include "fabricd/control/host_loop.hpp"
 #include "fabricd/control/state.hpp"
 #include "fabricd/control/window.hpp"
 
@@ -55,13 +55,16 @@ class Loop {
     /// `last_id` is that of the last decision in the journal. mode "off" is not for the loop: who
     /// wants nothing decided does not tick.
     explicit Loop(ControlConfig config, std::uint64_t last_id = 0);
+    Loop(const Loop&) = delete;  // parts of it look at its settings
+    Loop& operator=(const Loop&) = delete;
 
     /// Takes a window. With mode "dry-run" decisions are made and told, but have no directives, and
     /// nothing is expected to come of them.
     TickResult tick(const Window& window);
 
-    /// An actuator could not carry out a decision of the last tick. What to journal.
-    std::optional<DecisionOutcome> failed(std::uint64_t decision, const std::string& why);
+    /// An actuator could not carry out a decision of the last tick, which may be one that takes
+    /// another one back. What to journal.
+    DecisionOutcome failed(std::uint64_t decision, const std::string& why);
 
     const ControlConfig& config() const noexcept { return config_; }
     const LoopCounters& counters() const noexcept { return counters_; }
@@ -78,13 +81,13 @@ class Loop {
     void direct(JobState& job, Decision& decision, TickResult& result);
     static void hold(JobState& job, const Decision& decision, const std::vector<double>& values,
                      bool forward);
-    void tick_host(const Window& window, TickResult& result);
-    void tick_ground(Ground& ground, std::optional<Decision> proposal, TickResult& result);
-    void tell(Decision& decision, TickResult& result);
+    std::optional<DecisionOutcome> end_failed(std::uint64_t decision, const std::string& why);
+    void tell(Decision decision, TickResult& result);
     void tell(const DecisionOutcome& outcome, TickResult& result);
     void forget_ended(const Window& window);
-    JobState& job_of(const JobWindow& window);
-    bool allows(ActionKind kind) const;
+    JobState* job_of(const JobWindow& window);
+    void remember(const JobState& job);
+    bool allows(ActionKind kind) const { return allowed_[static_cast<std::size_t>(kind)]; }
     bool is_dry() const { return config_.mode != "on"; }
 
     ControlConfig config_;
@@ -96,8 +99,8 @@ class Loop {
     // Of jobs that ended: a group that shrank goes on with the same sessions, whose speeds are
     // known.
     std::unordered_map<std::uint64_t, RankState> remembered_;
-    std::map<std::string, Ground> grounds_;  // devices by name, the shards as ""
-    double host_objective_ = 0;
+    HostLoop host_;
+    std::array<bool, kActionKinds> allowed_{};  // by control.actions
     LoopCounters counters_;
 };
 

@@ -1,6 +1,7 @@
 #include "fabricd/control/page_actuator.hpp"
 
 #include <cmath>
+#include <limits>
 
 namespace fabricd {
 
@@ -8,6 +9,12 @@ using fabricshm::DirectiveImage;
 using fabricshm::Errc;
 using fabricshm::Error;
 using fabricshm::Result;
+
+namespace {
+
+constexpr double kUnitsMost = std::numeric_limits<std::uint32_t>::max();
+
+}  // namespace
 
 Result<DirectiveImage> image_of(const Directive& directive) {
     DirectiveImage image{};
@@ -26,6 +33,9 @@ Result<DirectiveImage> image_of(const Directive& directive) {
         image.batch_share[i] = directive.shares[i];
     }
     for (std::size_t i = 0; i < directive.units.size(); ++i) {
+        // Ranks say how many there are, and could say more than a word of the page holds.
+        const bool fits = directive.units[i] >= 0 && directive.units[i] <= kUnitsMost;
+        if (!fits) return Error{Errc::kInvalid, 0, "direct more units than a page holds"};
         image.work_units[i] = static_cast<std::uint32_t>(std::lround(directive.units[i]));
     }
     return image;

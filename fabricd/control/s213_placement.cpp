@@ -33,8 +33,10 @@ class Placer {
         const double way = bandwidth(item.home, to);
         if (way <= 0) return std::nullopt;
         Migration move{item.id, item.home, to, item.bytes, 0, item.bytes / way};
-        move.gain_s = limits_.horizon_s * (reading_time(item, item.home) - reading_time(item, to));
-        const bool is_worth_it = move.gain_s > move.cost_s * (1 + limits_.margin);
+        const double before_s = limits_.horizon_s * reading_time(item, item.home);
+        move.gain_s = before_s - limits_.horizon_s * reading_time(item, to);
+        const bool is_worth_it = move.gain_s > move.cost_s * (1 + limits_.margin) &&
+                                 move.gain_s > limits_.least * before_s;
         if (!is_worth_it || !std::isfinite(move.gain_s)) return std::nullopt;
         // What leaves makes room at once: moves are carried out in this order.
         free_[to] -= item.bytes;
@@ -89,9 +91,8 @@ class Placer {
 
 std::optional<std::vector<Migration>> place_items(const PlacementInput& input,
                                                   const PlacementLimits& limits) {
-    if (!is_sound(input) || !usable(limits.horizon_s) || !usable(limits.margin)) {
-        return std::nullopt;
-    }
+    const double bounds[] = {limits.horizon_s, limits.margin, limits.least};
+    if (!is_sound(input) || !usable(bounds)) return std::nullopt;
     Placer placer(input, limits);
     std::vector<Migration> moves;
     for (const PlacedItem& item : input.items) {

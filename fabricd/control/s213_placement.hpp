@@ -33,6 +33,7 @@ struct PlacementLimits {
     double horizon_s = 60;  // a move has to be worth it within this time
     double margin = 0.05;   // and by this much more than it costs
     std::size_t moves = 4;  // at once
+    double least = 0;       // and save this part of the reading time: others would fetch it back
 };
 
 struct Migration {
@@ -47,8 +48,9 @@ struct Migration {
 /// Goes through the items in their order: each goes to the node with the smallest marginal F,
 ///   F_j = sum over the other nodes i of reads_i (1 + L_j) / C_j
 /// (reads of the node that has it cost nothing), that has the memory. It moves only if the reading
-/// time saved within the horizon beats bytes / bandwidth by the margin. What moves takes its memory
-/// with it, so later items see it. Nothing when an input is unusable.
+/// time saved within the horizon beats bytes / bandwidth by the margin, and is a part of that time
+/// that is worth it. What moves takes its memory with it, so later items see it. Nothing when an
+/// input is unusable.
 std::optional<std::vector<Migration>> place_items(const PlacementInput& input,
                                                   const PlacementLimits& limits);
 

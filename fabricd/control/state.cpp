@@ -12,6 +12,10 @@ namespace {
 
 constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 
+/// No daemon gets so far: who reports a higher serial made it up, and one near the largest number
+/// would make the next one 0.
+constexpr std::uint64_t kSerialMost = std::uint64_t{1} << 62;
+
 /// Nothing is stale, everybody made steps, and the numbers can be computed with.
 // Whole windows only: ranks meet in every step, so figures of different moments contradict each
 // other.
@@ -51,7 +55,8 @@ void take_over(JobState& state, const JobWindow& job) {
         state.ranks[i].directive_serial = job.ranks[i].directive_serial;
         state.ranks[i].queue = job.ranks[i].queue;
         state.ranks[i].sync_interval = job.ranks[i].sync_interval;
-        state.serial = std::max(state.serial, job.ranks[i].directive_serial);
+        const std::uint64_t seen = job.ranks[i].directive_serial;
+        if (seen <= kSerialMost) state.serial_seen = std::max(state.serial_seen, seen);
     }
 }
 
@@ -71,6 +76,7 @@ void observe_whole(JobState& state, const JobWindow& job, const ControlConfig& c
     double step_s = 0;
     double comm_s = std::numeric_limits<double>::max();
     std::vector<double> computing;
+    computing.reserve(job.ranks.size());
     for (std::size_t i = 0; i < job.ranks.size(); ++i) {
         const RankWindow& rank = job.ranks[i];
         state.batch += state.ranks[i].samples;
@@ -124,6 +130,7 @@ std::uint32_t JobState::interval() const noexcept {
 
 std::optional<Imbalance> JobState::imbalance() const {
     std::vector<double> computing;
+    computing.reserve(ranks.size());
     for (const RankState& rank : ranks) {
         if (rank.drained) continue;
         if (!rank.sample_s.known()) return std::nullopt;
@@ -132,11 +139,26 @@ std::optional<Imbalance> JobState::imbalance() const {
     return imbalance_of(computing);
 }
 
+bool JobState::is_of(const JobWindow& window) const noexcept {
+    if (window.world != world || window.ranks.size() != ranks.size()) return false;
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+        if (window.ranks[i].session != ranks[i].session) return false;
+    }
+    return true;
+}
+
+void JobState::forget_pace() {
+    objective = Ewma{};
+    step_s = Ewma{};
+    comm_s = Ewma{};
+}
+
 JobState new_job(const JobWindow& job) {
     JobState state;
     state.arena = job.arena;
     state.group = job.group;
     state.world = job.world;
+    state.ranks.reserve(job.ranks.size());
     for (const RankWindow& rank : job.ranks) {
         RankState fresh;
         fresh.session = rank.session;

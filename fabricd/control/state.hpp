@@ -30,7 +30,11 @@ struct RankState {
     std::uint32_t queue = 0;
     std::uint32_t sync_interval = 0;
     std::uint64_t directive_serial = 0;
-    bool drained = false;  // by a decision: its share is 0 on purpose
+    std::uint64_t serial_sent = 0;  // the last one that we wrote into its page, in any job
+    bool drained = false;           // by a decision: its share is 0 on purpose
+    std::int64_t drained_windows = 0;
+    bool returned = false;  // from being drained, and not yet known to be well again
+    int relapses = 0;       // times that it was still slow when it was tried again, in a row
     bool alarmed = false;
     std::int64_t slow_windows = 0;
     bool changed = false;        // its speed, in this window
@@ -83,7 +87,8 @@ struct JobState {
     std::vector<double> shares;
     std::vector<double> units;
     std::uint32_t sync_interval = 0;
-    std::uint64_t serial = 0;
+    std::uint64_t serial = 0;       // of the last directive; 0: this daemon has given none
+    std::uint64_t serial_seen = 0;  // the largest that a session of the job knows of
     Trial trial;
 
     bool is_stale(const ControlConfig& config) const noexcept {
@@ -96,6 +101,11 @@ struct JobState {
     std::uint32_t interval() const noexcept;
     /// Of the ranks that have work, smoothed; nothing when some speed is not known.
     std::optional<Imbalance> imbalance() const;
+    /// The ranks of `window` are those of the state, session by session.
+    bool is_of(const JobWindow& window) const noexcept;
+    /// Begins the means anew by which actions are judged: what was measured before belongs to other
+    /// shares, units or intervals.
+    void forget_pace();
 };
 
 /// A job that is seen for the first time. `job` has to be whole.

@@ -1,5 +1,7 @@
 #include "fabricd/control/trial.hpp"
 
+#include <algorithm>
+
 namespace fabricd {
 
 // Both in windows with news: a job that stands still does not cool down either.
@@ -8,13 +10,26 @@ bool Trial::may(ActionKind kind) const noexcept {
 }
 
 void Trial::begin(const Decision& decision, double noise) {
-    // The decision is kept whole: what it replaced is what a rollback needs.
+    // What it replaced is what a rollback needs. Not a copy of it all: its facts are most of it,
+    // and a window in which every job decides would spend its time on copying them.
     probation_ = Probation{};
     probation_.decision = decision.id;
     probation_.before = decision.objective;
     probation_.promised = decision.promised;
     probation_.noise = noise;
-    decision_ = decision;
+    decision_.id = decision.id;
+    decision_.window = decision.window;
+    decision_.kind = decision.kind;
+    decision_.arena = decision.arena;
+    decision_.group = decision.group;
+    decision_.device = decision.device;
+    decision_.names = decision.names;
+    decision_.before = decision.before;
+    decision_.after = decision.after;
+    decision_.rank = decision.rank;
+    decision_.objective = decision.objective;
+    decision_.promised = decision.promised;
+    decision_.serial = decision.serial;
 }
 
 std::optional<DecisionOutcome> Trial::judge(double objective, bool in_force, std::int64_t length,
@@ -24,15 +39,16 @@ std::optional<DecisionOutcome> Trial::judge(double objective, bool in_force, std
         case Probation::Verdict::kRunning:
             return std::nullopt;
         case Probation::Verdict::kKept:
+            undone_[static_cast<std::size_t>(decision_.kind)] = 0;
             return end(Outcome::kKept, "as good as promised, but for the noise", probation_.mean());
         case Probation::Verdict::kWorse:
-            wait(decision_.kind, cool_down);
+            wait_after_undoing(cool_down);
             return end(Outcome::kUndone, "worse than promised by more than the noise",
                        probation_.mean());
         case Probation::Verdict::kIgnored:
             // Asking again at once would be ignored again.
             wait(decision_.kind, cool_down);
-            return end(Outcome::kUnjudged, "not all ranks have taken it over", 0);
+            return end(Outcome::kUnjudged, "it has not come into force", 0);
     }
     return std::nullopt;
 }
@@ -45,8 +61,24 @@ std::optional<DecisionOutcome> Trial::interrupt(const char* reason) {
 std::optional<DecisionOutcome> Trial::give_up(const char* reason, double objective,
                                               std::int64_t cool_down) {
     if (!running()) return std::nullopt;
-    wait(decision_.kind, cool_down);
+    wait_after_undoing(cool_down);
     return end(Outcome::kUndone, reason, objective);
+}
+
+DecisionOutcome Trial::fail(const std::string& why, std::int64_t cool_down) {
+    wait(decision_.kind, cool_down);
+    DecisionOutcome outcome = end(Outcome::kFailed, "", 0);
+    outcome.reason = why;
+    return outcome;
+}
+
+// The same inputs lead to the same proposal: without this an action that only looks good would be
+// done and undone for ever.
+void Trial::wait_after_undoing(std::int64_t cool_down) noexcept {
+    constexpr std::uint8_t kDoublings = 4;
+    std::uint8_t& times = undone_[static_cast<std::size_t>(decision_.kind)];
+    wait(decision_.kind, cool_down << times);
+    times = std::min<std::uint8_t>(times + 1, kDoublings);
 }
 
 void Trial::wait(ActionKind kind, std::int64_t windows) noexcept {

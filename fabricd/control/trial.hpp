@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "fabricd/control/decision.hpp"
 #include "fabricd/control/guards.hpp"
@@ -21,11 +22,13 @@ class Trial {
     /// Nothing is on probation and this kind does not have to wait.
     bool may(ActionKind kind) const noexcept;
 
-    /// Puts `decision` on probation. `noise` is the objective's usual relative scatter.
+    /// Puts `decision` on probation, but for its facts: those are for people. `noise` is the
+    /// objective's usual relative scatter.
     void begin(const Decision& decision, double noise);
 
     /// A window's objective. What came of it when the probation ends with this window: then nothing
-    /// is on probation any more, and after kUndone and kUnjudged-by-nobody the kind waits.
+    /// is on probation any more. After kUndone the kind waits `cool_down` windows, twice as long
+    /// after each further one in a row (at most 16 times); after kUnjudged-by-nobody once.
     std::optional<DecisionOutcome> judge(double objective, bool in_force, std::int64_t length,
                                          std::int64_t cool_down);
 
@@ -35,6 +38,9 @@ class Trial {
     /// Ends the probation as one that made things worse, before its time.
     std::optional<DecisionOutcome> give_up(const char* reason, double objective,
                                            std::int64_t cool_down);
+
+    /// Ends the probation: the action could not be carried out, as `why` says. The kind waits.
+    DecisionOutcome fail(const std::string& why, std::int64_t cool_down);
 
     /// The kind waits so many windows.
     void wait(ActionKind kind, std::int64_t windows) noexcept;
@@ -46,9 +52,11 @@ class Trial {
 
   private:
     DecisionOutcome end(Outcome outcome, const char* reason, double measured);
+    void wait_after_undoing(std::int64_t cool_down) noexcept;
 
     std::int64_t window_ = 0;
     std::array<std::int64_t, kActionKinds> not_before_{};
+    std::array<std::uint8_t, kActionKinds> undone_{};  // in a row
     Probation probation_;
     Decision decision_;
 };

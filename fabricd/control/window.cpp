@@ -63,6 +63,14 @@ std::vector<JobWindow> group_by_job(std::vector<std::pair<const SessionSample*, 
 
 }  // namespace
 
+bool JobWindow::is_whole() const noexcept {
+    if (static_cast<std::int64_t>(ranks.size()) != world) return false;
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+        if (ranks[i].rank != static_cast<std::int32_t>(i)) return false;
+    }
+    return true;
+}
+
 WindowMaker::Before WindowMaker::counters_of(const SessionSample& session) {
     const auto& image = session.image;
     Before now{session.session_id, session.page_number, image.arena_id,      image.group_id,

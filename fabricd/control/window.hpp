@@ -35,19 +35,21 @@ struct JobWindow {
     std::int32_t world = 0;
     std::vector<RankWindow> ranks;  // by rank; only those that have a page
 
-    bool is_whole() const noexcept { return static_cast<std::int32_t>(ranks.size()) == world; }
+    /// Every rank is there, once, in its place. The books confirm each rank and not how many there
+    /// are: that is what rank 0 says, and ranks 0, 2, 5 of "3" must not be taken for 0, 1, 2.
+    bool is_whole() const noexcept;
 };
 
-/// A vGPU or the pool quota of a device: what holds memory of a device that several share.
+/// A vGPU or a device of the device file: what holds memory of a device that several share.
 struct QuotaWindow {
     std::string name;
     double quota = 0, used = 0, denied = 0;  // bytes; denied in the window
-    double speed = 1;                        // against the standard
+    double speed = 1;                        // against the standard; of a device: GFLOP/s
     double delay = 0;                        // against the median, no unit
     double busy = 0;                         // share that others keep busy
     double usage = 0;                        // of the compute share, 0 to 1
     double priority = 1;
-    std::uint64_t percent = 0;  // compute share in force; 0: none is enforced
+    std::uint64_t percent = 0;  // compute share in force; 0: nobody knows how it is used
 };
 struct QuotaDevice {
     std::string name;
@@ -57,11 +59,13 @@ struct QuotaDevice {
 
 /// Data that may live elsewhere.
 struct ShardWindow {
-    std::uint64_t id = 0;
+    std::uint64_t id = 0;  // the region of its header
     double bytes = 0;
     double until_needed_s = 0;
     std::uint32_t home = 0;
     std::vector<double> reads;  // bytes per second by each node
+    std::string name = {};      // "ARENA/NAME": whom a decision is about
+    bool moving = false;        // a move is under way, or its old copy is still read
 };
 struct NodeWindow {
     std::string name;
@@ -73,6 +77,12 @@ struct PlacementWindow {
     std::vector<ShardWindow> shards;
 };
 
+/// The pool, divided among the devices of the device file.
+struct PoolWindow {
+    std::vector<QuotaWindow> devices;
+    std::vector<double> most;  // bytes that each could have: its memory
+};
+
 struct Window {
     std::uint64_t number = 0;   // 1, 2, ...
     std::int64_t taken_ns = 0;  // CLOCK_MONOTONIC
@@ -80,6 +90,7 @@ struct Window {
     std::vector<JobWindow> jobs;
     std::vector<QuotaDevice> devices;
     PlacementWindow placement;
+    PoolWindow pool;
 };
 
 /// Makes windows of samples: takes the counters of each page apart. For one thread. Costs one pass

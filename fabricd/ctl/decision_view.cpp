@@ -58,6 +58,7 @@ std::string subject_of(const Decision& decision) {
 const char* unit_of(ActionKind kind) {
     switch (kind) {
         case ActionKind::kQuota:
+        case ActionKind::kPoolQuota:
             return "bytes";
         case ActionKind::kComputeShare:
             return "%";

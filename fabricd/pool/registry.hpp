@@ -224,6 +224,7 @@ class Registry {
 
     /// Sessions, arenas, regions and groups; the caller fills in the pool and the uptime.
     Snapshot snapshot(TimePoint now) const;
+    Places places(TimePoint now) const;
 
     /// Contradictions in the books, for tests: empty when all is well.
     std::vector<std::string> problems() const;
@@ -294,7 +295,7 @@ class Registry {
     static void take_lost(Arena& arena, std::uint64_t offset, Bytes bytes);
     static void release_space(Arena& arena, std::uint64_t offset, Bytes bytes);
 
-    Result<RegionId> make_copy(Session& owner, Arena& arena, Bytes bytes, const std::string& device,
+    Result<RegionId> make_copy(Session& owner, Arena& arena, Bytes bytes, std::string device,
                                ShardId shard);
     Result<Shard*> place_shard(Session& owner, Arena& arena, const TensorInfo& info, Bytes bytes);
     Result<void> format_shard(const Shard& shard);

@@ -110,14 +110,15 @@ Result<Shard*> Registry::place_shard(Session& owner, Arena& arena, const TensorI
     return done.error();
 }
 
-// A region for the elements, counted against `device`.
-Result<RegionId> Registry::make_copy(Session& owner, Arena& arena, Bytes bytes,
-                                     const std::string& device, ShardId shard) {
+// A region for the elements, counted against `device`: a copy, since callers give the owner's own,
+// which is exchanged below.
+Result<RegionId> Registry::make_copy(Session& owner, Arena& arena, Bytes bytes, std::string device,
+                                     ShardId shard) {
     if (!devices_.admits(device, RegionAllocator::rounded(bytes))) {
         return Error{Errc::kNoMemory, 0, "memory quota of the device"};
     }
     // make_region() counts against the owner's device, whose quota it need not fit.
-    const std::string own = std::exchange(owner.device, device);
+    const std::string own = std::exchange(owner.device, std::move(device));
     auto region = make_region(owner, arena, bytes, std::nullopt, shard);
     owner.device = own;
     return region;

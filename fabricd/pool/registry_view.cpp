@@ -97,6 +97,13 @@ void check_space(const Arena& arena, std::vector<std::string>* found) {
 
 }  // namespace
 
+Places Registry::places(TimePoint now) const {
+    Places all;
+    all.devices = devices_.view(now);
+    for (const auto& [id, shard] : shards_) all.shards.push_back(view_shard(shard));
+    return all;
+}
+
 Snapshot Registry::snapshot(TimePoint now) const {
     Snapshot all;
     all.daemon_epoch = daemon_epoch_;
@@ -129,7 +136,7 @@ Snapshot Registry::snapshot(TimePoint now) const {
         }
         for (const auto& [group_id, group] : arena.groups) all.groups.push_back(view_of(group));
     }
-    for (const auto& [id, shard] : shards_) all.shards.push_back(view_shard(shard));
+    all.shards = places(now).shards;
     for (auto& [key, view] : forming) all.groups.push_back(std::move(view));
     return all;
 }

@@ -145,4 +145,10 @@ struct Snapshot {
     std::vector<ShardView> shards;
 };
 
+/// The part of it that the control loop looks at in every window.
+struct Places {
+    std::vector<DeviceView> devices;
+    std::vector<ShardView> shards;
+};
+
 }  // namespace fabricd

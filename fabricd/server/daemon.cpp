@@ -360,6 +360,12 @@ Snapshot Daemon::snapshot() {
     return all;
 }
 
+Places Daemon::places() {
+    Places all;
+    impl_->on_control_thread([&] { all = impl_->registry->places(Clock::now()); });
+    return all;
+}
+
 const Sampler& Daemon::sampler() const noexcept {
     return *impl_->sampler;
 }

@@ -89,6 +89,9 @@ class Daemon {
     /// a millisecond). Before run() and after it the answer is made on the calling thread.
     Snapshot snapshot();
 
+    /// Devices and shards alone, for who asks often. As snapshot().
+    Places places();
+
     /// Begins to move a shard; see Registry::move_shard() for the errors. `done` (may be empty)
     /// hears once how it ended, on the control thread, unless this fails; not when the daemon ends
     /// before. Any thread but that one.

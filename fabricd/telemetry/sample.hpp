@@ -33,6 +33,13 @@ struct RatesBase {
     std::int64_t comm_ns = 0;
 };
 
+/// Which rank of which group a session is.
+struct Membership {
+    std::uint64_t arena_id = 0, group_id = 0;
+    std::int32_t rank = -1;
+    bool operator==(const Membership&) const = default;
+};
+
 /// One session that has a telemetry page. What it says of itself is in `image`, tamed but not
 /// proven: a session can claim any group and any number of samples, and only its own job believes
 /// it. Who it is comes from the kernel and the daemon's books.
@@ -42,6 +49,7 @@ struct SessionSample {
     fabricshm::TelemetrySeen seen;  // of that page: what did not change is not copied again
     bool stale = true;              // nothing written for [telemetry] stale_after, or never
     bool member = false;            // the daemon's books say that it is this rank of this group
+    Membership confirmed;           // what they were asked, and said yes to
     fabricshm::TelemetryImage image;
     std::uint64_t memory_used = 0;    // bytes of the pool, by the daemon's books
     std::uint64_t memory_denied = 0;  // asked for and refused so far

@@ -108,6 +108,7 @@ void Sampler::look_closer(unsigned turn) {
         // Only this thread adds and removes sessions, so that the place is still the session's.
         SessionSample& session = sample_.sessions[claim.index];
         session.member = claim.member;
+        session.confirmed = {claim.arena_id, claim.group_id, claim.rank};
         session.image.memory_used = session.memory_used = claim.memory_used;
         session.image.memory_denied = session.memory_denied = claim.memory_denied;
         take_shards(session, claim.shards_open);

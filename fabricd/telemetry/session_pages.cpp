@@ -1,5 +1,8 @@
 #include "fabricd/telemetry/session_pages.hpp"
 
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <utility>
 
 #include "libfabricshm/os/page_file.hpp"
@@ -23,15 +26,49 @@ namespace {
 // address translation; a dozen under way at once hide all but the bandwidth.
 constexpr std::size_t kAhead = 12;
 
-void fetch_head(const std::byte* page) {
-    for (int line = 0; line < 3; ++line) __builtin_prefetch(page + line * fabricshm::kCacheLine);
+// Where the sequence is, and where what was seen of it is.
+void fetch_first(const std::byte* page, const SessionSample& entry) {
+    __builtin_prefetch(page);
+    __builtin_prefetch(&entry, 1);
 }
 
-void fetch_entry(const SessionSample& entry) {
+// The rest of the head, of a page that has changed. Both first lines are here by now.
+void fetch_rest(const std::byte* page, const SessionSample& entry) {
+    const auto& shared = *reinterpret_cast<const fabricshm::TelemetryPage*>(page);
+    if (shared.head_sequence.load(std::memory_order_relaxed) == entry.seen.head) return;
     const auto* bytes = reinterpret_cast<const std::byte*>(&entry);
-    const auto* head = reinterpret_cast<const std::byte*>(&entry.image);
-    __builtin_prefetch(bytes, 1);
-    for (int line = 0; line < 3; ++line) __builtin_prefetch(head + line * fabricshm::kCacheLine, 1);
+    for (int line = 1; line < 3; ++line) {
+        __builtin_prefetch(page + line * fabricshm::kCacheLine);
+        __builtin_prefetch(bytes + line * fabricshm::kCacheLine, 1);
+    }
+    __builtin_prefetch(bytes + 3 * fabricshm::kCacheLine, 1);
+}
+
+// The first line of each array: all of it, for a group of eight ranks.
+void fetch_peers(const std::byte* page) {
+    const auto& shared = *reinterpret_cast<const fabricshm::TelemetryPage*>(page);
+    for (const void* line :
+         {static_cast<const void*>(&shared.peers_sequence),
+          static_cast<const void*>(shared.bytes_to), static_cast<const void*>(shared.read_bytes),
+          static_cast<const void*>(shared.read_ns), static_cast<const void*>(shared.reads),
+          static_cast<const void*>(shared.latency_ns)}) {
+        __builtin_prefetch(line);
+    }
+}
+
+// Room for so many entries, in huge pages where the system has them: an entry is most of a small
+// page, so that each would be a miss of the address translation.
+void make_room(std::vector<SessionSample>& sessions, std::size_t count) {
+    if (sessions.capacity() >= count) return;
+    // With room for some more, or each that comes would move all that are there.
+    sessions.reserve(count + count / 8);
+    constexpr std::uintptr_t kHugePage = 2 * fabricshm::kMiB;
+    const auto begin = reinterpret_cast<std::uintptr_t>(sessions.data());
+    const auto end = begin + sessions.capacity() * sizeof(SessionSample);
+    const std::uintptr_t first = fabricshm::round_up(begin, kHugePage);
+    const std::uintptr_t last = end / kHugePage * kHugePage;
+    // A hint; without it everything works with small pages.
+    if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
 }
 
 // The entry of one page, of a session that an earlier sample may have known.
@@ -47,6 +84,7 @@ void begin(SessionSample& entry, const PageOwner& owner) {
     entry.rates = {};
     entry.member = false;
     entry.shards.clear();
+    entry.confirmed = {};
 }
 
 }  // namespace
@@ -60,7 +98,7 @@ Result<Fd> SessionPages::open_telemetry(const PageOwner& owner) {
     pages.owner = owner;
     pages.telemetry = std::move(file.mapping);
     pages.made = ++made_;
-    list_slots();
+    slots_listed_ = false;
     return std::move(file.descriptor);
 }
 
@@ -78,7 +116,7 @@ Result<Fd> SessionPages::open_directives(const PageOwner& owner) {
 
 void SessionPages::end(std::uint64_t session_id) noexcept {
     const std::lock_guard lock(mutex_);
-    if (pages_.erase(session_id) != 0) list_slots();
+    if (pages_.erase(session_id) != 0) slots_listed_ = false;
 }
 
 Result<void> SessionPages::direct(std::uint64_t session_id, const DirectiveImage& image) {
@@ -131,22 +169,42 @@ std::vector<std::uint64_t> SessionPages::directed() const {
 }
 
 // The list is short of what changes rarely: made anew when a session comes or goes.
-void SessionPages::list_slots() {
+bool SessionPages::list_slots() const {
+    if (slots_listed_) return false;
+    slots_listed_ = true;
     slots_.clear();
     for (const auto& [id, pages] : pages_) {
         if (pages.telemetry) slots_.push_back({id, pages.made, pages.telemetry.data()});
     }
+    return true;
+}
+
+// The entries of old sessions are in step with the slots, but for the moments at which one comes or
+// goes; then the wrong lines are fetched, which only costs their time.
+void SessionPages::fetch_ahead(std::size_t slot, const std::vector<SessionSample>& sessions,
+                               std::size_t entry, bool peers) const {
+    if (slot + 2 * kAhead < slots_.size() && entry + 2 * kAhead < sessions.size()) {
+        fetch_first(slots_[slot + 2 * kAhead].page, sessions[entry + 2 * kAhead]);
+    }
+    if (slot + kAhead >= slots_.size() || entry + kAhead >= sessions.size()) return;
+    fetch_rest(slots_[slot + kAhead].page, sessions[entry + kAhead]);
+    if (peers) fetch_peers(slots_[slot + kAhead].page);
 }
 
 void SessionPages::sample(std::vector<SessionSample>& sessions, std::int64_t now_ns,
                           std::int64_t stale_ns, unsigned turn, unsigned peers_every) const {
     const std::lock_guard lock(mutex_);
-    if (sessions.capacity() < slots_.size()) sessions.reserve(slots_.size());
+    if (list_slots()) {
+        // All that have gone in one pass: a job of many ranks ends at once.
+        std::erase_if(sessions, [&](const SessionSample& entry) {
+            return !std::ranges::binary_search(slots_, entry.session_id, {}, &Slot::session_id);
+        });
+    }
+    make_room(sessions, slots_.size());
     std::size_t at = 0;
     for (std::size_t i = 0; i < slots_.size(); ++i) {
         const Slot& slot = slots_[i];
-        if (i + kAhead < slots_.size()) fetch_head(slots_[i + kAhead].page);
-        if (at + kAhead < sessions.size()) fetch_entry(sessions[at + kAhead]);
+        fetch_ahead(i, sessions, at, (at + kAhead + turn) % peers_every == 0);
         // Both are by id, and ids are never used twice: what is smaller here is of a session that
         // has ended.
         while (at < sessions.size() && sessions[at].session_id < slot.session_id) {
@@ -168,8 +226,14 @@ void SessionPages::sample(std::vector<SessionSample>& sessions, std::int64_t now
             fabricshm::read_telemetry_shards(slot.page, entry.image, entry.seen);
         }
         const std::int64_t written = entry.image.written_ns;
-        // From the future: a session that wants to look alive for ever.
-        entry.stale = written == 0 || written > now_ns || now_ns - written > stale_ns;
+        // `now_ns` was read before the page: one that is written all the time is younger. From
+        // further in the future: a session that wants to look alive for ever.
+        entry.stale = written == 0 || written - now_ns > stale_ns || now_ns - written > stale_ns;
+        // The books are asked once in a while, the page says who it is in every sample: what they
+        // said yes to holds for that claim alone.
+        const auto& image = entry.image;
+        const Membership claim{image.arena_id, image.group_id, image.rank};
+        entry.member = entry.member && claim == entry.confirmed;
         ++at;
     }
     sessions.resize(at);

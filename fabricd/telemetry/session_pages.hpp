@@ -79,12 +79,16 @@ class SessionPages {
         const std::byte* page;
     };
 
-    void list_slots();
+    bool list_slots() const;  // true: anew
+    void fetch_ahead(std::size_t slot, const std::vector<SessionSample>& sessions,
+                     std::size_t entry, bool peers) const;
     static void tell(Pages& pages, fabricshm::QuotaImage quota);
 
     mutable std::mutex mutex_;
     std::map<std::uint64_t, Pages> pages_;
-    std::vector<Slot> slots_;  // of those with a telemetry page, by session
+    // Of those with a telemetry page, by session; made by the first look after a change.
+    mutable std::vector<Slot> slots_;
+    mutable bool slots_listed_ = false;
     std::uint64_t made_ = 0;
 };
 

@@ -5,8 +5,10 @@
 #include <fabricshm/fabricshm.h>
 
 #include <algorithm>
+#include <atomic>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <vector>
 
 #include "tests/multiproc/fabricd/ctl.hpp"
 #include "tests/support/program.hpp"
@@ -29,7 +31,9 @@ json decisions(const Daemon& daemon) {
 /// computed all the time since its last step, so the machine's own load changes nothing.
 class UnevenJob {
   public:
-    explicit UnevenJob(const Daemon& daemon) {
+    /// With `units` the ranks say that so many wait on each of them, and follow units, not shares.
+    explicit UnevenJob(const Daemon& daemon, std::uint32_t units = 0) {
+        for (Rank& rank : ranks_) rank.units = units;
         for (Rank& rank : ranks_) {
             fabricshm_session_options options{};
             options.struct_size = sizeof options;
@@ -61,6 +65,10 @@ class UnevenJob {
         serial_ = directive.serial;
         for (int rank = 0; rank < 2; ++rank) {
             if (directive.batch_share[0] > 0) ranks_[rank].share = directive.batch_share[rank];
+            const std::uint32_t* units = directive.work_units;
+            if (units[0] + units[1] == 0) continue;
+            ranks_[rank].units = units[rank];
+            ranks_[rank].share = double(units[rank]) / (units[0] + units[1]);
         }
         const double slowest = std::max(ranks_[0].share / 4, ranks_[1].share);
         step(ranks_[0], ranks_[0].share / 4 / slowest);
@@ -69,6 +77,7 @@ class UnevenJob {
     }
 
     double share(int rank) const { return ranks_[rank].share; }
+    std::uint32_t units(int rank) const { return ranks_[rank].units; }
     std::uint64_t serial() const { return serial_; }
 
   private:
@@ -77,6 +86,7 @@ class UnevenJob {
         fabricshm_arena* arena = nullptr;
         fabricshm_group* group = nullptr;
         double share = 0.5;
+        std::uint32_t units = 0;
         std::chrono::steady_clock::time_point last{};
     };
 
@@ -84,6 +94,7 @@ class UnevenJob {
         const auto now = std::chrono::steady_clock::now();
         auto info = fabricshm_step_info_make(static_cast<std::uint64_t>(1000 * rank.share + 0.5));
         info.group = rank.group;
+        info.queue = rank.units;
         const auto since = std::chrono::duration_cast<std::chrono::nanoseconds>(now - rank.last);
         info.compute_ns = static_cast<std::int64_t>(computing * static_cast<double>(since.count()));
         rank.last = now;
@@ -92,6 +103,75 @@ class UnevenJob {
 
     Rank ranks_[2];
     std::uint64_t serial_ = 0;
+};
+
+/// Two ranks on threads of their own that do nothing but merge gradients.
+class MergingJob {
+  public:
+    explicit MergingJob(const Daemon& daemon) {
+        for (int rank = 0; rank < 2; ++rank) {
+            threads_[rank] = std::thread(
+                [this, rank, socket = daemon.socket()] { codes_[rank] = train(rank, socket); });
+        }
+    }
+    ~MergingJob() { stop(); }
+    MergingJob(const MergingJob&) = delete;
+    MergingJob& operator=(const MergingJob&) = delete;
+
+    /// The interval that both ranks were asked for; 0: none yet, or one of them has another one.
+    std::uint32_t interval() const { return wanted_[0] == wanted_[1] ? wanted_[0].load() : 0; }
+    /// Ends the training; whether all of it went well.
+    bool stop() {
+        over_ = true;
+        for (std::thread& thread : threads_) {
+            if (thread.joinable()) thread.join();
+        }
+        return codes_[0] == 0 && codes_[1] == 0;
+    }
+
+  private:
+    int train(int rank, const std::string& socket) {
+        constexpr std::uint64_t kElements = 64 * 1024;
+        fabricshm_session_options options{};
+        options.struct_size = sizeof options;
+        options.socket = socket.c_str();
+        fabricshm_session* session = nullptr;
+        fabricshm_arena* arena = nullptr;
+        fabricshm_group* group = nullptr;
+        int code = fabricshm_session_open(&options, &session);
+        if (code == 0) code = fabricshm_arena_open(session, "merging", 8 << 20, 0, &arena);
+        if (code == 0) code = fabricshm_group_join(arena, "world", rank, 2, 60'000, &group);
+        std::vector<float> gradient(kElements, 0.5F);
+        while (code == 0) {
+            // Together, so that nobody waits for one who has left.
+            float leaves = over_ ? 1.0F : 0.0F;
+            code = fabricshm_allreduce(group, &leaves, &leaves, 1, FABRICSHM_F32, FABRICSHM_MAX);
+            if (code != 0 || leaves > 0) break;
+            code = fabricshm_allreduce(group, gradient.data(), gradient.data(), kElements,
+                                       FABRICSHM_F32, FABRICSHM_MAX);
+            if (code == 0) code = tell(rank, session, group);
+        }
+        fabricshm_group_leave(group);
+        fabricshm_session_close(session);
+        return code;
+    }
+
+    int tell(int rank, fabricshm_session* session, fabricshm_group* group) {
+        auto info = fabricshm_step_info_make(1);
+        info.group = group;
+        const int code = fabricshm_step(session, &info);
+        if (code != 0) return code;
+        fabricshm_directive directive{};
+        directive.struct_size = sizeof directive;
+        const int read = fabricshm_directives(session, &directive);
+        wanted_[rank] = directive.sync_interval;
+        return read;
+    }
+
+    std::thread threads_[2];
+    int codes_[2] = {0, 0};
+    std::atomic<bool> over_{false};
+    std::atomic<std::uint32_t> wanted_[2] = {0, 0};
 };
 
 }  // namespace
@@ -148,6 +228,33 @@ TEST_SUITE("fabricd.control") {
         daemon.start();
         daemon.await_ready(2);
         CHECK(decisions(daemon)[0]["id"] == first["id"]);
+    }
+
+    TEST_CASE("ranks that have units waiting get units by speed") {
+        const Daemon daemon(
+            {"--control-mode=on", "--control-window=100ms", "--control-actions=units"});
+        UnevenJob job(daemon, 8);
+        REQUIRE(test_support::becomes_true([&] {
+            job.step();
+            return job.units(0) != 8;
+        }));
+        CHECK(job.units(0) + job.units(1) == 16);
+        CHECK(job.units(0) >= 12);
+        CHECK(decisions(daemon)[0]["kind"] == "work units");
+    }
+
+    TEST_CASE("ranks that do little but synchronise are asked to do it less often") {
+        // What a synchronisation costs here is the machine's: with these coefficients any cost is
+        // enough.
+        const Daemon daemon({"--control-mode=on", "--control-window=100ms",
+                             "--control-actions=sync", "--control-gain=0",
+                             "--control-sync-share=0.001"});
+        MergingJob job(daemon);
+        CHECK(test_support::becomes_true([&] { return job.interval() > 1; }));
+        CHECK(job.stop());
+        const json first = decisions(daemon)[0];
+        CHECK(first["kind"] == "sync interval");
+        CHECK(has(ctl(daemon, {"why", std::to_string(first["id"].get<int>())}).out, "S313\n"));
     }
 
     TEST_CASE("a dry run decides and directs nothing, and off decides nothing") {

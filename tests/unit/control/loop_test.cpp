@@ -36,13 +36,6 @@ int windows_until_ideal(EmulatedJob& job, Loop& loop, double part) {
     return 1000;
 }
 
-QuotaDevice device_with(double quota, double used, double denied) {
-    QuotaDevice device{"gpu0", 8e9, 0, {}};
-    device.users.push_back({"a", quota, used, denied, 1, 0, 0, 0, 1, 0});
-    device.users.push_back({"b", quota, 0.85 * quota, 0, 1, 0, 0, 0, 1, 0});
-    return device;
-}
-
 }  // namespace
 
 TEST_SUITE("control.loop") {
@@ -247,111 +240,5 @@ TEST_SUITE("control.loop") {
         job.sync_s = 1;
         Loop loop(config);
         CHECK(run(job, loop, 30).decisions.empty());
-    }
-
-    TEST_CASE("a rank that stays slow raises one alarm and is drained if that is allowed") {
-        for (const bool drains : {false, true}) {
-            ControlConfig config = acting();
-            config.actions = drains ? "shares,drain" : "shares";
-            EmulatedJob job({100, 100, 100, 10});
-            Loop loop(config);
-            const auto all = run(job, loop, 60);
-            const auto is_alarm = [](const Decision& decision) {
-                return decision.kind == ActionKind::kAlarm && decision.rank == 3;
-            };
-            CHECK(std::count_if(all.decisions.begin(), all.decisions.end(), is_alarm) == 1);
-            CHECK((job.shares[3] == 0) == drains);
-            CHECK(loop.counters().alarmed_ranks == 1);
-        }
-    }
-
-    TEST_CASE("a refused allocation lets a quota grow, and it is told what would not be applied") {
-        Loop loop(acting());
-        Window window;
-        window.number = 1;
-        window.devices = {device_with(1e9, 1e9, 1e9)};
-        const auto result = loop.tick(window);
-        REQUIRE(result.decisions.size() == 1);
-        const Decision& decision = result.decisions[0];
-        CHECK(decision.kind == ActionKind::kQuota);
-        CHECK(decision.names == std::vector<std::string>{"a"});
-        CHECK(decision.after[0] == doctest::Approx(1.25e9));
-        // One at a time: nothing more until its probation is over.
-        CHECK(loop.tick(window).decisions.empty());
-        CHECK(loop.failed(decision.id, "no such vGPU")->outcome == Outcome::kFailed);
-        Loop content(acting());
-        window.devices = {device_with(1e9, 0.5e9, 0)};
-        CHECK(content.tick(window).decisions.empty());
-    }
-
-    TEST_CASE("a shard moves to the node that reads it") {
-        Loop loop(acting());
-        Window window;
-        window.number = 1;
-        window.placement.nodes = {{"node0", 1, 0, 0}, {"node1", 1, 0, 1e9}};
-        window.placement.bandwidth = {0, 1e9, 1e9, 0};
-        window.placement.shards = {{5, 1e8, 0, 0, {0, 1e8}}};
-        const auto result = loop.tick(window);
-        REQUIRE(result.decisions.size() == 1);
-        CHECK(result.decisions[0].kind == ActionKind::kPlacement);
-        CHECK(result.decisions[0].after == std::vector<double>{1});
-    }
-
-    TEST_CASE("a window is what the counters of a page rose by") {
-        Sample sample;
-        sample.taken_ns = 1'000'000'000;
-        SessionSample session{};
-        session.session_id = 3;
-        session.page_number = 1;
-        session.member = true;
-        session.stale = false;
-        session.image.arena_id = 1;
-        session.image.group_id = 2;
-        session.image.world = 1;
-        session.image.steps = 10;
-        session.image.samples = 100;
-        session.image.compute_ns = 5'000'000'000;
-        sample.sessions = {session};
-        WindowMaker maker;
-        CHECK(maker.next(sample).jobs[0].ranks[0].steps == 0);
-        sample.taken_ns += 500'000'000;
-        sample.sessions[0].image.steps = 14;
-        sample.sessions[0].image.samples = 140;
-        sample.sessions[0].image.compute_ns += 400'000'000;
-        const Window window = maker.next(sample);
-        CHECK(window.length_s == doctest::Approx(0.5));
-        REQUIRE(window.jobs.size() == 1);
-        CHECK(window.jobs[0].is_whole());
-        CHECK(window.jobs[0].ranks[0].steps == 4);
-        CHECK(window.jobs[0].ranks[0].samples == 40);
-        CHECK(window.jobs[0].ranks[0].compute_s == doctest::Approx(0.4));
-    }
-
-    TEST_CASE("a new page or a counter that fell begins anew, and strangers are no members") {
-        Sample sample;
-        SessionSample session{};
-        session.session_id = 3;
-        session.page_number = 1;
-        session.member = true;
-        session.image.group_id = 2;
-        session.image.world = 2;
-        session.image.steps = 10;
-        SessionSample twin = session;  // claims the same rank
-        twin.session_id = 4;
-        SessionSample stranger = session;
-        stranger.session_id = 5;
-        stranger.member = false;
-        stranger.image.rank = 1;
-        sample.sessions = {session, twin, stranger};
-        WindowMaker maker;
-        maker.next(sample);
-        sample.sessions[0].image.steps = 5;
-        Window window = maker.next(sample);
-        REQUIRE(window.jobs[0].ranks.size() == 1);
-        CHECK(window.jobs[0].ranks[0].steps == 0);
-        CHECK_FALSE(window.jobs[0].is_whole());
-        sample.sessions[0].image.steps = 9;
-        sample.sessions[0].page_number = 2;
-        CHECK(maker.next(sample).jobs[0].ranks[0].steps == 0);
     }
 }

@@ -150,6 +150,31 @@ TEST_SUITE("telemetry.sampler") {
         CHECK(sample.sessions[0].image.memory_used == 42);
     }
 
+    TEST_CASE("what the books confirmed holds for that claim alone, until they are asked again") {
+        SessionPages pages;
+        Session other(pages, 1);
+        Session session(pages, 2);
+        const auto claim = [&](std::uint64_t group) {
+            session.image.group_id = group;
+            session.image.rank = 0;
+            session.image.world = 2;
+            session.train(1);
+        };
+        DeviceWatch devices({});
+        SamplerOptions options = every_session();
+        options.details_every = 2;  // the books are asked about it in every other sample
+        Sampler sampler(pages, devices, options, [](std::vector<SessionClaim>& claims) {
+            for (SessionClaim& asked : claims) asked.member = asked.group_id == 7;
+        });
+        claim(7);
+        sampler.take(kSecond);
+        sampler.take(kSecond);
+        CHECK(sampler.latest().sessions[1].member);
+        claim(8);  // somebody else's group
+        sampler.take(kSecond);
+        CHECK_FALSE(sampler.latest().sessions[1].member);
+    }
+
     TEST_CASE("timed reads of members become paths") {
         SessionPages pages;
         Session session(pages, 1);

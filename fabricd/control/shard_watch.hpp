@@ -1,0 +1,41 @@
+// ShardWatch: how much each node really reads of each shard, so that placement (S213) does not
+// follow every whim of a window.
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "fabricd/control/control_config.hpp"
+#include "fabricd/control/smoothing.hpp"
+#include "fabricd/control/window.hpp"
+
+namespace fabricd {
+
+/// For one thread.
+class ShardWatch {
+  public:
+    /// Takes a window. What it gives back has smoothed reads, and only the shards that may be moved
+    /// now: known for control.imbalance_windows in a row, and at rest for control.cool_down windows
+    /// since the last move, whoever ordered it: two readers of one shard would otherwise take it
+    /// from each other for ever.
+    PlacementWindow update(const PlacementWindow& window, const ControlConfig& config,
+                           double weight);
+
+  private:
+    struct Memory {
+        std::vector<Ewma> reads;  // by node
+        std::uint32_t home = 0;
+        std::int64_t rests = 0;  // windows more
+        std::uint64_t seen = 0;  // the last look that found it
+    };
+    static bool is_known(const Memory& memory, std::int64_t windows);
+
+    std::vector<std::string> nodes_;
+    std::map<std::string, Memory> shards_;  // by name
+    std::uint64_t look_ = 0;
+};
+
+}  // namespace fabricd

@@ -1,0 +1,173 @@
+#include "fabricd/control_places.hpp"
+
+#include <algorithm>
+
+namespace fabricd {
+
+namespace {
+
+/// Sessions are looked at closely once in a second. What did not change for so long has ended.
+constexpr std::int64_t kQuietNs = 3'000'000'000;
+
+constexpr double kGiga = 1e9;
+
+std::vector<DeviceView> nodes_of(const Places& places) {
+    std::vector<DeviceView> nodes;
+    // One that is no longer in the file takes nothing new, and so no shard.
+    std::copy_if(places.devices.begin(), places.devices.end(), std::back_inserter(nodes),
+                 [](const DeviceView& device) { return device.configured; });
+    return nodes;
+}
+
+// While a quota shrinks its target is what was decided last.
+double quota_of(const DeviceView& device) {
+    const auto quota = device.spec.quota_bytes;
+    const auto target = device.quota_target_bytes;
+    return static_cast<double>(target != 0 ? std::min(quota, target) : quota);
+}
+
+double speed_of(const DeviceSpec& spec) {
+    return spec.gflops * spec.share_percent / 100;
+}
+
+}  // namespace
+
+void PlaceSource::look(const Sample& sample) {
+    for (auto& [key, reads] : reads_) reads.seen = false;
+    for (auto& [session, refusals] : refusals_) refusals.seen = false;
+    for (const SessionSample& session : sample.sessions) {
+        if (session.device.empty()) continue;
+        look_at_reads(session, sample.taken_ns);
+        look_at_refusals(session);
+    }
+    std::erase_if(reads_, [](const auto& entry) { return !entry.second.seen; });
+    std::erase_if(refusals_, [](const auto& entry) { return !entry.second.seen; });
+    look_at_paths(sample);
+}
+
+void PlaceSource::look_at_reads(const SessionSample& session, std::int64_t now_ns) {
+    for (const auto& told : session.shards) {
+        const auto [place, is_new] =
+            reads_.try_emplace({session.session_id, told.arena, told.shard});
+        Reads& reads = place->second;
+        reads.seen = true;
+        reads.device = session.device;
+        const double seconds = static_cast<double>(now_ns - reads.changed_ns) * 1e-9;
+        if (!is_new && told.bytes > reads.bytes && seconds > 0) {
+            reads.rate = static_cast<double>(told.bytes - reads.bytes) / seconds;
+        } else if (is_new || told.bytes < reads.bytes ||
+                   (told.bytes == reads.bytes && now_ns - reads.changed_ns > kQuietNs)) {
+            // What it read before we looked, or anew after it fell, has no time to it.
+            reads.rate = 0;
+        }
+        if (is_new || told.bytes != reads.bytes) reads.changed_ns = now_ns;
+        reads.bytes = told.bytes;
+    }
+}
+
+void PlaceSource::look_at_refusals(const SessionSample& session) {
+    const auto [place, is_new] = refusals_.try_emplace(session.session_id);
+    Refusals& refusals = place->second;
+    // By the daemon's own books, which a session cannot write.
+    const std::uint64_t now = session.memory_denied;
+    if (!is_new && now > refusals.bytes) {
+        denied_[session.device] += static_cast<double>(now - refusals.bytes);
+    }
+    refusals = {now, true};
+}
+
+// S211: what timed reads between ranks say about the way between their devices. The slowest pair of
+// ranks speaks for the way: a move would not be faster than what it is made of.
+void PlaceSource::look_at_paths(const Sample& sample) {
+    paths_.clear();
+    if (sample.paths.empty()) return;
+    std::map<std::pair<std::uint64_t, int>, const std::string*> devices;
+    for (const SessionSample& session : sample.sessions) {
+        if (!session.member || session.device.empty()) continue;
+        devices[{session.image.group_id, session.image.rank}] = &session.device;
+    }
+    for (const PathSample& path : sample.paths) {
+        const auto reader = devices.find({path.group_id, path.from});
+        const auto owner = devices.find({path.group_id, path.to});
+        if (reader == devices.end() || owner == devices.end()) continue;
+        if (!(path.bytes_per_second > 0) || *reader->second == *owner->second) continue;
+        const auto [place, is_new] =
+            paths_.try_emplace({*owner->second, *reader->second}, path.bytes_per_second);
+        if (!is_new) place->second = std::min(place->second, path.bytes_per_second);
+    }
+}
+
+void PlaceSource::add_to(Window& window) {
+    const Places places = ask_();
+    for (const DeviceView& device : nodes_of(places)) {
+        const double quota = quota_of(device);
+        const auto used = static_cast<double>(device.bytes_used);
+        const double speed = speed_of(device.spec);
+        window.placement.nodes.push_back({device.spec.name, speed, 0, std::max(quota - used, 0.0)});
+        QuotaWindow user;
+        user.name = device.spec.name;
+        user.quota = quota;
+        user.used = used;
+        user.speed = speed;
+        const auto denied = denied_.find(device.spec.name);
+        if (denied != denied_.end()) user.denied = denied->second;
+        window.pool.devices.push_back(std::move(user));
+        window.pool.most.push_back(static_cast<double>(device.spec.memory_bytes));
+    }
+    denied_.clear();
+    if (places.shards.empty()) {
+        window.placement.nodes.clear();  // nothing to place, nothing to write down
+        return;
+    }
+    add_bandwidth(places, window.placement);
+    add_shards(places, window.placement);
+}
+
+void PlaceSource::add_bandwidth(const Places& places, PlacementWindow& placement) const {
+    const auto nodes = nodes_of(places);
+    for (const DeviceView& from : nodes) {
+        for (const DeviceView& to : nodes) {
+            // Where nobody has measured the way, it is as fast as the slower of two links.
+            double bytes_per_s =
+                kGiga * std::min(from.spec.link_gbytes_per_s, to.spec.link_gbytes_per_s);
+            const auto measured = paths_.find({from.spec.name, to.spec.name});
+            if (measured != paths_.end()) bytes_per_s = measured->second;
+            placement.bandwidth.push_back(&from == &to ? 0 : bytes_per_s);
+        }
+    }
+}
+
+void PlaceSource::add_shards(const Places& places, PlacementWindow& placement) const {
+    const auto node_of = [&](const std::string& device) {
+        return static_cast<std::size_t>(
+            std::find_if(placement.nodes.begin(), placement.nodes.end(),
+                         [&](const NodeWindow& node) { return node.name == device; }) -
+            placement.nodes.begin());
+    };
+    std::map<ShardKey, std::vector<double>> rates;
+    for (const auto& [key, reads] : reads_) {
+        const std::size_t node = node_of(reads.device);
+        if (node == placement.nodes.size()) continue;
+        auto& by_node = rates[{std::get<1>(key), std::get<2>(key)}];
+        by_node.resize(placement.nodes.size());
+        by_node[node] += reads.rate;
+    }
+    for (const ShardView& view : places.shards) {
+        const std::size_t home = node_of(view.home_device);
+        // Neither one that is about to go nor one whose memory does not let it move.
+        const bool stays = view.state == "retired" || view.state == "fixed";
+        if (home == placement.nodes.size() || stays) continue;
+        ShardWindow shard;
+        shard.id = view.id;
+        shard.name = view.name;
+        shard.bytes = static_cast<double>(view.bytes);
+        shard.home = static_cast<std::uint32_t>(home);
+        shard.moving = view.state == "moving" || view.state == "draining";
+        const auto known = rates.find({view.arena_id, view.id});
+        if (known != rates.end()) shard.reads = known->second;
+        shard.reads.resize(placement.nodes.size());
+        placement.shards.push_back(std::move(shard));
+    }
+}
+
+}  // namespace fabricd

@@ -1,0 +1,67 @@
+// What the control loop knows of places: which device reads which shard, and how the pool is
+// divided among the devices. docs/control_loop.md.
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "fabricd/control/window.hpp"
+#include "fabricd/pool/snapshot.hpp"
+#include "fabricd/telemetry/sample.hpp"
+
+namespace fabricd {
+
+/// Adds shards, devices and the pool's quotas to windows. A node of S213 is a device of the device
+/// file: it is what sessions say they compute on, and what a shard can be given to. For the loop's
+/// thread.
+class PlaceSource {
+  public:
+    using Ask = std::function<Places()>;
+
+    /// `ask` is called once per window.
+    explicit PlaceSource(Ask ask) : ask_(std::move(ask)) {}
+
+    /// Takes what the sessions count. While the sampler waits: costs one pass over the sessions.
+    void look(const Sample& sample);
+
+    /// What is known by now. Shards of owners without a device are left out: their place is no
+    /// node.
+    void add_to(Window& window);
+
+  private:
+    using ShardKey = std::pair<std::uint64_t, std::uint64_t>;  // arena, header's region
+    using ReadKey = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>;  // session, and that
+
+    /// A counter of a session that is told about once per second, more or less.
+    struct Reads {
+        std::uint64_t bytes = 0;
+        std::int64_t changed_ns = 0;
+        double rate = 0;  // bytes per second
+        std::string device;
+        bool seen = false;
+    };
+    struct Refusals {
+        std::uint64_t bytes = 0;
+        bool seen = false;
+    };
+
+    void look_at_reads(const SessionSample& session, std::int64_t now_ns);
+    void look_at_refusals(const SessionSample& session);
+    void look_at_paths(const Sample& sample);
+    void add_shards(const Places& places, PlacementWindow& placement) const;
+    void add_bandwidth(const Places& places, PlacementWindow& placement) const;
+
+    Ask ask_;
+    std::map<ReadKey, Reads> reads_;
+    std::map<std::uint64_t, Refusals> refusals_;  // by session
+    std::map<std::string, double> denied_;        // bytes by device since the last window
+    std::map<std::pair<std::string, std::string>, double> paths_;  // bytes/s, from and to a device
+};
+
+}  // namespace fabricd
