@@ -3,15 +3,18 @@
 
 #include <doctest/doctest.h>
 #include <fabricshm/fabricshm.h>
+#include <fabricshm/shard.h>
 
 #include <algorithm>
 #include <atomic>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <vector>
 
 #include "tests/multiproc/fabricd/ctl.hpp"
 #include "tests/support/program.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 using nlohmann::json;
 using Daemon = test_support::ReadyDaemon;
@@ -103,6 +106,24 @@ class UnevenJob {
 
     Rank ranks_[2];
     std::uint64_t serial_ = 0;
+};
+
+/// A session on a device, with the arena of the job.
+struct OnDevice {
+    OnDevice(const Daemon& daemon, const char* device) {
+        fabricshm_session_options options{};
+        options.struct_size = sizeof options;
+        options.socket = daemon.socket().c_str();
+        options.device = device;
+        REQUIRE(fabricshm_session_open(&options, &session) == 0);
+        REQUIRE(fabricshm_arena_open(session, "job", 8 << 20, 0, &arena) == 0);
+    }
+    ~OnDevice() { fabricshm_session_close(session); }
+    OnDevice(const OnDevice&) = delete;
+    OnDevice& operator=(const OnDevice&) = delete;
+
+    fabricshm_session* session = nullptr;
+    fabricshm_arena* arena = nullptr;
 };
 
 /// Two ranks on threads of their own that do nothing but merge gradients.
@@ -255,6 +276,63 @@ TEST_SUITE("fabricd.control") {
         const json first = decisions(daemon)[0];
         CHECK(first["kind"] == "sync interval");
         CHECK(has(ctl(daemon, {"why", std::to_string(first["id"].get<int>())}).out, "S313\n"));
+    }
+
+    TEST_CASE("a shard goes to the device that reads it, once, and stays there") {
+        const test_support::TemporaryDirectory directory;
+        const std::string file = directory.path() + "/devices.toml";
+        {
+            std::ofstream devices(file);
+            for (const char* name : {"near", "far"}) {
+                devices << "[[device]]\nname = '" << name << "'\nkind = 'npu'\ngflops = 3\n"
+                        << "memory = '1GiB'\nvgpu_memory = '8MiB'\nlink_gbytes_per_s = 8\n";
+            }
+        }
+        const Daemon daemon({"--devices-file", file, "--control-mode=on", "--control-window=100ms",
+                             "--control-actions=placement", "--control-cool-down=5",
+                             "--telemetry-interval=20ms"});
+        const OnDevice owner(daemon, "near");
+        const OnDevice reader(daemon, "far");
+        constexpr std::int64_t kElements = 64 * 1024;
+        fabricshm_shard* made = nullptr;
+        REQUIRE(fabricshm_shard_create(owner.arena, "experts", FABRICSHM_F32, 1, &kElements,
+                                       &made) == 0);
+        fabricshm_shard_view view{};
+        REQUIRE(fabricshm_shard_write(made, &view) == 0);
+        std::fill_n(static_cast<float*>(view.data), kElements, 7.0F);
+        REQUIRE(fabricshm_shard_publish(made, nullptr) == 0);
+        fabricshm_shard* opened = nullptr;
+        REQUIRE(fabricshm_shard_open(reader.arena, "experts", 60'000, &opened) == 0);
+        const auto read = [&](int times) {
+            for (int i = 0; i < times; ++i) {
+                REQUIRE(fabricshm_shard_read(opened, 1, 60'000, &view) == 0);
+                CHECK(static_cast<const float*>(view.data)[kElements - 1] == 7.0F);
+                REQUIRE(fabricshm_shard_release(opened, &view) == 0);
+            }
+        };
+        const auto shard = [&] {
+            const Output output = ctl(daemon, {"shards", "--json"});
+            REQUIRE(output.code == 0);
+            return json::parse(output.out)["shards"].at(0);
+        };
+        CHECK(shard()["home_device"] == "near");
+        REQUIRE(test_support::becomes_true([&] {
+            read(1000);
+            return shard()["home_device"] == "far";
+        }));
+        // No job trains that could judge it, so it ends without a verdict, some windows later; by
+        // then the shard has rested, and could be moved again.
+        REQUIRE(test_support::becomes_true([&] {
+            read(1000);
+            return decisions(daemon)[0]["outcome"] == "not judged";
+        }));
+        CHECK(shard()["moves"] == 1);
+        const json all = decisions(daemon);
+        CHECK(all.size() == 1);
+        CHECK(all[0]["kind"] == "placement");
+        CHECK(has(ctl(daemon, {"why", "1"}).out, "S213"));
+        fabricshm_shard_close(opened);
+        fabricshm_shard_close(made);
     }
 
     TEST_CASE("a dry run decides and directs nothing, and off decides nothing") {
