@@ -13,10 +13,12 @@ from lint_support import SOURCE_SUFFIXES, is_test, list_files, read_text, run_li
 FILE_LIMIT = 400           # lines; tests are lists of cases and may be longer
 FUNCTION_LIMIT = 60        # lines
 TEST_FUNCTION_LIMIT = 100  # lines; a test case is a story and is read from top to bottom
-# Per cent of the lines of a folder's sources that are comment and nothing else, at least. A folder is
-# entered once it is there, and the house style asks for 12 to 19 of all of them.
-COMMENT_FLOOR = {"fabricd/pool": 10, "fabricd/server": 9, "libfabricshm/base": 9,
-                 "libfabricshm/include/fabricshm": 20, "libfabricshm/os": 10, "libfabricshm/shm": 10}
+# Per cent of the lines of a folder's sources that are comment and nothing else, at least. The house
+# style asks for 12 to 19, of which a change may take some; folders named here have a floor of their own,
+# others the usual one once they have so many lines.
+USUAL_FLOOR, USUAL_FLOOR_FROM = 11, 500
+COMMENT_FLOOR = {"fabricd/pool": 10, "fabricd/telemetry": 10, "libfabricshm/include/fabricshm": 20, "libfabricshm/shm": 15,
+                 "libfabricshm/vgpu": 9}
 ALLOW_FILE = "scripts/sizes_allow.txt"
 SHELL_FUNCTION = re.compile(r"^(?:function )?([\w-]+) ?\(\) ?[{(]\n(.*?)^[})]", re.MULTILINE | re.DOTALL)
 
@@ -133,8 +135,10 @@ def share_findings(folders: dict[str, Statistics]) -> list[str]:
     """Prints the share of comment lines of each folder; the folders that fell below their floor."""
     print("share of comment lines: " +
           ", ".join(f"{name} {folders[name].share():.1f} %" for name in sorted(folders)))
+    floors = {name: USUAL_FLOOR for name, folder in folders.items() if folder.lines >= USUAL_FLOOR_FROM}
+    floors.update((name, floor) for name, floor in COMMENT_FLOOR.items() if name in folders)
     return [f"{name}: {folders[name].share():.1f} % of its lines are comment; at least {floor} are wanted"
-            for name, floor in COMMENT_FLOOR.items() if name in folders and folders[name].share() < floor]
+            for name, floor in floors.items() if folders[name].share() < floor]
 
 
 def check(root: Path) -> list[str]:

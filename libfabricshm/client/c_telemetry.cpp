@@ -124,6 +124,8 @@ int fabricshm_quotas(fabricshm_session* session, fabricshm_quota* quota) {
         const QuotaImage image = session->session->quotas();
         const std::int64_t now_ns = Clock::now().time_since_epoch().count();
         *quota = {size, image.serial, limit_of(image.device, now_ns), limit_of(image.user, now_ns)};
+        // As above.
+        std::memset(reinterpret_cast<char*>(quota) + sizeof *quota, 0, size - sizeof *quota);
         return FABRICSHM_OK;
     });
 }
