@@ -8,6 +8,9 @@ crash=$build/tests/crash/test_crash
 
 # start OPTION...: fabricd in the background, until it serves. stop: ends it, and says how it ended.
 start() {
+    # The last daemon's words are not this one's: the background job empties its log only once it runs, and a
+    # daemon that is ended before it listens to signals dies of them.
+    rm -f /tmp/fabricd.log
     $fabricd --config=/dev/null --pool-huge-pages=off "$@" >/tmp/fabricd.log 2>&1 &
     daemon=$!
     # Not by asking it: to start a program with its libraries takes a second here.
