@@ -73,6 +73,28 @@ fabricshm_limit limit_of(const LimitImage& image, std::int64_t now_ns) {
             std::max<std::int64_t>(left_ns, 0) / 1'000'000};
 }
 
+// Structures that are filled in for the caller. `what`: "directive", say, as the header calls it.
+template <typename Answer>
+int check_answer(const char* function, const fabricshm_session* session, const Answer* answer,
+                 const char* what) {
+    if (session == nullptr) return refuse("%s: session is NULL", function);
+    if (answer == nullptr) return refuse("%s: %s is NULL", function, what);
+    if (answer->struct_size < sizeof *answer) {
+        return refuse("%s: %s->struct_size is too small", function, what);
+    }
+    return session->session->is_foreign() ? fail({Errc::kClosed, 0, what}, "session")
+                                          : FABRICSHM_OK;
+}
+
+// What a newer caller knows beyond: all zeros, as when nobody has said anything.
+template <typename Answer>
+void give(Answer& to, const Answer& answer) {
+    const std::size_t size = to.struct_size;
+    to = answer;
+    to.struct_size = size;
+    std::memset(reinterpret_cast<char*>(&to) + sizeof to, 0, size - sizeof to);
+}
+
 }  // namespace
 
 }  // namespace fabricshm
@@ -94,38 +116,21 @@ int fabricshm_step(fabricshm_session* session, const fabricshm_step_info* info) 
 
 int fabricshm_directives(fabricshm_session* session, fabricshm_directive* directive) {
     return guarded("fabricshm_directives", [&]() -> int {
-        if (session == nullptr) return refuse("fabricshm_directives: session is NULL");
-        if (directive == nullptr) return refuse("fabricshm_directives: directive is NULL");
-        const std::size_t size = directive->struct_size;
-        if (size < sizeof *directive) {
-            return refuse("fabricshm_directives: directive->struct_size is too small");
-        }
-        if (session->session->is_foreign()) {
-            return fail({Errc::kClosed, 0, "directives"}, "session");
-        }
-        *directive = directive_of(session->session->directives());
-        directive->struct_size = size;
-        // What a newer caller knows beyond: all zeros, as when nobody has said anything.
-        std::memset(reinterpret_cast<char*>(directive) + sizeof *directive, 0,
-                    size - sizeof *directive);
+        const int code = check_answer("fabricshm_directives", session, directive, "directive");
+        if (code != FABRICSHM_OK) return code;
+        give(*directive, directive_of(session->session->directives()));
         return FABRICSHM_OK;
     });
 }
 
 int fabricshm_quotas(fabricshm_session* session, fabricshm_quota* quota) {
     return guarded("fabricshm_quotas", [&]() -> int {
-        if (session == nullptr) return refuse("fabricshm_quotas: session is NULL");
-        if (quota == nullptr) return refuse("fabricshm_quotas: quota is NULL");
-        const std::size_t size = quota->struct_size;
-        if (size < sizeof *quota) {
-            return refuse("fabricshm_quotas: quota->struct_size is too small");
-        }
-        if (session->session->is_foreign()) return fail({Errc::kClosed, 0, "quotas"}, "session");
+        const int code = check_answer("fabricshm_quotas", session, quota, "quota");
+        if (code != FABRICSHM_OK) return code;
         const QuotaImage image = session->session->quotas();
         const std::int64_t now_ns = Clock::now().time_since_epoch().count();
-        *quota = {size, image.serial, limit_of(image.device, now_ns), limit_of(image.user, now_ns)};
-        // As above.
-        std::memset(reinterpret_cast<char*>(quota) + sizeof *quota, 0, size - sizeof *quota);
+        give(*quota,
+             {0, image.serial, limit_of(image.device, now_ns), limit_of(image.user, now_ns)});
         return FABRICSHM_OK;
     });
 }

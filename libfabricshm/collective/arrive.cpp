@@ -29,6 +29,10 @@ Result<void> meet_on_command(Operation& operation) {
                        TouchPoint::kCommandRead};
     const std::uint64_t at = operation.step();
     if (operation.rank() != 0) {
+        // A rank 0 that called something else commands nothing, and may not look at this rank for
+        // some operations to come.
+        FABRIC_TRY_VOID(meeting.wait(0, at, operation.call.deadline));
+        FABRIC_TRY_VOID(check_signature(operation, 0));
         FABRIC_TRY_VOID(meeting.await(command, at, 0, operation.call.deadline));
         // All are there, so this does not wait; it fetches the lines that are read next, which the
         // command alone would not where hosts do not share caches.

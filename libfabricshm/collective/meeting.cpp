@@ -19,6 +19,12 @@ namespace {
 // How long a sleeper trusts that a dead peer would have been announced before it looks for itself.
 constexpr auto kSleepSlice = std::chrono::milliseconds(20);
 
+// Pauses and yields multiply, and come from a file or from what the job shares: together they could
+// be hours before the first look for a dead peer.
+constexpr auto kAwakeMost = std::chrono::milliseconds(100);
+constexpr std::uint64_t kYieldsPerLook = 8;
+constexpr std::uint64_t kTurnsPerLook = 256;
+
 // Between two looks at a word that nobody can wake us for. Long enough to leave the core to the
 // rank that is waited for, short beside the operations that make a rank wait this long.
 constexpr auto kNap = std::chrono::microseconds(50);
@@ -135,6 +141,7 @@ Result<void> Meeting::await(const Word& word, std::uint64_t value, int peer, Tim
         return word.value.load(std::memory_order_acquire) >= value;
     };
     WaitTimer timer(meter_);
+    TimePoint awake_until;
     // A few pauses between yields, not many at once: the scheduler may have put the one that is
     // waited for on this very core, and then every pause holds it up.
     for (std::uint64_t turn = 0; turn <= yields_; ++turn) {
@@ -148,6 +155,11 @@ Result<void> Meeting::await(const Word& word, std::uint64_t value, int peer, Tim
         if (reached()) return {};
         timer.begin();
         std::this_thread::yield();
+        if (turn % kYieldsPerLook == kYieldsPerLook - 1) {
+            const TimePoint now = Clock::now();
+            if (turn < kYieldsPerLook) awake_until = now + kAwakeMost;
+            if (now >= awake_until) break;
+        }
     }
     return sleep_until(word, value, peer, deadline);
 }
@@ -199,7 +211,8 @@ Result<void> Meeting::poll_until(const Word& word, std::uint64_t value, int peer
     for (std::uint64_t turn = 0;; ++turn) {
         if (reached()) return {};
         timer.begin();
-        if (!idle(turn)) continue;
+        // Pauses and yields may be set to millions: now and then it looks all the same.
+        if (!idle(turn) && turn % kTurnsPerLook != kTurnsPerLook - 1) continue;
         if (const auto state = check(peer); !state.ok()) {
             // It may have come and then died between our two looks.
             return reached() ? Result<void>() : state;

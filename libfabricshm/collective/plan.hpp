@@ -13,7 +13,8 @@ namespace fabricshm {
 
 /// How the ranks' bytes meet.
 enum class Route : std::uint8_t {
-    kTiny,    // in one or a few cache lines per rank, data and flag together: one meeting
+    kTiny,    // in a few cache lines per rank, data and flag together, or data beside them: one
+              // meeting, and none for who needs nobody's bytes
     kSlots,   // through the ranks' slots, each rank reads what it needs: one meeting per piece
     kArrive,  // ranks first show where their buffers are, then choose with choose_arrived()
 };

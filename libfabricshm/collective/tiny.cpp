@@ -12,6 +12,7 @@
 // may stand at t+B+E-2, with the posts of t+B+E-2-kTinyTurns and before overwritten. This rank
 // reads the posts of turn t-B and later: kTinyTurns > 2B+E-2 keeps them.
 
+#include <algorithm>
 #include <cstring>
 
 #include "libfabricshm/base/fault_point.hpp"
@@ -25,6 +26,12 @@ namespace {
 constexpr std::uint64_t kCompareEvery = 8;
 constexpr std::uint64_t kCompareBehind = 4;
 static_assert(kTinyTurns > 2 * kCompareBehind + kCompareEvery - 2);
+
+// Lines are asked for some turns before they are used, so that several are under way at a time: an
+// operation of 8 bytes takes less than one line's way between two cores. Not many turns: a reader
+// has to find them written. Only hints; what comes too early is fetched once more.
+constexpr std::uint64_t kClaimAhead = 4;
+constexpr std::uint64_t kFetchAhead = 3;
 
 constexpr Bytes kFirstLine = sizeof(TinyLine::data) - sizeof(std::uint64_t);
 constexpr Bytes kOtherLine = sizeof(TinyLine::data);
@@ -53,9 +60,9 @@ void store_lines(const Visibility& view, TinySlot& slot, std::uint64_t chain, co
     view.publish(TouchPoint::kTiny, slot.lines, static_cast<Bytes>(lines) * kCacheLine);
 }
 
-// Takes the lines of the next post away from their last readers, so that the post itself does not
-// wait for that: the store of a flag is on everybody's critical path. What was in them
-// is read by nobody any more, as the head of this file says.
+// Takes the lines of a post to come away from their last readers, so that the post itself does not
+// wait for that: the store of a flag is on everybody's critical path. A rank that is late and still
+// reads what is in them fetches them once more.
 void claim_lines(TinySlot& slot, int lines) noexcept {
 #if defined(__x86_64__)
     for (int line = 0; line < lines; ++line) {
@@ -180,7 +187,7 @@ Result<std::byte*> take_post(Operation& operation, int peer, std::uint64_t flag)
         has_root(operation.call.kind) && slot.lines[0].flag.load(std::memory_order_relaxed) == flag;
     FABRIC_TRY_VOID(await_lines(operation, peer, slot, lines, flag));
     if (chain_in(slot) != group.run.chain) return Error{Errc::kMismatch, peer, "collective"};
-    if (ahead) fetch_lines(group.tiny_slot(peer, group.turn + 3), lines);
+    if (ahead) fetch_lines(group.tiny_slot(peer, group.turn + kFetchAhead), lines);
     if (!in_lines(operation)) {
         std::byte* posted = group.post(peer, group.turn);
         acquire_post(operation, peer, posted, 0, stride);
@@ -222,7 +229,7 @@ Result<void> run_tiny(Operation& operation) {
                 carried, line_bytes, flag);
     meeting.signal(flag);
     FAULT_POINT("tiny.posted");
-    claim_lines(group.tiny_slot(operation.rank(), group.turn + 4), lines_for(line_bytes));
+    claim_lines(group.tiny_slot(operation.rank(), group.turn + kClaimAhead), lines_for(line_bytes));
     if (beside) mine = own_post(operation, mine, 0);
 
     Pointers posted;

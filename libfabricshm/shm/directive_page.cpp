@@ -61,18 +61,15 @@ Result<void> check_directive_page(const std::byte* page) noexcept {
 PageRead read_directives(const std::byte* page, DirectiveImage& image,
                          std::uint64_t& seen) noexcept {
     const DirectivePage& shared = page_of(page);
-    for (int i = 0; i < kSeqlockTries; ++i) {
-        const std::uint64_t sequence = seqlock_peek(shared.sequence);
-        if (sequence == seen) return PageRead::kUnchanged;
-        DirectiveImage copy;
-        seqlock_load(shared.image, &copy, kDirectiveWords);
-        if (!seqlock_check(shared.sequence, sequence)) continue;
-        if (!check_directives(copy).ok()) return PageRead::kTorn;
-        image = copy;
-        seen = sequence;
-        return PageRead::kFresh;
-    }
-    return PageRead::kTorn;
+    DirectiveImage copy;
+    std::uint64_t sequence = 0;
+    const PageRead read = seqlock_read(shared.sequence, seen, sequence,
+                                       [&] { seqlock_load(shared.image, &copy, kDirectiveWords); });
+    if (read != PageRead::kFresh) return read;
+    if (!check_directives(copy).ok()) return PageRead::kTorn;
+    image = copy;
+    seen = sequence;
+    return read;
 }
 
 void write_quotas(std::byte* page, const QuotaImage& image) noexcept {
@@ -84,20 +81,17 @@ void write_quotas(std::byte* page, const QuotaImage& image) noexcept {
 
 PageRead read_quotas(const std::byte* page, QuotaImage& image, std::uint64_t& seen) noexcept {
     const DirectivePage& shared = page_of(page);
-    for (int i = 0; i < kSeqlockTries; ++i) {
-        const std::uint64_t sequence = seqlock_peek(shared.quota_sequence);
-        if (sequence == seen) return PageRead::kUnchanged;
-        QuotaImage copy;
-        seqlock_load(shared.quota, &copy, kQuotaWords);
-        if (!seqlock_check(shared.quota_sequence, sequence)) continue;
-        for (const LimitImage* limit : {&copy.device, &copy.user}) {
-            if (limit->target_bytes > limit->limit_bytes) return PageRead::kTorn;
-        }
-        image = copy;
-        seen = sequence;
-        return PageRead::kFresh;
+    QuotaImage copy;
+    std::uint64_t sequence = 0;
+    const PageRead read = seqlock_read(shared.quota_sequence, seen, sequence,
+                                       [&] { seqlock_load(shared.quota, &copy, kQuotaWords); });
+    if (read != PageRead::kFresh) return read;
+    for (const LimitImage* limit : {&copy.device, &copy.user}) {
+        if (limit->target_bytes > limit->limit_bytes) return PageRead::kTorn;
     }
-    return PageRead::kTorn;
+    image = copy;
+    seen = sequence;
+    return read;
 }
 
 }  // namespace fabricshm

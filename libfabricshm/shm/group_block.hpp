@@ -123,8 +123,8 @@ inline constexpr int kTinyLines = 10;
 /// The first line gives 8 of its 56 bytes to the signature.
 inline constexpr Bytes kTinyBytes = kTinyLines * 56 - 8;  // 552
 
-/// How many turns of tiny operations a rank has slots for: it may be that far ahead of the slowest
-/// at the most, and less than half of it in fact (collective/tiny.cpp).
+/// How many turns of tiny operations a rank has slots for. A rank posts up to 11 turns past the
+/// slowest, which may still read posts of 3 turns before: 15 are needed (collective/tiny.cpp).
 inline constexpr std::uint64_t kTinyTurns = 16;
 
 struct alignas(kCachePair) TinySlot {

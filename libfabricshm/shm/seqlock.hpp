@@ -45,4 +45,25 @@ inline bool seqlock_check(const SharedWord& sequence, std::uint64_t peeked) noex
     return peeked % 2 == 0 && sequence.load(std::memory_order_relaxed) == peeked;
 }
 
+enum class PageRead {
+    kFresh,      // copied
+    kUnchanged,  // nothing was written since
+    kTorn,       // the writer was never done, or wrote nonsense: the image is as before
+};
+
+/// Calls `load`, which copies the words, until they belong together; bounded. kFresh: they are
+/// those of the write `sequence_read`. kUnchanged when that was `seen` already; kTorn when no try
+/// was whole.
+template <typename Load>
+PageRead seqlock_read(const SharedWord& sequence, std::uint64_t seen, std::uint64_t& sequence_read,
+                      const Load& load) noexcept {
+    for (int i = 0; i < kSeqlockTries; ++i) {
+        sequence_read = seqlock_peek(sequence);
+        if (sequence_read == seen) return PageRead::kUnchanged;
+        load();
+        if (seqlock_check(sequence, sequence_read)) return PageRead::kFresh;
+    }
+    return PageRead::kTorn;
+}
+
 }  // namespace fabricshm

@@ -138,62 +138,56 @@ void write_telemetry_shards(std::byte* page, const TelemetryImage& image) noexce
 PageRead read_telemetry_head(const std::byte* page, TelemetryImage& image,
                              TelemetrySeen& seen) noexcept {
     const TelemetryPage& shared = page_of(page);
-    for (int i = 0; i < kSeqlockTries; ++i) {
-        const std::uint64_t sequence = seqlock_peek(shared.head_sequence);
-        if (sequence == seen.head) return PageRead::kUnchanged;
-        std::uint64_t copy[kTelemetryHeadWords];
+    std::uint64_t copy[kTelemetryHeadWords];
+    std::uint64_t sequence = 0;
+    const PageRead read = seqlock_read(shared.head_sequence, seen.head, sequence, [&] {
         seqlock_load(shared.head, copy, kTelemetryHeadWords);
-        if (!seqlock_check(shared.head_sequence, sequence)) continue;
-        std::memcpy(&image, copy, sizeof copy);
-        tame_head(image);
-        seen.head = sequence;
-        return PageRead::kFresh;
-    }
-    return PageRead::kTorn;
+    });
+    if (read != PageRead::kFresh) return read;
+    std::memcpy(&image, copy, sizeof copy);
+    tame_head(image);
+    seen.head = sequence;
+    return read;
 }
 
 PageRead read_telemetry_peers(const std::byte* page, TelemetryImage& image,
                               TelemetrySeen& seen) noexcept {
     const TelemetryPage& shared = page_of(page);
     const auto peers = static_cast<std::size_t>(peers_of(image));
-    for (int i = 0; i < kSeqlockTries; ++i) {
-        const std::uint64_t sequence = seqlock_peek(shared.peers_sequence);
-        if (sequence == seen.peers) return PageRead::kUnchanged;
-        TelemetryImage copy;  // only the arrays of it, and only as far as they are loaded
+    TelemetryImage copy;  // only the arrays of it, and only as far as they are loaded
+    std::uint64_t sequence = 0;
+    const PageRead read = seqlock_read(shared.peers_sequence, seen.peers, sequence, [&] {
         seqlock_load(shared.bytes_to, copy.bytes_to, peers);
         seqlock_load(shared.read_bytes, copy.read_bytes, peers);
         seqlock_load(shared.read_ns, copy.read_ns, peers);
         seqlock_load(shared.reads, copy.reads, peers);
         seqlock_load(shared.latency_ns, copy.latency_ns, peers);
-        if (!seqlock_check(shared.peers_sequence, sequence)) continue;
-        for (std::size_t rank = 0; rank < peers; ++rank) {
-            tame(image.bytes_to[rank] = copy.bytes_to[rank]);
-            tame(image.read_bytes[rank] = copy.read_bytes[rank]);
-            tame(image.read_ns[rank] = copy.read_ns[rank]);
-            tame(image.reads[rank] = copy.reads[rank]);
-            tame(image.latency_ns[rank] = copy.latency_ns[rank]);
-        }
-        seen.peers = sequence;
-        return PageRead::kFresh;
+    });
+    if (read != PageRead::kFresh) return read;
+    for (std::size_t rank = 0; rank < peers; ++rank) {
+        tame(image.bytes_to[rank] = copy.bytes_to[rank]);
+        tame(image.read_bytes[rank] = copy.read_bytes[rank]);
+        tame(image.read_ns[rank] = copy.read_ns[rank]);
+        tame(image.reads[rank] = copy.reads[rank]);
+        tame(image.latency_ns[rank] = copy.latency_ns[rank]);
     }
-    return PageRead::kTorn;
+    seen.peers = sequence;
+    return read;
 }
 
 PageRead read_telemetry_shards(const std::byte* page, TelemetryImage& image,
                                TelemetrySeen& seen) noexcept {
     const TelemetryPage& shared = page_of(page);
-    for (int i = 0; i < kSeqlockTries; ++i) {
-        const std::uint64_t sequence = seqlock_peek(shared.shards_sequence);
-        if (sequence == seen.shards) return PageRead::kUnchanged;
-        ShardReads copy[kShardsTold];
+    ShardReads copy[kShardsTold];
+    std::uint64_t sequence = 0;
+    const PageRead read = seqlock_read(shared.shards_sequence, seen.shards, sequence, [&] {
         seqlock_load(shared.shards, copy, kTelemetryShardWords);
-        if (!seqlock_check(shared.shards_sequence, sequence)) continue;
-        tame_shards(copy);
-        std::copy(std::begin(copy), std::end(copy), image.shards);
-        seen.shards = sequence;
-        return PageRead::kFresh;
-    }
-    return PageRead::kTorn;
+    });
+    if (read != PageRead::kFresh) return read;
+    tame_shards(copy);
+    std::copy(std::begin(copy), std::end(copy), image.shards);
+    seen.shards = sequence;
+    return read;
 }
 
 }  // namespace fabricshm

@@ -126,12 +126,6 @@ struct TelemetrySeen {
     std::uint64_t shards = 0;
 };
 
-enum class PageRead {
-    kFresh,      // copied
-    kUnchanged,  // nothing was written since
-    kTorn,       // the writer was never done: the image is as before
-};
-
 /// Copies the head into `image` and tames it: whatever a hostile session wrote, afterwards times
 /// are not negative, rank and world belong together, norms are finite or NaN. Bounded; any thread.
 PageRead read_telemetry_head(const std::byte* page, TelemetryImage& image,

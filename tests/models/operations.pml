@@ -14,6 +14,9 @@
  * half a post, or one that was overwritten under the reader, is seen. Loads and stores are in program
  * order here, as release and acquire make them for data and flag; sleep.pml has what that leaves out.
  *
+ * -DSEEN: a flag that was seen in a line counts as the clock, as in Meeting::saw. With three ranks that
+ * takes minutes; it held when it was tried (RUNS, four operations, and three with a death).
+ *
  * Tiny lines are a ring of TURNS turns; EVERY and BEHIND are kCompareEvery and kCompareBehind, smaller.
  *
  * Holds: a rank that succeeds has everybody's data of this very operation; no post is overwritten
@@ -23,9 +26,10 @@
  *
  * holds  posts of two ranks:              -DWORLD=2 -DOPS=4 -DPOSTS -DPIECES
  * holds  posts of three ranks:            -DWORLD=3 -DOPS=3 -DPOSTS
- * holds  runs of two ranks:               -DWORLD=2 -DOPS=7 -DRUNS
+ * holds  runs of two ranks:               -DWORLD=2 -DOPS=6 -DRUNS -DSEEN
  * holds  runs of three ranks:             -DWORLD=3 -DOPS=4 -DRUNS
- * holds  runs and posts of two ranks:     -DWORLD=2 -DOPS=5 -DRUNS -DPOSTS
+ * holds  runs and posts of two ranks:     -DWORLD=2 -DOPS=5 -DRUNS -DPOSTS -DSEEN
+ * holds  runs and meetings, two ranks:    -DWORLD=2 -DOPS=4 -DRUNS -DMEETS -DPIECES -DSEEN
  * holds  a death in a run, three ranks:   -DWORLD=3 -DOPS=3 -DRUNS -DDEATHS=1
  * holds  buffers in place, three ranks:   -DWORLD=3 -DOPS=2 -DMEETS
  * holds  buffers in place, four ranks:    -DWORLD=4 -DOPS=1 -DMEETS
@@ -68,6 +72,13 @@
 #define TURNS 3 /* more than 2 BEHIND + EVERY - 2 */
 #endif
 #define NO_RUN 255
+#ifdef SEEN
+#define SAW(peer, value) seen[peer] = value
+#define SEEN_AT_LEAST(peer, value) seen[peer] >= (value)
+#else
+#define SAW(peer, value) skip
+#define SEEN_AT_LEAST(peer, value) false
+#endif
 
 #define TINY 1   /* run_tiny: data and flag in one line, everybody reads everybody */
 #define AHEAD 6  /* run_tiny as in a broadcast, always from rank 0, which can so run ahead */
@@ -109,7 +120,7 @@ inline may_die() {
 /* Meeting::wait: the value; or a broken group; or a dead peer; or the caller's deadline. */
 inline wait(peer, value) {
     if
-    :: clock[peer] >= (value) -> skip
+    :: clock[peer] >= (value) || SEEN_AT_LEAST(peer, value) -> skip
     :: broken != 0 -> reason = broken; goto fail
 #ifndef FAULT_BLIND_TO_DEATH
     :: died[peer] -> reason = 1 + peer; goto fail
@@ -186,7 +197,8 @@ inline compare_posts(at_turn, flag) {
     do
     :: peer < WORLD ->
         if
-        :: peer == me || LINE(peer, at_turn) == flag -> skip
+        :: peer == me -> skip
+        :: peer != me && LINE(peer, at_turn) == flag -> SAW(peer, flag)
         :: peer != me && LINE(peer, at_turn) != flag ->
             wait(peer, flag);
             assert(LINE(peer, at_turn) == flag)
@@ -227,6 +239,7 @@ inline run_tiny(root_alone) {
     LINE(me, turns) = 0;
     may_die();
     LINE(me, turns) = next;
+    may_die();
     step();
     peer = 0;
     do
@@ -235,7 +248,7 @@ inline run_tiny(root_alone) {
         :: peer == me || (root_alone && peer != 0) -> skip
         :: else ->
             if
-            :: LINE(peer, turns) == at -> skip /* sees the flag before the clock */
+            :: LINE(peer, turns) == at -> SAW(peer, at) /* sees the flag before the clock */
             :: LINE(peer, turns) != at -> wait(peer, at)
             fi;
             read_twice(LINE(peer, turns))
@@ -391,6 +404,9 @@ inline run_staged() {
 proctype rank(byte me) {
     byte op = 0, piece = 0, peer = 0, other = 0, chunk = 0;
     byte next = 2, at = 1, last_turn = 1, posted = 1, turn = 0, claimed = 0, reason = 0;
+#ifdef SEEN
+    byte seen[WORLD] = 1;
+#endif
     byte turns = TURNS, length = NO_RUN, compared = 0; /* TURNS: none is below 0 */
     do
     :: op < OPS ->

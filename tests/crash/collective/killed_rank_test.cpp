@@ -32,12 +32,18 @@ struct Scene {
     std::uint64_t count;
     Trigger trigger;
     Kind kind = Kind::kAllreduce;
+    int root = 0;
 };
 
 // The points that a rank passes in one allreduce of each engine, or in what another engine is for.
 const Scene kScenes[] = {
     {"tiny.before_post", Algorithm::kAuto, Placement::kArena, 2, Trigger::kAsync},
     {"tiny.posted", Algorithm::kAuto, Placement::kArena, 2, Trigger::kAsync},
+    // A receiver, and a root that others wait for, while who needs nobody runs ahead.
+    {"tiny.posted", Algorithm::kAuto, Placement::kArena, 2, Trigger::kAsync, Kind::kBroadcast},
+    {"tiny.posted", Algorithm::kAuto, Placement::kArena, 2, Trigger::kAsync, Kind::kReduce},
+    {"tiny.before_post", Algorithm::kAuto, Placement::kArena, 2, Trigger::kAsync, Kind::kBroadcast,
+     kVictim},
     {"slots.before_post", Algorithm::kFlat, Placement::kPrivate, 200000, Trigger::kAsync},
     {"slots.posted", Algorithm::kFlat, Placement::kPrivate, 200000, Trigger::kAsync},
     {"arrive.before", Algorithm::kDirect, Placement::kArena, 500000, Trigger::kAsync},
@@ -73,6 +79,7 @@ bool survive(RankContext& context, const Scene& scene) {
         call.dtype = kernels::DType::kF32;
         call.algorithm = scene.algorithm;
         call.trigger = scene.trigger;
+        call.root = scene.root;
         call.count = scene.count;
         call.deadline = Clock::now() + std::chrono::seconds(50);
         std::vector<std::byte> own(scene.count * 4);

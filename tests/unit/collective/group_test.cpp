@@ -247,6 +247,25 @@ TEST_SUITE("collective.group") {
               }) == 0);
     }
 
+    TEST_CASE("who waits for a command that the root of a tiny operation never gives is told so") {
+        CHECK(failures_in_threads(2, kPerRank, [](RankContext& context) {
+                  Call call;
+                  call.kind = Kind::kBroadcast;
+                  call.trigger = context.rank == 0 ? Trigger::kAsync : Trigger::kSync;
+                  call.count = 8;
+                  call.input = call.output = context.place(context.rank, 8);
+                  call.deadline = Clock::now() + std::chrono::seconds(50);
+                  auto result = context.group.run(call);
+                  for (int i = 0; result.ok() && i < 12; ++i) {
+                      result = context.group.run(call);
+                  }
+                  const bool told =
+                      !result.ok() && (result.error().code == Errc::kMismatch ||
+                                       (context.rank == 0 && result.error().code == Errc::kBroken));
+                  return told || complain(context, "%s", describe(result.error()).c_str());
+              }) == 0);
+    }
+
     TEST_CASE("the root of tiny broadcasts runs ahead of a rank that is late, and loses nothing") {
         std::atomic<int> given{0};
         CHECK(failures_in_threads(3, kPerRank, [&](RankContext& context) {

@@ -29,6 +29,7 @@ struct Block {
 struct LastWords final : VisibilityPolicy {
     void publish(const Access&) noexcept override {}
     void acquire(const Access& access) noexcept override {
+        ++looks;
         if (access.touch != TouchPoint::kDeadRead) return;
         if (speaks) peer->clock.store(5);
         peer->dead.store(1);
@@ -36,6 +37,7 @@ struct LastWords final : VisibilityPolicy {
     bool coherent() const noexcept override { return false; }
     RankWords* peer = nullptr;
     bool speaks = true;
+    std::uint64_t looks = 0;
 };
 
 struct Waiter {
@@ -54,6 +56,32 @@ struct Waiter {
 }  // namespace
 
 TEST_SUITE("collective.meeting") {
+    TEST_CASE("a dead peer is seen soon, however long the tuning says to stay awake") {
+        const Block block;
+        Meeting meeting(block.memory.get(), 0, kWorld, {});
+        Tuning tuning;
+        tuning.spins = 100'000;
+        tuning.yields = 1'000'000;
+        meeting.settle(tuning);
+        meeting.words(1).dead.store(1);
+        const auto waited = meeting.wait(1, 5, Clock::now() + std::chrono::minutes(1));
+        REQUIRE(!waited.ok());
+        CHECK(waited.error().code == Errc::kPeer);
+    }
+
+    TEST_CASE("so it is where hosts do not share caches") {
+        Waiter waiter;
+        waiter.policy.speaks = false;
+        Tuning tuning;
+        tuning.spins = 500'000;
+        tuning.yields = 500'000;
+        waiter.meeting.settle(tuning);
+        const auto waited = waiter.meeting.wait(1, 5, Clock::now() + std::chrono::minutes(1));
+        REQUIRE(!waited.ok());
+        CHECK(waited.error().code == Errc::kPeer);
+        CHECK(waiter.policy.looks < 10'000);
+    }
+
     TEST_CASE("a peer that raises its clock and then dies has been waited for") {
         Waiter waiter;
         CHECK(waiter.meeting.wait(1, 5, Clock::now() + std::chrono::minutes(1)).ok());

@@ -26,6 +26,14 @@ TEST_SUITE("collective.plan") {
         CHECK(choose_route(allreduce_of(kTinyBytes), tuning) == Route::kTiny);
         CHECK(choose_route(allreduce_of(kTinyBytes + 1), tuning) == Route::kSlots);
         CHECK(choose_route(allreduce_of(tuning.flat_most + 1), tuning) == Route::kArrive);
+        PlanInput rooted = allreduce_of(tuning.ahead_most);
+        rooted.kind = Kind::kBroadcast;
+        CHECK(choose_route(rooted, tuning) == Route::kTiny);
+        rooted.algorithm = Algorithm::kFlat;
+        CHECK(choose_route(rooted, tuning) == Route::kSlots);
+        rooted = allreduce_of(tuning.ahead_most + 1);
+        rooted.kind = Kind::kBroadcast;
+        CHECK(choose_route(rooted, tuning) == Route::kArrive);
     }
 
     TEST_CASE("trigger sync and forced algorithms go through the arrival at any size") {

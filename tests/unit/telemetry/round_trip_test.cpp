@@ -209,6 +209,15 @@ TEST_SUITE("telemetry.round_trip") {
         CHECK(fabricshm_directives(client.session, &newer.known) == FABRICSHM_OK);
         CHECK(newer.later == 0);
         CHECK(newer.known.struct_size == sizeof newer);
+        struct {
+            fabricshm_quota known;
+            std::uint64_t later = ~std::uint64_t{0};
+        } newer_quota{};
+        newer_quota.known.struct_size = sizeof newer_quota;
+        CHECK(fabricshm_quotas(client.session, &newer_quota.known) == FABRICSHM_OK);
+        CHECK(newer_quota.later == 0);
+        CHECK(newer_quota.known.struct_size == sizeof newer_quota);
+        CHECK(fabricshm_quotas(client.session, nullptr) == FABRICSHM_EINVAL);
         CHECK(fabricshm_directives(client.session, &directive) == FABRICSHM_EINVAL);
         CHECK(fabricshm_group_id(nullptr) == 0);
         const pid_t child = ::fork();
