@@ -26,8 +26,6 @@ namespace {
 
 constexpr int kBacklog = 128;
 constexpr std::size_t kCallersMax = 64;
-constexpr std::size_t kTenantsMax = 4096;
-constexpr auto kAskWithin = std::chrono::seconds(2);
 // Tenants trim on their next call, which no descriptor tells of. Most do within a second; for one
 // that computes for hours nobody has to look 200 times in each of them.
 constexpr int kShrinkingMs = 5;
@@ -116,7 +114,7 @@ void VgpuServer::take_callers() {
             is_short_ = socket.error().code != Errc::kTimeout;
             return;
         }
-        callers_.push_back({std::move(*socket), Clock::now() + kAskWithin});
+        callers_.push_back({std::move(*socket), Clock::now() + options_.ask_within});
     }
 }
 
@@ -183,7 +181,8 @@ Result<void> VgpuServer::watch(Tenant tenant) {
         return other.vgpu == tenant.vgpu && other.process == tenant.process;
     });
     if (is_known) return {};
-    if (tenants_.size() >= kTenantsMax) return Error{Errc::kBusy, 0, "watch a vGPU's process"};
+    if (tenants_.size() >= options_.tenants_most)
+        return Error{Errc::kBusy, 0, "watch a vGPU's process"};
     tenants_.push_back(std::move(tenant));
     return {};
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -31,6 +32,11 @@ class VgpuServer {
         /// Who is on the other end. Empty: as the kernel says; tests have users that are not there.
         std::function<Result<fabricshm::PeerCredentials>(const fabricshm::UnixSocket&)> peer_of =
             {};
+        /// Processes that are watched at a time, each of which holds a descriptor. One more is
+        /// refused with kBusy: who is not watched would keep its memory when it dies.
+        std::size_t tenants_most = 4096;
+        /// Who has connected and asked for nothing by then is cut off: its place is for others.
+        fabricshm::Duration ask_within = std::chrono::seconds(2);
     };
 
     /// Listens and starts the thread. `limits` outlives the server. kBusy: somebody else listens.

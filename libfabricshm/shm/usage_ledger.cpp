@@ -192,22 +192,33 @@ Result<int> UsageLedger::claim() {
 }
 
 Result<void> UsageLedger::charge(int slot, std::uint64_t bytes, const LimitsPage& limits) {
+    FABRIC_TRY_VOID(add(slot, bytes, bytes, limits));
+    return {};
+}
+
+Result<std::uint64_t> UsageLedger::charge_up_to(int slot, std::uint64_t bytes,
+                                                const LimitsPage& limits) {
+    return add(slot, 0, bytes, limits);
+}
+
+Result<std::uint64_t> UsageLedger::add(int slot, std::uint64_t least, std::uint64_t most,
+                                       const LimitsPage& limits) {
     LedgerSlot& own = file_->slots[slot];
     const Hold hold(*this);
     if (!hold) return Error{Errc::kBusy, 0, "lock the usage ledger"};
     FAULT_POINT("vgpu.charge.locked");
     const auto granted = read_limits(limits);
     const std::uint64_t sum = file_->total.load(kRelaxed);
-    const std::uint64_t most = granted ? granted->grant_bytes() : 0;
-    if (sum > most || bytes > most - sum) {
-        return Error{Errc::kNoMemory, 0, "charge the vGPU's quota"};
-    }
+    const std::uint64_t quota = granted ? granted->grant_bytes() : 0;
+    const std::uint64_t room = quota - std::min(quota, sum);
+    if (least > room) return Error{Errc::kNoMemory, 0, "charge the vGPU's quota"};
+    const std::uint64_t bytes = std::min(most, room);
     // An atomic addition: a release() without the lock may be at work on the same word.
     own.charged.fetch_add(bytes, kRelaxed);
     FAULT_POINT("vgpu.charge.slot");
     file_->total.store(sum + bytes, kRelaxed);
     if (sum + bytes > file_->peak.load(kRelaxed)) file_->peak.store(sum + bytes, kRelaxed);
-    return {};
+    return bytes;
 }
 
 void UsageLedger::refused(int slot, std::uint64_t bytes) noexcept {

@@ -108,6 +108,10 @@ class UsageLedger {
     /// above.
     Result<void> charge(int slot, std::uint64_t bytes, const LimitsPage& limits);
 
+    /// Adds as much of `bytes` as there is room for, and returns how much that was: for what is
+    /// taken already, whatever the quota says. kBusy: see above, and nothing was added.
+    Result<std::uint64_t> charge_up_to(int slot, std::uint64_t bytes, const LimitsPage& limits);
+
     /// Counts an allocation of `bytes` that the program was refused for good. One larger than
     /// kDeniedMost counts as that: programs ask for absurd sizes to learn how much there is, and no
     /// quota could ever be made to fit them. Without the lock.
@@ -138,6 +142,8 @@ class UsageLedger {
     class Hold;
     bool lock() noexcept;
     void unlock() noexcept;
+    Result<std::uint64_t> add(int slot, std::uint64_t least, std::uint64_t most,
+                              const LimitsPage& limits);
     bool steal_from_dead(std::uint64_t holder) noexcept;
     void recount() noexcept;
     void empty(LedgerSlot& slot) noexcept;

@@ -13,6 +13,7 @@ void Book::put(std::uint64_t key, const Charge& charge) {
         const std::lock_guard lock(mutex_);
         missed = std::exchange(charges_[key], charge);
     }
+    // Outside the lock: the ledger has one of its own, which a stopped process may keep for long.
     if (missed.vgpu != nullptr) missed.vgpu->release(missed.bytes);
 }
 
@@ -30,6 +31,7 @@ std::optional<Charge> Book::take(std::uint64_t key) {
     if (found == charges_.end()) return std::nullopt;
     Charge charge = found->second;
     if (charge.opens > 1) {
+        // The copy tells put_back() by its count that the charge itself is still in the book.
         --found->second.opens;
         charge.bytes = 0;
     } else {
@@ -46,6 +48,7 @@ void Book::put_back(std::uint64_t key, const Charge& charge) {
     }
 }
 
+// By looking at all of them: contexts end seldom, and an index by context would cost each call.
 Book::Taken Book::take_context(Handle context) {
     Taken taken;
     const std::lock_guard lock(mutex_);

@@ -18,6 +18,7 @@ namespace fabricshm::cuda {
 namespace {
 
 constexpr unsigned int kProcessesMost = 1024;
+constexpr int kLooksMost = 4;
 
 Vgpu* vgpu_of_nvml(Handle device) {
     static const auto uuid_of =
@@ -125,20 +126,33 @@ std::uint64_t seen_by_nvml(const Vgpu& vgpu) {
     return 0;
 }
 
+// What NVML sees of this process beyond what it is known to hold. While NVML is asked other threads
+// may free, and allocate and free again: it is asked anew, and in the end all that they can have
+// held meanwhile is taken off. So it may be too little, never too much: what is charged as overhead
+// comes back only when the process ends.
+std::uint64_t unknown_to(const Vgpu& vgpu) {
+    std::uint64_t seen = 0;
+    std::uint64_t most = 0;
+    for (int look = 0; look < kLooksMost; ++look) {
+        const Vgpu::Known before = vgpu.known();
+        seen = seen_by_nvml(vgpu);
+        const Vgpu::Known after = vgpu.known();
+        most = before.bytes + (after.ever - before.ever);
+        if (after == before) break;
+    }
+    return seen - std::min(seen, most);
+}
+
 }  // namespace
 
 void settle_overhead(Vgpu& vgpu) {
     if (vgpu.context_bytes() != 0) return;
     static std::mutex& mutex = *new std::mutex;
     const std::lock_guard lock(mutex);
-    const std::uint64_t seen = seen_by_nvml(vgpu);
-    const std::uint64_t charged = vgpu.slot().charged.load(std::memory_order_relaxed);
-    // It only grows: what a context took comes back when the process ends.
-    if (seen > charged && !vgpu.charge(seen - charged)) {
-        static bool said = false;
-        if (!said) say("%s: a context went over the quota", vgpu.name().c_str());
-        said = true;
-    }
+    const bool is_all_charged = vgpu.owe(unknown_to(vgpu));
+    static bool said = false;
+    if (!is_all_charged && !said) say("%s: a context went over the quota", vgpu.name().c_str());
+    said |= !is_all_charged;
 }
 
 std::optional<BusyShares> busy_shares(Vgpu& vgpu, std::uint64_t& since_us) {

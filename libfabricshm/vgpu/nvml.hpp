@@ -11,8 +11,9 @@
 namespace fabricshm::cuda {
 
 /// Charges what NVML sees of this process on the vGPU's GPU beyond what it allocated (contexts,
-/// code, stacks), as far as the quota allows. Nothing where a figure per context is configured, or
-/// where NVML does not know the process.
+/// code, stacks), as far as the quota allows, and has the rest owed. While other threads
+/// allocate and free, only what can't be theirs. Nothing where a figure per context is configured,
+/// or where NVML does not know the process.
 void settle_overhead(Vgpu& vgpu);
 
 /// Shares of the GPU's time, 0 to 1.

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "libfabricshm/vgpu/cuda_abi.hpp"
+#include "libfabricshm/vgpu/nvml.hpp"
 #include "libfabricshm/vgpu/vgpu.hpp"
 
 namespace fabricshm::cuda {
@@ -47,17 +48,27 @@ void account(Vgpu& vgpu);
 /// Launches with `call()` when the vGPU's share allows `work()`, which is asked only when there is
 /// one; 0 costs nothing.
 template <typename Work, typename Call>
-Status launched(Vgpu* vgpu, Work work, Call call) {
-    if (vgpu == nullptr) return call();
-    if (!is_throttled(*vgpu)) {
-        account(*vgpu);
+Status launched_in_share(Vgpu& vgpu, Work work, Call call) {
+    if (!is_throttled(vgpu)) {
+        account(vgpu);
         return call();
     }
     const std::uint64_t cost = work();
     if (cost == 0) return call();
-    throttle(*vgpu, cost);
+    throttle(vgpu, cost);
     const Status status = call();
-    if (status != kSuccess) unthrottle(*vgpu, cost);
+    if (status != kSuccess) unthrottle(vgpu, cost);
+    return status;
+}
+
+/// The same, and counts the program's code with its first launch at the latest: older runtimes,
+/// seen with 10.1, load it through cuGetExportTable, past all our functions.
+template <typename Work, typename Call>
+Status launched(Vgpu* vgpu, Work work, Call call) {
+    if (vgpu == nullptr) return call();
+    const Status status = launched_in_share(*vgpu, work, call);
+    if (status == kSuccess && vgpu->is_first_launch()) settle_overhead(*vgpu);
+    vgpu->pay();
     return status;
 }
 

@@ -1,5 +1,6 @@
 #include "libfabricshm/vgpu/vgpu.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdarg>
 #include <cstdio>
@@ -14,8 +15,11 @@ namespace fabricshm::cuda {
 
 namespace {
 
+// A program that finds a daemon which does not answer waits so long, and then runs without limits.
 constexpr auto kAttachWithin = std::chrono::seconds(5);
 constexpr auto kLookForDeadEvery = std::chrono::milliseconds(20);
+constexpr auto kPayEvery = std::chrono::milliseconds(20);
+constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr std::uint64_t kBlock = 2 * kMiB;
 constexpr std::uint64_t kGrain = 512;
 
@@ -25,6 +29,15 @@ struct Answer {
     Fd ledger;
 };
 
+// True for one caller, and then for nobody until `every` has passed.
+bool take_turn(std::atomic<std::int64_t>& next_ns, std::chrono::nanoseconds every) noexcept {
+    const std::int64_t now = Clock::now().time_since_epoch().count();
+    std::int64_t next = next_ns.load(kRelaxed);
+    // Relaxed: it only keeps a loop of calls from asking all the time.
+    return now >= next && next_ns.compare_exchange_strong(next, now + every.count(), kRelaxed);
+}
+
+// One question on a connection of its own: the daemon knows of our end by a pidfd.
 Result<Answer> ask(const ProcessIdentity& self, const std::string& name, const std::string& path) {
     const TimePoint until = Clock::now() + kAttachWithin;
     FABRIC_TRY(const auto request, proto::make_vgpu_request(self, name));
@@ -56,6 +69,7 @@ const LimitsPage& Vgpu::page() const noexcept {
 Result<std::unique_ptr<Vgpu>> Vgpu::attach(const std::string& name, const std::string& socket) {
     FABRIC_TRY(const ProcessIdentity self, own_identity());
     FABRIC_TRY(Answer answer, ask(self, name, socket));
+    // Limits are the daemon's word; the ledger is written by all processes of the vGPU.
     MapOptions read_only;
     read_only.writable = false;
     FABRIC_TRY(Mapping limits, Mapping::map(answer.limits, 0, kLimitsPageBytes, read_only));
@@ -71,34 +85,68 @@ Result<std::unique_ptr<Vgpu>> Vgpu::attach(const std::string& name, const std::s
 }
 
 bool Vgpu::may_look_for_dead() noexcept {
-    const std::int64_t now = Clock::now().time_since_epoch().count();
-    std::int64_t next = next_look_ns_.load(std::memory_order_relaxed);
-    const std::int64_t later = now + std::chrono::nanoseconds(kLookForDeadEvery).count();
-    // Relaxed: it only keeps a loop of refused calls from reading /proc all the time.
-    return now >= next &&
-           next_look_ns_.compare_exchange_strong(next, later, std::memory_order_relaxed);
+    return take_turn(next_look_ns_, kLookForDeadEvery);
+}
+
+bool Vgpu::may_pay() noexcept {
+    return take_turn(next_pay_ns_, kPayEvery);
 }
 
 bool Vgpu::reserve(std::uint64_t bytes) {
     follow_limits();
     // What takes nothing is granted also while the use is above a quota that shrinks.
     if (bytes == 0) return true;
-    if (!charge(bytes)) {
+    if (!charge_after_owed(bytes)) {
         // Nobody is refused for memory that no one uses.
         const int buried = may_look_for_dead() ? ledger_.reclaim_dead() : 0;
         const bool trimmed = trim_pools(*this);
-        if ((buried == 0 && !trimmed) || !charge(bytes)) {
+        if ((buried == 0 && !trimmed) || !charge_after_owed(bytes)) {
             refused(bytes);
             return false;
         }
     }
+    // Relaxed, here and below: a count from which nobody concludes anything about other words.
     slot().pending.fetch_add(bytes, std::memory_order_relaxed);
     FAULT_POINT("vgpu.reserved");
     return true;
 }
 
 bool Vgpu::charge(std::uint64_t bytes) {
-    return ledger_.charge(slot_, bytes, page()).ok();
+    if (!ledger_.charge(slot_, bytes, page()).ok()) return false;
+    // Release, against known(): who finds it here finds it charged.
+    ever_.fetch_add(bytes, std::memory_order_release);
+    return true;
+}
+
+// The room that others leave is first of all for what the GPU holds already.
+bool Vgpu::charge_after_owed(std::uint64_t bytes) {
+    return (owed_.load(kRelaxed) == 0 || owe(0)) && charge(bytes);
+}
+
+bool Vgpu::owe(std::uint64_t bytes) {
+    const std::lock_guard lock(owed_mutex_);
+    const std::uint64_t owed = owed_.load(kRelaxed) + bytes;
+    const auto charged = ledger_.charge_up_to(slot_, owed, page());
+    const std::uint64_t left = owed - (charged.ok() ? *charged : 0);
+    owed_.store(left, kRelaxed);
+    return left == 0;
+}
+
+// Of what is freed so much stays charged as is owed; returns the rest.
+std::uint64_t Vgpu::pay_with(std::uint64_t freed) {
+    const std::lock_guard lock(owed_mutex_);
+    const std::uint64_t paid = std::min(freed, owed_.load(kRelaxed));
+    owed_.fetch_sub(paid, kRelaxed);
+    return freed - paid;
+}
+
+Vgpu::Known Vgpu::known() const {
+    Known found;
+    // Acquire, and before the bytes: what of `ever` is seen is seen in them as well.
+    found.ever = ever_.load(std::memory_order_acquire);
+    const std::lock_guard lock(owed_mutex_);
+    found.bytes = slot().charged.load(kRelaxed) + owed_.load(kRelaxed);
+    return found;
 }
 
 void Vgpu::commit(std::uint64_t bytes) noexcept {
@@ -106,6 +154,7 @@ void Vgpu::commit(std::uint64_t bytes) noexcept {
     slot().pending.fetch_sub(bytes, std::memory_order_relaxed);
 }
 
+// The driver refused what the quota allowed.
 void Vgpu::roll_back(std::uint64_t bytes) noexcept {
     if (bytes == 0) return;
     slot().pending.fetch_sub(bytes, std::memory_order_relaxed);
@@ -115,6 +164,7 @@ void Vgpu::roll_back(std::uint64_t bytes) noexcept {
 void Vgpu::release(std::uint64_t bytes) noexcept {
     if (bytes == 0) return;
     FAULT_POINT("vgpu.freed");
+    if (owed_.load(kRelaxed) != 0) bytes = pay_with(bytes);
     ledger_.release(slot_, bytes);
 }
 
@@ -132,10 +182,12 @@ void Vgpu::follow_limits() {
     // Acquire: what is read below is at least as new as this serial.
     const std::uint64_t serial = page().serial.load(std::memory_order_acquire);
     if (serial == seen_serial_.load(std::memory_order_relaxed)) return;
+    // Relaxed: two threads that see the same change both act on it, which is as good as once.
     seen_serial_.store(serial, std::memory_order_relaxed);
     const auto limits = read_limits(page());
     if (!limits) return;
     share_percent_.store(limits->share_percent, std::memory_order_relaxed);
+    // A quota that shrinks waits for us: what only a pool keeps goes back now.
     if (used() > limits->grant_bytes()) trim_pools(*this);
 }
 

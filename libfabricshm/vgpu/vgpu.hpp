@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "libfabricshm/base/result.hpp"
@@ -41,6 +42,28 @@ class Vgpu {
     /// The same without giving anything back first; for what the driver has taken already.
     bool charge(std::uint64_t bytes);
 
+    /// For what the driver has taken past us: charges as much of `bytes`, and of what was owed
+    /// before, as the quota has room for, and owes the rest. That is charged with what this process
+    /// frees, and before it is granted anything. False: something is still owed.
+    bool owe(std::uint64_t bytes);
+
+    /// For calls that do not ask for memory: tries again to charge what is owed, every 20 ms. A
+    /// load when nothing is.
+    void pay() {
+        // Relaxed: most processes never owe, and who misses another thread's debt is as early as
+        // it.
+        if (owed_.load(std::memory_order_relaxed) != 0 && may_pay()) owe(0);
+    }
+
+    /// What this process is known to hold, and what it was ever granted: with the second the first
+    /// can be compared with a figure of NVML's while other threads allocate and free.
+    struct Known {
+        std::uint64_t bytes = 0;  // charged or owed
+        std::uint64_t ever = 0;
+        friend bool operator==(const Known&, const Known&) = default;
+    };
+    Known known() const;
+
     /// The driver has what was reserved.
     void commit(std::uint64_t bytes) noexcept;
 
@@ -65,14 +88,24 @@ class Vgpu {
         return share_percent_.load(std::memory_order_relaxed);
     }
 
+    /// True once. A load for all later launches.
+    bool is_first_launch() noexcept {
+        // Relaxed: it guards nothing but itself.
+        return !has_launched_.load(std::memory_order_relaxed) &&
+               !has_launched_.exchange(true, std::memory_order_relaxed);
+    }
+
     UsageLedger& ledger() noexcept { return ledger_; }
-    LedgerSlot& slot() noexcept { return ledger_.file().slots[slot_]; }
+    LedgerSlot& slot() const noexcept { return ledger_.file().slots[slot_]; }
 
   private:
     Vgpu(std::string name, std::string gpu, Mapping limits, Mapping ledger,
          const ProcessIdentity& self) noexcept;
     const LimitsPage& page() const noexcept;
     bool may_look_for_dead() noexcept;
+    bool may_pay() noexcept;
+    bool charge_after_owed(std::uint64_t bytes);
+    std::uint64_t pay_with(std::uint64_t freed);
 
     std::string name_;
     std::string gpu_;
@@ -83,7 +116,14 @@ class Vgpu {
     int slot_ = -1;
     std::atomic<std::uint64_t> seen_serial_{0};
     std::atomic<std::uint64_t> share_percent_{100};
-    std::atomic<std::int64_t> next_look_ns_{0};
+    std::atomic<bool> has_launched_{false};
+    std::atomic<std::int64_t> next_look_ns_{0};  // for the dead
+    std::atomic<std::int64_t> next_pay_ns_{0};
+    std::atomic<std::uint64_t> ever_{0};
+    // Held while bytes go from owed to charged, so that nobody misses them in both. Before the
+    // ledger's lock.
+    mutable std::mutex owed_mutex_;
+    std::atomic<std::uint64_t> owed_{0};
 };
 
 /// Attaches what $FABRIC_VGPU (or $FABRIC_DEVICE) names, separated by commas; says once why not

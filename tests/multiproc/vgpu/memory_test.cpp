@@ -2,6 +2,11 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
 #include "tests/support/mock_gpu/stage.hpp"
 
 TEST_SUITE_BEGIN("vgpu.memory");
@@ -33,6 +38,26 @@ struct Scene {
 std::string bytes(std::uint64_t count) {
     return std::to_string(count);
 }
+
+// A process whose first launch, on a thread of its own, stands still while it asks NVML.
+struct Held {
+    Stage stage{{slice("half", kQuota)}};
+    std::unique_ptr<Player> player =
+        stage.player("half", {"FABRIC_MOCK_NVML_HOLD=" + stage.folder()});
+
+    std::string file(const std::string& point) { return stage.folder() + "/" + point; }
+    void stop_at(const std::string& point) { std::ofstream(file(point)).put('1'); }
+    void go_on(const std::string& point) { std::filesystem::remove(file(point + ".here")); }
+    bool is_at(const std::string& point) {
+        const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+        while (!std::filesystem::exists(file(point + ".here"))) {
+            if (std::chrono::steady_clock::now() > until) return false;
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+        return true;
+    }
+    std::uint64_t used() { return stage.view("half").used_bytes; }
+};
 
 }  // namespace
 
@@ -169,6 +194,94 @@ TEST_CASE("contexts and modules count, as configured or as NVML sees them") {
     CHECK(stage.view("seen").used_bytes == kContext);
     CHECK(seen->ask("module") == "ok");
     CHECK(stage.view("seen").used_bytes == kContext + 4 * kMiB);
+}
+
+TEST_CASE("code that came past the shim counts from the first launch on") {
+    Stage stage({slice("half", kQuota)});
+    const auto player = stage.player("half");
+    CHECK(player->ask("hidden-module") == "ok");
+    CHECK(stage.view("half").used_bytes == 0);
+    CHECK(player->ask("launch 1") == "ok");
+    CHECK(stage.view("half").used_bytes == 4 * kMiB);
+    CHECK(player->ask("launch 1") == "ok");
+    CHECK(stage.view("half").used_bytes == 4 * kMiB);
+}
+
+TEST_CASE("code that does not fit into the quota counts before anything else is granted") {
+    Stage stage({slice("half", 16 * kMiB)});
+    const auto player = stage.player("half");
+    const auto used = [&] { return stage.view("half").used_bytes; };
+    CHECK(player->ask("hidden-module") == "ok");
+    CHECK(player->ask("alloc " + bytes(14 * kMiB)) == "ok 0");
+    CHECK(player->ask("launch 1") == "ok");
+    CHECK(used() == 16 * kMiB);  // of 18
+    CHECK(player->ask("free 0") == "ok");
+    CHECK(used() == 4 * kMiB);
+    CHECK(player->ask("alloc " + bytes(16 * kMiB)) == kOutOfMemory);
+    CHECK(player->ask("alloc " + bytes(12 * kMiB)) == "ok 1");
+    CHECK(used() == 16 * kMiB);
+    CHECK(mock_gpu::used_by_all(stage.gpu()) == 16 * kMiB);
+}
+
+TEST_CASE("code that did not fit takes the room that another process leaves") {
+    Stage stage({slice("half", 16 * kMiB)});
+    const auto used = [&] { return stage.view("half").used_bytes; };
+    auto other = stage.player("half");
+    CHECK(other->ask("alloc " + bytes(14 * kMiB)) == "ok 0");
+    const auto launches = stage.player("half");
+    CHECK(launches->ask("hidden-module") == "ok");
+    CHECK(launches->ask("launch 1") == "ok");
+    CHECK(used() == 16 * kMiB);
+    other->kill();
+    REQUIRE(stage.settles_at("half", 2 * kMiB));
+    // Before it allocates.
+    CHECK(launches->ask("alloc " + bytes(14 * kMiB)) == kOutOfMemory);
+    CHECK(used() == 4 * kMiB);
+    CHECK(launches->ask("alloc " + bytes(12 * kMiB)) == "ok 0");
+    // Or, if it never does, with a launch of later.
+    const auto silent = stage.player("half");
+    CHECK(silent->ask("hidden-module") == "ok");
+    CHECK(silent->ask("launch 1") == "ok");
+    CHECK(used() == 16 * kMiB);
+    CHECK(launches->ask("free 0") == "ok");
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (used() == 4 * kMiB && std::chrono::steady_clock::now() < until) {
+        silent->ask("launch-for 20 1");
+    }
+    CHECK(used() == 8 * kMiB);
+}
+
+TEST_CASE("what another thread frees while NVML is asked is not taken for code") {
+    Held held;
+    CHECK(held.player->ask("alloc " + bytes(6 * kMiB)) == "ok 0");
+    CHECK(held.player->ask("hidden-module") == "ok");
+    held.stop_at("answered");
+    CHECK(held.player->ask("launch-aside") == "ok");
+    REQUIRE(held.is_at("answered"));
+    CHECK(held.player->ask("free 0") == "ok");
+    held.go_on("answered");
+    CHECK(held.player->ask("end-aside") == "ok");
+    CHECK(held.used() == 4 * kMiB);
+}
+
+TEST_CASE("what comes and goes while NVML is asked is not taken for code") {
+    Held held;
+    CHECK(held.player->ask("hidden-module") == "ok");
+    held.stop_at("asked");
+    CHECK(held.player->ask("launch-aside") == "ok");
+    // As often as it asks for a quiet moment.
+    for (const char* number : {"0", "1", "2", "3"}) {
+        REQUIRE(held.is_at("asked"));
+        CHECK(held.player->ask("alloc " + bytes(6 * kMiB)) == std::string("ok ") + number);
+        held.stop_at("answered");
+        held.go_on("asked");
+        REQUIRE(held.is_at("answered"));
+        CHECK(held.player->ask(std::string("free ") + number) == "ok");
+        if (*number != '3') held.stop_at("asked");
+        held.go_on("answered");
+    }
+    CHECK(held.player->ask("end-aside") == "ok");
+    CHECK(held.used() == 4 * kMiB);
 }
 
 TEST_CASE("a GPU that NVML counts by another number is found by its name") {

@@ -40,6 +40,24 @@ TEST_CASE("a process without a vGPU is not limited") {
     CHECK(stage.view("half").used_bytes == 0);
 }
 
+TEST_CASE("of two names for one GPU the first counts, also when they name it differently") {
+    for (const char* gpu : {"0", "GPU-00112233-4455-6677-8899-aabbccddeeff"}) {
+        CAPTURE(gpu);
+        auto second = slice("second", 8 * kMiB);
+        second.gpu = gpu;
+        Stage stage({slice("first", 16 * kMiB), second});
+        const auto player = stage.player("first,second");
+        CHECK(player->ask("alloc " + bytes(16 * kMiB)) == "ok 0");
+        CHECK(player->ask("alloc 1") == kOutOfMemory);
+        CHECK(stage.view("first").used_bytes == 16 * kMiB);
+        CHECK(stage.view("second").used_bytes == 0);
+        const auto other = stage.player("second,first");
+        CHECK(other->ask("alloc " + bytes(8 * kMiB + 1)) == kOutOfMemory);
+        CHECK(other->ask("alloc " + bytes(8 * kMiB)) == "ok 0");
+        CHECK(stage.view("second").used_bytes == 8 * kMiB);
+    }
+}
+
 TEST_CASE("a process that is killed gives its memory back") {
     Stage stage({slice("half", 16 * kMiB)});
     auto player = stage.player("half");

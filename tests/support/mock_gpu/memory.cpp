@@ -48,6 +48,7 @@ Status from_pool(Pointer* out, std::uint64_t bytes, Pool& pool) {
 }
 
 Status free_linear(Pointer pointer) {
+    if (pointer == 0) return kSuccess;  // cudaFree(nullptr) comes through, and is no error
     const Lock lock(driver().mutex);
     const auto found = driver().linear.find(pointer);
     if (found == driver().linear.end()) return kInvalidValue;

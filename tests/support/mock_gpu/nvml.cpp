@@ -1,8 +1,13 @@
 // Mock NVML over the same simulated GPU.
 
+#include <time.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "libfabricshm/vgpu/cuda_abi.hpp"
 #include "tests/support/mock_gpu/device.hpp"
@@ -21,6 +26,20 @@ char g_handle = 0;
 unsigned int own_index() {
     const char* index = std::getenv("FABRIC_MOCK_NVML_INDEX");
     return index != nullptr ? static_cast<unsigned int>(std::atoi(index)) : 0;
+}
+
+// $FABRIC_MOCK_NVML_HOLD names a folder in which a test may have put a file `point`. It is renamed
+// to `point`.here, and the call goes on when the test has removed that; a minute later at the
+// latest.
+void hold_at(const char* point) {
+    static const char* const folder = std::getenv("FABRIC_MOCK_NVML_HOLD");
+    if (folder == nullptr) return;
+    const std::string file = std::string(folder) + "/" + point;
+    const std::string here = file + ".here";
+    if (std::rename(file.c_str(), here.c_str()) != 0) return;
+    const timespec nap{0, 1'000'000};
+    for (int i = 0; i < 60'000 && ::access(here.c_str(), F_OK) == 0; ++i)
+        ::nanosleep(&nap, nullptr);
 }
 
 template <typename Process>
@@ -77,7 +96,10 @@ MOCK_EXPORT Status nvmlDeviceGetMemoryInfo_v2(Handle, fabricshm::cuda::NvmlMemor
 }
 MOCK_EXPORT Status nvmlDeviceGetComputeRunningProcesses_v3(Handle, unsigned int* count,
                                                            fabricshm::cuda::NvmlProcess2* list) {
-    return processes(count, list);
+    hold_at("asked");
+    const Status status = processes(count, list);
+    hold_at("answered");
+    return status;
 }
 MOCK_EXPORT Status nvmlDeviceGetComputeRunningProcesses(Handle, unsigned int* count,
                                                         fabricshm::cuda::NvmlProcess1* list) {

@@ -17,6 +17,7 @@
 #include <random>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "libfabricshm/vgpu/cuda_abi.hpp"
@@ -26,6 +27,7 @@ using Words = std::vector<std::string>;
 
 extern "C" {
 Status cuInit(unsigned int);
+Status cuGetExportTable(const void**, const Uuid*);
 Status cuCtxCreate_v2(Handle*, unsigned int, Device);
 Status cuCtxDestroy_v2(Handle);
 Status cuDevicePrimaryCtxRetain(Handle*, Device);
@@ -222,6 +224,24 @@ std::string launch(const Words& words) {
     return answer(status);
 }
 
+// Launches once on another thread, which end_aside() waits for.
+std::thread g_aside;
+Status g_aside_status = kSuccess;
+
+std::string launch_aside(const Words&) {
+    g_aside = std::thread([] {
+        g_aside_status = cuCtxSetCurrent(g_context);
+        if (g_aside_status != kSuccess) return;
+        g_aside_status = cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
+    });
+    return "ok";
+}
+
+std::string end_aside(const Words&) {
+    g_aside.join();
+    return answer(g_aside_status);
+}
+
 // Times single calls: how many, and at the median and at the 99th of 100, in nanoseconds.
 std::string time_calls(const Words& words) {
     std::vector<std::uint64_t> times;
@@ -290,6 +310,18 @@ std::string race(const Words& words) {
 }
 
 using Commands = std::map<std::string, std::function<std::string(const Words&)>>;
+
+// Code as the CUDA 10.1 runtime loads it: by slot 6 of a table, see tables.cpp.
+std::string hidden_module(const Words&) {
+    const Uuid runtime = {{0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a, 0x89, 0x87, 0xd9, 0x39,
+                           0x12, 0xfd, 0x9d, 0xf9}};
+    const void* table = nullptr;
+    const Status status = cuGetExportTable(&table, &runtime);
+    if (status != kSuccess) return answer(status);
+    Handle out = nullptr;
+    using Load = Status (*)(Handle*, const void*);
+    return answer(reinterpret_cast<Load>(static_cast<void* const*>(table)[6])(&out, nullptr));
+}
 
 const Commands& plain_commands() {
     static const Commands all = {
@@ -411,6 +443,7 @@ const Commands& other_commands() {
              Handle out = nullptr;
              return answer(cuModuleLoadData(&out, nullptr));
          }},
+        {"hidden-module", hidden_module},
         {"info", memory_info},
         {"nvml", nvml_info},
         {"graph", graph_of},
@@ -419,6 +452,8 @@ const Commands& other_commands() {
         {"end-graph",
          [](const Words& words) { return answer(cuGraphExecDestroy(handle_of(words))); }},
         {"launch", launch},
+        {"launch-aside", launch_aside},
+        {"end-aside", end_aside},
         {"said", said},
         {"time", time_calls},
         {"launch-for", launch_for},

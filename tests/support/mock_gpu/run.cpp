@@ -189,8 +189,11 @@ MOCK_EXPORT Status cuDevicePrimaryCtxGetState(fabricshm::cuda::Device, unsigned 
     return kSuccess;
 }
 MOCK_EXPORT Status cuModuleLoadData(Handle* out, const void*) {
-    // Code and globals of 4 MiB.
-    if (!take(4U << 20)) return kOutOfMemory;
+    // Code and globals of 4 MiB, which end with the context.
+    const Lock lock(driver().mutex);
+    constexpr std::uint64_t kCode = 4U << 20;
+    if (!take(kCode)) return kOutOfMemory;
+    if (current() != nullptr) current()->bytes += kCode;
     *out = reinterpret_cast<Handle>(0x1000);
     return kSuccess;
 }
@@ -288,6 +291,9 @@ MOCK_EXPORT Status cuGraphChildGraphNodeGetGraph(Handle node, Handle* out) {
     *out = static_cast<Node*>(node)->child;
     return kSuccess;
 }
+MOCK_EXPORT Status cuGraphInstantiate(Handle* out, Handle graph, Handle*, char*, std::size_t) {
+    return instantiate(out, graph);
+}
 MOCK_EXPORT Status cuGraphInstantiateWithFlags(Handle* out, Handle graph, unsigned long long) {
     return instantiate(out, graph);
 }
@@ -313,7 +319,4 @@ MOCK_EXPORT Status cuGraphExecDestroy(Handle executable) {
 }
 MOCK_EXPORT Status cuDeviceGraphMemTrim(fabricshm::cuda::Device) {
     return kSuccess;
-}
-MOCK_EXPORT Status cuGetExportTable(const void**, const Uuid*) {
-    return kNotFound;
 }

@@ -21,7 +21,7 @@ constexpr int kPatienceMs = 60000;
 
 }  // namespace
 
-Player::Player(const std::vector<std::string>& environment) {
+Player::Player(const std::vector<std::string>& environment, std::string program) {
     int to[2];
     int from[2];
     if (::pipe2(to, O_CLOEXEC) != 0 || ::pipe2(from, O_CLOEXEC) != 0) return;
@@ -30,14 +30,14 @@ Player::Player(const std::vector<std::string>& environment) {
     for (const auto& entry : environment) variables.push_back(const_cast<char*>(entry.c_str()));
     for (char** entry = environ; *entry != nullptr; ++entry) variables.push_back(*entry);
     variables.push_back(nullptr);
-    char path[] = GPU_PLAYER_PATH;
-    char* arguments[] = {path, nullptr};
+    if (program.empty()) program = GPU_PLAYER_PATH;
+    char* arguments[] = {program.data(), nullptr};
     pid_ = ::fork();
     if (pid_ == 0) {
         ::prctl(PR_SET_PDEATHSIG, SIGKILL);
         ::dup2(to[0], 0);
         ::dup2(from[1], 1);
-        ::execve(path, arguments, variables.data());
+        ::execve(arguments[0], arguments, variables.data());
         ::_exit(127);
     }
     ::close(to[0]);
@@ -120,7 +120,8 @@ void Stage::stop_daemon() {
 }
 
 std::unique_ptr<Player> Stage::player(const std::string& name,
-                                      const std::vector<std::string>& environment) {
+                                      const std::vector<std::string>& environment,
+                                      const std::string& program) {
     // The first of two with the same name counts.
     std::vector<std::string> all = environment;
     for (const std::string& entry :
@@ -130,7 +131,7 @@ std::unique_ptr<Player> Stage::player(const std::string& name,
         all.push_back(entry);
     }
     if (VGPU_SHIM_PATH[0] != '\0' && name != "bare") all.emplace_back("LD_PRELOAD=" VGPU_SHIM_PATH);
-    auto made = std::make_unique<Player>(all);
+    auto made = std::make_unique<Player>(all, program);
     made->ask("init");
     made->ask("context");
     return made;
@@ -150,6 +151,21 @@ bool Stage::settles_at(const std::string& name, std::uint64_t bytes) {
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
     return true;
+}
+
+std::vector<std::string> runtime_programs() {
+    std::istringstream text(GPU_RUNTIME_PROGRAMS);
+    std::vector<std::string> found;
+    for (std::string path; std::getline(text, path, ',');) found.push_back(path);
+    return found;
+}
+
+bool has_kernel() {
+    return GPU_RUNTIME_KERNEL != 0;
+}
+
+std::string runtime_version() {
+    return GPU_RUNTIME_VERSION;
 }
 
 fabricd::VgpuSpec slice(const std::string& name, std::uint64_t quota, std::uint32_t share) {

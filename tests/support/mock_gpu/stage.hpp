@@ -18,8 +18,9 @@ namespace mock_gpu {
 /// One process of support/mock_gpu/player.cpp with the shim preloaded.
 class Player {
   public:
-    /// `environment`: NAME=VALUE, over that of the stage.
-    Player(const std::vector<std::string>& environment);
+    /// `environment`: NAME=VALUE, over that of the stage. `program`: another one that is steered in
+    /// the same way; "": player.cpp.
+    explicit Player(const std::vector<std::string>& environment, std::string program = "");
     ~Player();
     Player(const Player&) = delete;
     Player& operator=(const Player&) = delete;
@@ -52,7 +53,8 @@ class Stage {
     /// A process on the vGPU `name`, after cuInit and with a context. "": on none; "bare": without
     /// the shim at all, where that can be left out.
     std::unique_ptr<Player> player(const std::string& name,
-                                   const std::vector<std::string>& environment = {});
+                                   const std::vector<std::string>& environment = {},
+                                   const std::string& program = "");
 
     fabricd::VgpuLimits& limits() { return *limits_; }
     fabricd::VgpuView view(const std::string& name);
@@ -73,6 +75,12 @@ class Stage {
     std::unique_ptr<fabricd::VgpuLimits> limits_;
     std::unique_ptr<fabricd::VgpuServer> server_;
 };
+
+/// runtime_player.cpp, once for each form of the CUDA runtime that CMake has found; has_kernel():
+/// whether they have a kernel to launch; runtime_version(): as "10.1.243", "" without a toolkit.
+std::vector<std::string> runtime_programs();
+bool has_kernel();
+std::string runtime_version();
 
 /// A vGPU of the stage's GPU.
 fabricd::VgpuSpec slice(const std::string& name, std::uint64_t quota, std::uint32_t share = 100);

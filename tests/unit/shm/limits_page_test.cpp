@@ -33,6 +33,7 @@ TEST_CASE("what was written is read, and every change raises the serial") {
     limits.context_bytes = 5;
     limits.share_percent = 30;
     limits.configured_bytes = 90;
+    limits.configured_percent = 40;
     write_limits(*page, limits);
     write_limits(*page, limits);
     const auto found = read_limits(*page);
@@ -44,6 +45,7 @@ TEST_CASE("what was written is read, and every change raises the serial") {
     CHECK(found->context_bytes == 5);
     CHECK(found->share_percent == 30);
     CHECK(found->configured_bytes == 90);
+    CHECK(found->configured_percent == 40);
 }
 
 TEST_CASE("a writer that died in the middle of a change leaves the limits of before") {
@@ -70,6 +72,7 @@ TEST_CASE("a reader never sees half of a change") {
         for (std::uint64_t i = 1; !stop.load(); ++i) {
             limits.quota_bytes = limits.target_bytes = limits.context_bytes = i;
             limits.share_percent = limits.configured_bytes = i;
+            limits.configured_percent = i;
             write_limits(*page, limits);
         }
     });
@@ -82,7 +85,8 @@ TEST_CASE("a reader never sees half of a change") {
         // The first image has the default share of 100.
         const bool is_whole = found->quota_bytes == found->target_bytes &&
                               found->quota_bytes == found->context_bytes &&
-                              found->quota_bytes == found->configured_bytes;
+                              found->quota_bytes == found->configured_bytes &&
+                              found->quota_bytes == found->configured_percent;
         torn += is_whole ? 0 : 1;
     }
     stop = true;

@@ -59,6 +59,20 @@ TEST_CASE("the quota is granted to the last byte") {
     CHECK(ledger.total() == 0);
 }
 
+TEST_CASE("what is taken already is charged as far as there is room") {
+    Books books;
+    UsageLedger ledger = books.ledger();
+    const int slot = ledger.claim().value();
+    CHECK(ledger.charge_up_to(slot, 300, *books.page).value() == 300);
+    CHECK(ledger.charge_up_to(slot, ~std::uint64_t{0}, *books.page).value() == kQuota - 300);
+    CHECK(ledger.charge_up_to(slot, 1, *books.page).value() == 0);
+    // Nor is there room above a quota that shrank.
+    books.limit(kQuota, 600);
+    CHECK(ledger.charge_up_to(slot, 1, *books.page).value() == 0);
+    CHECK(ledger.total() == kQuota);
+    CHECK(ledger.uses().front().charged == kQuota);
+}
+
 TEST_CASE("refusals are counted with their bytes, absurd ones as a tebibyte") {
     Books books;
     UsageLedger ledger = books.ledger();

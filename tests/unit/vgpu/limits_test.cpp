@@ -37,11 +37,14 @@ constexpr std::uint32_t kBob = 4'000'000'002;
 constexpr std::uint32_t kCarol = 4'000'000'003;
 constexpr std::uint32_t kStranger = 4'000'000'004;
 
-// What the server answers to this process when it asks for `name`; negative: nothing.
-int asked(const std::string& socket_path, const char* name) {
+// What the server answers to this process within `patience` when it asks for `name` and says that
+// it is `self`; negative: nothing.
+int asked(const std::string& socket_path, const char* name,
+          const fabricshm::ProcessIdentity& self = fabricshm::own_identity().value(),
+          fabricshm::Duration patience = std::chrono::seconds(30)) {
     using namespace fabricshm::proto;
-    const auto until = fabricshm::Clock::now() + std::chrono::seconds(30);
-    const auto request = make_vgpu_request(fabricshm::own_identity().value(), name).value();
+    const auto until = fabricshm::Clock::now() + patience;
+    const auto request = make_vgpu_request(self, name).value();
     const auto socket = fabricshm::UnixSocket::connect(socket_path, until);
     if (!socket.ok()) return -1;
     if (!socket->send(std::as_bytes(std::span(&request, 1)), {}, until).ok()) return -2;
@@ -261,6 +264,71 @@ TEST_CASE("a vGPU with a list of users is for these, root and the daemon's own u
     CHECK(status("c", kCarol) == static_cast<int>(Errc::kNotFound));
     // Who may not talk to the daemon does not get in by the other vGPU either.
     CHECK(status("b", kStranger) == static_cast<int>(Errc::kDenied));
+}
+
+TEST_CASE("who is one too many is refused, and those who are known can ask again") {
+    const TemporaryDirectory folder;
+    const auto limits = open(folder, {spec("a", "0", 40 * kMiB), spec("b", "0", 40 * kMiB)});
+    VgpuServer::Options options;
+    options.socket_path = folder.file("vgpu");
+    options.admits = [](std::uint32_t, std::uint32_t, int) { return true; };
+    options.tenants_most = 2;
+    const auto server = VgpuServer::start(std::move(options), *limits).value();
+    const auto self = fabricshm::own_identity().value();
+    // In a namespace of its own a process may have any number.
+    const auto other = [&](std::uint32_t pid) {
+        auto made = self;
+        made.pid_namespace += 1;
+        made.pid = pid;
+        return made;
+    };
+    CHECK(asked(folder.file("vgpu"), "a", self) == 0);
+    CHECK(asked(folder.file("vgpu"), "a", other(5)) == 0);
+    const int busy = static_cast<int>(Errc::kBusy);
+    CHECK(asked(folder.file("vgpu"), "a", other(6)) == busy);
+    CHECK(asked(folder.file("vgpu"), "b", self) == busy);
+    CHECK(asked(folder.file("vgpu"), "a", self) == 0);
+    CHECK(asked(folder.file("vgpu"), "a", other(5)) == 0);
+}
+
+TEST_CASE("as many silent callers as are heard at a time do not keep out who asks") {
+    const TemporaryDirectory folder;
+    const auto limits = open(folder, {spec("a", "0", 40 * kMiB)});
+    VgpuServer::Options options;
+    options.socket_path = folder.file("vgpu");
+    options.admits = [](std::uint32_t, std::uint32_t, int) { return true; };
+    options.ask_within = std::chrono::hours(1);  // nobody is cut off as long as this runs
+    const auto server = VgpuServer::start(std::move(options), *limits).value();
+    const auto until = fabricshm::Clock::now() + std::chrono::seconds(30);
+    std::vector<fabricshm::UnixSocket> silent;
+    for (int i = 0; i < 64; ++i) {
+        silent.push_back(fabricshm::UnixSocket::connect(folder.file("vgpu"), until).value());
+    }
+    const auto self = fabricshm::own_identity().value();
+    CHECK(asked(folder.file("vgpu"), "a", self, std::chrono::milliseconds(100)) == -3);
+    silent.erase(silent.begin());  // one goes, which makes room for one
+    CHECK(asked(folder.file("vgpu"), "a") == 0);
+}
+
+TEST_CASE("silent callers are cut off, and their places are for those who ask") {
+    const TemporaryDirectory folder;
+    const auto limits = open(folder, {spec("a", "0", 40 * kMiB)});
+    VgpuServer::Options options;
+    options.socket_path = folder.file("vgpu");
+    options.admits = [](std::uint32_t, std::uint32_t, int) { return true; };
+    options.ask_within = std::chrono::milliseconds(10);
+    const auto server = VgpuServer::start(std::move(options), *limits).value();
+    const auto until = fabricshm::Clock::now() + std::chrono::seconds(30);
+    std::vector<fabricshm::UnixSocket> silent;
+    for (int i = 0; i < 64; ++i) {
+        silent.push_back(fabricshm::UnixSocket::connect(folder.file("vgpu"), until).value());
+    }
+    // Who asks may lose its processor before it has, and is then cut off as well.
+    int answer = -1;
+    while (answer != 0 && fabricshm::Clock::now() < until) {
+        answer = asked(folder.file("vgpu"), "a");
+    }
+    CHECK(answer == 0);
 }
 
 TEST_CASE("a share is 1 to 100 per cent") {
