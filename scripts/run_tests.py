@@ -70,17 +70,26 @@ class OutOfTime(Exception):
     """A phase that may be left out did not end within the budget."""
 
 
+def run_bounded(command: list, stream, seconds: float | None) -> int:
+    """The exit code. Out of time, or interrupted, it ends all that the command has started: ended alone, `cmake
+    --build` leaves its ninja behind, which goes on for as long as the build takes."""
+    with subprocess.Popen(command, cwd=ROOT, stdout=stream, stderr=stream, process_group=0) as process:
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired as error:
+            raise OutOfTime("stopped while building") from error
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+
+
 def run_logged(command: list, log: Path, seconds: float | None) -> int:
     """Runs a build step; its output goes to `log`, and its end to the screen when it fails."""
     LOGS.mkdir(parents=True, exist_ok=True)
     with log.open("a") as stream:
         stream.write("$ " + " ".join(command) + "\n")
         stream.flush()
-        try:
-            code = subprocess.run(command, cwd=ROOT, stdout=stream, stderr=stream, check=False,
-                                  timeout=seconds).returncode
-        except subprocess.TimeoutExpired as error:
-            raise OutOfTime("stopped while building") from error
+        code = run_bounded(command, stream, seconds)
     if code != 0:
         lines = log.read_text(errors="replace").splitlines()
         errors = [line for line in lines if "error:" in line or "Error" in line][:20]
@@ -261,4 +270,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    # As Ctrl-C: what was started is ended with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main())

@@ -3,12 +3,15 @@
 
 import contextlib
 import io
+import os
+import select
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
 from pathlib import Path
+from unittest import mock
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
@@ -68,6 +71,27 @@ class Counting(unittest.TestCase):
         _, stopped = run_tests.stream_ctest(["sleep", "60"], 0.1)
         self.assertTrue(stopped)
         self.assertLess(time.monotonic() - start, 30)
+
+    def test_what_a_stopped_command_has_started_is_ended_with_it(self):
+        reading, writing = os.pipe()
+        real_wait = subprocess.Popen.wait
+
+        def out_of_time_once_started(process, timeout=None):
+            if timeout is None:
+                return real_wait(process)
+            self.assertEqual(os.read(reading, 8), b"started\n")
+            raise subprocess.TimeoutExpired(process.args, timeout)
+
+        # What `sleep` was given to write to is at its end when it is gone.
+        command = ["sh", "-c", "sleep 1000 & echo started; wait"]
+        with mock.patch.object(subprocess.Popen, "wait", out_of_time_once_started), \
+                self.assertRaises(run_tests.OutOfTime):
+            run_tests.run_bounded(command, writing, 1)
+        os.close(writing)
+        ended, _, _ = select.select([reading], [], [], 60)
+        self.assertTrue(ended)
+        self.assertEqual(os.read(reading, 1), b"")
+        os.close(reading)
 
     def test_labels_match_whole_words(self):
         self.assertEqual(run_tests.any_of(("net", "emu")), "^(net|emu)$")

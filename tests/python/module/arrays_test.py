@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 import threading
+import time
 import unittest
 import unittest.mock
 
@@ -241,6 +242,15 @@ class Named(unittest.TestCase):
         with self.assertRaises(fabricshm.FabricTimeoutError) as caught:
             self.arena.open_tensor("never", timeout=0.05)
         self.assertIsInstance(caught.exception, TimeoutError)
+
+    def test_what_may_be_held_of_the_pool_is_told(self):
+        # The page it is told in is asked for beside the session's own opening.
+        end = time.monotonic() + 60
+        while (quota := self.session.quotas()) is None and time.monotonic() < end:
+            pass
+        self.assertIsNotNone(quota)
+        for limit in (quota.device, quota.user):  # this daemon has limits for neither
+            self.assertEqual((limit.limit_bytes, limit.target_bytes, limit.seconds_left), (None, None, 0))
 
     def test_a_freed_tensor_is_gone(self):
         self.arena.create_tensor("brief", 4).free()

@@ -1,9 +1,11 @@
 """Ranks and a daemon for tests: every file of tests is a script that ends with main()."""
 
+import atexit
 import contextlib
 import faulthandler
 import os
 import pickle
+import shutil
 import signal
 import sys
 import tempfile
@@ -135,8 +137,17 @@ def group_of(rank, world, name="test", arena_bytes=256 << 20, timeout=60.0):
 
 
 def store_path():
-    """Where a file:// store may be made."""
-    return os.path.join(tempfile.mkdtemp(prefix="fabric-store-"), "store")
+    """Where a file:// store may be made, until this process ends."""
+    folder = tempfile.mkdtemp(prefix="fabric-store-")
+    maker = os.getpid()
+
+    def remove():
+        # A rank that was forked has this as well, and the others still need the store.
+        if os.getpid() == maker:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return os.path.join(folder, "store")
 
 
 @contextlib.contextmanager
