@@ -2,14 +2,17 @@
 
 #include <algorithm>
 
+#include "fabricd/pool/region_allocator.hpp"
+
 namespace fabricd {
 
 namespace {
 
-/// Sessions are looked at closely once in a second. What did not change for so long has ended.
-constexpr std::int64_t kQuietNs = 3'000'000'000;
-
 constexpr double kGiga = 1e9;
+
+/// How far a measured way may be off what the device file says of its links, as a factor. Ranks
+/// measure, and what they tell of one job counts for the shards of all.
+constexpr double kWayFactor = 10;
 
 std::vector<DeviceView> nodes_of(const Places& places) {
     std::vector<DeviceView> nodes;
@@ -56,7 +59,7 @@ void PlaceSource::look_at_reads(const SessionSample& session, std::int64_t now_n
         if (!is_new && told.bytes > reads.bytes && seconds > 0) {
             reads.rate = static_cast<double>(told.bytes - reads.bytes) / seconds;
         } else if (is_new || told.bytes < reads.bytes ||
-                   (told.bytes == reads.bytes && now_ns - reads.changed_ns > kQuietNs)) {
+                   (told.bytes == reads.bytes && now_ns - reads.changed_ns > quiet_ns_)) {
             // What it read before we looked, or anew after it fell, has no time to it.
             reads.rate = 0;
         }
@@ -110,7 +113,9 @@ void PlaceSource::add_to(Window& window) {
         user.used = used;
         user.speed = speed;
         const auto denied = denied_.find(device.spec.name);
-        if (denied != denied_.end()) user.denied = denied->second;
+        // Asking costs nothing: what the device could not hold anyway is no demand.
+        const double growth = std::max(static_cast<double>(device.spec.memory_bytes) - quota, 0.0);
+        if (denied != denied_.end()) user.denied = std::min(denied->second, growth);
         window.pool.devices.push_back(std::move(user));
         window.pool.most.push_back(static_cast<double>(device.spec.memory_bytes));
     }
@@ -131,7 +136,10 @@ void PlaceSource::add_bandwidth(const Places& places, PlacementWindow& placement
             double bytes_per_s =
                 kGiga * std::min(from.spec.link_gbytes_per_s, to.spec.link_gbytes_per_s);
             const auto measured = paths_.find({from.spec.name, to.spec.name});
-            if (measured != paths_.end()) bytes_per_s = measured->second;
+            if (measured != paths_.end()) {
+                bytes_per_s = std::clamp(measured->second, bytes_per_s / kWayFactor,
+                                         bytes_per_s * kWayFactor);
+            }
             placement.bandwidth.push_back(&from == &to ? 0 : bytes_per_s);
         }
     }
@@ -160,7 +168,8 @@ void PlaceSource::add_shards(const Places& places, PlacementWindow& placement) c
         ShardWindow shard;
         shard.id = view.id;
         shard.name = view.name;
-        shard.bytes = static_cast<double>(view.bytes);
+        // As its copy is counted: in whole units.
+        shard.bytes = static_cast<double>(fabricshm::round_up(view.bytes, RegionAllocator::kUnit));
         shard.home = static_cast<std::uint32_t>(home);
         shard.moving = view.state == "moving" || view.state == "draining";
         const auto known = rates.find({view.arena_id, view.id});

@@ -3,6 +3,8 @@
 
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -14,6 +16,7 @@
 #include "fabricd/control/window.hpp"
 #include "fabricd/pool/snapshot.hpp"
 #include "fabricd/telemetry/sample.hpp"
+#include "libfabricshm/base/units.hpp"
 
 namespace fabricd {
 
@@ -24,8 +27,12 @@ class PlaceSource {
   public:
     using Ask = std::function<Places()>;
 
-    /// `ask` is called once per window.
-    explicit PlaceSource(Ask ask) : ask_(std::move(ask)) {}
+    /// `ask` is called once per window. Between two close looks at a session `look_every` passes.
+    explicit PlaceSource(Ask ask, fabricshm::Duration look_every = std::chrono::seconds(1))
+        : ask_(std::move(ask)),
+          quiet_ns_(std::max(std::chrono::nanoseconds(kQuietLeast),
+                             std::chrono::nanoseconds(3 * look_every))
+                        .count()) {}
 
     /// Takes what the sessions count. While the sampler waits: costs one pass over the sessions.
     void look(const Sample& sample);
@@ -57,7 +64,10 @@ class PlaceSource {
     void add_shards(const Places& places, PlacementWindow& placement) const;
     void add_bandwidth(const Places& places, PlacementWindow& placement) const;
 
+    static constexpr std::chrono::seconds kQuietLeast{3};
+
     Ask ask_;
+    std::int64_t quiet_ns_;  // a counter that did not change for so long stands still
     std::map<ReadKey, Reads> reads_;
     std::map<std::uint64_t, Refusals> refusals_;  // by session
     std::map<std::string, double> denied_;        // bytes by device since the last window

@@ -30,6 +30,23 @@ HostActions host(Daemon& daemon) {
     return actions;
 }
 
+bool may_move(const ControlConfig& config) {
+    return has_word(config.actions, word_of(ActionKind::kPlacement));
+}
+
+// Nothing for a loop that may do nothing with it: the control thread, which answers, has clients to
+// serve.
+PlaceSource::Ask places_for(const ControlConfig& config, Daemon& daemon, ReadShards& reads) {
+    const bool moves = may_move(config);
+    const bool divides = has_word(config.actions, word_of(ActionKind::kPoolQuota));
+    return [moves, divides, &daemon, &reads] {
+        if (!moves && !divides) return Places{};
+        Places places = daemon.places(moves ? reads.ids() : std::vector<ShardId>{});
+        reads.keep_moving(places);
+        return places;
+    };
+}
+
 }  // namespace
 
 std::unique_ptr<DaemonControl> DaemonControl::start(const Config& config, Daemon& daemon,
@@ -37,20 +54,29 @@ std::unique_ptr<DaemonControl> DaemonControl::start(const Config& config, Daemon
     if (config.control.mode == "off") return nullptr;
     auto control = std::make_unique<DaemonControl>();
     control->quotas_ = std::make_unique<QuotaSource>(vgpus);
-    control->places_ = std::make_unique<PlaceSource>([&daemon] { return daemon.places(); });
+    // As long as a move can be on probation, or its shard rests.
+    const fabricshm::Duration look_every =
+        config.telemetry.interval * SamplerOptions{}.details_every;
+    control->reads_ =
+        std::make_unique<ReadShards>(config.control.cool_down + 2 * config.control.probation,
+                                     look_every / config.control.window + 1);
+    control->places_ = std::make_unique<PlaceSource>(
+        places_for(config.control, daemon, *control->reads_), look_every);
     control->actuators_ = std::make_unique<DaemonActuators>(daemon.pages(), vgpus, host(daemon));
     ControllerParts parts;
-    parts.look = [&daemon, places = control->places_.get()](
-                     const std::function<void(const Sample&)>& reader) {
+    parts.look = [&daemon, moves = may_move(config.control), places = control->places_.get(),
+                  reads = control->reads_.get()](const std::function<void(const Sample&)>& reader) {
         daemon.sampler().look([&](const Sample& sample) {
             reader(sample);
             places->look(sample);
+            if (moves) reads->look(sample);
         });
     };
-    parts.complete = [quotas = control->quotas_.get(),
-                      places = control->places_.get()](Window& window) {
+    parts.complete = [quotas = control->quotas_.get(), places = control->places_.get(),
+                      reads = control->reads_.get()](Window& window) {
         quotas->add_to(window);
         places->add_to(window);
+        window.placement.left_out = reads->left_out();
     };
     parts.actuators = control->actuators_.get();
     parts.journal_path = config.state.dir + "/decisions";

@@ -10,6 +10,7 @@
 #include "fabricd/control/controller.hpp"
 #include "fabricd/control_places.hpp"
 #include "fabricd/control_quotas.hpp"
+#include "fabricd/read_shards.hpp"
 #include "fabricd/server/daemon.hpp"
 
 namespace fabricd {
@@ -28,6 +29,7 @@ class DaemonControl {
 
   private:
     std::unique_ptr<QuotaSource> quotas_;
+    std::unique_ptr<ReadShards> reads_;
     std::unique_ptr<PlaceSource> places_;
     std::unique_ptr<Actuators> actuators_;
     std::unique_ptr<Controller> controller_;  // behind what it uses, so that it ends first

@@ -116,6 +116,7 @@ AdminHooks admin_hooks(Daemon& daemon, VgpuLimits& vgpus, const DaemonControl* c
     hooks.move = [&daemon](const MoveOrder& order, std::function<void(const Result<void>&)> done) {
         return daemon.move_shard(order, std::move(done));
     };
+    hooks.shard = [&daemon](const std::string& name) { return daemon.shard(name); };
     hooks.quota = [&daemon](const QuotaOrder& order) { return daemon.set_quota(order); };
     if (control != nullptr) {
         hooks.decisions = [control](std::uint64_t id, std::size_t last) {

@@ -32,6 +32,10 @@ std::string control_metrics(const LoopCounters& counters) {
                counters.stale_jobs);
     add_single(text, "fabricd_control_alarmed_ranks", "gauge", "Ranks that stay slow.",
                counters.alarmed_ranks);
+    add_single(text, "fabricd_control_shards_left_out", "gauge",
+               "Shards that are read and not watched, being too many.", counters.shards_left_out);
+    add_single(text, "fabricd_control_not_journalled_total", "counter",
+               "Windows and decisions too large for the journal.", counters.not_journalled);
     begin(text, "fabricd_control_decisions_total", "counter", "Decisions by kind.");
     for (std::size_t kind = 1; kind < counters.decisions.size(); ++kind) {
         text += "fabricd_control_decisions_total{kind=\"" +

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
+#include <utility>
 
 #include "libfabricshm/base/log.hpp"
 
@@ -37,6 +38,14 @@ void log_decision(const Decision& decision) {
         decision.outcome == Outcome::kNotApplied ? " (dry run, not applied)" : "");
 }
 
+// Away from the names that the journal goes on with; one that was put aside before is replaced.
+void put_aside(const JournalStory::BadFile& bad) {
+    log(LogLevel::kError, "%s: %s; it is put aside as %s.bad", bad.path.c_str(),
+        fabricshm::describe(bad.why).c_str(), bad.path.c_str());
+    // If that fails as well, opening it says so.
+    (void)std::rename(bad.path.c_str(), (bad.path + ".bad").c_str());
+}
+
 }  // namespace
 
 Result<void> Actuators::direct(const Directive&) {
@@ -64,16 +73,13 @@ Controller::Controller(ControlConfig config, ControllerParts parts) : parts_(std
     if (!parts_.journal_path.empty()) {
         const auto story = read_decision_journal(parts_.journal_path);
         if (story.ok()) {
+            // Of what can be read: the other file knows the last number as well.
             last_id = story->last_id;
+            for (const auto& bad : story->bad) put_aside(bad);
             for (const Decision& decision : story->decisions) {
                 recent_.push_back(decision);
                 if (recent_.size() > kRecent) recent_.pop_front();
             }
-        } else if (story.error().code != Errc::kNotFound) {
-            log(LogLevel::kError, "%s; it is put aside as %s.bad",
-                fabricshm::describe(story.error()).c_str(), parts_.journal_path.c_str());
-            // If that fails as well, opening it says so.
-            (void)std::rename(parts_.journal_path.c_str(), (parts_.journal_path + ".bad").c_str());
         }
     }
     // What was on probation when the last daemon ended will never be judged.
@@ -128,11 +134,11 @@ void Controller::step() {
     if (parts_.complete) parts_.complete(window);
     TickResult result = loop_->tick(window);
     for (Decision& decision : result.decisions) decision.unix_ms = unix_ms();
-    // A host on which nothing trains leaves no file and writes nothing, but the window in which the
-    // last job is missing: a replay has to see it end.
-    const bool has_jobs = !window.jobs.empty() || !window.placement.shards.empty();
-    if (has_jobs || had_jobs_ || !result.decisions.empty()) write(window);
-    had_jobs_ = has_jobs;
+    // A host on which nothing goes on leaves no file and writes nothing, but the first window in
+    // which nothing is: a replay has to see what was there end.
+    const bool has_news = loop_->watches(window);
+    const bool had_news = std::exchange(had_news_, has_news);
+    if (has_news || had_news || !result.decisions.empty()) write(window);
     // In the order of what happened, and before it is carried out: a daemon that is killed while it
     // acts has said what it was about to do.
     for (const DecisionOutcome& outcome : result.outcomes) write(outcome);
@@ -150,6 +156,8 @@ void Controller::step() {
     }
     const std::lock_guard lock(mutex_);
     counters_ = loop_->counters();
+    counters_.not_journalled = not_journalled_;
+    counters_.shards_left_out = window.placement.left_out;
 }
 
 // Opened when there is something to say.
@@ -172,6 +180,15 @@ void Controller::write(const Record& record) {
     if (!journal_) return;
     const auto done = journal_->add(record);
     if (done.ok()) return;
+    if (done.error().code == Errc::kInvalid) {
+        // Too large, this one. Said once: the next window is mostly as large.
+        if (++not_journalled_ == 1) {
+            log(LogLevel::kWarning,
+                "a record is too large for the decision journal and left out; "
+                "control.journal_bytes makes it larger");
+        }
+        return;
+    }
     // A full disk must not stop the control of what trains: the journal ends here, once.
     log(LogLevel::kError, "the decision journal ends: %s",
         fabricshm::describe(done.error()).c_str());
@@ -198,23 +215,41 @@ std::optional<DecisionOutcome> Controller::act(const Decision& decision, const T
     return loop_->failed(decision.id, fabricshm::describe(done.error()));
 }
 
+// Each for itself: a shard that can't move says nothing about the others, and one that moves is
+// right where it was sent. What became of each is in the windows that follow. Refused only when no
+// move has begun.
+Result<void> Controller::move_shards(const Decision& decision, const Window& window) {
+    Result<void> refused;
+    bool any_begun = false;
+    for (std::size_t i = 0; i < decision.names.size(); ++i) {
+        const std::string& shard = decision.names[i];
+        const auto asked = act_on_name(decision, shard, decision.after[i], window);
+        any_begun = any_begun || asked.ok();
+        if (asked.ok()) continue;
+        log(LogLevel::kInfo, "control: decision %llu: %s stays where it is: %s",
+            static_cast<unsigned long long>(decision.id), shard.c_str(),
+            fabricshm::describe(asked.error()).c_str());
+        if (refused.ok()) refused = asked;
+    }
+    return any_begun ? Result<void>() : refused;
+}
+
 // All of it or nothing: half of a division is none. What was done before one of them failed is
-// taken back, the last first. But for moves and for memory of vGPUs: a shard is right where it was
-// sent, and a quota that shrinks goes on towards what was announced, for the next window to use.
+// taken back, the last first. But for memory of vGPUs: a quota that shrinks goes on towards what
+// was announced, for the next window to use.
 Result<void> Controller::act_on_names(const Decision& decision, const Window& window) {
-    const bool is_placement = decision.kind == ActionKind::kPlacement;
+    if (decision.kind == ActionKind::kPlacement) return move_shards(decision, window);
     std::vector<std::size_t> order(decision.names.size());
     std::iota(order.begin(), order.end(), 0);
     // Who gives goes before who takes, also when a division is taken back: on a full device there
-    // is nothing to take before. Values of a placement are nodes, of which none is less.
-    std::stable_partition(order.begin(), order.end(), [&](std::size_t i) {
-        return !is_placement && decision.after[i] < decision.before[i];
-    });
+    // is nothing to take before.
+    std::stable_partition(order.begin(), order.end(),
+                          [&](std::size_t i) { return decision.after[i] < decision.before[i]; });
     for (std::size_t k = 0; k < order.size(); ++k) {
         const std::size_t i = order[k];
         const auto done = act_on_name(decision, decision.names[i], decision.after[i], window);
         if (done.ok()) continue;
-        const bool stays = is_placement || decision.kind == ActionKind::kQuota;
+        const bool stays = decision.kind == ActionKind::kQuota;
         while (!stays && k-- > 0) {
             const std::size_t undo = order[k];
             (void)act_on_name(decision, decision.names[undo], decision.before[undo], window);

@@ -47,7 +47,7 @@ struct ControllerParts {
 class Controller {
   public:
     /// Reads the journal of the daemon before: ids go on, and its decisions can be asked for. A
-    /// journal that cannot be read is put aside and logged: watching is more important.
+    /// file of it that cannot be read is put aside and logged: watching is more important.
     Controller(ControlConfig config, ControllerParts parts);
     ~Controller();
     Controller(const Controller&) = delete;
@@ -73,6 +73,7 @@ class Controller {
     std::optional<DecisionOutcome> act(const Decision& decision, const TickResult& result,
                                        const Window& window);
     fabricshm::Result<void> act_on_names(const Decision& decision, const Window& window);
+    fabricshm::Result<void> move_shards(const Decision& decision, const Window& window);
     fabricshm::Result<void> act_on_name(const Decision& decision, const std::string& name,
                                         double value, const Window& window);
     void remember(const TickResult& result);
@@ -83,7 +84,8 @@ class Controller {
     std::optional<DecisionJournal> journal_;
     bool journal_failed_ = false;
     std::uint64_t first_id_ = 0;  // of the decisions before this daemon's, the last one's
-    bool had_jobs_ = false;
+    bool had_news_ = false;
+    std::uint64_t not_journalled_ = 0;
     std::uint64_t last_sample_ = 0;
     std::optional<Loop> loop_;
 

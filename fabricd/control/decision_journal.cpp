@@ -77,11 +77,12 @@ class Teller {
     explicit Teller(JournalStory& story) : story_(story) {}
 
     void take(FrameType type, std::span<const std::byte> payload) {
-        if (type == FrameType::kSettings) {
+        if (type == FrameType::kSettings || type == FrameType::kStart) {
             const auto* text = reinterpret_cast<const char*>(payload.data());
             std::string settings(text, payload.size());
             story_.last_id = std::max(story_.last_id, take_last_id(settings));
-            story_.starts.push_back({std::move(settings), story_.windows.size()});
+            story_.starts.push_back(
+                {std::move(settings), story_.windows.size(), type == FrameType::kStart});
         } else if (type == FrameType::kWindow) {
             if (auto window = window_from(payload)) story_.windows.push_back(std::move(*window));
         } else if (type == FrameType::kDecision) {
@@ -107,6 +108,13 @@ class Teller {
         found->second.outcome = outcome.outcome;
         found->second.measured = outcome.measured;
         found->second.outcome_reason = outcome.reason;
+        // In its own window: the actuators refused. Later on it is the loop that saw it fail, which
+        // a replay sees as well.
+        const bool was_refused =
+            outcome.outcome == Outcome::kFailed && outcome.window == found->second.window &&
+            !story_.windows.empty() && story_.windows.back().number == outcome.window;
+        if (!was_refused) return;
+        story_.failures.push_back({story_.windows.size() - 1, outcome.id, outcome.reason});
     }
 
     JournalStory& story_;
@@ -114,15 +122,23 @@ class Teller {
 };
 
 // A file that begins with something else is not a journal; one that ends with something else is
-// one whose daemon was killed.
-Result<void> tell_file(const std::string& path, Teller& teller, JournalStory& story) {
-    FABRIC_TRY(const RecordBytes bytes, read_file(path));
+// one whose daemon was killed. Whether the file is there.
+bool tell_file(const std::string& path, Teller& teller, JournalStory& story) {
+    const auto bytes = read_file(path);
+    if (!bytes.ok() && bytes.error().code == Errc::kNotFound) return false;
+    if (!bytes.ok()) {
+        story.bad.push_back({path, bytes.error()});
+        return true;
+    }
     const std::size_t whole = parse_frames(
-        bytes, [&](FrameType type, std::span<const std::byte> p) { teller.take(type, p); });
-    // Said, not hidden: somebody may wonder why the last decision is missing.
-    story.torn = story.torn || whole != bytes.size();
-    if (whole == 0 && !bytes.empty()) return Error{Errc::kCorrupt, 0, "read decision journal"};
-    return {};
+        *bytes, [&](FrameType type, std::span<const std::byte> p) { teller.take(type, p); });
+    if (whole == 0 && !bytes->empty()) {
+        story.bad.push_back({path, Error{Errc::kCorrupt, 0, "read decision journal"}});
+    } else {
+        // Said, not hidden: somebody may wonder why the last decision is missing.
+        story.torn = story.torn || whole != bytes->size();
+    }
+    return true;
 }
 
 }  // namespace
@@ -149,9 +165,9 @@ std::size_t parse_frames(std::span<const std::byte> bytes,
 Result<JournalStory> read_decision_journal(const std::string& path) {
     JournalStory story;
     Teller teller(story);
-    const auto older = tell_file(path + ".1", teller, story);
-    if (!older.ok() && older.error().code != Errc::kNotFound) return older.error();
-    FABRIC_TRY_VOID(tell_file(path, teller, story));
+    const bool has_older = tell_file(path + ".1", teller, story);
+    const bool has_newer = tell_file(path, teller, story);
+    if (!has_older && !has_newer) return Error{Errc::kNotFound, 0, "open decision journal"};
     teller.finish();
     return story;
 }
@@ -168,29 +184,29 @@ Result<DecisionJournal> DecisionJournal::open(std::string path, Bytes bytes_max,
     if (::ftruncate(journal.file_.get(), static_cast<off_t>(journal.size_)) != 0) {
         return fabricshm::error_from_errno(errno, "cut decision journal");
     }
-    FABRIC_TRY_VOID(journal.append_settings());
+    FABRIC_TRY_VOID(journal.append_settings(FrameType::kStart));
     return journal;
 }
 
 Result<void> DecisionJournal::add(const Window& window) {
-    return append(FrameType::kWindow, to_record(window));
+    return append_record(FrameType::kWindow, to_record(window));
 }
 
-Result<void> DecisionJournal::append_settings() {
+Result<void> DecisionJournal::append_settings(FrameType type) {
     const std::string text = settings_ + kLastId + std::to_string(last_id_) + "\n";
-    return append(FrameType::kSettings, std::as_bytes(std::span(text)));
+    return append(type, std::as_bytes(std::span(text)));
 }
 
 Result<void> DecisionJournal::add(const Decision& decision) {
     last_id_ = std::max(last_id_, decision.id);
-    return append(FrameType::kDecision, to_record(decision));
+    return append_record(FrameType::kDecision, to_record(decision));
 }
 
 Result<void> DecisionJournal::add(const DecisionOutcome& outcome) {
-    return append(FrameType::kOutcome, to_record(outcome));
+    return append_record(FrameType::kOutcome, to_record(outcome));
 }
 
-// A kill between the two steps leaves PATH.1 and no PATH, which opening makes again.
+// A kill between the two steps leaves PATH.1 and no PATH, which the next daemon makes again.
 Result<void> DecisionJournal::begin_file() {
     if (::rename(path_.c_str(), (path_ + ".1").c_str()) != 0) {
         return fabricshm::error_from_errno(errno, "rotate decision journal");
@@ -199,15 +215,20 @@ Result<void> DecisionJournal::begin_file() {
     if (!fresh) return fabricshm::error_from_errno(errno, "make decision journal");
     file_ = std::move(fresh);
     size_ = 0;
-    return append_settings();
+    return append_settings(FrameType::kSettings);
+}
+
+Result<void> DecisionJournal::append_record(FrameType type, std::span<const std::byte> payload) {
+    const Bytes most = std::min<Bytes>(kFrameBytesMax, bytes_max_ / 8);
+    if (payload.size() > most) return Error{Errc::kInvalid, 0, "write decision journal"};
+    // Half each, since the file before is kept: together they are what the key allows.
+    const Bytes full = size_ + sizeof(FrameHeader) + payload.size();
+    if (size_ > 0 && full > bytes_max_ / 2) FABRIC_TRY_VOID(begin_file());
+    return append(type, payload);
 }
 
 Result<void> DecisionJournal::append(FrameType type, std::span<const std::byte> payload) {
-    if (payload.size() > kFrameBytesMax) return Error{Errc::kInvalid, 0, "decision journal"};
     const RecordBytes frame = frame_of(type, payload);
-    // Half each, since the file before is kept: together they are what the key allows.
-    const bool is_full = size_ > 0 && size_ + frame.size() > bytes_max_ / 2;
-    if (is_full && type != FrameType::kSettings) FABRIC_TRY_VOID(begin_file());
     std::size_t done = 0;
     while (done < frame.size()) {
         const ssize_t put = ::pwrite(file_.get(), frame.data() + done, frame.size() - done,

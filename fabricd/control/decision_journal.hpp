@@ -24,11 +24,15 @@
 namespace fabricd {
 
 enum class FrameType : std::uint16_t {
-    kSettings = 1,  // text: "key=value" lines, at each start and at the head of each file; the last
-                    // one is last_decision=ID
+    kSettings = 1,  // text: "key=value" lines, at the head of each file; the last one is
+                    // last_decision=ID
     kWindow = 2,
     kDecision = 3,
     kOutcome = 4,
+    // As kSettings, where a daemon begins. Told apart, since the windows do not tell: one that had
+    // nothing to say at first begins with a number above the last one of the daemon before. Older
+    // daemons wrote kSettings in both places.
+    kStart = 5,
 };
 
 struct FrameHeader {
@@ -46,13 +50,27 @@ inline constexpr std::uint32_t kFrameBytesMax = 16U << 20;
 struct JournalStory {
     struct Start {
         std::string settings;
-        std::size_t window = 0;  // the first one after it, an index into `windows`
+        std::size_t window = 0;   // the first one after it, an index into `windows`
+        bool is_daemons = false;  // a daemon begins, and with it a loop that knows nothing yet
+    };
+    /// A decision that was not carried out, in the window that it was made in.
+    struct Failure {
+        std::size_t window = 0;  // an index into `windows`
+        std::uint64_t decision = 0;
+        std::string reason;
+    };
+    /// A file of it that cannot be read, or does not begin with a frame.
+    struct BadFile {
+        std::string path;
+        fabricshm::Error why;
     };
     std::vector<Start> starts;
     std::vector<Window> windows;
     std::vector<Decision> decisions;  // by id
-    std::uint64_t last_id = 0;        // of all that were ever made, also of those not here any more
-    bool torn = false;                // the end of a file was no whole frame
+    std::vector<Failure> failures;    // by window: the loop was told, and a replay has to tell it
+    std::vector<BadFile> bad;
+    std::uint64_t last_id = 0;  // of all that were ever made, also of those not here any more
+    bool torn = false;          // the end of a file was no whole frame
 };
 
 /// Cuts whole frames off the front of `bytes` and calls `take` with each; how many bytes were
@@ -60,8 +78,9 @@ struct JournalStory {
 std::size_t parse_frames(std::span<const std::byte> bytes,
                          const std::function<void(FrameType, std::span<const std::byte>)>& take);
 
-/// Reads PATH.1 and PATH. A missing PATH.1 is no error. kNotFound, kSystem, or kCorrupt when a file
-/// does not begin with a frame.
+/// Reads PATH.1 and PATH: what there is of them, since a daemon that was killed between two files
+/// leaves PATH.1 alone, and a power cut may spoil one of them. What is spoilt is in `bad`.
+/// kNotFound when neither is there.
 fabricshm::Result<JournalStory> read_decision_journal(const std::string& path);
 
 /// Appends; used by the control loop's thread only. Costs one write() into the page cache per
@@ -74,6 +93,8 @@ class DecisionJournal {
     static fabricshm::Result<DecisionJournal> open(std::string path, fabricshm::Bytes bytes_max,
                                                    std::string settings, std::uint64_t last_id = 0);
 
+    /// kInvalid: the record is larger than an eighth of `bytes_max`, and was not written. A few
+    /// such windows would push out all decisions of the past; what comes next can be added.
     fabricshm::Result<void> add(const Window& window);
     fabricshm::Result<void> add(const Decision& decision);
     fabricshm::Result<void> add(const DecisionOutcome& outcome);
@@ -89,7 +110,8 @@ class DecisionJournal {
           last_id_(last_id) {}
 
     fabricshm::Result<void> begin_file();
-    fabricshm::Result<void> append_settings();
+    fabricshm::Result<void> append_settings(FrameType type);
+    fabricshm::Result<void> append_record(FrameType type, std::span<const std::byte> payload);
     fabricshm::Result<void> append(FrameType type, std::span<const std::byte> payload);
 
     std::string path_;

@@ -8,15 +8,25 @@
 
 namespace fabricd {
 
+namespace {
+
+/// Most that a job counts for: of what it says it did before, its usual figure.
+constexpr double kPartMost = 2;
+
+}  // namespace
+
 void HostPace::begin() noexcept {
-    sum_ = 0;
+    pace_.clear();
     fresh_ = stirred_ = false;
     jobs_before_ = std::exchange(jobs_, 0);
 }
 
-void HostPace::add(const JobState& job) noexcept {
+void HostPace::add(const JobState& job) {
     if (job.windows == 0) return;
-    sum_ += job.objective_now;
+    // Begun anew after each directive: until then what it did last is the best guess.
+    const bool is_known = job.objective.known() && job.objective.mean > 0;
+    pace_.push_back({job.objective_now, is_known ? job.objective.mean : job.objective_now,
+                     static_cast<double>(job.ranks.size())});
     fresh_ = fresh_ || job.fresh;
     // Any change of the set changes this: multiplied in turn, so that the order counts as well,
     // which is that of the keys. By 64-bit FNV's prime.
@@ -26,12 +36,39 @@ void HostPace::add(const JobState& job) noexcept {
 }
 
 void HostPace::end(double weight) {
-    if (jobs_ != jobs_before_) usual_ = Ewma{};
-    if (fresh_) usual_.update(sum_, weight);
+    if (jobs_ != jobs_before_) part_ = Ewma{};
+    if (fresh_) part_.update(part_of(usual()), weight);
+}
+
+double HostPace::objective() const noexcept {
+    double sum = 0;
+    for (const Job& job : pace_) sum += job.usual;
+    return sum;
+}
+
+std::vector<double> HostPace::usual() const {
+    std::vector<double> usual;
+    usual.reserve(pace_.size());
+    for (const Job& job : pace_) usual.push_back(job.usual);
+    return usual;
+}
+
+double HostPace::part_of(const std::vector<double>& before) const noexcept {
+    double parts = 0;
+    double ranks = 0;
+    for (std::size_t i = 0; i < std::min(before.size(), pace_.size()); ++i) {
+        // What did nothing before can only have become better, and shows nothing.
+        if (!(before[i] > 0)) continue;
+        const double part = pace_[i].now / before[i];
+        // Written so that a NaN counts as nothing done.
+        parts += pace_[i].ranks * (part > 0 ? std::min(part, kPartMost) : 0);
+        ranks += pace_[i].ranks;
+    }
+    return ranks > 0 ? parts / ranks : 1;
 }
 
 double HostPace::noise(double least) const noexcept {
-    const double scatter = usual_.mean > 0 ? usual_.deviation / usual_.mean : 0;
+    const double scatter = part_.mean > 0 ? part_.deviation / part_.mean : 0;
     return std::max(scatter, least);
 }
 
@@ -51,7 +88,8 @@ bool HostLoop::may(const Ground& ground, ActionKind kind) const {
 void HostLoop::tick_vgpus(const Window& window, Told& result, std::uint64_t& last_id) {
     for (const QuotaDevice& device : window.devices) {
         Ground& ground = gpus_[device.name];
-        if (judge(ground, Progress::kInForce, result, last_id)) continue;
+        const Progress progress = progress_of(ground.trial, device.users);
+        if (judge(ground, progress, device.users, result, last_id)) continue;
         std::optional<Decision> proposal;
         // Memory before compute: a refused allocation ends a job, a small share only slows it.
         if (may(ground, ActionKind::kQuota)) proposal = propose_quotas(device, config_);
@@ -63,7 +101,8 @@ void HostLoop::tick_vgpus(const Window& window, Told& result, std::uint64_t& las
 }
 
 void HostLoop::tick_pool(const Window& window, Told& result, std::uint64_t& last_id) {
-    if (judge(pool_, Progress::kInForce, result, last_id)) return;
+    const Users users = window.pool.devices;
+    if (judge(pool_, progress_of(pool_.trial, users), users, result, last_id)) return;
     if (!may(pool_, ActionKind::kPoolQuota)) return;
     if (auto proposal = propose_pool_quotas(window.pool, config_)) {
         begin(pool_, std::move(*proposal), result, last_id);
@@ -74,64 +113,117 @@ void HostLoop::tick_shards(const Window& window, double weight, Told& result,
                            std::uint64_t& last_id) {
     // Also while nothing may be done: what is known by then was measured meanwhile.
     const PlacementWindow known = watch_.update(window.placement, config_, weight);
-    const Progress progress = shards_.trial.running()
-                                  ? progress_of(shards_.trial.decision(), window.placement)
-                                  : Progress::kInForce;
-    if (judge(shards_, progress, result, last_id)) return;
+    Progress progress = Progress::kInForce;
+    if (shards_.trial.running()) progress = settle_moves(window.placement);
+    if (progress == Progress::kLost) {
+        shards_.trial.pass();
+        result.outcomes.push_back(fail_moves("it did not come about, see the log"));
+        return;
+    }
+    if (judge(shards_, progress, {}, result, last_id)) return;
     if (!may(shards_, ActionKind::kPlacement)) return;
-    if (auto proposal = propose_placement(known, config_)) {
+    if (auto proposal = propose_moves(known)) {
         begin(shards_, std::move(*proposal), result, last_id);
     }
 }
 
-// A move takes as long as its copy; where the shard is then says whether it has come about.
-HostLoop::Progress HostLoop::progress_of(const Decision& decision, const PlacementWindow& now) {
+std::optional<Decision> HostLoop::propose_moves(const PlacementWindow& known) const {
+    const PlacementWindow first = watch_.without_refused(known);
+    auto proposal = propose_placement(first, config_);
+    if (proposal || first.shards.size() == known.shards.size()) return proposal;
+    return propose_placement(known, config_);
+}
+
+// A move takes as long as its copy; where the shard is then says whether it has come about. One
+// that has not, or is gone, leaves the verdict to the others.
+HostLoop::Progress HostLoop::settle_moves(const PlacementWindow& now) {
+    Trial& trial = shards_.trial;
     Progress progress = Progress::kInForce;
-    for (std::size_t i = 0; i < decision.names.size(); ++i) {
+    for (std::size_t i = trial.decision().names.size(); i-- > 0;) {
+        const Decision& decision = trial.decision();
         const auto shard =
             std::find_if(now.shards.begin(), now.shards.end(),
                          [&](const ShardWindow& other) { return other.name == decision.names[i]; });
-        const bool is_there =
-            shard != now.shards.end() && static_cast<double>(shard->home) == decision.after[i];
-        if (is_there) continue;
-        const bool is_under_way = shard != now.shards.end() && shard->moving;
-        if (!is_under_way) return Progress::kLost;
-        progress = Progress::kUnderWay;
+        const bool is_known = shard != now.shards.end();
+        if (is_known && static_cast<double>(shard->home) == decision.after[i]) {
+            shards_.arrived.insert(decision.names[i]);
+            continue;
+        }
+        if (is_known && shard->moving) {
+            progress = Progress::kUnderWay;
+            continue;
+        }
+        // What somebody else has moved, back home or elsewhere, was not refused.
+        const bool stayed = is_known && static_cast<double>(shard->home) == decision.before[i] &&
+                            !shards_.arrived.contains(decision.names[i]);
+        if (stayed) watch_.refuse(decision.names[i], config_.cool_down);
+        trial.drop(i);
+        ++shards_.dropped;
     }
-    return progress;
+    if (!trial.decision().names.empty()) return progress;
+    return shards_.arrived.empty() ? Progress::kLost : Progress::kReplaced;
 }
 
-// True when this window has had its action: something was taken back.
-bool HostLoop::judge(Ground& ground, Progress progress, Told& result, std::uint64_t& last_id) {
+// Whether what was decided is what holds: people set quotas and shares, too.
+HostLoop::Progress HostLoop::progress_of(const Trial& trial, Users users) {
+    if (!trial.running()) return Progress::kInForce;
+    const Decision& decision = trial.decision();
+    for (std::size_t i = 0; i < decision.names.size(); ++i) {
+        const auto user = std::find_if(users.begin(), users.end(), [&](const QuotaWindow& other) {
+            return other.name == decision.names[i];
+        });
+        const bool is_share = decision.kind == ActionKind::kComputeShare;
+        const bool holds = user != users.end() && (is_share ? static_cast<double>(user->percent)
+                                                            : user->quota) == decision.after[i];
+        if (!holds) return Progress::kReplaced;
+    }
+    return Progress::kInForce;
+}
+
+// Why nothing can be said of the action on this ground any more; nothing while it can.
+const char* HostLoop::interruption_of(const Ground& ground, Progress progress) const {
+    // Also without jobs: it must not be taken for what holds.
+    if (progress == Progress::kReplaced) return "it was changed by somebody else meanwhile";
+    const bool has_judges = ground.trial.decision().objective > 0;
+    const bool is_void = has_judges && (pace_.jobs() != ground.jobs || pace_.stirred());
+    return is_void ? "the jobs of the host changed meanwhile" : nullptr;
+}
+
+// True when this window has had its action: something was taken back, or broken off.
+bool HostLoop::judge(Ground& ground, Progress progress, Users users, Told& result,
+                     std::uint64_t& last_id) {
     Trial& trial = ground.trial;
     trial.pass();
     if (!trial.running() || progress == Progress::kUnderWay) return false;
-    const bool has_judges = trial.decision().objective > 0;
-    std::optional<DecisionOutcome> ended;
-    if (progress == Progress::kLost) {
-        ended = trial.fail("it did not come about, see the log", config_.cool_down);
-    } else if (has_judges && (pace_.jobs() != ground.jobs || pace_.stirred())) {
-        ended = trial.interrupt("the jobs of the host changed meanwhile");
-    } else if (!has_judges || pace_.fresh()) {
-        ended = trial.judge(pace_.objective(), true, config_.probation, config_.cool_down);
+    if (const char* why = interruption_of(ground, progress)) {
+        result.outcomes.push_back(*trial.interrupt(why));
+        // Else the same would be proposed in this very window, and a host on which jobs come and go
+        // would be changed step after step without any verdict.
+        trial.wait(trial.decision().kind, std::max(config_.cool_down, config_.probation));
+        return true;
     }
+    const bool has_judges = trial.decision().objective > 0;
+    if (has_judges && !pace_.fresh()) return false;
+    // In samples/s like the promise, which all jobs' usual ones make up.
+    const double measured = trial.decision().objective * pace_.part_of(ground.usual);
+    auto ended = trial.judge(measured, true, config_.probation, config_.cool_down);
     if (!ended) return false;
     if (!has_judges && ended->outcome == Outcome::kKept) {
         // Nothing was promised and nothing broken.
         ended->outcome = Outcome::kUnjudged;
         ended->reason = "no job trained meanwhile";
     }
+    std::optional<Decision> back;
+    if (ended->outcome == Outcome::kUndone) back = taking_back(trial.decision(), users);
+    if (ended->outcome == Outcome::kUndone && !back) {
+        ended->outcome = Outcome::kUnjudged;
+        ended->reason += ", but all that it gave is in use";
+    }
+    if (ground.dropped > 0) ended->reason += "; some of its shards did not move";
     result.outcomes.push_back(*ended);
-    if (ended->outcome != Outcome::kUndone) return false;
-    Decision back = trial.decision();
-    back.undoes = back.id;
-    std::swap(back.before, back.after);
-    back.facts.clear();
-    back.reason = "takes back decision " + std::to_string(back.undoes);
-    back.outcome = Outcome::kDone;
-    back.measured = 0;
-    back.id = ++last_id;
-    result.decisions.push_back(std::move(back));
+    if (!back) return false;
+    back->id = ++last_id;
+    result.decisions.push_back(std::move(*back));
     return true;
 }
 
@@ -147,8 +239,20 @@ void HostLoop::begin(Ground& ground, Decision decision, Told& result, std::uint6
         // Many jobs make up this objective, and it scatters with all of them.
         ground.trial.begin(decision, pace_.noise(2 * config_.noise_floor));
         ground.jobs = pace_.jobs();
+        ground.usual = pace_.usual();
+        ground.dropped = 0;
+        ground.arrived.clear();
     }
     result.decisions.push_back(std::move(decision));
+}
+
+// Each of the shards rests on its own account. The kind waits only for as long as the log can bear:
+// others may well be moved.
+DecisionOutcome HostLoop::fail_moves(const std::string& why) {
+    for (const std::string& shard : shards_.trial.decision().names) {
+        watch_.refuse(shard, config_.cool_down);
+    }
+    return shards_.trial.fail(why, std::min(config_.probation, config_.cool_down));
 }
 
 std::optional<DecisionOutcome> HostLoop::failed(std::uint64_t decision, const std::string& why) {
@@ -161,7 +265,9 @@ std::optional<DecisionOutcome> HostLoop::failed(std::uint64_t decision, const st
         if (auto ended = end(ground)) return ended;
     }
     if (auto ended = end(pool_)) return ended;
-    return end(shards_);
+    const Trial& moves = shards_.trial;
+    if (!moves.running() || moves.decision().id != decision) return std::nullopt;
+    return fail_moves(why);
 }
 
 }  // namespace fabricd

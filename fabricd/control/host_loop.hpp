@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,30 +21,42 @@
 
 namespace fabricd {
 
-/// What the jobs of the host get done together: what actions beyond one job are judged by.
+/// What the jobs of the host get done together: what actions beyond one job are judged by. Samples
+/// of different jobs are no common currency, and each job says itself how many it made. So each is
+/// compared with what it usually says, and counts by its ranks, which the daemon's books confirm.
 class HostPace {
   public:
     void begin() noexcept;
     /// A job that is not stale. One whose steps are longer than a window counts with what its last
     /// window with news said, or the sum would jump with every step that ends.
-    void add(const JobState& job) noexcept;
+    void add(const JobState& job);
     /// The loop has changed something about a job, or taken it back: what the jobs do now is not
     /// due to anything else alone.
     void stir() noexcept { stirred_ = true; }
     void end(double weight);
 
-    double objective() const noexcept { return sum_; }
+    /// Usual samples/s of all jobs.
+    double objective() const noexcept;
+    /// What each job usually does, for part_of().
+    std::vector<double> usual() const;
+    /// What the jobs do now as a part of what they did when usual() gave `before`, with the same
+    /// jobs: the mean by ranks. No job counts for less than none of it or more than twice of it.
+    double part_of(const std::vector<double>& before) const noexcept;
     bool fresh() const noexcept { return fresh_; }
     bool stirred() const noexcept { return stirred_; }
     std::uint64_t jobs() const noexcept { return jobs_; }  // tells one set of jobs from another
-    /// Usual relative scatter of the objective.
+    /// Usual relative scatter of what they do.
     double noise(double least) const noexcept;
 
   private:
-    double sum_ = 0;
+    struct Job {
+        double now = 0, usual = 0;  // samples/s
+        double ranks = 0;
+    };
+    std::vector<Job> pace_;  // of the window, in the order of their keys
     bool fresh_ = false, stirred_ = false;
     std::uint64_t jobs_ = 0, jobs_before_ = 0;
-    Ewma usual_;
+    Ewma part_;  // of each window, of what is usual in it
 };
 
 /// For one thread.
@@ -67,13 +81,22 @@ class HostLoop {
   private:
     struct Ground {
         Trial trial;
-        std::uint64_t jobs = 0;  // that there were when the action began
+        std::uint64_t jobs = 0;         // that there were when the action began
+        std::vector<double> usual;      // and what each of them did
+        std::size_t dropped = 0;        // shards of the decision that did not move, or not to stay
+        std::set<std::string> arrived;  // those that did
     };
-    enum class Progress { kUnderWay, kInForce, kLost };
+    enum class Progress { kUnderWay, kInForce, kLost, kReplaced };
+    using Users = std::span<const QuotaWindow>;
 
-    static Progress progress_of(const Decision& decision, const PlacementWindow& now);
+    static Progress progress_of(const Trial& trial, Users users);
+    Progress settle_moves(const PlacementWindow& now);
     bool may(const Ground& ground, ActionKind kind) const;
-    bool judge(Ground& ground, Progress progress, Told& result, std::uint64_t& last_id);
+    const char* interruption_of(const Ground& ground, Progress progress) const;
+    bool judge(Ground& ground, Progress progress, Users users, Told& result,
+               std::uint64_t& last_id);
+    std::optional<Decision> propose_moves(const PlacementWindow& known) const;
+    DecisionOutcome fail_moves(const std::string& why);
     void begin(Ground& ground, Decision decision, Told& result, std::uint64_t& last_id);
     void tick_vgpus(const Window& window, Told& result, std::uint64_t& last_id);
     void tick_pool(const Window& window, Told& result, std::uint64_t& last_id);

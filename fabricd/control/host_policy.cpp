@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 #include "fabricd/control/apportion.hpp"
 #include "fabricd/control/numbers.hpp"
@@ -18,6 +19,9 @@ namespace {
 
 constexpr std::uint64_t kWholeDevice = 100;  // per cent
 constexpr double kLeastShareChange = 5;      // of them: less is noise of the usage
+// S422's least part where nothing is asked for: so little is still a whole per cent, rounded up,
+// and 0 % would be no share at all.
+constexpr double kLeastPart = 1e-9;
 
 Decision decision_on(const std::string& device, ActionKind kind) {
     Decision decision;
@@ -67,6 +71,43 @@ std::vector<double> step_towards(const std::vector<double>& before,
     }
     const auto whole = whole_units(all, mixed);
     return {whole.begin(), whole.end()};
+}
+
+double used_by(const std::string& name, std::span<const QuotaWindow> users, double otherwise) {
+    for (const QuotaWindow& user : users) {
+        if (user.name == name && usable(user.used)) return user.used;
+    }
+    return otherwise;
+}
+
+// Leaves to who has to give what it uses, and takes that from what the others get.
+void spare_what_is_used(Decision& back, std::span<const QuotaWindow> users) {
+    double missing = 0;
+    double wanted = 0;
+    for (std::size_t i = 0; i < back.names.size(); ++i) {
+        const double now = back.before[i];
+        double& next = back.after[i];
+        wanted += std::max(next - now, 0.0);
+        const double least = std::min(std::ceil(used_by(back.names[i], users, now)), now);
+        if (next >= now || next >= least) continue;
+        missing += least - next;
+        next = least;
+    }
+    const double part = wanted > 0 ? std::max(wanted - missing, 0.0) / wanted : 0;
+    for (std::size_t i = 0; i < back.names.size(); ++i) {
+        const double step = back.after[i] - back.before[i];
+        if (step > 0) back.after[i] = back.before[i] + std::floor(part * step);
+    }
+}
+
+void leave_out_what_stays(Decision& decision) {
+    for (std::size_t i = decision.names.size(); i-- > 0;) {
+        if (decision.after[i] != decision.before[i]) continue;
+        const auto at = static_cast<std::ptrdiff_t>(i);
+        decision.names.erase(decision.names.begin() + at);
+        decision.before.erase(decision.before.begin() + at);
+        decision.after.erase(decision.after.begin() + at);
+    }
 }
 
 }  // namespace
@@ -137,7 +178,7 @@ std::optional<Decision> propose_compute_shares(const QuotaDevice& device,
     // Nobody used anything: then every share is as good as another.
     const bool is_idle = std::all_of(tasks.begin(), tasks.end(),
                                      [](const TaskDemand& task) { return task.usage <= 0; });
-    const auto parts = allocate_tasks(tasks, enforced, config.share_least);
+    const auto parts = allocate_tasks(tasks, enforced, std::max(config.share_least, kLeastPart));
     if (is_idle || !parts) return std::nullopt;
     const std::vector<double> after = step_towards(before, *parts, config.quota_step);
     Decision decision = decision_on(device.name, ActionKind::kComputeShare);
@@ -203,6 +244,22 @@ std::optional<Decision> propose_placement(const PlacementWindow& window,
                                 window.nodes[moves->front().to].name + ", which reads it"
                           : std::to_string(moves->size()) + " shards move to where they are read";
     return decision;
+}
+
+std::optional<Decision> taking_back(const Decision& undone, std::span<const QuotaWindow> users) {
+    Decision back = undone;
+    back.undoes = undone.id;
+    std::swap(back.before, back.after);
+    const bool is_memory =
+        undone.kind == ActionKind::kQuota || undone.kind == ActionKind::kPoolQuota;
+    if (is_memory) spare_what_is_used(back, users);
+    leave_out_what_stays(back);
+    if (back.names.empty()) return std::nullopt;
+    back.facts.clear();
+    back.reason = "takes back decision " + std::to_string(undone.id);
+    back.outcome = Outcome::kDone;
+    back.measured = 0;
+    return back;
 }
 
 }  // namespace fabricd

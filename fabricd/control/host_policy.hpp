@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 
 #include "fabricd/control/control_config.hpp"
 #include "fabricd/control/decision.hpp"
@@ -26,5 +27,10 @@ std::optional<Decision> propose_compute_shares(const QuotaDevice& device,
 /// time by it.
 std::optional<Decision> propose_placement(const PlacementWindow& window,
                                           const ControlConfig& config);
+
+/// What takes `undone` back, which holds as it was decided. Of memory nobody loses what it uses:
+/// who got some gives back what of it is unused, and who gave it gets so much less, so that the
+/// quotas are together what they were before. Nothing when there is nothing to give back.
+std::optional<Decision> taking_back(const Decision& undone, std::span<const QuotaWindow> users);
 
 }  // namespace fabricd

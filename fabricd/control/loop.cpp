@@ -51,6 +51,14 @@ TickResult Loop::tick(const Window& window) {
     return result;
 }
 
+// Jobs whatever is allowed: those of the host are what actions beyond one job are judged by.
+bool Loop::watches(const Window& window) const noexcept {
+    const bool has_vgpus = !window.devices.empty() &&
+                           (allows(ActionKind::kQuota) || allows(ActionKind::kComputeShare));
+    const bool has_pool = !window.pool.devices.empty() && allows(ActionKind::kPoolQuota);
+    return !window.jobs.empty() || !window.placement.shards.empty() || has_vgpus || has_pool;
+}
+
 void Loop::remember(const JobState& job) {
     for (const RankState& rank : job.ranks) remembered_[rank.session] = rank;
 }

@@ -46,6 +46,9 @@ struct LoopCounters {
     std::uint64_t alarmed_ranks = 0;                      // now
     std::array<std::uint64_t, kActionKinds> decisions{};  // by kind
     std::array<std::uint64_t, 7> outcomes{};              // by outcome
+    // Of the loop's surroundings, which it leaves at 0.
+    std::uint64_t shards_left_out = 0;  // now
+    std::uint64_t not_journalled = 0;   // records that were too large
 };
 
 /// For one thread. A tick costs one pass over the ranks: about 0.1 us each, and nothing is
@@ -65,6 +68,10 @@ class Loop {
     /// An actuator could not carry out a decision of the last tick, which may be one that takes
     /// another one back. What to journal.
     DecisionOutcome failed(std::uint64_t decision, const std::string& why);
+
+    /// Whether there is anything in the window that something could be decided about. One in which
+    /// there is not is to the loop as empty as Window{}, but for its number.
+    bool watches(const Window& window) const noexcept;
 
     const ControlConfig& config() const noexcept { return config_; }
     const LoopCounters& counters() const noexcept { return counters_; }

@@ -15,7 +15,8 @@
 
 namespace fabricd {
 
-/// What the loop decides on these windows; it begins anew at each start of the daemon.
+/// What the loop decides on these windows; it begins anew at each start of the daemon. What was
+/// refused when it was to be carried out is refused again, where it is decided in the same window.
 std::vector<Decision> replay(const JournalStory& story, const ControlConfig& config);
 
 /// Decisions of one run beside those of another.

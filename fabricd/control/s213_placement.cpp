@@ -38,9 +38,9 @@ class Placer {
         const bool is_worth_it = move.gain_s > move.cost_s * (1 + limits_.margin) &&
                                  move.gain_s > limits_.least * before_s;
         if (!is_worth_it || !std::isfinite(move.gain_s)) return std::nullopt;
-        // What leaves makes room at once: moves are carried out in this order.
+        // What leaves gives its room back when its copy is done and its last reader gone, which is
+        // long after these moves have begun.
         free_[to] -= item.bytes;
-        free_[item.home] += item.bytes;
         return move;
     }
 

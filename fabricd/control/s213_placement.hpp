@@ -49,8 +49,8 @@ struct Migration {
 ///   F_j = sum over the other nodes i of reads_i (1 + L_j) / C_j
 /// (reads of the node that has it cost nothing), that has the memory. It moves only if the reading
 /// time saved within the horizon beats bytes / bandwidth by the margin, and is a part of that time
-/// that is worth it. What moves takes its memory with it, so later items see it. Nothing when an
-/// input is unusable.
+/// that is worth it. What moves takes memory that later items don't get, and what it leaves is not
+/// free before it is there. Nothing when an input is unusable.
 std::optional<std::vector<Migration>> place_items(const PlacementInput& input,
                                                   const PlacementLimits& limits);
 

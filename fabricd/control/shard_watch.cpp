@@ -4,6 +4,12 @@
 
 namespace fabricd {
 
+namespace {
+
+constexpr int kDoublings = 4;
+
+}  // namespace
+
 PlacementWindow ShardWatch::update(const PlacementWindow& window, const ControlConfig& config,
                                    double weight) {
     std::vector<std::string> nodes;
@@ -21,6 +27,7 @@ PlacementWindow ShardWatch::update(const PlacementWindow& window, const ControlC
             memory.reads.resize(nodes_.size());
             memory.home = shard.home;
         }
+        if (memory.home != shard.home) memory.refusals = 0;
         if (memory.home != shard.home || shard.moving) memory.rests = config.cool_down;
         memory.home = shard.home;
         memory.seen = look_;
@@ -37,6 +44,24 @@ PlacementWindow ShardWatch::update(const PlacementWindow& window, const ControlC
     }
     std::erase_if(shards_, [&](const auto& entry) { return entry.second.seen != look_; });
     return ready;
+}
+
+void ShardWatch::refuse(const std::string& shard, std::int64_t cool_down) {
+    const auto found = shards_.find(shard);
+    if (found == shards_.end()) return;
+    Memory& memory = found->second;
+    memory.rests = std::max<std::int64_t>(cool_down, 1) << memory.refusals;
+    memory.refusals = std::min(memory.refusals + 1, kDoublings);
+}
+
+PlacementWindow ShardWatch::without_refused(const PlacementWindow& ready) const {
+    PlacementWindow others{ready.nodes, ready.bandwidth, {}};
+    for (const ShardWindow& shard : ready.shards) {
+        const auto known = shards_.find(shard.name);
+        const bool refused = known != shards_.end() && known->second.refusals > 0;
+        if (!refused) others.shards.push_back(shard);
+    }
+    return others;
 }
 
 // A reader that came or went begins a new mean, which has to prove itself like the first.

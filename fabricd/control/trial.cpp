@@ -72,6 +72,13 @@ DecisionOutcome Trial::fail(const std::string& why, std::int64_t cool_down) {
     return outcome;
 }
 
+void Trial::drop(std::size_t at) {
+    const auto place = static_cast<std::ptrdiff_t>(at);
+    decision_.names.erase(decision_.names.begin() + place);
+    decision_.before.erase(decision_.before.begin() + place);
+    decision_.after.erase(decision_.after.begin() + place);
+}
+
 // The same inputs lead to the same proposal: without this an action that only looks good would be
 // done and undone for ever.
 void Trial::wait_after_undoing(std::int64_t cool_down) noexcept {

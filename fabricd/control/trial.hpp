@@ -42,6 +42,9 @@ class Trial {
     /// Ends the probation: the action could not be carried out, as `why` says. The kind waits.
     DecisionOutcome fail(const std::string& why, std::int64_t cool_down);
 
+    /// What was decided about the name at `at` has no part in the probation any more.
+    void drop(std::size_t at);
+
     /// The kind waits so many windows.
     void wait(ActionKind kind, std::int64_t windows) noexcept;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -18,6 +19,17 @@ double seconds(std::int64_t now, std::int64_t before) {
 
 double rise(std::uint64_t now, std::uint64_t before) {
     return static_cast<double>(now - before);
+}
+
+// A sample is some kilobytes, of which a window takes the first lines: so far apart the processor
+// does not fetch them by itself, and waiting for each would be half of a tick of 10,000 sessions.
+constexpr std::size_t kFetchAhead = 8;
+constexpr std::size_t kFetchBytes =
+    offsetof(SessionSample, image) + offsetof(fabricshm::TelemetryImage, bytes_to) + 64;
+
+void fetch(const SessionSample& session) {
+    const auto* bytes = reinterpret_cast<const char*>(&session);
+    for (std::size_t at = 0; at < kFetchBytes; at += 64) __builtin_prefetch(bytes + at);
 }
 
 /// What a page says of now, without anything that needs the window before.
@@ -93,7 +105,9 @@ Window WindowMaker::next(const Sample& sample) {
     fresh.reserve(sample.sessions.size());
     std::vector<std::pair<const SessionSample*, RankWindow>> ranks;
     std::size_t at = 0;
-    for (const SessionSample& session : sample.sessions) {
+    for (std::size_t i = 0; i < sample.sessions.size(); ++i) {
+        if (i + kFetchAhead < sample.sessions.size()) fetch(sample.sessions[i + kFetchAhead]);
+        const SessionSample& session = sample.sessions[i];
         const Before now = counters_of(session);
         fresh.push_back(now);
         // A session can claim any group; the daemon's books decide whose figures count.

@@ -75,6 +75,7 @@ struct PlacementWindow {
     std::vector<NodeWindow> nodes;
     std::vector<double> bandwidth;  // bytes per second from row to column; 0: not known
     std::vector<ShardWindow> shards;
+    std::uint64_t left_out = 0;  // shards beyond the most; for the metrics, not journalled
 };
 
 /// The pool, divided among the devices of the device file.

@@ -69,6 +69,12 @@ CtlExit run_replay(const CtlOptions& options) {
                      fabricshm::describe(story.error()).c_str());
         return CtlExit::kFailed;
     }
+    for (const auto& bad : story->bad) {
+        std::fprintf(stderr, "fabricctl: replay %s: %s\n", bad.path.c_str(),
+                     fabricshm::describe(bad.why).c_str());
+    }
+    // One of its two files is a shorter story; none is no story.
+    if (!story->bad.empty() && story->starts.empty()) return CtlExit::kFailed;
     Config config;
     config.control = settings_of(*story);
     // Over those of the journal and in the order of the command line, so that the last one of a key

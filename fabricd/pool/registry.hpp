@@ -200,8 +200,7 @@ class Registry {
                                     TimePoint now) const;
     /// Rises whenever a limit or a target has changed.
     std::uint64_t quota_changes() const noexcept { return quota_changes_; }
-    /// Whether one is shrinking.
-    bool quotas_shrink() const noexcept;
+    bool quotas_shrink() const noexcept;  // whether one does
 
     // ---- Groups (registry_groups.cpp) --------------------------------------------------------
 
@@ -224,7 +223,8 @@ class Registry {
 
     /// Sessions, arenas, regions and groups; the caller fills in the pool and the uptime.
     Snapshot snapshot(TimePoint now) const;
-    Places places(TimePoint now) const;
+    Places places(const std::vector<ShardId>& wanted, TimePoint now) const;  // that there are
+    std::optional<ShardView> shard(const std::string& name) const;           // "ARENA/NAME"
 
     /// Contradictions in the books, for tests: empty when all is well.
     std::vector<std::string> problems() const;
@@ -294,12 +294,12 @@ class Registry {
     void lose(Arena& arena, std::uint64_t offset, Bytes bytes);
     static void take_lost(Arena& arena, std::uint64_t offset, Bytes bytes);
     static void release_space(Arena& arena, std::uint64_t offset, Bytes bytes);
-
     Result<RegionId> make_copy(Session& owner, Arena& arena, Bytes bytes, std::string device,
                                ShardId shard);
     Result<Shard*> place_shard(Session& owner, Arena& arena, const TensorInfo& info, Bytes bytes);
     Result<void> format_shard(const Shard& shard);
     Shard* find_shard(ShardId id);
+    std::optional<ShardId> shard_named(const std::string& name) const;
     Result<Shard*> shard_of(SessionId session, const fabricshm::proto::Shard& request);
     Result<fabricshm::proto::Shard> open_now(Shard& shard, SessionId session);
     fabricshm::proto::Shard wire_shard(const Shard& shard, int slot) const;

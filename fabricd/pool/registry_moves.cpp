@@ -42,19 +42,29 @@ Result<void> Registry::ask_move(SessionId session, const proto::Shard& request) 
 }
 
 Result<void> Registry::move_shard(const MoveOrder& order, MoveDone done) {
-    const Error unknown{Errc::kNotFound, 0, "shard ARENA/NAME"};
-    // Both names may hold a slash: the one that makes the two known is meant.
-    const std::string& name = order.shard;
-    const std::size_t slash = name.find('/');
-    if (slash == std::string::npos) return unknown;
-    const auto arena = arena_names_.find(name.substr(0, slash));
-    if (arena == arena_names_.end()) return unknown;
-    const Arena& home = *find_arena(arena->second);
-    const auto named = home.shards.find(name.substr(slash + 1));
-    if (named == home.shards.end()) return unknown;
-    Shard& shard = *find_shard({home.id, named->second});
+    const auto named = shard_named(order.shard);
+    if (!named) return Error{Errc::kNotFound, 0, "shard ARENA/NAME"};
+    Shard& shard = *find_shard(*named);
     FABRIC_TRY(const MoveTarget wanted, parse_target(shard, order.target));
     return begin_move(shard, wanted, order.bytes_per_second, std::move(done));
+}
+
+std::optional<ShardId> Registry::shard_named(const std::string& name) const {
+    // Both names may hold a slash: the one that makes the two known is meant.
+    const std::size_t slash = name.find('/');
+    if (slash == std::string::npos) return std::nullopt;
+    const auto arena = arena_names_.find(name.substr(0, slash));
+    if (arena == arena_names_.end()) return std::nullopt;
+    const Arena& home = arenas_.at(arena->second);
+    const auto named = home.shards.find(name.substr(slash + 1));
+    if (named == home.shards.end()) return std::nullopt;
+    return ShardId{home.id, named->second};
+}
+
+std::optional<ShardView> Registry::shard(const std::string& name) const {
+    const auto named = shard_named(name);
+    if (!named) return std::nullopt;
+    return view_shard(shards_.at(*named));
 }
 
 Result<MoveTarget> Registry::parse_target(const Shard& shard, const std::string& text) const {

@@ -112,15 +112,16 @@ Result<RegionId> Registry::make_region(Session& session, Arena& arena, Bytes byt
     }
     // In whole units, as the arena gives them, so that quota and arena agree.
     const Bytes rounded = RegionAllocator::rounded(bytes);
-    const auto refuse = [&](const char* what) {
-        // How much more a job could use is what quotas are resized by.
+    const Error no_room{Errc::kNoMemory, 0, "room in the arena"};
+    if (rounded == 0) return no_room;
+    if (!devices_.admits(session.device, rounded)) {
+        // How much more a job could use is what quotas are resized by. What a full arena refuses
+        // is none of it: a larger quota would not help.
         session.bytes_denied += bytes;
-        return Error{Errc::kNoMemory, 0, what};
-    };
-    if (rounded == 0) return refuse("room in the arena");
-    if (!devices_.admits(session.device, rounded)) return refuse("memory quota of the device");
+        return Error{Errc::kNoMemory, 0, "memory quota of the device"};
+    }
     const auto offset = arena.space.allocate(rounded);
-    if (!offset) return refuse("room in the arena");
+    if (!offset) return no_room;
 
     // The books first, the journal second, the answer last: a grant that cannot be written is taken
     // back, and a daemon that is killed in between never told anybody of it.

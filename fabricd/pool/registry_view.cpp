@@ -97,10 +97,13 @@ void check_space(const Arena& arena, std::vector<std::string>* found) {
 
 }  // namespace
 
-Places Registry::places(TimePoint now) const {
+Places Registry::places(const std::vector<ShardId>& wanted, TimePoint now) const {
     Places all;
     all.devices = devices_.view(now);
-    for (const auto& [id, shard] : shards_) all.shards.push_back(view_shard(shard));
+    for (const ShardId& id : wanted) {
+        const auto found = shards_.find(id);
+        if (found != shards_.end()) all.shards.push_back(view_shard(found->second));
+    }
     return all;
 }
 
@@ -136,7 +139,7 @@ Snapshot Registry::snapshot(TimePoint now) const {
         }
         for (const auto& [group_id, group] : arena.groups) all.groups.push_back(view_of(group));
     }
-    all.shards = places(now).shards;
+    for (const auto& [id, shard] : shards_) all.shards.push_back(view_shard(shard));
     for (auto& [key, view] : forming) all.groups.push_back(std::move(view));
     return all;
 }

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ struct AdminHooks {
     std::function<Result<void>(const MoveOrder&, std::function<void(const Result<void>&)>)> move =
         {};
     std::function<Result<QuotaState>(const QuotaOrder&)> quota = {};
+    /// Daemon::shard(); there when `move` is.
+    std::function<std::optional<ShardView>(const std::string& name)> shard = {};
     /// The decision `id`, or the newest `last` (0: all). Empty: there is no control loop.
     std::function<std::vector<Decision>(std::uint64_t id, std::size_t last)> decisions = nullptr;
 };

@@ -360,10 +360,16 @@ Snapshot Daemon::snapshot() {
     return all;
 }
 
-Places Daemon::places() {
+Places Daemon::places(const std::vector<ShardId>& shards) {
     Places all;
-    impl_->on_control_thread([&] { all = impl_->registry->places(Clock::now()); });
+    impl_->on_control_thread([&] { all = impl_->registry->places(shards, Clock::now()); });
     return all;
+}
+
+std::optional<ShardView> Daemon::shard(const std::string& name) {
+    std::optional<ShardView> view;
+    impl_->on_control_thread([&] { view = impl_->registry->shard(name); });
+    return view;
 }
 
 const Sampler& Daemon::sampler() const noexcept {

@@ -24,6 +24,8 @@ using fabricshm::Bytes;
 using fabricshm::Duration;
 using fabricshm::Result;
 
+struct ShardId;
+
 /// What main decides. Limits keep one client from exhausting the daemon; 0 bytes means no limit of
 /// its own (the pool's capacity always is one).
 struct DaemonOptions {
@@ -89,8 +91,11 @@ class Daemon {
     /// a millisecond). Before run() and after it the answer is made on the calling thread.
     Snapshot snapshot();
 
-    /// Devices and shards alone, for who asks often. As snapshot().
-    Places places();
+    /// Devices and those of `shards` that there are, for who asks often. As snapshot().
+    Places places(const std::vector<ShardId>& shards);
+
+    /// One shard; see Registry::shard(). As snapshot().
+    std::optional<ShardView> shard(const std::string& name);
 
     /// Begins to move a shard; see Registry::move_shard() for the errors. `done` (may be empty)
     /// hears once how it ended, on the control thread, unless this fails; not when the daemon ends

@@ -44,6 +44,7 @@ std::vector<CpuSource::Ticks> CpuSource::read_ticks() const {
             ticks.total += value;
             if (column != kIdle && column != kWaitingForDisk) ticks.busy += value;
         }
+        // Packages are few, and which processors are in one does not change while we run.
         for (std::size_t i = 0; i < packages_.size(); ++i) {
             if (!std::ranges::binary_search(packages_[i].processors, processor)) continue;
             all[i].busy += ticks.busy;
@@ -59,6 +60,7 @@ void CpuSource::add_memory(const fabricshm::Package& package, DeviceSample& devi
             files_.text("/sys/devices/system/node/node" + std::to_string(node) + "/meminfo");
         const std::int64_t total = memory_line(text.value_or(""), "MemTotal");
         const std::int64_t free = memory_line(text.value_or(""), "MemFree");
+        // The node has no such file here, as in a container that hides it.
         if (total < 0 || free < 0) continue;
         device.memory_total = std::max<std::int64_t>(device.memory_total, 0) + total;
         device.memory_used =

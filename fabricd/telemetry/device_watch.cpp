@@ -40,6 +40,7 @@ void DeviceWatch::stop() noexcept {
 void DeviceWatch::run(fabricshm::Duration period) {
     std::unique_lock lock(mutex_);
     while (!stopping_) {
+        // A driver may take as long as it likes, and latest() must not wait for it.
         lock.unlock();
         look(monotonic_ns());
         lock.lock();
@@ -50,11 +51,13 @@ void DeviceWatch::run(fabricshm::Duration period) {
 void DeviceWatch::look(std::int64_t now_ns) {
     std::vector<DeviceSample> found;
     for (const auto& source : sources_) source->sample(now_ns, found);
+    // When they were asked, not when they answered: one that hangs makes all of them old.
     const std::lock_guard lock(mutex_);
     asked_ns_ = now_ns;
     devices_ = std::move(found);
 }
 
+// A copy, so that nobody holds the lock while it reads.
 std::vector<DeviceSample> DeviceWatch::latest(std::int64_t now_ns, std::int64_t stale_ns) const {
     const std::lock_guard lock(mutex_);
     std::vector<DeviceSample> devices = devices_;

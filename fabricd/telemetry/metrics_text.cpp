@@ -30,6 +30,7 @@ std::string escaped(std::string_view text, bool quotes) {
 std::string metric_value(double value) {
     if (std::isnan(value)) return "NaN";
     if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+    // The shortest text that reads back as the same double, whatever the locale.
     char text[32];
     const auto [end, error] = std::to_chars(text, text + sizeof text, value);
     return error == std::errc{} ? std::string(text, end) : "NaN";

@@ -36,6 +36,7 @@ struct NvmlSource::Library {
     int (*clock)(nvml::Device, int, unsigned*) = nullptr;
 
     ~Library() {
+        // While its code is still there.
         if (is_ready) shutdown();
         if (handle != nullptr) ::dlclose(handle);
     }
@@ -48,6 +49,8 @@ struct NvmlSource::Library {
     bool find_all();
 };
 
+// By name, since NVML comes with the driver: linked against it, the daemon could not start where
+// there is none. Those that a driver may lack come first and are not asked about.
 bool NvmlSource::Library::find_all() {
     find(pci, "nvmlDeviceGetPciInfo_v3");
     find(cores, "nvmlDeviceGetNumGpuCores");
@@ -114,6 +117,7 @@ Result<void> NvmlSource::find_devices(const HostFiles& files) {
         Gpu gpu;
         // One that fell off the bus keeps its number, and is left out.
         if (library_->by_index(index, &gpu.handle) != nvml::kSuccess) continue;
+        // NVML's number, which counts all GPUs of the host: CUDA_VISIBLE_DEVICES changes nothing.
         gpu.last.name = "gpu" + std::to_string(index);
         gpu.last.kind = DeviceKind::kGpu;
         char model[nvml::kNameBytes] = {};
@@ -147,6 +151,7 @@ void NvmlSource::sample(std::int64_t, std::vector<DeviceSample>& devices) {
             device.memory_busy = asked == nvml::kSuccess ? std::min(busy.memory / 100.0, 1.0) : -1;
             device.memory_total = static_cast<std::int64_t>(memory.total);
             device.memory_used = static_cast<std::int64_t>(memory.used);
+            // NVML counts power in milliwatts.
             device.power_watts = ask(library_->power != nullptr, 1e-3, [&](unsigned* value) {
                 return library_->power(gpu.handle, value);
             });
@@ -157,6 +162,7 @@ void NvmlSource::sample(std::int64_t, std::vector<DeviceSample>& devices) {
                 return library_->clock(gpu.handle, nvml::kClockOfSm, value);
             });
         }
+        // One that did not answer goes along with its last numbers, marked as old.
         devices.push_back(device);
     }
 }

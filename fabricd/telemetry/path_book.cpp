@@ -19,6 +19,7 @@ double quantile(std::vector<float> values, double q) {
     return values[static_cast<std::size_t>(at)];
 }
 
+// Into a ring that grows up to its size: a path that nobody reads takes nothing.
 void put(std::vector<float>& ring, std::size_t at, double value) {
     if (ring.size() <= at) {
         ring.push_back(static_cast<float>(value));
@@ -31,6 +32,7 @@ void put(std::vector<float>& ring, std::size_t at, double value) {
 
 void PathBook::observe(Path& path, const Counters& now) {
     const Counters before = path.last;
+    // Also when this look counts for nothing: the next one is compared with what is there now.
     path.last = now;
     const bool rose = now.reads > before.reads && now.bytes > before.bytes && now.ns > before.ns &&
                       now.latency_ns >= before.latency_ns;
@@ -53,6 +55,7 @@ void PathBook::look(const SessionSample& session) {
     const bool same = reader.page_number == session.page_number &&
                       reader.group_id == image.group_id && reader.rank == image.rank;
     if (!same) {
+        // The peers of another group are other processes, whatever their ranks.
         reader = Reader{session.page_number, image.group_id, image.rank, {}};
         reader.to.resize(static_cast<std::size_t>(peers));
     }
@@ -66,6 +69,7 @@ void PathBook::keep(const std::vector<SessionSample>& sessions) {
     const auto is_there = [&](std::uint64_t id) {
         return std::ranges::binary_search(sessions, id, {}, &SessionSample::session_id);
     };
+    // One search for each reader and no copy of the ids: this runs with each sample of paths.
     std::erase_if(readers_, [&](const auto& entry) { return !is_there(entry.first); });
 }
 
@@ -75,6 +79,7 @@ std::vector<PathSample> PathBook::paths() const {
         for (std::size_t peer = 0; peer < reader.to.size(); ++peer) {
             const Path& path = reader.to[peer];
             if (path.rates.empty()) continue;
+            // Slow ones are at the low end of rates and at the high end of latencies.
             all.push_back({reader.group_id, reader.rank, static_cast<int>(peer), path.last.reads,
                            quantile(path.rates, 0.5), quantile(path.rates, 0.01),
                            quantile(path.latencies, 0.5), quantile(path.latencies, 0.99)});

@@ -6,6 +6,7 @@ namespace fabricd {
 
 namespace {
 
+// 0 for a counter that fell: pages are written by their sessions.
 template <typename Number>
 double risen(Number before, Number now) noexcept {
     return now > before ? static_cast<double>(now - before) : 0;

@@ -8,7 +8,8 @@ namespace {
 
 using fabricshm::TelemetryImage;
 
-// One family of sessions: its name and help, and where the number is.
+// One family of sessions: its name and help, and where the number is. Tables, because the format
+// wants all samples of a family in one place, and a session's numbers are all over them.
 struct CounterOfSession {
     const char* name;
     const char* help;
@@ -100,6 +101,7 @@ struct GaugeOfDevice {
     double (*value)(const DeviceSample&);
 };
 
+// In the base units that Prometheus asks for (bytes, seconds, hertz), hence the factors.
 constexpr GaugeOfDevice kDeviceGauges[] = {
     {"fabricd_device_busy_share", "Share of the last second in which the device worked.",
      [](const DeviceSample& device) { return device.busy; }},
@@ -119,6 +121,7 @@ constexpr GaugeOfDevice kDeviceGauges[] = {
 
 void add_devices(const Sample& sample, MetricsText& text) {
     for (const auto& family : kDeviceGauges) {
+        // A family without a sample is left out: a host without GPUs has nothing to say of watts.
         bool begun = false;
         for (const auto& device : sample.devices) {
             // Negative: this device does not know, or its numbers are old.
@@ -149,6 +152,7 @@ constexpr GaugeOfPath kPathGauges[] = {
 void add_paths(const Sample& sample, MetricsText& text) {
     if (sample.paths.empty()) return;
     for (const auto& family : kPathGauges) {
+        // Of latencies the sample has nanoseconds.
         const bool latency = std::string_view(family.name).find("latency") != std::string::npos;
         text.family(family.name, MetricType::kGauge, family.help);
         for (const auto& path : sample.paths) {

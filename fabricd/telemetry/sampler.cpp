@@ -52,6 +52,7 @@ void Sampler::stop() noexcept {
     }
     changed_.notify_all();
     if (thread_.joinable()) thread_.join();
+    // After the thread that asks for them.
     devices_.stop();
 }
 
@@ -72,6 +73,7 @@ void Sampler::take(std::int64_t now_ns) {
     const std::int64_t stale_ns =
         std::chrono::duration_cast<std::chrono::nanoseconds>(options_.stale_after).count();
     const std::int64_t began = monotonic_ns();
+    // Before our lock: theirs is never taken inside it.
     auto devices = devices_.latest(now_ns, kDeviceStaleNs);
 
     std::unique_lock lock(mutex_);
@@ -93,6 +95,7 @@ void Sampler::take(std::int64_t now_ns) {
 // What is worth a look once in a while: the sessions whose turn it is.
 void Sampler::read_claims(unsigned turn) {
     claims_.clear();
+    // Spread over the samples, so that none of them costs much more than the others.
     const auto first = (options_.details_every - turn) % options_.details_every;
     for (std::size_t i = first; i < sample_.sessions.size(); i += options_.details_every) {
         const SessionSample& session = sample_.sessions[i];

@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "fabricd/control/control_metrics.hpp"
 #include "fabricd/control/page_actuator.hpp"
 #include "fabricd/control/replay.hpp"
@@ -21,7 +24,8 @@ class EmulatedHost : public Actuators {
     void advance() {
         ++sample_.number;
         sample_.taken_ns += 1'000'000'000;
-        sample_.sessions.resize(job.speeds.size());
+        sample_.sessions.resize(is_idle ? 0 : job.speeds.size());
+        if (is_idle) return;
         for (const RankWindow& rank : job.job().ranks) {
             auto& session = sample_.sessions[static_cast<std::size_t>(rank.rank)];
             auto& image = session.image;
@@ -63,10 +67,69 @@ class EmulatedHost : public Actuators {
 
     EmulatedJob job;
     bool fails = false;
+    bool is_idle = false;  // nobody has opened a session
 
   private:
     Sample sample_;
 };
+
+/// A host without sessions: windows are what the test puts into them.
+class QuietHost : public Actuators {
+  public:
+    using Fill = std::function<void(Window&)>;
+    explicit QuietHost(Fill fill) : fill_(std::move(fill)) {}
+
+    fabricshm::Result<void> resize_quota(const std::string&, std::uint64_t bytes) override {
+        quota = static_cast<double>(bytes);
+        return {};
+    }
+    fabricshm::Result<void> move_shard(const std::string&, const std::string&) override {
+        return fabricshm::Error{fabricshm::Errc::kNoMemory, 0, "move shard"};
+    }
+
+    ControllerParts parts(const std::string& journal) {
+        ControllerParts parts;
+        parts.look = [this](const std::function<void(const Sample&)>& reader) {
+            ++sample_.number;
+            sample_.taken_ns += 1'000'000'000;
+            reader(sample_);
+        };
+        parts.complete = fill_;
+        parts.actuators = this;
+        parts.journal_path = journal;
+        return parts;
+    }
+
+    double quota = 1e9;
+
+  private:
+    Fill fill_;
+    Sample sample_;
+};
+
+/// Two nodes and shards at the first of them that the second reads.
+PlacementWindow shards_to_move(std::size_t count = 1) {
+    PlacementWindow placement;
+    placement.nodes = {{"near", 1, 0, 0}, {"far", 1, 0, 1e9}};
+    placement.bandwidth = {0, 1e9, 1e9, 0};
+    for (std::size_t i = 0; i < count; ++i) {
+        placement.shards.push_back({i, 1e6, 0, 0, {0, 1e8}, "job/" + std::to_string(i), false});
+    }
+    return placement;
+}
+
+/// That a replay decides what was decided, and comes to the same outcomes.
+void check_replay(const std::string& path, const ControlConfig& config) {
+    const auto story = read_decision_journal(path).value();
+    const auto now = replay(story, config);
+    for (const auto& difference : compare(story.decisions, now)) {
+        REQUIRE(difference.side == ReplayDifference::Side::kBoth);
+        CAPTURE(difference.then->window);
+        CHECK(difference.same_values);
+        CHECK(difference.now->outcome == difference.then->outcome);
+        CHECK(difference.now->outcome_reason == difference.then->outcome_reason);
+    }
+}
 
 ControlConfig acting() {
     ControlConfig config;
@@ -169,6 +232,85 @@ TEST_SUITE("control.controller") {
         CHECK(read_decision_journal(path).value().decisions[0].outcome == Outcome::kFailed);
     }
 
+    TEST_CASE("a replay of a host with nothing but vGPUs decides the same") {
+        const test_support::TemporaryDirectory directory;
+        const std::string path = directory.path() + "/decisions";
+        QuietHost* self = nullptr;
+        QuietHost host([&](Window& window) {
+            const double denied = window.number == 10 || window.number == 17 ? 1e9 : 0;
+            window.devices.push_back({"gpu0", 8e9, 0, {}});
+            window.devices[0].users.push_back(
+                {"a", self->quota, 0.95 * self->quota, denied, 1, 0, 0, 0, 1, 0});
+        });
+        self = &host;
+        Controller controller(acting(), host.parts(path));
+        step(controller, 30);
+        CHECK(controller.decisions(0).size() == 2);
+        check_replay(path, acting());
+        ControlConfig other = acting();
+        other.actions = "shares";
+        Controller blind(other, host.parts(path + "2"));
+        step(blind, 3);
+        CHECK_FALSE(std::filesystem::exists(path + "2"));
+    }
+
+    TEST_CASE("a replay of a job whose directives fail sees them fail") {
+        const test_support::TemporaryDirectory directory;
+        const std::string path = directory.path() + "/decisions";
+        EmulatedHost host({400, 100});
+        host.fails = true;
+        Controller controller(acting(), host.parts(path));
+        step(controller, 70);
+        CHECK(controller.decisions(0).size() >= 3);
+        check_replay(path, acting());
+    }
+
+    TEST_CASE("a replay waits as long as the loop did while there was nothing to write down") {
+        const test_support::TemporaryDirectory directory;
+        const std::string path = directory.path() + "/decisions";
+        QuietHost host([](Window& window) {
+            const bool is_idle = window.number > 15 && window.number < 60;
+            if (!is_idle) window.placement = shards_to_move();
+        });
+        Controller controller(acting(), host.parts(path));
+        step(controller, 70);
+        CHECK(controller.decisions(0).size() == 2);
+        CHECK(read_decision_journal(path)->windows.size() < 40);
+        check_replay(path, acting());
+    }
+
+    TEST_CASE("a replay begins anew with each daemon, also with one that was idle at first") {
+        const test_support::TemporaryDirectory directory;
+        const std::string path = directory.path() + "/decisions";
+        for (const int idle : {0, 100}) {
+            EmulatedHost host({400, 100});
+            Controller controller(acting(), host.parts(path));
+            host.is_idle = true;
+            step(controller, idle);
+            host.is_idle = false;
+            step(controller, 30);
+        }
+        const auto story = read_decision_journal(path).value();
+        CHECK(story.decisions.size() == 2);
+        check_replay(path, acting());
+    }
+
+    TEST_CASE("a window too large to be written is counted, and does not end the journal") {
+        const test_support::TemporaryDirectory directory;
+        const std::string path = directory.path() + "/decisions";
+        QuietHost host([](Window& window) {
+            window.placement = shards_to_move(window.number == 2 ? 20000 : 1);
+        });
+        Controller controller(acting(), host.parts(path));
+        step(controller, 4);
+        const auto story = read_decision_journal(path).value();
+        CHECK(story.windows.size() == 3);
+        CHECK(story.windows.back().number == 4);
+        CHECK(controller.counters().not_journalled == 1);
+        const std::string metrics = control_metrics(controller.counters());
+        CHECK(metrics.find("not_journalled_total 1\n") != std::string::npos);
+    }
+
     TEST_CASE("a host without jobs leaves no file, and the thread ends when asked") {
         const test_support::TemporaryDirectory directory;
         const std::string path = directory.path() + "/decisions";
@@ -213,6 +355,33 @@ TEST_SUITE("control.controller") {
         Controller controller(acting(), host.parts(path));
         step(controller, 20);
         CHECK(std::filesystem::exists(path + ".bad"));
-        CHECK(read_decision_journal(path).ok());
+        CHECK(read_decision_journal(path)->decisions.size() == 1);
+    }
+
+    TEST_CASE("a spoilt file alone is put aside, and numbers go on from the other one") {
+        for (const bool is_older : {false, true}) {
+            CAPTURE(is_older);
+            const test_support::TemporaryDirectory directory;
+            const std::string path = directory.path() + "/decisions";
+            const std::string spoilt = is_older ? path + ".1" : path;
+            const std::string good = is_older ? path : path + ".1";
+            EmulatedHost host({400, 100});
+            {
+                Controller controller(acting(), host.parts(path));
+                step(controller, 10);
+                CHECK(controller.decisions(0).size() == 1);
+            }
+            if (!is_older) std::filesystem::rename(path, good);
+            std::ofstream(spoilt) << std::string(100, '\0');
+            EmulatedHost next({400, 100});
+            Controller successor(acting(), next.parts(path));
+            CHECK(successor.decisions(0).size() == 1);
+            CHECK(std::filesystem::exists(spoilt + ".bad"));
+            CHECK_FALSE(std::filesystem::exists(good + ".bad"));
+            CHECK_FALSE(std::filesystem::exists(spoilt));
+            step(successor, 10);
+            REQUIRE(successor.decisions(0).size() == 2);
+            CHECK(successor.decisions(0)[1].id == 2);
+        }
     }
 }

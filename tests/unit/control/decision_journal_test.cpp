@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 
 #include "fabricd/control/decision_record.hpp"
@@ -46,6 +47,19 @@ void append_text(const std::string& path, const std::string& text) {
 off_t size_of(const std::string& path) {
     struct ::stat now {};
     return ::stat(path.c_str(), &now) == 0 ? now.st_size : -1;
+}
+
+/// Two files: the older one with decision 1 to 3, the newer one with 4 and a window.
+void make_both_files(const std::string& path) {
+    auto journal = DecisionJournal::open(path, 16 << 10, "a=1\n").value();
+    for (std::uint64_t id = 1; id <= 3; ++id) REQUIRE(journal.add(decision_of(id)).ok());
+    std::uint64_t number = 0;
+    while (size_of(path + ".1") < 0) REQUIRE(journal.add(window_of(++number)).ok());
+    REQUIRE(journal.add(decision_of(4)).ok());
+}
+
+void fill_with_zeros(const std::string& path) {
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << std::string(5000, '\0');
 }
 
 }  // namespace
@@ -161,6 +175,7 @@ TEST_SUITE("control.decision_journal") {
         CHECK(size_of(path) + size_of(path + ".1") <= static_cast<off_t>(kMost));
         const auto story = read_decision_journal(path).value();
         CHECK(story.starts.size() == 2);
+        CHECK_FALSE(story.starts[1].is_daemons);  // the same one goes on
         CHECK(story.windows.back().number == 1000);
         // Nothing is missing in between.
         for (std::size_t i = 1; i < story.windows.size(); ++i) {
@@ -168,11 +183,88 @@ TEST_SUITE("control.decision_journal") {
         }
     }
 
-    TEST_CASE("what is no journal is refused") {
+    TEST_CASE("what is no journal is named as bad") {
         const test_support::TemporaryDirectory directory;
         const std::string path = directory.path() + "/decisions";
         CHECK(read_decision_journal(path).error().code == fabricshm::Errc::kNotFound);
         append_text(path, "this is some other file, long enough for a header");
-        CHECK(read_decision_journal(path).error().code == fabricshm::Errc::kCorrupt);
+        const auto story = read_decision_journal(path).value();
+        REQUIRE(story.bad.size() == 1);
+        CHECK(story.bad[0].path == path);
+        CHECK(story.bad[0].why.code == fabricshm::Errc::kCorrupt);
+        CHECK(story.starts.empty());
+    }
+
+    TEST_CASE("a daemon killed between two files leaves one that tells all") {
+        const test_support::TemporaryDirectory directory;
+        const std::string path = directory.path() + "/decisions";
+        make_both_files(path);
+        std::filesystem::rename(path, path + ".1");
+        const auto story = read_decision_journal(path).value();
+        CHECK(story.last_id == 4);
+        CHECK(story.bad.empty());
+    }
+
+    TEST_CASE("a spoilt file does not take the other one with it") {
+        for (const bool is_older : {false, true}) {
+            CAPTURE(is_older);
+            const test_support::TemporaryDirectory directory;
+            const std::string path = directory.path() + "/decisions";
+            make_both_files(path);
+            const std::string spoilt = is_older ? path + ".1" : path;
+            fill_with_zeros(spoilt);
+            const auto story = read_decision_journal(path).value();
+            REQUIRE(story.bad.size() == 1);
+            CHECK(story.bad[0].path == spoilt);
+            CHECK(story.last_id == (is_older ? 4 : 3));
+            CHECK(story.decisions.size() == (is_older ? 1 : 3));
+        }
+    }
+
+    TEST_CASE("where a daemon begins is told apart from where a file does") {
+        const test_support::TemporaryDirectory directory;
+        const std::string path = directory.path() + "/decisions";
+        make_both_files(path);
+        REQUIRE(DecisionJournal::open(path, 16 << 10, "a=2\n", 4).value().add(window_of(900)).ok());
+        const auto story = read_decision_journal(path).value();
+        REQUIRE(story.starts.size() == 3);
+        CHECK(story.starts[0].is_daemons);
+        CHECK_FALSE(story.starts[1].is_daemons);
+        CHECK(story.starts[2].is_daemons);
+        CHECK(story.starts[2].settings == "a=2\n");
+        CHECK(story.starts[2].window == story.windows.size() - 1);
+    }
+
+    TEST_CASE("what actuators refused is told with its window, what failed later is not") {
+        const test_support::TemporaryDirectory directory;
+        const std::string path = directory.path() + "/decisions";
+        auto journal = DecisionJournal::open(path, 1 << 20, "a=1\n").value();
+        for (std::uint64_t id = 1; id <= 2; ++id) {
+            Decision decision = decision_of(id);
+            decision.window = id;
+            REQUIRE(journal.add(window_of(id)).ok());
+            REQUIRE(journal.add(decision).ok());
+        }
+        REQUIRE(journal.add(DecisionOutcome{2, 2, Outcome::kFailed, 0, "no room"}).ok());
+        REQUIRE(journal.add(window_of(3)).ok());
+        REQUIRE(journal.add(DecisionOutcome{1, 3, Outcome::kFailed, 0, "did not come"}).ok());
+        const auto story = read_decision_journal(path).value();
+        REQUIRE(story.failures.size() == 1);
+        CHECK(story.failures[0].window == 1);
+        CHECK(story.failures[0].decision == 2);
+        CHECK(story.failures[0].reason == "no room");
+    }
+
+    TEST_CASE("a record that is too large is refused, and the journal goes on") {
+        const test_support::TemporaryDirectory directory;
+        const std::string path = directory.path() + "/decisions";
+        auto journal = DecisionJournal::open(path, 64 << 10, "a=1\n").value();
+        Window large = window_of(1);
+        large.placement.shards.assign(500, large.placement.shards[0]);
+        const auto before = journal.size();
+        CHECK(journal.add(large).error().code == fabricshm::Errc::kInvalid);
+        CHECK(journal.size() == before);
+        CHECK(journal.add(window_of(2)).ok());
+        CHECK(read_decision_journal(path)->windows.size() == 1);
     }
 }

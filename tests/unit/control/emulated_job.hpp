@@ -105,4 +105,16 @@ class EmulatedJob {
     std::uint64_t number_ = 0;
 };
 
+/// Ticks so often; everything that happened.
+inline fabricd::TickResult run(EmulatedJob& job, fabricd::Loop& loop, int windows) {
+    fabricd::TickResult all;
+    for (int i = 0; i < windows; ++i) {
+        auto result = job.tick(loop);
+        for (auto& decision : result.decisions) all.decisions.push_back(std::move(decision));
+        for (auto& outcome : result.outcomes) all.outcomes.push_back(std::move(outcome));
+        for (auto& directive : result.directives) all.directives.push_back(std::move(directive));
+    }
+    return all;
+}
+
 }  // namespace control_test

@@ -5,6 +5,8 @@
 
 #include <doctest/doctest.h>
 
+#include <set>
+
 #include "fabricd/control/controller.hpp"
 #include "fabricd/control/host_policy.hpp"
 #include "fabricd/control/pool_policy.hpp"
@@ -76,7 +78,7 @@ double after_of(const Decision& decision, const std::string& name, double otherw
 }
 
 /// A host with a device "near" and one "far" and a shard of 1 MB, as PlaceSource sees it, and what
-/// moves the shard: at once, or not at all.
+/// moves shards: at once, or not at all.
 class ShardHost : public Actuators {
   public:
     ShardHost() {
@@ -89,28 +91,44 @@ class ShardHost : public Actuators {
             device.spec.link_gbytes_per_s = 1;
             places.devices.push_back(device);
         }
-        ShardView shard;
-        shard.arena_id = 3;
-        shard.id = 8;
-        shard.name = "job/experts";
-        shard.bytes = 1 << 20;
-        shard.home_device = "near";
-        shard.state = "here";
-        places.shards.push_back(shard);
         for (const std::uint64_t id : {1, 2}) {
             SessionSample session{};
             session.session_id = id;
             session.device = id == 1 ? "near" : "far";
-            session.shards.push_back({3, 8, 0, 0});
             sample.sessions.push_back(session);
         }
+        add_shard("job/experts", 1 << 20);
+    }
+
+    /// Read like all of them.
+    void add_shard(const std::string& name, std::uint64_t bytes) {
+        ShardView shard;
+        shard.arena_id = 3;
+        shard.id = 8 + places.shards.size();
+        shard.name = name;
+        shard.bytes = bytes;
+        shard.home_device = "near";
+        shard.state = "here";
+        places.shards.push_back(shard);
+        for (SessionSample& session : sample.sessions) {
+            session.shards.push_back({3, shard.id, 0, 0});
+        }
+    }
+
+    Window window() {
+        Window window;
+        source.add_to(window);
+        return window;
     }
 
     fabricshm::Result<void> move_shard(const std::string& shard, const std::string& node) override {
         moves.push_back(shard + " to " + node);
-        if (!obeys) return fabricshm::Error{fabricshm::Errc::kNoMemory, 0, "move shard"};
-        places.shards[0].home_device = node;
-        return {};
+        for (ShardView& view : places.shards) {
+            if (view.name != shard || !obeys || stuck.count(shard) != 0) continue;
+            view.home_device = node;
+            return {};
+        }
+        return fabricshm::Error{fabricshm::Errc::kNoMemory, 0, "move shard"};
     }
 
     ControllerParts parts() {
@@ -118,7 +136,9 @@ class ShardHost : public Actuators {
         parts.look = [this](const std::function<void(const Sample&)>& reader) {
             ++sample.number;
             sample.taken_ns += 1'000'000'000;
-            for (std::size_t i = 0; i < 2; ++i) sample.sessions[i].shards[0].bytes += reads[i];
+            for (std::size_t i = 0; i < 2; ++i) {
+                for (auto& told : sample.sessions[i].shards) told.bytes += reads[i];
+            }
             reader(sample);
             source.look(sample);
         };
@@ -132,9 +152,54 @@ class ShardHost : public Actuators {
     std::uint64_t reads[2] = {1'000'000, 200'000'000};  // per second
     std::vector<std::string> moves;
     bool obeys = true;
-
-  private:
+    std::set<std::string> stuck;  // shards whose moves are refused
     PlaceSource source{[this] { return places; }};
+};
+
+/// A window of several jobs, each of which makes its own steps.
+Window window_of(std::vector<EmulatedJob>& jobs) {
+    Window window = jobs.front().window();
+    for (std::size_t i = 1; i < jobs.size(); ++i) window.jobs.push_back(jobs[i].job());
+    return window;
+}
+
+std::vector<EmulatedJob> two_jobs() {
+    std::vector<EmulatedJob> jobs{EmulatedJob({100, 100}), EmulatedJob({100, 100})};
+    jobs[1].group = 8;
+    jobs[1].sessions_from = 50;
+    return jobs;
+}
+
+/// One job, and two devices of the pool of which "a" is refused memory; quotas become what is
+/// decided.
+struct PoolHost {
+    TickResult tick() {
+        Window window = job.window();
+        window.pool = pool;
+        TickResult result = loop.tick(window);
+        for (const Decision& decision : result.decisions) {
+            for (QuotaWindow& device : pool.devices) {
+                device.quota = after_of(decision, device.name, device.quota);
+            }
+        }
+        return result;
+    }
+    /// Everything until the end of a decision; at most so long.
+    TickResult until_ended() {
+        TickResult all;
+        for (int i = 0; i < 30 && all.outcomes.empty(); ++i) {
+            TickResult result = tick();
+            for (auto& decision : result.decisions) all.decisions.push_back(std::move(decision));
+            for (auto& outcome : result.outcomes) all.outcomes.push_back(std::move(outcome));
+        }
+        return all;
+    }
+    double quotas() const { return pool.devices[0].quota + pool.devices[1].quota; }
+
+    Loop loop{acting()};
+    EmulatedJob job{{100, 100}};
+    PoolWindow pool = pool_with({pool_user("a", 100 * kMB, 100 * kMB, 50 * kMB, 10),
+                                 pool_user("b", 300 * kMB, 20 * kMB, 0, 10)});
 };
 
 }  // namespace
@@ -196,6 +261,19 @@ TEST_SUITE("control.host_loop") {
         device.users[0].usage = 0.2;
         device.users[1].percent = 95;
         CHECK_FALSE(propose_compute_shares(device, acting()));
+    }
+
+    TEST_CASE("an idle vGPU keeps a per cent, also where no least share is asked for") {
+        ControlConfig config = acting();
+        config.share_least = 0;
+        config.quota_step = 1;
+        QuotaDevice device{"gpu0", 1e9, 0, {}};
+        device.users.push_back({"busy", 1, 0, 0, 1, 0, 0, 1, 1, 50});
+        device.users.push_back({"idle", 1, 0, 0, 1, 0, 0, 0, 1, 50});
+        const auto decision = propose_compute_shares(device, config);
+        REQUIRE(decision);
+        CHECK(after_of(*decision, "busy", 0) == 99);
+        CHECK(after_of(*decision, "idle", 0) == 1);
     }
 
     TEST_CASE("a device that was refused memory gets what others do not hold, and the sum stays") {
@@ -306,6 +384,21 @@ TEST_SUITE("control.host_loop") {
         CHECK(result.outcomes[0].outcome == Outcome::kFailed);
     }
 
+    TEST_CASE("a shard that people move back home was not refused") {
+        Loop loop(acting());
+        Window window = window_with_shard(0, 1e8);
+        REQUIRE(until_decided(loop, window).size() == 1);
+        window.placement.shards[0].home = 1;
+        advance(window);
+        CHECK(loop.tick(window).outcomes.empty());
+        window.placement.shards[0].home = 0;
+        advance(window);
+        const auto result = loop.tick(window);
+        REQUIRE(result.outcomes.size() == 1);
+        CHECK(result.outcomes[0].outcome == Outcome::kUnjudged);
+        CHECK(result.outcomes[0].reason.find("somebody else") != std::string::npos);
+    }
+
     TEST_CASE("a move that costs the jobs samples is taken back, one for which they end is not") {
         for (const bool ends : {false, true}) {
             CAPTURE(ends);
@@ -363,5 +456,203 @@ TEST_SUITE("control.host_loop") {
         Controller idle(acting(), quiet.parts());
         for (int i = 0; i < 30; ++i) idle.step();
         CHECK(quiet.moves.empty());
+    }
+
+    TEST_CASE("shards that can't move do not stand before one that can") {
+        ShardHost host;
+        // More than move at once, and smaller: they are asked first.
+        for (const char* name : {"job/a", "job/b", "job/c", "job/d", "job/e", "job/f"}) {
+            host.add_shard(name, 4096);
+            host.stuck.insert(name);
+        }
+        Controller controller(acting(), host.parts());
+        for (int i = 0; i < 60; ++i) controller.step();
+        CHECK(host.places.shards[0].home_device == "far");
+        // Each is asked now and then: with a rest that doubles, after some 4, 25 and 66 windows.
+        for (const std::string& name : host.stuck) {
+            const auto asked = std::count(host.moves.begin(), host.moves.end(), name + " to far");
+            CHECK(asked >= 1);
+            CHECK(asked <= 3);
+        }
+        // What is refused says so, the others are judged without it.
+        const auto decisions = controller.decisions(0);
+        REQUIRE(decisions.size() >= 2);
+        CHECK(decisions[0].outcome == Outcome::kFailed);
+        CHECK(decisions[1].outcome == Outcome::kUnjudged);
+        CHECK(decisions[1].outcome_reason ==
+              "no job trained meanwhile; some of its shards did not move");
+    }
+
+    TEST_CASE("a lost shard takes neither the verdict nor the rollback from the others") {
+        Loop loop(acting());
+        EmulatedJob job({100, 100});
+        Window shards = window_with_shard(0, 1e8);
+        shards.placement.shards.push_back({6, 2e8, 0, 0, {0, 1e8}, "job/gone", false});
+        TickResult all;
+        for (int i = 0; i < 25; ++i) {
+            Window window = job.window();
+            window.placement = shards.placement;
+            const auto result = loop.tick(window);
+            for (const auto& outcome : result.outcomes) all.outcomes.push_back(outcome);
+            for (const Decision& decision : result.decisions) {
+                all.decisions.push_back(decision);
+                shards.placement.shards.resize(1);  // the other ends with its owner
+                const auto home = static_cast<std::uint32_t>(decision.after[0]);
+                shards.placement.shards[0].home = home;
+                const double speed = home == 1 ? 40 : 100;
+                job.speeds = {speed, speed};
+            }
+        }
+        REQUIRE(all.decisions.size() == 2);
+        CHECK(all.decisions[0].names.size() == 2);
+        CHECK(all.decisions[1].undoes == all.decisions[0].id);
+        CHECK(all.decisions[1].names == std::vector<std::string>{"job/experts"});
+        REQUIRE(all.outcomes.size() == 1);
+        CHECK(all.outcomes[0].outcome == Outcome::kUndone);
+    }
+
+    TEST_CASE("each job is compared with itself: large figures do not hide what others lose") {
+        Loop loop(acting());
+        auto jobs = two_jobs();
+        Window shards = window_with_shard(0, 1e8);
+        std::vector<Decision> decisions;
+        for (int i = 0; i < 25; ++i) {
+            Window window = window_of(jobs);
+            for (RankWindow& rank : window.jobs[1].ranks) rank.samples *= 1e12;
+            window.placement = shards.placement;
+            for (const Decision& decision : loop.tick(window).decisions) {
+                decisions.push_back(decision);
+                const auto home = static_cast<std::uint32_t>(decision.after[0]);
+                shards.placement.shards[0].home = home;
+                const double speed = home == 1 ? 40 : 100;
+                jobs[0].speeds = {speed, speed};
+            }
+        }
+        REQUIRE(decisions.size() == 2);
+        CHECK(decisions[1].undoes == decisions[0].id);
+
+        // Nor does one that stops lying take an action away from fifteen others.
+        HostPace pace;
+        JobState job;
+        job.windows = 1;
+        job.ranks.resize(1);
+        for (const double claimed : {1e15, 0.0, 1e30}) {
+            pace.begin();
+            for (std::uint64_t i = 0; i < 16; ++i) {
+                job.group = i;
+                job.objective_now = i == 0 ? claimed : 100;
+                pace.add(job);
+            }
+            std::vector<double> before(16, 100.0);
+            before[0] = 1e15;
+            CHECK(pace.part_of(before) >= 15.0 / 16);
+            CHECK(pace.part_of(before) <= 17.0 / 16);
+        }
+    }
+
+    TEST_CASE("an action that is broken off waits before it is tried again") {
+        Loop loop(acting());
+        auto jobs = two_jobs();
+        Window window;
+        std::vector<std::uint64_t> decided;
+        std::vector<DecisionOutcome> outcomes;
+        double quota = 1e9;
+        for (int i = 0; i < 40; ++i) {
+            window = window_of(jobs);
+            if (i < 5) window.jobs.pop_back();
+            window.devices = {device_with(quota, quota, 1e9)};
+            const auto result = loop.tick(window);
+            for (const auto& outcome : result.outcomes) outcomes.push_back(outcome);
+            for (const Decision& decision : result.decisions) {
+                decided.push_back(window.number);
+                quota = after_of(decision, "a", quota);
+            }
+            if (outcomes.size() == 1) CHECK(outcomes[0].outcome == Outcome::kUnjudged);
+        }
+        REQUIRE(decided.size() >= 2);
+        CHECK(decided[0] < 5);
+        CHECK(decided[1] >= 6 + 20);
+    }
+
+    TEST_CASE("a quota that is taken back leaves what is in use, and the sum stays") {
+        struct Case {
+            double used_by_a;
+            double a, b;  // quotas in the end
+            Outcome outcome;
+        };
+        for (const Case& wanted :
+             {Case{125, 125, 275, Outcome::kUnjudged}, Case{110, 110, 290, Outcome::kUndone},
+              Case{90, 100, 300, Outcome::kUndone}}) {
+            CAPTURE(wanted.used_by_a);
+            PoolHost host;
+            REQUIRE(host.tick().decisions.size() == 1);
+            CHECK(host.pool.devices[0].quota == doctest::Approx(125 * kMB));
+            host.pool.devices[0].used = wanted.used_by_a * kMB;
+            host.job.speeds = {40, 40};
+            const auto result = host.until_ended();
+            REQUIRE(result.outcomes.size() == 1);
+            CHECK(result.outcomes[0].outcome == wanted.outcome);
+            CHECK(host.pool.devices[0].quota == doctest::Approx(wanted.a * kMB));
+            CHECK(host.pool.devices[1].quota == doctest::Approx(wanted.b * kMB));
+            CHECK(host.quotas() == doctest::Approx(400 * kMB));
+        }
+    }
+
+    TEST_CASE("a quota that people set during a probation is theirs") {
+        PoolHost host;
+        REQUIRE(host.tick().decisions.size() == 1);
+        host.job.speeds = {40, 40};
+        host.pool.devices[0].quota = 300 * kMB;
+        const auto result = host.until_ended();
+        REQUIRE(result.outcomes.size() == 1);
+        CHECK(result.outcomes[0].outcome == Outcome::kUnjudged);
+        CHECK(result.outcomes[0].reason == "it was changed by somebody else meanwhile");
+        CHECK(result.decisions.empty());
+        CHECK(host.pool.devices[0].quota == 300 * kMB);
+    }
+
+    TEST_CASE("what sessions claim of places is bounded by what the daemon knows of them") {
+        ShardHost host;
+        host.places.shards[0].bytes = 4097;
+        host.places.devices[0].spec.quota_bytes = 3 << 28;  // of 1 << 30
+        int rank = 0;
+        for (SessionSample& session : host.sample.sessions) {
+            session.member = true;
+            session.image.group_id = 7;
+            session.image.rank = rank++;
+        }
+        host.source.look(host.sample);
+        for (const double told : {1e-9, 5e8, 1e18}) {
+            PathSample path{};
+            path.group_id = 7;
+            path.from = 1;
+            path.bytes_per_second = told;
+            host.sample.paths = {path};
+            host.sample.sessions[0].memory_denied += std::uint64_t{1} << 62;
+            host.source.look(host.sample);
+            const Window window = host.window();
+            // Links of 1 GB/s: a tenth to ten times of that.
+            CHECK(window.placement.bandwidth[1] == std::clamp(told, 1e8, 1e10));
+            CHECK(window.pool.devices[0].denied == 1 << 28);
+            CHECK(window.placement.shards[0].bytes == 8192);  // as its copy is counted
+        }
+    }
+
+    TEST_CASE("reads that are looked at rarely are not taken for quiet in between") {
+        ShardHost host;
+        host.source = PlaceSource([&] { return host.places; }, std::chrono::seconds(10));
+        // As a sampler shows it that looks closely once in ten samples, of one second each.
+        for (int i = 0; i < 60; ++i) {
+            host.sample.taken_ns += 1'000'000'000;
+            if (i % 10 == 0) host.sample.sessions[1].shards[0].bytes += 1'000'000;
+            host.source.look(host.sample);
+            const double rate = host.window().placement.shards[0].reads[1];
+            if (i > 10) CHECK(rate == doctest::Approx(1e5));
+        }
+        for (int i = 0; i < 31; ++i) {
+            host.sample.taken_ns += 1'000'000'000;
+            host.source.look(host.sample);
+        }
+        CHECK(host.window().placement.shards[0].reads[1] == 0);
     }
 }

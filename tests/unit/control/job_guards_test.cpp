@@ -17,17 +17,6 @@ ControlConfig acting(const std::string& actions = "shares") {
     return config;
 }
 
-TickResult run(EmulatedJob& job, Loop& loop, int windows) {
-    TickResult all;
-    for (int i = 0; i < windows; ++i) {
-        auto result = job.tick(loop);
-        for (auto& decision : result.decisions) all.decisions.push_back(std::move(decision));
-        for (auto& outcome : result.outcomes) all.outcomes.push_back(std::move(outcome));
-        for (auto& directive : result.directives) all.directives.push_back(std::move(directive));
-    }
-    return all;
-}
-
 long count(const TickResult& all, ActionKind kind) {
     return std::count_if(all.decisions.begin(), all.decisions.end(),
                          [&](const Decision& decision) { return decision.kind == kind; });

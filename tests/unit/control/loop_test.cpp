@@ -16,18 +16,6 @@ ControlConfig acting() {
     return config;
 }
 
-/// Ticks so often; everything that happened.
-TickResult run(EmulatedJob& job, Loop& loop, int windows) {
-    TickResult all;
-    for (int i = 0; i < windows; ++i) {
-        auto result = job.tick(loop);
-        for (auto& decision : result.decisions) all.decisions.push_back(std::move(decision));
-        for (auto& outcome : result.outcomes) all.outcomes.push_back(std::move(outcome));
-        for (auto& directive : result.directives) all.directives.push_back(std::move(directive));
-    }
-    return all;
-}
-
 int windows_until_ideal(EmulatedJob& job, Loop& loop, double part) {
     for (int i = 1; i <= 100; ++i) {
         job.tick(loop);

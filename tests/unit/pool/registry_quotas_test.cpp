@@ -48,6 +48,21 @@ TEST_SUITE("pool.registry_quotas") {
         CHECK(host.device().quota_left_ms == 0);
     }
 
+    TEST_CASE("only what a quota refuses counts as refused") {
+        QuotaHost host;
+        const ArenaId small = host.arena(host.alice, "small", 8 * 4096);
+        const auto denied = [&] {
+            return host.registry->books_of(host.alice, small, GroupId::kNone, 0).denied;
+        };
+        REQUIRE(host.set("gpu0", 64 * 4096).ok());
+        // There is quota enough: a larger one would not make the arena larger.
+        CHECK(host.region(host.alice, small, 20 * 4096).error().code == Errc::kNoMemory);
+        CHECK(host.region(host.alice, small, ~Bytes{0}).error().code == Errc::kNoMemory);
+        CHECK(denied() == 0);
+        CHECK(host.region(host.alice, small, 65 * 4096).error().code == Errc::kNoMemory);
+        CHECK(denied() == 65 * 4096);
+    }
+
     TEST_CASE("nobody loses memory when nothing is given back") {
         QuotaHost host;
         REQUIRE(host.region(host.alice, host.job, 4 * 4096).ok());

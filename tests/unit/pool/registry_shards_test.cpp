@@ -118,11 +118,29 @@ TEST_SUITE("pool.registry_shards") {
         CHECK(host.view().offset != before.offset);
         CHECK(host.view().state == "here");
         CHECK(host.view().moves == 1);
+        CHECK(host.registry->shard("job/s")->offset == host.view().offset);
+        for (const char* name : {"job/other", "other/s", "job", ""}) {
+            CHECK_FALSE(host.registry->shard(name));
+        }
         CHECK(host.used() == used);
         const auto pin = host.pin();
         REQUIRE(pin.ok());
         CHECK(pin->offset == host.view().offset);
         CHECK(host.problem() == "");
+    }
+
+    TEST_CASE("who asks for some shards gets those that there are, and the devices") {
+        ShardHost host;
+        proto::Shard other = host.body();
+        copy_name(other.name, "other");
+        REQUIRE(host.registry->create_shard(host.alice, other).ok());
+        const ShardId wanted{host.job, RegionId{host.opened.header.region_id}};
+        const Places places = host.registry->places({wanted, {host.job, RegionId{999}}}, kNow);
+        REQUIRE(places.shards.size() == 1);
+        CHECK(places.shards[0].name == "job/s");
+        CHECK(places.devices.size() == 1);
+        CHECK(host.registry->places({}, kNow).shards.empty());
+        CHECK(host.registry->snapshot(kNow).shards.size() == 2);
     }
 
     // Touching them takes as long as reading them: deaths of clients would wait meanwhile.

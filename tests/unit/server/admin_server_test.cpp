@@ -55,13 +55,29 @@ struct Fixture {
         std::filesystem::remove_all(folder);
     }
     AdminHooks hooks() {
-        return {sample, [this](bool on) { drained = on; }, [this] { ended = true; }};
+        const auto look = [this] {
+            ++snapshots;
+            return sample();
+        };
+        AdminHooks hooks{look, [this](bool on) { drained = on; }, [this] { ended = true; }};
+        hooks.move = [](const MoveOrder&, const std::function<void(const Result<void>&)>& done) {
+            done({});
+            return Result<void>();
+        };
+        hooks.shard = [](const std::string& name) {
+            ShardView shard;
+            shard.name = name;
+            shard.bytes = 4096;
+            return std::optional(shard);
+        };
+        return hooks;
     }
 
     char folder[32] = "/tmp/fabric-admin-XXXXXX";
     std::string path;
     std::atomic<bool> drained{false};
     std::atomic<bool> ended{false};
+    std::atomic<int> snapshots{0};
     std::unique_ptr<AdminServer> server;
     std::unique_ptr<Admin::Stub> stub;
 };
@@ -201,6 +217,21 @@ TEST_SUITE("server.admin_server") {
 }
 
 TEST_SUITE("server.admin_server vgpus") {
+    TEST_CASE("who looks at a move asks for its shard, and not for all that there is") {
+        Fixture fixture;
+        Call moving;
+        MigrateRequest request;
+        request.set_shard("job/s");
+        auto move = fixture.stub->Migrate(&moving, request);
+        MigrateReply progress;
+        REQUIRE(move->Read(&progress));
+        CHECK(progress.done());
+        CHECK(progress.moved_bytes() == 4096);
+        CHECK_FALSE(move->Read(&progress));
+        CHECK(move->Finish().ok());
+        CHECK(fixture.snapshots == 0);
+    }
+
     TEST_CASE("a vGPU arrives as it was sent") {
         VgpuView sent;
         sent.spec = {"half", "GPU-1", 100, 10, 0, 0, 100, {1000, 1001}};
