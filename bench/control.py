@@ -3,12 +3,14 @@
 
 Four ranks train a perceptron on Fashion-MNIST, each slowed to a device of a prescribed speed: 1, 1, 0.5 and
 0.25. After a while rank 1 falls to 0.4; then a neighbour takes memory bandwidth and rank 0 falls to
-0.7. The same training runs twice, with the control loop of fabricd off and on.
+0.7. The same training runs twice, with the control loop of fabricd off and on; with several seeds,
+twice for each of them.
 """
 
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,12 +24,14 @@ from harness import settling  # noqa: E402
 from harness.daemon import Daemon  # noqa: E402
 from harness.endings import end_with_parent, unwind_on_signals  # noqa: E402
 from harness.fingerprint import fingerprint  # noqa: E402
+from harness.usage import cpu_seconds  # noqa: E402
 
 SKIPPED = 77
 WANTED = 0.85  # accuracy
 # A row per phase, a speed per rank.
 SPEEDS = ([1, 1, 0.5, 0.25], [1, 0.4, 0.5, 0.25], [0.7, 0.4, 0.5, 0.25])
 POOL_BYTES = 1 << 30
+LOOK_S = 5  # between two looks at the quotas: each costs the daemon about 2 ms
 
 
 def parse_options(arguments):
@@ -37,6 +41,9 @@ def parse_options(arguments):
     add = parser.add_argument
     add("--steps", type=int, default=470, help="of each run (default 470: two epochs)")
     add("--batch", type=int, default=256, help="images of a step over all ranks (default 256)")
+    add("--actions", metavar="LIST",
+        help="control.actions of the runs with the loop (default: the daemon's own; "
+        "shares,quota,pool also moves quotas of the pool to the neighbour)")
     add("--rate", type=float, default=400,
         help="samples per second of a device of speed 1 (default 400)")
     add("--window", type=float, default=1, metavar="SECONDS",
@@ -48,13 +55,15 @@ def parse_options(arguments):
         help="for the run `written`: a JSON list of directives, each with its step, without the loop")
     add("--reuse", metavar="FILE",
         help="take runs that an earlier --json has, of the same plan, from there")
-    add("--seed", type=int, default=1)
+    add("--seeds", default="1", metavar="LIST",
+        help="of what the steps draw; each has all the runs, in turn (default 1)")
     add("--build", default=os.path.join(SOURCE, "build", "release"), metavar="DIR")
     add("--json", metavar="FILE", help="write everything measured")
     add("--markdown", metavar="FILE", help="write the tables as a page")
     add("--plot", metavar="FILE", help="draw shares, step time and quotas over time (PNG)")
     add("--ranks", type=int, default=4, choices=[2, 3, 4], help="the first of these (default 4)")
-    add("--rank", type=int, help=argparse.SUPPRESS)
+    for name in ("--rank", "--seed"):
+        add(name, type=int, help=argparse.SUPPRESS)
     add("--neighbour", action="store_true", help=argparse.SUPPRESS)
     for name in ("--store", "--plan", "--result"):
         add(name, help=argparse.SUPPRESS)
@@ -62,11 +71,22 @@ def parse_options(arguments):
     runs = options.runs.split(",")
     if not set(runs) <= {"off", "on", "written"}:
         parser.error(f"--runs is {options.runs}: a list of off, on and written")
+    if not all(seed.isdecimal() for seed in options.seeds.split(",")):
+        parser.error(f"--seeds is {options.seeds}: a list of numbers")
     if "written" in runs and not options.directives:
         parser.error("--directives: the run `written` needs a file")
     if options.steps < 6 or options.batch < 4 or options.rate <= 0 or options.window <= 0:
         parser.error("--steps is at least 6, --batch at least 4, --rate and --window above 0")
     return options
+
+
+def turns(options):
+    """What is measured, in this order: label, run, seed."""
+    seeds, names = options.seeds.split(","), options.runs.split(",")
+    # Every other seed's runs come in reverse: a machine that gets slower over time favours none of them.
+    return [(name if len(seeds) == 1 else f"{name}, seed {seed}", name, int(seed))
+            for number, seed in enumerate(seeds)
+            for name in (names if number % 2 == 0 else names[::-1])]
 
 
 def say(text):
@@ -88,7 +108,8 @@ def config_of(options, name):
     if not knows_control(options):
         return ""
     mode = "on" if name == "on" else "off"
-    return f'[control]\nmode = "{mode}"\nwindow = "{int(options.window * 1000)}ms"\n'
+    actions = f'actions = "{options.actions}"\n' if options.actions and name == "on" else ""
+    return f'[control]\nmode = "{mode}"\nwindow = "{int(options.window * 1000)}ms"\n{actions}'
 
 
 def knows_control(options):
@@ -100,12 +121,14 @@ def knows_control(options):
 
 
 class Watch:
-    """Asks fabricctl, again and again, for what changes over time."""
+    """Looks, again and again, at what changes over time."""
 
-    def __init__(self, options, admin):
+    def __init__(self, options, daemon):
         self._words = [os.path.join(options.build, "fabricd", "ctl", "fabricctl")]
-        self._admin = admin
+        self._admin = os.path.join(os.path.dirname(daemon.socket_path), "admin.sock")
+        self._pid = daemon.pid
         self.quotas = []
+        self.cpu = []
 
     def ask(self, *words):
         """What the command shows as JSON; None when it does not."""
@@ -117,10 +140,19 @@ class Watch:
             return None
 
     def look(self):
-        """Notes the quotas of the devices."""
+        """Notes the quotas of the devices, and what the daemon has used."""
+        self.cpu.append([time.monotonic(), cpu_seconds(self._pid)])
         shown = self.ask("devices") or {"devices": []}
         self.quotas.append([time.monotonic(), {
             d["name"]: [d["vgpu_memory_bytes"], d["bytes_used"]] for d in shown["devices"]}])
+
+    def cpu_share(self, began, ended):
+        """Of a core, between two times; None when there was not a look each side of something."""
+        # Attaching is no training: the daemon makes the arenas' pages present then, half a second for a GiB.
+        looks = [look for look in self.cpu if began <= look[0] <= ended]
+        if len(looks) < 2:
+            return None
+        return (looks[-1][1] - looks[0][1]) / (looks[-1][0] - looks[0][0])
 
 
 def write_devices(folder, options):
@@ -136,14 +168,14 @@ def write_devices(folder, options):
     return path
 
 
-def start_ranks(options, name, folder, socket):
+def start_ranks(options, name, seed, folder, socket):
     """The processes of a run."""
     environment = {**os.environ, "FABRIC_SOCKET": socket, "FABRIC_ARENA_BYTES": "256M",
                    "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1",
                    "PYTHONPATH": os.path.join(options.build, "python")}
     command = [sys.executable, os.path.abspath(__file__), "--store",
                os.path.join(folder, f"store-{name}"), "--plan", json.dumps(plan_of(options)),
-               "--result", os.path.join(folder, name), "--seed", str(options.seed),
+               "--result", os.path.join(folder, name), "--seed", str(seed),
                "--batch", str(options.batch), "--keep-every", str(options.keep_every),
                "--steps", str(options.steps), "--ranks", str(options.ranks)]
     if name == "written":
@@ -154,7 +186,7 @@ def start_ranks(options, name, folder, socket):
 
 
 def wait_for(processes, watch):
-    """Looks at the quotas once a second until all ranks have ended; fails with the first of them."""
+    """Looks at the quotas until all ranks have ended; fails with the first of them."""
     # A rank that failed ends the run at once: its peers would wait for it until their deadlines.
     while any(process.poll() is None for process in processes):
         if any(process.poll() not in (None, 0) for process in processes):
@@ -162,20 +194,12 @@ def wait_for(processes, watch):
                 process.terminate()
             raise SystemExit("bench: a rank failed")
         watch.look()
-        time.sleep(1)
+        time.sleep(LOOK_S)
     if any(process.returncode for process in processes):
         raise SystemExit("bench: a rank failed")
 
 
-def cpu_seconds(pid):
-    """What all threads of the process have used so far, in user and in kernel mode."""
-    with open(f"/proc/{pid}/stat") as file:
-        # Behind the name, which may hold anything but ends with the last bracket.
-        fields = file.read().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def run(options, name):
+def run(options, name, seed):
     """One training; what was seen."""
     with tempfile.TemporaryDirectory(prefix="fabric-control-") as folder:
         devices = write_devices(folder, options)
@@ -185,11 +209,8 @@ def run(options, name):
             problem = daemon.wait_ready()
             if problem:
                 raise SystemExit(f"bench: fabricd did not start: {problem}")
-            admin = os.path.join(os.path.dirname(daemon.socket_path), "admin.sock")
-            watch = Watch(options, admin)
-            used, began = cpu_seconds(daemon.pid), time.monotonic()
-            wait_for(start_ranks(options, name, folder, daemon.socket_path), watch)
-            used, took = cpu_seconds(daemon.pid) - used, time.monotonic() - began
+            watch = Watch(options, daemon)
+            wait_for(start_ranks(options, name, seed, folder, daemon.socket_path), watch)
             decisions = watch.ask("decisions") if name == "on" else None
             if name == "on" and decisions is None:
                 say("control: fabricd told of no loop; this run is one without")
@@ -205,8 +226,9 @@ def run(options, name):
     # Of the same clock as the steps, which count from when the training began.
     found["quotas"] = [[at - found["started"], quotas] for at, quotas in watch.quotas]
     found["decisions"] = decisions
-    # From the start of the ranks to their end, answering this benchmark once a second included.
-    found["daemon_cpu_s"], found["daemon_cpu_share"] = used, used / took
+    # Answering this benchmark included.
+    found["daemon_cpu_share"] = watch.cpu_share(
+        found["started"], found["started"] + found["steps"][-1]["t"])
     return found
 
 
@@ -233,13 +255,15 @@ def number(value, form):
 
 def page_of(results, options):
     """The tables as Markdown."""
-    lines = ["| run | seconds | of the ideal | accuracy | time to 85 % | late steps | daemon |",
+    results = {**results, **medians_of(results, options)}
+    lines = ["| run | seconds | of the ideal | accuracy | time to 85 % | late steps "
+             "| daemon |",
              "|---|---:|---:|---:|---:|---:|---:|"]
     for name, (found, told) in results.items():
         lines.append(
             f"| {name} | {told['seconds']:.1f} | {percent(told['of_ideal'])} | "
             f"{percent(told['final_accuracy'])} | {number(told['time_to_accuracy_s'], '{:.1f} s')} | "
-            f"{sum(found['late'])} of {options.steps * options.ranks} | "
+            f"{late_of(found, options)} | "
             f"{number(found.get('daemon_cpu_share'), '{:.2%} of a core')} |")
     lines += ["", "| run | speeds | samples/s | ideal | of the ideal | once settled | settled after "
               "| changes | reversals |", "|---|---|---:|---:|---:|---:|---:|---:|---:|"]
@@ -249,10 +273,31 @@ def page_of(results, options):
                 f"| {name} | {', '.join(str(s) for s in phase['speeds'])} | "
                 f"{phase['samples_per_s']:.0f} | {phase['ideal_samples_per_s']:.0f} | "
                 f"{percent(phase['of_ideal'])} | {percent(phase['settled_of_ideal'])} | "
-                f"{number(phase['settled_windows'], '{:.0f} windows')} | {phase['changes']} | "
-                f"{phase['reversals']} |")
+                f"{number(phase['settled_windows'], '{:.3g} windows')} | {phase['changes']:g} | "
+                f"{phase['reversals']:g} |")
     told = "".join(decisions_of(name, found) for name, (found, _) in results.items())
     return "\n".join(lines) + "\n" + told
+
+
+def medians_of(results, options):
+    """A row per run over all seeds; nothing when there is one seed."""
+    if len(results) == len(options.runs.split(",")):
+        return {}
+    found = {}
+    for name in options.runs.split(","):
+        mine = [pair for label, pair in results.items() if label.startswith(f"{name}, seed ")]
+        shares = [run["daemon_cpu_share"] for run, _ in mine if run.get("daemon_cpu_share")]
+        found[f"{name}, median"] = (
+            {"late": [], "decisions": None,
+             "daemon_cpu_share": statistics.median(shares) if shares else None},
+            settling.medians([told for _, told in mine]))
+    return found
+
+
+def late_of(found, options):
+    """How many steps took longer than the devices'; a dash where no run is meant."""
+    steps = options.steps * options.ranks
+    return f"{sum(found['late'])} of {steps}" if found["late"] else "-"
 
 
 def decisions_of(name, found):
@@ -298,14 +343,11 @@ def main(arguments=None):
         return 1
     results = {}
     earlier = earlier_runs(options)
-    for name in options.runs.split(","):
-        if name in earlier:
-            results[name] = (earlier[name], settling.figures(
-                earlier[name], plan_of(options), options.window, WANTED))
-            continue
-        say(f"run with the loop {name}" if name != "written" else "run with written directives")
-        found = run(options, name)
-        results[name] = (found, settling.figures(found, plan_of(options), options.window, WANTED))
+    for label, name, seed in turns(options):
+        if label not in earlier:
+            say(f"run with the loop {label}" if name != "written" else "run with written directives")
+        found = earlier.get(label) or run(options, name, seed)
+        results[label] = (found, settling.figures(found, plan_of(options), options.window, WANTED))
     page = page_of(results, options)
     print(page, end="")
     if options.json:

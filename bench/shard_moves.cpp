@@ -3,8 +3,9 @@
 //   bench_shard_moves SOCKET [MIB] [ROUNDS]      with a fabricd at SOCKET; prints one line of JSON
 //
 // Each round has three phases, in turn: memcpy of as many bytes in the same arena, a move, and
-// nothing. A reader in a process of its own begins and ends reads all the time; its longest pause
-// in each phase is kept, because a machine that is doing something else pauses it as well.
+// nothing. A reader in a process of its own begins and ends reads all the time. Its longest pause
+// in each phase is kept, because a machine that is doing something else pauses it as well; and the
+// most processor time that one read took, which is what it waits inside the library.
 
 #include <fabricshm/shard.h>
 #include <sys/mman.h>
@@ -20,6 +21,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <new>
 #include <vector>
 
@@ -37,12 +39,26 @@ struct Board {
     std::atomic<int> phase{kNothing};
     std::atomic<bool> over{false};
     std::atomic<bool> ready{false};
-    std::atomic<std::int64_t> longest_ns{0};  // since it was last set to 0
+    std::atomic<std::int64_t> longest_ns{0};  // both since they were last set to 0
+    std::atomic<std::int64_t> busiest_ns{0};
     std::atomic<std::uint64_t> reads{0};
 };
 
 double seconds_since(Clock::time_point begin) {
     return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+std::int64_t processor_ns() {
+    timespec now{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return now.tv_sec * std::int64_t{1'000'000'000} + now.tv_nsec;
+}
+
+// Without a compare-and-swap: at the border of two phases one read may count for either.
+void raise(std::atomic<std::int64_t>& longest, std::int64_t value) {
+    if (value > longest.load(std::memory_order_relaxed)) {
+        longest.store(value, std::memory_order_relaxed);
+    }
 }
 
 // In the reader, too: its exit code is not 0 then, and the parent's result is an error.
@@ -73,16 +89,14 @@ void read_all_the_time(const char* socket, std::uint64_t bytes, Board& board) {
     std::uint64_t sum = 0;
     while (!board.over.load(std::memory_order_relaxed)) {
         const auto begin = Clock::now();
+        const std::int64_t busy = processor_ns();
         fabricshm_shard_view view{};
         if (fabricshm_shard_read(shard, 1, 60'000, &view) != 0) fail("read");
         sum += *static_cast<const volatile std::uint64_t*>(view.data);
         if (fabricshm_shard_release(shard, &view) != 0) fail("release");
-        const std::int64_t length =
-            std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
-        // Without a compare-and-swap: at the border of two phases one read may count for either.
-        if (length > board.longest_ns.load(std::memory_order_relaxed)) {
-            board.longest_ns.store(length, std::memory_order_relaxed);
-        }
+        raise(board.busiest_ns, processor_ns() - busy);
+        raise(board.longest_ns,
+              std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
         board.reads.fetch_add(1, std::memory_order_relaxed);
     }
     if (sum == 0) std::fprintf(stderr, "bench_shard_moves: nothing was read\n");
@@ -90,8 +104,10 @@ void read_all_the_time(const char* socket, std::uint64_t bytes, Board& board) {
     fabricshm_session_close(job.session);
 }
 
-// From the order to the first read that begins at the new place.
-double move_once(fabricshm_shard* shard) {
+// From the order to the first read that begins at the new place. It takes `least` seconds, and
+// nobody looks before: on two processors looking takes the mover's, and a memcpy has nobody looking
+// at it.
+double move_once(fabricshm_shard* shard, double least) {
     fabricshm_shard_view view{};
     if (fabricshm_shard_read(shard, 1, 60'000, &view) != 0) fail("read");
     const void* before = view.data;
@@ -106,6 +122,7 @@ double move_once(fabricshm_shard* shard) {
         code = fabricshm_shard_move(shard, "here", 0);
     }
     if (code != 0) fail("move");
+    ::usleep(static_cast<unsigned>(least * 1e6));
     for (;;) {
         if (fabricshm_shard_read(shard, 1, 60'000, &view) != 0) fail("read");
         const bool moved = view.data != before;
@@ -133,21 +150,25 @@ double median(std::vector<double> values) {
 
 struct Figures {
     std::vector<double> copy, move, ratio;
-    std::array<std::vector<double>, kPhases> pause_us;
+    std::array<std::vector<double>, kPhases> pause_us, busy_us;
 };
 
 // Also what pauses there were in a stretch of nothing that is as long as the move was.
 void measure_round(fabricshm_shard* shard, Board& board, const fabricshm_region& from,
                    const fabricshm_region& to, std::uint64_t bytes, Figures& figures) {
     const auto end_phase = [&](Phase phase) {
-        const std::int64_t longest = board.longest_ns.exchange(0);
-        figures.pause_us[phase].push_back(static_cast<double>(longest) / 1000.0);
+        const auto taken = [](std::atomic<std::int64_t>& longest) {
+            return static_cast<double>(longest.exchange(0)) / 1000.0;
+        };
+        figures.pause_us[phase].push_back(taken(board.longest_ns));
+        figures.busy_us[phase].push_back(taken(board.busiest_ns));
     };
     board.longest_ns.store(0);
+    board.busiest_ns.store(0);
     const double copied = copy_once(to.base, from.base, bytes);
     // What the reader met while memory was busy anyway, to compare the move's pauses with.
     end_phase(kCopy);
-    const double moved = move_once(shard);
+    const double moved = move_once(shard, copied * 0.9);
     end_phase(kMove);
     ::usleep(static_cast<unsigned>(moved * 1e6));
     end_phase(kNothing);
@@ -157,22 +178,26 @@ void measure_round(fabricshm_shard* shard, Board& board, const fabricshm_region&
     figures.ratio.push_back(copied / moved);
 }
 
-void print(const Figures& figures, std::uint64_t bytes, const Board& board) {
-    const auto worst = [&](Phase phase) {
-        const auto& all = figures.pause_us[phase];
+void print_pauses(const char* name, const Figures& figures, Phase phase) {
+    const auto worst = [](const std::vector<double>& all) {
         return *std::max_element(all.begin(), all.end());
     };
+    std::printf("%s\"%s\": {\"median\": %.1f, \"worst\": %.1f, \"processor_worst\": %.1f}",
+                phase == kCopy ? "" : ", ", name, median(figures.pause_us[phase]),
+                worst(figures.pause_us[phase]), worst(figures.busy_us[phase]));
+}
+
+void print(const Figures& figures, std::uint64_t bytes, const Board& board) {
     std::printf(
         "{\"bytes\": %llu, \"rounds\": %zu, \"memcpy_gb_s\": %.2f, \"move_gb_s\": %.2f, "
-        "\"share_of_memcpy\": %.3f, \"reads\": %llu, "
-        "\"pause_us\": {\"copying\": {\"median\": %.1f, \"worst\": %.1f}, "
-        "\"moving\": {\"median\": %.1f, \"worst\": %.1f}, "
-        "\"idle\": {\"median\": %.1f, \"worst\": %.1f}}}\n",
+        "\"share_of_memcpy\": %.3f, \"reads\": %llu, \"pause_us\": {",
         static_cast<unsigned long long>(bytes), figures.copy.size(), median(figures.copy),
         median(figures.move), median(figures.ratio),
-        static_cast<unsigned long long>(board.reads.load()), median(figures.pause_us[kCopy]),
-        worst(kCopy), median(figures.pause_us[kMove]), worst(kMove),
-        median(figures.pause_us[kNothing]), worst(kNothing));
+        static_cast<unsigned long long>(board.reads.load()));
+    print_pauses("copying", figures, kCopy);
+    print_pauses("moving", figures, kMove);
+    print_pauses("idle", figures, kNothing);
+    std::printf("}}\n");
 }
 
 }  // namespace

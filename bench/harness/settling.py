@@ -1,5 +1,8 @@
 """Figures of a run with shares: how near the ideal, how soon, how steady. Pure."""
 
+import math
+import statistics
+
 NEAR = 1.10  # a cut is settled when its slowest part takes no more than this of the ideal
 DEAD_BAND = 0.02  # of the batch; smaller changes of a rank's part are no change of direction
 
@@ -92,6 +95,20 @@ def phase_figures(steps, plan, phase, window_s):
 def time_to(accuracy, wanted):
     """Seconds until `wanted` was reached; None: it was not."""
     return next((seconds for seconds, value in accuracy if value >= wanted), None)
+
+
+def medians(rows):
+    """Of the figures of several runs of one plan. A run that never settled counts as the worst, so it
+    is not forgotten; None where the median is such a run."""
+    def of(key, tables):
+        worst = 0.0 if key.endswith("of_ideal") else math.inf
+        middle = statistics.median(worst if table[key] is None else table[key] for table in tables)
+        return None if middle == worst else middle
+
+    phases = [{"speeds": same[0]["speeds"],
+               **{key: of(key, same) for key in same[0] if key != "speeds"}}
+              for same in zip(*(row["phases"] for row in rows))]
+    return {"phases": phases, **{key: of(key, rows) for key in rows[0] if key != "phases"}}
 
 
 def figures(found, plan, window_s, wanted):

@@ -61,6 +61,19 @@ class Settling(unittest.TestCase):
         self.assertEqual(settling.time_to(rows, 0.85), 2)
         self.assertIsNone(settling.time_to(rows, 0.9))
 
+    def test_a_run_that_never_settled_counts_as_the_worst(self):
+        never = log((40, 0.3, [15, 15]))
+        soon = log((10, 0.3, [15, 15]), (30, 0.2, [20, 10]))
+
+        def told(*runs):
+            rows = [settling.figures({"steps": steps, "accuracy": [[1, 0.9]]}, PLAN, 1.0, 0.85)
+                    for steps in runs]
+            return settling.medians(rows)["phases"][0]
+        self.assertEqual(told(soon, never, soon)["settled_windows"], 3)
+        self.assertIsNone(told(soon, never, never)["settled_windows"])
+        self.assertIsNone(told(soon, never, never)["settled_of_ideal"])
+        self.assertEqual(told(never, never)["changes"], 0)
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)
