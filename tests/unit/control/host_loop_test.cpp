@@ -1,63 +1,23 @@
-// Beyond one job: quotas of vGPUs and of the pool, compute shares, homes of shards; from what the
-// sessions count to what an actuator is asked.
+// Beyond one job: quotas of vGPUs and of the pool, compute shares, and how an action that touches
+// several jobs is judged.
 
 #include "fabricd/control/host_loop.hpp"
 
 #include <doctest/doctest.h>
 
-#include <set>
-
-#include "fabricd/control/controller.hpp"
 #include "fabricd/control/host_policy.hpp"
 #include "fabricd/control/pool_policy.hpp"
-#include "fabricd/control_places.hpp"
-#include "tests/unit/control/emulated_job.hpp"
+#include "tests/unit/control/emulated_host.hpp"
 
-using namespace fabricd;
 using namespace control_test;
 
 namespace {
-
-constexpr const char* kAll = "shares,units,sync,drain,placement,quota,compute,pool";
-constexpr double kMB = 1e6;
-
-ControlConfig acting(const std::string& mode = "on") {
-    ControlConfig config;
-    config.mode = mode;
-    config.actions = kAll;
-    return config;
-}
 
 QuotaDevice device_with(double quota, double used, double denied) {
     QuotaDevice device{"gpu0", 8e9, 0, {}};
     device.users.push_back({"a", quota, used, denied, 1, 0, 0, 0, 1, 0});
     device.users.push_back({"b", quota, 0.85 * quota, 0, 1, 0, 0, 0, 1, 0});
     return device;
-}
-
-/// Two nodes and a shard at the first of them, read so much by each.
-Window window_with_shard(double by_home, double by_other) {
-    Window window;
-    window.placement.nodes = {{"near", 1, 0, 0}, {"far", 1, 0, 1e9}};
-    window.placement.bandwidth = {0, 1e9, 1e9, 0};
-    window.placement.shards = {{5, 1e8, 0, 0, {by_home, by_other}, "job/experts", false}};
-    return window;
-}
-
-void advance(Window& window) {
-    ++window.number;
-    window.taken_ns += 1'000'000'000;
-    window.length_s = 1;
-}
-
-/// Ticks with the same window until something is decided, at most so often.
-std::vector<Decision> until_decided(Loop& loop, Window& window, int most = 20) {
-    for (int i = 0; i < most; ++i) {
-        advance(window);
-        auto result = loop.tick(window);
-        if (!result.decisions.empty()) return result.decisions;
-    }
-    return {};
 }
 
 PoolWindow pool_with(std::vector<QuotaWindow> devices, double most = 1000 * kMB) {
@@ -69,92 +29,6 @@ PoolWindow pool_with(std::vector<QuotaWindow> devices, double most = 1000 * kMB)
 QuotaWindow pool_user(const char* name, double quota, double used, double denied, double speed) {
     return {name, quota, used, denied, speed, 0, 0, 0, 1, 0};
 }
-
-double after_of(const Decision& decision, const std::string& name, double otherwise) {
-    for (std::size_t i = 0; i < decision.names.size(); ++i) {
-        if (decision.names[i] == name) return decision.after[i];
-    }
-    return otherwise;
-}
-
-/// A host with a device "near" and one "far" and a shard of 1 MB, as PlaceSource sees it, and what
-/// moves shards: at once, or not at all.
-class ShardHost : public Actuators {
-  public:
-    ShardHost() {
-        for (const char* name : {"near", "far"}) {
-            DeviceView device;
-            device.configured = true;
-            device.spec.name = name;
-            device.spec.gflops = 10;
-            device.spec.memory_bytes = device.spec.quota_bytes = 1 << 30;
-            device.spec.link_gbytes_per_s = 1;
-            places.devices.push_back(device);
-        }
-        for (const std::uint64_t id : {1, 2}) {
-            SessionSample session{};
-            session.session_id = id;
-            session.device = id == 1 ? "near" : "far";
-            sample.sessions.push_back(session);
-        }
-        add_shard("job/experts", 1 << 20);
-    }
-
-    /// Read like all of them.
-    void add_shard(const std::string& name, std::uint64_t bytes) {
-        ShardView shard;
-        shard.arena_id = 3;
-        shard.id = 8 + places.shards.size();
-        shard.name = name;
-        shard.bytes = bytes;
-        shard.home_device = "near";
-        shard.state = "here";
-        places.shards.push_back(shard);
-        for (SessionSample& session : sample.sessions) {
-            session.shards.push_back({3, shard.id, 0, 0});
-        }
-    }
-
-    Window window() {
-        Window window;
-        source.add_to(window);
-        return window;
-    }
-
-    fabricshm::Result<void> move_shard(const std::string& shard, const std::string& node) override {
-        moves.push_back(shard + " to " + node);
-        for (ShardView& view : places.shards) {
-            if (view.name != shard || !obeys || stuck.count(shard) != 0) continue;
-            view.home_device = node;
-            return {};
-        }
-        return fabricshm::Error{fabricshm::Errc::kNoMemory, 0, "move shard"};
-    }
-
-    ControllerParts parts() {
-        ControllerParts parts;
-        parts.look = [this](const std::function<void(const Sample&)>& reader) {
-            ++sample.number;
-            sample.taken_ns += 1'000'000'000;
-            for (std::size_t i = 0; i < 2; ++i) {
-                for (auto& told : sample.sessions[i].shards) told.bytes += reads[i];
-            }
-            reader(sample);
-            source.look(sample);
-        };
-        parts.complete = [this](Window& window) { source.add_to(window); };
-        parts.actuators = this;
-        return parts;
-    }
-
-    Places places;
-    Sample sample;
-    std::uint64_t reads[2] = {1'000'000, 200'000'000};  // per second
-    std::vector<std::string> moves;
-    bool obeys = true;
-    std::set<std::string> stuck;  // shards whose moves are refused
-    PlaceSource source{[this] { return places; }};
-};
 
 /// A window of several jobs, each of which makes its own steps.
 Window window_of(std::vector<EmulatedJob>& jobs) {
@@ -328,189 +202,6 @@ TEST_SUITE("control.host_loop") {
         CHECK(decided > kRounds / 20);
     }
 
-    TEST_CASE("a shard moves to the node that reads it, once its reads are known") {
-        Loop loop(acting());
-        Window window = window_with_shard(0, 1e8);
-        for (int i = 0; i < 2; ++i) {
-            advance(window);
-            CHECK(loop.tick(window).decisions.empty());
-        }
-        const auto decisions = until_decided(loop, window, 1);
-        REQUIRE(decisions.size() == 1);
-        CHECK(decisions[0].kind == ActionKind::kPlacement);
-        CHECK(decisions[0].names == std::vector<std::string>{"job/experts"});
-        CHECK(decisions[0].after == std::vector<double>{1});
-    }
-
-    TEST_CASE("a dry run says what it would move, once in a while") {
-        Loop loop(acting("dry-run"));
-        Window window = window_with_shard(0, 1e8);
-        std::size_t told = 0;
-        for (int i = 0; i < 45; ++i) {
-            advance(window);
-            for (const Decision& decision : loop.tick(window).decisions) {
-                CHECK(decision.outcome == Outcome::kNotApplied);
-                ++told;
-            }
-        }
-        CHECK(told >= 2);
-        CHECK(told <= 3);
-    }
-
-    TEST_CASE("a shard that two nodes read alike stays where it is") {
-        Loop loop(acting());
-        Numbers numbers(5);
-        for (int i = 0; i < 500; ++i) {
-            Window window = window_with_shard(1e8 * (1 + 0.04 * numbers.uniform()),
-                                              1e8 * (1 + 0.04 * numbers.uniform()));
-            window.number = static_cast<std::uint64_t>(i) + 1;
-            CHECK(loop.tick(window).decisions.empty());
-        }
-    }
-
-    TEST_CASE("a move is not judged before it has come about, and one that does not has failed") {
-        Loop loop(acting());
-        Window window = window_with_shard(0, 1e8);
-        REQUIRE(until_decided(loop, window).size() == 1);
-        window.placement.shards[0].moving = true;
-        for (int i = 0; i < 50; ++i) {
-            advance(window);
-            const auto result = loop.tick(window);
-            CHECK((result.outcomes.empty() && result.decisions.empty()));
-        }
-        window.placement.shards[0].moving = false;  // and still at home
-        const auto result = loop.tick(window);
-        REQUIRE(result.outcomes.size() == 1);
-        CHECK(result.outcomes[0].outcome == Outcome::kFailed);
-    }
-
-    TEST_CASE("a shard that people move back home was not refused") {
-        Loop loop(acting());
-        Window window = window_with_shard(0, 1e8);
-        REQUIRE(until_decided(loop, window).size() == 1);
-        window.placement.shards[0].home = 1;
-        advance(window);
-        CHECK(loop.tick(window).outcomes.empty());
-        window.placement.shards[0].home = 0;
-        advance(window);
-        const auto result = loop.tick(window);
-        REQUIRE(result.outcomes.size() == 1);
-        CHECK(result.outcomes[0].outcome == Outcome::kUnjudged);
-        CHECK(result.outcomes[0].reason.find("somebody else") != std::string::npos);
-    }
-
-    TEST_CASE("a move that costs the jobs samples is taken back, one for which they end is not") {
-        for (const bool ends : {false, true}) {
-            CAPTURE(ends);
-            Loop loop(acting());
-            EmulatedJob job({100, 100});
-            Window shards = window_with_shard(0, 1e8);
-            TickResult all;
-            for (int i = 0; i < 25; ++i) {
-                Window window = job.window();
-                window.placement = shards.placement;
-                if (ends && i > 5) window.jobs.clear();
-                for (const Decision& decision : loop.tick(window).decisions) {
-                    all.decisions.push_back(decision);
-                    const auto home = static_cast<std::uint32_t>(decision.after[0]);
-                    shards.placement.shards[0].home = home;
-                    const double speed = home == 1 ? 40 : 100;
-                    if (!ends) job.speeds = {speed, speed};
-                }
-            }
-            REQUIRE(!all.decisions.empty());
-            if (ends) {
-                CHECK(all.decisions.size() == 1);
-            } else {
-                REQUIRE(all.decisions.size() == 2);
-                CHECK(all.decisions[1].undoes == all.decisions[0].id);
-                CHECK(shards.placement.shards[0].home == 0);
-            }
-        }
-    }
-
-    TEST_CASE("from what sessions count to the mover: a shard goes to its reader once") {
-        ShardHost host;
-        Controller controller(acting(), host.parts());
-        for (int i = 0; i < 60; ++i) controller.step();
-        CHECK(host.moves == std::vector<std::string>{"job/experts to far"});
-        const auto decisions = controller.decisions(0);
-        REQUIRE(decisions.size() == 1);
-        CHECK(decisions[0].outcome == Outcome::kUnjudged);
-        CHECK(decisions[0].outcome_reason == "no job trained meanwhile");
-    }
-
-    TEST_CASE(
-        "a mover that refuses is asked again after the cool-down, and a reader that stops is "
-        "not followed") {
-        ShardHost host;
-        host.obeys = false;
-        Controller controller(acting(), host.parts());
-        for (int i = 0; i < 50; ++i) controller.step();
-        CHECK(host.moves.size() >= 2);
-        CHECK(host.moves.size() <= 3);
-        CHECK(controller.decisions(0)[0].outcome == Outcome::kFailed);
-
-        ShardHost quiet;
-        quiet.reads[1] = 0;
-        Controller idle(acting(), quiet.parts());
-        for (int i = 0; i < 30; ++i) idle.step();
-        CHECK(quiet.moves.empty());
-    }
-
-    TEST_CASE("shards that can't move do not stand before one that can") {
-        ShardHost host;
-        // More than move at once, and smaller: they are asked first.
-        for (const char* name : {"job/a", "job/b", "job/c", "job/d", "job/e", "job/f"}) {
-            host.add_shard(name, 4096);
-            host.stuck.insert(name);
-        }
-        Controller controller(acting(), host.parts());
-        for (int i = 0; i < 60; ++i) controller.step();
-        CHECK(host.places.shards[0].home_device == "far");
-        // Each is asked now and then: with a rest that doubles, after some 4, 25 and 66 windows.
-        for (const std::string& name : host.stuck) {
-            const auto asked = std::count(host.moves.begin(), host.moves.end(), name + " to far");
-            CHECK(asked >= 1);
-            CHECK(asked <= 3);
-        }
-        // What is refused says so, the others are judged without it.
-        const auto decisions = controller.decisions(0);
-        REQUIRE(decisions.size() >= 2);
-        CHECK(decisions[0].outcome == Outcome::kFailed);
-        CHECK(decisions[1].outcome == Outcome::kUnjudged);
-        CHECK(decisions[1].outcome_reason ==
-              "no job trained meanwhile; some of its shards did not move");
-    }
-
-    TEST_CASE("a lost shard takes neither the verdict nor the rollback from the others") {
-        Loop loop(acting());
-        EmulatedJob job({100, 100});
-        Window shards = window_with_shard(0, 1e8);
-        shards.placement.shards.push_back({6, 2e8, 0, 0, {0, 1e8}, "job/gone", false});
-        TickResult all;
-        for (int i = 0; i < 25; ++i) {
-            Window window = job.window();
-            window.placement = shards.placement;
-            const auto result = loop.tick(window);
-            for (const auto& outcome : result.outcomes) all.outcomes.push_back(outcome);
-            for (const Decision& decision : result.decisions) {
-                all.decisions.push_back(decision);
-                shards.placement.shards.resize(1);  // the other ends with its owner
-                const auto home = static_cast<std::uint32_t>(decision.after[0]);
-                shards.placement.shards[0].home = home;
-                const double speed = home == 1 ? 40 : 100;
-                job.speeds = {speed, speed};
-            }
-        }
-        REQUIRE(all.decisions.size() == 2);
-        CHECK(all.decisions[0].names.size() == 2);
-        CHECK(all.decisions[1].undoes == all.decisions[0].id);
-        CHECK(all.decisions[1].names == std::vector<std::string>{"job/experts"});
-        REQUIRE(all.outcomes.size() == 1);
-        CHECK(all.outcomes[0].outcome == Outcome::kUndone);
-    }
-
     TEST_CASE("each job is compared with itself: large figures do not hide what others lose") {
         Loop loop(acting());
         auto jobs = two_jobs();
@@ -609,50 +300,5 @@ TEST_SUITE("control.host_loop") {
         CHECK(result.outcomes[0].reason == "it was changed by somebody else meanwhile");
         CHECK(result.decisions.empty());
         CHECK(host.pool.devices[0].quota == 300 * kMB);
-    }
-
-    TEST_CASE("what sessions claim of places is bounded by what the daemon knows of them") {
-        ShardHost host;
-        host.places.shards[0].bytes = 4097;
-        host.places.devices[0].spec.quota_bytes = 3 << 28;  // of 1 << 30
-        int rank = 0;
-        for (SessionSample& session : host.sample.sessions) {
-            session.member = true;
-            session.image.group_id = 7;
-            session.image.rank = rank++;
-        }
-        host.source.look(host.sample);
-        for (const double told : {1e-9, 5e8, 1e18}) {
-            PathSample path{};
-            path.group_id = 7;
-            path.from = 1;
-            path.bytes_per_second = told;
-            host.sample.paths = {path};
-            host.sample.sessions[0].memory_denied += std::uint64_t{1} << 62;
-            host.source.look(host.sample);
-            const Window window = host.window();
-            // Links of 1 GB/s: a tenth to ten times of that.
-            CHECK(window.placement.bandwidth[1] == std::clamp(told, 1e8, 1e10));
-            CHECK(window.pool.devices[0].denied == 1 << 28);
-            CHECK(window.placement.shards[0].bytes == 8192);  // as its copy is counted
-        }
-    }
-
-    TEST_CASE("reads that are looked at rarely are not taken for quiet in between") {
-        ShardHost host;
-        host.source = PlaceSource([&] { return host.places; }, std::chrono::seconds(10));
-        // As a sampler shows it that looks closely once in ten samples, of one second each.
-        for (int i = 0; i < 60; ++i) {
-            host.sample.taken_ns += 1'000'000'000;
-            if (i % 10 == 0) host.sample.sessions[1].shards[0].bytes += 1'000'000;
-            host.source.look(host.sample);
-            const double rate = host.window().placement.shards[0].reads[1];
-            if (i > 10) CHECK(rate == doctest::Approx(1e5));
-        }
-        for (int i = 0; i < 31; ++i) {
-            host.sample.taken_ns += 1'000'000'000;
-            host.source.look(host.sample);
-        }
-        CHECK(host.window().placement.shards[0].reads[1] == 0);
     }
 }
