@@ -24,6 +24,8 @@ static_assert(static_cast<int>(ours::kKernelNode) == CU_GRAPH_NODE_TYPE_KERNEL);
 static_assert(static_cast<int>(ours::kChildGraphNode) == CU_GRAPH_NODE_TYPE_GRAPH);
 static_assert(static_cast<int>(ours::kMemAllocNode) == CU_GRAPH_NODE_TYPE_MEM_ALLOC);
 static_assert(ours::kPerThreadStream == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+static_assert(ours::kArrayLayered == CUDA_ARRAY3D_LAYERED);
+static_assert(ours::kArrayCubemap == CUDA_ARRAY3D_CUBEMAP);
 static_assert(ours::kArraySparse == CUDA_ARRAY3D_SPARSE);
 static_assert(ours::kArrayDeferred == CUDA_ARRAY3D_DEFERRED_MAPPING);
 

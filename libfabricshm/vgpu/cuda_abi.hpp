@@ -65,7 +65,10 @@ struct Array3dDescriptor {
     unsigned int channels;
     unsigned int flags;
 };
-// Flags of a 3D array that say how its memory comes: later, by mapping, not with the array.
+// Flags of a 3D array with which its depth counts layers or faces, of which each level of a mipmap
+// has all; and those that say how its memory comes: later, by mapping, not with the array.
+inline constexpr unsigned int kArrayLayered = 0x01;
+inline constexpr unsigned int kArrayCubemap = 0x04;
 inline constexpr unsigned int kArraySparse = 0x40;
 inline constexpr unsigned int kArrayDeferred = 0x80;
 

@@ -134,13 +134,17 @@ std::uint64_t array_bytes(const Array3dDescriptor& array, unsigned int levels) n
         };
         const std::uint64_t row =
             product(side(array.width), texel_bytes(array.format, array.channels));
-        const std::uint64_t rows = product(side(array.height), side(array.depth));
+        // Layers and the faces of a cube are as many in each level; only a third dimension shrinks.
+        const std::uint64_t depth =
+            has_layers ? std::max<std::uint64_t>(1, array.depth) : side(array.depth);
+        const std::uint64_t rows = product(side(array.height), depth);
         const std::uint64_t bytes =
             product(row > kTooLarge - kRow ? row : round_up(row, kRow), rows);
         if (bytes > kTooLarge - sum) return kTooLarge;
         sum += bytes;
     }
     return sum;
+    const bool has_layers = (array.flags & (kArrayLayered | kArrayCubemap)) != 0;
 }
 
 // Sparse and deferred arrays have no memory before some is mapped to them.

@@ -161,6 +161,17 @@ TEST_CASE("arrays and mipmaps count with their rows") {
     scene.does("array 1000000 100", kOutOfMemory, 0);
 }
 
+TEST_CASE("each level of a mipmap has all layers and faces, and part of a third dimension") {
+    constexpr std::uint64_t kLevels = 4096 * 256 + 2048 * 128 + 1024 * 64;
+    Scene scene;
+    scene.does("mipmap 256 3 6 4", "ok 0", mock_gpu::taken_by(6 * kLevels));  // a cube
+    scene.does("end-mipmap 0", "ok", 0);
+    scene.does("mipmap 256 3 5 1", "ok 1", mock_gpu::taken_by(5 * kLevels));  // layers
+    scene.does("end-mipmap 1", "ok", 0);
+    scene.does("mipmap 256 3 5 0", "ok 2",
+               mock_gpu::taken_by(5 * 4096 * 256 + 2 * 2048 * 128 + 1024 * 64));
+}
+
 TEST_CASE("a graph counts with its allocations as long as it can be launched") {
     Scene scene;
     scene.does("graph " + bytes(6 * kMiB) + " 100", "ok 0", 6 * kMiB);

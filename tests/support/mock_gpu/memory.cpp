@@ -162,10 +162,13 @@ MOCK_EXPORT Status cuArrayDestroy(Handle array) {
 MOCK_EXPORT Status cuMipmappedArrayCreate(Handle* out, const Array3dDescriptor* wanted,
                                           unsigned int levels) {
     std::uint64_t sum = 0;
+    // Layers and faces are as many in each level; a third dimension is halved like the others.
+    const bool is_layered = (wanted->flags & (kArrayLayered | kArrayCubemap)) != 0;
     for (unsigned int i = 0; i < levels; ++i) {
+        const unsigned int halvings = is_layered ? 0 : i;
         sum += array_bytes(std::max<std::uint64_t>(1, wanted->width >> i),
                            std::max<std::uint64_t>(1, wanted->height >> i),
-                           std::max<std::uint64_t>(1, wanted->depth >> i), wanted->format,
+                           std::max<std::uint64_t>(1, wanted->depth >> halvings), wanted->format,
                            wanted->channels);
     }
     return sized(out, taken_by(sum));

@@ -407,7 +407,13 @@ const Commands& other_commands() {
         {"end-array", [](const Words& words) { return answer(cuArrayDestroy(handle_of(words))); }},
         {"mipmap",
          [](const Words& words) {
-             const Array3dDescriptor wanted{number(words, 1), number(words, 1), 0, 0x20, 4, 0};
+             // Side, levels, and for one with layers or faces their number and the flags.
+             const Array3dDescriptor wanted{number(words, 1),
+                                            number(words, 1),
+                                            number(words, 3),
+                                            0x20,
+                                            4,
+                                            static_cast<unsigned int>(number(words, 4))};
              Handle out = nullptr;
              const Status status =
                  cuMipmappedArrayCreate(&out, &wanted, static_cast<unsigned int>(number(words, 2)));
