@@ -1,6 +1,9 @@
 // The part of the CUDA driver's binary interface that the shim speaks, written down here so that no
 // CUDA header is needed to build it. Where one is installed, abi_check.cpp compares every size and
 // offset with it. Names are the driver's own without their prefix; handles are void pointers.
+//
+// Enumerations are int here: a C enum whose values fit has that size in the ABI of every machine
+// that CUDA runs on. Fields that nobody here reads are there for the offsets of those that follow.
 
 #pragma once
 
@@ -13,19 +16,21 @@ using Status = int;
 inline constexpr Status kSuccess = 0;
 inline constexpr Status kInvalidValue = 1;
 inline constexpr Status kOutOfMemory = 2;
-inline constexpr Status kNoDevice = 100;
+inline constexpr Status kNoDevice = 100;  // also where this driver has not the function at all
 
 using Device = int;
 using Pointer = unsigned long long;  // an address on the device
 using Handle = void*;                // contexts, streams, arrays, pools, graphs, modules
 using AllocationHandle = unsigned long long;
 
+/// Where memory lies: the type decides whether a vGPU is asked at all, the number which one.
 struct Location {
     int type;
-    int id;
+    int id;  // of the device; of a node, or nothing, for memory of the host
 };
 inline constexpr int kOnDevice = 1;
 
+/// What cuMemCreate is asked for; read for its location only. The size comes beside it.
 struct AllocationProp {
     int type;
     int handle_types;
@@ -34,6 +39,9 @@ struct AllocationProp {
     unsigned char flags[8];
 };
 
+/// Of a pool, and of an allocation node. Later toolkits put `max_bytes`, and after it a word for
+/// the use, into what had been reserved: older programs leave 0 there, and the size is still the
+/// same.
 struct PoolProps {
     int type;
     int handle_types;
@@ -43,6 +51,7 @@ struct PoolProps {
     unsigned char reserved[56];
 };
 
+// Reserved is what the pool has of the device, used what of it is handed out: the first is charged.
 enum PoolAttribute : int {
     kPoolReleaseThreshold = 4,
     kPoolReservedCurrent = 5,
@@ -50,6 +59,7 @@ enum PoolAttribute : int {
     kPoolUsedCurrent = 7,
 };
 
+// Sizes in elements, not bytes. A height or depth of 0 means that the array has no such dimension.
 struct ArrayDescriptor {
     std::size_t width;
     std::size_t height;
@@ -72,6 +82,8 @@ inline constexpr unsigned int kArrayCubemap = 0x04;
 inline constexpr unsigned int kArraySparse = 0x40;
 inline constexpr unsigned int kArrayDeferred = 0x80;
 
+/// Memory of a graphics API that is imported. Its size is what the caller says: who says less than
+/// there is can't map the rest either.
 struct ExternalMemory {
     int type;
     union {
@@ -86,6 +98,7 @@ struct ExternalMemory {
     unsigned int reserved[16];
 };
 
+/// Passed by value: its size is part of the calling convention.
 struct IpcHandle {
     char bytes[64];
 };
@@ -94,6 +107,8 @@ struct Uuid {
     unsigned char bytes[16];
 };
 
+/// Of cuLaunchKernelEx. Attributes are passed on unread: clusters and priorities change when and
+/// where the threads run, not how many there are.
 struct LaunchConfig {
     unsigned int grid[3];
     unsigned int block[3];
@@ -115,7 +130,8 @@ struct LaunchParams {
 
 enum NodeType : int { kKernelNode = 0, kChildGraphNode = 4, kMemAllocNode = 10 };
 
-/// Of a kernel node, in both versions: the second one is longer.
+/// Of a kernel node, in both versions: the second one is longer, by the last two fields, and the
+/// driver's older function leaves those alone.
 struct KernelNode {
     Handle function;
     unsigned int grid[3];
@@ -149,14 +165,16 @@ struct NodeParams {
 /// Flags of cuGetProcAddress.
 inline constexpr std::uint64_t kPerThreadStream = 2;
 
-// NVML.
+// NVML. No header of it is at hand where only the toolkit is installed, so nothing compares these
+// with it: they are as in NVIDIA's documentation. Each list of processes is an array, so a size
+// that is wrong would show from the second process on.
 struct NvmlMemory {
     unsigned long long total;
     unsigned long long free;
     unsigned long long used;
 };
 struct NvmlMemory2 {
-    unsigned int version;
+    unsigned int version;  // the caller's, with the structure's size in it: NVML itself checks it
     unsigned long long total;
     unsigned long long reserved;
     unsigned long long free;
@@ -172,18 +190,24 @@ struct NvmlProcess2 {  // of versions 2 and 3
     unsigned int gpu_instance;
     unsigned int compute_instance;
 };
+// One process in one interval of NVML's own, in per cent of that interval.
 struct NvmlUtilization {
-    unsigned int pid;
+    unsigned int pid;  // as the host counts: another number in a pid namespace
     unsigned long long time_us;
     unsigned int sm;
     unsigned int memory;
     unsigned int encoder;
     unsigned int decoder;
 };
+// In place of a process's bytes: NVML can't tell them (no right to, or a mode without such an
+// account).
+inline constexpr unsigned long long kNvmlNotAvailable = ~0ULL;
+
 inline constexpr int kNvmlSuccess = 0;
 inline constexpr int kNvmlNotFound = 6;
 inline constexpr int kNvmlNotSupported = 3;
 inline constexpr int kNvmlTooSmall = 7;
+inline constexpr int kNvmlNoFunction = 13;
 inline constexpr int kNvmlNoMemory = 20;
 
 }  // namespace fabricshm::cuda

@@ -168,8 +168,11 @@ const Helpers& helpers() noexcept {
 }
 
 bool is_captured(Handle stream) noexcept {
-    if (stream == nullptr) return false;
-    for (const auto ask : {helpers().is_capturing, helpers().is_capturing_per_thread}) {
+    // The forms differ in what a null stream means to them. The legacy one is never captured, so
+    // only the thread's own is asked about. A launch on the legacy stream is taken for captured
+    // then, when the thread's own is: the driver refuses it, since the two wait for each other.
+    const auto legacy = stream != nullptr ? helpers().is_capturing : nullptr;
+    for (const auto ask : {legacy, helpers().is_capturing_per_thread}) {
         int state = 0;
         if (ask != nullptr && ask(stream, &state) == kSuccess && state != 0) return true;
     }

@@ -27,14 +27,14 @@ FABRIC_ALL_ENTRIES(FABRIC_DECLARE)
 /// be C: where the books can't grow for want of the host's memory the call has failed; what the
 /// driver had done by then stays charged until the process ends. Use inside namespace
 /// fabricshm::cuda.
-#define FABRIC_DEFINE(symbol, base, since, flavour, handler, params, args) \
-    Status symbol params {                                                 \
-        using Real = Status(*) params;                                     \
-        const auto own = real<Real>(Entry::symbol);                        \
-        if (own == nullptr) return kNoDevice;                              \
-        try {                                                              \
-            return handler(own, FABRIC_UNPACK args);                       \
-        } catch (const std::bad_alloc&) {                                  \
-            return #symbol[0] == 'n' ? kNvmlNoMemory : kOutOfMemory;       \
-        }                                                                  \
+#define FABRIC_DEFINE(symbol, base, since, flavour, handler, params, args)          \
+    Status symbol params {                                                          \
+        using Real = Status(*) params;                                              \
+        const auto own = real<Real>(Entry::symbol);                                 \
+        if (own == nullptr) return #symbol[0] == 'n' ? kNvmlNoFunction : kNoDevice; \
+        try {                                                                       \
+            return handler(own, FABRIC_UNPACK args);                                \
+        } catch (const std::bad_alloc&) {                                           \
+            return #symbol[0] == 'n' ? kNvmlNoMemory : kOutOfMemory;                \
+        }                                                                           \
     }

@@ -89,6 +89,9 @@ struct Primary {
     std::uint64_t bytes = 0;
     bool is_charged = false;
 };
+    // Held across the driver's part of retaining, releasing and resetting: whether the context is
+    // alive and whether it is charged are then never seen apart. Before the ledger's and the pools'
+    // locks.
 
 Primary& primary_of(Device device) {
     static Primary* const all = new Primary[64];  // never destroyed, as the books
@@ -121,18 +124,18 @@ Status retain_primary(Status (*own)(Handle*, Device), Handle* out, Device device
 }
 
 Status release_primary(Status (*own)(Device), Device device) {
-    const Status status = own(device);
     Vgpu* vgpu = vgpu_of(device);
-    if (vgpu == nullptr || status != kSuccess) return status;
+    if (vgpu == nullptr) return own(device);
+    Primary& primary = primary_of(device);
+    const std::lock_guard lock(primary.mutex);
+    const Status status = own(device);
     unsigned int flags = 0;
     int is_active = 1;
     const auto ask = helpers().primary_state;
-    if (ask == nullptr || ask(device, &flags, &is_active) != kSuccess || is_active != 0) {
-        return status;
-    }
-    Primary& primary = primary_of(device);
-    const std::lock_guard lock(primary.mutex);
-    if (!primary.is_charged) return status;
+// Also for a reset, which ends the context whoever holds it.
+    const bool has_ended = status == kSuccess && primary.is_charged && ask != nullptr &&
+                           ask(device, &flags, &is_active) == kSuccess && is_active == 0;
+    if (!has_ended) return status;
     end_context(primary.context);
     end_pools_of(*vgpu);
     vgpu->release(primary.bytes);

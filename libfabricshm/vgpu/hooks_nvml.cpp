@@ -121,7 +121,9 @@ std::uint64_t seen_by_nvml(const Vgpu& vgpu) {
     if (ask(device, &count, list.data()) != kNvmlSuccess) return 0;
     const auto own = static_cast<unsigned int>(::getpid());
     for (unsigned int i = 0; i < std::min(count, kProcessesMost); ++i) {
-        if (list[i].pid == own) return list[i].used;
+        if (list[i].pid != own) continue;
+        // Taken for a number, what says that there is none would be owed for ever.
+        return list[i].used != kNvmlNotAvailable ? list[i].used : 0;
     }
     return 0;
 }

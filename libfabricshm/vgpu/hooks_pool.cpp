@@ -125,10 +125,11 @@ Status from_pool(Vgpu* vgpu, Handle handle, std::uint64_t bytes, Call own, Undo 
     return kOutOfMemory;
 }
 
-template <bool kPerThreadForm>
+// In the legacy form also what came by the per-thread one: nobody has the pointer yet, and the
+// legacy stream waits for the thread's own, on which it was allocated.
 void give_back(Pointer pointer, Handle stream) {
-    const auto entry = kPerThreadForm ? Entry::cuMemFreeAsync_ptsz : Entry::cuMemFreeAsync;
-    if (const auto own = real<Status (*)(Pointer, Handle)>(entry)) own(pointer, stream);
+    const auto own = real<Status (*)(Pointer, Handle)>(Entry::cuMemFreeAsync);
+    if (own != nullptr) own(pointer, stream);
 }
 
 // While a stream is captured into a graph nothing is allocated: the graph is charged when it is
@@ -145,7 +146,7 @@ Status allocate_async(Status (*own)(Pointer*, std::size_t, Handle), Pointer* out
     if (!is_counted) return own(out, bytes, stream);
     return from_pool(
         vgpu, pool, bytes, [&] { return own(out, bytes, stream); },
-        [&] { give_back<false>(*out, stream); });
+        [&] { give_back(*out, stream); });
 }
 
 Status allocate_from_pool(Status (*own)(Pointer*, std::size_t, Handle, Handle), Pointer* out,
@@ -155,7 +156,7 @@ Status allocate_from_pool(Status (*own)(Pointer*, std::size_t, Handle, Handle), 
     if (vgpu == nullptr || is_captured(stream)) return own(out, bytes, pool, stream);
     return from_pool(
         vgpu, pool, bytes, [&] { return own(out, bytes, pool, stream); },
-        [&] { give_back<false>(*out, stream); });
+        [&] { give_back(*out, stream); });
 }
 
 Status free_async(Status (*own)(Pointer, Handle), Pointer pointer, Handle stream) {

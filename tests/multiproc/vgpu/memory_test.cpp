@@ -181,6 +181,14 @@ TEST_CASE("a graph counts with its allocations as long as it can be launched") {
     scene.does("graph 0 100", "ok 1", 0);
 }
 
+TEST_CASE("what is captured from the thread's own default stream counts with the graph as well") {
+    Scene scene;
+    scene.does("graph-of-own " + bytes(6 * kMiB) + " 100", "ok 0", 6 * kMiB);
+    // Refused when it would be taken, not when it is captured.
+    scene.does("graph-of-own " + bytes(28 * kMiB) + " 100", kOutOfMemory, 6 * kMiB);
+    CHECK(scene.stage.view("half").denied == 1);
+}
+
 TEST_CASE("the end of a context frees what was allocated in it") {
     Scene scene;
     scene.does("alloc " + bytes(4 * kMiB), "ok 0", 4 * kMiB);
@@ -190,6 +198,25 @@ TEST_CASE("the end of a context frees what was allocated in it") {
     scene.does("retain-primary", "ok", 4 * kMiB);
     scene.does("release-primary", "ok", 4 * kMiB);
     scene.does("release-primary", "ok", 0);
+}
+
+TEST_CASE("a primary context is charged as long as anybody retains it") {
+    constexpr std::uint64_t kContext = 3 * kMiB;
+    fabricd::VgpuSpec spec = slice("half", kQuota);
+    spec.context_bytes = kContext;
+    Stage stage({spec}, 1U << 30, kContext);
+    const auto player = stage.player("half");
+    CHECK(player->ask("race-primary 30000 " + bytes(2 * kContext)) == "ok 0");
+    CHECK(stage.view("half").used_bytes == kContext);
+}
+
+TEST_CASE("where NVML does not tell what a process holds nothing is charged for code") {
+    Scene scene;
+    scene.player = scene.stage.player("half", {"FABRIC_MOCK_NVML_MUTE=1"});
+    CHECK(scene.player->ask("hidden-module") == "ok");
+    CHECK(scene.player->ask("launch 1") == "ok");
+    CHECK(scene.used() == 0);
+    CHECK(scene.player->ask("alloc " + bytes(kQuota)) == "ok 0");
 }
 
 TEST_CASE("contexts and modules count, as configured or as NVML sees them") {

@@ -17,6 +17,7 @@ using namespace fabricshm::cuda;
 
 inline constexpr Status kInvalidContext = 201;
 inline constexpr Status kNotFound = 500;
+inline constexpr Status kCaptureImplicit = 906;
 
 struct Node {
     int type = 0;

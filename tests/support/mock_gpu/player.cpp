@@ -40,6 +40,7 @@ Status cuMemFree_v2(Pointer);
 Status cuMemGetInfo_v2(std::size_t*, std::size_t*);
 Status cuDeviceTotalMem_v2(std::size_t*, Device);
 Status cuMemAllocAsync(Pointer*, std::size_t, Handle);
+Status cuMemAllocAsync_ptsz(Pointer*, std::size_t, Handle);
 Status cuMemFreeAsync(Pointer, Handle);
 Status cuMemPoolCreate(Handle*, const PoolProps*);
 Status cuMemAllocFromPoolAsync(Pointer*, std::size_t, Handle, Handle);
@@ -61,8 +62,12 @@ Status cuIpcCloseMemHandle(Pointer);
 Status cuModuleLoadData(Handle*, const void*);
 Status cuLaunchKernel(Handle, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
                       unsigned int, unsigned int, Handle, void**, void**);
+Status cuLaunchKernel_ptsz(Handle, unsigned int, unsigned int, unsigned int, unsigned int,
+                           unsigned int, unsigned int, unsigned int, Handle, void**, void**);
 Status cuStreamBeginCapture_v2(Handle, int);
+Status cuStreamBeginCapture_v2_ptsz(Handle, int);
 Status cuStreamEndCapture(Handle, Handle*);
+Status cuStreamEndCapture_ptsz(Handle, Handle*);
 Status cuGraphInstantiateWithFlags(Handle*, Handle, unsigned long long);
 Status cuGraphLaunch(Handle, Handle);
 Status cuGraphExecDestroy(Handle);
@@ -212,6 +217,45 @@ std::string graph_of(const Words& words) {
     Handle executable = nullptr;
     const Status status = cuGraphInstantiateWithFlags(&executable, graph, 0);
     return made(status, key(executable));
+}
+
+// The same from the thread's own default stream.
+std::string graph_of_own(const Words& words) {
+    cuStreamBeginCapture_v2_ptsz(nullptr, 0);
+    Pointer out = 0;
+    const Status captured = cuMemAllocAsync_ptsz(&out, number(words, 1), nullptr);
+    cuLaunchKernel_ptsz(nullptr, static_cast<unsigned int>(number(words, 2)), 1, 1, 1, 1, 1, 0,
+                        nullptr, nullptr, nullptr);
+    Handle graph = nullptr;
+    cuStreamEndCapture_ptsz(nullptr, &graph);
+    if (captured != kSuccess) return "captured allocation refused";
+    Handle executable = nullptr;
+    const Status status = cuGraphInstantiateWithFlags(&executable, graph, 0);
+    return made(status, key(executable));
+}
+
+// Two threads retain and release the primary context at random, so often; counts how often less
+// than `least` bytes were charged while it was retained.
+std::string race_primary(const Words& words) {
+    const auto run = [&words] {
+        std::uint64_t wrong = 0;
+        for (std::uint64_t i = 0; i < number(words, 1); ++i) {
+            Handle context = nullptr;
+            std::size_t free = 0;
+            std::size_t total = 0;
+            if (cuDevicePrimaryCtxRetain(&context, 0) != kSuccess) return ~std::uint64_t{0};
+            cuCtxSetCurrent(context);
+            cuMemGetInfo_v2(&free, &total);
+            wrong += total - free < number(words, 2) ? 1 : 0;
+            cuDevicePrimaryCtxRelease_v2(0);
+        }
+        return wrong;
+    };
+    std::uint64_t others = 0;
+    std::thread other([&] { others = run(); });
+    const std::uint64_t own = run();
+    other.join();
+    return "ok " + std::to_string(own + others);
 }
 
 std::string launch(const Words& words) {
@@ -453,6 +497,8 @@ const Commands& other_commands() {
         {"info", memory_info},
         {"nvml", nvml_info},
         {"graph", graph_of},
+        {"graph-of-own", graph_of_own},
+        {"race-primary", race_primary},
         {"launch-graph",
          [](const Words& words) { return answer(cuGraphLaunch(handle_of(words), nullptr)); }},
         {"end-graph",

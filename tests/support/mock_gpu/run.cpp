@@ -232,8 +232,22 @@ MOCK_EXPORT Status cuStreamEndCapture(Handle stream, Handle* graph) {
     driver().capturing.erase(stream);
     return kSuccess;
 }
+// A null stream is the thread's own in these, and the legacy one without `_ptsz`.
+MOCK_EXPORT Status cuStreamBeginCapture_v2_ptsz(Handle stream, int mode) {
+    return cuStreamBeginCapture_v2(stream, mode);
+}
+MOCK_EXPORT Status cuStreamEndCapture_ptsz(Handle stream, Handle* graph) {
+    return cuStreamEndCapture(stream, graph);
+}
+MOCK_EXPORT Status cuStreamIsCapturing_ptsz(Handle stream, int* state) {
+    const Lock lock(driver().mutex);
+    *state = driver().capturing.count(stream) > 0 ? 1 : 0;
+    return kSuccess;
+}
 MOCK_EXPORT Status cuStreamIsCapturing(Handle stream, int* state) {
     const Lock lock(driver().mutex);
+    // Nobody may ask the legacy stream for anything while one that it waits for is captured.
+    if (stream == nullptr && !driver().capturing.empty()) return kCaptureImplicit;
     *state = driver().capturing.count(stream) > 0 ? 1 : 0;
     return kSuccess;
 }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "libfabricshm/vgpu/driver.hpp"
+#include "libfabricshm/vgpu/hooks.hpp"
 #include "libfabricshm/vgpu/self_check.hpp"
 
 TEST_SUITE_BEGIN("vgpu.entries");
@@ -38,6 +39,13 @@ TEST_CASE("the forms of one function have different versions or flavours") {
                           std::to_string(line.flavour))
                   .second);
     }
+}
+
+TEST_CASE("a function that the host has not answers in its own library's code") {
+    if (real_address(Entry::nvmlDeviceGetMemoryInfo) == nullptr) {
+        CHECK(nvmlDeviceGetMemoryInfo(nullptr, nullptr) == kNvmlNoFunction);
+    }
+    if (real_address(Entry::cuMemFree_v2) == nullptr) CHECK(cuMemFree_v2(0) == kNoDevice);
 }
 
 TEST_CASE("a function that could take memory or compute past the table is named") {
