@@ -25,6 +25,13 @@ bool Book::reopen(std::uint64_t key) {
     return true;
 }
 
+bool Book::reopen_or_put(std::uint64_t key, const Charge& charge) {
+    const std::lock_guard lock(mutex_);
+    const auto [entry, is_new] = charges_.try_emplace(key, charge);
+    if (!is_new) ++entry->second.opens;
+    return !is_new;
+}
+
 std::optional<Charge> Book::take(std::uint64_t key) {
     const std::lock_guard lock(mutex_);
     const auto found = charges_.find(key);

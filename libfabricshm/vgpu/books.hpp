@@ -34,6 +34,10 @@ class Book {
     /// is not open.
     bool reopen(std::uint64_t key);
 
+    /// The same, or else puts `charge`: for two threads that open the same at the same time, both
+    /// of which found it closed. True: it was open, and `charge` is not in the book.
+    bool reopen_or_put(std::uint64_t key, const Charge& charge);
+
     /// The charge, out of the book; of memory that stays open a copy with 0 bytes.
     std::optional<Charge> take(std::uint64_t key);
 

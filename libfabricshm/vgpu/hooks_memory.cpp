@@ -95,8 +95,13 @@ Status open_ipc(Status (*own)(Pointer*, IpcHandle, unsigned int), Pointer* out, 
         *out = 0;
         return kOutOfMemory;
     }
-    pointers().put(*out, {vgpu, device_bytes(bytes), current_context()});
-    vgpu->commit(device_bytes(bytes));
+    // Another thread may have opened it since: its charge is enough for both.
+    const Charge charge{vgpu, device_bytes(bytes), current_context()};
+    if (pointers().reopen_or_put(*out, charge)) {
+        vgpu->roll_back(charge.bytes);
+    } else {
+        vgpu->commit(charge.bytes);
+    }
     return status;
 }
 
