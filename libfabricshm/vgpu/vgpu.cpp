@@ -182,12 +182,21 @@ void Vgpu::follow_limits() {
     // Acquire: what is read below is at least as new as this serial.
     const std::uint64_t serial = page().serial.load(std::memory_order_acquire);
     if (serial == seen_serial_.load(std::memory_order_relaxed)) return;
-    // Relaxed: two threads that see the same change both act on it, which is as good as once.
-    seen_serial_.store(serial, std::memory_order_relaxed);
-    const auto limits = read_limits(page());
-    if (!limits) return;
-    share_percent_.store(limits->share_percent, std::memory_order_relaxed);
-    // A quota that shrinks waits for us: what only a pool keeps goes back now.
+    std::optional<Limits> limits;
+    {
+        // One at a time: a thread that read the limits and then lost its processor must not put
+        // their share back over that of later ones, which nobody would look at again.
+        const std::lock_guard lock(limits_mutex_);
+        limits = read_limits(page());
+        // Being changed at this moment: the next call sees it.
+        if (!limits) return;
+        // Relaxed: each word stands for itself.
+        seen_serial_.store(limits->serial, std::memory_order_relaxed);
+        share_percent_.store(limits->share_percent, std::memory_order_relaxed);
+    }
+    // A quota that shrinks waits for us: what only a pool keeps goes back now. Without the lock:
+    // the driver's part of it is slow. Two threads that see the same change both trim, which is as
+    // good as once.
     if (used() > limits->grant_bytes()) trim_pools(*this);
 }
 

@@ -114,6 +114,7 @@ class Vgpu {
     Mapping ledger_map_;
     UsageLedger ledger_;
     int slot_ = -1;
+    std::mutex limits_mutex_;  // while noticed limits are written below; no other is taken with it
     std::atomic<std::uint64_t> seen_serial_{0};
     std::atomic<std::uint64_t> share_percent_{100};
     std::atomic<bool> has_launched_{false};
