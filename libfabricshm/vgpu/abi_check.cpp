@@ -63,7 +63,9 @@ SAME_PLACE(MemAllocNode, bytes, CUDA_MEM_ALLOC_NODE_PARAMS, bytesize);
 SAME_SIZE(NodeParams, CUgraphNodeParams);
 SAME_PLACE(NodeParams, alloc, CUgraphNodeParams, alloc);
 
-// The parameters of the forms that this header declares, as far as their number and sizes go.
+// The parameters of the forms that this header declares, as far as their number and sizes go: that
+// is what decides in which registers they come, as long as none is a floating-point number. Older
+// forms, which no header declares any more, can't be compared.
 namespace {
 
 template <typename Function>
@@ -85,7 +87,8 @@ using ours::Device;
 using ours::Handle;
 using ours::Pointer;
 
-// cuda.h gives these names to the newest forms by macros.
+// cuda.h gives these names to the newest forms by macros, so a new toolkit that moves a name on to
+// a form with other parameters fails here.
 SAME_SHAPE(cuMemAlloc, Pointer*, std::size_t);
 SAME_SHAPE(cuMemAllocPitch, Pointer*, std::size_t*, std::size_t, std::size_t, unsigned int);
 SAME_SHAPE(cuMemAllocAsync, Pointer*, std::size_t, Handle);

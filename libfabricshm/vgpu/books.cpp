@@ -49,6 +49,8 @@ std::optional<Charge> Book::take(std::uint64_t key) {
 
 void Book::put_back(std::uint64_t key, const Charge& charge) {
     if (charge.opens > 1) {
+        // Nothing to be done where it was closed for good meanwhile: then the driver knows it no
+        // more.
         (void)reopen(key);
     } else {
         put(key, charge);
@@ -71,6 +73,7 @@ Book::Taken Book::take_context(Handle context) {
 }
 
 void release_all(const Book::Taken& taken) {
+    // A context has thousands of allocations, and each release takes the ledger's lock.
     std::map<Vgpu*, std::uint64_t> sums;
     for (const auto& [key, charge] : taken) sums[charge.vgpu] += charge.bytes;
     for (const auto& [vgpu, bytes] : sums) vgpu->release(bytes);

@@ -53,6 +53,8 @@ class Book {
     std::unordered_map<std::uint64_t, Charge> charges_;
 };
 
+// Three books, since a handle may be the same number as an address: names of different kinds are
+// only unique among themselves. Context handles are addresses in the host, as those of arrays are.
 Book& pointers();     // linear memory, opened or imported memory
 Book& handles();      // arrays, mipmaps, external memory, contexts
 Book& executables();  // memory of executable graphs
@@ -65,11 +67,16 @@ inline std::uint64_t key_of(Handle handle) noexcept {
     return reinterpret_cast<std::uint64_t>(handle);
 }
 
-/// The calling thread's context; nullptr without one.
+/// The calling thread's context; nullptr without one. A call of the driver: memory is charged to a
+/// context only so that its end can be noticed.
 Handle current_context() noexcept;
 
 /// Reserves, calls, commits or rolls back: `call()` is the driver's function, `key()` says after a
 /// success under what the charge is kept. Without a vGPU it only calls.
+///
+/// The driver stands between the two because it is slow and may fail: the quota is taken before, so
+/// that no two processes both find the last bytes free, and no lock is held while it works. A
+/// process that dies in between has the bytes in its slot, and whoever clears that gives them back.
 template <typename Call, typename Key>
 Status charged(Vgpu* vgpu, std::uint64_t bytes, Book& book, Call call, Key key) {
     if (vgpu == nullptr) return call();
@@ -84,7 +91,8 @@ Status charged(Vgpu* vgpu, std::uint64_t bytes, Book& book, Call call, Key key) 
     return status;
 }
 
-/// Calls `call()`, which frees what `key` stands for.
+/// Calls `call()`, which frees what `key` stands for. What is not in the book (from before the vGPU
+/// was attached, or of a device without one) is freed all the same.
 template <typename Call>
 Status freed(Book& book, std::uint64_t key, Call call) {
     const auto charge = book.take(key);

@@ -16,18 +16,24 @@ namespace fabricshm::cuda {
 
 extern "C" {
 
+// Plain words, since the assembly below jumps through them. Hidden: reached relative to the
+// instruction and not through a table that the dynamic linker may not have filled yet.
 __attribute__((visibility("hidden"))) void* fabricvgpu_real_dlsym = nullptr;
 __attribute__((visibility("hidden"))) void* fabricvgpu_real_dlvsym = nullptr;
 
 // Our function for `name`, or nullptr: ask the C library. Finds its functions on the first call,
 // which may be long before this library's constructors.
 __attribute__((visibility("hidden"))) void* fabricvgpu_choose(const char* name) noexcept {
-    if (fabricvgpu_real_dlsym == nullptr) {
-        fabricvgpu_real_dlvsym = libc_symbol("dlvsym");
-        fabricvgpu_real_dlsym = libc_symbol("dlsym");
+    // Release and acquire: who finds dlsym's address also finds dlvsym's. Two threads may look both
+    // up at the same time, and store the same.
+    if (__atomic_load_n(&fabricvgpu_real_dlsym, __ATOMIC_ACQUIRE) == nullptr) {
+        __atomic_store_n(&fabricvgpu_real_dlvsym, libc_symbol("dlvsym"), __ATOMIC_RELAXED);
+        __atomic_store_n(&fabricvgpu_real_dlsym, libc_symbol("dlsym"), __ATOMIC_RELEASE);
     }
     const EntryInfo* line = find_entry(name);
     if (line == nullptr) return nullptr;
+    // Whatever handle the program gave: one of another library that has these names would be
+    // another shim, or the driver under a name of its own, and both would be passed by.
     const auto entry = static_cast<Entry>(line - &info_of(static_cast<Entry>(0)));
     // What this driver has not, the program shall not find either.
     return real_address(entry) != nullptr ? line->wrapper : nullptr;
@@ -36,7 +42,8 @@ __attribute__((visibility("hidden"))) void* fabricvgpu_choose(const char* name) 
 
 #if defined(__x86_64__)
 // Arguments: rdi handle, rsi name, rdx version. They are kept across the call; the stack is then
-// aligned to 16 bytes, as the ABI wants it at a call.
+// aligned to 16 bytes (three words and the return address), as the ABI wants it at a call. Nothing
+// passes through here as an exception, so there are no tables to unwind by.
 #define FABRIC_DLSYM_HOOK(name, next)                              \
     asm(".text\n.globl " name "\n.type " name ", @function\n" name \
         ":\n"                                                      \
@@ -51,6 +58,8 @@ __attribute__((visibility("hidden"))) void* fabricvgpu_choose(const char* name) 
 FABRIC_DLSYM_HOOK("dlsym", "fabricvgpu_real_dlsym");
 FABRIC_DLSYM_HOOK("dlvsym", "fabricvgpu_real_dlvsym");
 #else
+// Elsewhere without the jump: RTLD_NEXT means the library after this one, and dlvsym, by which
+// nobody was seen to look for the driver, stays the C library's.
 extern "C" FABRICVGPU_EXPORT void* dlsym(void* handle, const char* name) noexcept {
     void* own = fabricvgpu_choose(name);
     using Dlsym = void* (*)(void*, const char*);

@@ -13,6 +13,7 @@ namespace fabricshm::cuda {
 
 namespace {
 
+// All of the table that is constant.
 constexpr EntryInfo kEntries[] = {
 #define FABRIC_ENTRY_LINE(symbol, base, since, flavour, handler, params, args) \
     {#symbol, base, since, flavour, nullptr},
@@ -38,12 +39,15 @@ const Table& table() noexcept {
     return made;
 }
 
+// The driver's functions as far as they were looked up. Zero until then without a constructor.
 std::atomic<void*> g_real[kEntryCount];
 
 using Dlsym = void* (*)(void*, const char*);
 
 void* load(const char* soname) noexcept {
-    // The program's own handle counts when it has one: then both get the same library.
+    // The program's own handle counts when it has one: then both get the same library. By the name
+    // that programs use, so that LD_LIBRARY_PATH finds the same file for both. Never closed: its
+    // functions are called from destructors.
     return ::dlopen(soname, RTLD_LAZY | RTLD_GLOBAL);
 }
 
@@ -95,8 +99,9 @@ void* nvml_symbol(const char* name) noexcept {
 
 void* real_address(Entry entry) noexcept {
     auto& slot = g_real[static_cast<int>(entry)];
-    // Acquire and release are not needed for a function's address: code is there before it is
-    // found. Two threads may look it up at the same time and store the same.
+    // Relaxed: acquire and release are not needed for a function's address: code is there before it
+    // is found. Two threads may look it up at the same time and store the same. What is not found
+    // is looked up again: that is where programs look for functions, not where they call them.
     if (void* known = slot.load(std::memory_order_relaxed); known != nullptr) return known;
     const char* symbol = kEntries[static_cast<int>(entry)].symbol;
     void* found = is_nvml(symbol) ? nvml_symbol(symbol) : driver_symbol(symbol);
@@ -128,6 +133,9 @@ void* stand_in(const char* base, void* found, int version, std::uint64_t flags) 
         if (fits && (best < 0 || line.since >= kEntries[best].since)) best = i;
     }
     if (best < 0) return found;
+    // An address without a symbol is then the only way to the function, unless the driver exports
+    // one of the same name as well: that was stored first, and does the same. Relaxed: as in
+    // real_address().
     void* nobody = nullptr;
     g_real[best].compare_exchange_strong(nobody, found, std::memory_order_relaxed);
     return table().lines[best].wrapper;
@@ -141,6 +149,7 @@ std::vector<std::string> driver_exports() {
 const Helpers& helpers() noexcept {
     static const Helpers found = [] {
         Helpers all{};
+        // `other`: the form of an older driver that fills what we read of it in the same way.
         const auto get = [](auto& function, const char* name, const char* other = nullptr) {
             void* address = driver_symbol(name);
             if (address == nullptr && other != nullptr) address = driver_symbol(other);

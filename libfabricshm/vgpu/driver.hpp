@@ -12,8 +12,12 @@
 
 namespace fabricshm::cuda {
 
+/// What a null stream means in a form: the legacy default stream, which waits for all others and
+/// they for it, or the calling thread's own. kBoth: the form takes no stream.
 enum Flavour : int { kBoth, kLegacy, kPerThread };
 
+/// One for each line of the table, in its order, so that it is also the index of everything that is
+/// kept for each line.
 enum class Entry : int {
 #define FABRIC_ENTRY_NAME(symbol, base, since, flavour, handler, params, args) symbol,
     FABRIC_ALL_ENTRIES(FABRIC_ENTRY_NAME)
@@ -25,7 +29,7 @@ inline constexpr int kEntryCount = static_cast<int>(Entry::kCount);
 struct EntryInfo {
     const char* symbol;
     const char* base;  // as cuGetProcAddress is asked; "": not of the driver
-    int since;
+    int since;         // CUDA version, 1000 * major + 10 * minor
     Flavour flavour;
     void* wrapper;  // ours
 };
@@ -36,30 +40,35 @@ const EntryInfo& info_of(Entry entry) noexcept;
 /// The line for a symbol, or nullptr. Any thread, also before main().
 const EntryInfo* find_entry(const char* symbol) noexcept;
 
-/// The driver's own function, or nullptr when this driver (or no driver) has it. The first call
-/// loads libcuda.so.1 or libnvidia-ml.so.1. Thread-safe.
+/// The driver's own function; nullptr when this driver has none of that name, or there is no
+/// driver. The first call loads libcuda.so.1 or libnvidia-ml.so.1. Thread-safe.
 void* real_address(Entry entry) noexcept;
 
+/// As above, as a pointer to `Function`: the type is right because whoever defines the entry took
+/// it from the same line of the table as the symbol.
 template <typename Function>
 Function real(Entry entry) noexcept {
     return reinterpret_cast<Function>(real_address(entry));
 }
 
 /// What cuGetProcAddress should answer for `base` where the driver answered `found`: our function
-/// of the same form, or `found` when there is none.
+/// of the same form, or `found` when there is none. Where the form can't be told by the address it
+/// is the latest one here that `version` knows: a driver with a later one of other parameters, at
+/// an address that it does not export, would be misunderstood.
 void* stand_in(const char* base, void* found, int version, std::uint64_t flags) noexcept;
 
 /// Any other function of the driver (or of NVML), for our own use; nullptr when it has none.
 void* driver_symbol(const char* name) noexcept;
 void* nvml_symbol(const char* name) noexcept;
 
-/// The dlsym of the C library, past our own.
+/// The dlsym of the C library, past our own. RTLD_NEXT means what is next after this library.
 void* real_dlsym(void* handle, const char* name) noexcept;
 
 /// Names that the driver exports, for the self-check; empty without a driver.
 std::vector<std::string> driver_exports();
 
 /// Functions that the hooks need and nobody has to stand in for; a null one is not in this driver.
+/// By name, not through cuGetProcAddress, which older drivers do not have.
 struct Helpers {
     Status (*device_count)(int*);
     Status (*device_uuid)(Uuid*, Device);
@@ -82,9 +91,7 @@ struct Helpers {
 /// Looked up once, when first asked for.
 const Helpers& helpers() noexcept;
 
-/// Whether what is called on `stream` now becomes part of a graph instead of being done. The forms
-/// of the default stream differ only in what a null stream means, and a null stream is never
-/// captured in either.
+/// Whether what is called on `stream` now becomes part of a graph instead of being done.
 bool is_captured(Handle stream) noexcept;
 
 }  // namespace fabricshm::cuda

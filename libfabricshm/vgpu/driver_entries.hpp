@@ -6,9 +6,20 @@
 //
 // since: the CUDA version (1000 * major + 10 * minor) from which cuGetProcAddress means this form.
 // flavour: kBoth where there is one form for both kinds of default stream, else kLegacy or
-// kPerThread. handler: a function of hooks.hpp that gets the real one and the arguments.
+// kPerThread. handler: a function of the hooks_*.cpp that expands the group; it gets the real one
+// and the arguments.
+//
+// A form is in the table as soon as one driver has it: programs ask by name, and what was compiled
+// ten years ago asks for the names of then. Parameters are those of that very form; a pointer to
+// something that nobody here looks into may be void*, but nothing may change its size or its place
+// among the registers. The order of the lines means nothing; their number is the index of an Entry.
 
 #pragma once
+
+// Nothing here allocates by name, and all of it takes memory of which only the driver knows how
+// much. Not here: what ends code (cuModuleUnload, cuLibraryUnload), since what is charged for it
+// goes with the process; green contexts, which are parts of the primary one; and cuCtxDetach of
+// before CUDA 4: a context that ends by it stays charged until the process ends.
 
 #define FABRIC_CONTEXT_ENTRIES(X)                                                               \
     X(cuInit, "cuInit", 2000, kBoth, init, (unsigned int a), (a))                               \
@@ -49,6 +60,10 @@
        unsigned int h),                                                                         \
       (a, b, c, d, e, f, g, h))
 
+// Memory with an address or a handle of its own. Not here: memory of the host (cuMemHostAlloc,
+// cuMemAllocHost), and buffers of imported memory (cuExternalMemoryGetMappedBuffer): they are parts
+// of what cuImportExternalMemory was charged for, so that a cuMemFree of theirs finds nothing in
+// the books.
 #define FABRIC_MEMORY_ENTRIES(X)                                                                   \
     X(cuMemAlloc, "cuMemAlloc", 2000, kBoth, allocate_32, (unsigned int* a, unsigned int b),       \
       (a, b))                                                                                      \
@@ -86,6 +101,8 @@
     X(cuMipmappedArrayDestroy, "cuMipmappedArrayDestroy", 5000, kBoth, destroy_handle, (Handle a), \
       (a))
 
+// Physical memory and its mappings. Not here: reserved addresses and access rights, which take
+// nothing of the device, and multicast objects, which are made over memory of cuMemCreate.
 #define FABRIC_MAPPED_ENTRIES(X)                                                                \
     X(cuMemCreate, "cuMemCreate", 10020, kBoth, create_memory,                                  \
       (AllocationHandle * a, std::size_t b, const AllocationProp* c, unsigned long long d),     \
@@ -100,6 +117,9 @@
     X(cuMemRetainAllocationHandle, "cuMemRetainAllocationHandle", 11000, kBoth, retain_memory,  \
       (AllocationHandle * a, void* b), (a, b))
 
+// All that makes a pool grow or shrink, but what it does by itself when a stream is waited for:
+// that is seen with the next call of this group. cuMemPoolSetAttribute is one of them because a
+// lower threshold may free at once.
 #define FABRIC_POOL_ENTRIES(X)                                                                     \
     X(cuMemAllocAsync, "cuMemAllocAsync", 11020, kLegacy, allocate_async,                          \
       (Pointer * a, std::size_t b, Handle c), (a, b, c))                                           \
@@ -124,6 +144,9 @@
     X(cuMemPoolImportPointer, "cuMemPoolImportPointer", 11020, kBoth, import_pool_pointer,         \
       (Pointer * a, Handle b, void* c), (a, b, c))
 
+// Nodes that allocate, what makes a graph one that can be launched, and launches. Kernel nodes need
+// no line: they are looked at when the graph is instantiated. Not here: a node's parameters changed
+// in an executable graph (cuGraphExecKernelNodeSetParams): the graph goes on costing what it did.
 #define FABRIC_GRAPH_ENTRIES(X)                                                                    \
     X(cuGraphAddMemAllocNode, "cuGraphAddMemAllocNode", 11040, kBoth, add_alloc_node,              \
       (Handle * a, Handle b, const Handle* c, std::size_t d, MemAllocNode* e), (a, b, c, d, e))    \
@@ -151,6 +174,7 @@
     X(cuGraphLaunch_ptsz, "cuGraphLaunch", 10000, kPerThread, launch_graph, (Handle a, Handle b),  \
       (a, b))
 
+// Function, grid (b to d), block (e to g), bytes of shared memory, stream, parameters, extra.
 #define FABRIC_LAUNCH_PARAMETERS                                                               \
     (Handle a, unsigned int b, unsigned int c, unsigned int d, unsigned int e, unsigned int f, \
      unsigned int g, unsigned int h, Handle i, void** j, void** k)
@@ -158,6 +182,9 @@
     (Handle a, unsigned int b, unsigned int c, unsigned int d, unsigned int e, unsigned int f, \
      unsigned int g, unsigned int h, Handle i, void** j)
 
+// Only kernels: copies and memsets are not held back. As far as they run on the processors, NVML
+// counts their time, and the program's own kernels get the less for it. Per-thread forms begin with
+// CUDA 7, which brought that kind of default stream.
 #define FABRIC_LAUNCH_ENTRIES(X)                                                                   \
     X(cuLaunchKernel, "cuLaunchKernel", 4000, kLegacy, launch_kernel, FABRIC_LAUNCH_PARAMETERS,    \
       (a, b, c, d, e, f, g, h, i, j, k))                                                           \
@@ -178,6 +205,7 @@
     X(cuLaunchGridAsync, "cuLaunchGridAsync", 2000, kBoth, launch_grid_async,                      \
       (Handle a, int b, int c, Handle d), (a, b, c, d))
 
+// What tells a program how large the GPU is, and the two ways on to further functions.
 #define FABRIC_QUERY_ENTRIES(X)                                                   \
     X(cuMemGetInfo, "cuMemGetInfo", 2000, kBoth, memory_info_32,                  \
       (unsigned int* a, unsigned int* b), (a, b))                                 \
@@ -194,6 +222,8 @@
     X(cuGetExportTable, "cuGetExportTable", 3000, kBoth, export_table,            \
       (const void** a, const Uuid* b), (a, b))
 
+// Of another library, and without base names: an empty one is what cuGetProcAddress is never asked
+// for. Not here: lists of graphics processes, and utilization, which stay those of the whole GPU.
 #define FABRIC_NVML_ENTRIES(X)                                                                  \
     X(nvmlDeviceGetMemoryInfo, "", 0, kBoth, nvml_memory_1, (Handle a, NvmlMemory * b), (a, b)) \
     X(nvmlDeviceGetMemoryInfo_v2, "", 0, kBoth, nvml_memory_2, (Handle a, NvmlMemory2 * b),     \

@@ -22,7 +22,8 @@ Symbols symbols_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic) noexcept {
     Symbols found;
     found.base = base;
     for (; dynamic->d_tag != DT_NULL; ++dynamic) {
-        // glibc turns these into addresses when it loads a library, on most machines.
+        // glibc turns these into addresses when it loads a library, on most machines; where it
+        // leaves them as they are in the file they are small offsets, and no library lies that low.
         const ElfW(Addr) value = dynamic->d_un.d_ptr;
         const ElfW(Addr) place = value < base ? base + value : value;
         if (dynamic->d_tag == DT_SYMTAB) {
@@ -48,6 +49,7 @@ void for_each_symbol(const Symbols& symbols, Take take) {
     const auto* buckets =
         symbols.gnu_hash + 4 + bloom_words * (sizeof(ElfW(Addr)) / sizeof(std::uint32_t));
     const auto* chains = buckets + bucket_count;
+    // The table itself has no length anywhere; the chains are the only way to where it ends.
     for (std::uint32_t bucket = 0; bucket < bucket_count; ++bucket) {
         for (std::uint32_t i = buckets[bucket]; i >= first && i != 0; ++i) {
             take(symbols.table[i]);
@@ -90,6 +92,8 @@ int look_into(dl_phdr_info* library, std::size_t, void* data) {
         const auto* dynamic =
             reinterpret_cast<const ElfW(Dyn)*>(library->dlpi_addr + library->dlpi_phdr[i].p_vaddr);
         const Symbols symbols = symbols_in(library->dlpi_addr, dynamic);
+        // Versions are not looked at: glibc has had dlsym under two (2.2.5 and, when it moved here,
+        // 2.34), which are one function.
         for_each_symbol(symbols, [&](const ElfW(Sym) & symbol) {
             if (!is_same(symbols.names + symbol.st_name, search.name)) return;
             search.found = reinterpret_cast<void*>(symbols.base + symbol.st_value);
@@ -109,6 +113,7 @@ void* libc_symbol(const char* name) noexcept {
 std::vector<std::string> exported_names(void* handle) {
     std::vector<std::string> names;
     link_map* map = nullptr;
+    // A handle of glibc is its link map; dlinfo is the documented way to say so.
     if (::dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || map == nullptr) return names;
     const Symbols symbols = symbols_in(map->l_addr, map->l_ld);
     for_each_symbol(symbols, [&](const ElfW(Sym) & symbol) {

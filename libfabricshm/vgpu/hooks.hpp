@@ -7,6 +7,7 @@
 #include "libfabricshm/vgpu/cuda_abi.hpp"
 #include "libfabricshm/vgpu/driver_entries.hpp"
 
+// Shown to the program, whatever the build's default is; exports.map lets these names out.
 #define FABRICVGPU_EXPORT __attribute__((visibility("default")))
 
 namespace fabricshm::cuda {
@@ -20,6 +21,7 @@ FABRIC_ALL_ENTRIES(FABRIC_DECLARE)
 }  // extern "C"
 }  // namespace fabricshm::cuda
 
+// Takes the parentheses off a line's arguments.
 #define FABRIC_UNPACK(...) __VA_ARGS__
 
 /// Defines the function of one line: it calls the line's handler with the driver's own function.

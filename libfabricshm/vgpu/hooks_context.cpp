@@ -20,6 +20,8 @@ namespace {
 Status init(Status (*own)(unsigned int), unsigned int flags) {
     const Status status = own(flags);
     if (status != kSuccess) return status;
+    // After the driver: without a device there is nothing to limit, and which vGPU is which device
+    // only it can tell. Nothing that takes memory can be called before this.
     attach_vgpus();
     map_devices();
     check_once_if_asked();
@@ -37,6 +39,7 @@ Status create_context(Handle* out, Device device, Call call) {
         vgpu->roll_back(bytes);
         return status;
     }
+    // Of itself: take_context() then finds the context with all that was allocated in it.
     handles().put(key_of(*out), {vgpu, bytes, *out});
     vgpu->commit(bytes);
     settle_overhead(*vgpu);
@@ -58,7 +61,8 @@ Status create_context_4(Status (*own)(Handle*, void*, unsigned int, Device), Han
     return create_context(out, device, [&] { return own(out, parameters, flags, device); });
 }
 
-// All that was allocated in a context ends with it.
+// All that was allocated in a context ends with it. For a primary context, of which only afterwards
+// is known whether it ended: its lock keeps the next one from starting meanwhile.
 void end_context(Handle context) {
     for (Book* book : {&pointers(), &handles(), &executables()}) {
         release_all(book->take_context(context));
@@ -71,6 +75,7 @@ Status destroy_context(Status (*own)(Handle), Handle context) {
     Book* const books[] = {&pointers(), &handles(), &executables()};
     Book::Taken taken[std::size(books)];
     for (std::size_t i = 0; i < std::size(books); ++i) taken[i] = books[i]->take_context(context);
+    // Physical memory and pools are not in these books: the driver keeps both beyond a context.
     const Status status = own(context);
     for (std::size_t i = 0; i < std::size(books); ++i) {
         if (status == kSuccess) {
@@ -84,14 +89,14 @@ Status destroy_context(Status (*own)(Handle), Handle context) {
 
 // A device's primary context is shared by all who retain it, and ends with the last of them.
 struct Primary {
+    // Held across the driver's part of retaining, releasing and resetting: whether the context is
+    // alive and whether it is charged are then never seen apart. Before the ledger's and the pools'
+    // locks.
     std::mutex mutex;
     Handle context = nullptr;
     std::uint64_t bytes = 0;
     bool is_charged = false;
 };
-    // Held across the driver's part of retaining, releasing and resetting: whether the context is
-    // alive and whether it is charged are then never seen apart. Before the ledger's and the pools'
-    // locks.
 
 Primary& primary_of(Device device) {
     static Primary* const all = new Primary[64];  // never destroyed, as the books
@@ -104,6 +109,7 @@ Status retain_primary(Status (*own)(Handle*, Device), Handle* out, Device device
     Primary& primary = primary_of(device);
     {
         const std::lock_guard lock(primary.mutex);
+        // The driver counts how often it was retained; one charge stands for all of them.
         const bool is_first = !primary.is_charged;
         const std::uint64_t bytes = is_first ? vgpu->context_bytes() : 0;
         if (!vgpu->reserve(bytes)) return kOutOfMemory;
@@ -119,10 +125,12 @@ Status retain_primary(Status (*own)(Handle*, Device), Handle* out, Device device
             primary.is_charged = true;
         }
     }
+    // Without the lock: NVML takes milliseconds, and others wait for the context itself.
     settle_overhead(*vgpu);
     return kSuccess;
 }
 
+// Also for a reset, which ends the context whoever holds it.
 Status release_primary(Status (*own)(Device), Device device) {
     Vgpu* vgpu = vgpu_of(device);
     if (vgpu == nullptr) return own(device);
@@ -132,7 +140,6 @@ Status release_primary(Status (*own)(Device), Device device) {
     unsigned int flags = 0;
     int is_active = 1;
     const auto ask = helpers().primary_state;
-// Also for a reset, which ends the context whoever holds it.
     const bool has_ended = status == kSuccess && primary.is_charged && ask != nullptr &&
                            ask(device, &flags, &is_active) == kSuccess && is_active == 0;
     if (!has_ended) return status;
@@ -143,7 +150,9 @@ Status release_primary(Status (*own)(Device), Device device) {
     return status;
 }
 
-// Modules bring code and global variables, whose size only the driver knows.
+// Modules bring code and global variables, whose size only the driver knows. Counted afterwards,
+// since nobody knows it before: what does not fit into the quota is owed (Vgpu::owe()), not
+// refused. A process without a context has no device yet to which it could count.
 template <typename Call>
 Status load(Call call) {
     const Status status = call();

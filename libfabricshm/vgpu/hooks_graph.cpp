@@ -16,7 +16,9 @@ namespace fabricshm::cuda {
 
 namespace {
 
-constexpr int kDepthMost = 32;  // of graphs in graphs
+// Of graphs in graphs: deeper ones are not counted. The driver refuses a graph that contains
+// itself, so this only bounds the stack.
+constexpr int kDepthMost = 32;
 
 struct Cost {
     std::uint64_t bytes = 0;
@@ -42,6 +44,9 @@ void set_work(Handle executable, std::uint64_t work) {
 
 void add_cost(Handle graph, int depth, Cost& sum);
 
+// Nodes of other kinds cost nothing: copies, memsets, events, functions of the host. Nor do the
+// bodies of conditional nodes (CUDA 12.4), which may run any number of times or never: only NVML
+// sees their time.
 void add_node_cost(Handle node, int depth, Cost& sum) {
     const Helpers& ask = helpers();
     int type = -1;
@@ -73,7 +78,9 @@ void add_cost(Handle graph, int depth, Cost& sum) {
     for (const Handle node : nodes) add_node_cost(node, depth, sum);
 }
 
-// Memory nodes may free as well: what is alive at a time may be less than the sum, never more.
+// Memory nodes may free as well: what is alive at a time may be less than the sum, never more. What
+// a graph allocates and leaves to the program to free is charged as long as the graph, though the
+// driver keeps it until it is freed: who destroys the graph first holds it uncharged.
 Cost cost_of(Handle graph) {
     Cost sum;
     add_cost(graph, 0, sum);
@@ -84,6 +91,7 @@ template <typename Call>
 Status instantiate(Handle* out, Handle graph, Call call) {
     Vgpu* vgpu = current_vgpu();
     if (vgpu == nullptr) return call();
+    // Before the driver's part, which takes the memory: asking for nodes changes nothing.
     const Cost cost = cost_of(graph);
     const Status status =
         charged(vgpu, cost.bytes, executables(), call, [out] { return key_of(*out); });
@@ -141,7 +149,9 @@ Status destroy_exec(Status (*own)(Handle), Handle executable) {
         executables().put(key_of(executable), *charge);
         return status;
     }
-    // Graphs keep what they allocated in a pool of the device's own until it is trimmed.
+    // Graphs keep what they allocated in a pool of the device's own until it is trimmed: else the
+    // bytes that are released here would still be taken. Of the current device, which is the
+    // graph's unless the program changed it since.
     Device device = -1;
     if (charge->bytes > 0 && helpers().graph_trim != nullptr &&
         helpers().current_device(&device) == kSuccess) {

@@ -9,7 +9,8 @@ namespace fabricshm::cuda {
 
 namespace {
 
-// A launch that is captured into a graph is charged with each launch of that.
+// A launch that is captured into a graph is charged with each launch of that. The function itself
+// is not looked at: what its threads cost is found by measuring.
 template <typename Call>
 Status shaped(const unsigned int (&grid)[3], const unsigned int (&block)[3], Handle stream,
               Call call) {
@@ -17,6 +18,7 @@ Status shaped(const unsigned int (&grid)[3], const unsigned int (&block)[3], Han
     return launched(current_vgpu(), work, call);
 }
 
+// Two forms differ only in what comes behind the stream.
 template <typename Own, typename... Rest>
 Status launch(Own own, Handle function, unsigned int grid_x, unsigned int grid_y,
               unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z,
@@ -52,13 +54,15 @@ Status launch_multi_device(Status (*own)(LaunchParams*, unsigned int, unsigned i
     return shaped(list->grid, list->block, list->stream, [&] { return own(list, count, flags); });
 }
 
-// Before CUDA 4 the shape of the blocks was set apart: a usual one is assumed.
+// Before CUDA 4 the shape of the blocks was set apart (cuFuncSetBlockShape): a usual one is
+// assumed. When the guess is wrong the rate is found that makes up for it.
 constexpr unsigned int kUsualBlock = 256;
 
 Status launch_old(Status (*own)(Handle), Handle function) {
     return shaped({1, 1, 1}, {kUsualBlock, 1, 1}, nullptr, [&] { return own(function); });
 }
 
+// What is no length is refused by the driver; here it must only not become a huge one.
 unsigned int side(int length) noexcept {
     return length > 0 ? static_cast<unsigned int>(length) : 1;
 }

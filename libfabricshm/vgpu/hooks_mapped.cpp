@@ -19,6 +19,7 @@ struct Physical {
     Vgpu* vgpu = nullptr;
     std::uint64_t charged = 0;
     bool is_imported = false;  // its size is known only as far as it is mapped
+    // The driver counts both and frees with the last of either; so do we.
     int handles = 0;
     int mappings = 0;
 };
@@ -30,11 +31,11 @@ struct Mapped {
 };
 
 // These calls are rare and slow, so one lock is held across the driver's part: what the books say
-// is then always what the driver did.
+// is then always what the driver did. Taken before the pools' locks and the ledger's.
 struct Memory {
     std::mutex mutex;
     std::unordered_map<AllocationHandle, PhysicalPtr> by_handle;
-    std::map<Pointer, Mapped> by_address;
+    std::map<Pointer, Mapped> by_address;  // in order: ranges are unmapped, any address retained
 };
 
 Memory& memory() {
@@ -55,6 +56,8 @@ Status create_memory(Status (*own)(AllocationHandle*, std::size_t, const Allocat
     const bool on_device = wanted != nullptr && wanted->location.type == kOnDevice;
     Vgpu* vgpu = on_device ? vgpu_of(wanted->location.id) : nullptr;
     if (vgpu == nullptr) return own(out, bytes, wanted, flags);
+    // As it is: the driver takes whole blocks only and refuses other sizes. Before the lock, since
+    // it may wait for the ledger.
     if (!vgpu->reserve(bytes)) return kOutOfMemory;
     Memory& all = memory();
     const std::lock_guard lock(all.mutex);
@@ -73,6 +76,7 @@ Status import_memory(Status (*own)(AllocationHandle*, void*, int), AllocationHan
     Memory& all = memory();
     const std::lock_guard lock(all.mutex);
     const Status status = own(out, os_handle, type);
+    // The handle tells neither device nor size. The current device is where most will map it.
     Vgpu* vgpu = current_vgpu();
     if (status == kSuccess && vgpu != nullptr) {
         all.by_handle[*out] = std::make_shared<Physical>(Physical{vgpu, 0, true, 1, 0});
@@ -99,6 +103,8 @@ Status retain_memory(Status (*own)(AllocationHandle*, void*), AllocationHandle* 
     const std::lock_guard lock(all.mutex);
     const Status status = own(out, address);
     if (status != kSuccess) return status;
+    // Any address within the mapping will do. Memory that is not charged is in no map: nothing to
+    // count.
     auto at = all.by_address.upper_bound(reinterpret_cast<Pointer>(address));
     if (at == all.by_address.begin()) return status;
     --at;
@@ -117,6 +123,8 @@ Status map_memory(Status (*own)(Pointer, std::size_t, std::size_t, AllocationHan
     const auto found = all.by_handle.find(handle);
     if (found == all.by_handle.end()) return own(address, bytes, offset, handle, flags);
     const PhysicalPtr physical = found->second;
+    // Memory of this process was charged whole when it was made. Of an imported one as much is
+    // charged as was ever mapped up to; a second mapping of the same part takes nothing.
     const std::uint64_t end = std::uint64_t{offset} + bytes;
     const std::uint64_t more =
         physical->is_imported && end > physical->charged ? end - physical->charged : 0;

@@ -17,7 +17,8 @@ namespace {
 constexpr std::uint64_t kRow = 512;
 constexpr std::uint64_t kTooLarge = ~std::uint64_t{0};
 
-// a * b, or what no quota allows.
+// a * b, or what no quota allows. An overflow must not become a small number that is granted: some
+// drivers might find memory for it.
 std::uint64_t product(std::uint64_t a, std::uint64_t b) noexcept {
     std::uint64_t result = 0;
     return __builtin_mul_overflow(a, b, &result) ? kTooLarge : result;
@@ -46,7 +47,8 @@ Status allocate_pitch(Status (*own)(Pointer*, std::size_t*, std::size_t, std::si
                   [&] { return own(out, pitch, width, height, element); });
 }
 
-// Forms from before CUDA 3.2, with addresses of 32 bits.
+// Forms from before CUDA 3.2, with addresses of 32 bits: other types, so that the books get them
+// apart.
 Status allocate_32(Status (*own)(unsigned int*, unsigned int), unsigned int* out,
                    unsigned int bytes) {
     return charged(
@@ -66,6 +68,7 @@ Status allocate_pitch_32(Status (*own)(unsigned int*, unsigned int*, unsigned in
 }
 
 Status free_pointer(Status (*own)(Pointer), Pointer pointer) {
+    // Also who only frees notices that the quota shrinks, and trims its pools.
     if (Vgpu* vgpu = current_vgpu(); vgpu != nullptr) vgpu->follow_limits();
     return freed(pointers(), pointer, [&] { return own(pointer); });
 }
@@ -89,7 +92,8 @@ Status open_ipc(Status (*own)(Pointer*, IpcHandle, unsigned int), Pointer* out, 
     }
     // Open here already: the driver answers with the same address and counts how often.
     if (pointers().reopen(*out)) return status;
-    // Its size is known only now. Nothing new was taken from the device yet, so it can be closed.
+    // Its size is known only now. Nothing new was taken from the device, so it can be closed. What
+    // the driver does not tell the size of (above) stays open and uncounted.
     if (!vgpu->reserve(device_bytes(bytes))) {
         if (const auto close = real<Status (*)(Pointer)>(Entry::cuIpcCloseMemHandle)) close(*out);
         *out = 0;
@@ -105,6 +109,7 @@ Status open_ipc(Status (*own)(Pointer*, IpcHandle, unsigned int), Pointer* out, 
     return status;
 }
 
+// Whether it is on this device at all the caller does not say; memory of a graphics API mostly is.
 Status import_external(Status (*own)(Handle*, const ExternalMemory*), Handle* out,
                        const ExternalMemory* memory) {
     if (memory == nullptr) return own(out, memory);
@@ -113,6 +118,8 @@ Status import_external(Status (*own)(Handle*, const ExternalMemory*), Handle* ou
         [out] { return key_of(*out); });
 }
 
+// CUarray_format by its values: the named constants would be a longer list than what is made of
+// them.
 std::uint64_t texel_bytes(int format, unsigned int channels) noexcept {
     switch (format) {
         case 0x01:  // 8 bits
@@ -126,12 +133,15 @@ std::uint64_t texel_bytes(int format, unsigned int channels) noexcept {
         case 0x0a:
         case 0x20:
             return std::uint64_t{4} * channels;
-        default:  // compressed and planar formats: at most this
+        default:  // compressed and planar formats: at most this, and often much less
             return 16;
     }
 }
 
+// How the driver lays texels out is not documented: rows of 512 bytes are what it was assumed to
+// take. No more than 32 levels: each halves a side, and the driver makes none beyond one texel.
 std::uint64_t array_bytes(const Array3dDescriptor& array, unsigned int levels) noexcept {
+    const bool has_layers = (array.flags & (kArrayLayered | kArrayCubemap)) != 0;
     std::uint64_t sum = 0;
     for (unsigned int level = 0; level < std::min(levels, 32U); ++level) {
         const auto side = [level](std::size_t length) {
@@ -149,7 +159,6 @@ std::uint64_t array_bytes(const Array3dDescriptor& array, unsigned int levels) n
         sum += bytes;
     }
     return sum;
-    const bool has_layers = (array.flags & (kArrayLayered | kArrayCubemap)) != 0;
 }
 
 // Sparse and deferred arrays have no memory before some is mapped to them.
@@ -178,7 +187,8 @@ Status create_array_3d(Status (*own)(Handle*, const Array3dDescriptor*), Handle*
     return array(out, *wanted, 1, [&] { return own(out, wanted); });
 }
 
-// The descriptors from before CUDA 3.2 have sizes of 32 bits.
+// The descriptors from before CUDA 3.2 have sizes of 32 bits, and so all fields are words: width,
+// height, (depth,) format, channels (, flags).
 Status create_array_32(Status (*own)(Handle*, const void*), Handle* out, const void* wanted) {
     if (wanted == nullptr) return own(out, wanted);
     const auto* words = static_cast<const unsigned int*>(wanted);
@@ -200,6 +210,7 @@ Status create_mipmap(Status (*own)(Handle*, const Array3dDescriptor*, unsigned i
     return array(out, *wanted, levels, [&] { return own(out, wanted, levels); });
 }
 
+// Of arrays, mipmaps and external memory alike: one book has them all.
 Status destroy_handle(Status (*own)(Handle), Handle handle) {
     return freed(handles(), key_of(handle), [&] { return own(handle); });
 }

@@ -17,10 +17,13 @@ namespace fabricshm::cuda {
 
 namespace {
 
+// Room for what NVML answers: four times as many as a ledger has slots, since it tells of the whole
+// GPU.
 constexpr unsigned int kProcessesMost = 1024;
-constexpr int kLooksMost = 4;
+constexpr int kLooksMost = 4;  // for a quiet moment, in unknown_to()
 
 Vgpu* vgpu_of_nvml(Handle device) {
+    // Looked up here and not with the driver's helpers(): a program without NVML does not load it.
     static const auto uuid_of =
         reinterpret_cast<Status (*)(Handle, char*, unsigned int)>(nvml_symbol("nvmlDeviceGetUUID"));
     static const auto index_of =
@@ -55,6 +58,7 @@ Status nvml_memory_2(Status (*own)(Handle, NvmlMemory2*), Handle device, NvmlMem
     Vgpu* vgpu = status == kNvmlSuccess ? vgpu_of_nvml(device) : nullptr;
     if (vgpu == nullptr) return status;
     narrow(*vgpu, memory->total, memory->free, memory->used);
+    // The driver's own part, which is in the first form's `used`: no part of a vGPU.
     memory->reserved = 0;
     return status;
 }
@@ -64,6 +68,8 @@ template <typename Process>
 Status own_processes(Vgpu& vgpu, unsigned int* count, Process* list) {
     const auto uses = vgpu.ledger().uses();
     const auto needed = static_cast<unsigned int>(uses.size());
+    // As NVML itself: `count` comes back as what there is, also when the room was too small; a
+    // program asks with 0 to learn it.
     const unsigned int room = *count;
     *count = needed;
     if (needed > room || (needed > 0 && list == nullptr)) return kNvmlTooSmall;
@@ -99,9 +105,11 @@ Handle device_of(const Vgpu& vgpu) {
         nvml_symbol("nvmlDeviceGetHandleByUUID"));
     static const auto by_index = reinterpret_cast<Status (*)(unsigned int, Handle*)>(
         nvml_symbol("nvmlDeviceGetHandleByIndex_v2"));
+    // NVML counts its initialisations: the program's own shutdown leaves ours.
     static const bool is_up = init != nullptr && init() == kNvmlSuccess;
     Handle device = nullptr;
     if (!is_up) return nullptr;
+    // By name where one is known: NVML's numbers are the host's, CUDA's are the process's.
     const std::string& uuid = vgpu.uuid().empty() ? vgpu.gpu() : vgpu.uuid();
     if (uuid.rfind("GPU-", 0) == 0) {
         const bool found = by_uuid != nullptr && by_uuid(uuid.c_str(), &device) == kNvmlSuccess;
@@ -111,6 +119,8 @@ Handle device_of(const Vgpu& vgpu) {
     return by_index != nullptr && by_index(index, &device) == kNvmlSuccess ? device : nullptr;
 }
 
+// 0 also where NVML does not tell: nothing is charged then. Only the newest form is asked, of which
+// the structure is known; a driver from before it counts contexts as configured, or not at all.
 std::uint64_t seen_by_nvml(const Vgpu& vgpu) {
     const auto ask = real<Status (*)(Handle, unsigned int*, NvmlProcess2*)>(
         Entry::nvmlDeviceGetComputeRunningProcesses_v3);
@@ -149,6 +159,7 @@ std::uint64_t unknown_to(const Vgpu& vgpu) {
 
 void settle_overhead(Vgpu& vgpu) {
     if (vgpu.context_bytes() != 0) return;
+    // One thread at a time: two that see the same overhead would both charge it.
     static std::mutex& mutex = *new std::mutex;
     const std::lock_guard lock(mutex);
     const bool is_all_charged = vgpu.owe(unknown_to(vgpu));
@@ -177,6 +188,7 @@ std::optional<BusyShares> busy_shares(Vgpu& vgpu, std::uint64_t& since_us) {
     for (const LedgerUse& use : vgpu.ledger().uses()) {
         by_process[static_cast<unsigned int>(use.process.pid)] = {};
     }
+    // Samples of other vGPUs' processes on the same GPU are passed over, but move the time on.
     for (unsigned int i = 0; i < std::min(count, kProcessesMost); ++i) {
         const auto& sample = samples[i];
         since_us = std::max<std::uint64_t>(since_us, sample.time_us);
@@ -185,7 +197,9 @@ std::optional<BusyShares> busy_shares(Vgpu& vgpu, std::uint64_t& since_us) {
         found->second.sum += std::min(sample.sm, 100U) / 100.0;
         ++found->second.count;
     }
-    // Each process's mean over its samples, and then all of them together.
+    // Each process's mean over its samples, and then all of them together: kernels of several
+    // processes take turns on a GPU, so that their shares add up. Never to more than the whole,
+    // which they may by rounding.
     BusyShares busy;
     for (const auto& [pid, mean] : by_process) {
         const double share = mean.count > 0 ? mean.sum / mean.count : 0.0;

@@ -22,12 +22,15 @@ struct Pool {
     Handle handle = nullptr;
     Vgpu* vgpu = nullptr;  // nullptr: in the host's memory, or on a GPU without one; not counted
     // Held across the driver's part of an allocation: what the pool has grown by is then this
-    // allocation's, which has reserved it.
+    // allocation's, which has reserved it. Before the table's lock and the ledger's; nobody holds
+    // two pools' locks.
     std::mutex mutex;
     std::uint64_t charged = 0;
 };
 using PoolPtr = std::shared_ptr<Pool>;
 
+// Entries are shared: a pool that is destroyed while another thread trims it goes when that is
+// done.
 struct Pools {
     std::mutex mutex;
     std::unordered_map<Handle, PoolPtr> all;
@@ -38,6 +41,8 @@ Pools& pools() {
     return made;
 }
 
+// A pool that we did not see being made (the device's default one, an imported one) is taken up
+// when it is first allocated from.
 PoolPtr pool_of(Handle handle, Vgpu* vgpu) {
     Pools& known = pools();
     const std::lock_guard lock(known.mutex);
@@ -64,6 +69,7 @@ PoolPtr counted_pool(Handle handle) {
     return pool != nullptr && pool->vgpu != nullptr ? pool : nullptr;
 }
 
+// A copy, so that no pool's lock is taken with the table's held: the other way round it is.
 std::vector<PoolPtr> pools_on(const Vgpu& vgpu) {
     std::vector<PoolPtr> found;
     Pools& known = pools();
@@ -88,6 +94,7 @@ bool settle(Pool& pool, std::uint64_t reserved) {
     const std::uint64_t taken = taken_by(pool);
     const std::uint64_t covered = pool.charged + reserved;
     if (taken > covered && !pool.vgpu->charge(taken - covered)) {
+        // The rest is not forgotten: the next call on the pool finds it again.
         pool.charged = covered;
         return false;
     }
@@ -96,6 +103,7 @@ bool settle(Pool& pool, std::uint64_t reserved) {
     return true;
 }
 
+// With the real function: ours would settle the pool with its lock held twice.
 bool trim(Pool& pool) {
     const auto own = real<TrimTo>(Entry::cuMemPoolTrimTo);
     const std::lock_guard lock(pool.mutex);
@@ -112,9 +120,12 @@ Status from_pool(Vgpu* vgpu, Handle handle, std::uint64_t bytes, Call own, Undo 
     // nothing.
     const std::uint64_t most = bytes > kGiB * kGiB ? bytes : round_up(bytes, 2 * kMiB);
     const PoolPtr pool = pool_of(handle, vgpu);
+    // Before the pool's lock: to find room it may trim all pools, this one among them.
     if (!vgpu->reserve(most)) return kOutOfMemory;
     const std::lock_guard lock(pool->mutex);
     const Status status = own();
+    // Whether the driver granted it or not: settle() makes what is reserved and not taken free
+    // again.
     vgpu->commit(most);
     if (settle(*pool, most) || status != kSuccess) return status;
     // A driver that takes larger pieces than we thought went over the quota: back at once.
@@ -133,7 +144,8 @@ void give_back(Pointer pointer, Handle stream) {
 }
 
 // While a stream is captured into a graph nothing is allocated: the graph is charged when it is
-// instantiated.
+// instantiated. The pool is that of the current device; the driver takes that of the stream's.
+// Where these are two, the other pool's growth is charged with the next call that settles it.
 Status allocate_async(Status (*own)(Pointer*, std::size_t, Handle), Pointer* out, std::size_t bytes,
                       Handle stream) {
     Vgpu* vgpu = current_vgpu();
@@ -165,6 +177,8 @@ Status free_async(Status (*own)(Pointer, Handle), Pointer pointer, Handle stream
     const Status status = freed(pointers(), pointer, [&] { return own(pointer, stream); });
     if (vgpu == nullptr || status != kSuccess) return status;
     vgpu->follow_limits();
+    // Which pool the pointer was from only the driver knows, and when a pool gives memory back to
+    // the device is its own affair as well: all of them are asked.
     for (const PoolPtr& pool : pools_on(*vgpu)) {
         const std::lock_guard lock(pool->mutex);
         settle(*pool, 0);
@@ -172,6 +186,7 @@ Status free_async(Status (*own)(Pointer, Handle), Pointer pointer, Handle stream
     return status;
 }
 
+// Makes nothing yet: a new pool has no memory.
 Status create_pool(Status (*own)(Handle*, const PoolProps*), Handle* out, const PoolProps* wanted) {
     const Status status = own(out, wanted);
     const bool on_device = wanted != nullptr && wanted->location.type == kOnDevice;
@@ -179,6 +194,8 @@ Status create_pool(Status (*own)(Handle*, const PoolProps*), Handle* out, const 
     return status;
 }
 
+// What the program still has allocated from it the driver keeps until that is freed, uncharged: a
+// pool that is gone can't be asked any more.
 Status destroy_pool(Status (*own)(Handle), Handle handle) {
     const PoolPtr pool = known_pool(handle);
     if (pool == nullptr) return own(handle);
@@ -213,7 +230,8 @@ Status trim_pool(TrimTo own, Handle handle, std::size_t keep) {
 }
 
 // The memory of an imported pool is its exporter's, who is charged; pointers into it that are
-// opened here count like any memory of others.
+// opened here count like any memory of others. In the table so that the self-check knows it as
+// looked at.
 Status import_pool(Status (*own)(Handle*, void*, int, unsigned long long), Handle* out,
                    void* os_handle, int type, unsigned long long flags) {
     return own(out, os_handle, type, flags);
@@ -230,6 +248,7 @@ Status import_pool_pointer(Status (*own)(Pointer*, Handle, void*), Pointer* out,
                             helpers().address_range(&base, &bytes, *out) == kSuccess;
     if (!is_counted) return status;
     if (!vgpu->reserve(device_bytes(bytes))) {
+        // An imported pointer ends by cuMemFree, not as one of cuIpcOpenMemHandle.
         if (const auto free = real<Status (*)(Pointer)>(Entry::cuMemFree_v2)) free(*out);
         *out = 0;
         return kOutOfMemory;

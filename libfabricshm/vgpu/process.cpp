@@ -22,14 +22,18 @@ namespace fabricshm::cuda {
 
 namespace {
 
-constexpr int kDevicesMax = 64;
+constexpr int kDevicesMax = 64;  // of one host; those beyond are not limited
 
 struct Process {
+    // Guards what has no order of its own below. Held while the daemon is asked: another thread's
+    // cuInit must not go on before the vGPUs are there.
     std::mutex mutex;
     bool attached = false;
     bool said_double = false;
     std::vector<std::unique_ptr<Vgpu>> vgpus;
+    // Read without the lock, by every call of the driver: a device gets its vGPU once and keeps it.
     std::array<std::atomic<Vgpu*>, kDevicesMax> of_device{};
+    // Whether one of them is set: without, calls do not ask the driver for the current device.
     std::atomic<bool> any{false};
 };
 
@@ -37,13 +41,18 @@ struct Process {
 // forked child, whose parent's slots are not its own.
 std::atomic<Process*> g_process{nullptr};
 
+// In a child nothing is taken over, nor freed: another thread of the parent may have held the lock
+// or been in the middle of a change. The child attaches when it calls cuInit, with a slot of its
+// own.
 void start_anew() noexcept {
+    // Release: who finds it finds it whole.
     g_process.store(new Process, std::memory_order_release);
 }
 
 Process& process() noexcept {
     // Acquire, against the release of who made it.
     if (Process* made = g_process.load(std::memory_order_acquire); made != nullptr) return *made;
+    // Made on the first call and not by a constructor: preloaded, we may be called before ours run.
     static std::once_flag once;
     std::call_once(once, [] {
         start_anew();
@@ -99,13 +108,15 @@ Result<std::unique_ptr<Vgpu>> attach_one(const std::string& name) {
         auto attached = Vgpu::attach(name, socket);
         if (attached.ok()) return attached;
         last = attached.error();
-        // Nobody there: the next place. Any other answer is the daemon's own.
+        // Nobody there: the next place. Any other answer is the daemon's own; kNotFound comes from
+        // both, and the step tells which: no such socket, or no such vGPU.
         const bool is_absent = last.code == Errc::kDaemon || last.code == Errc::kNotFound;
         if (!is_absent || std::strcmp(last.step, "ask for a vGPU") == 0) break;
     }
     return last;
 }
 
+// As NVML and nvidia-smi write it, and so the configuration.
 std::string text_of(const Uuid& uuid) {
     std::string text = "GPU-";
     for (int i = 0; i < 16; ++i) {
@@ -129,6 +140,8 @@ bool is_gpu(const Vgpu& vgpu, const std::string& uuid, unsigned int index) {
 void attach_vgpus() {
     Process& own = process();
     const std::lock_guard lock(own.mutex);
+    // Once, also when it fails: what the process holds by the time a daemon is there, nobody
+    // counted.
     if (own.attached) return;
     own.attached = true;
     const auto names = wanted_names();
@@ -153,6 +166,7 @@ void map_devices() {
         return;
     }
     for (Device device = 0; device < std::min(count, kDevicesMax); ++device) {
+        // Without the device's name, of which old drivers have no function, only numbers match.
         Uuid uuid{};
         const bool known =
             helpers().device_uuid != nullptr && helpers().device_uuid(&uuid, device) == kSuccess;
@@ -184,11 +198,14 @@ void map_devices() {
 Vgpu* vgpu_of(Device device) noexcept {
     Process& own = process();
     if (device < 0 || device >= kDevicesMax) return nullptr;
+    // Acquire, against the release in map_devices().
     return own.of_device[static_cast<std::size_t>(device)].load(std::memory_order_acquire);
 }
 
 Vgpu* current_vgpu() noexcept {
     Process& own = process();
+    // A process without vGPUs pays this load for each call. Acquire as in vgpu_of(), which has its
+    // own: relaxed would do, and costs the same.
     if (!own.any.load(std::memory_order_acquire)) return nullptr;
     Device device = -1;
     const auto current = helpers().current_device;
@@ -196,6 +213,7 @@ Vgpu* current_vgpu() noexcept {
     return vgpu_of(device);
 }
 
+// Among all vGPUs, not those of devices: NVML is used before cuInit, and without it.
 Vgpu* vgpu_of_gpu(const char* uuid, unsigned int index) noexcept {
     Process& own = process();
     const std::lock_guard lock(own.mutex);

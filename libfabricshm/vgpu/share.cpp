@@ -11,14 +11,22 @@ namespace {
 // next window corrects it. So every access is relaxed.
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
-constexpr std::int64_t kBurstMs = 20;  // tokens that can be saved up
+// Tokens that can be saved up: enough for a program that prepares a while and then launches many,
+// and a tenth of a window, so that what was saved is no large part of what is measured.
+constexpr std::int64_t kBurstMs = 20;
+// Nobody wakes who naps: a raised rate, or tokens that a refused launch gave back, are seen after
+// it.
 constexpr std::int64_t kNapMostNs = 10'000'000;
 constexpr std::int64_t kSkewNs = 50'000'000;  // between the clock readings of two processes
-constexpr double kCutMost = 0.5;              // of the rate, in one window
-constexpr double kRaiseMost = 0.5;            // likewise
+// In one window the rate is at most halved, and raised by at most half: a sample that is wrong
+// (NVML's intervals are not ours) takes two or three windows to make up for, not ten. The least
+// raise is there because NVML's whole per cent hide small gaps.
+constexpr double kCutMost = 0.5;
+constexpr double kRaiseMost = 0.5;
 constexpr double kRaiseLeast = 0.01;
 constexpr double kRateMost = 1e15;  // a word that somebody spoiled must not overflow the rest
 
+// Words of the ledger have no sign; tokens are two's complement in them.
 std::int64_t signed_of(std::uint64_t word) noexcept {
     return static_cast<std::int64_t>(word);
 }
@@ -80,6 +88,8 @@ std::optional<std::int64_t> try_spend(ShareBucket& bucket, std::uint64_t work,
     }
     const std::int64_t rate = signed_of(sane(static_cast<double>(word)));
     refill(bucket, rate, now_ns);
+    // One token lets any launch through, which then overdraws the bucket: a kernel larger than the
+    // bucket could never start otherwise, and pays by the wait of the next.
     std::uint64_t tokens = bucket.tokens.load(kRelaxed);
     while (signed_of(tokens) > 0) {
         if (bucket.tokens.compare_exchange_weak(tokens, tokens - work, kRelaxed)) {
@@ -88,6 +98,8 @@ std::optional<std::int64_t> try_spend(ShareBucket& bucket, std::uint64_t work,
         }
     }
     bucket.held_up.fetch_add(1, kRelaxed);
+    // Until the first token: who else waits for it gets there at about the same time, and one of
+    // them first. There is no queue, which a process could die in.
     const double missing = 1.0 - static_cast<double>(signed_of(tokens));
     const double nap = missing / static_cast<double>(rate) * 1e6;
     return std::clamp<std::int64_t>(static_cast<std::int64_t>(std::min(nap, 1e9)), 50'000,
@@ -95,6 +107,8 @@ std::optional<std::int64_t> try_spend(ShareBucket& bucket, std::uint64_t work,
 }
 
 void spend_anyway(ShareBucket& bucket, std::uint64_t work) noexcept {
+    // Without a rate there is no bucket yet, but the work counts: it is what the first rate is made
+    // of.
     if (bucket.rate.load(kRelaxed) != 0) bucket.tokens.fetch_sub(work, kRelaxed);
     bucket.spent.fetch_add(work, kRelaxed);
 }
@@ -126,6 +140,8 @@ void end_window(ShareBucket& bucket, double wanted, double busy, std::int64_t le
     window.held_up = bucket.held_up.exchange(0, kRelaxed) > 0;
     const std::uint64_t before = bucket.rate.load(kRelaxed);
     const std::uint64_t rate = next_rate(before, window);
+    // The first rate begins with an empty bucket, whatever the word held before. Before the rate,
+    // for order's sake only: relaxed, and who sees the rate first spends at most one old bucket.
     if (before == 0 && rate != 0) bucket.tokens.store(0, kRelaxed);
     bucket.rate.store(rate, kRelaxed);
 }

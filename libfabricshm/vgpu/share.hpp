@@ -3,8 +3,9 @@
 //
 // A token pays for a unit of work (a thread of a kernel). How long a unit keeps the GPU busy
 // differs from kernel to kernel and changes while a program runs, so the rate is not computed but
-// found: additive increase while the measured share is below the wanted one, multiplicative
-// decrease above.
+// found: raised by half of what is missing while the measured share is below the wanted one, cut in
+// proportion above. Both are factors of the rate, since nobody knows its scale: a unit may be a
+// nanosecond of a GPU or a millisecond.
 
 #pragma once
 
@@ -15,7 +16,8 @@
 
 namespace fabricshm::cuda {
 
-/// Length of a window of measurement. NVML samples a few times per second.
+/// Length of a window of measurement. NVML samples a few times per second: a shorter one would
+/// mostly find none, and a longer one make a changed kernel wait longer for its rate.
 inline constexpr std::int64_t kWindowNs = 200'000'000;
 /// And where nothing is held back: only the account of the GPU's time depends on it.
 inline constexpr std::int64_t kFreeWindowNs = 1'000'000'000;

@@ -12,6 +12,8 @@ namespace fabricshm::cuda {
 
 namespace {
 
+// A process that stops with the bucket far overdrawn, or spoils its words, must not stop the
+// others. Ten windows are enough to find a rate in.
 constexpr std::int64_t kWaitMostNs = 2'000'000'000;
 // NVML keeps samples of some seconds: who launches after a longer pause learns nothing of before.
 constexpr std::int64_t kAccountMostNs = 10'000'000'000;
@@ -56,6 +58,8 @@ void put_on_the_books(Vgpu& vgpu, const BusyShares& busy, std::int64_t length_ns
 void control(Vgpu& vgpu, std::int64_t asked_at, bool is_held) {
     ShareBucket& bucket = vgpu.ledger().file().bucket;
     if (!take_window(bucket, asked_at, is_held ? kWindowNs : kFreeWindowNs)) return;
+    // In the ledger, since another process may have measured the last window: no sample counts
+    // twice.
     std::uint64_t since_us = bucket.sampled_us.load(kRelaxed);
     const auto busy = busy_shares(vgpu, since_us);
     bucket.sampled_us.store(since_us, kRelaxed);
@@ -65,6 +69,8 @@ void control(Vgpu& vgpu, std::int64_t asked_at, bool is_held) {
     }
     // Read anew: this thread may have lost its processor since it looked at the window.
     const auto now = static_cast<std::uint64_t>(now_ns());
+    // Relaxed as all of these: take_window() let one thread through, and a window is far longer
+    // than what follows takes. Two that meet here nevertheless spoil one window's measure.
     const std::uint64_t before = bucket.measured_ns.exchange(now, kRelaxed);
     const bool was_counted = bucket.counted.exchange(is_held ? 1 : 0, kRelaxed) == 1;
     // Subtracted without a sign: the word may be spoiled, and a signed difference overflow.
@@ -90,6 +96,7 @@ void throttle(Vgpu& vgpu, std::uint64_t work) {
     std::int64_t now = begin;
     vgpu.slot().launches.fetch_add(1, kRelaxed);
     for (;;) {
+        // Also while it waits: else a rate that is too small would be found out by nobody.
         control(vgpu, now, true);
         const auto wait = try_spend(bucket, work, now);
         if (!wait) break;

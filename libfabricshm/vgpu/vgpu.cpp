@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdarg>
 #include <cstdio>
+#include <optional>
 
 #include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/base/log.hpp"
@@ -17,9 +18,13 @@ namespace {
 
 // A program that finds a daemon which does not answer waits so long, and then runs without limits.
 constexpr auto kAttachWithin = std::chrono::seconds(5);
+// Looking for the dead reads /proc once for each process: not with every allocation that is
+// refused.
 constexpr auto kLookForDeadEvery = std::chrono::milliseconds(20);
 constexpr auto kPayEvery = std::chrono::milliseconds(20);
 constexpr auto kRelaxed = std::memory_order_relaxed;
+// How the driver takes memory from the device, as far as is known; where it takes more, NVML shows
+// it as overhead.
 constexpr std::uint64_t kBlock = 2 * kMiB;
 constexpr std::uint64_t kGrain = 512;
 
@@ -60,6 +65,8 @@ Vgpu::Vgpu(std::string name, std::string gpu, Mapping limits, Mapping ledger,
       gpu_(std::move(gpu)),
       limits_map_(std::move(limits)),
       ledger_map_(std::move(ledger)),
+      // Plain words that another process made: there is nothing to construct, and attach() looks at
+      // magic and version before anything else.
       ledger_(*reinterpret_cast<LedgerFile*>(ledger_map_.data()), self) {}
 
 const LimitsPage& Vgpu::page() const noexcept {
@@ -79,6 +86,7 @@ Result<std::unique_ptr<Vgpu>> Vgpu::attach(const std::string& name, const std::s
     if (!is_limits_page(vgpu->page()) || !UsageLedger::is_ledger(vgpu->ledger_.file())) {
         return Error{Errc::kCorrupt, 0, "map a vGPU's pages"};
     }
+    // Nothing can fail after this: a slot that nobody keeps would be this process's until it ends.
     FABRIC_TRY(vgpu->slot_, vgpu->ledger_.claim());
     vgpu->follow_limits();
     return vgpu;
@@ -124,6 +132,8 @@ bool Vgpu::charge_after_owed(std::uint64_t bytes) {
 }
 
 bool Vgpu::owe(std::uint64_t bytes) {
+    // Relaxed: `owed_` is written with its lock held; those who read it without only look for not
+    // 0.
     const std::lock_guard lock(owed_mutex_);
     const std::uint64_t owed = owed_.load(kRelaxed) + bytes;
     const auto charged = ledger_.charge_up_to(slot_, owed, page());
@@ -134,6 +144,7 @@ bool Vgpu::owe(std::uint64_t bytes) {
 
 // Of what is freed so much stays charged as is owed; returns the rest.
 std::uint64_t Vgpu::pay_with(std::uint64_t freed) {
+    // The bytes are in the slot already and stay there: only what they stand for changes.
     const std::lock_guard lock(owed_mutex_);
     const std::uint64_t paid = std::min(freed, owed_.load(kRelaxed));
     owed_.fetch_sub(paid, kRelaxed);
@@ -149,6 +160,8 @@ Vgpu::Known Vgpu::known() const {
     return found;
 }
 
+// The bytes are charged since reserve(); nothing is left but the note that a call was under way,
+// for who looks at the ledger of a process that died or hangs.
 void Vgpu::commit(std::uint64_t bytes) noexcept {
     FAULT_POINT("vgpu.allocated");
     slot().pending.fetch_sub(bytes, std::memory_order_relaxed);
@@ -164,6 +177,7 @@ void Vgpu::roll_back(std::uint64_t bytes) noexcept {
 void Vgpu::release(std::uint64_t bytes) noexcept {
     if (bytes == 0) return;
     FAULT_POINT("vgpu.freed");
+    // Relaxed: a debt made at this moment by another thread is paid with the next that is freed.
     if (owed_.load(kRelaxed) != 0) bytes = pay_with(bytes);
     ledger_.release(slot_, bytes);
 }

@@ -120,7 +120,7 @@ class Vgpu {
     std::atomic<bool> has_launched_{false};
     std::atomic<std::int64_t> next_look_ns_{0};  // for the dead
     std::atomic<std::int64_t> next_pay_ns_{0};
-    std::atomic<std::uint64_t> ever_{0};
+    std::atomic<std::uint64_t> ever_{0};  // bytes ever granted; only rises
     // Held while bytes go from owed to charged, so that nobody misses them in both. Before the
     // ledger's lock.
     mutable std::mutex owed_mutex_;
