@@ -86,6 +86,27 @@ void DeviceTable::set_quota(const std::string& device, Bytes bytes, TimePoint no
     entry.changed = true;
 }
 
+Result<void> DeviceTable::check_shifts(const std::vector<QuotaShift>& shifts) const {
+    // Neither wraps around: each quota is at most its device's memory.
+    Bytes before = 0;
+    Bytes after = 0;
+    for (const QuotaShift& shift : shifts) {
+        FABRIC_TRY_VOID(check_quota(shift.device, shift.after_bytes));
+        const Entry& entry = entries_.at(shift.device);
+        const bool is_as_seen =
+            !entry.quota.shrinking() && entry.quota.limit() == shift.before_bytes;
+        if (!is_as_seen) return Error{Errc::kBusy, 0, "somebody else set a quota meanwhile"};
+        const bool gives = shift.after_bytes < shift.before_bytes;
+        if (gives && entry.view.bytes_used > shift.after_bytes) {
+            return Error{Errc::kBusy, 0, "a device uses more by now than it was to keep"};
+        }
+        before += shift.before_bytes;
+        after += shift.after_bytes;
+    }
+    if (after > before) return Error{Errc::kInvalid, 0, "shift more quota than there is"};
+    return {};
+}
+
 QuotaState DeviceTable::quota_of(const std::string& device, TimePoint now) const {
     const Entry& entry = entries_.at(device);
     return entry.quota.state(entry.view.bytes_used, now);

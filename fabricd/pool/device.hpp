@@ -46,6 +46,9 @@ class DeviceTable {
     Result<Bytes> check_quota(const std::string& device, Bytes bytes) const;
     /// Changes it, after check_quota() has said that the file has `device`; see LiveQuota.
     void set_quota(const std::string& device, Bytes bytes, TimePoint now, Duration patience);
+    /// Whether all of these can be set at once, with nothing left to wait for; see
+    /// Registry::shift_quotas().
+    Result<void> check_shifts(const std::vector<QuotaShift>& shifts) const;
     QuotaState quota_of(const std::string& device, TimePoint now) const;
     /// 0 for a device that is not in the file.
     Bytes file_quota(const std::string& device) const noexcept;

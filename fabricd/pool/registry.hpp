@@ -20,6 +20,7 @@
 #include "fabricd/pool/image.hpp"
 #include "fabricd/pool/journal.hpp"
 #include "fabricd/pool/journal_guard.hpp"
+#include "fabricd/pool/pool_work.hpp"
 #include "fabricd/pool/quota.hpp"
 #include "fabricd/pool/shard.hpp"
 #include "fabricd/pool/snapshot.hpp"
@@ -38,16 +39,6 @@ struct Peer {
     std::int32_t pid = 0;
     std::uint32_t uid = 0;
     std::uint32_t gid = 0;
-};
-
-/// Work on the pool that takes long (about 0.3 s/GiB), done elsewhere; the results come back
-/// through arena_made() and arena_adopted(). Requests are served in order.
-class PoolWork {
-  public:
-    virtual ~PoolWork() = default;
-    virtual void create(ArenaId arena, const std::string& name, std::uint32_t uid, Bytes bytes) = 0;
-    virtual void adopt(ArenaId arena, Bytes bytes, fabricshm::Fd presented) = 0;
-    virtual void destroy(ArenaId arena) noexcept = 0;
 };
 
 /// An answer to a request that had to wait, if only for the end of the call.
@@ -194,6 +185,11 @@ class Registry {
     /// is over, and then it stays at what is used. kNotFound: no such device or user id; kInvalid:
     /// more than the device has.
     Result<QuotaState> set_quota(const QuotaOrder& order, TimePoint now);
+
+    /// Shifts quota between devices, all of it in one go or nothing: their sum is never above what
+    /// it was, and nothing is left to wait for. kNotFound, kInvalid: as above, or more than there
+    /// is; kBusy: a quota is not what it was, or one who gives uses more than it is to keep.
+    Result<void> shift_quotas(std::vector<QuotaShift> shifts, TimePoint now);
 
     /// What a session of that device and user may hold, for it to know. Its serial is 0.
     fabricshm::QuotaImage quotas_of(const std::string& device, std::uint32_t uid,

@@ -30,6 +30,31 @@ std::string subject_of(std::uint32_t uid) {
     return "user:" + std::to_string(uid);
 }
 
+QuotaRecord quota_record(const std::string& subject, Bytes bytes, Bytes file_bytes = 0) {
+    QuotaRecord record{};
+    copy_name(record.subject, subject);
+    record.bytes = bytes;
+    record.file_bytes = file_bytes;
+    return record;
+}
+
+// All of them, or else the journal says again what holds on.
+Result<void> write_shifts(JournalGuard& journal, const std::vector<QuotaShift>& shifts,
+                          const DeviceTable& devices) {
+    for (std::size_t i = 0; i < shifts.size(); ++i) {
+        const std::string& device = shifts[i].device;
+        const auto written =
+            journal.add(quota_record(device, shifts[i].after_bytes, devices.file_quota(device)));
+        if (written.ok()) continue;
+        while (i-- > 0) {
+            const std::string& other = shifts[i].device;
+            journal.note(quota_record(other, shifts[i].before_bytes, devices.file_quota(other)));
+        }
+        return written;
+    }
+    return {};
+}
+
 fabricshm::LimitImage image_of(const QuotaState& state, TimePoint now) {
     fabricshm::LimitImage image{state.quota_bytes, state.target_bytes, state.used_bytes, 0};
     const TimePoint deadline = now + std::chrono::milliseconds(state.left_ms);
@@ -61,6 +86,22 @@ Result<QuotaState> Registry::set_quota(const QuotaOrder& order, TimePoint now) {
     return devices_.quota_of(order.subject, now);
 }
 
+// In one call: between two of them somebody could take what one gives before another one has it.
+Result<void> Registry::shift_quotas(std::vector<QuotaShift> shifts, TimePoint now) {
+    FABRIC_TRY_VOID(devices_.check_shifts(shifts));
+    // Who gives goes first: a daemon that is killed between two records of it has promised nothing
+    // twice.
+    std::stable_partition(shifts.begin(), shifts.end(), [](const QuotaShift& shift) {
+        return shift.after_bytes < shift.before_bytes;
+    });
+    FABRIC_TRY_VOID(write_shifts(journal_, shifts, devices_));
+    for (const QuotaShift& shift : shifts) {
+        devices_.set_quota(shift.device, shift.after_bytes, now, Duration::zero());
+    }
+    ++quota_changes_;
+    return {};
+}
+
 fabricshm::QuotaImage Registry::quotas_of(const std::string& device, std::uint32_t uid,
                                           TimePoint now) const {
     fabricshm::QuotaImage image{};
@@ -85,20 +126,13 @@ void Registry::settle_quotas(TimePoint now) {
         ++quota_changes_;
         fabricshm::log(fabricshm::LogLevel::kInfo, "quota of device %s is %llu bytes",
                        subject.c_str(), static_cast<unsigned long long>(bytes));
-        QuotaRecord record{};
-        copy_name(record.subject, subject);
-        record.bytes = bytes;
-        record.file_bytes = devices_.file_quota(subject);
-        journal_.note(record);
+        journal_.note(quota_record(subject, bytes, devices_.file_quota(subject)));
     }
     for (const auto& [uid, bytes] : quotas_.settle(now)) {
         ++quota_changes_;
         fabricshm::log(fabricshm::LogLevel::kInfo, "quota of user %u is %llu bytes", uid,
                        static_cast<unsigned long long>(bytes));
-        QuotaRecord record{};
-        copy_name(record.subject, subject_of(uid));
-        record.bytes = bytes;
-        journal_.note(record);
+        journal_.note(quota_record(subject_of(uid), bytes));
     }
 }
 

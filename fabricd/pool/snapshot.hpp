@@ -59,7 +59,14 @@ struct QuotaOrder {
     std::int64_t patience_ms = 0;
 };
 
-/// Likewise of a shard.
+/// One of the quotas that change together: what one gives another one takes.
+struct QuotaShift {
+    std::string device;
+    std::uint64_t before_bytes = 0;  // what it was when that was decided
+    std::uint64_t after_bytes = 0;
+};
+
+/// What is asked for of a shard, likewise.
 struct MoveOrder {
     std::string shard;                   // "ARENA/NAME"
     std::string target;                  // "here", "arena:NAME", "device:NAME" or "node:N"

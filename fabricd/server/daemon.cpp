@@ -107,6 +107,12 @@ struct Daemon::Impl {
     Result<void> serve();
     void pass_time();
     void on_control_thread(const std::function<void()>& task);
+    template <typename Ask>
+    auto answer(Ask ask) {  // what `ask` says there
+        std::optional<decltype(ask())> said;
+        on_control_thread([&] { said = ask(); });
+        return *std::move(said);
+    }
     Snapshot look();
     void make_sampler();
     void consult_books(std::vector<SessionClaim>& claims);
@@ -355,21 +361,15 @@ void Daemon::stop() noexcept {
 }
 
 Snapshot Daemon::snapshot() {
-    Snapshot all;
-    impl_->on_control_thread([&] { all = impl_->look(); });
-    return all;
+    return impl_->answer([&] { return impl_->look(); });
 }
 
 Places Daemon::places(const std::vector<ShardId>& shards) {
-    Places all;
-    impl_->on_control_thread([&] { all = impl_->registry->places(shards, Clock::now()); });
-    return all;
+    return impl_->answer([&] { return impl_->registry->places(shards, Clock::now()); });
 }
 
 std::optional<ShardView> Daemon::shard(const std::string& name) {
-    std::optional<ShardView> view;
-    impl_->on_control_thread([&] { view = impl_->registry->shard(name); });
-    return view;
+    return impl_->answer([&] { return impl_->registry->shard(name); });
 }
 
 const Sampler& Daemon::sampler() const noexcept {
@@ -382,15 +382,15 @@ SessionPages& Daemon::pages() noexcept {
 
 Result<void> Daemon::move_shard(const MoveOrder& order,
                                 std::function<void(const Result<void>&)> done) {
-    Result<void> begun;
-    impl_->on_control_thread([&] { begun = impl_->registry->move_shard(order, std::move(done)); });
-    return begun;
+    return impl_->answer([&] { return impl_->registry->move_shard(order, std::move(done)); });
 }
 
 Result<QuotaState> Daemon::set_quota(const QuotaOrder& order) {
-    Result<QuotaState> state = QuotaState{};
-    impl_->on_control_thread([&] { state = impl_->registry->set_quota(order, Clock::now()); });
-    return state;
+    return impl_->answer([&] { return impl_->registry->set_quota(order, Clock::now()); });
+}
+
+Result<void> Daemon::shift_quotas(const std::vector<QuotaShift>& shifts) {
+    return impl_->answer([&] { return impl_->registry->shift_quotas(shifts, Clock::now()); });
 }
 
 void Daemon::drain(bool on) {

@@ -105,6 +105,9 @@ class Daemon {
     /// Changes a quota; see Registry::set_quota(). Any thread but the control thread.
     Result<QuotaState> set_quota(const QuotaOrder& order);
 
+    /// Shifts quotas between devices; see Registry::shift_quotas(). As set_quota().
+    Result<void> shift_quotas(const std::vector<QuotaShift>& shifts);
+
     /// While draining, new sessions and new arenas are refused with kBusy; what is there goes on.
     /// Any thread.
     void drain(bool on);

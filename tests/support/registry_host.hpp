@@ -33,12 +33,14 @@ inline constexpr Token kToken{1, 2, 3};
 /// The journal in memory; `broken` is a full disk.
 struct MemoryJournal final : JournalSink {
     Result<void> append(RecordType type, std::span<const std::byte> payload) override {
-        if (broken) return Error{Errc::kNoMemory, 0, "test journal"};
+        if (broken || room == 0) return Error{Errc::kNoMemory, 0, "test journal"};
+        if (room > 0) --room;
         contents.entries.push_back({type, {payload.begin(), payload.end()}});
         return {};
     }
     JournalContents contents;
     bool broken = false;
+    int room = -1;  // for so many records more; negative: there is no end to it
 };
 
 struct NotedMemory final : ArenaMemory {

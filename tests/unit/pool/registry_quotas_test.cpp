@@ -25,9 +25,101 @@ struct QuotaHost : RegistryHost {
     ArenaId job;
 };
 
+/// Two devices that have the pool between them; "gpu0" holds 3 pages, "gpu1" nothing.
+struct ShiftHost : RegistryHost {
+    ShiftHost() {
+        devices = {{"gpu0", "gpu", 1.0, 100, 64 * 4096, 8 * 4096, 1.0, 0, {}},
+                   {"gpu1", "gpu", 1.0, 100, 64 * 4096, 4 * 4096, 1.0, 0, {}}};
+        renew();
+        alice = registry->open_session(kAlice, "test", kToken, kNow, "gpu0").value();
+        job = arena(alice);
+        REQUIRE(region(alice, job, 3 * 4096).ok());
+    }
+    /// In pages.
+    Errc shift(Bytes from, Bytes to, Bytes other_from, Bytes other_to) {
+        // Who takes comes first: the order does not matter.
+        return registry
+            ->shift_quotas(
+                {{"gpu1", other_from * 4096, other_to * 4096}, {"gpu0", from * 4096, to * 4096}},
+                kNow)
+            .error()
+            .code;
+    }
+    std::pair<Bytes, Bytes> quotas() const {
+        const auto views = registry->snapshot(kNow).devices;
+        return {views[0].spec.quota_bytes / 4096, views[1].spec.quota_bytes / 4096};
+    }
+    using Pages = std::pair<Bytes, Bytes>;
+    SessionId alice;
+    ArenaId job;
+};
+
 }  // namespace
 
 TEST_SUITE("pool.registry_quotas") {
+    TEST_CASE("what one device gives another one takes, all of it or nothing") {
+        ShiftHost host;
+        using Pages = ShiftHost::Pages;
+        // Not what was decided from: one that was set since, and one that shrinks.
+        CHECK(host.shift(7, 3, 4, 8) == Errc::kBusy);
+        REQUIRE(host.registry->set_quota({"gpu0", 2 * 4096, 10'000}, kNow).ok());
+        CHECK(host.shift(2, 1, 4, 5) == Errc::kBusy);
+        CHECK(host.shift(8, 7, 4, 5) == Errc::kBusy);
+        REQUIRE(host.registry->set_quota({"gpu0", 8 * 4096, 0}, kNow).ok());
+        // One page less than it holds; more than there is; more than the device has; nobody.
+        CHECK(host.shift(8, 2, 4, 10) == Errc::kBusy);
+        CHECK(host.shift(8, 7, 4, 6) == Errc::kInvalid);
+        CHECK(host.shift(8, 3, 4, 65) == Errc::kInvalid);
+        CHECK(host.registry->shift_quotas({{"gpu7", 4096, 4096}}, kNow).error().code ==
+              Errc::kNotFound);
+        CHECK(host.quotas() == Pages{8, 4});
+        CHECK_FALSE(host.registry->quotas_shrink());
+        const std::uint64_t changes = host.registry->quota_changes();
+
+        CHECK(host.shift(8, 3, 4, 9) == Errc::kOk);
+        CHECK(host.quotas() == Pages{3, 9});
+        CHECK_FALSE(host.registry->quotas_shrink());
+        CHECK(host.registry->quota_changes() > changes);
+        CHECK(host.region(host.alice, host.job).error().code == Errc::kNoMemory);
+        host.restart();
+        CHECK(host.quotas() == Pages{3, 9});
+    }
+
+    TEST_CASE("a daemon killed in the middle of a shift has promised nothing twice") {
+        ShiftHost host;
+        const std::size_t before = host.journal.contents.entries.size();
+        REQUIRE(host.shift(8, 3, 4, 9) == Errc::kOk);
+        const auto written = host.journal.contents.entries;
+        for (std::size_t records = before; records <= written.size(); ++records) {
+            CAPTURE(records);
+            host.journal.contents.entries = {
+                written.begin(), written.begin() + static_cast<std::ptrdiff_t>(records)};
+            host.restart();
+            REQUIRE(host.restored.ok());
+            const auto [first, second] = host.quotas();
+            CHECK(first + second <= 12);
+        }
+    }
+
+    TEST_CASE("a shift that the journal has room for half of did not happen") {
+        ShiftHost host;
+        host.journal.room = 1;
+        CHECK(host.shift(8, 3, 4, 9) == Errc::kNoMemory);
+        CHECK(host.quotas() == ShiftHost::Pages{8, 4});
+        // What it says of the one that would have given is not true any more.
+        CHECK(host.registry->journal_behind());
+        MemoryJournal fresh;
+        REQUIRE(host.registry->write_journal(fresh).ok());
+        host.journal = fresh;
+        host.restart();
+        CHECK(host.quotas() == ShiftHost::Pages{8, 4});
+
+        // Where nothing of it was written there is nothing to put right.
+        host.journal.room = 0;
+        CHECK(host.shift(8, 3, 4, 9) == Errc::kNoMemory);
+        CHECK_FALSE(host.registry->journal_behind());
+    }
+
     TEST_CASE("a device's quota grows at once and shrinks when its sessions have given back") {
         QuotaHost host;
         const auto held = host.region(host.alice, host.job, 4 * 4096);

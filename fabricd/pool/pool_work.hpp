@@ -1,0 +1,23 @@
+// PoolWork: what the control thread leaves to another one, since it takes long.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "fabricd/pool/ids.hpp"
+#include "libfabricshm/os/fd.hpp"
+
+namespace fabricd {
+
+/// Work on the pool that takes long (about 0.3 s/GiB), done elsewhere; the results come back
+/// through arena_made() and arena_adopted(). Requests are served in order.
+class PoolWork {
+  public:
+    virtual ~PoolWork() = default;
+    virtual void create(ArenaId arena, const std::string& name, std::uint32_t uid, Bytes bytes) = 0;
+    virtual void adopt(ArenaId arena, Bytes bytes, fabricshm::Fd presented) = 0;
+    virtual void destroy(ArenaId arena) noexcept = 0;
+};
+
+}  // namespace fabricd
