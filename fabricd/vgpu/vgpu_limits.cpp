@@ -5,11 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <filesystem>
 
-#include "fabricd/vgpu/vgpu_files.hpp"
+#include "fabricd/vgpu/vgpu_entry.hpp"
 #include "libfabricshm/base/log.hpp"
 
 namespace fabricd {
@@ -46,35 +45,6 @@ VgpuView as_told(const UsageLedger& ledger, VgpuView view) {
 }
 
 }  // namespace
-
-struct VgpuLimits::Vgpu {
-    VgpuSpec spec;
-    VgpuFiles files;
-    std::unique_ptr<UsageLedger> ledger;  // touched inside of files.read() only
-    Limits limits;  // what the page says; the page itself is never read back while running
-    std::atomic<bool> said_cut{false};
-
-    void publish() { write_limits(files.page(), limits); }
-    Bytes usable() const {
-        return spec.device_bytes - std::min(spec.device_bytes, spec.reserve_bytes);
-    }
-    bool is_shrinking() const { return limits.target_bytes < limits.quota_bytes; }
-
-    /// As VgpuFiles::read(); says once that the ledger is gone.
-    template <typename Use>
-    auto read(Use use) {
-        auto answer = files.read(use);
-        if (!answer && !said_cut.exchange(true, std::memory_order_relaxed)) {
-            fabricshm::log(
-                LogLevel::kError,
-                "vGPU %s: a process cut its ledger short; until fabricd starts again its "
-                "quota counts as used and no process can attach",
-                spec.name.c_str());
-        }
-        return answer;
-    }
-    void begin();
-};
 
 // What is in force goes on, whatever the configuration says by now: processes were granted it, and
 // step() moves it to where it shall be without taking what is in use.

@@ -43,6 +43,13 @@ class VgpuLimits {
     /// memory less the reserve).
     Result<void> resize(const std::string& name, Bytes bytes);
 
+    /// Several quotas at once. Where one grows it is all of it or nothing: who gives has to have
+    /// given in full, so that the quotas together never pass the larger of what they were and what
+    /// they become. Where none grows each follows its use, as after resize(). kBusy: a quota is not
+    /// what it was, or one who gives uses more than it is to keep. kTimeout, kCorrupt: nobody can
+    /// tell what it uses. Else as resize().
+    Result<void> shift(const std::vector<VgpuShift>& shifts);
+
     /// 1 to 100 per cent of the GPU's time. kNotFound, kInvalid.
     Result<void> set_share(const std::string& name, std::uint32_t percent);
 
@@ -84,6 +91,12 @@ class VgpuLimits {
     Bytes taken_by_others(const Vgpu& vgpu) const;
     Result<void> check_sums(const Vgpu& vgpu);
     void retire_others(const std::string& folder);
+    struct Change;
+    using Changes = std::vector<Change>;
+    Result<Changes> changes_of(const std::vector<VgpuShift>& shifts) const;
+    Result<void> carry_out(const Changes& changes);
+    Result<void> take(const Change& change, bool in_full);
+    bool has_room_for(const Change& change, const Changes& changes) const;
     void shrink(Vgpu& vgpu);
     void grow(Vgpu& vgpu);
 

@@ -59,4 +59,11 @@ struct VgpuOrder {
     std::uint32_t share_percent = 0;
 };
 
+/// One of the quotas that change together: what one gives another one may take.
+struct VgpuShift {
+    std::string name;
+    Bytes before_bytes = 0;  // what was granted when that was decided
+    Bytes after_bytes = 0;
+};
+
 }  // namespace fabricd
