@@ -107,6 +107,10 @@ void PlaceSource::add_to(Window& window) {
         const auto used = static_cast<double>(device.bytes_used);
         const double speed = speed_of(device.spec);
         window.placement.nodes.push_back({device.spec.name, speed, 0, std::max(quota - used, 0.0)});
+        // Somebody has ordered this one to shrink, and it holds more than it is to: nobody can tell
+        // yet what it will keep, and so not what there is to divide.
+        const bool is_shrinking = quota < static_cast<double>(device.spec.quota_bytes);
+        if (is_shrinking) continue;
         QuotaWindow user;
         user.name = device.spec.name;
         user.quota = quota;

@@ -6,9 +6,6 @@ namespace fabricd {
 
 namespace {
 
-/// As when people ask: a device that holds more than its new quota has so long to give it back.
-constexpr std::int64_t kShrinkPatienceMs = 30'000;
-
 /// A window counts half after five more.
 constexpr double kBusyWeight = 0.13;
 
@@ -22,6 +19,17 @@ QuotaDevice& device_of(Window& window, const VgpuView& vgpu) {
                               static_cast<double>(vgpu.spec.reserve_bytes),
                               {}});
     return window.devices.back();
+}
+
+template <typename Shift>
+std::vector<Shift> shifts_of(const Decision& decision) {
+    std::vector<Shift> shifts;
+    for (std::size_t i = 0; i < decision.names.size(); ++i) {
+        // Whole bytes, all of them below 2^53.
+        shifts.push_back({decision.names[i], static_cast<Bytes>(decision.before[i]),
+                          static_cast<Bytes>(decision.after[i])});
+    }
+    return shifts;
 }
 
 }  // namespace
@@ -69,9 +77,8 @@ double QuotaSource::busy_of(const VgpuView& vgpu, double length_s) {
     return busy.share;
 }
 
-fabricshm::Result<void> DaemonActuators::resize_quota(const std::string& user,
-                                                      std::uint64_t bytes) {
-    return limits_.resize(user, bytes);
+fabricshm::Result<void> DaemonActuators::shift_quotas(const Decision& decision) {
+    return limits_.shift(shifts_of<VgpuShift>(decision));
 }
 
 fabricshm::Result<void> DaemonActuators::move_shard(const std::string& shard,
@@ -80,10 +87,9 @@ fabricshm::Result<void> DaemonActuators::move_shard(const std::string& shard,
     return host_.move_shard({shard, "device:" + node, 0});
 }
 
-fabricshm::Result<void> DaemonActuators::resize_pool_quota(const std::string& device,
-                                                           std::uint64_t bytes) {
-    if (!host_.set_quota) return PageActuator::resize_pool_quota(device, bytes);
-    return host_.set_quota({device, bytes, kShrinkPatienceMs});
+fabricshm::Result<void> DaemonActuators::shift_pool_quotas(const Decision& decision) {
+    if (!host_.shift_quotas) return PageActuator::shift_pool_quotas(decision);
+    return host_.shift_quotas(shifts_of<QuotaShift>(decision));
 }
 
 fabricshm::Result<void> DaemonActuators::set_compute_share(const std::string& user,

@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "fabricd/control/page_actuator.hpp"
 #include "fabricd/pool/snapshot.hpp"
@@ -39,7 +40,7 @@ class QuotaSource {
 /// What the daemon does itself: moves of shards, quotas of the pool. Empty: it does not.
 struct HostActions {
     std::function<fabricshm::Result<void>(const MoveOrder&)> move_shard;
-    std::function<fabricshm::Result<void>(const QuotaOrder&)> set_quota;
+    std::function<fabricshm::Result<void>(const std::vector<QuotaShift>&)> shift_quotas;
 };
 
 class DaemonActuators : public PageActuator {
@@ -48,9 +49,8 @@ class DaemonActuators : public PageActuator {
         : PageActuator(pages), limits_(limits), host_(std::move(host)) {}
 
     fabricshm::Result<void> move_shard(const std::string& shard, const std::string& node) override;
-    fabricshm::Result<void> resize_pool_quota(const std::string& device,
-                                              std::uint64_t bytes) override;
-    fabricshm::Result<void> resize_quota(const std::string& user, std::uint64_t bytes) override;
+    fabricshm::Result<void> shift_quotas(const Decision& decision) override;
+    fabricshm::Result<void> shift_pool_quotas(const Decision& decision) override;
     fabricshm::Result<void> set_compute_share(const std::string& user, unsigned percent) override;
 
   private:

@@ -22,10 +22,8 @@ HostActions host(Daemon& daemon) {
     actions.move_shard = [&daemon](const MoveOrder& order) {
         return daemon.move_shard(order, nullptr);
     };
-    actions.set_quota = [&daemon](const QuotaOrder& order) -> fabricshm::Result<void> {
-        FABRIC_TRY(const QuotaState state, daemon.set_quota(order));
-        (void)state;
-        return {};
+    actions.shift_quotas = [&daemon](const std::vector<QuotaShift>& shifts) {
+        return daemon.shift_quotas(shifts);
     };
     return actions;
 }

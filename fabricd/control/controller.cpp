@@ -38,6 +38,13 @@ void log_decision(const Decision& decision) {
         decision.outcome == Outcome::kNotApplied ? " (dry run, not applied)" : "");
 }
 
+// Of quotas that somebody came before us at the step says all there is to say.
+std::string why_not(const Decision& decision, const Error& error) {
+    const bool is_quota =
+        decision.kind == ActionKind::kQuota || decision.kind == ActionKind::kPoolQuota;
+    return is_quota && error.code == Errc::kBusy ? error.step : fabricshm::describe(error);
+}
+
 // Away from the names that the journal goes on with; one that was put aside before is replaced.
 void put_aside(const JournalStory::BadFile& bad) {
     log(LogLevel::kError, "%s: %s; it is put aside as %s.bad", bad.path.c_str(),
@@ -56,16 +63,16 @@ Result<void> Actuators::move_shard(const std::string&, const std::string&) {
     return Error{Errc::kUnsupported, 0, "move a shard"};
 }
 
-Result<void> Actuators::resize_quota(const std::string&, std::uint64_t) {
-    return Error{Errc::kUnsupported, 0, "resize a quota"};
+Result<void> Actuators::shift_quotas(const Decision&) {
+    return Error{Errc::kUnsupported, 0, "shift quotas"};
+}
+
+Result<void> Actuators::shift_pool_quotas(const Decision&) {
+    return Error{Errc::kUnsupported, 0, "shift quotas of the pool"};
 }
 
 Result<void> Actuators::set_compute_share(const std::string&, unsigned) {
     return Error{Errc::kUnsupported, 0, "set a compute share"};
-}
-
-Result<void> Actuators::resize_pool_quota(const std::string&, std::uint64_t) {
-    return Error{Errc::kUnsupported, 0, "resize a quota of the pool"};
 }
 
 Controller::Controller(ControlConfig config, ControllerParts parts) : parts_(std::move(parts)) {
@@ -207,12 +214,28 @@ std::optional<DecisionOutcome> Controller::act(const Decision& decision, const T
             if (directive.decision == decision.id) done = parts_.actuators->direct(directive);
         }
     } else {
-        done = act_on_names(decision, window);
+        done = act_on_host(decision, window);
     }
     if (done.ok()) return std::nullopt;
+    const std::string why = why_not(decision, done.error());
     log(LogLevel::kWarning, "control: decision %llu failed: %s",
-        static_cast<unsigned long long>(decision.id), fabricshm::describe(done.error()).c_str());
-    return loop_->failed(decision.id, fabricshm::describe(done.error()));
+        static_cast<unsigned long long>(decision.id), why.c_str());
+    return loop_->failed(decision.id, why);
+}
+
+Result<void> Controller::act_on_host(const Decision& decision, const Window& window) {
+    switch (decision.kind) {
+        case ActionKind::kPlacement:
+            return move_shards(decision, window);
+        case ActionKind::kQuota:
+            return parts_.actuators->shift_quotas(decision);
+        case ActionKind::kPoolQuota:
+            return parts_.actuators->shift_pool_quotas(decision);
+        case ActionKind::kComputeShare:
+            return set_shares(decision);
+        default:
+            return Error{Errc::kUnsupported, 0, "act on a decision"};
+    }
 }
 
 // Each for itself: a shard that can't move says nothing about the others, and one that moves is
@@ -223,7 +246,12 @@ Result<void> Controller::move_shards(const Decision& decision, const Window& win
     bool any_begun = false;
     for (std::size_t i = 0; i < decision.names.size(); ++i) {
         const std::string& shard = decision.names[i];
-        const auto asked = act_on_name(decision, shard, decision.after[i], window);
+        const auto node = static_cast<std::size_t>(decision.after[i]);
+        // Nodes are those of the device file, which does not change while the daemon runs.
+        const auto asked =
+            node < window.placement.nodes.size()
+                ? parts_.actuators->move_shard(shard, window.placement.nodes[node].name)
+                : Result<void>(Error{Errc::kNotFound, 0, "node of the shard"});
         any_begun = any_begun || asked.ok();
         if (asked.ok()) continue;
         log(LogLevel::kInfo, "control: decision %llu: %s stays where it is: %s",
@@ -235,50 +263,24 @@ Result<void> Controller::move_shards(const Decision& decision, const Window& win
 }
 
 // All of it or nothing: half of a division is none. What was done before one of them failed is
-// taken back, the last first. But for memory of vGPUs: a quota that shrinks goes on towards what
-// was announced, for the next window to use.
-Result<void> Controller::act_on_names(const Decision& decision, const Window& window) {
-    if (decision.kind == ActionKind::kPlacement) return move_shards(decision, window);
+// taken back, the last first.
+Result<void> Controller::set_shares(const Decision& decision) {
+    const auto set = [&](std::size_t i, double percent) {
+        return parts_.actuators->set_compute_share(decision.names[i],
+                                                   static_cast<unsigned>(percent));
+    };
     std::vector<std::size_t> order(decision.names.size());
     std::iota(order.begin(), order.end(), 0);
-    // Who gives goes before who takes, also when a division is taken back: on a full device there
-    // is nothing to take before.
+    // Who gives goes before who takes, also when a division is taken back.
     std::stable_partition(order.begin(), order.end(),
                           [&](std::size_t i) { return decision.after[i] < decision.before[i]; });
     for (std::size_t k = 0; k < order.size(); ++k) {
-        const std::size_t i = order[k];
-        const auto done = act_on_name(decision, decision.names[i], decision.after[i], window);
+        const auto done = set(order[k], decision.after[order[k]]);
         if (done.ok()) continue;
-        const bool stays = decision.kind == ActionKind::kQuota;
-        while (!stays && k-- > 0) {
-            const std::size_t undo = order[k];
-            (void)act_on_name(decision, decision.names[undo], decision.before[undo], window);
-        }
+        while (k-- > 0) (void)set(order[k], decision.before[order[k]]);
         return done;
     }
     return {};
-}
-
-Result<void> Controller::act_on_name(const Decision& decision, const std::string& name,
-                                     double value, const Window& window) {
-    Actuators& actuators = *parts_.actuators;
-    const auto whole = static_cast<std::uint64_t>(value);
-    switch (decision.kind) {
-        case ActionKind::kPlacement:
-            // Nodes are those of the device file, which does not change while the daemon runs.
-            if (whole >= window.placement.nodes.size()) {
-                return Error{Errc::kNotFound, 0, "node of the shard"};
-            }
-            return actuators.move_shard(name, window.placement.nodes[whole].name);
-        case ActionKind::kQuota:
-            return actuators.resize_quota(name, whole);
-        case ActionKind::kPoolQuota:
-            return actuators.resize_pool_quota(name, whole);
-        case ActionKind::kComputeShare:
-            return actuators.set_compute_share(name, static_cast<unsigned>(whole));
-        default:
-            return Error{Errc::kUnsupported, 0, "act on a decision"};
-    }
 }
 
 void Controller::remember(const TickResult& result) {

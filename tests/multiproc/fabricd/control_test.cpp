@@ -126,6 +126,17 @@ struct OnDevice {
     fabricshm_arena* arena = nullptr;
 };
 
+/// Devices "near" and "far", alike.
+std::string two_devices(const test_support::TemporaryDirectory& directory) {
+    const std::string file = directory.path() + "/devices.toml";
+    std::ofstream devices(file);
+    for (const char* name : {"near", "far"}) {
+        devices << "[[device]]\nname = '" << name << "'\nkind = 'npu'\ngflops = 3\n"
+                << "memory = '1GiB'\nvgpu_memory = '8MiB'\nlink_gbytes_per_s = 8\n";
+    }
+    return file;
+}
+
 /// Two ranks on threads of their own that do nothing but merge gradients.
 class MergingJob {
   public:
@@ -280,17 +291,9 @@ TEST_SUITE("fabricd.control") {
 
     TEST_CASE("a shard goes to the device that reads it, once, and stays there") {
         const test_support::TemporaryDirectory directory;
-        const std::string file = directory.path() + "/devices.toml";
-        {
-            std::ofstream devices(file);
-            for (const char* name : {"near", "far"}) {
-                devices << "[[device]]\nname = '" << name << "'\nkind = 'npu'\ngflops = 3\n"
-                        << "memory = '1GiB'\nvgpu_memory = '8MiB'\nlink_gbytes_per_s = 8\n";
-            }
-        }
-        const Daemon daemon({"--devices-file", file, "--control-mode=on", "--control-window=100ms",
-                             "--control-actions=placement", "--control-cool-down=5",
-                             "--telemetry-interval=20ms"});
+        const Daemon daemon({"--devices-file", two_devices(directory), "--control-mode=on",
+                             "--control-window=100ms", "--control-actions=placement",
+                             "--control-cool-down=5", "--telemetry-interval=20ms"});
         const OnDevice owner(daemon, "near");
         const OnDevice reader(daemon, "far");
         constexpr std::int64_t kElements = 64 * 1024;
@@ -333,6 +336,35 @@ TEST_SUITE("fabricd.control") {
         CHECK(has(ctl(daemon, {"why", "1"}).out, "S213"));
         fabricshm_shard_close(opened);
         fabricshm_shard_close(made);
+    }
+
+    TEST_CASE("who was refused memory of the pool gets what another device has unused") {
+        const test_support::TemporaryDirectory directory;
+        const Daemon daemon({"--devices-file", two_devices(directory), "--control-mode=on",
+                             "--control-window=100ms", "--control-actions=pool",
+                             "--telemetry-interval=20ms"});
+        const OnDevice needy(daemon, "near");
+        const OnDevice idle(daemon, "far");
+        fabricshm_arena* large = nullptr;
+        REQUIRE(fabricshm_arena_open(needy.session, "large", 64 << 20, 0, &large) == 0);
+        // The sampler sees sessions that have asked for their pages.
+        REQUIRE(fabricshm_step(needy.session, nullptr) == 0);
+        fabricshm_region region{};
+        REQUIRE(fabricshm_region_create(large, 7 << 20, &region) == 0);
+        REQUIRE(test_support::becomes_true(
+            [&] { return fabricshm_region_create(large, 2 << 20, &region) == 0; }));
+        const Output output = ctl(daemon, {"devices", "--json"});
+        REQUIRE(output.code == 0);
+        const json parsed = json::parse(output.out);
+        std::int64_t all = 0;
+        for (const json& device : parsed["devices"]) {
+            all += device["vgpu_memory_bytes"].get<std::int64_t>();
+            CHECK(device["quota_left_ms"] == 0);
+        }
+        CHECK(all <= 16 << 20);
+        CHECK(all >= (16 << 20) - 100);  // less than a byte of each decision is nobody's
+        CHECK(decisions(daemon)[0]["kind"] == "pool quota");
+        CHECK(has(ctl(daemon, {"why", "1"}).out, "S412"));
     }
 
     TEST_CASE("a dry run decides and directs nothing, and off decides nothing") {

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "fabricd/control/control_metrics.hpp"
 #include "fabricd/control/page_actuator.hpp"
@@ -79,8 +80,16 @@ class QuietHost : public Actuators {
     using Fill = std::function<void(Window&)>;
     explicit QuietHost(Fill fill) : fill_(std::move(fill)) {}
 
-    fabricshm::Result<void> resize_quota(const std::string&, std::uint64_t bytes) override {
-        quota = static_cast<double>(bytes);
+    fabricshm::Result<void> shift_quotas(const Decision& decision) override {
+        quota = decision.after.front();
+        return {};
+    }
+    fabricshm::Result<void> shift_pool_quotas(const Decision&) override {
+        return fabricshm::Error{fabricshm::Errc::kBusy, 0, "a device uses more by now"};
+    }
+    fabricshm::Result<void> set_compute_share(const std::string& user, unsigned percent) override {
+        if (user == refuses) return fabricshm::Error{fabricshm::Errc::kNotFound, 0, "set"};
+        shares[user] = percent;
         return {};
     }
     fabricshm::Result<void> move_shard(const std::string&, const std::string&) override {
@@ -101,6 +110,8 @@ class QuietHost : public Actuators {
     }
 
     double quota = 1e9;
+    std::map<std::string, unsigned> shares;
+    std::string refuses;  // whose share can't be set
 
   private:
     Fill fill_;
@@ -252,6 +263,48 @@ TEST_SUITE("control.controller") {
         Controller blind(other, host.parts(path + "2"));
         step(blind, 3);
         CHECK_FALSE(std::filesystem::exists(path + "2"));
+    }
+
+    TEST_CASE("a replay of pool quotas that somebody came before refuses them, too, and says why") {
+        const test_support::TemporaryDirectory directory;
+        const std::string path = directory.path() + "/decisions";
+        QuietHost host([](Window& window) {
+            window.pool.devices = {{"a", 1e8, 1e8, 5e7, 10, 0, 0, 0, 1, 0},
+                                   {"b", 3e8, 2e7, 0, 10, 0, 0, 0, 1, 0}};
+            window.pool.most = {1e9, 1e9};
+        });
+        ControlConfig config = acting();
+        config.actions = "pool";
+        Controller controller(config, host.parts(path));
+        step(controller, 50);
+        const auto decisions = controller.decisions(0);
+        CHECK(decisions.size() == 3);  // and 20 windows of rest behind each
+        for (const Decision& decision : decisions) {
+            CHECK(decision.outcome == Outcome::kFailed);
+            CHECK(decision.outcome_reason == "a device uses more by now");
+        }
+        check_replay(path, config);
+    }
+
+    TEST_CASE("shares of one decision are all set, or all as before") {
+        for (const bool refuses : {false, true}) {
+            CAPTURE(refuses);
+            QuietHost host([](Window& window) {
+                window.devices.push_back({"gpu0", 8e9, 0, {}});
+                window.devices[0].users = {{"busy", 1, 0, 0, 1, 0, 0, 0.20, 1, 20},
+                                           {"idle", 1, 0, 0, 1, 0, 0, 0.01, 1, 70}};
+            });
+            if (refuses) host.refuses = "busy";
+            ControlConfig config = acting();
+            config.actions = "compute";
+            Controller controller(config, host.parts(""));
+            step(controller, 1);
+            REQUIRE(controller.decisions(0).size() == 1);
+            CHECK(host.shares["idle"] == (refuses ? 70 : 45));
+            CHECK(host.shares.count("busy") == (refuses ? 0 : 1));
+            const Outcome expected = refuses ? Outcome::kFailed : Outcome::kPending;
+            CHECK(controller.decisions(0)[0].outcome == expected);
+        }
     }
 
     TEST_CASE("a replay of a job whose directives fail sees them fail") {

@@ -6,6 +6,7 @@
 
 #include "tests/support/temporary_directory.hpp"
 #include "tests/support/vgpu_tenant.hpp"
+#include "tests/unit/control/awkward.hpp"
 
 TEST_SUITE_BEGIN("fabricd.control_quotas");
 
@@ -69,6 +70,18 @@ struct Host {
     }
 };
 
+// How much larger all quotas are together by a decision. One that only shrinks them waits for what
+// is in use.
+double change_of(const Decision& decision) {
+    double all = 0;
+    bool any_takes = false;
+    for (std::size_t i = 0; i < decision.names.size(); ++i) {
+        all += decision.after[i] - decision.before[i];
+        any_takes = any_takes || decision.after[i] > decision.before[i];
+    }
+    return any_takes && decision.outcome == Outcome::kPending ? all : 0;
+}
+
 }  // namespace
 
 TEST_CASE("what a window tells of refusals are their bytes since the last look") {
@@ -127,7 +140,7 @@ TEST_CASE("refused memory grows the quota on the page, at the cost of who has it
     CHECK(needy.charge(1));
 }
 
-TEST_CASE("a quota that the loop shrinks below a use that just rose waits for it to fall") {
+TEST_CASE("who takes memory between the look and the action keeps it, and the outcome says so") {
     Host host;
     VgpuTenant needy(*host.limits, "a");
     VgpuTenant busy(*host.limits, "b");
@@ -139,18 +152,67 @@ TEST_CASE("a quota that the loop shrinks below a use that just rose waits for it
     host.after_look = [&] { CHECK(busy.charge(24 * kMiB)); };
     host.controller->step();
     host.after_look = [] {};
-    const Bytes target = busy.limits().target_bytes;
-    CHECK(target < 44 * kMiB);
-    CHECK(busy.limits().quota_bytes == 44 * kMiB);  // announced, and still counted
-    CHECK(!busy.charge(1));
-    CHECK(host.sum() <= kRoom);
-    busy.ledger->release(busy.slot, 2 * kMiB);
-    CHECK(host.limits->step() == (target < 42 * kMiB));
-    CHECK(busy.limits().quota_bytes == std::max<Bytes>(target, 42 * kMiB));
-    busy.ledger->release(busy.slot, 40 * kMiB);
-    host.limits->step();
-    CHECK(busy.limits().quota_bytes == target);
-    CHECK(busy.charge(target - 2 * kMiB));
+    REQUIRE(host.controller->decisions(0).size() == 1);
+    CHECK(host.controller->decisions(0)[0].after[0] < 44 * kMiB);
+    CHECK(host.controller->decisions(0)[0].outcome == Outcome::kFailed);
+    CHECK(host.controller->decisions(0)[0].outcome_reason ==
+          "a vGPU uses more by now than it was to keep");
+    for (const VgpuTenant* tenant : {&needy, &busy}) {
+        CHECK(tenant->limits().quota_bytes == 45 * kMiB);
+        CHECK(tenant->limits().target_bytes == 45 * kMiB);
+    }
+    CHECK(busy.charge(kMiB));
+    // Later it is tried again, with what is true then.
+    busy.ledger->release(busy.slot, 25 * kMiB);
+    for (int i = 0; i < 30; ++i) {
+        needy.refused(10 * kMiB);
+        host.controller->step();
+        CHECK(host.sum() <= kRoom);
+    }
+    CHECK(needy.limits().quota_bytes > 45 * kMiB);
+}
+
+TEST_CASE("whatever is taken between looks and actions, quotas are together what was decided") {
+    Host host;
+    VgpuTenant needy(*host.limits, "a");
+    VgpuTenant busy(*host.limits, "b");
+    control_test::Numbers numbers(7);
+    Bytes held[2] = {0, 0};
+    VgpuTenant* tenants[2] = {&needy, &busy};
+    const auto change = [&] {
+        const std::size_t who = numbers.below(2);
+        VgpuTenant& tenant = *tenants[who];
+        const Bytes bytes = (1 + numbers.below(40)) * kMiB;
+        if (tenant.charge(bytes)) {
+            held[who] += bytes;
+            return;
+        }
+        tenant.refused(bytes);
+        const Bytes back = std::min(bytes, held[who]);
+        tenant.ledger->release(tenant.slot, back);
+        held[who] -= back;
+    };
+    host.after_look = [&] {
+        if (numbers.below(2) == 0) change();
+    };
+    std::uint64_t last_id = 0;
+    for (int i = 0; i < 20'000; ++i) {
+        change();
+        const Bytes before = host.sum();
+        host.controller->step();
+        const auto newest = host.controller->decisions(1);
+        const bool is_new = !newest.empty() && newest[0].id != last_id;
+        const double change = is_new ? change_of(newest[0]) : 0;
+        if (is_new) last_id = newest[0].id;
+        REQUIRE(static_cast<double>(host.sum()) <= static_cast<double>(before) + change);
+        REQUIRE(host.sum() <= kRoom);
+        for (std::size_t who = 0; who < 2; ++who) {
+            REQUIRE(held[who] <= tenants[who]->limits().quota_bytes);
+        }
+    }
+    const auto& outcomes = host.controller->counters().outcomes;
+    CHECK(outcomes[static_cast<std::size_t>(Outcome::kUnjudged)] > 20);
+    CHECK(outcomes[static_cast<std::size_t>(Outcome::kFailed)] > 20);
 }
 
 TEST_SUITE_END();
