@@ -113,12 +113,13 @@ class Machine:
 
     def go(self) -> None:
         """Answers a machine that waits for the others."""
+        # Forgotten before it is answered: the machine may be at its next place before the write returns here.
+        place, self.report.at = self.report.at, ""
         try:
-            self.process.stdin.write(f"go {self.report.at}\n")
+            self.process.stdin.write(f"go {place}\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             pass  # it has ended, and its report says how
-        self.report.at = ""
 
     def show(self) -> None:
         print(f"--- console of {self.name} ---")
