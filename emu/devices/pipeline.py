@@ -22,7 +22,6 @@ from .stage import Job, StageError
 
 _LOOK_S = 0.1  # how often a driver that waits looks after its devices
 _GRACE_S = 3.0  # more than its timeout that a device has to tell of it
-_START_S = 120.0  # for devices to load their weights, at least
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,7 +177,7 @@ class _Driver:
     def __init__(self, job, crew):
         self._job = job
         self._crew = crew
-        self._session = fabricshm.Session(job.socket, job.timeout_s, label="fabric-place")
+        self._session = fabricshm.Session(job.socket, job.start_s, label="fabric-place")
         self._arena = self._session.arena(job.arena, job.arena_bytes)
         network = job.graph.network
         self._inputs = stage.create_slots(job, self._arena, network.inputs)
@@ -237,7 +236,7 @@ def run(job, batches, on_ready=None):
     driver = None
     try:
         driver = _Driver(job, crew)
-        crew.await_ready(time.monotonic() + max(job.timeout_s, _START_S))
+        crew.await_ready(time.monotonic() + job.start_s)
         driver.open_outputs()
         if on_ready:
             on_ready(crew.pids())

@@ -17,6 +17,7 @@ from .graph import tensor_bytes
 from .pacer import Pacer
 
 _ALIGNMENT = 64
+_START_S = 120.0  # for devices to start and load their weights, at least
 
 
 class StageError(Exception):
@@ -35,7 +36,13 @@ class Job:
     socket: str
     arena: str
     arena_bytes: int
-    timeout_s: float
+    timeout_s: float  # that one waits for another's values
+
+    @property
+    def start_s(self):
+        """That one waits for another to start: it loads the weights, and its turn on a busy machine may come
+        late."""
+        return max(self.timeout_s, _START_S)
 
     def tensor_name(self, value, slot):
         """Names of values may be longer than those of tensors."""
@@ -73,7 +80,7 @@ def open_slots(job, arena, values):
     slots = {}
     for value in values:
         shape, _ = job.graph.specs[value]
-        tensors = [arena.open_tensor(job.tensor_name(value, slot), job.timeout_s)
+        tensors = [arena.open_tensor(job.tensor_name(value, slot), job.start_s)
                    for slot in range(job.in_flight)]
         slots[value] = [(t, torch.from_numpy(t.array).reshape(shape)) for t in tensors]
     return slots
@@ -111,7 +118,7 @@ class Stage:
     def open(self):
         job, device = self._job, self._device
         self._session = fabricshm.Session(
-            job.socket, job.timeout_s, label=f"device {device.name}", device=device.name)
+            job.socket, job.start_s, label=f"device {device.name}", device=device.name)
         self._arena = self._session.arena(job.arena, job.arena_bytes)
         segments = [job.segments[i] for i in self._mine]
         operations = [o for s in segments for o in job.graph.operations[s.first:s.last]]
