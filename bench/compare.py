@@ -19,7 +19,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 # pylint: disable=wrong-import-position
 from harness import contenders, fingerprint, report  # noqa: E402
 from harness.daemon import Daemon  # noqa: E402
-from harness.endings import end_with_parent, unwind_on_signals  # noqa: E402
+from harness.endings import end_with_parent, unbroken, unwind_on_signals  # noqa: E402
 from harness.ranks import ContenderFailed, Ranks  # noqa: E402
 from harness.rounds import Bench, Case  # noqa: E402
 
@@ -130,18 +130,36 @@ def start_contenders(options, ranks, scratch, socket):
     control = os.path.join(scratch, f"control-{ranks}")
     os.makedirs(control, mode=0o700)
     build = os.path.join(options.build, "bench")
-    # All of them are started before the first is waited for: they take seconds to come up.
     families = contenders.process_sets(build, ranks, scratch, socket, max(options.sizes),
                                        options.pairs, options.against)
-    starting, running, entries = [], {}, []
+    starting = []
+    try:
+        # All of them are started before the first is waited for: they take seconds to come up.
+        launch(starting, families, options, lambda one: Ranks(one, ranks, control, scratch))
+        return those_that_come_up(starting, options)
+    except BaseException:
+        # Interrupted: nobody else knows of them yet.
+        for ranks_of_set, _ in starting:
+            ranks_of_set.stop()
+        raise
+
+
+def launch(starting, families, options, start):
+    """Starts what is wanted, and adds it and its entries to `starting`."""
     for family, sets in families.items():
         wanted = [(s, [e for e in contenders.entries_of(family, s)
                        if contenders.is_wanted(e, options.contenders)]) for s in sets]
         if not sets and (not options.contenders or family in options.contenders):
             say(f"without {family}: not installed, not built, or no fabricd")
         for process_set, own in wanted:
-            if own:
-                starting.append((Ranks(process_set, ranks, control, scratch), own))
+            with unbroken():
+                if own:
+                    starting.append((start(process_set), own))
+
+
+def those_that_come_up(starting, options):
+    """By name, and the entries of all of them."""
+    running, entries = {}, []
     for ranks_of_set, own in starting:
         try:
             ranks_of_set.wait_ready(options.timeout)
@@ -156,14 +174,14 @@ def start_contenders(options, ranks, scratch, socket):
 def run_world(options, ranks, scratch, socket, document):
     """Measures every case of one world size and adds to the document."""
     running, entries = start_contenders(options, ranks, scratch, socket)
-    say(f"{ranks} ranks: {', '.join(entry.name for entry in entries) or 'nobody'}")
-    # A case that would swap is measured one contender at a time, see Bench.measure().
-    budget = 0.4 * fingerprint.memory_available()
     bench = Bench(running, entries, options, say)
-    for ranks_of_set in running.values():
-        document["versions"][ranks_of_set.name] = ranks_of_set.version
-        ranks_of_set.start_idle_watch()
     try:
+        say(f"{ranks} ranks: {', '.join(entry.name for entry in entries) or 'nobody'}")
+        # A case that would swap is measured one contender at a time, see Bench.measure().
+        budget = 0.4 * fingerprint.memory_available()
+        for ranks_of_set in running.values():
+            document["versions"][ranks_of_set.name] = ranks_of_set.version
+            ranks_of_set.start_idle_watch()
         for case in cases_for(options, ranks):
             results = bench.measure(case, budget)
             if not results:
@@ -191,8 +209,15 @@ def start_daemon(options, scratch):
     most = max(options.ranks)
     # Two buffers for each rank and pair, one shared result, and what heaps and groups need.
     pool = (most * 2 * options.pairs + 1) * max(options.sizes) + (2 << 30)
-    daemon = Daemon(program, scratch, pool)
-    problem = daemon.wait_ready()
+    daemon = None
+    try:
+        with unbroken():
+            daemon = Daemon(program, scratch, pool)
+        problem = daemon.wait_ready()
+    except BaseException:
+        if daemon:
+            daemon.stop()
+        raise
     if problem:
         say(f"without fabric: fabricd did not start: {problem}")
         daemon.stop()

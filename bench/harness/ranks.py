@@ -75,8 +75,9 @@ class Ranks:
         return answers
 
     def stop(self):
-        """Asks the ranks to leave, then ends what is left of them."""
-        for to_rank, _ in self._pipes:
+        """Asks the ranks to leave, then ends what is left of them. Once more does no harm."""
+        pipes, self._pipes = self._pipes, []
+        for to_rank, _ in pipes:
             try:
                 os.write(to_rank, b"quit\n")
             except BlockingIOError:
@@ -87,7 +88,7 @@ class Ranks:
                 process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 self._end(process)
-        for pair in self._pipes:
+        for pair in pipes:
             for descriptor in pair:
                 os.close(descriptor)
         self._log.close()
