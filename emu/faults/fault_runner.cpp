@@ -217,7 +217,8 @@ void FaultRunner::read_reports() {
         std::string action;
         std::string point;
         words >> pid >> action >> point;
-        const bool daemon = daemon_ != nullptr && pid == daemon_->pid();
+        // Its last words are often read when it is known to be dead, and has no number any more.
+        const bool daemon = daemon_ != nullptr && pid == daemon_->last_pid();
         for (Pending& pending : pending_) {
             const Fault& fault = pending.fault;
             // The daemon reports what it knows: that it is killed.

@@ -88,6 +88,7 @@ bool OwnDaemon::start(const std::string& armed, const std::string& report) {
         ::posix_spawnp(&pid_, program_.c_str(), nullptr, nullptr, pointers.data(), environ);
     // A spawn that failed leaves it unspecified.
     if (failed != 0) pid_ = -1;
+    last_pid_ = pid_;
     return failed == 0;
 }
 

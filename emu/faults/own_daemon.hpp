@@ -40,6 +40,9 @@ class OwnDaemon {
     /// -1 when there is none: it died, or could not be started. Never to be handed to kill(), for
     /// which -1 means every process of this user.
     pid_t pid() const noexcept { return pid_; }
+    /// That of the newest one, also after died() has told of its end: its last words may still be
+    /// unread then. No more to be handed to kill().
+    pid_t last_pid() const noexcept { return last_pid_; }
     /// Whom a signal for the daemon goes to: nobody when there is none.
     std::vector<pid_t> processes() const;
 
@@ -50,6 +53,7 @@ class OwnDaemon {
     std::string program_;
     std::vector<std::string> arguments_;
     pid_t pid_ = -1;
+    pid_t last_pid_ = -1;
 };
 
 }  // namespace emu
