@@ -359,7 +359,9 @@ bool AttachServer::send(ConnectionId id, const proto::Message& reply, int descri
         proto::bytes_of(reply),
         descriptor < 0 ? std::span<const int>() : std::span<const int>(&descriptor, 1), kAtOnce);
     FAULT_POINT("reply.after");
-    if (sent.ok()) return true;
+    // Who has shut down hears no more, but what it sent before that has yet to be read: its
+    // goodbye, as a rule. The end of its packets drops it.
+    if (sent.ok() || sent.error().code == Errc::kClosed) return true;
     const bool slow = sent.error().code == Errc::kTimeout;
     if (slow) {
         refusals_.refused("reply", found->second.peer.pid, found->second.peer.uid, sent.error(),

@@ -3,10 +3,13 @@
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <latch>
 
 #include "libfabricshm/os/mapping.hpp"
+#include "libfabricshm/proto/codec.hpp"
 #include "libfabricshm/shm/group_block.hpp"
 #include "tests/support/daemon_thread.hpp"
 #include "tests/support/wire_client.hpp"
@@ -88,6 +91,34 @@ TEST_SUITE("server.daemon") {
         CHECK(host.eventually([](const Snapshot& all) {
             return all.sessions.empty() && all.arenas.empty() && all.pool.used_bytes == 0;
         }));
+    }
+
+    TEST_CASE("a goodbye is heard behind a request whose answer nobody waits for any more") {
+        const TemporaryDirectory directory;
+        DaemonOptions options = options_in(directory);
+        // A session that is only cut off stays for so long.
+        options.adopt_grace = std::chrono::hours(1);
+        std::atomic<bool> holds{false};
+        std::latch held(1);
+        std::latch released(1);
+        options.tick_period = std::chrono::milliseconds(1);
+        options.on_tick = [&] {
+            if (!holds.exchange(false)) return;
+            held.count_down();
+            released.wait();
+        };
+        DaemonThread host(options);
+        REQUIRE(host.daemon);
+        auto alice = WireClient::attach(options.socket_path).value();
+        holds = true;
+        held.wait();
+        const auto asked =
+            alice.send(fabricshm::proto::make_request(fabricshm::proto::Type::kTelemetryOpen, 0));
+        alice.bye();
+        alice.socket().shut_down();
+        released.count_down();
+        CHECK(asked.ok());
+        CHECK(host.eventually([](const Snapshot& all) { return all.sessions.empty(); }));
     }
 
     TEST_CASE("the socket is for its owner alone, and goes with the daemon") {

@@ -172,7 +172,9 @@ TEST_SUITE("telemetry.round_trip") {
 
     TEST_CASE("a page goes with its session") {
         const TemporaryDirectory directory;
-        const DaemonOptions options = options_in(directory);
+        DaemonOptions options = options_in(directory);
+        // Its goodbye is heard, whatever it had asked for just before.
+        options.adopt_grace = std::chrono::hours(1);
         DaemonThread host(options);
         REQUIRE(host.daemon);
         {
