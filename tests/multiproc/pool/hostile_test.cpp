@@ -50,10 +50,15 @@ void drain(const UnixSocket& socket) {
     }
 }
 
-/// The daemon still serves a session that behaves.
+/// The daemon still serves a session that behaves. Of a user who had as many connections as a user
+/// may have, it refuses the next one until it has seen them end: then once more.
 bool serves(const std::string& socket) {
-    auto client = WireClient::attach(socket, "probe");
-    return client.ok() && client->open_arena("probe", 4096).ok();
+    const auto patience = Clock::now() + WireClient::kPatience;
+    for (;;) {
+        auto client = WireClient::attach(socket, "probe");
+        if (client.ok()) return client->open_arena("probe", 4096).ok();
+        if (client.error().code != Errc::kClosed || Clock::now() > patience) return false;
+    }
 }
 
 int garbage(const std::string& socket) {
