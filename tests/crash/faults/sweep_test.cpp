@@ -197,7 +197,8 @@ class Scenario {
         for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
             if (ranks_[rank] > 0 && board_->ranks[rank].stage < next) return;
         }
-        if (running() == 0 || next > kStageEnd) return;
+        // Nor after a failure: a rank that has ended by itself has no number to be killed by.
+        if (failed_ || running() == 0 || next > kStageEnd) return;
         if (next == kStageMiddle) {
             check_books();
             daemon_->kill();
