@@ -175,15 +175,24 @@ def detail(rank, world, path):
 
 
 @in_group
-def monitored(rank, world):
+def monitored(rank, world, gate, opener):
     dist.monitored_barrier()
+    store = dist.distributed_c10d._get_default_store()
+    keys = store.num_keys()
     dist.barrier()
     if rank == 1:
+        os.read(gate, 1)  # it would add to the store, too, by leaving
         return ""
     try:
+        # The time counts for who is missing alone: the other one has told the store that it is there.
+        while rank == 0 and store.num_keys() == keys:
+            time.sleep(0)
         dist.monitored_barrier(timeout=timedelta(seconds=0.4), wait_all_ranks=True)
     except RuntimeError as error:
         return str(error)
+    finally:
+        if rank == 0:
+            os.write(opener, b"x")
     return "no error"
 
 
@@ -273,7 +282,7 @@ class Work(unittest.TestCase):
             self.assertIn("mismatch", text.lower())
 
     def test_a_monitored_barrier_names_who_is_missing(self):
-        results = self.run_in((3,), monitored)
+        results = self.run_in((3,), monitored, *os.pipe())
         self.assertIn("Rank 1 failed to pass monitoredBarrier in 400 ms", results[0])
         self.assertIn("rank 0 says who is missing", results[2])
 
