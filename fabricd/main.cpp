@@ -32,6 +32,7 @@ using fabricshm::log;
 using fabricshm::LogLevel;
 
 constexpr int kStartFailed = 2;
+constexpr auto kNotifyPatience = std::chrono::seconds(5);
 
 // One line, to standard error even when there is a log file: whoever started it looks there, and
 // systemd keeps it.
@@ -71,7 +72,7 @@ DaemonOptions daemon_options(const Config& config, Bytes capacity) {
 }
 
 void reload(const Options& options) {
-    notify_systemd("RELOADING=1");
+    notify_systemd("RELOADING=1", kNotifyPatience);
     if (const auto opened = fabricshm::reopen_spdlog(); !opened.ok()) {
         log(LogLevel::kError, "%s", fabricshm::describe(opened.error()).c_str());
     }
@@ -84,7 +85,7 @@ void reload(const Options& options) {
         (void)fabricshm::set_log_level_by_name(level);  // the table lets known names through only
         log(LogLevel::kInfo, "reloaded: log level %s", level.c_str());
     }
-    notify_systemd("READY=1");
+    notify_systemd("READY=1", kNotifyPatience);
 }
 
 /// Takes the signals with it: their thread ends here, since none may reach a daemon that is being
@@ -96,9 +97,9 @@ int serve(const Options& options, Daemon& daemon, SignalThread signals) {
                    },
                    [&options] { reload(options); }});
     log(LogLevel::kInfo, "ready: trainers attach at %s", options.config.server.socket.c_str());
-    notify_systemd("READY=1\nSTATUS=Serving " + options.config.server.socket);
+    notify_systemd("READY=1\nSTATUS=Serving " + options.config.server.socket, kNotifyPatience);
     const auto ended = daemon.run();
-    notify_systemd("STOPPING=1");
+    notify_systemd("STOPPING=1", kNotifyPatience);
     // A daemon that could not go on: systemd restarts it, and sessions come back.
     if (ended.ok()) return 0;
     log(LogLevel::kError, "%s", fabricshm::describe(ended.error()).c_str());

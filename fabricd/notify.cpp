@@ -1,6 +1,7 @@
 #include "fabricd/notify.hpp"
 
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -12,7 +13,7 @@
 
 namespace fabricd {
 
-void notify_systemd(const std::string& state) noexcept {
+void notify_systemd(const std::string& state, fabricshm::Duration patience) noexcept {
     const char* path = std::getenv("NOTIFY_SOCKET");
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
@@ -26,8 +27,13 @@ void notify_systemd(const std::string& state) noexcept {
     const fabricshm::Fd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     // Exactly as long as the path: in an abstract name a zero byte at the end would be part of it.
     const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + length);
-    // A notification that does not fit is lost, and the next one says the same.
-    ::sendto(fd.get(), state.data(), state.size(), MSG_DONTWAIT | MSG_NOSIGNAL,
+    const bool waits = patience > fabricshm::Duration::zero();
+    if (waits) {
+        const auto length = std::chrono::duration_cast<std::chrono::microseconds>(patience);
+        const timeval limit{length.count() / 1'000'000, length.count() % 1'000'000};
+        ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    }
+    ::sendto(fd.get(), state.data(), state.size(), (waits ? 0 : MSG_DONTWAIT) | MSG_NOSIGNAL,
              reinterpret_cast<const sockaddr*>(&address), size);
 }
 
