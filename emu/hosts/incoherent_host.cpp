@@ -27,13 +27,13 @@ void IncoherentHost::acquire(const Access& access) noexcept {
 }
 
 std::uint64_t IncoherentHost::passed(fabricshm::TouchPoint touch) const noexcept {
+    // Relaxed here and below: statistics and dice order nothing.
     return passed_[static_cast<std::size_t>(touch)].load(std::memory_order_relaxed);
 }
 
 // Before the touch does its work, so that what happens unasked can come between a store and its
 // publication, and between a flag and its data. False: this touch is left out.
 bool IncoherentHost::enter(const Access& access) noexcept {
-    // Relaxed here and below: statistics and dice order nothing.
     passed_[static_cast<std::size_t>(access.touch)].fetch_add(1, std::memory_order_relaxed);
     if (behaviour_.temper != Temper::kStubborn) {
         recent_[random() % kRecent].store(access.offset, std::memory_order_relaxed);

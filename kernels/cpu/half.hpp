@@ -44,6 +44,7 @@ inline float f16_to_f32(std::uint16_t half) noexcept {
         if (mantissa != 0) mantissa |= 0x200u;
         return bits_as<float>(sign | 0x7f800000u | (mantissa << 13));
     }
+    // The biases are 15 and 127, the mantissas have 10 and 23 bits.
     if (exponent != 0) return bits_as<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
     if (mantissa == 0) return bits_as<float>(sign);
     std::uint32_t shifted_exponent = 113;  // subnormal: shift until the leading one is implicit

@@ -49,6 +49,8 @@ Result<void> read_peer(Operation& operation, int peer) {
     const GroupPlace& place = operation.group.place;
     const RankWords& words = operation.meeting().words(peer);
     const std::size_t parity = operation.parity();
+    // Relaxed: the peer stored both before it raised its arrival word, which was acquired before we
+    // came here.
     const auto in = words.input_offset[parity].load(std::memory_order_relaxed);
     const auto out = words.output_offset[parity].load(std::memory_order_relaxed);
     if (in == kNoOffset || out == kNoOffset) {

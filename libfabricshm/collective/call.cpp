@@ -219,6 +219,8 @@ std::uint64_t signature_of(const Call& call) noexcept {
     };
     const auto byte = [](auto value) { return static_cast<std::uint64_t>(value) & 0xff; };
     const bool rooted = has_root(call.kind);
+    // A byte each and the root behind them, so that two that differ never cancel out. Only
+    // compared: nobody takes the word apart.
     mix(byte(call.kind) | byte(call.dtype) << 8 |
         byte(reduces(call.kind) ? call.op : kernels::ReduceOp{}) << 16 |
         byte(call.algorithm) << 24 | byte(call.trigger) << 32 |

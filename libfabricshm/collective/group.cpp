@@ -191,6 +191,7 @@ GroupState::GroupState(GroupPlace where, std::byte* block)
       scratch(static_cast<std::size_t>(place.world) * kTinyScratch) {}
 
 void GroupState::harmed(const std::byte* at) noexcept {
+    // Relaxed: it only lets one thread through; fail() below orders what others see of it.
     if (harmed_once.exchange(true, std::memory_order_relaxed)) return;
     const auto offset = static_cast<Bytes>(at - place.arena);
     const bool inside = at >= place.arena && offset < place.arena_bytes;

@@ -88,6 +88,7 @@ void Meeting::show_processor() noexcept {
     const auto now = static_cast<std::uint32_t>(::sched_getcpu() + 1);
     if (now == shown_processor_) return;
     shown_processor_ = now;
+    // Relaxed, here and where it is read: a hint. An old one costs a spin in vain, or a yield.
     own().processor.store(now, std::memory_order_relaxed);
 }
 
@@ -123,6 +124,7 @@ void Meeting::raise(const Word& word, std::uint64_t value) noexcept {
 }
 
 void Meeting::wake(const Word& word) noexcept {
+    // Sequentially consistent: our half of what raise() says, where that stored in the same order.
     if (__builtin_expect(word.sleepers.load(std::memory_order_seq_cst) != 0, false)) {
         futex_wake(low_half(word.value), INT_MAX);
     }
@@ -130,6 +132,8 @@ void Meeting::wake(const Word& word) noexcept {
 
 Result<void> Meeting::wait_slowly(int peer, std::uint64_t value, TimePoint deadline) {
     FABRIC_TRY_VOID(await(clock_of(peer), value, peer, deadline));
+    // Acquire: the peer may have gone on meanwhile, and what it did up to the value that is
+    // remembered here is not waited for again.
     seen_[static_cast<std::size_t>(peer)] = words(peer).clock.load(std::memory_order_acquire);
     return {};
 }
@@ -138,6 +142,8 @@ Result<void> Meeting::await(const Word& word, std::uint64_t value, int peer, Tim
     if (!view_.coherent()) return poll_until(word, value, peer, deadline);
     const auto reached = [&] {
         view_.acquire(word.seen, &word.value, sizeof value, peer);
+        // Acquire, against the release in raise(): what was stored before the value is seen with
+        // it.
         return word.value.load(std::memory_order_acquire) >= value;
     };
     WaitTimer timer(meter_);

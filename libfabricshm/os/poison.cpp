@@ -166,6 +166,7 @@ void install() {
 // The action `poison` of a fault plan: byte `offset` of the first watched mapping.
 void lose_byte(long offset) {
     for (const Slot& slot : g_slots) {
+        // Acquire, as in slot_of().
         const std::uintptr_t end = slot.end.load(std::memory_order_acquire);
         const std::uintptr_t begin = slot.begin.load(std::memory_order_relaxed);
         if (end == 0 || offset < 0 || static_cast<Bytes>(offset) >= end - begin) continue;
@@ -182,6 +183,8 @@ void detail::put_back() noexcept {
     for (std::size_t i = 0; i < kSlots; ++i) {
         const Slot& slot = g_slots[i];
         const PoisonWatch::Source& source = sources()[i];
+        // Relaxed: slots change under the mutex only. The ranges don't: those are the handler's,
+        // read as in covers().
         const std::uintptr_t begin = slot.begin.load(std::memory_order_relaxed);
         if (slot.end.load(std::memory_order_relaxed) == 0 || source.file == nullptr) continue;
         const std::uint32_t count = std::min(slot.ranges.load(std::memory_order_acquire), kRanges);
@@ -223,6 +226,8 @@ PoisonWatch::PoisonWatch(std::byte* data, Bytes bytes, Source source) {
 PoisonWatch::~PoisonWatch() {
     if (slot_ < 0) return;
     const std::lock_guard lock(g_mutex);
+    // Release: a handler that still sees the end sees the slot as it was. That the mapping goes
+    // next is the owner's word that nobody touches it any more.
     g_slots[slot_].end.store(0, std::memory_order_release);
     sources()[static_cast<std::size_t>(slot_)] = {};
 }
@@ -235,6 +240,7 @@ std::vector<LostRange> PoisonWatch::lost() const {
     std::vector<LostRange> found;
     if (slot_ < 0) return found;
     const Slot& slot = g_slots[slot_];
+    // Acquire, as in covers(), here and in find_lost(): an entry without bytes is not written yet.
     const std::uint32_t count = slot.ranges.load(std::memory_order_acquire);
     for (std::uint32_t i = 0; i < std::min(count, kRanges); ++i) {
         const Bytes bytes = slot.range[i].bytes.load(std::memory_order_acquire);

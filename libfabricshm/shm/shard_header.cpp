@@ -109,6 +109,8 @@ bool swap_places(ShardHeader& header, ShardWord seen) noexcept {
 }
 
 bool is_pinned(const ShardHeader& header, int slot, int place) noexcept {
+    // Sequentially consistent, after the store of swap_places() or retire_shard(): either this sees
+    // a reader's pin, or that reader sees the store. docs/migration.md has the argument.
     return header.readers[slot].pins[place].load(std::memory_order_seq_cst) != 0;
 }
 

@@ -11,10 +11,14 @@ namespace fabricshm {
 
 namespace {
 
+// Relaxed wherever nothing else is said: slots and sum are written with the lock held, which orders
+// them; who reads without it gets figures of which each stands for itself.
 constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr std::uint64_t kBytesCap = std::uint64_t{1} << 62;
 
-// Bits of the lock's word: pid, then the start time's low bits, then a hash of the namespace.
+// Bits of the lock's word: pid, then the start time's low bits, then a hash of the namespace. Cut
+// short to fit one word that is exchanged whole. 2^30 ticks of the start time are 124 days: a pid
+// that is used again exactly so much later would be taken for the holder that died.
 constexpr int kPidBits = 22;  // the kernel's limit
 constexpr int kStartBits = 30;
 constexpr int kSpaceBits = 12;
