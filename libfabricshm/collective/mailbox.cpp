@@ -36,8 +36,7 @@ Mailbox::~Mailbox() {
         retire(peer);
         while (!waiting.empty() && Clock::now() < limit && group_.meeting.check(peer).ok()) {
             const Word bell = bell_of(group_.place.rank);
-            // Acquire, and before retire() looks: a receiver first lets go of what it read and then
-            // rings, so that a ring which is not seen here wakes the wait for seen + 1 below.
+            // Acquire, and before the look: who takes a piece raises `taken`, then rings.
             const auto seen = bell.value.load(std::memory_order_acquire);
             retire(peer);
             if (waiting.empty()) break;
