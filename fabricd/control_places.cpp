@@ -1,6 +1,7 @@
 #include "fabricd/control_places.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "fabricd/pool/region_allocator.hpp"
 
@@ -37,14 +38,10 @@ double speed_of(const DeviceSpec& spec) {
 
 void PlaceSource::look(const Sample& sample) {
     for (auto& [key, reads] : reads_) reads.seen = false;
-    for (auto& [session, refusals] : refusals_) refusals.seen = false;
     for (const SessionSample& session : sample.sessions) {
-        if (session.device.empty()) continue;
-        look_at_reads(session, sample.taken_ns);
-        look_at_refusals(session);
+        if (!session.device.empty()) look_at_reads(session, sample.taken_ns);
     }
     std::erase_if(reads_, [](const auto& entry) { return !entry.second.seen; });
-    std::erase_if(refusals_, [](const auto& entry) { return !entry.second.seen; });
     look_at_paths(sample);
 }
 
@@ -68,17 +65,6 @@ void PlaceSource::look_at_reads(const SessionSample& session, std::int64_t now_n
     }
 }
 
-void PlaceSource::look_at_refusals(const SessionSample& session) {
-    const auto [place, is_new] = refusals_.try_emplace(session.session_id);
-    Refusals& refusals = place->second;
-    // By the daemon's own books, which a session cannot write.
-    const std::uint64_t now = session.memory_denied;
-    if (!is_new && now > refusals.bytes) {
-        denied_[session.device] += static_cast<double>(now - refusals.bytes);
-    }
-    refusals = {now, true};
-}
-
 // S211: what timed reads between ranks say about the way between their devices. The slowest pair of
 // ranks speaks for the way: a move would not be faster than what it is made of.
 void PlaceSource::look_at_paths(const Sample& sample) {
@@ -100,6 +86,14 @@ void PlaceSource::look_at_paths(const Sample& sample) {
     }
 }
 
+// By the daemon's own books, which no session can write, and of all its sessions: also of those
+// that make no steps. Nothing for a device that is seen for the first time.
+double PlaceSource::denied_since(const DeviceView& device) {
+    const auto [before, is_new] = denied_.try_emplace(device.spec.name, device.bytes_denied);
+    const std::uint64_t seen = std::exchange(before->second, device.bytes_denied);
+    return device.bytes_denied > seen ? static_cast<double>(device.bytes_denied - seen) : 0;
+}
+
 void PlaceSource::add_to(Window& window) {
     const Places places = ask_();
     for (const DeviceView& device : nodes_of(places)) {
@@ -107,6 +101,7 @@ void PlaceSource::add_to(Window& window) {
         const auto used = static_cast<double>(device.bytes_used);
         const double speed = speed_of(device.spec);
         window.placement.nodes.push_back({device.spec.name, speed, 0, std::max(quota - used, 0.0)});
+        const double denied = denied_since(device);
         // Somebody has ordered this one to shrink, and it holds more than it is to: nobody can tell
         // yet what it will keep, and so not what there is to divide.
         const bool is_shrinking = quota < static_cast<double>(device.spec.quota_bytes);
@@ -116,14 +111,12 @@ void PlaceSource::add_to(Window& window) {
         user.quota = quota;
         user.used = used;
         user.speed = speed;
-        const auto denied = denied_.find(device.spec.name);
         // Asking costs nothing: what the device could not hold anyway is no demand.
         const double growth = std::max(static_cast<double>(device.spec.memory_bytes) - quota, 0.0);
-        if (denied != denied_.end()) user.denied = std::min(denied->second, growth);
+        user.denied = std::min(denied, growth);
         window.pool.devices.push_back(std::move(user));
         window.pool.most.push_back(static_cast<double>(device.spec.memory_bytes));
     }
-    denied_.clear();
     if (places.shards.empty()) {
         window.placement.nodes.clear();  // nothing to place, nothing to write down
         return;

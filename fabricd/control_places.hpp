@@ -53,13 +53,9 @@ class PlaceSource {
         std::string device;
         bool seen = false;
     };
-    struct Refusals {
-        std::uint64_t bytes = 0;
-        bool seen = false;
-    };
 
     void look_at_reads(const SessionSample& session, std::int64_t now_ns);
-    void look_at_refusals(const SessionSample& session);
+    double denied_since(const DeviceView& device);
     void look_at_paths(const Sample& sample);
     void add_shards(const Places& places, PlacementWindow& placement) const;
     void add_bandwidth(const Places& places, PlacementWindow& placement) const;
@@ -69,8 +65,7 @@ class PlaceSource {
     Ask ask_;
     std::int64_t quiet_ns_;  // a counter that did not change for so long stands still
     std::map<ReadKey, Reads> reads_;
-    std::map<std::uint64_t, Refusals> refusals_;  // by session
-    std::map<std::string, double> denied_;        // bytes by device since the last window
+    std::map<std::string, std::uint64_t> denied_;  // by device, until the last window
     std::map<std::pair<std::string, std::string>, double> paths_;  // bytes/s, from and to a device
 };
 

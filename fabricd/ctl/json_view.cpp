@@ -78,7 +78,8 @@ Json to_json(const DeviceView& device) {
             {"sessions", device.sessions},
             {"bytes_used", device.bytes_used},
             {"quota_target_bytes", device.quota_target_bytes},
-            {"quota_left_ms", device.quota_left_ms}};
+            {"quota_left_ms", device.quota_left_ms},
+            {"bytes_denied", device.bytes_denied}};
 }
 
 Json to_json(const ShardView& shard) {

@@ -67,6 +67,13 @@ void DeviceTable::charge(const std::string& device, Bytes bytes) noexcept {
     if (Entry* entry = find(device)) entry->view.bytes_used += bytes;
 }
 
+void DeviceTable::refuse(const std::string& device, Bytes bytes) noexcept {
+    Entry* entry = find(device);
+    if (entry == nullptr) return;
+    // Asking costs nothing: what the device could not hold anyway would only overflow the sum.
+    entry->view.bytes_denied += std::min<Bytes>(bytes, entry->view.spec.memory_bytes);
+}
+
 void DeviceTable::release(const std::string& device, Bytes bytes) noexcept {
     // What was charged is released exactly once: the registry counts regions, not requests.
     if (Entry* entry = find(device)) entry->view.bytes_used -= bytes;

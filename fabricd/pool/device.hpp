@@ -40,6 +40,8 @@ class DeviceTable {
     bool admits(const std::string& device, Bytes bytes) const noexcept;
     void charge(const std::string& device, Bytes bytes) noexcept;
     void release(const std::string& device, Bytes bytes) noexcept;
+    /// Notes what admits() has refused.
+    void refuse(const std::string& device, Bytes bytes) noexcept;
 
     /// Whether the device can have that quota: kNotFound, kInvalid (more memory than it has); else
     /// what the file says its quota is.

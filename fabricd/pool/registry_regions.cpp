@@ -118,6 +118,7 @@ Result<RegionId> Registry::make_region(Session& session, Arena& arena, Bytes byt
         // How much more a job could use is what quotas are resized by. What a full arena refuses
         // is none of it: a larger quota would not help.
         session.bytes_denied += bytes;
+        devices_.refuse(session.device, bytes);
         return Error{Errc::kNoMemory, 0, "memory quota of the device"};
     }
     const auto offset = arena.space.allocate(rounded);

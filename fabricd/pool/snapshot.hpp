@@ -80,6 +80,7 @@ struct DeviceView {
     std::uint64_t bytes_used = 0;          // of the regions of its sessions
     std::uint64_t quota_target_bytes = 0;  // what the quota shrinks to; else as spec.quota_bytes
     std::int64_t quota_left_ms = 0;
+    std::uint64_t bytes_denied = 0;  // asked for and refused by the quota so far
 };
 
 struct ArenaView {

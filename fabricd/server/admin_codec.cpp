@@ -87,6 +87,7 @@ void pack(const DeviceView& view, admin::v1::Device& message) {
     message.set_bytes_used(view.bytes_used);
     message.set_quota_target_bytes(view.quota_target_bytes);
     message.set_quota_left_ms(view.quota_left_ms);
+    message.set_bytes_denied(view.bytes_denied);
 }
 
 void pack(const ShardView& view, admin::v1::Shard& message) {
@@ -186,7 +187,8 @@ DeviceView unpack(const admin::v1::Device& message) {
             message.sessions(),
             message.bytes_used(),
             message.quota_target_bytes(),
-            message.quota_left_ms()};
+            message.quota_left_ms(),
+            message.bytes_denied()};
 }
 
 ShardView unpack(const admin::v1::Shard& message) {

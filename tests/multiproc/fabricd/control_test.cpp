@@ -347,8 +347,6 @@ TEST_SUITE("fabricd.control") {
         const OnDevice idle(daemon, "far");
         fabricshm_arena* large = nullptr;
         REQUIRE(fabricshm_arena_open(needy.session, "large", 64 << 20, 0, &large) == 0);
-        // The sampler sees sessions that have asked for their pages.
-        REQUIRE(fabricshm_step(needy.session, nullptr) == 0);
         fabricshm_region region{};
         REQUIRE(fabricshm_region_create(large, 7 << 20, &region) == 0);
         REQUIRE(test_support::becomes_true(

@@ -204,13 +204,14 @@ TEST_SUITE("control.host_shards") {
             session.image.rank = rank++;
         }
         host.source.look(host.sample);
+        host.window();
         for (const double told : {1e-9, 5e8, 1e18}) {
             PathSample path{};
             path.group_id = 7;
             path.from = 1;
             path.bytes_per_second = told;
             host.sample.paths = {path};
-            host.sample.sessions[0].memory_denied += std::uint64_t{1} << 62;
+            host.places.devices[0].bytes_denied += std::uint64_t{1} << 62;
             host.source.look(host.sample);
             const Window window = host.window();
             // Links of 1 GB/s: a tenth to ten times of that.

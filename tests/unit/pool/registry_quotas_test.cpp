@@ -153,6 +153,11 @@ TEST_SUITE("pool.registry_quotas") {
         CHECK(denied() == 0);
         CHECK(host.region(host.alice, small, 65 * 4096).error().code == Errc::kNoMemory);
         CHECK(denied() == 65 * 4096);
+        // Of a device, no more than it could hold.
+        const Bytes most = host.device().spec.memory_bytes;
+        CHECK(host.device().bytes_denied == most);
+        CHECK(host.region(host.alice, small, Bytes{1} << 62).error().code == Errc::kNoMemory);
+        CHECK(host.device().bytes_denied == 2 * most);
     }
 
     TEST_CASE("nobody loses memory when nothing is given back") {
