@@ -90,7 +90,8 @@ std::vector<ConfigKey> limit_keys() {
                   "Groups in one arena."),
         size_key("limits.move_bytes_per_second", kMiB, kTiB, "no limit",
                  FIELD(limits.move_bytes_per_second),
-                 "Bytes per second that moving shards copies, where the order gives no limit."),
+                 "Bytes per second that all moving shards together copy at most, whatever their "
+                 "orders say."),
     };
 }
 

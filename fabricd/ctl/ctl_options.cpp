@@ -102,7 +102,7 @@ void add_migrate(CLI::App& app, Parser& parser, CtlOptions& options) {
         ->required();
     migrate
         ->add_option("--limit", parser.limit,
-                     "Copy at most so many bytes per second, with K, M, G (default: the "
+                     "Copy at most so many bytes per second, with K, M, G (never more than the "
                      "daemon's limits.move_bytes_per_second)")
         ->type_name("BYTES/S");
     add_common(*migrate, options);

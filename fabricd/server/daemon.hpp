@@ -50,7 +50,7 @@ struct DaemonOptions {
     std::optional<fabricshm::LinkImage> links;
     std::string machine;  // one line on it, for status
 
-    Bytes move_bytes_per_second = 0;  // of shards, where the order says nothing; 0: no limit
+    Bytes move_bytes_per_second = 0;  // of all moving shards together; 0: no limit
 
     Duration adopt_grace = std::chrono::seconds(10);  // for sessions to come back after a restart
 
