@@ -132,10 +132,10 @@ class Sizes(Sample):
         self.assert_found("run_all has")
 
     def test_a_folder_with_too_few_comments_is_found(self):
-        self.write("fabricd/pool/a.cpp", "// why\n" + "int x;\n" * 9)
+        self.write("libfabricshm/shm/a.cpp", "// why\n" + "int x;\n" * 5)
         self.assert_clean()
-        self.write("fabricd/pool/a.cpp", "// why\n" + "int x;  // behind code\n" * 10)
-        self.assert_found("fabricd/pool: 9.1 % of its lines are comment")
+        self.write("libfabricshm/shm/a.cpp", "// why\n" + "int x;  // behind code\n" * 6)
+        self.assert_found("libfabricshm/shm: 14.3 % of its lines are comment")
 
     def test_the_allow_list_needs_a_reason(self):
         self.write("kernels/a.cpp", "int x;\n" * 401)
