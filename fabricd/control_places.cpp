@@ -1,6 +1,7 @@
 #include "fabricd/control_places.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "fabricd/pool/region_allocator.hpp"
@@ -10,6 +11,7 @@ namespace fabricd {
 namespace {
 
 constexpr double kGiga = 1e9;
+constexpr double kNever = std::numeric_limits<double>::infinity();
 
 /// How far a measured way may be off what the device file says of its links, as a factor. Ranks
 /// measure, and what they tell of one job counts for the shards of all.
@@ -30,6 +32,16 @@ double quota_of(const DeviceView& device) {
     return static_cast<double>(target != 0 ? std::min(quota, target) : quota);
 }
 
+// Where it is at home it is there already. Nobody elsewhere: now, which is what nobody knows
+// better.
+double until_elsewhere(const std::vector<double>& until, std::size_t home) {
+    double first = kNever;
+    for (std::size_t node = 0; node < until.size(); ++node) {
+        if (node != home) first = std::min(first, until[node]);
+    }
+    return first == kNever ? 0 : first;
+}
+
 double speed_of(const DeviceSpec& spec) {
     return spec.gflops * spec.share_percent / 100;
 }
@@ -37,6 +49,7 @@ double speed_of(const DeviceSpec& spec) {
 }  // namespace
 
 void PlaceSource::look(const Sample& sample) {
+    now_ns_ = sample.taken_ns;
     for (auto& [key, reads] : reads_) reads.seen = false;
     for (const SessionSample& session : sample.sessions) {
         if (!session.device.empty()) look_at_reads(session, sample.taken_ns);
@@ -52,8 +65,10 @@ void PlaceSource::look_at_reads(const SessionSample& session, std::int64_t now_n
         Reads& reads = place->second;
         reads.seen = true;
         reads.device = session.device;
-        const double seconds = static_cast<double>(now_ns - reads.changed_ns) * 1e-9;
+        const std::int64_t gap_ns = now_ns - reads.changed_ns;
+        const double seconds = static_cast<double>(gap_ns) * 1e-9;
         if (!is_new && told.bytes > reads.bytes && seconds > 0) {
+            reads.gap_ns = gap_ns;
             reads.rate = static_cast<double>(told.bytes - reads.bytes) / seconds;
         } else if (is_new || told.bytes < reads.bytes ||
                    (told.bytes == reads.bytes && now_ns - reads.changed_ns > quiet_ns_)) {
@@ -84,6 +99,15 @@ void PlaceSource::look_at_paths(const Sample& sample) {
             paths_.try_emplace({*owner->second, *reader->second}, path.bytes_per_second);
         if (!is_new) place->second = std::min(place->second, path.bytes_per_second);
     }
+}
+
+// S212's time until needed: as long after the last read as that was after the one before. One that
+// is read in every look is needed now, and who was not seen to read does not need it.
+double PlaceSource::until_next_s(const Reads& reads) const {
+    if (reads.gap_ns == 0) return kNever;
+    if (reads.gap_ns <= quiet_ns_) return 0;
+    const std::int64_t next_ns = reads.changed_ns + reads.gap_ns;
+    return static_cast<double>(std::max<std::int64_t>(next_ns - now_ns_, 0)) * 1e-9;
 }
 
 // By the daemon's own books, which no session can write, and of all its sessions: also of those
@@ -149,13 +173,15 @@ void PlaceSource::add_shards(const Places& places, PlacementWindow& placement) c
                          [&](const NodeWindow& node) { return node.name == device; }) -
             placement.nodes.begin());
     };
-    std::map<ShardKey, std::vector<double>> rates;
+    std::map<ShardKey, Demand> demands;
     for (const auto& [key, reads] : reads_) {
         const std::size_t node = node_of(reads.device);
         if (node == placement.nodes.size()) continue;
-        auto& by_node = rates[{std::get<1>(key), std::get<2>(key)}];
-        by_node.resize(placement.nodes.size());
-        by_node[node] += reads.rate;
+        Demand& demand = demands[{std::get<1>(key), std::get<2>(key)}];
+        demand.rates.resize(placement.nodes.size());
+        demand.until.resize(placement.nodes.size(), kNever);
+        demand.rates[node] += reads.rate;
+        demand.until[node] = std::min(demand.until[node], until_next_s(reads));
     }
     for (const ShardView& view : places.shards) {
         const std::size_t home = node_of(view.home_device);
@@ -169,8 +195,11 @@ void PlaceSource::add_shards(const Places& places, PlacementWindow& placement) c
         shard.bytes = static_cast<double>(fabricshm::round_up(view.bytes, RegionAllocator::kUnit));
         shard.home = static_cast<std::uint32_t>(home);
         shard.moving = view.state == "moving" || view.state == "draining";
-        const auto known = rates.find({view.arena_id, view.id});
-        if (known != rates.end()) shard.reads = known->second;
+        const auto known = demands.find({view.arena_id, view.id});
+        if (known != demands.end()) {
+            shard.reads = known->second.rates;
+            shard.until_needed_s = until_elsewhere(known->second.until, home);
+        }
         shard.reads.resize(placement.nodes.size());
         placement.shards.push_back(std::move(shard));
     }

@@ -49,11 +49,19 @@ class PlaceSource {
     struct Reads {
         std::uint64_t bytes = 0;
         std::int64_t changed_ns = 0;
-        double rate = 0;  // bytes per second
+        double rate = 0;          // bytes per second
+        std::int64_t gap_ns = 0;  // between the last two looks that found more
         std::string device;
         bool seen = false;
     };
 
+    /// What is known of the readers of a shard.
+    struct Demand {
+        std::vector<double> rates;  // bytes per second, by node
+        std::vector<double> until;  // seconds until the node reads again, as far as one can tell
+    };
+
+    double until_next_s(const Reads& reads) const;
     void look_at_reads(const SessionSample& session, std::int64_t now_ns);
     double denied_since(const DeviceView& device);
     void look_at_paths(const Sample& sample);
@@ -63,7 +71,8 @@ class PlaceSource {
     static constexpr std::chrono::seconds kQuietLeast{3};
 
     Ask ask_;
-    std::int64_t quiet_ns_;  // a counter that did not change for so long stands still
+    std::int64_t now_ns_ = 0;  // of the last look
+    std::int64_t quiet_ns_;    // a counter that did not change for so long stands still
     std::map<ReadKey, Reads> reads_;
     std::map<std::string, std::uint64_t> denied_;  // by device, until the last window
     std::map<std::pair<std::string, std::string>, double> paths_;  // bytes/s, from and to a device

@@ -230,6 +230,8 @@ std::optional<Decision> propose_placement(const PlacementWindow& window,
         decision.before.push_back(static_cast<double>(move.from));
         decision.after.push_back(static_cast<double>(move.to));
         decision.facts.push_back(
+            {"S212", name + " needed in", window.shards[move.item].until_needed_s, "s"});
+        decision.facts.push_back(
             {"S211", name + " bandwidth", move.bytes / std::max(move.cost_s, 1e-9), "bytes/s"});
         const std::string way = window.nodes[move.from].name + " to " + window.nodes[move.to].name;
         const std::string what = name + " ";

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "fabricd/control/host_loop.hpp"
+#include "fabricd/control/host_policy.hpp"
 #include "tests/unit/control/emulated_host.hpp"
 
 using namespace control_test;
@@ -237,5 +238,41 @@ TEST_SUITE("control.host_shards") {
             host.source.look(host.sample);
         }
         CHECK(host.window().placement.shards[0].reads[1] == 0);
+    }
+
+    TEST_CASE("a shard that is read now and then is needed when it is read next") {
+        ShardHost host;
+        host.add_shard("job/rare", 1 << 20);
+        // The first one is read all the time, the other one every ten seconds.
+        for (int second = 0; second <= 24; ++second) {
+            auto& told = host.sample.sessions[1].shards;
+            told[0].bytes += 1'000'000;
+            if (second % 10 == 0) told[1].bytes += 1'000'000;
+            host.sample.taken_ns += 1'000'000'000;
+            host.source.look(host.sample);
+            const Window window = host.window();
+            const auto& shards = window.placement.shards;
+            CHECK(shards[0].until_needed_s == 0);
+            // Known once it was read for a second time; then ten seconds after the last one.
+            const double rest = 10 - second % 10;
+            CHECK(shards[1].until_needed_s == doctest::Approx(second < 10 ? 0 : rest));
+        }
+        // It does not come: nothing is known of when it will.
+        host.sample.taken_ns += 60'000'000'000;
+        host.source.look(host.sample);
+        CHECK(host.window().placement.shards[1].until_needed_s == 0);
+    }
+
+    TEST_CASE("what is needed first is asked first, and what only its home reads has no hurry") {
+        Window window = window_with_shard(0, 1e8);
+        window.placement.nodes[1].free_bytes = 1e8;  // for one of them
+        window.placement.shards.push_back({6, 1e8, 0, 0, {0, 1e8}, "job/other", false});
+        for (const std::size_t first : {0, 1}) {
+            window.placement.shards[first].until_needed_s = 0;
+            window.placement.shards[1 - first].until_needed_s = 8;
+            const auto decision = propose_placement(window.placement, acting());
+            REQUIRE(decision);
+            CHECK(decision->names == std::vector<std::string>{window.placement.shards[first].name});
+        }
     }
 }
