@@ -26,6 +26,7 @@ struct Pool {
     // two pools' locks.
     std::mutex mutex;
     std::uint64_t charged = 0;
+    bool has_ended = false;  // its handle may be another pool's by now
 };
 using PoolPtr = std::shared_ptr<Pool>;
 
@@ -69,6 +70,25 @@ PoolPtr counted_pool(Handle handle) {
     return pool != nullptr && pool->vgpu != nullptr ? pool : nullptr;
 }
 
+// Out of the table, before the driver lets go of it: another pool may get its handle at once.
+// False: another thread was faster.
+bool take_out(const PoolPtr& pool) {
+    Pools& known = pools();
+    const std::lock_guard lock(known.mutex);
+    const auto found = known.all.find(pool->handle);
+    if (found == known.all.end() || found->second != pool) return false;
+    known.all.erase(found);
+    return true;
+}
+
+// Undoes take_out(). False: who allocated from it meanwhile took it up anew, and charges all that
+// it has there.
+bool put_back(const PoolPtr& pool) {
+    Pools& known = pools();
+    const std::lock_guard lock(known.mutex);
+    return known.all.try_emplace(pool->handle, pool).second;
+}
+
 // A copy, so that no pool's lock is taken with the table's held: the other way round it is.
 std::vector<PoolPtr> pools_on(const Vgpu& vgpu) {
     std::vector<PoolPtr> found;
@@ -82,6 +102,7 @@ std::vector<PoolPtr> pools_on(const Vgpu& vgpu) {
 
 // What the pool has of the device; as charged where the driver does not say.
 std::uint64_t taken_by(const Pool& pool) {
+    if (pool.has_ended) return 0;
     std::uint64_t bytes = 0;
     const auto ask = helpers().pool_attribute;
     const bool known = ask != nullptr && ask(pool.handle, kPoolReservedCurrent, &bytes) == kSuccess;
@@ -108,7 +129,7 @@ bool trim(Pool& pool) {
     const auto own = real<TrimTo>(Entry::cuMemPoolTrimTo);
     const std::lock_guard lock(pool.mutex);
     const std::uint64_t before = pool.charged;
-    if (own != nullptr) own(pool.handle, 0);
+    if (own != nullptr && !pool.has_ended) own(pool.handle, 0);
     settle(pool, 0);
     return pool.charged < before;
 }
@@ -200,13 +221,13 @@ Status destroy_pool(Status (*own)(Handle), Handle handle) {
     const PoolPtr pool = known_pool(handle);
     if (pool == nullptr) return own(handle);
     const std::lock_guard lock(pool->mutex);
+    if (!take_out(pool)) return own(handle);
     const Status status = own(handle);
-    if (status != kSuccess) return status;
+    if (status != kSuccess && put_back(pool)) return status;
     if (pool->vgpu != nullptr) pool->vgpu->release(pool->charged);
     pool->charged = 0;
-    Pools& known = pools();
-    const std::lock_guard all_lock(known.mutex);
-    known.all.erase(handle);
+    // For threads that found it before: they wait for its lock.
+    pool->has_ended = true;
     return status;
 }
 

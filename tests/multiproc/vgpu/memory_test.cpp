@@ -39,11 +39,10 @@ std::string bytes(std::uint64_t count) {
     return std::to_string(count);
 }
 
-// A process whose first launch, on a thread of its own, stands still while it asks NVML.
+// A process whose other thread stands still within a call of the driver or of NVML.
 struct Held {
     Stage stage{{slice("half", kQuota)}};
-    std::unique_ptr<Player> player =
-        stage.player("half", {"FABRIC_MOCK_NVML_HOLD=" + stage.folder()});
+    std::unique_ptr<Player> player = stage.player("half", {"FABRIC_MOCK_HOLD=" + stage.folder()});
 
     std::string file(const std::string& point) { return stage.folder() + "/" + point; }
     void stop_at(const std::string& point) { std::ofstream(file(point)).put('1'); }
@@ -109,8 +108,54 @@ TEST_CASE("a pool counts with what it has taken, and gives it back before anybod
 
 TEST_CASE("a pool counts where its memory is: on the GPU, and not on the host") {
     Scene scene;
-    scene.does("async-from " + bytes(kMiB) + " device", "ok 0", 2 * kMiB);
-    scene.does("async-from " + bytes(2 * kQuota) + " host", "ok 1", 2 * kMiB);
+    scene.does("pool device", "ok 0", 0);
+    scene.does("async-from 0 " + bytes(kMiB), "ok 1", 2 * kMiB);
+    scene.does("pool host", "ok 2", 2 * kMiB);
+    scene.does("async-from 2 " + bytes(2 * kQuota), "ok 3", 2 * kMiB);
+    scene.does("end-pool 0", "ok", 0);
+    scene.does("end-pool 0", "1", 0);
+}
+
+TEST_CASE("a pool that the driver does not let go of stays on the books") {
+    Scene scene;
+    scene.does("async " + bytes(10 * kMiB), "ok 0", 10 * kMiB);
+    scene.does("free-async 0", "ok", 10 * kMiB);
+    scene.does("default-pool", "ok 1", 10 * kMiB);
+    scene.does("end-pool 1", "1", 10 * kMiB);
+    // Known still: it is trimmed for this.
+    scene.does("alloc " + bytes(28 * kMiB), "ok 2", 28 * kMiB);
+}
+
+TEST_CASE("a new pool with the handle of one that another thread is ending is kept") {
+    Held held;
+    CHECK(held.player->ask("pool device") == "ok 0");
+    CHECK(held.player->ask("async-from 0 " + bytes(4 * kMiB)) == "ok 1");
+    held.stop_at("pool-ended");
+    CHECK(held.player->ask("end-pool-aside 0") == "ok");
+    REQUIRE(held.is_at("pool-ended"));
+    CHECK(held.player->ask("pool host") == "ok 2");
+    held.go_on("pool-ended");
+    CHECK(held.player->ask("end-aside") == "ok");
+    CHECK(held.used() == 0);
+    // On the host, and so it counts for nobody.
+    CHECK(held.player->ask("async-from 2 " + bytes(2 * kQuota)) == "ok 3");
+    CHECK(held.used() == 0);
+}
+
+TEST_CASE("a new pool counts for its own GPU, whoever had its handle before") {
+    Held held;
+    CHECK(held.player->ask("pool host") == "ok 0");
+    held.stop_at("pool-ended");
+    CHECK(held.player->ask("end-pool-aside 0") == "ok");
+    REQUIRE(held.is_at("pool-ended"));
+    CHECK(held.player->ask("pool device") == "ok 1");
+    CHECK(held.player->ask("async-from 1 " + bytes(kMiB)) == "ok 2");
+    CHECK(held.used() == 2 * kMiB);
+    held.go_on("pool-ended");
+    CHECK(held.player->ask("end-aside") == "ok");
+    CHECK(held.used() == 2 * kMiB);
+    CHECK(held.player->ask("end-pool 1") == "ok");
+    CHECK(held.used() == 0);
 }
 
 TEST_CASE("mapped memory counts until its handles and its mappings are gone") {

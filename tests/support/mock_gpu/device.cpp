@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 namespace mock_gpu {
 
@@ -192,6 +193,17 @@ void run(std::uint64_t threads) {
         const timespec length_of_nap{0, left};
         ::nanosleep(&length_of_nap, nullptr);
     }
+}
+
+void hold_at(const char* point) {
+    static const char* const folder = std::getenv("FABRIC_MOCK_HOLD");
+    if (folder == nullptr) return;
+    const std::string file = std::string(folder) + "/" + point;
+    const std::string here = file + ".here";
+    if (std::rename(file.c_str(), here.c_str()) != 0) return;
+    const timespec nap{0, 1'000'000};
+    for (int i = 0; i < 60'000 && ::access(here.c_str(), F_OK) == 0; ++i)
+        ::nanosleep(&nap, nullptr);
 }
 
 }  // namespace mock_gpu

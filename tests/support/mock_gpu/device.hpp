@@ -56,6 +56,10 @@ void run(std::uint64_t threads);
 
 std::uint64_t now_ns();
 
+/// $FABRIC_MOCK_HOLD names a folder in which a test may have put a file `point`. It is renamed to
+/// `point`.here, and the call goes on when the test has removed that; a minute later at the latest.
+void hold_at(const char* point);
+
 /// What an allocation takes of the device.
 std::uint64_t taken_by(std::uint64_t bytes);
 

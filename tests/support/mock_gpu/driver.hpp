@@ -62,6 +62,7 @@ struct Driver {
     std::map<Pointer, Linear> linear;
     Pool default_pool;
     std::set<Pool*> pools;
+    std::vector<Pool*> ended_pools;         // the next one made gets the handle of the last
     std::map<Handle, std::uint64_t> sized;  // arrays and imported memory
     Pointer next_address = 0x700000000000;
     std::map<Handle, Graph*> capturing;  // by stream

@@ -317,18 +317,24 @@ MOCK_EXPORT Status cuMemFreeAsync_ptsz(Pointer pointer, Handle) {
 }
 MOCK_EXPORT Status cuMemPoolCreate(Handle* out, const PoolProps* wanted) {
     const Lock lock(driver().mutex);
-    auto* pool = new Pool;
+    auto& ended = driver().ended_pools;
+    Pool* pool = ended.empty() ? new Pool : ended.back();
+    if (!ended.empty()) ended.pop_back();
+    *pool = {};
     pool->on_device = wanted == nullptr || wanted->location.type == kOnDevice;
     driver().pools.insert(pool);
     *out = pool;
     return kSuccess;
 }
 MOCK_EXPORT Status cuMemPoolDestroy(Handle handle) {
-    const Lock lock(driver().mutex);
-    auto* pool = static_cast<Pool*>(handle);
-    if (driver().pools.erase(pool) == 0) return kInvalidValue;
-    if (pool->on_device) give(pool->reserved);
-    delete pool;
+    {
+        const Lock lock(driver().mutex);
+        auto* pool = static_cast<Pool*>(handle);
+        if (driver().pools.erase(pool) == 0) return kInvalidValue;
+        if (pool->on_device) give(pool->reserved);
+        driver().ended_pools.push_back(pool);
+    }
+    hold_at("pool-ended");
     return kSuccess;
 }
 MOCK_EXPORT Status cuMemPoolTrimTo(Handle pool, std::size_t keep) {

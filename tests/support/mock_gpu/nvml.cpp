@@ -1,13 +1,8 @@
 // Mock NVML over the same simulated GPU.
 
-#include <time.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <string>
 
 #include "libfabricshm/vgpu/cuda_abi.hpp"
 #include "tests/support/mock_gpu/device.hpp"
@@ -26,20 +21,6 @@ char g_handle = 0;
 unsigned int own_index() {
     const char* index = std::getenv("FABRIC_MOCK_NVML_INDEX");
     return index != nullptr ? static_cast<unsigned int>(std::atoi(index)) : 0;
-}
-
-// $FABRIC_MOCK_NVML_HOLD names a folder in which a test may have put a file `point`. It is renamed
-// to `point`.here, and the call goes on when the test has removed that; a minute later at the
-// latest.
-void hold_at(const char* point) {
-    static const char* const folder = std::getenv("FABRIC_MOCK_NVML_HOLD");
-    if (folder == nullptr) return;
-    const std::string file = std::string(folder) + "/" + point;
-    const std::string here = file + ".here";
-    if (std::rename(file.c_str(), here.c_str()) != 0) return;
-    const timespec nap{0, 1'000'000};
-    for (int i = 0; i < 60'000 && ::access(here.c_str(), F_OK) == 0; ++i)
-        ::nanosleep(&nap, nullptr);
 }
 
 // With $FABRIC_MOCK_NVML_MUTE it does not tell what processes hold.

@@ -42,7 +42,9 @@ Status cuDeviceTotalMem_v2(std::size_t*, Device);
 Status cuMemAllocAsync(Pointer*, std::size_t, Handle);
 Status cuMemAllocAsync_ptsz(Pointer*, std::size_t, Handle);
 Status cuMemFreeAsync(Pointer, Handle);
+Status cuDeviceGetDefaultMemPool(Handle*, Device);
 Status cuMemPoolCreate(Handle*, const PoolProps*);
+Status cuMemPoolDestroy(Handle);
 Status cuMemAllocFromPoolAsync(Pointer*, std::size_t, Handle, Handle);
 Status cuMemCreate(AllocationHandle*, std::size_t, const AllocationProp*, unsigned long long);
 Status cuMemRelease(AllocationHandle);
@@ -268,22 +270,39 @@ std::string launch(const Words& words) {
     return answer(status);
 }
 
-// Launches once on another thread, which end_aside() waits for.
+// What another thread does, which end_aside() waits for.
 std::thread g_aside;
 Status g_aside_status = kSuccess;
 
-std::string launch_aside(const Words&) {
-    g_aside = std::thread([] {
+template <typename Call>
+std::string aside(Call call) {
+    g_aside = std::thread([call] {
         g_aside_status = cuCtxSetCurrent(g_context);
-        if (g_aside_status != kSuccess) return;
-        g_aside_status = cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
+        if (g_aside_status == kSuccess) g_aside_status = call();
     });
     return "ok";
+}
+
+std::string launch_aside(const Words&) {
+    return aside(
+        [] { return cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr); });
+}
+
+std::string end_pool_aside(const Words& words) {
+    return aside([pool = handle_of(words)] { return cuMemPoolDestroy(pool); });
 }
 
 std::string end_aside(const Words&) {
     g_aside.join();
     return answer(g_aside_status);
+}
+
+std::string create_pool(const Words& words) {
+    PoolProps wanted{};
+    wanted.location.type = words.at(1) == "host" ? 2 : kOnDevice;
+    Handle pool = nullptr;
+    const Status status = cuMemPoolCreate(&pool, &wanted);
+    return made(status, key(pool));
 }
 
 // Times single calls: how many, and at the median and at the 99th of 100, in nanoseconds.
@@ -403,16 +422,20 @@ const Commands& plain_commands() {
              const Status status = cuMemAllocAsync(&out, number(words, 1), nullptr);
              return made(status, out);
          }},
+        {"pool", create_pool},
+        {"default-pool",
+         [](const Words&) {
+             Handle pool = nullptr;
+             const Status status = cuDeviceGetDefaultMemPool(&pool, 0);
+             return made(status, key(pool));
+         }},
+        {"end-pool", [](const Words& words) { return answer(cuMemPoolDestroy(handle_of(words))); }},
+        {"end-pool-aside", end_pool_aside},
         {"async-from",
          [](const Words& words) {
-             PoolProps wanted{};
-             wanted.location.type = words.at(2) == "host" ? 2 : kOnDevice;
-             Handle pool = nullptr;
              Pointer out = 0;
-             Status status = cuMemPoolCreate(&pool, &wanted);
-             if (status == kSuccess) {
-                 status = cuMemAllocFromPoolAsync(&out, number(words, 1), pool, nullptr);
-             }
+             const Status status =
+                 cuMemAllocFromPoolAsync(&out, number(words, 2), handle_of(words), nullptr);
              return made(status, out);
          }},
         {"free-async",
