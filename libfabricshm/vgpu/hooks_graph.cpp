@@ -150,12 +150,9 @@ Status destroy_exec(Status (*own)(Handle), Handle executable) {
         return status;
     }
     // Graphs keep what they allocated in a pool of the device's own until it is trimmed: else the
-    // bytes that are released here would still be taken. Of the current device, which is the
-    // graph's unless the program changed it since.
-    Device device = -1;
-    if (charge->bytes > 0 && helpers().graph_trim != nullptr &&
-        helpers().current_device(&device) == kSuccess) {
-        helpers().graph_trim(device);
+    // bytes that are released here would still be taken. The current device may be another one.
+    if (charge->bytes > 0 && helpers().graph_trim != nullptr) {
+        helpers().graph_trim(charge->vgpu->device());
     }
     charge->vgpu->release(charge->bytes);
     return status;

@@ -183,7 +183,7 @@ void map_devices() {
                 }
                 continue;
             }
-            vgpu->set_uuid(name);
+            vgpu->set_device(device, name);
             // Release: who finds it also finds it whole.
             place.store(vgpu.get(), std::memory_order_release);
             own.any.store(true, std::memory_order_release);

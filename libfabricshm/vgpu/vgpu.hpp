@@ -27,9 +27,17 @@ class Vgpu {
     const std::string& gpu() const noexcept { return gpu_; }
 
     /// "GPU-..." of the device that it was found to be; "" before map_devices(), and where the
-    /// driver does not tell. Set before anybody finds the vGPU by its device.
+    /// driver does not tell.
     const std::string& uuid() const noexcept { return uuid_; }
-    void set_uuid(std::string uuid) { uuid_ = std::move(uuid); }
+
+    /// The device that it was found to be; -1 before map_devices().
+    Device device() const noexcept { return device_; }
+
+    /// Before anybody finds the vGPU by its device.
+    void set_device(Device device, std::string uuid) {
+        device_ = device;
+        uuid_ = std::move(uuid);
+    }
 
     /// Sets `bytes` aside before the driver is called. False: the quota does not allow it, even
     /// after unused pools and what dead processes held were given back. Then the call is refused,
@@ -110,6 +118,7 @@ class Vgpu {
     std::string name_;
     std::string gpu_;
     std::string uuid_;
+    Device device_ = -1;
     Mapping limits_map_;
     Mapping ledger_map_;
     UsageLedger ledger_;

@@ -234,6 +234,14 @@ TEST_CASE("what is captured from the thread's own default stream counts with the
     CHECK(scene.stage.view("half").denied == 1);
 }
 
+TEST_CASE("a graph's memory is given back also where its GPU is not the current one any more") {
+    Scene scene;
+    scene.player = scene.stage.player("half", {"FABRIC_MOCK_DEVICES=2"});
+    scene.does("graph " + bytes(6 * kMiB) + " 100", "ok 0", 6 * kMiB);
+    scene.does("context 1", "ok", 6 * kMiB);
+    scene.does("end-graph 0", "ok", 0);
+}
+
 TEST_CASE("the end of a context frees what was allocated in it") {
     Scene scene;
     scene.does("alloc " + bytes(4 * kMiB), "ok 0", 4 * kMiB);

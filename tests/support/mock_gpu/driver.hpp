@@ -15,6 +15,7 @@ namespace mock_gpu {
 
 using namespace fabricshm::cuda;
 
+inline constexpr Status kInvalidDevice = 101;
 inline constexpr Status kInvalidContext = 201;
 inline constexpr Status kNotFound = 500;
 inline constexpr Status kCaptureImplicit = 906;
@@ -33,9 +34,11 @@ struct Graph {
 struct Executable {
     std::uint64_t bytes = 0;
     std::uint64_t threads = 0;
+    int device = 0;
 };
 
 struct Context {
+    int device = 0;
     std::uint64_t bytes = 0;
     std::set<Pointer> pointers;
 };
@@ -65,12 +68,17 @@ struct Driver {
     std::vector<Pool*> ended_pools;         // the next one made gets the handle of the last
     std::map<Handle, std::uint64_t> sized;  // arrays and imported memory
     Pointer next_address = 0x700000000000;
-    std::map<Handle, Graph*> capturing;  // by stream
+    std::map<Handle, Graph*> capturing;        // by stream
+    std::map<int, std::uint64_t> graph_bytes;  // by device: of ended graphs, until they are trimmed
     int calls = 0;
 };
 
 Driver& driver();
 Context* current();
+
+/// $FABRIC_MOCK_DEVICES, 1 without. Those after the first have no memory of their own: what is
+/// taken there is the first one's as well.
+int device_count();
 
 /// An address for `bytes` bytes, of which nothing can be read.
 Pointer new_address(std::uint64_t bytes);

@@ -389,7 +389,10 @@ std::string hidden_module(const Words&) {
 const Commands& plain_commands() {
     static const Commands all = {
         {"init", [](const Words&) { return answer(cuInit(0)); }},
-        {"context", [](const Words&) { return answer(cuCtxCreate_v2(&g_context, 0, 0)); }},
+        {"context",
+         [](const Words& words) {
+             return answer(cuCtxCreate_v2(&g_context, 0, static_cast<Device>(number(words, 1))));
+         }},
         {"end-context", [](const Words&) { return answer(cuCtxDestroy_v2(g_context)); }},
         {"retain-primary",
          [](const Words&) {

@@ -1,6 +1,7 @@
 // Mock driver: start, contexts, launches, graphs, and how functions are found.
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 
@@ -24,6 +25,11 @@ Context* current() {
     return t_current;
 }
 
+int device_count() {
+    static const char* const count = std::getenv("FABRIC_MOCK_DEVICES");
+    return count != nullptr ? std::atoi(count) : 1;
+}
+
 Pointer new_address(std::uint64_t bytes) {
     const Pointer address = driver().next_address;
     driver().next_address += (bytes + (4U << 20)) >> 21 << 21;
@@ -42,10 +48,12 @@ namespace {
 
 using Lock = std::lock_guard<std::recursive_mutex>;
 
-Status make_context(Handle* out) {
+Status make_context(Handle* out, int device_number) {
     const Lock lock(driver().mutex);
+    if (device_number < 0 || device_number >= device_count()) return kInvalidDevice;
     if (!take(device().context_bytes)) return kOutOfMemory;
     auto* context = new Context;
+    context->device = device_number;
     context->bytes = device().context_bytes;
     driver().contexts.insert(context);
     t_current = context;
@@ -98,6 +106,7 @@ Status instantiate(Handle* out, Handle graph) {
     auto executable = std::make_unique<Executable>();
     add_up(*static_cast<Graph*>(graph), *executable);
     if (!take(executable->bytes)) return kOutOfMemory;
+    if (current() != nullptr) executable->device = current()->device;
     *out = executable.release();
     return kSuccess;
 }
@@ -125,22 +134,23 @@ MOCK_EXPORT Status cuDriverGetVersion(int* version) {
     return kSuccess;
 }
 MOCK_EXPORT Status cuDeviceGetCount(int* count) {
-    *count = 1;
+    *count = device_count();
     return kSuccess;
 }
 MOCK_EXPORT Status cuDeviceGet(fabricshm::cuda::Device* out, int ordinal) {
     *out = ordinal;
-    return ordinal == 0 ? kSuccess : 101;
+    return ordinal >= 0 && ordinal < device_count() ? kSuccess : kInvalidDevice;
 }
-MOCK_EXPORT Status cuDeviceGetUuid_v2(Uuid* out, fabricshm::cuda::Device) {
-    for (int i = 0; i < 16; ++i) out->bytes[i] = static_cast<unsigned char>(i * 17);
+MOCK_EXPORT Status cuDeviceGetUuid_v2(Uuid* out, fabricshm::cuda::Device number) {
+    for (int i = 0; i < 16; ++i) out->bytes[i] = static_cast<unsigned char>(i * 17 + number);
     return kSuccess;
 }
-MOCK_EXPORT Status cuCtxCreate_v2(Handle* out, unsigned int, fabricshm::cuda::Device) {
-    return make_context(out);
+MOCK_EXPORT Status cuCtxCreate_v2(Handle* out, unsigned int, fabricshm::cuda::Device number) {
+    return make_context(out, number);
 }
-MOCK_EXPORT Status cuCtxCreate_v4(Handle* out, void*, unsigned int, fabricshm::cuda::Device) {
-    return make_context(out);
+MOCK_EXPORT Status cuCtxCreate_v4(Handle* out, void*, unsigned int,
+                                  fabricshm::cuda::Device number) {
+    return make_context(out, number);
 }
 MOCK_EXPORT Status cuCtxDestroy_v2(Handle context) {
     const Lock lock(driver().mutex);
@@ -159,7 +169,7 @@ MOCK_EXPORT Status cuCtxGetCurrent(Handle* out) {
     return kSuccess;
 }
 MOCK_EXPORT Status cuCtxGetDevice(fabricshm::cuda::Device* out) {
-    *out = 0;
+    *out = t_current != nullptr ? t_current->device : 0;
     return t_current != nullptr ? kSuccess : kInvalidContext;
 }
 MOCK_EXPORT Status cuCtxSynchronize() {
@@ -327,10 +337,13 @@ MOCK_EXPORT Status cuGraphLaunch(Handle executable, Handle) {
 MOCK_EXPORT Status cuGraphExecDestroy(Handle executable) {
     const Lock lock(driver().mutex);
     auto* gone = static_cast<Executable*>(executable);
-    give(gone->bytes);
+    driver().graph_bytes[gone->device] += gone->bytes;
     delete gone;
     return kSuccess;
 }
-MOCK_EXPORT Status cuDeviceGraphMemTrim(fabricshm::cuda::Device) {
+MOCK_EXPORT Status cuDeviceGraphMemTrim(fabricshm::cuda::Device number) {
+    const Lock lock(driver().mutex);
+    give(driver().graph_bytes[number]);
+    driver().graph_bytes[number] = 0;
     return kSuccess;
 }
