@@ -95,6 +95,24 @@ Book& executables() {
     return book;
 }
 
+bool charge_opened(Vgpu& vgpu, Pointer pointer) {
+    Pointer base = 0;
+    std::size_t bytes = 0;
+    const auto ask = helpers().address_range;
+    if (ask == nullptr || ask(&base, &bytes, pointer) != kSuccess) return true;
+    // Open here already: the driver answers with the same address and counts how often.
+    if (pointers().reopen(pointer)) return true;
+    const Charge charge{&vgpu, device_bytes(bytes), current_context()};
+    if (!vgpu.reserve(charge.bytes)) return false;
+    // Another thread may have opened it since: its charge is enough for both.
+    if (pointers().reopen_or_put(pointer, charge)) {
+        vgpu.roll_back(charge.bytes);
+    } else {
+        vgpu.commit(charge.bytes);
+    }
+    return true;
+}
+
 Handle current_context() noexcept {
     Handle context = nullptr;
     const auto current = helpers().current_context;

@@ -16,6 +16,7 @@ namespace fabricshm::cuda {
 namespace {
 
 struct Physical {
+    AllocationHandle handle = 0;
     Vgpu* vgpu = nullptr;
     std::uint64_t charged = 0;
     bool is_imported = false;  // its size is known only as far as it is mapped
@@ -34,6 +35,7 @@ struct Mapped {
 // is then always what the driver did. Taken before the pools' locks and the ledger's.
 struct Memory {
     std::mutex mutex;
+    // Also what is only mapped any more: retained or imported again it has the same number.
     std::unordered_map<AllocationHandle, PhysicalPtr> by_handle;
     std::map<Pointer, Mapped> by_address;  // in order: ranges are unmapped, any address retained
 };
@@ -43,10 +45,12 @@ Memory& memory() {
     return all;
 }
 
-void free_if_unused(const PhysicalPtr& physical) {
+void free_if_unused(Memory& all, const PhysicalPtr& physical) {
     if (physical->handles > 0 || physical->mappings > 0) return;
     physical->vgpu->release(physical->charged);
     physical->charged = 0;
+    const auto found = all.by_handle.find(physical->handle);
+    if (found != all.by_handle.end() && found->second == physical) all.by_handle.erase(found);
 }
 
 Status create_memory(Status (*own)(AllocationHandle*, std::size_t, const AllocationProp*,
@@ -66,7 +70,7 @@ Status create_memory(Status (*own)(AllocationHandle*, std::size_t, const Allocat
         vgpu->roll_back(bytes);
         return status;
     }
-    all.by_handle[*out] = std::make_shared<Physical>(Physical{vgpu, bytes, false, 1, 0});
+    all.by_handle[*out] = std::make_shared<Physical>(Physical{*out, vgpu, bytes, false, 1, 0});
     vgpu->commit(bytes);
     return status;
 }
@@ -76,10 +80,16 @@ Status import_memory(Status (*own)(AllocationHandle*, void*, int), AllocationHan
     Memory& all = memory();
     const std::lock_guard lock(all.mutex);
     const Status status = own(out, os_handle, type);
+    if (status != kSuccess) return status;
+    // Memory that is here already, imported before or made here, gets one more handle of the same
+    // number where the driver answers so.
+    if (const auto found = all.by_handle.find(*out); found != all.by_handle.end()) {
+        ++found->second->handles;
+        return status;
+    }
     // The handle tells neither device nor size. The current device is where most will map it.
-    Vgpu* vgpu = current_vgpu();
-    if (status == kSuccess && vgpu != nullptr) {
-        all.by_handle[*out] = std::make_shared<Physical>(Physical{vgpu, 0, true, 1, 0});
+    if (Vgpu* vgpu = current_vgpu(); vgpu != nullptr) {
+        all.by_handle[*out] = std::make_shared<Physical>(Physical{*out, vgpu, 0, true, 1, 0});
     }
     return status;
 }
@@ -91,9 +101,9 @@ Status release_memory(Status (*own)(AllocationHandle), AllocationHandle handle) 
     const auto found = all.by_handle.find(handle);
     if (status != kSuccess || found == all.by_handle.end()) return status;
     const PhysicalPtr physical = found->second;
-    // Retained handles have the same number and are released one by one.
-    if (--physical->handles == 0) all.by_handle.erase(found);
-    free_if_unused(physical);
+    // Retained and imported handles have the same number and are released one by one.
+    --physical->handles;
+    free_if_unused(all, physical);
     return status;
 }
 
@@ -152,7 +162,7 @@ Status unmap_memory(Status (*own)(Pointer, std::size_t), Pointer address, std::s
         const PhysicalPtr physical = at->second.memory;
         at = all.by_address.erase(at);
         --physical->mappings;
-        free_if_unused(physical);
+        free_if_unused(all, physical);
     }
     return status;
 }

@@ -83,30 +83,10 @@ Status open_ipc(Status (*own)(Pointer*, IpcHandle, unsigned int), Pointer* out, 
                 unsigned int flags) {
     Vgpu* vgpu = current_vgpu();
     const Status status = own(out, handle, flags);
-    if (vgpu == nullptr || status != kSuccess) return status;
-    Pointer base = 0;
-    std::size_t bytes = 0;
-    if (helpers().address_range == nullptr ||
-        helpers().address_range(&base, &bytes, *out) != kSuccess) {
-        return status;
-    }
-    // Open here already: the driver answers with the same address and counts how often.
-    if (pointers().reopen(*out)) return status;
-    // Its size is known only now. Nothing new was taken from the device, so it can be closed. What
-    // the driver does not tell the size of (above) stays open and uncounted.
-    if (!vgpu->reserve(device_bytes(bytes))) {
-        if (const auto close = real<Status (*)(Pointer)>(Entry::cuIpcCloseMemHandle)) close(*out);
-        *out = 0;
-        return kOutOfMemory;
-    }
-    // Another thread may have opened it since: its charge is enough for both.
-    const Charge charge{vgpu, device_bytes(bytes), current_context()};
-    if (pointers().reopen_or_put(*out, charge)) {
-        vgpu->roll_back(charge.bytes);
-    } else {
-        vgpu->commit(charge.bytes);
-    }
-    return status;
+    if (vgpu == nullptr || status != kSuccess || charge_opened(*vgpu, *out)) return status;
+    if (const auto close = real<Status (*)(Pointer)>(Entry::cuIpcCloseMemHandle)) close(*out);
+    *out = 0;
+    return kOutOfMemory;
 }
 
 // Whether it is on this device at all the caller does not say; memory of a graphics API mostly is.

@@ -262,21 +262,11 @@ Status import_pool_pointer(Status (*own)(Pointer*, Handle, void*), Pointer* out,
                            void* data) {
     Vgpu* vgpu = current_vgpu();
     const Status status = own(out, pool, data);
-    Pointer base = 0;
-    std::size_t bytes = 0;
-    const bool is_counted = vgpu != nullptr && status == kSuccess &&
-                            helpers().address_range != nullptr &&
-                            helpers().address_range(&base, &bytes, *out) == kSuccess;
-    if (!is_counted) return status;
-    if (!vgpu->reserve(device_bytes(bytes))) {
-        // An imported pointer ends by cuMemFree, not as one of cuIpcOpenMemHandle.
-        if (const auto free = real<Status (*)(Pointer)>(Entry::cuMemFree_v2)) free(*out);
-        *out = 0;
-        return kOutOfMemory;
-    }
-    pointers().put(*out, {vgpu, device_bytes(bytes), current_context()});
-    vgpu->commit(device_bytes(bytes));
-    return status;
+    if (vgpu == nullptr || status != kSuccess || charge_opened(*vgpu, *out)) return status;
+    // An imported pointer ends by cuMemFree, not as one of cuIpcOpenMemHandle.
+    if (const auto free = real<Status (*)(Pointer)>(Entry::cuMemFree_v2)) free(*out);
+    *out = 0;
+    return kOutOfMemory;
 }
 
 }  // namespace

@@ -175,7 +175,7 @@ TEST_CASE("mapped memory counts until its handles and its mappings are gone") {
 
 TEST_CASE("memory of others counts for who opens it, and what is too large stays closed") {
     Scene scene;
-    CHECK(scene.player->ask("import") == "ok 0");
+    CHECK(scene.player->ask("import 7") == "ok 0");
     CHECK(scene.player->ask("map 0 " + bytes(kQuota + kMiB)) == kOutOfMemory);
     CHECK(scene.player->ask("map 0 " + bytes(4 * kMiB)) == "ok 1");
     CHECK(scene.used() == 4 * kMiB);
@@ -194,6 +194,59 @@ TEST_CASE("memory of others counts for who opens it, and what is too large stays
     CHECK(scene.used() == 0);
     scene.does("external " + bytes(2 * kMiB), "ok 4", 2 * kMiB);
     scene.does("end-external 4", "ok", 0);
+}
+
+TEST_CASE("memory of others that is imported again counts once, until the last of it is gone") {
+    Scene scene;
+    const auto ask = [&](const std::string& command) { return scene.player->ask(command); };
+    const std::string mapped = " " + bytes(4 * kMiB);
+    CHECK(ask("import 7") == "ok 0");
+    CHECK(ask("map 0" + mapped) == "ok 1");
+    CHECK(ask("import 7") == "ok 2");
+    CHECK(ask("map 2" + mapped) == "ok 3");
+    CHECK(scene.used() == 4 * kMiB);
+    CHECK(ask("unmap 1") == "ok");
+    CHECK(ask("release 0") == "ok");
+    CHECK(scene.used() == 4 * kMiB);
+    // No handle is left, and the memory is still here.
+    CHECK(ask("release 2") == "ok");
+    CHECK(ask("import 7") == "ok 4");
+    CHECK(ask("map 4" + mapped) == "ok 5");
+    CHECK(scene.used() == 4 * kMiB);
+    CHECK(ask("unmap 3") == "ok");
+    CHECK(ask("release 4") == "ok");
+    CHECK(scene.used() == 4 * kMiB);
+    CHECK(ask("unmap 5") == "ok");
+    CHECK(scene.used() == 0);
+    // Gone: the same name is other memory now.
+    CHECK(ask("import 7") == "ok 6");
+    CHECK(ask("map 6" + mapped) == "ok 7");
+    CHECK(scene.used() == 4 * kMiB);
+}
+
+TEST_CASE("a process that imports its own memory is charged for it once") {
+    Scene scene;
+    scene.does("create " + bytes(4 * kMiB), "ok 0", 4 * kMiB);
+    scene.does("import-own 0", "ok 1", 4 * kMiB);
+    scene.does("map 0", "ok 2", 4 * kMiB);
+    scene.does("map 1 " + bytes(4 * kMiB), "ok 3", 4 * kMiB);
+    scene.does("unmap 2", "ok", 4 * kMiB);
+    scene.does("release 0", "ok", 4 * kMiB);
+    scene.does("unmap 3", "ok", 4 * kMiB);
+    scene.does("release 1", "ok", 0);
+}
+
+TEST_CASE("a pointer into another process's pool that is opened again counts once, to the last") {
+    Scene scene;
+    CHECK(scene.player->ask("open-pooled " + bytes(2 * kQuota)) == kOutOfMemory);
+    CHECK(scene.player->ask("open-pooled " + bytes(4 * kMiB)) == "ok 0");
+    CHECK(scene.player->ask("open-pooled " + bytes(4 * kMiB)) == "ok 1");
+    CHECK(scene.used() == 4 * kMiB);
+    CHECK(scene.player->ask("free 0") == "ok");
+    CHECK(scene.used() == 4 * kMiB);
+    CHECK(scene.player->ask("free-async 1") == "ok");
+    CHECK(scene.used() == 0);
+    CHECK(scene.player->ask("free 1") == "1");
 }
 
 TEST_CASE("arrays and mipmaps count with their rows") {

@@ -47,9 +47,19 @@ Status from_pool(Pointer* out, std::uint64_t bytes, Pool& pool) {
     return kSuccess;
 }
 
+struct Opened {
+    std::uint64_t bytes;
+    int count;
+};
+std::map<Pointer, Opened> g_opened;  // memory of other processes
+
 Status free_linear(Pointer pointer) {
     if (pointer == 0) return kSuccess;  // cudaFree(nullptr) comes through, and is no error
     const Lock lock(driver().mutex);
+    if (const auto opened = g_opened.find(pointer); opened != g_opened.end()) {
+        if (--opened->second.count > 0) return kSuccess;
+        g_opened.erase(opened);
+    }
     const auto found = driver().linear.find(pointer);
     if (found == driver().linear.end()) return kInvalidValue;
     if (found->second.pool != nullptr) {
@@ -98,11 +108,6 @@ struct Mapping {
     std::uint64_t bytes;
     AllocationHandle handle;
 };
-struct Opened {
-    std::uint64_t bytes;
-    int count;
-};
-std::map<Pointer, Opened> g_opened;  // memory of other processes
 std::map<AllocationHandle, Physical> g_physical;
 std::map<Pointer, Mapping> g_mapped;
 
@@ -209,11 +214,7 @@ MOCK_EXPORT Status cuIpcOpenMemHandle_v2(Pointer* out, IpcHandle handle, unsigne
 }
 MOCK_EXPORT Status cuIpcCloseMemHandle(Pointer pointer) {
     const Lock lock(driver().mutex);
-    const auto found = g_opened.find(pointer);
-    if (found == g_opened.end()) return kInvalidValue;
-    if (--found->second.count > 0) return kSuccess;
-    g_opened.erase(found);
-    return free_linear(pointer);
+    return g_opened.count(pointer) > 0 ? free_linear(pointer) : kInvalidValue;
 }
 
 MOCK_EXPORT Status cuMemCreate(AllocationHandle* out, std::size_t bytes, const AllocationProp* prop,
@@ -263,10 +264,12 @@ MOCK_EXPORT Status cuMemRetainAllocationHandle(AllocationHandle* out, void* addr
     ++g_physical[*out].handles;
     return kSuccess;
 }
-MOCK_EXPORT Status cuMemImportFromShareableHandle(AllocationHandle* out, void*, int) {
+// The shareable handle is the allocation's own, or any number for memory of others: what is here
+// already gets one more handle of the same number.
+MOCK_EXPORT Status cuMemImportFromShareableHandle(AllocationHandle* out, void* shareable, int) {
     const Lock lock(driver().mutex);
-    *out = new_address(4096);
-    g_physical[*out] = {0, 1, 0};
+    *out = reinterpret_cast<AllocationHandle>(shareable);
+    ++g_physical.try_emplace(*out, Physical{0, 0, 0}).first->second.handles;
     return kSuccess;
 }
 

@@ -45,6 +45,7 @@ Status cuMemFreeAsync(Pointer, Handle);
 Status cuDeviceGetDefaultMemPool(Handle*, Device);
 Status cuMemPoolCreate(Handle*, const PoolProps*);
 Status cuMemPoolDestroy(Handle);
+Status cuMemPoolImportPointer(Pointer*, Handle, void*);
 Status cuMemAllocFromPoolAsync(Pointer*, std::size_t, Handle, Handle);
 Status cuMemCreate(AllocationHandle*, std::size_t, const AllocationProp*, unsigned long long);
 Status cuMemRelease(AllocationHandle);
@@ -201,6 +202,20 @@ std::string retain_memory(const Words& words) {
     AllocationHandle out = 0;
     const Status status =
         cuMemRetainAllocationHandle(&out, reinterpret_cast<void*>(g_things.at(number(words, 1))));
+    return made(status, out);
+}
+
+std::string import_memory(std::uint64_t shareable) {
+    AllocationHandle out = 0;
+    const Status status =
+        cuMemImportFromShareableHandle(&out, reinterpret_cast<void*>(shareable), 1);
+    return made(status, out);
+}
+
+std::string open_pooled(const Words& words) {
+    std::uint64_t data[8] = {number(words, 1)};
+    Pointer out = 0;
+    const Status status = cuMemPoolImportPointer(&out, nullptr, data);
     return made(status, out);
 }
 
@@ -461,12 +476,9 @@ const Commands& other_commands() {
         {"release",
          [](const Words& words) { return answer(cuMemRelease(g_things.at(number(words, 1)))); }},
         {"retain", retain_memory},
-        {"import",
-         [](const Words&) {
-             AllocationHandle out = 0;
-             const Status status = cuMemImportFromShareableHandle(&out, nullptr, 1);
-             return made(status, out);
-         }},
+        {"import", [](const Words& words) { return import_memory(number(words, 1)); }},
+        {"import-own",
+         [](const Words& words) { return import_memory(g_things.at(number(words, 1))); }},
         {"array",
          [](const Words& words) {
              const ArrayDescriptor wanted{number(words, 1), number(words, 2), 0x20, 1};
@@ -510,6 +522,7 @@ const Commands& other_commands() {
              const Status status = cuIpcOpenMemHandle_v2(&out, handle, 0);
              return made(status, out);
          }},
+        {"open-pooled", open_pooled},
         {"close",
          [](const Words& words) {
              return answer(cuIpcCloseMemHandle(g_things.at(number(words, 1))));
