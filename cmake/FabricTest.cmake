@@ -20,6 +20,9 @@ function(fabric_test kind path)
     endif()
     if(NOT ARG_TIMEOUT)
         set(ARG_TIMEOUT 120)
+        if(FABRIC_SANITIZE)  # the thread sanitizer makes some of them twenty times slower
+            set(ARG_TIMEOUT 900)
+        endif()
     endif()
     # scripts/test builds one kind at a time with the sanitizers: `tests_unit`, `tests_crash`, ...
     if(NOT TARGET tests_${kind})

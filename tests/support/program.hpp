@@ -9,7 +9,7 @@
 namespace test_support {
 
 struct Output {
-    int code = -1;    // exit code, 128 + signal when it was killed, -1 when it did not end in 60 s
+    int code = -1;    // exit code, 128 + signal when it was killed, -1 when it did not end in 5 min
     std::string out;  // standard output
     std::string error;
 };

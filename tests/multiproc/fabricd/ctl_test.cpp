@@ -211,7 +211,7 @@ TEST_SUITE("fabricd.ctl") {
 
     TEST_CASE("shutdown ends the daemon, and then nobody answers: code 3") {
         Daemon daemon;
-        CHECK(ctl(daemon, {"shutdown"}).out == "fabricd has ended\n");
+        CHECK(ctl(daemon, {"shutdown", "--wait", "60"}).out == "fabricd has ended\n");
         const Output gone = ctl(daemon, {"status"});
         CHECK(gone.code == 3);
         CHECK(gone.error ==
