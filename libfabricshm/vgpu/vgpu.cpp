@@ -18,6 +18,8 @@ namespace {
 
 // A program that finds a daemon which does not answer waits so long, and then runs without limits.
 constexpr auto kAttachWithin = std::chrono::seconds(5);
+// Who connects and does not ask within two seconds is cut off.
+constexpr int kAttachAttempts = 5;
 // Looking for the dead reads /proc once for each process: not with every allocation that is
 // refused.
 constexpr auto kLookForDeadEvery = std::chrono::milliseconds(20);
@@ -43,9 +45,8 @@ bool take_turn(std::atomic<std::int64_t>& next_ns, std::chrono::nanoseconds ever
 }
 
 // One question on a connection of its own: the daemon knows of our end by a pidfd.
-Result<Answer> ask(const ProcessIdentity& self, const std::string& name, const std::string& path) {
+Result<Answer> ask_once(const proto::VgpuRequest& request, const std::string& path) {
     const TimePoint until = Clock::now() + kAttachWithin;
-    FABRIC_TRY(const auto request, proto::make_vgpu_request(self, name));
     FABRIC_TRY(UnixSocket socket, UnixSocket::connect(path, until));
     FABRIC_TRY_VOID(socket.send(std::as_bytes(std::span(&request, 1)), {}, until));
     proto::VgpuReply reply{};
@@ -55,6 +56,17 @@ Result<Answer> ask(const ProcessIdentity& self, const std::string& name, const s
     FABRIC_TRY_VOID(proto::check_vgpu_reply(reply, got.bytes));
     if (got.descriptors != 2) return Error{Errc::kCorrupt, 0, "ask for a vGPU"};
     return Answer{reply.gpu, std::move(descriptors[0]), std::move(descriptors[1])};
+}
+
+// A process that lost its processor between connecting and asking was taken for a silent one, and
+// would run without limits for it: it asks again.
+Result<Answer> ask(const ProcessIdentity& self, const std::string& name, const std::string& path) {
+    FABRIC_TRY(const auto request, proto::make_vgpu_request(self, name));
+    for (int attempt = 1;; ++attempt) {
+        auto answer = ask_once(request, path);
+        const bool cut_off = !answer.ok() && answer.error().code == Errc::kClosed;
+        if (!cut_off || attempt == kAttachAttempts) return answer;
+    }
 }
 
 }  // namespace
