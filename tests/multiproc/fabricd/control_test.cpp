@@ -358,6 +358,8 @@ TEST_SUITE("fabricd.control") {
         for (const json& device : parsed["devices"]) {
             all += device["vgpu_memory_bytes"].get<std::int64_t>();
             CHECK(device["quota_left_ms"] == 0);
+            // By whom, the device's own books say: this session never made a step.
+            CHECK((device["bytes_denied"] > 0) == (device["name"] == "near"));
         }
         CHECK(all <= 16 << 20);
         CHECK(all >= (16 << 20) - 100);  // less than a byte of each decision is nobody's
