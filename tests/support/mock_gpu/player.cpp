@@ -5,7 +5,6 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -14,68 +13,16 @@
 #include <functional>
 #include <iostream>
 #include <map>
-#include <random>
 #include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "libfabricshm/vgpu/cuda_abi.hpp"
+#include "tests/support/mock_gpu/driver_calls.hpp"
+#include "tests/support/mock_gpu/player_loads.hpp"
 
 using namespace fabricshm::cuda;
-using Words = std::vector<std::string>;
-
-extern "C" {
-Status cuInit(unsigned int);
-Status cuGetExportTable(const void**, const Uuid*);
-Status cuCtxCreate_v2(Handle*, unsigned int, Device);
-Status cuCtxDestroy_v2(Handle);
-Status cuDevicePrimaryCtxRetain(Handle*, Device);
-Status cuDevicePrimaryCtxRelease_v2(Device);
-Status cuCtxSetCurrent(Handle);
-Status cuMemAlloc_v2(Pointer*, std::size_t);
-Status cuMemAllocManaged(Pointer*, std::size_t, unsigned int);
-Status cuMemAllocPitch_v2(Pointer*, std::size_t*, std::size_t, std::size_t, unsigned int);
-Status cuMemFree_v2(Pointer);
-Status cuMemGetInfo_v2(std::size_t*, std::size_t*);
-Status cuDeviceTotalMem_v2(std::size_t*, Device);
-Status cuMemAllocAsync(Pointer*, std::size_t, Handle);
-Status cuMemAllocAsync_ptsz(Pointer*, std::size_t, Handle);
-Status cuMemFreeAsync(Pointer, Handle);
-Status cuDeviceGetDefaultMemPool(Handle*, Device);
-Status cuMemPoolCreate(Handle*, const PoolProps*);
-Status cuMemPoolDestroy(Handle);
-Status cuMemPoolImportPointer(Pointer*, Handle, void*);
-Status cuMemAllocFromPoolAsync(Pointer*, std::size_t, Handle, Handle);
-Status cuMemCreate(AllocationHandle*, std::size_t, const AllocationProp*, unsigned long long);
-Status cuMemRelease(AllocationHandle);
-Status cuMemMap(Pointer, std::size_t, std::size_t, AllocationHandle, unsigned long long);
-Status cuMemUnmap(Pointer, std::size_t);
-Status cuMemRetainAllocationHandle(AllocationHandle*, void*);
-Status cuMemImportFromShareableHandle(AllocationHandle*, void*, int);
-Status cuArrayCreate_v2(Handle*, const ArrayDescriptor*);
-Status cuArrayDestroy(Handle);
-Status cuMipmappedArrayCreate(Handle*, const Array3dDescriptor*, unsigned int);
-Status cuMipmappedArrayDestroy(Handle);
-Status cuImportExternalMemory(Handle*, const ExternalMemory*);
-Status cuDestroyExternalMemory(Handle);
-Status cuIpcGetMemHandle(IpcHandle*, Pointer);
-Status cuIpcOpenMemHandle_v2(Pointer*, IpcHandle, unsigned int);
-Status cuIpcCloseMemHandle(Pointer);
-Status cuModuleLoadData(Handle*, const void*);
-Status cuLaunchKernel(Handle, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
-                      unsigned int, unsigned int, Handle, void**, void**);
-Status cuLaunchKernel_ptsz(Handle, unsigned int, unsigned int, unsigned int, unsigned int,
-                           unsigned int, unsigned int, unsigned int, Handle, void**, void**);
-Status cuStreamBeginCapture_v2(Handle, int);
-Status cuStreamBeginCapture_v2_ptsz(Handle, int);
-Status cuStreamEndCapture(Handle, Handle*);
-Status cuStreamEndCapture_ptsz(Handle, Handle*);
-Status cuGraphInstantiateWithFlags(Handle*, Handle, unsigned long long);
-Status cuGraphLaunch(Handle, Handle);
-Status cuGraphExecDestroy(Handle);
-Status cuGetProcAddress_v2(const char*, void**, int, std::uint64_t, int*);
-}
+using namespace gpu_player;
 
 namespace {
 
@@ -84,10 +31,6 @@ constexpr std::size_t kMiB = 1 << 20;
 Handle g_context = nullptr;
 std::vector<std::uint64_t> g_things;  // by the number that a command's answer gave
 std::vector<std::uint64_t> g_sizes;
-
-std::uint64_t number(const Words& words, std::size_t at) {
-    return at < words.size() ? std::strtoull(words[at].c_str(), nullptr, 10) : 0;
-}
 
 std::string answer(Status status) {
     return status == kSuccess ? "ok" : std::to_string(status);
@@ -251,30 +194,6 @@ std::string graph_of_own(const Words& words) {
     return made(status, key(executable));
 }
 
-// Two threads retain and release the primary context at random, so often; counts how often less
-// than `least` bytes were charged while it was retained.
-std::string race_primary(const Words& words) {
-    const auto run = [&words] {
-        std::uint64_t wrong = 0;
-        for (std::uint64_t i = 0; i < number(words, 1); ++i) {
-            Handle context = nullptr;
-            std::size_t free = 0;
-            std::size_t total = 0;
-            if (cuDevicePrimaryCtxRetain(&context, 0) != kSuccess) return ~std::uint64_t{0};
-            cuCtxSetCurrent(context);
-            cuMemGetInfo_v2(&free, &total);
-            wrong += total - free < number(words, 2) ? 1 : 0;
-            cuDevicePrimaryCtxRelease_v2(0);
-        }
-        return wrong;
-    };
-    std::uint64_t others = 0;
-    std::thread other([&] { others = run(); });
-    const std::uint64_t own = run();
-    other.join();
-    return "ok " + std::to_string(own + others);
-}
-
 std::string launch(const Words& words) {
     Status status = kSuccess;
     for (std::uint64_t i = 0;
@@ -320,71 +239,12 @@ std::string create_pool(const Words& words) {
     return made(status, key(pool));
 }
 
-// Times single calls: how many, and at the median and at the 99th of 100, in nanoseconds.
-std::string time_calls(const Words& words) {
-    std::vector<std::uint64_t> times;
-    const auto now = [] { return std::chrono::steady_clock::now().time_since_epoch().count(); };
-    for (std::uint64_t i = 0; i < number(words, 2); ++i) {
-        Pointer out = 0;
-        const auto begin = now();
-        if (words.at(1) == "alloc") {
-            cuMemAlloc_v2(&out, 4096);
-        } else if (words.at(1) == "launch") {
-            cuLaunchKernel(nullptr, 0, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
-        }
-        times.push_back(static_cast<std::uint64_t>(now() - begin));
-        if (out != 0) cuMemFree_v2(out);
-    }
-    std::sort(times.begin(), times.end());
-    return "ok " + std::to_string(times.at(times.size() / 2)) + " " +
-           std::to_string(times.at(times.size() * 99 / 100));
-}
-
-// Launches for so many milliseconds, kernels of so many threads.
-std::string launch_for(const Words& words) {
-    const auto until =
-        std::chrono::steady_clock::now() + std::chrono::milliseconds(number(words, 1));
-    while (std::chrono::steady_clock::now() < until) {
-        cuLaunchKernel(nullptr, static_cast<unsigned int>(number(words, 2)), 1, 1, 1, 1, 1, 0,
-                       nullptr, nullptr, nullptr);
-    }
-    return "ok";
-}
-
 // What was written to standard error, in one line.
 std::string said(const Words&) {
     std::ifstream file(std::getenv("FABRIC_PLAYER_LOG"));
     std::string all;
     for (std::string line; std::getline(file, line);) all += line + " ";
     return all;
-}
-
-// Allocates and frees at random and never more than `most` pieces; counts what was refused.
-std::string race(const Words& words) {
-    std::mt19937_64 random(number(words, 1));
-    std::vector<Pointer> held;
-    std::uint64_t refused = 0;
-    std::uint64_t wrong = 0;
-    for (std::uint64_t i = 0; i < number(words, 2); ++i) {
-        const bool allocates = held.size() < 8 && (held.empty() || random() % 3 != 0);
-        if (allocates) {
-            Pointer out = 0;
-            const std::size_t bytes = 1 + random() % number(words, 3);
-            const bool is_pooled = random() % 4 == 0;
-            const Status status =
-                is_pooled ? cuMemAllocAsync(&out, bytes, nullptr) : cuMemAlloc_v2(&out, bytes);
-            if (status == kSuccess) held.push_back(out);
-            refused += status == kOutOfMemory ? 1 : 0;
-            wrong += status != kSuccess && status != kOutOfMemory ? 1 : 0;
-        } else {
-            const std::size_t at = random() % held.size();
-            if (cuMemFreeAsync(held[at], nullptr) != kSuccess) ++wrong;
-            held[at] = held.back();
-            held.pop_back();
-        }
-    }
-    for (const Pointer pointer : held) cuMemFreeAsync(pointer, nullptr);
-    return "ok " + std::to_string(refused) + " " + std::to_string(wrong);
 }
 
 using Commands = std::map<std::string, std::function<std::string(const Words&)>>;
