@@ -50,3 +50,19 @@ function(fabric_test_on_hosts kind path hosts)
     set_tests_properties(emu.${name}.${dotted} PROPERTIES LABELS "emu;hosts;${ARG_LABELS}"
         TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77 ENVIRONMENT FABRIC_TEST_HOSTS=${hosts})
 endfunction()
+
+# fabric_test_on_tree(kind path [TIMEOUT s] [LABELS ...] [ARGS ...])
+#
+# An existing test of fabric_test() once more, with groups that have a tree from two ranks on:
+# TestArena of tests/support/ranks.hpp reads FABRIC_TEST_TREE.
+function(fabric_test_on_tree kind path)
+    cmake_parse_arguments(ARG "" "TIMEOUT" "LABELS;ARGS" ${ARGN})
+    string(REPLACE "/" "." dotted ${path})
+    string(REPLACE "/" "_" flat ${path})
+    if(NOT ARG_TIMEOUT)
+        set(ARG_TIMEOUT 300)
+    endif()
+    add_test(NAME ${kind}.tree.${dotted} COMMAND test_${kind}_${flat} ${ARG_ARGS})
+    set_tests_properties(${kind}.tree.${dotted} PROPERTIES LABELS "${kind};collective;${ARG_LABELS}"
+        TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77 ENVIRONMENT FABRIC_TEST_TREE=2)
+endfunction()

@@ -76,7 +76,7 @@ std::vector<ConfigKey> limit_keys() {
                  FIELD(arena.max_bytes), "Largest arena."),
 
         size_key("limits.user_quota", 2 * kMiB, 64 * kTiB, "the pool is the limit",
-                 FIELD(limits.user_quota), "Bytes of all arenas of one user together."),
+                 FIELD(limits.user_quota), "Committed bytes of all arenas of one user together."),
         count_key("limits.sessions", 1, 100000, FIELD(limits.sessions), "Sessions in all."),
         count_key("limits.sessions_per_user", 1, 100000, FIELD(limits.sessions_per_user),
                   "Sessions of one user."),

@@ -30,6 +30,9 @@ struct ReduceJob {
     // The working set exceeds the cache: fetch ahead, and store past the cache to destinations that
     // are not also sources; ends with a store fence.
     bool streaming = false;
+    // Of a streaming job: so many destinations, the last ones, are stored into the cache even so,
+    // because they are read again soon.
+    int cached_destinations = 0;
 };
 
 /// Runs the job. A destination may be one of the sources (same address) or be disjoint from all;

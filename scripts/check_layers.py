@@ -49,7 +49,6 @@ CLIENT_VIEW = {"libfabricshm/collective", "libfabricshm/optim", "libfabricshm/cl
 # what they are made with.
 LIBRARIES = {
     r"spdlog/": {"libfabricshm/base"},
-    r"boost/interprocess/": {"libfabricshm/shm"},
     r"hwloc(/|\.h)|numa(if)?\.h": {"libfabricshm/machine"},
     r"pybind11/": {"libfabricshm/python", "libfabricshm/torch"},
     r"(torch|c10|ATen|c10d)/": {"libfabricshm/torch"},

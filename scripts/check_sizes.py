@@ -10,7 +10,8 @@ from pathlib import Path
 import cxx_scan
 from lint_support import SOURCE_SUFFIXES, is_test, list_files, read_text, run_lint
 
-FILE_LIMIT = 400           # lines; tests are lists of cases and may be longer
+FILE_LIMIT = 700           # lines: look twice at 400; tests are lists of cases and may be longer
+PUBLIC = ("libfabricshm", "include")  # an interface is one text, as long as it has to be
 FUNCTION_LIMIT = 60        # lines
 TEST_FUNCTION_LIMIT = 100  # lines; a test case is a story and is read from top to bottom
 # Per cent of the lines of a folder's sources that are comment and nothing else, at least. The house
@@ -113,7 +114,7 @@ def over_limits(path: Path, text: str, found: list[cxx_scan.Function], allow: di
     """Files and functions that are too long and not on the list."""
     findings = []
     lines = text.count("\n")
-    if lines > FILE_LIMIT and not is_test(path) and str(path) not in allow:
+    if lines > FILE_LIMIT and not is_test(path) and path.parts[:2] != PUBLIC and str(path) not in allow:
         findings.append(f"{path}: {lines} lines; the limit is {FILE_LIMIT}")
     limit = TEST_FUNCTION_LIMIT if is_test(path) else FUNCTION_LIMIT
     for function in found:

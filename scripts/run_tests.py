@@ -37,7 +37,7 @@ class Phase:
 # Whole machines, emulated; a phase of their own.
 MACHINES = ("vm",)
 # Kinds of tests that measure or crowd the cores themselves run one at a time.
-ALONE = ("multiproc", "crash", "emu", "net", "python", "slow", "bench-smoke", "training")
+ALONE = ("multiproc", "crash", "oracle", "emu", "net", "python", "slow", "bench-smoke", "training")
 
 PHASES = [
     Phase("lint", "layers, sizes, paths, format, documents", "release", labels=("lint",), targets=("help",)),
@@ -46,9 +46,9 @@ PHASES = [
           labels=ALONE, jobs=1),
     Phase("vm", "virtual machines: Debian's kernel with CXL memory and DAX devices", "release",
           labels=MACHINES, targets=("tests_vm",), jobs=1),
-    Phase("asan", "address and undefined behaviour sanitizers", "asan", labels=("unit", "multiproc", "crash"),
+    Phase("asan", "address and undefined behaviour sanitizers", "asan", labels=("unit", "multiproc", "crash", "oracle"),
           without=("slow", "training", "bench-smoke"),
-          targets=("tests_unit", "tests_multiproc", "tests_crash"), jobs=1, minutes=12),
+          targets=("tests_unit", "tests_multiproc", "tests_crash", "tests_oracle"), jobs=1, minutes=12),
     Phase("tsan", "thread sanitizer over the unit tests", "tsan", labels=("unit",),
           without=("slow", "grpc"), targets=("tests_unit",), jobs=1, minutes=8),
 ]

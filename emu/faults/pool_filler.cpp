@@ -11,6 +11,20 @@ constexpr std::uint64_t kMost = std::uint64_t{1} << 40;
 // Below the daemon's limit for a user (64 arenas by default); halving gets there with about 20.
 constexpr int kArenasMost = 64;
 
+// All that the arena has, and all that it can grow by. Returns the bytes.
+std::uint64_t fill(fabricshm_arena* arena) {
+    std::uint64_t taken = 0;
+    for (std::uint64_t bytes = fabricshm_arena_bytes(arena); bytes >= kLeast;) {
+        fabricshm_region region{};
+        if (fabricshm_region_create(arena, bytes, &region) != FABRICSHM_OK) {
+            bytes /= 2;
+            continue;
+        }
+        taken += region.bytes;
+    }
+    return taken;
+}
+
 }  // namespace
 
 PoolFiller::PoolFiller(const std::string& socket) {
@@ -32,7 +46,7 @@ PoolFiller::PoolFiller(const std::string& socket) {
             bytes /= 2;
             continue;
         }
-        taken_ += fabricshm_arena_bytes(arena);
+        taken_ += fill(arena);
         ++made;
     }
 }

@@ -11,8 +11,8 @@ namespace emu {
 
 class PoolFiller {
   public:
-    /// Attaches to the daemon at `socket` and opens arenas until none of the least size (2 MiB) is
-    /// granted any more. `taken()` is 0 when that did not work.
+    /// Attaches to the daemon at `socket`, opens arenas until none of the least size (2 MiB) is
+    /// granted any more, and fills each with regions. `taken()` is 0 when that did not work.
     explicit PoolFiller(const std::string& socket);
     ~PoolFiller() { fabricshm_session_close(session_); }
     PoolFiller(const PoolFiller&) = delete;

@@ -229,6 +229,7 @@ void Fabric::add_touch(int rank, const Touch& touch, double share, std::vector<U
     if (!topology_.cache.points.empty()) return;  // all of it is in the engine's cost
     const double bytes = share * copies(rank, touch);
     const bool alike = touch.whose == Whose::kEach || touch.whose == Whose::kOthers ||
+                       touch.whose == Whose::kShares ||
                        topology_.placement == Placement::kInterleaved;
     if (alike) return add_spread(rank, bytes, touch.write, uses, load);
     add_route(rank, node_of(rank, touch), bytes, touch.write, uses);
@@ -239,7 +240,7 @@ int Fabric::load_of(int rank, const Step& step) {
     std::uint64_t shape = step.claimed ? 1 : 0;
     for (int i = 0; i < step.touch_count; ++i) {
         const Touch& touch = step.touches[at(i)];
-        shape = shape * 97 + 1 + static_cast<std::uint64_t>(touch.where) * 20 +
+        shape = shape * 97 + 1 + static_cast<std::uint64_t>(touch.where) * 24 +
                 static_cast<std::uint64_t>(touch.whose) * 4 + (touch.write ? 2 : 0) +
                 (touch.handed ? 1 : 0);
     }

@@ -39,6 +39,7 @@ Seconds Fabric::first_byte(int rank, const Step& step) const {
         const Touch& touch = step.touches[at(i)];
         if (touch.write) continue;
         const bool alike = touch.whose == Whose::kEach || touch.whose == Whose::kOthers ||
+                           touch.whose == Whose::kShares ||
                            topology_.placement == Placement::kInterleaved;
         // Homes are alike in their own latency when bytes are spread over them.
         const int home = alike ? homes_[0] : node_of(rank, touch);

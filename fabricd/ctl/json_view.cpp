@@ -20,6 +20,7 @@ Json to_json(const ArenaView& arena) {
             {"name", arena.name},
             {"uid", arena.uid},
             {"bytes", arena.bytes},
+            {"bytes_committed", arena.bytes_committed},
             {"bytes_used", arena.bytes_used},
             {"bytes_quarantined", arena.bytes_quarantined},
             {"sessions", arena.sessions}};

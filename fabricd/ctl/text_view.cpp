@@ -69,21 +69,24 @@ std::string pools_text(const Picture& picture) {
     return table.text();
 }
 
-// QUARANTINED is what dead sessions left behind while groups may still read it: part of USED, and
-// free again by itself when the groups are gone.
+// COMMITTED is what the arena has taken from the pool so far; it grows up to SIZE. QUARANTINED is
+// what dead sessions left behind while groups may still read it: part of USED, and free again by
+// itself when the groups are gone.
 std::string arenas_text(const Picture& picture) {
     Table table({{"ARENA", kRight},
                  {"NAME"},
                  {"USER"},
                  {"SIZE", kRight},
+                 {"COMMITTED", kRight},
                  {"USED", kRight},
                  {"SHARE", kRight},
                  {"QUARANTINED", kRight},
                  {"SESSIONS", kRight}});
     for (const auto& arena : picture.arenas) {
         table.add({number(arena.id), arena.name, user_name(arena.uid), format_bytes(arena.bytes),
-                   format_bytes(arena.bytes_used), share(arena.bytes_used, arena.bytes),
-                   format_bytes(arena.bytes_quarantined), number(arena.sessions)});
+                   format_bytes(arena.bytes_committed), format_bytes(arena.bytes_used),
+                   share(arena.bytes_used, arena.bytes), format_bytes(arena.bytes_quarantined),
+                   number(arena.sessions)});
     }
     return table.text();
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -38,6 +39,12 @@ struct Region {
     std::optional<std::pair<ArenaId, RegionId>> shard = std::nullopt;
 };
 
+/// A request that needs a hole of so many bytes, and is served when the arena has grown.
+struct Parked {
+    Bytes bytes = 0;
+    std::function<void()> serve;
+};
+
 enum class ArenaState {
     kMaking,  // the backend is committing its pages
     kHere,
@@ -53,6 +60,9 @@ struct Arena {
     bool adopting = false;  // the backend is looking at a presented descriptor
 
     Bytes bytes = 0;
+    // The first bytes, which have pages and count against quotas. Only these are granted: `space`
+    // ends where they end.
+    Bytes committed = 0;
     Bytes align = 4096;
     Bytes huge_page_bytes = 0;
     std::uint64_t file_offset = 0;
@@ -70,6 +80,8 @@ struct Arena {
     std::map<std::string, RegionId> tensors;
     std::map<std::string, RegionId> shards;  // the regions of their headers
     int copying = 0;                         // copies under way from or to its memory
+    bool growing = false;                    // the backend is committing more of it
+    std::vector<Parked> parked;              // what waits for that, in the order it came
     std::set<SessionId> sessions;
     std::map<GroupId, Group> groups;
     std::map<std::string, GroupId> group_names;  // the newest group of each name

@@ -32,6 +32,7 @@ class Player {
     bool session_ending(const JournalContents::Entry& entry);
     bool session_ended(const JournalContents::Entry& entry);
     bool arena_made(const JournalContents::Entry& entry);
+    bool arena_grown(const JournalContents::Entry& entry);
     bool arena_gone(const JournalContents::Entry& entry);
     bool arena_joined(const JournalContents::Entry& entry);
     bool arena_left(const JournalContents::Entry& entry);
@@ -103,6 +104,17 @@ bool Player::arena_made(const JournalContents::Entry& entry) {
     if (!read(entry, &made.record)) return false;
     saw_id(made.record.arena);
     return image.arenas.emplace(ArenaId{made.record.arena}, std::move(made)).second;
+}
+
+bool Player::arena_grown(const JournalContents::Entry& entry) {
+    ArenaGrownRecord record;
+    if (!read(entry, &record) || arena(record.arena) == nullptr) return false;
+    ArenaImage& grown = *arena(record.arena);
+    if (record.committed > grown.record.bytes) return false;
+    // Committed bytes stay so.
+    if (grown.committed && record.committed < *grown.committed) return false;
+    grown.committed = record.committed;
+    return true;
 }
 
 bool Player::arena_gone(const JournalContents::Entry& entry) {
@@ -258,6 +270,8 @@ bool Player::dispatch(const JournalContents::Entry& entry) {
             return session_ended(entry);
         case RecordType::kArenaMade:
             return arena_made(entry);
+        case RecordType::kArenaGrown:
+            return arena_grown(entry);
         case RecordType::kArenaGone:
             return arena_gone(entry);
         case RecordType::kArenaJoined:

@@ -24,6 +24,7 @@ struct GroupImage {
 
 struct ArenaImage {
     ArenaRecord record;
+    std::optional<Bytes> committed;  // nothing: all of it
     std::set<SessionId> sessions;
     std::map<RegionId, RegionRecord> regions;  // also free ones: their generation counts
     std::map<RegionId, TensorRecord> tensors;

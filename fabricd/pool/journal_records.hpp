@@ -34,6 +34,7 @@ enum class RecordType : std::uint16_t {
     kShardReader = 17,
     kShardGone = 18,
     kQuota = 19,
+    kArenaGrown = 20,
 };
 
 /// First in the file and nowhere else. `magic` tells a journal from any other file, `version` its
@@ -85,6 +86,13 @@ struct ArenaRecord {
     std::uint32_t seals;
     std::uint32_t uid;
     char name[fabricshm::proto::kNameBytes];
+};
+
+/// The arena's first `committed` bytes have pages; without such a record all of them have.
+struct ArenaGrownRecord {
+    static constexpr RecordType kType = RecordType::kArenaGrown;
+    std::uint64_t arena;
+    std::uint64_t committed;
 };
 
 struct ArenaEndRecord {

@@ -11,12 +11,15 @@
 namespace fabricd {
 
 /// Work on the pool that takes long (about 0.3 s/GiB), done elsewhere; the results come back
-/// through arena_made() and arena_adopted(). Requests are served in order.
+/// through arena_made(), arena_adopted() and arena_grown(). Requests are served in order.
 class PoolWork {
   public:
     virtual ~PoolWork() = default;
     virtual void create(ArenaId arena, const std::string& name, std::uint32_t uid, Bytes bytes) = 0;
-    virtual void adopt(ArenaId arena, Bytes bytes, fabricshm::Fd presented) = 0;
+    /// The arena's last `uncommitted` bytes have no pages.
+    virtual void adopt(ArenaId arena, Bytes bytes, Bytes uncommitted, fabricshm::Fd presented) = 0;
+    /// Commits the first `to` bytes, the next part of what will come to `need`.
+    virtual void grow(ArenaId arena, Bytes to, Bytes need) = 0;
     virtual void destroy(ArenaId arena) noexcept = 0;
 };
 

@@ -34,7 +34,7 @@ void QuotaTable::give_session(std::uint32_t uid) noexcept {
     forget_if_idle(uid);
 }
 
-Result<void> QuotaTable::take_arena(std::uint32_t uid, Bytes bytes) {
+Result<void> QuotaTable::take_arena(std::uint32_t uid, Bytes bytes, Bytes committed) {
     if (limits_.max_arena_bytes != 0 && bytes > limits_.max_arena_bytes) {
         return Error{Errc::kNoMemory, 0, "quota of the job"};
     }
@@ -43,15 +43,24 @@ Result<void> QuotaTable::take_arena(std::uint32_t uid, Bytes bytes) {
     if (usage.arenas >= limits_.max_arenas_per_user) {
         return Error{Errc::kNoMemory, 0, "arenas of the user"};
     }
-    const Bytes quota = limits_.user_quota_bytes;
-    const auto own = own_.find(uid);
-    const bool fits = own != own_.end() ? own->second.admits(usage.bytes, bytes)
-                                        : quota == 0 || LiveQuota(quota).admits(usage.bytes, bytes);
-    if (!fits) {
+    if (!admits(uid, 0, bytes) || !admits(uid, usage.bytes, committed)) {
         return Error{Errc::kNoMemory, 0, "quota of the user"};
     }
-    restore_arena(uid, bytes);
+    restore_arena(uid, committed);
     return {};
+}
+
+Result<void> QuotaTable::grow_arena(std::uint32_t uid, Bytes bytes) {
+    if (!admits(uid, bytes_of(uid), bytes)) return Error{Errc::kNoMemory, 0, "quota of the user"};
+    users_[uid].bytes += bytes;
+    return {};
+}
+
+bool QuotaTable::admits(std::uint32_t uid, Bytes used, Bytes bytes) const {
+    const auto own = own_.find(uid);
+    if (own != own_.end()) return own->second.admits(used, bytes);
+    const Bytes quota = limits_.user_quota_bytes;
+    return quota == 0 || LiveQuota(quota).admits(used, bytes);
 }
 
 void QuotaTable::resize_arena(std::uint32_t uid, Bytes from, Bytes to) noexcept {

@@ -38,8 +38,11 @@ class QuotaTable {
     Result<void> take_session(std::uint32_t uid);
     void give_session(std::uint32_t uid) noexcept;
 
-    /// For an arena of `bytes`, before its memory is made.
-    Result<void> take_arena(std::uint32_t uid, Bytes bytes);
+    /// For an arena of `bytes` of which `committed` count now, before its memory is made. Refused,
+    /// too, when the whole of it would not fit into the user's quota if that were otherwise unused.
+    Result<void> take_arena(std::uint32_t uid, Bytes bytes, Bytes committed);
+    /// For `bytes` more of an arena, before they are committed; resize_arena() gives them back.
+    Result<void> grow_arena(std::uint32_t uid, Bytes bytes);
     /// The backend rounded up: what was taken as `from` bytes really is `to`.
     void resize_arena(std::uint32_t uid, Bytes from, Bytes to) noexcept;
     void give_arena(std::uint32_t uid, Bytes bytes) noexcept;
@@ -70,6 +73,7 @@ class QuotaTable {
         Bytes bytes = 0;
     };
     void forget_if_idle(std::uint32_t uid) noexcept;
+    bool admits(std::uint32_t uid, Bytes used, Bytes bytes) const;
 
     Limits limits_;
     std::map<std::uint32_t, Usage> users_;

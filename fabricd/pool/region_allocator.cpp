@@ -82,6 +82,20 @@ bool RegionAllocator::release(std::uint64_t offset, Bytes bytes) {
     return true;
 }
 
+void RegionAllocator::extend(Bytes bytes) {
+    const Bytes before = total_;
+    const Bytes more = bytes / kUnit * kUnit;
+    if (more <= before) return;
+    total_ = more;
+    release(before, more - before);
+}
+
+Bytes RegionAllocator::bytes_free_at_end() const noexcept {
+    if (holes_.empty()) return 0;
+    const auto& [offset, bytes] = *holes_.rbegin();
+    return offset + bytes == total_ ? bytes : 0;
+}
+
 Bytes RegionAllocator::largest_hole() const noexcept {
     return by_size_.empty() ? 0 : by_size_.rbegin()->first;
 }

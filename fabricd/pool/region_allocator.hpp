@@ -40,7 +40,12 @@ class RegionAllocator {
     /// any of it is already free or outside.
     bool release(std::uint64_t offset, Bytes bytes);
 
+    /// [bytes_total(), bytes), rounded down to units, is free from now on.
+    void extend(Bytes bytes);
+
     Bytes bytes_total() const noexcept { return total_; }
+    /// Of them, how many at the end are free.
+    Bytes bytes_free_at_end() const noexcept;
     Bytes bytes_free() const noexcept { return free_; }
     Bytes bytes_used() const noexcept { return total_ - free_; }
     Bytes largest_hole() const noexcept;

@@ -13,6 +13,7 @@ Registry::Registry(const Limits& limits, const Parts& parts)
       work_(parts.work),
       links_(parts.links),
       copies_(parts.copies),
+      commits_whole_(parts.commits_whole),
       quotas_(limits),
       devices_(parts.devices) {}
 

@@ -64,6 +64,7 @@ class Registry {
         std::vector<DeviceSpec> devices = {};         // that sessions may say they compute on
         const fabricshm::LinkImage* links = nullptr;  // of the emulated machine; nullptr: none
         CopyWork* copies = nullptr;                   // nullptr: shards don't move
+        bool commits_whole = true;                    // PoolBackend::commits_whole()
     };
 
     Registry(const Limits& limits, const Parts& parts);
@@ -136,6 +137,29 @@ class Registry {
 
     void arena_made(ArenaId arena, Result<fabricshm::PoolPiece> piece);
     void arena_adopted(ArenaId arena, Result<fabricshm::PoolPiece> piece);
+
+    // ---- Arenas that grow (registry_growth.cpp) -----------------------------------------------
+
+    /// Before a request of `session` for a hole of `bytes`. True: the arena has none, but may have
+    /// one when more of it is committed. That has begun, and `serve` is called when it is done,
+    /// well or not: to serve the request, and not to ask this again. False: serve it now. `owned`
+    /// bytes count against the quota of the session's device.
+    bool park(SessionId session, ArenaId arena, Bytes bytes, bool owned,
+              std::function<void()> serve);
+
+    void arena_grown(ArenaId arena, Bytes to, const Result<void>& done);
+
+    /// The answer to a request that was parked.
+    template <typename Body>
+    void answer(Ticket to, fabricshm::proto::Type type, const Result<Body>& outcome) {
+        answers_.push_back({to, type, Error{Errc::kOk, 0, ""}, {}});
+        if (outcome.ok()) answers_.back().body = outcome.value();
+        if (!outcome.ok()) answers_.back().error = outcome.error();
+    }
+    /// Likewise, for one that is answered later still unless it is refused.
+    void refuse(Ticket to, fabricshm::proto::Type type, const Result<void>& outcome) {
+        if (!outcome.ok()) answers_.push_back({to, type, outcome.error(), {}});
+    }
 
     /// The descriptor that a kArenaOpen answer carries; -1 when the arena is not here.
     int descriptor(ArenaId arena) const;
@@ -259,6 +283,10 @@ class Registry {
     Result<void> enter_arena(Session& session, Arena& arena);
     Result<void> settle(Arena& arena, fabricshm::PoolPiece piece);
     Result<void> add_links(Arena& arena);
+    Result<void> write_new(const Arena& arena);
+    std::optional<Bytes> growth_for(const Arena& arena, Bytes bytes) const;
+    bool park(Arena& arena, Bytes bytes, std::function<void()> serve);
+    Result<void> extend(Arena& arena, Bytes to);
     void answer_waiting(Arena& arena, const Error& error);
     void leave_arena(Session& session, Arena& arena);
     void drop_if_unused(ArenaId arena);
@@ -319,7 +347,10 @@ class Registry {
     void restore_shard(const ShardImage& image);
     bool restore_copy(const Shard& shard, const ShardRecord::Copy& copy);
     Result<MoveTarget> parse_target(const Shard& shard, const std::string& text) const;
+    Result<void> check_move(const Shard& shard) const;
     Result<void> begin_move(Shard& shard, const MoveTarget& target, Bytes bytes_per_second,
+                            MoveDone done);
+    Result<void> grant_copy(Shard& shard, const MoveTarget& target, Bytes bytes_per_second,
                             MoveDone done);
     Result<void> start_copy(Shard& shard);
     void stop_copy(Shard& shard);
@@ -347,6 +378,8 @@ class Registry {
     static const Group* successor_of(const Arena& arena, GroupId group);
     bool answer_shrink_again(const Group* successor, Ticket ticket);
     void check_shrink(Arena& arena, GroupId group);
+    bool shrink_is_complete(const Arena& arena, GroupId group) const;
+    void shrink_now(ArenaId arena, GroupId group);
     void reopen_shrink(Arena& arena, const Group& gone);
     void after_member_change(Arena& arena, GroupId group);
     void finish_members(Arena& arena);
@@ -370,6 +403,7 @@ class Registry {
     PoolWork* work_;
     const fabricshm::LinkImage* links_;
     CopyWork* copies_;
+    const bool commits_whole_;
     QuotaTable quotas_;
     DeviceTable devices_;
     std::uint64_t quota_changes_ = 0;

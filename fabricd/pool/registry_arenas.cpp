@@ -66,9 +66,10 @@ Result<void> Registry::make_arena(Ticket ticket, const proto::ArenaOpen& request
     Wait wait{ticket, TimePoint::max(), WaitKey{WaitKind::kArena, id, "", GroupId::kNone},
               proto::Type::kArenaOpen};
     wait.bytes = request.bytes;
-    FABRIC_TRY_VOID(quotas_.take_arena(session.peer.uid, bytes));
+    const Bytes committed = commits_whole_ ? bytes : std::min(bytes, fabricshm::kArenaStep);
+    FABRIC_TRY_VOID(quotas_.take_arena(session.peer.uid, bytes, committed));
     if (const auto added = add_wait(std::move(wait)); !added.ok()) {
-        quotas_.give_arena(session.peer.uid, bytes);
+        quotas_.give_arena(session.peer.uid, committed);
         return added;
     }
     next_id();
@@ -77,6 +78,7 @@ Result<void> Registry::make_arena(Ticket ticket, const proto::ArenaOpen& request
     arena.name = request.name;
     arena.uid = session.peer.uid;
     arena.bytes = bytes;
+    arena.committed = committed;
     arena_names_[arena.name] = id;
     // Not written down yet: an arena whose making is cut off by a kill was never seen by anybody,
     // and its memory goes with the daemon (devdax: take_leftovers() finds it).
@@ -90,11 +92,20 @@ void Registry::arena_made(ArenaId id, Result<fabricshm::PoolPiece> piece) {
     // The record comes before any answer: who has the descriptor must find a daemon that knows the
     // arena.
     Result<void> done = piece.ok() ? settle(*arena, std::move(piece).value()) : piece.error();
-    if (done.ok()) done = journal_.add(record_of(*arena));
+    if (done.ok()) done = write_new(*arena);
     answer_waiting(*arena, done.error());
     if (!done.ok()) return remove_arena(id);
     // Everybody who wanted it may have died meanwhile.
     drop_if_unused(id);
+}
+
+Result<void> Registry::write_new(const Arena& arena) {
+    FABRIC_TRY_VOID(journal_.add(record_of(arena)));
+    if (arena.committed == arena.bytes) return {};
+    const auto written = journal_.add(ArenaGrownRecord{raw(arena.id), arena.committed});
+    // Half of it would be an arena that is committed whole.
+    if (!written.ok()) journal_.note(ArenaEndRecord{raw(arena.id)});
+    return written;
 }
 
 // Takes the memory into the books; the arena is usable afterwards.
@@ -102,9 +113,11 @@ Result<void> Registry::settle(Arena& arena, fabricshm::PoolPiece piece) {
     FABRIC_TRY(arena.identity, identity_of(piece.fd));
     FABRIC_TRY_VOID(memory_->add(arena.id, piece));
     if (arena.state == ArenaState::kMaking) {
-        quotas_.resize_arena(arena.uid, arena.bytes, piece.bytes);
+        const Bytes committed = piece.bytes - piece.uncommitted;
+        quotas_.resize_arena(arena.uid, arena.committed, committed);
         arena.bytes = piece.bytes;
-        arena.space = RegionAllocator(piece.bytes);
+        arena.committed = committed;
+        arena.space = RegionAllocator(committed);
         FABRIC_TRY_VOID(add_links(arena));
     }
     arena.align = piece.align;
@@ -183,7 +196,7 @@ Result<void> Registry::adopt_arena(Ticket ticket, ArenaId id, fabricshm::Fd pres
         answer_waiting(*arena, {Errc::kOk, 0, ""});
     } else if (!arena->adopting) {
         arena->adopting = true;
-        work_->adopt(id, arena->bytes, std::move(presented));
+        work_->adopt(id, arena->bytes, arena->bytes - arena->committed, std::move(presented));
     }
     return {};
 }
@@ -242,7 +255,8 @@ void Registry::drop_if_unused(ArenaId id) {
     const Arena* arena = find_arena(id);
     if (arena == nullptr || !arena->sessions.empty()) return;
     // While the backend works on it nothing is dropped; its answer brings us here again.
-    if (arena->state == ArenaState::kMaking || arena->adopting || arena->copying != 0) return;
+    const bool at_work = arena->adopting || arena->growing || arena->copying != 0;
+    if (arena->state == ArenaState::kMaking || at_work) return;
     // Nor while a shard of another arena has a copy here: its readers are waited for.
     const bool lodges = std::any_of(arena->regions.begin(), arena->regions.end(), [&](auto& entry) {
         return entry.second.shard && entry.second.shard->first != id;
@@ -289,7 +303,7 @@ void Registry::remove_arena(ArenaId id) {
     const Arena& arena = *find_arena(id);
     memory_->remove(id);
     work_->destroy(id);
-    quotas_.give_arena(arena.uid, arena.bytes);
+    quotas_.give_arena(arena.uid, arena.committed);
     arena_names_.erase(arena.name);
     arenas_.erase(id);
 }

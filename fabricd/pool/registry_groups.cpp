@@ -232,13 +232,29 @@ bool Registry::answer_shrink_again(const Group* successor, Ticket ticket) {
     return true;
 }
 
-// Makes the smaller group once every live member has asked for it.
+// Makes the smaller group once every live member has asked for it, and its block has room.
 void Registry::check_shrink(Arena& arena, GroupId id) {
+    if (!shrink_is_complete(arena, id)) return;
+    const int live = arena.groups.at(id).count(MemberState::kLive);
+    const auto later = [this, arena_id = arena.id, id] { shrink_now(arena_id, id); };
+    if (!park(arena, fabricshm::group_block_bytes(live), later)) shrink_now(arena.id, id);
+}
+
+bool Registry::shrink_is_complete(const Arena& arena, GroupId id) const {
     const auto found = arena.groups.find(id);
-    if (found == arena.groups.end() || found->second.shrunk) return;
-    std::vector<WaitId> by_rank = waits_.with_key({WaitKind::kShrink, arena.id, "", id});
+    if (found == arena.groups.end() || found->second.shrunk) return false;
+    const auto waiting = waits_.with_key({WaitKind::kShrink, arena.id, "", id}).size();
     const int live = found->second.count(MemberState::kLive);
-    if (by_rank.empty() || static_cast<int>(by_rank.size()) < live) return;
+    return waiting != 0 && static_cast<int>(waiting) >= live;
+}
+
+// Members may have left, died or given up since it was complete.
+void Registry::shrink_now(ArenaId arena_id, GroupId id) {
+    Arena* const still = find_arena(arena_id);
+    if (still == nullptr || !shrink_is_complete(*still, id)) return;
+    Arena& arena = *still;
+    const auto found = arena.groups.find(id);
+    std::vector<WaitId> by_rank = waits_.with_key({WaitKind::kShrink, arena.id, "", id});
     std::sort(by_rank.begin(), by_rank.end(),
               [this](WaitId a, WaitId b) { return waits_.get(a).rank < waits_.get(b).rank; });
     const std::size_t before = arena.groups.size();

@@ -91,9 +91,8 @@ Result<MoveTarget> Registry::parse_target(const Shard& shard, const std::string&
     return target;
 }
 
-// Grants the new copy's bytes and has them filled. Nothing else changes before the copy is done.
-Result<void> Registry::begin_move(Shard& shard, const MoveTarget& target, Bytes bytes_per_second,
-                                  MoveDone done) {
+// Whether it can be moved now.
+Result<void> Registry::check_move(const Shard& shard) const {
     if (copies_ == nullptr) return Error{Errc::kUnsupported, 0, "move shard"};
     if (shard.fixed) {
         return Error{Errc::kUnsupported, 0, "the shard's memory is not coherent with the daemon's"};
@@ -101,6 +100,13 @@ Result<void> Registry::begin_move(Shard& shard, const MoveTarget& target, Bytes 
     const bool two = shard.copies[0] && shard.copies[1];
     if (shard.move || two || !shard.settled) return Error{Errc::kBusy, 0, "move shard"};
     if (journal_.behind()) return Error{Errc::kSystem, 0, "journal is behind"};
+    return {};
+}
+
+// When the target has room, or can't have any.
+Result<void> Registry::begin_move(Shard& shard, const MoveTarget& target, Bytes bytes_per_second,
+                                  MoveDone done) {
+    FABRIC_TRY_VOID(check_move(shard));
     Session& owner = *find_session(shard.owner);
     Arena& arena = *find_arena(target.arena);
     // The owner holds the copy, so it must have the arena: who else would present it after a
@@ -108,6 +114,29 @@ Result<void> Registry::begin_move(Shard& shard, const MoveTarget& target, Bytes 
     if (arena.sessions.count(owner.id) == 0) {
         return Error{Errc::kDenied, 0, "the owner has not opened the target's arena"};
     }
+    const ShardCopy& old = *shard.copies[shard.current];
+    const Region& from = find_arena(old.arena)->regions.at(old.region);
+    const auto later = [this, id = shard.id, target, bytes_per_second, done] {
+        Shard* const still = find_shard(id);
+        const Result<void> begun = still != nullptr
+                                       ? grant_copy(*still, target, bytes_per_second, done)
+                                       : Error{Errc::kNotFound, 0, "move shard"};
+        if (!begun.ok() && done) done(begun);
+    };
+    if (park(arena, from.bytes, later)) return {};
+    return grant_copy(shard, target, bytes_per_second, std::move(done));
+}
+
+// Grants the new copy's bytes and has them filled. Nothing else changes before the copy is done.
+Result<void> Registry::grant_copy(Shard& shard, const MoveTarget& target, Bytes bytes_per_second,
+                                  MoveDone done) {
+    FABRIC_TRY_VOID(check_move(shard));
+    Session& owner = *find_session(shard.owner);
+    Arena* const target_arena = find_arena(target.arena);
+    if (target_arena == nullptr || target_arena->sessions.count(owner.id) == 0) {
+        return Error{Errc::kDenied, 0, "the owner has not opened the target's arena"};
+    }
+    Arena& arena = *target_arena;
     const ShardCopy& old = *shard.copies[shard.current];
     const Region& from = find_arena(old.arena)->regions.at(old.region);
     const std::string device = target.device.value_or(from.device);

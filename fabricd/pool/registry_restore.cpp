@@ -85,12 +85,13 @@ Result<void> Registry::restore_arena(const ArenaImage& image) {
     arena.file_offset = record.file_offset;
     arena.identity = {record.device, record.inode, record.file_bytes, record.seals};
     arena.link_bytes = record.link_bytes;
-    arena.space = RegionAllocator(record.bytes);
+    arena.committed = image.committed.value_or(record.bytes);
+    arena.space = RegionAllocator(arena.committed);
     // At the start of the arena.
     if (record.link_bytes != 0 && !arena.space.reserve(0, record.link_bytes)) return kContradiction;
     // Two arenas of one name: one of them must have ended without a record.
     if (!arena_names_.emplace(arena.name, id).second) return kContradiction;
-    quotas_.restore_arena(arena.uid, arena.bytes);
+    quotas_.restore_arena(arena.uid, arena.committed);
     for (const SessionId member : image.sessions) {
         // A session whose end was written down before its last arena was left does not exist.
         Session* session = find_session(member);
@@ -211,6 +212,9 @@ Result<void> Registry::write_journal(JournalSink& sink) const {
 Result<void> Registry::write_arena(const Arena& arena, JournalSink& sink) const {
     // The arena before what lies in it.
     FABRIC_TRY_VOID(sink.add(record_of(arena)));
+    if (arena.committed < arena.bytes) {
+        FABRIC_TRY_VOID(sink.add(ArenaGrownRecord{raw(arena.id), arena.committed}));
+    }
     for (const SessionId session : arena.sessions) {
         FABRIC_TRY_VOID(sink.add(ArenaJoinRecord{raw(arena.id), raw(session)}));
     }

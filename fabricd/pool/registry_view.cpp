@@ -20,6 +20,7 @@ ArenaView view_of(const Arena& arena) {
     view.uid = arena.uid;
     view.bytes = arena.bytes;
     view.bytes_used = arena.space.bytes_used();
+    view.bytes_committed = arena.committed;
     view.bytes_quarantined = arena.bytes_quarantined();
     view.sessions = static_cast<std::uint32_t>(arena.sessions.size());
     return view;
@@ -86,7 +87,10 @@ void check_space(const Arena& arena, std::vector<std::string>* found) {
     Bytes sum = arena.link_bytes;  // at the start, and nobody's
     std::uint64_t end = arena.link_bytes;
     const auto pieces = pieces_of(arena);
-    for (const auto& [offset, bytes] : ownerless(arena, pieces)) sum += bytes;
+    for (const auto& [offset, bytes] : ownerless(arena, pieces)) {
+        // Beyond what is committed nothing is taken.
+        sum += std::min(offset + bytes, std::max(offset, arena.committed)) - offset;
+    }
     for (const auto& [offset, bytes] : pieces) {
         if (offset < end) found->push_back("two owners at offset " + std::to_string(offset));
         end = offset + bytes;

@@ -32,6 +32,7 @@ void pack(const ArenaView& view, admin::v1::Arena& message) {
     message.set_bytes_used(view.bytes_used);
     message.set_bytes_quarantined(view.bytes_quarantined);
     message.set_sessions(view.sessions);
+    message.set_bytes_committed(view.bytes_committed);
 }
 
 void pack(const RegionView& view, admin::v1::Region& message) {
@@ -143,9 +144,9 @@ PoolView unpack(const admin::v1::Pool& message) {
 }
 
 ArenaView unpack(const admin::v1::Arena& message) {
-    return {message.id(),      message.name(),       message.uid(),
-            message.bytes(),   message.bytes_used(), message.bytes_quarantined(),
-            message.sessions()};
+    return {message.id(),       message.name(),           message.uid(),
+            message.bytes(),    message.bytes_used(),     message.bytes_quarantined(),
+            message.sessions(), message.bytes_committed()};
 }
 
 RegionView unpack(const admin::v1::Region& message) {

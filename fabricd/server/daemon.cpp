@@ -132,9 +132,9 @@ Daemon::Impl::~Impl() {
 // Twice at most in a daemon's life: a second one replaces one that took half of a bad journal.
 void Daemon::Impl::make_registry() {
     registry = std::make_unique<Registry>(
-        limits_of(options),
-        Registry::Parts{journal.get(), &memory, worker.get(), options.devices,
-                        options.links ? &*options.links : nullptr, mover.get()});
+        limits_of(options), Registry::Parts{journal.get(), &memory, worker.get(), options.devices,
+                                            options.links ? &*options.links : nullptr, mover.get(),
+                                            backend->commits_whole()});
 }
 
 Result<void> Daemon::Impl::open_state() {
@@ -329,6 +329,9 @@ Result<void> Daemon::run() {
         },
         [&impl](ArenaId id, Result<fabricshm::PoolPiece> piece) {
             impl.registry->arena_adopted(id, std::move(piece));
+        },
+        [&impl](ArenaId id, Bytes to, const Result<void>& done) {
+            impl.registry->arena_grown(id, to, done);
         });
     impl.mover->start([&impl](ShardId shard, Result<fabricshm::ShardWord> seen) {
         impl.registry->shard_copied(shard, std::move(seen));

@@ -35,6 +35,12 @@ void add_arenas(const Snapshot& snapshot, MetricsText& text) {
     for (const auto& arena : snapshot.arenas) {
         text.sample({{"arena", std::to_string(arena.id)}, {"name", arena.name}}, arena.bytes);
     }
+    text.family("fabricd_arena_committed_bytes", MetricType::kGauge,
+                "Of it: taken from the pool so far.");
+    for (const auto& arena : snapshot.arenas) {
+        text.sample({{"arena", std::to_string(arena.id)}, {"name", arena.name}},
+                    arena.bytes_committed);
+    }
     text.family("fabricd_arena_used_bytes", MetricType::kGauge, "Of it: in regions.");
     for (const auto& arena : snapshot.arenas) {
         text.sample({{"arena", std::to_string(arena.id)}, {"name", arena.name}}, arena.bytes_used);

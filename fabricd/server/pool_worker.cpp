@@ -8,9 +8,10 @@ namespace fabricd {
 PoolWorker::PoolWorker(fabricshm::PoolBackend& backend, Post post)
     : backend_(backend), post_(std::move(post)), totals_(backend.totals()) {}
 
-void PoolWorker::start(Done made, Done adopted) {
+void PoolWorker::start(Done made, Done adopted, Grown grown) {
     made_ = std::move(made);
     adopted_ = std::move(adopted);
+    grown_ = std::move(grown);
     thread_ = std::thread([this] { serve(); });
 }
 
@@ -30,12 +31,23 @@ void PoolWorker::create(ArenaId arena, const std::string& name, std::uint32_t ui
              false});
 }
 
-void PoolWorker::adopt(ArenaId arena, Bytes bytes, fabricshm::Fd presented) {
+void PoolWorker::adopt(ArenaId arena, Bytes bytes, Bytes uncommitted, fabricshm::Fd presented) {
     // std::function wants something that can be copied; a descriptor cannot be.
     auto fd = std::make_shared<fabricshm::Fd>(std::move(presented));
-    enqueue(
-        {[=, this] { report(adopted_, arena, backend_.adopt(raw(arena), bytes, std::move(*fd))); },
-         false});
+    enqueue({[=, this] {
+                 report(adopted_, arena,
+                        backend_.adopt(raw(arena), bytes, std::move(*fd), uncommitted));
+             },
+             false});
+}
+
+void PoolWorker::grow(ArenaId arena, Bytes to, Bytes need) {
+    enqueue({[=, this] {
+                 const Result<void> done = backend_.grow(raw(arena), to, need);
+                 count();
+                 post_([=, this] { grown_(arena, to, done); });
+             },
+             false});
 }
 
 void PoolWorker::destroy(ArenaId arena) noexcept {

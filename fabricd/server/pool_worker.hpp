@@ -1,4 +1,4 @@
-// PoolWorker: the thread that makes and destroys arenas.
+// PoolWorker: the thread that makes, grows and destroys arenas.
 //
 // Committing an arena takes about 0.3 s/GiB. On the control thread that would keep deaths from
 // being noticed for seconds, and any client could ask for it.
@@ -23,18 +23,20 @@ class PoolWorker final : public PoolWork {
     /// Takes a result to the control thread; false when that no longer listens.
     using Post = std::function<bool(std::function<void()>)>;
     using Done = std::function<void(ArenaId, Result<fabricshm::PoolPiece>)>;
+    using Grown = std::function<void(ArenaId, Bytes to, Result<void>)>;
 
     PoolWorker(fabricshm::PoolBackend& backend, Post post);
     ~PoolWorker() override { stop(); }
 
-    /// `made` and `adopted` are called on the control thread.
-    void start(Done made, Done adopted);
+    /// `made`, `adopted` and `grown` are called on the control thread.
+    void start(Done made, Done adopted, Grown grown);
 
     /// Destroys what is still to be destroyed, makes nothing more, ends the thread. Idempotent.
     void stop() noexcept;
 
     void create(ArenaId arena, const std::string& name, std::uint32_t uid, Bytes bytes) override;
-    void adopt(ArenaId arena, Bytes bytes, fabricshm::Fd presented) override;
+    void adopt(ArenaId arena, Bytes bytes, Bytes uncommitted, fabricshm::Fd presented) override;
+    void grow(ArenaId arena, Bytes to, Bytes need) override;
     void destroy(ArenaId arena) noexcept override;
 
     /// After the last finished piece of work. Any thread.
@@ -54,6 +56,7 @@ class PoolWorker final : public PoolWork {
     Post post_;
     Done made_;
     Done adopted_;
+    Grown grown_;
     std::thread thread_;
 
     mutable std::mutex mutex_;  // guards what follows; never held while the backend works

@@ -3,6 +3,9 @@
 #include <utility>
 
 #include "libfabricshm/proto/codec.hpp"
+#include "libfabricshm/shm/group_block.hpp"
+#include "libfabricshm/shm/shard_header.hpp"
+#include "libfabricshm/shm/tensor_header.hpp"
 
 namespace fabricd {
 
@@ -54,6 +57,68 @@ Result<void> adopt(Registry& registry, Ticket ticket, const Message& request,
     return registry.adopt_arena(ticket, ArenaId{request.arena.arena_id}, std::move(descriptor));
 }
 
+// The hole that a request needs in which arena; 0 bytes: none.
+struct Hole {
+    ArenaId arena = ArenaId::kNone;
+    Bytes bytes = 0;
+    bool owned = true;  // by the session, and not by a group
+};
+
+Bytes bytes_of(std::uint32_t dtype, std::span<const std::int64_t> shape) {
+    const auto bytes = proto::tensor_bytes(dtype, shape);
+    return bytes.ok() ? bytes.value() : 0;
+}
+
+Hole hole_for(const Message& request) {
+    switch (proto::type_of(request.header)) {
+        case Type::kRegionCreate:
+            return {ArenaId{request.region.arena_id}, request.region.bytes};
+        case Type::kTensorCreate: {
+            const proto::Tensor& tensor = request.tensor;
+            return {ArenaId{tensor.region.arena_id},
+                    bytes_of(tensor.dtype, std::span(tensor.shape, tensor.ndim)) +
+                        fabricshm::kTensorHeaderBytes};
+        }
+        case Type::kShardCreate: {
+            // Two regions, side by side in the worst case.
+            const proto::Shard& shard = request.shard;
+            return {ArenaId{shard.header.arena_id},
+                    bytes_of(shard.dtype, std::span(shard.shape, shard.ndim)) +
+                        fabricshm::kShardHeaderBytes + RegionAllocator::kUnit};
+        }
+        // Only the last member's makes the group, but then no other is to wait for the block.
+        case Type::kGroupJoin:
+            return {ArenaId{request.group.arena_id},
+                    fabricshm::group_block_bytes(request.group.world), false};
+        default:
+            return {};
+    }
+}
+
+// The request once more, when its arena has grown.
+void serve_parked(Registry& registry, Ticket ticket, const Message& request, TimePoint now) {
+    const Type type = proto::type_of(request.header);
+    if (type == Type::kRegionCreate) {
+        registry.answer(ticket, type, registry.create_region(ticket.session, request.region));
+    } else if (type == Type::kTensorCreate) {
+        registry.answer(ticket, type, registry.create_tensor(ticket.session, request.tensor));
+    } else if (type == Type::kShardCreate) {
+        registry.answer(ticket, type, registry.create_shard(ticket.session, request.shard));
+    } else if (type == Type::kGroupJoin) {
+        registry.refuse(ticket, type, registry.join_group(ticket, request.group, now));
+    }
+}
+
+// Whether it is served only when its arena has grown.
+bool parks(Registry& registry, Ticket ticket, const Message& request, TimePoint now) {
+    const Hole hole = hole_for(request);
+    if (hole.bytes == 0) return false;
+    const auto later = [&registry, ticket, request, now] {
+        serve_parked(registry, ticket, request, now);
+    };
+    return registry.park(ticket.session, hole.arena, hole.bytes, hole.owned, later);
+}
+
 }  // namespace
 
 // Exhaustive, without a default: the compiler names a type that is added and not served.
@@ -63,6 +128,7 @@ Reply serve(Registry& registry, SessionId session, const Message& request, fabri
     const Ticket ticket{session, request.header.request_id};
     const proto::Region& region = request.region;
     const proto::Region& tensor_region = request.tensor.region;
+    if (parks(registry, ticket, request, now)) return std::nullopt;
     switch (proto::type_of(request.header)) {
         case Type::kArenaOpen:
             return refusal_of(request, registry.open_arena(ticket, request.arena_open));

@@ -34,10 +34,16 @@ class Destinations {
         : pointer_(job.destinations), count_(job.destination_count) {
         if (!job.streaming) return;
         // A streaming job may have some destinations that are in place, so it is asked for each.
-        for (int d = 0; d < count_ && d < kMaxStreamed; ++d) {
-            if (!is_source(job, pointer_[d])) streamed_[d / 64] |= std::uint64_t{1} << (d % 64);
+        const int streamed = count_ - job.cached_destinations;
+        for (int d = 0; d < streamed && d < kMaxStreamed; ++d) {
+            if (is_source(job, pointer_[d])) continue;
+            streamed_[d / 64] |= std::uint64_t{1} << (d % 64);
+            any_streamed_ = true;
         }
     }
+
+    // Whether anything goes past the cache at all.
+    bool any_streamed() const { return any_streamed_; }
 
     // The destination whose alignment decides how many elements go before the first tile: one that
     // is streamed to, if there is one.
@@ -84,6 +90,7 @@ class Destinations {
     void* const* pointer_;
     int count_;
     std::uint64_t streamed_[kMaxStreamed / 64] = {};
+    bool any_streamed_ = false;
 };
 
 }  // namespace

@@ -48,14 +48,26 @@ FABRIC_INLINE V divide(const Divider<T>& divider, V value) {
     }
 }
 
+// Two lines at a time of each stream when results go past the cache: the processor has few buffers
+// in which lines are filled, and each destination of a tile wants its own.
+constexpr std::size_t kStreamTileBytes = 2 * kLine;
+
 // Far enough ahead to hide the latency of memory; see docs/kernels.md for what was tried.
 constexpr std::size_t kPrefetchAhead = 1024;
+constexpr std::size_t kPrefetchAheadOfStreams = 512;
 
-template <int kVectors>
+template <int kVectors, std::size_t kAhead>
 FABRIC_INLINE void prefetch_tile(const char* from) {
     for (std::size_t line = 0; line < kVectors * kWidth; line += kLine) {
-        __builtin_prefetch(from + kPrefetchAhead + line);
+        __builtin_prefetch(from + kAhead + line);
     }
+}
+
+// A short tile goes with stores past the cache, see docs/kernels.md.
+template <int kVectors>
+FABRIC_INLINE void prefetch_tile(const char* from) {
+    constexpr bool kShort = kVectors * kWidth <= kStreamTileBytes;
+    prefetch_tile<kVectors, kShort ? kPrefetchAheadOfStreams : kPrefetchAhead>(from);
 }
 
 template <class Element, class Op, int kVectors>
@@ -108,6 +120,15 @@ class Reduction {
 
     FABRIC_INLINE std::size_t run_block(std::size_t begin, std::size_t bytes) const {
         if constexpr (kSources != 0) {
+            constexpr int kShort = kStreamTileBytes / kWidth;
+            static_assert(kTileBytes % kStreamTileBytes == 0);
+            if (destinations_.any_streamed()) {
+                for (std::size_t done = 0; done < bytes; done += kStreamTileBytes) {
+                    Value partial[kShort];
+                    reduce_tile<kShort>(0, kSources, begin + done, partial, true);
+                }
+                return begin + bytes;
+            }
             for (std::size_t done = 0; done < bytes; done += kTileBytes) {
                 Value partial[Element::kTile];
                 reduce_tile<Element::kTile>(0, kSources, begin + done, partial, streaming_);

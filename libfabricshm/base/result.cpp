@@ -20,7 +20,7 @@ constexpr CodeText kTexts[] = {
     {"kExists", "already exists"},
     {"kBusy", "held by a live process"},
     {"kTimeout", "deadline passed"},
-    {"kPeer", "a peer died or failed"},
+    {"kPeer", "a peer died, failed or left"},
     {"kDaemon", "fabricd does not answer"},
     {"kNoMemory", "no memory left in the pool or quota"},
     {"kDenied", "permission denied"},

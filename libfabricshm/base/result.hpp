@@ -19,7 +19,7 @@ enum class Errc : std::int32_t {
     kExists = 3,        // the name or the place is taken
     kBusy = 4,          // a live process holds it; trying again may help
     kTimeout = 5,       // the deadline passed
-    kPeer = 6,          // a peer died or failed; Error::detail is its rank
+    kPeer = 6,          // a peer died, failed or left; Error::detail is its rank
     kDaemon = 7,        // fabricd is gone or does not answer
     kNoMemory = 8,      // the pool, a quota or an arena is full
     kDenied = 9,        // this user may not

@@ -15,7 +15,7 @@ namespace fabricshm {
 
 namespace {
 
-// Clearing new memory takes the daemon 0.3 s/GiB on an idle machine; this is for a busy one.
+// Committing memory takes the daemon 0.3 s/GiB on an idle machine; this is for a busy one.
 constexpr Duration kClearingPerGib = std::chrono::seconds(2);
 
 // Others wait for the group to break while the daemon is asked which region it was.
@@ -106,8 +106,8 @@ Result<std::shared_ptr<Arena>> Arena::open(std::shared_ptr<Session> session,
     request.arena_open.flags = flags;
     // Asked again, an exclusive open could find the arena that its first attempt made.
     const Retry retry = flags == 0 ? Retry::kHarmless : Retry::kNever;
-    // A new arena is cleared before the daemon answers; `bytes` of 0, its default, gets one
-    // gibibyte's time.
+    // Some pools commit a new arena whole before the daemon answers; `bytes` of 0, its default,
+    // gets one gibibyte's time.
     const TimePoint deadline = deadline_after(session->default_deadline(), clearing_time(bytes));
     FABRIC_TRY(const proto::Message reply, session->call(request, "open arena", deadline, retry));
 
@@ -177,14 +177,30 @@ Result<proto::Message> Arena::call(const proto::Message& request, const char* st
 
 // Whatever the daemon answers is looked at again here: what lies outside of the mapping would be a
 // crash far from its cause.
-Result<proto::Region> Arena::region_call(proto::Message request, const char* step, Retry retry) {
+Result<proto::Region> Arena::region_call(proto::Message request, const char* step,
+                                         TimePoint deadline, Retry retry) {
     request.region.arena_id = id_;
-    FABRIC_TRY(const proto::Message reply,
-               call(request, step, session_->default_deadline(), retry));
+    FABRIC_TRY(const proto::Message reply, call(request, step, deadline, retry));
     const proto::Region& region = reply.region;
     const bool sound = region.arena_id == id_ && holds(region.offset, region.bytes);
     if (!sound) return Error{Errc::kCorrupt, 0, step};
     return region;
+}
+
+void Arena::note_tensor(const proto::Region& region) {
+    const std::lock_guard lock(tensors_mutex_);
+    tensors_[region.region_id] = region.generation;
+}
+
+std::optional<std::uint64_t> Arena::tensor_generation(std::uint64_t region_id) const {
+    const std::shared_lock lock(tensors_mutex_);
+    const auto found = tensors_.find(region_id);
+    if (found == tensors_.end()) return std::nullopt;
+    return found->second;
+}
+
+TimePoint Arena::deadline_for(Bytes bytes) const {
+    return deadline_after(session_->default_deadline(), clearing_time(bytes));
 }
 
 Result<proto::Region> Arena::create_region(Bytes bytes) {
@@ -192,7 +208,7 @@ Result<proto::Region> Arena::create_region(Bytes bytes) {
     request.region.bytes = bytes;
     // Never asked again: a second region would be nobody's. Callers that can live with that ask
     // again themselves (HeapRegions).
-    auto region = region_call(request, "create region", Retry::kNever);
+    auto region = region_call(request, "create region", deadline_for(bytes), Retry::kNever);
     FAULT_POINT("region.granted");
     return region;
 }
@@ -200,7 +216,7 @@ Result<proto::Region> Arena::create_region(Bytes bytes) {
 Result<proto::Region> Arena::open_region(std::uint64_t region_id) {
     proto::Message request = proto::make_request(proto::Type::kRegionOpen, 0);
     request.region.region_id = region_id;
-    return region_call(request, "open region", Retry::kHarmless);
+    return region_call(request, "open region", session_->default_deadline(), Retry::kHarmless);
 }
 
 void Arena::publish_before_return(const proto::Region& region) const noexcept {

@@ -4,7 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
+#include <shared_mutex>
 #include <string>
 
 #include "libfabricshm/base/result.hpp"
@@ -69,10 +72,18 @@ class Arena {
     /// Memory of this session in the arena, see ArenaHeap.
     ArenaHeap& heap() noexcept { return *heap_; }
 
+    /// The session's, and the time that it may take to commit `bytes`.
+    TimePoint deadline_for(Bytes bytes) const;
+
     /// Sends `request`, which concerns this arena. kNotFound when the daemon forgot the session
     /// that opened it: ids would mean something else now.
     Result<proto::Message> call(const proto::Message& request, const char* step, TimePoint deadline,
                                 Retry retry);
+
+    /// The generation of a tensor's region, as the daemon named it to this process when it made or
+    /// opened the tensor last; nothing when it never did.
+    void note_tensor(const proto::Region& region);
+    std::optional<std::uint64_t> tensor_generation(std::uint64_t region_id) const;
 
     /// True when [offset, offset + bytes) lies inside the arena.
     bool holds(std::uint64_t offset, Bytes bytes) const noexcept {
@@ -83,7 +94,8 @@ class Arena {
     Arena(std::shared_ptr<Session> session, std::uint64_t session_id, std::uint64_t id,
           std::string name, Mapping mapping, std::shared_ptr<VisibilityPolicy> policy,
           PoisonWatch::Source source);
-    Result<proto::Region> region_call(proto::Message request, const char* step, Retry retry);
+    Result<proto::Region> region_call(proto::Message request, const char* step, TimePoint deadline,
+                                      Retry retry);
 
     const std::shared_ptr<Session> session_;
     const std::uint64_t session_id_;  // of the daemon's, when the arena was opened
@@ -93,6 +105,8 @@ class Arena {
     const std::shared_ptr<VisibilityPolicy> policy_;  // nullptr: coherent
     const std::shared_ptr<PoisonWatch> watch_;        // of mapping_; goes before it
     std::unique_ptr<ArenaHeap> heap_;
+    mutable std::shared_mutex tensors_mutex_;
+    std::map<std::uint64_t, std::uint64_t> tensors_;  // region id -> generation
 };
 
 }  // namespace fabricshm

@@ -17,10 +17,7 @@ Result<std::byte*> ArenaHeap::allocate(Bytes bytes) {
     const std::lock_guard growing(growing_);
     // While this thread waited another one may have fetched a region.
     if (std::byte* block = from_pieces(bytes); block != nullptr) return block;
-    FABRIC_TRY_VOID(grow(bytes));
-    if (std::byte* block = from_pieces(bytes); block != nullptr) return block;
-    // Other threads were faster in using up the new region. Rare; the caller may try again.
-    return Error{Errc::kNoMemory, 0, "allocate"};
+    return from_new_piece(bytes);
 }
 
 Result<std::byte*> ArenaHeap::allocate_big(Bytes bytes) {
@@ -40,11 +37,8 @@ std::byte* ArenaHeap::from_pieces(Bytes bytes) noexcept {
 }
 
 // Asks for a whole piece, and for half as much each time the arena is too full for it.
-Result<void> ArenaHeap::grow(Bytes bytes) {
-    // With what the heap itself needs, so that the block fits into an empty piece.
-    const Bytes least = round_up(
-        std::max(bytes + Heap::kBlockOverhead + Heap::kHeapOverhead, 2 * Heap::kHeapOverhead),
-        4096);
+Result<std::byte*> ArenaHeap::from_new_piece(Bytes bytes) {
+    const Bytes least = round_up(std::max<Bytes>(bytes, 1), 4096);
     Bytes wanted = std::max(next_piece_, least);
     auto region = source_->take(wanted);
     while (!region.ok() && region.error().code == Errc::kNoMemory && wanted > least) {
@@ -52,20 +46,18 @@ Result<void> ArenaHeap::grow(Bytes bytes) {
         region = source_->take(wanted);
     }
     if (!region.ok()) return region.error();
-    // Twice as much next time: who asks often gets there in a few steps.
+    // Twice as much next time: a program that asks often gets there in a few steps.
     next_piece_ = std::min(2 * next_piece_, kPieceMost);
     auto piece = std::make_unique<Piece>(region.value());
+    // Before other threads can find the piece and use it up.
+    std::byte* block = piece->heap.allocate(bytes);
+    if (block == nullptr) {
+        source_->give_back(region->id);
+        return Error{Errc::kNoMemory, 0, "allocate: memory of this process"};
+    }
     const std::lock_guard lock(mutex_);
     pieces_[region->base] = std::move(piece);
-    return {};
-}
-
-ArenaHeap::Pieces::iterator ArenaHeap::piece_of(const std::byte* block) noexcept {
-    auto after = pieces_.upper_bound(const_cast<std::byte*>(block));
-    // By address: the piece that begins at or before the block, if the block is in it.
-    if (after == pieces_.begin()) return pieces_.end();
-    --after;
-    return after->second->heap.holds(block) ? after : pieces_.end();
+    return block;
 }
 
 bool ArenaHeap::release(std::byte* block) noexcept {
@@ -76,9 +68,11 @@ bool ArenaHeap::release(std::byte* block) noexcept {
             emptied = big->second;
             big_.erase(big);
         } else {
-            const auto piece = piece_of(block);
-            if (piece == pieces_.end()) return false;
-            piece->second->heap.release(block);
+            // By address: the piece that begins at or before the block.
+            auto piece = pieces_.upper_bound(block);
+            if (piece == pieces_.begin()) return false;
+            --piece;
+            if (!piece->second->heap.release(block)) return false;
             // The last one stays: a program that frees and allocates in turn needs no daemon.
             if (piece->second->heap.empty() && pieces_.size() > 1) {
                 emptied = piece->second->id;

@@ -48,11 +48,12 @@ class ArenaHeap {
     /// At least `bytes`, 64-byte aligned. kNoMemory, or what the source says.
     Result<std::byte*> allocate(Bytes bytes);
 
-    /// Gives a block back. False when it is none of this heap's.
+    /// Gives a block back. False, and nothing happens, when it is none of this heap's: also when it
+    /// was given back already.
     bool release(std::byte* block) noexcept;
 
   private:
-    // A region that is cut into blocks; its heap keeps the books of them inside of the region.
+    // A region that is cut into blocks.
     struct Piece {
         Piece(const HeapRegion& region) : id(region.id), heap(region.base, region.bytes) {}
         std::uint64_t id;
@@ -62,8 +63,7 @@ class ArenaHeap {
 
     Result<std::byte*> allocate_big(Bytes bytes);
     std::byte* from_pieces(Bytes bytes) noexcept;
-    Result<void> grow(Bytes bytes);
-    Pieces::iterator piece_of(const std::byte* block) noexcept;
+    Result<std::byte*> from_new_piece(Bytes bytes);
 
     const std::unique_ptr<RegionSource> source_;
     std::mutex growing_;  // one region at a time is asked for; taken before mutex_

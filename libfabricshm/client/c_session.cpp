@@ -74,11 +74,14 @@ int open_failed(const Error& error, const SessionOptions& wanted) {
 
 }  // namespace
 
-TimePoint deadline_of(const Session& session, std::int64_t timeout_ms) noexcept {
-    if (timeout_ms == FABRICSHM_TIMEOUT_DEFAULT) return session.default_deadline();
+Duration timeout_of(const Session& session, std::int64_t timeout_ms) noexcept {
+    if (timeout_ms == FABRICSHM_TIMEOUT_DEFAULT) return session.timeout();
     // Larger values would overflow the clock's nanoseconds; a year is as good as endless.
-    const std::chrono::milliseconds length(std::min(timeout_ms, proto::kTimeoutMsMax));
-    return deadline_from_now(length);
+    return std::chrono::milliseconds(std::min(timeout_ms, proto::kTimeoutMsMax));
+}
+
+TimePoint deadline_of(const Session& session, std::int64_t timeout_ms) noexcept {
+    return deadline_from_now(timeout_of(session, timeout_ms));
 }
 
 int check_timeout(const char* function, std::int64_t timeout_ms) {

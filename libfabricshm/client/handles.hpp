@@ -41,6 +41,12 @@ struct fabricshm_group {
     std::shared_ptr<fabricshm::Arena> arena;
     std::string name;
     std::unique_ptr<fabricshm::Group> group;
+
+    // The last call, and the number under which the group keeps it: see repeats() of
+    // c_collective.cpp. Like the group itself, for one collective at a time.
+    fabricshm_call last{};
+    std::uint64_t last_number = 0;
+    fabricshm::Duration last_timeout{};
 };
 
 struct fabricshm_request {
@@ -49,6 +55,9 @@ struct fabricshm_request {
 };
 
 namespace fabricshm {
+
+/// How long a call with this timeout may take: FABRICSHM_TIMEOUT_DEFAULT is the session's.
+Duration timeout_of(const Session& session, std::int64_t timeout_ms) noexcept;
 
 /// When a call with this timeout has to end: FABRICSHM_TIMEOUT_DEFAULT is the session's.
 TimePoint deadline_of(const Session& session, std::int64_t timeout_ms) noexcept;

@@ -21,6 +21,7 @@ Result<std::unique_ptr<Shard>> Shard::create(std::shared_ptr<Arena> arena, const
                                              std::uint32_t dtype,
                                              std::span<const std::int64_t> shape,
                                              OpenArena open_arena) {
+    FABRIC_TRY(const Bytes bytes, proto::tensor_bytes(dtype, shape));
     proto::Message request = proto::make_request(proto::Type::kShardCreate, 0);
     FABRIC_TRY_VOID(proto::set_name(request.shard.name, name, "name"));
     request.shard.header.arena_id = arena->id();
@@ -30,9 +31,8 @@ Result<std::unique_ptr<Shard>> Shard::create(std::shared_ptr<Arena> arena, const
     // The swap is one instruction on a word that owner and daemon share: that needs memory which is
     // coherent between them.
     if (!arena->visibility().coherent()) request.shard.flags = proto::kShardFixed;
-    FABRIC_TRY(
-        const proto::Message reply,
-        arena->call(request, "create shard", arena->session().default_deadline(), Retry::kNever));
+    FABRIC_TRY(const proto::Message reply,
+               arena->call(request, "create shard", arena->deadline_for(bytes), Retry::kNever));
     return made_of(std::move(arena), reply.shard, true, std::move(open_arena));
 }
 
@@ -140,16 +140,27 @@ Result<std::shared_ptr<Arena>> Shard::arena_of(const ShardPin& pin, TimePoint de
     if (header.region_id != key_.region_id || header.generation != key_.generation) {
         return Error{Errc::kNotFound, 0, "find shard"};
     }
-    FABRIC_TRY(std::shared_ptr<Arena> other,
-               open_arena_(std::string(reply.shard.target,
-                                       ::strnlen(reply.shard.target, proto::kNameBytes))));
-    const std::uint64_t id = other->id();
-    {
+    const std::string target(reply.shard.target, ::strnlen(reply.shard.target, proto::kNameBytes));
+    // One that is open is not opened again: a peer that scribbles over the place could have that
+    // done at every read.
+    std::shared_ptr<Arena> other = known_arena(target);
+    if (other == nullptr) {
+        FABRIC_TRY(other, open_arena_(target));
         const std::lock_guard lock(mutex_);
-        others_[id] = other;
+        others_[other->id()] = other;
     }
+    const std::uint64_t id = other->id();
     if (id != pin.arena_id) return Error{Errc::kBusy, 0, "find shard"};
     return other;
+}
+
+std::shared_ptr<Arena> Shard::known_arena(const std::string& name) {
+    if (arena_->name() == name) return arena_;
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, arena] : others_) {
+        if (arena->name() == name) return arena;
+    }
+    return nullptr;
 }
 
 Result<void> Shard::end_read(std::uint64_t word) {

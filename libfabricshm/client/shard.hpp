@@ -81,6 +81,7 @@ class Shard {
     proto::Message request(proto::Type type) const;
     Result<std::byte*> locate(const ShardPin& pin, TimePoint deadline);
     Result<std::shared_ptr<Arena>> arena_of(const ShardPin& pin, TimePoint deadline);
+    std::shared_ptr<Arena> known_arena(const std::string& name);
 
     std::shared_ptr<Arena> arena_;  // the header's
     OpenArena open_arena_;

@@ -23,7 +23,7 @@ TensorKey key_of(const proto::Region& region) {
 
 // What the daemon said about a tensor, as far as it fits this arena.
 // The shape is the daemon's; whether it fits the region that came with it is checked here.
-Result<TensorView> view_of(const Arena& arena, const proto::Tensor& tensor, const char* step) {
+Result<TensorView> view_of(Arena& arena, const proto::Tensor& tensor, const char* step) {
     const std::span shape(tensor.shape, tensor.ndim);
     FABRIC_TRY(const Bytes bytes, proto::tensor_bytes(tensor.dtype, shape));
     const proto::Region& region = tensor.region;
@@ -38,6 +38,7 @@ Result<TensorView> view_of(const Arena& arena, const proto::Tensor& tensor, cons
     view.ndim = tensor.ndim;
     std::copy(shape.begin(), shape.end(), view.shape.begin());
     view.name = proto::text_of(tensor.name);
+    arena.note_tensor(region);
     return view;
 }
 
@@ -46,7 +47,8 @@ struct Located {
     TensorKey key;
 };
 
-// The header before `data`. Its generation is taken as found: the caller holds no other.
+// The header before `data`. Region ids are used again: without the generation that the daemon named
+// to this process, a struct that outlived its tensor would be taken for the next one in its place.
 Result<Located> locate(const Arena& arena, const void* data, std::uint64_t region_id,
                        const char* step) {
     const auto place = reinterpret_cast<std::uintptr_t>(data);
@@ -59,7 +61,9 @@ Result<Located> locate(const Arena& arena, const void* data, std::uint64_t regio
     if (!inside) return Error{Errc::kInvalid, 0, "tensor->data is not in the arena"};
     TensorHeader& header = header_at(arena, place - kTensorHeaderBytes - base);
     arena.visibility().acquire(TouchPoint::kTensorHeaderRead, &header, kCacheLine);
-    const TensorKey key{region_id, header.generation};
+    const auto generation = arena.tensor_generation(region_id);
+    if (!generation) return Error{Errc::kNotFound, 0, step};
+    const TensorKey key{region_id, *generation};
     // The bytes there may be anything's by now: the header says whether they are a tensor still.
     if (!is_tensor(header, key)) return Error{Errc::kNotFound, 0, step};
     return Located{&header, key};
@@ -69,7 +73,7 @@ Result<Located> locate(const Arena& arena, const void* data, std::uint64_t regio
 
 Result<TensorView> create_tensor(Arena& arena, const std::string& name, std::uint32_t dtype,
                                  std::span<const std::int64_t> shape) {
-    FABRIC_TRY([[maybe_unused]] const Bytes bytes, proto::tensor_bytes(dtype, shape));
+    FABRIC_TRY(const Bytes bytes, proto::tensor_bytes(dtype, shape));
     // The maker is written into the header: a name can be made again, a process's identity cannot.
     FABRIC_TRY(const ProcessIdentity owner, own_identity());
     proto::Message request = proto::make_request(proto::Type::kTensorCreate, 0);
@@ -78,9 +82,8 @@ Result<TensorView> create_tensor(Arena& arena, const std::string& name, std::uin
     request.tensor.dtype = dtype;
     request.tensor.ndim = static_cast<std::uint32_t>(shape.size());
     std::copy(shape.begin(), shape.end(), request.tensor.shape);
-    FABRIC_TRY(
-        const proto::Message reply,
-        arena.call(request, "create tensor", arena.session().default_deadline(), Retry::kNever));
+    FABRIC_TRY(const proto::Message reply,
+               arena.call(request, "create tensor", arena.deadline_for(bytes), Retry::kNever));
     FABRIC_TRY(TensorView view, view_of(arena, reply.tensor, "create tensor"));
     FAULT_POINT("tensor.before_format");
     format_tensor(header_at(arena, reply.tensor.region.offset), key_of(reply.tensor.region), owner,

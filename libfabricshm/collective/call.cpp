@@ -64,36 +64,60 @@ bool overlap(const std::byte* a, Bytes a_bytes, const std::byte* b, Bytes b_byte
 }
 
 // The in-place places that fabricshm.h allows.
-bool allowed_in_place(const Call& call, int rank, int world) noexcept {
+bool allowed_in_place(const Call& call, const std::byte* input, const std::byte* output, int rank,
+                      int world) noexcept {
     const Bytes element = kernels::size_of(call.dtype);
     const Parts parts = call.counts.empty() ? Parts::equal(call.count * element, world)
                                             : Parts::of(call.counts, element);
     switch (call.kind) {
         case Kind::kAllGather:
         case Kind::kGather:
-            return call.input == call.output + parts.offset(rank);
+            return input == output + parts.offset(rank);
         case Kind::kReduceScatter:
         case Kind::kScatter:
-            return call.output == call.input + parts.offset(rank);
+            return output == input + parts.offset(rank);
         case Kind::kAllToAll:
-            return call.input == call.output && call.counts.empty();
+            return input == output && call.counts.empty();
         default:
-            return call.input == call.output;
+            return input == output;
     }
 }
 
-Result<void> check_buffers(const Call& call, int rank, int world) {
-    const Bytes in = input_bytes(call, rank, world);
-    const Bytes out = output_bytes(call, rank, world);
-    if (in != 0 && call.input == nullptr) return Error{Errc::kInvalid, 0, "input: null"};
-    if (out != 0 && call.output == nullptr) return Error{Errc::kInvalid, 0, "output: null"};
-    if (overlap(call.input, in, call.output, out) && !allowed_in_place(call, rank, world)) {
-        return Error{Errc::kInvalid, 0, "output: overlaps the input"};
+// A shared output is one result that all ranks get, stored straight into it by the ranks together.
+Result<void> check_flags(const Call& call) {
+    if ((call.flags & ~kKnownFlags) != 0) return Error{Errc::kInvalid, 0, "flags: unknown"};
+    if (!call.shares_output()) return {};
+    const bool one_result = call.kind == Kind::kAllreduce || call.kind == Kind::kBroadcast ||
+                            call.kind == Kind::kAllGather;
+    if (!one_result) {
+        return Error{Errc::kInvalid, 0,
+                     "flags: a shared output is for allreduce, broadcast and all_gather"};
+    }
+    if (call.algorithm != Algorithm::kAuto && call.algorithm != Algorithm::kDirect) {
+        return Error{Errc::kUnsupported, 0, "algorithm: a shared output takes auto or direct"};
     }
     return {};
 }
 
 }  // namespace
+
+Result<void> check_buffers(const Call& call, const std::byte* input, const std::byte* output,
+                           int rank, int world) {
+    const Bytes in = input_bytes(call, rank, world);
+    const Bytes out = output_bytes(call, rank, world);
+    if (in != 0 && input == nullptr) return Error{Errc::kInvalid, 0, "input: null"};
+    if (out != 0 && output == nullptr) return Error{Errc::kInvalid, 0, "output: null"};
+    if (overlap(input, in, output, out) && !allowed_in_place(call, input, output, rank, world)) {
+        return Error{Errc::kInvalid, 0, "output: overlaps the input"};
+    }
+    return {};
+}
+
+bool is_like(const Call& a, const Call& b) noexcept {
+    return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.algorithm == b.algorithm &&
+           a.trigger == b.trigger && a.flags == b.flags && a.root == b.root && a.count == b.count &&
+           b.counts.empty() && b.recv_counts.empty();
+}
 
 Parts Parts::equal(Bytes bytes, int world) noexcept {
     Parts parts;
@@ -156,8 +180,9 @@ Result<void> check_call(const Call& call, int rank, int world) {
     if (allreduce_only && call.kind != Kind::kAllreduce) {
         return Error{Errc::kUnsupported, 0, "algorithm: ring and host are for allreduce"};
     }
+    FABRIC_TRY_VOID(check_flags(call));
     FABRIC_TRY_VOID(check_counts(call, world));
-    return check_buffers(call, rank, world);
+    return check_buffers(call, call.input, call.output, rank, world);
 }
 
 Bytes input_bytes(const Call& call, int rank, int world) noexcept {
@@ -219,12 +244,12 @@ std::uint64_t signature_of(const Call& call) noexcept {
     };
     const auto byte = [](auto value) { return static_cast<std::uint64_t>(value) & 0xff; };
     const bool rooted = has_root(call.kind);
-    // A byte each and the root behind them, so that two that differ never cancel out. Only
-    // compared: nobody takes the word apart.
+    // A byte each, so that two that differ never cancel out (a root is below kWorldMax, which is
+    // 256). Only compared: nothing takes the word apart.
     mix(byte(call.kind) | byte(call.dtype) << 8 |
         byte(reduces(call.kind) ? call.op : kernels::ReduceOp{}) << 16 |
         byte(call.algorithm) << 24 | byte(call.trigger) << 32 |
-        (rooted ? static_cast<std::uint64_t>(call.root) : 0) << 40);
+        (rooted ? byte(call.root) : 0) << 40 | byte(call.flags) << 48);
     const bool own_counts = call.kind == Kind::kAllToAll && !call.counts.empty();
     // Their number stands for them when they are one's own: that there are counts has to be agreed
     // on.

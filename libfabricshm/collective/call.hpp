@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -47,6 +48,12 @@ constexpr bool has_root(Kind kind) noexcept {
            kind == Kind::kScatter;
 }
 
+/// Bits of Call::flags. kSharedOutput: all ranks name one output in the arena, which is written
+/// once. The ranks then always arrive and end with a barrier: no rank stores into it after any has
+/// returned.
+inline constexpr std::uint32_t kSharedOutput = 1;
+inline constexpr std::uint32_t kKnownFlags = kSharedOutput;
+
 /// What the caller gives. Buffers are borrowed until the operation completes.
 struct Call {
     Kind kind = Kind::kBarrier;
@@ -63,6 +70,12 @@ struct Call {
     std::vector<std::uint64_t> counts;       // elements of each part, or empty: all equal
     std::vector<std::uint64_t> recv_counts;  // all_to_all only
     TimePoint deadline = TimePoint::max();
+    // Of a started collective, which may stand behind others: its deadline is so long after it
+    // begins. max(): `deadline` counts.
+    Duration timeout = Duration::max();
+    std::uint32_t flags = 0;
+
+    bool shares_output() const noexcept { return (flags & kSharedOutput) != 0; }
 };
 
 /// Where the parts of a buffer lie: part r has bytes(r) bytes from offset(r) on.
@@ -79,6 +92,19 @@ class Parts {
     }
     Bytes offset(int rank) const noexcept {
         return offsets_.empty() ? each_ * at(rank) : offsets_[at(rank)];
+    }
+    /// Calls work(part, offset in the part, offset in the whole, bytes) for what [from, from +
+    /// bytes) of the whole has of each of the `world` parts.
+    template <typename Work>
+    void for_range(int world, Bytes from, Bytes bytes, const Work& work) const {
+        for (int part = 0; part < world && bytes != 0; ++part) {
+            const Bytes end = offset(part) + this->bytes(part);
+            if (from >= end) continue;
+            const Bytes length = std::min(bytes, end - from);
+            work(part, from - offset(part), from, length);
+            from += length;
+            bytes -= length;
+        }
     }
     Bytes total() const noexcept { return total_; }
     Bytes largest() const noexcept { return largest_; }
@@ -98,6 +124,14 @@ Parts parts_of(const Call& call, int world);
 /// Refuses what no rank could run: kInvalid (the step names the argument) or kUnsupported. Looks at
 /// the call of this rank alone: what the ranks disagree about is found when they meet.
 Result<void> check_call(const Call& call, int rank, int world);
+
+/// The same for the buffers of a call that was checked with others: null, or overlapping where they
+/// must not.
+Result<void> check_buffers(const Call& call, const std::byte* input, const std::byte* output,
+                           int rank, int world);
+
+/// Whether two collectives without counts differ in nothing but buffers and deadline.
+bool is_like(const Call& a, const Call& b) noexcept;
 
 /// Bytes this rank reads from `input` and writes to `output` (0 where it has no part in it).
 Bytes input_bytes(const Call& call, int rank, int world) noexcept;

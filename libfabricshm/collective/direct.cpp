@@ -16,17 +16,13 @@ namespace fabricshm {
 
 namespace {
 
-// Distinct pointers only: a shared result is written once, and a copy onto itself not at all.
+// Where a range of the result is stored.
 struct Targets {
     std::array<void*, kWorldMax> list;
     int count = 0;
 
-    void add(std::byte* place) noexcept {
-        for (int i = 0; i < count; ++i) {
-            if (list[static_cast<std::size_t>(i)] == place) return;
-        }
-        list[static_cast<std::size_t>(count++)] = place;
-    }
+    void add(std::byte* place) noexcept { list[static_cast<std::size_t>(count++)] = place; }
+    // A copy onto itself is none.
     void remove(const std::byte* place) noexcept {
         for (int i = 0; i < count; ++i) {
             auto& entry = list[static_cast<std::size_t>(i)];
@@ -35,12 +31,15 @@ struct Targets {
     }
 };
 
-Targets distinct(const Pointers& places, int world, Bytes shift) noexcept {
+// Once where all ranks share one output; else in every rank's, which arrive() found apart.
+Targets targets_in(const Pointers& outputs, int count, Bytes shift) noexcept {
     Targets targets;
-    for (int rank = 0; rank < world; ++rank) {
-        targets.add(places[static_cast<std::size_t>(rank)] + shift);
-    }
+    for (int i = 0; i < count; ++i) targets.add(outputs[static_cast<std::size_t>(i)] + shift);
     return targets;
+}
+Targets all_targets(const Operation& operation, Bytes shift) noexcept {
+    const int count = operation.call.shares_output() ? 1 : operation.world();
+    return targets_in(operation.outputs, count, shift);
 }
 
 // Streaming pays once what all ranks touch no longer fits into the cache; where the group has
@@ -48,6 +47,21 @@ Targets distinct(const Pointers& places, int world, Bytes shift) noexcept {
 bool streams(const Operation& operation, Bytes touched) noexcept {
     if (operation.store_cell >= 0) return operation.past_cache;
     return touched >= operation.group.tuning.streaming_from;
+}
+
+// In place everywhere: what is stored to was read just before and goes into the cache, and fetching
+// ahead by hand only costs (docs/kernels.md).
+bool all_in_place(const Operation& operation, const AllreduceView& view) noexcept {
+    const auto world = static_cast<std::size_t>(operation.world());
+    return std::equal(view.inputs.begin(), view.inputs.begin() + world, view.outputs.begin());
+}
+
+// Measures how to store where the answer depends on where the ranks run. In place there is no
+// choice; and with more than the cache holds past it is faster wherever they run, so that trials of
+// the other way would only cost.
+void choose_outputs(Operation& operation, StorePlace place, Bytes bytes, Bytes touched) noexcept {
+    const Bytes cache = operation.group.tuning.streaming_from / 3 * 4;
+    if (touched < cache) operation.choose_stores(place, bytes);
 }
 
 // What was stored into the places of others; its own rank's is nobody else's business.
@@ -140,20 +154,6 @@ Error stopped(const Operation& operation) noexcept {
     return reason.ok() ? Error{Errc::kBroken, -1, "collective"} : reason.error();
 }
 
-// Calls work(part, offset in the part, offset in the whole, bytes) for the parts that [from, from +
-// bytes) of all parts touches.
-template <typename Work>
-void for_parts(const Parts& parts, int world, Bytes from, Bytes bytes, const Work& work) {
-    for (int part = 0; part < world && bytes != 0; ++part) {
-        const Bytes end = parts.offset(part) + parts.bytes(part);
-        if (from >= end) continue;
-        const Bytes length = std::min(bytes, end - from);
-        work(part, from - parts.offset(part), from, length);
-        from += length;
-        bytes -= length;
-    }
-}
-
 void copy_range(const Operation& operation, const Targets& all, int peer, const std::byte* source,
                 Bytes bytes, bool streaming) noexcept {
     Targets targets = all;
@@ -169,37 +169,37 @@ void copy_range(const Operation& operation, const Targets& all, int peer, const 
 }
 
 void reduce_scatter_range(const Operation& operation, Bytes from, Bytes bytes, bool streaming) {
-    for_parts(operation.parts, operation.world(), from, bytes,
-              [&](int part, Bytes in_part, Bytes in_all, Bytes length) {
-                  Targets targets;
-                  targets.add(operation.outputs[static_cast<std::size_t>(part)] + in_part);
-                  reduce_range(operation, operation.inputs, in_all, targets, length, streaming);
-              });
+    operation.parts.for_range(
+        operation.world(), from, bytes, [&](int part, Bytes in_part, Bytes in_all, Bytes length) {
+            Targets targets;
+            targets.add(operation.outputs[static_cast<std::size_t>(part)] + in_part);
+            reduce_range(operation, operation.inputs, in_all, targets, length, streaming);
+        });
 }
 
 void all_gather_range(const Operation& operation, Bytes from, Bytes bytes, bool streaming) {
     const bool to_root = operation.call.kind == Kind::kGather;
-    for_parts(operation.parts, operation.world(), from, bytes,
-              [&](int part, Bytes in_part, Bytes in_all, Bytes length) {
-                  Targets targets;
-                  const auto root = static_cast<std::size_t>(operation.call.root);
-                  if (to_root) targets.add(operation.outputs[root] + in_all);
-                  if (!to_root) targets = distinct(operation.outputs, operation.world(), in_all);
-                  copy_range(operation, targets, part,
-                             operation.inputs[static_cast<std::size_t>(part)] + in_part, length,
-                             streaming);
-              });
+    operation.parts.for_range(
+        operation.world(), from, bytes, [&](int part, Bytes in_part, Bytes in_all, Bytes length) {
+            Targets targets;
+            const auto root = static_cast<std::size_t>(operation.call.root);
+            if (to_root) targets.add(operation.outputs[root] + in_all);
+            if (!to_root) targets = all_targets(operation, in_all);
+            copy_range(operation, targets, part,
+                       operation.inputs[static_cast<std::size_t>(part)] + in_part, length,
+                       streaming);
+        });
 }
 
 void scatter_range(const Operation& operation, Bytes from, Bytes bytes, bool streaming) {
     const auto root = static_cast<std::size_t>(operation.call.root);
-    for_parts(operation.parts, operation.world(), from, bytes,
-              [&](int part, Bytes in_part, Bytes in_all, Bytes length) {
-                  Targets targets;
-                  targets.add(operation.outputs[static_cast<std::size_t>(part)] + in_part);
-                  copy_range(operation, targets, operation.call.root,
-                             operation.inputs[root] + in_all, length, streaming);
-              });
+    operation.parts.for_range(
+        operation.world(), from, bytes, [&](int part, Bytes in_part, Bytes in_all, Bytes length) {
+            Targets targets;
+            targets.add(operation.outputs[static_cast<std::size_t>(part)] + in_part);
+            copy_range(operation, targets, operation.call.root, operation.inputs[root] + in_all,
+                       length, streaming);
+        });
 }
 
 // all_to_all: this rank fetches its part of every input. Not shared out by bytes, since in place
@@ -238,8 +238,8 @@ void fetch_parts(const Operation& operation, bool streaming) {
             });
         case Kind::kBroadcast:
             return for_my_share(operation, one, true, [&](Bytes from, Bytes bytes) {
-                copy_range(operation, distinct(operation.outputs, operation.world(), from),
-                           call.root, operation.inputs[root] + from, bytes,
+                copy_range(operation, all_targets(operation, from), call.root,
+                           operation.inputs[root] + from, bytes,
                            streams(operation, one * (world + 1)));
             });
         case Kind::kReduceScatter:
@@ -268,10 +268,14 @@ void fetch_parts(const Operation& operation, bool streaming) {
 Result<void> allreduce_direct(Operation& operation, const AllreduceView& view) {
     if (!operation.meeting().view().coherent()) return allreduce_pull(operation, view);
     const int world = operation.world();
-    const auto outputs = static_cast<Bytes>(distinct(view.outputs, world, 0).count);
-    const bool streaming = streams(operation, view.bytes * (static_cast<Bytes>(world) + outputs));
+    const bool in_place = all_in_place(operation, view);
+    const int outputs = view.one_output ? 1 : world;
+    const Bytes touched = view.bytes * static_cast<Bytes>(world + outputs);
+    const auto place = view.one_output ? StorePlace::kSharedOutput : StorePlace::kOutputs;
+    if (!in_place) choose_outputs(operation, place, view.bytes, touched);
+    const bool streaming = !in_place && streams(operation, touched);
     const auto work = [&](Bytes from, Bytes bytes) {
-        reduce_range(operation, view.inputs, from, distinct(view.outputs, world, from), bytes,
+        reduce_range(operation, view.inputs, from, targets_in(view.outputs, outputs, from), bytes,
                      streaming);
     };
     if (!for_my_share(operation, view.bytes, view.may_claim, work)) return stopped(operation);
@@ -282,11 +286,9 @@ Result<void> allreduce_direct(Operation& operation, const AllreduceView& view) {
 Result<void> run_direct(Operation& operation) {
     if (!operation.meeting().view().coherent()) return run_pull(operation);
     if (operation.call.kind == Kind::kAllreduce) {
-        const bool shared = distinct(operation.outputs, operation.world(), 0).count == 1;
-        operation.choose_stores(shared ? StorePlace::kSharedOutput : StorePlace::kOutputs,
-                                operation.parts.bytes(0));
         return allreduce_direct(
-            operation, {operation.inputs, operation.outputs, operation.parts.bytes(0), true});
+            operation, {operation.inputs, operation.outputs, operation.parts.bytes(0), true,
+                        operation.call.shares_output()});
     }
     operation.choose_stores(StorePlace::kOutputs, operation.parts.total());
     if (!run_share(operation)) return stopped(operation);

@@ -12,30 +12,61 @@
 
 namespace fabricshm {
 
+namespace {
+
+int sub_parts(const Operation& operation) noexcept {
+    return posts_all_parts(operation.call.kind) ? operation.world() : 1;
+}
+
+// The largest part of all ranks decides, so that all cut alike.
+Pieces pieces_of(const Operation& operation) noexcept {
+    return cut_pieces(operation.largest_part, sub_parts(operation),
+                      operation.group.layout.slot_bytes, operation.group.tuning.piece_bytes);
+}
+
+void choose_slot_stores(Operation& operation) noexcept {
+    const auto parts = static_cast<Bytes>(sub_parts(operation));
+    operation.choose_stores(StorePlace::kSlots, operation.largest_part * parts);
+}
+
+// Writes this rank's piece into its slot of this turn; its next step says that it is there.
+void write_piece(Operation& operation, Bytes from, Bytes stride) {
+    std::byte* place = operation.group.slot(operation.rank(), operation.group.turn);
+    if (posts(operation, operation.rank())) write_post(operation, place, from, stride);
+    operation.meeting().view().publish(TouchPoint::kSlot, place,
+                                       post_bytes(operation, operation.rank(), from, stride));
+    FAULT_POINT("slots.before_post");
+}
+
+}  // namespace
+
+void post_first_piece(Operation& operation) {
+    choose_slot_stores(operation);
+    write_piece(operation, 0, pieces_of(operation).stride);
+}
+
 Result<void> run_slots(Operation& operation) {
     GroupState& group = operation.group;
     Meeting& meeting = operation.meeting();
-    const int sub_parts = posts_all_parts(operation.call.kind) ? operation.world() : 1;
-    // The largest part of all ranks decides, so that all cut alike.
-    const Bytes largest = operation.largest_part;
-    operation.choose_stores(StorePlace::kSlots, largest * static_cast<Bytes>(sub_parts));
-    const Pieces pieces =
-        cut_pieces(largest, sub_parts, group.layout.slot_bytes, group.tuning.piece_bytes);
-    // Before the signature: a root does not wait in a broadcast, so a peer may still be comparing
-    // the signature of the operation before the last one, which is in the same place.
-    FABRIC_TRY_VOID(enter(operation));
-    show_signature(operation);
+    const Pieces pieces = pieces_of(operation);
+    if (!operation.posted_early) {
+        choose_slot_stores(operation);
+        // Before the signature: a root does not wait in a broadcast, so a peer may still be
+        // comparing the signature of the operation before the last one, which is in the same place.
+        FABRIC_TRY_VOID(enter(operation));
+        show_signature(operation);
+    }
 
     Pointers posted{};
     for (std::uint64_t piece = 0; piece < pieces.count; ++piece) {
-        FABRIC_TRY_VOID(meeting.wait_all(group.last_turn, operation.call.deadline));
         const Bytes from = piece * pieces.stride;
         std::byte* place = group.slot(operation.rank(), group.turn);
-        if (posts(operation, operation.rank())) write_post(operation, place, from, pieces.stride);
-        meeting.view().publish(TouchPoint::kSlot, place,
-                               post_bytes(operation, operation.rank(), from, pieces.stride));
-        FAULT_POINT("slots.before_post");
-        const std::uint64_t at = operation.step();
+        const bool early = piece == 0 && operation.posted_early;
+        if (!early) {
+            FABRIC_TRY_VOID(meeting.wait_all(group.last_turn, operation.call.deadline));
+            write_piece(operation, from, pieces.stride);
+        }
+        const std::uint64_t at = early ? operation.arrival : operation.step();
         FAULT_POINT("slots.posted");
         for (int step = 0; step < operation.world(); ++step) {
             const int peer = (operation.rank() + step) % operation.world();

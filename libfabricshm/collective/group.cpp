@@ -30,7 +30,10 @@ Result<void> check_place(const GroupPlace& place) {
                         place.block_offset % 4096 == 0;
     if (!inside) return Error{Errc::kCorrupt, 0, "attach group: block outside the arena"};
     const auto* header = reinterpret_cast<const GroupHeader*>(place.arena + place.block_offset);
-    view_of(place).acquire(TouchPoint::kBlockRead, header, offsetof(GroupHeader, claim));
+    // All but slots and posts, which hold data only: the caches of this host may hold what an
+    // earlier group had there. A word stored beside such a remainder would carry it back into the
+    // pool.
+    view_of(place).acquire(TouchPoint::kBlockRead, header, GroupLayout::of(place.world).slots);
     const bool ours = header->magic == kGroupMagic && header->version == kGroupVersion &&
                       header->group_id == place.group_id &&
                       header->world == static_cast<std::uint32_t>(place.world);
@@ -79,6 +82,7 @@ void plan_input(const Operation& operation, PlanInput& input) {
     input.part_bytes = operation.largest_part;
     const auto posted = posts_all_parts(call.kind) ? static_cast<Bytes>(operation.world()) : 1;
     input.total_bytes = operation.largest_part * posted;
+    input.shared_output = call.shares_output();
     input.own_counts = call.kind == Kind::kAllToAll && !call.counts.empty();
 }
 
@@ -90,8 +94,20 @@ Result<void> run_alone(Operation& operation) {
     return {};
 }
 
-Result<void> run_arrived(Operation& operation, const PlanInput& input) {
-    FABRIC_TRY_VOID(arrive(operation));
+// What a rank posts before it arrives, if its own buffers are outside the arena. With trigger
+// `sync` the first bytes move at rank 0's command, and without the others' counts nothing can be
+// cut.
+void (*first_post(const PlanInput& input, const Tuning& tuning))(Operation&) {
+    if (input.trigger == Trigger::kSync || input.own_counts) return nullptr;
+    const Algorithm outside = choose_arrived(input, false, tuning);
+    if (outside == Algorithm::kFlat) return post_first_piece;
+    return outside == Algorithm::kStaged ? post_first_chunk : nullptr;
+}
+
+Result<void> run_arrived(Operation& operation) {
+    PlanInput input;
+    plan_input(operation, input);
+    FABRIC_TRY_VOID(arrive(operation, first_post(input, operation.group.tuning)));
     // All clocks may be here although a rank has given up since: its buffers are its own again.
     FABRIC_TRY_VOID(operation.meeting().check(-1));
     const Algorithm algorithm =
@@ -100,13 +116,13 @@ Result<void> run_arrived(Operation& operation, const PlanInput& input) {
         case Algorithm::kDirect:
             return run_direct(operation);
         case Algorithm::kStaged:
-            return run_staged(operation, Algorithm::kDirect);
+            return run_staged(operation);
         case Algorithm::kRing:
             return operation.all_in_arena ? run_ring(operation)
-                                          : run_staged(operation, Algorithm::kRing);
+                                          : run_in_slots(operation, Algorithm::kRing);
         case Algorithm::kHost:
             return operation.all_in_arena ? run_host(operation)
-                                          : run_staged(operation, Algorithm::kHost);
+                                          : run_in_slots(operation, Algorithm::kHost);
         default:
             return run_slots(operation);
     }
@@ -115,7 +131,8 @@ Result<void> run_arrived(Operation& operation, const PlanInput& input) {
 // Rank 0 times the operations whose way of storing is chosen; small ones are not delayed by it.
 TimePoint time_for_stores(const Operation& operation) noexcept {
     constexpr Bytes kWorthTiming = 2 * kKiB;
-    const bool timed = operation.rank() == 0 && operation.largest_part >= kWorthTiming;
+    const bool timed = operation.rank() == 0 && operation.route != Route::kTiny &&
+                       operation.largest_part >= kWorthTiming;
     return timed ? Clock::now() : TimePoint{};
 }
 
@@ -139,28 +156,91 @@ void show_first_stores(GroupState& group) noexcept {
     }
 }
 
+// The first values of the clocks: the rank is there; it knows of the tuning that rank 0 decided.
+constexpr std::uint64_t kAttached = 1;
+constexpr std::uint64_t kDecided = 2;
+
+// What the tuning is for all: by rank 0, once it knows where they run.
+void decide_tuning(GroupState& group) {
+    const Meeting& meeting = group.meeting;
+    const GroupPlace& place = group.place;
+    Tuning tuning;
+    if (place.tuning != nullptr) {
+        tuning = *place.tuning;
+    } else {
+        const std::string machine = place.visibility != nullptr ? place.visibility->machine() : "";
+        tuning = load_tuning(place.world, machine, meeting.processors());
+    }
+    pack_tuning(tuning, meeting.header().tuning);
+    meeting.view().publish(TouchPoint::kTuning, meeting.header().tuning,
+                           sizeof meeting.header().tuning);
+    group.tuning = unpack_tuning(meeting.header().tuning);
+    show_first_stores(group);
+}
+
+Result<void> attach_all(GroupState& group, TimePoint deadline) {
+    Meeting& meeting = group.meeting;
+    meeting.signal(kAttached);
+    FABRIC_TRY_VOID(meeting.wait_all(kAttached, deadline));
+    if (group.place.rank == 0) {
+        decide_tuning(group);
+    } else {
+        FABRIC_TRY_VOID(meeting.wait(0, kDecided, deadline));
+    }
+    meeting.signal(kDecided);
+    return {};
+}
+
 MeteredCall metered(const Operation& operation) noexcept {
     // Operations in which no buffer was shown went through lines or slots.
     return {operation.call.kind, operation.largest_part, operation.arrival == 0,
             operation.rank(),    operation.world(),      operation.call.root};
 }
 
-Result<void> run_operation(Operation& operation) {
-    if (operation.world() == 1) return run_alone(operation);
+// Works out all that does not depend on the buffers.
+void prepare(Operation& operation, Bytes largest_part) noexcept {
+    operation.largest_part = largest_part;
+    operation.signature = signature_of(operation.call);
     PlanInput input;
     plan_input(operation, input);
-    switch (choose_route(input, operation.group.tuning)) {
+    operation.route = choose_route(input, operation.group.tuning);
+    if (operation.route == Route::kTiny) prepare_tiny(operation);
+}
+
+Result<void> run_operation(Operation& operation) {
+    if (operation.world() == 1) return run_alone(operation);
+    const bool shows_buffers = operation.group.tuning.check_buffers;
+    if (__builtin_expect(shows_buffers, false) && operation.route != Route::kArrive &&
+        operation.call.kind != Kind::kBarrier) {
+        FABRIC_TRY_VOID(arrive(operation));
+    }
+    switch (operation.route) {
         case Route::kTiny:
             return run_tiny(operation);
         case Route::kSlots:
             return run_slots(operation);
+        case Route::kTree:
+            return run_tree(operation);
         default:
-            return run_arrived(operation, input);
+            return run_arrived(operation);
     }
 }
 
 Bytes message_bytes(const Call& message) noexcept {
     return message.count * kernels::size_of(message.dtype);
+}
+
+// True only for what check_call() accepts: the usual message, found in a few instructions.
+bool is_plain_message(const Call& call, int rank, int world) noexcept {
+    constexpr std::uint64_t kMaxCount = std::uint64_t{1} << 32;
+    const bool sends = call.kind == Kind::kSend;
+    if (!sends && call.kind != Kind::kRecv) return false;
+    const bool between_ranks = call.peer >= 0 && call.peer < world && call.peer != rank;
+    const bool plain = call.op == kernels::ReduceOp::kSum && call.algorithm == Algorithm::kAuto &&
+                       call.trigger == Trigger::kAsync && call.root == 0 && call.counts.empty() &&
+                       call.recv_counts.empty() && call.count <= kMaxCount && call.flags == 0;
+    const bool buffers = sends ? call.input != nullptr : call.output != nullptr;
+    return between_ranks && plain && buffers && static_cast<int>(call.dtype) < kernels::kDTypeCount;
 }
 
 // Runs it; kPoisoned when this rank, or another one that it depends on, met a lost page.
@@ -175,20 +255,28 @@ Result<void> run_unharmed(Operation& operation) {
     }
     const Result<void> result = run_operation(operation);
     operation.check_harm();
-    return operation.guard.hit() ? meeting.check(-1) : unharmed(result, meeting);
+    return operation.guard->hit() ? meeting.check(-1) : unharmed(result, meeting);
 }
 
 }  // namespace
+
+/// The last call, when it went through the tiny engine and went well.
+struct Group::Kept {
+    Call call;
+    std::optional<Operation> operation;  // of `call`; empty: the last one was of another sort
+    std::uint64_t number = 0;            // rises with each that is kept
+};
 
 GroupState::GroupState(GroupPlace where, std::byte* block)
     : place(std::move(where)),
       layout(GroupLayout::of(place.world)),
       meeting(block, place.rank, place.world, view_of(place)),
       tiny(reinterpret_cast<TinySlot*>(block + layout.tiny)),
-      channels(reinterpret_cast<Channel*>(block + layout.channels)),
+      channels(reinterpret_cast<ChannelLine*>(block + layout.channels)),
+      taken(reinterpret_cast<ChannelTaken*>(block + layout.taken)),
+      calls(reinterpret_cast<ChannelCalls*>(block + layout.calls)),
       slots(block + layout.slots),
-      posts(block + layout.posts),
-      scratch(static_cast<std::size_t>(place.world) * kTinyScratch) {}
+      posts(block + layout.posts) {}
 
 void GroupState::harmed(const std::byte* at) noexcept {
     // Relaxed: it only lets one thread through; fail() below orders what others see of it.
@@ -211,20 +299,9 @@ Result<std::unique_ptr<Group>> Group::attach(GroupPlace place, TimePoint deadlin
         policy->take_place(state->place.rank, state->place.world);
     }
     meeting.set_meter(state->place.meter.get());
-    FABRIC_TRY_VOID(meeting.announce());
-    if (state->place.rank == 0) {
-        const Tuning* given = state->place.tuning;
-        const VisibilityPolicy* policy = state->place.visibility;
-        const std::string machine = policy != nullptr ? policy->machine() : "";
-        pack_tuning(given != nullptr ? *given : load_tuning(state->place.world, machine),
-                    meeting.header().tuning);
-        meeting.view().publish(TouchPoint::kTuning, meeting.header().tuning,
-                               sizeof meeting.header().tuning);
-        state->tuning = unpack_tuning(meeting.header().tuning);
-        show_first_stores(*state);
-    }
-    meeting.signal(state->base);
-    const auto met = meeting.wait_all(state->base, deadline);
+    FABRIC_TRY_VOID(
+        meeting.announce(state->place.runs_at != nullptr ? *state->place.runs_at : own_place()));
+    const auto met = attach_all(*state, deadline);
     if (!met.ok()) {
         meeting.fail(met.error().code, met.error().detail);
         return agreed(met, meeting).error();
@@ -235,8 +312,15 @@ Result<std::unique_ptr<Group>> Group::attach(GroupPlace place, TimePoint deadlin
     }
     state->tuning = unpack_tuning(meeting.header().tuning);
     state->tuning.ahead_most = std::min(state->tuning.ahead_most, state->layout.post_bytes);
+    state->tuning.flat_most = std::min(state->tuning.flat_most, state->layout.post_bytes);
     meeting.settle(state->tuning);
-    state->last_turn = state->base++;
+    if (!meeting.view().coherent()) state->tuning.tree_world = Tuning::kNoTree;
+    if (static_cast<std::uint64_t>(state->place.world) >= state->tuning.tree_world) {
+        state->tree = make_tree(meeting, state->layout, block);
+        meeting.follow(state->tree->tree);
+    }
+    state->last_turn = kDecided;
+    state->base = kDecided + 1;
     FAULT_POINT("group.attached");
     return std::unique_ptr<Group>(new Group(std::move(state)));
 }
@@ -248,6 +332,9 @@ Group::~Group() {
     // The threads first: they use the mailbox and the state.
     worker_.reset();
     messages_.reset();
+    // After the messages that others have yet to take, or they would be taken for lost.
+    mailbox_.reset();
+    state_->meeting.depart();
 }
 
 int Group::rank() const noexcept {
@@ -299,15 +386,62 @@ std::optional<PeerRead> Group::time_peer(int peer) noexcept {
 
 Result<void> Group::run_now(const Call& call) {
     if (state_->failed) return Error{Errc::kBroken, 0, "collective: the group failed before"};
+    if (kept_) kept_->operation.reset();
     Operation operation(*state_, call);
-    operation.largest_part = operation.parts.largest();
-    operation.signature = signature_of(call);
+    Bytes largest_part = operation.parts.largest();
     const bool own_counts = call.kind == Kind::kAllToAll && !call.counts.empty();
     if (own_counts) {
         const auto largest = agree_on_largest(call);
         if (!largest.ok()) return ended(largest.error());
-        operation.largest_part = *largest;
+        largest_part = *largest;
     }
+    prepare(operation, largest_part);
+    const Result<void> result = run_prepared(operation);
+    // One that arrived first, to have its buffers checked, does so every time.
+    const bool again = operation.route == Route::kTiny && operation.arrival == 0;
+    if (result.ok() && again && call.counts.empty()) keep(operation);
+    return result;
+}
+
+// A call like this one needs but its buffers: what else it takes is worked out.
+void Group::keep(const Operation& operation) {
+    if (kept_ == nullptr) kept_ = std::make_unique<Kept>();
+    kept_->call = operation.call;
+    Operation& copy = kept_->operation.emplace(*state_, kept_->call);
+    copy.largest_part = operation.largest_part;
+    copy.signature = operation.signature;
+    copy.route = operation.route;
+    copy.tiny = operation.tiny;
+    ++kept_->number;
+}
+
+std::uint64_t Group::kept() const noexcept {
+    // The worker first: while it runs operations, what is kept is its own.
+    const bool quiet = worker_ == nullptr || worker_->idle();
+    return quiet && kept_ != nullptr && kept_->operation ? kept_->number : 0;
+}
+
+Result<void> Group::repeat(const std::byte* input, std::byte* output, Duration timeout) {
+    Operation& operation = *kept_->operation;
+    FABRIC_TRY_VOID(take_buffers(input, output));
+    operation.timeout = timeout;
+    operation.timeout_ends = {};
+    return run_prepared(operation);
+}
+
+Result<void> Group::take_buffers(const std::byte* input, std::byte* output) {
+    Call& call = kept_->call;
+    if (call.input == input && call.output == output) return {};
+    FABRIC_TRY_VOID(check_buffers(call, input, output, rank(), world()));
+    call.input = input;
+    call.output = output;
+    return {};
+}
+
+Result<void> Group::run_prepared(Operation& operation) {
+    if (state_->failed) return Error{Errc::kBroken, 0, "collective: the group failed before"};
+    const PoisonGuard guard;
+    operation.guard = &guard;
     operation.next = state_->base;
     state_->meeting.view().step(PoolStep::kBegin);
     const TimePoint start = time_for_stores(operation);
@@ -320,9 +454,11 @@ Result<void> Group::run_now(const Call& call) {
     state_->meeting.view().step(PoolStep::kEnd);
     if (result.ok() && operation.store_cell >= 0) judge_stores(operation, start);
     state_->base = operation.next;
+    state_->run_before = 0;
     ++state_->operations;
     if (operation.arrival != 0) state_->meeting.leave(operation.arrival);
-    if (!result.ok()) state_->exposed = operation.arrival;
+    if (result.ok()) return {};
+    state_->exposed = operation.arrival;
     return ended(result);
 }
 
@@ -364,11 +500,19 @@ Result<Bytes> Group::agree_on_largest(const Call& call) {
 }
 
 Result<void> Group::run(const Call& call) {
-    FABRIC_TRY_VOID(check_call(call, rank(), world()));
+    if (kept() != 0 && is_like(kept_->call, call)) {
+        FABRIC_TRY_VOID(take_buffers(call.input, call.output));
+        kept_->call.deadline = call.deadline;
+        kept_->operation->timeout = {};
+        return run_prepared(*kept_->operation);
+    }
+    if (!is_plain_message(call, rank(), world())) {
+        FABRIC_TRY_VOID(check_call(call, rank(), world()));
+    }
     if (state_->failed) return Error{Errc::kBroken, 0, "collective: the group failed before"};
     if (call.kind == Kind::kSend || call.kind == Kind::kRecv) {
         if (state_->place.meter) state_->place.meter->moved(call.peer, message_bytes(call));
-        return mailbox_->finish(*mailbox_->post(call));
+        return mailbox_->run(call);
     }
     // Behind what was started before, or the order of collectives would differ between ranks.
     if (worker_ == nullptr || worker_->idle()) return run_now(call);
@@ -382,13 +526,19 @@ Result<std::shared_ptr<Request>> Group::start(Call call) {
     if (call.kind == Kind::kSend || call.kind == Kind::kRecv) {
         if (state_->place.meter) state_->place.meter->moved(call.peer, message_bytes(call));
         const auto request = mailbox_->post(call);
+        // Most small messages are complete by now.
+        if (request->done()) return std::shared_ptr<Request>(request);
         if (messages_ == nullptr) messages_ = std::make_unique<Worker>();
         messages_->push([this] { mailbox_->finish_all(); });
         return std::shared_ptr<Request>(request);
     }
     const auto request = std::make_shared<PendingRequest>();
     if (worker_ == nullptr) worker_ = std::make_unique<Worker>();
-    worker_->push([this, request, call = std::move(call)] { request->complete(run_now(call)); });
+    worker_->push([this, request, call = std::move(call)]() mutable {
+        // Only now: an operation that stood behind long ones has all of its time before it.
+        if (call.timeout != Duration::max()) call.deadline = deadline_from_now(call.timeout);
+        request->complete(run_now(call));
+    });
     return std::shared_ptr<Request>(request);
 }
 

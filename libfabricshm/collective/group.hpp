@@ -19,6 +19,8 @@ namespace fabricshm {
 class Mailbox;
 class Worker;
 struct GroupState;
+struct Operation;
+struct RankPlace;
 struct Tuning;
 
 /// Where a group lives: what the daemon said when the group was joined.
@@ -31,6 +33,8 @@ struct GroupPlace {
     int world = 1;
     std::uint64_t group_id = 0;
     const Tuning* tuning = nullptr;  // of rank 0, for the whole group; nullptr: load_tuning()
+    // Where this rank may run; nullptr: where its thread may, as the system says.
+    const RankPlace* runs_at = nullptr;
     // How bytes cross between the ranks; the policy behind it outlives the group. nullptr: nothing
     // has to be done, the memory is coherent.
     VisibilityPolicy* visibility = nullptr;
@@ -80,6 +84,13 @@ class Group {
     /// Runs `call` on this thread, after the operations that were started before.
     Result<void> run(const Call& call);
 
+    /// A number for the last collective if repeat() can run it again, another one for each; else 0.
+    std::uint64_t kept() const noexcept;
+
+    /// As run() of the call that kept() stands for, on these buffers: for callers that see by
+    /// themselves that a call is like the last. Costs about half as much. The timeout is above 0.
+    Result<void> repeat(const std::byte* input, std::byte* output, Duration timeout);
+
     /// Runs `call` on the group's own thread (messages: on its message thread).
     Result<std::shared_ptr<Request>> start(Call call);
 
@@ -102,11 +113,16 @@ class Group {
 
   private:
     explicit Group(std::unique_ptr<GroupState> state);
+    struct Kept;
     Result<void> run_now(const Call& call);
+    Result<void> run_prepared(Operation& operation);
+    void keep(const Operation& operation);
+    Result<void> take_buffers(const std::byte* input, std::byte* output);
     Result<void> ended(const Result<void>& result);
     Result<Bytes> agree_on_largest(const Call& call);
 
     std::unique_ptr<GroupState> state_;
+    std::unique_ptr<Kept> kept_;
     std::unique_ptr<Mailbox> mailbox_;
     std::unique_ptr<Worker> worker_;    // collectives, made at the first start()
     std::unique_ptr<Worker> messages_;  // drives sends and receives, likewise

@@ -51,8 +51,8 @@ Result<void> allreduce_host(Operation& operation, const AllreduceView& view) {
 }
 
 Result<void> run_host(Operation& operation) {
-    return allreduce_host(operation,
-                          {operation.inputs, operation.outputs, operation.parts.bytes(0), false});
+    return allreduce_host(
+        operation, {operation.inputs, operation.outputs, operation.parts.bytes(0), false, false});
 }
 
 }  // namespace fabricshm

@@ -1,116 +1,245 @@
 // Mailbox: the messages of one rank, to and from all others, over the group's channels.
 //
-// A message goes to its receiver piece by piece through a ring of two. A sender whose buffer is in
-// the arena sends one piece, which the receiver copies from where it is; others copy pieces into
-// memory of the arena first, and up to kEager bytes do not wait for the receiver then. Messages of
-// one pair of ranks arrive in the order sent; a receive takes the first message with its tag, and
-// messages with other tags that stand before it are put aside.
+// A channel is a ring of cache lines from one rank to another. A small message is in the ring
+// itself; a larger one lies in the arena, and a line says where:
+//
+//   up to inline_max()   in lines of the ring
+//   up to kEager         copied into the sender's stage, in pieces, before the receiver asks
+//   above                read by the receiver where it is, if it is in the arena; else in pieces
+//                        through the stage, as the receiver takes them
+//
+// Messages of one pair of ranks arrive in the order sent. A receive takes the first message with
+// its tag; messages that no receive asks for are kept in this process up to a limit and beyond it
+// stay in the channel, so that their sender runs out of room and waits.
 
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstdint>
-#include <deque>
-#include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
+#include "libfabricshm/collective/mailbox_match.hpp"
 #include "libfabricshm/collective/operation.hpp"
 #include "libfabricshm/collective/request.hpp"
 
 namespace fabricshm {
 
-/// Bytes of a message.
-inline Bytes bytes_of(const Call& call) noexcept {
-    return call.count * kernels::size_of(call.dtype);
-}
-
-/// Thread-safe. Whoever waits for a message drives all of them.
+/// Thread-safe. A thread that waits for a message drives all of them.
 class Mailbox {
   public:
     explicit Mailbox(GroupState& group);
-    /// Waits a moment for receivers of messages that were sent eagerly.
+    /// Waits a moment for receivers of messages that lie in the stage.
     ~Mailbox();
+    Mailbox(const Mailbox&) = delete;
+    Mailbox& operator=(const Mailbox&) = delete;
 
-    /// Adds a checked call of kind kSend or kRecv.
+    /// Runs a checked call of kind kSend or kRecv on this thread.
+    Result<void> run(const Call& call);
+
+    /// Adds such a call; finish_all() drives it.
     std::shared_ptr<PendingRequest> post(const Call& call);
 
-    /// Drives messages until `request` is complete.
-    Result<void> finish(PendingRequest& request);
-
-    /// Drives messages until none is left.
+    /// Drives messages until no posted one is left.
     void finish_all();
 
-    /// A message of no more is staged whole, so that its sender may go on at once.
+    /// A sender of no more does not wait for its receiver while there is room: for 16 messages at
+    /// least, or for this many bytes.
     static constexpr Bytes kEager = 64 * kKiB;
-    static constexpr Bytes kPiece = 256 * kKiB;
+    /// Of the memory in the arena through which messages to one peer go. Pieces do not wrap, so a
+    /// stage of twice kEager would hold what is promised; with more, large messages flow.
+    static constexpr Bytes kStage = 256 * kKiB;
+    /// So that the receiver copies one piece while the sender copies the next.
+    static constexpr Bytes kPiece = 32 * kKiB;
+    static constexpr Bytes kEagerPiece = 8 * kKiB;
+    /// Of messages from one peer that no receive asks for: kept while some receive may be waiting
+    /// for a later one, and while none is.
+    static constexpr Bytes kMaxKept = 64 * kMiB;
+    static constexpr Bytes kMaxKeptUnasked = 1 * kMiB;
+    /// Stages of one mailbox; from there on an idle one changes its peer.
+    static constexpr int kMaxStages = 32;
+
+    /// The largest message that lies in the ring itself.
+    Bytes inline_max() const noexcept { return inline_max_; }
 
   private:
-    struct Send {
-        Call call;
-        std::shared_ptr<PendingRequest> request;
-        std::byte* staging = nullptr;  // two pieces, or the whole message if it is eager
+    // One call under way: on the stack of the thread that waits for it, or of a request.
+    struct Ticket {
+        bool is_send = false;
+        int peer = 0;
+        int tag = 0;
+        const std::byte* input = nullptr;
+        std::byte* output = nullptr;
+        Bytes bytes = 0;
+        TimePoint deadline;
+        std::shared_ptr<PendingRequest> request;  // empty: a thread waits for `done`
+
+        Link<Ticket> in_order;  // of the sends to a peer, or of all receives
+        Link<Ticket> by_tag;    // of the receives that no message has come for
+        bool listed = false;
+        bool indexed = false;
+        std::uint64_t order = 0;
+
         Bytes published = 0;
-        Bytes wanted = 0;       // of staging, which has to be allocated outside the lock
-        bool supplied = false;  // somebody is at it
-        bool started = false;
-        std::uint64_t last_piece = 0;  // its number, once all is published
+        bool in_place = false;        // the receiver reads the caller's buffer
+        bool lent = false;            // and may be doing so
+        std::uint64_t last_line = 0;  // the send in place is over when this is taken
+
+        bool done = false;
+        Result<void> result;
+        int sender = -1;
     };
-    struct Receive {
-        Call call;
-        std::shared_ptr<PendingRequest> request;
-        bool taken = false;  // its message is coming in
-    };
-    struct Aside {  // a message that came before somebody asked for its tag
-        int peer;
-        int tag;
+    using Tickets = Chain<Ticket, &Ticket::in_order>;
+
+    struct Kept {  // a message that came before a receive asked for it
+        int peer = 0;
+        int tag = 0;
         std::vector<std::byte> bytes;
+        Link<Kept> of_pair;
+        Link<Kept> of_tag;
+        Link<Kept> of_all;
     };
-    struct Incoming {  // the message that is coming in from one rank, if any
-        bool active = false;
-        std::list<Receive>::iterator receive;  // valid unless it goes aside
-        bool aside = false;
-        bool discard = false;  // its receive gave up: the rest is thrown away
-        Aside kept;
+
+    struct Outgoing {                // to one peer
+        std::uint64_t sent = 0;      // lines
+        std::uint64_t taken = 0;     // as last seen
+        Tickets queue;               // the front is being published
+        Tickets lent;                // published in place, not taken yet
+        std::byte* stage = nullptr;  // kStage bytes of the arena, used as a ring
+        Bytes stage_head = 0;        // how far it was ever filled
+        Bytes stage_tail = 0;        // and emptied
+        std::vector<Bytes> head_at;  // stage_head when line n was written, at n % lines
+        bool busy = false;           // a thread copies for the front, without the lock
+        bool supplying = false;      // a thread makes the stage
+    };
+
+    struct Incoming {                        // from one peer
+        std::atomic<std::uint64_t> next{0};  // line; changed under the lock
+        bool active = false;                 // a message is coming in
+        bool busy = false;                   // a thread copies a piece, without the lock
+        Ticket* receive = nullptr;           // that gets the message
+        std::unique_ptr<Kept> kept;          // or: it is kept. Neither: it is thrown away
+        bool fits = false;                   // `receive` asked for as many bytes
+        int tag = 0;
         Bytes total = 0;
         Bytes done = 0;
-        bool too_long = false;  // does not fit what was asked for
+        Bytes kept_bytes = 0;  // of all kept messages, and the one that comes in
+        int wanted = 0;        // indexed receives that name this peer
+        bool corrupt = false;  // the channel holds garbage: nothing more of it
     };
 
-    std::shared_ptr<PendingRequest> unfinished();
-    bool progress();
-    bool push_pieces(int peer);
-    bool publish_piece(int peer, Send& send);
-    void retire(int peer);
-    bool pull_pieces(int peer);
-    bool begin_message(int peer, const ChannelPiece& piece);
-    void take_piece(int peer, const ChannelPiece& piece);
+    enum class Pulled { kEmpty, kLeft, kMoved };
+    using Lock = std::unique_lock<std::mutex>;
+    using Peers = std::array<std::uint64_t, 4>;
+
+    Ticket ticket_of(const Call& call) const;
+    std::optional<Error> refusal(const Ticket& ticket) const;
+    bool send_at_once(const Call& call, Bytes bytes);
+    bool receive_at_once(const Call& call, Bytes bytes);
+    Result<void> send(Ticket& ticket);
+    Result<void> receive(Ticket& ticket);
+    void add_send(Ticket& ticket, Lock& lock);
+    bool take_kept(Ticket& ticket);
+    void list_receive(Ticket& ticket, bool indexed);
+
+    bool progress(Lock& lock);
+    void drive(const Ticket* ticket, Lock& lock);
+    bool finished(const Ticket* ticket) const noexcept;
+    void look_at_clock(Lock& lock, TimePoint* next_look);
+    void sleep(const Ticket* ticket, Lock& lock);
+    void settle_ended(Lock& lock);
+    bool await_line(int peer) const noexcept;
+    void unlist(Ticket& receive) noexcept;
+
+    bool push(int peer, Lock& lock);
+    bool publish(int peer, Ticket& send, Lock& lock);
+    bool publish_inline(int peer, int tag, const std::byte* input, Bytes bytes);
+    bool publish_staged(int peer, Ticket& send, Lock& lock);
+    void publish_piece(int peer, int tag, const std::byte* data, MessagePiece piece, bool first);
+    void publish_first_line(int peer, const MessageWhat& what, const void* data, Bytes bytes,
+                            std::uint64_t lines);
+    bool has_room(int peer, std::uint64_t lines);
+    std::byte* reserve(Outgoing& out, Bytes bytes) noexcept;
+    bool see_taken(int peer);
+    bool supply(Lock& lock);
+    bool take_over_stage(Outgoing& out) noexcept;
+    void withdraw(int peer) noexcept;
+    bool drained(int peer);
+
+    Pulled pull(int peer, Lock& lock, Ticket* candidate);
+    bool begin_message(int peer, const MessageWhat& what, Bytes total, Ticket* candidate);
+    Pulled pull_inline(int peer, const MessageWhat& what, Ticket* candidate);
+    Pulled pull_piece(int peer, const MessageWhat& what, Lock& lock, Ticket* candidate);
+    Pulled pull_withdrawn(int peer, const MessageWhat& what, Ticket* candidate);
+    Ticket* find_receive(int peer, int tag, Ticket* candidate) const noexcept;
+    bool copy_lines(int peer, std::uint64_t first, std::byte* output, Bytes bytes) const;
+    bool copy_whole_piece(const ChannelLine& line, std::byte* output, Bytes bytes);
+    void store_bytes(Incoming& in, const std::byte* data, Bytes bytes);
+    void advance(int peer, std::uint64_t lines);
     void end_message(int peer);
-    void abandon(int peer);
-    bool take_aside();
-    bool expire(TimePoint now);
-    Result<void> check_sender(std::list<Receive>::iterator receive);
+    void abandon(int peer, const Error& error);
+    Ticket* asked_for(int peer, int tag) const noexcept;
+    void corrupt(int peer, const char* step);
+
+    void complete(Ticket& ticket, const Result<void>& result, int sender);
+    void end_send(Ticket& send, const Error& error);
+    void end_receive(Ticket& receive, const Result<void>& result, int sender);
+    void expire(TimePoint now, bool looks_at_peers, Lock& lock);
+    void drain_ended_peers(Lock& lock);
+    Result<void> verdict(const Ticket& ticket, TimePoint now, bool looks_at_peers);
+    Result<void> check_source(const Ticket& receive);
+    const Result<void>& checked(int peer);
+    template <typename Function>
+    void for_each_send(int peer, Function function);
     void fail_all(const Error& error);
-    void release_all(int peer);
-    bool supply();
-    Send* find_unsupplied(int* peer);
-    void ring(int peer);
+
+    bool is_being_copied(const Ticket& ticket) const noexcept;
+    void notify(int peer) noexcept;
+    void call(int peer) noexcept;
+    void collect_calls() noexcept;
     Word bell_of(int rank) const noexcept;
-    Result<void> await_news(std::uint64_t turn, std::uint64_t seen, TimePoint deadline);
-    void acquire_taken(int peer) const noexcept;
-    bool valid(const ChannelPiece& piece) const noexcept;
-    TimePoint nearest_deadline() const;
-    Channel& to(int peer) const noexcept;
-    Channel& from(int peer) const noexcept;
+    ChannelLine& line_to(int peer, std::uint64_t number) const noexcept;
+    ChannelLine& line_from(int peer, std::uint64_t number) const noexcept;
+    bool is_there(int peer) const noexcept;
+    const Visibility& view() const noexcept { return group_.meeting.view(); }
+    Outgoing& out(int peer) noexcept { return out_[static_cast<std::size_t>(peer)]; }
+    Incoming& in(int peer) noexcept { return in_[static_cast<std::size_t>(peer)]; }
+    const Incoming& in(int peer) const noexcept { return in_[static_cast<std::size_t>(peer)]; }
 
     GroupState& group_;
-    std::mutex mutex_;     // never held over an allocation: that may wait for the daemon
-    bool hungry_ = false;  // some send in front wants staging
-    std::vector<std::deque<Send>> sends_;      // by receiver; the front is being sent
-    std::vector<std::deque<Send>> unretired_;  // published, not yet taken in whole
-    std::list<Receive> receives_;              // in the order asked for
-    std::list<Aside> aside_;                   // in the order arrived
-    std::vector<Incoming> incoming_;           // by sender
+    const int rank_;
+    const int world_;
+    const std::uint64_t lines_;  // of a ring
+    const Bytes inline_max_;
+    const bool uses_calls_;
+
+    std::mutex mutex_;  // never held over an allocation in the arena, or the copy of a piece
+    std::vector<Outgoing> out_;
+    std::vector<Incoming> in_;
+    Tickets receives_;  // all that are under way, but for one that a single poll satisfies
+    MatchIndex<Ticket, &Ticket::by_tag> asked_;
+    MatchIndex<Kept, &Kept::of_pair> kept_;
+    MatchIndex<Kept, &Kept::of_tag> kept_of_any_;  // all peers under kAnyPeer
+    Chain<Kept, &Kept::of_all> all_kept_;          // these, for their end
+    int any_wanted_ = 0;                           // indexed receives from any peer
+    int posted_ = 0;                               // tickets of requests that are not done
+    std::atomic<int> unsettled_{0};  // receives listed and messages kept; 0: await_line() is enough
+    Peers everyone_{};               // but this rank
+    Peers sending_{};                // peers with something in `queue` or `lent`
+    Peers pending_{};                // peers whose channel may have something
+    int first_pulled_ = 0;           // rotates, so that no peer is always last
+    std::uint64_t polls_ = 0;
+    std::uint64_t order_ = 0;
+    int drivers_ = 0;      // threads inside a call
+    bool hungry_ = false;  // some send in front lacks a stage
+    int stages_ = 0;
+    TimePoint next_deadline_ = TimePoint::max();        // of what waits; may be too early
+    std::vector<std::unique_ptr<Ticket>> ended_;        // requests to complete without the lock
+    std::vector<std::optional<Result<void>>> checked_;  // peers that expire() has looked at
+    std::optional<Error> failure_;                      // of the group: ends everything
 };
 
 }  // namespace fabricshm

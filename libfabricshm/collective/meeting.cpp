@@ -5,6 +5,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <climits>
 #include <thread>
 
@@ -29,6 +32,25 @@ constexpr std::uint64_t kTurnsPerLook = 256;
 // rank that is waited for, short beside the operations that make a rank wait this long.
 constexpr auto kNap = std::chrono::microseconds(50);
 
+using ProcessorSet = std::array<std::uint64_t, kProcessorWords>;
+
+// Where this thread may run, by the numbers modulo the size of the set: on a larger machine two may
+// fall together, and a group that uses both be taken for one with a processor less.
+ProcessorSet usable_processors() noexcept {
+    ProcessorSet found{};
+    cpu_set_t set;
+    if (::sched_getaffinity(0, sizeof set, &set) != 0) {
+        found.fill(~std::uint64_t{0});  // more than a static set holds: not one that is pinned
+        return found;
+    }
+    for (std::size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+        if (!CPU_ISSET(cpu, &set)) continue;
+        const std::size_t bit = cpu % (64 * found.size());
+        found[bit / 64] |= std::uint64_t{1} << bit % 64;
+    }
+    return found;
+}
+
 int membarrier(int command) noexcept {
     return static_cast<int>(::syscall(SYS_membarrier, command, 0, 0));
 }
@@ -44,6 +66,21 @@ std::atomic<std::uint32_t>* low_half(std::atomic<std::uint64_t>& word) noexcept 
     return reinterpret_cast<std::atomic<std::uint32_t>*>(&word);
 }
 
+// Counted among the sleepers of a word for as long as it lives.
+class SleeperCount {
+  public:
+    explicit SleeperCount(std::atomic<std::uint32_t>& sleepers) noexcept : sleepers_(sleepers) {
+        sleepers_.fetch_add(1, std::memory_order_seq_cst);
+    }
+    // Relaxed: a waker that still finds it wakes nobody, and loses a system call.
+    ~SleeperCount() { sleepers_.fetch_sub(1, std::memory_order_relaxed); }
+    SleeperCount(const SleeperCount&) = delete;
+    SleeperCount& operator=(const SleeperCount&) = delete;
+
+  private:
+    std::atomic<std::uint32_t>& sleepers_;
+};
+
 }  // namespace
 
 Meeting::Meeting(std::byte* block, int rank, int world, const Visibility& view)
@@ -51,6 +88,7 @@ Meeting::Meeting(std::byte* block, int rank, int world, const Visibility& view)
       view_(view),
       header_(reinterpret_cast<GroupHeader*>(block)),
       ranks_(reinterpret_cast<RankWords*>(block + GroupLayout::of(world).ranks)),
+      tree_words_(reinterpret_cast<TreeWords*>(block + GroupLayout::of(world).tree)),
       rank_(rank),
       world_(world),
       seen_(static_cast<std::size_t>(world), 0) {
@@ -58,16 +96,58 @@ Meeting::Meeting(std::byte* block, int rank, int world, const Visibility& view)
     seen_[static_cast<std::size_t>(rank)] = ~std::uint64_t{0};
 }
 
-Result<void> Meeting::announce() {
+Result<void> Meeting::announce(const RankPlace& place) {
     FABRIC_TRY(const ProcessIdentity identity, own_identity());
     RankWords& words = own();
     words.pid = identity.pid;
     words.start_time = identity.start_time;
     words.pid_namespace = identity.pid_namespace;
     words.membarrier = membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) == 0 ? 1 : 0;
-    view_.publish(TouchPoint::kIdentity, &words.pid, kCacheLine);
+    words.kernel = own_kernel();
+    const ProcessorSet usable = usable_processors();
+    std::copy(usable.begin(), usable.end(), words.processors);
+    view_.publish(TouchPoint::kIdentity, &words.pid, 2 * kCacheLine);
+    tree_words_[rank_].node = place.node;
+    tree_words_[rank_].cache = place.cache;
     FAULT_POINT("group.announced");
     return {};
+}
+
+int Meeting::processors() const noexcept {
+    int found = 0;
+    for (int rank = 0; rank < world_; ++rank) {
+        if (rank != rank_) {
+            view_.acquire(TouchPoint::kIdentityRead, &words(rank).pid, 2 * kCacheLine, rank);
+        }
+        // Once for each kernel, by its first rank.
+        const std::uint64_t kernel = words(rank).kernel;
+        bool first = true;
+        for (int before = 0; before < rank; ++before) {
+            first = first && words(before).kernel != kernel;
+        }
+        if (!first) continue;
+        found += processors_of(kernel, rank);
+    }
+    return found;
+}
+
+// Of the ranks on one kernel, the first of which is `from`.
+int Meeting::processors_of(std::uint64_t kernel, int from) const noexcept {
+    std::array<std::uint64_t, kProcessorWords> together{};
+    int ranks = 0;
+    for (int rank = from; rank < world_; ++rank) {
+        if (rank != rank_) {
+            view_.acquire(TouchPoint::kIdentityRead, &words(rank).pid, 2 * kCacheLine, rank);
+        }
+        if (words(rank).kernel != kernel) continue;
+        ++ranks;
+        for (std::size_t i = 0; i < together.size(); ++i) {
+            together[i] |= words(rank).processors[i];
+        }
+    }
+    int processors = 0;
+    for (const std::uint64_t word : together) processors += std::popcount(word);
+    return std::min(processors, ranks);
 }
 
 void Meeting::settle(const Tuning& tuning) noexcept {
@@ -83,15 +163,6 @@ void Meeting::settle(const Tuning& tuning) noexcept {
     yields_ = tuning.yields;
 }
 
-// Two nanoseconds: the kernel keeps the number in the thread's memory (rseq).
-void Meeting::show_processor() noexcept {
-    const auto now = static_cast<std::uint32_t>(::sched_getcpu() + 1);
-    if (now == shown_processor_) return;
-    shown_processor_ = now;
-    // Relaxed, here and where it is read: a hint. An old one costs a spin in vain, or a yield.
-    own().processor.store(now, std::memory_order_relaxed);
-}
-
 std::uint64_t Meeting::spins_for(int peer) const noexcept {
     if (peer < 0) return spins_;
     const auto theirs = words(peer).processor.load(std::memory_order_relaxed);
@@ -99,35 +170,83 @@ std::uint64_t Meeting::spins_for(int peer) const noexcept {
     return theirs == ours ? 0 : spins_;
 }
 
-void Meeting::raise(const Word& word, std::uint64_t value) noexcept {
-    view_.step(PoolStep::kSignal);
-    if (!view_.coherent()) {
-        // Release: within this host's caches, everything stored before comes first. All of it was
-        // published before, and the line of the word is published last.
-        word.value.store(value, std::memory_order_release);
-        view_.publish(word.raised, &word.value, sizeof value);
-        return;
-    }
-    // A sleeper first adds itself to `sleepers` and then looks at `value` once more; this process
-    // stores `value` and then looks at `sleepers`. One of the two must see the other, but the
-    // processor may move our load before our store. So either both are sequentially consistent
-    // (fenced_), or every sleeper sends a barrier to all our processors between its two steps, and
-    // then release is enough and only the compiler must be kept from moving the load.
-    if (fenced_) {
-        word.value.store(value, std::memory_order_seq_cst);
-    } else {
-        word.value.store(value, std::memory_order_release);
-        std::atomic_signal_fence(std::memory_order_seq_cst);
-    }
-    view_.publish(word.raised, &word.value, sizeof value);
-    wake(word);
+void Meeting::wake_sleepers(const Word& word) noexcept {
+    futex_wake(low_half(word.value), INT_MAX);
 }
 
-void Meeting::wake(const Word& word) noexcept {
-    // Sequentially consistent: our half of what raise() says, where that stored in the same order.
-    if (__builtin_expect(word.sleepers.load(std::memory_order_seq_cst) != 0, false)) {
-        futex_wake(low_half(word.value), INT_MAX);
+Result<void> Meeting::gather(std::uint64_t value, TimePoint deadline) {
+    for (const int child : tree_->nodes[static_cast<std::size_t>(rank_)].children) {
+        FABRIC_TRY_VOID(wait(child, value, deadline));
+        // Relaxed: stored before the clock that was acquired, and the next operation of this parity
+        // waits for this rank.
+        const auto theirs = words(child).signature[shown_parity_].load(std::memory_order_relaxed);
+        if (theirs != shown_signature_) return Error{Errc::kMismatch, child, "collective"};
+        vote_ = vote_ && words(child).unchanged.load(std::memory_order_relaxed) != 0;
     }
+    own().unchanged.store(vote_ ? 1 : 0, std::memory_order_relaxed);
+    return {};
+}
+
+Result<void> Meeting::await_release(std::uint64_t value, TimePoint deadline) {
+    const int parent = tree_->nodes[static_cast<std::size_t>(rank_)].parent;
+    if (parent >= 0) {
+        const Word word = release_of(parent);
+        view_.acquire(word.seen, &word.value, kCacheLine, parent);
+        // Acquire pairs with the release in raise(): what any rank stored before it came is visible
+        // now, since each rank on the way acquired it before it handed the word on.
+        const bool there = word.value.load(std::memory_order_acquire) >= value;
+        if (!there) FABRIC_TRY_VOID(await(word, value, parent, deadline));
+        vote_ = tree_words_[parent].release.unchanged.load(std::memory_order_relaxed) != 0;
+    }
+    all_seen_ = value;
+    return {};
+}
+
+void Meeting::release(std::uint64_t value) noexcept {
+    if (tree_->nodes[static_cast<std::size_t>(rank_)].children.empty()) return;
+    // Relaxed: the release of the word makes it visible before.
+    tree_words_[rank_].release.unchanged.store(vote_ ? 1 : 0, std::memory_order_relaxed);
+    raise(release_of(rank_), value);
+}
+
+Result<void> Meeting::meet_along_tree(std::uint64_t value, TimePoint deadline) {
+    if (const auto gathered = gather(value, deadline); !gathered.ok()) {
+        return name_late(gathered.error(), value);
+    }
+    signal(value);
+    if (const auto released = await_release(value, deadline); !released.ok()) {
+        return name_late(released.error(), value);
+    }
+    FAULT_POINT("tree.released");
+    release(value);
+    return {};
+}
+
+// Waiting for the rank above: it may be in another operation, in which it does not need this one.
+Result<void> Meeting::check_release(std::uint64_t value, int parent) noexcept {
+    const RankWords& above = words(parent);
+    // Acquire: what the rank above called, and whether it let this rank go on, is at least as new.
+    // Before it lets anyone go on it comes no further than this.
+    if (above.clock.load(std::memory_order_acquire) < value) return {};
+    const auto theirs = above.signature[shown_parity_].load(std::memory_order_acquire);
+    if (release_of(parent).value.load(std::memory_order_acquire) >= value) return {};
+    return theirs == shown_signature_ ? Result<void>()
+                                      : Error{Errc::kMismatch, parent, "collective"};
+}
+
+Error Meeting::name_late(const Error& error, std::uint64_t value) noexcept {
+    if (error.code != Errc::kTimeout) return error;
+    int late = 0;
+    for (bool below = true; below;) {
+        below = false;
+        for (const int child : tree_->nodes[static_cast<std::size_t>(late)].children) {
+            // Relaxed: only a name is made of it.
+            below = words(child).clock.load(std::memory_order_relaxed) < value;
+            if (below) late = child;
+            if (below) break;
+        }
+    }
+    return Error{error.code, late, error.step};
 }
 
 Result<void> Meeting::wait_slowly(int peer, std::uint64_t value, TimePoint deadline) {
@@ -172,16 +291,17 @@ Result<void> Meeting::await(const Word& word, std::uint64_t value, int peer, Tim
 
 Result<void> Meeting::sleep_until(const Word& word, std::uint64_t value, int peer,
                                   TimePoint deadline) {
+    // Once for the whole sleep: whoever raises the word from here on finds this process counted, so
+    // what the barrier orders for the first look holds for all. Sequentially consistent with the
+    // fence in raise(); see there.
+    const SleeperCount count(word.sleepers);
+    if (!fenced_) membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
     while (true) {
-        // Sequentially consistent with the fence in raise(); see there.
-        word.sleepers.fetch_add(1, std::memory_order_seq_cst);
-        if (!fenced_) membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
         const std::uint64_t now_there = word.value.load(std::memory_order_seq_cst);
         const TimePoint slice_end = std::min(deadline, Clock::now() + kSleepSlice);
         if (now_there < value) {
             futex_wait(low_half(word.value), static_cast<std::uint32_t>(now_there), slice_end);
         }
-        word.sleepers.fetch_sub(1, std::memory_order_relaxed);
         if (word.value.load(std::memory_order_acquire) >= value) return {};
         if (const auto state = check(peer); !state.ok()) {
             // It may have come and then ended between our two looks.
@@ -191,6 +311,20 @@ Result<void> Meeting::sleep_until(const Word& word, std::uint64_t value, int pee
         FABRIC_TRY_VOID(check_others(word, value, peer));
         if (Clock::now() >= deadline) return Error{Errc::kTimeout, peer, "wait for a peer"};
     }
+}
+
+void Meeting::enlist(const Word& word) noexcept {
+    // The sleeper's half of what raise() says: sequentially consistent, or a barrier to all others.
+    word.sleepers.fetch_add(1, std::memory_order_seq_cst);
+    if (!fenced_) membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
+}
+
+void Meeting::doze(const Word& word, std::uint64_t seen, TimePoint until) noexcept {
+    // Sequentially consistent with the additions of those that ring.
+    if (word.value.load(std::memory_order_seq_cst) == seen) {
+        futex_wait(low_half(word.value), static_cast<std::uint32_t>(seen), until);
+    }
+    word.sleepers.fetch_sub(1, std::memory_order_relaxed);
 }
 
 bool Meeting::idle(std::uint64_t turn) const noexcept {
@@ -247,22 +381,42 @@ std::uint64_t Meeting::reason_seen() noexcept {
 }
 
 Result<void> Meeting::check(int peer) noexcept {
+    if (const auto state = check_reason(); !state.ok()) return state;
+    if (peer < 0) return {};
+    const auto alive = check_alive(peer);
+    if (alive.ok()) return {};
+    // Once more: a rank that leaves because of a failure said so before it left, and the failure is
+    // the reason to name, not the leaving.
+    const auto reason = check_reason();
+    return reason.ok() ? alive : reason;
+}
+
+Result<void> Meeting::check_reason() noexcept {
     const std::uint64_t reason = reason_seen();
-    if (reason != 0) {
-        const auto code = static_cast<Errc>(reason & 0xff);
-        const auto culprit = static_cast<std::int32_t>(reason >> 32);
-        const bool names =
-            code == Errc::kPeer || code == Errc::kMismatch || code == Errc::kPoisoned;
-        return Error{names ? code : Errc::kBroken, culprit, "collective"};
+    if (reason == 0) return {};
+    const auto code = static_cast<Errc>(reason & 0xff);
+    const auto culprit = static_cast<std::int32_t>(reason >> 32);
+    const bool names = code == Errc::kPeer || code == Errc::kMismatch || code == Errc::kPoisoned;
+    return Error{names ? code : Errc::kBroken, culprit, "collective"};
+}
+
+// Whether the daemon marked the rank dead, or it left by itself. Callers look once more at the word
+// they wait for, since the rank may have come before.
+bool Meeting::is_gone(int peer) noexcept {
+    const RankWords& words = ranks_[peer];
+    view_.acquire(TouchPoint::kDeadRead, &words.dead, kCacheLine, peer);
+    // Relaxed: the mark stands for itself.
+    if (words.dead.load(std::memory_order_relaxed) != 0) return true;
+    if (!view_.coherent()) {
+        view_.acquire(TouchPoint::kFailureRead, &words.failure, kCacheLine, peer);
     }
-    return peer < 0 ? Result<void>() : check_alive(peer);
+    // Acquire pairs with depart(): a failure that the rank reported before is seen after it.
+    return words.departed.load(std::memory_order_acquire) != 0;
 }
 
 Result<void> Meeting::check_alive(int peer) noexcept {
     const RankWords& words = ranks_[peer];
-    view_.acquire(TouchPoint::kDeadRead, &words.dead, kCacheLine, peer);
-    if (words.dead.load(std::memory_order_relaxed) != 0)
-        return Error{Errc::kPeer, peer, "collective"};
+    if (is_gone(peer)) return Error{Errc::kPeer, peer, "collective"};
     // A rank that has not announced itself has no identity yet; the deadline bounds that wait.
     if (words.clock.load(std::memory_order_acquire) == 0) return {};
     view_.acquire(TouchPoint::kIdentityRead, &words.pid, kCacheLine, peer);
@@ -278,6 +432,27 @@ bool Meeting::has_left(int peer, std::uint64_t at) noexcept {
     // Not arrived: when it does it finds the group broken, and shows itself out. See below.
     if (words(peer).clock.load(std::memory_order_acquire) < at) return true;
     return !check_alive(peer).ok();
+}
+
+void Meeting::depart() noexcept {
+    // Release: what this rank did in its operations, its clock above all, comes before it.
+    own().departed.store(1, std::memory_order_release);
+    if (!view_.coherent()) {
+        // There the waiters poll, and no line has two writers.
+        view_.publish(TouchPoint::kFailure, &own().failure, kCacheLine);
+        // What this rank stored in the block and nobody had to see (hints, its own part of a post)
+        // leaves its caches now: later it would land on whatever the memory is used for next.
+        view_.acquire(TouchPoint::kRegionReturn, block_, GroupLayout::of(world_).total);
+        return;
+    }
+    wake(clock_of(rank_));
+    wake(release_of(rank_));
+    for (int peer = 0; peer < world_; ++peer) {
+        // Sequentially consistent: a locked instruction, as in every ring of a bell.
+        words(peer).bell.fetch_add(1, std::memory_order_seq_cst);
+        wake({words(peer).bell, words(peer).bell_sleepers, TouchPoint::kBell,
+              TouchPoint::kBellRead});
+    }
 }
 
 // A peer that arrives raises its clock and then looks whether the group is broken; this process has
@@ -303,6 +478,10 @@ Result<void> Meeting::await_leaving(std::uint64_t at, TimePoint deadline) noexce
 // a message for example. So the other ranks that have yet to come to `value` are looked at as well:
 // at once for what the daemon marked, and one per slice, in turn, for what nobody marked.
 Result<void> Meeting::check_others(const Word& word, std::uint64_t value, int peer) noexcept {
+    // Who waits for its release along the tree looks at the rank above alone. That one waits in
+    // turn, for its release or for clocks; the last of them, rank 0, for clocks, and looks at all
+    // below.
+    if (peer >= 0 && &word.value == &release_of(peer).value) return check_release(value, peer);
     // Messages wait on other words: they concern two ranks, whatever happens to a third.
     const bool of_clock =
         peer >= 0 && (&word.value == &words(peer).clock || &word.value == &header_->command);
@@ -310,15 +489,13 @@ Result<void> Meeting::check_others(const Word& word, std::uint64_t value, int pe
     // Who has come as far has done its part, and may since have left the group and ended. Acquire,
     // as everywhere: no data is read after it here, but a clock has one rule.
     const auto is_awaited = [&](int other) {
+        if (other == rank_) return false;
         const Word clock = clock_of(other);
         view_.acquire(clock.seen, &clock.value, sizeof value, other);
-        return other != rank_ && clock.value.load(std::memory_order_acquire) < value;
+        return clock.value.load(std::memory_order_acquire) < value;
     };
     for (int other = 0; other < world_; ++other) {
-        view_.acquire(TouchPoint::kDeadRead, &words(other).dead, kCacheLine, other);
-        // Relaxed: the mark stands for itself.
-        const bool dead = words(other).dead.load(std::memory_order_relaxed) != 0;
-        if (dead && is_awaited(other)) return Error{Errc::kPeer, other, "collective"};
+        if (other != rank_ && is_gone(other) && is_awaited(other)) return check(other);
     }
     looked_at_ = (looked_at_ + 1) % world_;
     return is_awaited(looked_at_) ? check(looked_at_) : Result<void>();

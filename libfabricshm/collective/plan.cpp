@@ -15,11 +15,28 @@ Algorithm applicable(const PlanInput& input) noexcept {
     return allreduce_only && input.kind != Kind::kAllreduce ? Algorithm::kAuto : input.algorithm;
 }
 
-}  // namespace
-
-bool posts_all_parts(Kind kind) noexcept {
-    return kind == Kind::kScatter || kind == Kind::kReduceScatter || kind == Kind::kAllToAll;
+bool has_tree(const PlanInput& input, const Tuning& tuning) noexcept {
+    return input.world > 1 && static_cast<std::uint64_t>(input.world) >= tuning.tree_world;
 }
+
+// Rank 0 gets the values of all ranks, and they all get a result.
+bool fits_tree(const PlanInput& input, const Tuning& tuning) noexcept {
+    const auto world = static_cast<Bytes>(input.world);
+    const Bytes all = input.part_bytes * world;
+    const bool goes_up = input.part_bytes <= tree_bytes_for(input.world) && all <= tuning.tree_most;
+    switch (input.kind) {
+        case Kind::kBarrier:
+            return true;
+        case Kind::kAllreduce:
+            return goes_up;
+        case Kind::kAllGather:
+            return goes_up && all <= kTreeDownBytes;
+        default:
+            return false;
+    }
+}
+
+}  // namespace
 
 Route choose_route(const PlanInput& input, const Tuning& tuning) noexcept {
     const Algorithm algorithm = applicable(input);
@@ -28,15 +45,23 @@ Route choose_route(const PlanInput& input, const Tuning& tuning) noexcept {
     if (input.trigger == Trigger::kSync && input.kind != Kind::kBarrier) return Route::kArrive;
     // Sizes differ by rank, so no size can choose.
     if (input.own_counts) return Route::kArrive;
+    // Only the arrival and the barrier at the end of direct keep late stores out of the one output.
+    if (input.shared_output) return Route::kArrive;
     if (!small_enough) return Route::kArrive;
+    if (has_tree(input, tuning) && algorithm == Algorithm::kAuto) {
+        if (fits_tree(input, tuning)) return Route::kTree;
+        // Every rank would read the posts of all others.
+        if (input.kind == Kind::kAllreduce) return Route::kArrive;
+    }
     if (input.total_bytes <= kTinyBytes) return Route::kTiny;
-    const bool runs_ahead = has_root(input.kind) && input.total_bytes <= tuning.ahead_most;
-    if (runs_ahead && algorithm == Algorithm::kAuto) return Route::kTiny;
     if (algorithm == Algorithm::kFlat) return Route::kSlots;
-    return input.total_bytes <= tuning.flat_most ? Route::kSlots : Route::kArrive;
+    const Bytes most = has_root(input.kind) ? tuning.ahead_most : tuning.flat_most;
+    if (input.total_bytes <= most) return Route::kTiny;
+    return Route::kArrive;
 }
 
 Algorithm choose_arrived(const PlanInput& input, bool all_in_arena, const Tuning& tuning) noexcept {
+    if (input.shared_output) return Algorithm::kDirect;
     const Algorithm algorithm = applicable(input);
     if (algorithm == Algorithm::kRing || algorithm == Algorithm::kHost) return algorithm;
     if (algorithm == Algorithm::kFlat || input.own_counts) return Algorithm::kFlat;
@@ -44,7 +69,10 @@ Algorithm choose_arrived(const PlanInput& input, bool all_in_arena, const Tuning
     // Only allreduce can be staged.
     if (input.kind != Kind::kAllreduce) return Algorithm::kFlat;
     if (algorithm == Algorithm::kStaged) return Algorithm::kStaged;
-    const bool shares_work = input.part_bytes >= tuning.two_phase_from &&
+    // With a tree a barrier costs little beside the posts of all ranks, which are saved.
+    const Bytes saved = has_tree(input, tuning) ? input.part_bytes * static_cast<Bytes>(input.world)
+                                                : input.part_bytes;
+    const bool shares_work = saved >= tuning.two_phase_from &&
                              static_cast<std::uint64_t>(input.world) >= tuning.two_phase_world;
     return shares_work ? Algorithm::kStaged : Algorithm::kFlat;
 }
@@ -56,6 +84,16 @@ Pieces cut_pieces(Bytes part_bytes, int sub_parts, Bytes slot_bytes, Bytes piece
     // One even of no bytes: ranks meet all the same.
     pieces.count = std::max<std::uint64_t>((part_bytes + pieces.stride - 1) / pieces.stride, 1);
     return pieces;
+}
+
+Pieces cut_staged(Bytes bytes, Bytes slot_bytes, Bytes piece_bytes) noexcept {
+    // Twice a piece: lines that have left a core's own cache for the shared one by the time that
+    // a peer reads them come faster. docs/collectives.md.
+    const Bytes most = std::min(slot_bytes / kStagedPerSlot, 2 * piece_bytes);
+    Pieces chunks = cut_pieces(bytes, 1, most, most);
+    const Bytes even = (bytes + chunks.count - 1) / chunks.count;
+    chunks.stride = std::clamp(round_up(even, kCacheLine), kCacheLine, chunks.stride);
+    return chunks;
 }
 
 Range share_of(Bytes bytes, int rank, int world) noexcept {

@@ -16,6 +16,7 @@ enum class Route : std::uint8_t {
     kTiny,    // in a few cache lines per rank, data and flag together, or data beside them: one
               // meeting, and none for who needs nobody's bytes
     kSlots,   // through the ranks' slots, each rank reads what it needs: one meeting per piece
+    kTree,    // from each rank to rank 0 and back, along the tree of their domains
     kArrive,  // ranks first show where their buffers are, then choose with choose_arrived()
 };
 
@@ -25,9 +26,10 @@ struct PlanInput {
     Algorithm algorithm = Algorithm::kAuto;  // of the call, else Tuning::forced
     Trigger trigger = Trigger::kAsync;
     int world = 1;
-    Bytes part_bytes = 0;     // of the largest part
-    Bytes total_bytes = 0;    // what one rank posts at most: the part, or all parts
-    bool own_counts = false;  // all_to_all with counts: only the rank itself knows its parts
+    Bytes part_bytes = 0;        // of the largest part
+    Bytes total_bytes = 0;       // what one rank posts at most: the part, or all parts
+    bool own_counts = false;     // all_to_all with counts: only the rank itself knows its parts
+    bool shared_output = false;  // arrives at any size, and takes direct
 };
 
 Route choose_route(const PlanInput& input, const Tuning& tuning) noexcept;
@@ -46,8 +48,15 @@ struct Pieces {
 /// `stride` is a multiple of 64 so that no element and no cache line is cut.
 Pieces cut_pieces(Bytes part_bytes, int sub_parts, Bytes slot_bytes, Bytes piece_bytes) noexcept;
 
+/// How a staged allreduce is cut (staged.cpp): chunks of about the same size, up to twice a piece,
+/// of which a slot takes kStagedPerSlot.
+inline constexpr std::uint64_t kStagedPerSlot = 2;
+Pieces cut_staged(Bytes bytes, Bytes slot_bytes, Bytes piece_bytes) noexcept;
+
 /// Whether the kind posts one part for each rank (scatter, reduce_scatter, all_to_all).
-bool posts_all_parts(Kind kind) noexcept;
+constexpr bool posts_all_parts(Kind kind) noexcept {
+    return kind == Kind::kScatter || kind == Kind::kReduceScatter || kind == Kind::kAllToAll;
+}
 
 /// The share of `bytes` that belongs to `rank` when `world` ranks divide it: whole cache lines,
 /// except for the end.

@@ -51,24 +51,84 @@ void reduce_share(const Operation& operation, const AllreduceView& view, Range s
     seam.publish(TouchPoint::kShare, output, share.size());
 }
 
-// A shared result: who wrote to it before must not find those lines in its cache and write them
-// back over the shares of others. All agree on this without a word, since all know all places.
-Result<void> clean_shared_result(Operation& operation, const AllreduceView& view) {
-    int same = 0;
-    int pairs = 0;
-    for (int a = 0; a < operation.world(); ++a) {
-        for (int b = 0; b < a; ++b, ++pairs) {
-            same += view.outputs[static_cast<std::size_t>(a)] ==
-                            view.outputs[static_cast<std::size_t>(b)]
-                        ? 1
-                        : 0;
-        }
-    }
-    if (same == 0 || view.bytes == 0) return {};
-    if (same != pairs) return Error{Errc::kUnsupported, 0, "output: shared by some ranks only"};
+// Before a shared output is written: a rank that wrote to it before must not find those lines in
+// its cache and write them back over the shares of others.
+Result<void> clean_shared_output(Operation& operation, Bytes bytes) {
+    if (bytes == 0) return {};
     // Acquired, not published: of lines that this rank did not write nothing must reach the pool.
-    operation.meeting().view().acquire(TouchPoint::kResultClean, view.outputs[0], view.bytes);
+    operation.meeting().view().acquire(TouchPoint::kResultClean, operation.outputs[0], bytes);
     return operation.meet();
+}
+
+// Fetches what the others stored into the shared output, or into their own ones.
+void fetch_shares(Operation& operation, const AllreduceView& view) {
+    const int rank = operation.rank();
+    std::byte* own = view.outputs[static_cast<std::size_t>(rank)];
+    for (int step = 1; step < operation.world(); ++step) {
+        const int peer = (rank + step) % operation.world();
+        const Range share = share_in_lines(operation, view, peer);
+        if (share.size() == 0) continue;
+        const std::byte* theirs = view.outputs[static_cast<std::size_t>(peer)] + share.begin;
+        operation.meeting().view().acquire(TouchPoint::kShareRead, theirs, share.size(), peer);
+        if (view.one_output) continue;
+        kernels::copy(own + share.begin, theirs, share.size(), false);
+        operation.meeting().view().use(0, share.size());
+    }
+}
+
+// Copies the bytes [from, from + bytes) of one part to their place in the shared output.
+void copy_to_shared(const Operation& operation, int part, Bytes in_part, Bytes in_all,
+                    Bytes bytes) noexcept {
+    const Visibility& seam = operation.meeting().view();
+    const bool broadcast = operation.call.kind == Kind::kBroadcast;
+    const int from = broadcast ? operation.call.root : part;
+    const std::byte* source = operation.inputs[static_cast<std::size_t>(from)] + in_part;
+    std::byte* to = operation.outputs[0] + in_all;
+    if (to == source || bytes == 0) return;  // in place
+    if (from != operation.rank()) {
+        seam.acquire(TouchPoint::kInputRead, source, bytes, from);
+    } else {
+        seam.use(bytes, 0);
+    }
+    kernels::copy(to, source, bytes, false);
+}
+
+// In place, the parts of a shared output are written by their own ranks: two of one line would
+// overwrite each other.
+bool parts_share_lines(const Operation& operation) noexcept {
+    for (int rank = 1; operation.call.kind == Kind::kAllGather && rank < operation.world();
+         ++rank) {
+        const std::byte* part = operation.outputs[0] + operation.parts.offset(rank);
+        const bool in_place = operation.inputs[static_cast<std::size_t>(rank)] == part;
+        if (in_place && reinterpret_cast<std::uintptr_t>(part) % kCacheLine != 0) return true;
+    }
+    return false;
+}
+
+// Broadcast and all_gather into one output: each rank stores its share of it, in whole lines.
+Result<void> pull_into_shared(Operation& operation) {
+    const bool broadcast = operation.call.kind == Kind::kBroadcast;
+    const Bytes bytes = broadcast ? operation.parts.bytes(0) : operation.parts.total();
+    if (parts_share_lines(operation)) {
+        return Error{Errc::kUnsupported, 0, "output: shared parts in place that are not aligned"};
+    }
+    FABRIC_TRY_VOID(clean_shared_output(operation, bytes));
+    const AllreduceView view{operation.inputs, operation.outputs, bytes, false, true};
+    const Range mine = share_in_lines(operation, view, operation.rank());
+    if (broadcast) {
+        copy_to_shared(operation, 0, mine.begin, mine.begin, mine.size());
+    } else {
+        operation.parts.for_range(operation.world(), mine.begin, mine.size(),
+                                  [&](int part, Bytes in_part, Bytes in_all, Bytes length) {
+                                      copy_to_shared(operation, part, in_part, in_all, length);
+                                  });
+    }
+    std::byte* output = operation.outputs[0] + mine.begin;
+    operation.meeting().view().publish(TouchPoint::kShare, output, mine.size());
+    FAULT_POINT("pull.shared");
+    FABRIC_TRY_VOID(operation.meet());
+    fetch_shares(operation, view);
+    return operation.finish();
 }
 
 // The bytes of `peer`'s input that this rank needs: a part of it, or all.
@@ -83,7 +143,6 @@ Range needed(const Operation& operation, int peer) noexcept {
 
 Result<void> allreduce_pull(Operation& operation, const AllreduceView& view) {
     const int rank = operation.rank();
-    std::byte* own = view.outputs[static_cast<std::size_t>(rank)];
     const Range mine = share_in_lines(operation, view, rank);
     for (Bytes from = mine.begin; from < mine.end; from += kLook) {
         FABRIC_TRY_VOID(operation.meeting().check(-1));
@@ -91,27 +150,19 @@ Result<void> allreduce_pull(Operation& operation, const AllreduceView& view) {
     }
     FAULT_POINT("pull.reduced");
     FABRIC_TRY_VOID(operation.meet());
-    for (int step = 1; step < operation.world(); ++step) {
-        const int peer = (rank + step) % operation.world();
-        const Range share = share_in_lines(operation, view, peer);
-        if (share.size() == 0) continue;
-        const std::byte* theirs = view.outputs[static_cast<std::size_t>(peer)] + share.begin;
-        operation.meeting().view().acquire(TouchPoint::kShareRead, theirs, share.size(), peer);
-        if (theirs != own + share.begin) {
-            kernels::copy(own + share.begin, theirs, share.size(), false);
-            operation.meeting().view().use(0, share.size());
-        }
-    }
+    fetch_shares(operation, view);
     return operation.finish();
 }
 
 Result<void> run_pull(Operation& operation) {
     if (operation.call.kind == Kind::kAllreduce) {
+        const bool shared = operation.call.shares_output();
         const AllreduceView view{operation.inputs, operation.outputs, operation.parts.bytes(0),
-                                 false};
-        FABRIC_TRY_VOID(clean_shared_result(operation, view));
+                                 false, shared};
+        if (shared) FABRIC_TRY_VOID(clean_shared_output(operation, view.bytes));
         return allreduce_pull(operation, view);
     }
+    if (operation.call.shares_output()) return pull_into_shared(operation);
     Pointers posted{};
     for (int peer = 0; peer < operation.world(); ++peer) {
         const auto at = static_cast<std::size_t>(peer);

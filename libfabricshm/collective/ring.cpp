@@ -91,8 +91,8 @@ Result<void> allreduce_ring(Operation& operation, const AllreduceView& view) {
 }
 
 Result<void> run_ring(Operation& operation) {
-    return allreduce_ring(operation,
-                          {operation.inputs, operation.outputs, operation.parts.bytes(0), false});
+    return allreduce_ring(
+        operation, {operation.inputs, operation.outputs, operation.parts.bytes(0), false, false});
 }
 
 }  // namespace fabricshm

@@ -29,17 +29,19 @@ enum class Whose : std::uint8_t {
     kFirst,   // of rank 0
     kEach,    // of every rank, this one too
     kOthers,  // of every rank but this one
+    kShares,  // of every rank but this one, each the share that it owns of `of` bytes
 };
 
 /// One read or write of memory.
 struct Touch {
     Where where = Where::kInput;
     Whose whose = Whose::kOwn;
-    Bytes bytes = 0;  // in each buffer that `whose` means
+    Bytes bytes = 0;  // in each buffer that `whose` means; for kShares in all of them together
     bool write = false;
     // Ranks hand these bytes on within the operation: one writes them, another reads them. Where
     // caches are coherent they cross from core to core; bytes that one rank alone touches need not.
     bool handed = false;
+    Bytes of = 0;  // kShares: the range that is shared out
 };
 
 /// What a rank waits for before the work of a step. "As far" counts signals of this operation.
@@ -57,7 +59,7 @@ struct Step {
     bool claimed = false;   // the touches are those of all ranks together, who share them by claims
     bool signals = false;   // raises the clock after the work
     int touch_count = 0;
-    std::array<Touch, 3> touches{};
+    std::array<Touch, 4> touches{};
 
     void touch(const Touch& touched) noexcept {
         if (touched.bytes != 0) touches[static_cast<std::size_t>(touch_count++)] = touched;
@@ -87,13 +89,13 @@ class StepPlan {
     Route route() const noexcept { return route_; }
     /// kFlat for tiny and slots, else what choose_arrived() said.
     Algorithm algorithm() const noexcept { return algorithm_; }
-    /// What a staged operation does with each piece; otherwise algorithm().
-    Algorithm inner() const noexcept { return inner_; }
     const AllreduceCall& call() const noexcept { return call_; }
     /// How it goes through the slots, if it does.
     Pieces pieces() const noexcept { return pieces_; }
     bool in_pieces() const noexcept {
-        return staged_ || (route_ != Route::kTiny && algorithm_ == Algorithm::kFlat);
+        const bool lines = route_ == Route::kTiny || route_ == Route::kTree;
+        return on_slots_ || algorithm_ == Algorithm::kStaged ||
+               (!lines && algorithm_ == Algorithm::kFlat);
     }
     bool claims() const noexcept { return claims_; }
 
@@ -105,11 +107,17 @@ class StepPlan {
     std::uint64_t arrival_steps() const noexcept;
     std::uint64_t inner_steps() const noexcept;
     std::uint64_t piece_steps() const noexcept;
+    std::uint64_t work_steps() const noexcept;
     Bytes piece_bytes(std::uint64_t piece) const noexcept;
     Step arrival_step(int rank, std::uint64_t index) const noexcept;
     Step tiny_step(std::uint64_t index) const noexcept;
+    Step tree_step(int rank, std::uint64_t index) const noexcept;
     Step slots_step(std::uint64_t index, Bytes bytes) const noexcept;
-    Step staged_step(int rank, std::uint64_t index, Bytes bytes) const noexcept;
+    Step staged_step(int rank, std::uint64_t index) const noexcept;
+    void post_chunk(Step& step, int rank, std::uint64_t chunk) const noexcept;
+    void reduce_chunk(Step& step, int rank, std::uint64_t chunk) const noexcept;
+    void fetch_chunk(Step& step, int rank, std::uint64_t chunk) const noexcept;
+    Step on_slots_step(int rank, std::uint64_t index, Bytes bytes) const noexcept;
     Step inner_step(int rank, std::uint64_t index, Bytes bytes) const noexcept;
     Step direct_step(int rank, std::uint64_t index, Bytes bytes) const noexcept;
     Step ring_step(int rank, std::uint64_t index, Bytes bytes) const noexcept;
@@ -118,9 +126,9 @@ class StepPlan {
     AllreduceCall call_;
     Route route_ = Route::kArrive;
     Algorithm algorithm_ = Algorithm::kFlat;
-    Algorithm inner_ = Algorithm::kFlat;
     Pieces pieces_;
-    bool staged_ = false;  // the inner algorithm works on slots
+    bool on_slots_ = false;      // ring and host work on pieces that were copied into slots
+    bool posted_early_ = false;  // the first piece is posted before the arrival
     bool claims_ = false;
 };
 

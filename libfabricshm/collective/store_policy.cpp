@@ -21,6 +21,14 @@ constexpr std::uint16_t kSoon = 64;
 constexpr std::uint16_t kSeldom = 1024;
 constexpr std::uint8_t kTrials = 4;
 constexpr std::uint16_t kWindow = 8;  // ordinary operations that a trial is compared with
+static_assert(kFirstTrial % kWindow == 0 && kSoon % kWindow == 0 && kSeldom % kWindow == 0);
+
+// Whether the best of a window is of another machine than the one that was judged. With more ranks
+// than cores even the best of eight operations varies by half.
+bool moved(Duration now, Duration judged) noexcept {
+    return judged != Duration::max() && (now > judged * 2 || now < judged / 2);
+}
+constexpr std::uint8_t kMovedWindows = 2;  // so many in a row: one may be chance
 
 }  // namespace
 
@@ -45,6 +53,7 @@ StorePolicy::StorePolicy() : cells_(kStoreCells) {
     for (Cell& cell : cells_) {
         cell.until_trial = kFirstTrial;
         cell.interval = kSoon;
+        cell.window_left = kWindow;
     }
 }
 
@@ -54,7 +63,8 @@ bool StorePolicy::past_cache(int cell) const noexcept {
 }
 
 void StorePolicy::begin_with(int cell, bool past_cache) noexcept {
-    cells_[static_cast<std::size_t>(cell)].choice = past_cache;
+    Cell& at = cells_[static_cast<std::size_t>(cell)];
+    at.choice = at.first = past_cache;
 }
 
 bool StorePolicy::ran(int cell, Duration took) noexcept {
@@ -63,19 +73,33 @@ bool StorePolicy::ran(int cell, Duration took) noexcept {
         if (at.trials_left != kTrials) at.tried = std::min(at.tried, took);
         return --at.trials_left == 0 && end_trial(at);
     }
-    if (at.until_trial == kWindow) at.usual = Duration::max();  // older ones no longer count
-    at.usual = std::min(at.usual, took);
-    if (--at.until_trial != 0) return false;
+    at.best = std::min(at.best, took);
+    return --at.window_left == 0 && end_window(at);
+}
+
+bool StorePolicy::end_window(Cell& at) noexcept {
+    at.usual = at.best;
+    at.best = Duration::max();
+    at.window_left = kWindow;
+    at.until_trial = static_cast<std::uint16_t>(at.until_trial - kWindow);
+    at.moved_windows =
+        static_cast<std::uint8_t>(moved(at.usual, at.judged) ? at.moved_windows + 1 : 0);
+    if (at.until_trial != 0 && at.moved_windows < kMovedWindows) return false;
+    at.moved_windows = 0;
     at.tried = Duration::max();
     at.trials_left = kTrials;
     return true;
 }
 
 // The bests are compared: what makes an operation slower by chance (a late peer, a lost core) is no
-// reason. The usual way had more attempts, so a draw is decided for it, as it should be.
+// reason. The usual way had more attempts, so a draw is decided for it, as it should be. To leave
+// what the sizes suggest takes more: with more ranks than cores the best of rank 0 is now and then
+// that of an operation which the others had done most of.
 bool StorePolicy::end_trial(Cell& at) noexcept {
-    const bool better = at.tried < at.usual / 10 * 9;
+    const bool leaves_first = at.choice == at.first;
+    const bool better = at.tried < (leaves_first ? at.usual / 4 * 3 : at.usual / 10 * 9);
     if (better) at.choice = !at.choice;
+    at.judged = better ? at.tried : at.usual;
     at.interval = better ? kSoon : std::min<std::uint16_t>(at.interval * 2, kSeldom);
     at.until_trial = at.interval;
     return !better;  // a trial that won goes on as the usual way

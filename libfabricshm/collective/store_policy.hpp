@@ -41,20 +41,27 @@ class StorePolicy {
     /// The choice to begin with.
     void begin_with(int cell, bool past_cache) noexcept;
 
-    /// Tells how long an operation took; now and then the other way is tried for a few operations.
-    /// Returns true when past_cache(cell) has changed. O(1).
+    /// Reports how long an operation took. Now and then the other way is tried for a few
+    /// operations, and at once when the chosen one takes another time than when they were compared
+    /// last: then the ranks have moved. Returns true when past_cache(cell) has changed. O(1).
     bool ran(int cell, Duration took) noexcept;
 
   private:
     struct Cell {
-        Duration usual = Duration::max();  // the best of the last few ordinary operations
-        Duration tried = Duration::max();  // the best of the trial
-        std::uint16_t until_trial;
+        Duration best = Duration::max();    // of the window so far
+        Duration usual = Duration::max();   // the best of the last whole window
+        Duration tried = Duration::max();   // the best of the trial
+        Duration judged = Duration::max();  // of the way that won the last trial
+        std::uint16_t until_trial;          // operations, whole windows
         std::uint16_t interval;
+        std::uint8_t window_left;
+        std::uint8_t moved_windows = 0;  // in a row, in which the chosen way took another time
         std::uint8_t trials_left = 0;
         bool choice = false;
+        bool first = false;  // what it began with
     };
 
+    bool end_window(Cell& cell) noexcept;
     bool end_trial(Cell& cell) noexcept;
 
     std::vector<Cell> cells_;

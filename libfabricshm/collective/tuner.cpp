@@ -181,9 +181,9 @@ std::vector<Question> questions() {
          {{&Tuning::streaming_from, {4 * kMiB, 12 * kMiB, 24 * kMiB, 64 * kMiB, kNever}}},
          {{2 * kMiB, true}, {8 * kMiB, true}, {24 * kMiB, true}}},
         {"pieces of staged operations",
-         {{&Tuning::two_phase_from, {kKiB, kGiB}},
+         {{&Tuning::two_phase_from, {kKiB, 256 * kKiB, kGiB}},
           {&Tuning::piece_bytes, {64 * kKiB, 128 * kKiB, 256 * kKiB, 512 * kKiB, kMiB}}},
-         {{64 * kKiB, false}, {512 * kKiB, false}, {4 * kMiB, false}}},
+         {{64 * kKiB, false}, {256 * kKiB, false}, {512 * kKiB, false}, {4 * kMiB, false}}},
     };
 }
 

@@ -14,17 +14,24 @@ namespace fabricshm {
 /// Rank 0's values count for the whole group: it writes them into the group block, the others read
 /// them there, so that all choose alike whatever file or environment each was started with.
 struct Tuning {
-    Bytes flat_most = 1 * kKiB;         // up to here through slots, with one meeting
-    Bytes ahead_most = 4 * kKiB;        // with a root: up to here it runs ahead (tiny engine)
+    Bytes flat_most = 1 * kKiB;         // up to here through posts, with one meeting (tiny engine)
+    Bytes ahead_most = 4 * kKiB;        // likewise with a root, which runs ahead
     Bytes two_phase_from = 32 * kKiB;   // staged allreduce: from here reduce once and share, if
-    std::uint64_t two_phase_world = 3;  // ... the group has at least so many ranks
-    Bytes piece_bytes = 256 * kKiB;     // of a staged operation: stays in the cache between phases
-    Bytes claim_from = 16 * kMiB;       // from here ranks claim chunks instead of owning parts
-    Bytes chunk_bytes = 256 * kKiB;     // what is claimed at once
+    std::uint64_t two_phase_world = 2;  // ... the group has at least so many ranks
+    Bytes piece_bytes = 256 * kKiB;  // through slots; a chunk of a staged operation has twice that
+    Bytes claim_from = 16 * kMiB;    // from here ranks claim chunks instead of owning parts
+    Bytes chunk_bytes = 256 * kKiB;  // what is claimed at once
     Bytes streaming_from = 24 * kMiB;  // bytes touched by all ranks: from here store past the cache
     std::uint64_t spins = 100;         // pauses between two yields
     std::uint64_t yields = 200;        // yields before sleeping
+    std::uint64_t tree_world = 8;      // so many ranks go along a tree, where hosts share caches,
+    Bytes tree_most = 16 * kKiB;       // ... with what all ranks together post up to here
     Algorithm forced = Algorithm::kAuto;
+    // Every collective arrives first, so that buffers of different ranks that overlap are found at
+    // every size, not only where the ranks show each other their buffers anyway.
+    bool check_buffers = false;
+
+    static constexpr std::uint64_t kNoTree = 1024;  // more ranks than any group has
 
     bool operator==(const Tuning&) const = default;
 };
@@ -33,9 +40,10 @@ struct Tuning {
 Tuning default_tuning(int world, int cpus, Bytes cache_bytes) noexcept;
 
 /// The file of `fabricctl tune` for this machine and world size, if there is one, then
-/// FABRIC_ALGORITHM. What cannot be read is logged once and left out.
-/// `machine`: the one that the arena's daemon emulates, or "".
-Tuning load_tuning(int world, const std::string& machine = "");
+/// FABRIC_ALGORITHM and FABRIC_CHECK=buffers. What cannot be read is logged once and left out.
+/// `machine`: the one that the arena's daemon emulates, or "". `cpus`: how many processors the
+/// ranks have; 0: those of this process.
+Tuning load_tuning(int world, const std::string& machine = "", int cpus = 0);
 
 /// The defaults for this machine: its processors and its cache.
 Tuning machine_tuning(int world);

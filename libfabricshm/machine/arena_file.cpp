@@ -44,42 +44,56 @@ Result<Fd> open_memfd(std::uint64_t arena_id, const ArenaFileOptions& options) {
     return Fd(fd);
 }
 
-Result<void> populate(const Fd& fd, const Mapping& mapping) {
+Result<void> populate(const Fd& fd, Bytes from, const Mapping& mapping) {
     if (::madvise(mapping.data(), mapping.size(), MADV_POPULATE_WRITE) == 0) return {};
     // EFAULT is how a population that ran out of reserved huge pages ends.
     if (errno == ENOMEM || errno == EFAULT) return Error{Errc::kNoMemory, 0, "commit arena"};
     // The kernel is too old for it. fallocate commits just as well, with small pages only.
     const auto length = static_cast<off_t>(mapping.size());
-    if (errno == EINVAL && ::fallocate(fd.get(), 0, 0, length) == 0) return {};
+    const bool too_old = errno == EINVAL;
+    if (too_old && ::fallocate(fd.get(), 0, static_cast<off_t>(from), length) == 0) return {};
     return error_from_errno(errno, "commit arena");
 }
 
-Result<void> commit(const Fd& fd, Bytes bytes, const ArenaFileOptions& options) {
+MapOptions map_options(const ArenaFileOptions& options) {
     MapOptions map;
     // A mapping that starts elsewhere has no huge pages.
     map.align = options.huge_page_bytes != 0 ? options.huge_page_bytes : 4096;
     map.huge_page_bytes = options.hugetlb ? 0 : options.huge_page_bytes;
-    FABRIC_TRY(const Mapping mapping, Mapping::map(fd, 0, bytes, map));
-    if (options.bind) FABRIC_TRY_VOID(options.bind(mapping.data(), bytes));
-    FABRIC_TRY_VOID(populate(fd, mapping));
-    // Last: only a page that is there is anywhere.
-    if (options.verify) FABRIC_TRY_VOID(options.verify(mapping.data(), bytes));
-    return {};
+    return map;
+}
+
+// All of it at once: the binding is the file's, and holds for pages that come later.
+Result<void> bind(const Fd& fd, Bytes bytes, const ArenaFileOptions& options) {
+    if (!options.bind) return {};
+    FABRIC_TRY(const Mapping mapping, Mapping::map(fd, 0, bytes, map_options(options)));
+    return options.bind(mapping.data(), bytes);
 }
 
 }  // namespace
 
-Result<Fd> make_arena_file(std::uint64_t arena_id, Bytes bytes, const ArenaFileOptions& options) {
+Result<Fd> make_arena_file(std::uint64_t arena_id, Bytes bytes, Bytes committed,
+                           const ArenaFileOptions& options) {
     FABRIC_TRY(Fd fd, open_memfd(arena_id, options));
     if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
         return error_from_errno(errno, "size arena file");
     }
-    FABRIC_TRY_VOID(commit(fd, bytes, options));
+    FABRIC_TRY_VOID(bind(fd, bytes, options));
+    FABRIC_TRY_VOID(commit_arena_file(fd, 0, committed, options));
     // After the size was set, which F_SEAL_GROW would forbid.
     if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
         return error_from_errno(errno, "seal arena file");
     }
     return fd;
+}
+
+Result<void> commit_arena_file(const Fd& fd, Bytes from, Bytes to,
+                               const ArenaFileOptions& options) {
+    FABRIC_TRY(const Mapping mapping, Mapping::map(fd, from, to - from, map_options(options)));
+    FABRIC_TRY_VOID(populate(fd, from, mapping));
+    // Last: only a page that is there is anywhere.
+    if (options.verify) FABRIC_TRY_VOID(options.verify(mapping.data(), mapping.size()));
+    return {};
 }
 
 Result<void> check_arena_file(const Fd& fd, std::uint64_t arena_id, Bytes bytes) {
@@ -105,9 +119,11 @@ Result<void> check_arena_file(const Fd& fd, std::uint64_t arena_id, Bytes bytes)
     return {};
 }
 
-void empty_arena_file(const Fd& fd, Bytes bytes) noexcept {
+void empty_arena_file(const Fd& fd, Bytes from, Bytes to) noexcept {
+    if (from >= to) return;
     // Holes, for the seals forbid to shrink it.
-    ::fallocate(fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes));
+    ::fallocate(fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(from),
+                static_cast<off_t>(to - from));
 }
 
 }  // namespace fabricshm

@@ -1,4 +1,4 @@
-// Arena files: sealed memfds whose pages are all there. Shared by the emu and numa backends.
+// Arena files: sealed memfds. Shared by the emu and numa backends.
 //
 // A memfd has no name in any file system, so nothing stays in /dev/shm when everybody is gone, and
 // nobody opens it but by a descriptor that the daemon handed out. The seals keep a client that has
@@ -25,17 +25,22 @@ struct ArenaFileOptions {
     std::function<Result<void>(void* data, Bytes bytes)> verify;
 };
 
-/// Makes the file of arena `arena_id`: `bytes` long (a whole number of its pages), zero, committed,
-/// sealed. kNoMemory when the pages are not there. About 0.3 s/GiB.
-Result<Fd> make_arena_file(std::uint64_t arena_id, Bytes bytes, const ArenaFileOptions& options);
+/// Makes the file of arena `arena_id`: `bytes` long (a whole number of its pages), zero, sealed,
+/// its first `committed` bytes (likewise) committed. kNoMemory when the pages are not there. About
+/// 0.3 s for each committed GiB.
+Result<Fd> make_arena_file(std::uint64_t arena_id, Bytes bytes, Bytes committed,
+                           const ArenaFileOptions& options);
+
+/// Commits [from, to), whole pages of such a file, likewise. Pages that are there stay as they are.
+Result<void> commit_arena_file(const Fd& fd, Bytes from, Bytes to, const ArenaFileOptions& options);
 
 /// True to kOk when `fd`, which comes from a client, is the file that make_arena_file() made for
 /// `arena_id`, opened for reading and writing; kCorrupt otherwise. Whoever runs with the daemon's
 /// own user id could forge one; nobody else can, since the file's owner is compared.
 Result<void> check_arena_file(const Fd& fd, std::uint64_t arena_id, Bytes bytes);
 
-/// Gives every page back to the kernel, even while somebody still maps the file: pages that such a
-/// client touches again are zero and charged to itself.
-void empty_arena_file(const Fd& fd, Bytes bytes) noexcept;
+/// Gives the pages of [from, to) back to the kernel, even while a client still maps the file: those
+/// that it touches again are zero and charged to itself.
+void empty_arena_file(const Fd& fd, Bytes from, Bytes to) noexcept;
 
 }  // namespace fabricshm

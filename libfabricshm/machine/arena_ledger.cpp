@@ -4,27 +4,38 @@
 
 namespace fabricshm {
 
-Result<void> ArenaLedger::check_room(std::uint64_t arena_id, Bytes bytes) const {
-    if (holds(arena_id)) return Error{Errc::kExists, 0, "create arena"};
+Result<void> ArenaLedger::check_room(Bytes bytes) const {
     // Adoptions are not refused, so there may be more than fits.
     const Bytes left = capacity_ > used_ ? capacity_ - used_ : 0;
-    if (bytes > left) return Error{Errc::kNoMemory, 0, "create arena: pool is full"};
+    if (bytes > left) return Error{Errc::kNoMemory, 0, "commit arena: pool is full"};
     return {};
 }
 
 Result<PoolPiece> ArenaLedger::enter(std::uint64_t arena_id, PoolPiece piece) {
     FABRIC_TRY(Fd copy, piece.fd.duplicate());
-    used_ += piece.bytes;
-    held_[arena_id] = Held{std::move(copy), piece.bytes};
+    const Bytes committed = piece.bytes - piece.uncommitted;
+    used_ += committed;
+    held_[arena_id] = Held{std::move(copy), piece.bytes, committed};
     return piece;
+}
+
+const ArenaLedger::Held* ArenaLedger::find(std::uint64_t arena_id) const {
+    const auto found = held_.find(arena_id);
+    return found == held_.end() ? nullptr : &found->second;
+}
+
+void ArenaLedger::grown(std::uint64_t arena_id, Bytes committed) {
+    Held& held = held_.at(arena_id);
+    used_ += committed - held.committed;
+    held.committed = committed;
 }
 
 void ArenaLedger::drop(std::uint64_t arena_id) noexcept {
     const auto found = held_.find(arena_id);
     if (found == held_.end()) return;
     // Clients may map it on: dropping the descriptor alone would give nothing back.
-    empty_arena_file(found->second.fd, found->second.bytes);
-    used_ -= found->second.bytes;
+    empty_arena_file(found->second.fd, 0, found->second.bytes);
+    used_ -= found->second.committed;
     held_.erase(found);
 }
 

@@ -10,30 +10,36 @@
 
 namespace fabricshm {
 
-/// Counts arenas against a capacity and keeps a descriptor of each, so that destroy() gives the
-/// memory back at once. Control thread only.
+/// Counts what arenas have committed against a capacity and keeps a descriptor of each, so that
+/// destroy() gives the memory back at once. Used by the backend's thread only.
 class ArenaLedger {
   public:
     explicit ArenaLedger(Bytes capacity) : capacity_(capacity) {}
 
-    /// kExists for an id that is held, kNoMemory when `bytes` do not fit into what is left.
-    Result<void> check_room(std::uint64_t arena_id, Bytes bytes) const;
+    /// kNoMemory when `bytes` more do not fit into what is left.
+    Result<void> check_room(Bytes bytes) const;
 
-    /// Enters the arena; keeps a duplicate of `piece.fd` and hands `piece` on.
+    /// Enters the arena with what it has committed; keeps a duplicate of `piece.fd` and hands
+    /// `piece` on.
     Result<PoolPiece> enter(std::uint64_t arena_id, PoolPiece piece);
+
+    struct Held {
+        Fd fd;
+        Bytes bytes = 0;
+        Bytes committed = 0;
+    };
+    /// nullptr for an id that is not held.
+    const Held* find(std::uint64_t arena_id) const;
+    /// The arena has committed its first `committed` bytes now.
+    void grown(std::uint64_t arena_id, Bytes committed);
 
     /// Empties the file and forgets it. Idempotent.
     void drop(std::uint64_t arena_id) noexcept;
 
-    bool holds(std::uint64_t arena_id) const { return held_.count(arena_id) != 0; }
+    Bytes capacity() const noexcept { return capacity_; }
     PoolTotals totals() const noexcept { return {capacity_, used_}; }
 
   private:
-    struct Held {
-        Fd fd;
-        Bytes bytes = 0;
-    };
-
     Bytes capacity_;
     Bytes used_ = 0;  // may pass capacity_ after an adoption: those pages exist already
     std::unordered_map<std::uint64_t, Held> held_;

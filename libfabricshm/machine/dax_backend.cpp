@@ -28,7 +28,8 @@ class DaxBackend final : public PoolBackend {
 
     Result<PoolPiece> create(std::uint64_t arena_id, const std::string& name, std::uint32_t uid,
                              Bytes bytes) override;
-    Result<PoolPiece> adopt(std::uint64_t arena_id, Bytes bytes, Fd presented) override;
+    Result<PoolPiece> adopt(std::uint64_t arena_id, Bytes bytes, Fd presented,
+                            Bytes uncommitted) override;
     void destroy(std::uint64_t arena_id) noexcept override;
     Result<std::vector<PoolLeftover>> list() override;
 
@@ -47,7 +48,7 @@ class DaxBackend final : public PoolBackend {
 
     Result<PoolPiece> piece_of(const DaxEntry& entry) const {
         FABRIC_TRY(Fd fd, device_.client_fd());
-        return PoolPiece{std::move(fd), entry.offset, entry.bytes, catalogue_.align, 0};
+        return PoolPiece{std::move(fd), entry.offset, entry.bytes, 0, catalogue_.align, 0};
     }
 
     std::string path_;
@@ -83,7 +84,8 @@ Result<PoolPiece> DaxBackend::create(std::uint64_t arena_id, const std::string& 
     return piece;
 }
 
-Result<PoolPiece> DaxBackend::adopt(std::uint64_t arena_id, Bytes bytes, Fd presented) {
+// A range of the device has no pages to be committed.
+Result<PoolPiece> DaxBackend::adopt(std::uint64_t arena_id, Bytes bytes, Fd presented, Bytes) {
     // The descriptor says which device, not which range: the catalogue has to know the arena.
     const auto entry = find(arena_id);
     if (entry == catalogue_.entries.end() || entry->bytes != bytes || !device_.is_same(presented)) {

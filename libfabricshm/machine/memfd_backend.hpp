@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "libfabricshm/machine/arena_file.hpp"
 #include "libfabricshm/machine/arena_ledger.hpp"
 #include "libfabricshm/machine/pool_backend.hpp"
 
@@ -24,9 +25,9 @@ struct MemfdPlan {
     Bytes huge_page_bytes = 0;  // 0: small pages
     bool hugetlb = false;
 
-    /// What can be committed now; asked before each arena.
+    /// What can be committed now; asked before each commit.
     std::function<Bytes()> available;
-    /// Binds fresh pages to their node (may be empty), and checks afterwards where they are.
+    /// Binds a fresh file to its node (may be empty), and checks where committed pages are.
     std::function<Result<void>(void* data, Bytes bytes)> bind;
     std::function<Result<void>(void* data, Bytes bytes)> verify;
 };
@@ -39,14 +40,20 @@ class MemfdBackend final : public PoolBackend {
     std::string describe() const override;
     Result<PoolPiece> create(std::uint64_t arena_id, const std::string& name, std::uint32_t uid,
                              Bytes bytes) override;
-    Result<PoolPiece> adopt(std::uint64_t arena_id, Bytes bytes, Fd presented) override;
+    /// Reserved pages are taken for a whole mapping when it is made, and not page by page.
+    bool commits_whole() const noexcept override { return plan_.hugetlb; }
+    Result<PoolPiece> adopt(std::uint64_t arena_id, Bytes bytes, Fd presented,
+                            Bytes uncommitted) override;
+    Result<void> grow(std::uint64_t arena_id, Bytes to, Bytes need) override;
     void destroy(std::uint64_t arena_id) noexcept override { ledger_.drop(arena_id); }
     /// Always empty: a memfd has no name to be found by. What lives on is presented (adopt).
     Result<std::vector<PoolLeftover>> list() override { return std::vector<PoolLeftover>{}; }
     PoolTotals totals() const noexcept override { return ledger_.totals(); }
 
   private:
-    PoolPiece piece_of(Fd fd, Bytes bytes) const;
+    PoolPiece piece_of(Fd fd, Bytes bytes, Bytes uncommitted) const;
+    ArenaFileOptions file_options() const;
+    Result<void> check_room(Bytes bytes) const;
 
     MemfdPlan plan_;
     ArenaLedger ledger_;

@@ -19,6 +19,7 @@ struct PoolPiece {
     Fd fd;
     std::uint64_t file_offset = 0;
     Bytes bytes = 0;            // a multiple of align
+    Bytes uncommitted = 0;      // the last of them that have no pages yet; see PoolBackend::grow()
     Bytes align = 4096;         // of mappings
     Bytes huge_page_bytes = 0;  // 0: small pages only
 };
@@ -33,8 +34,12 @@ struct PoolLeftover {
 
 struct PoolTotals {
     Bytes capacity = 0;
-    Bytes used = 0;
+    Bytes used = 0;  // committed
 };
+
+/// What an arena that grows has at first, at least, and by how much it grows, at least: some 5 ms
+/// of clearing, enough for a small job's buffers, and whole huge pages.
+inline constexpr Bytes kArenaStep = 16 * kMiB;
 
 /// Makes and destroys arenas. Used by the daemon's control thread only; not thread-safe.
 class PoolBackend {
@@ -45,14 +50,30 @@ class PoolBackend {
     virtual const char* kind() const noexcept = 0;
     virtual std::string describe() const = 0;
 
-    /// Makes an arena of at least `bytes`, every page of it committed and zero. kNoMemory when the
-    /// pool is full; nothing stays behind then.
+    /// True when arenas are committed whole when they are made, since nothing can be gained by
+    /// doing it later (a device) or the pages are set aside anyway (reserved huge pages). Else
+    /// create() commits the first kArenaStep bytes, and grow() the others.
+    virtual bool commits_whole() const noexcept { return true; }
+
+    /// Makes an arena of at least `bytes`, all zero. kNoMemory when the pool is full, or smaller
+    /// than that; nothing stays behind then.
     virtual Result<PoolPiece> create(std::uint64_t arena_id, const std::string& name,
                                      std::uint32_t uid, Bytes bytes) = 0;
 
     /// Takes back an arena that a session presents after a restart. `presented` comes from a
-    /// client: kCorrupt unless it is a file of the kind and size that create() made.
-    virtual Result<PoolPiece> adopt(std::uint64_t arena_id, Bytes bytes, Fd presented) = 0;
+    /// client: kCorrupt unless it is a file of the kind and size that create() made. The last
+    /// `uncommitted` bytes lose their pages, if they have any: a daemon that was killed while it
+    /// committed them told no session of them.
+    virtual Result<PoolPiece> adopt(std::uint64_t arena_id, Bytes bytes, Fd presented,
+                                    Bytes uncommitted = 0) = 0;
+
+    /// Commits the arena's first `to` bytes; those that are committed stay as they are. `need`, at
+    /// least `to`, is what the growths that belong together will come to: kNoMemory when the pool
+    /// has no room for that, and nothing changes. About 0.3 s/GiB.
+    virtual Result<void> grow(std::uint64_t arena_id, Bytes to, Bytes need) {
+        (void)arena_id, (void)to, (void)need;
+        return Error{Errc::kUnsupported, 0, "grow arena"};
+    }
 
     /// Returns the arena's memory to the pool. Idempotent.
     virtual void destroy(std::uint64_t arena_id) noexcept = 0;

@@ -75,7 +75,7 @@ Result<std::uint64_t> process_start_time(pid_t pid) {
 namespace {
 
 // The name that this kernel gave itself when it started, folded into one number; 0 if it has none.
-std::uint64_t read_boot_id() {
+std::uint64_t read_boot_id() noexcept {
     const Fd file(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
     char text[64];
     const ssize_t length = file ? ::read(file.get(), text, sizeof text) : 0;
@@ -94,8 +94,12 @@ Result<std::uint64_t> own_pid_namespace() {
     if (::stat("/proc/self/ns/pid", &status) != 0) return error_from_errno(errno, "pid namespace");
     // The first namespace of every host has the same inode: the boot tells hosts apart that share
     // memory, or one would look for the other's processes among its own.
+    return static_cast<std::uint64_t>(status.st_ino) ^ own_kernel();
+}
+
+std::uint64_t own_kernel() noexcept {
     static const std::uint64_t boot = read_boot_id();
-    return static_cast<std::uint64_t>(status.st_ino) ^ boot;
+    return boot;
 }
 
 Result<ProcessIdentity> own_identity() {

@@ -33,6 +33,9 @@ Result<std::uint64_t> process_start_time(pid_t pid);
 /// A number for this process's pid namespace, different on every host and after every boot.
 Result<std::uint64_t> own_pid_namespace();
 
+/// A number for the kernel that this process runs on, the same in all its containers.
+std::uint64_t own_kernel() noexcept;
+
 /// This process. Costs two reads of /proc; keep it, but not across a fork.
 Result<ProcessIdentity> own_identity();
 

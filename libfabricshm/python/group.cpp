@@ -34,6 +34,7 @@ fabricshm_call CallArguments::to_call() const {
     call.counts = counts ? counts->data() : nullptr;
     call.recv_counts = recv_counts ? recv_counts->data() : nullptr;
     call.timeout_ms = timeout_ms;
+    call.flags = flags;
     return call;
 }
 

@@ -29,6 +29,7 @@ struct CallArguments {
     int tag = 0;
     int algorithm = 0;
     int trigger = 0;
+    std::uint32_t flags = 0;
     std::int64_t timeout_ms = FABRICSHM_TIMEOUT_DEFAULT;
     std::optional<std::vector<std::uint64_t>> counts;
     std::optional<std::vector<std::uint64_t>> recv_counts;

@@ -147,6 +147,7 @@ void bind_group(py::module_& module) {
         .def_readwrite("tag", &CallArguments::tag)
         .def_readwrite("algorithm", &CallArguments::algorithm)
         .def_readwrite("trigger", &CallArguments::trigger)
+        .def_readwrite("flags", &CallArguments::flags)
         .def_readwrite("timeout_ms", &CallArguments::timeout_ms)
         .def_readwrite("counts", &CallArguments::counts)
         .def_readwrite("recv_counts", &CallArguments::recv_counts);

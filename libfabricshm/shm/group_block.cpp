@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <climits>
 #include <cstring>
 #include <new>
@@ -19,11 +20,19 @@ constexpr Bytes kSlotBudget = 16 * kMiB;
 constexpr Bytes kSlotLeast = 64 * kKiB;
 constexpr Bytes kSlotMost = 1 * kMiB;
 
-// Likewise for the posts beside the tiny slots: sixteen of them should stay in the second-level
+// Likewise for the posts beside the tiny slots: all of a rank's should stay in the second-level
 // cache.
 constexpr Bytes kPostBudget = 8 * kMiB;
 constexpr Bytes kPostLeast = 1 * kKiB;
 constexpr Bytes kPostMost = 16 * kKiB;
+// Between two posts, so that short ones in turn begin in different sets of the first-level cache.
+constexpr Bytes kPostShift = 5 * kCachePair;
+
+// All rings together. Sixteen lines are what senders are promised; with four times as many also
+// messages of some lines fit sixteen times.
+constexpr Bytes kChannelBudget = 8 * kMiB;
+constexpr std::uint64_t kMinChannelLines = 16;
+constexpr std::uint64_t kMaxChannelLines = 64;
 
 void wake_all(std::atomic<std::uint64_t>& word) noexcept {
     // The futex is the low half: x86 is little-endian, and the half changes with every step.
@@ -35,9 +44,11 @@ void wake_everybody(std::byte* block, int world) noexcept {
     const GroupLayout layout = GroupLayout::of(world);
     wake_all(reinterpret_cast<GroupHeader*>(block)->command);
     auto* ranks = reinterpret_cast<RankWords*>(block + layout.ranks);
+    auto* tree = reinterpret_cast<TreeWords*>(block + layout.tree);
     for (int rank = 0; rank < world; ++rank) {
         wake_all(ranks[rank].clock);
         wake_all(ranks[rank].bell);
+        wake_all(tree[rank].release.flag);
     }
 }
 
@@ -50,13 +61,25 @@ GroupLayout GroupLayout::of(int world) noexcept {
     layout.ranks = sizeof(GroupHeader);
     layout.tiny = layout.ranks + ranks * sizeof(RankWords);
     layout.channels = layout.tiny + ranks * kTinyTurns * sizeof(TinySlot);
-    layout.slots = round_up(layout.channels + ranks * ranks * sizeof(Channel), 4096);
+    const Bytes pairs = ranks * ranks;
+    const std::uint64_t fair_lines = std::bit_floor(kChannelBudget / (pairs * sizeof(ChannelLine)));
+    layout.channel_lines = std::clamp(fair_lines, kMinChannelLines, kMaxChannelLines);
+    layout.taken = layout.channels + pairs * layout.channel_lines * sizeof(ChannelLine);
+    layout.calls = round_up(layout.taken + pairs * sizeof(ChannelTaken), kCachePair);
+    layout.slots = round_up(layout.calls + ranks * sizeof(ChannelCalls), 4096);
     const Bytes fair = kSlotBudget / (2 * ranks) / 4096 * 4096;
     layout.slot_bytes = std::clamp(fair, kSlotLeast, kSlotMost);
     layout.posts = layout.slots + ranks * 2 * layout.slot_bytes;
     const Bytes fair_post = kPostBudget / (kTinyTurns * ranks) / kCachePair * kCachePair;
     layout.post_bytes = std::clamp(fair_post, kPostLeast, kPostMost);
-    layout.total = round_up(layout.posts + ranks * kTinyTurns * layout.post_bytes, 4096);
+    layout.post_stride = layout.post_bytes + kPostShift;
+    layout.tree = round_up(layout.posts + ranks * kTinyTurns * layout.post_stride, 4096);
+    layout.tree_bytes = tree_bytes_for(world);
+    layout.tree_lines = tree_lines_for(layout.tree_bytes);
+    layout.tree_posts = layout.tree + ranks * sizeof(TreeWords);
+    layout.tree_buffers =
+        layout.tree_posts + kMaxTreeHeight * ranks * layout.tree_lines * sizeof(TreePost);
+    layout.total = round_up(layout.tree_buffers + 2 * ranks * sizeof(TreeBuffers), 4096);
     return layout;
 }
 
@@ -69,6 +92,8 @@ void format_group_block(std::byte* block, const GroupBlockInfo& info,
     const GroupLayout layout = GroupLayout::of(info.world);
     // Slots and posts hold data only, never flags, so what they held before does no harm.
     std::memset(block, 0, layout.slots);
+    // Only used where hosts share caches: not published.
+    std::memset(block + layout.tree, 0, layout.total - layout.tree);
     auto* header = reinterpret_cast<GroupHeader*>(block);
     header->version = kGroupVersion;
     header->world = static_cast<std::uint32_t>(info.world);

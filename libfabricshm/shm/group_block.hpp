@@ -1,7 +1,8 @@
 // The group block: the words and slots on which the ranks of one group meet. docs/shm_layout.md.
 //
-//   GroupHeader | RankWords[world] | TinySlot[world][kTinyTurns] | Channel[world][world]
-//   | slots[world][2] | posts[world][kTinyTurns]
+//   GroupHeader | RankWords[world] | TinySlot[world][kTinyTurns]
+//   | ChannelLine[world][world][channel_lines] | ChannelTaken[world][world] | ChannelCalls[world]
+//   | slots[world][2] | posts[world][kTinyTurns] | TreeWords[world] | tree posts | tree buffers
 //
 // The daemon formats it in the arena before anybody joins and later only marks ranks dead; the
 // ranks write the rest. All of it can be written by every process of the job, so both sides compute
@@ -20,9 +21,10 @@
 namespace fabricshm {
 
 inline constexpr std::uint64_t kGroupMagic = 0x3150474352424146;
-inline constexpr std::uint32_t kGroupVersion = 3;
+inline constexpr std::uint32_t kGroupVersion = 5;
 inline constexpr int kTuningWords = 16;
 inline constexpr int kStoreWords = 12;
+inline constexpr int kProcessorWords = 4;
 
 /// Alone on its cache lines: read in the slow part of every wait.
 struct alignas(kCachePair) GroupHeader {
@@ -48,7 +50,7 @@ struct alignas(kCachePair) GroupHeader {
     std::atomic<std::uint32_t> command_sleepers;
     char pad3_[kCachePair - 12];
 
-    // What rank 0 decided for the group (collective/tuning.hpp), written before its clock is 1.
+    // What rank 0 decided for the group (collective/tuning.hpp), written before its clock is 2.
     std::uint64_t tuning[kTuningWords];
 
     // Which operations store past the cache, a bit each (collective/store_policy.hpp). Written by
@@ -68,7 +70,9 @@ struct alignas(kCachePair) RankWords {
     std::atomic<std::uint64_t> clock;
     // How many processes sleep on `clock`; in its line, so that looking costs the rank nothing.
     std::atomic<std::uint32_t> sleepers;
-    std::uint32_t reserved;
+    // Along the tree: 1 when this rank and all below it show the same buffers as on the last
+    // arrival. Stored relaxed before the clock's release makes it valid.
+    std::atomic<std::uint32_t> unchanged;
     // What the rank called, for even and odd operations, but for those in tiny lines: of the others
     // a rank may be one ahead of the slowest, never two. Stored relaxed before the clock's release
     // makes them valid.
@@ -95,7 +99,13 @@ struct alignas(kCachePair) RankWords {
     // Where hosts share caches: the arrival (a value of the clock) of the last operation whose
     // outputs this rank does not touch any more, or kLeftForGood. Written by its rank alone.
     std::atomic<std::uint64_t> left;
-    char pad3_[kCacheLine - 16];
+    // Written once before its clock reaches 1, as the line before: the kernel that the rank runs
+    // on, and the processors there that it may use, by their number modulo 256.
+    std::uint64_t kernel;
+    std::uint64_t processors[kProcessorWords];
+    // 1 when the rank has left the group, alive: its clock stays where it is. Written by its rank.
+    std::atomic<std::uint32_t> departed;
+    char pad3_[kCacheLine - 28 - 8 * kProcessorWords];
 
     // Fourth line: written by the daemon alone. Set to 1 when the process has ended; never cleared.
     std::atomic<std::uint32_t> dead;
@@ -111,46 +121,131 @@ inline constexpr std::uint64_t kLeftForGood = ~std::uint64_t{0};
 
 inline constexpr std::uint64_t kNoOffset = ~std::uint64_t{0};
 
-/// One cache line of a tiny operation: data and flag travel together, in one transfer. x86 keeps
-/// the order of stores, so who sees the flag in this line sees the data in it too.
-struct alignas(kCacheLine) TinyLine {
-    std::byte data[56];
-    std::atomic<std::uint64_t> flag;  // the clock value of the operation
-};
-static_assert(sizeof(TinyLine) == kCacheLine);
+/// How many turns of tiny operations a rank has slots for. A rank posts up to 23 turns past the
+/// slowest, which may still read posts of 7 turns before: 31 are needed (collective/tiny.cpp).
+inline constexpr std::uint64_t kTinyTurns = 32;
 
-inline constexpr int kTinyLines = 10;
-/// The first line gives 8 of its 56 bytes to the signature.
-inline constexpr Bytes kTinyBytes = kTinyLines * 56 - 8;  // 552
+/// Posts up to this size lie in the slot of their flag.
+inline constexpr Bytes kTinyBytes = 112;
+/// Posts up to this size share the flag's cache line.
+inline constexpr Bytes kTinyLineBytes = 48;
 
-/// How many turns of tiny operations a rank has slots for. A rank posts up to 11 turns past the
-/// slowest, which may still read posts of 3 turns before: 15 are needed (collective/tiny.cpp).
-inline constexpr std::uint64_t kTinyTurns = 16;
-
+/// What a rank posts in one turn of the tiny engine. The flag is stored last: x86 keeps the order
+/// of stores, so a reader that sees the flag sees the rest. Data ends where the words begin, so
+/// that short posts are in the line of the flag and come with it, in one transfer.
 struct alignas(kCachePair) TinySlot {
-    TinyLine lines[kTinyLines];
-};
-static_assert(sizeof(TinySlot) == 5 * kCachePair);
+    std::byte data[kTinyBytes];
+    std::uint64_t chain;              // what the rank called in its run, see collective/tiny.cpp
+    std::atomic<std::uint64_t> flag;  // the clock value of the operation
 
-/// One piece of a message from one rank to another.
-struct ChannelPiece {
+    /// Where a post of `bytes` lies; on a vector's boundary.
+    std::byte* place(Bytes bytes) noexcept { return data + kTinyBytes - round_up(bytes, 16); }
+    std::byte* flag_line() noexcept { return data + kCacheLine; }
+};
+static_assert(sizeof(TinySlot) == kCachePair);
+static_assert(offsetof(TinySlot, chain) == kCacheLine + kTinyLineBytes);
+
+/// What all ranks together may post in one operation along the tree, the least that each may, and
+/// the most.
+inline constexpr Bytes kTreeBudget = 16 * kKiB;
+inline constexpr Bytes kMinTreeBytes = 64;
+inline constexpr Bytes kMaxTreeBytes = 560;
+/// No tree of up to 256 ranks is higher: they are joined in eights three times over (the ranks of a
+/// cache, the caches of a node, the nodes), each time in three steps at most, since 65 ranks, 64
+/// more caches and 64 more nodes are the fewest that need nine.
+inline constexpr int kMaxTreeHeight = 9;
+
+/// A post on the way up the tree (collective/tree.cpp): as many lines as its bytes take, the first
+/// with the flag, which is stored last.
+struct alignas(kCacheLine) TreePost {
+    std::atomic<std::uint64_t> flag;  // the clock value of the operation; only rises
+    std::uint64_t called;             // what the rank called
+    std::byte data[48];               // and on, into the next lines
+};
+static_assert(sizeof(TreePost) == kCacheLine);
+
+/// What a rank hands down the tree, and what the ranks below it wait for.
+inline constexpr Bytes kTreeDownBytes = 1064;
+struct alignas(kCachePair) TreeRelease {
+    std::atomic<std::uint64_t> flag;  // as in a post: all ranks have come so far
+    std::atomic<std::uint32_t> sleepers;
+    std::atomic<std::uint32_t> unchanged;  // as in RankWords, of all ranks
+    std::uint64_t called;
+    std::byte data[kTreeDownBytes];
+    char pad_[kCacheLine];  // a whole number of pairs
+};
+static_assert(sizeof(TreeRelease) == 9 * kCachePair);
+
+/// What one rank shows for the tree. Written by its rank alone, but for the count of sleepers.
+struct alignas(kCachePair) TreeWords {
+    // Where the rank may run, written once before its clock reaches 1; collective/domains.hpp.
+    std::int32_t node;
+    std::int32_t cache;
+    char pad_[kCachePair - 8];
+    TreeRelease release;
+};
+static_assert(sizeof(TreeWords) == 10 * kCachePair);
+
+/// Where a rank's buffers lie, as it shows them on arrival along the tree: four ranks to a line.
+struct TreeBuffers {
+    std::atomic<std::uint64_t> input;  // from the arena's start; kNoOffset: not in it
+    std::atomic<std::uint64_t> output;
+};
+static_assert(sizeof(TreeBuffers) == 16);
+
+/// What the first line of a message, or of a piece of one, says of it.
+enum class MessageKind : std::uint8_t {
+    kInline = 1,     // the bytes are in this line and those behind it
+    kPiece = 2,      // the bytes are in the arena, where a MessagePiece says
+    kWithdrawn = 3,  // was a piece; its sender has taken the memory back before it was read
+};
+
+/// ChannelLine::what of a first line, packed into one word.
+struct MessageWhat {
+    std::int32_t tag;
+    std::uint16_t bytes;  // kInline only
+    MessageKind kind;
+    std::uint8_t first;  // 1: a message starts here
+};
+static_assert(sizeof(MessageWhat) == 8);
+
+/// In the data of a first line of kind kPiece.
+struct MessagePiece {
     std::uint64_t offset;  // of the bytes, from the arena's start
     std::uint64_t bytes;   // in this piece
     std::uint64_t total;   // of the whole message
-    std::int32_t tag;
-    std::uint32_t first;  // 1: a message starts here
 };
 
-/// From one rank to another: a ring of two pieces. The sender writes the first pair of lines, the
-/// receiver the second; both counters only rise.
-struct alignas(kCachePair) Channel {
-    std::atomic<std::uint64_t> sent;  // pieces
-    ChannelPiece pieces[2];           // piece n is in pieces[n % 2]
-    char pad_[kCachePair - 8 - 2 * sizeof(ChannelPiece)];
-    std::atomic<std::uint64_t> taken;  // pieces
-    char pad2_[kCachePair - 8];
+/// One cache line of the ring from one rank to another. Line n, counted from 0 and for ever, is at
+/// n % channel_lines; a message takes one line or a few that follow each other. `number` is n + 1
+/// and stored last, so that data and flag travel in one transfer, as in a TinyLine. It is there in
+/// every line: what stands where a number is looked for is never a user's byte.
+struct alignas(kCacheLine) ChannelLine {
+    std::atomic<std::uint64_t> number;
+    std::atomic<std::uint64_t> what;  // a MessageWhat; lines behind the first have data here, too
+    std::byte data[48];
 };
-static_assert(sizeof(Channel) == 2 * kCachePair);
+static_assert(sizeof(ChannelLine) == kCacheLine);
+
+inline constexpr Bytes kFirstLineBytes = 48;
+inline constexpr Bytes kNextLineBytes = 56;
+
+/// How many lines of a ring its receiver has taken; the sender writes no further than
+/// channel_lines beyond. Only rises; written by the receiver alone.
+struct alignas(kCacheLine) ChannelTaken {
+    std::atomic<std::uint64_t> taken;
+    char pad_[kCacheLine - 8];
+};
+static_assert(sizeof(ChannelTaken) == kCacheLine);
+
+/// One bit for each rank that sent something since the receiver took the bit, so that one that
+/// takes messages from many does not look at all rings. A hint: a bit may be missing for a moment.
+/// Not used in small groups, nor where hosts do not share caches.
+struct alignas(kCachePair) ChannelCalls {
+    std::atomic<std::uint64_t> from[4];
+    char pad_[kCachePair - 32];
+};
+static_assert(sizeof(ChannelCalls) == kCachePair);
 
 /// Where everything is, from the block's start. Pure arithmetic on `world`.
 struct GroupLayout {
@@ -158,10 +253,19 @@ struct GroupLayout {
     Bytes ranks = 0;
     Bytes tiny = 0;
     Bytes channels = 0;
+    std::uint64_t channel_lines = 0;  // of one ring, a power of two from 16 to 64
+    Bytes taken = 0;                  // [to * world + from]
+    Bytes calls = 0;                  // [to]
     Bytes slots = 0;
     Bytes slot_bytes = 0;  // of one slot; each rank has two
     Bytes posts = 0;
-    Bytes post_bytes = 0;  // of one post that goes with a tiny slot
+    Bytes post_bytes = 0;   // of one post that goes with a tiny slot
+    Bytes post_stride = 0;  // from one to the next
+    Bytes tree = 0;
+    Bytes tree_posts = 0;    // [height][position][tree_lines], of 64 bytes
+    Bytes tree_lines = 0;    // for each rank whose bytes are in a post
+    Bytes tree_bytes = 0;    // of one rank that fit
+    Bytes tree_buffers = 0;  // [parity][position]
     Bytes total = 0;
 
     /// World sizes from 1 to proto::kWorldMax.
@@ -173,6 +277,17 @@ struct GroupBlockInfo {
     std::uint64_t epoch = 0;
     int world = 0;
 };
+
+/// Lines of a post along the tree that carries `bytes`.
+constexpr Bytes tree_lines_for(Bytes bytes) noexcept {
+    return (offsetof(TreePost, data) + bytes + kCacheLine - 1) / kCacheLine;
+}
+
+/// Bytes that each of `world` ranks may post along the tree.
+constexpr Bytes tree_bytes_for(int world) noexcept {
+    const Bytes fair = kTreeBudget / static_cast<Bytes>(world) / 8 * 8;
+    return fair < kMinTreeBytes ? kMinTreeBytes : fair > kMaxTreeBytes ? kMaxTreeBytes : fair;
+}
 
 /// Bytes that the block of a group takes, a multiple of 4096.
 Bytes group_block_bytes(int world) noexcept;

@@ -1,8 +1,8 @@
 #include "libfabricshm/shm/heap.hpp"
 
-#include <boost/interprocess/mem_algo/rbtree_best_fit.hpp>
-#include <boost/interprocess/sync/mutex_family.hpp>
-#include <new>
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
 
 #include "libfabricshm/base/check.hpp"
 
@@ -10,55 +10,105 @@ namespace fabricshm {
 
 namespace {
 
-// Plain pointers, since only this process walks the blocks; without Boost's lock, since ours also
-// covers the count. The alignment of blocks is that of the whole algorithm then, which makes
-// allocate() as cheap as it can be.
-using BestFit = boost::interprocess::rbtree_best_fit<boost::interprocess::null_mutex_family, void*,
-                                                     Heap::kAlign>;
+constexpr std::uint32_t kLive = 1;
+constexpr std::uint32_t kFree = 2;
+constexpr std::uint32_t kKind = 3;
 
-// More would make Boost's sums wrap around.
-constexpr Bytes kBlockMax = Bytes{1} << 47;
+constexpr std::uint32_t tag_of(std::uint32_t units, std::uint32_t kind) {
+    return units << 2 | kind;
+}
+
+constexpr std::uint64_t key_of(std::uint32_t begin, std::uint32_t units) {
+    return std::uint64_t{units} << 32 | begin;
+}
+
+// From calloc(), which leaves large blocks untouched: a page of tags costs memory only once blocks
+// begin or end in its 64 KiB of the piece.
+std::uint32_t* make_tags(std::uint32_t units) {
+    return static_cast<std::uint32_t*>(std::calloc(units, sizeof(std::uint32_t)));
+}
 
 }  // namespace
 
-struct Heap::Administration : BestFit {
-    using BestFit::BestFit;
-};
-
-Heap::Heap(std::byte* piece, Bytes bytes) : piece_(piece), bytes_(bytes / kAlign * kAlign) {
-    static_assert(sizeof(Administration) <= kHeapOverhead);
-    FABRIC_CHECK(reinterpret_cast<std::uintptr_t>(piece) % kAlign == 0);
-    FABRIC_CHECK(bytes_ >= 2 * kHeapOverhead);
-    administration_ = new (piece) Administration(bytes_, 0);
+void Heap::Free::operator()(Tag* tags) const noexcept {
+    std::free(tags);
 }
 
-// The administration is not destroyed: it owns nothing, and its memory may be gone already.
-Heap::~Heap() = default;
+Heap::Heap(std::byte* piece, Bytes bytes)
+    : piece_(piece),
+      units_(static_cast<Unit>(std::min(bytes, kMaxBytes) / kAlign)),
+      tags_(make_tags(units_)) {
+    static_assert((kMaxBytes / kAlign) << 2 <= std::uint64_t{1} << 31, "a tag holds any size");
+    FABRIC_CHECK(reinterpret_cast<std::uintptr_t>(piece) % kAlign == 0);
+    FABRIC_CHECK(units_ > 0);
+    if (tags_ != nullptr) add_hole(0, units_, {});
+}
 
 std::byte* Heap::allocate(Bytes bytes) noexcept {
-    if (bytes > kBlockMax) return nullptr;
+    if (bytes > kMaxBytes) return nullptr;
+    const Unit units = std::max<Unit>(1, static_cast<Unit>((bytes + kAlign - 1) / kAlign));
     const std::lock_guard lock(mutex_);
-    // Boost gives a zero-sized block no address of its own.
-    void* block = administration_->allocate(bytes == 0 ? 1 : bytes);
-    blocks_ += block != nullptr ? 1 : 0;
-    return static_cast<std::byte*>(block);
+    // The smallest hole that is large enough, of these the first.
+    const auto best = holes_.lower_bound(key_of(0, units));
+    if (best == holes_.end()) return nullptr;
+    const auto begin = static_cast<Unit>(*best);
+    const auto found = static_cast<Unit>(*best >> 32);
+    auto node = take_hole(begin, found);
+    if (found > units) add_hole(begin + units, found - units, std::move(node));
+    tags_[begin] = tag_of(units, kLive);
+    ++blocks_;
+    return piece_ + Bytes{begin} * kAlign;
 }
 
-void Heap::release(std::byte* block) noexcept {
-    const std::lock_guard lock(mutex_);
-    administration_->deallocate(block);
-    --blocks_;
-}
-
-bool Heap::holds(const std::byte* block) const noexcept {
+bool Heap::release(std::byte* block) noexcept {
+    // Numbers and not pointers: comparing pointers of different objects says nothing.
     const auto offset =
         reinterpret_cast<std::uintptr_t>(block) - reinterpret_cast<std::uintptr_t>(piece_);
-    return block >= piece_ && offset < bytes_ && offset % kAlign == 0;
+    if (offset % kAlign != 0 || offset / kAlign >= units_ || tags_ == nullptr) return false;
+    auto begin = static_cast<Unit>(offset / kAlign);
+    const std::lock_guard lock(mutex_);
+    if ((tags_[begin] & kKind) != kLive) return false;
+    Unit units = tags_[begin] >> 2;
+    tags_[begin] = 0;
+    --blocks_;
+
+    // The holes on both sides and the block become one hole.
+    Holes::node_type node;
+    const Unit end = begin + units;
+    if (end < units_ && (tags_[end] & kKind) == kFree) {
+        const Unit after = tags_[end] >> 2;
+        node = take_hole(end, after);
+        units += after;
+    }
+    if (begin > 0 && (tags_[begin - 1] & kKind) == kFree) {
+        const Unit before = tags_[begin - 1] >> 2;
+        begin -= before;
+        node = take_hole(begin, before);
+        units += before;
+    }
+    add_hole(begin, units, std::move(node));
+    return true;
 }
 
 bool Heap::empty() const noexcept {
     const std::lock_guard lock(mutex_);
     return blocks_ == 0;
+}
+
+// `node` is one that take_hole() returned, or empty: then one is allocated.
+void Heap::add_hole(Unit begin, Unit units, Holes::node_type node) {
+    if (node) {
+        node.value() = key_of(begin, units);
+        holes_.insert(std::move(node));
+    } else {
+        holes_.insert(key_of(begin, units));
+    }
+    tags_[begin] = tags_[begin + units - 1] = tag_of(units, kFree);
+}
+
+Heap::Holes::node_type Heap::take_hole(Unit begin, Unit units) noexcept {
+    tags_[begin] = tags_[begin + units - 1] = 0;
+    return holes_.extract(key_of(begin, units));
 }
 
 }  // namespace fabricshm

@@ -22,6 +22,7 @@ Weight weight_of(TouchPoint touch) noexcept {
         case TouchPoint::kBellRead:
         case TouchPoint::kTinyRead:
         case TouchPoint::kSentRead:
+        case TouchPoint::kPieceRead:
         case TouchPoint::kTakenRead:
         case TouchPoint::kVersionRead:
             return Weight::kWord;
@@ -43,6 +44,9 @@ Weight weight_of(TouchPoint touch) noexcept {
         case TouchPoint::kHostResult:
         case TouchPoint::kHostResultRead:
         case TouchPoint::kStagedPost:
+        case TouchPoint::kStagedRead:
+        case TouchPoint::kStagedResult:
+        case TouchPoint::kStagedResultRead:
             return Weight::kData;
         case TouchPoint::kMessage:
         case TouchPoint::kMessageRead:

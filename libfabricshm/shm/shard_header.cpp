@@ -14,17 +14,35 @@ namespace {
 constexpr int kYields = 64;
 constexpr Duration kNap = std::chrono::microseconds(50);
 
+constexpr std::uint64_t pins_of(std::uint64_t session) {
+    return session << 32;
+}
+
 // Marks a read of `place` as under way, and takes the mark back unless it was made in time.
 struct Mark {
     ShardReader& reader;
+    std::uint64_t session;
     int place;
 
     // Sequentially consistent, and before the second look at the word: the reader stores (mark)
     // then loads (word), the daemon stores (word) then loads (mark). One of the two sees the other:
     // either this read begins at the new place, or the daemon knows that the old one is in use.
-    void set() const noexcept { reader.pins[place].fetch_add(1, std::memory_order_seq_cst); }
+    bool set() const noexcept { return change(+1, std::memory_order_seq_cst); }
     // Release: the daemon that sees it gone gives the bytes to others, after all loads from them.
-    void clear() const noexcept { reader.pins[place].fetch_sub(1, std::memory_order_release); }
+    bool clear() const noexcept { return change(-1, std::memory_order_release); }
+
+    // False when the line is no longer this session's, and nothing was changed.
+    bool change(int by, std::memory_order order) const noexcept {
+        std::uint64_t seen = reader.pins[place].load(std::memory_order_relaxed);
+        std::uint64_t next = 0;
+        do {
+            const auto count = static_cast<std::uint32_t>(seen);
+            if ((seen >> 32) != (pins_of(session) >> 32) || (by < 0 && count == 0)) return false;
+            next = pins_of(session) | static_cast<std::uint32_t>(count + by);
+        } while (!reader.pins[place].compare_exchange_weak(seen, next, order,
+                                                           std::memory_order_relaxed));
+        return true;
+    }
 };
 
 ShardPin pin_of(const ShardHeader& header, ShardWord word) noexcept {
@@ -35,27 +53,26 @@ ShardPin pin_of(const ShardHeader& header, ShardWord word) noexcept {
 }
 
 // One look: a pin, or kBusy when the reader has to wait.
-Result<ShardPin> try_pin(ShardHeader& header, ShardReader& reader, std::uint64_t wanted,
-                         const Visibility& view) {
+Result<ShardPin> try_pin(ShardHeader& header, ShardReader& reader, std::uint64_t session,
+                         std::uint64_t wanted, const Visibility& view) {
     const Error wait{Errc::kBusy, 0, "read shard"};
-    for (;;) {
-        const ShardWord first = word_of(header, view);
-        if (first.writing() || first.version() < wanted) return wait;
-        // Shards of memory that is not coherent do not move: there is nothing to be marked.
-        if (!view.coherent()) return pin_of(header, first);
-        const Mark mark{reader, first.place()};
-        mark.set();
-        // Not acquire alone: see Mark::set().
-        const ShardWord second{header.word.load(std::memory_order_seq_cst)};
-        const bool stayed = second.moves() == first.moves();
-        // Likewise against retire_shard(): a read that begins too late must not begin.
-        const bool gone = header.magic.load(std::memory_order_seq_cst) != kShardMagic;
-        if (stayed && !second.writing() && !gone) return pin_of(header, second);
-        mark.clear();
-        if (gone) return Error{Errc::kNotFound, 0, "read shard"};
-        if (stayed) return wait;
-        // It moved between the two looks. That takes a whole copy of the shard, so this loop ends.
-    }
+    const ShardWord first = word_of(header, view);
+    if (first.writing() || first.version() < wanted) return wait;
+    // Shards of memory that is not coherent do not move: there is nothing to be marked.
+    if (!view.coherent()) return pin_of(header, first);
+    const Mark mark{reader, session, first.place()};
+    if (!mark.set()) return Error{Errc::kClosed, 0, "read shard"};
+    // Not acquire alone: see Mark::set().
+    const ShardWord second{header.word.load(std::memory_order_seq_cst)};
+    const bool stayed = second.moves() == first.moves();
+    // Likewise against retire_shard(): a read that begins too late must not begin.
+    const bool gone = header.magic.load(std::memory_order_seq_cst) != kShardMagic;
+    if (stayed && !second.writing() && !gone) return pin_of(header, second);
+    mark.clear();
+    if (gone) return Error{Errc::kNotFound, 0, "read shard"};
+    // Also when it moved between the two looks: the caller, who knows the deadline, tries again. A
+    // peer that scribbles over the word could make it move at each of them.
+    return wait;
 }
 
 }  // namespace
@@ -83,10 +100,10 @@ void retire_shard(ShardHeader& header) noexcept {
 
 void assign_reader(ShardHeader& header, int slot, std::uint64_t session) noexcept {
     ShardReader& reader = header.readers[slot];
-    // Nobody's first: a session that was given up but lives on must not count down the pins of its
-    // successor.
+    // No session's first: one that was given up but lives on begins nothing more. What it has begun
+    // it can't end either, since the pins carry its successor's number.
     reader.session.store(0, std::memory_order_seq_cst);
-    for (auto& pins : reader.pins) pins.store(0, std::memory_order_relaxed);
+    for (auto& pins : reader.pins) pins.store(pins_of(session), std::memory_order_relaxed);
     // Release: the new holder begins with empty pins.
     reader.session.store(session, std::memory_order_release);
 }
@@ -111,7 +128,8 @@ bool swap_places(ShardHeader& header, ShardWord seen) noexcept {
 bool is_pinned(const ShardHeader& header, int slot, int place) noexcept {
     // Sequentially consistent, after the store of swap_places() or retire_shard(): either this sees
     // a reader's pin, or that reader sees the store. docs/migration.md has the argument.
-    return header.readers[slot].pins[place].load(std::memory_order_seq_cst) != 0;
+    const auto pins = header.readers[slot].pins[place].load(std::memory_order_seq_cst);
+    return static_cast<std::uint32_t>(pins) != 0;
 }
 
 bool is_shard(const ShardHeader& header, ShardKey key, const Visibility& view) noexcept {
@@ -135,7 +153,7 @@ Result<ShardPin> pin_shard(ShardHeader& header, ShardKey key, int slot, std::uin
         // Relaxed: a session that loses its line was given up many seconds ago.
         const bool own = reader.session.load(std::memory_order_relaxed) == session;
         if (view.coherent() && !own) return Error{Errc::kClosed, 0, "read shard"};
-        auto pin = try_pin(header, reader, wanted, view);
+        auto pin = try_pin(header, reader, session, wanted, view);
         if (pin.ok() || pin.error().code != Errc::kBusy) return pin;
         if (look < kYields) {
             ::sched_yield();
@@ -162,8 +180,8 @@ bool unpin_shard(ShardHeader& header, int slot, std::uint64_t session, const Sha
     }
     ShardReader& reader = header.readers[slot];
     if (reader.session.load(std::memory_order_acquire) != session) return false;
-    Mark{reader, pin.word.place()}.clear();
-    return unwritten;
+    // The line may become another session's between that look and this step.
+    return Mark{reader, session, pin.word.place()}.clear() && unwritten;
 }
 
 Result<ShardPin> begin_write(ShardHeader& header, ShardKey key, const Visibility& view) {

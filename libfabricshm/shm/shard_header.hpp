@@ -20,7 +20,7 @@
 
 namespace fabricshm {
 
-inline constexpr std::uint64_t kShardMagic = 0x3144524853424146;  // "FABSHRD1"
+inline constexpr std::uint64_t kShardMagic = 0x3244524853424146;  // "FABSHRD2"
 inline constexpr int kShardReadersMax = 318;                      // sessions that have it open
 
 /// One copy of the elements.
@@ -31,9 +31,12 @@ struct ShardPlace {
 
 /// One session's line. Written by that session alone while `session` is its number.
 struct alignas(kCacheLine) ShardReader {
-    std::atomic<std::uint64_t> session;  // written by the daemon; 0: nobody's
-    std::atomic<std::uint32_t> pins[2];  // reads under way, by the place that they read
-    char pad_[48];
+    std::atomic<std::uint64_t> session;  // written by the daemon; 0: no session's
+    // Reads under way, by the place that they read, in the low half; in the high half the low half
+    // of the session's number. Changed by compare-and-swap: a session that has lost its line can't
+    // change its successor's pins.
+    std::atomic<std::uint64_t> pins[2];
+    char pad_[40];
 };
 
 struct alignas(kCachePair) ShardHeader {

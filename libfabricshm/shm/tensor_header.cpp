@@ -27,20 +27,38 @@ constexpr Duration kNap = std::chrono::microseconds(50);
 // Between the daemon's answer and the maker's first store lie microseconds.
 constexpr Duration kMakerCheck = std::chrono::milliseconds(1);
 
+// The high half of `sleepers`: chosen by the key, so that an earlier or later tensor in the same
+// memory has another one.
+std::uint64_t mark_of(TensorKey key) noexcept {
+    const std::uint64_t mixed = (key.region_id * 0x9e3779b97f4a7c15 + key.generation) | 1;
+    return mixed << 32;
+}
+
 // Counts this thread as a sleeper while it lives. A sleeper that is killed stays counted, which
 // costs the publishers a system call each time and is otherwise harmless.
 struct Sleeper {
-    Sleeper(TensorHeader& header, TensorKey key) : header(header), key(key) {
-        // Sequentially consistent, with the accesses in publish_tensor(): see there.
-        header.sleepers.fetch_add(1, std::memory_order_seq_cst);
+    Sleeper(TensorHeader& header, TensorKey key) : header(header), mark(mark_of(key)) {
+        counted = change(+1);
     }
     ~Sleeper() {
-        // Not when the tensor is gone: the memory may be somebody else's by now. Relaxed: a count
-        // that is seen too high for a moment costs one wake for nothing.
-        if (is_tensor(header, key)) header.sleepers.fetch_sub(1, std::memory_order_relaxed);
+        if (counted) change(-1);
+    }
+    // False when the tensor is gone: the memory may be another owner's by now, and these bytes are
+    // changed only as long as they are this tensor's. A waiter that is not counted finds out with
+    // its next look, which is never further away than kOwnerCheck.
+    bool change(int by) noexcept {
+        std::uint64_t seen = header.sleepers.load(std::memory_order_relaxed);
+        do {
+            if ((seen >> 32) != (mark >> 32)) return false;
+            // Sequentially consistent, with the accesses in publish_tensor(): see there.
+        } while (!header.sleepers.compare_exchange_weak(
+            seen, mark | static_cast<std::uint32_t>(static_cast<std::uint32_t>(seen) + by),
+            std::memory_order_seq_cst));
+        return true;
     }
     TensorHeader& header;
-    const TensorKey key;
+    const std::uint64_t mark;
+    bool counted = false;
 };
 
 // What keeps a waiter from going on waiting: the tensor is gone, or its maker is.
@@ -131,7 +149,7 @@ void format_tensor(TensorHeader& header, TensorKey key, const ProcessIdentity& o
     header.reserved = 0;
     header.version.store(0, std::memory_order_relaxed);
     header.wake_word.store(0, std::memory_order_relaxed);
-    header.sleepers.store(0, std::memory_order_relaxed);
+    header.sleepers.store(mark_of(key), std::memory_order_relaxed);
     // Before the magic, which is in the other line and could be seen first.
     view.publish(TouchPoint::kVersion, &header.version, kCacheLine);
     // Release: who sees the magic sees all of the above.
@@ -198,7 +216,7 @@ std::uint64_t publish_tensor(TensorHeader& header, Bytes bytes, const Visibility
     const auto version = header.version.fetch_add(1, std::memory_order_seq_cst) + 1;
     header.wake_word.fetch_add(1, std::memory_order_seq_cst);
     view.publish(TouchPoint::kVersion, &header.version, kCacheLine);
-    if (header.sleepers.load(std::memory_order_seq_cst) != 0) {
+    if (sleepers_on(header) != 0) {
         futex_wake(&header.wake_word, INT_MAX);
     }
     return version;

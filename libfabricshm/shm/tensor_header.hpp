@@ -19,7 +19,7 @@
 
 namespace fabricshm {
 
-inline constexpr std::uint64_t kTensorMagic = 0x31534e5442524146;  // "FARBTNS1"
+inline constexpr std::uint64_t kTensorMagic = 0x32534e5442524146;  // "FARBTNS2"
 inline constexpr Bytes kTensorHeaderBytes = 128;
 
 struct alignas(kCachePair) TensorHeader {
@@ -38,12 +38,22 @@ struct alignas(kCachePair) TensorHeader {
     // Second line: how often the tensor was published.
     std::atomic<std::uint64_t> version;
     std::atomic<std::uint32_t> wake_word;  // changes with every version; what sleepers sleep on
-    std::atomic<std::uint32_t> sleepers;   // 0: nobody to wake, the common case
-    char pad2_[48];
+    char pad2_[4];
+    // How many sleep, in the low half; 0: no one is to be woken, the common case. The high half is
+    // a mark of this tensor, not 0: a waiter counts itself by compare-and-swap, so that it can't
+    // change what the memory holds when the tensor was freed meanwhile.
+    std::atomic<std::uint64_t> sleepers;
+    char pad3_[40];
 };
 static_assert(sizeof(TensorHeader) == kTensorHeaderBytes);
 static_assert(offsetof(TensorHeader, version) == 64);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+/// How many sleep on the tensor.
+inline std::uint32_t sleepers_on(const TensorHeader& header) noexcept {
+    // Sequentially consistent: see publish_tensor().
+    return static_cast<std::uint32_t>(header.sleepers.load(std::memory_order_seq_cst));
+}
 
 /// Which tensor a header has to belong to.
 struct TensorKey {

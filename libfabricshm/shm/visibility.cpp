@@ -35,6 +35,8 @@ constexpr TouchRow kTouches[] = {
     // Posts of small operations and of pieces.
     {TouchPoint::kTiny, "tiny.publish", kBoth},
     {TouchPoint::kTinyRead, "tiny.acquire", kBoth},
+    {TouchPoint::kTree, "tree.publish", kTogether},
+    {TouchPoint::kTreeRead, "tree.acquire", kTogether},
     {TouchPoint::kSlot, "slot.publish", kBoth},
     {TouchPoint::kSlotRead, "slot.acquire", kBoth},
     // Buffers that lie in the arena.
@@ -54,6 +56,9 @@ constexpr TouchRow kTouches[] = {
     {TouchPoint::kHostResult, "host_result.publish", kBoth},
     {TouchPoint::kHostResultRead, "host_result.acquire", kBoth},
     {TouchPoint::kStagedPost, "staged.publish", kBoth},
+    {TouchPoint::kStagedRead, "staged.acquire", kBoth},
+    {TouchPoint::kStagedResult, "staged_result.publish", kBoth},
+    {TouchPoint::kStagedResultRead, "staged_result.acquire", kBoth},
     // Messages.
     {TouchPoint::kMessage, "message.publish", kBoth},
     {TouchPoint::kMessageRead, "message.acquire", kBoth},

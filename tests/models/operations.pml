@@ -3,10 +3,11 @@
  * code   libfabricshm/collective/meeting.hpp: wait wait_all signal
  * code   libfabricshm/collective/meeting.cpp: Meeting::check Meeting::fail
  * code   libfabricshm/collective/flat.cpp: run_slots
- * code   libfabricshm/collective/tiny.cpp: run_tiny enter_run end_run compare_posts await_lines store_lines
+ * code   libfabricshm/collective/operation.hpp: enter
+ * code   libfabricshm/collective/tiny.cpp: run_tiny enter_run compare_posts await_flag store_post
  * code   libfabricshm/collective/arrive.cpp: arrive read_peer show_signature check_signature
  * code   libfabricshm/collective/direct.cpp: for_my_share allreduce_direct
- * code   libfabricshm/collective/staged.cpp: run_staged reduce_slots
+ * code   libfabricshm/collective/staged.cpp: run_staged post_first_chunk post reduce fetch
  * code   libfabricshm/collective/group.cpp: Group::run_now run_arrived breaks_group
  *
  * Every rank runs the same OPS operations; which ones, the search chooses. A post holds the clock value
@@ -17,7 +18,11 @@
  * -DSEEN: a flag that was seen in a line counts as the clock, as in Meeting::saw. With three ranks that
  * takes minutes; it held when it was tried (RUNS, four operations, and three with a death).
  *
- * Tiny lines are a ring of TURNS turns; EVERY and BEHIND are kCompareEvery and kCompareBehind, smaller.
+ * Tiny slots are a ring of TURNS turns; EVERY and BEHIND are kCompareEvery and kCompareBehind, smaller. A rank
+ * whose post no other reads posts in the turns that are compared, and in no other.
+ *
+ * A slot has two halves. Flat posts fill it; a staged operation puts a chunk into each half, STAGED_CHUNKS
+ * in all: what the others reduce of it (`post`) and what this rank reduced (`result`).
  *
  * Holds: a rank that succeeds has everybody's data of this very operation; no post is overwritten
  * while somebody reads it; signatures never differ by mistake; each chunk is claimed once; nobody touches
@@ -33,9 +38,16 @@
  * holds  a death in a run, three ranks:   -DWORLD=3 -DOPS=3 -DRUNS -DDEATHS=1
  * holds  buffers in place, three ranks:   -DWORLD=3 -DOPS=2 -DMEETS
  * holds  buffers in place, four ranks:    -DWORLD=4 -DOPS=1 -DMEETS
+ * holds  long staged, two ranks:          -DWORLD=2 -DOPS=2 -DSTAGES -DPOSTS -DPIECES -DSTAGED_CHUNKS=6
+ * holds  long staged, three ranks:        -DWORLD=3 -DOPS=1 -DSTAGES -DSTAGED_CHUNKS=5
+ * holds  short staged and posts:          -DWORLD=3 -DOPS=2 -DSTAGES -DPOSTS -DPIECES -DSTAGED_CHUNKS=1
+ * holds  a death in a staged operation:   -DWORLD=2 -DOPS=1 -DSTAGES -DSTAGED_CHUNKS=5 -DDEATHS=1 -DGIVE_UPS=1
  * holds  a death, two ranks:              -DWORLD=2 -DOPS=3 -DPOSTS -DPIECES -DMEETS -DDEATHS=1
  * holds  two deaths, three ranks:         -DWORLD=3 -DOPS=1 -DPOSTS -DPIECES -DMEETS -DDEATHS=2
  * holds  a death and a deadline:          -DWORLD=3 -DOPS=1 -DMEETS -DDEATHS=1 -DGIVE_UPS=1
+ * holds  shared outputs, three ranks:     -DWORLD=3 -DOPS=2 -DSHARES
+ * holds  shared outputs and tiny lines:   -DWORLD=2 -DOPS=4 -DSHARES -DRUNS -DSEEN
+ * holds  shared outputs and a death:      -DWORLD=3 -DOPS=1 -DSHARES -DDEATHS=1
  *
  * finds  assertion violated: -DWORLD=3 -DOPS=3 -DPOSTS -DFAULT_NO_TURN_WAIT
  * finds  assertion violated: -DWORLD=2 -DOPS=2 -DPIECES -DFAULT_ONE_SLOT
@@ -44,11 +56,20 @@
  * finds  assertion violated: -DWORLD=2 -DOPS=3 -DRUNS -DPOSTS -DFAULT_TINY_SHOWS
  * finds  assertion violated: -DWORLD=2 -DOPS=5 -DRUNS -DFAULT_FEW_TURNS
  * finds  assertion violated: -DWORLD=2 -DOPS=5 -DRUNS -DFAULT_NEVER_COMPARES
+ * finds  assertion violated: -DWORLD=2 -DOPS=5 -DRUNS -DFAULT_RECEIVERS_SILENT
+ * finds  assertion violated: -DWORLD=2 -DOPS=5 -DRUNS -DFAULT_OTHER_TURNS
  * finds  assertion violated: -DWORLD=2 -DOPS=2 -DMEETS -DFAULT_NO_SECOND_MEETING
  * finds  assertion violated: -DWORLD=2 -DOPS=2 -DMEETS -DFAULT_CLAIMS_RESET
+ * finds  assertion violated: -DWORLD=2 -DOPS=1 -DSTAGES -DSTAGED_CHUNKS=6 -DFAULT_THREE_PLACES
+ * finds  assertion violated: -DWORLD=2 -DOPS=1 -DSTAGES -DFAULT_FETCHES_EARLY
+ * finds  assertion violated: -DWORLD=2 -DOPS=2 -DSTAGES -DPOSTS -DPIECES -DSTAGED_CHUNKS=3 -DFAULT_LAST_FETCH_UNKNOWN
+ * finds  assertion violated: -DWORLD=2 -DOPS=2 -DSTAGES -DPOSTS -DPIECES -DFAULT_POSTS_IN_OLD_SLOT
  * finds  invalid end state:  -DWORLD=2 -DOPS=1 -DMEETS -DDEATHS=1 -DFAULT_BLIND_TO_DEATH
  * finds  assertion violated: -DWORLD=4 -DOPS=1 -DPOSTS -DDEATHS=2 -DFAULT_NAMES_ITS_OWN
  * finds  assertion violated: -DWORLD=2 -DOPS=1 -DMEETS -DGIVE_UPS=1 -DFAULT_SKIPS_AND_SIGNALS
+ * finds  assertion violated: -DWORLD=2 -DOPS=1 -DSHARES -DFAULT_SHARED_IN_TINY_LINES
+ * finds  assertion violated: -DWORLD=2 -DOPS=1 -DSHARES -DFAULT_SHARED_NO_LAST_BARRIER
+ * finds  assertion violated: -DWORLD=2 -DOPS=1 -DSHARES -DFAULT_SHARED_READS_ITS_INPUT_AGAIN
  */
 
 #ifndef WORLD
@@ -72,6 +93,9 @@
 #define TURNS 3 /* more than 2 BEHIND + EVERY - 2 */
 #endif
 #define NO_RUN 255
+#ifndef STAGED_CHUNKS
+#define STAGED_CHUNKS 2
+#endif
 #ifdef SEEN
 #define SAW(peer, value) seen[peer] = value
 #define SEEN_AT_LEAST(peer, value) seen[peer] >= (value)
@@ -80,12 +104,13 @@
 #define SEEN_AT_LEAST(peer, value) false
 #endif
 
-#define TINY 1   /* run_tiny: data and flag in one line, everybody reads everybody */
+#define TINY 1   /* run_tiny: data and flag in one slot, everybody reads everybody */
 #define AHEAD 6  /* run_tiny as in a broadcast, always from rank 0, which can so run ahead */
 #define ROOTED 2 /* run_slots as in a broadcast: all read the root's post, the root reads nobody's */
 #define SLOTS 3  /* run_slots, two pieces */
 #define DIRECT 4 /* arrive, claim chunks of the buffers in place, meet */
-#define STAGED 5 /* arrive, then through the slots; the result is left in the slot of rank 0 */
+#define SHARED 7 /* as DIRECT, into one output, which is also the input of rank 0 */
+#define STAGED 5 /* post the first chunk, arrive, then chunk by chunk through the slots */
 
 /* GroupHeader::broken: 0, or 1 + rank for a death, or 1 + WORLD + rank for a deadline */
 #define NAMES_DEATH(reason) ((reason) >= 1 && (reason) <= WORLD)
@@ -93,10 +118,12 @@
 byte kind[OPS];
 byte clock[WORLD] = 1;        /* RankWords::clock; all have attached */
 byte signature[WORLD * 2];    /* RankWords::signature; here it is 1 + operation */
-byte slot[WORLD * 2];         /* the post in it, as the clock value it was made at; 0 while written */
+byte post[WORLD * 4];         /* slots: the post in a half, as the clock value it was made at; 0 while written */
+byte result[WORLD * 4];       /* staged: the same of a rank's own share */
 byte line[WORLD * TURNS];     /* TinySlot: the same */
-byte result[2 * WORLD];       /* staged: the parts of rank 0's slot that others have reduced into */
 byte output[WORLD * CHUNKS];  /* direct: 1 + operation whose result is in it */
+byte shared[CHUNKS];          /* one output for all: 1 + operation of rank 0's input, or 100 + that of the result */
+byte returned = 0;            /* 1 + the last operation whose call has returned on some rank */
 byte lent[WORLD];             /* 1 + operation that the caller's buffers are lent to; 0: its own */
 byte claim = 0;               /* GroupHeader::claim */
 byte broken = 0;
@@ -156,25 +183,19 @@ inline check_signature(peer) {
 }
 
 #ifdef FAULT_ONE_SLOT
-#define PLACE(rank) slot[(rank) * 2]
+#define SLOT(rank) (rank) * 4
 #else
-#define PLACE(rank) slot[(rank) * 2 + turn]
+#define SLOT(rank) (rank) * 4 + turn * 2
 #endif
+#define PLACE(rank) post[SLOT(rank)]
 
-/* write_post, store_lines: the old post is destroyed first, then the new one is there. */
+/* write_post, store_post: the old post is destroyed first, then the new one is there. */
 inline write_post(value) {
     atomic {
         PLACE(me) = 0;
-        if
-        :: me == 0 ->
-            other = 0;
-            do
-            :: other < WORLD -> result[turn * WORLD + other] = 0; other++
-            :: else -> break
-            od;
-            other = 0
-        :: else -> skip
-        fi
+        post[SLOT(me) + 1] = 0;
+        result[SLOT(me)] = 0;
+        result[SLOT(me) + 1] = 0
     }
     may_die();
     PLACE(me) = value
@@ -228,18 +249,26 @@ inline enter() {
 #ifndef FAULT_NO_TURN_WAIT
     wait_all(last_turn);
 #endif
-    if
-    :: length != NO_RUN && compared < length -> compare_posts(turns - 1, last_turn)
-    :: else -> skip
-    fi;
     length = NO_RUN
 }
 
+#ifdef FAULT_RECEIVERS_SILENT
+#define POSTS(root_alone) (!(root_alone) || me == 0)
+#elif defined(FAULT_OTHER_TURNS)
+#define POSTS(root_alone) (!(root_alone) || me == 0 || length % EVERY == 0)
+#else
+#define POSTS(root_alone) (!(root_alone) || me == 0 || length % EVERY == EVERY - BEHIND)
+#endif
+
 inline run_tiny(root_alone) {
-    LINE(me, turns) = 0;
-    may_die();
-    LINE(me, turns) = next;
-    may_die();
+    if
+    :: POSTS(root_alone) ->
+        LINE(me, turns) = 0;
+        may_die();
+        LINE(me, turns) = next;
+        may_die()
+    :: else -> skip
+    fi;
     step();
     peer = 0;
     do
@@ -377,27 +406,148 @@ inline run_direct() {
     peer = 0
 }
 
+/* A store into the shared output: none comes after a call has returned, since its rank may write there. */
+inline store_shared(what) {
+    atomic { assert(returned <= op); shared[what] = 100 + op }
+}
+
+#ifdef FAULT_SHARED_READS_ITS_INPUT_AGAIN
+#define FAULT_SHARED_IN_TINY_LINES
+#define READS_AGAIN true
+#else
+#define READS_AGAIN false
+#endif
+
+inline run_shared() {
+#ifdef FAULT_SHARED_IN_TINY_LINES
+    /* Every rank posts its input, waits for all posts, and stores the same result. */
+    show_signature();
+    step();
+    wait_all(at);
+    chunk = 0;
+    do
+    :: chunk < CHUNKS ->
+        assert(!(READS_AGAIN && me == 0) || shared[chunk] == op + 1); /* its input, as it was */
+        store_shared(chunk);
+        chunk++
+    :: else -> break
+    od;
+    chunk = 0;
+#else
+    arrive();
+    do
+    :: atomic { chunk = claim - claimed; claim++ }
+        if
+        :: chunk >= CHUNKS -> break
+        :: chunk < CHUNKS && broken != 0 -> reason = broken; goto fail
+        :: else -> skip
+        fi;
+        may_die();
+        /* Reads the inputs, one of which is in this very place, and stores what comes of them. */
+        assert(shared[chunk] == op + 1 || broken != 0 || deaths > 0);
+        store_shared(chunk)
+    od;
+    atomic { claimed = claimed + CHUNKS + WORLD; chunk = 0 }
+    step();
+#ifndef FAULT_SHARED_NO_LAST_BARRIER
+    wait_all(at);
+#endif
+#endif
+    /* All of the result is there; from now on this rank may write to the output. */
+    peer = 0;
+    do
+    :: peer < CHUNKS -> assert(shared[peer] == 100 + op); peer++
+    :: else -> break
+    od;
+    peer = 0;
+    returned = op + 1
+}
+
+/* Staged::place: two chunks in the slot of this turn, two in the other one. */
+#ifdef FAULT_THREE_PLACES
+#define HALF(rank, chunk) ((rank) * 4 + (chunk) % 3)
+#else
+#ifdef FAULT_POSTS_IN_OLD_SLOT
+#define HALF(rank, chunk) ((rank) * 4 + (1 - turn + (chunk) / 2) % 2 * 2 + (chunk) % 2)
+#else
+#define HALF(rank, chunk) ((rank) * 4 + (turn + (chunk) / 2) % 2 * 2 + (chunk) % 2)
+#endif
+#endif
+
+/* `posted` is the arrival, the signal of round 0. The last chunk may be shorter, so that its posts fall on
+ * what was the rank's own share before. */
+inline post_chunk(number) {
+    atomic {
+        post[HALF(me, number)] = 0;
+        if
+        :: (number) == STAGED_CHUNKS - 1 -> result[HALF(me, number)] = 0
+        :: else -> skip
+        fi
+    }
+    may_die();
+    post[HALF(me, number)] = posted + number
+}
+inline reduce_chunk(number) {
+    result[HALF(me, number)] = 0;
+    peer = 0;
+    do
+    :: peer < WORLD && peer != me ->
+        assert(post[HALF(peer, number)] == posted + number);
+        assert(post[HALF(peer, number)] == posted + number);
+        peer++
+    :: peer == me -> peer++
+    :: peer == WORLD -> break
+    od;
+    atomic { peer = 0; result[HALF(me, number)] = posted + number + 1 }
+}
+inline fetch_chunk(number) {
+    peer = 0;
+    do
+    :: peer < WORLD && peer != me ->
+        assert(result[HALF(peer, number)] == posted + number + 1);
+        assert(result[HALF(peer, number)] == posted + number + 1);
+        peer++
+    :: peer == me -> peer++
+    :: peer == WORLD -> break
+    od;
+    peer = 0
+}
+
+#ifdef FAULT_FETCHES_EARLY
+#define FETCH_BEHIND 1
+#else
+#define FETCH_BEHIND 2
+#endif
+
 inline run_staged() {
-    wait_all(last_turn);
-    write_post(next);
-    step();
-    posted = at;
-    wait_all(at);
-    peer = 0;
+    posted = next;
+    post_chunk(0);
+    arrive();
+    piece = 1;
     do
-    :: peer < WORLD -> read_twice(PLACE(peer)); peer++
+    :: piece <= STAGED_CHUNKS + 1 ->
+        wait_all(at);
+        if
+        :: piece < STAGED_CHUNKS -> post_chunk(piece)
+        :: else -> skip
+        fi;
+        if
+        :: piece <= STAGED_CHUNKS -> reduce_chunk(piece - 1); step()
+        :: else -> skip
+        fi;
+        if
+        :: piece >= FETCH_BEHIND && piece - FETCH_BEHIND < STAGED_CHUNKS -> fetch_chunk(piece - FETCH_BEHIND)
+        :: else -> skip
+        fi;
+        piece++
     :: else -> break
     od;
-    result[turn * WORLD + me] = at;
+#ifndef FAULT_LAST_FETCH_UNKNOWN
+#if STAGED_CHUNKS > 2
     step();
-    wait_all(at);
-    at = posted;
-    peer = 0;
-    do
-    :: peer < WORLD -> read_twice(result[turn * WORLD + peer]); peer++
-    :: else -> break
-    od;
-    peer = 0;
+#endif
+#endif
+    atomic { piece = 0; posted = at };
     end_turn()
 }
 
@@ -428,7 +578,19 @@ proctype rank(byte me) {
         :: kind[op] == ROOTED -> run_flat(1, true)
         :: kind[op] == SLOTS -> run_flat(2, false)
         :: kind[op] == DIRECT -> arrive(); run_direct()
-        :: kind[op] == STAGED -> arrive(); run_staged()
+        :: kind[op] == SHARED ->
+            /* The program's own barrier, before the output is written: all have read the last one. */
+            if
+            :: me == 0 -> step(); wait_all(at); peer = 0;
+                do
+                :: peer < CHUNKS -> shared[peer] = op + 1; peer++
+                :: else -> break
+                od;
+                peer = 0
+            :: else -> step(); wait_all(at)
+            fi;
+            run_shared()
+        :: kind[op] == STAGED -> run_staged()
         fi;
         lent[me] = 0;
         op++
@@ -473,6 +635,12 @@ init {
 #endif
 #ifdef PIECES
             :: kind[each] = SLOTS
+#endif
+#ifdef STAGES
+            :: kind[each] = STAGED
+#endif
+#ifdef SHARES
+            :: kind[each] = SHARED
 #endif
 #ifdef MEETS
             :: kind[each] = DIRECT

@@ -1,8 +1,9 @@
 /* Sleeping on a word and being woken: no wake-up is lost although the waker does not fence.
  *
- * code   libfabricshm/collective/meeting.cpp: Meeting::raise Meeting::wake Meeting::sleep_until
+ * code   libfabricshm/collective/meeting.hpp: raise wake
+ * code   libfabricshm/collective/meeting.cpp: Meeting::sleep_until
  * code   libfabricshm/collective/meeting.cpp: Meeting::settle Meeting::check
- * code   libfabricshm/collective/mailbox.cpp: Mailbox::ring
+ * code   libfabricshm/collective/mailbox.cpp: Mailbox::notify
  * code   libfabricshm/os/futex.cpp: futex_wait futex_wake
  * code   libfabricshm/shm/group_block.cpp: break_group mark_rank_dead
  *
@@ -153,7 +154,7 @@ proctype sleeper(byte me) {
     do
     :: wanted > STEPS -> break
     :: wanted <= STEPS ->
-again:
+        /* Once for the whole sleep, however many slices and wakes it has. */
 #ifdef FAULT_BARRIER_BEFORE_COUNT
         barrier();
         count();
@@ -161,6 +162,7 @@ again:
         count();
         barrier();
 #endif
+again:
         there = word;
         if
         :: there < wanted ->
@@ -185,7 +187,6 @@ again:
             fi
         :: else -> skip
         fi;
-        sleepers--;
 #ifdef FAULT_SLEEP_IS_ARRIVAL
         goto reached; /* takes having been awake as proof */
 #endif
@@ -194,11 +195,12 @@ again:
         :: else -> skip
         fi;
         if
-        :: broken -> goto leave /* Meeting::check */
+        :: broken -> sleepers--; goto leave /* Meeting::check */
         :: else -> goto again
         fi;
 reached:
         assert(word >= wanted);
+        sleepers--;
         there = 0;
         wanted++
     od;

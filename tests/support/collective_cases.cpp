@@ -148,12 +148,17 @@ struct Buffers {
     std::byte* output = nullptr;
 };
 
-bool in_place(Placement placement) {
-    return placement == Placement::kInPlace || placement == Placement::kPrivateInPlace;
+bool in_place(const RankContext& context, Placement placement) {
+    return placement == Placement::kInPlace || placement == Placement::kPrivateInPlace ||
+           (placement == Placement::kSharedInPlace && context.rank == context.world - 1);
 }
 
 // In place: the smaller buffer is a part of the larger one where the kind has parts.
 void overlay(const RankContext& context, const Call& call, const Shape& shape, Buffers& buffers) {
+    if (call.shares_output() && call.kind != Kind::kAllGather) {
+        buffers.input = buffers.output;  // the one that all ranks have stays where it is
+        return;
+    }
     const Bytes element = kernels::size_of(call.dtype);
     const Bytes offset = shape.start(context.rank) * element;
     switch (call.kind) {
@@ -189,10 +194,10 @@ void make_buffers(RankContext& context, const CollectiveCase& wanted, const Shap
     } else {
         buffers.input = context.place(context.rank, in + out) + element;
         buffers.output = context.place(context.rank, out) + element;
-        const bool shared = wanted.placement == Placement::kSharedResult;
+        const bool shared = shares_output(wanted.placement);
         if (shared) buffers.output = context.place(context.world, out) + element;
     }
-    if (in_place(wanted.placement)) overlay(context, call, shape, buffers);
+    if (in_place(context, wanted.placement)) overlay(context, call, shape, buffers);
 }
 
 Call make_call(const RankContext& context, const CollectiveCase& wanted, const Shape& shape) {
@@ -204,6 +209,7 @@ Call make_call(const RankContext& context, const CollectiveCase& wanted, const S
     call.trigger = wanted.trigger;
     call.root = wanted.root;
     call.count = wanted.count;
+    call.flags = shares_output(wanted.placement) ? kSharedOutput : 0;
     call.deadline = Clock::now() + wanted.patience;
     if (wanted.uneven) {
         call.counts = shape.counts;

@@ -7,7 +7,20 @@
 
 namespace test_support {
 
-enum class Placement { kArena, kPrivate, kMixed, kInPlace, kPrivateInPlace, kSharedResult };
+/// kSharedInPlace: one output for all ranks, in which the last rank has its input, too.
+enum class Placement {
+    kArena,
+    kPrivate,
+    kMixed,
+    kInPlace,
+    kPrivateInPlace,
+    kSharedResult,
+    kSharedInPlace
+};
+
+constexpr bool shares_output(Placement placement) {
+    return placement == Placement::kSharedResult || placement == Placement::kSharedInPlace;
+}
 
 struct CollectiveCase {
     fabricshm::Kind kind = fabricshm::Kind::kAllreduce;

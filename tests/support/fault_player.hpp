@@ -80,6 +80,7 @@ class FaultPlayer {
     int allreduce(fabricshm_algorithm algorithm, fabricshm_trigger trigger, float* buffer,
                   std::uint64_t count);
     int gather();
+    int share_output(std::uint64_t count);
     int messages(std::uint64_t count);
     int message(int to, int from, const float* sent, float* received, std::uint64_t count);
     bool shrink();

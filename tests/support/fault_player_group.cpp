@@ -93,6 +93,30 @@ int FaultPlayer::gather() {
     return code;
 }
 
+// One output for all, in the memory of the group's first rank, which tells where it is.
+int FaultPlayer::share_output(std::uint64_t count) {
+    const std::uint64_t version = ++version_ % 1000;
+    float* mine = shared_ + kCount;
+    for (std::uint64_t i = 0; i < count; ++i) mine[i] = pattern(rank_, i, version);
+    auto* base = static_cast<std::byte*>(fabricshm_arena_base(arena_));
+    std::uint64_t offset = static_cast<std::uint64_t>(reinterpret_cast<std::byte*>(shared_) - base);
+    const int known = fabricshm_broadcast(group_, &offset, 1, FABRICSHM_U64, 0);
+    if (known != FABRICSHM_OK) return known;
+    auto* output = reinterpret_cast<float*>(base + offset);
+    fabricshm_call call =
+        fabricshm_call_make(FABRICSHM_ALLREDUCE, FABRICSHM_F32, FABRICSHM_SUM, mine, output, count);
+    call.flags = FABRICSHM_SHARED_OUTPUT;
+    call.timeout_ms = kTimeoutMs;
+    const int code = timed("shared output", [&] { return fabricshm_run(group_, &call); });
+    for (std::uint64_t i = 0; code == FABRICSHM_OK && i < count; ++i) {
+        if (output[i] == expected_sum(i, version)) continue;
+        complain("a wrong sum at element %d of the shared output", static_cast<int>(i));
+        return kWrong;
+    }
+    // The first rank goes on to write there.
+    return code == FABRICSHM_OK ? fabricshm_barrier(group_) : code;
+}
+
 int FaultPlayer::message(int to, int from, const float* sent, float* received,
                          std::uint64_t count) {
     fabricshm_call receive =
@@ -142,6 +166,8 @@ int FaultPlayer::collectives() {
         [&] { return allreduce(FABRICSHM_STAGED, FABRICSHM_ASYNC, own.data(), kCount); },
         [&] { return allreduce(FABRICSHM_HOST, FABRICSHM_ASYNC, shared_, kCount); },
         [&] { return gather(); },
+        [&] { return share_output(100); },
+        [&] { return share_output(kCount); },
         [&] { return messages(10); },
         [&] { return messages(kCount); },
     };

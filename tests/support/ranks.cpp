@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "libfabricshm/base/check.hpp"
+#include "libfabricshm/collective/tuning.hpp"
 #include "libfabricshm/shm/group_block.hpp"
 #include "tests/support/test_pool.hpp"
 
@@ -27,6 +28,17 @@ emu::Temper temper_of(const std::string& word) {
     if (word == "nervous") return emu::Temper::kNervous;
     FABRIC_CHECK(word == "random");
     return emu::Temper::kRandom;
+}
+
+// FABRIC_TEST_TREE=2, as fabric_test_on_tree() sets it: groups from so many ranks on have a tree,
+// on however few processors they run.
+const Tuning* tree_tuning() {
+    static const Tuning tuning = [] {
+        Tuning tree = machine_tuning(8);
+        if (const char* text = std::getenv("FABRIC_TEST_TREE")) tree.tree_world = std::stoul(text);
+        return tree;
+    }();
+    return std::getenv("FABRIC_TEST_TREE") != nullptr ? &tuning : nullptr;
 }
 
 }  // namespace
@@ -103,6 +115,8 @@ GroupPlace TestArena::place(int rank) {
     place.rank = rank;
     place.world = world_;
     place.group_id = 1;
+    place.tuning = tree_tuning();
+    if (tuning_) place.tuning = &*tuning_;
     // Staging comes from the upper half of the rank's own memory, where tests put nothing; what is
     // given back is not used again, so that a use after the release cannot hide.
     auto used = std::make_shared<std::atomic<Bytes>>(0);

@@ -4,10 +4,12 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "emu/hosts/incoherent_hosts.hpp"
 #include "libfabricshm/collective/group.hpp"
+#include "libfabricshm/collective/tuning.hpp"
 
 namespace test_support {
 
@@ -48,6 +50,8 @@ class TestArena {
     TestArena& operator=(const TestArena&) = delete;
 
     fabricshm::GroupPlace place(int rank);
+    /// What rank 0 gives the group, instead of what this machine has.
+    void set_tuning(const fabricshm::Tuning& tuning) { tuning_ = tuning; }
     RankContext context(fabricshm::Group& group);
     int world() const noexcept { return world_; }
     std::byte* base() const noexcept { return base_; }
@@ -68,6 +72,7 @@ class TestArena {
     fabricshm::Bytes per_rank_;
     fabricshm::Bytes block_bytes_;
     fabricshm::Bytes bytes_;
+    std::optional<fabricshm::Tuning> tuning_;
     std::unique_ptr<PoolMemory> pool_;  // empty: anonymous memory
     std::byte* base_;
     std::unique_ptr<emu::IncoherentHosts> hosts_;  // the last is the daemon's

@@ -81,7 +81,7 @@ struct NotedMemory final : ArenaMemory {
     struct alignas(4096) Page {
         std::byte bytes[4096];
     };
-    static constexpr std::size_t kPages = 4096;  // no test has a larger arena
+    static constexpr std::size_t kPages = 16384;  // no test touches more of an arena
     // Outlives a restart of the daemon, as arenas do.
     using Contents = std::map<ArenaId, std::shared_ptr<Page[]>>;
     std::shared_ptr<Contents> contents = std::make_shared<Contents>();
@@ -93,19 +93,30 @@ struct NotedMemory final : ArenaMemory {
     std::vector<std::pair<std::uint64_t, int>> dead;
 };
 
-/// Arenas are memfds without committed pages. Work waits in `orders` when `later` is set.
+/// Arenas are memfds without committed pages. Work waits when `later` is set; growths always do.
 struct NotedWork final : PoolWork {
     void create(ArenaId arena, const std::string&, std::uint32_t, Bytes bytes) override {
         created.emplace_back(arena, bytes);
-        if (!later) registry->arena_made(arena, make(bytes));
+        if (later) return;
+        fabricshm::PoolPiece piece = make(bytes);
+        if (first != 0 && first < bytes) piece.uncommitted = bytes - first;
+        registry->arena_made(arena, std::move(piece));
     }
-    void adopt(ArenaId arena, Bytes bytes, fabricshm::Fd presented) override {
+    void adopt(ArenaId arena, Bytes bytes, Bytes uncommitted, fabricshm::Fd presented) override {
         adopted.push_back(arena);
+        adopted_uncommitted = uncommitted;
         if (later) return;
         fabricshm::PoolPiece piece;
         piece.fd = std::move(presented);
         piece.bytes = bytes;
+        piece.uncommitted = uncommitted;
         registry->arena_adopted(arena, std::move(piece));
+    }
+    void grow(ArenaId arena, Bytes to, Bytes need) override { grown.push_back({arena, to, need}); }
+    /// The oldest growth that was asked for is done.
+    void finish_growth(const Result<void>& done = {}) {
+        const Growth growth = grown.at(grown_done++);
+        registry->arena_grown(growth.arena, growth.to, done);
     }
     void destroy(ArenaId arena) noexcept override { destroyed.push_back(arena); }
 
@@ -116,8 +127,17 @@ struct NotedWork final : PoolWork {
         if (::ftruncate(piece.fd.get(), static_cast<off_t>(bytes)) != 0) piece.bytes = 0;
         return piece;
     }
+    struct Growth {
+        ArenaId arena;
+        Bytes to;
+        Bytes need;
+    };
     Registry* registry = nullptr;
     bool later = false;
+    Bytes first = 0;  // committed when an arena is made; 0: all of it
+    std::vector<Growth> grown;
+    std::size_t grown_done = 0;
+    Bytes adopted_uncommitted = 0;
     std::vector<std::pair<ArenaId, Bytes>> created;
     std::vector<ArenaId> adopted;
     std::vector<ArenaId> destroyed;
@@ -145,7 +165,9 @@ struct RegistryHost {
         copies = NotedCopies{};
         work = NotedWork{};
         registry = std::make_unique<Registry>(
-            limits, Registry::Parts{&journal, &memory, &work, devices, links, &copies});
+            limits,
+            Registry::Parts{&journal, &memory, &work, devices, links, &copies, first_step == 0});
+        work.first = first_step;
         work.registry = registry.get();
         if (journal.contents.entries.empty()) {
             [[maybe_unused]] const auto started = registry->write_journal(journal);
@@ -250,6 +272,7 @@ struct RegistryHost {
 
     Limits limits;
     const fabricshm::LinkImage* links = nullptr;  // before renew(): a machine is emulated
+    Bytes first_step = 0;                         // likewise: arenas grow from so many bytes on
     std::vector<DeviceSpec> devices;              // likewise
     MemoryJournal journal;
     NotedMemory memory;

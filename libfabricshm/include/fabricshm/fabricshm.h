@@ -42,7 +42,7 @@ enum {
     FABRICSHM_EEXIST = -3,        /* the name or the rank is taken */
     FABRICSHM_EBUSY = -4,         /* a live process holds it */
     FABRICSHM_ETIMEOUT = -5,      /* the deadline passed */
-    FABRICSHM_EPEER = -6,         /* a peer died; fabricshm_error_rank() names it */
+    FABRICSHM_EPEER = -6,         /* a peer died or left; fabricshm_error_rank() names it */
     FABRICSHM_EDAEMON = -7,       /* fabricd is gone or does not answer */
     FABRICSHM_ENOMEM = -8,        /* pool, quota or arena is full */
     FABRICSHM_EDENIED = -9,       /* this user may not */
@@ -142,10 +142,11 @@ enum {
 };
 
 /* Opens the arena `name` of this user, making it with `bytes` (0: the daemon's default) if it is
- * not there. It lives until the last session that opened it ends. Its pages are committed before
- * this returns: ENOMEM when pool or quota do not suffice, never a SIGBUS later. EDENIED: the arena
- * belongs to another user. Blocks for a round trip, plus the time to clear the memory when it is
- * made (about 0.3 s/GiB). */
+ * not there. It lives until the last session that opened it ends. `bytes` is how far it may grow:
+ * pages are committed before anything is granted in them, so a full pool or quota is ENOMEM of the
+ * call that asks for the bytes, never a SIGBUS later. ENOMEM here: it could never be filled.
+ * EDENIED: the arena belongs to another user. Blocks for a round trip, plus the time to clear the
+ * first 16 MiB when it is made (pools that commit whole, as DAX devices do: about 0.3 s/GiB). */
 FABRICSHM_API int fabricshm_arena_open(fabricshm_session* session, const char* name, uint64_t bytes,
                                        uint32_t flags, fabricshm_arena** arena);
 FABRICSHM_API void fabricshm_arena_close(fabricshm_arena* arena);
@@ -156,14 +157,15 @@ FABRICSHM_API uint64_t fabricshm_arena_bytes(const fabricshm_arena* arena);
 
 typedef struct fabricshm_region {
     uint64_t id;         /* the same in every process */
-    uint64_t generation; /* rises when the id is used again */
+    uint64_t generation; /* rises when the id is used again, after 256 others were given back */
     uint64_t offset;     /* bytes from the arena's base: what to pass to peers, not a pointer */
     uint64_t bytes;
     void* base; /* in this process */
 } fabricshm_region;
 
 /* Makes a region of at least `bytes`, aligned to 4096. It belongs to this session and goes with it.
- * The memory is not cleared. One round trip. ENOMEM when the arena has no such hole. */
+ * The memory is not cleared. One round trip, and about 0.3 s/GiB when the arena has to grow for it.
+ * ENOMEM: the arena has no such hole, or pool or quota do not suffice to grow it. */
 FABRICSHM_API int fabricshm_region_create(fabricshm_arena* arena, uint64_t bytes,
                                           fabricshm_region* region);
 /* Finds a region of a peer by id. ENOENT when it is gone. */
@@ -173,7 +175,8 @@ FABRICSHM_API int fabricshm_region_open(fabricshm_arena* arena, uint64_t id,
 FABRICSHM_API int fabricshm_region_free(fabricshm_arena* arena, uint64_t id);
 
 /* Memory inside the arena without a round trip: blocks are cut from regions that this session
- * fetches in large pieces. 64-byte aligned. NULL when the arena is full. Thread-safe. */
+ * fetches in large pieces. 64-byte aligned. NULL when the arena is full. What is no block, or no
+ * block any more, is logged when it is freed, and nothing happens. Thread-safe. */
 FABRICSHM_API void* fabricshm_alloc(fabricshm_arena* arena, uint64_t bytes);
 FABRICSHM_API void fabricshm_free(fabricshm_arena* arena, void* block);
 
@@ -215,7 +218,9 @@ FABRICSHM_API int fabricshm_tensor_free(fabricshm_arena* arena, const fabricshm_
  * complete. EINVAL: another rank gave another world size. */
 FABRICSHM_API int fabricshm_group_join(fabricshm_arena* arena, const char* name, int rank,
                                        int world, int64_t timeout_ms, fabricshm_group** group);
-/* Leaves and frees it. Not a collective: others may still be in their last operation. */
+/* Leaves and frees it, after what was started has ended. Not a collective: others may still be in
+ * their last operation, and complete it; one that needs this rank for more gets EPEER with its
+ * number at once. */
 FABRICSHM_API void fabricshm_group_leave(fabricshm_group* group);
 
 FABRICSHM_API int fabricshm_group_rank(const fabricshm_group* group);
@@ -263,10 +268,23 @@ typedef enum fabricshm_trigger {
     FABRICSHM_SYNC = 1   /* rank 0 sees all ready, then commands the start */
 } fabricshm_trigger;
 
-#define FABRICSHM_ANY_PEER (-1) /* receive from whoever sends first */
+#define FABRICSHM_ANY_PEER (-1) /* receive from the first rank that sends */
 
-/* One operation. Every rank of the group gives the same kind, count, dtype, op, root, algorithm and
- * trigger (EMISMATCH otherwise), and its own buffers. The meaning of `count`, in elements, by kind:
+/* Flags of a call. */
+enum {
+    /* One result for all ranks: every rank names the same output, in the arena, and it is written
+     * once instead of once per rank. For ALLREDUCE, BROADCAST and ALL_GATHER, with AUTO or DIRECT;
+     * all inputs lie in the arena, too. The rules for a rank's own two buffers stay: any rank may
+     * be in place. When any rank's call has returned, all of the result is there and no rank stores
+     * into it any more; other ranks may still be about to read it, so a rank that wants to write
+     * there first waits until they have: by a barrier, or any later collective in which it needs
+     * something of all. */
+    FABRICSHM_SHARED_OUTPUT = 1u
+};
+
+/* One operation. Every rank of the group gives the same kind, count, dtype, op, root, algorithm,
+ * trigger and flags (EMISMATCH otherwise), and its own buffers. The meaning of `count`, in
+ * elements, by kind:
  *
  *   kind             input                        output
  *   ALLREDUCE        count                        count, the same bits on every rank
@@ -285,7 +303,14 @@ typedef enum fabricshm_trigger {
  * to each peer and `recv_counts` as what it receives from each (both or neither; own values).
  * Input and output may be the same address (in place; ALL_GATHER and GATHER: the input may be the
  * rank's own part of the output, REDUCE_SCATTER and SCATTER: the output may be the rank's own part
- * of the input); otherwise they must not overlap. A zero count is allowed everywhere. */
+ * of the input); otherwise they must not overlap. A zero count is allowed everywhere.
+ *
+ * The output of one rank must not overlap a buffer of another, unless FABRICSHM_SHARED_OUTPUT says
+ * that all have the same: which bytes come last would be left to chance. Where the ranks show each
+ * other their buffers anyway (from about 1 KiB on, in the arena), all of them get EINVAL for it and
+ * the group stays whole; below that it is not seen, unless rank 0 was started with
+ * FABRIC_CHECK=buffers in its environment: the group then checks every operation, at the price of
+ * one more barrier each. */
 typedef struct fabricshm_call {
     size_t struct_size; /* sizeof(fabricshm_call) */
     fabricshm_kind kind;
@@ -301,20 +326,31 @@ typedef struct fabricshm_call {
     uint64_t count;              /* elements */
     const uint64_t* counts;      /* NULL, or world elements; copied by the call */
     const uint64_t* recv_counts; /* NULL, or world elements; copied by the call */
-    int64_t timeout_ms;          /* FABRICSHM_TIMEOUT_DEFAULT: the session's */
+    int64_t timeout_ms;          /* FABRICSHM_TIMEOUT_DEFAULT: the session's. Of a collective that
+                                    was started, from when it begins, not while it is queued */
+    uint32_t flags;              /* FABRICSHM_SHARED_OUTPUT, or 0 */
+    uint32_t reserved;           /* 0 */
 } fabricshm_call;
 
 /* Runs the operation and returns when this rank's buffers may be used again.
- * EPEER: a rank died. ETIMEOUT. EMISMATCH. EBROKEN: it failed before. EPOISONED: the hardware lost
- * a page of a buffer or of the group's own memory. After any of these five from a collective the
- * group is broken, the output is undefined, and so is the other ranks'; peers may
- * still store into this rank's output (never into anything else): do not use it before
- * fabricshm_group_quiesce() or fabricshm_group_shrink() returned OK. The input may be written at
- * once: no peer takes for a result what it reads of it now.
- * SEND and RECV: ETIMEOUT of a RECV leaves the group as it was, and so does that of a SEND, unless
- * the receiver may be reading the input itself, which is in the arena and above 64 KiB. EMISMATCH
- * of a RECV (the message has another size) and EPEER of a RECV leave it, too. EINVAL and
- * EUNSUPPORTED leave the group as it was, but are seen by this rank alone. */
+ * EPEER: a rank died, or left the group before it did its part. ETIMEOUT. EMISMATCH. EBROKEN: it
+ * failed before. EPOISONED: the hardware lost a page of a buffer or of the group's own memory.
+ * After any of these five from a collective the group is broken, the output is undefined, and so is
+ * the other ranks'; peers may still store into this rank's output (never into anything else): do
+ * not use it before fabricshm_group_quiesce() or fabricshm_group_shrink() returned OK. The input
+ * may be written at once: no peer takes for a result what it reads of it now.
+ *
+ * SEND returns when the buffer may be used again. To each peer there is room for at least 16
+ * messages of up to 4 KiB, or 64 KiB in larger ones, that the receiver has not asked for yet; when
+ * it is full, and for a message of more than 64 KiB, SEND waits for the receiver, until its
+ * deadline. RECV of a peer whose messages are not those that a sender writes ends with ECORRUPT.
+ * What a rank had sent before it left or died can be received.
+ *
+ * ETIMEOUT of a RECV leaves the group as it was, and so does that of a SEND, unless the receiver
+ * may be reading the input itself, which is in the arena and above 64 KiB. EMISMATCH of a RECV (the
+ * message has another size) and EPEER of a RECV leave it, too. EINVAL and EUNSUPPORTED leave the
+ * group as it was, but are seen by this rank alone, unless they are about where the ranks' buffers
+ * lie. */
 FABRICSHM_API int fabricshm_run(fabricshm_group* group, const fabricshm_call* call);
 
 /* Starts the operation; it proceeds on the session's progress thread. Collectives of a group run in
@@ -351,7 +387,9 @@ static inline fabricshm_call fabricshm_call_make(fabricshm_kind kind, fabricshm_
                                  count,
                                  NULL,
                                  NULL,
-                                 FABRICSHM_TIMEOUT_DEFAULT};
+                                 FABRICSHM_TIMEOUT_DEFAULT,
+                                 0,
+                                 0};
     return call;
 }
 

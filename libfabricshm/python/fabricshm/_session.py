@@ -190,6 +190,9 @@ class Group(_Closing):
         timeout     seconds
         algorithm   auto flat direct ring staged host
         trigger     async, or sync: rank 0 starts it when all are ready
+        shared_output  True: all ranks pass the same output, in the arena, which is written once
+                    (allreduce, broadcast, all_gather); a rank that writes there afterwards first
+                    waits until the others have read it, by a barrier for example
         async_op    True: return a Request at once; its arrays must stay untouched until wait()
 
     Blocking calls return the output array.
@@ -346,7 +349,7 @@ class Group(_Closing):
     def _do(
         self, kind, data, out, count, op="sum", root=0, peer=0, tag=0, counts=None,
         recv_counts=None, dtype=None, timeout=None, algorithm="auto", trigger="async",
-        async_op=False,
+        async_op=False, shared_output=False,
     ):  # fmt: skip
         call = _fabricshm.Call()
         call.kind = _KINDS[kind]
@@ -358,6 +361,7 @@ class Group(_Closing):
         call.op, call.root, call.peer, call.tag = op_code(op), root, peer, tag
         call.algorithm, call.trigger = ALGORITHMS[algorithm], TRIGGERS[trigger]
         call.timeout_ms = milliseconds(timeout)
+        call.flags = 1 if shared_output else 0  # FABRICSHM_SHARED_OUTPUT
         call.counts, call.recv_counts = counts, recv_counts
         if async_op:
             return self._handle.start(call)

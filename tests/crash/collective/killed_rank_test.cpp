@@ -12,6 +12,7 @@
 
 #include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/collective/mailbox.hpp"
+#include "libfabricshm/collective/tuning.hpp"
 #include "tests/support/children.hpp"
 #include "tests/support/collective_cases.hpp"
 #include "tests/support/ranks.hpp"
@@ -24,6 +25,10 @@ namespace {
 constexpr int kWorld = 3;
 constexpr int kVictim = 1;
 constexpr Bytes kPerRank = 24 * kMiB;
+
+// Ranks enough for a tree of three levels: 1 and 9 are above others.
+constexpr int kTreeWorld = 18;
+constexpr int kTreeVictims[] = {0, 1, 9, 17};
 
 struct Scene {
     const char* point;
@@ -51,12 +56,15 @@ const Scene kScenes[] = {
     {"direct.reduced", Algorithm::kDirect, Placement::kArena, 500000, Trigger::kAsync},
     {"arrive.before", Algorithm::kDirect, Placement::kArena, 500000, Trigger::kSync},
     {"pull.reduced", Algorithm::kDirect, Placement::kArena, 500000, Trigger::kAsync},
+    {"pull.shared", Algorithm::kDirect, Placement::kSharedResult, 500000, Trigger::kAsync,
+     Kind::kBroadcast},
     {"pull.combined", Algorithm::kDirect, Placement::kArena, 500000, Trigger::kAsync,
      Kind::kBroadcast},
     {"ring.added", Algorithm::kRing, Placement::kArena, 500000, Trigger::kAsync},
     {"ring.fetched", Algorithm::kRing, Placement::kArena, 500000, Trigger::kAsync},
     {"host.reduced", Algorithm::kHost, Placement::kArena, 500000, Trigger::kAsync},
     {"staged.before_post", Algorithm::kStaged, Placement::kPrivate, 500000, Trigger::kAsync},
+    {"staged.reduced", Algorithm::kStaged, Placement::kPrivate, 500000, Trigger::kAsync},
     {"staged.copied", Algorithm::kStaged, Placement::kPrivate, 500000, Trigger::kAsync},
 };
 
@@ -66,8 +74,19 @@ bool passed_here(const Scene& scene, bool one_host) {
     return one_host ? !point.starts_with("pull.") : point != "direct.reduced";
 }
 
+// The points of what goes along a tree; "arrive.before" and "direct.reduced" come before barriers.
+const Scene kTreeScenes[] = {
+    {"tree.before_post", Algorithm::kAuto, Placement::kArena, 2, Trigger::kAsync},
+    {"tree.posted", Algorithm::kAuto, Placement::kArena, 2, Trigger::kAsync},
+    {"tree.released", Algorithm::kAuto, Placement::kArena, 2, Trigger::kAsync},
+    {"tree.released", Algorithm::kAuto, Placement::kArena, 5000, Trigger::kAsync},
+    {"arrive.before", Algorithm::kAuto, Placement::kArena, 5000, Trigger::kAsync},
+    {"direct.reduced", Algorithm::kAuto, Placement::kArena, 5000, Trigger::kAsync},
+    {"staged.copied", Algorithm::kAuto, Placement::kPrivate, 5000, Trigger::kAsync},
+};
+
 // Runs the operation until it fails; true when it failed as it should.
-bool survive(RankContext& context, const Scene& scene) {
+bool survive(RankContext& context, const Scene& scene, int victim = kVictim) {
     CollectiveCase wanted;
     wanted.algorithm = scene.algorithm;
     wanted.placement = scene.placement;
@@ -89,37 +108,44 @@ bool survive(RankContext& context, const Scene& scene) {
                                 : context.place(context.rank, scene.count * 4);
         call.input = buffer;
         call.output = buffer;
+        if (shares_output(scene.placement)) {
+            call.flags = kSharedOutput;
+            call.output = context.place(context.world, scene.count * 4);
+        }
         const auto result = context.group.run(call);
         if (result.ok()) continue;
         const Error& error = result.error();
-        if (error.code == Errc::kPeer && error.detail == kVictim) return true;
+        if (error.code == Errc::kPeer && error.detail == victim) return true;
         return complain(context, "%s: %s", scene.point, describe(error).c_str());
     }
     return complain(context, "%s never fired", scene.point);
 }
 
 // The victim is this program again, since a fault point is armed by the environment at its start.
-int failures_with(const char* point, const Body& body) {
-    TestArena arena(kWorld, kPerRank);
+int failures_with(const char* point, const Body& body, int world = kWorld, int victim = kVictim,
+                  const Tuning* tuning = nullptr) {
+    TestArena arena(world, world == kWorld ? kPerRank : 256 * kKiB);
     int failures = 0;
     std::vector<pid_t> children;
     std::fflush(nullptr);
-    for (int rank = 0; rank < kWorld; ++rank) {
+    for (int rank = 0; rank < world; ++rank) {
         const pid_t child = ::fork();
         if (child == 0) {
-            if (rank == kVictim) fault::arm((std::string(point) + ":kill:3").c_str());
-            auto group = Group::attach(arena.place(rank), Clock::now() + std::chrono::seconds(50));
+            if (rank == victim) fault::arm((std::string(point) + ":kill:3").c_str());
+            GroupPlace place = arena.place(rank);
+            if (tuning != nullptr) place.tuning = tuning;
+            auto group = Group::attach(place, Clock::now() + std::chrono::seconds(50));
             if (!group.ok()) ::_exit(2);
             RankContext context = arena.context(**group);
             ::_exit(body(context) ? 0 : 1);
         }
         children.push_back(child);
     }
-    for (int rank = 0; rank < kWorld; ++rank) {
+    for (int rank = 0; rank < world; ++rank) {
         int status = 0;
         ::waitpid(children[static_cast<std::size_t>(rank)], &status, 0);
         const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-        const bool right = rank == kVictim ? killed : status == 0;
+        const bool right = rank == victim ? killed : status == 0;
         failures += right ? 0 : 1;
     }
     return failures;
@@ -164,6 +190,22 @@ TEST_SUITE("crash.collective") {
 
     TEST_CASE("every survivor learns which rank was killed, with private buffers") {
         check_scenes(Placement::kPrivate);
+    }
+
+    TEST_CASE("every survivor learns which rank of a tree was killed, whatever is below it") {
+        if (Hosts::of_environment().count != 0) return;  // no trees there
+        Tuning tuning = machine_tuning(kTreeWorld);
+        tuning.tree_world = 8;
+        for (const Scene& scene : kTreeScenes) {
+            for (const int victim : kTreeVictims) {
+                CAPTURE(scene.point);
+                CAPTURE(victim);
+                const auto body = [&](RankContext& context) {
+                    return survive(context, scene, victim);
+                };
+                CHECK(failures_with(scene.point, body, kTreeWorld, victim, &tuning) == 0);
+            }
+        }
     }
 
     TEST_CASE("a receive from anybody whose message stops half-way names the rank that sent it") {

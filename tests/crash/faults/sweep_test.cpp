@@ -299,7 +299,12 @@ struct Elsewhere {
 constexpr Elsewhere kElsewhere[] = {
     {"pull.combined", "/tests/crash/collective/killed_rank_test.cpp"},
     {"pull.reduced", "/tests/crash/collective/killed_rank_test.cpp"},
+    {"pull.shared", "/tests/crash/collective/killed_rank_test.cpp"},
     {"shrink.retired", "/tests/crash/client/shrink_test.cpp"},
+    // The job has too few ranks for a tree.
+    {"tree.before_post", "/tests/crash/collective/killed_rank_test.cpp"},
+    {"tree.posted", "/tests/crash/collective/killed_rank_test.cpp"},
+    {"tree.released", "/tests/crash/collective/killed_rank_test.cpp"},
     {"vgpu.allocated", "/tests/crash/vgpu/killed_tenant_test.cpp"},
     {"vgpu.charge.locked", "/tests/crash/vgpu/killed_tenant_test.cpp"},
     {"vgpu.charge.slot", "/tests/crash/vgpu/killed_tenant_test.cpp"},

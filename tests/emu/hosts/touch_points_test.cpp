@@ -11,10 +11,12 @@
 
 #include <cstdio>
 #include <cstring>
+#include <latch>
 #include <map>
 #include <string>
 
 #include "libfabricshm/client/arena.hpp"
+#include "libfabricshm/shm/group_block.hpp"
 #include "libfabricshm/shm/tensor_header.hpp"
 #include "tests/support/collective_cases.hpp"
 #include "tests/support/fake_daemon.hpp"
@@ -84,8 +86,11 @@ bool join(Stage& stage) {
     return runs(stage, allreduce(Algorithm::kAuto, Placement::kPrivate, 200));
 }
 
+// In the flag's line, in both lines of a slot, and beside.
 bool tiny(Stage& stage) {
-    return runs(stage, allreduce(Algorithm::kAuto, Placement::kPrivate, 30));
+    return runs(stage, allreduce(Algorithm::kAuto, Placement::kPrivate, 3)) &&
+           runs(stage, allreduce(Algorithm::kAuto, Placement::kPrivate, 25)) &&
+           runs(stage, allreduce(Algorithm::kAuto, Placement::kPrivate, 30));
 }
 
 bool slots(Stage& stage) {
@@ -118,11 +123,14 @@ bool on_command(Stage& stage) {
     return runs(stage, wanted);
 }
 
-// More messages than the ring between two ranks holds, each with a tag of its own.
+// More messages than the ring between two ranks holds, each with a tag of its own: every third in
+// lines of the ring, the others in the arena.
 bool messages(Stage& stage) {
     return on_ranks(stage, 2, [&](RankContext& context) {
-        for (int tag = 1; tag <= 6; ++tag) {
-            std::vector<std::uint32_t> numbers(500 * static_cast<std::size_t>(tag));
+        const int count = static_cast<int>(GroupLayout::of(2).channel_lines);
+        for (int tag = 1; tag <= count; ++tag) {
+            const int hundreds = tag % 3 == 0 ? 0 : 5 * (tag % 7);
+            std::vector<std::uint32_t> numbers(50 + 100 * static_cast<std::size_t>(hundreds));
             Call call;
             call.kind = context.rank == 0 ? Kind::kSend : Kind::kRecv;
             call.peer = 1 - context.rank;
@@ -149,22 +157,31 @@ Result<void> meet(RankContext& context, TimePoint deadline) {
 
 // Rank 0 gives up; rank 1, which waits for rank 2, has to hear of it.
 bool failure(Stage& stage) {
+    std::latch ended(2);
     return on_ranks(stage, 3, [&](RankContext& context) {
-        if (context.rank == 2) return true;
+        if (context.rank == 2) {
+            ended.wait();  // all stay until then: a rank that leaves is heard, and empties its
+                           // caches
+            return true;
+        }
         const Duration patience = context.rank == 0 ? 20ms : stage.patience;
         const auto result = meet(context, Clock::now() + patience);
+        ended.arrive_and_wait();
         const Errc wanted = context.rank == 0 ? Errc::kTimeout : Errc::kBroken;
         return !result.ok() && result.error().code == wanted;
     });
 }
 
 bool death_told(Stage& stage) {
+    std::latch ended(2);
     return on_ranks(stage, 3, [&](RankContext& context) {
         if (context.rank == 2) {
             context.mark_dead(2);
+            ended.wait();  // as in failure()
             return true;
         }
         const auto result = meet(context, stage.deadline());
+        ended.count_down();
         return !result.ok() && result.error().code == Errc::kPeer && result.error().detail == 2;
     });
 }
@@ -261,6 +278,15 @@ bool region_returned(Stage& stage) {
 
 using Scene = bool (*)(Stage&);
 
+// Rank 2 leaves; the others, which wait for more of it, have to hear of that.
+bool leaving(Stage& stage) {
+    return on_ranks(stage, 3, [&](RankContext& context) {
+        if (context.rank == 2) return true;
+        const auto result = meet(context, stage.deadline());
+        return !result.ok() && result.error().code == Errc::kPeer && result.error().detail == 2;
+    });
+}
+
 // Which scene needs which touch.
 const std::map<TouchPoint, Scene> kScenes = {
     {TouchPoint::kBlockFormat, join},
@@ -289,6 +315,9 @@ const std::map<TouchPoint, Scene> kScenes = {
     {TouchPoint::kHostResult, host},
     {TouchPoint::kHostResultRead, host},
     {TouchPoint::kStagedPost, staged},
+    {TouchPoint::kStagedRead, staged},
+    {TouchPoint::kStagedResult, staged},
+    {TouchPoint::kStagedResultRead, staged},
     {TouchPoint::kMessage, messages},
     {TouchPoint::kMessageRead, messages},
     {TouchPoint::kPiece, messages},
@@ -337,6 +366,11 @@ TEST_SUITE("emu.hosts.touch_points") {
                 CHECK(at->second.passed[touch] > 0);
             }
         }
+    }
+
+    TEST_CASE("on hosts without shared caches a rank that leaves ends the waits of the others") {
+        Stage stage{{Temper::kStubborn, 11, std::nullopt}, 60s};
+        CHECK(leaving(stage));
     }
 
     TEST_CASE("with any one touch left out its scene fails") {

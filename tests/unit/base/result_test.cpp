@@ -41,7 +41,7 @@ TEST_SUITE("base.result") {
 
     TEST_CASE("a description names the step, the meaning and the rank or the errno") {
         CHECK(fabricshm::describe({Errc::kPeer, 3, "allreduce"}) ==
-              "allreduce: a peer died or failed (rank 3)");
+              "allreduce: a peer died, failed or left (rank 3)");
         CHECK(fabricshm::describe({Errc::kSystem, EIO, "read"}).find("Input/output") !=
               std::string::npos);
         CHECK(std::string(fabricshm::name_of(Errc::kInternal)) == "kInternal");

@@ -110,7 +110,13 @@ TEST_SUITE("client.arena_heap") {
         CHECK_FALSE(f.heap.release(stranger));
         std::byte* block = f.heap.allocate(100).value();
         CHECK_FALSE(f.heap.release(block + 1));
+        CHECK_FALSE(f.heap.release(block + 64));
         CHECK(f.heap.release(block));
+        CHECK_FALSE(f.heap.release(block));
+        std::byte* big = f.heap.allocate(ArenaHeap::kBigBlock + 1).value();
+        CHECK_FALSE(f.heap.release(big + 64));
+        CHECK(f.heap.release(big));
+        CHECK_FALSE(f.heap.release(big));
     }
 
     TEST_CASE("threads share the heap") {

@@ -92,6 +92,26 @@ TEST_SUITE("client.tensor") {
         CHECK(create_tensor(*maker, "short", kF32, kShape).ok());
     }
 
+    TEST_CASE("a struct that outlived its tensor is not taken for the next one in its place") {
+        FakeDaemon daemon;
+        const auto maker = join(daemon), reader = join(daemon);
+        const auto made = create_tensor(*maker, "old", kF32, kShape).value();
+        const auto found = open_tensor(*reader, "old", soon()).value();
+        // Freed, and the id and the bytes granted again to a tensor of this process.
+        auto& header = *reinterpret_cast<TensorHeader*>(found.data - kTensorHeaderBytes);
+        const TensorKey next{found.region_id, header.generation + 1};
+        format_tensor(header, next, own_identity().value());
+        CHECK(publish_tensor(*reader, found.data, found.bytes, found.region_id).error().code ==
+              Errc::kNotFound);
+        CHECK(await_tensor(*reader, found.data, found.bytes, found.region_id, 1, soon())
+                  .error()
+                  .code == Errc::kNotFound);
+        CHECK(free_tensor(*maker, made.data, made.bytes, made.region_id).error().code ==
+              Errc::kNotFound);
+        CHECK(is_tensor(header, next));
+        CHECK(header.version.load() == 0);
+    }
+
     TEST_CASE("pointers that are no tensor of the arena are refused") {
         FakeDaemon daemon;
         const auto arena = join(daemon);

@@ -87,5 +87,30 @@ TEST_SUITE("collective.call") {
         other = one;
         other.trigger = Trigger::kSync;
         CHECK(signature_of(one) != signature_of(other));
+        other = one;
+        other.flags = kSharedOutput;
+        CHECK(signature_of(one) != signature_of(other));
+    }
+
+    TEST_CASE(
+        "a shared output is for kinds with one result, and for algorithms that store it once") {
+        std::byte memory[256];
+        Call call = allreduce(memory, memory, 2);
+        call.flags = kSharedOutput;
+        CHECK(refusal(call) == Errc::kOk);
+        call.algorithm = Algorithm::kDirect;
+        CHECK(refusal(call) == Errc::kOk);
+        for (const Algorithm other :
+             {Algorithm::kFlat, Algorithm::kRing, Algorithm::kStaged, Algorithm::kHost}) {
+            call.algorithm = other;
+            CHECK(refusal(call) == Errc::kUnsupported);
+        }
+        call.algorithm = Algorithm::kAuto;
+        call.kind = Kind::kReduce;
+        CHECK(refusal(call) == Errc::kInvalid);
+        call.kind = Kind::kBroadcast;
+        CHECK(refusal(call) == Errc::kOk);
+        call.flags = kSharedOutput | 2;
+        CHECK(refusal(call) == Errc::kInvalid);
     }
 }

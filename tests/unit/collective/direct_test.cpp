@@ -41,7 +41,9 @@ class Survivor {
 
     Result<void> run() {
         const Bytes bytes = call_.count * sizeof(std::int32_t);
+        const PoisonGuard guard;
         Operation operation{state_, call_};
+        operation.guard = &guard;
         operation.largest_part = bytes;
         operation.next = state_.base;
         operation.all_in_arena = true;

@@ -3,10 +3,12 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <bit>
 #include <latch>
 #include <thread>
 
 #include <cstring>
+#include <functional>
 #include <vector>
 
 #include "tests/support/ranks.hpp"
@@ -48,6 +50,71 @@ bool receives(RankContext& context, int peer, int tag, const std::vector<std::by
 bool sends(RankContext& context, int peer, int tag, std::vector<std::byte> bytes) {
     const auto result = context.group.run(message(Kind::kSend, peer, tag, bytes));
     return result.ok() || complain(context, "send: %s", describe(result.error()).c_str());
+}
+
+bool meets(RankContext& context) {
+    Call barrier;
+    barrier.deadline = Clock::now() + std::chrono::seconds(60);
+    const auto result = context.group.run(barrier);
+    return result.ok() || complain(context, "barrier: %s", describe(result.error()).c_str());
+}
+
+Result<void> runs_within(RankContext& context, Call call, Duration length) {
+    call.deadline = Clock::now() + length;
+    return context.group.run(call);
+}
+
+// What rank 1 may write, in its own view of the group block at the arena's start.
+struct ChannelOfPeer {
+    explicit ChannelOfPeer(RankContext& context)
+        : layout(GroupLayout::of(context.world)), block(context.arena), view(context.view) {}
+
+    /// Line `number` of the ring from rank 1 to rank 0.
+    ChannelLine& line(std::uint64_t number) const {
+        auto* lines = reinterpret_cast<ChannelLine*>(block + layout.channels);
+        return lines[static_cast<std::size_t>(layout.world) * layout.channel_lines + number];
+    }
+    void publish(const void* data, Bytes bytes) const {
+        view.publish(TouchPoint::kSent, data, bytes, 0);
+    }
+
+    GroupLayout layout;
+    std::byte* block;
+    Visibility view;
+};
+
+// Rank 1 does `harm` to its channel, then rank 0 receives: not for ever, and not a success.
+Errc received_after(const std::function<void(RankContext&)>& harm) {
+    std::atomic<int> code{0};
+    const int wrong = failures_in_threads(2, kPerRank, [&](RankContext& context) {
+        if (context.rank == 1) {
+            harm(context);
+            return meets(context) && meets(context);
+        }
+        if (!meets(context)) return false;
+        std::vector<std::byte> got(600);
+        Call call = message(Kind::kRecv, 1, 0, got);
+        const auto result = runs_within(context, call, std::chrono::milliseconds(500));
+        if (result.ok()) return complain(context, "received garbage");
+        code = static_cast<int>(result.error().code);
+        const bool names = result.error().detail == 1;
+        return (names || complain(context, "%s", describe(result.error()).c_str())) &&
+               meets(context);
+    });
+    CHECK(wrong == 0);
+    return static_cast<Errc>(code.load());
+}
+
+// The same where the harm is one line that looks like the next one.
+Errc received_line(MessageWhat what, MessagePiece piece) {
+    return received_after([=](RankContext& context) {
+        const ChannelOfPeer channel(context);
+        ChannelLine& line = channel.line(0);
+        line.what = std::bit_cast<std::uint64_t>(what);
+        std::memcpy(line.data, &piece, sizeof piece);
+        line.number = 1;
+        channel.publish(&line, sizeof line);
+    });
 }
 
 }  // namespace
@@ -246,5 +313,333 @@ TEST_SUITE("collective.mailbox") {
                    context.group.run(barrier).ok();
         });
         CHECK(wrong == 0);
+    }
+
+    TEST_CASE("a receive from a rank that filled its channels with garbage ends, and names it") {
+        for (const int byte : {0x01, 0x7f, 0xff}) {
+            CAPTURE(byte);
+            const Errc code = received_after([&](RankContext& context) {
+                const ChannelOfPeer channel(context);
+                std::byte* from = channel.block + channel.layout.channels;
+                const Bytes bytes = channel.layout.slots - channel.layout.channels;
+                std::memset(from, byte, bytes);
+                channel.publish(from, bytes);
+            });
+            CHECK((code == Errc::kCorrupt || code == Errc::kTimeout));
+        }
+    }
+
+    // Where this number stands there was a count of pieces before, and the receiver took as many.
+    TEST_CASE("a receive from a rank that says it sent a million million messages ends") {
+        const Errc code = received_after([](RankContext& context) {
+            const ChannelOfPeer channel(context);
+            channel.line(0).number = std::uint64_t{1} << 40;
+            channel.publish(&channel.line(0), sizeof(ChannelLine));
+        });
+        CHECK(code == Errc::kCorrupt);
+    }
+
+    TEST_CASE("a line that says what no sender says is refused, and names the peer") {
+        const auto arena_end = static_cast<std::uint64_t>(-1);
+        const auto piece = [](std::uint8_t first) {
+            return MessageWhat{0, 0, MessageKind::kPiece, first};
+        };
+        CHECK(received_line({0, 600, MessageKind::kInline, 1}, {}) == Errc::kCorrupt);
+        CHECK(received_line({0, 0xffff, MessageKind::kInline, 1}, {}) == Errc::kCorrupt);
+        CHECK(received_line({0, 8, MessageKind::kInline, 0}, {}) == Errc::kCorrupt);
+        CHECK(received_line({0, 100, MessageKind::kInline, 1}, {}) == Errc::kCorrupt);
+        CHECK(received_line({0, 0, static_cast<MessageKind>(77), 1}, {}) == Errc::kCorrupt);
+        CHECK(received_line(piece(1), {arena_end, 600, 600}) == Errc::kCorrupt);
+        CHECK(received_line(piece(1), {0, arena_end, arena_end}) == Errc::kCorrupt);
+        CHECK(received_line(piece(1), {0, 600, 10}) == Errc::kCorrupt);
+        CHECK(received_line(piece(1), {0, 0, 600}) == Errc::kCorrupt);
+        CHECK(received_line(piece(0), {0, 600, 600}) == Errc::kCorrupt);
+        CHECK(received_line(piece(1), {0, 10, arena_end}) == Errc::kCorrupt);
+    }
+
+    TEST_CASE("a send to a rank that takes more than was sent ends, and names it") {
+        const int wrong = failures_in_threads(2, kPerRank, [](RankContext& context) {
+            if (context.rank == 1) {
+                const GroupLayout layout = GroupLayout::of(2);
+                auto* taken = reinterpret_cast<ChannelTaken*>(context.arena + layout.taken);
+                taken[2].taken = std::uint64_t{1} << 40;
+                context.view.publish(TouchPoint::kTaken, &taken[2], sizeof taken[2], 0);
+                return meets(context) && meets(context);
+            }
+            if (!meets(context)) return false;
+            auto bytes = pattern(8, 1);
+            Result<void> result;
+            for (int i = 0; i < 1000 && result.ok(); ++i) {
+                result = runs_within(context, message(Kind::kSend, 1, 0, bytes),
+                                     std::chrono::seconds(60));
+            }
+            const bool right =
+                !result.ok() && result.error().code == Errc::kCorrupt && result.error().detail == 1;
+            return (right || complain(context, "not refused")) && meets(context);
+        });
+        CHECK(wrong == 0);
+    }
+
+    TEST_CASE("ranks that all send some messages to all others and then receive do not wait") {
+        for (int world = 2; world <= 8; ++world) {
+            CAPTURE(world);
+            const int wrong = failures_in_threads(world, 16 * kMiB, [](RankContext& context) {
+                for (const int count : {3, 16}) {
+                    for (int peer = 0; peer < context.world; ++peer) {
+                        for (int i = 0; peer != context.rank && i < count; ++i) {
+                            if (!sends(context, peer, i % 2, pattern(8, context.rank + i))) {
+                                return false;
+                            }
+                        }
+                    }
+                    if (!meets(context)) return false;
+                    for (int peer = 0; peer < context.world; ++peer) {
+                        for (int i = 0; peer != context.rank && i < count; ++i) {
+                            if (!receives(context, peer, i % 2, pattern(8, peer + i))) return false;
+                        }
+                    }
+                }
+                return true;
+            });
+            CHECK(wrong == 0);
+        }
+    }
+
+    TEST_CASE("sixteen messages or 64 KiB wait in a channel whose receiver is elsewhere") {
+        for (const std::size_t size : {0, 8, 48, 49, 216, 217, 4096, 9000, 21000, 65536}) {
+            CAPTURE(size);
+            const int count =
+                static_cast<int>(std::min<std::size_t>(16, 65536 / std::max<std::size_t>(size, 1)));
+            const int wrong = failures_in_threads(2, kPerRank, [&](RankContext& context) {
+                for (int round = 0; round < 3; ++round) {
+                    for (int i = 0; context.rank == 0 && i < count; ++i) {
+                        if (!sends(context, 1, 0, pattern(size, i))) return false;
+                    }
+                    // The receiver is in a collective, which takes no messages.
+                    if (!meets(context)) return false;
+                    for (int i = 0; context.rank == 1 && i < count; ++i) {
+                        if (!receives(context, 0, 0, pattern(size, i))) return false;
+                    }
+                    if (!meets(context)) return false;
+                }
+                return true;
+            });
+            CHECK(wrong == 0);
+        }
+    }
+
+    TEST_CASE("a sender without room waits until its deadline, and nothing sent before is lost") {
+        const int wrong = failures_in_threads(2, kPerRank, [](RankContext& context) {
+            const std::size_t size = context.world == 2 ? 100 : 0;
+            std::atomic<int> sent{0};
+            if (context.rank == 0) {
+                auto bytes = pattern(size, 5);
+                while (true) {
+                    const auto result = runs_within(context, message(Kind::kSend, 1, 1, bytes),
+                                                    std::chrono::milliseconds(20));
+                    if (!result.ok() && result.error().code == Errc::kTimeout) break;
+                    if (!result.ok() || ++sent > 1000) return complain(context, "no end of room");
+                }
+            }
+            if (!meets(context)) return false;
+            if (context.rank == 0) {
+                return sends(context, 1, 2, pattern(4, sent.load() & 0xff)) && meets(context);
+            }
+            int got = 0;
+            std::vector<std::byte> last(4);
+            auto end = context.group.start(message(Kind::kRecv, 0, 2, last));
+            while (!(*end)->done()) {
+            }
+            while (true) {
+                std::vector<std::byte> bytes(size);
+                const auto result = runs_within(context, message(Kind::kRecv, 0, 1, bytes),
+                                                std::chrono::milliseconds(20));
+                if (!result.ok()) break;
+                if (bytes != pattern(size, 5)) return complain(context, "wrong bytes");
+                ++got;
+            }
+            return (got >= 16 && last == pattern(4, got)) || complain(context, "%d got", got)
+                       ? meets(context)
+                       : false;
+        });
+        CHECK(wrong == 0);
+    }
+
+    TEST_CASE("what no receive asks for is kept up to a limit, then its sender waits") {
+        const int wrong = failures_in_threads(3, kPerRank, [](RankContext& context) {
+            constexpr std::size_t kSize = 4096;
+            constexpr int kFits = static_cast<int>(Mailbox::kMaxKeptUnasked / kSize);
+            if (context.rank == 0) {
+                auto bytes = pattern(kSize, 5);
+                int sent = 0;
+                while (runs_within(context, message(Kind::kSend, 1, 1, bytes),
+                                   std::chrono::milliseconds(100))
+                           .ok()) {
+                    ++sent;
+                }
+                const int most = kFits + static_cast<int>(Mailbox::kStage / kSize);
+                if (sent < kFits || sent > most) return complain(context, "%d sent", sent);
+                return sends(context, 2, 3, pattern(8, 1)) && sends(context, 1, 4, {}) &&
+                       meets(context);
+            }
+            if (context.rank == 2) {
+                return receives(context, 0, 3, pattern(8, 1)) &&
+                       sends(context, 1, 3, pattern(8, 1)) && meets(context);
+            }
+            // Of rank 0 it wants nothing yet. What it asks for then stands behind all the others.
+            return receives(context, 2, 3, pattern(8, 1)) && receives(context, 0, 4, {}) &&
+                   meets(context);
+        });
+        CHECK(wrong == 0);
+    }
+
+    TEST_CASE("many messages that came before they were asked for are found by tag") {
+        constexpr int kMessages = 20000;
+        const int wrong = failures_in_threads(2, kPerRank, [](RankContext& context) {
+            for (int tag = 0; context.rank == 0 && tag < kMessages; ++tag) {
+                if (!sends(context, 1, tag, pattern(300, tag))) return false;
+            }
+            for (int tag = kMessages; context.rank == 1 && tag-- > 0;) {
+                const bool any = tag % 2 == 0;
+                if (!receives(context, any ? kAnyPeer : 0, tag, pattern(300, tag))) return false;
+            }
+            return true;
+        });
+        CHECK(wrong == 0);
+    }
+
+    TEST_CASE("messages of one tag are received in order by name and from any peer alike") {
+        const int wrong = failures_in_threads(2, kPerRank, [](RankContext& context) {
+            for (int i = 0; context.rank == 0 && i < 60; ++i) {
+                const auto size = static_cast<std::size_t>(i % 3 == 0   ? 20
+                                                           : i % 3 == 1 ? 150
+                                                                        : 900);
+                if (!sends(context, 1, 1, pattern(size, i))) return false;
+            }
+            for (int i = 0; context.rank == 1 && i < 60; ++i) {
+                const auto size = static_cast<std::size_t>(i % 3 == 0   ? 20
+                                                           : i % 3 == 1 ? 150
+                                                                        : 900);
+                if (!receives(context, i % 2 == 0 ? 0 : kAnyPeer, 1, pattern(size, i)))
+                    return false;
+            }
+            return true;
+        });
+        CHECK(wrong == 0);
+    }
+
+    TEST_CASE("a receive from any peer does not leave one of them for last") {
+        const int wrong = failures_in_threads(3, kPerRank, [](RankContext& context) {
+            constexpr int kEach = 12;
+            for (int i = 0; context.rank != 0 && i < kEach; ++i) {
+                if (!sends(context, 0, 1, pattern(8, context.rank))) return false;
+            }
+            if (!meets(context)) return false;
+            int of_first = 0;
+            for (int i = 0; context.rank == 0 && i < 2 * kEach; ++i) {
+                std::vector<std::byte> got(8);
+                const auto result = context.group.run(message(Kind::kRecv, kAnyPeer, 1, got));
+                if (!result.ok()) return complain(context, "receive");
+                of_first += got == pattern(8, 1) ? 1 : 0;
+                const int share = i + 1 - of_first;
+                if (i == kEach - 1 && (of_first < 4 || share < 4)) {
+                    return complain(context, "%d of the first", of_first);
+                }
+            }
+            return true;
+        });
+        CHECK(wrong == 0);
+    }
+
+    TEST_CASE("in a group of many ranks each finds who sent") {
+        constexpr int kWorld = 20;
+        const int wrong = failures_in_threads(kWorld, 2 * kMiB, [](RankContext& context) {
+            for (int round = 0; round < 10; ++round) {
+                const int next = (context.rank + 1) % kWorld;
+                const int before = (context.rank + kWorld - 1) % kWorld;
+                if (!sends(context, next, 1, pattern(40, context.rank))) return false;
+                if (!receives(context, before, 1, pattern(40, before))) return false;
+                if (context.rank != 0 && !sends(context, 0, 2, pattern(40, 7))) return false;
+                for (int i = 1; context.rank == 0 && i < kWorld; ++i) {
+                    if (!receives(context, kAnyPeer, 2, pattern(40, 7))) return false;
+                }
+            }
+            return true;
+        });
+        CHECK(wrong == 0);
+    }
+
+    TEST_CASE("threads of one rank receive from one peer, each its own tags") {
+        const int wrong = failures_in_threads(2, kPerRank, [](RankContext& context) {
+            std::atomic<int> failed{0};
+            std::vector<std::thread> threads;
+            for (int tag = 0; tag < 3; ++tag) {
+                threads.emplace_back([&context, &failed, tag] {
+                    for (int i = 0; i < 50; ++i) {
+                        const auto bytes = pattern(static_cast<std::size_t>(i * 37), tag + i);
+                        const bool fine = context.rank == 0 ? sends(context, 1, tag, bytes)
+                                                            : receives(context, 0, tag, bytes);
+                        failed += fine ? 0 : 1;
+                    }
+                });
+            }
+            for (std::thread& thread : threads) thread.join();
+            return failed == 0;
+        });
+        CHECK(wrong == 0);
+    }
+
+    TEST_CASE("what a rank sent before it left is received, and then its leaving") {
+        TestArena arena(2, kPerRank);
+        std::latch left(1);
+        const auto deadline = [] { return Clock::now() + std::chrono::seconds(60); };
+        bool sent = true;
+        std::thread sender([&] {
+            auto group = Group::attach(arena.place(0), deadline());
+            if (group.ok()) {
+                RankContext context = arena.context(**group);
+                for (int i = 0; i < 16; ++i) sent = sends(context, 1, 0, pattern(48, i)) && sent;
+                group->reset();
+            }
+            left.count_down();
+        });
+        auto group = Group::attach(arena.place(1), deadline());
+        left.wait();
+        sender.join();
+        REQUIRE(group.ok());
+        CHECK(sent);
+        RankContext context = arena.context(**group);
+        for (int i = 0; i < 16; ++i) CHECK(receives(context, 0, 0, pattern(48, i)));
+        std::vector<std::byte> more(48);
+        const auto result = (*group)->run(message(Kind::kRecv, 0, 0, more));
+        REQUIRE_FALSE(result.ok());
+        CHECK(result.error().code == Errc::kPeer);
+        CHECK(result.error().detail == 0);
+    }
+
+    TEST_CASE("a message whose memory its sender took along is an error, never other bytes") {
+        TestArena arena(2, kPerRank);
+        std::latch left(1);
+        const auto deadline = [] { return Clock::now() + std::chrono::seconds(60); };
+        std::thread sender([&] {
+            auto group = Group::attach(arena.place(0), deadline());
+            if (group.ok()) {
+                RankContext context = arena.context(**group);
+                (void)sends(context, 1, 0, pattern(5000, 1));
+                // Who is dead is not waited for.
+                context.mark_dead(1);
+                group->reset();
+            }
+            left.count_down();
+        });
+        auto group = Group::attach(arena.place(1), deadline());
+        left.wait();
+        sender.join();
+        REQUIRE(group.ok());
+        std::vector<std::byte> got(5000);
+        const auto result = (*group)->run(message(Kind::kRecv, 0, 0, got));
+        REQUIRE_FALSE(result.ok());
+        CHECK(result.error().code == Errc::kPeer);
+        CHECK(result.error().detail == 0);
     }
 }

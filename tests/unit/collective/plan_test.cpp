@@ -20,11 +20,14 @@ PlanInput allreduce_of(Bytes bytes) {
 }  // namespace
 
 TEST_SUITE("collective.plan") {
-    TEST_CASE("small goes by lines, medium by slots, large by arrival") {
+    TEST_CASE("small goes by posts, large by arrival, and by slots what is to go flat") {
         const Tuning tuning;
         CHECK(choose_route(allreduce_of(8), tuning) == Route::kTiny);
         CHECK(choose_route(allreduce_of(kTinyBytes), tuning) == Route::kTiny);
-        CHECK(choose_route(allreduce_of(kTinyBytes + 1), tuning) == Route::kSlots);
+        CHECK(choose_route(allreduce_of(tuning.flat_most), tuning) == Route::kTiny);
+        PlanInput flat = allreduce_of(kTinyBytes + 1);
+        flat.algorithm = Algorithm::kFlat;
+        CHECK(choose_route(flat, tuning) == Route::kSlots);
         CHECK(choose_route(allreduce_of(tuning.flat_most + 1), tuning) == Route::kArrive);
         PlanInput rooted = allreduce_of(tuning.ahead_most);
         rooted.kind = Kind::kBroadcast;
@@ -34,6 +37,41 @@ TEST_SUITE("collective.plan") {
         rooted = allreduce_of(tuning.ahead_most + 1);
         rooted.kind = Kind::kBroadcast;
         CHECK(choose_route(rooted, tuning) == Route::kArrive);
+    }
+
+    TEST_CASE("many ranks go along the tree with what is small, and arrive with the rest") {
+        Tuning tuning;
+        PlanInput many = allreduce_of(8);
+        for (const int world : {8, 64, 256}) {
+            CAPTURE(world);
+            many.world = world;
+            many.part_bytes = many.total_bytes = tree_bytes_for(world);
+            CHECK(choose_route(many, tuning) == Route::kTree);
+            many.part_bytes = many.total_bytes = tree_bytes_for(world) + 8;
+            CHECK(choose_route(many, tuning) == Route::kArrive);
+        }
+        many.part_bytes = many.total_bytes = kKiB;
+        CHECK(choose_arrived(many, true, tuning) == Algorithm::kDirect);
+        CHECK(choose_arrived(many, false, tuning) == Algorithm::kStaged);
+        many.part_bytes = many.total_bytes = 8;
+        tuning.tree_most = 1024;
+        CHECK(choose_route(many, tuning) == Route::kArrive);
+        many.kind = Kind::kBarrier;
+        CHECK(choose_route(many, tuning) == Route::kTree);
+        many.kind = Kind::kBroadcast;
+        CHECK(choose_route(many, tuning) == Route::kTiny);
+        many.kind = Kind::kBarrier;
+        tuning.tree_world = Tuning::kNoTree;
+        CHECK(choose_route(many, tuning) == Route::kTiny);
+    }
+
+    TEST_CASE("an all_gather goes along the tree while all parts together are small") {
+        PlanInput gather = allreduce_of(8);
+        gather.kind = Kind::kAllGather;
+        gather.world = 64;
+        CHECK(choose_route(gather, {}) == Route::kTree);
+        gather.part_bytes = gather.total_bytes = 24;
+        CHECK(choose_route(gather, {}) == Route::kTiny);
     }
 
     TEST_CASE("trigger sync and forced algorithms go through the arrival at any size") {
@@ -68,6 +106,24 @@ TEST_SUITE("collective.plan") {
                 CHECK(pieces.stride % kCacheLine == 0);
                 CHECK(pieces.stride * static_cast<Bytes>(sub_parts) <= 64 * kKiB);
                 CHECK(pieces.stride * pieces.count >= bytes);
+            }
+        }
+    }
+
+    TEST_CASE("chunks of a staged operation fit twice into a slot and are about equal") {
+        for (const Bytes bytes :
+             {Bytes{0}, Bytes{1}, Bytes{64}, 256 * kKiB + 4, 300 * kKiB, 5 * kMiB}) {
+            for (const Bytes piece : {4 * kKiB, 256 * kKiB, 64 * kMiB}) {
+                const Pieces chunks = cut_staged(bytes, 512 * kKiB, piece);
+                CHECK(chunks.count >= 1);
+                CHECK(chunks.stride % kCacheLine == 0);
+                CHECK(chunks.stride <= 2 * piece);
+                CHECK(chunks.stride * kStagedPerSlot <= 512 * kKiB);
+                CHECK(chunks.stride * chunks.count >= bytes);
+                // The last one is not empty, and shorter by a line for each of the others at most.
+                const Bytes before = chunks.stride * (chunks.count - 1);
+                CHECK((before < bytes || bytes == 0));
+                CHECK(chunks.stride * chunks.count - bytes <= chunks.count * kCacheLine);
             }
         }
     }

@@ -113,8 +113,11 @@ Touched described(const StepPlan& plan, std::uint64_t& signals) {
                 // Claimed work is described whole by every rank: once is enough.
                 if (touch.where == Where::kLine || (step.claimed && rank != 0)) continue;
                 for (const int owner : owners_of(touch.whose, rank, world)) {
+                    const Bytes share = share_of(touch.of, owner, world).size();
+                    const Bytes bytes = touch.whose == Whose::kShares ? share : touch.bytes;
+                    if (bytes == 0) continue;
                     touched[{step.claimed ? kAllRanks : rank, signals, owner, touch.where,
-                             touch.write}] += touch.bytes;
+                             touch.write}] += bytes;
                 }
             }
             signals += step.signals ? 1 : 0;
@@ -190,6 +193,7 @@ class Run {
         call.count = call_.bytes / 4;
         call.algorithm = call_.algorithm;
         call.trigger = call_.trigger;
+        call.flags = call_.shared_result ? kSharedOutput : 0;
         call.input = input(rank);
         call.output = output(rank);
         call.deadline = deadline;
@@ -217,12 +221,13 @@ void compare(const AllreduceCall& call, const Tuning& tuning) {
     std::uint64_t signals = 0;
     Touched expected = described(plan, signals);
     if (plan.route() == Route::kTiny) {
-        // Posts are copied to the stack and from there into lines, other ranks' lines reduced from
-        // where they are: of the described bytes the kernels see those of the caller's buffers.
-        for (int rank = 0; rank < call.world; ++rank) {
-            expected.erase({rank, 1, rank, Where::kInput, false});
+        // A post in the slot of its flag is stored without a kernel.
+        for (int rank = 0; rank < call.world && call.bytes <= kTinyBytes; ++rank) {
+            expected.erase({rank, 0, rank, Where::kInput, false});
         }
     }
+    // Along the tree values go by private memory; only the signals are seen here.
+    if (plan.route() == Route::kTree) expected.clear();
     CHECK(run.touched() == expected);
     for (const std::uint64_t count : run.signals()) CHECK(count == signals);
 }
@@ -256,6 +261,20 @@ TEST_SUITE("collective.steps") {
                         compare(call, small_tuning());
                     }
                 }
+            }
+        }
+    }
+
+    TEST_CASE("the same with ranks enough for a tree") {
+        Tuning tuning = small_tuning();
+        tuning.tree_world = 5;
+        for (const Bytes bytes : {Bytes{8}, Bytes{400}, Bytes{1000}, Bytes{40'000}}) {
+            for (const bool in_arena : {true, false}) {
+                AllreduceCall call;
+                call.world = 9;
+                call.bytes = bytes;
+                call.in_arena = in_arena;
+                compare(call, tuning);
             }
         }
     }

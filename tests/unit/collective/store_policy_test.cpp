@@ -55,6 +55,14 @@ TEST_SUITE("collective.store_policy") {
         CHECK(run(policy, cell, kNear, 50) == 0);
     }
 
+    TEST_CASE("cores that move apart are noticed by the time that operations take") {
+        StorePolicy policy;
+        const int cell = StorePolicy::cell_of(StorePlace::kSlots, Kind::kAllreduce, 2 * kMiB);
+        run(policy, cell, kNear, 20'000);  // trials have become rare
+        run(policy, cell, kFar, 28);       // the rest of a window, two others, and a trial
+        CHECK(run(policy, cell, kFar, 50) == 50);
+    }
+
     TEST_CASE("a difference within the noise changes nothing") {
         StorePolicy policy;
         const int cell = StorePolicy::cell_of(StorePlace::kOutputs, Kind::kAllGather, 8 * kMiB);

@@ -122,6 +122,11 @@ TEST_SUITE("kernels.reduce_vector") {
                 what.divisor = 2;
                 what.streaming = true;
                 check(what);
+                for (int cached : {1, destinations - 1, destinations}) {
+                    what.cached_destinations = cached;
+                    check(what);
+                }
+                what.cached_destinations = 0;
                 what.destination_misalignment = 1;  // all of them different
                 check(what);
             }

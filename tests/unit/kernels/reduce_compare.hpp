@@ -157,6 +157,7 @@ struct Case {
     int in_place = -1;          // the source that is also the first destination, or -1
     bool all_in_place = false;  // destination d is source d
     bool streaming = false;
+    int cached_destinations = 0;
     std::size_t source_misalignment = 0;       // of source s: this times (s + 1)
     std::size_t destination_misalignment = 0;  // of destination d: this times (d + 1)
     Content content = Content::kSpecial;
@@ -174,6 +175,7 @@ struct Case {
             {"in_place", in_place},
             {"all_in_place", all_in_place},
             {"streaming", streaming},
+            {"cached", cached_destinations},
             {"source+", static_cast<long>(source_misalignment)},
             {"destination+", static_cast<long>(destination_misalignment)},
             {"content", static_cast<long>(content)}};
@@ -220,6 +222,7 @@ class Run {
         job.count = what_.count;
         job.divisor = what_.divisor;
         job.streaming = what_.streaming;
+        job.cached_destinations = what_.cached_destinations;
         reduce(job);
     }
 

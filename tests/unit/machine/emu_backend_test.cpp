@@ -89,6 +89,62 @@ TEST_SUITE("machine.emu_backend") {
     }
 }
 
+TEST_SUITE("machine.emu_backend growth") {
+    TEST_CASE("a large arena has its first step, counts with that, and grows to what is asked") {
+        auto pool = pool_of(128 * kMiB);
+        const auto piece = std::move(pool->create(1, "job", 0, 100 * kMiB)).value();
+        const Bytes first = piece.bytes - piece.uncommitted;
+        CHECK(first == kArenaStep);
+        CHECK(committed(piece) == first);
+        CHECK(pool->totals().used == first);
+        const Mapping mapping = view(piece);
+        mapping.data()[0] = std::byte{42};
+        CHECK(pool->grow(1, 3 * kArenaStep, 4 * kArenaStep).ok());
+        CHECK(committed(piece) == 3 * kArenaStep);
+        CHECK(pool->totals().used == 3 * kArenaStep);
+        CHECK(mapping.data()[0] == std::byte{42});
+        CHECK(pool->grow(1, piece.bytes, piece.bytes).ok());
+        CHECK(committed(piece) == piece.bytes);
+        CHECK(pool->grow(1, piece.bytes, piece.bytes).ok());
+        CHECK(pool->grow(1, piece.bytes + 4096, piece.bytes + 4096).error().code == Errc::kInvalid);
+        CHECK(pool->grow(2, 4096, 4096).error().code == Errc::kNotFound);
+        pool->destroy(1);
+        CHECK(pool->totals().used == 0);
+        CHECK(committed(piece) == 0);
+    }
+
+    TEST_CASE("arenas together are larger than the pool, and what does not fit is not begun") {
+        auto pool = pool_of(64 * kMiB);
+        const auto one = std::move(pool->create(1, "one", 0, 64 * kMiB)).value();
+        const auto two = std::move(pool->create(2, "two", 0, 64 * kMiB)).value();
+        CHECK(pool->create(3, "three", 0, 65 * kMiB).error().code == Errc::kNoMemory);
+        CHECK(pool->grow(1, 2 * kArenaStep, 4 * kArenaStep).error().code == Errc::kNoMemory);
+        CHECK(committed(one) == kArenaStep);
+        CHECK(pool->grow(1, 3 * kArenaStep, 3 * kArenaStep).ok());
+        CHECK(pool->grow(2, 2 * kArenaStep, 2 * kArenaStep).error().code == Errc::kNoMemory);
+        pool->destroy(1);
+        CHECK(pool->grow(2, 2 * kArenaStep, 2 * kArenaStep).ok());
+    }
+
+    TEST_CASE("an adopted arena loses the pages that its daemon did not live to grant") {
+        auto before = pool_of(128 * kMiB);
+        const auto piece = std::move(before->create(1, "job", 0, 100 * kMiB)).value();
+        CHECK(before->grow(1, 4 * kArenaStep, 4 * kArenaStep).ok());
+        view(piece).data()[4097] = std::byte{42};
+        auto after = pool_of(128 * kMiB);
+        const Bytes known = 2 * kArenaStep;
+        const auto again =
+            std::move(after->adopt(1, piece.bytes, std::move(piece.fd.duplicate()).value(),
+                                   piece.bytes - known))
+                .value();
+        CHECK(committed(again) == known);
+        CHECK(after->totals().used == known);
+        CHECK(again.uncommitted == piece.bytes - known);
+        CHECK(view(again).data()[4097] == std::byte{42});
+        CHECK(after->grow(1, 3 * kArenaStep, 3 * kArenaStep).ok());
+    }
+}
+
 TEST_SUITE("machine.emu_backend adoption") {
     TEST_CASE("an arena is taken back after a restart with what it holds") {
         PoolPiece kept;

@@ -35,25 +35,48 @@ TEST_SUITE("pool.quota") {
 
     TEST_CASE("arenas are limited each, in number and in sum") {
         QuotaTable quotas(small());
-        CHECK(std::string(quotas.take_arena(1000, 9 * kMiB).error().step) == "quota of the job");
-        CHECK(quotas.take_arena(1000, 8 * kMiB).ok());
-        CHECK(std::string(quotas.take_arena(1000, 5 * kMiB).error().step) == "quota of the user");
-        CHECK(quotas.take_arena(1000, 4 * kMiB).ok());
-        CHECK(std::string(quotas.take_arena(1000, 0).error().step) == "arenas of the user");
-        CHECK(quotas.take_arena(1001, 8 * kMiB).ok());
+        CHECK(std::string(quotas.take_arena(1000, 9 * kMiB, 9 * kMiB).error().step) ==
+              "quota of the job");
+        CHECK(quotas.take_arena(1000, 8 * kMiB, 8 * kMiB).ok());
+        CHECK(std::string(quotas.take_arena(1000, 5 * kMiB, 5 * kMiB).error().step) ==
+              "quota of the user");
+        CHECK(quotas.take_arena(1000, 4 * kMiB, 4 * kMiB).ok());
+        CHECK(std::string(quotas.take_arena(1000, 0, 0).error().step) == "arenas of the user");
+        CHECK(quotas.take_arena(1001, 8 * kMiB, 8 * kMiB).ok());
         quotas.give_arena(1000, 8 * kMiB);
         CHECK(quotas.bytes_of(1000) == 4 * kMiB);
+    }
+
+    TEST_CASE("an arena that grows counts with what it has, and is refused where it ends") {
+        QuotaTable quotas(small());
+        CHECK(quotas.take_arena(1000, 8 * kMiB, kMiB).ok());
+        CHECK(quotas.take_arena(1000, 8 * kMiB, kMiB).ok());
+        CHECK(quotas.bytes_of(1000) == 2 * kMiB);
+        CHECK(quotas.grow_arena(1000, 7 * kMiB).ok());
+        CHECK(std::string(quotas.grow_arena(1000, 4 * kMiB).error().step) == "quota of the user");
+        CHECK_FALSE(quotas.grow_arena(1000, ~Bytes{0}).ok());
+        CHECK(quotas.bytes_of(1000) == 9 * kMiB);
+        quotas.resize_arena(1000, 7 * kMiB, 0);
+        CHECK(quotas.bytes_of(1000) == 2 * kMiB);
+    }
+
+    TEST_CASE("an arena that could never be filled is refused at once") {
+        Limits limits = small();
+        limits.max_arena_bytes = 0;
+        QuotaTable quotas(limits);
+        CHECK(std::string(quotas.take_arena(1000, 13 * kMiB, kMiB).error().step) ==
+              "quota of the user");
     }
 
     TEST_CASE("what the backend added is counted, and a sum near 2^64 does not wrap") {
         Limits limits = small();
         limits.max_arena_bytes = 0;
         QuotaTable quotas(limits);
-        REQUIRE(quotas.take_arena(1000, kMiB).ok());
+        REQUIRE(quotas.take_arena(1000, kMiB, kMiB).ok());
         quotas.resize_arena(1000, kMiB, 2 * kMiB);
         CHECK(quotas.bytes_of(1000) == 2 * kMiB);
-        CHECK_FALSE(quotas.take_arena(1000, ~Bytes{0}).ok());
-        CHECK_FALSE(quotas.take_arena(1000, ~Bytes{0} - kMiB).ok());
+        CHECK_FALSE(quotas.take_arena(1000, ~Bytes{0}, ~Bytes{0}).ok());
+        CHECK_FALSE(quotas.take_arena(1000, ~Bytes{0} - kMiB, ~Bytes{0} - kMiB).ok());
     }
 
     TEST_CASE("giving back more than was taken stays at zero") {

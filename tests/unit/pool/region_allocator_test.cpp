@@ -58,6 +58,22 @@ void compare(const RegionAllocator& space, const Bitmap& bitmap) {
 }  // namespace
 
 TEST_SUITE("pool.region_allocator") {
+    TEST_CASE("what is added at the end is free, and one with the hole before it") {
+        RegionAllocator space(4 * kUnit);
+        CHECK(space.bytes_free_at_end() == 4 * kUnit);
+        CHECK(space.allocate(3 * kUnit) == 0);
+        CHECK(space.bytes_free_at_end() == kUnit);
+        space.extend(6 * kUnit + 1);
+        CHECK(space.bytes_total() == 6 * kUnit);
+        CHECK(space.bytes_free_at_end() == 3 * kUnit);
+        CHECK(space.allocate(3 * kUnit) == 3 * kUnit);
+        CHECK(space.bytes_free_at_end() == 0);
+        space.extend(5 * kUnit);
+        CHECK(space.bytes_total() == 6 * kUnit);
+        CHECK(space.release(0, 3 * kUnit));
+        CHECK(space.bytes_free_at_end() == 0);
+    }
+
     TEST_CASE("ten thousand random steps agree with a bitmap") {
         constexpr std::size_t kUnits = 257;  // not a power of two, so that nothing fits by chance
         std::mt19937 random(7);

@@ -11,7 +11,7 @@ namespace {
 /// Three sessions with a region each, in one arena and one group.
 struct Trio {
     explicit Trio(const Limits& limits = {}) : host(limits) {
-        arena = host.arena(sessions[0] = host.session(kAlice), "job", 4096 * 4096);
+        arena = host.arena(sessions[0] = host.session(kAlice), "job", 8192 * 4096);
         sessions[1] = host.session(kBob);
         sessions[2] = host.session({103, 1000, 1000});
         for (int i = 1; i < 3; ++i) host.arena(sessions[static_cast<std::size_t>(i)]);

@@ -44,6 +44,9 @@ struct ShardHost : RegistryHost {
         const auto span = memory.span(job, opened.header.offset, kHeaderBytes).value();
         return *reinterpret_cast<ShardHeader*>(span.data);
     }
+    void unpin_all(int place) {
+        header().readers[opened.slot].pins[place].fetch_and(~std::uint64_t{0xffffffff});
+    }
     fabricshm::ShardKey key() const { return {opened.header.region_id, opened.header.generation}; }
     Result<ShardPin> pin() {
         return fabricshm::pin_shard(header(), key(), opened.slot, raw(bob), 0,
@@ -374,8 +377,8 @@ TEST_SUITE("pool.registry_shards") {
             CHECK(host.used() == kHeaderBytes + kShardBytes);
             CHECK(host.pin()->offset == host.view().offset);
             CHECK(host.problem() == "");
-            host.header().readers[host.opened.slot].pins[0].store(0);
-            host.header().readers[host.opened.slot].pins[1].store(0);
+            host.unpin_all(0);
+            host.unpin_all(1);
         }
     }
 

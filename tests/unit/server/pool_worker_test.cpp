@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <vector>
 
 using namespace fabricd;
@@ -26,12 +27,20 @@ struct NotedPool final : fabricshm::PoolBackend {
         piece.bytes = bytes;
         return piece;
     }
-    Result<PoolPiece> adopt(std::uint64_t id, Bytes bytes, fabricshm::Fd presented) override {
+    Result<PoolPiece> adopt(std::uint64_t id, Bytes bytes, fabricshm::Fd presented,
+                            Bytes uncommitted) override {
         note("adopt " + std::to_string(id));
         PoolPiece piece;
         piece.fd = std::move(presented);
         piece.bytes = bytes;
+        piece.uncommitted = uncommitted;
         return piece;
+    }
+    Result<void> grow(std::uint64_t id, Bytes to, Bytes need) override {
+        note("grow " + std::to_string(id));
+        if (need > 100) return Error{Errc::kNoMemory, 0, "pool"};
+        used = to;
+        return {};
     }
     void destroy(std::uint64_t id) noexcept override {
         note("destroy " + std::to_string(id));
@@ -82,12 +91,16 @@ struct Fixture {
             [this](ArenaId arena, Result<PoolPiece> piece) {
                 made.emplace_back(raw(arena), piece.ok() ? Errc::kOk : piece.error().code);
             },
-            [this](ArenaId arena, Result<PoolPiece>) { adopted.push_back(raw(arena)); });
+            [this](ArenaId arena, Result<PoolPiece>) { adopted.push_back(raw(arena)); },
+            [this](ArenaId arena, Bytes to, const Result<void>& done) {
+                grown.push_back({raw(arena), to, done.error().code});
+            });
     }
     NotedPool pool;
     Inbox inbox;
     std::vector<std::pair<std::uint64_t, Errc>> made;
     std::vector<std::uint64_t> adopted;
+    std::vector<std::tuple<std::uint64_t, Bytes, Errc>> grown;
     PoolWorker worker;
 };
 
@@ -114,12 +127,24 @@ TEST_SUITE("server.pool_worker") {
         Fixture fixture;
         fixture.worker.create(ArenaId{1}, "a", 0, 10);
         fixture.worker.destroy(ArenaId{1});
-        fixture.worker.adopt(ArenaId{2}, 20, fabricshm::Fd());
+        fixture.worker.adopt(ArenaId{2}, 20, 0, fabricshm::Fd());
         REQUIRE(fixture.inbox.take());
         REQUIRE(fixture.inbox.take());
         fixture.worker.stop();
         CHECK(fixture.pool.notes == std::vector<std::string>{"create 1", "destroy 1", "adopt 2"});
         CHECK(fixture.adopted == std::vector<std::uint64_t>{2});
+    }
+
+    TEST_CASE("an arena grows, or it does not, and the totals are right by then") {
+        Fixture fixture;
+        fixture.worker.create(ArenaId{1}, "a", 0, 10);
+        fixture.worker.grow(ArenaId{1}, 40, 80);
+        fixture.worker.grow(ArenaId{1}, 90, 101);
+        for (int i = 0; i < 3; ++i) REQUIRE(fixture.inbox.take());
+        REQUIRE(fixture.grown.size() == 2);
+        CHECK(fixture.grown[0] == std::tuple{std::uint64_t{1}, Bytes{40}, Errc::kOk});
+        CHECK(fixture.grown[1] == std::tuple{std::uint64_t{1}, Bytes{90}, Errc::kNoMemory});
+        CHECK(fixture.worker.totals().used == 40);
     }
 
     TEST_CASE("a stop makes nothing more, but what is to be destroyed is destroyed") {

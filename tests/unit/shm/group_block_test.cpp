@@ -35,11 +35,25 @@ TEST_SUITE("shm.group_block") {
             CHECK(layout.ranks >= sizeof(GroupHeader));
             CHECK(layout.tiny >= layout.ranks + ranks * sizeof(RankWords));
             CHECK(layout.channels >= layout.tiny + ranks * kTinyTurns * sizeof(TinySlot));
-            CHECK(layout.slots >= layout.channels + ranks * ranks * sizeof(Channel));
+            const Bytes pairs = ranks * ranks;
+            CHECK(layout.channel_lines >= 16);
+            CHECK(layout.channel_lines <= 64);
+            CHECK((layout.channel_lines & (layout.channel_lines - 1)) == 0);
+            CHECK(layout.taken ==
+                  layout.channels + pairs * layout.channel_lines * sizeof(ChannelLine));
+            CHECK(layout.calls >= layout.taken + pairs * sizeof(ChannelTaken));
+            CHECK(layout.slots >= layout.calls + ranks * sizeof(ChannelCalls));
             CHECK(layout.posts == layout.slots + ranks * 2 * layout.slot_bytes);
             CHECK(layout.post_bytes >= kKiB);
             CHECK(layout.post_bytes % kCachePair == 0);
-            CHECK(layout.total >= layout.posts + ranks * kTinyTurns * layout.post_bytes);
+            CHECK(layout.total >= layout.posts + ranks * kTinyTurns * layout.post_stride);
+            CHECK(layout.tree >= layout.posts + ranks * kTinyTurns * layout.post_stride);
+            CHECK(layout.tree_posts == layout.tree + ranks * sizeof(TreeWords));
+            CHECK(layout.tree_bytes >= kMinTreeBytes);
+            CHECK(layout.tree_lines * kCacheLine >= 16 + layout.tree_bytes);
+            CHECK(layout.tree_buffers >=
+                  layout.tree_posts + kMaxTreeHeight * ranks * layout.tree_lines * kCacheLine);
+            CHECK(layout.total >= layout.tree_buffers + 2 * ranks * sizeof(TreeBuffers));
             CHECK(layout.slot_bytes % 4096 == 0);
             CHECK(layout.total % 4096 == 0);
         }

@@ -101,14 +101,40 @@ TEST_SUITE("shm.layout_doc") {
             FIELD(RankWords, pid),           FIELD(RankWords, start_time),
             FIELD(RankWords, pid_namespace), FIELD(RankWords, membarrier),
             FIELD(RankWords, bell_sleepers), FIELD(RankWords, bell),
-            FIELD(RankWords, processor),
+            FIELD(RankWords, processor),     FIELD(RankWords, unchanged),
+            FIELD(RankWords, kernel),        FIELD(RankWords, processors),
+            FIELD(RankWords, departed),
         };
         CHECK(table_below("### RankWords") == fields);
     }
 
-    TEST_CASE("the table of Channel is that of the structure") {
-        const Table fields = {FIELD(Channel, sent), FIELD(Channel, pieces), FIELD(Channel, taken)};
-        CHECK(table_below("### Channel") == fields);
+    TEST_CASE("the table of TinySlot is that of the structure") {
+        const Table fields = {FIELD(TinySlot, data), FIELD(TinySlot, chain), FIELD(TinySlot, flag)};
+        CHECK(table_below("### TinySlot") == fields);
+    }
+
+    TEST_CASE("the tables of the tree are those of the structures") {
+        const Table words = {FIELD(TreeWords, node), FIELD(TreeWords, cache),
+                             FIELD(TreeWords, release)};
+        CHECK(table_below("### TreeWords") == words);
+        const Table release = {FIELD(TreeRelease, flag), FIELD(TreeRelease, sleepers),
+                               FIELD(TreeRelease, unchanged), FIELD(TreeRelease, called),
+                               FIELD(TreeRelease, data)};
+        CHECK(table_below("### TreeRelease") == release);
+        const Table post = {FIELD(TreePost, flag), FIELD(TreePost, called), FIELD(TreePost, data)};
+        CHECK(table_below("### TreePost") == post);
+    }
+
+    TEST_CASE("the tables of a channel are those of the structures") {
+        const Table line = {FIELD(ChannelLine, number), FIELD(ChannelLine, what),
+                            FIELD(ChannelLine, data)};
+        CHECK(table_below("### ChannelLine") == line);
+        const Table what = {FIELD(MessageWhat, tag), FIELD(MessageWhat, bytes),
+                            FIELD(MessageWhat, kind), FIELD(MessageWhat, first)};
+        CHECK(table_below("### MessageWhat") == what);
+        const Table piece = {FIELD(MessagePiece, offset), FIELD(MessagePiece, bytes),
+                             FIELD(MessagePiece, total)};
+        CHECK(table_below("### MessagePiece") == piece);
     }
 
     TEST_CASE("the table of a tensor's header is that of the structure") {
@@ -206,13 +232,20 @@ TEST_SUITE("shm.layout_doc") {
         const GroupLayout layout = GroupLayout::of(4);
         CHECK(layout.ranks == 640);
         CHECK(layout.tiny - layout.ranks == 4 * 256);
-        CHECK(layout.channels - layout.tiny == 4 * 16 * 640);
-        CHECK(sizeof(Channel) == 256);
+        CHECK(layout.channels - layout.tiny == 4 * 32 * 128);
+        CHECK(sizeof(ChannelLine) == 64);
+        CHECK(sizeof(ChannelTaken) == 64);
+        CHECK(sizeof(ChannelCalls) == 128);
+        CHECK(GroupLayout::of(45).channel_lines == 64);
+        CHECK(GroupLayout::of(64).channel_lines == 32);
+        CHECK(GroupLayout::of(91).channel_lines == 16);
+        CHECK(GroupLayout::of(256).channel_lines == 16);
         CHECK(layout.post_bytes == 16 * kKiB);
+        CHECK(layout.post_stride - layout.post_bytes == 640);
         CHECK(text.find("`0x3150474352424146`") != std::string::npos);
         CHECK(kGroupMagic == 0x3150474352424146);
-        CHECK(text.find("`0x31534e5442524146`") != std::string::npos);
-        CHECK(kTensorMagic == 0x31534e5442524146);
+        CHECK(text.find("`0x32534e5442524146`") != std::string::npos);
+        CHECK(kTensorMagic == 0x32534e5442524146);
         CHECK(text.find(std::to_string(kTinyBytes) + " bytes") != std::string::npos);
     }
 }

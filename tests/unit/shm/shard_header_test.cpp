@@ -66,6 +66,28 @@ TEST_SUITE("shm.shard_header") {
         CHECK_FALSE(is_pinned(*fresh.header, 0, 1));
     }
 
+    TEST_CASE("a session that lost its line changes nothing of its successor's pins") {
+        const Fresh fresh;
+        const auto old = fresh.pin();
+        REQUIRE(old.ok());
+        constexpr std::uint64_t kNext = kSession + 1;
+        assign_reader(*fresh.header, 0, kNext);
+        REQUIRE(pin_shard(*fresh.header, kKey, 0, kNext, 0, Clock::now()).ok());
+        CHECK_FALSE(unpin_shard(*fresh.header, 0, kSession, *old));
+        CHECK(is_pinned(*fresh.header, 0, 0));
+        // The same with the line taken away after the old session has looked whose it is.
+        fresh.header->readers[0].session.store(kSession);
+        CHECK_FALSE(unpin_shard(*fresh.header, 0, kSession, *old));
+        CHECK(is_pinned(*fresh.header, 0, 0));
+        CHECK(fresh.pin().error().code == Errc::kClosed);
+        fresh.header->readers[0].session.store(kNext);
+        CHECK(unpin_shard(*fresh.header, 0, kNext, *old));
+        CHECK_FALSE(is_pinned(*fresh.header, 0, 0));
+        // Taken back once too often it stays at none.
+        CHECK_FALSE(unpin_shard(*fresh.header, 0, kNext, *old));
+        CHECK_FALSE(is_pinned(*fresh.header, 0, 0));
+    }
+
     TEST_CASE("whoever is first, the owner's write or the swap, excludes the other") {
         const Fresh fresh;
         const ShardWord seen = word_of(*fresh.header);

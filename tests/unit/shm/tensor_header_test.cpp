@@ -61,7 +61,7 @@ TEST_SUITE("shm.tensor_header") {
         format_tensor(*tensor.header, kKey, own_identity().value());
         CHECK(wait_for_version(*tensor.header, kKey, 1, Clock::now() + 5ms).error().code ==
               Errc::kTimeout);
-        CHECK(tensor.header->sleepers.load() == 0);
+        CHECK(sleepers_on(*tensor.header) == 0);
     }
 
     TEST_CASE("threads that wait see the elements of every version") {
@@ -99,7 +99,7 @@ TEST_SUITE("shm.tensor_header") {
             const auto seen = wait_for_version(*tensor.header, kKey, 1, soon());
             ::_exit(seen.ok() && tensor.elements[0] == 42 ? 0 : 1);
         }
-        while (tensor.header->sleepers.load() == 0) std::this_thread::yield();
+        while (sleepers_on(*tensor.header) == 0) std::this_thread::yield();
         tensor.elements[0] = 42;
         publish_tensor(*tensor.header);
         int status = -1;
@@ -125,13 +125,34 @@ TEST_SUITE("shm.tensor_header") {
         ::waitpid(child, nullptr, 0);
     }
 
+    TEST_CASE("a waiter leaves alone what the next owner of the memory wrote") {
+        SharedTensor tensor;
+        format_tensor(*tensor.header, kKey, own_identity().value());
+        // The tensor was freed and its memory granted again between the waiter's check and its
+        // sleep, as far as the waiter can tell.
+        constexpr std::uint64_t kTheirs = 0x0123456789abcdef;
+        tensor.header->sleepers.store(kTheirs);
+        std::atomic<bool> done{false};
+        Errc seen = Errc::kOk;
+        std::thread waiter([&] {
+            seen = wait_for_version(*tensor.header, kKey, 1, Clock::now() + 20ms).error().code;
+            done.store(true);
+        });
+        bool touched = false;
+        while (!done.load()) touched = touched || tensor.header->sleepers.load() != kTheirs;
+        waiter.join();
+        CHECK_FALSE(touched);
+        CHECK(tensor.header->sleepers.load() == kTheirs);
+        CHECK(seen == Errc::kTimeout);
+    }
+
     TEST_CASE("freeing a tensor wakes its waiters with kNotFound") {
         SharedTensor tensor;
         format_tensor(*tensor.header, kKey, own_identity().value());
         Errc seen = Errc::kOk;
         std::thread waiter(
             [&] { seen = wait_for_version(*tensor.header, kKey, 1, soon()).error().code; });
-        while (tensor.header->sleepers.load() == 0) std::this_thread::yield();
+        while (sleepers_on(*tensor.header) == 0) std::this_thread::yield();
         retire_tensor(*tensor.header);
         waiter.join();
         CHECK(seen == Errc::kNotFound);

@@ -1,0 +1,100 @@
+// Registry: arenas that grow. What is granted is committed first, by another thread, while the
+// request for it waits. docs/adr/0018-arenas-grow.md.
+
+#include <algorithm>
+
+#include "fabricd/pool/registry.hpp"
+#include "libfabricshm/base/fault_point.hpp"
+
+namespace fabricd {
+
+namespace {
+
+// What is committed in one go, some 80 ms: of a larger growth the next part is asked for when this
+// one is done, so that small ones of other arenas come in between.
+constexpr Bytes kGrowthSlice = 256 * fabricshm::kMiB;
+static_assert(kGrowthSlice % fabricshm::kArenaStep == 0);
+
+}  // namespace
+
+bool Registry::park(SessionId session, ArenaId id, Bytes bytes, bool owned,
+                    std::function<void()> serve) {
+    // Refusals are for the request itself to say.
+    const auto arena = arena_of(session, id);
+    if (!arena.ok()) return false;
+    const std::string& device = find_session(session)->device;
+    if (owned && !devices_.admits(device, RegionAllocator::rounded(bytes))) return false;
+    return park(*arena.value(), bytes, std::move(serve));
+}
+
+bool Registry::park(Arena& arena, Bytes bytes, std::function<void()> serve) {
+    const auto need = growth_for(arena, bytes);
+    // As many as may wait for anything else.
+    const std::size_t most =
+        arena.sessions.size() * static_cast<std::size_t>(limits_.max_waits_per_session);
+    if (!need || arena.parked.size() >= most) return false;
+    if (!arena.growing) {
+        // All of it has to fit; the part that is committed now is charged now.
+        if (!quotas_.grow_arena(arena.uid, *need - arena.committed).ok()) return false;
+        const Bytes to = std::min(*need, arena.committed + kGrowthSlice);
+        quotas_.resize_arena(arena.uid, *need, to);
+        arena.growing = true;
+        arena.parked.push_back({bytes, std::move(serve)});
+        work_->grow(arena.id, to, *need);
+        return true;
+    }
+    arena.parked.push_back({bytes, std::move(serve)});
+    return true;
+}
+
+// How many bytes have to be committed for a hole of `bytes` at the end of what is; nothing when
+// there is such a hole, or never will be.
+std::optional<Bytes> Registry::growth_for(const Arena& arena, Bytes bytes) const {
+    const Bytes rounded = RegionAllocator::rounded(bytes);
+    const bool grows = arena.state == ArenaState::kHere && arena.committed < arena.bytes;
+    if (!grows || rounded == 0 || arena.space.largest_hole() >= rounded) return std::nullopt;
+    if (journal_.behind()) return std::nullopt;
+    const Bytes lacking = rounded - arena.space.bytes_free_at_end();
+    if (lacking > arena.bytes - arena.committed) return std::nullopt;
+    const Bytes whole_steps = fabricshm::round_up(arena.committed + lacking, fabricshm::kArenaStep);
+    return std::min(whole_steps, arena.bytes);
+}
+
+void Registry::arena_grown(ArenaId id, Bytes to, const Result<void>& done) {
+    Arena* arena = find_arena(id);
+    if (arena == nullptr) return;
+    arena->growing = false;
+    const Result<void> outcome = done.ok() ? extend(*arena, to) : done;
+    if (!outcome.ok()) {
+        quotas_.resize_arena(arena->uid, to - arena->committed, 0);
+        fabricshm::log(fabricshm::LogLevel::kWarning, "arena %llu (%s) can't grow: %s", shown(id),
+                       arena->name.c_str(), describe(outcome.error()).c_str());
+    }
+    // Each is served now, or parked again: others came first, or this was a part of what it needs.
+    // After a failure none is: those that find no hole are refused.
+    for (Parked& parked : std::exchange(arena->parked, {})) {
+        if (outcome.ok() && park(*arena, parked.bytes, parked.serve)) continue;
+        parked.serve();
+    }
+    drop_if_unused(id);
+}
+
+// Written down before anything is granted there: a region beyond what a restarted daemon believes
+// to be committed would be a contradiction.
+Result<void> Registry::extend(Arena& arena, Bytes to) {
+    FAULT_POINT("grow.committed");
+    FABRIC_TRY_VOID(journal_.add(ArenaGrownRecord{raw(arena.id), to}));
+    FAULT_POINT("grow.written");
+    const Bytes before = arena.committed;
+    arena.committed = to;
+    arena.space.extend(to);
+    // What the hardware lost there was reported before it could be granted.
+    for (const auto& [offset, bytes] : arena.lost.all()) {
+        const std::uint64_t from = std::max<std::uint64_t>(offset, before);
+        const std::uint64_t end = std::min<std::uint64_t>(offset + bytes, to);
+        if (from < end) arena.space.reserve_free(from, end - from);
+    }
+    return {};
+}
+
+}  // namespace fabricd
