@@ -14,18 +14,25 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 # pylint: disable=wrong-import-position
 from harness import contenders, fingerprint, report  # noqa: E402
 from harness.daemon import Daemon  # noqa: E402
+from harness.contenders import Builds  # noqa: E402
 from harness.endings import end_with_parent, unbroken, unwind_on_signals  # noqa: E402
+from harness.line_trip import NEAR_BELOW_NS, LineTrip  # noqa: E402
 from harness.ranks import ContenderFailed, Ranks  # noqa: E402
 from harness.rounds import Bench, Case  # noqa: E402
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ALL_SIZES = "8,64,512,2Ki,8Ki,32Ki,64Ki,128Ki,512Ki,2Mi,8Mi,32Mi,128Mi,256Mi"
 QUICK_SIZES = "8,8Ki,512Ki,8Mi"
+SEND_SIZES = "8,64,512,4Ki,64Ki,1Mi"
+# A run of a minute has no time to start and to scout every setting.
+QUICK_CONTENDERS = ("fabric", "openmpi-default", "openmpi-eager-64k", "openmpi-no-cma-64k",
+                    "openmpi-sm-8k", "openmpi-sm-256k", "mpich-default")
 
 
 def say(text):
@@ -59,13 +66,22 @@ def parse_options(arguments):
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--ranks", type=list_of(int, (2, 3, 4)), default=[2, 4], help="2,4 (default)")
-    add("--sizes", type=list_of(parse_size), help=f"default {ALL_SIZES}")
-    add("--collectives", type=list_of(str, contenders.COLLECTIVES),
-        default=list(contenders.COLLECTIVES), help="default: all five")
+    add("--bytes", "--sizes", dest="sizes", type=list_of(parse_size),
+        help=f"default {ALL_SIZES}; of send_recv {SEND_SIZES}")
+    add("--only", "--collectives", dest="collectives", type=list_of(str, contenders.COLLECTIVES),
+        default=list(contenders.COLLECTIVES), help="default: all six")
     # Not the same for all: in place saves a copy here and costs one there.
     add("--places", type=list_of(str, ("out", "in")), default=["out", "in"],
         help="out of place, in place: out,in (default)")
     add("--rounds", type=int, help="samples per contender and case (default 7)")
+    add("--seconds", type=float, metavar="S", help="measure as many rounds as fit into S seconds, "
+        "and without --contenders only " + ",".join(QUICK_CONTENDERS) + " when S is 90 or less")
+    add("--sweeps", type=int, help="how often to go through all cases (default 1; with more than "
+        "90 --seconds 4): each sees the cores near and far")
+    add("--pinned", choices=("no", "yes", "both"), default="no",
+        help="each rank bound to a core, from its start (default no)")
+    add("--near-below", type=float, default=NEAR_BELOW_NS, metavar="NS",
+        help="one way of a cache line in near cores takes less than this (default %(default)s)")
     add("--sample-ms", type=float, help="least length of a sample (default 20)")
     add("--pairs", type=int, default=1, help="buffers used in turn; more than the cache holds = cold")
     add("--contenders", type=list_of(str), default=[],
@@ -79,15 +95,22 @@ def parse_options(arguments):
     add("--title", default="Collectives compared")
     add("--build", default=os.path.join(SOURCE, "build", "release"), metavar="DIR")
     add("--against", metavar="DIR",
-        help="measure the libfabricshm.so in this folder, too: columns `before`")
+        help="measure another build, too, in the same rounds: its bench_fabric_driver and fabricd")
     add("--socket", help="attach to a fabricd that runs already; else one is started")
     add("--timeout", type=float, default=120, help="seconds a turn may take (default 120)")
     options = parser.parse_args(arguments)
     quick = options.quick
+    options.send_sizes = options.sizes or [parse_size(s) for s in SEND_SIZES.split(",")]
     options.sizes = options.sizes or [parse_size(s) for s in
                                       (QUICK_SIZES if quick else ALL_SIZES).split(",")]
     options.rounds = options.rounds or (3 if quick else 7)
-    options.sample_ms = options.sample_ms or (5 if quick else 20)
+    short = options.seconds is not None and options.seconds <= 90
+    options.sweeps = options.sweeps or (4 if options.seconds and not short else 1)
+    options.sample_ms = options.sample_ms or (3 if short else 5 if quick else 20)
+    if short and not options.contenders:
+        options.contenders = list(QUICK_CONTENDERS)
+    if options.against and not find_program(options.against, "bench_fabric_driver"):
+        parser.error(f"--against: no bench_fabric_driver in {options.against}")
     return options
 
 
@@ -98,9 +121,10 @@ def cases_for(options, ranks):
             yield Case("barrier", 0, "out", ranks)
             continue
         # A broadcast has one buffer per rank: there is only one place.
-        places = options.places if collective != "broadcast" else ["out"]
+        places = options.places if collective not in ("broadcast", "send_recv") else ["out"]
+        sizes = options.sizes if collective != "send_recv" else options.send_sizes
         for place in places:
-            for size in options.sizes:
+            for size in sizes:
                 yield Case(collective, size, place, ranks)
 
 
@@ -125,13 +149,13 @@ def measure_limits(options):
     return json.loads(done.stdout)
 
 
-def start_contenders(options, ranks, scratch, socket):
+def start_contenders(options, ranks, scratch, builds):
     """Running process sets and the entries they serve; those that fail are left out and named."""
     control = os.path.join(scratch, f"control-{ranks}")
     os.makedirs(control, mode=0o700)
-    build = os.path.join(options.build, "bench")
-    families = contenders.process_sets(build, ranks, scratch, socket, max(options.sizes),
-                                       options.pairs, options.against)
+    pinning = {"no": (False,), "yes": (True,), "both": (False, True)}[options.pinned]
+    families = contenders.process_sets(builds, ranks, scratch, max(options.sizes), options.pairs,
+                                       pinning)
     starting = []
     try:
         # All of them are started before the first is waited for: they take seconds to come up.
@@ -171,10 +195,27 @@ def those_that_come_up(starting, options):
     return running, entries
 
 
-def run_world(options, ranks, scratch, socket, document):
-    """Measures every case of one world size and adds to the document."""
-    running, entries = start_contenders(options, ranks, scratch, socket)
-    bench = Bench(running, entries, options, say)
+class Clock:
+    """Gives each case its share of the time that is left."""
+
+    def __init__(self, seconds, turns):
+        self._end = None if seconds is None else time.monotonic() + seconds
+        self._turns = turns
+
+    def next_turn(self):
+        """Until when the next case may go on; None: by rounds."""
+        left, self._turns = self._turns, self._turns - 1
+        if self._end is None:
+            return None
+        now = time.monotonic()
+        return now + max(0.0, self._end - now) / max(left, 1)
+
+
+def run_world(options, ranks, scratch, builds, line_trip, clock, document):
+    """Measures every case of one world size and adds to the document"""
+    running, entries = start_contenders(options, ranks, scratch, builds)
+    bench = Bench(running, entries, options, say, line_trip)
+    cases = list(cases_for(options, ranks))
     try:
         say(f"{ranks} ranks: {', '.join(entry.name for entry in entries) or 'nobody'}")
         # A case that would swap is measured one contender at a time, see Bench.measure().
@@ -182,34 +223,42 @@ def run_world(options, ranks, scratch, socket, document):
         for ranks_of_set in running.values():
             document["versions"][ranks_of_set.name] = ranks_of_set.version
             ranks_of_set.start_idle_watch()
-        for case in cases_for(options, ranks):
-            results = bench.measure(case, budget)
-            if not results:
-                continue  # too small to be split among the ranks
-            row = report.row_of(case, results, document["limits"])
-            document["rows"].append(row)
-            times = ", ".join(f"{name} {report.time_text(found['median_ns'])}"
-                              for name, found in row["families"].items())
-            say(f"  {case.collective} {report.size_text(case.bytes)} {case.place}: {times}")
+        for _ in range(options.sweeps):
+            for case in cases:
+                bench.measure(case, budget, clock.next_turn())
+                say_progress(case, bench.results(case))
+        for case in cases:
+            # Without results: too small to be split among the ranks.
+            document["rows"] += report.rows_of(case, bench.results(case), document["limits"])
     finally:
         for ranks_of_set in running.values():
             document["idle_cpu"][f"{ranks_of_set.name}/{ranks}"] = ranks_of_set.idle_share()
         document["faults"] += bench.faults
+        document["mixed"] += bench.mixed
         for ranks_of_set in running.values():
             ranks_of_set.stop()
 
 
-def start_daemon(options, scratch):
-    """(daemon, socket); without a daemon the fabric is left out."""
-    if options.socket:
-        return None, options.socket
-    program = find_program(options.build, "fabricd")
+def say_progress(case, results):
+    """The medians so far, of both states together."""
+    best = {}
+    for result in results.values():
+        name = result.entry.family + (contenders.PINNED if result.entry.pinned else "")
+        best[name] = min(best.get(name, result.median), result.median)
+    times = ", ".join(f"{name} {report.time_text(median)}" for name, median in best.items())
+    say(f"  {case.collective} {report.size_text(case.bytes)} {case.place}: {times}")
+
+
+def start_daemon(options, build, scratch):
+    """A daemon of that build, or None: without one the fabric is left out."""
+    program = find_program(build, "fabricd")
     if not program:
-        return None, None
-    most = max(options.ranks)
+        return None
+    most = max(options.ranks) * (2 if options.pinned == "both" else 1)
     # Two buffers for each rank and pair, one shared result, and what heaps and groups need.
-    pool = (most * 2 * options.pairs + 1) * max(options.sizes) + (2 << 30)
+    pool = (most * 2 * options.pairs + 2) * max(options.sizes) + (3 << 30)
     daemon = None
+    os.makedirs(scratch, mode=0o700)
     try:
         with unbroken():
             daemon = Daemon(program, scratch, pool)
@@ -219,28 +268,50 @@ def start_daemon(options, scratch):
             daemon.stop()
         raise
     if problem:
-        say(f"without fabric: fabricd did not start: {problem}")
+        say(f"without the fabric of {build}: fabricd did not start: {problem}")
         daemon.stop()
-        return None, None
-    return daemon, daemon.socket_path
+        return None
+    return daemon
+
+
+def start_daemons(options, scratch, started):
+    """The builds that are measured; the daemons that were started for them are added to `started`."""
+    def serve(build, name):
+        daemon = start_daemon(options, build, os.path.join(scratch, name))
+        started.extend([daemon] if daemon else [])
+        return daemon.socket_path if daemon else None
+
+    socket = options.socket or serve(options.build, "now")
+    drivers = os.path.join(options.build, "bench")
+    if not options.against:
+        return Builds(drivers, socket)
+    return Builds(drivers, socket, os.path.join(options.against, "bench"),
+                  serve(options.against, "before"))
 
 
 def main(arguments=None):
     """0; 1 when a contender gave a wrong result or died."""
     options = parse_options(arguments)
+    turns = options.sweeps * sum(len(list(cases_for(options, n))) for n in options.ranks)
+    clock = Clock(options.seconds, turns)
     document = {"title": options.title, "versions": {}, "rows": [], "idle_cpu": {}, "faults": [],
+                "mixed": 0,
                 "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
                 # What the figures do not depend on stays out of the document.
                 "options": {key: value for key, value in vars(options).items()
                             if key not in ("json", "plot", "markdown", "build", "socket")}}
-    document["limits"] = measure_limits(options)
+    short = options.seconds is not None and options.seconds <= 90
+    document["limits"] = {} if short else measure_limits(options)
+    line_trip = LineTrip(find_program(options.build, "bench_line_trip"), options.near_below)
+    daemons = []
     with tempfile.TemporaryDirectory(prefix="fabric-bench-") as scratch:
-        daemon, socket = start_daemon(options, scratch)
         try:
+            builds = start_daemons(options, scratch, daemons)
             for ranks in options.ranks:
-                run_world(options, ranks, scratch, socket, document)
+                run_world(options, ranks, scratch, builds, line_trip, clock, document)
         finally:
-            if daemon:
+            line_trip.stop()
+            for daemon in daemons:
                 daemon.stop()
     measured = {family for row in document["rows"] for family in row["families"]}
     document["faults"] += [f"{family} was not measured" for family in options.require
@@ -265,7 +336,7 @@ def write_results(options, document):
     if options.plot:
         try:
             from harness.plot import plot  # pylint: disable=import-outside-toplevel
-            plot(document["rows"], options.plot)
+            say("\n".join(plot(document["rows"], options.plot)))
         except ImportError:
             say("without a plot: matplotlib is not installed")
 

@@ -1,6 +1,7 @@
 #include "bench/driver.hpp"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
@@ -81,9 +82,9 @@ Turn parse_turn(std::istringstream& words) {
         turn.wanted.pairs >> turn.warmup >> turn.iterations >> turn.check;
     // The orchestrator is of the same version: what is not understood is a bug, and ends the rank.
     if (!words) die("cannot read the order of the orchestrator");
-    const char* const kNames[] = {"allreduce", "all_gather", "reduce_scatter", "broadcast",
-                                  "barrier"};
-    for (int i = 0; i < 5; ++i)
+    const char* const kNames[] = {"allreduce", "all_gather", "reduce_scatter",
+                                  "broadcast", "barrier",    "send_recv"};
+    for (int i = 0; i < 6; ++i)
         if (collective == kNames[i]) turn.wanted.collective = static_cast<Collective>(i);
     turn.wanted.place = place == "in"       ? Place::kIn
                         : place == "shared" ? Place::kShared
@@ -130,6 +131,8 @@ class Stand {
         const bool has_parts = wanted.collective == Collective::kAllGather ||
                                wanted.collective == Collective::kReduceScatter;
         if (has_parts && wanted.bytes % parts != 0) return "not a whole element per rank";
+        if (wanted.collective == Collective::kSendRecv && contender_.world() % 2 != 0)
+            return "a rank would have no partner";
         return contender_.refuses(wanted);
     }
 
@@ -276,6 +279,19 @@ int serve(Contender& contender, const std::string& control, const std::string& n
 void die(const std::string& what) {
     std::fprintf(stderr, "bench: %s\n", what.c_str());
     std::exit(1);
+}
+
+void pin_to_core(int number) {
+    cpu_set_t usable;
+    CPU_ZERO(&usable);
+    if (sched_getaffinity(0, sizeof usable, &usable) != 0) die("cannot read the cores to use");
+    int left = number % CPU_COUNT(&usable);
+    int core = 0;
+    while (!CPU_ISSET(core, &usable) || left-- > 0) ++core;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    if (sched_setaffinity(0, sizeof one, &one) != 0) die("cannot pin the rank");
 }
 
 // The first one counts. Values are not looked at: std::stoi() of a word ends the rank, which is as

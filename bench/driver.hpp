@@ -17,12 +17,20 @@
 namespace bench {
 
 /// In the order of the names in parse_turn().
-enum class Collective { kAllreduce, kAllGather, kReduceScatter, kBroadcast, kBarrier };
+enum class Collective {
+    kAllreduce,
+    kAllGather,
+    kReduceScatter,
+    kBroadcast,
+    kBarrier,
+    kSendRecv  // a ping-pong of each even rank with the odd one behind it
+};
 enum class Place { kOut, kIn, kShared };  // kShared: every rank passes the same output buffer
 enum class Memory { kHeap, kArena };
 
 /// What is measured. `bytes` is the whole vector: what allreduce and broadcast hand out, what
-/// all_gather collects and reduce_scatter starts from; a rank's part is `bytes / world`.
+/// all_gather collects and reduce_scatter starts from; a rank's part is `bytes / world`. Of send
+/// and receive it is one message, and one run is two of them: there and back.
 struct Case {
     Collective collective = Collective::kAllreduce;
     std::size_t bytes = 0;
@@ -86,6 +94,15 @@ int serve(Contender& contender, const std::string& control, const std::string& n
 
 /// Prints one line and ends the process: a benchmark has nobody to recover for.
 [[noreturn]] void die(const std::string& what);
+
+/// The rank with which `rank` plays ping-pong.
+inline int partner_of(int rank) {
+    return rank ^ 1;
+}
+
+/// Binds this process to core `number` of those it may use, counted round and round. Before
+/// anything is opened: libraries look at the mask when they start.
+void pin_to_core(int number);
 
 /// `--name value` from the command line, or `fallback`; die() when it is missing and required.
 std::string option(int argc, char** argv, const std::string& name, const char* fallback = nullptr);

@@ -41,10 +41,19 @@ fabricshm_kind kind_of(bench::Collective collective) {
             return FABRICSHM_REDUCE_SCATTER;
         case bench::Collective::kBroadcast:
             return FABRICSHM_BROADCAST;
+        case bench::Collective::kSendRecv:
+            return FABRICSHM_SEND;
         case bench::Collective::kBarrier:
             break;
     }
     return FABRICSHM_BARRIER;
+}
+
+/// By the flag's value: this file is also built with headers of older libraries, which have neither
+/// the name nor the field, and take a shared result as it is.
+template <class Call>
+void share_output(Call& call) {
+    if constexpr (requires { call.flags; }) call.flags |= 1u;
 }
 
 class FabricContender final : public bench::Contender {
@@ -72,6 +81,8 @@ class FabricContender final : public bench::Contender {
 
     std::string refuses(const bench::Case& wanted) const override {
         const bool is_shared = wanted.place == bench::Place::kShared;
+        if (wanted.collective == bench::Collective::kSendRecv && wanted.algorithm != "auto")
+            return "messages have no algorithms";
         if (is_shared && wanted.collective != bench::Collective::kAllreduce)
             return "only allreduce has the same result everywhere";
         const Algorithm* algorithm = find_algorithm(wanted.algorithm);
@@ -119,17 +130,33 @@ class FabricContender final : public bench::Contender {
     }
 
     void prepare(const bench::Case& wanted, const std::vector<bench::Buffers>& pairs) override {
+        is_ping_pong_ = wanted.collective == bench::Collective::kSendRecv;
         // Built once per case: what is timed is the operation and not the filling in of its
         // arguments.
         for (const bench::Buffers& b : pairs) calls_.push_back(make_call(wanted, b));
     }
 
     void forget() override { calls_.clear(); }
-    void run(std::size_t pair) override { need(fabricshm_run(group_, &calls_[pair]), "run"); }
+
+    void run(std::size_t pair) override {
+        if (is_ping_pong_) return ping_pong(calls_[pair]);
+        need(fabricshm_run(group_, &calls_[pair]), "run");
+    }
+
     void barrier() override { need(fabricshm_barrier(group_), "barrier"); }
 
   private:
-    static fabricshm_call make_call(const bench::Case& wanted, const bench::Buffers& b) {
+    // The call is used for both directions: two fields differ, and setting them costs nothing
+    // beside a message.
+    void ping_pong(fabricshm_call& call) {
+        const bool serves = rank() % 2 == 0;
+        call.kind = serves ? FABRICSHM_SEND : FABRICSHM_RECV;
+        need(fabricshm_run(group_, &call), serves ? "send" : "receive");
+        call.kind = serves ? FABRICSHM_RECV : FABRICSHM_SEND;
+        need(fabricshm_run(group_, &call), serves ? "receive" : "send");
+    }
+
+    fabricshm_call make_call(const bench::Case& wanted, const bench::Buffers& b) const {
         fabricshm_call call{};
         call.struct_size = sizeof call;
         call.kind = kind_of(wanted.collective);
@@ -141,7 +168,9 @@ class FabricContender final : public bench::Contender {
         // The library counts what a rank gives in all_gather, and the others by what it gets.
         const bool counts_input = wanted.collective == bench::Collective::kAllGather;
         call.count = counts_input ? b.input_count : b.output_count;
+        call.peer = bench::partner_of(rank());
         call.timeout_ms = FABRICSHM_TIMEOUT_DEFAULT;
+        if (wanted.place == bench::Place::kShared) share_output(call);
         return call;
     }
 
@@ -149,6 +178,7 @@ class FabricContender final : public bench::Contender {
     fabricshm_arena* arena_ = nullptr;
     fabricshm_group* group_ = nullptr;
     std::uint64_t shared_id_ = 0;
+    bool is_ping_pong_ = false;
     std::vector<fabricshm_call> calls_;
 };
 
@@ -157,6 +187,9 @@ class FabricContender final : public bench::Contender {
 int main(int argc, char** argv) {
     using bench::option;
     const std::string control = option(argc, argv, "--control");
+    // Before the session opens: the library counts the cores that it may use.
+    if (option(argc, argv, "--pin", "no") == "yes")
+        bench::pin_to_core(std::stoi(option(argc, argv, "--rank")));
     FabricContender contender(option(argc, argv, "--socket"), option(argc, argv, "--arena"),
                               std::stoull(option(argc, argv, "--arena-bytes")),
                               std::stoi(option(argc, argv, "--rank")),

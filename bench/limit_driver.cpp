@@ -3,7 +3,13 @@
 //
 //   push  each rank reduces its part from all inputs and stores it into every output
 //   pull  each rank reduces its part into its own output, then copies the others' parts from theirs
-//   ...-nt  the same with streaming stores
+//
+// and behind it, in any order, how: which way of these is the fastest depends on the size and the
+// machine, and the limit is the best of them.
+//   -nt  streaming stores                  -string  rep movsb
+//   -ahead  sources prefetched             -wide  eight registers at a time instead of four
+//   -turns  chunks in turn instead of one part per rank
+//   -split  each piece into the own output first, then copied from the cache to the others'
 //
 // With a shared result push and pull are one: read everything once, store one part. The barrier is
 // a ping-pong of one cache line between ranks 0 and 1. Results are not checked: parts may be read
@@ -15,6 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <new>
@@ -25,6 +32,9 @@
 namespace {
 
 constexpr int kMaxWorld = 4;
+constexpr std::size_t kPrefetchBytes = 512;
+constexpr std::size_t kPiece = 4096;  // elements, of -split: half of a first-level cache
+constexpr std::size_t kChunk = (std::size_t{256} << 10) / sizeof(float);  // elements, of -turns
 
 // Buffers at a power of two from each other would meet in the same cache sets and memory banks.
 constexpr std::size_t kSkew = 11 * 4096 + 9 * 64;
@@ -60,6 +70,15 @@ class LimitContender final : public bench::Contender {
 
     // Inputs and outputs of all pairs, at most one vector each.
     std::string refuses(const bench::Case& wanted) const override {
+        if (wanted.collective == bench::Collective::kSendRecv) return "a message is no pass";
+        if (wanted.algorithm.find("-split") != std::string::npos &&
+            (wanted.collective != bench::Collective::kAllreduce ||
+             wanted.place == bench::Place::kShared))
+            return "a split is of several outputs";
+        if (wanted.algorithm.find("-turns") != std::string::npos &&
+            (wanted.collective != bench::Collective::kAllreduce ||
+             wanted.bytes <= kChunk * sizeof(float)))
+            return "chunks in turn are for large allreduces";
         if (2 * wanted.bytes * static_cast<std::size_t>(wanted.pairs) > shared_.stride)
             return "larger than --area-bytes";
         return "";
@@ -70,7 +89,8 @@ class LimitContender final : public bench::Contender {
     // From the stretch's start on and in the same order on all ranks, which is what of_peer()
     // counts on.
     void* allocate(bench::Memory /*memory*/, std::size_t bytes) override {
-        void* block = stretch(rank_) + taken_;
+        char* block = stretch(rank_) + taken_;
+        populate(block, bytes);
         taken_ += ((bytes + 4095) & ~std::size_t{4095}) + kSkew;
         return block;
     }
@@ -87,8 +107,17 @@ class LimitContender final : public bench::Contender {
     void prepare(const bench::Case& wanted, const std::vector<bench::Buffers>& pairs) override {
         case_ = wanted;
         pairs_ = pairs;
-        streaming_ = wanted.algorithm.ends_with("-nt");
-        pulling_ = wanted.algorithm.starts_with("pull");
+        const auto has = [&](const char* word) {
+            return wanted.algorithm.find(word) != std::string::npos;
+        };
+        pulling_ = has("pull");
+        store_ = has("-nt")       ? bench::Store::kStreaming
+                 : has("-string") ? bench::Store::kString
+                                  : bench::Store::kCached;
+        prefetch_ = has("-ahead") ? kPrefetchBytes : 0;
+        in_turns_ = has("-turns");
+        wide_ = has("-wide");
+        split_ = has("-split");
     }
 
     void run(std::size_t pair) override {
@@ -104,6 +133,8 @@ class LimitContender final : public bench::Contender {
                 return broadcast(b);
             case bench::Collective::kBarrier:
                 return ping_pong();
+            case bench::Collective::kSendRecv:
+                return;  // refused
         }
     }
 
@@ -121,6 +152,17 @@ class LimitContender final : public bench::Contender {
 
     char* stretch(int index) const {
         return shared_.area + static_cast<std::size_t>(index) * shared_.stride;
+    }
+
+    /// The pages all at once, as the pool makes those of an arena: pages that lie together in
+    /// memory cost fewer entries of the address translation. Where the kernel cannot, the first
+    /// touch makes them.
+    static void populate(char* block, std::size_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+        const std::uintptr_t at = reinterpret_cast<std::uintptr_t>(block) & ~std::uintptr_t{4095};
+        const std::uintptr_t end = reinterpret_cast<std::uintptr_t>(block) + bytes;
+        madvise(reinterpret_cast<void*>(at), end - at, MADV_POPULATE_WRITE);
+#endif
     }
 
     /// Gives back the memory of a stretch; its ends, shared with the neighbours, stay.
@@ -145,14 +187,16 @@ class LimitContender final : public bench::Contender {
     std::size_t part() const {
         return case_.bytes / sizeof(float) / static_cast<std::size_t>(world_);
     }
-    std::size_t start(int rank) const { return part() * static_cast<std::size_t>(rank); }
+    std::size_t start(int rank) const {
+        return part() * static_cast<std::size_t>(rank);
+    }
 
     // Everything is made of this one loop: reducing, copying and handing out differ by their
     // counts.
     void move(const float* const* sources, int source_count, float* const* destinations,
               int destination_count, std::size_t count) const {
-        bench::memory_moves().move(
-            {sources, source_count, destinations, destination_count, count, streaming_});
+        bench::memory_moves().move({sources, source_count, destinations, destination_count, count,
+                                    store_, wide_, prefetch_});
     }
 
     void copy(const float* from, float* to, std::size_t count) const {
@@ -166,16 +210,50 @@ class LimitContender final : public bench::Contender {
 
     // Starting with the own one spreads the ranks over the sources.
     void reduce_part(float* input, float* const* destinations, int destination_count) const {
+        reduce_at(input, start(rank_), destinations, destination_count, part());
+    }
+
+    void reduce_at(float* input, std::size_t at, float* const* destinations, int destination_count,
+                   std::size_t count) const {
         const float* sources[kMaxWorld];
         for (int i = 0; i < world_; ++i) {
             const int peer = (rank_ + i) % world_;  // own first, then in ring order
-            sources[i] = of_peer(input, peer) + start(rank_);
+            sources[i] = of_peer(input, peer) + at;
         }
-        move(sources, world_, destinations, destination_count, part());
+        move(sources, world_, destinations, destination_count, count);
+    }
+
+    // Each rank has every world-th chunk: all of them work near each other in memory.
+    void allreduce_in_turns(const bench::Buffers& b, bool is_shared) const {
+        const std::size_t mine = static_cast<std::size_t>(rank_) * kChunk;
+        const std::size_t step = static_cast<std::size_t>(world_) * kChunk;
+        for (std::size_t at = mine; at < b.output_count; at += step) {
+            float* destinations[kMaxWorld];
+            const int count = is_shared ? 1 : world_;
+            for (int i = 0; i < count; ++i)
+                destinations[i] = of_peer(b.output, (rank_ + i) % world_) + at;
+            reduce_at(b.input, at, destinations, count, std::min(kChunk, b.output_count - at));
+        }
+    }
+
+    void allreduce_split(const bench::Buffers& b) const {
+        const std::size_t end = start(rank_) + part();
+        for (std::size_t at = start(rank_); at < end; at += kPiece) {
+            const std::size_t count = std::min(kPiece, end - at);
+            float* own = b.output + at;
+            const float* sources[kMaxWorld];
+            for (int i = 0; i < world_; ++i)
+                sources[i] = of_peer(b.input, (rank_ + i) % world_) + at;
+            bench::memory_moves().move(
+                {sources, world_, &own, 1, count, bench::Store::kCached, wide_, prefetch_});
+            for (int i = 1; i < world_; ++i)
+                copy(own, of_peer(b.output, (rank_ + i) % world_) + at, count);
+        }
     }
 
     void allreduce(const bench::Buffers& b) const {
         const bool is_shared = case_.place == bench::Place::kShared;
+        if (in_turns_) return allreduce_in_turns(b, is_shared);
         if (is_shared || pulling_) {
             reduce_part(b.input, {b.output + start(rank_)});
             for (int i = 1; i < world_ && !is_shared; ++i) {
@@ -184,6 +262,7 @@ class LimitContender final : public bench::Contender {
             }
             return;
         }
+        if (split_) return allreduce_split(b);
         float* destinations[kMaxWorld];
         for (int i = 0; i < world_; ++i)
             destinations[i] = of_peer(b.output, (rank_ + i) % world_) + start(rank_);
@@ -242,8 +321,12 @@ class LimitContender final : public bench::Contender {
     std::size_t taken_ = 0;
     std::uint64_t meetings_ = 0;
     std::uint64_t pings_ = 0;
-    bool streaming_ = false;
     bool pulling_ = false;
+    bool in_turns_ = false;
+    bool wide_ = false;
+    bool split_ = false;
+    bench::Store store_ = bench::Store::kCached;
+    std::size_t prefetch_ = 0;
     bench::Case case_;
     std::vector<bench::Buffers> pairs_;
 };
@@ -253,6 +336,8 @@ void* map_shared(std::size_t bytes) {
     void* block = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                        MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (block == MAP_FAILED) bench::die("cannot map the area of the limits");
+    // As the pool does where the machine has them for shared memory.
+    madvise(block, bytes, MADV_HUGEPAGE);
     return block;
 }
 
@@ -279,6 +364,8 @@ int main(int argc, char** argv) {
     if (rank != 0) prctl(PR_SET_PDEATHSIG, SIGKILL);
     // It may have died before that line, and then no signal comes.
     if (rank != 0 && getppid() != first) return 1;
+    // A limit does not wander: with two ranks on one core it would be none.
+    bench::pin_to_core(rank);
     LimitContender contender(shared, rank, world);
     const int result =
         bench::serve(contender, option(argc, argv, "--control"), option(argc, argv, "--name"));

@@ -61,7 +61,8 @@ std::vector<Question> questions() {
     const auto& moves = bench::memory_moves();
     const auto copy = [&moves](const Arrays& arrays, std::size_t count, bool streaming) {
         const float* source = arrays.b;
-        moves.move({&source, 1, &arrays.a, 1, count, streaming});
+        moves.move({&source, 1, &arrays.a, 1, count,
+                    streaming ? bench::Store::kStreaming : bench::Store::kCached});
     };
     return {
         {"read", 1,

@@ -7,14 +7,24 @@
 
 namespace bench {
 
+/// How what is moved gets into memory.
+enum class Store {
+    kCached,     // through the cache
+    kStreaming,  // past it
+    kString  // rep movsb, which the processor may do as it likes; sums are made in the cache first
+};
+
 /// Sources are summed element by element and stored to every destination; one source copies.
 struct Move {
     const float* const* sources = nullptr;
     int source_count = 0;
     float* const* destinations = nullptr;
     int destination_count = 0;
-    std::size_t count = 0;   // elements
-    bool streaming = false;  // stores go past the cache
+    std::size_t count = 0;  // elements
+    Store store = Store::kCached;
+    bool wide = false;  // eight registers at a time instead of four
+    /// Bytes that the sources are asked for ahead; 0 leaves it to the processor.
+    std::size_t prefetch = 0;
 };
 
 /// The loops of one instruction set. Any alignment; pure and thread-safe.

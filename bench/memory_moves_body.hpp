@@ -14,54 +14,66 @@ struct Moves {
     static constexpr std::size_t kBlock = 4 * kLanes;  // elements per turn of a loop
 
     /// Counts known when compiled: the inner loops unroll, and the sources stay in registers.
-    template <int kSources, int kDestinations, bool kStreaming>
+    template <int kSources, int kDestinations, int kVectors, bool kStreaming, bool kPrefetch>
     static void move_fixed(const Move& m) {
+        constexpr std::size_t kTile = kVectors * kLanes;  // elements per turn of the loop
+        // Copies: a store through a pointer to anything could change what `m` points to.
+        const float* from[kSources];
+        float* to[kDestinations];
+        for (int s = 0; s < kSources; ++s) from[s] = m.sources[s];
+        for (int d = 0; d < kDestinations; ++d) to[d] = m.destinations[d];
+        const std::size_t end = m.count;
         // Streaming stores need aligned addresses; the arena's and the parts' are.
         std::size_t i = 0;
-        for (; i + kBlock <= m.count; i += kBlock) {
-            typename Vector::Type sum[4];
-            for (int v = 0; v < 4; ++v) sum[v] = Vector::load(m.sources[0] + i + v * kLanes);
+        for (; i + kTile <= end; i += kTile) {
+            // Behind the end, too: a hint that leads nowhere is ignored.
+            for (int s = 0; kPrefetch && s < kSources; ++s)
+                for (std::size_t line = 0; line < kTile * sizeof(float); line += 64)
+                    __builtin_prefetch(reinterpret_cast<const char*>(from[s] + i) + line +
+                                       m.prefetch);
+            typename Vector::Type sum[kVectors];
+            for (int v = 0; v < kVectors; ++v) sum[v] = Vector::load(from[0] + i + v * kLanes);
             for (int s = 1; s < kSources; ++s)
-                for (int v = 0; v < 4; ++v) sum[v] += Vector::load(m.sources[s] + i + v * kLanes);
+                for (int v = 0; v < kVectors; ++v) sum[v] += Vector::load(from[s] + i + v * kLanes);
             for (int d = 0; d < kDestinations; ++d)
-                for (int v = 0; v < 4; ++v)
-                    Vector::template store<kStreaming>(m.destinations[d] + i + v * kLanes, sum[v]);
+                for (int v = 0; v < kVectors; ++v)
+                    Vector::template store<kStreaming>(to[d] + i + v * kLanes, sum[v]);
         }
         // What is left of the last block, element by element.
-        for (; i < m.count; ++i) {
-            float sum = m.sources[0][i];
-            for (int s = 1; s < kSources; ++s) sum += m.sources[s][i];
-            for (int d = 0; d < kDestinations; ++d) m.destinations[d][i] = sum;
+        for (; i < end; ++i) {
+            float sum = from[0][i];
+            for (int s = 1; s < kSources; ++s) sum += from[s][i];
+            for (int d = 0; d < kDestinations; ++d) to[d][i] = sum;
         }
         if (kStreaming) Vector::fence();
     }
 
-    template <int kSources, bool kStreaming>
+    template <int kSources, int kVectors, bool kStreaming, bool kPrefetch>
     static void move_sources(const Move& m) {
         switch (m.destination_count) {
             case 1:
-                return move_fixed<kSources, 1, kStreaming>(m);
+                return move_fixed<kSources, 1, kVectors, kStreaming, kPrefetch>(m);
             case 2:
-                return move_fixed<kSources, 2, kStreaming>(m);
+                return move_fixed<kSources, 2, kVectors, kStreaming, kPrefetch>(m);
             case 3:
-                return move_fixed<kSources, 3, kStreaming>(m);
+                return move_fixed<kSources, 3, kVectors, kStreaming, kPrefetch>(m);
             // Four is as many ranks as the limits are measured with.
             default:
-                return move_fixed<kSources, 4, kStreaming>(m);
+                return move_fixed<kSources, 4, kVectors, kStreaming, kPrefetch>(m);
         }
     }
 
-    template <bool kStreaming>
-    static void move_streaming(const Move& m) {
+    template <int kVectors, bool kStreaming, bool kPrefetch>
+    static void move_counted(const Move& m) {
         switch (m.source_count) {
             case 1:
-                return move_sources<1, kStreaming>(m);
+                return move_sources<1, kVectors, kStreaming, kPrefetch>(m);
             case 2:
-                return move_sources<2, kStreaming>(m);
+                return move_sources<2, kVectors, kStreaming, kPrefetch>(m);
             case 3:
-                return move_sources<3, kStreaming>(m);
+                return move_sources<3, kVectors, kStreaming, kPrefetch>(m);
             default:
-                return move_sources<4, kStreaming>(m);
+                return move_sources<4, kVectors, kStreaming, kPrefetch>(m);
         }
     }
 
@@ -75,8 +87,37 @@ struct Moves {
     /// Unaligned destinations go through the cache, whatever was asked for: streaming stores would
     /// fault there.
     static void move(const Move& m) {
-        if (m.streaming && is_aligned(m)) return move_streaming<true>(m);
-        move_streaming<false>(m);
+        if (m.store == Store::kString) return move_string(m);
+        const bool streams = m.store == Store::kStreaming && is_aligned(m);
+        m.wide ? move_stored<8>(m, streams) : move_stored<4>(m, streams);
+    }
+
+    template <int kVectors>
+    static void move_stored(const Move& m, bool streams) {
+        if (m.prefetch != 0)
+            return streams ? move_counted<kVectors, true, true>(m)
+                           : move_counted<kVectors, false, true>(m);
+        streams ? move_counted<kVectors, true, false>(m) : move_counted<kVectors, false, false>(m);
+    }
+
+    /// In pieces that stay in the first-level cache, where the sums are made.
+    static void move_string(const Move& m) {
+        constexpr std::size_t kPiece = 2048;  // elements
+        alignas(64) float sums[kPiece];
+        for (std::size_t at = 0; at < m.count; at += kPiece) {
+            const float* sources[4];
+            for (int s = 0; s < m.source_count; ++s) sources[s] = m.sources[s] + at;
+            const std::size_t count = m.count - at < kPiece ? m.count - at : kPiece;
+            float* to = sums;
+            if (m.source_count > 1)
+                move_counted<4, false, false>({sources, m.source_count, &to, 1, count});
+            for (int d = 0; d < m.destination_count; ++d) {
+                const void* from = m.source_count > 1 ? sums : sources[0];
+                void* into = m.destinations[d] + at;
+                std::size_t bytes = count * sizeof(float);
+                asm volatile("rep movsb" : "+D"(into), "+S"(from), "+c"(bytes) : : "memory");
+            }
+        }
     }
 
     /// Returns something that depends on all that was read, or the compiler would read nothing.

@@ -30,6 +30,8 @@ float expected(Collective collective, int rank, int world, const Buffers& buffer
             return sum_of_all(world, static_cast<std::size_t>(rank) * buffers.output_count + index);
         case Collective::kBroadcast:
             return value(0, index);
+        case Collective::kSendRecv:
+            return value(partner_of(rank), index);
         default:
             return sum_of_all(world, index);
     }

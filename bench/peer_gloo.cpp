@@ -15,6 +15,7 @@
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
 
 #include <algorithm>
 #include <cstring>
@@ -79,6 +80,8 @@ class GlooContender final : public bench::Contender {
             case Collective::kAllGather:
                 if (a == "chunked" && is_in_place) return "out of place only";
                 return a == "ring" || a == "chunked" ? "" : "no such algorithm";
+            case Collective::kSendRecv:
+                return a == "ring" ? "" : "messages have no algorithms";
             default:
                 return a == "ring" || a == "halving-doubling" ? "" : "no such algorithm";
         }
@@ -108,6 +111,8 @@ class GlooContender final : public bench::Contender {
                 return make_all_gather(wanted.algorithm, b);
             case Collective::kReduceScatter:
                 return make_reduce_scatter(b);
+            case Collective::kSendRecv:
+                return make_ping_pong(b);
             case Collective::kBroadcast:
                 return newer ? make_broadcast(b) : make_one_to_all(b);
             default:
@@ -184,6 +189,28 @@ class GlooContender final : public bench::Contender {
         return [algorithm] { algorithm->run(); };
     }
 
+    Operation make_ping_pong(const bench::Buffers& b) {
+        const std::size_t bytes = b.input_count * sizeof(float);
+        std::shared_ptr<gloo::transport::UnboundBuffer> input =
+            context_->createUnboundBuffer(b.input, bytes);
+        std::shared_ptr<gloo::transport::UnboundBuffer> output =
+            context_->createUnboundBuffer(b.output, bytes);
+        const int peer = bench::partner_of(rank());
+        const bool serves = rank() % 2 == 0;
+        return [input, output, peer, serves] {
+            constexpr std::uint64_t kSlot = 7;  // no collective of gloo's own runs meanwhile
+            for (const bool sends : {serves, !serves}) {
+                if (sends) {
+                    input->send(peer, kSlot);
+                    input->waitSend();
+                } else {
+                    output->recv(peer, kSlot);
+                    output->waitRecv();
+                }
+            }
+        };
+    }
+
     std::shared_ptr<gloo::Context> context_;
     std::unique_ptr<gloo::BarrierOptions> options_;
     std::unique_ptr<gloo::BarrierAllToAll> flush_;
@@ -194,6 +221,9 @@ class GlooContender final : public bench::Contender {
 
 int main(int argc, char** argv) {
     const std::string control = bench::option(argc, argv, "--control");
+    // Before gloo starts its threads, which inherit it.
+    if (bench::option(argc, argv, "--pin", "no") == "yes")
+        bench::pin_to_core(std::stoi(bench::option(argc, argv, "--rank")));
     GlooContender contender(std::stoi(bench::option(argc, argv, "--rank")),
                             std::stoi(bench::option(argc, argv, "--world")),
                             bench::option(argc, argv, "--store"));

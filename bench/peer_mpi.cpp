@@ -63,12 +63,23 @@ class MpiContender final : public bench::Contender {
             case bench::Collective::kBarrier:
                 MPI_Barrier(MPI_COMM_WORLD);
                 break;
+            case bench::Collective::kSendRecv:
+                ping_pong(b);
+                break;
         }
     }
 
     void barrier() override { MPI_Barrier(MPI_COMM_WORLD); }
 
   private:
+    void ping_pong(const bench::Buffers& b) {
+        const int peer = bench::partner_of(rank_);
+        const int count = static_cast<int>(b.input_count);
+        if (rank_ % 2 == 0) MPI_Send(b.input, count, MPI_FLOAT, peer, 0, MPI_COMM_WORLD);
+        MPI_Recv(b.output, count, MPI_FLOAT, peer, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        if (rank_ % 2 != 0) MPI_Send(b.input, count, MPI_FLOAT, peer, 0, MPI_COMM_WORLD);
+    }
+
     int rank_ = 0;
     int world_ = 0;
     bench::Case case_;

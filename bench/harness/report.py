@@ -2,7 +2,7 @@
 
 import statistics
 
-from .contenders import PEERS
+from .contenders import PEERS, PINNED
 
 OURS = ("fabric", "fabric-shared", "fabric-staged")
 
@@ -35,46 +35,103 @@ def minimum_bytes(case, shared=False):
         "reduce_scatter": ranks * (size + part),
         "broadcast": size + (ranks - 1) * size,
         "barrier": 0,
+        "send_recv": 2 * size,
     }
     return per_kind[case.collective]
 
 
-def best_of(results, family):
-    """The result of a family with the least median, or None."""
-    own = [r for r in results.values() if r.entry.family == family]
-    return min(own, key=lambda r: r.median) if own else None
+class View:
+    """What one contender's samples of one state say."""
+
+    def __init__(self, result, state):
+        self.entry = result.entry
+        self.iterations = result.iterations
+        self.samples = result.of_state(state)
+
+    @property
+    def median(self):
+        """Nanoseconds per operation, over the rounds."""
+        return statistics.median(s.nanoseconds for s in self.samples.values())
+
+
+def states_of(results):
+    """The states that have samples, near ones first."""
+    found = {s.state for result in results.values() for s in result.samples.values()}
+    return [state for state in ("near", "far", "any") if state in found]
+
+
+def views_of(results, state, pinned):
+    """By entry name. The limits are pinned whatever the others are, and stand beside both."""
+    views = {name: View(result, state) for name, result in results.items()
+             if result.entry.pinned == pinned or result.entry.family.startswith("limit")}
+    return {name: view for name, view in views.items() if view.samples}
+
+
+def best_of(views, family):
+    """The view of a family with the least median, or None. One with few samples beside another's
+    many does not stand for its family."""
+    own = [view for view in views.values() if view.entry.family == family]
+    most = max((len(view.samples) for view in own), default=0)
+    own = [view for view in own if 3 * len(view.samples) >= most]
+    return min(own, key=lambda view: view.median) if own else None
 
 
 def paired_ratio(theirs, ours):
-    """How many times faster `ours` is: the median over the rounds, each round against itself."""
+    """How many times faster `ours` is: the median over the rounds, each round against itself, where
+    both had the same state."""
     # A contender that cannot do the case has no ratio.
     if theirs is None or ours is None:
         return None
-    return statistics.median(a / b for a, b in zip(theirs.nanoseconds, ours.nanoseconds))
+    rounds = theirs.samples.keys() & ours.samples.keys()
+    ratios = [theirs.samples[n].nanoseconds / ours.samples[n].nanoseconds for n in rounds]
+    return statistics.median(ratios) if ratios else None
 
 
-def row_of(case, results, limits):
-    """Everything that is said about one case, as plain values for the JSON file."""
-    families = sorted({r.entry.family for r in results.values()})
-    best = {family: best_of(results, family) for family in families}
+def rows_of(case, results, limits):
+    """A row for each state of the cores, pinned and not."""
+    for pinned in sorted({r.entry.pinned for r in results.values()
+                          if not r.entry.family.startswith("limit")}):
+        for state in states_of(results):
+            views = views_of(results, state, pinned)
+            unpinned = views_of(results, state, False) if pinned else {}
+            if any(not view.entry.family.startswith("limit") for view in views.values()):
+                yield row_of(case, state, pinned, views, unpinned, limits)
+
+
+def _before(best, family):
+    """The same of the build before; of what is not ours there is none."""
+    return best.get(family.replace("fabric", "before", 1)) if "fabric" in family else None
+
+
+def row_of(case, state, pinned, views, unpinned, limits):
+    """Everything that is said about one case in one state, as plain values for the JSON file."""
+    families = sorted({view.entry.family for view in views.values()})
+    best = {family: best_of(views, family) for family in families}
     peers = [best[name] for name in PEERS if best.get(name)]
     # The best setting of each peer at this very size: the comparison is with their best.
-    best_peer = min(peers, key=lambda r: r.median) if peers else None
+    best_peer = min(peers, key=lambda view: view.median) if peers else None
+    trips = [s.trip_ns for view in views.values() for s in view.samples.values() if s.trip_ns]
     row = {"collective": case.collective, "bytes": case.bytes, "ranks": case.ranks,
-           "place": case.place, "minimum_bytes": minimum_bytes(case), "families": {},
+           "place": case.place, "state": state, "pinned": pinned,
+           "trip_ns": statistics.median(trips) if trips else None,
+           "minimum_bytes": minimum_bytes(case), "families": {},
            "best_peer": best_peer.entry.name if best_peer else None}
-    for family, result in best.items():
-        shared = result.entry.place == "shared"
+    for family, view in best.items():
+        shared = view.entry.place == "shared"
         limit = best.get("limit-shared" if shared else "limit")
-        moved = minimum_bytes(case, shared) / result.median  # bytes per ns: GB/s
+        moved = minimum_bytes(case, shared) / view.median  # bytes per ns: GB/s
+        samples = [view.samples[number].nanoseconds for number in sorted(view.samples)]
         row["families"][family] = {
-            "entry": result.entry.name, "median_ns": result.median,
-            "min_ns": min(result.nanoseconds), "samples_ns": result.nanoseconds,
-            "iterations": result.iterations,
-            "ratio_to_best_peer": paired_ratio(best_peer, result),
-            "share_of_limit": paired_ratio(limit, result),
+            "entry": view.entry.name, "median_ns": view.median, "min_ns": min(samples),
+            "samples_ns": samples, "iterations": view.iterations,
+            "settings_ns": {name: other.median for name, other in views.items()
+                            if other.entry.family == family},
+            "ratio_to_best_peer": paired_ratio(best_peer, view),
+            "ratio_to_before": paired_ratio(_before(best, family), view),
+            "ratio_to_unpinned": paired_ratio(best_of(unpinned, family), view),
+            "share_of_limit": paired_ratio(limit, view),
             "gb_per_s": moved, "share_of_stream": _share_of_stream(moved, limits),
-            "ping_pongs": _ping_pongs(result, limits)}
+            "ping_pongs": view.median / (2 * row["trip_ns"]) if row["trip_ns"] else None}
     return row
 
 
@@ -85,17 +142,12 @@ def _share_of_stream(gb_per_s, limits):
     return gb_per_s / best if best else None
 
 
-def _ping_pongs(result, limits):
-    trip = limits.get("ping_pong_ns")
-    return result.median / trip if trip else None
-
-
 def _cell(row, family, with_setting):
     found = row["families"].get(family)
     if not found:
         return ""
     text = time_text(found["median_ns"])
-    setting = found["entry"][len(family) + 1:]
+    setting = found["entry"].removesuffix(PINNED)[len(family) + 1:]
     return f"{text} ({setting})" if with_setting and setting else text
 
 
@@ -106,25 +158,38 @@ def _number(value, form):
 def _our_cells(row, family):
     found = row["families"].get(family)
     if not found:
-        return ["", "", ""]
-    # Below that, the meeting and not the bytes decides; the ping-pongs say how well it is done.
+        return [""] * 5
+    # What came before stands beside ours and is judged by that ratio alone.
+    if family.startswith("before"):
+        return [time_text(found["median_ns"]), "", "", "", ""]
+    # Below that, waiting and not the bytes decides; the ping-pongs say how well it is done.
     share = found["share_of_limit"] if row["bytes"] >= 512 << 10 else None
     return [time_text(found["median_ns"]), _number(found["ratio_to_best_peer"], ".2f"),
-            _number(share, ".0%")]
+            _number(share, ".0%"),
+            _number(found.get("ratio_to_before"), ".2f"),
+            _number(found.get("ratio_to_unpinned"), ".2f")]
+
+
+def _samples(row):
+    """Of the first of ours that has any, else of the contender that has the most."""
+    counts = {family: len(found["samples_ns"]) for family, found in row["families"].items()}
+    return next((counts[family] for family in OURS if family in counts), max(counts.values()))
 
 
 def table(rows):
-    """A Markdown table of rows that share collective, ranks and place."""
+    """A Markdown table of rows that share collective, ranks, place and pinning."""
     extra = sorted({f for row in rows for f in row["families"]
                     if f.startswith(("fabric:", "before"))})
     ours = [f for f in OURS if any(f in row["families"] for row in rows)] + extra
-    head = ["bytes"] + list(PEERS)
+    head = ["bytes", "cores", "samples"] + list(PEERS)
     for family in ours:
-        head += [family, "ratio", "limit %"]
+        head += [family, "ratio", "limit %", "to before", "to unpinned"]
     head += ["limit", "limit shared", "GB/s", "of stream", "ping-pongs"]
     lines = [head]
-    for row in rows:
-        cells = [size_text(row["bytes"])] + [_cell(row, peer, True) for peer in PEERS]
+    for row in sorted(rows, key=lambda row: (row.get("state", "any") == "far", row["bytes"])):
+        state = row.get("state", "any")
+        cells = [size_text(row["bytes"]), "" if state == "any" else state, str(_samples(row))]
+        cells += [_cell(row, peer, True) for peer in PEERS]
         for family in ours:
             cells += _our_cells(row, family)
         cells += [_cell(row, "limit", True), _cell(row, "limit-shared", True)]
@@ -136,10 +201,11 @@ def table(rows):
                   _number(first["share_of_stream"], ".0%") if large else "",
                   _number(first["ping_pongs"], ".1f") if small else ""]
         lines.append(cells)
-    return _aligned(lines)
+    return aligned(lines)
 
 
-def _aligned(lines):
+def aligned(lines):
+    """A Markdown table; the first line is its head."""
     # Columns that are empty in all rows are left out.
     used = [i for i in range(len(lines[0])) if any(line[i] for line in lines[1:])]
     lines = [[line[i] for i in used] for line in lines]
@@ -151,15 +217,16 @@ def _aligned(lines):
 
 
 def sections(rows):
-    """(title, table) for each collective, number of ranks and place, in the order measured."""
+    """(title, table) for each collective, number of ranks, place and pinning, as measured."""
     groups = {}
     for row in rows:
-        groups.setdefault((row["collective"], row["ranks"], row["place"]), []).append(row)
+        key = row["collective"], row["ranks"], row["place"], row.get("pinned", False)
+        groups.setdefault(key, []).append(row)
     places = {"out": "out of place", "in": "in place"}
-    for (collective, ranks, place), group in groups.items():
+    for (collective, ranks, place, pinned), group in groups.items():
         where = f", {places[place]}" if collective in (
             "allreduce", "all_gather", "reduce_scatter") else ""
-        yield f"{collective}, {ranks} ranks{where}", table(group)
+        yield f"{collective}, {ranks} ranks{where}{', pinned' if pinned else ''}", table(group)
 
 
 def markdown(document):
@@ -173,12 +240,15 @@ def markdown(document):
              f"{machine['load_1min']:.1f} at the start. Commit {machine['commit']}. {versions}.",
              "", "Machine: " + ", ".join(f"{key} {value}" for key, value in limits.items()) + ".",
              "", "`ratio` is best peer's time / ours in the same rounds; `limit %` the share of "
-             "what the same bytes cost without waiting. See docs/benchmarks.md.", ""]
+             "what the same bytes cost without waiting; near and far are the two cores by a cache "
+             "line's trip beside each sample. See docs/benchmarks.md.", ""]
     for title, text in sections(document["rows"]):
         lines += [f"## {title}", "", text, ""]
     # Below a hundredth of a core it is the measuring itself.
     idle = {name: share for name, share in document["idle_cpu"].items() if share > 0.01}
     lines += ["Idle contenders that used more than 1 % of a core: "
               + (", ".join(f"{name} {share:.1%}" for name, share in idle.items()) or "none") + "."]
+    if document.get("mixed"):
+        lines += [f"Samples dropped because the cores' distance changed: {document['mixed']}."]
     lines += [f"FAULT: {fault}" for fault in document["faults"]]
     return "\n".join(lines) + "\n"
