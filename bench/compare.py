@@ -212,7 +212,8 @@ class Clock:
 
 
 def run_world(options, ranks, scratch, builds, line_trip, clock, document):
-    """Measures every case of one world size and adds to the document"""
+    """Measures every case of one world size and adds to the document; the families that answered."""
+    measured = set()
     running, entries = start_contenders(options, ranks, scratch, builds)
     bench = Bench(running, entries, options, say, line_trip)
     cases = list(cases_for(options, ranks))
@@ -235,8 +236,10 @@ def run_world(options, ranks, scratch, builds, line_trip, clock, document):
             document["idle_cpu"][f"{ranks_of_set.name}/{ranks}"] = ranks_of_set.idle_share()
         document["faults"] += bench.faults
         document["mixed"] += bench.mixed
+        measured |= bench.measured
         for ranks_of_set in running.values():
             ranks_of_set.stop()
+    return measured
 
 
 def say_progress(case, results):
@@ -303,17 +306,16 @@ def main(arguments=None):
     short = options.seconds is not None and options.seconds <= 90
     document["limits"] = {} if short else measure_limits(options)
     line_trip = LineTrip(find_program(options.build, "bench_line_trip"), options.near_below)
-    daemons = []
+    daemons, measured = [], set()
     with tempfile.TemporaryDirectory(prefix="fabric-bench-") as scratch:
         try:
             builds = start_daemons(options, scratch, daemons)
             for ranks in options.ranks:
-                run_world(options, ranks, scratch, builds, line_trip, clock, document)
+                measured |= run_world(options, ranks, scratch, builds, line_trip, clock, document)
         finally:
             line_trip.stop()
             for daemon in daemons:
                 daemon.stop()
-    measured = {family for row in document["rows"] for family in row["families"]}
     document["faults"] += [f"{family} was not measured" for family in options.require
                            if family not in measured]
     # At the end, when the versions of all contenders are known.

@@ -11,6 +11,7 @@ KEPT_PER_FAMILY = 2  # of the settings of one peer, in each state of the cores
 # Of each setting in a state, before one is given up in it: first those clearly slower than the best.
 SAMPLES_TO_JUDGE, CLEARLY_SLOWER = 5, 1.25
 SAMPLES_TO_CHOOSE = 15  # and then all but those that are kept
+TURNS_WITHOUT_SAMPLE = 6  # more of these, where the cores' distance changed during all rounds
 FAR_BEHIND = 5  # a peer this much slower than the best peer is left with those samples
 
 # A setting this much slower than its family's best is given up at once: more than what near and far
@@ -70,6 +71,7 @@ class Bench:
         self._hopeless = set()  # (collective, entry name)
         self._kept = {}  # results by entry name, by case
         self.mixed = 0  # samples that were dropped: the cores' distance changed meanwhile
+        self.measured = set()  # families that answered, whether or not a sample of theirs was kept
         self.faults = []  # wrong results and deaths: they make the run fail
 
     def measure(self, case, memory_budget, until=None):
@@ -132,6 +134,20 @@ class Bench:
                     trip = self._line_trip.measure()
             done += 1
             _give_up_slower(order, case.bytes >= LARGE_BYTES)
+        self._repeat_mixed(case, order, first + done, memory_budget)
+
+    def _repeat_mixed(self, case, order, number, memory_budget):
+        """A short run has a round or two: where the cores' distance changed in all of them, a few
+        more turns, so that the table has a figure."""
+        for result in order:
+            for _ in range(TURNS_WITHOUT_SAMPLE):
+                if result.samples or result.given_up:
+                    break
+                before = self._line_trip.measure()
+                nanoseconds = self._turn(case, result.entry, result.iterations, check=False)
+                self._keep_sample(result, number, nanoseconds, before, self._line_trip.measure())
+                if self._is_large(case, memory_budget):
+                    self._drop(result.entry)
 
     def _goes_on(self, done, until):
         if until is None:
@@ -144,6 +160,7 @@ class Bench:
             # Its ranks are gone.
             result.given_up |= {"near", "far", "any"}
             return
+        self.measured.add(result.entry.family)
         if state == "mixed":
             self.mixed += 1
             return
