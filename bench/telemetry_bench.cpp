@@ -46,7 +46,7 @@ class Sessions {
             const PageOwner owner{static_cast<std::uint64_t>(id), id, 0, "bench", ""};
             auto file = pages.open_telemetry(owner);
             if (!file.ok()) return;
-            auto page = Mapping::map(*file, 0, fabricshm::kPageFileBytes, {});
+            auto page = Mapping::map(*file, 0, fabricshm::kTelemetryFileBytes, {});
             if (!page.ok()) return;
             pages_.push_back(std::move(page).value());
         }
@@ -72,6 +72,7 @@ class Sessions {
         image.group_id = 1;
         image.rank = 0;
         image.world = kWorld;
+        image.peers.resize(kWorld);
         return image;
     }
 

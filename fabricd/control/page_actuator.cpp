@@ -21,7 +21,7 @@ Result<DirectiveImage> image_of(const Directive& directive) {
     const auto most = static_cast<std::size_t>(fabricshm::kPeersMax);
     if (directive.sessions.size() > most || directive.shares.size() > most ||
         directive.units.size() > most) {
-        return Error{Errc::kUnsupported, 0, "direct a job of more than 64 ranks"};
+        return Error{Errc::kUnsupported, 0, "direct a job of more than 256 ranks"};
     }
     // All of it each time: a page holds one image, and a trainer that missed one misses nothing.
     image.serial = directive.serial;

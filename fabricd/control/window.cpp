@@ -25,7 +25,7 @@ double rise(std::uint64_t now, std::uint64_t before) {
 // does not fetch them by itself, and waiting for each would be half of a tick of 10,000 sessions.
 constexpr std::size_t kFetchAhead = 8;
 constexpr std::size_t kFetchBytes =
-    offsetof(SessionSample, image) + offsetof(fabricshm::TelemetryImage, bytes_to) + 64;
+    offsetof(SessionSample, image) + offsetof(fabricshm::TelemetryImage, shards) + 64;
 
 void fetch(const SessionSample& session) {
     const auto* bytes = reinterpret_cast<const char*>(&session);
@@ -88,9 +88,7 @@ WindowMaker::Before WindowMaker::counters_of(const SessionSample& session) {
     Before now{session.session_id, session.page_number, image.arena_id,      image.group_id,
                image.steps,        image.samples,       image.memory_denied, 0,
                image.step_ns,      image.compute_ns,    image.wait_ns,       image.comm_ns};
-    for (int peer = 0; peer < std::min(image.world, fabricshm::kPeersMax); ++peer) {
-        now.bytes += image.bytes_to[peer];
-    }
+    now.bytes = image.bytes_to_all;
     return now;
 }
 

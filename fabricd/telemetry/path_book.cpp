@@ -59,9 +59,11 @@ void PathBook::look(const SessionSample& session) {
         reader = Reader{session.page_number, image.group_id, image.rank, {}};
         reader.to.resize(static_cast<std::size_t>(peers));
     }
-    for (std::size_t peer = 0; peer < reader.to.size(); ++peer) {
-        observe(reader.to[peer], {image.reads[peer], image.read_bytes[peer], image.read_ns[peer],
-                                  image.latency_ns[peer]});
+    // The rows may be those of a smaller group still: they are read less often than the head.
+    const std::size_t rows = std::min(reader.to.size(), image.peers.size());
+    for (std::size_t peer = 0; peer < rows; ++peer) {
+        const fabricshm::PeerCounters& now = image.peers[peer];
+        observe(reader.to[peer], {now.reads, now.read_bytes, now.read_ns, now.latency_ns});
     }
 }
 

@@ -44,16 +44,11 @@ void fetch_rest(const std::byte* page, const SessionSample& entry) {
     __builtin_prefetch(bytes + 3 * fabricshm::kCacheLine, 1);
 }
 
-// The first line of each array: all of it, for a group of eight ranks.
+// The rows of a group of eight ranks.
 void fetch_peers(const std::byte* page) {
     const auto& shared = *reinterpret_cast<const fabricshm::TelemetryPage*>(page);
-    for (const void* line :
-         {static_cast<const void*>(&shared.peers_sequence),
-          static_cast<const void*>(shared.bytes_to), static_cast<const void*>(shared.read_bytes),
-          static_cast<const void*>(shared.read_ns), static_cast<const void*>(shared.reads),
-          static_cast<const void*>(shared.latency_ns)}) {
-        __builtin_prefetch(line);
-    }
+    const auto* bytes = reinterpret_cast<const std::byte*>(&shared.peers_sequence);
+    for (int line = 0; line <= 5; ++line) __builtin_prefetch(bytes + line * fabricshm::kCacheLine);
 }
 
 // Room for so many entries, in huge pages where the system has them: an entry is most of a small
@@ -91,8 +86,8 @@ void begin(SessionSample& entry, const PageOwner& owner) {
 
 Result<Fd> SessionPages::open_telemetry(const PageOwner& owner) {
     FABRIC_TRY(auto file,
-               fabricshm::make_page_file("fabric-telemetry", kPageFileBytes, PageAccess::kReadWrite,
-                                         fabricshm::format_telemetry));
+               fabricshm::make_page_file("fabric-telemetry", fabricshm::kTelemetryFileBytes,
+                                         PageAccess::kReadWrite, fabricshm::format_telemetry));
     const std::lock_guard lock(mutex_);
     Pages& pages = pages_[owner.session_id];
     pages.owner = owner;

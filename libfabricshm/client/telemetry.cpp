@@ -14,12 +14,12 @@ constexpr std::int64_t kShardsEveryNs = 100'000'000;
 
 // The daemon made the file, but a daemon is checked like anybody else: a file that could shrink
 // would be a SIGBUS in the middle of training.
-Result<Mapping> map_page(const Fd& file, bool writable) {
+Result<Mapping> map_page(const Fd& file, Bytes bytes, bool writable) {
     const int seals = ::fcntl(file.get(), F_GET_SEALS);
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return Error{Errc::kCorrupt, 0, "page file"};
     MapOptions options;
     options.writable = writable;
-    return Mapping::map(file, 0, kPageFileBytes, options);
+    return Mapping::map(file, 0, bytes, options);
 }
 
 }  // namespace
@@ -31,10 +31,7 @@ void Telemetry::take_group(const StepInfo& info) {
     image_.group_id = info.group_id;
     image_.rank = info.rank;
     image_.world = info.world;
-    for (auto* array : {image_.bytes_to, image_.read_bytes, image_.reads}) {
-        std::fill_n(array, kPeersMax, 0);
-    }
-    for (auto* array : {image_.read_ns, image_.latency_ns}) std::fill_n(array, kPeersMax, 0);
+    image_.peers.assign(static_cast<std::size_t>(peers_of(image_)), PeerCounters{});
 }
 
 // What the groups of this session have counted since the last step.
@@ -44,12 +41,12 @@ void Telemetry::collect(std::int64_t length_ns, std::int64_t compute_ns) {
     for (Metered& metered : meters_) {
         const auto meter = metered.meter.lock();
         if (meter == nullptr) continue;
+        const bool trains = metered.group_id == image_.group_id;
         const MeterSums sums = meter->sums();
         wait_ns += sums.wait_ns - metered.last.wait_ns;
         comm_ns += sums.comm_ns - metered.last.comm_ns;
-        const bool trains = metered.group_id == image_.group_id;
-        for (std::size_t rank = 0; trains && rank < sums.bytes_to.size(); ++rank) {
-            image_.bytes_to[rank] += sums.bytes_to[rank] - metered.last.bytes_to[rank];
+        for (std::size_t rank = 0; trains && rank < image_.peers.size(); ++rank) {
+            image_.peers[rank].bytes_to += sums.bytes_to[rank] - metered.last.bytes_to[rank];
         }
         metered.last = sums;
     }
@@ -101,13 +98,13 @@ int Telemetry::read_due(std::int64_t now_ns) {
 }
 
 void Telemetry::note_read(int peer, const PeerRead& read) {
-    if (peer < 0 || peer >= kPeersMax) return;
-    const auto at = static_cast<std::size_t>(peer);
     const std::lock_guard lock(mutex_);
-    image_.read_bytes[at] += read.bytes;
-    image_.read_ns[at] += read.ns;
-    image_.latency_ns[at] += read.latency_ns;
-    ++image_.reads[at];
+    if (peer < 0 || static_cast<std::size_t>(peer) >= image_.peers.size()) return;
+    PeerCounters& counters = image_.peers[static_cast<std::size_t>(peer)];
+    counters.read_bytes += read.bytes;
+    counters.read_ns += read.ns;
+    counters.latency_ns += read.latency_ns;
+    ++counters.reads;
 }
 
 // Under the lock.
@@ -165,7 +162,7 @@ QuotaImage Telemetry::quotas() {
 }
 
 Result<void> Telemetry::take_telemetry(const Fd& file) {
-    FABRIC_TRY(Mapping page, map_page(file, true));
+    FABRIC_TRY(Mapping page, map_page(file, kTelemetryFileBytes, true));
     FABRIC_TRY_VOID(check_telemetry(page.data()));
     const std::lock_guard lock(mutex_);
     telemetry_ = std::move(page);
@@ -177,7 +174,7 @@ Result<void> Telemetry::take_telemetry(const Fd& file) {
 }
 
 Result<void> Telemetry::take_directives(const Fd& file) {
-    FABRIC_TRY(Mapping page, map_page(file, false));
+    FABRIC_TRY(Mapping page, map_page(file, kPageFileBytes, false));
     FABRIC_TRY_VOID(check_directive_page(page.data()));
     const std::lock_guard lock(mutex_);
     directives_ = std::move(page);

@@ -1,6 +1,6 @@
 // The directive page: what the daemon asks of one session. docs/shm_layout.md, docs/telemetry.md.
 //
-//   magic, version | sequence, directives (100 words) | sequence, quotas (9 words)
+//   magic, version | sequence, directives (388 words) | sequence, quotas (9 words)
 //
 // Written by the daemon alone; the session's descriptor cannot be mapped for writing. All members
 // of a group get the same image, but they read it at different moments: let rank 0 read and
@@ -19,7 +19,7 @@
 namespace fabricshm {
 
 inline constexpr std::uint64_t kDirectiveMagic = 0x3145524942524146;
-inline constexpr std::uint32_t kDirectiveVersion = 1;
+inline constexpr std::uint32_t kDirectiveVersion = 2;
 
 struct DirectiveImage {
     std::uint64_t serial;    // 0: none yet; rises with every change
@@ -30,7 +30,7 @@ struct DirectiveImage {
     double batch_share[kPeersMax];        // by rank, sums to 1; 0: drained; all 0: not set
     std::uint32_t work_units[kPeersMax];  // micro-batches by rank; all 0: not set
 };
-inline constexpr std::size_t kDirectiveWords = 100;
+inline constexpr std::size_t kDirectiveWords = 388;
 static_assert(sizeof(DirectiveImage) == 8 * kDirectiveWords);
 
 /// What somebody may hold of the pool. A limit that shrinks is announced: from then on nothing is
@@ -61,12 +61,11 @@ struct DirectivePage {
     SharedWord sequence;
     SharedWord image[kDirectiveWords];
     char pad_[8];
-    // At the end, so that the version stayed: a daemon that does not know them leaves them 0.
     SharedWord quota_sequence;
     SharedWord quota[kQuotaWords];
 };
 static_assert(offsetof(DirectivePage, image) == 24);
-static_assert(offsetof(DirectivePage, quota_sequence) == 13 * kCacheLine);
+static_assert(offsetof(DirectivePage, quota_sequence) == 49 * kCacheLine);
 static_assert(sizeof(DirectivePage) <= kPageFileBytes);
 
 /// kInvalid unless ranks and shares are possible: the world 0 to kPeersMax, shares finite, not

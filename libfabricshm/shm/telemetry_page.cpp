@@ -25,6 +25,11 @@ const TelemetryPage& page_of(const std::byte* page) noexcept {
     return *reinterpret_cast<const TelemetryPage*>(page);
 }
 
+// The head is the begin of the image, see the assertion beside it.
+const void* head_of(const TelemetryImage& image) noexcept {
+    return &image.written_ns;
+}
+
 void tame(std::int64_t& nanoseconds) noexcept {
     nanoseconds = std::clamp<std::int64_t>(nanoseconds, 0, kMostNs);
 }
@@ -80,8 +85,7 @@ void tame_shards(ShardReads (&shards)[kShardsTold]) noexcept {
 }  // namespace
 
 TelemetryImage empty_telemetry() noexcept {
-    TelemetryImage image;
-    std::memset(&image, 0, sizeof image);
+    TelemetryImage image{};
     image.rank = -1;
     image.loss = image.gradient_norm = image.mean_gradient_norm =
         std::numeric_limits<double>::quiet_NaN();
@@ -89,12 +93,13 @@ TelemetryImage empty_telemetry() noexcept {
 }
 
 void format_telemetry(std::byte* page) noexcept {
-    auto* fresh = ::new (static_cast<void*>(page)) TelemetryPage{};
+    // Not constructed: that would write 11 KiB for each session, most of which stay a hole.
+    TelemetryPage* fresh = &page_of(page);
     fresh->version = kTelemetryVersion;
     fresh->magic = kTelemetryMagic;
     // Nothing is written yet, and a reader that has seen nothing (sequence 0) agrees.
     const TelemetryImage empty = empty_telemetry();
-    seqlock_store(fresh->head, &empty, kTelemetryHeadWords);
+    seqlock_store(fresh->head, head_of(empty), kTelemetryHeadWords);
 }
 
 Result<void> check_telemetry(const std::byte* page) noexcept {
@@ -112,19 +117,16 @@ int peers_of(const TelemetryImage& image) noexcept {
 void write_telemetry_head(std::byte* page, const TelemetryImage& image) noexcept {
     TelemetryPage& shared = page_of(page);
     seqlock_begin(shared.head_sequence);
-    seqlock_store(shared.head, &image, kTelemetryHeadWords);
+    seqlock_store(shared.head, head_of(image), kTelemetryHeadWords);
     seqlock_end(shared.head_sequence);
 }
 
 void write_telemetry_peers(std::byte* page, const TelemetryImage& image) noexcept {
     TelemetryPage& shared = page_of(page);
-    const auto peers = static_cast<std::size_t>(peers_of(image));
+    // Rows that were never needed are 0 in the page already.
+    const auto peers = std::min(image.peers.size(), static_cast<std::size_t>(peers_of(image)));
     seqlock_begin(shared.peers_sequence);
-    seqlock_store(shared.bytes_to, image.bytes_to, peers);
-    seqlock_store(shared.read_bytes, image.read_bytes, peers);
-    seqlock_store(shared.read_ns, image.read_ns, peers);
-    seqlock_store(shared.reads, image.reads, peers);
-    seqlock_store(shared.latency_ns, image.latency_ns, peers);
+    seqlock_store(shared.peers[0], image.peers.data(), peers * kPeerWords);
     seqlock_end(shared.peers_sequence);
 }
 
@@ -144,32 +146,34 @@ PageRead read_telemetry_head(const std::byte* page, TelemetryImage& image,
         seqlock_load(shared.head, copy, kTelemetryHeadWords);
     });
     if (read != PageRead::kFresh) return read;
-    std::memcpy(&image, copy, sizeof copy);
+    const std::uint64_t group = image.group_id;
+    std::memcpy(&image.written_ns, copy, sizeof copy);
     tame_head(image);
+    if (image.group_id != group) {
+        // The rows are those of the other group's ranks, until they are read anew.
+        image.peers.clear();
+        image.bytes_to_all = seen.peers = 0;
+    }
     seen.head = sequence;
     return read;
 }
 
-PageRead read_telemetry_peers(const std::byte* page, TelemetryImage& image,
-                              TelemetrySeen& seen) noexcept {
+PageRead read_telemetry_peers(const std::byte* page, TelemetryImage& image, TelemetrySeen& seen) {
     const TelemetryPage& shared = page_of(page);
     const auto peers = static_cast<std::size_t>(peers_of(image));
-    TelemetryImage copy;  // only the arrays of it, and only as far as they are loaded
+    PeerCounters copy[kPeersMax];  // only as far as it is loaded
     std::uint64_t sequence = 0;
     const PageRead read = seqlock_read(shared.peers_sequence, seen.peers, sequence, [&] {
-        seqlock_load(shared.bytes_to, copy.bytes_to, peers);
-        seqlock_load(shared.read_bytes, copy.read_bytes, peers);
-        seqlock_load(shared.read_ns, copy.read_ns, peers);
-        seqlock_load(shared.reads, copy.reads, peers);
-        seqlock_load(shared.latency_ns, copy.latency_ns, peers);
+        seqlock_load(shared.peers[0], copy, peers * kPeerWords);
     });
     if (read != PageRead::kFresh) return read;
-    for (std::size_t rank = 0; rank < peers; ++rank) {
-        tame(image.bytes_to[rank] = copy.bytes_to[rank]);
-        tame(image.read_bytes[rank] = copy.read_bytes[rank]);
-        tame(image.read_ns[rank] = copy.read_ns[rank]);
-        tame(image.reads[rank] = copy.reads[rank]);
-        tame(image.latency_ns[rank] = copy.latency_ns[rank]);
+    image.peers.assign(copy, copy + peers);
+    image.bytes_to_all = 0;
+    for (PeerCounters& peer : image.peers) {
+        for (auto* count : {&peer.bytes_to, &peer.read_bytes, &peer.reads}) tame(*count);
+        for (auto* time : {&peer.read_ns, &peer.latency_ns}) tame(*time);
+        // 256 times what tame() leaves is more than a word holds.
+        image.bytes_to_all = std::min(image.bytes_to_all + peer.bytes_to, kMostCount);
     }
     seen.peers = sequence;
     return read;

@@ -1,17 +1,19 @@
 // The telemetry page: what one session says about itself, for the daemon to read.
 // docs/shm_layout.md, docs/telemetry.md.
 //
-//   magic, version | sequence, head (18 words) | sequence, peers (5 x 64 words)
-//                  | sequence, shards (16 x 4 words)
+//   magic, version | sequence, head (18 words) | sequence, shards (16 x 4 words)
+//                  | sequence, peers (256 x 5 words)
 //
-// Three seqlocks in one page: the head changes at every step and is three cache lines, so a sampler
-// that visits thousands of pages touches no more than those; peers and shards are 3 KiB and are
-// read less often. Written by one session, read by the daemon, to which every word of it is input.
+// Three seqlocks: the head changes at every step and is three cache lines, so a sampler that visits
+// thousands of pages touches no more than those; peers and shards are read less often. Peers lie
+// one row behind the other: a small group writes few lines, and the rest of the file stays a hole.
+// Written by one session, read by the daemon, to which every word of it is input.
 
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
@@ -20,10 +22,10 @@
 namespace fabricshm {
 
 inline constexpr std::uint64_t kTelemetryMagic = 0x314d4c5442524146;
-inline constexpr std::uint32_t kTelemetryVersion = 1;
+inline constexpr std::uint32_t kTelemetryVersion = 2;
 
-/// Ranks that are told apart in pages. A larger group is measured as a whole and not directed.
-inline constexpr int kPeersMax = 64;
+/// Ranks that pages have a row for: all of the largest group.
+inline constexpr int kPeersMax = 256;
 
 /// Shards whose reads a session tells of: the busiest ones.
 inline constexpr int kShardsTold = 16;
@@ -37,10 +39,20 @@ struct ShardReads {
     std::uint64_t bytes;  // the whole shard for each read: what was looked at is not known
 };
 
-/// What a page of its own in a memory file takes.
-inline constexpr Bytes kPageFileBytes = 4096;
+/// What this session did with the memory of one rank. Counters that only rise.
+struct PeerCounters {
+    std::uint64_t bytes_to;    // read from it or sent to it
+    std::uint64_t read_bytes;  // by timed reads, here and below
+    std::int64_t read_ns;
+    std::uint64_t reads;
+    std::int64_t latency_ns;  // the sum of what one line took in each of them
+};
 
-/// Plain data. Counters and sums run since the first step of the session and only rise; a daemon
+/// What a memory file of a page takes: of directives, and of telemetry.
+inline constexpr Bytes kPageFileBytes = 4096;
+inline constexpr Bytes kTelemetryFileBytes = 3 * kPageFileBytes;
+
+/// Counters and sums run since the first step of the session and only rise; a daemon
 /// that was restarted meets them in the middle.
 struct TelemetryImage {
     std::int64_t written_ns;  // CLOCK_MONOTONIC
@@ -59,21 +71,16 @@ struct TelemetryImage {
     std::uint64_t directive_serial;  // in force here
     std::uint32_t sync_interval;     // in force here; 0: not set
     std::uint32_t flags;             // 0
-    // By rank of the group above. Bytes read from or sent to each; timed reads of each.
-    std::uint64_t bytes_to[kPeersMax];
-    std::uint64_t read_bytes[kPeersMax];
-    std::int64_t read_ns[kPeersMax];
-    std::uint64_t reads[kPeersMax];      // how many timed reads those were
-    std::int64_t latency_ns[kPeersMax];  // and the sum of what one line took in each
-    ShardReads shards[kShardsTold];      // the busiest first; after the last one all is 0
+    ShardReads shards[kShardsTold];  // the busiest first; after the last one all is 0
+    std::uint64_t bytes_to_all;      // the sum over the peers; not in the page
+    std::vector<PeerCounters> peers;  // by rank of the group above; those that are missing are 0
 };
 
 inline constexpr std::size_t kTelemetryHeadWords = 18;
-inline constexpr std::size_t kTelemetryArrays = 5;
+inline constexpr std::size_t kPeerWords = sizeof(PeerCounters) / 8;
 inline constexpr std::size_t kTelemetryShardWords = kShardsTold * sizeof(ShardReads) / 8;
-static_assert(offsetof(TelemetryImage, bytes_to) == 8 * kTelemetryHeadWords);
-static_assert(sizeof(TelemetryImage) ==
-              8 * (kTelemetryHeadWords + kTelemetryArrays * kPeersMax + kTelemetryShardWords));
+static_assert(offsetof(TelemetryImage, shards) == 8 * kTelemetryHeadWords);
+static_assert(kPeerWords == 5 && alignof(PeerCounters) == 8);
 
 struct TelemetryPage {
     std::uint64_t magic;
@@ -82,37 +89,33 @@ struct TelemetryPage {
     SharedWord head_sequence;
     SharedWord head[kTelemetryHeadWords];
     char pad_[24];
-    SharedWord peers_sequence;
-    char pad2_[56];
-    SharedWord bytes_to[kPeersMax];
-    SharedWord read_bytes[kPeersMax];
-    SharedWord read_ns[kPeersMax];
-    SharedWord reads[kPeersMax];
-    SharedWord latency_ns[kPeersMax];
-    // At the end, so that the version stayed: a library that does not know it leaves it 0.
     SharedWord shards_sequence;
-    char pad3_[56];
+    char pad2_[56];
     SharedWord shards[kTelemetryShardWords];
+    SharedWord peers_sequence;
+    char pad3_[56];
+    SharedWord peers[kPeersMax][kPeerWords];
 };
-static_assert(offsetof(TelemetryPage, peers_sequence) == 3 * kCacheLine);
-static_assert(offsetof(TelemetryPage, bytes_to) == 4 * kCacheLine);
-static_assert(offsetof(TelemetryPage, shards_sequence) == 44 * kCacheLine);
-static_assert(sizeof(TelemetryPage) == 3392 && sizeof(TelemetryPage) <= kPageFileBytes);
+static_assert(offsetof(TelemetryPage, shards_sequence) == 3 * kCacheLine);
+static_assert(offsetof(TelemetryPage, peers_sequence) == 12 * kCacheLine);
+static_assert(offsetof(TelemetryPage, peers) == 13 * kCacheLine);
+static_assert(sizeof(TelemetryPage) == 11072 && sizeof(TelemetryPage) <= kTelemetryFileBytes);
 
 /// An image in which nothing has happened yet.
 TelemetryImage empty_telemetry() noexcept;
 
-/// Writes the empty page over anything. For the daemon, before it hands the page out.
+/// Makes the empty page of zeros, of which it touches the first lines alone. For the daemon, before
+/// it hands the page out.
 void format_telemetry(std::byte* page) noexcept;
 
 /// Whether the bytes are a page of this version: kCorrupt or kVersion. For the session, once.
 Result<void> check_telemetry(const std::byte* page) noexcept;
 
-/// Ranks of the image whose entries in its arrays mean something.
+/// Ranks that have a row: those of the image's group.
 int peers_of(const TelemetryImage& image) noexcept;
 
-/// Writes the head, or the arrays as far as the group reaches. One writer at a time; some 20 ns and
-/// 50 ns, no system call.
+/// Writes the head, or the rows of the group's ranks. One writer at a time; some 20 ns, and 50 ns
+/// for eight ranks; no system call.
 void write_telemetry_head(std::byte* page, const TelemetryImage& image) noexcept;
 void write_telemetry_peers(std::byte* page, const TelemetryImage& image) noexcept;
 
@@ -131,9 +134,9 @@ struct TelemetrySeen {
 PageRead read_telemetry_head(const std::byte* page, TelemetryImage& image,
                              TelemetrySeen& seen) noexcept;
 
-/// The same for the arrays of the image's group; entries beyond it are left alone.
-PageRead read_telemetry_peers(const std::byte* page, TelemetryImage& image,
-                              TelemetrySeen& seen) noexcept;
+/// The same for the rows of the image's group, and their sum. Allocates when the group is larger
+/// than the last one.
+PageRead read_telemetry_peers(const std::byte* page, TelemetryImage& image, TelemetrySeen& seen);
 
 /// The same for the shards: each at most once, and none after the first that is none.
 PageRead read_telemetry_shards(const std::byte* page, TelemetryImage& image,

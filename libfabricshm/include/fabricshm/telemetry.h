@@ -17,8 +17,8 @@ extern "C" {
 struct fabricshm_session;
 struct fabricshm_group;
 
-/* Ranks that are told apart. A larger group is measured as a whole, and gets no directives. */
-#define FABRICSHM_PEERS_MAX 64
+/* Ranks that a directive has a place for: all of the largest group. */
+#define FABRICSHM_PEERS_MAX 256
 
 /* What one step of training was like. Make it with fabricshm_step_info_make(), then set what is
  * known. */

@@ -393,7 +393,9 @@ TEST_SUITE("control.controller") {
         CHECK(image.sync_interval == 4);
         CHECK(image.group_id == 7);
         CHECK(fabricshm::check_directives(image).ok());
-        directive.sessions.resize(65);
+        directive.sessions.resize(256);
+        CHECK(image_of(directive).ok());
+        directive.sessions.resize(257);
         CHECK(image_of(directive).error().code == fabricshm::Errc::kUnsupported);
     }
 

@@ -171,10 +171,8 @@ TEST_SUITE("shm.layout_doc") {
         const Table page = {
             FIELD(TelemetryPage, magic),           FIELD(TelemetryPage, version),
             FIELD(TelemetryPage, head_sequence),   FIELD(TelemetryPage, head),
-            FIELD(TelemetryPage, peers_sequence),  FIELD(TelemetryPage, bytes_to),
-            FIELD(TelemetryPage, read_bytes),      FIELD(TelemetryPage, read_ns),
-            FIELD(TelemetryPage, reads),           FIELD(TelemetryPage, latency_ns),
             FIELD(TelemetryPage, shards_sequence), FIELD(TelemetryPage, shards),
+            FIELD(TelemetryPage, peers_sequence),  FIELD(TelemetryPage, peers),
         };
         CHECK(table_below("## A telemetry page") == page);
         const Table image = {
@@ -201,6 +199,12 @@ TEST_SUITE("shm.layout_doc") {
             FIELD(TelemetryImage, flags),
         };
         CHECK(table_below("### TelemetryImage") == image);
+        const Table row = {
+            FIELD(PeerCounters, bytes_to), FIELD(PeerCounters, read_bytes),
+            FIELD(PeerCounters, read_ns),  FIELD(PeerCounters, reads),
+            FIELD(PeerCounters, latency_ns),
+        };
+        CHECK(table_below("### PeerCounters") == row);
         CHECK(text_of_page().find("`0x314d4c5442524146`") != std::string::npos);
         CHECK(kTelemetryMagic == 0x314d4c5442524146);
     }

@@ -16,10 +16,10 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct Page {
-    alignas(4096) std::byte bytes[kPageFileBytes];
+    alignas(4096) std::byte bytes[kTelemetryFileBytes];
 
     Page() {
-        std::memset(bytes, 0xff, sizeof bytes);
+        std::memset(bytes, 0, sizeof bytes);
         format_telemetry(bytes);
     }
     TelemetryPage& page() { return *reinterpret_cast<TelemetryPage*>(bytes); }
@@ -40,9 +40,8 @@ TelemetryImage full_image() {
     image.queue = 2;
     image.batch = 32;
     for (int rank = 0; rank < 3; ++rank) {
-        image.bytes_to[rank] = 100u + static_cast<unsigned>(rank);
-        image.read_bytes[rank] = 200u + static_cast<unsigned>(rank);
-        image.read_ns[rank] = 300 + rank;
+        const auto more = static_cast<unsigned>(rank);
+        image.peers.push_back({100u + more, 200u + more, 300 + rank, 0, 0});
     }
     return image;
 }
@@ -64,9 +63,10 @@ TEST_SUITE("shm.telemetry_page") {
         CHECK(std::memcmp(&read.arena_id, &written.arena_id, 80) == 0);
         CHECK(read.loss == 0.5);
         CHECK(std::isnan(read.gradient_norm));
-        CHECK(read.bytes_to[2] == 102);
-        CHECK(read.read_ns[1] == 301);
-        CHECK(read.bytes_to[3] == 0);
+        REQUIRE(read.peers.size() == 3);
+        CHECK(read.peers[2].bytes_to == 102);
+        CHECK(read.peers[1].read_ns == 301);
+        CHECK(read.bytes_to_all == 303);
         CHECK(read_telemetry_head(page.bytes, read, seen) == PageRead::kUnchanged);
         CHECK(read_telemetry_peers(page.bytes, read, seen) == PageRead::kUnchanged);
     }
@@ -119,8 +119,50 @@ TEST_SUITE("shm.telemetry_page") {
             write_telemetry_head(page.bytes, lie);
             REQUIRE(read_telemetry_head(page.bytes, read, seen) == PageRead::kFresh);
             CHECK(read.world == (world == 65 ? 65 : 0));
-            CHECK(peers_of(read) == 0);
+            CHECK(peers_of(read) == (world == 65 ? 65 : 0));
         }
+    }
+
+    TEST_CASE("a group of 256 ranks has a row for each of them") {
+        Page page;
+        TelemetryImage written = full_image();
+        written.world = kPeersMax;
+        written.peers.resize(kPeersMax);
+        for (int rank = 0; rank < kPeersMax; ++rank) {
+            auto& row = written.peers[static_cast<std::size_t>(rank)];
+            row.bytes_to = 1;
+            row.latency_ns = rank == 255 ? -5 : 1000 + rank;
+            row.reads = rank == 254 ? ~std::uint64_t{0} : 7;
+        }
+        write_telemetry_head(page.bytes, written);
+        write_telemetry_peers(page.bytes, written);
+        TelemetryImage read = empty_telemetry();
+        TelemetrySeen seen;
+        REQUIRE(read_telemetry_head(page.bytes, read, seen) == PageRead::kFresh);
+        REQUIRE(read_telemetry_peers(page.bytes, read, seen) == PageRead::kFresh);
+        REQUIRE(read.peers.size() == 256);
+        CHECK(read.bytes_to_all == 256);
+        CHECK(read.peers[253].latency_ns == 1253);
+        CHECK(read.peers[254].reads == std::uint64_t{1} << 62);
+        CHECK(read.peers[255].latency_ns == 0);
+    }
+
+    TEST_CASE("the rows of a group are not taken for those of the next one") {
+        Page page;
+        TelemetryImage written = full_image();
+        write_telemetry_head(page.bytes, written);
+        write_telemetry_peers(page.bytes, written);
+        TelemetryImage read = empty_telemetry();
+        TelemetrySeen seen;
+        REQUIRE(read_telemetry_head(page.bytes, read, seen) == PageRead::kFresh);
+        REQUIRE(read_telemetry_peers(page.bytes, read, seen) == PageRead::kFresh);
+        written.group_id = 99;
+        write_telemetry_head(page.bytes, written);
+        REQUIRE(read_telemetry_head(page.bytes, read, seen) == PageRead::kFresh);
+        CHECK(read.peers.empty());
+        CHECK(read.bytes_to_all == 0);
+        CHECK(read_telemetry_peers(page.bytes, read, seen) == PageRead::kFresh);
+        CHECK(read.peers.size() == 3);
     }
 
     TEST_CASE("shards are read as written, each once and none after a gap") {

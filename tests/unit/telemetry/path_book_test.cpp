@@ -15,15 +15,17 @@ SessionSample reader(std::uint64_t id, int rank, int world) {
     session.image.group_id = 7;
     session.image.rank = rank;
     session.image.world = world;
+    session.image.peers.resize(static_cast<std::size_t>(world));
     return session;
 }
 
 void read(SessionSample& session, std::size_t peer, std::uint64_t bytes, std::int64_t ns,
           std::int64_t latency_ns) {
-    ++session.image.reads[peer];
-    session.image.read_bytes[peer] += bytes;
-    session.image.read_ns[peer] += ns;
-    session.image.latency_ns[peer] += latency_ns;
+    auto& row = session.image.peers[peer];
+    ++row.reads;
+    row.read_bytes += bytes;
+    row.read_ns += ns;
+    row.latency_ns += latency_ns;
 }
 
 }  // namespace
@@ -67,10 +69,10 @@ TEST_SUITE("telemetry.path_book") {
         read(session, 1, 1000, 1000, 100);
         book.look(session);
         book.look(session);
-        session.image.read_ns[1] = 0;
-        ++session.image.reads[1];
+        session.image.peers[1].read_ns = 0;
+        ++session.image.peers[1].reads;
         book.look(session);
-        session.image.read_ns[1] = 500;
+        session.image.peers[1].read_ns = 500;
         read(session, 1, 1000, 1000, std::int64_t{1} << 61);
         book.look(session);
         REQUIRE(book.paths().size() == 1);

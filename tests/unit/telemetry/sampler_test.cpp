@@ -187,10 +187,11 @@ TEST_SUITE("telemetry.sampler") {
                         [&](std::vector<SessionClaim>& claims) { claims[0].member = member; });
         for (const bool now : {false, true}) {
             member = now;
-            session.image.reads[1] += 1;
-            session.image.read_bytes[1] += 32'000;
-            session.image.read_ns[1] += 4'000;
-            session.image.latency_ns[1] += 120;
+            session.image.peers.resize(2);
+            session.image.peers[1].reads += 1;
+            session.image.peers[1].read_bytes += 32'000;
+            session.image.peers[1].read_ns += 4'000;
+            session.image.peers[1].latency_ns += 120;
             session.train(1);
             sampler.take(kSecond);
             CHECK(sampler.latest().paths.size() == (now ? 1 : 0));

@@ -17,7 +17,7 @@ constexpr std::int64_t kStaleNs = 1'000;
 // The session's end of its telemetry page.
 class Writer {
   public:
-    explicit Writer(const Fd& page) : mapping_(Mapping::map(page, 0, 4096, {}).value()) {}
+    explicit Writer(const Fd& page) : mapping_(Mapping::map(page, 0, fabricshm::kTelemetryFileBytes, {}).value()) {}
     void write(std::int64_t now_ns, std::uint64_t samples, std::int32_t world = 0) {
         auto image = fabricshm::empty_telemetry();
         image.written_ns = now_ns;
@@ -27,7 +27,8 @@ class Writer {
             image.rank = 0;
             image.world = world;
         }
-        for (auto& bytes : image.bytes_to) bytes = samples;
+        image.peers.resize(static_cast<std::size_t>(world));
+        for (auto& peer : image.peers) peer.bytes_to = samples;
         fabricshm::write_telemetry_head(mapping_.data(), image);
         fabricshm::write_telemetry_peers(mapping_.data(), image);
     }
@@ -104,7 +105,7 @@ TEST_SUITE("telemetry.session_pages") {
         CHECK_FALSE(sessions[0].stale);
     }
 
-    TEST_CASE("the arrays of each session are read in turn") {
+    TEST_CASE("the rows of each session are read in turn") {
         SessionPages pages;
         Writer a(pages.open_telemetry(owner(1)).value());
         Writer b(pages.open_telemetry(owner(2)).value());
@@ -112,11 +113,11 @@ TEST_SUITE("telemetry.session_pages") {
         b.write(10, 6, 4);
         std::vector<SessionSample> sessions;
         pages.sample(sessions, 10, kStaleNs, 0, 2);
-        CHECK(sessions[0].image.bytes_to[3] == 5);
-        CHECK(sessions[1].image.bytes_to[3] == 0);
+        CHECK(sessions[0].image.peers.at(3).bytes_to == 5);
+        CHECK(sessions[1].image.peers.empty());
         pages.sample(sessions, 10, kStaleNs, 1, 2);
-        CHECK(sessions[1].image.bytes_to[3] == 6);
-        CHECK(sessions[1].image.bytes_to[4] == 0);
+        CHECK(sessions[1].image.peers.size() == 4);
+        CHECK(sessions[1].image.peers.at(3).bytes_to == 6);
     }
 
     TEST_CASE("a second page replaces the first, and its counters begin anew") {
