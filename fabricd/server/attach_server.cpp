@@ -277,8 +277,7 @@ bool AttachServer::open_page(ConnectionId id, const proto::Message& request) {
         pages_.tell_quota(owner.session_id, quotas);
     }
     proto::Message reply = proto::make_reply(request);
-    reply.page.bytes =
-        telemetry ? fabricshm::kTelemetryFileBytes : fabricshm::kPageFileBytes;
+    reply.page.bytes = telemetry ? fabricshm::kTelemetryFileBytes : fabricshm::kPageFileBytes;
     return send(id, reply, page->get());
 }
 

@@ -67,12 +67,12 @@ struct TelemetryImage {
     // Bytes of the pool held now, and refused so far. 0 in the page: in a sample the daemon has put
     // what its own books say.
     std::uint64_t memory_used, memory_denied;
-    std::uint32_t queue, batch;      // units waiting; samples of the last step
-    std::uint64_t directive_serial;  // in force here
-    std::uint32_t sync_interval;     // in force here; 0: not set
-    std::uint32_t flags;             // 0
-    ShardReads shards[kShardsTold];  // the busiest first; after the last one all is 0
-    std::uint64_t bytes_to_all;      // the sum over the peers; not in the page
+    std::uint32_t queue, batch;       // units waiting; samples of the last step
+    std::uint64_t directive_serial;   // in force here
+    std::uint32_t sync_interval;      // in force here; 0: not set
+    std::uint32_t flags;              // 0
+    ShardReads shards[kShardsTold];   // the busiest first; after the last one all is 0
+    std::uint64_t bytes_to_all;       // the sum over the peers; not in the page
     std::vector<PeerCounters> peers;  // by rank of the group above; those that are missing are 0
 };
 

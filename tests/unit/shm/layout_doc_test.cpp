@@ -200,8 +200,8 @@ TEST_SUITE("shm.layout_doc") {
         };
         CHECK(table_below("### TelemetryImage") == image);
         const Table row = {
-            FIELD(PeerCounters, bytes_to), FIELD(PeerCounters, read_bytes),
-            FIELD(PeerCounters, read_ns),  FIELD(PeerCounters, reads),
+            FIELD(PeerCounters, bytes_to),   FIELD(PeerCounters, read_bytes),
+            FIELD(PeerCounters, read_ns),    FIELD(PeerCounters, reads),
             FIELD(PeerCounters, latency_ns),
         };
         CHECK(table_below("### PeerCounters") == row);

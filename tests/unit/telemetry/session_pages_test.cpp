@@ -17,7 +17,8 @@ constexpr std::int64_t kStaleNs = 1'000;
 // The session's end of its telemetry page.
 class Writer {
   public:
-    explicit Writer(const Fd& page) : mapping_(Mapping::map(page, 0, fabricshm::kTelemetryFileBytes, {}).value()) {}
+    explicit Writer(const Fd& page)
+        : mapping_(Mapping::map(page, 0, fabricshm::kTelemetryFileBytes, {}).value()) {}
     void write(std::int64_t now_ns, std::uint64_t samples, std::int32_t world = 0) {
         auto image = fabricshm::empty_telemetry();
         image.written_ns = now_ns;
