@@ -52,6 +52,13 @@ int check(const char* function, const fabricshm_group* group, const fabricshm_ca
     return check_enums(function, *call);
 }
 
+// 0, or the refusal of a request that is not this process's: waiting for it would never end.
+int check(const char* function, const fabricshm_request* request) {
+    if (request == nullptr) return refuse("%s: request is NULL", function);
+    if (request->generation == fork_guard::generation()) return FABRICSHM_OK;
+    return fail({Errc::kClosed, 0, ""}, "%s", request->what.c_str());
+}
+
 // The enumerators have the same values on both sides; check_enums() has seen to their range.
 Call translate(const fabricshm_group& group, const fabricshm_call& given) {
     Call call;
@@ -163,7 +170,7 @@ int fabricshm_start(fabricshm_group* group, const fabricshm_call* call,
 
 int fabricshm_test(fabricshm_request* request) {
     return guarded("fabricshm_test", [&]() -> int {
-        if (request == nullptr) return refuse("fabricshm_test: request is NULL");
+        if (const int refused = check("fabricshm_test", request); refused != 0) return refused;
         if (!request->request->done()) return 0;
         // Complete, so this only fetches the result and does not wait.
         const int code = code_of(request->request->wait(), request->what);
@@ -173,7 +180,8 @@ int fabricshm_test(fabricshm_request* request) {
 
 int fabricshm_wait(fabricshm_request* request) {
     return guarded("fabricshm_wait", [&]() -> int {
-        if (request == nullptr) return refuse("fabricshm_wait: request is NULL");
+        // One of the parent's is not freed: a thread that is not here may have held its lock.
+        if (const int refused = check("fabricshm_wait", request); refused != 0) return refused;
         // Freed in any case: the caller has no use for a request that failed either.
         const std::unique_ptr<fabricshm_request> owned(request);
         return code_of(owned->request->wait(), owned->what);
@@ -188,7 +196,9 @@ int fabricshm_request_peer(const fabricshm_request* request) {
 int fabricshm_on_complete(fabricshm_request* request, void (*done)(void* context, int result),
                           void* context) {
     return guarded("fabricshm_on_complete", [&]() -> int {
-        if (request == nullptr) return refuse("fabricshm_on_complete: request is NULL");
+        if (const int refused = check("fabricshm_on_complete", request); refused != 0) {
+            return refused;
+        }
         if (done == nullptr) return refuse("fabricshm_on_complete: done is NULL");
         // Not `this` request's text: the callback may free it before it looks.
         const std::shared_ptr<Request> held = request->request;

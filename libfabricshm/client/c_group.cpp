@@ -80,6 +80,12 @@ int check_join(const fabricshm_arena* arena, const char* name, int rank, int wor
     return check_name(function, name);
 }
 
+// A child of fork() that ended its parent's operations would break the group for all ranks.
+int check_own(const fabricshm_group& group) {
+    if (!group.arena->session().is_foreign()) return FABRICSHM_OK;
+    return fail({Errc::kClosed, 0, ""}, "group '%s'", group.name.c_str());
+}
+
 }  // namespace
 
 void drop_group(fabricshm_group* handle) noexcept {
@@ -149,6 +155,7 @@ int fabricshm_group_shrink(fabricshm_group* group, int64_t timeout_ms,
     return guarded("fabricshm_group_shrink", [&]() -> int {
         if (group == nullptr) return refuse("fabricshm_group_shrink: group is NULL");
         if (survivors == nullptr) return refuse("fabricshm_group_shrink: survivors is NULL");
+        if (const int code = check_own(*group); code != FABRICSHM_OK) return code;
         if (const int code = check_timeout("fabricshm_group_shrink", timeout_ms); code != 0) {
             return code;
         }
@@ -179,6 +186,7 @@ int fabricshm_group_shrink(fabricshm_group* group, int64_t timeout_ms,
 int fabricshm_group_quiesce(fabricshm_group* group, int64_t timeout_ms) {
     return guarded("fabricshm_group_quiesce", [&]() -> int {
         if (group == nullptr) return refuse("fabricshm_group_quiesce: group is NULL");
+        if (const int code = check_own(*group); code != FABRICSHM_OK) return code;
         if (const int code = check_timeout("fabricshm_group_quiesce", timeout_ms); code != 0) {
             return code;
         }

@@ -10,6 +10,7 @@
 
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/client/arena.hpp"
+#include "libfabricshm/client/fork_guard.hpp"
 #include "libfabricshm/client/session.hpp"
 #include "libfabricshm/collective/group.hpp"
 #include "libfabricshm/include/fabricshm/fabricshm.h"
@@ -52,6 +53,8 @@ struct fabricshm_group {
 struct fabricshm_request {
     std::shared_ptr<fabricshm::Request> request;
     std::string what;  // for error texts: "allreduce in group 'world'"
+    // Of the process that started it: no child of fork() has the threads that complete it.
+    std::uint32_t generation = fabricshm::fork_guard::generation();
 };
 
 namespace fabricshm {

@@ -15,7 +15,7 @@
  * Threads. Sessions and arenas may be used by any thread. A group serves one collective call at a
  * time: calls of one group from several threads have to be ordered by the caller, in the same order
  * on all ranks. Nothing here is async-signal-safe. After fork() the child must open its own
- * session.
+ * session: every call on the parent's handles and requests is ECLOSED there.
  */
 #ifndef FABRICSHM_FABRICSHM_H
 #define FABRICSHM_FABRICSHM_H

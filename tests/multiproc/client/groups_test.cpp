@@ -101,6 +101,36 @@ TEST_SUITE("multiproc.client.groups") {
         CHECK(codes == std::vector<int>(2, 0));
     }
 
+    TEST_CASE("a child of fork() can neither wait for its parent's requests nor end its group") {
+        const Daemon daemon;
+        const auto codes = run_children(2, [&](int rank) -> int {
+            const Job job(daemon.socket(), kArenaBytes);
+            fabricshm_group* group = join(job, "pair", rank, 2);
+            if (!job.ok || group == nullptr) return 1;
+            float in[2] = {1, 1}, out[2];
+            auto call =
+                fabricshm_call_make(FABRICSHM_ALLREDUCE, FABRICSHM_F32, FABRICSHM_SUM, in, out, 2);
+            fabricshm_request* request = nullptr;
+            if (fabricshm_start(group, &call, &request) != 0) return failed(2);
+            Child child([&]() -> int {
+                fabricshm_group* survivors = nullptr;
+                const auto closed = [](int code) { return code == FABRICSHM_ECLOSED; };
+                if (!closed(fabricshm_test(request))) return 1;
+                if (!closed(fabricshm_wait(request))) return 2;
+                if (!closed(fabricshm_on_complete(
+                        request, [](void*, int) {}, nullptr)))
+                    return 3;
+                if (!closed(fabricshm_group_quiesce(group, 100))) return 4;
+                if (!closed(fabricshm_group_shrink(group, 100, &survivors))) return 5;
+                return text_has("'pair'") ? 0 : 6;
+            });
+            if (const int code = child.wait(); code != 0) return 10 + code;
+            if (fabricshm_wait(request) != 0) return failed(3);
+            return sums_to(job, group, 3) ? 0 : 4;
+        });
+        CHECK(codes == std::vector<int>(2, 0));
+    }
+
     TEST_CASE("ranks that call different operations learn it, and the group is broken then") {
         const Daemon daemon;
         Gate seen;
