@@ -1088,7 +1088,24 @@ void Mailbox::unlist(Ticket& receive) noexcept {
     unsettled_.store(unsettled_.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
 }
 
-// The rest of a message whose receive ends before it is thrown away as it comes.
+// A receive whose deadline passes while its message comes in leaves it to the next one that asks
+// for it: its sender may know already that all of it was sent. Beyond the limit of kept messages,
+// too, for no peer chose this size. Of a message of another size nothing was stored.
+void Mailbox::keep_part(const Ticket& receive) {
+    for (int peer = 0; peer < world_; ++peer) {
+        Incoming& incoming = in(peer);
+        if (!incoming.active || incoming.receive != &receive || !incoming.fits) continue;
+        incoming.kept = std::make_unique<Kept>();
+        incoming.kept->peer = peer;
+        incoming.kept->tag = incoming.tag;
+        incoming.kept->bytes.reserve(incoming.total);
+        incoming.kept->bytes.assign(receive.output, receive.output + incoming.done);
+        incoming.kept_bytes += incoming.total;
+        incoming.receive = nullptr;
+    }
+}
+
+// The rest of a message whose receive fails before it is thrown away as it comes.
 void Mailbox::end_receive(Ticket& receive, const Result<void>& result, int sender) {
     if (receive.indexed) {
         // No message has come for it.
@@ -1143,6 +1160,7 @@ void Mailbox::expire(TimePoint now, bool looks_at_peers, Lock& lock) {
         Ticket* after = Tickets::after(*receive);
         const auto state = verdict(*receive, now, looks_at_peers);
         if (!state.ok() && !is_being_copied(*receive)) {
+            if (state.error().code == Errc::kTimeout) keep_part(*receive);
             end_receive(*receive, state, -1);
         } else {
             next_deadline_ = std::min(next_deadline_, receive->deadline);

@@ -187,6 +187,7 @@ class Mailbox {
     void complete(Ticket& ticket, const Result<void>& result, int sender);
     void end_send(Ticket& send, const Error& error);
     void end_receive(Ticket& receive, const Result<void>& result, int sender);
+    void keep_part(const Ticket& receive);
     void expire(TimePoint now, bool looks_at_peers, Lock& lock);
     void drain_ended_peers(Lock& lock);
     Result<void> verdict(const Ticket& ticket, TimePoint now, bool looks_at_peers);

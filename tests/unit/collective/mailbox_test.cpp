@@ -249,6 +249,34 @@ TEST_SUITE("collective.mailbox") {
         CHECK(wrong == 0);
     }
 
+    TEST_CASE("a receive that gives up in the middle of a message leaves it to the next one") {
+        constexpr int kMessages = 30;
+        const auto sent = [](int i) { return pattern(Mailbox::kStage * 2 + 13, i); };
+        const int wrong = failures_in_threads(2, kPerRank, [&](RankContext& context) {
+            if (context.rank == 0) {
+                for (int i = 0; i < kMessages; ++i) {
+                    if (!sends(context, 1, 4, sent(i))) return false;
+                }
+                return meets(context);
+            }
+            std::vector<std::byte> got(sent(0).size());
+            const TimePoint end = Clock::now() + std::chrono::seconds(30);
+            for (int i = 0; i < kMessages; ++i) {
+                Result<void> result = Error{Errc::kTimeout, 0, ""};
+                for (int tries = 0; !result.ok() && Clock::now() < end; ++tries) {
+                    // Longer and longer, so that it ends on a slow machine, too.
+                    const auto length = std::chrono::microseconds(10 + 10 * tries);
+                    result = runs_within(context, message(Kind::kRecv, 0, 4, got), length);
+                    if (!result.ok() && result.error().code != Errc::kTimeout) break;
+                }
+                if (!result.ok()) return complain(context, "message %d did not come", i);
+                if (got != sent(i)) return complain(context, "not message %d", i);
+            }
+            return meets(context);
+        });
+        CHECK(wrong == 0);
+    }
+
     TEST_CASE("a message of another size is refused and the next one arrives") {
         const int wrong = failures_in_threads(2, kPerRank, [](RankContext& context) {
             if (context.rank == 0) {
