@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <stdexcept>
@@ -51,7 +52,51 @@ class InScope {
     InScope& operator=(const InScope&) = delete;
 };
 
+// Once set, it stays. Relaxed: read under the mutex of the executor, which end_callbacks() takes
+// after it has set it.
+std::atomic<bool> g_exiting{false};
+
+// Those that have had a thread.
+struct Executors {
+    std::mutex mutex;
+    std::vector<std::weak_ptr<Executor>> all;
+
+    void add(std::weak_ptr<Executor> executor) {
+        std::lock_guard lock(mutex);
+        all.erase(std::remove_if(all.begin(), all.end(), [](auto& one) { return one.expired(); }),
+                  all.end());
+        all.push_back(std::move(executor));
+    }
+    // A copy: an executor's mutex is taken before this one.
+    std::vector<std::weak_ptr<Executor>> list() {
+        std::lock_guard lock(mutex);
+        return all;
+    }
+};
+
+Executors& executors() {
+    static auto* const instance = new Executors;  // never destroyed: threads outlive main()
+    return *instance;
+}
+
 }  // namespace
+
+bool Executor::exiting() {
+    return g_exiting.load(std::memory_order_relaxed);
+}
+
+void Executor::end_callbacks(std::chrono::milliseconds limit) {
+    const auto deadline = Clock::now() + limit;
+    g_exiting.store(true, std::memory_order_relaxed);
+    for (const auto& one : executors().list()) {
+        const auto executor = one.lock();
+        if (!executor || getpid() != executor->owner_pid_) continue;
+        Lock lock(executor->mutex_);
+        executor->changed_.wait_until(lock, deadline, [&executor] {
+            return executor->in_callbacks_ == 0 && executor->dropping_ == 0;
+        });
+    }
+}
 
 Executor::Executor(std::chrono::milliseconds hold_limit)
     : timer_fd_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC)),
@@ -72,11 +117,12 @@ void Executor::shut_down() {
     if (threads_ > 0) arm(0ns);
     // From a callback, one of the threads would wait for itself, or for one that waits for it.
     if (thread_in_callback()) return;
-    changed_.wait(lock, [this] { return threads_ == 0; });
+    changed_.wait(lock, [this] { return threads_ == 0 || (exiting() && drained()); });
 }
 
 bool Executor::drained() const {
-    return queue_.empty() && callbacks_.empty() && open_.empty() && !running_;
+    if (!queue_.empty() || running_) return false;
+    return exiting() || (callbacks_.empty() && open_.empty());
 }
 
 // The innermost scope of this group that this thread's callback belongs to.
@@ -141,6 +187,7 @@ void Executor::stop_holding(const CollectiveWork& work) {
 }
 
 const CallbackScope* Executor::holder_of_first() const {
+    if (exiting()) return nullptr;  // there will be no end of callbacks
     for (const ScopePtr& scope : open_) {
         if (scope->holds && scope->precedes(queue_.front()->place_)) return scope.get();
     }
@@ -179,10 +226,15 @@ void Executor::run_first(Lock& lock) {
         open_.push_back(scope);
         callbacks_.push_back({[work] { work->fulfil(); }, scope, true});
     }
+    ++dropping_;
     changed_.notify_all();
+    const bool keep = exiting();
     lock.unlock();
-    work.reset();  // may free tensors, which may take the interpreter's lock: not under ours
+    // May free tensors, which may take the interpreter's lock: not under ours.
+    if (keep) (void)work.release();
+    work.reset();
     lock.lock();
+    if (--dropping_ == 0 && exiting()) changed_.notify_all();
 }
 
 void Executor::run_callback(Lock& lock) {
@@ -238,7 +290,7 @@ void Executor::call_back(std::function<void()> callback, ScopePtr scope) {
 
 // Sees to it that a thread of the executor does what there is to do, after `delay` at the latest.
 void Executor::rouse(std::chrono::nanoseconds delay) {
-    if (callbacks_.empty() && !can_run()) {
+    if ((callbacks_.empty() || exiting()) && !can_run()) {
         // What is running goes on with the next operation, or comes by here.
         if (running_ || queue_.empty()) return;
         // Held by a callback, whose end is noticed by its own thread, unless it does not come.
@@ -255,7 +307,7 @@ void Executor::start_thread() {
         // For people who look at a process with top -H.
         pthread_setname_np(thread.native_handle(), "fabricshm-work");
         thread.detach();
-        ++threads_;
+        if (++threads_ == 1) executors().add(weak_from_this());
     } catch (const std::system_error& error) {
         // Waiters run their operations themselves.
         TORCH_WARN("fabricshm: cannot start a thread: ", error.what());
@@ -275,7 +327,7 @@ void Executor::arm(std::chrono::nanoseconds delay) {
 // Does everything that can be done now.
 void Executor::serve(Lock& lock) {
     for (;;) {
-        if (!callbacks_.empty()) {
+        if (!callbacks_.empty() && !exiting()) {
             run_callback(lock);
         } else if (can_run()) {
             run_first(lock);

@@ -65,6 +65,13 @@ class Executor : public std::enable_shared_from_this<Executor> {
     /// it does not wait.
     void shut_down();
 
+    /// The interpreter is about to end, and with it every thread that asks for its lock: waits, at
+    /// most `limit`, for callbacks that run. None begins after this, in any group, and what
+    /// operations held is kept.
+    static void end_callbacks(std::chrono::milliseconds limit);
+    /// After end_callbacks().
+    static bool exiting();
+
   private:
     using Lock = std::unique_lock<std::mutex>;
     using Clock = std::chrono::steady_clock;
@@ -101,6 +108,7 @@ class Executor : public std::enable_shared_from_this<Executor> {
     std::uint64_t calls_ = 0;          // collectives and futures outside of callbacks
     bool running_ = false;             // some thread is running an operation
     bool stopping_ = false;
+    std::size_t dropping_ = 0;      // threads that drop what operations held
     std::size_t threads_ = 0;       // of the executor, and
     std::size_t in_callbacks_ = 0;  // how many of them are inside callbacks
     bool armed_ = false;            // the timer will fire, at:

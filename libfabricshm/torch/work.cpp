@@ -112,7 +112,8 @@ bool CollectiveWork::run(std::exception_ptr refusal) noexcept {
     } catch (...) {
         error = std::current_exception();
     }
-    body_ = nullptr;  // staging tensors go now, not when the caller drops the work
+    // Staging tensors go now, not when the caller drops the work.
+    if (!Executor::exiting()) body_ = nullptr;
     return conclude(error);
 }
 
