@@ -109,6 +109,10 @@ int fabricshm_session_open(const fabricshm_session_options* options, fabricshm_s
     });
 }
 
+const char* fabricshm_session_daemon(const fabricshm_session* session) {
+    return session == nullptr ? "" : session->session->daemon().c_str();
+}
+
 void fabricshm_session_close(fabricshm_session* session) {
     // In a child of fork() everything here is the parent's, locks that nobody will release
     // included. What is left behind is a copy, and goes with the process.

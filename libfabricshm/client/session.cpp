@@ -44,6 +44,13 @@ bool set_timeout(proto::Message& request, TimePoint deadline) {
     }
 }
 
+std::string named(const UnixSocket& socket, const std::string& path) {
+    const auto peer = socket.peer();
+    // 0: of a pid namespace that this process does not see.
+    const bool seen = peer.ok() && peer.value().pid > 0;
+    return seen ? path + " (pid " + std::to_string(peer.value().pid) + ")" : path;
+}
+
 }  // namespace
 
 class Session::Visit {
@@ -73,6 +80,7 @@ Result<std::shared_ptr<Session>> Session::open(SessionOptions options) {
     if (!session->wake_) return error_from_errno(errno, "make eventfd");
     const TimePoint deadline = session->default_deadline();
     FABRIC_TRY(session->line_.socket, connect_first(session->options_.sockets, deadline));
+    session->daemon_ = named(*session->line_.socket, session->options_.sockets.front());
     FABRIC_TRY_VOID(greet(*session->line_.socket,
                           {session->options_.label, session->options_.device}, session->identity_,
                           deadline));

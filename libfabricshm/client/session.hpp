@@ -102,6 +102,8 @@ class Session {
 
     Duration timeout() const noexcept { return options_.timeout; }
     const std::string& device() const noexcept { return options_.device; }
+    /// The socket and the process of the daemon that it was opened with, for people.
+    const std::string& daemon() const noexcept { return daemon_; }
     /// now + timeout().
     TimePoint default_deadline() const noexcept;
 
@@ -155,6 +157,7 @@ class Session {
 
     SessionOptions options_;
     const std::uint32_t generation_;
+    std::string daemon_;  // written before anybody else has the session
 
     mutable std::mutex mutex_;
     std::condition_variable changed_;  // state_ or visitors_

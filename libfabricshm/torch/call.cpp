@@ -2,15 +2,17 @@
 
 #include <unistd.h>
 
+#include <sstream>
 #include <stdexcept>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "libfabricshm/torch/job_arena.hpp"
 
 namespace fabricshm::torch_backend {
 
-void check(int code, const std::string& what) {
+void check(int code, const std::string& what, const std::string& difference) {
     if (code == FABRICSHM_OK) return;
     // Of this thread, and of the call that has just failed: before anything else is called.
     const int rank = fabricshm_error_rank();
@@ -21,12 +23,19 @@ void check(int code, const std::string& what) {
     if (code == FABRICSHM_ETIMEOUT) blame = ": timeout passed";
     // Not TORCH_CHECK: it would put a C++ stack trace of no interest behind every dead peer.
     throw std::runtime_error("fabricshm: cannot " + what + blame + " (" +
-                             fabricshm_error_name(code) + ": " + fabricshm_error_text() + ")");
+                             fabricshm_error_name(code) + ": " + fabricshm_error_text() + ")" +
+                             difference);
 }
 
 Communicator::Communicator(std::shared_ptr<JobArena> arena, const std::string& name, int rank,
-                           int size, std::chrono::milliseconds timeout)
-    : arena_(std::move(arena)), rank_(rank), size_(size), owner_pid_(getpid()) {
+                           int size, std::chrono::milliseconds timeout,
+                           c10::intrusive_ptr<c10d::Store> store)
+    : arena_(std::move(arena)),
+      rank_(rank),
+      size_(size),
+      owner_pid_(getpid()),
+      store_(std::move(store)),
+      name_(name) {
     check(
         fabricshm_group_join(arena_->handle(), name.c_str(), rank, size, timeout.count(), &group_),
         "join the process group");
@@ -59,8 +68,69 @@ fabricshm_request* Communicator::start(const fabricshm_call& call, const char* w
 
 // The text is made on failure only.
 void Communicator::run(const fabricshm_call& call, const char* what) const {
+    // Buffers of counts are the caller's; a single count says enough.
+    called_[calls_++ % kRemembered] = {what,
+                                       static_cast<fabricshm_kind>(call.kind),
+                                       static_cast<fabricshm_dtype>(call.dtype),
+                                       static_cast<fabricshm_op>(call.op),
+                                       call.root,
+                                       call.counts == nullptr ? call.count : 0};
     const int code = fabricshm_run(group_, &call);
-    if (code != FABRICSHM_OK) check(code, what);
+    if (code == FABRICSHM_OK) return;
+    const bool differs = code == FABRICSHM_EMISMATCH || code == FABRICSHM_EBROKEN;
+    // The error of the library is of this thread's last call, and the store makes none.
+    check(code, what, differs ? difference(fabricshm_error_rank()) : std::string());
+}
+
+std::string Communicator::Called::text() const {
+    static constexpr const char* kTypes[] = {"float64", "float32", "float16", "bfloat16", "int8",
+                                             "uint8",   "int32",   "uint32",  "int64",    "uint64"};
+    static constexpr const char* kOperations[] = {"sum",     "avg", "min", "max",
+                                                  "product", "and", "or",  "xor"};
+    std::ostringstream out;
+    out << what;
+    if (kind == FABRICSHM_BARRIER) return out.str();
+    out << " of " << count << ' ' << kTypes[dtype];
+    const bool reduces =
+        kind == FABRICSHM_ALLREDUCE || kind == FABRICSHM_REDUCE || kind == FABRICSHM_REDUCE_SCATTER;
+    if (reduces) out << ", operation " << kOperations[op];
+    const bool rooted = kind == FABRICSHM_BROADCAST || kind == FABRICSHM_REDUCE ||
+                        kind == FABRICSHM_GATHER || kind == FABRICSHM_SCATTER;
+    if (rooted) out << ", root " << root;
+    return out.str();
+}
+
+// Each rank that fails writes down what it called last, and looks where a peer's list parts from
+// its own. "" when that cannot be found out within a moment: the error itself is what counts.
+std::string Communicator::difference(int peer) const try {
+    const auto key_of = [this](int rank) {
+        return "fabricshm/called/" + name_ + '/' + std::to_string(rank);
+    };
+    const std::uint64_t first = calls_ > kRemembered ? calls_ - kRemembered : 0;
+    std::ostringstream mine;
+    for (std::uint64_t i = first; i < calls_; ++i) {
+        mine << i << ' ' << called_[i % kRemembered].text() << '\n';
+    }
+    const std::string text = mine.str();
+    store_->set(key_of(rank_), std::vector<std::uint8_t>(text.begin(), text.end()));
+    if (peer < 0 || peer >= size_ || peer == rank_) return {};
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+    while (!store_->check({key_of(peer)})) {
+        if (std::chrono::steady_clock::now() > deadline) return {};
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    const auto bytes = store_->get(key_of(peer));
+    std::istringstream theirs(std::string(bytes.begin(), bytes.end()));
+    std::uint64_t number = 0;
+    for (std::string line; theirs >> number && std::getline(theirs.ignore(), line);) {
+        if (number < first || number >= calls_) continue;
+        const std::string here = called_[number % kRemembered].text();
+        if (here == line) continue;
+        return "; this rank called " + here + ", rank " + std::to_string(peer) + " called " + line;
+    }
+    return {};
+} catch (const std::exception&) {
+    return {};  // a store that is gone
 }
 
 void Communicator::step(fabricshm_step_info info) const {

@@ -5,29 +5,32 @@
 #include <ATen/ATen.h>
 #include <fabricshm/fabricshm.h>
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 namespace fabricshm::torch_backend {
 
 class JobArena;
 
 /// Raises a RuntimeError that says what failed, why, and which rank is to blame, unless `code` is
-/// FABRICSHM_OK. To be called on the thread that got `code`.
-void check(int code, const std::string& what);
+/// FABRICSHM_OK. To be called on the thread that got `code`. `difference` ends the text.
+void check(int code, const std::string& what, const std::string& difference = {});
 
 /// A joined group. Left when the last operation that uses it is gone; where a transfer is still
 /// waiting for its peer, behind the caller's back. Collectives of it are run one after another by
 /// the Executor; sends and receives beside them.
 class Communicator {
   public:
-    /// Waits until all `size` ranks are there. Raises otherwise.
+    /// Waits until all `size` ranks are there. Raises otherwise. Through `store` ranks that called
+    /// different operations find out what they called.
     Communicator(std::shared_ptr<JobArena> arena, const std::string& name, int rank, int size,
-                 std::chrono::milliseconds timeout);
+                 std::chrono::milliseconds timeout, c10::intrusive_ptr<c10d::Store> store);
     ~Communicator();
     Communicator(const Communicator&) = delete;
     Communicator& operator=(const Communicator&) = delete;
@@ -52,12 +55,32 @@ class Communicator {
     int size() const { return size_; }
 
   private:
+    // What is told of a call to a rank that called another one.
+    struct Called {
+        const char* what = "";
+        fabricshm_kind kind = FABRICSHM_BARRIER;
+        fabricshm_dtype dtype = FABRICSHM_U8;
+        fabricshm_op op = FABRICSHM_SUM;
+        int root = 0;
+        std::uint64_t count = 0;
+
+        std::string text() const;
+    };
+    // The library may notice a difference some small operations later.
+    static constexpr std::uint64_t kRemembered = 128;
+
+    std::string difference(int peer) const;
+
     // Lives as long as the group does.
     std::shared_ptr<JobArena> arena_;
     fabricshm_group* group_ = nullptr;
     int rank_;
     int size_;
-    int owner_pid_;                // a forked child must not leave its parent's group
+    int owner_pid_;  // a forked child must not leave its parent's group
+    c10::intrusive_ptr<c10d::Store> store_;
+    std::string name_;
+    mutable std::uint64_t calls_ = 0;  // of run(), which is called by one thread at a time
+    mutable std::array<Called, kRemembered> called_;
     mutable std::mutex starting_;  // the library wants starts of one group in an order
     std::shared_ptr<void> in_flight_ = std::make_shared<int>(0);  // shared by every transfer
 };

@@ -43,6 +43,9 @@ PYBIND11_MODULE(_backend, module) {
         return tensor.device().is_cpu() && tensor.layout() == at::kStrided &&
                JobArena::contains(tensor.data_ptr());
     });
+    module.def(
+        "end_callbacks", [] { Executor::end_callbacks(std::chrono::seconds(2)); },
+        py::call_guard<py::gil_scoped_release>());
     bind_training(module);
     module.attr("torch_version") =
         std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR);

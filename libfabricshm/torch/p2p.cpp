@@ -1,7 +1,5 @@
 #include "libfabricshm/torch/p2p.hpp"
 
-#include <ATen/Parallel.h>
-
 #include <memory>
 #include <utility>
 
@@ -30,28 +28,28 @@ struct PointToPointWork::Transfer {
         return nullptr;
     }
 
-    // On the library's progress thread: callbacks of a future go elsewhere, they may block.
+    // On the library's progress thread.
     static void on_complete(void* context, int) {
         std::unique_ptr<Transfer> self(static_cast<Transfer*>(context));
         int peer = -1;
         std::exception_ptr error = self->finish(peer);
         self->in_flight.reset();  // before a waiter may go on to destroy the group
-        auto work = std::move(self->work);
-        // Without a future there are no callbacks, so that the end may be told right here.
-        if (!work->has_future()) return work->end(error, peer);
-        at::launch([work, error, peer] { work->end(error, peer); });
+        const auto work = std::move(self->work);
+        work->end(error, peer);
     }
 };
 
-PointToPointWork::PointToPointWork(int rank, c10d::OpType type, const char* title,
-                                   const at::Tensor& tensor)
-    : FabricWork(rank, type, title, {tensor}, {tensor}) {}
+PointToPointWork::PointToPointWork(std::shared_ptr<Executor> executor, int rank, c10d::OpType type,
+                                   const char* title, const at::Tensor& tensor)
+    : FabricWork(rank, type, title, {tensor}, {tensor}), executor_(std::move(executor)) {}
 
 c10::intrusive_ptr<PointToPointWork> PointToPointWork::start(const Communicator& communicator,
+                                                             std::shared_ptr<Executor> executor,
                                                              fabricshm_call call, c10d::OpType type,
                                                              const char* title,
                                                              const at::Tensor& tensor) {
-    auto work = c10::make_intrusive<PointToPointWork>(communicator.rank(), type, title, tensor);
+    auto work = c10::make_intrusive<PointToPointWork>(std::move(executor), communicator.rank(),
+                                                      type, title, tensor);
     auto transfer = std::make_unique<Transfer>();
     transfer->work = work;
     transfer->tensor = tensor;
@@ -77,8 +75,23 @@ void PointToPointWork::end(std::exception_ptr error, int peer) {
         peer_ = peer;
     }
     // In this order: a waiter that is woken finds it done.
-    complete(error);
-    // Taken after complete(), so that a waiter has either seen done() or hears this.
+    const bool has_future = conclude(error);
+    wake();  // callbacks may take long
+    if (!has_future) return;
+    const auto call_back = [self = c10::intrusive_ptr<PointToPointWork>::reclaim_copy(this)] {
+        self->fulfil();
+        self->wake();
+    };
+    executor_->call_back(call_back, scope_);
+}
+
+void PointToPointWork::expect_callbacks() {
+    std::lock_guard lock(mutex_of_end_);
+    scope_ = scope_of_thread();
+}
+
+void PointToPointWork::wake() {
+    // Taken, so that a waiter has either seen the end or hears this.
     std::lock_guard lock(mutex_of_end_);
     ended_.notify_all();
 }
@@ -86,7 +99,7 @@ void PointToPointWork::end(std::exception_ptr error, int peer) {
 bool PointToPointWork::wait(std::chrono::milliseconds timeout) {
     {
         std::unique_lock lock(mutex_of_end_);
-        const auto finished = [this] { return done(); };
+        const auto finished = [this] { return over(); };
         if (timeout == kNoTimeout) {
             ended_.wait(lock, finished);
         } else {

@@ -2,6 +2,7 @@
 
 #include <Python.h>
 
+#include <algorithm>
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 #include <utility>
 
@@ -21,6 +22,13 @@ constexpr std::size_t kSmallBytes = 64 * 1024;
 // the hop to the worker; a large one should not wait long when its caller computes meanwhile.
 std::chrono::nanoseconds patience_for(std::size_t bytes) {
     return bytes <= kSmallBytes ? std::chrono::microseconds(1000) : std::chrono::microseconds(50);
+}
+
+// Callbacks get the time that operations get. Unset is c10d's default; a year is as good as
+// endless.
+Milliseconds hold_limit(Milliseconds timeout) {
+    if (timeout.count() <= 0) return std::chrono::minutes(30);
+    return std::min<Milliseconds>(timeout, std::chrono::hours(24 * 365));
 }
 
 // Work that is finished in a destructor may run Python callbacks on another thread.
@@ -47,7 +55,7 @@ ProcessGroupFabricshm::ProcessGroupFabricshm(const c10::intrusive_ptr<c10d::Stor
       store_(store),
       timeout_(timeout),
       communicator_(meet(store, rank, size, timeout)),
-      executor_(std::make_shared<Executor>()) {
+      executor_(std::make_shared<Executor>(hold_limit(timeout))) {
     init();
 }
 
@@ -204,12 +212,12 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::transfer(fabricshm_kind ki
     call.tag = tag;
     const at::NoGradGuard no_grad;
     if (sends) {
-        return PointToPointWork::start(*communicator_, call, c10d::OpType::SEND, "fabricshm:send",
-                                       tensors[0]);
+        return PointToPointWork::start(*communicator_, executor_, call, c10d::OpType::SEND,
+                                       "fabricshm:send", tensors[0]);
     }
     const bool anybody = peer == FABRICSHM_ANY_PEER;
     return PointToPointWork::start(
-        *communicator_, call, anybody ? c10d::OpType::RECVANYSOURCE : c10d::OpType::RECV,
+        *communicator_, executor_, call, anybody ? c10d::OpType::RECVANYSOURCE : c10d::OpType::RECV,
         anybody ? "fabricshm:recvAnySource" : "fabricshm:recv", tensors[0]);
 }
 

@@ -1,5 +1,6 @@
 #include "libfabricshm/torch/rendezvous.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <cstdlib>
@@ -8,6 +9,7 @@
 #include <random>
 #include <sstream>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,10 +19,13 @@ namespace fabricshm::torch_backend {
 namespace {
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
+using Clock = std::chrono::steady_clock;
 
 // What rank 0 tells the others; one line each in the store.
 struct Invitation {
     std::string host;
+    std::string daemon;  // in words
+    std::string memory;  // which file the arena is: two daemons have arenas of one name
     std::string arena;
     std::string group;
     std::string error;  // not empty: rank 0 could not open the arena
@@ -62,6 +67,22 @@ std::string host_identity() {
     return identity;
 }
 
+// The file behind the arena, as the kernel names it: device and inode, and where the arena begins
+// in it. The same in all processes that have it open, also when the daemon was restarted meanwhile.
+std::string memory_identity(const fabricshm_arena* arena) {
+    std::ostringstream wanted;
+    wanted << std::hex << reinterpret_cast<std::uintptr_t>(fabricshm_arena_base(arena)) << '-';
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+        if (line.rfind(wanted.str(), 0) != 0) continue;
+        std::istringstream fields(line);
+        std::string range, modes, offset, device, inode;
+        fields >> range >> modes >> offset >> device >> inode;
+        return offset + ' ' + device + ' ' + inode;
+    }
+    return {};
+}
+
 // 64 random bits: two jobs of one user on one daemon must not meet in one arena.
 std::string random_name(const char* prefix) {
     std::random_device device;
@@ -72,8 +93,9 @@ std::string random_name(const char* prefix) {
 
 // The error comes last, since it is the only one that may contain line ends.
 std::vector<std::uint8_t> encode(const Invitation& invitation) {
-    const std::string text = invitation.host + '\n' + invitation.arena + '\n' + invitation.group +
-                             '\n' + invitation.error;
+    const std::string text = invitation.host + '\n' + invitation.daemon + '\n' + invitation.memory +
+                             '\n' + invitation.arena + '\n' + invitation.group + '\n' +
+                             invitation.error;
     return {text.begin(), text.end()};
 }
 
@@ -81,6 +103,8 @@ Invitation decode(const std::vector<std::uint8_t>& bytes) {
     std::istringstream text(std::string(bytes.begin(), bytes.end()));
     Invitation invitation;
     std::getline(text, invitation.host);
+    std::getline(text, invitation.daemon);
+    std::getline(text, invitation.memory);
     std::getline(text, invitation.arena);
     std::getline(text, invitation.group);
     std::getline(text, invitation.error, '\0');
@@ -113,6 +137,8 @@ std::shared_ptr<JobArena> invite(const StorePtr& store, const std::string& key,
     invitation.group = random_name("pg-");
     try {
         auto arena = open_arena(invitation.arena);
+        invitation.daemon = fabricshm_session_daemon(arena->session());
+        invitation.memory = memory_identity(arena->handle());
         store->set(key, encode(invitation));
         return arena;
     } catch (const std::exception& error) {
@@ -123,7 +149,7 @@ std::shared_ptr<JobArena> invite(const StorePtr& store, const std::string& key,
     }
 }
 
-std::shared_ptr<JobArena> accept(const StorePtr& store, const std::string& key,
+std::shared_ptr<JobArena> accept(const StorePtr& store, const std::string& key, int rank,
                                  Invitation& invitation) {
     invitation = decode(store->get(key));
     if (!invitation.error.empty()) throw std::runtime_error("rank 0: " + invitation.error);
@@ -131,17 +157,124 @@ std::shared_ptr<JobArena> accept(const StorePtr& store, const std::string& key,
     // machines made from one image the same.
     TORCH_CHECK(invitation.host == host_identity(),
                 "fabricshm: all ranks of a process group have to be on the host of rank 0");
-    return open_arena(invitation.arena);
+    auto arena = open_arena(invitation.arena);
+    if (memory_identity(arena->handle()) == invitation.memory) return arena;
+    throw std::runtime_error(
+        "fabricshm: the ranks of a process group need one fabricd. Rank 0 is attached to " +
+        invitation.daemon + ", rank " + std::to_string(rank) + " to " +
+        fabricshm_session_daemon(arena->session()) + "; set FABRIC_SOCKET to the same for all");
 }
+
+// Before the ranks wait for each other in the daemon, they do so in the store: there a rank that
+// cannot come says why, and it is seen which ones have not come.
+class RollCall {
+  public:
+    RollCall(StorePtr store, const std::string& key, int size, Clock::time_point deadline)
+        : store_(std::move(store)),
+          verdict_(key + "/verdict"),
+          key_(key),
+          size_(size),
+          deadline_(deadline) {}
+
+    /// This rank cannot take part: ends the others' waits. Never raises.
+    void fail(const std::string& reason) noexcept {
+        try {
+            store_->set(verdict_, bytes_of(reason));
+        } catch (const std::exception&) {
+            // The store is gone, and the others learn that by themselves.
+        }
+    }
+
+    /// Rank 0: waits for the others and lets them go on. Raises when one failed or did not come.
+    void lead() {
+        if (size_ == 1) return;
+        std::vector<std::string> all;
+        for (int rank = 1; rank < size_; ++rank) all.push_back(place_of(rank));
+        auto pause = std::chrono::microseconds(200);
+        while (!store_->check(all)) {
+            if (store_->check({verdict_})) return hear();
+            if (Clock::now() >= deadline_) {
+                fail(missing());
+                return hear();
+            }
+            std::this_thread::sleep_for(pause);
+            // A rank that loads its libraries for seconds is not waited for by the microsecond.
+            pause = std::min(2 * pause, std::chrono::microseconds(20'000));
+        }
+        store_->set(verdict_, {});
+    }
+
+    /// Any other rank: is there, and waits for the word of rank 0.
+    void answer(int rank) {
+        store_->set(place_of(rank), {});
+        // Rank 0 says which ranks are missing, and may have begun to wait later than this one.
+        const auto limit = deadline_ + std::chrono::seconds(5) - Clock::now();
+        try {
+            store_->wait({verdict_}, std::chrono::ceil<std::chrono::milliseconds>(limit));
+        } catch (const std::exception& error) {
+            throw std::runtime_error(
+                std::string("fabricshm: cannot join the process group: no word of rank 0: ") +
+                error.what());
+        }
+        hear();
+    }
+
+  private:
+    static std::vector<std::uint8_t> bytes_of(const std::string& text) {
+        return {text.begin(), text.end()};
+    }
+
+    std::string place_of(int rank) const { return key_ + "/here/" + std::to_string(rank); }
+
+    std::string missing() {
+        std::string ranks;
+        for (int rank = 1; rank < size_; ++rank) {
+            if (store_->check({place_of(rank)})) continue;
+            ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+        }
+        return "fabricshm: cannot join the process group: timeout passed; of " +
+               std::to_string(size_) + " ranks these have not come: " + ranks;
+    }
+
+    void hear() {
+        const auto verdict = store_->get(verdict_);
+        if (!verdict.empty()) throw std::runtime_error({verdict.begin(), verdict.end()});
+    }
+
+    StorePtr store_;
+    std::string verdict_;  // empty: all are there; else why they cannot join
+    std::string key_;
+    int size_;
+    Clock::time_point deadline_;
+};
 
 }  // namespace
 
 std::shared_ptr<Communicator> meet(const StorePtr& store, int rank, int size,
                                    std::chrono::milliseconds timeout) {
+    const auto limit = std::clamp<std::chrono::milliseconds>(timeout, std::chrono::milliseconds(0),
+                                                             std::chrono::hours(24 * 365));
+    const auto deadline = Clock::now() + limit;
     const std::string key = invitation_key(store, size);
     Invitation invitation;
-    auto arena = rank == 0 ? invite(store, key, invitation) : accept(store, key, invitation);
-    return std::make_shared<Communicator>(std::move(arena), invitation.group, rank, size, timeout);
+    if (rank == 0) {
+        auto arena = invite(store, key, invitation);
+        RollCall(store, key, size, deadline).lead();
+        return std::make_shared<Communicator>(std::move(arena), invitation.group, rank, size,
+                                              timeout, store);
+    }
+    RollCall roll_call(store, key, size, deadline);
+    std::shared_ptr<JobArena> arena;
+    try {
+        arena = accept(store, key, rank, invitation);
+    } catch (const std::exception& error) {
+        // An error of rank 0 is known to all.
+        if (invitation.error.empty()) roll_call.fail(error.what());
+        throw;
+    }
+    roll_call.answer(rank);
+    return std::make_shared<Communicator>(std::move(arena), invitation.group, rank, size, timeout,
+                                          store);
 }
 
 }  // namespace fabricshm::torch_backend

@@ -34,35 +34,30 @@ void FabricWork::synchronize() {
 }
 
 FuturePtr FabricWork::getFuture() {
+    // Before there is a future that it could complete. Often the work itself is never waited for:
+    // DDP waits for futures.
+    if (!has_future()) expect_callbacks();
     FuturePtr future;
     {
         std::lock_guard lock(state_mutex_);
         if (future_) return future_;
         future_ =
             c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+        if (!done()) return future_;
         future = future_;
-        if (!done()) future.reset();
-    }
-    if (!future) {
-        nudge();  // nobody may ever wait() on the work itself: DDP does not
-        return future_;
     }
     // Done already: completed here, outside of the mutex, since callbacks may ask for this work
     // again.
-    if (error_) {
-        future->setError(error_);
-    } else {
-        future->markCompleted(c10::IValue(outputs_));
-    }
+    fulfil();
     return future;
 }
 
-void FabricWork::complete(std::exception_ptr error) {
-    FuturePtr future;
+bool FabricWork::conclude(std::exception_ptr error) {
+    bool has_future = false;
     {
         std::lock_guard lock(state_mutex_);
         error_ = error;
-        future = future_;
+        has_future = static_cast<bool>(future_);
         // Release: pairs with done(). Under the mutex, so that getFuture() is before or after.
         done_.store(true, std::memory_order_release);
     }
@@ -71,12 +66,24 @@ void FabricWork::complete(std::exception_ptr error) {
         recordFunctionEndCallback_();
         recordFunctionEndCallback_ = nullptr;
     }
-    if (!future) return;
-    if (error) {
-        future->setError(error);
-    } else {
-        future->markCompleted(c10::IValue(outputs_));
+    // Release: pairs with settled(). A future that is asked for from now on has no callbacks yet.
+    if (!has_future) settled_.store(true, std::memory_order_release);
+    return has_future;
+}
+
+// Neither the future nor the error changes any more once it is done.
+void FabricWork::fulfil() noexcept {
+    try {
+        if (error_) {
+            future_->setError(error_);
+        } else {
+            future_->markCompleted(c10::IValue(outputs_));
+        }
+    } catch (const std::exception& error) {
+        // Of a callback that has no future of its own to put it into.
+        TORCH_WARN("fabricshm: a callback has failed: ", error.what());
     }
+    settled_.store(true, std::memory_order_release);  // pairs with settled()
 }
 
 bool FabricWork::has_future() const {
@@ -96,24 +103,25 @@ CollectiveWork::CollectiveWork(std::shared_ptr<Executor> executor, int rank, c10
       executor_(std::move(executor)),
       body_(std::move(body)) {}
 
-void CollectiveWork::run() noexcept {
-    std::exception_ptr error;
+bool CollectiveWork::run(std::exception_ptr refusal) noexcept {
+    std::exception_ptr error = std::move(refusal);
     try {
         // The body copies between tensors that may require gradients; that is not part of a graph.
         at::NoGradGuard no_grad;
-        body_();
+        if (!error) body_();
     } catch (...) {
         error = std::current_exception();
     }
-    body_ = nullptr;  // staging tensors go now, not when the caller drops the work
-    complete(error);
+    // Staging tensors go now, not when the caller drops the work.
+    if (!Executor::exiting()) body_ = nullptr;
+    return conclude(error);
 }
 
 bool CollectiveWork::wait(std::chrono::milliseconds timeout) {
     // Without a time limit the waiter runs it itself.
     if (timeout == kNoTimeout) {
-        if (!done()) executor_->finish(*this);
-    } else if (!done()) {
+        if (!over()) executor_->finish(*this);
+    } else if (!over()) {
         TORCH_CHECK(executor_->wait_for(*this, timeout), "Operation timed out!");
     }
     rethrow();
@@ -121,7 +129,11 @@ bool CollectiveWork::wait(std::chrono::milliseconds timeout) {
 }
 
 void CollectiveWork::nudge() {
-    executor_->hurry();
+    executor_->hurry(*this);
+}
+
+void CollectiveWork::expect_callbacks() {
+    if (!done()) executor_->expect_callbacks(*this);
 }
 
 }  // namespace fabricshm::torch_backend

@@ -31,25 +31,34 @@ class FabricWork : public c10d::Work {
 
     /// Acquire: who sees true sees the outputs.
     bool done() const { return done_.load(std::memory_order_acquire); }
+    /// Done, and the callbacks of its future have ended.
+    bool settled() const { return settled_.load(std::memory_order_acquire); }
+    /// What a wait() on this thread waits for. A callback may be the one that the others wait for.
+    bool over() const { return thread_in_callback() ? done() : settled(); }
 
   protected:
     FabricWork(int rank, c10d::OpType type, const char* title,
                const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs);
 
-    /// Ends the work, once. Callbacks of its future run on this thread.
-    void complete(std::exception_ptr error);
+    /// Ends the work, once. True: it has a future, and fulfil() has to follow.
+    bool conclude(std::exception_ptr error);
+    /// Completes the future. Its callbacks run on this thread, and may block.
+    void fulfil() noexcept;
     bool has_future() const;
     /// Raises its error, if it has one.
     void rethrow() const;
-    /// Somebody asks for progress without waiting for it.
+    /// Progress is wanted without waiting for it.
     virtual void nudge() {}
+    /// The same, and a future is about to be made.
+    virtual void expect_callbacks() {}
 
   private:
     mutable std::mutex state_mutex_;
     std::atomic<bool> done_{false};
+    std::atomic<bool> settled_{false};
     std::exception_ptr error_;
     std::vector<at::Tensor> outputs_;
-    FuturePtr future_;  // null until somebody asks
+    FuturePtr future_;  // null until it is asked for
 };
 
 class CollectiveWork final : public FabricWork {
@@ -64,13 +73,20 @@ class CollectiveWork final : public FabricWork {
 
     bool wait(std::chrono::milliseconds timeout) override;
 
-    /// By the executor only.
-    void run() noexcept;
-
   protected:
     void nudge() override;
+    void expect_callbacks() override;
 
   private:
+    friend class Executor;
+
+    /// Runs the body, unless there is a `refusal`. True: fulfil() has to follow.
+    bool run(std::exception_ptr refusal) noexcept;
+
+    // The executor's, under its mutex.
+    Place place_;                           // in the order of all operations
+    std::shared_ptr<CallbackScope> scope_;  // of the future's callbacks; null: not asked for yet
+
     std::shared_ptr<Executor> executor_;
     Body body_;
 };

@@ -135,6 +135,11 @@ FABRICSHM_API int fabricshm_session_open(const fabricshm_session_options* option
  * invalid afterwards. */
 FABRICSHM_API void fabricshm_session_close(fabricshm_session* session);
 
+/* The daemon that the session was opened with, in words: its socket and its process, as
+ * "/run/fabricd/attach.sock (pid 4711)". For messages that tell two daemons apart. Valid until the
+ * session is closed; "" for NULL. */
+FABRICSHM_API const char* fabricshm_session_daemon(const fabricshm_session* session);
+
 /* ---- Arena and regions ----------------------------------------------------------------------- */
 
 enum {

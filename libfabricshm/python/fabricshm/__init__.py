@@ -8,11 +8,14 @@
         gradient = arena.zeros(1_000_000, "float32")
         group.all_reduce(gradient)
 
-fabricshm.torch has the PyTorch backend. docs/python.md has the details.
+fabricshm.torch has the PyTorch backend, which is registered with PyTorch as soon as both are
+imported. docs/python.md has the details.
 """
 
 import importlib
 import pkgutil
+
+from ._lazy import after_import as _after_import
 
 # fabricshm.torch may be installed elsewhere, by another package.
 __path__ = pkgutil.extend_path(__path__, __name__)
@@ -43,6 +46,17 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = sorted(_HOME_OF)
+
+
+def _register_backend():
+    """torch.distributed.init_process_group("fabricshm") works without an import of fabricshm.torch."""
+    try:
+        importlib.import_module(".torch", __name__)
+    except ImportError:
+        pass  # built without PyTorch, or for another one: that import itself says so
+
+
+_after_import("torch.distributed", _register_backend)
 
 
 def __getattr__(name):

@@ -3,37 +3,13 @@
 Importing torch takes a second, so nothing is imported before the script asks for it.
 """
 
-import importlib.abc
-import importlib.machinery
 import os
 import runpy
 import sys
 
+from fabricshm._lazy import after_import
+
 _REPLACED = ("gloo", "mpi", "ucc")
-
-
-class _AfterImport(importlib.abc.MetaPathFinder):
-    """Calls `action` once the module `name` has been imported."""
-
-    def __init__(self, name, action):
-        self._name = name
-        self._action = action
-
-    def find_spec(self, name, path, target=None):
-        if name != self._name:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is None or spec.loader is None:
-            return spec
-        execute = spec.loader.exec_module
-
-        def execute_and_act(module):
-            execute(module)
-            self._action()
-
-        spec.loader.exec_module = execute_and_act
-        return spec
 
 
 def register_backend():
@@ -81,7 +57,7 @@ def main():
             action = override_backend
     script = arguments[0]
     sys.argv = arguments
-    sys.meta_path.insert(0, _AfterImport("torch.distributed", action))
+    after_import("torch.distributed", action)
     if is_module:
         # As `python -m` does: the current folder comes first, which -m put there for us too.
         runpy.run_module(script, run_name="__main__", alter_sys=True)

@@ -19,7 +19,9 @@ The environment chooses where and how much:
 FabricSampler and Control let a training loop follow the directives of fabricd.
 """
 
+import atexit
 import contextlib
+import functools
 import importlib
 import inspect
 import os
@@ -52,10 +54,14 @@ def __getattr__(name):
     return value
 
 
+@functools.lru_cache(maxsize=None)
 def _load():
     """The extension. Loaded on first use: registering must not cost importers of torch anything."""
     from . import _backend
 
+    # A callback that ran while the interpreter ends would abort the process: a program may end
+    # without destroy_process_group(), and DDP has its gradients before its last callback returns.
+    atexit.register(_backend.end_callbacks)
     return _backend
 
 

@@ -1,0 +1,111 @@
+"""How ranks come together: quickly, at one daemon, and with a word on what went wrong."""
+
+import os
+import sys
+import time
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
+import fabric_test  # noqa: E402
+
+try:
+    import torch
+    import torch.distributed as dist
+except ImportError as error:
+    fabric_test.skip(error)
+
+
+def joined(rank, world, path, sockets, come):
+    """(seconds, what went wrong) of making a process group."""
+    import fabricshm.torch as fabric
+
+    os.environ["FABRIC_SOCKET"] = sockets[rank]
+    fabric._load()  # reading a library of PyTorch's size is no part of joining
+    if rank not in come:
+        return None
+    before = time.monotonic()
+    try:
+        with fabric_test.process_group(
+                "fabricshm", path, rank, world, timeout=60 if len(come) == world else 1):
+            took = time.monotonic() - before
+            dist.all_reduce(torch.ones(1))
+            return took, ""
+    except RuntimeError as error:
+        return time.monotonic() - before, str(error)
+
+
+def called(rank, world, path, calls):
+    with fabric_test.process_group("fabricshm", path, rank, world):
+        try:
+            for _ in range(3):  # all alike
+                dist.all_reduce(torch.ones(2))
+            calls[rank]()
+            for _ in range(200):  # small operations are compared some later
+                dist.barrier()
+        except RuntimeError as error:
+            return str(error)
+        return "no error"
+
+
+def call(operation, *arguments):
+    def made():
+        return getattr(dist, operation)(*(make() for make in arguments))
+
+    return made
+
+
+class Joining(unittest.TestCase):
+    def test_a_process_group_is_made_in_a_fifth_of_a_second(self):
+        best = float("inf")
+        for _ in range(10):  # beside other tests some attempts take longer
+            sockets = [os.environ["FABRIC_SOCKET"]] * 2
+            results = fabric_test.run_ranks(joined, 2, fabric_test.store_path(), sockets, {0, 1})
+            self.assertEqual([text for _, text in results], ["", ""])
+            best = min(best, max(took for took, _ in results))
+            if best <= 0.2:
+                break
+        print(f"init_process_group: {best:.3f} s")
+        self.assertLessEqual(best, 0.2)
+
+    def test_ranks_at_two_daemons_hear_of_both_at_once(self):
+        import fabricshm._daemon as daemon
+
+        with daemon.EmbeddedDaemon(daemon.find_program(), pool_bytes=1 << 28) as other:
+            sockets = [os.environ["FABRIC_SOCKET"], other.socket, os.environ["FABRIC_SOCKET"]]
+            results = fabric_test.run_ranks(
+                joined, 3, fabric_test.store_path(), sockets, {0, 1, 2})
+            for took, text in results:
+                self.assertLess(took, 30)  # of a timeout of 60 s
+                self.assertIn(f"{sockets[0]} (pid ", text)
+                self.assertIn(f"rank 1 to {other.socket} (pid ", text)
+
+    def test_ranks_that_do_not_come_are_named(self):
+        sockets = [os.environ["FABRIC_SOCKET"]] * 4
+        results = fabric_test.run_ranks(joined, 4, fabric_test.store_path(), sockets, {0, 2})
+        for _, text in (results[0], results[2]):
+            self.assertIn("of 4 ranks these have not come: 1, 3", text)
+
+
+class Differences(unittest.TestCase):
+    def differ(self, first, second, texts):
+        results = fabric_test.run_ranks(called, 2, fabric_test.store_path(), (first, second))
+        for rank, text in enumerate(results):
+            self.assertIn("another operation", text)
+            self.assertIn(f"this rank called {texts[rank]}, rank {1 - rank} called {texts[1 - rank]}", text)
+
+    def test_what_was_called_is_named_on_both_ranks(self):
+        small, large = lambda: torch.ones(3), lambda: torch.ones(5)  # noqa: E731
+        sums = ("all-reduce of 3 float32, operation sum", "all-reduce of 5 float32, operation sum")
+        self.differ(call("all_reduce", small), call("all_reduce", large), sums)
+        self.differ(call("all_reduce", small), call("barrier"), (sums[0], "pass the barrier"))
+
+    def test_types_and_large_sizes_are_named(self):
+        self.differ(call("all_reduce", lambda: torch.ones(100_000)),
+                    call("all_reduce", lambda: torch.ones(100_000, dtype=torch.int64)),
+                    ("all-reduce of 100000 float32, operation sum",
+                     "all-reduce of 100000 int64, operation sum"))
+
+
+if __name__ == "__main__":
+    with fabric_test.daemon_or_skip():
+        fabric_test.main()
