@@ -363,6 +363,7 @@ void Group::retire() noexcept {
 Result<void> Group::quiesce(TimePoint deadline) noexcept {
     retire();
     Meeting& meeting = state_->meeting;
+    FABRIC_TRY_VOID(mailbox_->await_leaving(deadline));
     // Where hosts do not share caches nobody stores into another rank's output.
     if (state_->exposed == 0 || !meeting.view().coherent()) return {};
     FABRIC_TRY_VOID(meeting.await_leaving(state_->exposed, deadline));
