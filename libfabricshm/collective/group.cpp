@@ -109,7 +109,7 @@ Result<void> run_arrived(Operation& operation) {
     plan_input(operation, input);
     FABRIC_TRY_VOID(arrive(operation, first_post(input, operation.group.tuning)));
     // All clocks may be here although a rank has given up since: its buffers are its own again.
-    FABRIC_TRY_VOID(operation.meeting().check(-1));
+    FABRIC_TRY_VOID(operation.meeting().check_unbroken());
     const Algorithm algorithm =
         choose_arrived(input, operation.all_in_arena, operation.group.tuning);
     switch (algorithm) {
@@ -128,11 +128,11 @@ Result<void> run_arrived(Operation& operation) {
     }
 }
 
-// Rank 0 times the operations whose way of storing is chosen; small ones are not delayed by it.
+// Rank 0 times the operations whose way of storing may be chosen; small ones are not delayed by it.
 TimePoint time_for_stores(const Operation& operation) noexcept {
-    constexpr Bytes kWorthTiming = 2 * kKiB;
-    const bool timed = operation.rank() == 0 && operation.route != Route::kTiny &&
-                       operation.largest_part >= kWorthTiming;
+    const Bytes all = operation.largest_part * static_cast<Bytes>(operation.world());
+    const bool timed =
+        operation.rank() == 0 && operation.route != Route::kTiny && all >= StorePolicy::kLeastBytes;
     return timed ? Clock::now() : TimePoint{};
 }
 
@@ -207,6 +207,16 @@ void prepare(Operation& operation, Bytes largest_part) noexcept {
     if (operation.route == Route::kTiny) prepare_tiny(operation);
 }
 
+// Whether what is worked out for a call is kept for others like it: for the small ones, of which it
+// is a good part of the time.
+bool is_worth_keeping(const Operation& operation) noexcept {
+    constexpr Bytes kSmall = 64 * kKiB;
+    if (!operation.call.counts.empty()) return false;
+    // One that arrived first, to have its buffers checked, does so every time.
+    if (operation.route == Route::kTiny) return operation.arrival == 0;
+    return operation.route == Route::kArrive && operation.largest_part <= kSmall;
+}
+
 Result<void> run_operation(Operation& operation) {
     if (operation.world() == 1) return run_alone(operation);
     const bool shows_buffers = operation.group.tuning.check_buffers;
@@ -260,7 +270,7 @@ Result<void> run_unharmed(Operation& operation) {
 
 }  // namespace
 
-/// The last call, when it went through the tiny engine and went well.
+/// The last call, when it was a small one and went well.
 struct Group::Kept {
     Call call;
     std::optional<Operation> operation;  // of `call`; empty: the last one was of another sort
@@ -363,6 +373,7 @@ void Group::retire() noexcept {
 Result<void> Group::quiesce(TimePoint deadline) noexcept {
     retire();
     Meeting& meeting = state_->meeting;
+    FABRIC_TRY_VOID(mailbox_->await_leaving(deadline));
     // Where hosts do not share caches nobody stores into another rank's output.
     if (state_->exposed == 0 || !meeting.view().coherent()) return {};
     FABRIC_TRY_VOID(meeting.await_leaving(state_->exposed, deadline));
@@ -397,9 +408,7 @@ Result<void> Group::run_now(const Call& call) {
     }
     prepare(operation, largest_part);
     const Result<void> result = run_prepared(operation);
-    // One that arrived first, to have its buffers checked, does so every time.
-    const bool again = operation.route == Route::kTiny && operation.arrival == 0;
-    if (result.ok() && again && call.counts.empty()) keep(operation);
+    if (result.ok() && is_worth_keeping(operation)) keep(operation);
     return result;
 }
 
@@ -411,7 +420,7 @@ void Group::keep(const Operation& operation) {
     copy.largest_part = operation.largest_part;
     copy.signature = operation.signature;
     copy.route = operation.route;
-    copy.tiny = operation.tiny;
+    if (operation.route == Route::kTiny) copy.tiny = operation.tiny;
     ++kept_->number;
 }
 
@@ -426,6 +435,8 @@ Result<void> Group::repeat(const std::byte* input, std::byte* output, Duration t
     FABRIC_TRY_VOID(take_buffers(input, output));
     operation.timeout = timeout;
     operation.timeout_ends = {};
+    // Only the tiny engine asks for it when a wait has turned slow.
+    if (operation.route != Route::kTiny) kept_->call.deadline = deadline_from_now(timeout);
     return run_prepared(operation);
 }
 
@@ -443,6 +454,9 @@ Result<void> Group::run_prepared(Operation& operation) {
     const PoisonGuard guard;
     operation.guard = &guard;
     operation.next = state_->base;
+    operation.arrival = 0;
+    operation.store_cell = -1;
+    operation.past_cache = false;
     state_->meeting.view().step(PoolStep::kBegin);
     const TimePoint start = time_for_stores(operation);
     Meter* meter = state_->place.meter.get();

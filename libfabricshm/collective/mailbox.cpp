@@ -124,6 +124,27 @@ Mailbox::~Mailbox() {
     }
 }
 
+Result<void> Mailbox::await_leaving(TimePoint deadline) {
+    Meeting& meeting = group_.meeting;
+    const Lock lock(mutex_);
+    for (int peer = 0; peer < world_; ++peer) {
+        Incoming& incoming = in(peer);
+        if (incoming.left_line == nullptr) continue;
+        auto& copied = offer_in(*incoming.left_line).copied;
+        // Acquire pairs with SharedCopy::show(): the sender's stores come before it.
+        for (std::uint64_t turn = 0;
+             copied.load(std::memory_order_acquire) < incoming.left_until && meeting.lives(peer);
+             ++turn) {
+            if (Clock::now() >= deadline) {
+                return Error{Errc::kTimeout, peer, "wait for a peer to leave"};
+            }
+            (void)meeting.idle(turn);
+        }
+        incoming.left_line = nullptr;
+    }
+    return {};
+}
+
 Word Mailbox::bell_of(int rank) const noexcept {
     RankWords& words = group_.meeting.words(rank);
     return {words.bell, words.bell_sleepers, TouchPoint::kBell, TouchPoint::kBellRead};
@@ -150,8 +171,10 @@ Mailbox::Ticket Mailbox::ticket_of(const Call& call) const {
     ticket.output = call.output;
     ticket.bytes = call.count * kernels::size_of(call.dtype);
     ticket.deadline = call.deadline;
-    ticket.in_place =
-        ticket.is_send && ticket.bytes > kEager && inside(group_.place, ticket.input, ticket.bytes);
+    const bool in_arena = ticket.is_send && ticket.bytes > kOfferAbove &&
+                          inside(group_.place, ticket.input, ticket.bytes);
+    ticket.in_place = in_arena && ticket.bytes > kEager;
+    ticket.offered = in_arena && !ticket.in_place && view().coherent() && !view().active();
     return ticket;
 }
 
@@ -252,6 +275,11 @@ Result<void> Mailbox::send(Ticket& ticket) {
     if (const auto reason = refusal(ticket)) return *reason;
     ++drivers_;
     add_send(ticket, lock);
+    if (ticket.offered && !ticket.done) {
+        // What has to wait for room has waited long enough.
+        ticket.offered = ticket.lent;
+        if (ticket.lent) await_offer(ticket, lock);
+    }
     if (!ticket.done) drive(&ticket, lock);
     settle_ended(lock);
     --drivers_;
@@ -284,6 +312,7 @@ std::shared_ptr<PendingRequest> Mailbox::post(const Call& call) {
     auto owned = std::make_unique<Ticket>(ticket_of(call));
     const auto request = std::make_shared<PendingRequest>();
     owned->request = request;
+    owned->offered = false;  // no thread waits for the receiver
     Lock lock(mutex_);
     ++drivers_;
     ++posted_;
@@ -519,13 +548,15 @@ bool Mailbox::push(int peer, Lock& lock) {
     Outgoing& outgoing = out(peer);
     if (outgoing.busy) return false;
     bool moved = !outgoing.lent.empty() && see_taken(peer);
+    moved = (!outgoing.lent.empty() && share(peer, lock)) || moved;
+    if (outgoing.busy) return moved;
     while (Ticket* send = outgoing.queue.front()) {
         if (!publish(peer, *send, lock)) break;
         moved = true;
         if (send->done) break;  // the group failed
         if (send->published < send->bytes) continue;
         outgoing.queue.erase(*send);
-        if (!send->in_place) {
+        if (!send->in_place && send->stage == nullptr) {
             complete(*send, {}, -1);
             continue;
         }
@@ -542,11 +573,118 @@ bool Mailbox::publish(int peer, Ticket& send, Lock& lock) {
         send.published = send.bytes;
         return publish_inline(peer, send.tag, send.input, send.bytes);
     }
+    if (send.offered && publish_offer(peer, send)) return true;
     if (!send.in_place) return publish_staged(peer, send, lock);
     if (!has_room(peer, 1)) return false;
+    if (view().coherent() && !view().active()) return publish_offer(peer, send);
     send.last_line = out(peer).sent;
     publish_piece(peer, send.tag, send.input, {0, send.bytes, send.bytes}, true);
     send.published = send.bytes;
+    return true;
+}
+
+// Leaves the message where it is. False: there is no room to move it to, or it has begun otherwise.
+bool Mailbox::publish_offer(int peer, Ticket& send) {
+    Outgoing& outgoing = out(peer);
+    std::uint64_t place = kNoOffset;
+    if (!send.in_place) {
+        if (send.published != 0 || outgoing.stage == nullptr || !has_room(peer, 1)) return false;
+        if (outgoing.unoffered != 0) {
+            --outgoing.unoffered;
+            send.offered = false;
+            return false;
+        }
+        send.stage = reserve(outgoing, send.bytes);
+        if (send.stage == nullptr) return false;
+        place = static_cast<std::uint64_t>(send.stage - group_.place.arena);
+    }
+    const auto offset = static_cast<std::uint64_t>(send.input - group_.place.arena);
+    send.last_line = outgoing.sent;
+    write_offer(line_to(peer, outgoing.sent), {offset, send.bytes, send.bytes}, place);
+    show_lines(peer, {send.tag, 0, MessageKind::kOffered, 1}, 1);
+    send.published = send.bytes;
+    return true;
+}
+
+// A receiver that waits takes what is offered at once. For any other it is moved to the stage, and
+// the sender goes on as after every message of its size.
+void Mailbox::await_offer(Ticket& send, Lock& lock) {
+    const int peer = send.peer;
+    const std::uint64_t line = send.last_line;
+    const auto index = static_cast<std::size_t>(peer) * static_cast<std::size_t>(world_) +
+                       static_cast<std::size_t>(rank_);
+    const std::uint64_t spins = group_.meeting.spins_for(peer);
+    lock.unlock();
+    for (std::uint64_t spin = 0; spin < spins; ++spin) {
+        // Relaxed: a hint; see_taken() looks with acquire.
+        if (group_.taken[index].taken.load(std::memory_order_relaxed) > line) break;
+        pause_cpu();
+    }
+    lock.lock();
+    if (!send.done) (void)push(peer, lock);
+    if (!send.done && send.lent) (void)move_offer(send);
+}
+
+// Copies to the stage what was offered and not claimed, and ends its send. False: it was claimed,
+// or lies on a lost page.
+bool Mailbox::move_offer(Ticket& send) {
+    Outgoing& outgoing = out(send.peer);
+    if (send.stage == nullptr) return false;
+    const PoisonGuard guard;
+    kernels::copy(send.stage, send.input, send.bytes, false);
+    if (guard.hit()) {
+        group_.harmed(PoisonGuard::place());
+        return false;
+    }
+    FAULT_POINT("message.before_move");
+    if (!fabricshm::move_offer(line_to(send.peer, send.last_line))) return false;
+    outgoing.unoffered = kUnoffered;
+    outgoing.lent.erase(send);
+    complete(send, {}, -1);
+    notify(send.peer);
+    return true;
+}
+
+// Copies a part of the oldest message in place for its receiver, which asked for that.
+bool Mailbox::share(int peer, Lock& lock) {
+    Outgoing& outgoing = out(peer);
+    Ticket& send = *outgoing.lent.front();
+    if (!send.in_place || send.copied || send.bytes < kShareFrom || outgoing.shared != nullptr) {
+        return false;
+    }
+    ChannelLine& line = line_to(peer, send.last_line);
+    // Acquire: the place of the output was written before.
+    const auto what = std::bit_cast<MessageWhat>(line.what.load(std::memory_order_acquire));
+    if (what.kind != MessageKind::kShared) return false;
+    send.copied = true;
+    const GroupPlace& place = group_.place;
+    const std::uint64_t to = offer_in(line).place.load(std::memory_order_relaxed);
+    if (to > place.arena_bytes - send.bytes) {
+        corrupt(peer, "send: output outside the arena");
+        return true;
+    }
+    outgoing.shared = &send;
+    lock.unlock();
+    {
+        const PoisonGuard guard;
+        SharedCopy copy(line, SharedCopy::Side::kSender, place.arena + to, send.input, send.bytes,
+                        past_cache(send.bytes));
+        // In a broken group the receiver may be about to give up; a chunk that was copied counts
+        // all the same, for it waits for that.
+        while (!group_.meeting.broken() && copy.copy_next()) {
+            if (guard.hit()) group_.harmed(PoisonGuard::place());
+            FAULT_POINT("message.shared");
+            copy.show(group_.meeting);
+        }
+    }
+    lock.lock();
+    outgoing.shared = nullptr;
+    // Whatever ended the sends to this peer meanwhile left this one to us.
+    if (const auto reason = refusal(send); reason.has_value()) {
+        end_send(send, *reason);
+    } else {
+        settle_lent(outgoing);
+    }
     return true;
 }
 
@@ -573,12 +711,17 @@ bool Mailbox::see_taken(int peer) {
     outgoing.taken = taken;
     const Bytes emptied = outgoing.head_at[(taken - 1) & (lines_ - 1)];
     outgoing.stage_tail = std::max(outgoing.stage_tail, emptied);
+    settle_lent(outgoing);
+    return true;
+}
+
+// Ends the sends in place that are taken; but for one that a thread is at.
+void Mailbox::settle_lent(Outgoing& outgoing) {
     while (Ticket* send = outgoing.lent.front()) {
-        if (send->last_line >= taken) break;
+        if (send->last_line >= outgoing.taken || send == outgoing.shared) break;
         outgoing.lent.erase(*send);
         complete(*send, {}, -1);
     }
-    return true;
 }
 
 bool Mailbox::publish_inline(int peer, int tag, const std::byte* input, Bytes bytes) {
@@ -660,10 +803,14 @@ void Mailbox::publish_piece(int peer, int tag, const std::byte* data, MessagePie
 // The line that makes `lines` lines visible, the others having been written.
 void Mailbox::publish_first_line(int peer, const MessageWhat& what, const void* data, Bytes bytes,
                                  std::uint64_t lines) {
+    if (bytes != 0) std::memcpy(line_to(peer, out(peer).sent).data, data, bytes);
+    show_lines(peer, what, lines);
+}
+
+void Mailbox::show_lines(int peer, const MessageWhat& what, std::uint64_t lines) {
     Outgoing& outgoing = out(peer);
     ChannelLine& line = line_to(peer, outgoing.sent);
     line.what.store(std::bit_cast<std::uint64_t>(what), std::memory_order_relaxed);
-    if (bytes != 0) std::memcpy(line.data, data, bytes);
     FAULT_POINT("message.before_publish");
     // Release: who sees the number sees this line, those behind it, and the bytes that it names.
     line.number.store(outgoing.sent + 1, std::memory_order_release);
@@ -752,7 +899,7 @@ void Mailbox::withdraw(int peer) noexcept {
         ChannelLine& line = line_to(peer, n);
         auto what = std::bit_cast<MessageWhat>(line.what.load(std::memory_order_relaxed));
         n += what.kind == MessageKind::kInline ? lines_of(what.bytes) : 1;
-        if (what.kind != MessageKind::kPiece) continue;
+        if (what.kind == MessageKind::kInline) continue;
         what.kind = MessageKind::kWithdrawn;
         // Sequentially consistent: before the memory is given away.
         line.what.store(std::bit_cast<std::uint64_t>(what), std::memory_order_seq_cst);
@@ -787,9 +934,14 @@ Mailbox::Pulled Mailbox::pull(int peer, Lock& lock, Ticket* candidate) {
         case MessageKind::kInline:
             return pull_inline(peer, what, candidate);
         case MessageKind::kPiece:
+        case MessageKind::kOffered:
+        case MessageKind::kMoved:
             return pull_piece(peer, what, lock, candidate);
         case MessageKind::kWithdrawn:
             return pull_withdrawn(peer, what, candidate);
+        case MessageKind::kClaimed:
+        case MessageKind::kShared:
+            break;  // by nobody but this rank, which has not
     }
     corrupt(peer, "receive: no such kind of line");
     return Pulled::kEmpty;
@@ -853,34 +1005,74 @@ Mailbox::Pulled Mailbox::pull_piece(int peer, const MessageWhat& what, Lock& loc
     const GroupPlace& place = group_.place;
     const Bytes left = what.first != 0 ? piece.total : incoming.total - incoming.done;
     const bool continues = what.first != 0 || (incoming.active && piece.total == incoming.total);
-    const bool sane =
-        continues && piece.bytes != 0 && piece.bytes <= left && piece.bytes <= place.arena_bytes &&
-        piece.offset <= place.arena_bytes - piece.bytes && piece.total <= place.arena_bytes * 1024;
+    const bool in_pieces = what.kind == MessageKind::kPiece;
+    const bool sane = continues && piece.bytes != 0 && piece.bytes <= left &&
+                      piece.bytes <= place.arena_bytes &&
+                      piece.offset <= place.arena_bytes - piece.bytes &&
+                      piece.total <= place.arena_bytes * 1024 &&
+                      (in_pieces || (what.first != 0 && piece.bytes == piece.total));
     if (!sane) {
         corrupt(peer, "receive: piece outside the arena");
         return Pulled::kEmpty;
     }
+    // Before a receive asks for it its sender moves it to its stage: to keep it here would be one
+    // copy more.
+    const bool moves = what.kind == MessageKind::kOffered && piece.bytes <= kEager;
+    if (moves && !is_asked(peer, candidate)) return Pulled::kLeft;
     if (what.first != 0 && !begin_message(peer, what, piece.total, candidate)) return Pulled::kLeft;
     const bool whole = piece.bytes == piece.total;
     if (!whole && incoming.receive != nullptr && !incoming.receive->listed) {
         list_receive(*incoming.receive, false);
     }
+    MessageKind kind = what.kind;
+    if (kind == MessageKind::kOffered) {
+        const bool shares = piece.bytes >= kShareFrom;
+        kind = claim_offer(line, what, shares ? shared_output(incoming) : kNoOffset);
+    }
+    if (kind == MessageKind::kMoved) {
+        piece.offset = offer_in(line).place.load(std::memory_order_relaxed);
+    }
+    if (kind == MessageKind::kWithdrawn) return pull_withdrawn(peer, {}, nullptr);
+    if (kind == MessageKind::kOffered || piece.offset > place.arena_bytes - piece.bytes) {
+        corrupt(peer, "receive: no such offer");
+        return Pulled::kEmpty;
+    }
+    return take_piece(peer, kind, piece, lock);
+}
+
+// Copies the bytes of a line that is of this kind now; the message that they are of has begun.
+Mailbox::Pulled Mailbox::take_piece(int peer, MessageKind kind, const MessagePiece& piece,
+                                    Lock& lock) {
+    Incoming& incoming = in(peer);
+    ChannelLine& line = line_from(peer, incoming.next.load(std::memory_order_relaxed));
     const bool unlocked = piece.bytes > kLockedCopy;
     const bool wanted = incoming.receive != nullptr || incoming.kept != nullptr;
     bool hit = false;
+    Result<void> shared;
+    std::uint64_t left_until = 0;
     incoming.busy = true;
     if (unlocked) lock.unlock();
     {
         const PoisonGuard guard;
-        const std::byte* data = place.arena + piece.offset;
+        const std::byte* data = group_.place.arena + piece.offset;
         if (wanted) view().acquire(TouchPoint::kMessageRead, data, piece.bytes, peer);
-        store_bytes(incoming, data, piece.bytes);
+        if (kind == MessageKind::kShared) {
+            shared = copy_shared(peer, line, data, &left_until);
+        } else {
+            store_bytes(incoming, data, piece.bytes);
+        }
         hit = guard.hit();
         if (hit) group_.harmed(PoisonGuard::place());
     }
     FAULT_POINT("message.taken");
     if (unlocked) lock.lock();
     incoming.busy = false;
+    if (!shared.ok()) {
+        incoming.left_line = &line;
+        incoming.left_until = left_until;
+        // This receive has an error of its own, before the group's may end it.
+        abandon(peer, shared.error());
+    }
     // A sender that gave up has its buffer back, and broke the group before it said so: what was
     // copied since may be anything.
     const auto state = hit ? group_.meeting.check(-1) : group_.meeting.check_unbroken();
@@ -896,8 +1088,42 @@ Mailbox::Pulled Mailbox::pull_piece(int peer, const MessageWhat& what, Lock& loc
     const auto now = std::bit_cast<MessageWhat>(line.what.load(std::memory_order_acquire));
     if (now.kind == MessageKind::kWithdrawn) return pull_withdrawn(peer, {}, nullptr);
     advance(peer, 1);
-    if (incoming.done == incoming.total) end_message(peer);
+    if (incoming.active && incoming.done == incoming.total) end_message(peer);
     return Pulled::kMoved;
+}
+
+// Where in the arena the message that comes in is wanted; kNoOffset: elsewhere, or not at all.
+std::uint64_t Mailbox::shared_output(const Incoming& incoming) const noexcept {
+    const Ticket* receive = incoming.receive;
+    const bool shares = receive != nullptr && incoming.fits &&
+                        inside(group_.place, receive->output, receive->bytes);
+    return shares ? static_cast<std::uint64_t>(receive->output - group_.place.arena) : kNoOffset;
+}
+
+// Copies a message together with its sender, without the lock. After a failure the sender will have
+// copied `left_until` chunks when it is through.
+Result<void> Mailbox::copy_shared(int peer, ChannelLine& line, const std::byte* data,
+                                  std::uint64_t* left_until) {
+    Incoming& incoming = in(peer);
+    const Ticket& receive = *incoming.receive;
+    Meeting& meeting = group_.meeting;
+    SharedCopy copy(line, SharedCopy::Side::kReceiver, receive.output, data, incoming.total,
+                    past_cache(incoming.total));
+    while (!meeting.broken() && copy.copy_next()) {
+    }
+    auto result = meeting.check_unbroken();
+    if (result.ok()) result = copy.await_sender(meeting, peer, receive.deadline);
+    incoming.done = incoming.total;
+    if (result.ok()) return {};
+    // The caller is about to get its buffer back, into which the sender may still be copying.
+    if (result.error().code == Errc::kTimeout) meeting.fail(Errc::kTimeout, peer);
+    *left_until = copy.close();
+    return result;
+}
+
+// What is copied and does not fit into the cache, for both directions of a pair, goes past it.
+bool Mailbox::past_cache(Bytes bytes) const noexcept {
+    return bytes * 4 >= group_.tuning.streaming_from;
 }
 
 // The bytes of a message, or of its rest, went with their sender.
@@ -916,13 +1142,17 @@ Mailbox::Ticket* Mailbox::find_receive(int peer, int tag, Ticket* candidate) con
     return is_candidate ? candidate : receive;
 }
 
+// Whether some receive waits for a message of this peer, be it a later one.
+bool Mailbox::is_asked(int peer, const Ticket* candidate) const noexcept {
+    return in(peer).wanted != 0 || any_wanted_ != 0 || candidate != nullptr;
+}
+
 // Finds what gets the message that starts here. False: it stays in the channel for now.
 bool Mailbox::begin_message(int peer, const MessageWhat& what, Bytes total, Ticket* candidate) {
     Incoming& incoming = in(peer);
     Ticket* receive = find_receive(peer, what.tag, candidate);
     if (receive == nullptr) {
-        const bool asked = incoming.wanted != 0 || any_wanted_ != 0 || candidate != nullptr;
-        const Bytes limit = asked ? kMaxKept : kMaxKeptUnasked;
+        const Bytes limit = is_asked(peer, candidate) ? kMaxKept : kMaxKeptUnasked;
         if (total > limit || incoming.kept_bytes > limit - total) return false;
         incoming.kept = std::make_unique<Kept>();
         incoming.kept->peer = peer;
@@ -1045,6 +1275,7 @@ void Mailbox::for_each_send(int peer, Function function) {
 bool Mailbox::is_being_copied(const Ticket& ticket) const noexcept {
     if (ticket.is_send) {
         const Outgoing& outgoing = out_[static_cast<std::size_t>(ticket.peer)];
+        if (outgoing.shared == &ticket) return true;
         return outgoing.busy && outgoing.queue.front() == &ticket;
     }
     if (ticket.indexed) return false;
@@ -1070,6 +1301,8 @@ void Mailbox::complete(Ticket& ticket, const Result<void>& result, int sender) {
 
 void Mailbox::end_send(Ticket& send, const Error& error) {
     Outgoing& outgoing = out(send.peer);
+    // Of its size it is over when it is in the stage, whatever becomes of the receiver.
+    if (send.lent && move_offer(send)) return;
     (send.lent ? outgoing.lent : outgoing.queue).erase(send);
     // The receiver may be reading the caller's own buffer: the caller is about to get it back.
     if (send.lent) group_.meeting.fail(error.code, send.peer);

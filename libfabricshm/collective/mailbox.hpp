@@ -4,9 +4,12 @@
 // itself; a larger one lies in the arena, and a line says where:
 //
 //   up to inline_max()   in lines of the ring
-//   up to kEager         copied into the sender's stage, in pieces, before the receiver asks
-//   above                read by the receiver where it is, if it is in the arena; else in pieces
-//                        through the stage, as the receiver takes them
+//   up to kEager         in the sender's stage, in pieces, before the receiver asks; above
+//                        kOfferAbove read where it is, if that is in the arena and the receiver
+//                        is there at once (offer.hpp)
+//   above                read by the receiver where it is, if it is in the arena, with the sender's
+//                        help where that helps; else in pieces through the stage, as the receiver
+//                        takes them
 //
 // Messages of one pair of ranks arrive in the order sent. A receive takes the first message with
 // its tag; messages that no receive asks for are kept in this process up to a limit and beyond it
@@ -23,6 +26,7 @@
 #include <vector>
 
 #include "libfabricshm/collective/mailbox_match.hpp"
+#include "libfabricshm/collective/offer.hpp"
 #include "libfabricshm/collective/operation.hpp"
 #include "libfabricshm/collective/request.hpp"
 
@@ -55,12 +59,20 @@ class Mailbox {
     /// So that the receiver copies one piece while the sender copies the next.
     static constexpr Bytes kPiece = 32 * kKiB;
     static constexpr Bytes kEagerPiece = 8 * kKiB;
+    /// Up to here a copy costs less than to wait for the receiver's.
+    static constexpr Bytes kOfferAbove = 4 * kKiB;
+    /// After an offer that no receiver was there for, so many messages go without.
+    static constexpr int kUnoffered = 16;
     /// Of messages from one peer that no receive asks for: kept while some receive may be waiting
     /// for a later one, and while none is.
     static constexpr Bytes kMaxKept = 64 * kMiB;
     static constexpr Bytes kMaxKeptUnasked = 1 * kMiB;
     /// Stages of one mailbox; from there on an idle one changes its peer.
     static constexpr int kMaxStages = 32;
+
+    /// In a broken group: waits until no sender copies into the buffer of a receive that was given
+    /// up. kTimeout names one that may.
+    Result<void> await_leaving(TimePoint deadline);
 
     /// The largest message that lies in the ring itself.
     Bytes inline_max() const noexcept { return inline_max_; }
@@ -85,7 +97,10 @@ class Mailbox {
 
         Bytes published = 0;
         bool in_place = false;        // the receiver reads the caller's buffer
+        bool offered = false;         // likewise if it is there at once; else goes to `stage`
         bool lent = false;            // and may be doing so
+        bool copied = false;          // this side has no chunk of it to copy any more
+        std::byte* stage = nullptr;   // room for what is offered
         std::uint64_t last_line = 0;  // the send in place is over when this is taken
 
         bool done = false;
@@ -113,6 +128,8 @@ class Mailbox {
         Bytes stage_tail = 0;        // and emptied
         std::vector<Bytes> head_at;  // stage_head when line n was written, at n % lines
         bool busy = false;           // a thread copies for the front, without the lock
+        Ticket* shared = nullptr;    // for this one of `lent` a thread copies, without the lock
+        int unoffered = 0;           // so many more messages are not offered
         bool supplying = false;      // a thread makes the stage
     };
 
@@ -129,6 +146,10 @@ class Mailbox {
         Bytes kept_bytes = 0;  // of all kept messages, and the one that comes in
         int wanted = 0;        // indexed receives that name this peer
         bool corrupt = false;  // the channel holds garbage: nothing more of it
+        // A receive was given up while the sender copied for it, which ends when it has copied so
+        // many chunks, as `left_line` says. docs/adr/0008.
+        ChannelLine* left_line = nullptr;
+        std::uint64_t left_until = 0;
     };
 
     enum class Pulled { kEmpty, kLeft, kMoved };
@@ -157,13 +178,20 @@ class Mailbox {
     bool push(int peer, Lock& lock);
     bool publish(int peer, Ticket& send, Lock& lock);
     bool publish_inline(int peer, int tag, const std::byte* input, Bytes bytes);
+    bool publish_offer(int peer, Ticket& send);
+    bool may_offer(const Ticket& send) const noexcept;
+    void await_offer(Ticket& send, Lock& lock);
+    bool move_offer(Ticket& send);
+    bool share(int peer, Lock& lock);
     bool publish_staged(int peer, Ticket& send, Lock& lock);
     void publish_piece(int peer, int tag, const std::byte* data, MessagePiece piece, bool first);
     void publish_first_line(int peer, const MessageWhat& what, const void* data, Bytes bytes,
                             std::uint64_t lines);
+    void show_lines(int peer, const MessageWhat& what, std::uint64_t lines);
     bool has_room(int peer, std::uint64_t lines);
     std::byte* reserve(Outgoing& out, Bytes bytes) noexcept;
     bool see_taken(int peer);
+    void settle_lent(Outgoing& outgoing);
     bool supply(Lock& lock);
     bool take_over_stage(Outgoing& out) noexcept;
     void withdraw(int peer) noexcept;
@@ -178,6 +206,12 @@ class Mailbox {
     bool copy_lines(int peer, std::uint64_t first, std::byte* output, Bytes bytes) const;
     bool copy_whole_piece(const ChannelLine& line, std::byte* output, Bytes bytes);
     void store_bytes(Incoming& in, const std::byte* data, Bytes bytes);
+    Pulled take_piece(int peer, MessageKind kind, const MessagePiece& piece, Lock& lock);
+    Result<void> copy_shared(int peer, ChannelLine& line, const std::byte* data,
+                             std::uint64_t* left_until);
+    std::uint64_t shared_output(const Incoming& in) const noexcept;
+    bool past_cache(Bytes bytes) const noexcept;
+    bool is_asked(int peer, const Ticket* candidate) const noexcept;
     void advance(int peer, std::uint64_t lines);
     void end_message(int peer);
     void abandon(int peer, const Error& error);

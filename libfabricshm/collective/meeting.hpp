@@ -206,6 +206,9 @@ class Meeting {
     /// `at`. kTimeout names a peer that may still do so. Coherent memory only.
     Result<void> await_leaving(std::uint64_t at, TimePoint deadline) noexcept;
 
+    /// False: the process of `peer` has ended, or it has left; it touches nothing any more.
+    bool lives(int peer) noexcept { return check_alive(peer).ok(); }
+
     /// Whether the group can't go on. Cheap on coherent memory: one load of a line nobody writes.
     bool broken() noexcept {
         // Acquire, as in reason_seen().

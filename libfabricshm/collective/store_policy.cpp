@@ -9,7 +9,7 @@ namespace {
 
 // Posts below this fit into the first-level cache together with what else is going on; outputs are
 // mostly owned by who stores them, so there the question only arises with the size of the cache.
-constexpr int kSlotsFrom = 13;    // 8 KiB
+constexpr int kSlotsFrom = std::bit_width(StorePolicy::kLeastBytes) - 1;
 constexpr int kOutputsFrom = 19;  // 512 KiB
 constexpr int kLeastLog = 13;
 

@@ -26,6 +26,9 @@ enum class StorePlace { kSlots, kOutputs, kSharedOutput };
 /// reads one late only stores the slower way once. Used by one thread at a time.
 class StorePolicy {
   public:
+    /// Operations of fewer bytes, of all ranks together, have no cell.
+    static constexpr Bytes kLeastBytes = 8 * kKiB;
+
     /// A cell of the table: operations that are measured together. -1: too small to care.
     static int cell_of(StorePlace place, Kind kind, Bytes bytes) noexcept;
 

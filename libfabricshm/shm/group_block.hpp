@@ -21,7 +21,7 @@
 namespace fabricshm {
 
 inline constexpr std::uint64_t kGroupMagic = 0x3150474352424146;
-inline constexpr std::uint32_t kGroupVersion = 5;
+inline constexpr std::uint32_t kGroupVersion = 6;
 inline constexpr int kTuningWords = 16;
 inline constexpr int kStoreWords = 12;
 inline constexpr int kProcessorWords = 4;
@@ -198,6 +198,12 @@ enum class MessageKind : std::uint8_t {
     kInline = 1,     // the bytes are in this line and those behind it
     kPiece = 2,      // the bytes are in the arena, where a MessagePiece says
     kWithdrawn = 3,  // was a piece; its sender has taken the memory back before it was read
+    // A whole message in the sender's own buffer, as a MessageOffer says (collective/offer.hpp).
+    // The receiver makes it the third or the fourth, the sender the second: whoever is first.
+    kOffered = 4,
+    kMoved = 5,    // its sender has copied it to its stage, and waits no more
+    kClaimed = 6,  // its receiver is reading it where it is
+    kShared = 7,   // likewise, and the sender may copy a part of it straight to where it is wanted
 };
 
 /// ChannelLine::what of a first line, packed into one word.
@@ -215,6 +221,20 @@ struct MessagePiece {
     std::uint64_t bytes;   // in this piece
     std::uint64_t total;   // of the whole message
 };
+
+/// In the data of a line of kind kOffered, and of what becomes of it.
+struct MessageOffer {
+    MessagePiece piece;  // the sender's buffer
+    // From the arena's start; kNoOffset: nowhere. Written by the sender: where it copies the bytes
+    // if it moves them. In a line of kind kShared, by the receiver before: where it wants them.
+    std::atomic<std::uint64_t> place;
+    // kShared: how many chunks the sender has copied, written by the sender alone, and how many
+    // sleep on that; how often a chunk was claimed, by either side.
+    std::atomic<std::uint64_t> copied;
+    std::atomic<std::uint32_t> sleepers;
+    std::atomic<std::uint32_t> claims;
+};
+static_assert(sizeof(MessageOffer) == 48);
 
 /// One cache line of the ring from one rank to another. Line n, counted from 0 and for ever, is at
 /// n % channel_lines; a message takes one line or a few that follow each other. `number` is n + 1

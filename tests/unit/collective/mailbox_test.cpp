@@ -145,6 +145,102 @@ TEST_SUITE("collective.mailbox") {
         CHECK(wrong == 0);
     }
 
+    TEST_CASE("messages between buffers in the arena arrive whole, whoever is first") {
+        const int wrong = failures_in_threads(2, kPerRank, [](RankContext& context) {
+            for (const std::size_t size : {4097, 30001, 65536, 65537, 131072, 700001, 9000001}) {
+                for (int turn = 0; turn < 4; ++turn) {
+                    context.place(-1, 0);
+                    std::byte* own = context.place(context.rank, size);
+                    const auto bytes = pattern(size, turn);
+                    std::vector<std::byte> none;
+                    Call call = message(context.rank == 0 ? Kind::kSend : Kind::kRecv,
+                                        1 - context.rank, 3, none);
+                    call.input = call.output = own;
+                    call.count = size;
+                    std::memset(own, 0, size);
+                    if (context.rank == 0) std::memcpy(own, bytes.data(), size);
+                    if (!meets(context)) return false;
+                    // In the last turns one of them comes late.
+                    const auto late = Clock::now() + std::chrono::milliseconds(2);
+                    while (turn >= 2 && turn - 2 == context.rank && Clock::now() < late) {
+                    }
+                    if (!context.group.run(call).ok()) return complain(context, "message");
+                    // The sender has its buffer back.
+                    if (context.rank == 0) std::memset(own, 0xff, size);
+                    const bool whole = std::memcmp(own, bytes.data(), size) == 0;
+                    if (context.rank == 1 && !whole) return complain(context, "wrong bytes");
+                    if (!meets(context)) return false;
+                }
+            }
+            return true;
+        });
+        CHECK(wrong == 0);
+    }
+
+    TEST_CASE("small messages from the arena do not wait for their receiver") {
+        const int wrong = failures_in_threads(2, kPerRank, [](RankContext& context) {
+            constexpr std::size_t kSize = 16384;
+            context.place(-1, 0);
+            std::byte* own = context.place(context.rank, kSize);
+            std::vector<std::byte> none;
+            Call call = message(Kind::kSend, 1 - context.rank, 0, none);
+            call.input = call.output = own;
+            call.count = kSize;
+            for (int i = 0; i < 4; ++i) {
+                const auto bytes = pattern(kSize, context.rank + i);
+                std::memcpy(own, bytes.data(), kSize);
+                if (!context.group.run(call).ok()) return complain(context, "send");
+            }
+            if (!meets(context)) return false;
+            for (int i = 0; i < 4; ++i) {
+                if (!receives(context, 1 - context.rank, 0, pattern(kSize, 1 - context.rank + i))) {
+                    return false;
+                }
+            }
+            return true;
+        });
+        CHECK(wrong == 0);
+    }
+
+    TEST_CASE("a receive that is given up while its sender copies for it has its buffer later") {
+        std::atomic<bool> given_up{false};
+        const int wrong = failures_in_threads(2, kPerRank, [&](RankContext& context) {
+            if (!context.view.coherent()) return true;  // there the receiver alone copies
+            constexpr std::size_t kSize = 8 * kMiB;
+            const ChannelOfPeer channel(context);
+            ChannelLine& line = channel.line(0);
+            if (context.rank == 1) {
+                // As a sender that claimed a chunk and then lost its core.
+                write_offer(line, {0, kSize, kSize}, kNoOffset);
+                offer_in(line).claims = 1;
+                line.what =
+                    std::bit_cast<std::uint64_t>(MessageWhat{0, 0, MessageKind::kOffered, 1});
+                line.number = 1;
+                while (!given_up) {
+                }
+                offer_in(line).copied = 1;
+                return true;
+            }
+            context.place(-1, 0);
+            std::vector<std::byte> none;
+            Call call = message(Kind::kRecv, 1, 0, none);
+            call.output = context.place(0, kSize);
+            call.count = kSize;
+            const auto result = runs_within(context, call, std::chrono::milliseconds(100));
+            if (result.ok() || result.error().code != Errc::kTimeout) {
+                given_up = true;
+                return complain(context, "received what was not there");
+            }
+            const auto soon = context.group.quiesce(Clock::now());
+            given_up = true;
+            const bool waits =
+                !soon.ok() && soon.error().code == Errc::kTimeout && soon.error().detail == 1;
+            const auto later = context.group.quiesce(Clock::now() + std::chrono::seconds(60));
+            return (waits && later.ok()) || complain(context, "quiesce");
+        });
+        CHECK(wrong == 0);
+    }
+
     TEST_CASE("a receive takes the first message with its tag and leaves the others") {
         const int wrong = failures_in_threads(2, kPerRank, [](RankContext& context) {
             if (context.rank == 0) {
@@ -383,6 +479,14 @@ TEST_SUITE("collective.mailbox") {
         CHECK(received_line(piece(1), {0, 0, 600}) == Errc::kCorrupt);
         CHECK(received_line(piece(0), {0, 600, 600}) == Errc::kCorrupt);
         CHECK(received_line(piece(1), {0, 10, arena_end}) == Errc::kCorrupt);
+        const auto line = [](MessageKind kind, std::uint8_t first) {
+            return MessageWhat{0, 0, kind, first};
+        };
+        CHECK(received_line(line(MessageKind::kOffered, 0), {0, 600, 600}) == Errc::kCorrupt);
+        CHECK(received_line(line(MessageKind::kOffered, 1), {0, 600, 1200}) == Errc::kCorrupt);
+        CHECK(received_line(line(MessageKind::kMoved, 1), {arena_end, 600, 600}) == Errc::kCorrupt);
+        CHECK(received_line(line(MessageKind::kClaimed, 1), {0, 600, 600}) == Errc::kCorrupt);
+        CHECK(received_line(line(MessageKind::kShared, 1), {0, 600, 600}) == Errc::kCorrupt);
     }
 
     TEST_CASE("a send to a rank that takes more than was sent ends, and names it") {

@@ -135,6 +135,10 @@ TEST_SUITE("shm.layout_doc") {
         const Table piece = {FIELD(MessagePiece, offset), FIELD(MessagePiece, bytes),
                              FIELD(MessagePiece, total)};
         CHECK(table_below("### MessagePiece") == piece);
+        const Table offer = {FIELD(MessageOffer, piece), FIELD(MessageOffer, place),
+                             FIELD(MessageOffer, copied), FIELD(MessageOffer, sleepers),
+                             FIELD(MessageOffer, claims)};
+        CHECK(table_below("### MessageOffer") == offer);
     }
 
     TEST_CASE("the table of a tensor's header is that of the structure") {
