@@ -67,6 +67,12 @@ void Registry::expire_wait(WaitId id) {
     for (const WaitId other : waits_.with_key(WaitKey(wait.key))) fail_wait(other, late);
 }
 
+void Registry::journal_rewritten() {
+    journal_.caught_up();
+    for (Answer& answer : unwritten_) answers_.push_back(std::move(answer));
+    unwritten_.clear();
+}
+
 std::vector<SessionId> Registry::expire(TimePoint now) {
     std::vector<SessionId> ended;
     while (const auto id = waits_.expired(now)) expire_wait(*id);

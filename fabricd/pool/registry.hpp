@@ -87,9 +87,20 @@ class Registry {
         return sessions_.empty() && arenas_.empty() && !devices_.changed() && !quotas_.changed();
     }
 
+    /// Records go there from now on.
+    void use_journal(JournalSink* journal) noexcept { journal_.use(journal); }
+
     /// True while the journal lacks something and no grants are made: rewrite it, then say so.
     bool journal_behind() const noexcept { return journal_.behind(); }
-    void journal_rewritten() noexcept { journal_.caught_up(); }
+    void journal_fell_behind(const Error& why) noexcept { journal_.fall_behind(why); }
+    void journal_rewritten();
+    /// What a request is refused with meanwhile.
+    Error journal_refusal() const noexcept { return journal_.refusal(); }
+    /// To be answered well when the journal has been rewritten: what was given back is not written
+    /// down yet, and a daemon that is killed before it is would find it held.
+    void answer_when_written(Ticket to, fabricshm::proto::Type type) {
+        unwritten_.push_back({to, type, Error{Errc::kOk, 0, ""}, {}});
+    }
 
     // ---- Sessions (registry_sessions.cpp) ----------------------------------------------------
 
@@ -246,7 +257,10 @@ class Registry {
     Places places(const std::vector<ShardId>& wanted, TimePoint now) const;  // that there are
     std::optional<ShardView> shard(const std::string& name) const;           // "ARENA/NAME"
 
-    /// Contradictions in the books, for tests: empty when all is well.
+    /// What can't be true of any books: two owners of one byte, miscounted sessions. Empty when all
+    /// is well.
+    std::vector<std::string> contradictions() const;
+    /// These, and what a daemon that was not killed in the middle has none of; for tests.
     std::vector<std::string> problems() const;
 
   private:
@@ -344,8 +358,11 @@ class Registry {
     void settle_shards(const Arena& arena);
     void format_again(const Shard& shard);
     Result<void> restore_shards(const PoolImage& image);
-    void restore_shard(const ShardImage& image);
-    bool restore_copy(const Shard& shard, const ShardRecord::Copy& copy);
+    static Region* still_there(Arena* arena, RegionId id, std::uint64_t generation);
+    Result<void> restore_shard(const ShardImage& image);
+    Result<void> restore_readers(const ShardImage& image, const Arena& home, Shard& shard);
+    Result<std::optional<ShardCopy>> restore_copy(const Shard& shard,
+                                                  const ShardRecord::Copy& copy);
     Result<MoveTarget> parse_target(const Shard& shard, const std::string& text) const;
     Result<void> check_move(const Shard& shard) const;
     Result<void> begin_move(Shard& shard, const MoveTarget& target, Bytes bytes_per_second,
@@ -418,6 +435,7 @@ class Registry {
     bool shards_asked_ = false;  // some old copy is still read: look again
     WaitList waits_;
     std::vector<Answer> answers_;
+    std::vector<Answer> unwritten_;  // see answer_when_written()
 
     std::uint64_t daemon_epoch_ = 1;
     std::uint64_t last_id_ = 0;

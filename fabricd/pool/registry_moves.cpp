@@ -99,7 +99,7 @@ Result<void> Registry::check_move(const Shard& shard) const {
     }
     const bool two = shard.copies[0] && shard.copies[1];
     if (shard.move || two || !shard.settled) return Error{Errc::kBusy, 0, "move shard"};
-    if (journal_.behind()) return Error{Errc::kSystem, 0, "journal is behind"};
+    if (journal_.behind()) return journal_.refusal();
     return {};
 }
 

@@ -149,6 +149,18 @@ Snapshot Registry::snapshot(TimePoint now) const {
 }
 
 std::vector<std::string> Registry::problems() const {
+    std::vector<std::string> found = contradictions();
+    for (const auto& [id, arena] : arenas_) {
+        for (const RegionId region : arena.quarantined()) {
+            const bool waits_for_readers = arena.regions.at(region).shard.has_value();
+            const bool endangered = arena.endangered(arena.leases.find(region)->session);
+            if (!endangered && !waits_for_readers) found.push_back("a quarantine without reason");
+        }
+    }
+    return found;
+}
+
+std::vector<std::string> Registry::contradictions() const {
     std::vector<std::string> found;
     // Counted afresh, to compare with the sessions' own books.
     std::map<SessionId, std::pair<int, Bytes>> owned;
@@ -157,11 +169,6 @@ std::vector<std::string> Registry::problems() const {
         for (const auto& [region_id, region] : arena.regions) {
             const Lease& lease = *arena.leases.find(region_id);
             if (lease.state == LeaseState::kFree) found.push_back("a free region has bytes");
-            const bool waits_for_readers = region.shard.has_value();
-            if (lease.state == LeaseState::kQuarantined && !arena.endangered(lease.session) &&
-                !waits_for_readers) {
-                found.push_back("a quarantine without reason");
-            }
             if (lease.state != LeaseState::kHeld) continue;
             ++owned[lease.session].first;
             owned[lease.session].second += region.bytes;
