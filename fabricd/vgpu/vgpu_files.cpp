@@ -23,7 +23,7 @@ namespace {
 
 Result<Fd> open_file(const std::string& path, int flags) {
     Fd file(::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (!file) return fabricshm::error_from_errno(errno, "open a vGPU's file");
+    if (!file) return fabricshm::error_of_disk(errno, "open a vGPU's file");
     return file;
 }
 
@@ -43,8 +43,10 @@ Result<Opened> make_file(const std::string& path, Bytes bytes) {
     ::unlink(draft.c_str());
     Opened made;
     FABRIC_TRY(made.file, open_file(draft, O_RDWR | O_CREAT | O_EXCL));
-    if (::posix_fallocate(made.file.get(), 0, static_cast<off_t>(bytes)) != 0) {
-        return fabricshm::error_from_errno(ENOSPC, "make a vGPU's file");
+    const int failed = ::posix_fallocate(made.file.get(), 0, static_cast<off_t>(bytes));
+    if (failed != 0) {
+        ::unlink(draft.c_str());
+        return fabricshm::error_of_disk(failed, "make a vGPU's file");
     }
     FABRIC_TRY(made.mapping, Mapping::map(made.file, 0, bytes, {}));
     return made;
@@ -52,7 +54,7 @@ Result<Opened> make_file(const std::string& path, Bytes bytes) {
 
 Result<void> put_in_place(const std::string& path) {
     if (::rename((path + ".new").c_str(), path.c_str()) == 0) return {};
-    return fabricshm::error_from_errno(errno, "make a vGPU's file");
+    return fabricshm::error_of_disk(errno, "make a vGPU's file");
 }
 
 // The file as it is; kCorrupt when it can't be one of ours.

@@ -73,7 +73,7 @@ Result<std::unique_ptr<VgpuLimits>> VgpuLimits::open(const std::string& folder,
                                                      const std::vector<VgpuSpec>& specs) {
     FABRIC_TRY(const ProcessIdentity self, fabricshm::own_identity());
     if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-        return fabricshm::error_from_errno(errno, "make the folder of the vGPUs");
+        return fabricshm::error_of_disk(errno, "make the folder of the vGPUs");
     }
     std::unique_ptr<VgpuLimits> all(new VgpuLimits);
     for (const VgpuSpec& spec : specs) {
