@@ -273,6 +273,21 @@ Result<VgpuLimits::Files> VgpuLimits::files_of(const std::string& name) const {
     return files;
 }
 
+void VgpuLimits::trim_ledgers() {
+    for (const auto& vgpu : vgpus_) {
+        if (!vgpu->files.trim() || vgpu->said_long.exchange(true, kRelaxed)) continue;
+        fabricshm::log(LogLevel::kError,
+                       "vGPU %s: a process makes its ledger's file longer; what it adds is taken "
+                       "away, now and from here on",
+                       vgpu->spec.name.c_str());
+    }
+}
+
+bool VgpuLimits::report_ledgers_to(int inotify) const {
+    return std::all_of(vgpus_.begin(), vgpus_.end(),
+                       [&](const auto& vgpu) { return vgpu->files.report_to(inotify); });
+}
+
 std::vector<std::pair<std::string, ProcessIdentity>> VgpuLimits::processes() const {
     std::vector<std::pair<std::string, ProcessIdentity>> found;
     for (const auto& vgpu : vgpus_) {
