@@ -284,6 +284,9 @@ class Registry {
     static constexpr Duration kShardPauseLeast = std::chrono::milliseconds(1);
     static constexpr Duration kShardPauseMost = std::chrono::milliseconds(128);
 
+    // Some 3 ms of the control thread's time: others are served before the next ones are freed.
+    static constexpr int kFreedAtOnce = 2048;
+
     std::uint64_t next_id() noexcept { return ++last_id_; }
     Session* find_session(SessionId session);
     Arena* find_arena(ArenaId arena);
@@ -324,7 +327,8 @@ class Registry {
     void quarantine_region(Arena& arena, RegionId region);
     void forget_tensor(Arena& arena, RegionId region);
     void reclaim_regions(Session& session, Arena& arena);
-    void sweep_quarantine(Arena& arena);
+    void sweep_quarantine(Arena& arena, const std::vector<SessionId>& members);
+    int free_some(Arena& arena, int most);
     void answer_tensor(Arena& arena, RegionId region);
 
     fabricshm::proto::Region lost_region(const Arena& arena, std::uint64_t offset,
@@ -429,7 +433,9 @@ class Registry {
     std::map<ArenaId, Arena> arenas_;
     std::map<std::string, ArenaId> arena_names_;
     std::set<std::pair<TimePoint, SessionId>> lost_;  // not connected, by when to give up
+    std::set<ArenaId> freeing_;                       // that have something in Arena::freeing
     std::map<ShardId, Shard> shards_;
+    std::set<ShardId> loose_shards_;  // retired, or with two copies: something may be free soon
     TimePoint shards_due_ = TimePoint::max();  // when to look again whether old copies are read
     Duration shards_pause_ = kShardPauseLeast;
     bool shards_asked_ = false;  // some old copy is still read: look again

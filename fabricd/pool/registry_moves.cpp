@@ -143,6 +143,7 @@ Result<void> Registry::grant_copy(Shard& shard, const MoveTarget& target, Bytes 
     FABRIC_TRY(const RegionId region, make_copy(owner, arena, from.bytes, device, shard.id));
     const int place = 1 - shard.current;
     shard.copies[place] = {arena.id, region, arena.leases.find(region)->epoch};
+    loose_shards_.insert(shard.id);
     shard.move =
         ShardMove{target, bytes_per_second, 0, std::make_shared<CopyProgress>(), std::move(done)};
     // Written before the copy can become the valid one.

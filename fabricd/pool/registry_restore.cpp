@@ -190,9 +190,12 @@ Result<void> Registry::restore_groups(const ArenaImage& image, Arena& arena) {
         }
         // The daemon may have been killed between the two records of a shrink.
         const auto older = arena.groups.find(group.shrunk_from);
-        if (older != arena.groups.end()) older->second.shrunk = true;
+        if (older != arena.groups.end()) {
+            older->second.shrunk = true;
+            arena.count_danger(older->second);
+        }
         arena.group_names[group.name] = id;
-        arena.groups[id] = std::move(group);
+        arena.count_danger(arena.groups[id] = std::move(group));
     }
     return {};
 }

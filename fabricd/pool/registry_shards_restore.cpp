@@ -142,6 +142,7 @@ Result<void> Registry::restore_shard(const ShardImage& image) {
     if (!shard.retired && !home->shards.emplace(shard.info.name, id.header).second) {
         return kContradiction;
     }
+    if (shard.retired || (first && second)) loose_shards_.insert(id);
     shards_[id] = std::move(shard);
     return {};
 }

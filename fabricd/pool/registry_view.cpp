@@ -99,6 +99,17 @@ void check_space(const Arena& arena, std::vector<std::string>* found) {
     if (sum != arena.space.bytes_used()) found->push_back("leaked bytes in arena " + arena.name);
 }
 
+// The count of dangers is what asking every group anew would say.
+void check_dangers(const Arena& arena, std::vector<std::string>* found) {
+    std::map<SessionId, int> anew;
+    for (const auto& [id, group] : arena.groups) {
+        for (const SessionId session : group.sessions()) {
+            if (group.endangers(session)) ++anew[session];
+        }
+    }
+    if (anew != arena.dangers) found->push_back("dangers are miscounted in arena " + arena.name);
+}
+
 }  // namespace
 
 Places Registry::places(const std::vector<ShardId>& wanted, TimePoint now) const {
@@ -151,10 +162,12 @@ Snapshot Registry::snapshot(TimePoint now) const {
 std::vector<std::string> Registry::problems() const {
     std::vector<std::string> found = contradictions();
     for (const auto& [id, arena] : arenas_) {
-        for (const RegionId region : arena.quarantined()) {
-            const bool waits_for_readers = arena.regions.at(region).shard.has_value();
-            const bool endangered = arena.endangered(arena.leases.find(region)->session);
-            if (!endangered && !waits_for_readers) found.push_back("a quarantine without reason");
+        for (const auto& [session, left] : arena.leases.quarantined()) {
+            if (arena.endangered(session) || arena.freeing.count(session) != 0) continue;
+            const bool wait_for_readers = std::all_of(left.begin(), left.end(), [&](auto region) {
+                return arena.regions.at(region).shard.has_value();
+            });
+            if (!wait_for_readers) found.push_back("a quarantine without reason");
         }
     }
     return found;
@@ -173,6 +186,7 @@ std::vector<std::string> Registry::contradictions() const {
             ++owned[lease.session].first;
             owned[lease.session].second += region.bytes;
         }
+        check_dangers(arena, &found);
         for (const SessionId member : arena.sessions) {
             const auto session = sessions_.find(member);
             const bool known = session != sessions_.end() && session->second.arenas.count(id) != 0;
