@@ -91,6 +91,9 @@ struct Arena {
     // given back in pieces.
     std::map<SessionId, RegionId> freeing;
 
+    /// Bytes that it could still grant, all of it committed.
+    Bytes room() const noexcept { return bytes - space.bytes_used(); }
+
     /// Regions that one session holds, in id order.
     std::vector<RegionId> regions_of(SessionId session) const;
     Bytes bytes_quarantined() const;

@@ -406,6 +406,7 @@ class Registry {
     void finish_members(Arena& arena);
     std::pair<Arena*, Group*> find_group(SessionId session, const fabricshm::proto::Group& request);
 
+    Bytes room_of(const std::string& device) const;
     Result<void> add_wait(Wait wait);
     void cancel_waits(SessionId session, ArenaId arena, bool answer);
     void fail_wait(WaitId id, const Error& error);

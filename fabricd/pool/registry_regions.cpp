@@ -113,7 +113,8 @@ Result<RegionId> Registry::make_region(Session& session, Arena& arena, Bytes byt
     // In whole units, as the arena gives them, so that quota and arena agree.
     const Bytes rounded = RegionAllocator::rounded(bytes);
     const Error no_room{Errc::kNoMemory, 0, "room in the arena"};
-    if (rounded == 0) return no_room;
+    // Asking costs nothing: what the arena could not hold with any quota is no demand.
+    if (rounded == 0 || rounded > arena.room()) return no_room;
     if (!devices_.admits(session.device, rounded)) {
         // How much more a job could use is what quotas are resized by. What a full arena refuses
         // is none of it: a larger quota would not help.

@@ -112,9 +112,22 @@ void check_dangers(const Arena& arena, std::vector<std::string>* found) {
 
 }  // namespace
 
+Bytes Registry::room_of(const std::string& device) const {
+    std::set<ArenaId> arenas;
+    for (const auto& [id, session] : sessions_) {
+        if (session.device == device) arenas.insert(session.arenas.begin(), session.arenas.end());
+    }
+    Bytes room = 0;
+    for (const ArenaId id : arenas) room += arenas_.at(id).room();
+    return room;
+}
+
 Places Registry::places(const std::vector<ShardId>& wanted, TimePoint now) const {
     Places all;
     all.devices = devices_.view(now);
+    for (DeviceView& device : all.devices) {
+        if (device.bytes_denied != 0) device.arena_room_bytes = room_of(device.spec.name);
+    }
     for (const ShardId& id : wanted) {
         const auto found = shards_.find(id);
         if (found != shards_.end()) all.shards.push_back(view_shard(found->second));
