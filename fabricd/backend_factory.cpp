@@ -1,5 +1,7 @@
 #include "fabricd/backend_factory.hpp"
 
+#include <unistd.h>
+
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/machine/backend_choice.hpp"
 #include "libfabricshm/machine/dax_backend.hpp"
@@ -27,8 +29,17 @@ HugePages huge_pages(const Config& config) {
 
 // One line for all that can go wrong in a backend: what it said, and the keys that it can have been
 // about.
-Complaint taken(Made made, const std::string& keys, std::unique_ptr<PoolBackend>& pool) {
-    if (!made.ok()) return fabricshm::describe(made.error()) + " (" + keys + ")";
+Complaint taken(Made made, const Config& config, const std::string& keys,
+                std::unique_ptr<PoolBackend>& pool) {
+    if (!made.ok()) {
+        Complaint complaint = complaint_of(made.error(), keys);
+        // What the host has not got at all it will not have later. What is taken now may be by
+        // arenas of the daemon before, and comes back.
+        const auto host_bytes = static_cast<Bytes>(::sysconf(_SC_PHYS_PAGES)) *
+                                static_cast<Bytes>(::sysconf(_SC_PAGESIZE));
+        if (config.pool.capacity > host_bytes) complaint.is_of_host = false;
+        return complaint;
+    }
     pool = std::move(made).value();
     return {};
 }
@@ -42,7 +53,8 @@ Complaint make_emu(const Config& config, const HostFiles& files,
     options.huge_pages = huge_pages(config);
     options.reserved_page_bytes = config.pool.reserved_page_bytes;
     options.files = files;
-    return taken(fabricshm::make_emu_backend(options), "pool.capacity, pool.huge_pages", pool);
+    return taken(fabricshm::make_emu_backend(options), config, "pool.capacity, pool.huge_pages",
+                 pool);
 }
 
 // `node` is the configured one, else the one that discovery chose; a negative one when there is
@@ -58,7 +70,7 @@ Complaint make_numa(const Config& config, int node, const HostFiles& files,
     options.huge_pages = huge_pages(config);
     options.reserved_page_bytes = config.pool.reserved_page_bytes;
     options.files = files;
-    return taken(fabricshm::make_numa_backend(options),
+    return taken(fabricshm::make_numa_backend(options), config,
                  "pool.numa_node, pool.capacity, pool.huge_pages", pool);
 }
 
@@ -77,7 +89,7 @@ Complaint make_dax(const Config& config, const Discovery& found, const HostFiles
     options.take_over = config.pool.dax_take_over;
     options.capacity = config.pool.capacity;
     options.files = files;
-    return taken(fabricshm::make_dax_backend(options),
+    return taken(fabricshm::make_dax_backend(options), config,
                  "pool.dax_device " + options.device + ", pool.dax_uuid, pool.capacity, --format",
                  pool);
 }

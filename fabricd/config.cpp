@@ -111,6 +111,18 @@ std::string option_name(const ConfigKey& key) {
 
 // The value that was given stands in the line: with a file and a command line people have to see
 // which one it was.
+bool is_of_host(const fabricshm::Error& error) noexcept {
+    using fabricshm::Errc;
+    return error.code == Errc::kSystem || error.code == Errc::kNoMemory ||
+           error.code == Errc::kTimeout || error.code == Errc::kInternal;
+}
+
+Complaint complaint_of(const fabricshm::Error& error, const std::string& keys) {
+    Complaint complaint = describe(error) + " (" + keys + ")";
+    complaint.is_of_host = is_of_host(error);
+    return complaint;
+}
+
 Complaint set_key(Config& config, const ConfigKey& key, const std::string& text,
                   const std::string& where) {
     if (key.set(config, text)) return {};

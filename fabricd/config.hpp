@@ -68,6 +68,7 @@ struct Config {
 
     struct State {
         std::string dir;  // filled in by resolve_paths() when empty
+        std::string damaged_journal = "begin-anew";
         Duration adopt_grace = std::chrono::seconds(10);
     } state;
 
@@ -93,7 +94,17 @@ struct Config {
 };
 
 /// One line for a person on what is wrong; nothing when all is well.
-using Complaint = std::optional<std::string>;
+struct Complaint : std::optional<std::string> {
+    using std::optional<std::string>::optional;
+    /// Of the host, and not of the configuration: trying again may help.
+    bool is_of_host = false;
+};
+
+/// Whether trying again may help: a full disk, no memory, an error of a device.
+bool is_of_host(const fabricshm::Error& error) noexcept;
+
+/// What went wrong, and behind it the keys that it may be about.
+Complaint complaint_of(const fabricshm::Error& error, const std::string& keys);
 
 /// One row of the table. Its texts go into --help and the docs as they are.
 struct ConfigKey {

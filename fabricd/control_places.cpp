@@ -135,9 +135,11 @@ void PlaceSource::add_to(Window& window) {
         user.quota = quota;
         user.used = used;
         user.speed = speed;
-        // Asking costs nothing: what the device could not hold anyway is no demand.
+        // Asking costs nothing, and may be done again and again: what neither the device nor the
+        // arenas of its sessions could hold is no demand.
         const double growth = std::max(static_cast<double>(device.spec.memory_bytes) - quota, 0.0);
-        user.denied = std::min(denied, growth);
+        const auto room = static_cast<double>(device.arena_room_bytes);
+        user.denied = std::min({denied, growth, room});
         window.pool.devices.push_back(std::move(user));
         window.pool.most.push_back(static_cast<double>(device.spec.memory_bytes));
     }

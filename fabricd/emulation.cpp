@@ -137,8 +137,7 @@ Complaint calibrate(fabricshm::PoolBackend& pool, const fabricshm::HostFiles& fi
     const Bytes bytes = std::min(kPieceBytes, pool.totals().capacity / 2 / kMiB * kMiB);
     // Arenas are numbered from 1: this one meets none of them, not even one of a leftover session.
     auto piece = pool.create(0, "calibration", 0, std::max(bytes, kMiB));
-    if (!piece.ok())
-        return fabricshm::describe(piece.error()) + " (pool.capacity, emulate.machine)";
+    if (!piece.ok()) return complaint_of(piece.error(), "pool.capacity, emulate.machine");
     fabricshm::MapOptions options;
     options.align = std::max(piece->align, piece->huge_page_bytes);
     options.huge_page_bytes = piece->huge_page_bytes;

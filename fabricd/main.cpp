@@ -1,6 +1,8 @@
 // fabricd: reads the configuration, makes the pool, serves until a signal. The only place that
 // chooses between backends.
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <optional>
@@ -31,14 +33,16 @@ using namespace fabricd;
 using fabricshm::log;
 using fabricshm::LogLevel;
 
-constexpr int kStartFailed = 2;
+// What systemd acts on: after 1 it tries again, after 2 it does not, since only a person can help.
+constexpr int kHostFailed = 1;
+constexpr int kMisconfigured = 2;
 constexpr auto kNotifyPatience = std::chrono::seconds(5);
 
 // One line, to standard error even when there is a log file: whoever started it looks there, and
 // systemd keeps it.
-int fail_start(const std::string& line) {
-    std::fprintf(stderr, "fabricd: %s\n", line.c_str());
-    return kStartFailed;
+int fail_start(const Complaint& complaint) {
+    std::fprintf(stderr, "fabricd: %s\n", complaint->c_str());
+    return complaint.is_of_host ? kHostFailed : kMisconfigured;
 }
 
 DaemonOptions daemon_options(const Config& config, Bytes capacity) {
@@ -59,6 +63,7 @@ DaemonOptions daemon_options(const Config& config, Bytes capacity) {
     options.max_regions_per_session = static_cast<int>(config.limits.regions_per_session);
     options.max_groups_per_arena = static_cast<int>(config.limits.groups_per_arena);
     options.move_bytes_per_second = config.limits.move_bytes_per_second;
+    options.refuses_damage = config.state.damaged_journal == "refuse";
     options.adopt_grace = config.state.adopt_grace;
     options.sampling.period = config.telemetry.interval;
     options.sampling.stale_after = config.telemetry.stale_after;
@@ -141,19 +146,19 @@ fabricshm::Result<std::unique_ptr<MetricsServer>> serve_metrics(const Config& co
 }
 
 // Of start(): mostly another daemon, or a folder that may not be written.
-std::string start_complaint(const fabricshm::Error& error, const Config& config) {
+Complaint start_complaint(const fabricshm::Error& error, const Config& config) {
     if (error.code == fabricshm::Errc::kBusy) {
         // What people meet most, in words.
         return "another fabricd serves " + config.server.socket + " (server.socket)";
     }
-    return fabricshm::describe(error) + " (server.socket " + config.server.socket + ", state.dir " +
-           config.state.dir + ")";
+    return complaint_of(
+        error, "server.socket " + config.server.socket + ", state.dir " + config.state.dir);
 }
 
 Complaint read_devices(const std::string& file, std::vector<DeviceSpec>& devices) {
     if (file.empty()) return {};
     const auto bad = read_device_file(file, devices);
-    if (bad) return *bad + " (devices.file)";
+    if (bad) return Complaint(*bad + " (devices.file)");
     return {};
 }
 
@@ -176,9 +181,13 @@ int run(Options& options) {
     Config& config = options.config;
     resolve_paths(config);
     auto signals = SignalThread::block();
-    if (!signals.ok()) return fail_start(fabricshm::describe(signals.error()));
+    if (!signals.ok()) return fail_start(complaint_of(signals.error(), "signals"));
     if (const auto opened = fabricshm::install_spdlog(config.log.file); !opened.ok()) {
-        return fail_start(fabricshm::describe(opened.error()) + " (log.file)");
+        Complaint complaint = complaint_of(opened.error(), "log.file");
+        // A folder that is there and may be written: then it is the disk.
+        const std::string folder = config.log.file.substr(0, config.log.file.rfind('/') + 1);
+        complaint.is_of_host = ::access(folder.c_str(), W_OK | X_OK) == 0;
+        return fail_start(complaint);
     }
     (void)fabricshm::set_log_level_by_name(config.log.level);
 
@@ -187,13 +196,13 @@ int run(Options& options) {
                               !config.server.allow_uids.empty() ||
                               !config.server.socket_group.empty();
     if (const auto bad = prepare_runtime_dir(config.server.runtime_dir, others_enter)) {
-        return fail_start(*bad);
+        return fail_start(bad);
     }
     std::vector<DeviceSpec> devices;
-    if (const auto bad = read_devices(config.devices.file, devices)) return fail_start(*bad);
-    if (const auto bad = check_visibility(config, {})) return fail_start(*bad);
+    if (const auto bad = read_devices(config.devices.file, devices)) return fail_start(bad);
+    if (const auto bad = check_visibility(config, {})) return fail_start(bad);
     std::unique_ptr<fabricshm::PoolBackend> pool;
-    if (const auto bad = make_backend(config, {}, pool)) return fail_start(*bad);
+    if (const auto bad = make_backend(config, {}, pool)) return fail_start(bad);
     const Bytes capacity = pool->totals().capacity;
     log(LogLevel::kInfo, "fabricd %s, pool %s: %s, %s", FABRIC_VERSION, pool->kind(),
         fabricshm::format_bytes(capacity).c_str(), pool->describe().c_str());
@@ -201,24 +210,25 @@ int run(Options& options) {
     // Emulation measures a piece of the pool and gives it back, before the daemon owns the pool.
     DaemonOptions wanted = daemon_options(config, capacity);
     wanted.devices = devices;
-    if (const auto bad = start_emulation(config, *pool, wanted)) return fail_start(*bad);
+    if (const auto bad = start_emulation(config, *pool, wanted)) return fail_start(bad);
     auto started = Daemon::start(std::move(wanted), std::move(pool));
     if (!started.ok()) return fail_start(start_complaint(started.error(), config));
     const std::unique_ptr<Daemon> daemon = std::move(*started);
     Vgpus vgpus;
-    if (const auto bad = start_vgpus(config, devices, vgpus)) return fail_start(*bad);
+    if (const auto bad = start_vgpus(config, devices, vgpus)) return fail_start(bad);
     const auto control = DaemonControl::start(config, *daemon, *vgpus.limits);
     auto admin = AdminServer::start(config.server.admin_socket,
                                     admin_hooks(*daemon, *vgpus.limits, control.get()));
     if (!admin.ok()) {
-        return fail_start(fabricshm::describe(admin.error()) + " (server.admin_socket " +
-                          config.server.admin_socket + ")");
+        return fail_start(
+            complaint_of(admin.error(), "server.admin_socket " + config.server.admin_socket));
     }
     auto metrics = serve_metrics(config, *daemon, control.get());
     if (!metrics.ok()) {
-        return fail_start(fabricshm::describe(metrics.error()) + " (telemetry.metrics_socket " +
-                          config.telemetry.metrics_socket + ", telemetry.metrics_port " +
-                          std::to_string(config.telemetry.metrics_port) + ")");
+        return fail_start(complaint_of(
+            metrics.error(), "telemetry.metrics_socket " + config.telemetry.metrics_socket +
+                                 ", telemetry.metrics_port " +
+                                 std::to_string(config.telemetry.metrics_port)));
     }
     return serve(options, *daemon, std::move(*signals));
 }
@@ -233,7 +243,7 @@ int main(int argc, char** argv) {
     if (options.version) return std::printf("fabricd %s\n", FABRIC_VERSION) < 0;
     if (options.list_presets && !bad) return std::fputs(emu::presets_text().c_str(), stdout) < 0;
     if (options.print_config_table) return std::fputs(config_table_markdown().c_str(), stdout) < 0;
-    if (bad) return fail_start(*bad);
+    if (bad) return fail_start(bad);
     if (options.print_config) return std::fputs(print_config(options.config).c_str(), stdout) < 0;
     return run(options);
 }

@@ -23,7 +23,7 @@ std::vector<VgpuSpec> vgpu_specs(const std::vector<DeviceSpec>& devices) {
 Complaint start_vgpus(const Config& config, const std::vector<DeviceSpec>& devices, Vgpus& vgpus) {
     const auto specs = vgpu_specs(devices);
     auto limits = VgpuLimits::open(config.state.dir + "/vgpu", specs);
-    if (!limits.ok()) return describe(limits.error()) + " (devices.file, state.dir)";
+    if (!limits.ok()) return complaint_of(limits.error(), "devices.file, state.dir");
     vgpus.limits = std::move(*limits);
     if (specs.empty()) return {};
     auto admission = Admission::make(config.server.allow_uids, config.server.socket_group);
@@ -36,7 +36,7 @@ Complaint start_vgpus(const Config& config, const std::vector<DeviceSpec>& devic
     };
     const std::string path = options.socket_path;
     auto server = VgpuServer::start(std::move(options), *vgpus.limits);
-    if (!server.ok()) return describe(server.error()) + " (" + path + ", server.socket)";
+    if (!server.ok()) return complaint_of(server.error(), path + ", server.socket");
     vgpus.server = std::move(*server);
     // As the attach socket: the group's members may connect when there is one.
     if (admission->has_group() &&

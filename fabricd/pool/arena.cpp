@@ -7,36 +7,31 @@ namespace fabricd {
 
 namespace proto = fabricshm::proto;
 
-// A walk over all leases: it is asked for once when a session leaves the arena, too rarely for an
-// index by session to pay.
 std::vector<RegionId> Arena::regions_of(SessionId session) const {
-    std::vector<RegionId> found;
-    for (const auto& [region, lease] : leases.all()) {
-        if (lease.state == LeaseState::kHeld && lease.session == session) found.push_back(region);
-    }
-    return found;
-}
-
-// Few: only sessions that died in a group leave such regions.
-std::vector<RegionId> Arena::quarantined() const {
-    std::vector<RegionId> found;
-    for (const auto& [region, lease] : leases.all()) {
-        if (lease.state == LeaseState::kQuarantined) found.push_back(region);
-    }
-    return found;
+    const std::set<RegionId>& held = leases.held_by(session);
+    return {held.begin(), held.end()};
 }
 
 Bytes Arena::bytes_quarantined() const {
     Bytes sum = 0;
-    for (const RegionId region : quarantined()) sum += regions.at(region).bytes;
+    for (const auto& [session, left] : leases.quarantined()) {
+        for (const RegionId region : left) sum += regions.at(region).bytes;
+    }
     return sum;
 }
 
-// One group is enough: a member that has not yet noticed a death stores wherever it was told
-// before.
-bool Arena::endangered(SessionId session) const {
-    return std::any_of(groups.begin(), groups.end(),
-                       [&](const auto& entry) { return entry.second.endangers(session); });
+// Counted and not asked for anew: with hundreds of groups and of dead sessions every leave would
+// cost the product of both.
+bool Arena::count_danger(Group& group) {
+    const bool is_danger = !group.shrunk && group.count(MemberState::kLive) != 0;
+    if (is_danger == group.counted) return false;
+    group.counted = is_danger;
+    for (const SessionId session : group.sessions()) {
+        int& count = dangers[session];
+        count += is_danger ? 1 : -1;
+        if (count == 0) dangers.erase(session);
+    }
+    return !is_danger;
 }
 
 proto::Region Arena::wire(RegionId region) const {

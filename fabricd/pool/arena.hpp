@@ -85,15 +85,26 @@ struct Arena {
     std::set<SessionId> sessions;
     std::map<GroupId, Group> groups;
     std::map<std::string, GroupId> group_names;  // the newest group of each name
+    // How many groups keep the memory of a session from others; those with none have no entry.
+    std::map<SessionId, int> dangers;
+    // Sessions whose quarantine is over, and the first region that was not looked at yet: it is
+    // given back in pieces.
+    std::map<SessionId, RegionId> freeing;
 
-    /// Regions of one session, in id order.
+    /// Bytes that it could still grant, all of it committed.
+    Bytes room() const noexcept { return bytes - space.bytes_used(); }
+
+    /// Regions that one session holds, in id order.
     std::vector<RegionId> regions_of(SessionId session) const;
-    std::vector<RegionId> quarantined() const;
     Bytes bytes_quarantined() const;
 
     /// Whether any group keeps the memory of `session` from being given to others. While it does,
     /// the bytes of the session rest in quarantine.
-    bool endangered(SessionId session) const;
+    bool endangered(SessionId session) const { return dangers.count(session) != 0; }
+
+    /// To be called when a group was made, a member of it left or died, or it was shrunk or may be
+    /// shrunk again. True when it has ceased to be a danger to its members just now.
+    bool count_danger(Group& group);
 
     /// As clients hear of it. The object has to be there.
     fabricshm::proto::Region wire(RegionId region) const;

@@ -14,6 +14,14 @@ bool Group::has(SessionId session) const noexcept {
                        [&](const Member& m) { return m.session == session; });
 }
 
+std::vector<SessionId> Group::sessions() const {
+    std::vector<SessionId> all;
+    for (const Member& member : members) all.push_back(member.session);
+    std::sort(all.begin(), all.end());
+    all.erase(std::unique(all.begin(), all.end()), all.end());
+    return all;
+}
+
 int Group::live_ranks_of(SessionId session) const noexcept {
     return static_cast<int>(std::count_if(members.begin(), members.end(), [&](const Member& m) {
         return m.session == session && m.state == MemberState::kLive;

@@ -34,11 +34,14 @@ struct Group {
     GroupId shrunk_from = GroupId::kNone;
     bool shrunk = false;     // its survivors have a new group
     bool recovered = false;  // from the journal: its members may not have seen the reply
+    bool counted = false;    // among the dangers of its members; see Arena::count_danger()
 
     int world() const noexcept { return static_cast<int>(members.size()); }
     int count(MemberState state) const noexcept;
     bool broken() const noexcept { return count(MemberState::kDead) != 0; }
     bool has(SessionId session) const noexcept;
+    /// Its members' sessions, each once: threads of one may be several ranks.
+    std::vector<SessionId> sessions() const;
     /// How many live ranks speak for `session`; more than one when its threads joined as ranks.
     int live_ranks_of(SessionId session) const noexcept;
 

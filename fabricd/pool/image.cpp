@@ -3,11 +3,24 @@
 #include <algorithm>
 #include <cstring>
 
+#include "fabricd/pool/region_allocator.hpp"
+
 namespace fabricd {
 
 namespace {
 
 constexpr Error kNonsense{Errc::kCorrupt, 0, "replay journal"};
+
+// Above any that a daemon comes to; one more than the highest is still a number.
+constexpr std::uint64_t kNumberMost = std::uint64_t{1} << 62;
+
+bool is_id(std::uint64_t id) {
+    return id != 0 && id < kNumberMost;
+}
+
+bool is_whole(std::uint64_t bytes) {
+    return bytes <= kNumberMost && bytes % RegionAllocator::kUnit == 0;
+}
 
 /// Copies the payload into a record; false when it has another size.
 /// Sizes are compared exactly: a record of another layout is of another version, or none.
@@ -53,6 +66,8 @@ class Player {
     void saw_id(std::uint64_t id) { image.last_id = std::max(image.last_id, id); }
     ArenaImage* arena(std::uint64_t id);
     GroupImage* group(std::uint64_t arena_id, std::uint64_t id);
+
+    bool begun_ = false;
 };
 
 ArenaImage* Player::arena(std::uint64_t id) {
@@ -69,16 +84,17 @@ GroupImage* Player::group(std::uint64_t arena_id, std::uint64_t id) {
 
 bool Player::start(const JournalContents::Entry& entry) {
     StartRecord record;
-    if (!read(entry, &record)) return false;
+    if (!read(entry, &record) || begun_) return false;
     // Each start of a daemon writes one, in a fresh file.
+    begun_ = true;
     image.daemon_epoch = record.daemon_epoch;
     saw_id(record.last_id);
-    return true;
+    return record.last_id < kNumberMost;
 }
 
 bool Player::session_opened(const JournalContents::Entry& entry) {
     SessionRecord record;
-    if (!read(entry, &record)) return false;
+    if (!read(entry, &record) || !is_id(record.session)) return false;
     saw_id(record.session);
     // An id that opens twice is a contradiction.
     return image.sessions.emplace(SessionId{record.session}, record).second;
@@ -101,7 +117,8 @@ bool Player::session_ended(const JournalContents::Entry& entry) {
 
 bool Player::arena_made(const JournalContents::Entry& entry) {
     ArenaImage made;
-    if (!read(entry, &made.record)) return false;
+    if (!read(entry, &made.record) || !is_id(made.record.arena)) return false;
+    if (!is_whole(made.record.bytes) || !is_whole(made.record.link_bytes)) return false;
     saw_id(made.record.arena);
     return image.arenas.emplace(ArenaId{made.record.arena}, std::move(made)).second;
 }
@@ -110,7 +127,7 @@ bool Player::arena_grown(const JournalContents::Entry& entry) {
     ArenaGrownRecord record;
     if (!read(entry, &record) || arena(record.arena) == nullptr) return false;
     ArenaImage& grown = *arena(record.arena);
-    if (record.committed > grown.record.bytes) return false;
+    if (record.committed > grown.record.bytes || !is_whole(record.committed)) return false;
     // Committed bytes stay so.
     if (grown.committed && record.committed < *grown.committed) return false;
     grown.committed = record.committed;
@@ -147,9 +164,13 @@ bool Player::arena_left(const JournalContents::Entry& entry) {
 // quarantined, freed.
 bool Player::region(const JournalContents::Entry& entry) {
     RegionRecord record;
-    if (!read(entry, &record) || arena(record.arena) == nullptr || record.region == 0) return false;
+    if (!read(entry, &record) || arena(record.arena) == nullptr) return false;
+    if (!is_id(record.region) || record.generation >= kNumberMost) return false;
     ArenaImage& owner = *arena(record.arena);
-    owner.regions[RegionId{record.region}] = record;
+    const auto [known, is_new] = owner.regions.try_emplace(RegionId{record.region}, record);
+    // A generation that comes back would be two owners' in turn.
+    if (record.generation < known->second.generation) return false;
+    known->second = record;
     // A quarantined or freed tensor has lost its name; the record of its next life brings a new
     // one.
     if (record.is_tensor == 0) owner.tensors.erase(RegionId{record.region});
@@ -174,7 +195,8 @@ bool Player::group_made(const JournalContents::Entry& entry) {
     // leave ranks to session 0.
     const std::uint32_t world = made.record.world;
     if (world == 0 || size != kFixed + world * sizeof(std::uint64_t)) return false;
-    if (arena(made.record.arena) == nullptr) return false;
+    if (arena(made.record.arena) == nullptr || !is_id(made.record.group)) return false;
+    if (made.record.shrunk_from >= made.record.group) return false;  // ids rise
     saw_id(made.record.group);
     made.states.assign(world, 0);
     auto& groups = arena(made.record.arena)->groups;
@@ -321,7 +343,9 @@ Result<void> check_start(const JournalContents::Entry& entry) {
 
 Result<PoolImage> replay(const JournalContents& contents) {
     Player player;
-    // A new file, or one that was torn in its first record.
+    if (contents.damage) return Error{Errc::kCorrupt, 0, "read journal"};
+    if (contents.old_layout) return Error{Errc::kVersion, 0, "read journal"};
+    // There is no file.
     if (contents.entries.empty()) return std::move(player.image);
     FABRIC_TRY_VOID(check_start(contents.entries.front()));
     for (const auto& entry : contents.entries) FABRIC_TRY_VOID(player.play(entry));

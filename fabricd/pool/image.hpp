@@ -47,8 +47,8 @@ struct PoolImage {
     std::map<std::pair<ArenaId, RegionId>, ShardImage> shards;  // by home arena and header
 };
 
-/// Plays the records. kVersion when the file is of another version; kCorrupt when a record whose
-/// CRC is right makes no sense: that is a bug, and going on could give memory to two owners.
+/// Plays the records. kVersion when the file is of another version; kCorrupt when it is damaged or
+/// a record whose CRC is right makes no sense: going on could give memory to two owners.
 Result<PoolImage> replay(const JournalContents& contents);
 
 }  // namespace fabricd

@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -13,6 +15,7 @@
 
 namespace fabricd {
 
+using fabricshm::Bytes;
 using fabricshm::Errc;
 using fabricshm::Error;
 using fabricshm::Fd;
@@ -20,22 +23,51 @@ using fabricshm::Result;
 
 namespace {
 
+constexpr std::uint64_t kHeadMagic = 0x4441454843424146;  // "FABCHEAD"
 constexpr std::size_t kCrcBytes = sizeof(RecordHeader::crc);
 
-// One buffer, so that a record costs one system call. The checksum covers the header and the
-// payload: whatever part of it reached the file, a torn record is not taken for one.
-std::vector<std::byte> encode(RecordType type, std::uint64_t sequence,
-                              std::span<const std::byte> payload) {
+// What is set aside is more than needed by less than this: one system call for some thousand
+// records.
+constexpr Bytes kReserveStep = 256 * fabricshm::kKiB;
+
+std::uint32_t crc_of(JournalHead head) {
+    head.crc = 0;
+    return fabricshm::crc32c(&head, sizeof head);
+}
+
+// Zero when it can't be read: then nothing is said about boots.
+std::array<std::uint64_t, 2> boot_of_host() {
+    std::array<std::uint64_t, 2> boot{};
+    const Fd file(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+    char text[64] = {};
+    const ssize_t got = file ? ::read(file.get(), text, sizeof text - 1) : 0;
+    int digits = 0;
+    for (ssize_t i = 0; i < got && digits < 32; ++i) {
+        const char c = text[i];
+        const bool is_digit = c >= '0' && c <= '9';
+        if (!is_digit && (c < 'a' || c > 'f')) continue;
+        std::uint64_t& half = boot[static_cast<std::size_t>(digits++ / 16)];
+        half = half << 4 | static_cast<std::uint64_t>(is_digit ? c - '0' : c - 'a' + 10);
+    }
+    return digits == 32 ? boot : std::array<std::uint64_t, 2>{};
+}
+
+// Behind `records`, so that several records cost one system call. Header, then payload.
+void encode(RecordType type, std::span<const std::byte> payload, JournalHead* head,
+            std::vector<std::byte>* records) {
     RecordHeader header{0, static_cast<std::uint16_t>(type),
-                        static_cast<std::uint16_t>(payload.size()), sequence};
-    // Header, then payload: as read back.
-    std::vector<std::byte> record(sizeof header + payload.size());
-    std::memcpy(record.data(), &header, sizeof header);
-    if (!payload.empty())
-        std::memcpy(record.data() + sizeof header, payload.data(), payload.size());
-    header.crc = fabricshm::crc32c(record.data() + kCrcBytes, record.size() - kCrcBytes);
-    std::memcpy(record.data(), &header.crc, kCrcBytes);
-    return record;
+                        static_cast<std::uint16_t>(payload.size()), head->records};
+    const std::size_t begin = records->size();
+    records->resize(begin + sizeof header + payload.size());
+    std::byte* record = records->data() + begin;
+    std::memcpy(record, &header, sizeof header);
+    if (!payload.empty()) std::memcpy(record + sizeof header, payload.data(), payload.size());
+    header.crc =
+        fabricshm::crc32c(record + kCrcBytes, records->size() - begin - kCrcBytes, head->last);
+    std::memcpy(record, &header.crc, kCrcBytes);
+    head->last = header.crc;
+    head->bytes += records->size() - begin;
+    ++head->records;
 }
 
 // The whole file at once. It is rewritten when it has grown to four times what is live, so it stays
@@ -47,79 +79,194 @@ Result<std::vector<std::byte>> read_all(const Fd& file) {
         const ssize_t got =
             ::pread(file.get(), piece, sizeof piece, static_cast<off_t>(bytes.size()));
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return fabricshm::error_from_errno(errno, "read journal");
+        if (got < 0) return fabricshm::error_of_disk(errno, "read journal");
         if (got == 0) return bytes;
         bytes.insert(bytes.end(), piece, piece + got);
     }
 }
 
 // Until all of it is there: a signal may cut a write short.
-Result<void> write_at(const Fd& file, fabricshm::Bytes place, std::span<const std::byte> bytes) {
+Result<void> write_at(const Fd& file, Bytes place, std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
         const ssize_t put =
             ::pwrite(file.get(), bytes.data(), bytes.size(), static_cast<off_t>(place));
         if (put < 0 && errno == EINTR) continue;
-        if (put < 0) return fabricshm::error_from_errno(errno, "write journal");
+        if (put < 0) return fabricshm::error_of_disk(errno, "write journal");
         bytes = bytes.subspan(static_cast<std::size_t>(put));
-        place += static_cast<fabricshm::Bytes>(put);
+        place += static_cast<Bytes>(put);
     }
     return {};
 }
 
-}  // namespace
+// A journal of before the head begins with its start record.
+bool is_old_layout(std::span<const std::byte> bytes) {
+    if (bytes.size() < sizeof(RecordHeader) + sizeof(StartRecord)) return false;
+    StartRecord start;
+    std::memcpy(&start, bytes.data() + sizeof(RecordHeader), sizeof start);
+    return start.magic == kJournalMagic;
+}
 
-JournalContents parse_journal(std::span<const std::byte> bytes) {
-    JournalContents contents;
-    // Every reason to stop means the same: the daemon was killed in this record, or before it had
-    // written anything here. What follows cannot be younger, since records are only appended.
-    while (bytes.size() >= sizeof(RecordHeader)) {
+/// Reads the records that the head speaks of. Says where it had to stop, if not at their end.
+class Reader {
+  public:
+    Reader(std::span<const std::byte> bytes, const JournalHead& head)
+        : bytes_(bytes), head_(head) {}
+
+    const char* read(std::vector<JournalEntry>* entries) {
+        while (records_ < head_.records) {
+            if (const char* wrong = next(entries)) return wrong;
+        }
+        const bool at_end = at_ == sizeof(JournalHead) + head_.bytes && last_ == head_.last;
+        return at_end ? nullptr : "its head speaks of another end";
+    }
+    std::uint64_t at() const noexcept { return at_; }
+    std::uint64_t records() const noexcept { return records_; }
+
+  private:
+    const char* next(std::vector<JournalEntry>* entries) {
+        const std::span<const std::byte> rest = bytes_.subspan(at_);
+        if (rest.size() < sizeof(RecordHeader)) return "the file ends too early";
         RecordHeader header;
-        std::memcpy(&header, bytes.data(), sizeof header);
+        std::memcpy(&header, rest.data(), sizeof header);
         const std::size_t whole = sizeof header + header.bytes;
         // Against the rest of the file, so that a length which was damaged leads nowhere.
-        if (header.bytes > kRecordBytesMax || whole > bytes.size()) break;
-        // Remains of a failed write may lie behind a shorter record that took its place: they would
-        // need the right number, too, to be taken for the next one.
-        if (header.sequence != contents.entries.size()) break;
-        if (header.crc != fabricshm::crc32c(bytes.data() + kCrcBytes, whole - kCrcBytes)) break;
-        const auto payload = bytes.subspan(sizeof header, header.bytes);
-        contents.entries.push_back({static_cast<RecordType>(header.type),
-                                    std::vector<std::byte>(payload.begin(), payload.end())});
-        bytes = bytes.subspan(whole);
+        if (header.bytes > kRecordBytesMax) return "a record is too long";
+        if (whole > rest.size()) return "the file ends too early";
+        if (header.sequence != records_) return "a record is missing";
+        if (header.crc != fabricshm::crc32c(rest.data() + kCrcBytes, whole - kCrcBytes, last_)) {
+            return "a record does not match its checksum";
+        }
+        const auto payload = rest.subspan(sizeof header, header.bytes);
+        entries->push_back({static_cast<RecordType>(header.type),
+                            std::vector<std::byte>(payload.begin(), payload.end())});
+        last_ = header.crc;
+        at_ += whole;
+        ++records_;
+        return nullptr;
     }
-    contents.torn = !bytes.empty();
+
+    std::span<const std::byte> bytes_;
+    JournalHead head_;
+    std::uint64_t at_ = sizeof(JournalHead);
+    std::uint64_t records_ = 0;
+    std::uint32_t last_ = 0;
+};
+
+}  // namespace
+
+std::string describe(const JournalDamage& damage) {
+    std::string line = std::string(damage.what) + " (byte " + std::to_string(damage.at) + " of " +
+                       std::to_string(damage.bytes);
+    if (damage.records != 0) {
+        line += "; " + std::to_string(damage.records - damage.records_read) + " of " +
+                std::to_string(damage.records) + " records can't be believed";
+    }
+    return line + ")";
+}
+
+JournalContents parse_journal(std::span<const std::byte> bytes,
+                              std::span<const std::uint64_t, 2> boot) {
+    JournalContents contents;
+    const auto damaged = [&](const char* what, std::uint64_t at) {
+        contents.damage = JournalDamage{what, at, contents.entries.size(), 0, bytes.size(), false};
+    };
+    JournalHead head{};
+    if (bytes.size() >= sizeof head) std::memcpy(&head, bytes.data(), sizeof head);
+    if (head.magic != kHeadMagic || head.crc != crc_of(head)) {
+        contents.old_layout = is_old_layout(bytes);
+        if (!contents.old_layout) damaged("its head is damaged", 0);
+        return contents;
+    }
+    Reader reader(bytes, head);
+    if (const char* wrong = reader.read(&contents.entries)) {
+        damaged(wrong, reader.at());
+        const bool known = boot[0] != 0 && head.boot[0] != 0;
+        contents.damage->other_boot = known && (head.boot[0] != boot[0] || head.boot[1] != boot[1]);
+        contents.damage->records = head.records;
+        return contents;
+    }
+    contents.unfinished_bytes = bytes.size() - reader.at();
     return contents;
 }
 
-Result<Journal> Journal::open(const std::string& path, JournalContents* contents) {
-    Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (!file) return fabricshm::error_from_errno(errno, "open journal");
-    FABRIC_TRY(const std::vector<std::byte> bytes, read_all(file));
-    *contents = parse_journal(bytes);
-
-    Journal journal(path, std::move(file));
-    // Appending goes on behind the last whole record, over whatever a torn one left there.
-    journal.sequence_ = contents->entries.size();
-    for (const auto& entry : contents->entries) {
-        journal.size_ += sizeof(RecordHeader) + entry.payload.size();
-    }
-    return journal;
+JournalContents parse_journal(std::span<const std::byte> bytes) {
+    const auto boot = boot_of_host();
+    return parse_journal(bytes, boot);
 }
 
+Result<JournalContents> read_journal(const std::string& path) {
+    // Not for writing: on a disk that is read-only by now it can be read all the same.
+    const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+    if (!file && errno == ENOENT) return JournalContents{};
+    if (!file) return fabricshm::error_of_disk(errno, "open journal");
+    FABRIC_TRY(const std::vector<std::byte> bytes, read_all(file));
+    return parse_journal(bytes);
+}
+
+// The record that was being written when the daemon was killed, or when the disk was full, lies
+// behind the end that the head names; the next one overwrites it.
 Result<void> Journal::append(RecordType type, std::span<const std::byte> payload) {
+    if (!file_) return Error{Errc::kClosed, 0, "write journal"};
     if (payload.size() > kRecordBytesMax) return Error{Errc::kInternal, 0, "append to journal"};
-    const std::vector<std::byte> record = encode(type, sequence_, payload);
+    std::vector<std::byte> record;
+    JournalHead next = head_;
+    encode(type, payload, &next, &record);
+    // What releases are to have room in is not for grants.
+    if (!is_new_) FABRIC_TRY_VOID(make_room(sizeof(JournalHead) + next.bytes + kReserve));
+    return write_behind(record, next);
+}
+
+Result<void> Journal::append_releases(const std::vector<JournalEntry>& records) {
+    if (!file_) return Error{Errc::kClosed, 0, "write journal"};
+    std::vector<std::byte> bytes;
+    JournalHead next = head_;
+    for (const JournalEntry& record : records) {
+        if (record.payload.size() > kRecordBytesMax) {
+            return Error{Errc::kInternal, 0, "append to journal"};
+        }
+        encode(record.type, record.payload, &next, &bytes);
+    }
+    return write_behind(bytes, next);
+}
+
+Result<void> Journal::write_behind(const std::vector<std::byte>& records, JournalHead next) {
+    const Bytes end = sizeof(JournalHead) + head_.bytes;
     FAULT_POINT("journal.append.before");
     // Under a fault plan the record goes out in two halves, so that a crash can fall between them.
-    const std::size_t half = fabricshm::fault::g_armed ? record.size() / 2 : record.size();
-    Result<void> written = write_at(file_, size_, std::span(record).first(half));
+    const std::size_t half = fabricshm::fault::g_armed ? records.size() / 2 : records.size();
+    FABRIC_TRY_VOID(write_at(file_, end, std::span(records).first(half)));
     FAULT_POINT("journal.append.torn");
-    if (written.ok()) written = write_at(file_, size_ + half, std::span(record).subspan(half));
-    // What a failed write left behind is overwritten by the next record: size_ has not moved.
-    FABRIC_TRY_VOID(written);
+    FABRIC_TRY_VOID(write_at(file_, end + half, std::span(records).subspan(half)));
     FAULT_POINT("journal.append.after");
-    size_ += record.size();
-    ++sequence_;
+    // A file that nobody can read yet gets its head once.
+    if (is_new_) {
+        head_ = next;
+        return {};
+    }
+    FABRIC_TRY_VOID(write_head(next));
+    FAULT_POINT("journal.append.counts");
+    return {};
+}
+
+// Sixty-four bytes in one page: a kill leaves the old head or the new one.
+Result<void> Journal::write_head(JournalHead next) {
+    next.crc = crc_of(next);
+    FABRIC_TRY_VOID(write_at(file_, 0, std::as_bytes(std::span(&next, 1))));
+    head_ = next;
+    return {};
+}
+
+Result<void> Journal::make_room(Bytes end) {
+    if (end <= reserved_to_) return {};
+    const Bytes to = fabricshm::round_up(end, kReserveStep);
+    // The file's size stays: it ends with its last record.
+    const auto from = static_cast<off_t>(reserved_to_);
+    const auto length = static_cast<off_t>(to - reserved_to_);
+    int failed = ::fallocate(file_.get(), FALLOC_FL_KEEP_SIZE, from, length) == 0 ? 0 : errno;
+    // Some file systems can't set space aside; then releases may find the disk full, too.
+    if (failed == EOPNOTSUPP || failed == ENOSYS) failed = 0;
+    if (failed != 0) return fabricshm::error_of_disk(failed, "write journal");
+    reserved_to_ = to;
     return {};
 }
 
@@ -128,16 +275,29 @@ Result<void> Journal::rewrite(const std::function<Result<void>(JournalSink&)>& w
     // counts.
     const std::string fresh_path = path_ + ".new";
     Fd file(::open(fresh_path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (!file) return fabricshm::error_from_errno(errno, "make new journal");
-    Journal fresh(path_, std::move(file));
-    FABRIC_TRY_VOID(write_all(fresh));
+    if (!file) return fabricshm::error_of_disk(errno, "make new journal");
+    Journal fresh(path_);
+    fresh.file_ = std::move(file);
+    fresh.is_new_ = true;
+    fresh.head_.magic = kHeadMagic;
+    const auto boot = boot_of_host();
+    std::copy(boot.begin(), boot.end(), fresh.head_.boot);
+    Result<void> written = write_all(fresh);
+    if (written.ok()) written = fresh.write_head(fresh.head_);
+    if (!written.ok()) {
+        ::unlink(fresh_path.c_str());  // on a full disk its space is somebody's
+        return written;
+    }
+    // Without it grants are refused, but what it says is true: better than the old one.
+    (void)fresh.make_room(fresh.size() + kReserve);
     FAULT_POINT("journal.rewrite.before");
     // The old journal is complete until here and the new one from here on. No sync before it: see
     // the head of journal.hpp for what it has to survive.
     if (::rename(fresh_path.c_str(), path_.c_str()) != 0) {
-        return fabricshm::error_from_errno(errno, "replace journal");
+        return fabricshm::error_of_disk(errno, "replace journal");
     }
     FAULT_POINT("journal.rewrite.after");
+    fresh.is_new_ = false;
     *this = std::move(fresh);
     return {};
 }

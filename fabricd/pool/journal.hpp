@@ -1,16 +1,22 @@
 // Journal: what the daemon has to know again after it was killed. docs/failure_model.md.
 //
-//   file = record*      record = RecordHeader | payload
+//   file = JournalHead | record*      record = RecordHeader | payload
 //
-// Append-only, one write() per record. There is no fsync: the journal has to outlive the daemon,
-// not the host, because neither do the arenas it speaks of (memfds; devdax has its own catalogue).
-// A killed daemon leaves the page cache as it is, so at most the last record is torn.
+// Append-only: a record is written behind the last one, then the head says that it counts. There is
+// no fsync: the journal has to outlive the daemon, not the host, because neither do the arenas it
+// speaks of (memfds; devdax has its own catalogue). A killed daemon leaves the page cache as it is.
+//
+// So what a kill leaves unfinished lies behind the end that the head names, and was answered to
+// nobody: it is dropped. Whatever is wrong before that end is damage, and then nothing of the file
+// is believed: with a record missing the same bytes could be granted to two owners. Each checksum
+// goes on from that of the record before, so that none can be left out, added or exchanged.
 
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,15 +28,32 @@
 
 namespace fabricd {
 
-/// What stands before each record, as it lies in memory: the file is read on the host that wrote
-/// it, and the version in the start record refuses another layout.
+/// At the start of the file. As it lies in memory: the file is read on the host that wrote it, and
+/// the version in the start record refuses another layout.
+struct JournalHead {
+    std::uint64_t magic;
+    std::uint32_t crc;   // CRC-32C of the head with 0 here
+    std::uint32_t last;  // the checksum of the last record that counts; 0: there is none
+    std::uint64_t records;
+    std::uint64_t bytes;    // of the records that count
+    std::uint64_t boot[2];  // of the host that wrote it; 0: unknown
+    std::uint64_t reserved[2];
+};
+static_assert(sizeof(JournalHead) == 64);
+
+/// What stands before each record.
 struct RecordHeader {
-    std::uint32_t crc;  // CRC-32C of the rest of the header and the payload
+    std::uint32_t crc;  // CRC-32C, going on from the record before, of the rest and the payload
     std::uint16_t type;
     std::uint16_t bytes;     // of the payload
-    std::uint64_t sequence;  // 0, 1, 2, ...: a record of an older file cannot be taken for the next
+    std::uint64_t sequence;  // 0, 1, 2, ...
 };
 static_assert(sizeof(RecordHeader) == 16);
+
+struct JournalEntry {
+    RecordType type;
+    std::vector<std::byte> payload;
+};
 
 /// Where records go: the file, or a vector in tests. A grant is written before it is answered: who
 /// reads the journal after a crash knows of everything that a client may have been told.
@@ -41,52 +64,92 @@ class JournalSink {
     /// All or nothing: after a failure the sink is as before.
     virtual fabricshm::Result<void> append(RecordType type, std::span<const std::byte> payload) = 0;
 
+    /// Records that give something back, in this order; likewise all or nothing. A sink may have
+    /// room for them where it has none for append(): a full disk must not keep memory from being
+    /// free.
+    virtual fabricshm::Result<void> append_releases(const std::vector<JournalEntry>& records) {
+        for (const JournalEntry& record : records) {
+            FABRIC_TRY_VOID(append(record.type, record.payload));
+        }
+        return {};
+    }
+
     template <typename Record>
     fabricshm::Result<void> add(const Record& record) {
         return append(Record::kType, std::as_bytes(std::span(&record, 1)));
     }
 };
 
-/// What the file held when it was opened.
-struct JournalContents {
-    struct Entry {
-        RecordType type;
-        std::vector<std::byte> payload;
-    };
-    std::vector<Entry> entries;
-    bool torn = false;  // something after the last whole record was dropped
+/// Keeps nothing: for books that are about to be written anew as a whole.
+class NoJournal final : public JournalSink {
+  public:
+    fabricshm::Result<void> append(RecordType, std::span<const std::byte>) override { return {}; }
 };
 
-/// Cuts whole records off the front of `bytes`, stopping at the first that is not one: what is
-/// behind it is of no use. Pure.
+/// Why a journal is not believed, and how much of it could have been.
+struct JournalDamage {
+    const char* what = "";
+    std::uint64_t at = 0;            // byte of the file
+    std::uint64_t records_read = 0;  // before it
+    std::uint64_t records = 0;       // that the head speaks of; 0: the head itself is damaged
+    std::uint64_t bytes = 0;         // of the file
+    bool other_boot = false;         // written before the host started: nobody of then is alive
+};
+
+/// One line for a person.
+std::string describe(const JournalDamage& damage);
+
+/// What a file held.
+struct JournalContents {
+    using Entry = JournalEntry;
+    std::vector<Entry> entries;
+    std::uint64_t unfinished_bytes = 0;  // behind the end: of a record that a kill cut off
+    std::optional<JournalDamage> damage;
+    bool old_layout = false;  // of a version without a head
+};
+
+/// Pure. `boot`: of this host, to tell whether the file is of another boot.
+JournalContents parse_journal(std::span<const std::byte> bytes,
+                              std::span<const std::uint64_t, 2> boot);
 JournalContents parse_journal(std::span<const std::byte> bytes);
 
-/// One file. Used by the control thread only.
-/// Costs one write() into the page cache per record. Fails with the errno of the file system (a
-/// full disk: ENOSPC), and then nothing was written as far as a reader can tell.
-class Journal : public JournalSink {
+/// The file at `path`, which nobody is writing. One that is not there is an empty journal; an empty
+/// file is a damaged one. Fails with the errno of the file system.
+fabricshm::Result<JournalContents> read_journal(const std::string& path);
+
+/// Writes one file. Used by the control thread only. Costs two write() into the page cache per call
+/// of append() or append_releases(). Fails with kSystem and the errno of the file system (a full
+/// disk: ENOSPC), and then nothing was written as far as a reader can tell.
+class Journal final : public JournalSink {
   public:
-    /// Opens or makes `path` (0600) and reads it. The caller holds the lock of its directory.
-    static fabricshm::Result<Journal> open(const std::string& path, JournalContents* contents);
+    /// Disk space that is kept for releases: for some ten thousand of them, when there is room for
+    /// nothing else.
+    static constexpr fabricshm::Bytes kReserve = fabricshm::kMiB;
+
+    /// Touches nothing: what is at `path` stays as it is until the first rewrite(), and append()
+    /// fails with kClosed.
+    explicit Journal(std::string path) : path_(std::move(path)) {}
 
     fabricshm::Result<void> append(RecordType type, std::span<const std::byte> payload) override;
+    fabricshm::Result<void> append_releases(const std::vector<JournalEntry>& records) override;
 
     /// Replaces the file by what `write_all` appends, in one step: a crash leaves the old or the
     /// new.
     fabricshm::Result<void> rewrite(
         const std::function<fabricshm::Result<void>(JournalSink&)>& write_all);
 
-    fabricshm::Bytes size() const noexcept { return size_; }
+    fabricshm::Bytes size() const noexcept { return sizeof(JournalHead) + head_.bytes; }
 
   private:
-    Journal(std::string path, fabricshm::Fd file)
-        : path_(std::move(path)), file_(std::move(file)) {}
+    fabricshm::Result<void> write_behind(const std::vector<std::byte>& records, JournalHead next);
+    fabricshm::Result<void> write_head(JournalHead next);
+    fabricshm::Result<void> make_room(fabricshm::Bytes end);
 
     std::string path_;
     fabricshm::Fd file_;
-    fabricshm::Bytes size_ = 0;
-    // Of the next record. Begins at 0 in each new file.
-    std::uint64_t sequence_ = 0;
+    JournalHead head_{};                // as in the file
+    fabricshm::Bytes reserved_to_ = 0;  // the file system keeps space up to here
+    bool is_new_ = false;               // no name yet, so that nobody can read it
 };
 
 }  // namespace fabricd

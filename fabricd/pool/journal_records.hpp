@@ -12,7 +12,7 @@
 namespace fabricd {
 
 inline constexpr std::uint64_t kJournalMagic = 0x4c4e524a43424146;  // "FABCJRNL"
-inline constexpr std::uint32_t kJournalVersion = 3;
+inline constexpr std::uint32_t kJournalVersion = 4;
 
 enum class RecordType : std::uint16_t {
     kStart = 1,

@@ -11,6 +11,7 @@ LeaseTable::Grant LeaseTable::grant(SessionId session) {
     }
     Lease& lease = leases_[region];
     lease = Lease{session, lease.epoch + 1, LeaseState::kHeld};
+    held_[session].insert(region);
     return {region, lease.epoch};
 }
 
@@ -18,6 +19,7 @@ LeaseTable::Grant LeaseTable::grant(SessionId session) {
 bool LeaseTable::release(RegionId region) {
     const auto found = leases_.find(region);
     if (found == leases_.end() || found->second.state == LeaseState::kFree) return false;
+    unlist(index_of(found->second.state), found->second.session, region);
     found->second.session = SessionId::kNone;
     found->second.state = LeaseState::kFree;
     free_.push_back(region);
@@ -28,6 +30,9 @@ bool LeaseTable::quarantine(RegionId region) {
     // Only what is held: a region that was freed is nobody's to keep back.
     const auto found = leases_.find(region);
     if (found == leases_.end() || found->second.state != LeaseState::kHeld) return false;
+    const SessionId session = found->second.session;
+    unlist(held_, session, region);
+    quarantined_[session].insert(region);
     found->second.state = LeaseState::kQuarantined;
     return true;
 }
@@ -41,8 +46,28 @@ bool LeaseTable::restore(RegionId region, const Lease& lease) {
     if (region == RegionId::kNone || !leases_.emplace(region, lease).second) return false;
     // In the order of the ids: how long each has rested is not in the journal. At worst one rests
     // shorter than it would have.
-    if (lease.state == LeaseState::kFree) free_.push_back(region);
+    if (lease.state == LeaseState::kFree) {
+        free_.push_back(region);
+    } else {
+        index_of(lease.state)[lease.session].insert(region);
+    }
     return true;
+}
+
+LeaseTable::BySession& LeaseTable::index_of(LeaseState state) noexcept {
+    return state == LeaseState::kHeld ? held_ : quarantined_;
+}
+
+const std::set<RegionId>& LeaseTable::listed(const BySession& index, SessionId session) {
+    static const std::set<RegionId> none;
+    const auto found = index.find(session);
+    return found == index.end() ? none : found->second;
+}
+
+void LeaseTable::unlist(BySession& index, SessionId session, RegionId region) {
+    const auto found = index.find(session);
+    found->second.erase(region);
+    if (found->second.empty()) index.erase(found);
 }
 
 }  // namespace fabricd

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <set>
 
 #include "fabricd/pool/ids.hpp"
 
@@ -56,6 +57,17 @@ class LeaseTable {
     /// Puts back what the journal says. False when the id is already there.
     bool restore(RegionId region, const Lease& lease);
 
+    /// What one session holds, and what it left in quarantine, in id order. No search: a session's
+    /// end must not cost what all others hold.
+    const std::set<RegionId>& held_by(SessionId session) const { return listed(held_, session); }
+    const std::set<RegionId>& quarantined_of(SessionId session) const {
+        return listed(quarantined_, session);
+    }
+    /// All that is in quarantine, by the session that left it.
+    const std::map<SessionId, std::set<RegionId>>& quarantined() const noexcept {
+        return quarantined_;
+    }
+
     /// By id, the free ones included.
     const std::map<RegionId, Lease>& all() const noexcept { return leases_; }
 
@@ -63,6 +75,13 @@ class LeaseTable {
     // A released lease stays here with its epoch: were it erased, the id's next holder would start
     // at 1 again and a peer with an old reference could not tell the difference.
     std::map<RegionId, Lease> leases_;
+    // The leases that are not free, by session. Sessions that have none have no entry.
+    using BySession = std::map<SessionId, std::set<RegionId>>;
+    static const std::set<RegionId>& listed(const BySession& index, SessionId session);
+    BySession& index_of(LeaseState state) noexcept;
+    static void unlist(BySession& index, SessionId session, RegionId region);
+    BySession held_;
+    BySession quarantined_;
     std::deque<RegionId> free_;  // the one released first in front
     std::size_t resting_;
 };

@@ -67,6 +67,12 @@ void Registry::expire_wait(WaitId id) {
     for (const WaitId other : waits_.with_key(WaitKey(wait.key))) fail_wait(other, late);
 }
 
+void Registry::journal_rewritten() {
+    journal_.caught_up();
+    for (Answer& answer : unwritten_) answers_.push_back(std::move(answer));
+    unwritten_.clear();
+}
+
 std::vector<SessionId> Registry::expire(TimePoint now) {
     std::vector<SessionId> ended;
     while (const auto id = waits_.expired(now)) expire_wait(*id);
@@ -76,6 +82,8 @@ std::vector<SessionId> Registry::expire(TimePoint now) {
     }
     if (away_until_ <= now) give_up_on_away();
     settle_quotas(now);
+    int most = kFreedAtOnce;
+    for (const ArenaId id : std::set<ArenaId>(freeing_)) most = free_some(*find_arena(id), most);
     if (shards_due_ <= now) {
         shards_pause_ = std::min(2 * shards_pause_, kShardPauseMost);
         sweep_shards();
@@ -86,6 +94,7 @@ std::vector<SessionId> Registry::expire(TimePoint now) {
 }
 
 TimePoint Registry::next_deadline() const {
+    if (!freeing_.empty()) return TimePoint::min();  // the next turn, at once
     const TimePoint lost = lost_.empty() ? TimePoint::max() : lost_.begin()->first;
     const TimePoint quotas = std::min(quotas_.next_deadline(), devices_.next_deadline());
     return std::min({waits_.next_deadline(), lost, away_until_, shards_due_, quotas});

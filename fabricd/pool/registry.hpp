@@ -87,9 +87,20 @@ class Registry {
         return sessions_.empty() && arenas_.empty() && !devices_.changed() && !quotas_.changed();
     }
 
+    /// Records go there from now on.
+    void use_journal(JournalSink* journal) noexcept { journal_.use(journal); }
+
     /// True while the journal lacks something and no grants are made: rewrite it, then say so.
     bool journal_behind() const noexcept { return journal_.behind(); }
-    void journal_rewritten() noexcept { journal_.caught_up(); }
+    void journal_fell_behind(const Error& why) noexcept { journal_.fall_behind(why); }
+    void journal_rewritten();
+    /// What a request is refused with meanwhile.
+    Error journal_refusal() const noexcept { return journal_.refusal(); }
+    /// To be answered well when the journal has been rewritten: what was given back is not written
+    /// down yet, and a daemon that is killed before it is would find it held.
+    void answer_when_written(Ticket to, fabricshm::proto::Type type) {
+        unwritten_.push_back({to, type, Error{Errc::kOk, 0, ""}, {}});
+    }
 
     // ---- Sessions (registry_sessions.cpp) ----------------------------------------------------
 
@@ -246,7 +257,10 @@ class Registry {
     Places places(const std::vector<ShardId>& wanted, TimePoint now) const;  // that there are
     std::optional<ShardView> shard(const std::string& name) const;           // "ARENA/NAME"
 
-    /// Contradictions in the books, for tests: empty when all is well.
+    /// What can't be true of any books: two owners of one byte, miscounted sessions. Empty when all
+    /// is well.
+    std::vector<std::string> contradictions() const;
+    /// These, and what a daemon that was not killed in the middle has none of; for tests.
     std::vector<std::string> problems() const;
 
   private:
@@ -269,6 +283,9 @@ class Registry {
     // at first, since reads are short, then ever less often.
     static constexpr Duration kShardPauseLeast = std::chrono::milliseconds(1);
     static constexpr Duration kShardPauseMost = std::chrono::milliseconds(128);
+
+    // Some 3 ms of the control thread's time: others are served before the next ones are freed.
+    static constexpr int kFreedAtOnce = 2048;
 
     std::uint64_t next_id() noexcept { return ++last_id_; }
     Session* find_session(SessionId session);
@@ -310,7 +327,8 @@ class Registry {
     void quarantine_region(Arena& arena, RegionId region);
     void forget_tensor(Arena& arena, RegionId region);
     void reclaim_regions(Session& session, Arena& arena);
-    void sweep_quarantine(Arena& arena);
+    void sweep_quarantine(Arena& arena, const std::vector<SessionId>& members);
+    int free_some(Arena& arena, int most);
     void answer_tensor(Arena& arena, RegionId region);
 
     fabricshm::proto::Region lost_region(const Arena& arena, std::uint64_t offset,
@@ -344,8 +362,11 @@ class Registry {
     void settle_shards(const Arena& arena);
     void format_again(const Shard& shard);
     Result<void> restore_shards(const PoolImage& image);
-    void restore_shard(const ShardImage& image);
-    bool restore_copy(const Shard& shard, const ShardRecord::Copy& copy);
+    static Region* still_there(Arena* arena, RegionId id, std::uint64_t generation);
+    Result<void> restore_shard(const ShardImage& image);
+    Result<void> restore_readers(const ShardImage& image, const Arena& home, Shard& shard);
+    Result<std::optional<ShardCopy>> restore_copy(const Shard& shard,
+                                                  const ShardRecord::Copy& copy);
     Result<MoveTarget> parse_target(const Shard& shard, const std::string& text) const;
     Result<void> check_move(const Shard& shard) const;
     Result<void> begin_move(Shard& shard, const MoveTarget& target, Bytes bytes_per_second,
@@ -385,6 +406,7 @@ class Registry {
     void finish_members(Arena& arena);
     std::pair<Arena*, Group*> find_group(SessionId session, const fabricshm::proto::Group& request);
 
+    Bytes room_of(const std::string& device) const;
     Result<void> add_wait(Wait wait);
     void cancel_waits(SessionId session, ArenaId arena, bool answer);
     void fail_wait(WaitId id, const Error& error);
@@ -412,12 +434,15 @@ class Registry {
     std::map<ArenaId, Arena> arenas_;
     std::map<std::string, ArenaId> arena_names_;
     std::set<std::pair<TimePoint, SessionId>> lost_;  // not connected, by when to give up
+    std::set<ArenaId> freeing_;                       // that have something in Arena::freeing
     std::map<ShardId, Shard> shards_;
+    std::set<ShardId> loose_shards_;  // retired, or with two copies: something may be free soon
     TimePoint shards_due_ = TimePoint::max();  // when to look again whether old copies are read
     Duration shards_pause_ = kShardPauseLeast;
     bool shards_asked_ = false;  // some old copy is still read: look again
     WaitList waits_;
     std::vector<Answer> answers_;
+    std::vector<Answer> unwritten_;  // see answer_when_written()
 
     std::uint64_t daemon_epoch_ = 1;
     std::uint64_t last_id_ = 0;

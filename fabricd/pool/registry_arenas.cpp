@@ -305,6 +305,7 @@ void Registry::remove_arena(ArenaId id) {
     work_->destroy(id);
     quotas_.give_arena(arena.uid, arena.committed);
     arena_names_.erase(arena.name);
+    freeing_.erase(id);
     arenas_.erase(id);
 }
 

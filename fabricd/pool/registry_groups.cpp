@@ -160,7 +160,9 @@ Result<Group*> Registry::make_group(Arena& arena, const std::string& name,
     const bool stolen = shrunk_from != GroupId::kNone && named != arena.group_names.end() &&
                         named->second != shrunk_from;
     if (!stolen) arena.group_names[name] = id;
-    return &(arena.groups[id] = std::move(group));
+    Group& made = arena.groups[id] = std::move(group);
+    arena.count_danger(made);
+    return &made;
 }
 
 std::pair<Arena*, Group*> Registry::find_group(SessionId session, const proto::Group& request) {
@@ -263,11 +265,12 @@ void Registry::shrink_now(ArenaId arena_id, GroupId id) {
     Group& group = arena.groups.at(id);
     group.shrunk = true;
     journal_.note(GroupShrunkRecord{raw(arena.id), raw(id)});
+    const bool over = arena.count_danger(group);
     // Who still hopes to shrink the group before this one once more: the others have gone on.
     const Error gone_on{Errc::kBroken, 0, "the group has been shrunk"};
     for (const WaitId other : waits_.with_key({WaitKind::kShrink, arena.id, "", group.shrunk_from}))
         fail_wait(other, gone_on);
-    sweep_quarantine(arena);
+    if (over) sweep_quarantine(arena, group.sessions());
 }
 
 // The group `gone` has ended. If it was made by a shrink and nobody went on from it, the one before
@@ -277,6 +280,7 @@ void Registry::reopen_shrink(Arena& arena, const Group& gone) {
     const auto before = arena.groups.find(gone.shrunk_from);
     if (before == arena.groups.end() || gone.shrunk) return;
     before->second.shrunk = false;
+    arena.count_danger(before->second);
     check_shrink(arena, before->first);
 }
 
@@ -307,13 +311,17 @@ void Registry::finish_members(Arena& arena) {
         if (group.count(MemberState::kLive) == 0) over.push_back(id);
     }
     for (const GroupId id : over) after_member_change(arena, id);
-    sweep_quarantine(arena);
+    std::vector<SessionId> dead;
+    for (const auto& [session, left] : arena.leases.quarantined()) dead.push_back(session);
+    sweep_quarantine(arena, dead);
 }
 
 // A member left or died: the group may be over, or those who wait to shrink it may be complete.
 void Registry::after_member_change(Arena& arena, GroupId id) {
     check_shrink(arena, id);
-    const Group& group = arena.groups.at(id);
+    Group& group = arena.groups.at(id);
+    std::vector<SessionId> safe;  // perhaps: from this group nothing is stored any more
+    if (arena.count_danger(group)) safe = group.sessions();
     if (group.count(MemberState::kLive) == 0) {
         release_space(arena, group.block_offset, group.block_bytes);
         journal_.note(GroupEndRecord{raw(arena.id), raw(id)});
@@ -325,7 +333,7 @@ void Registry::after_member_change(Arena& arena, GroupId id) {
         arena.groups.erase(id);
         reopen_shrink(arena, gone);
     }
-    sweep_quarantine(arena);
+    sweep_quarantine(arena, safe);
 }
 
 }  // namespace fabricd

@@ -99,7 +99,7 @@ Result<void> Registry::check_move(const Shard& shard) const {
     }
     const bool two = shard.copies[0] && shard.copies[1];
     if (shard.move || two || !shard.settled) return Error{Errc::kBusy, 0, "move shard"};
-    if (journal_.behind()) return Error{Errc::kSystem, 0, "journal is behind"};
+    if (journal_.behind()) return journal_.refusal();
     return {};
 }
 
@@ -143,6 +143,7 @@ Result<void> Registry::grant_copy(Shard& shard, const MoveTarget& target, Bytes 
     FABRIC_TRY(const RegionId region, make_copy(owner, arena, from.bytes, device, shard.id));
     const int place = 1 - shard.current;
     shard.copies[place] = {arena.id, region, arena.leases.find(region)->epoch};
+    loose_shards_.insert(shard.id);
     shard.move =
         ShardMove{target, bytes_per_second, 0, std::make_shared<CopyProgress>(), std::move(done)};
     // Written before the copy can become the valid one.

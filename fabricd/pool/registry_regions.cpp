@@ -113,7 +113,8 @@ Result<RegionId> Registry::make_region(Session& session, Arena& arena, Bytes byt
     // In whole units, as the arena gives them, so that quota and arena agree.
     const Bytes rounded = RegionAllocator::rounded(bytes);
     const Error no_room{Errc::kNoMemory, 0, "room in the arena"};
-    if (rounded == 0) return no_room;
+    // Asking costs nothing: what the arena could not hold with any quota is no demand.
+    if (rounded == 0 || rounded > arena.room()) return no_room;
     if (!devices_.admits(session.device, rounded)) {
         // How much more a job could use is what quotas are resized by. What a full arena refuses
         // is none of it: a larger quota would not help.
@@ -240,6 +241,7 @@ void Registry::reclaim_regions(Session& session, Arena& arena) {
     // One verdict for all regions of the session: which of them a peer stores into is known to the
     // ranks alone.
     const bool endangered = arena.endangered(session.id);
+    const JournalGuard::Batch batch(journal_);
     for (const RegionId region : arena.regions_of(session.id)) {
         count_region(session, arena.regions.at(region), -1);
         if (endangered) quarantine_region(arena, region);
@@ -247,15 +249,41 @@ void Registry::reclaim_regions(Session& session, Arena& arena) {
     }
 }
 
-void Registry::sweep_quarantine(Arena& arena) {
-    // Whenever a group ends or is left behind: only that ends a danger. A list of who waits for
-    // which group would say the same with more to keep right.
-    for (const RegionId region : arena.quarantined()) {
-        if (arena.regions.at(region).shard) continue;  // also its readers have to be gone
-        const SessionId dead = arena.leases.find(region)->session;
-        if (!arena.endangered(dead)) release_region(arena, region);
+// Only the end of a group, or a shrink of it, ends a danger, and only to its members: of those who
+// died, and are in no other group that does, the regions are free. Not all at once, for there can
+// be tens of thousands.
+void Registry::sweep_quarantine(Arena& arena, const std::vector<SessionId>& members) {
+    for (const SessionId session : members) {
+        const bool over =
+            !arena.leases.quarantined_of(session).empty() && !arena.endangered(session);
+        if (over) arena.freeing[session] = RegionId::kNone;
+    }
+    if (!arena.freeing.empty()) {
+        freeing_.insert(arena.id);
+        free_some(arena, kFreedAtOnce);
     }
     sweep_shards();
+}
+
+// Returns how many of `most` are left to be freed elsewhere.
+int Registry::free_some(Arena& arena, int most) {
+    const JournalGuard::Batch batch(journal_);
+    while (most > 0 && !arena.freeing.empty()) {
+        const auto session = arena.freeing.begin();
+        const std::set<RegionId>& left = arena.leases.quarantined_of(session->first);
+        const auto region = left.upper_bound(session->second);
+        // The group before one that failed may have been opened again.
+        if (region == left.end() || arena.endangered(session->first)) {
+            arena.freeing.erase(session);
+            continue;
+        }
+        session->second = *region;
+        --most;
+        // A shard's readers have to be gone as well.
+        if (!arena.regions.at(*region).shard) release_region(arena, *region);
+    }
+    if (arena.freeing.empty()) freeing_.erase(arena.id);
+    return most;
 }
 
 }  // namespace fabricd

@@ -4,7 +4,10 @@
 #include <cstring>
 
 #include "fabricd/pool/registry.hpp"
+#include "libfabricshm/base/log.hpp"
+#include "libfabricshm/proto/codec.hpp"
 #include "libfabricshm/shm/group_block.hpp"
+#include "libfabricshm/shm/tensor_header.hpp"
 
 namespace fabricd {
 
@@ -14,6 +17,17 @@ constexpr Error kContradiction{Errc::kCorrupt, 0, "restore from journal"};
 
 bool ends_with_zero(const char (&field)[fabricshm::proto::kNameBytes]) {
     return field[sizeof field - 1] == '\0';
+}
+
+// Of a region that somebody holds, and that has room for it.
+bool is_tensor(const TensorRecord& tensor, const RegionRecord& region) {
+    const bool held = region.state == static_cast<std::uint32_t>(LeaseState::kHeld);
+    const bool named = ends_with_zero(tensor.name) && region.shard_region == 0;
+    if (!held || !named || tensor.ndim > fabricshm::proto::kDimsMax) return false;
+    const auto bytes =
+        fabricshm::proto::tensor_bytes(tensor.dtype, std::span(tensor.shape, tensor.ndim));
+    return bytes.ok() && *bytes <= region.bytes &&
+           region.bytes - *bytes >= fabricshm::kTensorHeaderBytes;
 }
 
 TensorInfo info_of(const TensorRecord& record) {
@@ -37,6 +51,11 @@ Result<void> Registry::restore(const PoolImage& image, TimePoint now, Duration g
     for (const auto& [id, arena] : image.arenas) FABRIC_TRY_VOID(restore_arena(arena));
     FABRIC_TRY_VOID(restore_shards(image));
     FABRIC_TRY_VOID(restore_quotas(image, now));
+    // What no single record shows; after this the books are as good as ones that were kept.
+    if (const auto wrong = contradictions(); !wrong.empty()) {
+        fabricshm::log(fabricshm::LogLevel::kError, "journal: %s", wrong.front().c_str());
+        return kContradiction;
+    }
     // Before anybody can resume: what was begun is finished.
     for (const SessionId id : image.ending) end_session(id, "its end had begun before the restart");
     if (arenas_.empty()) return {};
@@ -131,9 +150,7 @@ Result<void> Registry::restore_regions(const ArenaImage& image, Arena& arena) {
             if (described == image.tensors.end()) return kContradiction;
             // A checksum says that it was written so, not that a daemon of this build wrote it.
             const TensorRecord& tensor = described->second;
-            if (!ends_with_zero(tensor.name) || tensor.ndim > fabricshm::proto::kDimsMax) {
-                return kContradiction;
-            }
+            if (!is_tensor(tensor, record)) return kContradiction;
             region.tensor = info_of(tensor);
             if (!arena.tensors.emplace(region.tensor->name, id).second) return kContradiction;
         }
@@ -164,14 +181,21 @@ Result<void> Registry::restore_groups(const ArenaImage& image, Arena& arena) {
         group.shrunk = stored.shrunk;
         group.recovered = true;
         for (std::size_t rank = 0; rank < stored.states.size(); ++rank) {
-            group.members.push_back(
-                {SessionId{record.sessions[rank]}, static_cast<MemberState>(stored.states[rank])});
+            const Member member{SessionId{record.sessions[rank]},
+                                static_cast<MemberState>(stored.states[rank])};
+            // Who leaves the arena has left its groups or is dead in them, and that came first.
+            const bool present = arena.sessions.count(member.session) != 0;
+            if (member.state == MemberState::kLive && !present) return kContradiction;
+            group.members.push_back(member);
         }
         // The daemon may have been killed between the two records of a shrink.
         const auto older = arena.groups.find(group.shrunk_from);
-        if (older != arena.groups.end()) older->second.shrunk = true;
+        if (older != arena.groups.end()) {
+            older->second.shrunk = true;
+            arena.count_danger(older->second);
+        }
         arena.group_names[group.name] = id;
-        arena.groups[id] = std::move(group);
+        arena.count_danger(arena.groups[id] = std::move(group));
     }
     return {};
 }

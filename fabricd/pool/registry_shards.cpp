@@ -229,6 +229,7 @@ void Registry::retire_shard(Shard& shard) {
 
 void Registry::end_shard(Shard& shard) {
     shard.retired = true;
+    loose_shards_.insert(shard.id);
     Arena& home = *find_arena(shard.id.arena);
     const auto named = home.shards.find(shard.info.name);
     if (named != home.shards.end() && named->second == shard.id.header) home.shards.erase(named);
@@ -303,7 +304,10 @@ bool Registry::is_endangered(const Shard& shard, ArenaId arena) const {
 // Frees what nobody can be reading any more; asks to be called again for what is still read.
 void Registry::sweep_shard(ShardId id) {
     Shard* shard = find_shard(id);
-    if (shard == nullptr || !shard->settled || shard->move) return;  // their ends bring us here
+    const bool is_loose =
+        shard != nullptr && (shard->retired || (shard->copies[0] && shard->copies[1]));
+    if (!is_loose) loose_shards_.erase(id);
+    if (!is_loose || !shard->settled || shard->move) return;  // their ends bring us here
     Arena& home = *find_arena(id.arena);
     for (int place = 0; place < 2; ++place) {
         const bool valid = !shard->retired && place == shard->current;
@@ -320,13 +324,14 @@ void Registry::sweep_shard(ShardId id) {
     release_region(home, id.header);
     journal_.note(ShardEndRecord{raw(id.arena), raw(id.header)});
     shards_.erase(id);
+    loose_shards_.erase(id);
 }
 
 void Registry::sweep_shards() {
     shards_due_ = TimePoint::max();
     shards_asked_ = false;
-    std::vector<ShardId> ids;
-    for (const auto& [id, shard] : shards_) ids.push_back(id);
+    // A copy: those that are gone leave the set.
+    const std::vector<ShardId> ids(loose_shards_.begin(), loose_shards_.end());
     for (const ShardId id : ids) sweep_shard(id);
 }
 

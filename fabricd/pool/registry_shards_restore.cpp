@@ -8,9 +8,25 @@
 
 namespace fabricd {
 
+using fabricshm::kShardHeaderBytes;
 using fabricshm::ShardHeader;
 
 namespace {
+
+constexpr Error kContradiction{Errc::kCorrupt, 0, "restore shard"};
+
+bool is_sound(const ShardRecord& record) {
+    const auto ends = [](const char(&field)[fabricshm::proto::kNameBytes]) {
+        return field[sizeof field - 1] == '\0';
+    };
+    if (record.ndim > fabricshm::proto::kDimsMax) return false;
+    return ends(record.name) && ends(record.copies[0].device) && ends(record.copies[1].device) &&
+           fabricshm::proto::tensor_bytes(record.dtype, std::span(record.shape, record.ndim)).ok();
+}
+
+Bytes bytes_of(const ShardRecord& record) {
+    return *fabricshm::proto::tensor_bytes(record.dtype, std::span(record.shape, record.ndim));
+}
 
 ShardHeader& header_in(const ArenaSpan& span) {
     return *reinterpret_cast<ShardHeader*>(span.data);
@@ -53,16 +69,7 @@ Result<void> Registry::write_shard(const Shard& shard, JournalSink& sink) const 
 }
 
 Result<void> Registry::restore_shards(const PoolImage& image) {
-    for (const auto& [id, stored] : image.shards) {
-        const ShardRecord& record = stored.record;
-        const auto ends = [](const char(&field)[fabricshm::proto::kNameBytes]) {
-            return field[sizeof field - 1] == '\0';
-        };
-        const bool sound =
-            ends(record.name) && ends(record.copies[0].device) && ends(record.copies[1].device);
-        if (!sound) return Error{Errc::kCorrupt, 0, "restore shard"};
-        restore_shard(stored);
-    }
+    for (const auto& [id, stored] : image.shards) FABRIC_TRY_VOID(restore_shard(stored));
     // Regions that say they are a shard's, but whose shard does not say so: granted right before
     // the crash, or let go of. Nobody was told of them.
     for (auto& [arena_id, arena] : arenas_) {
@@ -89,24 +96,33 @@ Result<void> Registry::restore_shards(const PoolImage& image) {
     return {};
 }
 
-void Registry::restore_shard(const ShardImage& image) {
+// The region that a record means; nullptr when it is free or used again since.
+Region* Registry::still_there(Arena* arena, RegionId id, std::uint64_t generation) {
+    const Lease* lease = arena == nullptr ? nullptr : arena->leases.find(id);
+    const bool there = lease != nullptr && lease->epoch == generation &&
+                       lease->state != LeaseState::kFree && arena->regions.count(id) != 0;
+    return there ? &arena->regions.at(id) : nullptr;
+}
+
+Result<void> Registry::restore_shard(const ShardImage& image) {
     const ShardRecord& record = image.record;
+    if (!is_sound(record)) return kContradiction;
     const ShardId id{ArenaId{record.arena}, RegionId{record.region}};
     Arena* home = find_arena(id.arena);
-    const Lease* lease = home == nullptr ? nullptr : home->leases.find(id.header);
-    const bool there = lease != nullptr && lease->epoch == record.generation &&
-                       lease->state != LeaseState::kFree && home->regions.count(id.header) != 0;
-    if (!there) return;
+    const Region* header = still_there(home, id.header, record.generation);
+    if (header == nullptr) return {};
+    const Lease* lease = home->leases.find(id.header);
+    const bool is_its_own = header->shard == std::pair{id.arena, id.header} &&
+                            header->bytes >= kShardHeaderBytes &&
+                            lease->session == SessionId{record.session};
+    if (!is_its_own) return kContradiction;
     Shard shard;
     shard.id = id;
     shard.generation = record.generation;
     shard.owner = SessionId{record.session};
     shard.info = TensorInfo{record.name, record.dtype, record.ndim, {}};
     std::copy(std::begin(record.shape), std::end(record.shape), std::begin(shard.info.shape));
-    const auto bytes = fabricshm::proto::tensor_bytes(
-        record.dtype,
-        std::span(record.shape, std::min<std::size_t>(record.ndim, fabricshm::proto::kDimsMax)));
-    shard.bytes = bytes.ok() ? *bytes : 0;
+    shard.bytes = bytes_of(record);
     shard.fixed = record.fixed != 0;
     shard.retired = lease->state == LeaseState::kQuarantined;
     shard.abandoned = shard.retired && home->sessions.count(shard.owner) == 0;
@@ -114,34 +130,62 @@ void Registry::restore_shard(const ShardImage& image) {
     shard.settled = false;
     shard.current = static_cast<int>(record.current);
     for (int place = 0; place < 2; ++place) {
-        const ShardRecord::Copy& copy = record.copies[place];
-        if (!restore_copy(shard, copy)) continue;
-        shard.copies[place] = {ArenaId{copy.arena}, RegionId{copy.region}, copy.generation};
+        FABRIC_TRY(shard.copies[place], restore_copy(shard, record.copies[place]));
     }
+    const auto& [first, second] = shard.copies;
+    const bool are_one =
+        first && second && first->arena == second->arena && first->region == second->region;
+    if (are_one) return kContradiction;
     // Only one whose end was begun can lack its elements.
-    if (!shard.copies[shard.current] && !shard.retired) return;
-    for (const auto& [session, slot] : image.readers) {
-        const bool present = home->sessions.count(session) != 0;
-        if (present) shard.readers[session] = {static_cast<int>(slot), 1, true};
+    if (!shard.copies[shard.current] && !shard.retired) return {};
+    FABRIC_TRY_VOID(restore_readers(image, *home, shard));
+    if (!shard.retired && !home->shards.emplace(shard.info.name, id.header).second) {
+        return kContradiction;
     }
-    if (!shard.retired) home->shards[shard.info.name] = id.header;
+    if (shard.retired || (first && second)) loose_shards_.insert(id);
     shards_[id] = std::move(shard);
+    return {};
 }
 
-// True when the copy is still there; then it counts against the device that the record says.
-bool Registry::restore_copy(const Shard& shard, const ShardRecord::Copy& copy) {
+Result<void> Registry::restore_readers(const ShardImage& image, const Arena& home, Shard& shard) {
+    std::set<std::uint32_t> taken;
+    for (const auto& [session, slot] : image.readers) {
+        const bool free = slot < fabricshm::kShardReadersMax && taken.insert(slot).second;
+        if (!free) return kContradiction;
+        const bool present = home.sessions.count(session) != 0;
+        if (present) shard.readers[session] = {static_cast<int>(slot), 1, true};
+    }
+    return {};
+}
+
+// Nothing when the copy is there no more; else it counts against the device that the record says.
+Result<std::optional<ShardCopy>> Registry::restore_copy(const Shard& shard,
+                                                        const ShardRecord::Copy& copy) {
     Arena* arena = find_arena(ArenaId{copy.arena});
-    const RegionId region{copy.region};
-    const Lease* lease = arena == nullptr ? nullptr : arena->leases.find(region);
-    const bool there = lease != nullptr && lease->epoch == copy.generation &&
-                       lease->state != LeaseState::kFree && arena->regions.count(region) != 0;
-    if (!there) return false;
-    Region& found = arena->regions.at(region);
-    if (lease->state == LeaseState::kHeld) devices_.release(found.device, found.bytes);
-    found.device = copy.device;
-    if (lease->state == LeaseState::kHeld) devices_.charge(found.device, found.bytes);
-    // One retired half-way is retired: its owner may have been told.
-    return find_session(shard.owner) != nullptr || lease->state == LeaseState::kQuarantined;
+    const RegionId id{copy.region};
+    Region* const region = still_there(arena, id, copy.generation);
+    if (region == nullptr) return std::optional<ShardCopy>{};
+    const Lease* lease = arena->leases.find(id);
+    const bool is_its_own = region->shard == std::pair{shard.id.arena, shard.id.header} &&
+                            (arena->id != shard.id.arena || id != shard.id.header) &&
+                            region->bytes >= shard.bytes && lease->session == shard.owner;
+    const bool is_held = lease->state == LeaseState::kHeld;
+    // The header is the first to be retired.
+    if (!is_its_own || (!is_held && !shard.retired)) return kContradiction;
+    const ShardCopy found{arena->id, id, copy.generation};
+    if (!is_held) {
+        region->device = copy.device;
+    } else if (shard.retired) {
+        // One retired half-way is retired, and its owner may have been told: the rest is done now.
+        count_region(*find_session(shard.owner), *region, -1);
+        quarantine_region(*arena, id);
+        region->device = copy.device;
+    } else {
+        devices_.release(region->device, region->bytes);
+        region->device = copy.device;
+        devices_.charge(region->device, region->bytes);
+    }
+    return std::optional<ShardCopy>{found};
 }
 
 void Registry::format_again(const Shard& shard) {

@@ -99,11 +99,35 @@ void check_space(const Arena& arena, std::vector<std::string>* found) {
     if (sum != arena.space.bytes_used()) found->push_back("leaked bytes in arena " + arena.name);
 }
 
+// The count of dangers is what asking every group anew would say.
+void check_dangers(const Arena& arena, std::vector<std::string>* found) {
+    std::map<SessionId, int> anew;
+    for (const auto& [id, group] : arena.groups) {
+        for (const SessionId session : group.sessions()) {
+            if (group.endangers(session)) ++anew[session];
+        }
+    }
+    if (anew != arena.dangers) found->push_back("dangers are miscounted in arena " + arena.name);
+}
+
 }  // namespace
+
+Bytes Registry::room_of(const std::string& device) const {
+    std::set<ArenaId> arenas;
+    for (const auto& [id, session] : sessions_) {
+        if (session.device == device) arenas.insert(session.arenas.begin(), session.arenas.end());
+    }
+    Bytes room = 0;
+    for (const ArenaId id : arenas) room += arenas_.at(id).room();
+    return room;
+}
 
 Places Registry::places(const std::vector<ShardId>& wanted, TimePoint now) const {
     Places all;
     all.devices = devices_.view(now);
+    for (DeviceView& device : all.devices) {
+        if (device.bytes_denied != 0) device.arena_room_bytes = room_of(device.spec.name);
+    }
     for (const ShardId& id : wanted) {
         const auto found = shards_.find(id);
         if (found != shards_.end()) all.shards.push_back(view_shard(found->second));
@@ -149,6 +173,20 @@ Snapshot Registry::snapshot(TimePoint now) const {
 }
 
 std::vector<std::string> Registry::problems() const {
+    std::vector<std::string> found = contradictions();
+    for (const auto& [id, arena] : arenas_) {
+        for (const auto& [session, left] : arena.leases.quarantined()) {
+            if (arena.endangered(session) || arena.freeing.count(session) != 0) continue;
+            const bool wait_for_readers = std::all_of(left.begin(), left.end(), [&](auto region) {
+                return arena.regions.at(region).shard.has_value();
+            });
+            if (!wait_for_readers) found.push_back("a quarantine without reason");
+        }
+    }
+    return found;
+}
+
+std::vector<std::string> Registry::contradictions() const {
     std::vector<std::string> found;
     // Counted afresh, to compare with the sessions' own books.
     std::map<SessionId, std::pair<int, Bytes>> owned;
@@ -157,15 +195,11 @@ std::vector<std::string> Registry::problems() const {
         for (const auto& [region_id, region] : arena.regions) {
             const Lease& lease = *arena.leases.find(region_id);
             if (lease.state == LeaseState::kFree) found.push_back("a free region has bytes");
-            const bool waits_for_readers = region.shard.has_value();
-            if (lease.state == LeaseState::kQuarantined && !arena.endangered(lease.session) &&
-                !waits_for_readers) {
-                found.push_back("a quarantine without reason");
-            }
             if (lease.state != LeaseState::kHeld) continue;
             ++owned[lease.session].first;
             owned[lease.session].second += region.bytes;
         }
+        check_dangers(arena, &found);
         for (const SessionId member : arena.sessions) {
             const auto session = sessions_.find(member);
             const bool known = session != sessions_.end() && session->second.arenas.count(id) != 0;

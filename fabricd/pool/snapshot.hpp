@@ -81,6 +81,9 @@ struct DeviceView {
     std::uint64_t quota_target_bytes = 0;  // what the quota shrinks to; else as spec.quota_bytes
     std::int64_t quota_left_ms = 0;
     std::uint64_t bytes_denied = 0;  // asked for and refused by the quota so far
+    // What the arenas of its sessions could still hold, each of them once; only of a device that
+    // was refused something.
+    std::uint64_t arena_room_bytes = 0;
 };
 
 struct ArenaView {

@@ -80,6 +80,7 @@ struct Daemon::Impl {
     std::unique_ptr<PoolBackend> backend;
     LockFile state_lock;
     std::unique_ptr<Journal> journal;
+    NoJournal unwritten;  // of the books until the first rewrite
     MappedArenas memory;
     std::unique_ptr<EventLoop> loop;
     std::unique_ptr<PoolWorker> worker;
@@ -92,7 +93,9 @@ struct Daemon::Impl {
     TimePoint started = Clock::now();
     TimePoint next_tick = started;
     TimePoint next_rewrite = started;
+    TimePoint next_complaint = started;
     Bytes compact_at = 0;
+    bool is_damaged = false;  // the journal that lies there, and is still to be put aside
 
     // Until run() and after it there is no control thread: then the caller's thread stands in.
     std::mutex standing_in;
@@ -101,8 +104,11 @@ struct Daemon::Impl {
     ~Impl();
     Result<void> open_state();
     Result<void> restore();
+    Result<void> begin_anew(const JournalContents& contents, const Error& why);
     Result<void> take_leftovers(bool journal_trusted);
+    Result<void> put_aside();
     Result<void> rewrite_journal();
+    void try_rewrite();
     Result<void> open_socket();
     Result<void> serve();
     void pass_time();
@@ -132,7 +138,7 @@ Daemon::Impl::~Impl() {
 // Twice at most in a daemon's life: a second one replaces one that took half of a bad journal.
 void Daemon::Impl::make_registry() {
     registry = std::make_unique<Registry>(
-        limits_of(options), Registry::Parts{journal.get(), &memory, worker.get(), options.devices,
+        limits_of(options), Registry::Parts{&unwritten, &memory, worker.get(), options.devices,
                                             options.links ? &*options.links : nullptr, mover.get(),
                                             backend->commits_whole()});
 }
@@ -147,27 +153,60 @@ Result<void> Daemon::Impl::open_state() {
 
 // Reads the journal and begins a fresh one with what is still true of it.
 Result<void> Daemon::Impl::restore() {
-    JournalContents contents;
-    FABRIC_TRY(Journal opened, Journal::open(journal_path(), &contents));
-    journal = std::make_unique<Journal>(std::move(opened));
+    FABRIC_TRY(const JournalContents contents, read_journal(journal_path()));
+    journal = std::make_unique<Journal>(journal_path());
     make_registry();
-    if (contents.torn) fabricshm::log(LogLevel::kWarning, "the journal's last record was torn");
-
+    if (contents.unfinished_bytes != 0) {
+        fabricshm::log(LogLevel::kWarning,
+                       "the journal's last record was being written when the daemon ended: %llu "
+                       "bytes are dropped",
+                       static_cast<unsigned long long>(contents.unfinished_bytes));
+    }
     // Played into plain data first, then taken over: a registry that got half of a journal which
     // turns out to be wrong is thrown away whole.
     const auto image = replay(contents);
-    Result<void> restored = image.ok() ? registry->restore(*image, started, options.adopt_grace)
-                                       : Result<void>(image.error());
-    if (!restored.ok()) {
-        // Starting anew is safe: sessions of before are unknown and their memfds nobody else's.
-        fabricshm::log(LogLevel::kError, "the journal is put aside as %s.bad: %s",
-                       journal_path().c_str(), describe(restored.error()).c_str());
-        ::rename(journal_path().c_str(), (journal_path() + ".bad").c_str());
-        make_registry();
-        FABRIC_TRY_VOID(registry->restore(PoolImage{}, started, options.adopt_grace));
+    const Result<void> restored = image.ok()
+                                      ? registry->restore(*image, started, options.adopt_grace)
+                                      : Result<void>(image.error());
+    if (!restored.ok()) FABRIC_TRY_VOID(begin_anew(contents, restored.error()));
+    const bool nobody_lives = contents.damage && contents.damage->other_boot;
+    FABRIC_TRY_VOID(take_leftovers(restored.ok() || nobody_lives));
+    registry->use_journal(journal.get());
+    // Until it works nothing is granted, so that what lies there stays true.
+    registry->journal_fell_behind(Error{Errc::kSystem, 0, "journal"});
+    try_rewrite();
+    return {};
+}
+
+// Safe: sessions of before are unknown, and their memfds nobody else's. The file stays for people.
+Result<void> Daemon::Impl::begin_anew(const JournalContents& contents, const Error& why) {
+    const std::string what = contents.damage ? describe(*contents.damage) : describe(why);
+    if (options.refuses_damage && why.code == Errc::kCorrupt) {
+        fabricshm::log(LogLevel::kError, "%s is damaged: %s", journal_path().c_str(), what.c_str());
+        return Error{Errc::kCorrupt, 0, "the journal is damaged (state.damaged_journal)"};
     }
-    FABRIC_TRY_VOID(take_leftovers(restored.ok()));
-    return rewrite_journal();
+    fabricshm::log(
+        LogLevel::kError,
+        "%s can't be used: %s. It is put aside, and the daemon begins anew: the sessions "
+        "of before can't come back",
+        journal_path().c_str(), what.c_str());
+    is_damaged = true;
+    make_registry();
+    return registry->restore(PoolImage{}, started, options.adopt_grace);
+}
+
+// Under a name that no other one has, the last of them aside: someone may want to look at each.
+Result<void> Daemon::Impl::put_aside() {
+    std::string aside = journal_path() + ".bad";
+    for (int i = 1; i <= 9 && ::access(aside.c_str(), F_OK) == 0; ++i) {
+        aside = journal_path() + ".bad." + std::to_string(i);
+    }
+    if (::rename(journal_path().c_str(), aside.c_str()) != 0) {
+        return Error{Errc::kSystem, errno, "put the damaged journal aside"};
+    }
+    fabricshm::log(LogLevel::kWarning, "the damaged journal is %s", aside.c_str());
+    is_damaged = false;
+    return {};
 }
 
 // Arenas that the device itself remembers (devdax).
@@ -189,6 +228,7 @@ Result<void> Daemon::Impl::take_leftovers(bool journal_trusted) {
 }
 
 Result<void> Daemon::Impl::rewrite_journal() {
+    if (is_damaged) FABRIC_TRY_VOID(put_aside());
     FABRIC_TRY_VOID(
         journal->rewrite([this](JournalSink& sink) { return registry->write_journal(sink); }));
     registry->journal_rewritten();
@@ -196,6 +236,28 @@ Result<void> Daemon::Impl::rewrite_journal() {
     // at least, so that a small journal is not rewritten all the time.
     compact_at = std::max(4 * journal->size(), fabricshm::kMiB);
     return {};
+}
+
+// Not at every turn while the disk is full.
+void Daemon::Impl::try_rewrite() {
+    const TimePoint now = Clock::now();
+    next_rewrite = fabricshm::deadline_after(now, std::chrono::seconds(1));
+    const bool was_behind = registry->journal_behind();
+    const auto done = rewrite_journal();
+    const bool has_complained = next_complaint != started;
+    if (done.ok()) {
+        next_complaint = started;
+        if (was_behind && has_complained) {
+            fabricshm::log(LogLevel::kInfo, "the journal can be written again: grants go on");
+        }
+        return;
+    }
+    if (was_behind) registry->journal_fell_behind(done.error());
+    if (now < next_complaint) return;
+    next_complaint = fabricshm::deadline_after(now, std::chrono::minutes(1));
+    fabricshm::log(LogLevel::kError, "the disk of %s (state.dir): %s%s", options.state_dir.c_str(),
+                   describe(done.error()).c_str(),
+                   was_behind ? "; nothing is granted until it can be written" : "");
 }
 
 Result<void> Daemon::Impl::open_socket() {
@@ -229,13 +291,7 @@ void Daemon::Impl::pass_time() {
     server->expire(now);
     // Or when the books got ahead of a journal that could not be written.
     const bool due = journal->size() >= compact_at || registry->journal_behind();
-    if (due && now >= next_rewrite) {
-        // Not at every turn while the disk is full.
-        next_rewrite = fabricshm::deadline_after(now, std::chrono::seconds(1));
-        if (const auto done = rewrite_journal(); !done.ok()) {
-            fabricshm::log(LogLevel::kError, "%s", describe(done.error()).c_str());
-        }
-    }
+    if (due && now >= next_rewrite) try_rewrite();
     if (now < next_tick) return;
     next_tick = fabricshm::deadline_after(now, options.tick_period);
     if (options.on_tick) options.on_tick();

@@ -34,6 +34,7 @@ struct DaemonOptions {
     std::string socket_group;  // "": none; else the socket's group, whose members are admitted
     std::vector<std::uint32_t> allow_uids;  // besides root and the daemon's own user
     std::string state_dir;                  // the journal's; made with 0700 when missing
+    bool refuses_damage = false;  // a damaged journal ends the start; else the daemon begins anew
 
     Bytes default_arena_bytes = fabricshm::kGiB;
     Bytes max_arena_bytes = 0;
@@ -71,7 +72,10 @@ class Daemon {
   public:
     /// Takes the lock of the socket, reads the journal, listens. From here on clients may connect;
     /// they are answered once run() is entered. Fails with kBusy while another daemon is alive on
-    /// that socket, kInvalid for an option out of its range, kDenied or kSystem from the system.
+    /// that socket, kInvalid for an option out of its range, kDenied or kSystem from the system,
+    /// kCorrupt for a damaged journal with `refuses_damage`, or with arenas in the pool that only
+    /// the journal could have told of. A disk that is full or read-only does not end it: nothing is
+    /// granted then until it can be written.
     static Result<std::unique_ptr<Daemon>> start(DaemonOptions options,
                                                  std::unique_ptr<fabricshm::PoolBackend> backend);
 

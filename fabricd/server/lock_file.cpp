@@ -31,12 +31,16 @@ bool is_at(const Fd& file, const std::string& path) {
 Result<LockFile> LockFile::take(const std::string& path) {
     for (;;) {
         Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-        if (!file) return fabricshm::error_from_errno(errno, "open lock file");
+        // On a disk that is read-only by now the one that lies there can be locked all the same.
+        if (!file && errno == EROFS) {
+            file = Fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+        }
+        if (!file) return fabricshm::error_of_disk(errno, "open lock file");
         // flock, not fcntl: it belongs to the open file, so closing some other descriptor of the
         // file cannot drop it, and the kernel drops it with a killed process.
         if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
             if (errno == EWOULDBLOCK) return Error{Errc::kBusy, 0, "another fabricd is running"};
-            return fabricshm::error_from_errno(errno, "take lock");
+            return fabricshm::error_of_disk(errno, "take lock");
         }
         // Ends: each round needs another holder that goes away at this very moment.
         if (!is_at(file, path)) continue;
@@ -63,13 +67,13 @@ Result<void> make_directory(const std::string& path, unsigned mode) {
     for (std::size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
         const std::string part = path.substr(0, end);
         if (::mkdir(part.c_str(), mode) != 0 && errno != EEXIST) {
-            return fabricshm::error_from_errno(errno, "make directory");
+            return fabricshm::error_of_disk(errno, "make directory");
         }
         if (end == std::string::npos) break;
     }
     struct stat status {};
     if (::stat(path.c_str(), &status) != 0) {
-        return fabricshm::error_from_errno(errno, "look at directory");
+        return fabricshm::error_of_disk(errno, "look at directory");
     }
     if (!S_ISDIR(status.st_mode)) return Error{Errc::kInvalid, 0, "not a directory"};
     // Who owns the directory can replace what is in it: sockets, journals and locks must not lie in

@@ -119,16 +119,18 @@ bool parks(Registry& registry, Ticket ticket, const Message& request, TimePoint 
     return registry.park(ticket.session, hole.arena, hole.bytes, hole.owned, later);
 }
 
-}  // namespace
+// Whether it gives back what a daemon that is killed would find held, were that not written down.
+bool gives_back(Type type) {
+    return type == Type::kArenaClose || type == Type::kRegionFree || type == Type::kTensorFree ||
+           type == Type::kGroupLeave || type == Type::kShardClose || type == Type::kShardFree;
+}
 
 // Exhaustive, without a default: the compiler names a type that is added and not served.
-Reply serve(Registry& registry, SessionId session, const Message& request, fabricshm::Fd descriptor,
-            TimePoint now) {
-    // By these two an answer that comes later finds its way.
-    const Ticket ticket{session, request.header.request_id};
+Reply serve_now(Registry& registry, Ticket ticket, const Message& request, fabricshm::Fd descriptor,
+                TimePoint now) {
+    const SessionId session = ticket.session;
     const proto::Region& region = request.region;
     const proto::Region& tensor_region = request.tensor.region;
-    if (parks(registry, ticket, request, now)) return std::nullopt;
     switch (proto::type_of(request.header)) {
         case Type::kArenaOpen:
             return refusal_of(request, registry.open_arena(ticket, request.arena_open));
@@ -180,6 +182,26 @@ Reply serve(Registry& registry, SessionId session, const Message& request, fabri
             break;
     }
     return proto::make_error_reply(request.header, {Errc::kInvalid, 0, "request"});
+}
+
+}  // namespace
+
+Reply serve(Registry& registry, SessionId session, const Message& request, fabricshm::Fd descriptor,
+            TimePoint now) {
+    // By these two an answer that comes later finds its way.
+    const Ticket ticket{session, request.header.request_id};
+    const Type type = proto::type_of(request.header);
+    if (gives_back(type) && registry.journal_behind()) {
+        return proto::make_error_reply(request.header, registry.journal_refusal());
+    }
+    if (parks(registry, ticket, request, now)) return std::nullopt;
+    Reply reply = serve_now(registry, ticket, request, std::move(descriptor), now);
+    // It was this one that could not be written down.
+    const bool unwritten =
+        gives_back(type) && registry.journal_behind() && reply && reply->header.status == 0;
+    if (!unwritten) return reply;
+    registry.answer_when_written(ticket, type);
+    return std::nullopt;
 }
 
 Message reply_of(const Answer& answer) {

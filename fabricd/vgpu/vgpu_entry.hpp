@@ -19,6 +19,7 @@ struct VgpuLimits::Vgpu {
     fabricshm::Limits
         limits;  // what the page says; the page itself is never read back while running
     std::atomic<bool> said_cut{false};
+    std::atomic<bool> said_long{false};
 
     void publish() { write_limits(files.page(), limits); }
     Bytes usable() const {

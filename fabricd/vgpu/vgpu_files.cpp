@@ -1,6 +1,7 @@
 #include "fabricd/vgpu/vgpu_files.hpp"
 
 #include <fcntl.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,13 +24,28 @@ namespace {
 
 Result<Fd> open_file(const std::string& path, int flags) {
     Fd file(::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (!file) return fabricshm::error_from_errno(errno, "open a vGPU's file");
+    if (!file) return fabricshm::error_of_disk(errno, "open a vGPU's file");
     return file;
 }
 
 bool has_size(const Fd& file, Bytes bytes) {
     struct stat status {};
     return ::fstat(file.get(), &status) == 0 && static_cast<Bytes>(status.st_size) == bytes;
+}
+
+// Blocks that a file system counts for a file beside its bytes.
+constexpr Bytes kBlocksBeside = 256 * fabricshm::kKiB;
+
+bool trim_file(const Fd& file, Bytes bytes) {
+    struct stat status {};
+    if (::fstat(file.get(), &status) != 0) return false;
+    const bool is_longer = static_cast<Bytes>(status.st_size) > bytes;
+    // fallocate() can set blocks aside without a change of the size.
+    const bool has_more = static_cast<Bytes>(status.st_blocks) * 512 > bytes + kBlocksBeside;
+    // One that was cut short stays so: its lost pages are known to be lost.
+    const bool is_whole = static_cast<Bytes>(status.st_size) >= bytes;
+    if (!is_longer && !(has_more && is_whole)) return false;
+    return ::ftruncate(file.get(), static_cast<off_t>(bytes)) == 0;
 }
 
 struct Opened {
@@ -43,8 +59,10 @@ Result<Opened> make_file(const std::string& path, Bytes bytes) {
     ::unlink(draft.c_str());
     Opened made;
     FABRIC_TRY(made.file, open_file(draft, O_RDWR | O_CREAT | O_EXCL));
-    if (::posix_fallocate(made.file.get(), 0, static_cast<off_t>(bytes)) != 0) {
-        return fabricshm::error_from_errno(ENOSPC, "make a vGPU's file");
+    const int failed = ::posix_fallocate(made.file.get(), 0, static_cast<off_t>(bytes));
+    if (failed != 0) {
+        ::unlink(draft.c_str());
+        return fabricshm::error_of_disk(failed, "make a vGPU's file");
     }
     FABRIC_TRY(made.mapping, Mapping::map(made.file, 0, bytes, {}));
     return made;
@@ -52,13 +70,14 @@ Result<Opened> make_file(const std::string& path, Bytes bytes) {
 
 Result<void> put_in_place(const std::string& path) {
     if (::rename((path + ".new").c_str(), path.c_str()) == 0) return {};
-    return fabricshm::error_from_errno(errno, "make a vGPU's file");
+    return fabricshm::error_of_disk(errno, "make a vGPU's file");
 }
 
 // The file as it is; kCorrupt when it can't be one of ours.
 Result<Opened> open_old(const std::string& path, Bytes bytes) {
     Opened old;
     FABRIC_TRY(old.file, open_file(path, O_RDWR));
+    (void)trim_file(old.file, bytes);
     if (!has_size(old.file, bytes)) {
         return fabricshm::Error{fabricshm::Errc::kCorrupt, 0, "open a vGPU's file"};
     }
@@ -126,6 +145,16 @@ bool VgpuFiles::retire(const std::string& path) {
     last->target_bytes = 0;
     write_limits(page_in(limits->mapping), *last);
     return true;
+}
+
+bool VgpuFiles::trim() const {
+    return trim_file(ledger_file_, fabricshm::kLedgerBytes);
+}
+
+bool VgpuFiles::report_to(int inotify) const {
+    // By the descriptor: its name may be another file's by now.
+    const std::string path = "/proc/self/fd/" + std::to_string(ledger_file_.get());
+    return ::inotify_add_watch(inotify, path.c_str(), IN_MODIFY) >= 0;
 }
 
 LimitsPage& VgpuFiles::page() const noexcept {

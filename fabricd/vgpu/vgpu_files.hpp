@@ -5,7 +5,8 @@
 // of another user gets descriptors and can't open either again with more rights than those have.
 //
 // Who may write a file may also cut it short, and then a mapping of it is a SIGBUS. So the daemon
-// touches a ledger only inside of read().
+// touches a ledger only inside of read(). It may also make the file longer, or have blocks set
+// aside behind its end, until the disk is full: the daemon watches for that and takes them away.
 
 #pragma once
 
@@ -58,6 +59,12 @@ class VgpuFiles {
         return answer;
     }
     bool is_cut() const { return !watch_->lost().empty(); }
+
+    /// Takes away what a process has added behind the ledger's end. True when there was something.
+    bool trim() const;
+    /// Has the inotify descriptor tell of every change of the ledger's file by a system call; what
+    /// is stored through a mapping can't make it longer. False: the kernel has no watch left.
+    bool report_to(int inotify) const;
 
     /// New descriptors to be given away.
     fabricshm::Result<fabricshm::Fd> limits_for_tenant() const;

@@ -73,7 +73,7 @@ Result<std::unique_ptr<VgpuLimits>> VgpuLimits::open(const std::string& folder,
                                                      const std::vector<VgpuSpec>& specs) {
     FABRIC_TRY(const ProcessIdentity self, fabricshm::own_identity());
     if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-        return fabricshm::error_from_errno(errno, "make the folder of the vGPUs");
+        return fabricshm::error_of_disk(errno, "make the folder of the vGPUs");
     }
     std::unique_ptr<VgpuLimits> all(new VgpuLimits);
     for (const VgpuSpec& spec : specs) {
@@ -271,6 +271,21 @@ Result<VgpuLimits::Files> VgpuLimits::files_of(const std::string& name) const {
     FABRIC_TRY(files.limits, vgpu->files.limits_for_tenant());
     FABRIC_TRY(files.ledger, vgpu->files.ledger_for_tenant());
     return files;
+}
+
+void VgpuLimits::trim_ledgers() {
+    for (const auto& vgpu : vgpus_) {
+        if (!vgpu->files.trim() || vgpu->said_long.exchange(true, kRelaxed)) continue;
+        fabricshm::log(LogLevel::kError,
+                       "vGPU %s: a process makes its ledger's file longer; what it adds is taken "
+                       "away, now and from here on",
+                       vgpu->spec.name.c_str());
+    }
+}
+
+bool VgpuLimits::report_ledgers_to(int inotify) const {
+    return std::all_of(vgpus_.begin(), vgpus_.end(),
+                       [&](const auto& vgpu) { return vgpu->files.report_to(inotify); });
 }
 
 std::vector<std::pair<std::string, ProcessIdentity>> VgpuLimits::processes() const {

@@ -78,6 +78,11 @@ class VgpuLimits {
     };
     Result<Files> files_of(const std::string& name) const;
 
+    /// Takes away what processes have added to the files of their ledgers. Any thread.
+    void trim_ledgers();
+    /// Has the inotify descriptor tell when that is due. False: the kernel has no watch left.
+    bool report_ledgers_to(int inotify) const;
+
     /// Who holds slots now, to be watched after a restart.
     std::vector<std::pair<std::string, fabricshm::ProcessIdentity>> processes() const;
 

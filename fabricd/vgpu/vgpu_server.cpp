@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/inotify.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -43,6 +44,8 @@ VgpuServer::VgpuServer(Options options, VgpuLimits& limits, UnixSocket listener,
       listener_(std::move(listener)),
       wake_(std::move(wake)),
       next_look_(Clock::now()) {
+    modified_ = Fd(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+    is_told_ = modified_ && limits_.report_ledgers_to(modified_.get());
     limits_.on_change([this] { ::eventfd_write(wake_.get(), 1); });
     thread_ = std::thread([this] { serve(); });
 }
@@ -69,7 +72,7 @@ int VgpuServer::timeout_ms(bool is_shrinking) {
     shrinking_turns_ = is_shrinking ? std::min(shrinking_turns_ + 1, kShrinkingTurns) : 0;
     if (is_shrinking) return shrinking_turns_ < kShrinkingTurns ? kShrinkingMs : kShrinkingLongMs;
     if (!callers_.empty() || is_short_) return kShortMs;
-    const bool anyone = !tenants_.empty();
+    const bool anyone = !tenants_.empty() || !is_told_;
     return anyone ? static_cast<int>(std::chrono::milliseconds(kLookEvery).count()) : -1;
 }
 
@@ -80,7 +83,8 @@ void VgpuServer::serve() {
         // Who can't be taken now must not wake us: poll() passes over a negative descriptor.
         const bool has_room = callers_.size() < kCallersMax && !is_short_;
         std::vector<pollfd> waits{{wake_.get(), POLLIN, 0},
-                                  {has_room ? listener_.get() : -1, POLLIN, 0}};
+                                  {has_room ? listener_.get() : -1, POLLIN, 0},
+                                  {modified_.get(), POLLIN, 0}};
         for (const Caller& caller : callers_) waits.push_back({caller.socket.get(), POLLIN, 0});
         for (const Tenant& tenant : tenants_) waits.push_back({tenant.pidfd.get(), POLLIN, 0});
         ::poll(waits.data(), waits.size(), timeout_ms(is_shrinking));
@@ -89,7 +93,7 @@ void VgpuServer::serve() {
         // A quota was changed: whoever shrinks now has not had its second yet.
         if (::eventfd_read(wake_.get(), &ignored) == 0) shrinking_turns_ = 0;
         // In the order in which they were put in; what is new is looked at in the next turn.
-        std::size_t at = 2;
+        std::size_t at = 3;
         const TimePoint now = Clock::now();
         for (auto caller = callers_.begin(); caller != callers_.end();) {
             const bool asked = waits[at++].revents != 0;
@@ -101,10 +105,20 @@ void VgpuServer::serve() {
         }
         bury();
         if (waits[1].revents != 0) take_callers();
+        if (waits[2].revents != 0) trim();
         if (now < next_look_) continue;
         next_look_ = now + kLookEvery;
         limits_.reclaim_dead();
+        limits_.trim_ledgers();
     }
+}
+
+// Whatever the kernel has to tell: that a file was changed is all that counts.
+void VgpuServer::trim() {
+    alignas(inotify_event) char events[4096];
+    while (::read(modified_.get(), events, sizeof events) > 0) {
+    }
+    limits_.trim_ledgers();
 }
 
 void VgpuServer::take_callers() {

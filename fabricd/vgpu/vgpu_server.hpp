@@ -70,17 +70,20 @@ class VgpuServer {
     void watch_known();
     Result<void> watch(Tenant tenant);
     void bury();
+    void trim();
 
     Options options_;
     VgpuLimits& limits_;
     fabricshm::UnixSocket listener_;
-    fabricshm::Fd wake_;  // an eventfd
+    fabricshm::Fd wake_;      // an eventfd
+    fabricshm::Fd modified_;  // an inotify of the ledgers' files
     std::atomic<bool> stopping_{false};
     // The rest is the thread's own.
     std::list<Caller> callers_;
     std::list<Tenant> tenants_;
     fabricshm::TimePoint next_look_;
     bool is_short_ = false;  // of descriptors: the last caller could not be taken
+    bool is_told_ = false;   // of every change of a ledger's file
     int shrinking_turns_ = 0;
     std::thread thread_;
 };

@@ -81,4 +81,9 @@ Error error_from_errno(int saved_errno, const char* step) noexcept {
     }
 }
 
+Error error_of_disk(int saved_errno, const char* step) noexcept {
+    if (saved_errno == ENOSPC) return {Errc::kSystem, saved_errno, step};
+    return error_from_errno(saved_errno, step);
+}
+
 }  // namespace fabricshm

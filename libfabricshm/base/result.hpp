@@ -55,6 +55,10 @@ std::string describe(const Error& error);
 /// An errno as the Error it means: ENOENT is kNotFound, ENOMEM is kNoMemory, others are kSystem.
 Error error_from_errno(int saved_errno, const char* step) noexcept;
 
+/// The same of a file that is on some disk: a full disk is kSystem with its errno, since kNoMemory
+/// speaks of the pool.
+Error error_of_disk(int saved_errno, const char* step) noexcept;
+
 template <typename T>
 class [[nodiscard]] Result {
   public:

@@ -342,4 +342,61 @@ TEST_SUITE("pool.registry_groups") {
         CHECK(trio.host.join(trio.sessions[0], trio.arena, "second", 0, 1) == 0);
         CHECK(std::string(trio.host.last_error.step) == "groups of the arena");
     }
+
+    TEST_CASE("thousands of regions are given back in pieces, between which others are served") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kBob);
+        const ArenaId arena = host.arena(alice, "job", Bytes{1} << 26);
+        host.arena(bob);
+        constexpr Bytes kCount = 5000;
+        for (Bytes i = 0; i < kCount; ++i) REQUIRE(host.region(alice, arena).ok());
+        const auto first = host.together({alice, bob}, arena, "first");
+        const auto second = host.together({alice, bob}, arena, "second");
+        host.registry->end_session(alice, "test");
+        const auto left = [&] {
+            return host.registry->snapshot(kNow).arenas.at(0).bytes_quarantined / 4096;
+        };
+        CHECK(left() == kCount);
+        REQUIRE(host.registry->leave_group(bob, first[1]).ok());
+        CHECK(left() == kCount);  // the other group is a danger still
+        CHECK(host.registry->next_deadline() > kNow);
+        REQUIRE(host.registry->leave_group(bob, second[1]).ok());
+        int turns = 0;
+        while (host.registry->next_deadline() <= kNow) {
+            const Bytes before = left();
+            CHECK(before > 0);
+            CHECK(host.registry->problems().empty());
+            // What is not given back yet is granted to nobody, what is can be.
+            const auto region = host.region(bob, arena);
+            REQUIRE(region.ok());
+            host.registry->expire(kNow);
+            CHECK(before - left() <= 2048);
+            ++turns;
+        }
+        CHECK(turns >= 1);
+        CHECK(left() == 0);
+        CHECK(host.registry->problems().empty());
+    }
+
+    TEST_CASE("a daemon that is killed while it gives regions back goes on with it") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kBob);
+        const ArenaId arena = host.arena(alice, "job", Bytes{1} << 26);
+        host.arena(bob);
+        for (int i = 0; i < 3000; ++i) REQUIRE(host.region(alice, arena).ok());
+        const auto groups = host.together({alice, bob}, arena, "ring");
+        host.registry->end_session(alice, "test");
+        REQUIRE(host.registry->leave_group(bob, groups[1]).ok());
+        CHECK(host.registry->next_deadline() <= kNow);
+        host.restart();
+        REQUIRE(host.restored.ok());
+        CHECK(host.registry->contradictions().empty());
+        REQUIRE(host.registry->resume_session(bob, kBob, kToken).ok());
+        REQUIRE(host.registry->found_in_pool(arena, NotedWork::make(Bytes{1} << 26)));
+        while (host.registry->next_deadline() <= kNow) host.registry->expire(kNow);
+        CHECK(host.registry->snapshot(kNow).arenas.at(0).bytes_quarantined == 0);
+        CHECK(host.registry->problems().empty());
+    }
 }

@@ -151,13 +151,32 @@ TEST_SUITE("pool.registry_quotas") {
         CHECK(host.region(host.alice, small, 20 * 4096).error().code == Errc::kNoMemory);
         CHECK(host.region(host.alice, small, ~Bytes{0}).error().code == Errc::kNoMemory);
         CHECK(denied() == 0);
-        CHECK(host.region(host.alice, small, 65 * 4096).error().code == Errc::kNoMemory);
-        CHECK(denied() == 65 * 4096);
-        // Of a device, no more than it could hold.
-        const Bytes most = host.device().spec.memory_bytes;
-        CHECK(host.device().bytes_denied == most);
-        CHECK(host.region(host.alice, small, Bytes{1} << 62).error().code == Errc::kNoMemory);
-        CHECK(host.device().bytes_denied == 2 * most);
+        // Nor would it help one that asks for more than the arena has.
+        REQUIRE(host.set("gpu0", 4096).ok());
+        CHECK(host.region(host.alice, small, 9 * 4096).error().code == Errc::kNoMemory);
+        CHECK(host.region(host.alice, small, Bytes{1} << 46).error().code == Errc::kNoMemory);
+        CHECK(denied() == 0);
+        CHECK(host.device().bytes_denied == 0);
+        CHECK(host.region(host.alice, small, 8 * 4096).error().code == Errc::kNoMemory);
+        CHECK(denied() == 8 * 4096);
+    }
+
+    TEST_CASE(
+        "who asks again and again wants no more than its arenas can hold, each of them once") {
+        QuotaHost host;
+        const ArenaId small = host.arena(host.alice, "small", 8 * 4096);
+        REQUIRE(host.region(host.alice, small, 2 * 4096).ok());
+        REQUIRE(host.set("gpu0", 2 * 4096).ok());
+        for (int i = 0; i < 100; ++i) {
+            CHECK(host.region(host.alice, small, 6 * 4096).error().code == Errc::kNoMemory);
+        }
+        Bytes room = 0;
+        for (const ArenaView& arena : host.registry->snapshot(kNow).arenas) {
+            room += arena.bytes - arena.bytes_used;
+        }
+        const auto device = host.registry->places({}, kNow).devices.at(0);
+        CHECK(device.bytes_denied > room);
+        CHECK(device.arena_room_bytes == room);
     }
 
     TEST_CASE("nobody loses memory when nothing is given back") {

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <thread>
 
 #include "fabricd/vgpu/vgpu_limits.hpp"
 #include "fabricd/vgpu/vgpu_server.hpp"
@@ -192,6 +193,50 @@ TEST_CASE("a vGPU that is no longer configured grants nothing more") {
     limits = open(folder, {spec("a", "0", 40 * kMiB), spec("b", "0", 40 * kMiB)});
     CHECK(tenant.charge(10 * kMiB));
     CHECK(!tenant.charge(1));
+}
+
+TEST_CASE("a process that makes its ledger's file longer does not fill the disk") {
+    const TemporaryDirectory folder;
+    const auto bytes_on_disk = [&] {
+        struct stat status {};
+        REQUIRE(::stat(folder.file("a.usage").c_str(), &status) == 0);
+        return static_cast<Bytes>(status.st_blocks) * 512 + static_cast<Bytes>(status.st_size);
+    };
+    const auto shrinks_back = [&] {
+        const auto until = fabricshm::Clock::now() + std::chrono::seconds(30);
+        while (fabricshm::Clock::now() < until) {
+            if (bytes_on_disk() < 2 * fabricshm::kLedgerBytes + kMiB) return true;
+            std::this_thread::yield();
+        }
+        return false;
+    };
+    const std::string block(kMiB, 'x');
+    fabricshm::Fd ledger;
+    {
+        const auto limits = open(folder, {spec("a", "0", 30 * kMiB)});
+        ledger = std::move(limits->files_of("a")->ledger);
+        VgpuServer::Options options;
+        options.socket_path = folder.file("vgpu.sock");
+        options.admits = [](auto, auto, auto) { return true; };
+        const auto server = VgpuServer::start(std::move(options), *limits).value();
+        for (int i = 1; i <= 16; ++i) {
+            REQUIRE(::pwrite(ledger.get(), block.data(), block.size(), i * (16 << 20)) > 0);
+        }
+        CHECK(shrinks_back());
+        const bool set_aside =
+            ::fallocate(ledger.get(), FALLOC_FL_KEEP_SIZE, 32 << 20, 16 << 20) == 0;
+        if (set_aside) CHECK(shrinks_back());
+        CHECK(limits->list()[0].used_bytes == 0);
+    }
+    // Likewise while there is no daemon: the next one goes on with the same ledger.
+    struct stat before {};
+    struct stat after {};
+    REQUIRE(::stat(folder.file("a.usage").c_str(), &before) == 0);
+    REQUIRE(::pwrite(ledger.get(), block.data(), block.size(), 64 << 20) > 0);
+    const auto limits = open(folder, {spec("a", "0", 30 * kMiB)});
+    CHECK(shrinks_back());
+    REQUIRE(::stat(folder.file("a.usage").c_str(), &after) == 0);
+    CHECK(before.st_ino == after.st_ino);
 }
 
 TEST_CASE("a ledger that a process cuts short leaves the daemon and the other vGPUs alone") {

@@ -1,0 +1,129 @@
+// How long does one leave of a group keep the control thread, by what rests in quarantine beside
+// it?
+//
+//   bench_leave_costs [REGIONS GROUPS]      (65536 800)
+//
+// A session with REGIONS regions dies as a member of the last of GROUPS groups. Then its peer
+// leaves all groups, one after the other: none of these leaves changes anything for the regions but
+// the last one, after which they are given back in pieces. The journal is a file.
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "fabricd/pool/registry.hpp"
+
+namespace {
+
+using namespace fabricd;
+using namespace std::chrono_literals;
+namespace proto = fabricshm::proto;
+
+/// Of the registry's rules alone: there is no memory behind the arena.
+struct NoMemory final : ArenaMemory {
+    Result<void> add(ArenaId, const fabricshm::PoolPiece&) override { return {}; }
+    void remove(ArenaId) noexcept override {}
+    Result<void> format_links(ArenaId, const fabricshm::LinkImage&) override { return {}; }
+    Result<void> format_group(ArenaId, std::uint64_t, const fabricshm::GroupBlockInfo&) override {
+        return {};
+    }
+    void mark_dead(ArenaId, std::uint64_t, int, int) noexcept override {}
+    Result<ArenaSpan> span(ArenaId, std::uint64_t, Bytes) override { return ArenaSpan{}; }
+    Result<ArenaSpan> distant(ArenaId, std::uint64_t, Bytes) override { return ArenaSpan{}; }
+};
+
+struct NoWork final : PoolWork {
+    void create(ArenaId arena, const std::string&, std::uint32_t, Bytes bytes) override {
+        fabricshm::PoolPiece piece;
+        piece.fd = fabricshm::Fd(::dup(0));
+        piece.bytes = bytes;
+        registry->arena_made(arena, std::move(piece));
+    }
+    void adopt(ArenaId, Bytes, Bytes, fabricshm::Fd) override {}
+    void grow(ArenaId, Bytes, Bytes) override {}
+    void destroy(ArenaId) noexcept override {}
+    Registry* registry = nullptr;
+};
+
+double ms_of(const std::function<void()>& work) {
+    const auto begin = std::chrono::steady_clock::now();
+    work();
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
+        .count();
+}
+
+int run(int regions, int groups) {
+    char folder[] = "/tmp/fabric-bench-XXXXXX";
+    if (::mkdtemp(folder) == nullptr) return 1;
+    const std::string path = std::string(folder) + "/journal";
+    Journal journal(path);
+    NoMemory memory;
+    NoWork work;
+    Limits limits;
+    limits.default_arena_bytes = 64 * fabricshm::kGiB;
+    Registry registry(limits, {&journal, &memory, &work});
+    work.registry = &registry;
+    const TimePoint now{1h};
+    const auto begun =
+        journal.rewrite([&](JournalSink& sink) { return registry.write_journal(sink); });
+    if (!begun.ok()) return 1;
+    SessionId sessions[2];
+    for (int i = 0; i < 2; ++i) {
+        sessions[i] = registry.open_session({100 + i, 1, 1}, "", {}, now).value();
+        proto::ArenaOpen open{};
+        copy_name(open.name, "job");
+        (void)registry.open_arena({sessions[i], 1}, open);
+    }
+    const auto arena = std::get<proto::ArenaOpen>(registry.take_answers().at(0).body).arena_id;
+    for (int i = 0; i < regions; ++i) {
+        if (!registry.create_region(sessions[0], {arena, 0, 0, 0, 1}).ok()) return 1;
+    }
+    std::vector<proto::Group> made;
+    for (int i = 0; i < groups; ++i) {
+        // The dying session is in the last one only.
+        const int world = i == groups - 1 ? 2 : 1;
+        for (int rank = 0; rank < world; ++rank) {
+            proto::Group join{};
+            join.arena_id = arena;
+            copy_name(join.name, "g" + std::to_string(i));
+            join.rank = rank;
+            join.world = world;
+            if (!registry.join_group({sessions[1 - rank], 2}, join, now).ok()) return 1;
+        }
+        made.push_back(std::get<proto::Group>(registry.take_answers().at(0).body));
+    }
+    std::printf("end of a session with %d regions: %.2f ms\n", regions,
+                ms_of([&] { registry.end_session(sessions[0], "bench"); }));
+    double worst = 0;
+    for (int i = 0; i < groups - 1; ++i) {
+        worst = std::max(
+            worst, ms_of([&] { (void)registry.leave_group(sessions[1], made[std::size_t(i)]); }));
+    }
+    std::printf("leave beside %d quarantined regions and %d groups, worst: %.3f ms\n", regions,
+                groups, worst);
+    std::printf("leave that ends the quarantine: %.2f ms\n",
+                ms_of([&] { (void)registry.leave_group(sessions[1], made.back()); }));
+    worst = 0;
+    int turns = 0;
+    while (registry.next_deadline() <= now) {
+        worst = std::max(worst, ms_of([&] { (void)registry.expire(now); }));
+        ++turns;
+    }
+    std::printf("giving back the rest: %d turns, worst %.2f ms\n", turns, worst);
+    const double close = ms_of([&] { (void)registry.close_arena(sessions[1], ArenaId{arena}); });
+    std::printf("close of the arena: %.2f ms\n", close);
+    ::unlink(path.c_str());
+    ::rmdir(folder);
+    return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const int regions = argc == 3 ? std::atoi(argv[1]) : 65536;
+    const int groups = argc == 3 ? std::atoi(argv[2]) : 800;
+    fabricshm::set_log_level(fabricshm::LogLevel::kWarning);
+    return run(regions, groups);
+}

@@ -1,0 +1,243 @@
+// The daemon on a disk that is full or read-only: what it refuses, what it must not forget, and
+// that it goes on when there is space again.
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+
+#include "libfabricshm/proto/codec.hpp"
+#include "tests/support/daemon_thread.hpp"
+#include "tests/support/skip.hpp"
+#include "tests/support/wire_client.hpp"
+
+using namespace fabricd;
+using fabricshm::Errc;
+using fabricshm::Error;
+using fabricshm::kMiB;
+using test_support::DaemonThread;
+using test_support::TemporaryDirectory;
+using test_support::WireClient;
+namespace proto = fabricshm::proto;
+
+namespace {
+
+void write_file(const char* path, const std::string& text) {
+    std::ofstream(path) << text;
+}
+
+// Mounts of this process's own. As root at once, else as root of a user namespace.
+bool has_own_mounts() {
+    static const bool there = [] {
+        const std::string user = std::to_string(::getuid());
+        const std::string group = std::to_string(::getgid());
+        if (::getuid() == 0) {
+            if (::unshare(CLONE_NEWNS) != 0) return false;
+        } else {
+            if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
+            write_file("/proc/self/setgroups", "deny");
+            write_file("/proc/self/uid_map", user + " " + user + " 1");
+            write_file("/proc/self/gid_map", group + " " + group + " 1");
+        }
+        return ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+    }();
+    return there;
+}
+
+/// A disk of 8 MiB at `path`.
+class SmallDisk {
+  public:
+    explicit SmallDisk(std::string path) : path_(std::move(path)) {
+        ::mkdir(path_.c_str(), 0700);
+        is_there = has_own_mounts() &&
+                   ::mount("none", path_.c_str(), "tmpfs", 0, "size=8m,mode=0700") == 0;
+        if (!is_there) test_support::skip("no mounts of our own");
+    }
+    ~SmallDisk() {
+        if (is_there) ::umount2(path_.c_str(), MNT_DETACH);
+    }
+    void fill() const {
+        const fabricshm::Fd file(
+            ::open((path_ + "/filler").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+        char block[4096] = {};
+        while (::write(file.get(), block, sizeof block) > 0) {
+        }
+    }
+    void make_space() const { ::unlink((path_ + "/filler").c_str()); }
+    bool remount(unsigned long flags) const {
+        return ::mount("none", path_.c_str(), nullptr, MS_REMOUNT | flags, "size=8m") == 0;
+    }
+    bool is_there = false;
+
+  private:
+    std::string path_;
+};
+
+struct Fixture {
+    Fixture() : disk(directory.file("state")), options(test_support::options_in(directory)) {
+        options.adopt_grace = std::chrono::hours(1);
+    }
+    /// Grants and releases until there is no room for a grant; every release is taken.
+    Error grant_until_refused(WireClient& client, std::uint64_t arena) const {
+        for (int i = 0; i < 20000; ++i) {
+            const auto region = client.create_region(arena, 4096);
+            if (!region.ok()) return region.error();
+            if (!client.free_region(*region).ok()) return {Errc::kInternal, 0, "release"};
+        }
+        return {Errc::kOk, 0, ""};
+    }
+    /// A client is let in again; false when that takes more than half a minute.
+    bool recovers() const {
+        const auto until = fabricshm::Clock::now() + std::chrono::seconds(30);
+        while (fabricshm::Clock::now() < until) {
+            if (WireClient::attach(options.socket_path).ok()) return true;
+            std::this_thread::yield();
+        }
+        return false;
+    }
+    TemporaryDirectory directory;
+    SmallDisk disk;
+    DaemonOptions options;
+};
+
+bool holds(Daemon& daemon, const proto::Region& region) {
+    for (const RegionView& view : daemon.snapshot().regions) {
+        if (view.id == region.region_id && view.generation == region.generation) return true;
+    }
+    return false;
+}
+
+proto::Message free_request(const proto::Region& region) {
+    proto::Message request = proto::make_request(proto::Type::kRegionFree, 0);
+    request.region = region;
+    return request;
+}
+
+proto::Message open_request(const proto::Region& region) {
+    proto::Message request = proto::make_request(proto::Type::kRegionOpen, 0);
+    request.region = region;
+    return request;
+}
+
+}  // namespace
+
+TEST_SUITE("server.full_disk") {
+    TEST_CASE(
+        "a full disk refuses grants by its name, takes releases, and is no reason to forget") {
+        const Fixture fixture;
+        if (!fixture.disk.is_there) return;
+        DaemonThread first(fixture.options);
+        REQUIRE(first.daemon);
+        auto alice = WireClient::attach(fixture.options.socket_path).value();
+        const auto arena = alice.open_arena("job", kMiB).value();
+        const auto freed = alice.create_region(arena.arena_id, 4096).value();
+        const auto kept = alice.create_region(arena.arena_id, 4096).value();
+
+        fixture.disk.fill();
+        const Error refused = fixture.grant_until_refused(alice, arena.arena_id);
+        CHECK(refused.code == Errc::kSystem);
+        CHECK(refused.detail == ENOSPC);
+        CHECK(WireClient::attach(fixture.options.socket_path).error().detail == ENOSPC);
+        CHECK(alice.free_region(freed).ok());
+        first.stop();
+        first.daemon.reset();
+
+        // The journal is all that the next one has; it can't make a fresh one.
+        DaemonThread second(fixture.options);
+        REQUIRE(second.daemon);
+        CHECK(holds(*second.daemon, kept));
+        CHECK_FALSE(holds(*second.daemon, freed));
+        CHECK(WireClient::attach(fixture.options.socket_path).error().detail == ENOSPC);
+        auto again = WireClient::connect(fixture.options.socket_path).value();
+        CHECK(again.hello_again(alice).ok());
+        CHECK(again.free_region(kept).error().detail == ENOSPC);
+        fixture.disk.make_space();
+        CHECK(fixture.recovers());
+        CHECK(again.free_region(kept).ok());
+    }
+
+    TEST_CASE("a release that can't be written is answered when it can, and not before") {
+        const Fixture fixture;
+        if (!fixture.disk.is_there) return;
+        DaemonThread first(fixture.options);
+        REQUIRE(first.daemon);
+        auto alice = WireClient::attach(fixture.options.socket_path).value();
+        const auto arena = alice.open_arena("job", 64 * kMiB).value();
+        const auto kept = alice.create_region(arena.arena_id, 4096).value();
+        // More than there is room for in what is set aside for releases.
+        std::vector<proto::Region> regions;
+        while (regions.size() < 14000) {
+            regions.push_back(alice.create_region(arena.arena_id, 4096).value());
+        }
+        fixture.disk.fill();
+        std::size_t answered = 0;
+        std::uint64_t waiting = 0;
+        while (waiting == 0 && answered < regions.size()) {
+            const std::uint64_t asked = alice.send(free_request(regions[answered])).value();
+            REQUIRE(alice.send(open_request(kept)).ok());
+            const auto reply = alice.receive().value();
+            if (reply.header.request_id != asked) {
+                waiting = asked;
+                break;
+            }
+            REQUIRE(reply.header.status == 0);
+            REQUIRE(alice.receive().ok());
+            ++answered;
+        }
+        REQUIRE(waiting != 0);
+        CHECK(answered > 5000);
+        CHECK(alice.free_region(regions[answered + 1]).error().detail == ENOSPC);
+        fixture.disk.make_space();
+        const auto reply = alice.receive().value();
+        CHECK(reply.header.request_id == waiting);
+        CHECK(reply.header.status == 0);
+        first.stop();
+        first.daemon.reset();
+        DaemonThread second(fixture.options);
+        REQUIRE(second.daemon);
+        CHECK_FALSE(holds(*second.daemon, regions[answered]));
+        CHECK(holds(*second.daemon, regions[answered + 1]));
+    }
+
+    TEST_CASE("a daemon starts on a disk that is read-only, and serves when it is not any more") {
+        const Fixture fixture;
+        if (!fixture.disk.is_there) return;
+        DaemonThread first(fixture.options);
+        REQUIRE(first.daemon);
+        auto alice = WireClient::attach(fixture.options.socket_path).value();
+        const auto arena = alice.open_arena("job", kMiB).value();
+        const auto region = alice.create_region(arena.arena_id, 4096).value();
+        first.stop();
+        first.daemon.reset();
+        // The lock file went with the daemon; after a crash it is still there.
+        write_file(fixture.directory.file("state/lock").c_str(), "");
+        REQUIRE(fixture.disk.remount(MS_RDONLY));
+        DaemonThread second(fixture.options);
+        REQUIRE(second.error.code == Errc::kOk);
+        CHECK(holds(*second.daemon, region));
+        CHECK(WireClient::attach(fixture.options.socket_path).error().detail == EROFS);
+        REQUIRE(fixture.disk.remount(0));
+        CHECK(fixture.recovers());
+        CHECK(holds(*second.daemon, region));
+    }
+
+    TEST_CASE("what there is no space to start with is the disk's fault, and told so") {
+        const Fixture fixture;
+        if (!fixture.disk.is_there) return;
+        fixture.disk.fill();
+        DaemonOptions options = fixture.options;
+        options.state_dir = fixture.directory.file("state/deeper");
+        const DaemonThread daemon(options);
+        // A folder may still fit where no block does.
+        if (!daemon.daemon) {
+            CHECK(daemon.error.code == Errc::kSystem);
+            CHECK(daemon.error.detail == ENOSPC);
+        }
+    }
+}
