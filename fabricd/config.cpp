@@ -1,5 +1,7 @@
 #include "fabricd/config.hpp"
 
+#include <sys/stat.h>
+
 #define TOML_EXCEPTIONS 0
 #include <toml++/toml.h>
 
@@ -7,6 +9,8 @@
 #include <cstdio>
 #include <fstream>
 #include <sstream>
+
+#include "fabricd/nearest_word.hpp"
 
 namespace fabricd {
 
@@ -56,6 +60,18 @@ bool is_section(const std::string& name) {
                        [&](const ConfigKey& key) { return key.name.rfind(name + ".", 0) == 0; });
 }
 
+std::vector<std::string> key_names() {
+    std::vector<std::string> names;
+    for (const auto& key : config_keys()) names.push_back(key.name);
+    return names;
+}
+
+std::vector<std::string> sections() {
+    std::vector<std::string> names;
+    for (const auto& name : key_names()) names.push_back(name.substr(0, name.find('.')));
+    return names;
+}
+
 // One wording for --help, for the docs and for complaints.
 std::string wanted(const ConfigKey& key) {
     return key.range.empty() ? key.kind : key.kind + ", " + key.range;
@@ -69,7 +85,9 @@ Complaint read_section(Config& config, const std::string& section, const toml::t
         const std::string name = section + "." + std::string(key.str());
         const std::string where = file + line_of(key.source());
         const ConfigKey* known = find_key(name);
-        if (known == nullptr) return where + ": unknown key \"" + name + "\"";
+        if (known == nullptr) {
+            return where + ": unknown key \"" + name + "\"" + did_you_mean(name, key_names());
+        }
         const auto text = text_of(value);
         // A list is refused where one value is wanted, and one value where a list is: both would
         // look right in the file.
@@ -128,7 +146,9 @@ Complaint read_toml(Config& config, const std::string& text, const std::string& 
         const std::string section(key.str());
         const std::string where = name + line_of(key.source());
         // By section first, so that a misspelt section is named and not each of its keys.
-        if (!is_section(section)) return where + ": unknown key \"" + section + "\"";
+        if (!is_section(section)) {
+            return where + ": unknown key \"" + section + "\"" + did_you_mean(section, sections());
+        }
         const auto* table = value.as_table();
         if (table == nullptr) return where + ": " + section + " is a section: [" + section + "]";
         if (auto complaint = read_section(config, section, *table, name)) return complaint;
@@ -137,6 +157,11 @@ Complaint read_toml(Config& config, const std::string& text, const std::string& 
 }
 
 Complaint read_config_file(Config& config, const std::string& path) {
+    // A folder opens like a file and then has nothing in it: all defaults, silently.
+    struct stat status {};
+    if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
+        return path + ": is a folder, wanted a file";
+    }
     std::ifstream file(path);
     std::ostringstream text;
     // Reading an empty file sets the fail bit of `text`, so that only `file` tells.
@@ -177,6 +202,18 @@ Complaint check_config(const Config& config) {
         return std::string("--format is for pool.backend = \"dax\" only");
     }
     return {};
+}
+
+std::string changed_keys(const Config& before, const Config& now,
+                         const std::vector<std::string>& besides) {
+    std::string text;
+    for (const auto& key : config_keys()) {
+        const bool counts = std::find(besides.begin(), besides.end(), key.name) == besides.end();
+        if (!counts || key.get(before) == key.get(now)) continue;
+        text += (text.empty() ? "" : ", ") + key.name + " (" + key.get(before) + ", now " +
+                key.get(now) + ")";
+    }
+    return text;
 }
 
 std::string print_config(const Config& config) {

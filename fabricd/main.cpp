@@ -24,6 +24,7 @@
 #include "fabricd/visibility_check.hpp"
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/base/log_spdlog.hpp"
+#include "libfabricshm/base/reason.hpp"
 
 namespace {
 
@@ -84,6 +85,11 @@ void reload(const Options& options) {
         // Nothing else of a configuration changes while the daemon runs.
         (void)fabricshm::set_log_level_by_name(level);  // the table lets known names through only
         log(LogLevel::kInfo, "reloaded: log level %s", level.c_str());
+        resolve_paths(fresh.config);  // as those of the start were
+        const std::string waiting = changed_keys(options.config, fresh.config, {"log.level"});
+        if (!waiting.empty()) {
+            log(LogLevel::kWarning, "reload: waits for a restart: %s", waiting.c_str());
+        }
     }
     notify_systemd("READY=1", kNotifyPatience);
 }
@@ -146,6 +152,8 @@ std::string start_complaint(const fabricshm::Error& error, const Config& config)
         // What people meet most, in words.
         return "another fabricd serves " + config.server.socket + " (server.socket)";
     }
+    // Explained, it names its key already.
+    if (const std::string reason = fabricshm::reason_of(error); !reason.empty()) return reason;
     return fabricshm::describe(error) + " (server.socket " + config.server.socket + ", state.dir " +
            config.state.dir + ")";
 }

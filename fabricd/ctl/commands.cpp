@@ -20,6 +20,7 @@
 #include "fabricd/device_file.hpp"
 #include "fabricd/runtime_dir.hpp"
 #include "fabricd/server/admin_server.hpp"
+#include "libfabricshm/base/reason.hpp"
 
 namespace fabricd {
 
@@ -53,7 +54,11 @@ std::string find_socket(const CtlOptions& options) {
 // refusal, so that a script can start one.
 CtlExit fail(const Error& error, const std::string& socket, const std::string& said) {
     if (error.code == Errc::kDaemon) {
-        std::fprintf(stderr, "fabricctl: no fabricd answers at %s\n", socket.c_str());
+        std::fprintf(
+            stderr,
+            "fabricctl: no fabricd answers at %s (start it, or name its socket by --socket "
+            "or FABRIC_ADMIN_SOCKET)\n",
+            socket.c_str());
         return CtlExit::kNoDaemon;
     }
     if (error.code == Errc::kDenied) {
@@ -62,7 +67,7 @@ CtlExit fail(const Error& error, const std::string& socket, const std::string& s
         return CtlExit::kFailed;
     }
     // What the daemon said names the cause; the code's own text would only repeat it.
-    const std::string why = said.empty() ? fabricshm::describe(error) : error.step + (": " + said);
+    const std::string why = said.empty() ? fabricshm::explanation_of(error) : said;
     std::fprintf(stderr, "fabricctl: %s\n", why.c_str());
     return CtlExit::kFailed;
 }

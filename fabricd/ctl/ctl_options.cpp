@@ -2,6 +2,9 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
+
+#include "fabricd/nearest_word.hpp"
 #include "libfabricshm/base/units.hpp"
 
 namespace fabricd {
@@ -38,6 +41,19 @@ void add_common(CLI::App& app, CtlOptions& options) {
         ->type_name("PATH");
 }
 
+/// A whole number from 1 on, in a message that a person can read: CLI11's own names the range of a
+/// double.
+CLI::Validator whole_number() {
+    const auto check = [](const std::string& text) {
+        const bool digits =
+            !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+        const bool fits =
+            digits && text.size() <= 18 && text.find_first_not_of('0') != std::string::npos;
+        return fits ? "" : "\"" + text + "\" is no whole number from 1 on";
+    };
+    return {check, ""};
+}
+
 // --watch without a value leaves a zero in `seconds`, which parse_ctl_options() makes the default.
 // The range is what the daemon's watch takes.
 void add_watch(CLI::App& app, double& seconds, CtlOptions& options) {
@@ -47,7 +63,7 @@ void add_watch(CLI::App& app, double& seconds, CtlOptions& options) {
         ->check(CLI::Range(0.1, 60.0));
     app.add_option("--count", options.count, "End a watch after N pictures")
         ->type_name("N")
-        ->check(CLI::PositiveNumber);
+        ->check(whole_number());
 }
 
 // Up to a week: seconds as milliseconds stay far from an overflow.
@@ -131,7 +147,7 @@ void add_decisions(CLI::App& app, CtlOptions& options) {
     auto* why = app.add_subcommand("why", "One decision stage by stage, with its numbers");
     why->add_option("ID", options.decision_id, "From fabricctl decisions")
         ->required()
-        ->check(CLI::PositiveNumber);
+        ->check(whole_number());
     add_common(*why, options);
     auto* replay = app.add_subcommand(
         "replay", "Run a decision journal through the loop again (works without a daemon)");
@@ -191,7 +207,7 @@ Parser::Parser(CtlOptions& options) {
     app.get_subcommand("regions")
         ->add_option("--arena", options.arena_id, "Only those of the arena with this id")
         ->type_name("ID")
-        ->check(CLI::PositiveNumber);
+        ->check(whole_number());
     app.get_subcommand("devices")
         ->add_option("--file", options.file,
                      "Check this device file and show it; works without a daemon")
@@ -218,16 +234,41 @@ CtlParse usage(const std::string& line) {
     return {CtlExit::kUsage, "fabricctl: " + line + " (fabricctl --help)\n"};
 }
 
+/// The first word that is no option, when it is no command of `app`: one line that says so. CLI11
+/// would call it an argument that was not expected.
+std::optional<CtlParse> unknown_command(CLI::App& app, int argc, const char* const* argv) {
+    if (argc < 2 || argv[1][0] == '-') return {};
+    std::vector<std::string> names;
+    for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+    if (std::find(names.begin(), names.end(), argv[1]) != names.end()) return {};
+    return usage(std::string("unknown command '") + argv[1] + "'" + did_you_mean(argv[1], names));
+}
+
+/// What CLI11 says of words that are left over, with the option that may have been meant.
+std::string left_over(CLI::App& app, const std::string& said) {
+    const auto chosen = app.get_subcommands();
+    const auto words = app.remaining(true);
+    if (words.empty() || words[0].compare(0, 2, "--") != 0) return said;
+    std::vector<std::string> known;
+    for (const CLI::Option* option : (chosen.empty() ? app : *chosen.front()).get_options()) {
+        for (const auto& name : option->get_lnames()) known.push_back("--" + name);
+    }
+    return "unknown option '" + words[0] + "'" + did_you_mean(words[0], known);
+}
+
 }  // namespace
 
 // CLI11 reports by exceptions only. They end here, and its types do not leave this file.
 CtlParse parse_ctl_options(int argc, const char* const* argv, CtlOptions& options) {
     Parser parser(options);
     auto& app = parser.app;
+    if (const auto unknown = unknown_command(app, argc, argv)) return *unknown;
     try {
         app.parse(argc, argv);
     } catch (const CLI::CallForHelp&) {
         return {CtlExit::kOk, app.help()};  // of the command, when there is one
+    } catch (const CLI::ExtrasError& error) {
+        return usage(left_over(app, error.what()));
     } catch (const CLI::ParseError& error) {
         return usage(error.what());
     }

@@ -209,7 +209,7 @@ bool AttachServer::handle(ConnectionId id, const proto::Message& request, std::s
     }
     if (reply->header.status != 0) {
         refusals_.refused(proto::name_of(type), connection.peer.pid, connection.peer.uid,
-                          proto::error_of(reply->header, "answer"), Clock::now());
+                          proto::error_of(*reply, "answer"), Clock::now());
     }
     const bool sent = send(id, *reply, -1);
     deliver();

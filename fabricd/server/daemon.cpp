@@ -19,6 +19,7 @@
 #include "fabricd/server/pool_worker.hpp"
 #include "fabricd/server/shard_mover.hpp"
 #include "libfabricshm/base/log.hpp"
+#include "libfabricshm/base/reason.hpp"
 
 namespace fabricd {
 
@@ -110,7 +111,17 @@ struct Daemon::Impl {
     template <typename Ask>
     auto answer(Ask ask) {  // what `ask` says there
         std::optional<decltype(ask())> said;
-        on_control_thread([&] { said = ask(); });
+        std::string reason;
+        on_control_thread([&] {
+            said = ask();
+            if constexpr (requires { said->error(); }) {
+                if (!said->ok()) reason = reason_of(said->error());
+            }
+        });
+        // Kept by thread: the caller's own has to have it.
+        if constexpr (requires { said->error(); }) {
+            if (!reason.empty()) (void)explain(said->error(), "%s", reason.c_str());
+        }
         return *std::move(said);
     }
     Snapshot look();
