@@ -213,7 +213,7 @@ TEST_SUITE("fabricd.start systemd") {
         if (!fs::exists("/usr/bin/systemd-analyze")) return;
         const Folder folder;
         const std::string units = fs::path(FABRICD_UNIT).parent_path();
-        for (const std::string name : {"fabricd.service"}) {
+        for (const std::string name : {"fabricd.service", "fabric-metrics-bridge.service"}) {
             std::ifstream unit(units + "/" + name);
             std::ofstream copy(folder / name);
             int lines = 0;
