@@ -232,6 +232,50 @@ std::string print_config(const Config& config) {
     return text;
 }
 
+// Hyphens as such, backslashes as such, and no line that begins with a dot or a quote.
+std::string roff(const std::string& text) {
+    std::string out;
+    for (const char c : text) {
+        if (c == '-') out += '\\';
+        out += c == '\\' ? std::string("\\e") : std::string(1, c);
+    }
+    const bool control = !out.empty() && (out[0] == '.' || out[0] == '\'');
+    return control ? "\\&" + out : out;
+}
+
+std::string config_manual() {
+    std::string text =
+        ".\\\" Made by fabricd --print-config-manual.\n"
+        ".TH FABRICD.TOML 5 \"2026\" \"fabricd " FABRIC_VERSION
+        "\" \"File Formats\"\n"
+        ".SH NAME\nfabricd.toml \\- configuration of fabricd\n"
+        ".SH DESCRIPTION\n"
+        ".I /etc/fabricd/fabricd.toml\nfor root and the system service,\n"
+        ".I ~/.config/fabricd/fabricd.toml\nfor others, or the file of\n"
+        ".BR \"fabricd \\-\\-config\" .\n"
+        "It is TOML; each key is an option of the command line, too, which wins.\n"
+        "Unknown keys are errors.\n"
+        "SIGHUP takes\n.B log.level\nfrom it and logs which other keys wait for a restart.\n"
+        ".PP\nSizes are bytes or have a suffix (64MiB, 2G; powers of 1024); durations always have "
+        "one "
+        "(250ms, 10s).\nBoth are strings.\n"
+        ".PP\n.B fabricd \\-\\-print\\-config\nprints all keys with the values that result.\n";
+    std::string section;
+    for (const auto& key : config_keys()) {
+        if (section_of(key) != section) {
+            section = section_of(key);
+            text += ".SH [" + section + "]\n";
+        }
+        text += ".TP\n.B " + roff(key.name.substr(section.size() + 1)) + "\n" + roff(key.help) +
+                "\n(" + roff(wanted(key)) +
+                (key.fallback.empty() ? "" : "; default " + roff(key.fallback)) + ".)\n";
+    }
+    return text +
+           ".SH EXAMPLES\n.nf\n[pool]\ncapacity = \"8GiB\"\n\n[server]\nsocket_mode = \"0660\"\n"
+           "socket_group = \"training\"\n.fi\n"
+           ".SH SEE ALSO\n.BR fabricd (8),\n.BR fabricctl (1)\n";
+}
+
 // The table of docs/configuration.md.
 std::string config_table_markdown() {
     std::string text =

@@ -87,6 +87,7 @@ struct Config {
     struct Log {
         std::string level = "info";
         std::string file;
+        std::string format = "text";
     } log;
 
     ControlConfig control;
@@ -145,5 +146,8 @@ std::string print_config(const Config& config);
 
 /// The table of docs/configuration.md.
 std::string config_table_markdown();
+
+/// The manual page fabricd.toml(5).
+std::string config_manual();
 
 }  // namespace fabricd

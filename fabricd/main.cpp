@@ -42,6 +42,11 @@ int fail_start(const std::string& line) {
     return kStartFailed;
 }
 
+fabricshm::LogFormat log_format(const Config& config) {
+    using fabricshm::LogFormat;
+    return config.log.format == "json" ? LogFormat::kJson : LogFormat::kText;
+}
+
 DaemonOptions daemon_options(const Config& config, Bytes capacity) {
     DaemonOptions options;
     options.socket_path = config.server.socket;
@@ -117,6 +122,7 @@ AdminHooks admin_hooks(Daemon& daemon, VgpuLimits& vgpus, const DaemonControl* c
     hooks.snapshot = [&daemon] { return daemon.snapshot(); };
     hooks.drain = [&daemon](bool on) { daemon.drain(on); };
     hooks.shutdown = [&daemon] { daemon.stop(); };
+    hooks.events = [](std::size_t most) { return fabricshm::recent_events(most); };
     hooks.sample = [&daemon] { return daemon.sampler().latest(); };
     hooks.vgpus = [&vgpus] { return vgpus.list(); };
     hooks.set_vgpu = [&vgpus](const VgpuOrder& order) { return vgpus.set(order); };
@@ -141,6 +147,9 @@ fabricshm::Result<std::unique_ptr<MetricsServer>> serve_metrics(const Config& co
     // Called on the thread of the metrics server.
     return MetricsServer::start(address, [&daemon, control] {
         std::string page = metrics_page(daemon.snapshot(), daemon.sampler().latest());
+        MetricsText requests;
+        daemon.request_stats().add_to(requests);
+        page += requests.text();
         if (control != nullptr) page += control_metrics(control->controller().counters());
         return page;
     });
@@ -185,7 +194,8 @@ int run(Options& options) {
     resolve_paths(config);
     auto signals = SignalThread::block();
     if (!signals.ok()) return fail_start(fabricshm::describe(signals.error()));
-    if (const auto opened = fabricshm::install_spdlog(config.log.file); !opened.ok()) {
+    if (const auto opened = fabricshm::install_spdlog(config.log.file, log_format(config));
+        !opened.ok()) {
         return fail_start(fabricshm::describe(opened.error()) + " (log.file)");
     }
     (void)fabricshm::set_log_level_by_name(config.log.level);
@@ -241,7 +251,12 @@ int main(int argc, char** argv) {
     if (options.version) return std::printf("fabricd %s\n", FABRIC_VERSION) < 0;
     if (options.list_presets && !bad) return std::fputs(emu::presets_text().c_str(), stdout) < 0;
     if (options.print_config_table) return std::fputs(config_table_markdown().c_str(), stdout) < 0;
+    if (options.print_config_manual) return std::fputs(config_manual().c_str(), stdout) < 0;
     if (bad) return fail_start(*bad);
+    if (!options.completion.empty()) {
+        const auto script = completion_script(completed_program(), options.completion);
+        return std::fputs(script.value_or("").c_str(), stdout) < 0;
+    }
     if (options.print_config) return std::fputs(print_config(options.config).c_str(), stdout) < 0;
     return run(options);
 }

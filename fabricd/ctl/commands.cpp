@@ -12,7 +12,9 @@
 #include "fabricd/ctl/admin_client.hpp"
 #include "fabricd/ctl/decision_commands.hpp"
 #include "fabricd/ctl/discover_view.hpp"
+#include "fabricd/ctl/environment.hpp"
 #include "fabricd/ctl/json.hpp"
+#include "fabricd/ctl/operator_commands.hpp"
 #include "fabricd/ctl/shard_commands.hpp"
 #include "fabricd/ctl/tune_command.hpp"
 #include "fabricd/ctl/vgpu_commands.hpp"
@@ -215,10 +217,15 @@ CtlExit check_device_file(const CtlOptions& options) {
 }  // namespace
 
 CtlExit run_command(const CtlOptions& options) {
-    // The first four do without a daemon, so that none is looked for before their turn.
+    // The first five do without a daemon, so that none is looked for before their turn.
     if (options.command == "discover") return discover_host(options);
     if (options.command == "tune") return run_tune(options);
     if (options.command == "replay") return run_replay(options);
+    if (options.command == "env") {
+        std::printf(
+            "%s", options.json ? (environment_json() + "\n").c_str() : environment_text().c_str());
+        return CtlExit::kOk;
+    }
     if (!options.file.empty()) return check_device_file(options);
     static const std::map<std::string, View> kViews = {
         {"status", View::kStatus},   {"pools", View::kPools},   {"arenas", View::kArenas},
@@ -242,6 +249,14 @@ CtlExit run_command(const CtlOptions& options) {
         done = show_decisions(options, *client);
     } else if (options.command == "why") {
         done = show_why(options, *client);
+    } else if (options.command == "health") {
+        done = show_health(options, *client);
+    } else if (options.command == "events") {
+        done = show_events(options, *client);
+    } else if (options.command == "inspect") {
+        done = inspect(options, *client);
+    } else if (options.command == "evict") {
+        done = evict(options, *client);
     } else {
         done = shutdown(options, *client, socket);
     }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "fabricd/completion.hpp"
 #include "fabricd/nearest_word.hpp"
 #include "libfabricshm/base/units.hpp"
 
@@ -27,6 +28,9 @@ constexpr const char* kExamples =
     "  fabricctl decisions --last 5       what the control loop did\n"
     "  fabricctl why 17                   and why: inputs, prediction, outcome\n"
     "  fabricctl replay decisions --set gain=0.1\n"
+    "  fabricctl health && fabricctl events --last 5\n"
+    "  fabricctl inspect job              what has this name or id, and what belongs to it\n"
+    "  fabricctl evict arena:job          end its processes, so that their memory is free\n"
     "  fabricctl drain --wait 600         take no more jobs, wait for those that run\n"
     "  fabricctl shutdown                 end the daemon; sessions go on and find the next\n"
     "\nExit codes: 0 done, 1 failed, 2 wrong usage, 3 no daemon is running.\n";
@@ -138,6 +142,37 @@ void add_quota(CLI::App& app, Parser& parser, CtlOptions& options) {
     add_common(*quota, options);
 }
 
+/// What an operator asks first.
+void add_operator_commands(CLI::App& app, CtlOptions& options) {
+    auto* health = app.add_subcommand(
+        "health", "Whether the daemon is well, with the time of a round trip (exit code 1: not)");
+    add_common(*health, options);
+    auto* events = app.add_subcommand("events", "The newest lines of the daemon's log");
+    events->add_option("--last", options.last, "The newest N (default 20); 0: all there are")
+        ->type_name("N");
+    add_common(*events, options);
+    auto* inspect =
+        app.add_subcommand("inspect", "All that has an id or a name, and what belongs to it");
+    inspect->add_option("ID", options.subject, "An id, a name, or the pid of a session")
+        ->required();
+    add_common(*inspect, options);
+    auto* evict = app.add_subcommand(
+        "evict", "End the process of a session, or all of an arena; others get their memory");
+    evict->add_option("SUBJECT", options.subject, "A session's id, or arena:NAME")->required();
+    evict->add_option("--grace", options.grace, "From SIGTERM to SIGKILL (default 10)")
+        ->type_name("SECONDS")
+        ->check(CLI::Range(0.0, 3600.0));
+    add_common(*evict, options);
+    auto* env = app.add_subcommand(
+        "env", "The environment variables that count, and their values (works without a daemon)");
+    env->add_flag("--json", options.json, "Print JSON");
+    auto* completion =
+        app.add_subcommand("completion", "The script that completes this command line in a shell");
+    completion->add_option("SHELL", options.subject, "bash, zsh or fish")
+        ->required()
+        ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+}
+
 /// What shows the work of the control loop.
 void add_decisions(CLI::App& app, CtlOptions& options) {
     auto* decisions = app.add_subcommand("decisions", "What the control loop decided");
@@ -218,6 +253,7 @@ Parser::Parser(CtlOptions& options) {
     add_tune(app, options);
     add_migrate(app, *this, options);
     add_quota(app, *this, options);
+    add_operator_commands(app, options);
     add_decisions(app, options);
     auto* drain = app.add_subcommand("drain", "Take no new sessions and arenas");
     drain->add_flag("--off", options.drain_off, "Take them again");
@@ -228,6 +264,50 @@ Parser::Parser(CtlOptions& options) {
     add_common(*shutdown, options);
     add_wait(*shutdown, wait, "Wait until it has ended, at most this long (default 10)");
     app.footer(kExamples);  // last: commands would inherit it
+}
+
+/// What a value is, by the name that --help shows for it.
+void complete_value(CompletedOption& completed, const CLI::Option& option) {
+    using Value = CompletedOption::Value;
+    const std::string type = option.get_type_name();
+    const bool is_flag = option.get_items_expected_max() == 0;
+    completed.value = is_flag                                                ? Value::kNone
+                      : type == "PATH" || option.get_single_name() == "FILE" ? Value::kFile
+                                                                             : Value::kAny;
+}
+
+std::vector<CompletedOption> completed_options(const CLI::App& app) {
+    std::vector<CompletedOption> options;
+    for (const CLI::Option* option : app.get_options()) {
+        if (option->get_lnames().empty()) continue;
+        CompletedOption completed{"--" + option->get_lnames().front(), option->get_description()};
+        complete_value(completed, *option);
+        if (completed.name == "--arena") {
+            completed.value = CompletedOption::Value::kWords;
+            completed.lines =
+                "fabricctl arenas --json 2>/dev/null | grep -o '\"id\":[0-9]*' | cut -d: -f2";
+        } else if (completed.name == "--emulate") {
+            completed.value = CompletedOption::Value::kWords;
+            completed.lines = "fabricd --emulate list 2>/dev/null | tail -n +2 | cut -d' ' -f1";
+        }
+        options.push_back(completed);
+    }
+    return options;
+}
+
+/// The words that stand alone: of migrate after the shard, of completion the shells.
+CompletedOption completed_argument(const CLI::App& command) {
+    CompletedOption argument;
+    for (const CLI::Option* option : command.get_options()) {
+        if (!option->get_lnames().empty()) continue;
+        argument.help = option->get_description();
+        complete_value(argument, *option);
+        const std::string name = option->get_single_name();
+        if (name == "TARGET") argument.words = {"here", "arena:", "device:", "node:"};
+        if (name == "SHELL") argument.words = {"bash", "zsh", "fish"};
+        if (!argument.words.empty()) argument.value = CompletedOption::Value::kWords;
+    }
+    return argument;
 }
 
 CtlParse usage(const std::string& line) {
@@ -254,6 +334,15 @@ std::string left_over(CLI::App& app, const std::string& said) {
         for (const auto& name : option->get_lnames()) known.push_back("--" + name);
     }
     return "unknown option '" + words[0] + "'" + did_you_mean(words[0], known);
+}
+
+CompletedProgram completed_program(const CLI::App& app) {
+    CompletedProgram program{"fabricctl", completed_options(app), {}};
+    for (const CLI::App* command : app.get_subcommands({})) {
+        program.commands.push_back({command->get_name(), command->get_description(),
+                                    completed_options(*command), completed_argument(*command)});
+    }
+    return program;
 }
 
 }  // namespace
@@ -307,6 +396,9 @@ CtlParse parse_ctl_options(int argc, const char* const* argv, CtlOptions& option
         // no limit.)
         if (!bytes.ok() || *bytes == 0) return usage("BYTES takes a size as 512MiB or 20GiB");
         options.vgpu.quota_bytes = *bytes;
+    }
+    if (options.command == "completion") {
+        return {CtlExit::kOk, completion_script(completed_program(app), options.subject).value()};
     }
     if (given("--wait")) options.wait = parser.wait;
     if (given("--count") && !options.watch) return usage("--count needs --watch");

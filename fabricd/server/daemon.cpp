@@ -378,6 +378,10 @@ Snapshot Daemon::snapshot() {
     return impl_->answer([&] { return impl_->look(); });
 }
 
+RequestStats Daemon::request_stats() {
+    return impl_->answer([&] { return impl_->server ? impl_->server->stats() : RequestStats{}; });
+}
+
 Places Daemon::places(const std::vector<ShardId>& shards) {
     return impl_->answer([&] { return impl_->registry->places(shards, Clock::now()); });
 }
