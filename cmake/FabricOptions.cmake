@@ -42,3 +42,33 @@ function(fabric_library name)
     add_library(${name} STATIC ${ARG_SOURCES})
     target_link_libraries(${name} PUBLIC fabric_options ${ARG_LIBS} PRIVATE ${ARG_PRIVATE_LIBS})
 endfunction()
+
+# fabric_install(target...): programs and libraries that an installation has when they were built.
+#   A build of single targets (scripts/demo) is installed as it is, and says what it lacks.
+function(fabric_install)
+    foreach(target ${ARGN})
+        install(TARGETS ${target} OPTIONAL
+            RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+        install(CODE "
+            if(NOT EXISTS \"$<TARGET_FILE:${target}>\")
+                message(STATUS \"Not built, left out: ${target} (cmake --build builds all)\")
+            endif()")
+    endforeach()
+endfunction()
+
+# fabric_completions(target word...): the completions of a program for bash, zsh and fish, printed by
+# `target word... SHELL` whenever it is built, so that they have its options.
+function(fabric_completions target)
+    set(folder ${CMAKE_BINARY_DIR}/completions)
+    file(MAKE_DIRECTORY ${folder})
+    string(REPLACE ";" " " words "${ARGN}")
+    set(files bash/${target} zsh/_${target} fish/${target}.fish)
+    set(homes bash-completion/completions zsh/site-functions fish/vendor_completions.d)
+    foreach(file home IN ZIP_LISTS files homes)
+        get_filename_component(shell ${file} DIRECTORY)
+        file(MAKE_DIRECTORY ${folder}/${shell})
+        add_custom_command(TARGET ${target} POST_BUILD VERBATIM
+            COMMAND sh -c "\"$1\" ${words} ${shell} > \"$2\"" sh $<TARGET_FILE:${target}> ${folder}/${file})
+        install(FILES ${folder}/${file} DESTINATION ${CMAKE_INSTALL_DATADIR}/${home} OPTIONAL)
+    endforeach()
+endfunction()

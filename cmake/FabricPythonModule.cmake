@@ -24,7 +24,7 @@ function(fabric_python_module target package name)
     if(TARGET fabricshm)
         target_link_libraries(${target} PRIVATE fabricshm)
     endif()
-    install(TARGETS ${target} LIBRARY DESTINATION ${FABRIC_PYTHON_INSTALL_DIR}/${package})
+    install(TARGETS ${target} OPTIONAL LIBRARY DESTINATION ${FABRIC_PYTHON_INSTALL_DIR}/${package})
 endfunction()
 
 # fabric_python_program(name): configures name.in, which finds its packages at FABRIC_PACKAGES, into a

@@ -1,5 +1,7 @@
 #include "fabricd/config.hpp"
 
+#include <sys/stat.h>
+
 #define TOML_EXCEPTIONS 0
 #include <toml++/toml.h>
 
@@ -7,6 +9,9 @@
 #include <cstdio>
 #include <fstream>
 #include <sstream>
+
+#include "fabricd/nearest_word.hpp"
+#include "libfabricshm/base/reason.hpp"
 
 namespace fabricd {
 
@@ -56,6 +61,18 @@ bool is_section(const std::string& name) {
                        [&](const ConfigKey& key) { return key.name.rfind(name + ".", 0) == 0; });
 }
 
+std::vector<std::string> key_names() {
+    std::vector<std::string> names;
+    for (const auto& key : config_keys()) names.push_back(key.name);
+    return names;
+}
+
+std::vector<std::string> sections() {
+    std::vector<std::string> names;
+    for (const auto& name : key_names()) names.push_back(name.substr(0, name.find('.')));
+    return names;
+}
+
 // One wording for --help, for the docs and for complaints.
 std::string wanted(const ConfigKey& key) {
     return key.range.empty() ? key.kind : key.kind + ", " + key.range;
@@ -69,7 +86,9 @@ Complaint read_section(Config& config, const std::string& section, const toml::t
         const std::string name = section + "." + std::string(key.str());
         const std::string where = file + line_of(key.source());
         const ConfigKey* known = find_key(name);
-        if (known == nullptr) return where + ": unknown key \"" + name + "\"";
+        if (known == nullptr) {
+            return where + ": unknown key \"" + name + "\"" + did_you_mean(name, key_names());
+        }
         const auto text = text_of(value);
         // A list is refused where one value is wanted, and one value where a list is: both would
         // look right in the file.
@@ -118,7 +137,9 @@ bool is_of_host(const fabricshm::Error& error) noexcept {
 }
 
 Complaint complaint_of(const fabricshm::Error& error, const std::string& keys) {
-    Complaint complaint = describe(error) + " (" + keys + ")";
+    // Explained, it names its key already.
+    const std::string reason = fabricshm::reason_of(error);
+    Complaint complaint = reason.empty() ? describe(error) + " (" + keys + ")" : reason;
     complaint.is_of_host = is_of_host(error);
     return complaint;
 }
@@ -140,7 +161,9 @@ Complaint read_toml(Config& config, const std::string& text, const std::string& 
         const std::string section(key.str());
         const std::string where = name + line_of(key.source());
         // By section first, so that a misspelt section is named and not each of its keys.
-        if (!is_section(section)) return where + ": unknown key \"" + section + "\"";
+        if (!is_section(section)) {
+            return where + ": unknown key \"" + section + "\"" + did_you_mean(section, sections());
+        }
         const auto* table = value.as_table();
         if (table == nullptr) return where + ": " + section + " is a section: [" + section + "]";
         if (auto complaint = read_section(config, section, *table, name)) return complaint;
@@ -149,6 +172,11 @@ Complaint read_toml(Config& config, const std::string& text, const std::string& 
 }
 
 Complaint read_config_file(Config& config, const std::string& path) {
+    // A folder opens like a file and then has nothing in it: all defaults, silently.
+    struct stat status {};
+    if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
+        return path + ": is a folder, wanted a file";
+    }
     std::ifstream file(path);
     std::ostringstream text;
     // Reading an empty file sets the fail bit of `text`, so that only `file` tells.
@@ -191,6 +219,18 @@ Complaint check_config(const Config& config) {
     return {};
 }
 
+std::string changed_keys(const Config& before, const Config& now,
+                         const std::vector<std::string>& besides) {
+    std::string text;
+    for (const auto& key : config_keys()) {
+        const bool counts = std::find(besides.begin(), besides.end(), key.name) == besides.end();
+        if (!counts || key.get(before) == key.get(now)) continue;
+        text += (text.empty() ? "" : ", ") + key.name + " (" + key.get(before) + ", now " +
+                key.get(now) + ")";
+    }
+    return text;
+}
+
 std::string print_config(const Config& config) {
     std::string text;
     std::string section;
@@ -205,6 +245,50 @@ std::string print_config(const Config& config) {
         text += key.name.substr(section.size() + 1) + " = " + toml_value(key, config) + "\n";
     }
     return text;
+}
+
+// Hyphens as such, backslashes as such, and no line that begins with a dot or a quote.
+std::string roff(const std::string& text) {
+    std::string out;
+    for (const char c : text) {
+        if (c == '-') out += '\\';
+        out += c == '\\' ? std::string("\\e") : std::string(1, c);
+    }
+    const bool control = !out.empty() && (out[0] == '.' || out[0] == '\'');
+    return control ? "\\&" + out : out;
+}
+
+std::string config_manual() {
+    std::string text =
+        ".\\\" Made by fabricd --print-config-manual.\n"
+        ".TH FABRICD.TOML 5 \"2026\" \"fabricd " FABRIC_VERSION
+        "\" \"File Formats\"\n"
+        ".SH NAME\nfabricd.toml \\- configuration of fabricd\n"
+        ".SH DESCRIPTION\n"
+        ".I /etc/fabricd/fabricd.toml\nfor root and the system service,\n"
+        ".I ~/.config/fabricd/fabricd.toml\nfor others, or the file of\n"
+        ".BR \"fabricd \\-\\-config\" .\n"
+        "It is TOML; each key is an option of the command line, too, which wins.\n"
+        "Unknown keys are errors.\n"
+        "SIGHUP takes\n.B log.level\nfrom it and logs which other keys wait for a restart.\n"
+        ".PP\nSizes are bytes or have a suffix (64MiB, 2G; powers of 1024); durations always have "
+        "one "
+        "(250ms, 10s).\nBoth are strings.\n"
+        ".PP\n.B fabricd \\-\\-print\\-config\nprints all keys with the values that result.\n";
+    std::string section;
+    for (const auto& key : config_keys()) {
+        if (section_of(key) != section) {
+            section = section_of(key);
+            text += ".SH [" + section + "]\n";
+        }
+        text += ".TP\n.B " + roff(key.name.substr(section.size() + 1)) + "\n" + roff(key.help) +
+                "\n(" + roff(wanted(key)) +
+                (key.fallback.empty() ? "" : "; default " + roff(key.fallback)) + ".)\n";
+    }
+    return text +
+           ".SH EXAMPLES\n.nf\n[pool]\ncapacity = \"8GiB\"\n\n[server]\nsocket_mode = \"0660\"\n"
+           "socket_group = \"training\"\n.fi\n"
+           ".SH SEE ALSO\n.BR fabricd (8),\n.BR fabricctl (1)\n";
 }
 
 // The table of docs/configuration.md.

@@ -88,6 +88,7 @@ struct Config {
     struct Log {
         std::string level = "info";
         std::string file;
+        std::string format = "text";
     } log;
 
     ControlConfig control;
@@ -146,10 +147,18 @@ Complaint read_config_file(Config& config, const std::string& path);
 /// In the order of the checks: the first one that fails is told, in terms of the keys to change.
 Complaint check_config(const Config& config);
 
+/// "pool.capacity (8GiB, now 16GiB), log.file (, now /var/log/x)": the keys whose values differ but
+/// for those of `besides`; "" when none does.
+std::string changed_keys(const Config& before, const Config& now,
+                         const std::vector<std::string>& besides);
+
 /// The configuration as a TOML file with the help as comments; reading it gives the same values.
 std::string print_config(const Config& config);
 
 /// The table of docs/configuration.md.
 std::string config_table_markdown();
+
+/// The manual page fabricd.toml(5).
+std::string config_manual();
 
 }  // namespace fabricd

@@ -136,6 +136,8 @@ std::vector<ConfigKey> other_keys() {
                    "Lines below this level are dropped."),
         path_key("log.file", FIELD(log.file),
                  "File to log to; SIGHUP opens it again. Empty: standard error."),
+        choice_key("log.format", {"text", "json"}, FIELD(log.format),
+                   "json: one object a line, with time, level and text."),
     };
 }
 

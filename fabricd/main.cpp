@@ -45,6 +45,11 @@ int fail_start(const Complaint& complaint) {
     return complaint.is_of_host ? kHostFailed : kMisconfigured;
 }
 
+fabricshm::LogFormat log_format(const Config& config) {
+    using fabricshm::LogFormat;
+    return config.log.format == "json" ? LogFormat::kJson : LogFormat::kText;
+}
+
 DaemonOptions daemon_options(const Config& config, Bytes capacity) {
     DaemonOptions options;
     options.socket_path = config.server.socket;
@@ -89,6 +94,11 @@ void reload(const Options& options) {
         // Nothing else of a configuration changes while the daemon runs.
         (void)fabricshm::set_log_level_by_name(level);  // the table lets known names through only
         log(LogLevel::kInfo, "reloaded: log level %s", level.c_str());
+        resolve_paths(fresh.config);  // as those of the start were
+        const std::string waiting = changed_keys(options.config, fresh.config, {"log.level"});
+        if (!waiting.empty()) {
+            log(LogLevel::kWarning, "reload: waits for a restart: %s", waiting.c_str());
+        }
     }
     notify_systemd("READY=1", kNotifyPatience);
 }
@@ -116,6 +126,7 @@ AdminHooks admin_hooks(Daemon& daemon, VgpuLimits& vgpus, const DaemonControl* c
     hooks.snapshot = [&daemon] { return daemon.snapshot(); };
     hooks.drain = [&daemon](bool on) { daemon.drain(on); };
     hooks.shutdown = [&daemon] { daemon.stop(); };
+    hooks.events = [](std::size_t most) { return fabricshm::recent_events(most); };
     hooks.sample = [&daemon] { return daemon.sampler().latest(); };
     hooks.vgpus = [&vgpus] { return vgpus.list(); };
     hooks.set_vgpu = [&vgpus](const VgpuOrder& order) { return vgpus.set(order); };
@@ -140,6 +151,9 @@ fabricshm::Result<std::unique_ptr<MetricsServer>> serve_metrics(const Config& co
     // Called on the thread of the metrics server.
     return MetricsServer::start(address, [&daemon, control] {
         std::string page = metrics_page(daemon.snapshot(), daemon.sampler().latest());
+        MetricsText requests;
+        daemon.request_stats().add_to(requests);
+        page += requests.text();
         if (control != nullptr) page += control_metrics(control->controller().counters());
         return page;
     });
@@ -182,7 +196,8 @@ int run(Options& options) {
     resolve_paths(config);
     auto signals = SignalThread::block();
     if (!signals.ok()) return fail_start(complaint_of(signals.error(), "signals"));
-    if (const auto opened = fabricshm::install_spdlog(config.log.file); !opened.ok()) {
+    if (const auto opened = fabricshm::install_spdlog(config.log.file, log_format(config));
+        !opened.ok()) {
         Complaint complaint = complaint_of(opened.error(), "log.file");
         // A folder that is there and may be written: then it is the disk.
         const std::string folder = config.log.file.substr(0, config.log.file.rfind('/') + 1);

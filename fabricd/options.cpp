@@ -51,6 +51,9 @@ Complaint parse_options(int argc, const char* const* argv, Options& options) {
     app.add_flag("-V,--version", options.version);
     app.add_flag("--print-config", options.print_config);
     app.add_flag("--print-config-table", options.print_config_table);
+    app.add_flag("--print-config-manual", options.print_config_manual);
+    app.add_option("--completion", options.completion)
+        ->check(CLI::IsMember({"bash", "zsh", "fish"}));
     app.add_option("-c,--config", options.config_file);
     std::string emulate;
     app.add_option("--emulate", emulate)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
@@ -77,7 +80,7 @@ Complaint parse_options(int argc, const char* const* argv, Options& options) {
     // Prints and ends: a configuration that is wrong must not keep people from looking at the
     // presets.
     options.list_presets = emulate == "list";
-    if (options.list_presets) return {};
+    if (options.list_presets || !options.completion.empty()) return {};
     // A file that was named has to be there; the usual one need not.
     if (app.count("--config") == 0) options.config_file = default_config_file();
     if (!options.config_file.empty()) {
@@ -115,6 +118,8 @@ std::string help_text() {
             "The same as --emulate-machine: behave like MACHINE, a preset or the path of a machine "
             "file; \"list\" prints the presets, then ends.",
             6) +
+        "  --completion SHELL\n" +
+        wrapped("Print the script that completes this command line in bash, zsh or fish.", 6) +
         "  --foreground\n" + wrapped("Accepted; fabricd always stays in the foreground.", 6) +
         "  -h, --help, -V, --version\n\nEvery key of the file is an option too:\n";
     for (const auto& key : config_keys()) text += key_help(key);
@@ -127,6 +132,41 @@ std::string help_text() {
            "\nSignals: SIGTERM and SIGINT end it, SIGHUP opens the log file again and takes\n"
            "log.level from the file. Exit codes: 0 ended on request, 1 failed while running,\n"
            "2 could not start (one line on standard error says which option to change).\n";
+}
+
+CompletedProgram completed_program() {
+    using Value = CompletedOption::Value;
+    CompletedProgram program{"fabricd", {}, {}};
+    auto& options = program.options;
+    options.push_back({"--config", "Read this file", Value::kFile});
+    options.push_back({"--print-config", "Print the configuration that results"});
+    options.push_back({"--format", "Initialise the DAX device: what it holds is lost"});
+    options.push_back({"--take-over", "Take the DAX device from a host that is dead"});
+    options.push_back({"--emulate",
+                       "Behave like this machine",
+                       Value::kWords,
+                       {"list"},
+                       "fabricd --emulate list 2>/dev/null | tail -n +2 | cut -d' ' -f1"});
+    options.push_back(
+        {"--completion", "Print this script", Value::kWords, {"bash", "zsh", "fish"}});
+    options.push_back({"--help", "Print all options"});
+    options.push_back({"--version", "Print the version"});
+    for (const auto& key : config_keys()) {
+        CompletedOption option{option_name(key), key.help, Value::kAny};
+        const std::string one_of = "one of ";
+        if (key.kind == "true or false") option.words = {"true", "false"};
+        if (key.kind.rfind(one_of, 0) == 0) {
+            std::istringstream words(key.kind.substr(one_of.size()));
+            for (std::string word; words >> word;) {
+                std::erase(word, ',');
+                option.words.push_back(word);
+            }
+        }
+        if (!option.words.empty()) option.value = Value::kWords;
+        if (key.kind == "absolute path") option.value = Value::kFile;
+        options.push_back(option);
+    }
+    return program;
 }
 
 }  // namespace fabricd

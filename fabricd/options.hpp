@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "fabricd/completion.hpp"
 #include "fabricd/config.hpp"
 
 namespace fabricd {
@@ -14,8 +15,10 @@ struct Options {
     Config config;            // defaults, then the file, then the command line
     std::string config_file;  // "" when none was read
     bool print_config = false;
-    bool list_presets = false;        // --emulate list
-    bool print_config_table = false;  // for docs/configuration.md
+    bool list_presets = false;         // --emulate list
+    bool print_config_table = false;   // for docs/configuration.md
+    bool print_config_manual = false;  // for docs/man/fabricd.toml.5
+    std::string completion;            // a shell, "" when it is not asked for
     bool help = false;
     int argc = 0;  // the command line itself, to read the file again on SIGHUP
     const char* const* argv = nullptr;
@@ -28,5 +31,8 @@ Complaint parse_options(int argc, const char* const* argv, Options& options);
 
 /// The text of --help.
 std::string help_text();
+
+/// The options for the completion of a shell, from the same table.
+CompletedProgram completed_program();
 
 }  // namespace fabricd

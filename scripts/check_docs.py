@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """lint.docs: the documents are all there, their links lead somewhere, and what the code offers
-(error codes, C functions, subcommands, configuration keys) is in them."""
+(error codes, C functions, subcommands, configuration keys, environment variables) is in them and in the manual pages."""
 
 import re
 from pathlib import Path
@@ -28,6 +28,11 @@ ABI_FUNCTION = re.compile(r"^(?:FABRICSHM_API|static inline)\b[^;{(]*?\b(fabrics
 SUBCOMMAND = re.compile(r'add_subcommand\(\s*"([a-z][\w-]*)"')
 CONFIG_KEY = re.compile(r'_key\(\s*"([a-z_]+\.[a-z_]+)"')
 CONFIG_SOURCE, CONFIG_PAGE = "fabricd/config_keys.cpp", "docs/configuration.md"
+VARIABLE = re.compile(r'"(FABRIC_[A-Z_]+)"')
+VARIABLE_FOLDERS = {"libfabricshm", "fabricd", "emu", "kernels"}
+VARIABLE_TABLE = "fabricd/ctl/environment.cpp"
+LAUNCHER, LAUNCHER_MANUAL = "libfabricshm/python/fabricshm/run.py", "docs/man/fabricrun.1"
+LAUNCHER_OPTION = re.compile(r'(?:add|add_argument)\((?:"-\w", )?"(--[a-z-]+)"')
 ADR_NAME = re.compile(r"docs/adr/\d{4}-[a-z0-9-]+\.md$")
 
 
@@ -163,9 +168,39 @@ def check_keys(root: Path) -> list[str]:
     return [f"{CONFIG_PAGE}: does not mention `{key}`" for key in keys if f"`{key}`" not in page]
 
 
+def manual_text(root: Path, name: str) -> str:
+    """A manual page without the backslashes that hyphens have there."""
+    return optional_text(root, name).replace("\\", "")
+
+
+def check_manuals(root: Path) -> list[str]:
+    """Commands of fabricctl and options of fabricrun are in their manual pages."""
+    pages = {"docs/man/fabricctl.1": set(), LAUNCHER_MANUAL: set(LAUNCHER_OPTION.findall(optional_text(root, LAUNCHER)))}
+    for source in (path for path in list_files(root) if path.parts[:2] == ("fabricd", "ctl")):
+        pages["docs/man/fabricctl.1"] |= set(SUBCOMMAND.findall(read_text(root, source)))
+    return [f"{page}: does not mention {word}" for page, words in pages.items() for word in sorted(words)
+            if not re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", manual_text(root, page))]
+
+
+def check_variables(root: Path) -> list[str]:
+    """What the sources read from the environment is in `fabricctl env` and in libfabricshm(7)."""
+    table = set(VARIABLE.findall(optional_text(root, VARIABLE_TABLE)))
+    manual = manual_text(root, "docs/man/libfabricshm.7")
+    read = set()
+    for path in list_files(root):
+        code = path.suffix in SOURCE_SUFFIXES | {".py"} and path.parts[0] in VARIABLE_FOLDERS
+        if code and str(path) != VARIABLE_TABLE:
+            read |= set(VARIABLE.findall(read_text(root, path)))
+    findings = [f"{VARIABLE_TABLE}: does not have {name}" for name in sorted(read - table)]
+    findings += [f"{VARIABLE_TABLE}: nothing reads {name}" for name in sorted(table - read)]
+    return findings + [f"docs/man/libfabricshm.7: does not mention {name}" for name in sorted(table)
+                       if name not in manual]
+
+
 def check(root: Path) -> list[str]:
     """Checks pages, links, references from code, error rows and mentions."""
-    return check_pages(root) + check_links(root) + check_references(root) + check_errors(root) + check_mentions(root)
+    return check_pages(root) + check_links(root) + check_references(root) + check_errors(root) + check_mentions(root) + \
+        check_manuals(root) + check_variables(root)
 
 
 if __name__ == "__main__":

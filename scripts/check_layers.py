@@ -33,6 +33,7 @@ LAYERS = {
     "fabricd/net": 10,
     "fabricd/server": 11,
     "fabricd": 12,
+    "fabricd/bridge": 12,
     "fabricd/ctl": 12,
     "tests": 14,  # also of what bench/ is made of
     "bench": 13,

@@ -1,6 +1,9 @@
 #include "fabricd/ctl/admin_client.hpp"
 
 #include <grpcpp/create_channel.h>
+#include <unistd.h>
+
+#include <cstdlib>
 
 #include "admin.grpc.pb.h"
 #include "fabricd/server/admin_codec.hpp"
@@ -21,6 +24,13 @@ namespace {
 // much is for a host that swaps.
 constexpr auto kDeadline = std::chrono::seconds(30);
 constexpr int kReplyBytesMax = 256 << 20;  // a million regions
+
+// For the daemon's log. The user of the login and not only root, which many become by sudo.
+std::string caller() {
+    const char* login = std::getenv("SUDO_USER");
+    const std::string by = login != nullptr ? std::string(", sudo by ") + login : "";
+    return "uid " + std::to_string(::getuid()) + ", pid " + std::to_string(::getpid()) + by;
+}
 
 // In fabricctl only this file and the codecs know the generated messages: the commands get plain
 // data.
@@ -94,6 +104,7 @@ Result<void> AdminClient::call(Method method, const Request& request, Reply& rep
     // By the system's clock: that is what gRPC takes for a deadline.
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kDeadline);
+    context.AddMetadata("fabric-caller", caller());
     const grpc::Status status = (channel_->stub.get()->*method)(&context, request, &reply);
     if (status.ok()) return {};
     last_text_ = status.error_message();
@@ -237,6 +248,18 @@ Result<std::vector<Decision>> AdminClient::decisions(std::uint64_t id, std::uint
     std::vector<Decision> decisions;
     unpack_all(reply.decisions(), decisions);
     return decisions;
+}
+
+Result<std::vector<EventView>> AdminClient::events(std::uint32_t last) {
+    EventsRequest request;
+    request.set_last(last);
+    EventsReply reply;
+    FABRIC_TRY_VOID(call(&Admin::Stub::Events, request, reply));
+    std::vector<EventView> events;
+    for (const auto& event : reply.events()) {
+        events.push_back({event.number(), event.unix_ms(), event.level(), event.text()});
+    }
+    return events;
 }
 
 Result<void> AdminClient::drain(bool on) {

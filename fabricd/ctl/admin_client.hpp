@@ -51,6 +51,9 @@ class AdminClient {
     /// The decision `id`, or the newest `last` (0: all that the daemon remembers), oldest first.
     fabricshm::Result<std::vector<Decision>> decisions(std::uint64_t id, std::uint32_t last);
 
+    /// The newest `last` lines of the daemon's log (0: all that it remembers), oldest first.
+    fabricshm::Result<std::vector<EventView>> events(std::uint32_t last);
+
     /// While draining the daemon takes no new sessions and arenas. Those that are there go on.
     fabricshm::Result<void> drain(bool on);
 

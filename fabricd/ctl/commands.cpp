@@ -12,7 +12,9 @@
 #include "fabricd/ctl/admin_client.hpp"
 #include "fabricd/ctl/decision_commands.hpp"
 #include "fabricd/ctl/discover_view.hpp"
+#include "fabricd/ctl/environment.hpp"
 #include "fabricd/ctl/json.hpp"
+#include "fabricd/ctl/operator_commands.hpp"
 #include "fabricd/ctl/shard_commands.hpp"
 #include "fabricd/ctl/tune_command.hpp"
 #include "fabricd/ctl/vgpu_commands.hpp"
@@ -20,6 +22,7 @@
 #include "fabricd/device_file.hpp"
 #include "fabricd/runtime_dir.hpp"
 #include "fabricd/server/admin_server.hpp"
+#include "libfabricshm/base/reason.hpp"
 
 namespace fabricd {
 
@@ -53,7 +56,11 @@ std::string find_socket(const CtlOptions& options) {
 // refusal, so that a script can start one.
 CtlExit fail(const Error& error, const std::string& socket, const std::string& said) {
     if (error.code == Errc::kDaemon) {
-        std::fprintf(stderr, "fabricctl: no fabricd answers at %s\n", socket.c_str());
+        std::fprintf(
+            stderr,
+            "fabricctl: no fabricd answers at %s (start it, or name its socket by --socket "
+            "or FABRIC_ADMIN_SOCKET)\n",
+            socket.c_str());
         return CtlExit::kNoDaemon;
     }
     if (error.code == Errc::kDenied) {
@@ -62,7 +69,7 @@ CtlExit fail(const Error& error, const std::string& socket, const std::string& s
         return CtlExit::kFailed;
     }
     // What the daemon said names the cause; the code's own text would only repeat it.
-    const std::string why = said.empty() ? fabricshm::describe(error) : error.step + (": " + said);
+    const std::string why = said.empty() ? fabricshm::explanation_of(error) : said;
     std::fprintf(stderr, "fabricctl: %s\n", why.c_str());
     return CtlExit::kFailed;
 }
@@ -210,10 +217,15 @@ CtlExit check_device_file(const CtlOptions& options) {
 }  // namespace
 
 CtlExit run_command(const CtlOptions& options) {
-    // The first four do without a daemon, so that none is looked for before their turn.
+    // The first five do without a daemon, so that none is looked for before their turn.
     if (options.command == "discover") return discover_host(options);
     if (options.command == "tune") return run_tune(options);
     if (options.command == "replay") return run_replay(options);
+    if (options.command == "env") {
+        std::printf(
+            "%s", options.json ? (environment_json() + "\n").c_str() : environment_text().c_str());
+        return CtlExit::kOk;
+    }
     if (!options.file.empty()) return check_device_file(options);
     static const std::map<std::string, View> kViews = {
         {"status", View::kStatus},   {"pools", View::kPools},   {"arenas", View::kArenas},
@@ -237,6 +249,14 @@ CtlExit run_command(const CtlOptions& options) {
         done = show_decisions(options, *client);
     } else if (options.command == "why") {
         done = show_why(options, *client);
+    } else if (options.command == "health") {
+        done = show_health(options, *client);
+    } else if (options.command == "events") {
+        done = show_events(options, *client);
+    } else if (options.command == "inspect") {
+        done = inspect(options, *client);
+    } else if (options.command == "evict") {
+        done = evict(options, *client);
     } else {
         done = shutdown(options, *client, socket);
     }

@@ -2,6 +2,10 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
+
+#include "fabricd/completion.hpp"
+#include "fabricd/nearest_word.hpp"
 #include "libfabricshm/base/units.hpp"
 
 namespace fabricd {
@@ -24,6 +28,9 @@ constexpr const char* kExamples =
     "  fabricctl decisions --last 5       what the control loop did\n"
     "  fabricctl why 17                   and why: inputs, prediction, outcome\n"
     "  fabricctl replay decisions --set gain=0.1\n"
+    "  fabricctl health && fabricctl events --last 5\n"
+    "  fabricctl inspect job              what has this name or id, and what belongs to it\n"
+    "  fabricctl evict arena:job          end its processes, so that their memory is free\n"
     "  fabricctl drain --wait 600         take no more jobs, wait for those that run\n"
     "  fabricctl shutdown                 end the daemon; sessions go on and find the next\n"
     "\nExit codes: 0 done, 1 failed, 2 wrong usage, 3 no daemon is running.\n";
@@ -38,6 +45,19 @@ void add_common(CLI::App& app, CtlOptions& options) {
         ->type_name("PATH");
 }
 
+/// A whole number from 1 on, in a message that a person can read: CLI11's own names the range of a
+/// double.
+CLI::Validator whole_number() {
+    const auto check = [](const std::string& text) {
+        const bool digits =
+            !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+        const bool fits =
+            digits && text.size() <= 18 && text.find_first_not_of('0') != std::string::npos;
+        return fits ? "" : "\"" + text + "\" is no whole number from 1 on";
+    };
+    return {check, ""};
+}
+
 // --watch without a value leaves a zero in `seconds`, which parse_ctl_options() makes the default.
 // The range is what the daemon's watch takes.
 void add_watch(CLI::App& app, double& seconds, CtlOptions& options) {
@@ -47,7 +67,7 @@ void add_watch(CLI::App& app, double& seconds, CtlOptions& options) {
         ->check(CLI::Range(0.1, 60.0));
     app.add_option("--count", options.count, "End a watch after N pictures")
         ->type_name("N")
-        ->check(CLI::PositiveNumber);
+        ->check(whole_number());
 }
 
 // Up to a week: seconds as milliseconds stay far from an overflow.
@@ -122,6 +142,37 @@ void add_quota(CLI::App& app, Parser& parser, CtlOptions& options) {
     add_common(*quota, options);
 }
 
+/// What an operator asks first.
+void add_operator_commands(CLI::App& app, CtlOptions& options) {
+    auto* health = app.add_subcommand(
+        "health", "Whether the daemon is well, with the time of a round trip (exit code 1: not)");
+    add_common(*health, options);
+    auto* events = app.add_subcommand("events", "The newest lines of the daemon's log");
+    events->add_option("--last", options.last, "The newest N (default 20); 0: all there are")
+        ->type_name("N");
+    add_common(*events, options);
+    auto* inspect =
+        app.add_subcommand("inspect", "All that has an id or a name, and what belongs to it");
+    inspect->add_option("ID", options.subject, "An id, a name, or the pid of a session")
+        ->required();
+    add_common(*inspect, options);
+    auto* evict = app.add_subcommand(
+        "evict", "End the process of a session, or all of an arena; others get their memory");
+    evict->add_option("SUBJECT", options.subject, "A session's id, or arena:NAME")->required();
+    evict->add_option("--grace", options.grace, "From SIGTERM to SIGKILL (default 10)")
+        ->type_name("SECONDS")
+        ->check(CLI::Range(0.0, 3600.0));
+    add_common(*evict, options);
+    auto* env = app.add_subcommand(
+        "env", "The environment variables that count, and their values (works without a daemon)");
+    env->add_flag("--json", options.json, "Print JSON");
+    auto* completion =
+        app.add_subcommand("completion", "The script that completes this command line in a shell");
+    completion->add_option("SHELL", options.subject, "bash, zsh or fish")
+        ->required()
+        ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+}
+
 /// What shows the work of the control loop.
 void add_decisions(CLI::App& app, CtlOptions& options) {
     auto* decisions = app.add_subcommand("decisions", "What the control loop decided");
@@ -131,7 +182,7 @@ void add_decisions(CLI::App& app, CtlOptions& options) {
     auto* why = app.add_subcommand("why", "One decision stage by stage, with its numbers");
     why->add_option("ID", options.decision_id, "From fabricctl decisions")
         ->required()
-        ->check(CLI::PositiveNumber);
+        ->check(whole_number());
     add_common(*why, options);
     auto* replay = app.add_subcommand(
         "replay", "Run a decision journal through the loop again (works without a daemon)");
@@ -191,7 +242,7 @@ Parser::Parser(CtlOptions& options) {
     app.get_subcommand("regions")
         ->add_option("--arena", options.arena_id, "Only those of the arena with this id")
         ->type_name("ID")
-        ->check(CLI::PositiveNumber);
+        ->check(whole_number());
     app.get_subcommand("devices")
         ->add_option("--file", options.file,
                      "Check this device file and show it; works without a daemon")
@@ -202,6 +253,7 @@ Parser::Parser(CtlOptions& options) {
     add_tune(app, options);
     add_migrate(app, *this, options);
     add_quota(app, *this, options);
+    add_operator_commands(app, options);
     add_decisions(app, options);
     auto* drain = app.add_subcommand("drain", "Take no new sessions and arenas");
     drain->add_flag("--off", options.drain_off, "Take them again");
@@ -214,8 +266,83 @@ Parser::Parser(CtlOptions& options) {
     app.footer(kExamples);  // last: commands would inherit it
 }
 
+/// What a value is, by the name that --help shows for it.
+void complete_value(CompletedOption& completed, const CLI::Option& option) {
+    using Value = CompletedOption::Value;
+    const std::string type = option.get_type_name();
+    const bool is_flag = option.get_items_expected_max() == 0;
+    completed.value = is_flag                                                ? Value::kNone
+                      : type == "PATH" || option.get_single_name() == "FILE" ? Value::kFile
+                                                                             : Value::kAny;
+}
+
+std::vector<CompletedOption> completed_options(const CLI::App& app) {
+    std::vector<CompletedOption> options;
+    for (const CLI::Option* option : app.get_options()) {
+        if (option->get_lnames().empty()) continue;
+        CompletedOption completed{"--" + option->get_lnames().front(), option->get_description()};
+        complete_value(completed, *option);
+        if (completed.name == "--arena") {
+            completed.value = CompletedOption::Value::kWords;
+            completed.lines =
+                "fabricctl arenas --json 2>/dev/null | grep -o '\"id\":[0-9]*' | cut -d: -f2";
+        } else if (completed.name == "--emulate") {
+            completed.value = CompletedOption::Value::kWords;
+            completed.lines = "fabricd --emulate list 2>/dev/null | tail -n +2 | cut -d' ' -f1";
+        }
+        options.push_back(completed);
+    }
+    return options;
+}
+
+/// The words that stand alone: of migrate after the shard, of completion the shells.
+CompletedOption completed_argument(const CLI::App& command) {
+    CompletedOption argument;
+    for (const CLI::Option* option : command.get_options()) {
+        if (!option->get_lnames().empty()) continue;
+        argument.help = option->get_description();
+        complete_value(argument, *option);
+        const std::string name = option->get_single_name();
+        if (name == "TARGET") argument.words = {"here", "arena:", "device:", "node:"};
+        if (name == "SHELL") argument.words = {"bash", "zsh", "fish"};
+        if (!argument.words.empty()) argument.value = CompletedOption::Value::kWords;
+    }
+    return argument;
+}
+
 CtlParse usage(const std::string& line) {
     return {CtlExit::kUsage, "fabricctl: " + line + " (fabricctl --help)\n"};
+}
+
+/// The first word that is no option, when it is no command of `app`: one line that says so. CLI11
+/// would call it an argument that was not expected.
+std::optional<CtlParse> unknown_command(CLI::App& app, int argc, const char* const* argv) {
+    if (argc < 2 || argv[1][0] == '-') return {};
+    std::vector<std::string> names;
+    for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+    if (std::find(names.begin(), names.end(), argv[1]) != names.end()) return {};
+    return usage(std::string("unknown command '") + argv[1] + "'" + did_you_mean(argv[1], names));
+}
+
+/// What CLI11 says of words that are left over, with the option that may have been meant.
+std::string left_over(CLI::App& app, const std::string& said) {
+    const auto chosen = app.get_subcommands();
+    const auto words = app.remaining(true);
+    if (words.empty() || words[0].compare(0, 2, "--") != 0) return said;
+    std::vector<std::string> known;
+    for (const CLI::Option* option : (chosen.empty() ? app : *chosen.front()).get_options()) {
+        for (const auto& name : option->get_lnames()) known.push_back("--" + name);
+    }
+    return "unknown option '" + words[0] + "'" + did_you_mean(words[0], known);
+}
+
+CompletedProgram completed_program(const CLI::App& app) {
+    CompletedProgram program{"fabricctl", completed_options(app), {}};
+    for (const CLI::App* command : app.get_subcommands({})) {
+        program.commands.push_back({command->get_name(), command->get_description(),
+                                    completed_options(*command), completed_argument(*command)});
+    }
+    return program;
 }
 
 }  // namespace
@@ -224,10 +351,13 @@ CtlParse usage(const std::string& line) {
 CtlParse parse_ctl_options(int argc, const char* const* argv, CtlOptions& options) {
     Parser parser(options);
     auto& app = parser.app;
+    if (const auto unknown = unknown_command(app, argc, argv)) return *unknown;
     try {
         app.parse(argc, argv);
     } catch (const CLI::CallForHelp&) {
         return {CtlExit::kOk, app.help()};  // of the command, when there is one
+    } catch (const CLI::ExtrasError& error) {
+        return usage(left_over(app, error.what()));
     } catch (const CLI::ParseError& error) {
         return usage(error.what());
     }
@@ -266,6 +396,9 @@ CtlParse parse_ctl_options(int argc, const char* const* argv, CtlOptions& option
         // no limit.)
         if (!bytes.ok() || *bytes == 0) return usage("BYTES takes a size as 512MiB or 20GiB");
         options.vgpu.quota_bytes = *bytes;
+    }
+    if (options.command == "completion") {
+        return {CtlExit::kOk, completion_script(completed_program(app), options.subject).value()};
     }
     if (given("--wait")) options.wait = parser.wait;
     if (given("--count") && !options.watch) return usage("--count needs --watch");

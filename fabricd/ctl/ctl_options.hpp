@@ -33,7 +33,10 @@ struct CtlOptions {
     std::string shard;              // of migrate: "ARENA/NAME"
     std::string target;             // of migrate
     std::uint64_t limit_bytes = 0;  // of migrate: bytes per second; 0: the daemon's
-    std::string subject;            // of quota: a device, or "user:NAME"
+    // Of quota a device or "user:NAME", of evict a session or "arena:NAME", of inspect an id or
+    // name, of completion a shell.
+    std::string subject;
+    double grace = 10.0;            // of evict: seconds from SIGTERM to SIGKILL
     std::uint64_t quota_bytes = 0;  // of quota
     double patience = 30.0;         // of quota: seconds
     VgpuOrder vgpu;                 // of vgpu-resize and vgpu-share

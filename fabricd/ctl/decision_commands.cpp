@@ -8,6 +8,7 @@
 #include "fabricd/config.hpp"
 #include "fabricd/control/decision_journal.hpp"
 #include "fabricd/ctl/decision_view.hpp"
+#include "libfabricshm/base/reason.hpp"
 
 namespace fabricd {
 
@@ -57,7 +58,12 @@ Result<void> show_decisions(const CtlOptions& options, AdminClient& client) {
 
 Result<void> show_why(const CtlOptions& options, AdminClient& client) {
     FABRIC_TRY(const auto decisions, client.decisions(options.decision_id, 0));
-    if (decisions.empty()) return Error{Errc::kNotFound, 0, "find the decision"};
+    if (decisions.empty()) {
+        return fabricshm::explain(
+            {Errc::kNotFound, 0, "find the decision"},
+            "fabricd remembers no decision %llu (fabricctl decisions lists them)",
+            static_cast<unsigned long long>(options.decision_id));
+    }
     say(options.json ? decisions_json(decisions) + "\n" : why_text(decisions.front()));
     return {};
 }

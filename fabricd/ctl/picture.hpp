@@ -27,6 +27,14 @@ struct StatusView {
     PoolView pool;
 };
 
+/// A line of the daemon's log.
+struct EventView {
+    std::uint64_t number = 0;  // rises by one; a gap is what the daemon has forgotten
+    std::int64_t unix_ms = 0;
+    std::string level;
+    std::string text;
+};
+
 /// The parts that were asked for; the others are empty.
 struct Picture {
     StatusView status;

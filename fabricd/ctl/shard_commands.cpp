@@ -6,10 +6,12 @@
 #include <cstdio>
 
 #include "fabricd/ctl/json.hpp"
+#include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/base/units.hpp"
 
 namespace fabricd {
 
+using fabricshm::Errc;
 using fabricshm::format_bytes;
 using fabricshm::Result;
 
@@ -22,6 +24,15 @@ std::string subject_of(const std::string& given) {
     if (given.compare(0, 5, kKind) != 0) return given;
     const ::passwd* found = ::getpwnam(given.c_str() + 5);  // fabricctl runs on one thread
     return found == nullptr ? given : kKind + std::to_string(found->pw_uid);
+}
+
+// The name in "user:NAME" that this host does not know; "" when all is well. The daemon would call
+// it a device.
+std::string unknown_user(const std::string& given) {
+    if (!given.starts_with("user:")) return "";
+    const std::string name = given.substr(5);
+    const bool number = !name.empty() && name.find_first_not_of("0123456789") == std::string::npos;
+    return number || ::getpwnam(name.c_str()) != nullptr ? "" : name;
 }
 
 // A user's quota of 0 is none. A device's is what it says: nothing more is granted there.
@@ -62,6 +73,11 @@ Result<void> migrate_shard(const CtlOptions& options, AdminClient& client) {
 }
 
 Result<void> set_quota(const CtlOptions& options, AdminClient& client) {
+    if (const std::string user = unknown_user(options.subject); !user.empty()) {
+        return fabricshm::explain({Errc::kNotFound, 0, "quota"},
+                                  "there is no user '%s' on this host (user:NAME or user:UID)",
+                                  user.c_str());
+    }
     const auto patience_ms = static_cast<std::int64_t>(options.patience * 1000.0);
     const QuotaOrder order{subject_of(options.subject), options.quota_bytes, patience_ms};
     FABRIC_TRY(const QuotaState state, client.set_quota(order));

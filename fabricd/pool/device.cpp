@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "fabricd/pool/refusals.hpp"
+
 namespace fabricd {
 
 DeviceTable::DeviceTable(const std::vector<DeviceSpec>& devices) {
@@ -25,7 +27,10 @@ Result<void> DeviceTable::attach(const std::string& device) {
     Entry* entry = find(device);
     // One that lives on from an older file takes nobody new.
     if (entry == nullptr || !entry->view.configured) {
-        return Error{Errc::kNotFound, 0, "device of the session"};
+        return fabricshm::explain({Errc::kNotFound, 0, "device of the session"},
+                                  "there is no device '%s' in the device file (devices.file; "
+                                  "fabricctl devices lists them)",
+                                  device.c_str());
     }
     ++entry->view.sessions;
     return {};
@@ -63,6 +68,19 @@ bool DeviceTable::admits(const std::string& device, Bytes bytes) const noexcept 
     return view.configured && found->second.quota.admits(view.bytes_used, bytes);
 }
 
+Error DeviceTable::refusal(const std::string& device, Bytes bytes) const {
+    const char* step = "memory quota of the device";
+    if (!knows(device)) {
+        return fabricshm::explain({Errc::kNoMemory, 0, step},
+                                  "device '%s' is no longer in the device file (devices.file): its "
+                                  "sessions get no more memory",
+                                  device.c_str());
+    }
+    const Entry& entry = entries_.at(device);
+    return refuse_quota(step, bytes, "device '" + device + "'", entry.view.bytes_used,
+                        entry.quota.target(), "fabricctl quota " + device);
+}
+
 void DeviceTable::charge(const std::string& device, Bytes bytes) noexcept {
     if (Entry* entry = find(device)) entry->view.bytes_used += bytes;
 }
@@ -80,9 +98,19 @@ void DeviceTable::release(const std::string& device, Bytes bytes) noexcept {
 }
 
 Result<Bytes> DeviceTable::check_quota(const std::string& device, Bytes bytes) const {
-    if (!knows(device)) return Error{Errc::kNotFound, 0, "device of the quota"};
+    if (!knows(device)) {
+        return fabricshm::explain({Errc::kNotFound, 0, "device of the quota"},
+                                  "there is no device '%s' in the device file (devices.file); a "
+                                  "user is named user:NAME or user:UID",
+                                  device.c_str());
+    }
     const DeviceSpec& spec = entries_.at(device).view.spec;
-    if (bytes > spec.memory_bytes) return Error{Errc::kInvalid, 0, "more than the device has"};
+    if (bytes > spec.memory_bytes) {
+        return fabricshm::explain({Errc::kInvalid, 0, "more than the device has"},
+                                  "device '%s' has %s of memory, less than %s", device.c_str(),
+                                  fabricshm::format_bytes(spec.memory_bytes).c_str(),
+                                  fabricshm::format_bytes(bytes).c_str());
+    }
     return Bytes{spec.quota_bytes};
 }
 

@@ -38,6 +38,8 @@ class DeviceTable {
     /// Whether the device's sessions may hold `bytes` more. Asked right before charge(), on the
     /// same thread, so nothing comes between the check and the charge.
     bool admits(const std::string& device, Bytes bytes) const noexcept;
+    /// Why it does not.
+    Error refusal(const std::string& device, Bytes bytes) const;
     void charge(const std::string& device, Bytes bytes) noexcept;
     void release(const std::string& device, Bytes bytes) noexcept;
     /// Notes what admits() has refused.

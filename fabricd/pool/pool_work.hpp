@@ -6,6 +6,7 @@
 #include <string>
 
 #include "fabricd/pool/ids.hpp"
+#include "libfabricshm/machine/pool_backend.hpp"
 #include "libfabricshm/os/fd.hpp"
 
 namespace fabricd {
@@ -21,6 +22,8 @@ class PoolWork {
     /// Commits the first `to` bytes, the next part of what will come to `need`.
     virtual void grow(ArenaId arena, Bytes to, Bytes need) = 0;
     virtual void destroy(ArenaId arena) noexcept = 0;
+    /// Of the last work that was done: for the text of a refusal.
+    virtual fabricshm::PoolTotals totals() const { return {}; }
 };
 
 }  // namespace fabricd

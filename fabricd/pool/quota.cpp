@@ -3,12 +3,18 @@
 #include <algorithm>
 #include <string>
 
+#include "fabricd/pool/refusals.hpp"
+
 namespace fabricd {
 
 namespace {
 
 // Larger than any pool, and not so large that a sum could wrap around.
 constexpr Bytes kNoLimit = Bytes{1} << 62;
+
+std::string name_of_user(std::uint32_t uid) {
+    return "user " + std::to_string(uid);
+}
 
 Bytes shown_limit(Bytes bytes) {
     return bytes == kNoLimit ? 0 : bytes;
@@ -17,11 +23,15 @@ Bytes shown_limit(Bytes bytes) {
 }  // namespace
 
 Result<void> QuotaTable::take_session(std::uint32_t uid) {
-    if (sessions_ >= limits_.max_sessions) return Error{Errc::kNoMemory, 0, "sessions of the host"};
+    if (sessions_ >= limits_.max_sessions) {
+        return refuse_count("sessions of the host", "this host", "sessions", limits_.max_sessions,
+                            "limits.sessions");
+    }
     const auto found = users_.find(uid);
     const int held = found == users_.end() ? 0 : found->second.sessions;
     if (held >= limits_.max_sessions_per_user) {
-        return Error{Errc::kNoMemory, 0, "sessions of the user"};
+        return refuse_count("sessions of the user", name_of_user(uid), "sessions",
+                            limits_.max_sessions_per_user, "limits.sessions_per_user");
     }
     restore_session(uid);
     return {};
@@ -36,24 +46,37 @@ void QuotaTable::give_session(std::uint32_t uid) noexcept {
 
 Result<void> QuotaTable::take_arena(std::uint32_t uid, Bytes bytes, Bytes committed) {
     if (limits_.max_arena_bytes != 0 && bytes > limits_.max_arena_bytes) {
-        return Error{Errc::kNoMemory, 0, "quota of the job"};
+        return refuse_arena_size("quota of the job", bytes, limits_.max_arena_bytes);
     }
     const auto found = users_.find(uid);
     const Usage usage = found == users_.end() ? Usage{} : found->second;
     if (usage.arenas >= limits_.max_arenas_per_user) {
-        return Error{Errc::kNoMemory, 0, "arenas of the user"};
+        return refuse_count("arenas of the user", name_of_user(uid), "arenas",
+                            limits_.max_arenas_per_user, "limits.arenas_per_user");
     }
     if (!admits(uid, 0, bytes) || !admits(uid, usage.bytes, committed)) {
-        return Error{Errc::kNoMemory, 0, "quota of the user"};
+        return refuse_user(uid, bytes);
     }
     restore_arena(uid, committed);
     return {};
 }
 
 Result<void> QuotaTable::grow_arena(std::uint32_t uid, Bytes bytes) {
-    if (!admits(uid, bytes_of(uid), bytes)) return Error{Errc::kNoMemory, 0, "quota of the user"};
+    FABRIC_TRY_VOID(check_growth(uid, bytes));
     users_[uid].bytes += bytes;
     return {};
+}
+
+Result<void> QuotaTable::check_growth(std::uint32_t uid, Bytes bytes) const {
+    if (!admits(uid, bytes_of(uid), bytes)) return refuse_user(uid, bytes);
+    return {};
+}
+
+Error QuotaTable::refuse_user(std::uint32_t uid, Bytes bytes) const {
+    const QuotaState state = quota_of(uid, TimePoint{});
+    return refuse_quota("quota of the user", bytes, name_of_user(uid), state.used_bytes,
+                        state.target_bytes,
+                        "limits.user_quota, or fabricctl quota user:" + std::to_string(uid));
 }
 
 bool QuotaTable::admits(std::uint32_t uid, Bytes used, Bytes bytes) const {

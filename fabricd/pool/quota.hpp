@@ -43,6 +43,7 @@ class QuotaTable {
     Result<void> take_arena(std::uint32_t uid, Bytes bytes, Bytes committed);
     /// For `bytes` more of an arena, before they are committed; resize_arena() gives them back.
     Result<void> grow_arena(std::uint32_t uid, Bytes bytes);
+    Result<void> check_growth(std::uint32_t uid, Bytes bytes) const;
     /// The backend rounded up: what was taken as `from` bytes really is `to`.
     void resize_arena(std::uint32_t uid, Bytes from, Bytes to) noexcept;
     void give_arena(std::uint32_t uid, Bytes bytes) noexcept;
@@ -74,6 +75,7 @@ class QuotaTable {
     };
     void forget_if_idle(std::uint32_t uid) noexcept;
     bool admits(std::uint32_t uid, Bytes used, Bytes bytes) const;
+    Error refuse_user(std::uint32_t uid, Bytes bytes) const;
 
     Limits limits_;
     std::map<std::uint32_t, Usage> users_;

@@ -1,5 +1,7 @@
 #include "fabricd/pool/registry.hpp"
 
+#include "fabricd/pool/refusals.hpp"
+
 #include <algorithm>
 
 #include "libfabricshm/base/fault_point.hpp"
@@ -39,7 +41,8 @@ Result<Arena*> Registry::arena_of(SessionId session, ArenaId arena) {
 Result<void> Registry::add_wait(Wait wait) {
     const auto most = static_cast<std::size_t>(limits_.max_waits_per_session);
     if (waits_.count_of(wait.ticket.session) >= most) {
-        return Error{Errc::kNoMemory, 0, "waits of the session"};
+        return refuse_count("waits of the session", "this session", "requests that wait",
+                            limits_.max_waits_per_session, "");
     }
     waits_.add(std::move(wait));
     return {};
@@ -47,7 +50,7 @@ Result<void> Registry::add_wait(Wait wait) {
 
 void Registry::fail_wait(WaitId id, const Error& error) {
     const auto wait = waits_.take(id);
-    if (wait) answers_.push_back({wait->ticket, wait->asked, error, {}});
+    if (wait) refuse(wait->ticket, wait->asked, error);
 }
 
 void Registry::cancel_waits(SessionId session, ArenaId arena, bool answer) {

@@ -25,6 +25,7 @@
 #include "fabricd/pool/shard.hpp"
 #include "fabricd/pool/snapshot.hpp"
 #include "fabricd/pool/wait_list.hpp"
+#include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/machine/pool_backend.hpp"
 #include "libfabricshm/proto/messages.hpp"
 #include "libfabricshm/shm/directive_page.hpp"
@@ -49,6 +50,7 @@ struct Answer {
     std::variant<std::monostate, fabricshm::proto::ArenaOpen, fabricshm::proto::Tensor,
                  fabricshm::proto::Region, fabricshm::proto::Group, fabricshm::proto::Shard>
         body;
+    std::string reason = {};  // of the error, when it was explained
 };
 
 /// Requests have passed proto::check_request(). Those that return Result<void> and take a Ticket
@@ -165,11 +167,15 @@ class Registry {
     void answer(Ticket to, fabricshm::proto::Type type, const Result<Body>& outcome) {
         answers_.push_back({to, type, Error{Errc::kOk, 0, ""}, {}});
         if (outcome.ok()) answers_.back().body = outcome.value();
-        if (!outcome.ok()) answers_.back().error = outcome.error();
+        if (outcome.ok()) return;
+        answers_.back().error = outcome.error();
+        answers_.back().reason = fabricshm::reason_of(outcome.error());
     }
     /// Likewise, for one that is answered later still unless it is refused.
     void refuse(Ticket to, fabricshm::proto::Type type, const Result<void>& outcome) {
-        if (!outcome.ok()) answers_.push_back({to, type, outcome.error(), {}});
+        if (outcome.ok()) return;
+        const Error error = outcome.error();
+        answers_.push_back({to, type, error, {}, fabricshm::reason_of(error)});
     }
 
     /// The descriptor that a kArenaOpen answer carries; -1 when the arena is not here.
@@ -302,6 +308,7 @@ class Registry {
     Result<void> add_links(Arena& arena);
     Result<void> write_new(const Arena& arena);
     std::optional<Bytes> growth_for(const Arena& arena, Bytes bytes) const;
+    Error no_room(const char* step, const Arena& arena, Bytes bytes) const;
     bool park(Arena& arena, Bytes bytes, std::function<void()> serve);
     Result<void> extend(Arena& arena, Bytes to);
     void answer_waiting(Arena& arena, const Error& error);
@@ -429,6 +436,7 @@ class Registry {
     QuotaTable quotas_;
     DeviceTable devices_;
     std::uint64_t quota_changes_ = 0;
+    Error growth_failure_{Errc::kOk, 0, ""};  // while what waited for the growth is served
 
     std::map<SessionId, Session> sessions_;
     std::map<ArenaId, Arena> arenas_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "fabricd/pool/refusals.hpp"
 #include "fabricd/pool/registry.hpp"
 #include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/include/fabricshm/fabricshm.h"
@@ -40,23 +41,28 @@ Result<void> Registry::check_open(const Session& session, const Arena& arena,
     // Names are one space for all users of a daemon, so that a name taken by another user is told
     // as that, and not as an arena that will never come.
     if (arena.uid != session.peer.uid) {
-        return Error{Errc::kDenied, 0, "the arena belongs to another user"};
+        return fabricshm::explain({Errc::kDenied, 0, "the arena belongs to another user"},
+                                  "arena '%s' belongs to another user; names are one space for all "
+                                  "users, take another one",
+                                  arena.name.c_str());
     }
     if ((request.flags & FABRICSHM_ARENA_EXCLUSIVE) != 0) {
         return Error{Errc::kExists, 0, "open arena exclusively"};
     }
     const bool one_more = session.arenas.count(arena.id) == 0;
     if (one_more && static_cast<int>(session.arenas.size()) >= limits_.max_arenas_per_session) {
-        return Error{Errc::kNoMemory, 0, "arenas of the session"};
+        return refuse_count("arenas of the session", "this session", "arenas",
+                            limits_.max_arenas_per_session, "limits.arenas_per_session");
     }
     return {};
 }
 
 Result<void> Registry::make_arena(Ticket ticket, const proto::ArenaOpen& request) {
     Session& session = *find_session(ticket.session);
-    if (draining_) return Error{Errc::kBusy, 0, "the daemon is draining"};
+    if (draining_) return refuse_while_draining("new arenas");
     if (static_cast<int>(session.arenas.size()) >= limits_.max_arenas_per_session) {
-        return Error{Errc::kNoMemory, 0, "arenas of the session"};
+        return refuse_count("arenas of the session", "this session", "arenas",
+                            limits_.max_arenas_per_session, "limits.arenas_per_session");
     }
     const Bytes wanted = request.bytes != 0 ? request.bytes : limits_.default_arena_bytes;
     const Bytes bytes = fabricshm::round_up(wanted, RegionAllocator::kUnit);
@@ -91,7 +97,8 @@ void Registry::arena_made(ArenaId id, Result<fabricshm::PoolPiece> piece) {
     if (arena == nullptr) return;
     // The record comes before any answer: who has the descriptor must find a daemon that knows the
     // arena.
-    Result<void> done = piece.ok() ? settle(*arena, std::move(piece).value()) : piece.error();
+    Result<void> done = piece.ok() ? settle(*arena, std::move(piece).value())
+                                   : refuse_by_pool(piece.error(), arena->bytes, work_->totals());
     if (done.ok()) done = write_new(*arena);
     answer_waiting(*arena, done.error());
     if (!done.ok()) return remove_arena(id);
@@ -133,7 +140,7 @@ Result<void> Registry::settle(Arena& arena, fabricshm::PoolPiece piece) {
 Result<void> Registry::add_links(Arena& arena) {
     if (links_ == nullptr) return {};
     if (!arena.space.reserve(0, fabricshm::kLinkPageBytes)) {
-        return Error{Errc::kNoMemory, 0, "room for the link page"};
+        return refuse_hole("room for the link page", arena, fabricshm::kLinkPageBytes);
     }
     arena.link_bytes = fabricshm::kLinkPageBytes;
     return memory_->format_links(arena.id, *links_);
@@ -167,7 +174,7 @@ void Registry::answer_waiting(Arena& arena, const Error& error) {
             const auto entered = enter_arena(*session, arena);
             if (!entered.ok()) outcome = entered.error();
         }
-        answers_.push_back({wait.ticket, wait.asked, outcome, {}});
+        answers_.push_back({wait.ticket, wait.asked, outcome, {}, fabricshm::reason_of(outcome)});
         const bool with_body = wait.asked == proto::Type::kArenaOpen && outcome.code == Errc::kOk;
         if (with_body) answers_.back().body = arena.wire();
         if (outcome.code == Errc::kOk) send_losses(wait.ticket.session, arena);
@@ -296,7 +303,7 @@ void Registry::open_again(const Wait& wait, const std::string& name) {
     copy_name(request.name, name);
     request.bytes = wait.bytes;
     const auto asked = open_arena(wait.ticket, request);
-    if (!asked.ok()) answers_.push_back({wait.ticket, wait.asked, asked.error(), {}});
+    if (!asked.ok()) refuse(wait.ticket, wait.asked, asked);
 }
 
 void Registry::remove_arena(ArenaId id) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "fabricd/pool/refusals.hpp"
 #include "fabricd/pool/registry.hpp"
 #include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/shm/group_block.hpp"
@@ -53,7 +54,8 @@ Result<void> Registry::check_name(const Arena& arena, const std::string& name) c
     }
     // Broken ones count, too: their blocks are still there.
     if (static_cast<int>(arena.groups.size()) >= limits_.max_groups_per_arena) {
-        return Error{Errc::kNoMemory, 0, "groups of the arena"};
+        return refuse_count("groups of the arena", "arena '" + arena.name + "'", "groups",
+                            limits_.max_groups_per_arena, "limits.groups_per_arena");
     }
     return {};
 }
@@ -126,7 +128,7 @@ Result<std::uint64_t> Registry::place_block(Arena& arena, Bytes bytes,
                                             const fabricshm::GroupBlockInfo& info) {
     for (;;) {
         const auto offset = arena.space.allocate(bytes);
-        if (!offset) return Error{Errc::kNoMemory, 0, "room for the group block"};
+        if (!offset) return no_room("room for the group block", arena, bytes);
         const Result<void> done = memory_->format_group(arena.id, *offset, info);
         if (done.ok()) return *offset;
         arena.space.release(*offset, bytes);

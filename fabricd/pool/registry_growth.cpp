@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "fabricd/pool/refusals.hpp"
 #include "fabricd/pool/registry.hpp"
 #include "libfabricshm/base/fault_point.hpp"
 
@@ -16,6 +17,8 @@ constexpr Bytes kGrowthSlice = 256 * fabricshm::kMiB;
 static_assert(kGrowthSlice % fabricshm::kArenaStep == 0);
 
 }  // namespace
+
+using fabricshm::reason_of;
 
 bool Registry::park(SessionId session, ArenaId id, Bytes bytes, bool owned,
                     std::function<void()> serve) {
@@ -60,6 +63,22 @@ std::optional<Bytes> Registry::growth_for(const Arena& arena, Bytes bytes) const
     return std::min(whole_steps, arena.bytes);
 }
 
+// Of those that can stand in the way the one that does: the arena's own end, the quota of its user,
+// and the pool, which has just refused to grow it.
+Error Registry::no_room(const char* step, const Arena& arena, Bytes bytes) const {
+    const auto need = growth_for(arena, bytes);
+    if (!need) return refuse_hole(step, arena, bytes);
+    const Bytes more = *need - arena.committed;
+    const auto quota = quotas_.check_growth(arena.uid, more);
+    const Error error{Errc::kNoMemory, 0, step};
+    if (!quota.ok()) return explain(error, "%s", reason_of(quota.error()));
+    if (growth_failure_.code == Errc::kOk) {
+        return explain(error, "too many requests wait for arena '%s' to grow", arena.name.c_str());
+    }
+    const std::string why = describe(refuse_by_pool(growth_failure_, more, work_->totals()));
+    return explain(error, "arena '%s' can't grow: %s", arena.name.c_str(), why.c_str());
+}
+
 void Registry::arena_grown(ArenaId id, Bytes to, const Result<void>& done) {
     Arena* arena = find_arena(id);
     if (arena == nullptr) return;
@@ -72,10 +91,12 @@ void Registry::arena_grown(ArenaId id, Bytes to, const Result<void>& done) {
     }
     // Each is served now, or parked again: others came first, or this was a part of what it needs.
     // After a failure none is: those that find no hole are refused.
+    growth_failure_ = outcome.error();
     for (Parked& parked : std::exchange(arena->parked, {})) {
         if (outcome.ok() && park(*arena, parked.bytes, parked.serve)) continue;
         parked.serve();
     }
+    growth_failure_ = Error{Errc::kOk, 0, ""};
     drop_if_unused(id);
 }
 

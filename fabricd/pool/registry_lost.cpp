@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "fabricd/pool/refusals.hpp"
 #include "fabricd/pool/registry.hpp"
 #include "libfabricshm/base/fault_point.hpp"
 
@@ -27,7 +28,8 @@ Result<proto::Region> Registry::note_lost(SessionId session, const proto::Region
     proto::Region news = lost_region(*arena, first, last - first);
     if (arena->lost.covers(first, last - first)) return news;
     if (arena->lost.all().size() >= kRangesMost) {
-        return Error{Errc::kNoMemory, 0, "lost ranges of the arena"};
+        return refuse_count("lost ranges of the arena", "arena '" + arena->name + "'",
+                            "lost ranges", static_cast<int>(kRangesMost), "");
     }
     FAULT_POINT("lost.before");
     lose(*arena, first, last - first);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "fabricd/pool/refusals.hpp"
 #include "fabricd/pool/registry.hpp"
 #include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/proto/codec.hpp"
@@ -108,22 +109,23 @@ Result<RegionId> Registry::make_region(Session& session, Arena& arena, Bytes byt
                                        std::optional<TensorInfo> tensor,
                                        std::optional<ShardId> shard) {
     if (session.regions >= limits_.max_regions_per_session) {
-        return Error{Errc::kNoMemory, 0, "regions of the session"};
+        return refuse_count("regions of the session", "this session", "regions",
+                            limits_.max_regions_per_session, "limits.regions_per_session");
     }
     // In whole units, as the arena gives them, so that quota and arena agree.
     const Bytes rounded = RegionAllocator::rounded(bytes);
-    const Error no_room{Errc::kNoMemory, 0, "room in the arena"};
     // Asking costs nothing: what the arena could not hold with any quota is no demand.
-    if (rounded == 0 || rounded > arena.room()) return no_room;
+    if (rounded == 0) return refuse_hole("room in the arena", arena, bytes);
+    if (rounded > arena.room()) return no_room("room in the arena", arena, bytes);
     if (!devices_.admits(session.device, rounded)) {
         // How much more a job could use is what quotas are resized by. What a full arena refuses
         // is none of it: a larger quota would not help.
         session.bytes_denied += bytes;
         devices_.refuse(session.device, bytes);
-        return Error{Errc::kNoMemory, 0, "memory quota of the device"};
+        return devices_.refusal(session.device, bytes);
     }
     const auto offset = arena.space.allocate(rounded);
-    if (!offset) return no_room;
+    if (!offset) return no_room("room in the arena", arena, bytes);
 
     // The books first, the journal second, the answer last: a grant that cannot be written is taken
     // back, and a daemon that is killed in between never told anybody of it.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "fabricd/pool/refusals.hpp"
 #include "fabricd/pool/registry.hpp"
 #include "libfabricshm/base/fault_point.hpp"
 
@@ -13,7 +14,7 @@ Result<SessionId> Registry::open_session(const Peer& peer, const std::string& la
                                          const std::string& device) {
     // Sessions of before go on: draining is for a daemon that is to be replaced, and its jobs
     // should end by themselves.
-    if (draining_) return Error{Errc::kBusy, 0, "the daemon is draining"};
+    if (draining_) return refuse_while_draining("new sessions");
     FABRIC_TRY_VOID(quotas_.take_session(peer.uid));
     if (const auto attached = devices_.attach(device); !attached.ok()) {
         quotas_.give_session(peer.uid);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "fabricd/pool/refusals.hpp"
 #include "fabricd/pool/registry.hpp"
 #include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/proto/codec.hpp"
@@ -115,7 +116,7 @@ Result<Shard*> Registry::place_shard(Session& owner, Arena& arena, const TensorI
 Result<RegionId> Registry::make_copy(Session& owner, Arena& arena, Bytes bytes, std::string device,
                                      ShardId shard) {
     if (!devices_.admits(device, RegionAllocator::rounded(bytes))) {
-        return Error{Errc::kNoMemory, 0, "memory quota of the device"};
+        return devices_.refusal(device, bytes);
     }
     // make_region() counts against the owner's device, whose quota it need not fit.
     const std::string own = std::exchange(owner.device, std::move(device));
@@ -152,7 +153,10 @@ Result<proto::Shard> Registry::open_now(Shard& shard, SessionId session) {
     for (const auto& [reader, book] : shard.readers) taken.insert(book.slot);
     int slot = 0;
     while (taken.count(slot) != 0) ++slot;
-    if (slot >= kShardReadersMax) return Error{Errc::kNoMemory, 0, "readers of the shard"};
+    if (slot >= kShardReadersMax) {
+        return refuse_count("readers of the shard", "shard '" + shard.info.name + "'", "readers",
+                            kShardReadersMax, "");
+    }
     FABRIC_TRY(const ArenaSpan header, header_of(shard));
     FABRIC_TRY_VOID(
         journal_.add(ShardReaderRecord{raw(shard.id.arena), raw(shard.id.header), raw(session),
@@ -182,7 +186,7 @@ void Registry::answer_shard(Shard& shard) {
         const Wait wait = *waits_.take(id);
         const auto opened = open_now(shard, wait.ticket.session);
         if (!opened.ok()) {
-            answers_.push_back({wait.ticket, wait.asked, opened.error(), {}});
+            refuse(wait.ticket, wait.asked, opened.error());
             continue;
         }
         answers_.push_back({wait.ticket, wait.asked, Error{Errc::kOk, 0, ""}, opened.value()});

@@ -23,6 +23,7 @@ ArenaView view_of(const Arena& arena) {
     view.bytes_committed = arena.committed;
     view.bytes_quarantined = arena.bytes_quarantined();
     view.sessions = static_cast<std::uint32_t>(arena.sessions.size());
+    for (const SessionId session : arena.sessions) view.session_ids.push_back(raw(session));
     return view;
 }
 

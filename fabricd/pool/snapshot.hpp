@@ -94,7 +94,8 @@ struct ArenaView {
     std::uint64_t bytes_used = 0;         // by regions
     std::uint64_t bytes_quarantined = 0;  // of dead sessions, until their groups are gone
     std::uint32_t sessions = 0;
-    std::uint64_t bytes_committed = 0;  // what it has taken from the pool so far
+    std::uint64_t bytes_committed = 0;            // what it has taken from the pool so far
+    std::vector<std::uint64_t> session_ids = {};  // that have it open
 };
 
 struct RegionView {

@@ -4,17 +4,12 @@
 
 namespace fabricd {
 
-namespace {
-
-/// protobuf refuses text that is not UTF-8, and labels come from clients: other bytes become '?'.
 std::string printable(const std::string& text) {
     std::string result = text;
     std::replace_if(
         result.begin(), result.end(), [](unsigned char c) { return c < 0x20 || c >= 0x7f; }, '?');
     return result;
 }
-
-}  // namespace
 
 void pack(const PoolView& view, admin::v1::Pool& message) {
     message.set_backend(view.backend);
@@ -33,6 +28,7 @@ void pack(const ArenaView& view, admin::v1::Arena& message) {
     message.set_bytes_quarantined(view.bytes_quarantined);
     message.set_sessions(view.sessions);
     message.set_bytes_committed(view.bytes_committed);
+    for (const std::uint64_t session : view.session_ids) message.add_session_ids(session);
 }
 
 void pack(const RegionView& view, admin::v1::Region& message) {
@@ -144,9 +140,15 @@ PoolView unpack(const admin::v1::Pool& message) {
 }
 
 ArenaView unpack(const admin::v1::Arena& message) {
-    return {message.id(),       message.name(),           message.uid(),
-            message.bytes(),    message.bytes_used(),     message.bytes_quarantined(),
-            message.sessions(), message.bytes_committed()};
+    return {message.id(),
+            message.name(),
+            message.uid(),
+            message.bytes(),
+            message.bytes_used(),
+            message.bytes_quarantined(),
+            message.sessions(),
+            message.bytes_committed(),
+            {message.session_ids().begin(), message.session_ids().end()}};
 }
 
 RegionView unpack(const admin::v1::Region& message) {

@@ -12,6 +12,9 @@
 
 namespace fabricd {
 
+/// protobuf refuses text that is not UTF-8, and labels come from clients: other bytes become '?'.
+std::string printable(const std::string& text);
+
 /// What a status says besides the snapshot.
 struct DaemonFacts {
     std::string version;

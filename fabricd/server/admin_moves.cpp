@@ -7,6 +7,7 @@
 
 #include "fabricd/server/admin_service.hpp"
 #include "libfabricshm/base/log.hpp"
+#include "libfabricshm/base/reason.hpp"
 
 namespace fabricd {
 
@@ -24,13 +25,13 @@ constexpr std::chrono::milliseconds kProgressEvery(200);
 grpc::Status refusal(const Error& error) {
     switch (error.code) {
         case Errc::kNotFound:
-            return {grpc::StatusCode::NOT_FOUND, describe(error)};
+            return {grpc::StatusCode::NOT_FOUND, explanation_of(error)};
         case Errc::kInvalid:
-            return {grpc::StatusCode::INVALID_ARGUMENT, describe(error)};
+            return {grpc::StatusCode::INVALID_ARGUMENT, explanation_of(error)};
         case Errc::kNoMemory:
-            return {grpc::StatusCode::RESOURCE_EXHAUSTED, describe(error)};
+            return {grpc::StatusCode::RESOURCE_EXHAUSTED, explanation_of(error)};
         default:
-            return {grpc::StatusCode::FAILED_PRECONDITION, describe(error)};
+            return {grpc::StatusCode::FAILED_PRECONDITION, explanation_of(error)};
     }
 }
 
@@ -39,9 +40,11 @@ struct MoveOutcome {
     std::mutex mutex;
     std::condition_variable known;
     std::optional<Result<void>> result;
+    std::string text;  // of its error, with the reason that the control thread keeps
 
     void tell(const Result<void>& outcome) {
         const std::lock_guard lock(mutex);
+        if (!outcome.ok()) text = explanation_of(outcome.error());
         result = outcome;
         known.notify_all();
     }
@@ -83,7 +86,7 @@ grpc::Status AdminService::Migrate(grpc::ServerContext* context, const MigrateRe
         // A shard that has ended its move shows 0 there.
         reply.set_moved_bytes(ended ? shard.bytes : shard.moved_bytes);
         reply.set_done(ended.has_value());
-        if (ended && !ended->ok()) reply.set_error(describe(ended->error()));
+        if (ended && !ended->ok()) reply.set_error(outcome->text);
         const bool is_there = writer->Write(reply) && !context->IsCancelled();
         // At the daemon's end, too: the move is not reported any more, and a restart undoes it.
         if (ended || !is_there || stopping()) return grpc::Status::OK;

@@ -12,6 +12,7 @@
 #include "fabricd/pool/snapshot.hpp"
 #include "fabricd/telemetry/sample.hpp"
 #include "fabricd/vgpu/vgpu_view.hpp"
+#include "libfabricshm/base/log_spdlog.hpp"
 #include "libfabricshm/base/result.hpp"
 
 namespace fabricd {
@@ -34,6 +35,8 @@ struct AdminHooks {
     std::function<Result<QuotaState>(const QuotaOrder&)> quota = {};
     /// Daemon::shard(); there when `move` is.
     std::function<std::optional<ShardView>(const std::string& name)> shard = {};
+    /// The newest lines of the log.
+    std::function<std::vector<fabricshm::LogEvent>(std::size_t most)> events = nullptr;
     /// The decision `id`, or the newest `last` (0: all). Empty: there is no control loop.
     std::function<std::vector<Decision>(std::uint64_t id, std::size_t last)> decisions = nullptr;
 };

@@ -13,6 +13,20 @@ using fabricshm::log;
 using fabricshm::LogLevel;
 using namespace admin::v1;
 
+namespace {
+
+// What the client says of itself: gRPC knows nobody behind a unix socket. Only the daemon's own
+// user and root can open it, and these could write into the log anyway.
+std::string caller_of(const grpc::ServerContext& context) {
+    constexpr std::size_t kMost = 100;
+    const auto& metadata = context.client_metadata();
+    const auto found = metadata.find("fabric-caller");
+    if (found == metadata.end()) return "a client that does not say who it is";
+    return printable(std::string(found->second.data(), std::min(found->second.size(), kMost)));
+}
+
+}  // namespace
+
 AdminService::AdminService(AdminHooks hooks)
     : hooks_(std::move(hooks)), facts_{FABRIC_VERSION, static_cast<std::int32_t>(::getpid())} {}
 
@@ -98,22 +112,42 @@ bool AdminService::pause(grpc::ServerContext& context, std::chrono::milliseconds
 grpc::Status AdminService::Decisions(grpc::ServerContext*, const DecisionsRequest* request,
                                      DecisionsReply* reply) {
     // An empty list would mean that the loop has decided nothing.
-    if (!hooks_.decisions) return {grpc::StatusCode::FAILED_PRECONDITION, "control.mode is off"};
+    if (!hooks_.decisions)
+        return {grpc::StatusCode::FAILED_PRECONDITION,
+                "control.mode is off: fabricd decides nothing (set it to dry-run or on)"};
     for (const auto& decision : hooks_.decisions(request->id(), request->last())) {
         pack(decision, *reply->add_decisions());
     }
     return grpc::Status::OK;
 }
 
-grpc::Status AdminService::Drain(grpc::ServerContext*, const DrainRequest* request, DrainReply*) {
-    log(LogLevel::kInfo, "admin: draining is %s", request->on() ? "on" : "off");
+grpc::Status AdminService::Events(grpc::ServerContext*, const EventsRequest* request,
+                                  EventsReply* reply) {
+    if (!hooks_.events) return {grpc::StatusCode::UNIMPLEMENTED, "no events are kept"};
+    constexpr const char* kNames[] = {"debug", "info", "warning", "error", "off"};
+    const std::size_t most = request->last() == 0 ? SIZE_MAX : request->last();
+    for (const auto& event : hooks_.events(most)) {
+        auto& message = *reply->add_events();
+        message.set_number(event.number);
+        message.set_unix_ms(event.unix_ms);
+        message.set_level(kNames[static_cast<int>(event.level)]);
+        message.set_text(printable(event.text));
+    }
+    return grpc::Status::OK;
+}
+
+grpc::Status AdminService::Drain(grpc::ServerContext* context, const DrainRequest* request,
+                                 DrainReply*) {
+    log(LogLevel::kInfo, "audit: draining is %s, asked by %s", request->on() ? "on" : "off",
+        caller_of(*context).c_str());
     hooks_.drain(request->on());
     return grpc::Status::OK;
 }
 
 // Answered before the daemon ends: its end waits for this handler.
-grpc::Status AdminService::Shutdown(grpc::ServerContext*, const ShutdownRequest*, ShutdownReply*) {
-    log(LogLevel::kInfo, "admin: shutdown");
+grpc::Status AdminService::Shutdown(grpc::ServerContext* context, const ShutdownRequest*,
+                                    ShutdownReply*) {
+    log(LogLevel::kInfo, "audit: shutdown, asked by %s", caller_of(*context).c_str());
     hooks_.shutdown();
     return grpc::Status::OK;
 }

@@ -71,9 +71,11 @@ class AdminService final : public admin::v1::Admin::Service {
                        grpc::ServerWriter<admin::v1::WatchReply>* writer) override;
     grpc::Status Decisions(grpc::ServerContext*, const admin::v1::DecisionsRequest* request,
                            admin::v1::DecisionsReply* reply) override;
-    grpc::Status Drain(grpc::ServerContext*, const admin::v1::DrainRequest* request,
+    grpc::Status Events(grpc::ServerContext*, const admin::v1::EventsRequest* request,
+                        admin::v1::EventsReply* reply) override;
+    grpc::Status Drain(grpc::ServerContext* context, const admin::v1::DrainRequest* request,
                        admin::v1::DrainReply*) override;
-    grpc::Status Shutdown(grpc::ServerContext*, const admin::v1::ShutdownRequest*,
+    grpc::Status Shutdown(grpc::ServerContext* context, const admin::v1::ShutdownRequest*,
                           admin::v1::ShutdownReply*) override;
 
   private:

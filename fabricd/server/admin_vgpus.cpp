@@ -3,6 +3,7 @@
 #include "fabricd/server/admin_service.hpp"
 #include "fabricd/server/vgpu_codec.hpp"
 #include "libfabricshm/base/log.hpp"
+#include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/base/units.hpp"
 
 namespace fabricd {
@@ -14,7 +15,8 @@ namespace {
 
 // The step alone is enough for a person here: it names what was wrong with the order.
 grpc::Status status_of(const fabricshm::Error& error) {
-    const std::string text = error.step;  // the code says the rest
+    const std::string reason = reason_of(error);
+    const std::string text = reason.empty() ? error.step : reason;  // the code says the rest
     if (error.code == Errc::kNotFound) return {grpc::StatusCode::NOT_FOUND, text};
     if (error.code == Errc::kInvalid) return {grpc::StatusCode::INVALID_ARGUMENT, text};
     if (error.code == Errc::kNoMemory) return {grpc::StatusCode::RESOURCE_EXHAUSTED, text};

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "libfabricshm/base/reason.hpp"
+
 namespace fabricd {
 
 namespace {
@@ -33,7 +35,11 @@ Result<Admission> Admission::make(std::vector<std::uint32_t> uids, const std::st
     // Once, at the start: a name service may be slow, and nobody may wait for it on the control
     // thread.
     const struct group* entry = ::getgrnam(group.c_str());
-    if (entry == nullptr) return Error{Errc::kInvalid, 0, "socket group"};
+    if (entry == nullptr) {
+        return fabricshm::explain({Errc::kInvalid, 0, "socket group"},
+                                  "there is no group '%s' on this host (server.socket_group)",
+                                  group.c_str());
+    }
     admission.group_ = entry->gr_gid;
     admission.has_group_ = true;
     return admission;

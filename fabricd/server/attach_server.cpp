@@ -201,15 +201,17 @@ bool AttachServer::handle(ConnectionId id, const proto::Message& request, std::s
     }
     const bool page = type == proto::Type::kTelemetryOpen || type == proto::Type::kDirectivesOpen;
     if (page) return open_page(id, request);
-    const auto reply =
-        serve(registry_, connection.session, request, std::move(descriptor), Clock::now());
+    const TimePoint began = Clock::now();
+    const auto reply = serve(registry_, connection.session, request, std::move(descriptor), began);
+    stats_.count(type, Clock::now() - began);
     if (!reply) {
         deliver();
         return connections_.count(id) != 0;
     }
     if (reply->header.status != 0) {
+        stats_.refused(type, static_cast<Errc>(reply->header.status));
         refusals_.refused(proto::name_of(type), connection.peer.pid, connection.peer.uid,
-                          proto::error_of(reply->header, "answer"), Clock::now());
+                          proto::error_of(*reply, "answer"), Clock::now());
     }
     const bool sent = send(id, *reply, -1);
     deliver();
@@ -335,6 +337,7 @@ void AttachServer::deliver() {
          answers = registry_.take_answers()) {
         for (const Answer& answer : answers) {
             const auto process = processes_.find(answer.to.session);
+            if (answer.error.code != Errc::kOk) stats_.refused(answer.type, answer.error.code);
             if (process == processes_.end() || process->second.connection == 0) continue;
             // Arenas are the only answers with a descriptor; pages have theirs in open_page().
             const auto* arena = std::get_if<proto::ArenaOpen>(&answer.body);
@@ -373,6 +376,7 @@ bool AttachServer::send(ConnectionId id, const proto::Message& reply, int descri
 
 bool AttachServer::refuse(ConnectionId id, const proto::Header& request, const Error& error) {
     const Connection& connection = connections_.at(id);
+    stats_.refused(proto::type_of(request), error.code);
     refusals_.refused(proto::name_of(proto::type_of(request)), connection.peer.pid,
                       connection.peer.uid, error, Clock::now());
     if (error.code == Errc::kCorrupt) {

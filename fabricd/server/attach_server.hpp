@@ -12,6 +12,7 @@
 #include "fabricd/server/event_loop.hpp"
 #include "fabricd/server/listener.hpp"
 #include "fabricd/server/refusal_log.hpp"
+#include "fabricd/server/request_stats.hpp"
 #include "fabricd/telemetry/session_pages.hpp"
 #include "libfabricshm/os/unix_socket.hpp"
 #include "libfabricshm/proto/messages.hpp"
@@ -47,6 +48,8 @@ class AttachServer {
     /// nothing is due.
     void expire(TimePoint now);
     TimePoint next_deadline() const;
+
+    const RequestStats& stats() const noexcept { return stats_; }
 
   private:
     /// An id of its own: a descriptor's number is used again at once.
@@ -93,6 +96,7 @@ class AttachServer {
     Admission admission_;
     AttachLimits limits_;
     RefusalLog refusals_;
+    RequestStats stats_;
     EventLoop::WatchId accepting_ = 0;
 
     std::map<ConnectionId, Connection> connections_;

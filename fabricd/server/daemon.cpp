@@ -19,6 +19,7 @@
 #include "fabricd/server/pool_worker.hpp"
 #include "fabricd/server/shard_mover.hpp"
 #include "libfabricshm/base/log.hpp"
+#include "libfabricshm/base/reason.hpp"
 
 namespace fabricd {
 
@@ -116,7 +117,17 @@ struct Daemon::Impl {
     template <typename Ask>
     auto answer(Ask ask) {  // what `ask` says there
         std::optional<decltype(ask())> said;
-        on_control_thread([&] { said = ask(); });
+        std::string reason;
+        on_control_thread([&] {
+            said = ask();
+            if constexpr (requires { said->error(); }) {
+                if (!said->ok()) reason = reason_of(said->error());
+            }
+        });
+        // Kept by thread: the caller's own has to have it.
+        if constexpr (requires { said->error(); }) {
+            if (!reason.empty()) (void)explain(said->error(), "%s", reason.c_str());
+        }
         return *std::move(said);
     }
     Snapshot look();
@@ -421,6 +432,10 @@ void Daemon::stop() noexcept {
 
 Snapshot Daemon::snapshot() {
     return impl_->answer([&] { return impl_->look(); });
+}
+
+RequestStats Daemon::request_stats() {
+    return impl_->answer([&] { return impl_->server ? impl_->server->stats() : RequestStats{}; });
 }
 
 Places Daemon::places(const std::vector<ShardId>& shards) {

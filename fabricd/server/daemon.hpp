@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "fabricd/pool/snapshot.hpp"
+#include "fabricd/server/request_stats.hpp"
 #include "fabricd/telemetry/sampler.hpp"
 #include "fabricd/telemetry/session_pages.hpp"
 #include "libfabricshm/base/result.hpp"
@@ -94,6 +95,9 @@ class Daemon {
     /// What the daemon holds now. Any thread; waits for the control thread's next turn (well below
     /// a millisecond). Before run() and after it the answer is made on the calling thread.
     Snapshot snapshot();
+
+    /// How long requests took and how they were answered, since run(). As snapshot().
+    RequestStats request_stats();
 
     /// Devices and those of `shards` that there are, for who asks often. As snapshot().
     Places places(const std::vector<ShardId>& shards);

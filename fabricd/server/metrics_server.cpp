@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "libfabricshm/base/log.hpp"
+#include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/os/fd.hpp"
 #include "libfabricshm/os/unix_socket.hpp"
@@ -92,7 +93,14 @@ Result<Fd> listen_unix(const std::string& path) {
 
 // Loopback and nothing else: the metrics name jobs.
 Result<Fd> listen_loopback(std::uint16_t port) {
-    FABRIC_TRY(Fd socket, open_socket(AF_INET));
+    auto made = open_socket(AF_INET);
+    if (!made.ok()) {
+        return fabricshm::explain(made.error(),
+                                  "no TCP for this service (the shipped unit allows unix sockets "
+                                  "only): set telemetry.metrics_socket and start "
+                                  "fabric-metrics-bridge");
+    }
+    Fd socket = std::move(made).value();
     const int on = 1;
     // After a restart the old connections linger for a minute; they are in nobody's way.
     ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);

@@ -40,7 +40,7 @@ class PoolWorker final : public PoolWork {
     void destroy(ArenaId arena) noexcept override;
 
     /// After the last finished piece of work. Any thread.
-    fabricshm::PoolTotals totals() const;
+    fabricshm::PoolTotals totals() const override;
 
   private:
     struct Job {

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/proto/codec.hpp"
 #include "libfabricshm/shm/group_block.hpp"
 #include "libfabricshm/shm/shard_header.hpp"
@@ -208,7 +209,10 @@ Message reply_of(const Answer& answer) {
     // Only what a reply repeats of its request is needed, and that is the type and the id.
     const Message request = proto::make_request(answer.type, answer.to.request_id);
     if (answer.error.code != Errc::kOk) {
-        return proto::make_error_reply(request.header, answer.error);
+        // Kept with the answer: others may have failed for the same cause since.
+        const char* text =
+            answer.reason.empty() ? text_of(answer.error.code) : answer.reason.c_str();
+        return proto::make_error_reply(request.header, explain(answer.error, "%s", text));
     }
     Message reply = proto::make_reply(request);
     // One of them, or none: a reply has one body.

@@ -39,11 +39,15 @@ std::string metric_value(double value) {
 void MetricsText::family(std::string_view name, MetricType type, std::string_view help) {
     name_ = name;
     text_ += "# HELP " + name_ + " " + escaped(help, false) + "\n";
-    text_ += "# TYPE " + name_ + (type == MetricType::kCounter ? " counter" : " gauge") + "\n";
+    const char* kind = type == MetricType::kCounter     ? " counter"
+                       : type == MetricType::kHistogram ? " histogram"
+                                                        : " gauge";
+    text_ += "# TYPE " + name_ + kind + "\n";
 }
 
-void MetricsText::begin(Labels labels) {
+void MetricsText::begin(std::string_view suffix, Labels labels) {
     text_ += name_;
+    text_ += suffix;
     if (labels.size() == 0) return;
     char separator = '{';
     for (const Label& label : labels) {
@@ -56,12 +60,20 @@ void MetricsText::begin(Labels labels) {
 }
 
 void MetricsText::sample(Labels labels, double value) {
-    begin(labels);
-    text_ += " " + metric_value(value) + "\n";
+    part("", labels, value);
 }
 
 void MetricsText::sample(Labels labels, std::uint64_t value) {
-    begin(labels);
+    part("", labels, value);
+}
+
+void MetricsText::part(std::string_view suffix, Labels labels, double value) {
+    begin(suffix, labels);
+    text_ += " " + metric_value(value) + "\n";
+}
+
+void MetricsText::part(std::string_view suffix, Labels labels, std::uint64_t value) {
+    begin(suffix, labels);
     // Not as a double: a counter of bytes has more digits than that holds.
     text_ += " " + std::to_string(value) + "\n";
 }

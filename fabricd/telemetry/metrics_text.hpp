@@ -9,7 +9,7 @@
 
 namespace fabricd {
 
-enum class MetricType { kGauge, kCounter };
+enum class MetricType { kGauge, kCounter, kHistogram };
 
 /// Builds a page family by family: family(), then its samples, then the next family. Names are ours
 /// and valid; label values and helps may be anything and are escaped.
@@ -28,10 +28,14 @@ class MetricsText {
     void sample(Labels labels, double value);
     void sample(Labels labels, std::uint64_t value);
 
+    /// The same with a suffix of the family's name: "_bucket", "_sum" and "_count" of a histogram.
+    void part(std::string_view suffix, Labels labels, double value);
+    void part(std::string_view suffix, Labels labels, std::uint64_t value);
+
     const std::string& text() const noexcept { return text_; }
 
   private:
-    void begin(Labels labels);
+    void begin(std::string_view suffix, Labels labels);
 
     std::string name_;
     std::string text_;

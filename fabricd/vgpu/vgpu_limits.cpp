@@ -10,6 +10,8 @@
 
 #include "fabricd/vgpu/vgpu_entry.hpp"
 #include "libfabricshm/base/log.hpp"
+#include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/base/units.hpp"
 
 namespace fabricd {
 
@@ -27,6 +29,14 @@ namespace {
 constexpr auto kPatience = std::chrono::milliseconds(20);
 
 constexpr auto kRelaxed = std::memory_order_relaxed;  // of figures that each stand for themselves
+
+Error no_such_vgpu(const std::string& name) {
+    return fabricshm::explain(
+        {Errc::kNotFound, 0, "find the vGPU"},
+        "there is no vGPU '%s' in the device file (devices.file; fabricctl vgpus lists "
+        "them)",
+        name.c_str());
+}
 
 // `view` with what the ledger says.
 VgpuView as_told(const UsageLedger& ledger, VgpuView view) {
@@ -154,12 +164,17 @@ Result<void> VgpuLimits::resize(const std::string& name, Bytes bytes) {
     {
         const std::lock_guard lock(mutex_);
         Vgpu* vgpu = find(name);
-        if (vgpu == nullptr) return Error{Errc::kNotFound, 0, "find the vGPU"};
+        if (vgpu == nullptr) return no_such_vgpu(name);
         if (bytes == 0) return Error{Errc::kInvalid, 0, "quota of a vGPU"};
         const Bytes usable = vgpu->usable();
         const Bytes others = taken_by_others(*vgpu);
         if (others > usable || bytes > usable - others) {
-            return Error{Errc::kNoMemory, 0, "fit the quotas into the GPU"};
+            return fabricshm::explain(
+                {Errc::kNoMemory, 0, "fit the quotas into the GPU"},
+                "wanted %s, the GPU of vGPU '%s' has %s for vGPUs and the others have "
+                "%s of it",
+                fabricshm::format_bytes(bytes).c_str(), name.c_str(),
+                fabricshm::format_bytes(usable).c_str(), fabricshm::format_bytes(others).c_str());
         }
         vgpu->limits.target_bytes = bytes;
         vgpu->limits.quota_bytes = std::max(vgpu->limits.quota_bytes, bytes);
@@ -173,7 +188,7 @@ Result<void> VgpuLimits::resize(const std::string& name, Bytes bytes) {
 Result<void> VgpuLimits::set_share(const std::string& name, std::uint32_t percent) {
     const std::lock_guard lock(mutex_);
     Vgpu* vgpu = find(name);
-    if (vgpu == nullptr) return Error{Errc::kNotFound, 0, "find the vGPU"};
+    if (vgpu == nullptr) return no_such_vgpu(name);
     if (percent < 1 || percent > 100) return Error{Errc::kInvalid, 0, "share of a vGPU"};
     vgpu->limits.share_percent = percent;
     vgpu->publish();
@@ -252,7 +267,7 @@ bool VgpuLimits::tenant_died(const std::string& name, const ProcessIdentity& pro
 
 Result<void> VgpuLimits::check_user(const std::string& name, std::uint32_t uid) const {
     const Vgpu* vgpu = find(name);
-    if (vgpu == nullptr) return Error{Errc::kNotFound, 0, "find the vGPU"};
+    if (vgpu == nullptr) return no_such_vgpu(name);
     const auto& users = vgpu->spec.allow_uids;
     // Root and the daemon's own user can open the files themselves: refusing them would protect
     // nothing.
@@ -264,7 +279,7 @@ Result<void> VgpuLimits::check_user(const std::string& name, std::uint32_t uid) 
 
 Result<VgpuLimits::Files> VgpuLimits::files_of(const std::string& name) const {
     const Vgpu* vgpu = find(name);
-    if (vgpu == nullptr) return Error{Errc::kNotFound, 0, "find the vGPU"};
+    if (vgpu == nullptr) return no_such_vgpu(name);
     if (vgpu->files.is_cut()) return Error{Errc::kCorrupt, 0, "give out a vGPU's ledger"};
     Files files;
     files.gpu = vgpu->spec.gpu;

@@ -3,6 +3,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "libfabricshm/base/reason.hpp"
+
 namespace fabricshm {
 
 namespace {
@@ -53,7 +55,8 @@ const char* text_of(Errc code) noexcept {
 std::string describe(const Error& error) {
     std::string line = error.step;
     line += line.empty() ? "" : ": ";
-    line += text_of(error.code);
+    const std::string reason = reason_of(error);
+    line += reason.empty() ? text_of(error.code) : reason;
     const bool names_rank = error.code == Errc::kPeer || error.code == Errc::kMismatch;
     if (names_rank) line += " (rank " + std::to_string(error.detail) + ")";
     const bool names_region = error.code == Errc::kPoisoned && error.detail > 0;

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/include/fabricshm/fabricshm.h"
 #include "libfabricshm/proto/codec.hpp"
 
@@ -50,9 +51,10 @@ void keep(const Error& error, const char* what) noexcept {
         if (words != nullptr) std::snprintf(extra, sizeof extra, " (%s)", words);
         if (words == nullptr) std::snprintf(extra, sizeof extra, " (errno %d)", error.detail);
     }
+    const char* reason = reason_of(error);
     const bool has_step = error.step != nullptr && *error.step != '\0';
     std::snprintf(t_last.text, sizeof t_last.text, "%s: %s%s%s%s", what, has_step ? error.step : "",
-                  has_step ? ": " : "", text_of(error.code), extra);
+                  has_step ? ": " : "", *reason != '\0' ? reason : text_of(error.code), extra);
     t_last.rank = names_rank ? error.detail : -1;
     t_last.region = names_region ? static_cast<std::uint64_t>(error.detail) : 0;
 }

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "libfabricshm/base/log.hpp"
+#include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/client/fork_guard.hpp"
 #include "libfabricshm/proto/codec.hpp"
 
@@ -27,14 +28,21 @@ Result<proto::Message> exchange(const UnixSocket& socket, const proto::Message& 
     const bool ours = reply.header.request_id == request.header.request_id &&
                       proto::type_of(reply.header) == proto::type_of(request.header);
     if (!ours) return Error{Errc::kCorrupt, 0, step};
-    if (reply.header.status != 0) return proto::error_of(reply.header, step);
+    if (reply.header.status != 0) return proto::error_of(reply, step);
     return reply;
 }
 
 // To a caller who only wants to attach, an end of the connection is an absent daemon.
 Error as_daemon_error(const Error& error) {
-    const bool silent = error.code == Errc::kClosed || error.code == Errc::kTimeout;
-    return silent ? Error{Errc::kDaemon, 0, "attach"} : error;
+    const Error absent{Errc::kDaemon, 0, "attach"};
+    if (error.code == Errc::kClosed) {
+        return explain(
+            absent,
+            "fabricd closed the connection unanswered: it ends, or has no descriptors or "
+            "connections left (limits.sessions); its log says which");
+    }
+    if (error.code != Errc::kTimeout) return error;
+    return explain(absent, "fabricd took the connection, but does not answer in time");
 }
 
 }  // namespace
@@ -62,7 +70,15 @@ Result<std::shared_ptr<const UnixSocket>> connect_first(std::vector<std::string>
         std::rotate(paths.begin(), path, path + 1);
         return guarded(std::move(socket).value());
     }
-    return last;
+    if (last.code == Errc::kDenied) {
+        return explain(last,
+                       "permission denied: ask for server.allow_uids, server.socket_group and "
+                       "server.socket_mode of fabricd");
+    }
+    const bool absent = last.code == Errc::kDaemon || last.code == Errc::kNotFound;
+    if (!absent) return last;
+    return explain({Errc::kDaemon, 0, "connect"},
+                   "no fabricd listens there: start it, or name its socket by FABRIC_SOCKET");
 }
 
 Result<void> greet(const UnixSocket& socket, const Introduction& introduction,

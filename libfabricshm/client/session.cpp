@@ -137,8 +137,9 @@ Result<proto::Message> Session::call(proto::Message request, const char* step, T
             if (pending.error.code == Errc::kOk) return pending.reply;
             // Its error may lack a step: the thread that took the reply does not know what was
             // called.
-            if (*pending.error.step == '\0') pending.error.step = step;
-            return pending.error;
+            if (*pending.error.step != '\0') return pending.error;
+            // The reason is kept by the thread of the call: this one.
+            return proto::error_of(pending.reply, step);
         }
         // The connection ended. What never left this process may always be sent again.
         if (sent && retry == Retry::kNever) return Error{Errc::kDaemon, 0, step};

@@ -84,7 +84,7 @@ bool Session::take_page(const proto::Message& reply, const Fd& descriptor) {
     if (!telemetry && type != proto::Type::kDirectivesOpen) return false;
     Result<void> taken;
     if (reply.header.status != 0) {
-        taken = proto::error_of(reply.header, proto::name_of(type));
+        taken = proto::error_of(reply, proto::name_of(type));
     } else {
         taken = telemetry ? telemetry_.take_telemetry(descriptor)
                           : telemetry_.take_directives(descriptor);

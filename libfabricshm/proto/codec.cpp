@@ -1,9 +1,11 @@
 #include "libfabricshm/proto/codec.hpp"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 
 #include "kernels/dtype.hpp"
+#include "libfabricshm/base/reason.hpp"
 
 namespace fabricshm::proto {
 
@@ -291,16 +293,31 @@ Message make_reply(const Message& request) noexcept {
 }
 
 Message make_error_reply(const Header& request, const Error& error) noexcept {
-    // Empty, since a body behind an error would be looked at by somebody one day.
     Message reply = make_request(type_of(request), request.request_id);
     reply.header.type |= kReplyBit;
     reply.header.status = static_cast<std::int32_t>(error.code);
     reply.header.detail = error.detail;
+    // Text alone: any other body behind an error would be looked at one day.
+    static_assert(kReasonBytes <= sizeof reply.raw);
+    std::snprintf(reinterpret_cast<char*>(reply.raw), kReasonBytes, "%s", reason_of(error));
     return reply;
 }
 
 Error error_of(const Header& reply, const char* step) noexcept {
     return {static_cast<Errc>(reply.status), reply.detail, step};
+}
+
+Error error_of(const Message& reply, const char* step) noexcept {
+    const Error error = error_of(reply.header, step);
+    if (error.code == Errc::kOk) return error;
+    char text[kReasonBytes] = "";
+    for (std::size_t i = 0; i + 1 < sizeof text && reply.raw[i] != 0; ++i) {
+        const char c = static_cast<char>(reply.raw[i]);
+        text[i] = c < 0x20 || c > 0x7e ? '?' : c;
+    }
+    // Also without a text: an older reason must not speak for this refusal.
+    return *text != '\0' ? explain(error, "%s", text)
+                         : explain(error, "%s", fabricshm::text_of(error.code));
 }
 
 Result<void> check_request(const Message& message, std::size_t packet_bytes) {

@@ -27,11 +27,13 @@ Message make_request(Type type, std::uint64_t request_id) noexcept;
 /// The reply to `request`: its id and type, success, and the same body to be filled in.
 Message make_reply(const Message& request) noexcept;
 
-/// The reply that says why not. Its body is empty.
+/// The reply that says why not. Its body is the text of reason_of(error), or empty.
 Message make_error_reply(const Header& request, const Error& error) noexcept;
 
-/// The error in a reply, kOk for success. `step` is what was asked for; a string literal.
+/// The error in a reply, kOk for success. `step` is what was asked for; a string literal. The
+/// reason in a checked reply is kept for this thread; see explain().
 Error error_of(const Header& reply, const char* step) noexcept;
+Error error_of(const Message& reply, const char* step) noexcept;
 
 /// Whether a packet of `packet_bytes` bytes, received into `message`, is a request that can be
 /// acted on: kCorrupt for a wrong size, magic or type; kVersion for another version; kInvalid for a

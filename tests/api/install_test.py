@@ -107,6 +107,36 @@ class Everything(unittest.TestCase):
                      env=environment)
         self.assertEqual(output, "0.1.0\n")
 
+    def test_every_program_says_its_version(self):
+        programs = sorted(path for path in (self.prefix / "bin").iterdir())
+        self.assertGreaterEqual(len(programs), 3)
+        for program in programs:
+            with self.subTest(program.name):
+                self.assertRegex(run(program, "--version"), rf"^{program.name} 0\.1\.0\n$")
+
+    def test_the_units_name_the_programs_where_they_are(self):
+        for name, program in (("fabricd", "fabricd"), ("fabric-metrics-bridge", "fabric-metrics-bridge")):
+            unit = (self.prefix / f"lib/systemd/system/{name}.service").read_text()
+            self.assertIn(f"ExecStart={self.prefix}/bin/{program}\n", unit)
+            self.assertNotIn("@", re.sub("SystemCallFilter=.*", "", unit))
+
+    def test_a_folder_for_a_package_gets_the_paths_of_the_prefix(self):
+        stage = Path(tempfile.mkdtemp(prefix="fabric-stage-"))
+        self.addCleanup(shutil.rmtree, stage)
+        run("cmake", "--install", BUILD, "--prefix", "/opt/fabric", env=dict(os.environ, DESTDIR=str(stage)))
+        unit = (stage / "opt/fabric/lib/systemd/system/fabricd.service").read_text()
+        self.assertIn("ExecStart=/opt/fabric/bin/fabricd\n", unit)
+
+    def test_manual_pages_and_completions_are_there(self):
+        share = self.prefix / "share"
+        for page in ("man1/fabricctl.1", "man1/fabricrun.1", "man1/fabric-metrics-bridge.1", "man5/fabricd.toml.5",
+                     "man7/libfabricshm.7", "man8/fabricd.8"):
+            self.assertTrue((share / "man" / page).is_file(), page)
+        for program in ("fabricd", "fabricctl"):
+            for file in (f"bash-completion/completions/{program}", f"zsh/site-functions/_{program}",
+                         f"fish/vendor_completions.d/{program}.fish"):
+                self.assertGreater(len((share / file).read_text()), 500, file)
+
     def test_nothing_points_into_the_build(self):
         for program in (self.prefix / "bin/fabricd", self.prefix / "bin/fabricctl"):
             self.assertNotIn(str(BUILD), run("readelf", "-d", program))

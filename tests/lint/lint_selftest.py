@@ -248,6 +248,25 @@ class Docs(Sample):
         self.write("fabricd/ctl/main.cpp", 'app.add_subcommand("drain", "x");\n')
         self.assert_found("does not mention `fabricctl drain`")
 
+    def test_a_command_or_an_option_that_the_manual_lacks_is_found(self):
+        self.write("fabricd/ctl/main.cpp", 'app.add_subcommand("drain", "x");\n')
+        self.write("docs/fabricctl.md", "`fabricctl drain`\n")
+        self.assert_found("docs/man/fabricctl.1: does not mention drain")
+        self.write("docs/man/fabricctl.1", ".B drain\n")
+        self.assert_clean()
+        self.write("libfabricshm/python/fabricshm/run.py", 'add("--no-daemon", action="store_true")\n')
+        self.assert_found("docs/man/fabricrun.1: does not mention --no-daemon")
+        self.write("docs/man/fabricrun.1", ".B \\-\\-no\\-daemon\n")
+        self.assert_clean()
+
+    def test_a_variable_that_the_table_lacks_is_found(self):
+        self.write("libfabricshm/base/log.cpp", 'const char* wanted = std::getenv("FABRIC_LOG");\n')
+        self.assert_found("fabricd/ctl/environment.cpp: does not have FABRIC_LOG")
+        self.write("fabricd/ctl/environment.cpp", '{"FABRIC_LOG", "x"},\n')
+        self.assert_found("docs/man/libfabricshm.7: does not mention FABRIC_LOG")
+        self.write("docs/man/libfabricshm.7", ".B FABRIC_LOG\n")
+        self.assert_clean()
+
     def test_an_undocumented_configuration_key_is_found(self):
         self.write("fabricd/config_keys.cpp", 'size_key("pool.capacity", 2 * kMiB),\n')
         self.assert_found("does not mention `pool.capacity`")

@@ -99,7 +99,7 @@ Result<Message> WireClient::ask(const Message& request, int fd) {
     for (;;) {
         FABRIC_TRY(const Message reply, receive());
         if (reply.header.request_id != id) continue;
-        if (reply.header.status != 0) return proto::error_of(reply.header, "ask");
+        if (reply.header.status != 0) return proto::error_of(reply, "ask");
         return reply;
     }
 }

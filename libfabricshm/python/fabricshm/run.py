@@ -7,8 +7,10 @@ are set, and torch.distributed knows the backend "fabricshm" without an import.
 """
 
 import argparse
+import importlib.util
 import os
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -42,6 +44,45 @@ def parse_count(text):
     return int(text)
 
 
+def package_version():
+    # As fabricshm.__version__ says it, without the wait for numpy and the library.
+    from importlib import metadata
+    try:
+        return metadata.version("fabricshm")
+    except metadata.PackageNotFoundError:
+        import fabricshm
+        return fabricshm.__version__
+
+
+def missing_script(options):
+    """What is wrong with the script's name, or None: one line here instead of one traceback per rank."""
+    name = options.script
+    if options.no_python:
+        return None if shutil.which(name) else f"there is no program {name!r} (--no-python)"
+    if options.module:
+        return _missing_module(name)
+    if not os.path.exists(name):
+        return f"there is no script {name!r}"
+    is_package = os.path.isfile(os.path.join(name, "__main__.py"))
+    if os.path.isdir(name) and not is_package:
+        return f"{name!r} is a folder without a __main__.py"
+    return None
+
+
+def _missing_module(name):
+    # The ranks look into the current folder first. Only the outermost package: to find an inner one
+    # would import it.
+    outermost = name.partition(".")[0]
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = importlib.util.find_spec(outermost) is not None
+    except (ImportError, ValueError):
+        found = False
+    finally:
+        sys.path.pop(0)
+    return None if found else f"there is no module {name!r} (--module)"
+
+
 def make_parser():
     parser = argparse.ArgumentParser(
         prog="fabricrun", allow_abbrev=False,
@@ -70,6 +111,7 @@ def make_parser():
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module's name")
     kind.add_argument("--no-python", action="store_true", help="SCRIPT is a program")
+    add("-V", "--version", action="version", version=f"fabricrun {package_version()}")
     add("script", metavar="SCRIPT")
     add("arguments", nargs=argparse.REMAINDER, metavar="...")
     return parser
@@ -213,6 +255,10 @@ def find_daemon(options):
 
 def main(arguments=None):
     options = parse(sys.argv[1:] if arguments is None else arguments)
+    missing = missing_script(options)
+    if missing:
+        say(missing)
+        return 2
     signals = SignalPipe()
     daemon = None
     try:

@@ -148,7 +148,7 @@ TEST_SUITE("fabricd.shards") {
         refused({"job/s", "arena:none"}, 1, "arena of the target: no such object");
         refused({"job/s", "arena:others"}, 1, "the owner has not opened the target's arena");
         refused({"job/s", "device:none"}, 1, "device of the target: no such object");
-        refused({"job/s", "device:tiny"}, 1, "memory quota of the device: no memory left");
+        refused({"job/s", "device:tiny"}, 1, "of its quota of");
         refused({"job/s", "node:1000"}, 1, "NUMA node of the target: no such object");
         refused({"job/s", "node:1024"}, 1, "node: invalid argument");
         refused({"job/s", "node:-1"}, 1, "node: invalid argument");

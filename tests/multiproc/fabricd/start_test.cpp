@@ -85,10 +85,15 @@ TEST_SUITE("fabricd.start") {
             CHECK(has(output.error, "fabricd: " + file + part));
             CHECK(output.error.find('\n') == output.error.size() - 1);
         };
-        refused("[pool]\ncapacty = 1\n", ":2: unknown key \"pool.capacty\"");
-        refused("\n[pol]\n", ":2: unknown key \"pol\"");
+        refused("[pool]\ncapacty = 1\n",
+                ":2: unknown key \"pool.capacty\" (did you mean pool.capacity?)");
+        refused("\n[pol]\n", ":2: unknown key \"pol\" (did you mean pool?)");
         refused("[log]\nlevel = 'loud'\n", ":2: bad value \"loud\" for log.level");
         refused("[log\n", ":1: ");
+        fs::create_directory(folder / "d");
+        const Output directory = fabricd(folder, {"--config", folder / "d"});
+        CHECK(directory.code == 2);
+        CHECK(has(directory.error, folder / "d: is a folder, wanted a file"));
         const Output option = fabricd(folder, {"--pool-numa-node=9999"});
         CHECK(option.code == 2);
         CHECK(has(option.error, "--pool-numa-node: bad value \"9999\""));
@@ -108,7 +113,8 @@ TEST_SUITE("fabricd.start") {
         refused({"--pool-backend=numa", "--pool-numa-node=1000"}, "pool.numa_node");
         refused({"--pool-backend=dax", "--pool-dax-device=/dev/null"}, "pool.dax_device");
         refused({"--log-file=/nowhere/log"}, "log.file");
-        refused({"--server-socket-group=no-such-group"}, "server.socket");
+        refused({"--server-socket-group=no-such-group"},
+                "fabricd: there is no group 'no-such-group' on this host (server.socket_group)");
         refused({"--server-admin-socket=/nowhere/admin.sock"}, "server.admin_socket");
     }
 
@@ -155,6 +161,21 @@ TEST_SUITE("fabricd.start end") {
         fs::rename(log, log + ".1");
         ::kill(daemon.pid(), SIGHUP);
         CHECK(becomes_true([&] { return has(daemon.log(), "reloaded: log level debug"); }));
+        CHECK_FALSE(has(daemon.log(), "waits for a restart"));
+    }
+
+    TEST_CASE("SIGHUP says which of the changed keys wait for a restart") {
+        const Folder folder;
+        const std::string file = folder / "f.toml";
+        write_file(file, "[limits]\nsessions = 7\n");
+        Daemon daemon({"--config=" + file});
+        write_file(file, "[limits]\nsessions = 8\n[arena]\nmax_bytes = '1GiB'\n");
+        ::kill(daemon.pid(), SIGHUP);
+        CHECK(becomes_true([&] {
+            return has(daemon.log(),
+                       "waits for a restart: arena.max_bytes (0, now 1GiB), "
+                       "limits.sessions (7, now 8)\n");
+        }));
     }
 }
 
@@ -188,25 +209,28 @@ TEST_SUITE("fabricd.start systemd") {
         CHECK(daemon.stop() == 0);
     }
 
-    TEST_CASE("the shipped unit is one that systemd accepts") {
+    TEST_CASE("the shipped units are such as systemd accepts") {
         if (!fs::exists("/usr/bin/systemd-analyze")) return;
         const Folder folder;
-        std::ifstream unit(FABRICD_UNIT);
-        std::ofstream copy(folder / "fabricd.service");
-        int lines = 0;
-        for (std::string line; std::getline(unit, line); ++lines) {
-            // Manual and program are not installed where the unit expects them.
-            if (line.rfind("Documentation=", 0) == 0) continue;
-            const bool is_start = line.rfind("ExecStart=", 0) == 0;
-            copy << (is_start ? std::string("ExecStart=") + FABRICD_PATH : line) << '\n';
+        const std::string units = fs::path(FABRICD_UNIT).parent_path();
+        for (const std::string name : {"fabricd.service", "fabric-metrics-bridge.service"}) {
+            std::ifstream unit(units + "/" + name);
+            std::ofstream copy(folder / name);
+            int lines = 0;
+            for (std::string line; std::getline(unit, line); ++lines) {
+                // Manual and program are not installed where the unit expects them.
+                if (line.rfind("Documentation=", 0) == 0) continue;
+                const bool is_start = line.rfind("ExecStart=", 0) == 0;
+                copy << (is_start ? std::string("ExecStart=") + FABRICD_PATH : line) << '\n';
+            }
+            copy.close();
+            CHECK(lines > 40);
+            const Output output =
+                run_program({"/usr/bin/systemd-analyze", "verify", folder / name});
+            CAPTURE(output.error);
+            CHECK(output.code == 0);
+            CHECK_FALSE(has(output.error, "Unknown"));
         }
-        copy.close();
-        CHECK(lines > 40);
-        const Output output =
-            run_program({"/usr/bin/systemd-analyze", "verify", folder / "fabricd.service"});
-        CAPTURE(output.error);
-        CHECK(output.code == 0);
-        CHECK_FALSE(has(output.error, "Unknown"));
     }
 }
 

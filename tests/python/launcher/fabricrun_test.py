@@ -229,6 +229,20 @@ class Launcher(LauncherCase):
         self.assertIn("fabricd did not start", self.run_it(script, code=2).stderr)
 
 
+    def test_the_version_is_the_packages(self):
+        import fabricshm
+        self.assertEqual(self.run_it("--version").stdout, f"fabricrun {fabricshm.__version__}\n")
+
+    def test_a_missing_script_is_one_line(self):
+        for arguments, part in ((("nosuch.py",), "there is no script 'nosuch.py'"),
+                                (("-m", "nosuch.part"), "there is no module 'nosuch.part'"),
+                                (("--no-python", "nosuch"), "there is no program 'nosuch'"),
+                                ((str(self.folder),), "is a folder without a __main__.py")):
+            said = self.run_it("--nproc-per-node", "2", *arguments, code=2).stderr
+            self.assertIn(part, said)
+            self.assertEqual(said.count("\n"), 1, said)
+
+
 class WithTorch(LauncherCase):
     @classmethod
     def setUpClass(cls):

@@ -46,6 +46,22 @@ TEST_SUITE("ctl.ctl_options") {
         CHECK(replay.settings == std::vector<std::string>{"gain=0.1", "horizon=9"});
     }
 
+    TEST_CASE("a wrong word is named, with the one that was meant") {
+        const auto said = [](std::vector<const char*> words, const char* part) {
+            const CtlParse parsed = parse(std::move(words));
+            CHECK(parsed.exit == CtlExit::kUsage);
+            CHECK_MESSAGE(parsed.text.find(part) != std::string::npos, parsed.text);
+            CHECK(parsed.text.size() < 120);
+        };
+        said({"statsu"}, "unknown command 'statsu' (did you mean status?)");
+        said({"reboot"}, "unknown command 'reboot' (");
+        said({"arenas", "--jsn"}, "unknown option '--jsn' (did you mean --json?)");
+        said({"why", "abc"}, "\"abc\" is no whole number from 1 on");
+        said({"why", "0"}, "\"0\" is no whole number from 1 on");
+        said({"why", "99999999999999999999"}, "is no whole number");
+        said({}, "a command is missing");
+    }
+
     TEST_CASE("a watch has a default interval, and top is always one") {
         CtlOptions plain;
         REQUIRE_FALSE(parse({"arenas", "--watch"}, plain).exit);

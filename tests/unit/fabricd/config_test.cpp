@@ -45,8 +45,9 @@ TEST_SUITE("fabricd.config") {
     }
 
     TEST_CASE("an unknown key or section is one line that names it and its line") {
-        CHECK(complaint("[pool]\n\ncapacty = 1\n") == "f.toml:3: unknown key \"pool.capacty\"");
-        CHECK(complaint("[pol]\n") == "f.toml:1: unknown key \"pol\"");
+        CHECK(complaint("[pool]\n\ncapacty = 1\n") ==
+              "f.toml:3: unknown key \"pool.capacty\" (did you mean pool.capacity?)");
+        CHECK(complaint("[pol]\n") == "f.toml:1: unknown key \"pol\" (did you mean pool?)");
         CHECK(complaint("capacity = 1\n") == "f.toml:1: unknown key \"capacity\"");
         CHECK(complaint("pool = 1\n") == "f.toml:1: pool is a section: [pool]");
     }
@@ -141,6 +142,8 @@ TEST_SUITE("fabricd.config") {
     TEST_CASE("docs/configuration.md has the table as it is, and the manual page every key") {
         // After a change of the table: fabricd --print-config-table shows what belongs there.
         CHECK(contents("docs/configuration.md").find(config_table_markdown()) != std::string::npos);
+        // Likewise: fabricd --print-config-manual.
+        CHECK(contents("docs/man/fabricd.toml.5") == config_manual());
         std::string manual = contents("docs/man/fabricd.8");
         std::erase(manual, '\\');  // hyphens are escaped there
         for (const auto& key : config_keys()) {

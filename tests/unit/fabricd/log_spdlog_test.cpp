@@ -46,6 +46,36 @@ TEST_SUITE("fabricd.log_spdlog") {
         std::filesystem::remove_all(folder);
     }
 
+    TEST_CASE("as JSON each line is an object, whatever was logged") {
+        char folder[] = "/tmp/fabric-log-XXXXXX";
+        REQUIRE(::mkdtemp(folder) != nullptr);
+        const std::string path = std::string(folder) + "/fabricd.log";
+        REQUIRE(install_spdlog(path, LogFormat::kJson).ok());
+        log(LogLevel::kWarning, "label \"%s\" of {} %c", "a\\b", '\n');
+        const std::string text = contents(path);
+        CHECK(text.starts_with("{\"time\":\"20"));
+        CHECK(text.find(
+                  ",\"level\":\"warning\",\"text\":\"label \\\"a\\\\b\\\" of {} \\u000a\"}\n") !=
+              std::string::npos);
+        set_log_sink(nullptr);
+        std::filesystem::remove_all(folder);
+    }
+
+    TEST_CASE("the newest events are remembered, without those for debugging") {
+        REQUIRE(install_spdlog("/dev/null").ok());
+        REQUIRE(set_log_level_by_name("debug").ok());
+        for (int i = 0; i < 1005; ++i) log(LogLevel::kInfo, "event %d", i);
+        log(LogLevel::kDebug, "detail");
+        const auto last = recent_events(2);
+        REQUIRE(last.size() == 2);
+        CHECK(last[0].text == "event 1003");
+        CHECK(last[1].text == "event 1004");
+        CHECK(last[1].number == last[0].number + 1);
+        CHECK(last[1].unix_ms > 1'700'000'000'000);
+        CHECK(recent_events(5000).size() == 1000);
+        set_log_sink(nullptr);
+    }
+
     TEST_CASE("a file that cannot be opened and a level that does not exist are errors") {
         CHECK_FALSE(install_spdlog("/nowhere/fabricd.log").ok());
         CHECK(set_log_level_by_name("loud").error().code == Errc::kInvalid);

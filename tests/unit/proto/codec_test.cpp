@@ -6,6 +6,8 @@
 #include <random>
 #include <string>
 
+#include "libfabricshm/base/reason.hpp"
+
 using namespace fabricshm;
 using namespace fabricshm::proto;
 
@@ -150,6 +152,21 @@ TEST_SUITE("proto.codec") {
         const Error error = error_of(reply.header, "join group");
         CHECK(error.code == Errc::kExists);
         CHECK(error.detail == 3);
+    }
+
+    TEST_CASE("an error reply carries its reason, of which only printable text is believed") {
+        const Message request = group_request(0, 4);
+        const Error full = fabricshm::explain({Errc::kNoMemory, 0, "room"}, "wanted %d", 7);
+        Message reply = make_error_reply(request.header, full);
+        CHECK(check_reply(reply, kWhole).ok());
+        CHECK(describe(error_of(reply, "create region")) == "create region: wanted 7");
+        // Without a reason the code's own words, not those of the refusal before.
+        const Message plain = make_error_reply(request.header, {Errc::kNoMemory, 0, "waits"});
+        CHECK(describe(error_of(plain, "create region")) ==
+              "create region: no memory left in the pool or quota");
+        std::memset(reply.raw, 0x1b, sizeof reply.raw);
+        const std::string tamed = reason_of(error_of(reply, "create region"));
+        CHECK(tamed == std::string(fabricshm::kReasonBytes - 1, '?'));
     }
 
     TEST_CASE("a daemon's reply with fields out of range is corrupt") {

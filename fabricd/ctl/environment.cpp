@@ -1,0 +1,71 @@
+#include "fabricd/ctl/environment.hpp"
+
+#include <cstdlib>
+
+#include "fabricd/ctl/json.hpp"
+#include "fabricd/ctl/table.hpp"
+
+namespace fabricd {
+
+// By who reads them, what is needed most first. scripts/check_docs.py compares the names with what
+// the sources read, so that the table can't fall behind.
+const std::vector<EnvironmentVariable>& environment_variables() {
+    static const std::vector<EnvironmentVariable> kVariables{
+        {"FABRIC_SOCKET", "library", "the usual places", "attach socket of fabricd"},
+        {"FABRIC_ADMIN_SOCKET", "fabricctl", "the usual places", "admin socket of fabricd"},
+        {"FABRIC_LOG", "library", "warning",
+         "lowest level on standard error: debug, info, warning, error, off"},
+        {"FABRIC_DEVICE", "library", "none", "device that the process computes on"},
+        {"FABRIC_ALGORITHM", "library", "the tuner's choice",
+         "flat, direct, ring, staged or host, for comparisons"},
+        {"FABRIC_TUNING", "library", "~/.cache/fabricd/tuning.conf", "file of fabricctl tune"},
+        {"FABRIC_CHECK", "library", "none",
+         "buffers: every operation checks that the ranks' buffers keep apart"},
+        {"FABRIC_ISA", "library", "the best there is", "scalar, avx2 or avx512, for comparisons"},
+        {"FABRIC_VISIBILITY", "library", "coherent",
+         "how bytes cross between hosts: the profile of the job"},
+        {"FABRIC_SIGBUS", "library", "on", "off: a lost page ends the process"},
+        {"FABRIC_HOST", "library", "0", "emulated host of the process, for tests"},
+        {"FABRIC_EMULATED_NODE", "library", "by rank",
+         "node of the emulated machine that the process runs on"},
+        {"FABRIC_FAULT", "library", "none", "fault to arm, for tests"},
+        {"FABRIC_FAULT_REPORT", "library", "none",
+         "file of the fault points that were passed, for tests"},
+        {"FABRIC_ARENA", "PyTorch", "a new one per job", "name of the arena"},
+        {"FABRIC_ARENA_BYTES", "PyTorch", "the daemon's default", "size of the arena"},
+        {"FABRIC_TORCH_ALLOCATOR", "PyTorch", "auto",
+         "auto, all or 0: which tensors lie in the arena"},
+        {"FABRIC_TORCH_THRESHOLD", "PyTorch", "65536", "bytes from which a tensor is large"},
+        {"FABRIC_VGPU", "vGPU", "FABRIC_DEVICE",
+         "vGPU of the program that preloads libfabricvgpu.so"},
+        {"FABRIC_VGPU_SOCKET", "vGPU", "beside FABRIC_SOCKET",
+         "socket that vGPUs are asked for at"},
+        {"FABRIC_VGPU_CHECK", "vGPU", "0", "1: names functions of the driver that are not covered"},
+    };
+    return kVariables;
+}
+
+std::string environment_text() {
+    Table table({{"VARIABLE"}, {"VALUE"}, {"DEFAULT"}, {"READ BY"}, {"MEANING"}});
+    for (const auto& variable : environment_variables()) {
+        const char* value = std::getenv(variable.name);
+        table.add({variable.name, value != nullptr ? value : "-", variable.fallback,
+                   variable.reader, variable.meaning});
+    }
+    return table.text();
+}
+
+std::string environment_json() {
+    Json list = Json::array();
+    for (const auto& variable : environment_variables()) {
+        const char* value = std::getenv(variable.name);
+        list.push_back({{"name", variable.name},
+                        {"value", value != nullptr ? Json(value) : Json()},
+                        {"default", variable.fallback},
+                        {"reader", variable.reader},
+                        {"meaning", variable.meaning}});
+    }
+    return one_line({{"environment", list}});
+}
+
+}  // namespace fabricd
