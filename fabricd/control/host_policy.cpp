@@ -212,7 +212,7 @@ std::optional<Decision> propose_placement(const PlacementWindow& window,
         input.items.push_back({i, shard.bytes, shard.home, shard.reads});
     }
     for (const NodeWindow& node : window.nodes) {
-        input.nodes.push_back({node.speed, node.load, node.free_bytes});
+        input.nodes.push_back({node.speed, node.free_bytes});
     }
     input.bandwidth = window.bandwidth;
     PlacementLimits limits;
