@@ -124,7 +124,7 @@ void PlaceSource::add_to(Window& window) {
         const double quota = quota_of(device);
         const auto used = static_cast<double>(device.bytes_used);
         const double speed = speed_of(device.spec);
-        window.placement.nodes.push_back({device.spec.name, speed, 0, std::max(quota - used, 0.0)});
+        window.placement.nodes.push_back({device.spec.name, speed, std::max(quota - used, 0.0)});
         const double denied = denied_since(device);
         // Somebody has ordered this one to shrink, and it holds more than it is to: nobody can tell
         // yet what it will keep, and so not what there is to divide.
@@ -135,6 +135,8 @@ void PlaceSource::add_to(Window& window) {
         user.quota = quota;
         user.used = used;
         user.speed = speed;
+        user.priority = device.spec.priority;
+        user.promised = static_cast<double>(device.spec.guaranteed_bytes);
         // Asking costs nothing, and may be done again and again: what neither the device nor the
         // arenas of its sessions could hold is no demand.
         const double growth = std::max(static_cast<double>(device.spec.memory_bytes) - quota, 0.0);

@@ -57,24 +57,37 @@ void QuotaSource::add_to(Window& window) {
         user.denied = static_cast<double>(std::min(refused, vgpu.spec.device_bytes));
         // The vGPUs of one GPU are equally fast. Where nothing measures how busy each of them is,
         // compute shares (S422) stay as they are, which a percentage of 0 says.
-        user.usage = busy_of(vgpu, window.length_s);
+        const Busy& busy = busy_of(vgpu, window.length_s);
+        user.usage = busy.share;
+        user.held_up = busy.held_up;
         user.percent = vgpu.busy_known ? vgpu.share_percent : 0;
+        const auto& spec = vgpu.spec;
+        user.promised = static_cast<double>(spec.guaranteed_bytes != 0 ? spec.guaranteed_bytes
+                                                                       : spec.quota_bytes);
+        user.promised_percent = spec.share_percent;
+        user.priority = spec.priority;
         device_of(window, vgpu).users.push_back(std::move(user));
     }
 }
 
 // What the ledger counts rises about once per second, which windows and it do not agree on: hence
 // the mean of some windows.
-double QuotaSource::busy_of(const VgpuView& vgpu, double length_s) {
-    const auto [known, is_new] = busy_.try_emplace(vgpu.spec.name, Busy{vgpu.busy_ns, 0});
+const QuotaSource::Busy& QuotaSource::busy_of(const VgpuView& vgpu, double length_s) {
+    const auto [known, is_new] =
+        busy_.try_emplace(vgpu.spec.name, Busy{vgpu.busy_ns, 0, vgpu.waited_ns, 0});
     Busy& busy = known->second;
-    const std::uint64_t rise = vgpu.busy_ns - std::min(vgpu.busy_ns, busy.ns);
-    busy.ns = vgpu.busy_ns;
-    if (is_new || !(length_s > 0)) return busy.share;
-    // Its processes write it: more than all of the time it cannot have been.
-    const double now = std::min(static_cast<double>(rise) * 1e-9 / length_s, 1.0);
-    busy.share += kBusyWeight * (now - busy.share);
-    return busy.share;
+    const auto rise = [&](std::uint64_t& before, std::uint64_t now) {
+        const std::uint64_t more = now - std::min(now, before);
+        before = now;
+        // Its processes write it: more than all of the time it cannot have been.
+        return std::min(static_cast<double>(more) * 1e-9 / length_s, 1.0);
+    };
+    if (is_new || !(length_s > 0)) return busy;
+    busy.share += kBusyWeight * (rise(busy.ns, vgpu.busy_ns) - busy.share);
+    // As it is: a tenant that wakes up in a small share is held up at once, and shall not wait for
+    // a mean to notice.
+    busy.held_up = rise(busy.waited_ns, vgpu.waited_ns);
+    return busy;
 }
 
 fabricshm::Result<void> DaemonActuators::shift_quotas(const Decision& decision) {

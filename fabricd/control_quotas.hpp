@@ -30,8 +30,10 @@ class QuotaSource {
     struct Busy {
         std::uint64_t ns = 0;
         double share = 0;  // of the GPU's time, smoothed
+        std::uint64_t waited_ns = 0;
+        double held_up = 0;  // part of the last window
     };
-    double busy_of(const VgpuView& vgpu, double length_s);
+    const Busy& busy_of(const VgpuView& vgpu, double length_s);
 
     std::map<std::string, Bytes> refusals_;  // bytes until the window before
     std::map<std::string, Busy> busy_;

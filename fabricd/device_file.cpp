@@ -160,6 +160,8 @@ constexpr Key kKeys[] = {
     {"gflops", read_number<&DeviceSpec::gflops>},
     {"memory", read_bytes<&DeviceSpec::memory_bytes>},
     {"vgpu_memory", read_bytes<&DeviceSpec::quota_bytes>},
+    {"vgpu_guaranteed", read_bytes<&DeviceSpec::guaranteed_bytes>},
+    {"priority", read_number<&DeviceSpec::priority>},
     {"vgpu_share_percent", read_share},
     {"vgpu_reserve", read_bytes<&DeviceSpec::reserve_bytes>},
     {"vgpu_context", read_bytes<&DeviceSpec::context_bytes>},
@@ -197,6 +199,10 @@ Complaint read_device(const toml::table& table, const std::string& file, DeviceS
     if (device.quota_bytes == 0) device.quota_bytes = device.memory_bytes;
     if (device.quota_bytes > device.memory_bytes) {
         return where + ": vgpu_memory of " + device.name + " is larger than its memory";
+    }
+    if (device.guaranteed_bytes == 0) device.guaranteed_bytes = device.quota_bytes;
+    if (device.guaranteed_bytes > device.quota_bytes) {
+        return where + ": vgpu_guaranteed of " + device.name + " is larger than its vgpu_memory";
     }
     // They are about CUDA contexts, which a device without a GPU has none of.
     if (device.gpu.empty() && (device.reserve_bytes != 0 || device.context_bytes != 0)) {

@@ -15,7 +15,7 @@ std::vector<VgpuSpec> vgpu_specs(const std::vector<DeviceSpec>& devices) {
         if (device.gpu.empty()) continue;
         specs.push_back({device.name, device.gpu, device.memory_bytes, device.reserve_bytes,
                          device.context_bytes, device.quota_bytes, device.share_percent,
-                         device.allow_uids});
+                         device.allow_uids, device.guaranteed_bytes, device.priority});
     }
     return specs;
 }

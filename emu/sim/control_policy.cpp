@@ -10,13 +10,18 @@ namespace {
 // One loop and the ranks around it: telemetry pages without memory, windows without a thread,
 // directives without a daemon. What is not in here is what a simulated job does not have: quotas,
 // shards, noise in the gradients.
+fabricd::ControlConfig without_pages(fabricd::ControlConfig config) {
+    config.directed_most = 0;
+    return config;
+}
+
 class LoopInTheLoop {
   public:
     // `batch` in samples per step of all ranks together.
     LoopInTheLoop(double batch, const fabricd::ControlConfig& config, ControlLog* log)
         : batch_(batch),
           window_s_(std::chrono::duration<double>(config.window).count()),
-          loop_(config),
+          loop_(without_pages(config)),
           log_(log) {}
 
     Decision step(const Snapshot& seen) {

@@ -84,4 +84,21 @@ std::vector<double> fill_under_caps(double total, std::span<const double> weight
     return parts;
 }
 
+std::vector<double> whole_under_caps(double total, std::span<const double> weights,
+                                     std::span<const double> caps) {
+    std::vector<double> most;
+    for (const double cap : caps) most.push_back(usable(cap) ? std::floor(cap) : 0);
+    const double whole = usable(total) ? std::floor(std::min(total, sum_of(most))) : 0;
+    std::vector<double> parts = fill_under_caps(whole, weights, most);
+    double left = whole;
+    for (double& part : parts) left -= part = std::floor(part);
+    // What rounding left: less than a unit for each.
+    for (std::size_t i = 0; i < parts.size() && left > 0; ++i) {
+        const double more = std::min(most[i] - parts[i], left);
+        parts[i] += more;
+        left -= more;
+    }
+    return parts;
+}
+
 }  // namespace fabricd

@@ -24,4 +24,9 @@ std::vector<std::uint64_t> whole_units(std::uint64_t units, std::span<const doub
 std::vector<double> fill_under_caps(double total, std::span<const double> weights,
                                     std::span<const double> caps);
 
+/// The same in whole units: `total` and the caps are rounded down, and the parts sum to exactly
+/// min(total, sum of caps). For numbers below 2^53.
+std::vector<double> whole_under_caps(double total, std::span<const double> weights,
+                                     std::span<const double> caps);
+
 }  // namespace fabricd

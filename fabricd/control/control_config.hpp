@@ -7,6 +7,7 @@
 #include <string>
 
 #include "libfabricshm/base/units.hpp"
+#include "libfabricshm/shm/telemetry_page.hpp"
 
 namespace fabricd {
 
@@ -55,11 +56,14 @@ struct ControlConfig {
     double quota_busy = 0.25;
     double quota_step = 0.25;
     fabricshm::Bytes quota_reserve = 0;
+    double quota_least = 0.1;  // of its promise, that an idle tenant does not lend
     // S422.
     double share_least = 0.1;
     // The alarm.
     double alarm_speed = 0.2;  // of the median rank's
     std::int64_t alarm_windows = 20;
+    // Not a key: ranks that a directive page holds. 0: there is no page.
+    std::int64_t directed_most = fabricshm::kPeersMax;
     std::int64_t drain_retry = 60;  // windows until a drained rank is tried again; 0: never
 };
 

@@ -153,6 +153,9 @@ void Controller::step() {
         log_decision(decision);
         write(decision);
     }
+    for (const std::string& note : result.notes) {
+        log(LogLevel::kWarning, "control: %s", note.c_str());
+    }
     remember(result);
     for (const Decision& decision : result.decisions) {
         if (const auto failed = act(decision, result, window)) {

@@ -1,5 +1,6 @@
 #include "fabricd/control/decision_record.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
@@ -138,9 +139,10 @@ void fields(Walker& walker, DecisionOutcome& o) {
 
 template <typename Walker>
 void fields(Walker& walker, RankWindow& r) {
+    double retired = 0;  // load by others, which nothing ever measured
     walk(walker, r.session, r.rank, r.stale, r.steps, r.samples, r.step_s, r.compute_s, r.wait_s,
          r.comm_s, r.bytes, r.loss, r.gradient_norm, r.mean_gradient_norm, r.memory_used,
-         r.memory_denied, r.others_busy, r.queue, r.batch, r.sync_interval, r.directive_serial);
+         r.memory_denied, retired, r.queue, r.batch, r.sync_interval, r.directive_serial);
 }
 
 template <typename Walker>
@@ -166,7 +168,19 @@ void fields(Walker& walker, ShardWindow& s) {
 
 template <typename Walker>
 void fields(Walker& walker, NodeWindow& node) {
-    walk(walker, node.name, node.speed, node.load, node.free_bytes);
+    double retired = 0;  // likewise
+    walk(walker, node.name, node.speed, retired, node.free_bytes);
+}
+
+// What users were given later than their place in the record was laid down: by user, in turn.
+template <typename Visit>
+void visit_later(Window& w, Visit visit) {
+    const auto each = [&](QuotaWindow& user) {
+        for (double* field : {&user.promised, &user.promised_percent, &user.held_up}) visit(*field);
+    };
+    for (QuotaDevice& device : w.devices)
+        std::for_each(device.users.begin(), device.users.end(), each);
+    std::for_each(w.pool.devices.begin(), w.pool.devices.end(), each);
 }
 
 template <typename Walker>
@@ -175,6 +189,12 @@ void fields(Walker& walker, Window& w) {
          w.placement.bandwidth, w.placement.shards);
     // Behind the end of records that older daemons wrote.
     walker.later(w.pool.devices, w.pool.most);
+    std::vector<double> later;
+    visit_later(w, [&](double& field) { later.push_back(field); });
+    const std::size_t expected = later.size();
+    walker.later(later);
+    std::size_t at = 0;
+    if (later.size() == expected) visit_later(w, [&](double& field) { field = later[at++]; });
 }
 
 template <typename T>

@@ -39,6 +39,16 @@ Probation::Verdict Probation::update(double objective, bool in_force,
     return mean() < least() ? Verdict::kWorse : Verdict::kKept;
 }
 
+void Probation::promise_again(double without, double with, bool is_same) noexcept {
+    before = without;
+    // No worse than without: that is the least to be asked of any action.
+    promised = std::max(with, without);
+    if (is_same) return;
+    sum = 0;
+    // Of the speeds of now already: none of these windows is mixed.
+    windows = 1;
+}
+
 double Probation::least() const noexcept {
     // Two means are compared, each of which scatters: two sigma of one is not enough, and the
     // square root of two more would pretend to a precision that a mean absolute deviation does not

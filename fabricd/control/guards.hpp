@@ -15,6 +15,11 @@ class Hysteresis {
     /// Takes a window's value; NaN counts for neither side. The condition afterwards.
     bool update(double value, double enter, double leave, std::int64_t windows) noexcept;
     bool active() const noexcept { return active_; }
+    /// It is there, as something else has shown.
+    void begin() noexcept {
+        active_ = true;
+        count_ = 0;
+    }
     /// Windows in a row that speak for a change.
     std::int64_t counted() const noexcept { return count_; }
 
@@ -50,6 +55,10 @@ struct Probation {
     std::int64_t waiting = 0;    // for everybody to have taken it over
 
     bool running() const noexcept { return decision != 0; }
+
+    /// Other figures to be judged by. What was measured before belongs to other speeds and does not
+    /// count, unless it `is_same` but for what is known of it.
+    void promise_again(double without, double with, bool is_same) noexcept;
 
     /// A window's objective. `in_force`: all ranks act on it; the first window in which they do is
     /// mixed and does not count. kIgnored when that does not happen within twice `length` windows.

@@ -13,6 +13,9 @@ namespace {
 /// Most that a job counts for: of what it says it did before, its usual figure.
 constexpr double kPartMost = 2;
 
+/// Times that the wait after a promise that could not be given back doubles.
+constexpr int kDoublings = 4;
+
 }  // namespace
 
 void HostPace::begin() noexcept {
@@ -81,13 +84,26 @@ HostLoop::Told HostLoop::tick(const Window& window, double weight, std::uint64_t
     return result;
 }
 
+bool HostLoop::allows(ActionKind kind) const {
+    return has_word(config_.actions, word_of(kind));
+}
+
 bool HostLoop::may(const Ground& ground, ActionKind kind) const {
-    return has_word(config_.actions, word_of(kind)) && ground.trial.may(kind);
+    return allows(kind) && ground.trial.may(kind);
 }
 
 void HostLoop::tick_vgpus(const Window& window, Told& result, std::uint64_t& last_id) {
-    for (const QuotaDevice& device : window.devices) {
+    for (QuotaDevice device : window.devices) {
         Ground& ground = gpus_[device.name];
+        ground.promises.complete(device.users, static_cast<double>(config_.half_life));
+        if (allows(ActionKind::kQuota) &&
+            give_back(ground, propose_quota_returns(device, config_), result, last_id)) {
+            continue;
+        }
+        if (allows(ActionKind::kComputeShare) &&
+            give_back(ground, propose_share_returns(device, config_), result, last_id)) {
+            continue;
+        }
         const Progress progress = progress_of(ground.trial, device.users);
         if (judge(ground, progress, device.users, result, last_id)) continue;
         std::optional<Decision> proposal;
@@ -101,12 +117,45 @@ void HostLoop::tick_vgpus(const Window& window, Told& result, std::uint64_t& las
 }
 
 void HostLoop::tick_pool(const Window& window, Told& result, std::uint64_t& last_id) {
-    const Users users = window.pool.devices;
+    PoolWindow pool = window.pool;
+    pool_.promises.complete(pool.devices, static_cast<double>(config_.half_life));
+    if (allows(ActionKind::kPoolQuota) &&
+        give_back(pool_, propose_pool_returns(pool, config_), result, last_id)) {
+        return;
+    }
+    const Users users = pool.devices;
     if (judge(pool_, progress_of(pool_.trial, users), users, result, last_id)) return;
     if (!may(pool_, ActionKind::kPoolQuota)) return;
-    if (auto proposal = propose_pool_quotas(window.pool, config_)) {
+    if (auto proposal = propose_pool_quotas(pool, config_)) {
         begin(pool_, std::move(*proposal), result, last_id);
     }
+}
+
+// Promises come back whatever is on probation, and nothing has to be judged about them: an owner's
+// need is no bet. True when this window has had its action.
+bool HostLoop::give_back(Ground& ground, std::optional<Decision> proposal, Told& result,
+                         std::uint64_t& last_id) {
+    if (!proposal) return false;
+    if (ground.rests > 0) {
+        --ground.rests;
+        return false;
+    }
+    proposal->id = ++last_id;
+    proposal->objective = proposal->promised = pace_.objective();
+    if (config_.mode != "on") {
+        proposal->outcome = Outcome::kNotApplied;
+        ground.rests = config_.cool_down;
+    } else {
+        ground.trial.pass();
+        if (const auto ended = ground.trial.interrupt("a promise had to be kept meanwhile")) {
+            result.outcomes.push_back(*ended);
+        }
+        ground.promises.note(*proposal);
+        ground.given_back = proposal->id;
+        if (!std::exchange(ground.failed, false)) ground.failures = 0;
+    }
+    result.decisions.push_back(std::move(*proposal));
+    return true;
 }
 
 void HostLoop::tick_shards(const Window& window, double weight, Told& result,
@@ -223,6 +272,7 @@ bool HostLoop::judge(Ground& ground, Progress progress, Users users, Told& resul
     result.outcomes.push_back(*ended);
     if (!back) return false;
     back->id = ++last_id;
+    ground.promises.note(*back);
     result.decisions.push_back(std::move(*back));
     return true;
 }
@@ -242,6 +292,7 @@ void HostLoop::begin(Ground& ground, Decision decision, Told& result, std::uint6
         ground.usual = pace_.usual();
         ground.dropped = 0;
         ground.arrived.clear();
+        ground.promises.note(decision);
     }
     result.decisions.push_back(std::move(decision));
 }
@@ -258,6 +309,14 @@ DecisionOutcome HostLoop::fail_moves(const std::string& why) {
 std::optional<DecisionOutcome> HostLoop::failed(std::uint64_t decision, const std::string& why) {
     const auto end = [&](Ground& ground) -> std::optional<DecisionOutcome> {
         Trial& trial = ground.trial;
+        if (ground.given_back == decision) {
+            // Mostly somebody took memory between look and action: soon again, and not so often
+            // that the log fills.
+            ground.failed = true;
+            ground.failures = std::min(ground.failures + 1, kDoublings);
+            ground.rests = std::min((std::int64_t{1} << ground.failures) - 1, config_.cool_down);
+            return DecisionOutcome{decision, 0, Outcome::kFailed, 0, why};
+        }
         if (!trial.running() || trial.decision().id != decision) return std::nullopt;
         return trial.fail(why, config_.cool_down);
     };

@@ -13,6 +13,7 @@
 
 #include "fabricd/control/control_config.hpp"
 #include "fabricd/control/decision.hpp"
+#include "fabricd/control/promises.hpp"
 #include "fabricd/control/shard_watch.hpp"
 #include "fabricd/control/smoothing.hpp"
 #include "fabricd/control/state.hpp"
@@ -85,14 +86,22 @@ class HostLoop {
         std::vector<double> usual;      // and what each of them did
         std::size_t dropped = 0;        // shards of the decision that did not move, or not to stay
         std::set<std::string> arrived;  // those that did
+        Promises promises;
+        std::uint64_t given_back = 0;  // the last decision that gave promises back
+        std::int64_t rests = 0;        // windows until the next may
+        int failures = 0;              // of such decisions in a row
+        bool failed = false;           // the last of them
     };
     enum class Progress { kUnderWay, kInForce, kLost, kReplaced };
     using Users = std::span<const QuotaWindow>;
 
     static Progress progress_of(const Trial& trial, Users users);
     Progress settle_moves(const PlacementWindow& now);
+    bool allows(ActionKind kind) const;
     bool may(const Ground& ground, ActionKind kind) const;
     const char* interruption_of(const Ground& ground, Progress progress) const;
+    bool give_back(Ground& ground, std::optional<Decision> proposal, Told& result,
+                   std::uint64_t& last_id);
     bool judge(Ground& ground, Progress progress, Users users, Told& result,
                std::uint64_t& last_id);
     std::optional<Decision> propose_moves(const PlacementWindow& known) const;

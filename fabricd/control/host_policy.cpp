@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "fabricd/control/apportion.hpp"
+#include "fabricd/control/lending.hpp"
 #include "fabricd/control/numbers.hpp"
+#include "fabricd/control/quota_plan.hpp"
 #include "fabricd/control/s113_data_flow.hpp"
 #include "fabricd/control/s212_priority.hpp"
 #include "fabricd/control/s213_placement.hpp"
@@ -28,33 +30,6 @@ Decision decision_on(const std::string& device, ActionKind kind) {
     decision.kind = kind;
     decision.device = device;
     return decision;
-}
-
-// The three lists of a decision belong together, entry by entry. It is carried out in their order:
-// what shrinks first, so that there is room for what grows.
-void add_change(Decision& decision, const std::string& name, double before, double after) {
-    const auto at = after < before ? 0 : static_cast<std::ptrdiff_t>(decision.names.size());
-    decision.names.insert(decision.names.begin() + at, name);
-    decision.before.insert(decision.before.begin() + at, before);
-    decision.after.insert(decision.after.begin() + at, after);
-}
-
-/// Whether a quota may stay as it is though the stage wants it a little different.
-bool is_small_change(double now, double next, const ControlConfig& config) {
-    // Nobody can use a quota below a page of the device, and 0 is no quota at all.
-    const bool is_too_little = next < VgpuWeights{}.unit && next < now;
-    return is_too_little || std::abs(next - now) <= config.gain * now;
-}
-
-/// What the quotas are together when small changes are left out.
-double sum_without_small(const QuotaDevice& device, const std::vector<double>& wanted,
-                         const ControlConfig& config) {
-    double sum = 0;
-    for (std::size_t i = 0; i < wanted.size(); ++i) {
-        const double now = device.users[i].quota;
-        sum += is_small_change(now, std::floor(wanted[i]), config) ? now : std::floor(wanted[i]);
-    }
-    return sum;
 }
 
 // Whole per cents on the way from `before` to `wanted` that change at most `most` of the device.
@@ -110,48 +85,82 @@ void leave_out_what_stays(Decision& decision) {
     }
 }
 
-}  // namespace
+double own_percent(const QuotaWindow& user) {
+    return user.promised_percent > 0 ? user.promised_percent : static_cast<double>(user.percent);
+}
 
-std::optional<Decision> propose_quotas(const QuotaDevice& device, const ControlConfig& config) {
-    std::vector<VgpuReading> readings;
-    double denied = 0;
-    double quotas = 0;
-    for (const QuotaWindow& user : device.users) {
-        readings.push_back({user.quota, user.used, user.denied, user.speed, user.delay, user.busy});
-        denied += usable(user.denied) ? user.denied : 0;
-        quotas += usable(user.quota) ? user.quota : 0;
-    }
-    const double reserve = std::max(device.reserve, static_cast<double>(config.quota_reserve));
-    const bool fits = quotas <= std::max(device.memory - reserve, 0.0);
-    // A quota that nobody misses is left alone: changing it could only do harm.
-    if (denied <= 0 && fits) return std::nullopt;
+VgpuWeights weights_of(const ControlConfig& config) {
     VgpuWeights weights;
     weights.filled = config.quota_filled;
     weights.speed = config.quota_speed_power;
     weights.delay = config.quota_delay;
     weights.busy = config.quota_busy;
     weights.step = config.quota_step;
-    const auto wanted = vgpu_quotas(readings, {device.memory, reserve}, weights);
-    if (!wanted) return std::nullopt;
+    return weights;
+}
 
-    // Small changes are left out one by one, so that one tenant in need does not stir all the
-    // others: but where the device is full each of them is somebody's room.
-    const double room = std::max(device.memory - reserve, 0.0);
-    const bool takes_all = sum_without_small(device, *wanted, config) > room;
-    Decision decision = decision_on(device.name, ActionKind::kQuota);
-    for (std::size_t i = 0; i < readings.size(); ++i) {
-        const double now = readings[i].quota;
-        const double next = std::floor((*wanted)[i]);
-        const bool stays = next == now || next < 1;
-        if (stays || (!takes_all && is_small_change(now, next, config))) continue;
-        add_change(decision, device.users[i].name, now, next);
-        const std::string who = device.users[i].name + " ";
-        decision.facts.push_back({"S321", who + "used", readings[i].used, "bytes"});
-        decision.facts.push_back({"S321", who + "denied", readings[i].denied, "bytes"});
-        decision.facts.push_back({"S322", who + "quota", next, "bytes"});
+double room_of(const QuotaDevice& device, const ControlConfig& config) {
+    const double reserve = std::max(device.reserve, static_cast<double>(config.quota_reserve));
+    return std::max(device.memory - reserve, 0.0);
+}
+
+// Nothing when a number is unusable.
+std::optional<std::vector<Holder>> holders_of(const QuotaDevice& device,
+                                              const ControlConfig& config) {
+    std::vector<VgpuReading> readings;
+    for (const QuotaWindow& user : device.users) {
+        readings.push_back({user.quota, user.used, user.denied, user.speed, user.delay, user.busy});
     }
+    const auto demands = vgpu_demands(readings, weights_of(config));
+    if (!demands || !usable(device.memory) || !usable(device.reserve)) return std::nullopt;
+    std::vector<Holder> holders;
+    for (std::size_t i = 0; i < readings.size(); ++i) {
+        if (!usable(device.users[i].priority)) return std::nullopt;
+        Holder holder = holder_of(device.users[i], config);
+        // What S322 makes of the demand; below its promise a tenant asks for that, whatever the
+        // stage thinks of it.
+        const double more = (*demands)[i] - holder.held;
+        if (holder.held >= holder.promised) holder.asks = asks_of(device.users[i], more, config);
+        holder.weight = (*demands)[i] * device.users[i].priority;
+        holders.push_back(holder);
+    }
+    return holders;
+}
+
+Decision quota_decision(const QuotaDevice& device, const std::vector<Holder>& holders,
+                        const std::vector<double>& after) {
+    Decision decision = decision_on(device.name, ActionKind::kQuota);
+    for (std::size_t i = 0; i < holders.size(); ++i) {
+        const QuotaWindow& user = device.users[i];
+        // 0 is no quota at all.
+        if (after[i] == user.quota || after[i] < 1) continue;
+        add_change(decision, user.name, user.quota, after[i]);
+        const std::string who = user.name + " ";
+        decision.facts.push_back({"S321", who + "used", user.used, "bytes"});
+        decision.facts.push_back({"S321", who + "denied", user.denied, "bytes"});
+        decision.facts.push_back({"S321", who + "promised", holders[i].promised, "bytes"});
+        decision.facts.push_back({"S323", who + "quota", after[i], "bytes"});
+    }
+    return decision;
+}
+
+}  // namespace
+
+std::optional<Decision> propose_quotas(const QuotaDevice& device, const ControlConfig& config) {
+    const auto holders = holders_of(device, config);
+    if (!holders) return std::nullopt;
+    const double room = room_of(device, config);
+    double quotas = 0;
+    double denied = 0;
+    for (const QuotaWindow& user : device.users) {
+        quotas += user.quota;
+        denied += user.denied;
+    }
+    const bool fits = quotas <= room;
+    Decision decision =
+        quota_decision(device, *holders, fits ? lend(*holders, room) : fit(*holders, room));
     if (decision.names.empty()) return std::nullopt;
-    decision.facts.push_back({"S322", "device less reserve", device.memory - reserve, "bytes"});
+    decision.facts.push_back({"S322", "device less reserve", room, "bytes"});
     char line[160];
     std::snprintf(line, sizeof line, "%.0f MiB were refused on %s", denied / (1024 * 1024),
                   device.name.c_str());
@@ -159,40 +168,116 @@ std::optional<Decision> propose_quotas(const QuotaDevice& device, const ControlC
     return decision;
 }
 
-std::optional<Decision> propose_compute_shares(const QuotaDevice& device,
-                                               const ControlConfig& config) {
+std::optional<Decision> propose_quota_returns(const QuotaDevice& device,
+                                              const ControlConfig& config) {
+    const auto holders = holders_of(device, config);
+    if (!holders) return std::nullopt;
+    Decision decision =
+        quota_decision(device, *holders, give_back(*holders, room_of(device, config)));
+    return as_return(std::move(decision));
+}
+
+namespace {
+
+/// Held up for less than this part of a window is the throttle's own coarseness.
+constexpr double kHeldUp = 0.05;
+
+/// Those users whose use of the GPU's time is known, and what S422 says about them.
+struct ShareCase {
+    std::vector<const QuotaWindow*> users;
     std::vector<TaskDemand> tasks;
     std::vector<double> before;
-    std::vector<std::string> names;
-    std::uint64_t enforced = 0;
+    std::uint64_t total = 0;
+};
+
+bool is_held_up(const QuotaWindow& user) {
+    return user.held_up > kHeldUp;
+}
+
+// What it would use if nothing held it up, as far as that can be told; its share caps what is
+// measured.
+double demand_of(const QuotaWindow& user) {
+    return user.usage / std::max(1 - user.held_up, kHeldUp);
+}
+
+std::optional<ShareCase> share_case(const QuotaDevice& device, const ControlConfig& config) {
+    ShareCase known;
+    double promised = 0;
     for (const QuotaWindow& user : device.users) {
         if (user.percent == 0) continue;
-        tasks.push_back({user.usage, user.priority, user.delay});
-        before.push_back(static_cast<double>(user.percent));
-        names.push_back(user.name);
-        enforced += user.percent;
+        const double inputs[] = {user.usage, user.held_up, user.promised_percent};
+        if (!usable(inputs)) return std::nullopt;
+        known.users.push_back(&user);
+        known.before.push_back(static_cast<double>(user.percent));
+        known.total += user.percent;
+        promised += own_percent(user);
     }
     // What the administrator left free stays free; shares that add up to more than the device are
     // a promise that only somebody idle keeps, and not for the loop to mend.
-    if (tasks.size() < 2 || enforced > kWholeDevice) return std::nullopt;
-    // Nobody used anything: then every share is as good as another.
-    const bool is_idle = std::all_of(tasks.begin(), tasks.end(),
-                                     [](const TaskDemand& task) { return task.usage <= 0; });
-    const auto parts = allocate_tasks(tasks, enforced, std::max(config.share_least, kLeastPart));
-    if (is_idle || !parts) return std::nullopt;
-    const std::vector<double> after = step_towards(before, *parts, config.quota_step);
-    Decision decision = decision_on(device.name, ActionKind::kComputeShare);
-    bool is_off = false;
-    for (std::size_t i = 0; i < tasks.size(); ++i) {
-        is_off = is_off || std::abs(after[i] - before[i]) >= kLeastShareChange;
-        if (after[i] != before[i]) add_change(decision, names[i], before[i], after[i]);
-        decision.facts.push_back({"S421", names[i] + " usage", 100 * tasks[i].usage, "%"});
-        decision.facts.push_back(
-            {"S422", names[i] + " share", static_cast<double>((*parts)[i]), "%"});
+    if (known.users.size() < 2 || known.total > kWholeDevice) return std::nullopt;
+    const double part =
+        promised > 0 ? std::min(static_cast<double>(known.total) / promised, 1.0) : 0;
+    for (const QuotaWindow* user : known.users) {
+        const double needs = is_held_up(*user) ? static_cast<double>(known.total)
+                                               : 100 * user->usage / config.quota_filled;
+        known.tasks.push_back(
+            {demand_of(*user), user->priority, user->delay, part * own_percent(*user), needs});
     }
-    if (!is_off) return std::nullopt;
-    decision.reason = "compute shares of " + device.name + " by usage";
+    return known;
+}
+
+Decision share_decision(const QuotaDevice& device, const ShareCase& known,
+                        const std::vector<double>& after) {
+    Decision decision = decision_on(device.name, ActionKind::kComputeShare);
+    for (std::size_t i = 0; i < after.size(); ++i) {
+        const QuotaWindow& user = *known.users[i];
+        if (after[i] != known.before[i]) {
+            add_change(decision, user.name, known.before[i], after[i]);
+        }
+        decision.facts.push_back({"S421", user.name + " usage", 100 * user.usage, "%"});
+        decision.facts.push_back({"S421", user.name + " held up", 100 * user.held_up, "%"});
+        decision.facts.push_back({"S422", user.name + " promised", own_percent(user), "%"});
+        decision.facts.push_back({"S423", user.name + " share", after[i], "%"});
+    }
     return decision;
+}
+
+}  // namespace
+
+std::optional<Decision> propose_compute_shares(const QuotaDevice& device,
+                                               const ControlConfig& config) {
+    const auto known = share_case(device, config);
+    if (!known) return std::nullopt;
+    const auto parts =
+        allocate_tasks(known->tasks, known->total, std::max(config.share_least, kLeastPart));
+    if (!parts) return std::nullopt;
+    const std::vector<double> after = step_towards(known->before, *parts, config.quota_step);
+    // A share that nobody misses is left alone: it is lent when somebody is held up.
+    bool helps = false;
+    for (std::size_t i = 0; i < after.size(); ++i) {
+        const double more = after[i] - known->before[i];
+        helps = helps || (is_held_up(*known->users[i]) && more >= kLeastShareChange);
+    }
+    if (!helps) return std::nullopt;
+    Decision decision = share_decision(device, *known, after);
+    decision.reason = "time of " + device.name + " that others don't use goes to who is held up";
+    return decision;
+}
+
+std::optional<Decision> propose_share_returns(const QuotaDevice& device,
+                                              const ControlConfig& config) {
+    const auto known = share_case(device, config);
+    if (!known) return std::nullopt;
+    bool any = false;
+    for (std::size_t i = 0; i < known->users.size(); ++i) {
+        const bool is_short = known->before[i] + 1 <= known->tasks[i].promised;
+        any = any || (is_short && is_held_up(*known->users[i]));
+    }
+    const auto parts =
+        allocate_tasks(known->tasks, known->total, std::max(config.share_least, kLeastPart));
+    if (!any || !parts) return std::nullopt;
+    // At once, however much it is: time that is lent can be taken back at any moment.
+    return as_return(share_decision(device, *known, {parts->begin(), parts->end()}));
 }
 
 std::optional<Decision> propose_placement(const PlacementWindow& window,
@@ -212,7 +297,7 @@ std::optional<Decision> propose_placement(const PlacementWindow& window,
         input.items.push_back({i, shard.bytes, shard.home, shard.reads});
     }
     for (const NodeWindow& node : window.nodes) {
-        input.nodes.push_back({node.speed, node.load, node.free_bytes});
+        input.nodes.push_back({node.speed, node.free_bytes});
     }
     input.bandwidth = window.bandwidth;
     PlacementLimits limits;

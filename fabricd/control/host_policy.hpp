@@ -12,16 +12,25 @@
 
 namespace fabricd {
 
-/// S321 to S323: memory quotas of a device's users, when somebody was refused memory or when the
-/// quotas no longer fit. Changes of less than control.gain of a quota are left out, unless the
-/// others need their room. What shrinks comes first.
+/// S321 to S323: memory quotas of a device's users. Who was refused memory gets what is free,
+/// and then what others don't use, who lend it (lending.hpp): all quotas are together never less
+/// than before, as long as they fit into the device. What shrinks comes first.
 std::optional<Decision> propose_quotas(const QuotaDevice& device, const ControlConfig& config);
 
-/// S421 to S423: compute shares of those users of a device whose use is known, in per cent, when
-/// one is off by 5 or more. At most control.quota_step of the device changes hands at once. What
-/// shrinks comes first.
+/// The same, for users that ask and have less than their promise: all of it at once, as far as
+/// others don't use it. Nothing to be judged.
+std::optional<Decision> propose_quota_returns(const QuotaDevice& device,
+                                              const ControlConfig& config);
+
+/// S421 to S423: compute shares of those users of a device whose use is known, in per cent. What
+/// others don't use goes to those that are held up, if that is 5 or more; at most
+/// control.quota_step of the device changes hands at once. What shrinks comes first.
 std::optional<Decision> propose_compute_shares(const QuotaDevice& device,
                                                const ControlConfig& config);
+
+/// The same, for users that are held up and have less than their promise: all of it at once.
+std::optional<Decision> propose_share_returns(const QuotaDevice& device,
+                                              const ControlConfig& config);
 
 /// S211 to S213: shards to the nodes that read them, which have to save control.gain of the reading
 /// time by it.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fabricd/control/job_policy.hpp"
+#include "fabricd/control/share_plan.hpp"
 #include "fabricd/control/slow_ranks.hpp"
 
 namespace fabricd {
@@ -13,6 +14,16 @@ namespace {
 constexpr std::size_t kRemembered = 8192;
 /// Below this the first windows of a job are start-up: compilers warm up, caches fill.
 constexpr std::int64_t kWarmUpWindows = 3;
+
+/// Windows after a directive came into force in which a rank's speed may have changed because of
+/// it.
+constexpr std::int64_t kOwnDoing = 3;
+
+/// Windows in a row that wait for the next one to show whether a rank is slow or was held up.
+constexpr std::int64_t kDoubtMost = 2;
+
+/// Times that a probation begins anew because speeds changed.
+constexpr int kPromises = 4;
 
 /// A share that rose by less is no cause of anything.
 constexpr double kShareRise = 0.01;
@@ -99,6 +110,7 @@ JobState* Loop::job_of(const JobWindow& window) {
         // What was measured goes along; what was decided about it as a member of that group not,
         // but for the serial, which its page has.
         rank.sample_s = before->second.sample_s;
+        rank.fixed_samples = before->second.fixed_samples;
         rank.gradients = before->second.gradients;
         job.serial_seen = std::max(job.serial_seen, before->second.serial_sent);
         remembered_.erase(before);
@@ -120,11 +132,25 @@ void Loop::tick_job(JobState& job, const JobWindow& window, TickResult& result) 
     // From here on the window counts for cool-downs.
     job.trial.pass();
     judge_job(job, result);
+    // What was undone, was so at other speeds. But not for what an action itself did to them.
+    if (job.any_changed() && job.acted > kOwnDoing) job.trial.forgive(ActionKind::kBatchShares);
     if (job.windows >= kWarmUpWindows) decide_job(job, result);
 }
 
 void Loop::judge_job(JobState& job, TickResult& result) {
-    if (!job.trial.running() || answer_speed_change(job, result)) return;
+    resume_job(job);
+    if (!job.trial.running()) return;
+    // What a step costs is known better now, and with it what could be hoped for.
+    if (job.has_learned) promise_again(job, true);
+    if (job.any_changed()) {
+        answer_speed_change(job, result);
+        return;
+    }
+    // A value far off is a glitch or a new speed: the next window shows which, and whether this one
+    // says anything about the action.
+    const bool is_doubtful = job.any_suspect() && job.doubtful < kDoubtMost;
+    job.doubtful = is_doubtful ? job.doubtful + 1 : 0;
+    if (is_doubtful) return;
     const auto ended =
         job.trial.judge(job.objective_now, job.in_force(), config_.probation, config_.cool_down);
     if (!ended) return;
@@ -132,34 +158,67 @@ void Loop::judge_job(JobState& job, TickResult& result) {
     if (ended->outcome == Outcome::kUndone) undo_job(job, result);
 }
 
-// A rank that became faster or slower makes the promise void, unless the action itself slowed it: a
-// larger share may not fit into its cache or its memory.
-bool Loop::answer_speed_change(JobState& job, TickResult& result) {
+// Also what could not be judged in time has to show that it is good, as long as it holds.
+void Loop::resume_job(JobState& job) {
+    if (!job.trial.can_resume() || !job.in_force()) return;
     const Decision& decision = job.trial.decision();
-    bool any = false;
-    bool is_guilty = false;
+    const bool holds = decision.kind == ActionKind::kBatchShares && decision.after == job.shares &&
+                       decision.serial == job.serial;
+    if (!holds) return job.trial.forget_interrupted();
+    const auto [without, with] = outlook(job);
+    job.trial.resume(without, with);
+}
+
+// What the job would do without and with the shares on probation, at the speeds of now.
+std::pair<double, double> Loop::outlook(const JobState& job) {
+    const Decision& decision = job.trial.decision();
+    const Promise promise = promise_of_return(job, decision.before, decision.after);
+    return {objective_of(job, decision.before, promise.before_s),
+            objective_of(job, decision.after, promise.after_s)};
+}
+
+void Loop::promise_again(JobState& job, bool is_same) {
+    if (job.trial.decision().kind != ActionKind::kBatchShares) return;
+    const auto [without, with] = outlook(job);
+    // What was measured without it is worth more than what is computed.
+    job.trial.promise_again(is_same ? job.trial.probation().before : without, with, is_same);
+}
+
+// True when the ranks that became slower are those that the action gave more work to, at once when
+// it came into force, and no other one changed: a larger share may not fit into a rank's cache.
+bool Loop::is_own_doing(const JobState& job) {
+    const Decision& decision = job.trial.decision();
+    // Only shares can do this: units and intervals do not change what a sample costs.
+    if (decision.kind != ActionKind::kBatchShares || job.acted > kOwnDoing) return false;
     for (std::size_t i = 0; i < job.ranks.size(); ++i) {
         const RankState& rank = job.ranks[i];
-        if (!rank.changed) continue;
-        any = true;
-        // Only shares can do this: units and intervals do not change what a sample costs.
-        const bool has_more = decision.kind == ActionKind::kBatchShares &&
-                              i < decision.after.size() &&
-                              decision.after[i] > decision.before[i] + kShareRise;
-        is_guilty = is_guilty || (has_more && rank.sample_s.mean > rank.sample_s_before);
+        const bool is_off = rank.changed || (!rank.drained && rank.sample_s.suspect_side != 0);
+        const bool has_more = decision.after[i] > decision.before[i] + kShareRise;
+        const bool is_slower = !rank.changed || rank.sample_s.mean > rank.sample_s_before;
+        if (is_off && !(has_more && is_slower)) return false;
     }
-    if (!any) return false;
+    return true;
+}
+
+// A rank that became faster or slower makes the promise void: other shares are the answer, or the
+// ones on probation are judged by what they are worth at the new speeds. Unless the action itself
+// slowed it.
+void Loop::answer_speed_change(JobState& job, TickResult& result) {
     const Probation& probation = job.trial.probation();
     const bool is_worse = job.objective_now < probation.before * (1 - probation.noise);
-    if (is_guilty && is_worse) {
+    if (is_own_doing(job) && is_worse) {
         const auto ended = job.trial.give_up("a rank became slower with its larger share",
                                              job.objective_now, config_.cool_down);
         tell(*ended, result);
-        undo_job(job, result);
-    } else {
-        tell(*job.trial.interrupt("the speed of a rank changed"), result);
+        return undo_job(job, result);
     }
-    return true;
+    const bool is_shares = job.trial.decision().kind == ActionKind::kBatchShares;
+    const bool has_answer = is_shares && job.in_force() && propose_shares(job, config_);
+    if (is_shares && job.in_force() && !has_answer && job.trial.promised_anew() < kPromises) {
+        return promise_again(job, false);
+    }
+    tell(*job.trial.interrupt("the speed of a rank changed"), result);
+    job.trial.forget_interrupted();
 }
 
 void Loop::undo_job(JobState& job, TickResult& result) {
@@ -188,6 +247,7 @@ void Loop::decide_job(JobState& job, TickResult& result) {
         tell(std::move(*alarm), result);
         ++counters_.alarmed_ranks;
     }
+    if (is_too_large(job, result)) return;
     // The loss comes first, and also on top of what is on probation: it is about being right. A dry
     // run has nothing to be in force, and says it once in a while like everything else.
     const bool may_sync =
@@ -217,6 +277,19 @@ void Loop::decide_job(JobState& job, TickResult& result) {
         if (is_moot) continue;
         if (auto decision = propose(job, config_)) return take(job, std::move(*decision), result);
     }
+}
+
+// Said once for each job: a decision that fails would be made again and again.
+bool Loop::is_too_large(JobState& job, TickResult& result) const {
+    const auto ranks = static_cast<std::int64_t>(job.ranks.size());
+    if (config_.directed_most == 0 || ranks <= config_.directed_most) return false;
+    if (!std::exchange(job.is_size_said, true)) {
+        result.notes.push_back(
+            "arena " + std::to_string(job.arena) + " group " + std::to_string(job.group) + " has " +
+            std::to_string(ranks) + " ranks, and a directive holds " +
+            std::to_string(config_.directed_most) + ": it is watched and not directed");
+    }
+    return true;
 }
 
 void Loop::take(JobState& job, Decision decision, TickResult& result) {
@@ -255,6 +328,9 @@ void Loop::hold(JobState& job, const Decision& decision, const std::vector<doubl
 
 // Keeps what was decided and says all of it, since a page holds one image.
 void Loop::direct(JobState& job, Decision& decision, TickResult& result) {
+    job.acted = 0;
+    job.doubtful = 0;
+    job.begin_probe();
     hold(job, decision, decision.after, decision.undoes == 0);
     decision.id = ++last_id_;
     // Above all that a session of the job has ever seen, also from another daemon or in another

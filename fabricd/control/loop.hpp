@@ -36,6 +36,7 @@ struct TickResult {
     std::vector<DecisionOutcome> outcomes;  // of earlier decisions
     std::vector<Decision> decisions;
     std::vector<Directive> directives;  // that carry decisions out
+    std::vector<std::string> notes;     // lines for people, each once
 };
 
 /// For the metrics.
@@ -81,8 +82,13 @@ class Loop {
 
     void tick_job(JobState& job, const JobWindow& window, TickResult& result);
     void judge_job(JobState& job, TickResult& result);
-    bool answer_speed_change(JobState& job, TickResult& result);
+    void answer_speed_change(JobState& job, TickResult& result);
+    static void resume_job(JobState& job);
+    static std::pair<double, double> outlook(const JobState& job);
+    static void promise_again(JobState& job, bool is_same);
+    static bool is_own_doing(const JobState& job);
     void decide_job(JobState& job, TickResult& result);
+    bool is_too_large(JobState& job, TickResult& result) const;
     void undo_job(JobState& job, TickResult& result);
     void take(JobState& job, Decision decision, TickResult& result);
     void direct(JobState& job, Decision& decision, TickResult& result);

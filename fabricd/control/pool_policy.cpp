@@ -5,7 +5,9 @@
 #include <cstdio>
 #include <vector>
 
+#include "fabricd/control/lending.hpp"
 #include "fabricd/control/numbers.hpp"
+#include "fabricd/control/quota_plan.hpp"
 #include "fabricd/control/s412_allocation_ratio.hpp"
 
 namespace fabricd {
@@ -14,102 +16,95 @@ namespace {
 
 constexpr double kMiB = 1024 * 1024;
 
-// Below a quarter of so little no quota would ever move.
-constexpr double kLeastStep = kMiB;
-
 bool is_sound(const PoolWindow& pool) {
     if (pool.devices.size() < 2 || pool.most.size() != pool.devices.size()) return false;
     if (!usable(pool.most)) return false;
     for (const QuotaWindow& device : pool.devices) {
-        const double inputs[] = {device.quota, device.used, device.denied, device.speed,
-                                 device.priority};
+        const double inputs[] = {device.quota, device.used,     device.denied,
+                                 device.speed, device.priority, device.promised};
         if (!usable(inputs)) return false;
     }
     return true;
 }
 
-/// What each quota would change by if S412 divided all that nobody holds.
-std::vector<double> wanted_changes(const PoolWindow& pool, const std::vector<double>& ratio,
-                                   double free_bytes) {
-    std::vector<double> changes;
-    for (std::size_t i = 0; i < ratio.size(); ++i) {
+std::vector<Holder> holders_of(const PoolWindow& pool, const ControlConfig& config) {
+    std::vector<Holder> holders;
+    for (std::size_t i = 0; i < pool.devices.size(); ++i) {
+        Holder holder = holder_of(pool.devices[i], config);
+        holder.most = pool.most[i];
+        holder.promised = std::min(holder.promised, holder.most);
+        holder.asks = std::min(holder.asks, std::max(holder.most - holder.held, 0.0));
+        holders.push_back(holder);
+    }
+    return holders;
+}
+
+double quotas_of(const std::vector<Holder>& holders) {
+    double sum = 0;
+    for (const Holder& holder : holders) sum += holder.held;
+    return sum;
+}
+
+// S412: in which ratio those that ask share what nobody holds. What each asks for is the memory
+// that it can take.
+bool set_ratio(std::vector<Holder>& holders, const PoolWindow& pool) {
+    std::vector<AllocationNode> nodes;
+    double free_bytes = 0;
+    for (std::size_t i = 0; i < holders.size(); ++i) {
         const QuotaWindow& device = pool.devices[i];
-        const double change = device.used + ratio[i] * free_bytes - device.quota;
-        // Who was just refused memory does not get less, however slow its device is.
-        changes.push_back(device.denied > 0 ? std::max(change, 0.0) : change);
+        free_bytes += std::max(holders[i].held - holders[i].in_use, 0.0);
+        nodes.push_back(
+            {device.used + device.denied, device.priority, device.speed, holders[i].asks});
     }
-    return changes;
+    // Where all is held there is nothing to divide.
+    if (free_bytes <= 0) return false;
+    const auto ratio = allocation_ratio(nodes, free_bytes);
+    if (!ratio) return false;
+    for (std::size_t i = 0; i < holders.size(); ++i) holders[i].weight = (*ratio)[i];
+    return true;
 }
 
-/// Makes what is given equal to what is taken, and no change larger than its step.
-void balance(std::vector<double>& changes, const PoolWindow& pool, double step) {
-    double given = 0;
-    double taken = 0;
-    for (const double change : changes) (change > 0 ? given : taken) += std::abs(change);
-    const double both = std::min(given, taken);
-    double part = 1;
-    for (std::size_t i = 0; i < changes.size(); ++i) {
-        double& change = changes[i];
-        const double side = change > 0 ? given : taken;
-        change = side > 0 ? change * (both / side) : 0;
-        const double most = std::max(step * pool.devices[i].quota, kLeastStep);
-        if (std::abs(change) > most) part = std::min(part, most / std::abs(change));
+Decision pool_decision(const PoolWindow& pool, const std::vector<Holder>& holders,
+                       const std::vector<double>& after) {
+    Decision decision;
+    decision.kind = ActionKind::kPoolQuota;
+    decision.device = "pool";
+    for (std::size_t i = 0; i < after.size(); ++i) {
+        const QuotaWindow& device = pool.devices[i];
+        const std::string who = device.name + " ";
+        decision.facts.push_back({"S411", who + "quota", device.quota, "bytes"});
+        decision.facts.push_back({"S411", who + "used", device.used, "bytes"});
+        decision.facts.push_back({"S411", who + "denied", device.denied, "bytes"});
+        decision.facts.push_back({"S411", who + "promised", holders[i].promised, "bytes"});
+        decision.facts.push_back({"S412", who + "ratio", holders[i].weight, ""});
+        decision.facts.push_back({"S413", who + "quota", after[i], "bytes"});
+        // What gives comes before what takes: the pool is never promised twice.
+        if (after[i] != device.quota) add_change(decision, device.name, device.quota, after[i]);
     }
-    // One part for all, so that the sum stays.
-    for (double& change : changes) change *= part;
-}
-
-void explain(Decision& decision, const QuotaWindow& device, double ratio, double next) {
-    const std::string who = device.name + " ";
-    decision.facts.push_back({"S411", who + "quota", device.quota, "bytes"});
-    decision.facts.push_back({"S411", who + "used", device.used, "bytes"});
-    decision.facts.push_back({"S411", who + "denied", device.denied, "bytes"});
-    decision.facts.push_back({"S412", who + "ratio", ratio, ""});
-    decision.facts.push_back({"S413", who + "quota", next, "bytes"});
+    return decision;
 }
 
 }  // namespace
 
 std::optional<Decision> propose_pool_quotas(const PoolWindow& pool, const ControlConfig& config) {
     if (!is_sound(pool)) return std::nullopt;
-    std::vector<AllocationNode> nodes;
+    std::vector<Holder> holders = holders_of(pool, config);
+    if (!set_ratio(holders, pool)) return std::nullopt;
+    Decision decision = pool_decision(pool, holders, lend(holders, quotas_of(holders)));
+    if (decision.names.empty()) return std::nullopt;
     double denied = 0;
-    double free_bytes = 0;
-    for (std::size_t i = 0; i < pool.devices.size(); ++i) {
-        const QuotaWindow& device = pool.devices[i];
-        denied += device.denied;
-        free_bytes += device.quota - device.used;
-        nodes.push_back({device.used + device.denied, device.priority, device.speed,
-                         std::max(pool.most[i] - device.used, 0.0)});
-    }
-    // A quota that nobody misses is left alone, and where all is held there is nothing to divide.
-    if (denied <= 0 || free_bytes <= 0) return std::nullopt;
-    const auto ratio = allocation_ratio(nodes, free_bytes);
-    if (!ratio) return std::nullopt;
-    std::vector<double> changes = wanted_changes(pool, *ratio, free_bytes);
-    balance(changes, pool, config.quota_step);
-
-    Decision decision;
-    decision.kind = ActionKind::kPoolQuota;
-    decision.device = "pool";
-    bool helps = false;
-    for (std::size_t i = 0; i < changes.size(); ++i) {
-        const QuotaWindow& device = pool.devices[i];
-        const double next = std::floor(device.quota + changes[i]);
-        helps = helps || (device.denied > 0 && changes[i] > config.gain * device.quota);
-        explain(decision, device, (*ratio)[i], next);
-        if (next == device.quota) continue;
-        // What gives comes before what takes: the pool is never promised twice.
-        const auto at = changes[i] < 0 ? 0 : static_cast<std::ptrdiff_t>(decision.names.size());
-        decision.names.insert(decision.names.begin() + at, device.name);
-        decision.before.insert(decision.before.begin() + at, device.quota);
-        decision.after.insert(decision.after.begin() + at, next);
-    }
-    if (!helps) return std::nullopt;
+    for (const QuotaWindow& device : pool.devices) denied += device.denied;
     char line[96];
     std::snprintf(line, sizeof line, "%.1f MiB of the pool were refused", denied / kMiB);
     decision.reason = line;
     return decision;
+}
+
+std::optional<Decision> propose_pool_returns(const PoolWindow& pool, const ControlConfig& config) {
+    if (!is_sound(pool)) return std::nullopt;
+    std::vector<Holder> holders = holders_of(pool, config);
+    for (Holder& holder : holders) holder.weight = 0;
+    return as_return(pool_decision(pool, holders, give_back(holders, quotas_of(holders))));
 }
 
 }  // namespace fabricd

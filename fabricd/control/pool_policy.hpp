@@ -11,11 +11,14 @@
 
 namespace fabricd {
 
-/// S411 to S413: quotas of the devices, when sessions of one were refused memory. What all quotas
-/// are together stays what the administrator made it: S412's ratio says how it is divided, by what
-/// each device holds and was refused (D), its priority (P) and its speed (Q). Only what nobody
-/// holds is divided; who was refused memory does not get less, and no quota changes by more than
-/// control.quota_step at once.
+/// S411 to S413: quotas of the devices. What all quotas are together stays what the administrator
+/// made it. A device that was refused memory gets what others don't use, who lend it (lending.hpp);
+/// where several ask, in S412's ratio, by what each holds and was refused (D), its priority (P) and
+/// its speed (Q). No quota grows by more than control.quota_step at once.
 std::optional<Decision> propose_pool_quotas(const PoolWindow& pool, const ControlConfig& config);
+
+/// The same, for devices that ask and have less than their promise: all of it at once, as far as
+/// others don't use it. Nothing to be judged.
+std::optional<Decision> propose_pool_returns(const PoolWindow& pool, const ControlConfig& config);
 
 }  // namespace fabricd

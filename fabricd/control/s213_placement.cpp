@@ -10,7 +10,7 @@ bool is_sound(const PlacementInput& input) {
     const std::size_t nodes = input.nodes.size();
     if (input.bandwidth.size() != nodes * nodes || !usable(input.bandwidth)) return false;
     for (const PlacementNode& node : input.nodes) {
-        if (!usable(node.speed) || !usable(node.load) || !usable(node.free_bytes)) return false;
+        if (!usable(node.speed) || !usable(node.free_bytes)) return false;
     }
     for (const PlacedItem& item : input.items) {
         if (!usable(item.bytes) || !usable(item.reads)) return false;
@@ -55,7 +55,7 @@ class Placer {
         for (std::size_t i = 0; i < item.reads.size(); ++i) {
             if (i != home) remote += item.reads[i];
         }
-        return remote * (1 + node.load) / node.speed;
+        return remote / node.speed;
     }
 
     // Seconds of reading per second, of all nodes together. A way that nobody has measured counts
@@ -67,7 +67,7 @@ class Placer {
             const double way = bandwidth(home, i) > 0 ? bandwidth(home, i) : bandwidth(i, home);
             if (way > 0) time += item.reads[i] / way;
         }
-        return time * (1 + input_.nodes[home].load);
+        return time;
     }
 
     std::size_t best_node(const PlacedItem& item) const {

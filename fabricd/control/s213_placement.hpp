@@ -19,7 +19,6 @@ struct PlacedItem {
 
 struct PlacementNode {
     double speed = 0;       // C: samples per second when computing
-    double load = 0;        // L: share of the node that others keep busy
     double free_bytes = 0;  // memory for items that come
 };
 
@@ -46,11 +45,12 @@ struct Migration {
 };
 
 /// Goes through the items in their order: each goes to the node with the smallest marginal F,
-///   F_j = sum over the other nodes i of reads_i (1 + L_j) / C_j
-/// (reads of the node that has it cost nothing), that has the memory. It moves only if the reading
-/// time saved within the horizon beats bytes / bandwidth by the margin, and is a part of that time
-/// that is worth it. What moves takes memory that later items don't get, and what it leaves is not
-/// free before it is there. Nothing when an input is unusable.
+///   F_j = sum over the other nodes i of reads_i / C_j
+/// (reads of the node that has it cost nothing; of the load of others L nothing is known), that has
+/// the memory. It moves only if the reading time saved within the horizon beats bytes / bandwidth
+/// by the margin, and is a part of that time that is worth it. What moves takes memory that later
+/// items don't get, and what it leaves is not free before it is there. Nothing when an input is
+/// unusable.
 std::optional<std::vector<Migration>> place_items(const PlacementInput& input,
                                                   const PlacementLimits& limits);
 

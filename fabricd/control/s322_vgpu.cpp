@@ -6,15 +6,14 @@ namespace fabricd {
 
 namespace {
 
-bool is_sound(std::span<const VgpuReading> readings, const VgpuDevice& device,
-              const VgpuWeights& weights) {
+bool is_sound(std::span<const VgpuReading> readings, const VgpuWeights& weights) {
     for (const VgpuReading& reading : readings) {
         const double inputs[] = {reading.quota, reading.used,  reading.denied,
                                  reading.speed, reading.delay, reading.busy};
         if (!usable(inputs)) return false;
     }
-    const double inputs[] = {device.memory, device.reserve, weights.filled, weights.speed,
-                             weights.delay, weights.busy,   weights.step,   weights.unit};
+    const double inputs[] = {weights.filled, weights.speed, weights.delay,
+                             weights.busy,   weights.step,  weights.unit};
     return usable(inputs) && weights.filled > 0;
 }
 
@@ -33,28 +32,12 @@ double wanted_quota(const VgpuReading& reading, const VgpuWeights& weights) {
 
 }  // namespace
 
-std::optional<std::vector<double>> vgpu_quotas(std::span<const VgpuReading> readings,
-                                               const VgpuDevice& device,
-                                               const VgpuWeights& weights) {
-    if (!is_sound(readings, device, weights)) return std::nullopt;
-    std::vector<double> quotas;
-    double used = 0;
-    for (const VgpuReading& reading : readings) {
-        quotas.push_back(wanted_quota(reading, weights));
-        used += reading.used;
-    }
-    const double all = sum_of(quotas);
-    if (!std::isfinite(all)) return std::nullopt;
-    const double room = std::max(device.memory - device.reserve, 0.0);
-    if (all <= room) return quotas;
-    // Only what lies above live use can be scaled down; the factor falls to 0 when that alone fills
-    // the device.
-    const double factor = all > used ? std::max(room - used, 0.0) / (all - used) : 0;
-    for (std::size_t i = 0; i < quotas.size(); ++i) {
-        const double above = quotas[i] - readings[i].used;
-        quotas[i] = readings[i].used + std::floor(above * factor);
-    }
-    return quotas;
+std::optional<std::vector<double>> vgpu_demands(std::span<const VgpuReading> readings,
+                                                const VgpuWeights& weights) {
+    if (!is_sound(readings, weights)) return std::nullopt;
+    std::vector<double> demands;
+    for (const VgpuReading& reading : readings) demands.push_back(wanted_quota(reading, weights));
+    return usable(demands) ? std::optional(demands) : std::nullopt;
 }
 
 }  // namespace fabricd

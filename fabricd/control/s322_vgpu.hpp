@@ -28,18 +28,11 @@ struct VgpuWeights {
     double unit = 2.0 * 1024 * 1024;  // a quota may always change by so much: 25 % of 0 is 0
 };
 
-struct VgpuDevice {
-    double memory = 0;
-    double reserve = 0;  // kept free
-};
-
 /// V' = V E (C / C_std)^gamma / ((1 + lambda_d delta)(1 + lambda_l l)), E = (used + denied) /
-/// (0.85 V); then at most one step away from V, never below live use, and scaled so that all
-/// together fit into the device less its reserve. Where live use alone is more than that, everybody
-/// gets exactly its live use: nothing that is in use can be taken away.
-/// Nothing when an input is unusable.
-std::optional<std::vector<double>> vgpu_quotas(std::span<const VgpuReading> readings,
-                                               const VgpuDevice& device,
-                                               const VgpuWeights& weights);
+/// (0.85 V); then at most one step away from V and never below live use: what each vGPU would have
+/// for itself. What is promised and what there is, is for lending.hpp. The vGPUs of one GPU are
+/// alike: the daemon leaves C / C_std at 1, delta and l at 0. Nothing when an input is unusable.
+std::optional<std::vector<double>> vgpu_demands(std::span<const VgpuReading> readings,
+                                                const VgpuWeights& weights);
 
 }  // namespace fabricd

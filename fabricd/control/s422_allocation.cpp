@@ -5,48 +5,66 @@
 
 namespace fabricd {
 
+namespace {
+
+/// One round after the other gives out what is left, until nothing is.
+class Quanta {
+  public:
+    Quanta(std::size_t tasks, std::uint64_t total)
+        : parts_(tasks, 0), left_(static_cast<double>(total)) {}
+
+    /// To those below `upto`, by weight.
+    void give(const std::vector<double>& weights, const std::vector<double>& upto) {
+        std::vector<double> caps;
+        for (std::size_t i = 0; i < parts_.size(); ++i) {
+            caps.push_back(std::max(std::min(upto[i], left_ + parts_[i]) - parts_[i], 0.0));
+        }
+        const std::vector<double> more = whole_under_caps(left_, weights, caps);
+        for (std::size_t i = 0; i < parts_.size(); ++i) {
+            parts_[i] += more[i];
+            left_ -= more[i];
+        }
+    }
+
+    std::vector<std::uint64_t> take() {
+        const std::vector<double> all(parts_.size(), left_ + sum_of(parts_));
+        // Nobody needs it and nobody was promised it.
+        give(all, all);
+        return {parts_.begin(), parts_.end()};
+    }
+
+  private:
+    std::vector<double> parts_;
+    double left_;
+};
+
+}  // namespace
+
 std::optional<std::vector<std::uint64_t>> allocate_tasks(std::span<const TaskDemand> tasks,
                                                          std::uint64_t total, double floor) {
     if (!usable(floor) || floor > 1) return std::nullopt;
-    std::vector<double> weights;
+    std::vector<double> weights, needs, own, promised;
+    // Whole quanta, so that it still holds after rounding, and as far as all can have it.
+    const auto count = static_cast<double>(tasks.size());
+    const double least = std::min(std::ceil(floor * static_cast<double>(total) / count),
+                                  std::floor(static_cast<double>(total) / count));
     for (const TaskDemand& task : tasks) {
-        const double inputs[] = {task.usage, task.priority, task.delay};
+        const double inputs[] = {task.usage, task.priority, task.delay, task.promised, task.needs};
         if (!usable(inputs)) return std::nullopt;
         weights.push_back(task.usage * task.priority / (1 + task.delay));
+        needs.push_back(std::ceil(task.needs));
+        promised.push_back(std::floor(task.promised));
+        own.push_back(std::max(std::min(needs.back(), promised.back()), least));
     }
     if (!usable(weights)) return std::nullopt;
     if (tasks.empty()) return std::vector<std::uint64_t>{};
-    // The floor is whole quanta, so that it still holds after rounding; the rest goes by weight.
-    const auto count = static_cast<std::uint64_t>(tasks.size());
-    const auto even = total / count;
-    const auto least =
-        std::min(static_cast<std::uint64_t>(
-                     std::ceil(floor * static_cast<double>(total) / static_cast<double>(count))),
-                 even);
-    std::vector<std::uint64_t> parts = whole_units(total, weights);
-    // Who is below the floor is lifted; the rest is divided among the others as if it were all
-    // there is, which may push another one below: at most as many rounds as there are tasks.
-    std::vector<char> lifted(tasks.size(), 0);
-    for (bool again = true; again;) {
-        again = false;
-        for (std::size_t i = 0; i < parts.size(); ++i) {
-            if (lifted[i] != 0 || parts[i] >= least) continue;
-            lifted[i] = 1;
-            again = true;
-        }
-        if (!again) break;
-        std::vector<double> rest;
-        std::uint64_t left = total;
-        for (std::size_t i = 0; i < parts.size(); ++i) {
-            if (lifted[i] != 0) left -= least;
-            if (lifted[i] == 0) rest.push_back(weights[i]);
-        }
-        const auto given = whole_units(left, rest);
-        for (std::size_t i = 0, next = 0; i < parts.size(); ++i) {
-            parts[i] = lifted[i] != 0 ? least : given[next++];
-        }
-    }
-    return parts;
+    Quanta quanta(tasks.size(), total);
+    const std::vector<double> leasts(tasks.size(), least);
+    quanta.give(leasts, leasts);
+    quanta.give(own, own);
+    quanta.give(weights, needs);
+    quanta.give(promised, promised);
+    return quanta.take();
 }
 
 }  // namespace fabricd

@@ -18,7 +18,7 @@ std::vector<double> compute_times(const JobState& job, const std::vector<double>
     for (std::size_t i = 0; i < shares.size(); ++i) {
         const RankState& rank = job.ranks[i];
         if (rank.drained) continue;
-        times.push_back(shares[i] * job.batch * rank.sample_s.mean * (1 + rank.others_busy));
+        times.push_back(rank.compute_of(shares[i] * job.batch));
     }
     return times;
 }
@@ -63,8 +63,8 @@ void explain_rank(Decision& decision, const RankState& rank) {
     auto& facts = decision.facts;
     facts.push_back({"S111", "compute ahead", rank.gradients.compute_s.forecast(1), "s", number});
     facts.push_back({"S113", "speed", rank.speed(), "samples/s", number});
-    if (rank.others_busy > 0) {
-        facts.push_back({"S113", "busy by others", rank.others_busy, "", number});
+    if (rank.fixed_samples > 0) {
+        facts.push_back({"S113", "fixed part of a step", rank.fixed_samples, "samples", number});
     }
 }
 
@@ -86,6 +86,13 @@ Promise promise_of_shares(const JobState& job, const std::vector<double>& before
     // Whoever takes over samples has to fetch them: about the part of a step that moves.
     const double cost = moved_part(before, after) * job.step_s.mean;
     return {computing + rest, largest_of(compute_times(job, after)) + rest, cost};
+}
+
+Promise promise_of_return(const JobState& job, const std::vector<double>& before,
+                          const std::vector<double>& after) {
+    const double computing = largest_of(compute_times(job, after));
+    const double rest = std::max(job.step_s.mean - computing, 0.0);
+    return {largest_of(compute_times(job, before)) + rest, computing + rest, 0};
 }
 
 // The objective counts the imbalance twice over, as the loop measures it: see observe().
@@ -123,14 +130,14 @@ bool all_speeds_known(const JobState& job) {
 }
 
 std::optional<std::vector<double>> wanted_shares(const JobState& job, const ControlConfig& config) {
-    std::vector<double> speeds, loads;
+    std::vector<double> speeds, fixed;
     speeds.reserve(job.ranks.size());
-    loads.reserve(job.ranks.size());
+    fixed.reserve(job.ranks.size());
     for (const RankState& rank : job.ranks) {
         speeds.push_back(rank.speed());
-        loads.push_back(rank.others_busy);
+        fixed.push_back(job.batch > 0 ? rank.fixed_samples / job.batch : 0);
     }
-    return balanced_shares(speeds, loads, config.share_floor);
+    return balanced_shares(speeds, fixed, config.share_floor);
 }
 
 }  // namespace fabricd

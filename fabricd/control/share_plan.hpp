@@ -47,6 +47,11 @@ std::optional<std::vector<double>> wanted_shares(const JobState& job, const Cont
 Promise promise_of_shares(const JobState& job, const std::vector<double>& before,
                           const std::vector<double>& after);
 
+/// The other way round: the step is as it is with the shares of `after`, and what was before them
+/// is computed.
+Promise promise_of_return(const JobState& job, const std::vector<double>& before,
+                          const std::vector<double>& after);
+
 /// samples/s times 1 - I that the job would have with these shares and that step time.
 double objective_of(const JobState& job, const std::vector<double>& shares, double step_s);
 

@@ -136,6 +136,7 @@ void set_drained(RankState& rank, bool drained) noexcept {
     rank.alarmed = false;
     // What it was like is what it was drained for.
     rank.sample_s = Ewma{};
+    rank.fixed_samples = 0;
 }
 
 }  // namespace fabricd

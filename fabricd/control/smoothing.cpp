@@ -26,8 +26,9 @@ bool Ewma::update(double value, double weight) {
     const int side = std::abs(distance) <= allowed ? 0 : distance > 0 ? 1 : -1;
     if (side != 0 && side == suspect_side) {
         // The younger one counts more: the change may have happened inside the older window, which
-        // then saw only a part of it.
-        mean = 0.25 * suspect + 0.75 * value;
+        // then saw only a part of it; and alone, where the two show that it did.
+        const bool is_mixed = std::abs(value - suspect) > kOutlierDeviations * deviation;
+        mean = is_mixed ? value : 0.25 * suspect + 0.75 * value;
         deviation = std::min(deviation, kOutlierShare * std::abs(mean));
         values = 1;
         ++regimes;

@@ -29,15 +29,44 @@ bool has_news(const JobState& state, const JobWindow& job) {
     return true;
 }
 
-void observe_rank(RankState& state, const RankWindow& rank, const SmoothingWeights& weights) {
+/// Windows of a new directive: the first is mixed, the next two show what a step costs now.
+constexpr std::int64_t kProbeWindows = 3;
+
+/// A change of speed by so much that it is answered at once.
+constexpr double kLeap = 0.2;
+
+/// Of mean distances, for a standard deviation.
+constexpr double kDeviations = 1.25;
+
+// What a mean rests on; its memory fades.
+double weight_of_mean(const Ewma& mean) {
+    return std::clamp<double>(mean.values, 1, 10);
+}
+
+void observe_speed(RankState& state, const StepCost& step, const SmoothingWeights& weights,
+                   std::int64_t probe_window, bool& has_learned) {
+    state.sample_s_before = state.sample_s.mean;
+    const bool is_probed = probe_window > 0 && state.probe.before.samples > 0;
+    if (!is_probed) {
+        const double value = step.compute_s / (step.samples + state.fixed_samples);
+        state.changed = state.sample_s.update(value, weights.level);
+    } else if (probe_window == kProbeWindows - 1) {
+        state.probe.first = step;
+    } else if (probe_window == kProbeWindows && state.probe.first.samples > 0) {
+        has_learned = learn_cost(state.probe, step, weights.level, state.sample_s,
+                                 state.fixed_samples, state.changed) ||
+                      has_learned;
+    }
+}
+
+void observe_rank(RankState& state, const RankWindow& rank, const SmoothingWeights& weights,
+                  std::int64_t probe_window, bool& has_learned) {
     state.samples = rank.samples / rank.steps;
     state.compute_s = rank.compute_s / rank.steps;
-    state.others_busy = usable(rank.others_busy) ? rank.others_busy : 0;
     state.changed = false;
     // Without samples or without computing nothing was learned about its speed.
     if (rank.samples > 0 && rank.compute_s > 0) {
-        state.sample_s_before = state.sample_s.mean;
-        state.changed = state.sample_s.update(rank.compute_s / rank.samples, weights.level);
+        observe_speed(state, {state.samples, state.compute_s}, weights, probe_window, has_learned);
     } else {
         state.sample_s.miss();
     }
@@ -100,6 +129,33 @@ void observe_whole(JobState& state, const JobWindow& job, const ControlConfig& c
     observe_noise_scale(state, job, weights.level);
 }
 
+// Of all ranks together: each for itself knows its scatter only after many windows.
+void observe_scatter(JobState& state, const ControlConfig& config) {
+    double sum = 0, known = 0;
+    for (const RankState& rank : state.ranks) {
+        if (rank.drained || rank.sample_s.values < 2 || rank.sample_s.mean <= 0) continue;
+        sum += rank.sample_s.deviation / rank.sample_s.mean;
+        ++known;
+    }
+    state.scatter = std::max(known > 0 ? sum / known : 0, config.noise_floor / 2);
+}
+
+// Each window's own imbalance is counted, for a change would be seen late by the smoothed one
+// alone; and no more of it than the smoothed one is sure of, for the slowest of many ranks is slow
+// by chance in each. A leap of a rank's speed has been seen in two windows and need not be waited
+// for.
+void judge_imbalance(JobState& state, const ControlConfig& config) {
+    const double certain = state.certain_imbalance();
+    state.unbalanced.update(std::min(state.imbalance_now, certain), config.imbalance_enter,
+                            config.imbalance_leave, config.imbalance_windows);
+    const bool any_leap =
+        std::any_of(state.ranks.begin(), state.ranks.end(), [&](const RankState& rank) {
+            const double by = std::abs(rank.sample_s.mean / rank.sample_s_before - 1);
+            return rank.changed && by > std::max(kLeap, 4 * state.scatter);
+        });
+    if (any_leap && certain > config.imbalance_enter) state.unbalanced.begin();
+}
+
 }  // namespace
 
 SmoothingWeights::SmoothingWeights(const ControlConfig& config)
@@ -134,9 +190,54 @@ std::optional<Imbalance> JobState::imbalance() const {
     for (const RankState& rank : ranks) {
         if (rank.drained) continue;
         if (!rank.sample_s.known()) return std::nullopt;
-        computing.push_back(rank.sample_s.mean * rank.samples);
+        computing.push_back(rank.compute_of(rank.samples));
     }
     return imbalance_of(computing);
+}
+
+double JobState::certain_imbalance() const {
+    double sum = 0, slowest = 0, doubt = 0;
+    double working = 0;
+    for (const RankState& rank : ranks) {
+        if (rank.drained || !rank.sample_s.known()) continue;
+        const double takes = rank.compute_of(rank.samples);
+        sum += takes;
+        ++working;
+        if (takes <= slowest) continue;
+        slowest = takes;
+        doubt = takes * kDeviations * scatter / std::sqrt(weight_of_mean(rank.sample_s));
+    }
+    if (working < 2 || slowest <= 0) return 0;
+    // As far as the largest of so many normal numbers mostly is from their mean, and one more.
+    const double certain = slowest - (1 + std::sqrt(2 * std::log(working))) * doubt;
+    const double mean = sum / working;
+    return certain > mean ? 1 - mean / certain : 0;
+}
+
+bool JobState::any_changed() const noexcept {
+    return std::any_of(ranks.begin(), ranks.end(),
+                       [](const RankState& rank) { return rank.changed; });
+}
+
+bool JobState::any_suspect() const noexcept {
+    return std::any_of(ranks.begin(), ranks.end(), [](const RankState& rank) {
+        return !rank.drained && rank.sample_s.suspect_side != 0;
+    });
+}
+
+void JobState::begin_probe() {
+    for (RankState& rank : ranks) {
+        rank.probe = CostProbe{};
+        // What it was about will not be seen again.
+        rank.sample_s.suspect_side = 0;
+        if (rank.drained || !rank.sample_s.known() || rank.samples <= 0) continue;
+        const double one = kDeviations * scatter;
+        rank.probe = {{rank.samples, rank.compute_of(rank.samples)},
+                      one,
+                      one / std::sqrt(weight_of_mean(rank.sample_s)),
+                      {}};
+    }
+    is_probing = true;
 }
 
 bool JobState::is_of(const JobWindow& window) const noexcept {
@@ -171,6 +272,7 @@ JobState new_job(const JobWindow& job) {
 void observe(JobState& state, const JobWindow& job, const ControlConfig& config,
              const SmoothingWeights& weights) {
     take_over(state, job);
+    state.has_learned = false;
     state.fresh = has_news(state, job);
     if (!state.fresh) {
         ++state.silent;
@@ -178,14 +280,15 @@ void observe(JobState& state, const JobWindow& job, const ControlConfig& config,
     }
     state.silent = 0;
     ++state.windows;
+    state.acted = state.in_force() ? state.acted + 1 : 0;
+    const std::int64_t probe_window = state.is_probing ? state.acted : 0;
     for (std::size_t i = 0; i < job.ranks.size(); ++i) {
-        observe_rank(state.ranks[i], job.ranks[i], weights);
+        observe_rank(state.ranks[i], job.ranks[i], weights, probe_window, state.has_learned);
     }
+    if (state.acted >= kProbeWindows) state.is_probing = false;
+    observe_scatter(state, config);
     observe_whole(state, job, config, weights);
-    // Each window's own imbalance is counted, not the smoothed one: three windows are the
-    // smoothing, and a change would otherwise be seen some windows late.
-    state.unbalanced.update(state.imbalance_now, config.imbalance_enter, config.imbalance_leave,
-                            config.imbalance_windows);
+    judge_imbalance(state, config);
 }
 
 }  // namespace fabricd

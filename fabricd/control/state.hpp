@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fabricd/control/control_config.hpp"
+#include "fabricd/control/cost_model.hpp"
 #include "fabricd/control/guards.hpp"
 #include "fabricd/control/s111_gradients.hpp"
 #include "fabricd/control/s112_imbalance.hpp"
@@ -20,13 +21,14 @@ namespace fabricd {
 struct RankState {
     std::uint64_t session = 0;
     std::int32_t rank = -1;
-    Ewma sample_s;  // computing, per sample: 1 / C
-    Ewma comm_s;    // per step
+    Ewma sample_s;             // computing, per sample: 1 / C
+    double fixed_samples = 0;  // and so many more in each step, as it seems (cost_model.hpp)
+    CostProbe probe;
+    Ewma comm_s;  // per step
     GradientMetrics gradients;
     double samples = 0;    // per step, in the last window
     double compute_s = 0;  // per step, in the last window
     double share = 0;      // of the job's samples in the last window
-    double others_busy = 0;
     std::uint32_t queue = 0;
     std::uint32_t sync_interval = 0;
     std::uint64_t directive_serial = 0;
@@ -40,6 +42,10 @@ struct RankState {
     bool changed = false;        // its speed, in this window
     double sample_s_before = 0;  // when it changed: what it was
 
+    /// What computing so many samples takes, in a step.
+    double compute_of(double step_samples) const noexcept {
+        return sample_s.mean * (step_samples + fixed_samples);
+    }
     /// C: samples per second when computing; 0: not known or drained.
     double speed() const noexcept {
         return !drained && sample_s.known() && sample_s.mean > 0 ? 1 / sample_s.mean : 0;
@@ -79,7 +85,15 @@ struct JobState {
     Ewma objective;  // samples/s times 1 - I
     double objective_now = 0;
     double imbalance_now = 0;
+    double scatter = 0;  // of a rank's computing from window to window, relative
     Hysteresis unbalanced;
+    // Windows in which rank 0 acts on the last directive; what a rank's speed does in the first of
+    // them may be due to that.
+    std::int64_t acted = 0;
+    std::int64_t doubtful = 0;  // windows in a row that were not judged
+    bool is_size_said = false;  // people know that it is too large for a directive
+    bool is_probing = false;    // the shares were changed: what a step costs is learned from it
+    bool has_learned = false;   // in this window
     LossWatch loss;
     Ewma noise_scale;  // samples
 
@@ -101,6 +115,15 @@ struct JobState {
     std::uint32_t interval() const noexcept;
     /// Of the ranks that have work, smoothed; nothing when some speed is not known.
     std::optional<Imbalance> imbalance() const;
+    /// The imbalance that is there for certain: what is left of the smoothed one when the slowest
+    /// rank is as much faster as chance may have made the slowest of so many look.
+    double certain_imbalance() const;
+    /// A rank's speed became another one in this window, or may be about to: its last value is far
+    /// off.
+    bool any_changed() const noexcept;
+    bool any_suspect() const noexcept;
+    /// Shares or units are about to change: what the ranks do now is set against what they do then.
+    void begin_probe();
     /// The ranks of `window` are those of the state, session by session.
     bool is_of(const JobWindow& window) const noexcept;
     /// Begins the means anew by which actions are judged: what was measured before belongs to other

@@ -30,6 +30,29 @@ void Trial::begin(const Decision& decision, double noise) {
     decision_.objective = decision.objective;
     decision_.promised = decision.promised;
     decision_.serial = decision.serial;
+    interrupted_ = 0;
+    promised_anew_ = 0;
+    is_resumed_ = false;
+}
+
+void Trial::promise_again(double without, double with, bool is_same) noexcept {
+    probation_.promise_again(without, with, is_same);
+    promised_anew_ += is_same ? 0 : 1;
+}
+
+void Trial::resume(double without, double with) noexcept {
+    const double noise = probation_.noise;
+    probation_ = Probation{};
+    probation_.decision = interrupted_;
+    probation_.noise = noise;
+    probation_.promise_again(without, with, true);
+    interrupted_ = 0;
+    is_resumed_ = true;
+}
+
+void Trial::forgive(ActionKind kind) noexcept {
+    auto& not_before = not_before_[static_cast<std::size_t>(kind)];
+    not_before = std::min(not_before, window_);
 }
 
 std::optional<DecisionOutcome> Trial::judge(double objective, bool in_force, std::int64_t length,
@@ -48,13 +71,14 @@ std::optional<DecisionOutcome> Trial::judge(double objective, bool in_force, std
         case Probation::Verdict::kIgnored:
             // Asking again at once would be ignored again.
             wait(decision_.kind, cool_down);
-            return end(Outcome::kUnjudged, "it has not come into force", 0);
+            return interrupt("it has not come into force");
     }
     return std::nullopt;
 }
 
 std::optional<DecisionOutcome> Trial::interrupt(const char* reason) {
     if (!running()) return std::nullopt;
+    interrupted_ = is_resumed_ ? 0 : probation_.decision;
     return end(Outcome::kUnjudged, reason, probation_.mean());
 }
 

@@ -35,6 +35,20 @@ class Trial {
     /// Ends the probation without a verdict: something else changed, which `reason` names.
     std::optional<DecisionOutcome> interrupt(const char* reason);
 
+    /// It goes on with other figures: see Probation.
+    void promise_again(double without, double with, bool is_same) noexcept;
+    int promised_anew() const noexcept { return promised_anew_; }
+
+    /// What was interrupted, or was not obeyed in time, may still hold: it goes on probation again,
+    /// once, and what is said about it then is the last word. False when there is no such thing.
+    bool can_resume() const noexcept { return !running() && interrupted_ != 0; }
+    void resume(double without, double with) noexcept;
+    /// Something else has taken its place.
+    void forget_interrupted() noexcept { interrupted_ = 0; }
+
+    /// The kind need not wait any longer: what was undone was so under other conditions.
+    void forgive(ActionKind kind) noexcept;
+
     /// Ends the probation as one that made things worse, before its time.
     std::optional<DecisionOutcome> give_up(const char* reason, double objective,
                                            std::int64_t cool_down);
@@ -58,6 +72,9 @@ class Trial {
     void wait_after_undoing(std::int64_t cool_down) noexcept;
 
     std::int64_t window_ = 0;
+    std::uint64_t interrupted_ = 0;  // the decision that can be resumed
+    int promised_anew_ = 0;          // times that the one on probation began again
+    bool is_resumed_ = false;        // the one on probation was interrupted before
     std::array<std::int64_t, kActionKinds> not_before_{};
     std::array<std::uint8_t, kActionKinds> undone_{};  // in a row
     Probation probation_;

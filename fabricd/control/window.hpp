@@ -23,7 +23,6 @@ struct RankWindow {
     double loss = 0, gradient_norm = 0, mean_gradient_norm = 0;  // last; NaN: not given
     double memory_used = 0;
     double memory_denied = 0;  // in the window
-    double others_busy = 0;  // share of its device that others keep busy beside what compute_s has
     std::uint32_t queue = 0, batch = 0;
     std::uint32_t sync_interval = 0;     // in force
     std::uint64_t directive_serial = 0;  // in force
@@ -49,7 +48,10 @@ struct QuotaWindow {
     double busy = 0;                         // share that others keep busy
     double usage = 0;                        // of the compute share, 0 to 1
     double priority = 1;
-    std::uint64_t percent = 0;  // compute share in force; 0: nobody knows how it is used
+    std::uint64_t percent = 0;    // compute share in force; 0: nobody knows how it is used
+    double promised = 0;          // bytes that are its own; 0: what its quota is when first seen
+    double promised_percent = 0;  // of compute; likewise
+    double held_up = 0;           // part of the window in which a launch waited for compute time
 };
 struct QuotaDevice {
     std::string name;
@@ -69,7 +71,7 @@ struct ShardWindow {
 };
 struct NodeWindow {
     std::string name;
-    double speed = 0, load = 0, free_bytes = 0;
+    double speed = 0, free_bytes = 0;
 };
 struct PlacementWindow {
     std::vector<NodeWindow> nodes;

@@ -42,6 +42,9 @@ struct DeviceSpec {
     std::uint64_t reserve_bytes = 0;  // of the GPU's memory, never given to its vGPUs
     std::uint64_t context_bytes = 0;  // counted for each CUDA context; 0: what NVML sees
     std::vector<std::uint32_t> allow_uids = {};  // users of the vGPU; none: whoever may attach
+    // What the control loop never keeps from it when it needs it; 0: nothing said.
+    std::uint64_t guaranteed_bytes = 0;
+    double priority = 1.0;  // against the other devices, any scale
 };
 
 /// A quota that can be changed while it is in use.

@@ -46,6 +46,9 @@ VgpuView as_told(const UsageLedger& ledger, VgpuView view) {
     view.denied = file.denied.load(kRelaxed);
     view.denied_bytes = file.denied_bytes.load(kRelaxed);
     view.busy_ns = file.busy_ns.load(kRelaxed);
+    for (const auto& slot : file.slots) {
+        if (slot.pid.load(kRelaxed) != 0) view.waited_ns += slot.waited_ns.load(kRelaxed);
+    }
     view.busy_known = file.bucket.measured_ns.load(kRelaxed) != 0;
     for (const auto& use : ledger.uses()) {
         view.tenants.push_back(

@@ -24,6 +24,8 @@ struct VgpuSpec {
     /// Users whose processes may have it, beside root and the daemon's own. Empty: all who may talk
     /// to the daemon at all.
     std::vector<std::uint32_t> allow_uids = {};
+    Bytes guaranteed_bytes = 0;  // of the quota; 0: all of it
+    double priority = 1.0;
 };
 
 struct VgpuTenantView {
@@ -48,6 +50,9 @@ struct VgpuView {
     /// GPU time of all processes since the ledger was made, as NVML saw it; likewise input. Rises
     /// about once per second, five times with a share below 100 %, and only while they launch.
     std::uint64_t busy_ns = 0;
+    /// Time for which launches of all processes that are there now were held up; likewise, and it
+    /// falls when one of them ends.
+    std::uint64_t waited_ns = 0;
     bool busy_known = false;  // false: nothing was measured yet, or NVML does not tell
     std::vector<VgpuTenantView> tenants;
 };

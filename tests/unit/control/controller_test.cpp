@@ -121,7 +121,7 @@ class QuietHost : public Actuators {
 /// Two nodes and shards at the first of them that the second reads.
 PlacementWindow shards_to_move(std::size_t count = 1) {
     PlacementWindow placement;
-    placement.nodes = {{"near", 1, 0, 0}, {"far", 1, 0, 1e9}};
+    placement.nodes = {{"near", 1, 0}, {"far", 1, 1e9}};
     placement.bandwidth = {0, 1e9, 1e9, 0};
     for (std::size_t i = 0; i < count; ++i) {
         placement.shards.push_back({i, 1e6, 0, 0, {0, 1e8}, "job/" + std::to_string(i), false});
@@ -291,8 +291,8 @@ TEST_SUITE("control.controller") {
             CAPTURE(refuses);
             QuietHost host([](Window& window) {
                 window.devices.push_back({"gpu0", 8e9, 0, {}});
-                window.devices[0].users = {{"busy", 1, 0, 0, 1, 0, 0, 0.20, 1, 20},
-                                           {"idle", 1, 0, 0, 1, 0, 0, 0.01, 1, 70}};
+                window.devices[0].users = {{"busy", 1, 0, 0, 1, 0, 0, 0.20, 1, 20, 0, 20, 0.5},
+                                           {"idle", 1, 0, 0, 1, 0, 0, 0.01, 1, 70, 0, 70}};
             });
             if (refuses) host.refuses = "busy";
             ControlConfig config = acting();

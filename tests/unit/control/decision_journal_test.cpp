@@ -22,11 +22,16 @@ Window window_of(std::uint64_t number) {
     window.jobs.push_back({1, 2, 1, {RankWindow{}}});
     window.jobs[0].ranks[0].loss = std::nan("");
     window.jobs[0].ranks[0].stale = true;
-    window.devices.push_back({"gpu0", 1e9, 0, {{"a", 1, 2, 3, 4, 5, 6, 7, 8, 9}}});
-    window.placement.nodes.push_back({"node0", 1, 2, 3});
+    window.devices.push_back({"gpu0", 1e9, 0, {{"a", 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}}});
+    window.placement.nodes.push_back({"node0", 1, 3});
     window.placement.shards.push_back({5, 6, 7, 0, {8}});
     return window;
 }
+
+// What later versions wrote behind the end of a window: two empty lists of the pool, and one of
+// three numbers for the one user.
+constexpr std::size_t kPoolBytes = 2 * sizeof(std::uint32_t);
+constexpr std::size_t kPromiseBytes = sizeof(std::uint32_t) + 3 * sizeof(double);
 
 Decision decision_of(std::uint64_t id) {
     Decision decision;
@@ -71,6 +76,9 @@ TEST_SUITE("control.decision_journal") {
         CHECK(std::isnan(window.jobs[0].ranks[0].loss));
         CHECK(window.jobs[0].ranks[0].stale);
         CHECK(window.devices[0].users[0].percent == 9);
+        CHECK(window.devices[0].users[0].promised == 10);
+        CHECK(window.devices[0].users[0].promised_percent == 11);
+        CHECK(window.devices[0].users[0].held_up == 12);
         CHECK(window.placement.shards[0].reads == std::vector<double>{8});
         const auto decision = decision_from(to_record(decision_of(4))).value();
         CHECK(decision.after == decision_of(4).after);
@@ -82,9 +90,11 @@ TEST_SUITE("control.decision_journal") {
 
     TEST_CASE("a record that was cut or lies about its lengths is none") {
         const auto whole = to_record(window_of(1));
-        const std::size_t older = whole.size() - 2 * sizeof(std::uint32_t);  // without the pool
+        const std::size_t without_promises = whole.size() - kPromiseBytes;
+        const std::size_t without_pool = without_promises - kPoolBytes;
         for (std::size_t size = 0; size < whole.size(); ++size) {
-            CHECK(window_from(std::span(whole).first(size)).has_value() == (size == older));
+            const bool is_older = size == without_promises || size == without_pool;
+            CHECK(window_from(std::span(whole).first(size)).has_value() == is_older);
         }
         auto longer = whole;
         longer.push_back(std::byte{0});
@@ -135,7 +145,7 @@ TEST_SUITE("control.decision_journal") {
 
     TEST_CASE("a window of a daemon that knew no quotas of the pool is read") {
         auto bytes = to_record(window_of(3));
-        bytes.resize(bytes.size() - 2 * sizeof(std::uint32_t));  // two empty lists
+        bytes.resize(bytes.size() - kPromiseBytes - kPoolBytes);
         const auto window = window_from(bytes);
         REQUIRE(window);
         CHECK(window->placement.shards.size() == 1);

@@ -29,7 +29,7 @@ inline ControlConfig acting(const std::string& mode = "on") {
 /// Two nodes and a shard at the first of them, read so much by each.
 inline Window window_with_shard(double by_home, double by_other) {
     Window window;
-    window.placement.nodes = {{"near", 1, 0, 0}, {"far", 1, 0, 1e9}};
+    window.placement.nodes = {{"near", 1, 0}, {"far", 1, 1e9}};
     window.placement.bandwidth = {0, 1e9, 1e9, 0};
     window.placement.shards = {{5, 1e8, 0, 0, {by_home, by_other}, "job/experts", false}};
     return window;

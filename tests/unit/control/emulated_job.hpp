@@ -32,8 +32,10 @@ class EmulatedJob {
         fabricd::JobWindow window{1, group, static_cast<std::int32_t>(speeds.size()), {}};
         double slowest = 0;
         for (std::size_t i = 0; i < speeds.size(); ++i) {
-            const double factor = 1 + noise * (2 * numbers_.uniform() - 1);
-            const double compute = batch * shares[i] / speeds[i] * factor * slowdown(i);
+            const double factor = 1 + (normal_noise > 0 ? normal_noise * normal()
+                                                        : noise * (2 * numbers_.uniform() - 1));
+            const double work = batch * shares[i] + (shares[i] > 0 ? fixed : 0);
+            const double compute = work / speeds[i] * std::max(factor, 0.1) * slowdown(i);
             slowest = std::max(slowest, compute);
             fabricd::RankWindow rank;
             rank.session = 100 + sessions_from + i;
@@ -85,7 +87,9 @@ class EmulatedJob {
     std::vector<double> shares;
     std::vector<double> units;
     double batch = 100;
-    double noise = 0.02;
+    double noise = 0.02;      // at most so much, any of it alike
+    double normal_noise = 0;  // or a standard deviation
+    double fixed = 0;         // samples that a rank's fixed costs are worth in each step
     double sync_s = 0;
     double loss = 1;
     double strain = 0;  // a rank with more than its even share gets slower by so much times
@@ -97,6 +101,12 @@ class EmulatedJob {
     double samples_per_s = 0;  // of the last window
 
   private:
+    // Twelve of them make a normal number as good as any test needs.
+    double normal() {
+        double all = -6;
+        for (int i = 0; i < 12; ++i) all += numbers_.uniform();
+        return all;
+    }
     double slowdown(std::size_t i) const {
         return shares[i] * static_cast<double>(speeds.size()) > 1.05 ? 1 + strain : 1;
     }
@@ -113,6 +123,7 @@ inline fabricd::TickResult run(EmulatedJob& job, fabricd::Loop& loop, int window
         for (auto& decision : result.decisions) all.decisions.push_back(std::move(decision));
         for (auto& outcome : result.outcomes) all.outcomes.push_back(std::move(outcome));
         for (auto& directive : result.directives) all.directives.push_back(std::move(directive));
+        for (auto& note : result.notes) all.notes.push_back(std::move(note));
     }
     return all;
 }

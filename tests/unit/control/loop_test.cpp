@@ -154,10 +154,9 @@ TEST_SUITE("control.loop") {
             Window window = job.window();
             for (auto& rank : window.jobs[0].ranks) {
                 if (numbers.below(3) != 0) continue;
-                double* fields[] = {&rank.steps,      &rank.samples, &rank.step_s,
-                                    &rank.compute_s,  &rank.wait_s,  &rank.comm_s,
-                                    &rank.loss,       &rank.bytes,   &rank.gradient_norm,
-                                    &rank.others_busy};
+                double* fields[] = {&rank.steps,     &rank.samples, &rank.step_s,
+                                    &rank.compute_s, &rank.wait_s,  &rank.comm_s,
+                                    &rank.loss,      &rank.bytes,   &rank.gradient_norm};
                 *fields[numbers.below(std::size(fields))] = numbers.awkward();
                 rank.queue = static_cast<std::uint32_t>(numbers.below(9));
             }

@@ -1,11 +1,10 @@
-// S211 to S223.
+// S212 to S223.
 
 #include <doctest/doctest.h>
 
 #include <numeric>
 
 #include "fabricd/control/numbers.hpp"
-#include "fabricd/control/s211_paths.hpp"
 #include "fabricd/control/s212_priority.hpp"
 #include "fabricd/control/s213_placement.hpp"
 #include "fabricd/control/s222_resources.hpp"
@@ -20,7 +19,7 @@ namespace {
 /// Two nodes with a way of 1 GB/s between them; node 1 reads 100 MB/s of an item that node 0 has.
 PlacementInput two_nodes() {
     PlacementInput input;
-    input.nodes = {{100, 0, 0}, {100, 0, 1e9}};
+    input.nodes = {{100, 0}, {100, 1e9}};
     input.bandwidth = {0, 1e9, 1e9, 0};
     input.items = {{7, 1e8, 0, {0, 1e8}}};
     return input;
@@ -30,7 +29,7 @@ PlacementInput random_input(Numbers& numbers, double (Numbers::*draw)()) {
     PlacementInput input;
     const std::size_t nodes = 1 + numbers.below(5);
     for (std::size_t i = 0; i < nodes; ++i) {
-        input.nodes.push_back({(numbers.*draw)(), numbers.uniform(), (numbers.*draw)()});
+        input.nodes.push_back({(numbers.*draw)(), (numbers.*draw)()});
     }
     input.bandwidth = numbers.several(nodes * nodes, draw);
     for (std::size_t i = numbers.below(6); i > 0; --i) {
@@ -43,35 +42,6 @@ PlacementInput random_input(Numbers& numbers, double (Numbers::*draw)()) {
 }  // namespace
 
 TEST_SUITE("control.placement_stages") {
-    TEST_CASE("a path's record is the median, and tails on the bad side") {
-        std::vector<PathReading> readings;
-        for (int i = 1; i <= 100; ++i) {
-            readings.push_back({1e6, 1e6 / (i * 1e9)});
-            readings.push_back({64, i * 1e-7});
-        }
-        const auto record = path_record(readings).value();
-        CHECK(record.bandwidth == doctest::Approx(50e9));
-        CHECK(record.bandwidth_tail == doctest::Approx(1e9));
-        CHECK(record.latency == doctest::Approx(50e-7));
-        CHECK(record.latency_tail == doctest::Approx(99e-7));
-        CHECK(record.readings == 200);
-    }
-
-    TEST_CASE("what was never measured has no record, and bad readings do not count") {
-        CHECK_FALSE(path_record({}));
-        CHECK_FALSE(path_record({{0, 1}, {1, 0}, {-1, 1}, {std::nan(""), 1}}));
-        Numbers numbers(1);
-        for (int i = 0; i < kRounds; ++i) {
-            std::vector<PathReading> readings(numbers.below(6));
-            for (auto& reading : readings) reading = {numbers.awkward(), numbers.awkward()};
-            if (const auto record = path_record(readings)) {
-                CHECK(usable(record->bandwidth));
-                CHECK(record->bandwidth_tail <= record->bandwidth);
-                CHECK(record->latency_tail >= record->latency);
-            }
-        }
-    }
-
     TEST_CASE("sooner needed goes first, then the smaller one, or the larger one if so wanted") {
         const PriorityItem items[] = {{1, 10, 100}, {2, 0, 100}, {3, 0, 10}};
         CHECK(priority_list(items, {}) == std::vector<std::size_t>{2, 1, 0});

@@ -163,6 +163,40 @@ TEST_CASE(
     CHECK_FALSE(blames_others(*host.controller));
 }
 
+TEST_CASE("a window has what the device file promises each device, and its priority") {
+    Host host({64 * kMiB, 64 * kMiB});
+    host.devices[0].guaranteed_bytes = host.devices[1].guaranteed_bytes = 64 * kMiB;
+    host.devices[1].priority = 2;
+    Window window;
+    PlaceSource source([&] {
+        Places places;
+        for (const DeviceSpec& device : host.devices) places.devices.push_back({device, true});
+        return places;
+    });
+    source.add_to(window);
+    REQUIRE(window.pool.devices.size() == 2);
+    CHECK(window.pool.devices[0].promised == 64 * kMiB);
+    CHECK(window.pool.devices[1].priority == 2);
+}
+
+TEST_CASE("an idle device lends its quota and gets it back in the next window") {
+    Host host({64 * kMiB, 64 * kMiB}, 1);
+    for (int i = 0; i < 40; ++i) {
+        (void)host.take(0, 4 * kMiB);
+        host.step();
+        CHECK(host.sum() == 128 * kMiB);
+    }
+    CHECK(host.quota(0) > 100 * kMiB);
+    CHECK(host.quota(1) < 28 * kMiB);
+    while (host.device(0).bytes_used > 60 * kMiB) host.give_back(0, 0);
+    CHECK_FALSE(host.take(1, 60 * kMiB));
+    host.step();
+    CHECK(host.take(1, 60 * kMiB));
+    CHECK(host.quota(1) == 64 * kMiB);
+    CHECK(host.sum() == 128 * kMiB);
+    CHECK(host.controller->decisions(1)[0].outcome == Outcome::kDone);
+}
+
 TEST_CASE("a device that somebody has ordered to shrink is left alone until it has") {
     Host host({16 * kMiB, 64 * kMiB, 64 * kMiB});
     REQUIRE(host.take(0, 16 * kMiB));

@@ -96,6 +96,42 @@ TEST_CASE("what a window tells of refusals are their bytes since the last look")
     CHECK(host.user(1).denied == 0);
 }
 
+TEST_CASE("a window has what the device file promises, and for how long launches were held up") {
+    test_support::TemporaryDirectory folder;
+    VgpuSpec first = spec("a", 45 * kMiB);
+    first.guaranteed_bytes = 30 * kMiB;
+    first.priority = 3;
+    first.share_percent = 25;
+    const auto limits = VgpuLimits::open(folder.path(), {first, spec("b", 45 * kMiB)}).value();
+    QuotaSource source(*limits);
+    VgpuTenant tenant(*limits, "a");
+    tenant.ledger->file().bucket.measured_ns = 1;
+    const auto look = [&] {
+        Window window;
+        window.length_s = 2;
+        source.add_to(window);
+        return window.devices.at(0).users;
+    };
+    const auto users = look();
+    CHECK(users[0].promised == 30 * kMiB);
+    CHECK(users[0].priority == 3);
+    CHECK(users[0].promised_percent == 25);
+    CHECK(users[0].percent == 25);
+    CHECK(users[1].promised == 45 * kMiB);
+    CHECK(users[1].priority == 1);
+    auto& slot = tenant.ledger->file().slots[tenant.slot];
+    slot.waited_ns = 500'000'000;
+    tenant.ledger->file().busy_ns = 1'000'000'000;
+    const QuotaWindow held = look()[0];
+    CHECK(held.held_up == doctest::Approx(0.25));
+    CHECK(held.usage == doctest::Approx(0.13 * 0.5));
+    // A process that ends takes its waiting along; one that lies has waited all of the time.
+    slot.waited_ns = 0;
+    CHECK(look()[0].held_up == 0);
+    slot.waited_ns = ~std::uint64_t{0};
+    CHECK(look()[0].held_up == 1);
+}
+
 TEST_CASE("a ledger that lies moves no more than a program that asks for the whole GPU") {
     Host host;
     VgpuTenant liar(*host.limits, "a");

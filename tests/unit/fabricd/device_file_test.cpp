@@ -35,17 +35,22 @@ TEST_SUITE("fabricd.device_file") {
         CHECK(gpu.link_gbytes_per_s == 12.5);
         CHECK(gpu.link_latency_ns == 0);
         CHECK(gpu.efficiency.activation == 1.0);
+        CHECK(gpu.guaranteed_bytes == gpu.quota_bytes);
+        CHECK(gpu.priority == 1.0);
     }
 
     TEST_CASE("the slice, the link's latency and the efficiency can be said") {
         std::vector<DeviceSpec> devices;
         const std::string text = std::string(kGpu) +
                                  "vgpu_memory = \"512MiB\"\nvgpu_share_percent = 25\n"
+                                 "vgpu_guaranteed = \"128MiB\"\npriority = 3\n"
                                  "link_latency = \"2us\"\n"
                                  "efficiency = { convolution = 0.5, other = 0.25 }\n";
         REQUIRE_FALSE(parse_device_file(text, "d.toml", devices));
         CHECK(devices[0].quota_bytes == 512 * fabricshm::kMiB);
         CHECK(devices[0].share_percent == 25);
+        CHECK(devices[0].guaranteed_bytes == 128 * fabricshm::kMiB);
+        CHECK(devices[0].priority == 3);
         CHECK(devices[0].link_latency_ns == 2000);
         CHECK(devices[0].efficiency.convolution == 0.5);
         CHECK(devices[0].efficiency.fully_connected == 1.0);
@@ -83,6 +88,8 @@ TEST_SUITE("fabricd.device_file") {
         }
         CHECK(complaint(gpu + "vgpu_memory = \"3GiB\"\n") ==
               "d.toml:1: vgpu_memory of gpu0 is larger than its memory");
+        CHECK(complaint(gpu + "vgpu_memory = \"1GiB\"\nvgpu_guaranteed = \"2GiB\"\n") ==
+              "d.toml:1: vgpu_guaranteed of gpu0 is larger than its vgpu_memory");
         CHECK(complaint("[[device]]\nname = \"a\"\n") == "d.toml:1: the device has no kind");
         CHECK(complaint("[pool]\n") == "d.toml:1: unknown key \"pool\"");
         CHECK(complaint("device = 3\n") == "d.toml:1: a device is a section: [[device]]");
@@ -91,12 +98,27 @@ TEST_SUITE("fabricd.device_file") {
     }
 
     TEST_CASE("values out of their range are refused") {
-        for (const char* line :
-             {"gflops = 0", "gflops = -1", "gflops = nan", "gflops = inf", "gflops = '40'",
-              "memory = 5", "memory = '0'", "memory = '1EiB'", "kind = 'toaster'", "name = 'a b'",
-              "name = ''", "link_latency = '-1us'", "link_latency = '2s'", "link_latency = 2",
-              "link_gbytes_per_s = 0", "efficiency = { convolution = 1.5 }",
-              "efficiency = { convoluted = 1 }", "efficiency = 1"}) {
+        for (const char* line : {"priority = 0",
+                                 "priority = '1'",
+                                 "vgpu_guaranteed = 5",
+                                 "gflops = 0",
+                                 "gflops = -1",
+                                 "gflops = nan",
+                                 "gflops = inf",
+                                 "gflops = '40'",
+                                 "memory = 5",
+                                 "memory = '0'",
+                                 "memory = '1EiB'",
+                                 "kind = 'toaster'",
+                                 "name = 'a b'",
+                                 "name = ''",
+                                 "link_latency = '-1us'",
+                                 "link_latency = '2s'",
+                                 "link_latency = 2",
+                                 "link_gbytes_per_s = 0",
+                                 "efficiency = { convolution = 1.5 }",
+                                 "efficiency = { convoluted = 1 }",
+                                 "efficiency = 1"}) {
             const std::string key = std::string(line).substr(0, std::string(line).find(' '));
             std::string text = kGpu;
             const auto at = text.find(key + " =");

@@ -52,7 +52,9 @@ TEST_SUITE("sim.control_policy") {
         }
         const auto oracle = run_training(workload, trace, oracle_policy(workload, trace));
         CHECK(result.samples_per_s > 0.9 * oracle.samples_per_s);
-        CHECK(log.decisions.size() == 2);
+        // Each leap is answered at once; what two windows did not show yet may take another one.
+        CHECK(log.decisions.size() >= 2);
+        CHECK(log.decisions.size() <= 3);
     }
 
     TEST_CASE("uneven devices get to the sum of their speeds, and a failure does not upset that") {

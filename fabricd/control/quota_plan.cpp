@@ -1,0 +1,57 @@
+#include "fabricd/control/quota_plan.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace fabricd {
+
+namespace {
+
+/// What a quota may always change by: a quarter of next to nothing is nothing.
+constexpr double kLeastStep = 2.0 * 1024 * 1024;
+
+}  // namespace
+
+Holder holder_of(const QuotaWindow& user, const ControlConfig& config) {
+    Holder holder;
+    holder.held = user.quota;
+    holder.promised = user.promised > 0 ? user.promised : user.quota;
+    holder.in_use = std::ceil(std::min(user.used, user.quota));
+    const double filled = std::max(config.quota_filled, 0.01);
+    const double right = (user.used + user.denied) / filled;
+    // An idle one keeps a little, so that it can begin at once with something.
+    holder.keeps = std::ceil(std::max(user.used / filled, config.quota_least * holder.promised));
+    // Who was refused memory does not get less, whatever the refusal was about.
+    if (user.denied > 0) holder.keeps = std::max(holder.keeps, holder.held);
+    const double step = std::max(config.quota_step * user.quota, kLeastStep);
+    holder.asks = asks_of(user, std::min(right - user.quota, step), config);
+    return holder;
+}
+
+double asks_of(const QuotaWindow& user, double more, const ControlConfig& config) {
+    // Beyond its promise a quota that nobody misses is left alone, also where people made it small.
+    const bool is_short = user.quota < user.promised && more > config.gain * user.quota;
+    return (is_short || user.denied > 0) && more >= 1 ? more : 0;
+}
+
+std::optional<Decision> as_return(Decision decision) {
+    if (decision.names.empty()) return std::nullopt;
+    std::string who;
+    for (std::size_t i = 0; i < decision.names.size(); ++i) {
+        if (decision.after[i] <= decision.before[i]) continue;
+        who += (who.empty() ? "" : ", ") + decision.names[i];
+    }
+    if (who.empty()) return std::nullopt;
+    decision.outcome = Outcome::kDone;
+    decision.reason = who + " needs what it was promised";
+    return decision;
+}
+
+void add_change(Decision& decision, const std::string& name, double before, double after) {
+    const auto at = after < before ? 0 : static_cast<std::ptrdiff_t>(decision.names.size());
+    decision.names.insert(decision.names.begin() + at, name);
+    decision.before.insert(decision.before.begin() + at, before);
+    decision.after.insert(decision.after.begin() + at, after);
+}
+
+}  // namespace fabricd

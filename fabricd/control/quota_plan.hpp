@@ -1,0 +1,32 @@
+// Quota plan: what the proposals about quotas have in common: what a user of a divided whole asks
+// for and keeps, and how a promise that comes back is a decision. For host_policy and pool_policy.
+
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "fabricd/control/control_config.hpp"
+#include "fabricd/control/decision.hpp"
+#include "fabricd/control/lending.hpp"
+#include "fabricd/control/window.hpp"
+
+namespace fabricd {
+
+/// A user with sound numbers, as lending sees it. It asks when it was refused memory, and below its
+/// promise already when its use fills more than control.quota_filled of its quota: for what would
+/// be filled just right, at most control.quota_step of its quota at once.
+Holder holder_of(const QuotaWindow& user, const ControlConfig& config);
+
+/// What of `more` a user asks for, that would be filled just right with it.
+double asks_of(const QuotaWindow& user, double more, const ControlConfig& config);
+
+/// `decision` gives promises back: nothing has to show that it was right, so that it is done and
+/// not on probation. Nothing when it changes nothing.
+std::optional<Decision> as_return(Decision decision);
+
+/// The three lists of a decision belong together, entry by entry. It is carried out in their order:
+/// what shrinks first, so that there is room for what grows.
+void add_change(Decision& decision, const std::string& name, double before, double after);
+
+}  // namespace fabricd
