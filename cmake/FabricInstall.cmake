@@ -29,6 +29,7 @@ if(TARGET fabricshm)
     file(RELATIVE_PATH FABRIC_PC_TO_INCLUDE
         ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_FULL_INCLUDEDIR})
     configure_file(${CMAKE_SOURCE_DIR}/cmake/fabricshm.pc.in ${CMAKE_BINARY_DIR}/fabricshm.pc @ONLY)
-    install(FILES ${CMAKE_BINARY_DIR}/fabricshm.pc
+    configure_file(${CMAKE_SOURCE_DIR}/cmake/fabricshm++.pc.in ${CMAKE_BINARY_DIR}/fabricshm++.pc @ONLY)
+    install(FILES ${CMAKE_BINARY_DIR}/fabricshm.pc ${CMAKE_BINARY_DIR}/fabricshm++.pc
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT development)
 endif()

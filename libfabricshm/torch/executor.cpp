@@ -115,6 +115,7 @@ void Executor::shut_down() {
     Lock lock(mutex_);
     stopping_ = true;
     if (threads_ > 0) arm(0ns);
+    followers_.notify_all();
     // From a callback, one of the threads would wait for itself, or for one that waits for it.
     if (thread_in_callback()) return;
     changed_.wait(lock, [this] { return threads_ == 0 || (exiting() && drained()); });
@@ -298,6 +299,7 @@ void Executor::rouse(std::chrono::nanoseconds delay) {
     }
     if (threads_ == in_callbacks_) start_thread();
     arm(delay);
+    if (!timed_) followers_.notify_one();
 }
 
 // Detached, since any of them may be the one that drops the last other owner.
@@ -340,6 +342,12 @@ void Executor::serve(Lock& lock) {
 void Executor::work_loop() {
     Lock lock(mutex_);
     while (!stopping_ || !drained()) {
+        // The timer would wake all of those that sleep on it.
+        if (timed_) {
+            followers_.wait(lock);
+            continue;
+        }
+        timed_ = true;
         lock.unlock();
         std::uint64_t expirations = 0;
         // Sleeps here nearly always: a thread that waits for its own operation has run it long
@@ -347,12 +355,13 @@ void Executor::work_loop() {
         while (read(timer_fd_, &expirations, sizeof(expirations)) < 0 && errno == EINTR) {
         }
         lock.lock();
-        armed_ = false;
+        timed_ = armed_ = false;
         serve(lock);
     }
     --threads_;
     // One thread has heard of the end; it passes that on.
     if (threads_ > 0) arm(0ns);
+    followers_.notify_all();
     changed_.notify_all();
 }
 

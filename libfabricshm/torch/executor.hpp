@@ -101,16 +101,18 @@ class Executor : public std::enable_shared_from_this<Executor> {
     void arm(std::chrono::nanoseconds delay);
 
     std::mutex mutex_;
-    std::condition_variable changed_;  // an operation, a callback or a thread has ended
-    std::deque<WorkPtr> queue_;        // by place
-    std::deque<Callback> callbacks_;   // to be run
-    std::vector<ScopePtr> open_;       // of callbacks that run, or will as soon as a thread can
-    std::uint64_t calls_ = 0;          // collectives and futures outside of callbacks
-    bool running_ = false;             // some thread is running an operation
+    std::condition_variable changed_;    // an operation, a callback or a thread has ended
+    std::condition_variable followers_;  // threads beside the one that sleeps on the timer
+    std::deque<WorkPtr> queue_;          // by place
+    std::deque<Callback> callbacks_;     // to be run
+    std::vector<ScopePtr> open_;         // of callbacks that run, or will as soon as a thread can
+    std::uint64_t calls_ = 0;            // collectives and futures outside of callbacks
+    bool running_ = false;               // some thread is running an operation
     bool stopping_ = false;
     std::size_t dropping_ = 0;      // threads that drop what operations held
     std::size_t threads_ = 0;       // of the executor, and
     std::size_t in_callbacks_ = 0;  // how many of them are inside callbacks
+    bool timed_ = false;            // one of them sleeps on the timer
     bool armed_ = false;            // the timer will fire, at:
     Clock::time_point fires_at_;
     int timer_fd_;   // what the threads sleep on: arming it wakes none before its time

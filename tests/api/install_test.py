@@ -45,6 +45,15 @@ class Installed(unittest.TestCase):
         for program in ("consumer_c", "consumer_cpp"):
             self.assertIn("/nonexistent/attach.sock", run(build / program))
 
+    def test_find_package_needs_no_cpp_compiler(self):
+        (self.folder / "c_only").mkdir()
+        (self.folder / "c_only/CMakeLists.txt").write_text(
+            "cmake_minimum_required(VERSION 3.16)\nproject(x C)\nfind_package(fabricshm REQUIRED)\n"
+            f"add_executable(x {CONSUMER}/main.c)\ntarget_link_libraries(x fabricshm::fabricshm)\n")
+        run("cmake", "-S", self.folder / "c_only", "-B", self.folder / "c_only/build",
+            f"-DCMAKE_PREFIX_PATH={self.prefix}")
+        run("cmake", "--build", self.folder / "c_only/build")
+
     def test_find_package_refuses_a_newer_version(self):
         (self.folder / "newer").mkdir()
         (self.folder / "newer/CMakeLists.txt").write_text(
@@ -62,6 +71,12 @@ class Installed(unittest.TestCase):
         run("cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", CONSUMER / "main.c", *flags,
             "-o", program)
         run(program, env=dict(os.environ, LD_LIBRARY_PATH=str(self.library.parent)))
+
+    def test_pkg_config_asks_for_the_language_of_the_cpp_header(self):
+        pc_folder = next(self.prefix.rglob("fabricshm.pc")).parent
+        environment = dict(os.environ, PKG_CONFIG_PATH=str(pc_folder))
+        flags = run("pkg-config", "--cflags", "--libs", "fabricshm++", env=environment).split()
+        run("c++", "-Wall", "-Werror", CONSUMER / "main.cpp", *flags, "-o", self.folder / "pkg_cpp")
 
     def test_only_the_c_abi_is_exported(self):
         symbols = [line.split()[-1] for line in run("nm", "-D", "--defined-only", self.library).splitlines()]

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""The examples of README.md build and do what they say: two ranks of each, against a daemon of
-their own."""
+"""The examples of README.md build and run with the commands that it prints: two ranks of each,
+against a daemon of their own and the installed library."""
 
 import os
 import re
@@ -16,24 +16,18 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("FABRIC_BUILD_DIR", ROOT / "build/release")).resolve()
 DEADLINE_S = 60
 
-# The C example is a function; this is the program around it. Three floats add up to 2 on each rank.
-C_MAIN = """
-#include <stdio.h>
-#include <stdlib.h>
-int main(int argc, char** argv) {
-    float values[3] = {1, 1, 1};
-    if (argc != 3) return 3;
-    const int code = sum_over_ranks(values, 3, atoi(argv[1]), atoi(argv[2]));
-    if (code != 0) fprintf(stderr, "%s\\n", fabricshm_error_text());
-    return code != 0 ? 1 : values[0] == 2 && values[2] == 2 ? 0 : 2;
-}
-"""
-
-
 def example(language: str) -> str:
     """The first block of README.md in this language."""
     text = (ROOT / "README.md").read_text()
     return re.search(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL).group(1)
+
+
+def commands(language: str) -> list[str]:
+    """What the console shows below that block: to build, then to run."""
+    text = (ROOT / "README.md").read_text()
+    after = text[text.index(f"```{language}\n"):]
+    block = re.search(r"^```console\n(.*?)^```", after, re.MULTILINE | re.DOTALL).group(1)
+    return re.findall(r"^\$ (.*)$", block, re.MULTILINE)
 
 
 class Readme(unittest.TestCase):
@@ -41,8 +35,13 @@ class Readme(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = Path(tempfile.mkdtemp(prefix="fabric-readme-"))
         cls.addClassCleanup(shutil.rmtree, cls.folder)
+        cls.prefix = cls.folder / "prefix"
+        subprocess.run(["cmake", "--install", BUILD, "--prefix", cls.prefix, "--component", "development"],
+                       check=True, stdout=subprocess.DEVNULL)
         cls.environment = dict(os.environ, XDG_RUNTIME_DIR=str(cls.folder), HOME=str(cls.folder),
-                               FABRIC_SOCKET=str(cls.folder / "fabricd/attach.sock"))
+                               FABRIC_SOCKET=str(cls.folder / "fabricd/attach.sock"),
+                               PKG_CONFIG_PATH=str(next(cls.prefix.rglob("fabricshm.pc")).parent),
+                               LD_LIBRARY_PATH=str(next(cls.prefix.rglob("libfabricshm.so")).parent))
         command = [BUILD / "fabricd/fabricd", "--pool-backend", "emu", "--pool-capacity", "256MiB",
                    "--server-runtime-dir", cls.folder / "fabricd", "--state-dir", cls.folder / "state"]
         (cls.folder / "fabricd").mkdir(mode=0o700)
@@ -71,31 +70,35 @@ class Readme(unittest.TestCase):
             cls.daemon.kill()
             cls.daemon.wait()
 
-    def build(self, compiler: str, source: Path, *flags: str) -> Path:
-        program = source.with_suffix("")
-        library = BUILD / "libfabricshm/client"
-        command = [compiler, *flags, "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/libfabricshm/include",
-                   str(source), f"-L{library}", "-lfabricshm", f"-Wl,-rpath,{library}", "-o", str(program)]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        return program
+    def shell(self, command: str, **environment) -> tuple[int, str]:
+        done = subprocess.run(["bash", "-c", command], env=dict(self.environment, **environment),
+                              cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              check=False, timeout=DEADLINE_S)
+        return done.returncode, done.stdout
 
-    def run_ranks(self, program: Path, world: int = 2):
-        ranks = [subprocess.Popen([str(program), str(rank), str(world)], env=self.environment,
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-                 for rank in range(world)]
-        results = [(rank.communicate(timeout=DEADLINE_S)[0], rank.returncode) for rank in ranks]
-        self.assertEqual(results, [("", 0)] * world)
+    def check_example(self, language: str, source: str, values: str):
+        """Compiles and runs with the very commands that are printed below it."""
+        (self.folder / source).write_text(example(language))
+        build, run = commands(language)
+        self.assertEqual(self.shell(build), (0, ""))
+        code, output = self.shell(run)
+        self.assertEqual((code, sorted(output.splitlines())), (0, [f"rank 0: {values}", f"rank 1: {values}"]))
+        program = "./" + Path(source).stem
+        code, output = self.shell(program)
+        self.assertEqual(code, 2)
+        self.assertIn("usage: ", output)
+        code, output = self.shell(f"{program} 5 2")
+        self.assertEqual(code, 1)
+        self.assertIn("rank is not", output)
+        code, output = self.shell(f"{program} 0 2", FABRIC_SOCKET="/nonexistent/attach.sock")
+        self.assertEqual(code, 1)
+        self.assertIn("/nonexistent/attach.sock", output)
 
     def test_the_cpp_example(self):
-        source = self.folder / "example_cpp.cpp"
-        source.write_text(example("cpp"))
-        self.run_ranks(self.build("c++", source, "-std=c++20"))
+        self.check_example("cpp", "example.cpp", "2")
 
     def test_the_c_example(self):
-        source = self.folder / "example_c.c"
-        source.write_text(example("c") + C_MAIN)
-        self.run_ranks(self.build("cc", source, "-std=c11", "-pedantic"))
+        self.check_example("c", "sum.c", "2 4 6")
 
     def test_the_pytorch_example(self):
         launcher = BUILD / "python/fabricrun"
