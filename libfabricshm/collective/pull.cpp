@@ -21,11 +21,21 @@ namespace {
 constexpr Bytes kLook = 4 * kMiB;
 
 // Shares that end where lines of the outputs end, so that a result that all ranks share has one
-// writer for each line, too. The first output stands for all: others have lines of their own.
+// writer for each line, too. The first output stands for all: others have lines of their own. What
+// is reduced is cut between elements: where a line ends inside of one, before it.
 Range share_in_lines(const Operation& operation, const AllreduceView& view, int rank) noexcept {
     const Bytes skew = reinterpret_cast<std::uintptr_t>(view.outputs[0]) % kCacheLine;
     const Range whole = share_of(view.bytes + skew, rank, operation.world());
-    return {std::max(whole.begin, skew) - skew, std::max(whole.end, skew) - skew};
+    const bool reduces = operation.call.kind == Kind::kAllreduce;
+    const Bytes unit = reduces ? kernels::size_of(operation.call.dtype) : 1;
+    const auto cut = [&](Bytes at) { return (std::max(at, skew) - skew) / unit * unit; };
+    return {cut(whole.begin), cut(whole.end)};
+}
+
+// Whether elements of a shared output lie across lines: two ranks would write to one line.
+bool elements_cross_lines(const Operation& operation, const AllreduceView& view) noexcept {
+    const auto address = reinterpret_cast<std::uintptr_t>(view.outputs[0]);
+    return view.one_output && address % kernels::size_of(operation.call.dtype) != 0;
 }
 
 void reduce_share(const Operation& operation, const AllreduceView& view, Range share) noexcept {
@@ -142,8 +152,10 @@ Range needed(const Operation& operation, int peer) noexcept {
 }  // namespace
 
 Result<void> allreduce_pull(Operation& operation, const AllreduceView& view) {
-    const int rank = operation.rank();
-    const Range mine = share_in_lines(operation, view, rank);
+    if (elements_cross_lines(operation, view)) {
+        return Error{Errc::kUnsupported, 0, "shared output: not at a multiple of its elements"};
+    }
+    const Range mine = share_in_lines(operation, view, operation.rank());
     for (Bytes from = mine.begin; from < mine.end; from += kLook) {
         FABRIC_TRY_VOID(operation.meeting().check(-1));
         reduce_share(operation, view, {from, std::min(from + kLook, mine.end)});

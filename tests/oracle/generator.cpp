@@ -282,6 +282,8 @@ Buffer Generator::place(int rank, std::uint64_t bytes, std::uint64_t element, in
     if (placement_ == 1 && !random_.chance(10)) slab = Slab::kArena;
     if (placement_ == 2 && !random_.chance(10)) slab = Slab::kPrivate;
     static const std::vector<std::uint64_t> kAlignments = {1, 1, 64, 64, 4096};
+    // Some at any address, as in packed records: no header asks for more.
+    if (random_.chance(20)) element = 1;
     const std::uint64_t alignment = std::max(random_.pick(kAlignments), element);
     const Slab other = slab == Slab::kArena ? Slab::kPrivate : Slab::kArena;
     Buffer buffer;
