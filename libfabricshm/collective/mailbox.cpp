@@ -629,7 +629,10 @@ void Mailbox::await_offer(Ticket& send, Lock& lock) {
 // or lies on a lost page.
 bool Mailbox::move_offer(Ticket& send) {
     Outgoing& outgoing = out(send.peer);
-    if (send.stage == nullptr) return false;
+    ChannelLine& line = line_to(send.peer, send.last_line);
+    // Relaxed: it only spares a copy in vain; the exchange below decides.
+    const auto now = std::bit_cast<MessageWhat>(line.what.load(std::memory_order_relaxed));
+    if (send.stage == nullptr || now.kind != MessageKind::kOffered) return false;
     const PoisonGuard guard;
     kernels::copy(send.stage, send.input, send.bytes, false);
     if (guard.hit()) {
@@ -637,7 +640,7 @@ bool Mailbox::move_offer(Ticket& send) {
         return false;
     }
     FAULT_POINT("message.before_move");
-    if (!fabricshm::move_offer(line_to(send.peer, send.last_line))) return false;
+    if (!fabricshm::move_offer(line)) return false;
     outgoing.unoffered = kUnoffered;
     outgoing.lent.erase(send);
     complete(send, {}, -1);

@@ -346,11 +346,12 @@ typedef struct fabricshm_call {
  * deadline. RECV of a peer whose messages are not those that a sender writes ends with ECORRUPT.
  * What a rank had sent before it left or died can be received.
  *
- * ETIMEOUT of a RECV leaves the group as it was, and so does that of a SEND, unless the receiver
- * may be reading the input itself, which is in the arena and above 64 KiB. EMISMATCH of a RECV (the
- * message has another size) and EPEER of a RECV leave it, too. EINVAL and EUNSUPPORTED leave the
- * group as it was, but are seen by this rank alone, unless they are about where the ranks' buffers
- * lie. */
+ * ETIMEOUT of a RECV leaves the group as it was, unless its sender is just copying to the output
+ * itself (both buffers in the arena, from 128 KiB on): then it is as after a collective. That of a
+ * SEND leaves the group as it was, too, unless the receiver may be reading the input itself, which
+ * is in the arena and above 64 KiB. EMISMATCH of a RECV (the message has another size) and EPEER of
+ * a RECV leave it, too. EINVAL and EUNSUPPORTED leave the group as it was, but are seen by this
+ * rank alone, unless they are about where the ranks' buffers lie. */
 FABRICSHM_API int fabricshm_run(fabricshm_group* group, const fabricshm_call* call);
 
 /* Starts the operation; it proceeds on the session's progress thread. Collectives of a group run in
