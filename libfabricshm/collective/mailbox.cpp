@@ -30,6 +30,10 @@ constexpr std::uint64_t kPollsPerScan = 64;
 // Up to here looking at all channels costs no more than to keep bits.
 constexpr int kMaxScannedWorld = 16;
 
+// How long a receive waits beyond its deadline for a sender that is copying one chunk: many turns of
+// the scheduler on a crowded machine.
+constexpr auto kSharedPatience = std::chrono::seconds(2);
+
 // Beyond this a copy is long beside two steps of the lock.
 constexpr Bytes kLockedCopy = 4 * kKiB;
 
@@ -629,7 +633,10 @@ void Mailbox::await_offer(Ticket& send, Lock& lock) {
 // or lies on a lost page.
 bool Mailbox::move_offer(Ticket& send) {
     Outgoing& outgoing = out(send.peer);
-    if (send.stage == nullptr) return false;
+    ChannelLine& line = line_to(send.peer, send.last_line);
+    // Relaxed: it only spares a copy in vain; the exchange below decides.
+    const auto now = std::bit_cast<MessageWhat>(line.what.load(std::memory_order_relaxed));
+    if (send.stage == nullptr || now.kind != MessageKind::kOffered) return false;
     const PoisonGuard guard;
     kernels::copy(send.stage, send.input, send.bytes, false);
     if (guard.hit()) {
@@ -637,7 +644,7 @@ bool Mailbox::move_offer(Ticket& send) {
         return false;
     }
     FAULT_POINT("message.before_move");
-    if (!fabricshm::move_offer(line_to(send.peer, send.last_line))) return false;
+    if (!fabricshm::move_offer(line)) return false;
     outgoing.unoffered = kUnoffered;
     outgoing.lent.erase(send);
     complete(send, {}, -1);
@@ -1112,7 +1119,10 @@ Result<void> Mailbox::copy_shared(int peer, ChannelLine& line, const std::byte* 
     while (!meeting.broken() && copy.copy_next()) {
     }
     auto result = meeting.check_unbroken();
-    if (result.ok()) result = copy.await_sender(meeting, peer, receive.deadline);
+    // The sender is in the middle of a chunk: a receive that only looks whether something is there,
+    // with a deadline that has passed, must not break the group for that.
+    const TimePoint deadline = std::max(receive.deadline, Clock::now() + kSharedPatience);
+    if (result.ok()) result = copy.await_sender(meeting, peer, deadline);
     incoming.done = incoming.total;
     if (result.ok()) return {};
     // The caller is about to get its buffer back, into which the sender may still be copying.

@@ -352,11 +352,13 @@ typedef struct fabricshm_call {
  * What a rank had sent before it left or died can be received.
  *
  * ETIMEOUT of a RECV leaves the group as it was: a message that had begun to come in, and is in
- * part in the output, is the next RECV's that asks for it. That of a SEND leaves the group, too,
- * unless the receiver may be reading the input itself, which is in the arena and above 64 KiB.
- * EMISMATCH of a RECV (the message has another size, and is dropped) and EPEER of a RECV leave it,
- * too. EINVAL and EUNSUPPORTED leave the group as it was, but are seen by this rank alone, unless
- * they are about where the ranks' buffers lie. */
+ * part in the output, is the next RECV's that asks for it. A sender that is just copying to the
+ * output itself (both buffers in the arena, from 128 KiB on) is waited for up to 2 s longer; if it
+ * is still not through, the group is as after a collective that failed. ETIMEOUT of a SEND leaves
+ * the group as it was, too, unless the receiver may be reading the input itself, which is in the
+ * arena and above 64 KiB. EMISMATCH of a RECV (the message has another size, and is dropped) and
+ * EPEER of a RECV leave it, too. EINVAL and EUNSUPPORTED leave the group as it was, but are seen by
+ * this rank alone, unless they are about where the ranks' buffers lie. */
 FABRICSHM_API int fabricshm_run(fabricshm_group* group, const fabricshm_call* call);
 
 /* Starts the operation; it proceeds on the session's progress thread. Collectives of a group run in
