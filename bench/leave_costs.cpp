@@ -54,6 +54,25 @@ double ms_of(const std::function<void()>& work) {
         .count();
 }
 
+// The session that is to die is in the last one only.
+std::vector<proto::Group> make_groups(Registry& registry, std::uint64_t arena,
+                                      const SessionId (&sessions)[2], int count) {
+    std::vector<proto::Group> made;
+    for (int i = 0; i < count; ++i) {
+        const int world = i == count - 1 ? 2 : 1;
+        for (int rank = 0; rank < world; ++rank) {
+            proto::Group join{};
+            join.arena_id = arena;
+            copy_name(join.name, "g" + std::to_string(i));
+            join.rank = rank;
+            join.world = world;
+            (void)registry.join_group({sessions[1 - rank], 2}, join, TimePoint{1h});
+        }
+        made.push_back(std::get<proto::Group>(registry.take_answers().at(0).body));
+    }
+    return made;
+}
+
 int run(int regions, int groups) {
     char folder[] = "/tmp/fabric-bench-XXXXXX";
     if (::mkdtemp(folder) == nullptr) return 1;
@@ -80,20 +99,7 @@ int run(int regions, int groups) {
     for (int i = 0; i < regions; ++i) {
         if (!registry.create_region(sessions[0], {arena, 0, 0, 0, 1}).ok()) return 1;
     }
-    std::vector<proto::Group> made;
-    for (int i = 0; i < groups; ++i) {
-        // The dying session is in the last one only.
-        const int world = i == groups - 1 ? 2 : 1;
-        for (int rank = 0; rank < world; ++rank) {
-            proto::Group join{};
-            join.arena_id = arena;
-            copy_name(join.name, "g" + std::to_string(i));
-            join.rank = rank;
-            join.world = world;
-            if (!registry.join_group({sessions[1 - rank], 2}, join, now).ok()) return 1;
-        }
-        made.push_back(std::get<proto::Group>(registry.take_answers().at(0).body));
-    }
+    const auto made = make_groups(registry, arena, sessions, groups);
     std::printf("end of a session with %d regions: %.2f ms\n", regions,
                 ms_of([&] { registry.end_session(sessions[0], "bench"); }));
     double worst = 0;

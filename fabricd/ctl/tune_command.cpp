@@ -22,7 +22,8 @@ Complaint find_links(const CtlOptions& options, fabricshm::LinkImage& links) {
     emu::EmulatedMachine machine;
     if (auto bad = find_machine(options.emulate, machine)) return bad;
     machine.slow_motion = static_cast<std::uint32_t>(options.slow_motion);
-    return emu::resolve(machine, links);
+    if (const auto bad = emu::resolve(machine, links)) return *bad;
+    return {};
 }
 
 }  // namespace

@@ -187,7 +187,10 @@ void Registry::stop_copy(Shard& shard) {
 }
 
 void Registry::shard_copied(ShardId id, Result<ShardWord> seen) {
-    Shard& shard = *find_shard(id);  // a shard that is being copied is not forgotten
+    // A shard that is being copied is not forgotten, unless its journal was of another mind.
+    Shard* const found = find_shard(id);
+    if (found == nullptr || !found->move) return;
+    Shard& shard = *found;
     stop_copy(shard);
     if (shard.retired) return end_move(shard, Error{Errc::kNotFound, 0, "move shard"});
     const auto header = header_of(shard);

@@ -1,5 +1,6 @@
 #include "fabricd/server/pool_worker.hpp"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -25,39 +26,61 @@ void PoolWorker::stop() noexcept {
 }
 
 void PoolWorker::create(ArenaId arena, const std::string& name, std::uint32_t uid, Bytes bytes) {
+    const bool is_quick = !backend_.commits_whole() || bytes <= fabricshm::kArenaStep;
     // Dropped when stopping: nobody would hear of the result, and the memory would be made for
     // nothing.
-    enqueue({[=, this] { report(made_, arena, backend_.create(raw(arena), name, uid, bytes)); },
-             false});
+    enqueue(arena, {[=, this] {
+                        auto piece = backend_.create(raw(arena), name, uid, bytes);
+                        note_committed(arena, piece);
+                        report(made_, arena, std::move(piece));
+                        return true;
+                    },
+                    is_quick, false});
 }
 
 void PoolWorker::adopt(ArenaId arena, Bytes bytes, Bytes uncommitted, fabricshm::Fd presented) {
     // std::function wants something that can be copied; a descriptor cannot be.
     auto fd = std::make_shared<fabricshm::Fd>(std::move(presented));
-    enqueue({[=, this] {
-                 report(adopted_, arena,
-                        backend_.adopt(raw(arena), bytes, std::move(*fd), uncommitted));
-             },
-             false});
+    enqueue(arena, {[=, this] {
+                        auto piece = backend_.adopt(raw(arena), bytes, std::move(*fd), uncommitted);
+                        note_committed(arena, piece);
+                        report(adopted_, arena, std::move(piece));
+                        return true;
+                    },
+                    true, false});
 }
 
 void PoolWorker::grow(ArenaId arena, Bytes to, Bytes need) {
-    enqueue({[=, this] {
-                 const Result<void> done = backend_.grow(raw(arena), to, need);
-                 count();
-                 post_([=, this] { grown_(arena, to, done); });
-             },
-             false});
+    enqueue(arena, {[=, this] { return grow_slice(arena, to, need); }, false, false});
 }
 
 void PoolWorker::destroy(ArenaId arena) noexcept {
-    enqueue({[=, this] {
-                 // Done even when stopping: a device remembers its arenas, and this one would come
-                 // back as a leftover.
-                 backend_.destroy(raw(arena));
-                 count();
-             },
-             true});
+    // Quick, so that who comes after it finds the memory free.
+    enqueue(arena, {[=, this] {
+                        // Done even when stopping: a device remembers its arenas, and this one
+                        // would come back as a leftover.
+                        backend_.destroy(raw(arena));
+                        committed_.erase(arena);
+                        count();
+                        return true;
+                    },
+                    true, true});
+}
+
+// After a failure what the slices before have committed stays so, and is not committed again.
+bool PoolWorker::grow_slice(ArenaId arena, Bytes to, Bytes need) {
+    Bytes& committed = committed_[arena];
+    const Bytes next = std::min(to, committed + kSlice);
+    const Result<void> done = backend_.grow(raw(arena), next, need);
+    if (done.ok()) committed = std::max(committed, next);
+    if (done.ok() && next < to) return false;
+    count();
+    post_([=, this] { grown_(arena, to, done); });
+    return true;
+}
+
+void PoolWorker::note_committed(ArenaId arena, const Result<fabricshm::PoolPiece>& piece) {
+    if (piece.ok()) committed_[arena] = piece->bytes - piece->uncommitted;
 }
 
 fabricshm::PoolTotals PoolWorker::totals() const {
@@ -65,12 +88,35 @@ fabricshm::PoolTotals PoolWorker::totals() const {
     return totals_;
 }
 
-void PoolWorker::enqueue(Job job) {
+void PoolWorker::enqueue(ArenaId arena, Job job) {
     {
         const std::lock_guard lock(mutex_);
-        jobs_.push_back(std::move(job));
+        std::deque<Job>& jobs = jobs_[arena];
+        if (jobs.empty()) turns_.push_back(arena);
+        job.number = ++last_job_;
+        jobs.push_back(std::move(job));
     }
     changed_.notify_one();
+}
+
+// The one whose next job is quick and came first: who makes an arena finds free what was given back
+// before. Now and then the first whose job is not, since quick ones can come without end.
+ArenaId PoolWorker::take_turn() {
+    constexpr int kQuickInRow = 16;
+    const auto is_quick = [this](ArenaId arena) { return jobs_.at(arena).front().is_quick; };
+    auto quick = turns_.end();
+    for (auto at = turns_.begin(); at != turns_.end(); ++at) {
+        const auto number = [this](ArenaId arena) { return jobs_.at(arena).front().number; };
+        const bool is_earlier = quick == turns_.end() || number(*at) < number(*quick);
+        if (is_quick(*at) && is_earlier) quick = at;
+    }
+    const auto slow = std::find_if_not(turns_.begin(), turns_.end(), is_quick);
+    const bool slow_has_waited = slow != turns_.end() && quick_ones_ >= kQuickInRow;
+    const auto next = quick == turns_.end() || slow_has_waited ? slow : quick;
+    quick_ones_ = next == quick && slow != turns_.end() ? quick_ones_ + 1 : 0;
+    const ArenaId arena = *next;
+    turns_.erase(next);
+    return arena;
 }
 
 void PoolWorker::serve() {
@@ -78,13 +124,23 @@ void PoolWorker::serve() {
     for (;;) {
         changed_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
         if (jobs_.empty()) return;
-        // In order, one at a time: an arena's destruction has to follow its making.
-        const Job job = std::move(jobs_.front());
-        jobs_.pop_front();
-        if (stopping_ && !job.even_when_stopping) continue;
-        lock.unlock();
-        job.work();
-        lock.lock();
+        // One at a time, in the order of its arena: a destruction has to follow the making.
+        const ArenaId arena = take_turn();
+        // Stays where it is while others are put behind it.
+        const Job& job = jobs_.at(arena).front();
+        bool done = stopping_ && !job.even_when_stopping;
+        if (!done) {
+            lock.unlock();
+            done = job.work();
+            lock.lock();
+        }
+        std::deque<Job>& jobs = jobs_.at(arena);
+        if (done) jobs.pop_front();
+        if (jobs.empty()) {
+            jobs_.erase(arena);
+        } else {
+            turns_.push_back(arena);
+        }
     }
 }
 

@@ -1,13 +1,16 @@
 // PoolWorker: the thread that makes, grows and destroys arenas.
 //
 // Committing an arena takes about 0.3 s/GiB. On the control thread that would keep deaths from
-// being noticed for seconds, and any client could ask for it.
+// being noticed for seconds, and any client could ask for it. Nor may it hold up other arenas: what
+// is quick goes first, in the order it came, and what takes long is done in slices of some 20 ms,
+// one arena after the other. The work on one arena is done in the order it came.
 
 #pragma once
 
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <thread>
 
@@ -42,13 +45,22 @@ class PoolWorker final : public PoolWork {
     /// After the last finished piece of work. Any thread.
     fabricshm::PoolTotals totals() const override;
 
+    /// What is committed before others have their turn.
+    static constexpr Bytes kSlice = 64 * fabricshm::kMiB;
+    static_assert(kSlice % fabricshm::kArenaStep == 0);
+
   private:
     struct Job {
-        std::function<void()> work;
+        std::function<bool()> work;  // a slice of it; true when there is no more
+        bool is_quick = false;
         bool even_when_stopping = false;
+        std::uint64_t number = 0;  // in the order they came
     };
-    void enqueue(Job job);
+    void enqueue(ArenaId arena, Job job);
     void serve();
+    ArenaId take_turn();
+    bool grow_slice(ArenaId arena, Bytes to, Bytes need);
+    void note_committed(ArenaId arena, const Result<fabricshm::PoolPiece>& piece);
     void count();
     void report(const Done& done, ArenaId arena, Result<fabricshm::PoolPiece> piece);
 
@@ -58,10 +70,14 @@ class PoolWorker final : public PoolWork {
     Done adopted_;
     Grown grown_;
     std::thread thread_;
+    std::map<ArenaId, Bytes> committed_;  // the worker's own
 
     mutable std::mutex mutex_;  // guards what follows; never held while the backend works
     std::condition_variable changed_;
-    std::deque<Job> jobs_;
+    std::map<ArenaId, std::deque<Job>> jobs_;  // no empty ones
+    std::deque<ArenaId> turns_;  // those that have jobs; who was served goes to the end
+    std::uint64_t last_job_ = 0;
+    int quick_ones_ = 0;  // in a row, while something else waits
     bool stopping_ = false;
     fabricshm::PoolTotals totals_;
 };

@@ -118,6 +118,41 @@ TEST_SUITE("fabricd.start") {
         refused({"--server-admin-socket=/nowhere/admin.sock"}, "server.admin_socket");
     }
 
+    TEST_CASE("what the host fails ends the start with code 1, after which systemd tries again") {
+        const Folder folder;
+        // All of the host's memory: there is so much, but some of it is always in use.
+        const auto pages = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES));
+        const std::uint64_t bytes = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+        const Output output = run_program(
+            {FABRICD_PATH, std::string("--server-runtime-dir=") + folder.path, "--pool-backend=emu",
+             "--pool-huge-pages=off", "--pool-capacity=" + std::to_string(bytes)},
+            {{"XDG_CONFIG_HOME", folder / "none"}});
+        CAPTURE(output.error);
+        CHECK(output.code == 1);
+        CHECK(has(output.error, "pool.capacity"));
+    }
+
+    TEST_CASE("a damaged journal is kept and begun anew, or refused where the key says so") {
+        Daemon daemon;
+        daemon.kill();
+        const std::string journal = daemon.folder() + "/state/journal";
+        REQUIRE(fs::exists(journal));
+        fs::resize_file(journal, fs::file_size(journal) - 1);
+        const Output refused = run_program({FABRICD_PATH, "--server-runtime-dir=" + daemon.folder(),
+                                            "--pool-backend=emu", "--pool-capacity=16MiB",
+                                            "--state-damaged-journal=refuse"});
+        CAPTURE(refused.error);
+        CHECK(refused.code == 2);
+        CHECK(has(refused.error, "the journal is damaged (state.damaged_journal)"));
+        CHECK(fs::exists(journal));
+        daemon.start();
+        daemon.await_ready(2);
+        CHECK(has(daemon.log(), "the file ends too early"));
+        CHECK(has(daemon.log(), "1 of 1 records can't be believed"));
+        CHECK(fs::exists(journal + ".bad"));
+        CHECK(daemon.stop() == 0);
+    }
+
     TEST_CASE("a second daemon is refused and leaves the first alone") {
         const Daemon daemon;
         const Output second = run_program({FABRICD_PATH, "--server-runtime-dir=" + daemon.folder(),

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <string>
@@ -38,6 +39,7 @@ struct NotedPool final : fabricshm::PoolBackend {
     }
     Result<void> grow(std::uint64_t id, Bytes to, Bytes need) override {
         note("grow " + std::to_string(id));
+        if (grows_in_steps) return {};
         if (need > 100) return Error{Errc::kNoMemory, 0, "pool"};
         used = to;
         return {};
@@ -56,7 +58,10 @@ struct NotedPool final : fabricshm::PoolBackend {
         notes.push_back(std::move(what));
     }
     std::mutex mutex;
+    bool commits_whole() const noexcept override { return !grows_in_steps; }
+
     std::vector<std::string> notes;
+    bool grows_in_steps = false;
     Bytes used = 0;
 };
 
@@ -86,7 +91,11 @@ struct Inbox {
 };
 
 struct Fixture {
-    Fixture() : worker(pool, [this](std::function<void()> task) { return inbox.post(task); }) {
+    explicit Fixture(bool starts = true)
+        : worker(pool, [this](std::function<void()> task) { return inbox.post(task); }) {
+        if (starts) start();
+    }
+    void start() {
         worker.start(
             [this](ArenaId arena, Result<PoolPiece> piece) {
                 made.emplace_back(raw(arena), piece.ok() ? Errc::kOk : piece.error().code);
@@ -145,6 +154,41 @@ TEST_SUITE("server.pool_worker") {
         CHECK(fixture.grown[0] == std::tuple{std::uint64_t{1}, Bytes{40}, Errc::kOk});
         CHECK(fixture.grown[1] == std::tuple{std::uint64_t{1}, Bytes{90}, Errc::kNoMemory});
         CHECK(fixture.worker.totals().used == 40);
+    }
+
+    TEST_CASE("small arenas do not wait for large growths, which take turns in slices") {
+        constexpr Bytes kSlice = PoolWorker::kSlice;
+        Fixture fixture(false);
+        fixture.pool.grows_in_steps = true;
+        fixture.worker.create(ArenaId{1}, "a", 0, 10);
+        fixture.worker.create(ArenaId{2}, "b", 0, 10);
+        // All of it is asked for before the worker begins.
+        fixture.worker.grow(ArenaId{1}, 2 * kSlice, 2 * kSlice);
+        fixture.worker.grow(ArenaId{2}, 2 * kSlice, 2 * kSlice);
+        fixture.worker.destroy(ArenaId{3});
+        fixture.worker.create(ArenaId{4}, "d", 0, 10);
+        fixture.start();
+        for (int i = 0; i < 5; ++i) REQUIRE(fixture.inbox.take());
+        fixture.worker.stop();
+        CHECK(fixture.pool.notes == std::vector<std::string>{"create 1", "create 2", "destroy 3",
+                                                             "create 4", "grow 1", "grow 2",
+                                                             "grow 1", "grow 2"});
+        REQUIRE(fixture.grown.size() == 2);
+        CHECK(fixture.grown[0] == std::tuple{std::uint64_t{1}, 2 * kSlice, Errc::kOk});
+    }
+
+    TEST_CASE("small arenas without end do not keep a large one from growing") {
+        Fixture fixture(false);
+        fixture.pool.grows_in_steps = true;
+        fixture.worker.create(ArenaId{1}, "a", 0, 10);
+        fixture.worker.grow(ArenaId{1}, 40, 40);
+        for (std::uint64_t id = 2; id < 60; ++id) fixture.worker.create(ArenaId{id}, "b", 0, 1);
+        fixture.start();
+        for (int i = 0; i < 60; ++i) REQUIRE(fixture.inbox.take());
+        fixture.worker.stop();
+        const auto& notes = fixture.pool.notes;
+        const auto grown = std::find(notes.begin(), notes.end(), "grow 1");
+        CHECK(grown - notes.begin() < 20);
     }
 
     TEST_CASE("a stop makes nothing more, but what is to be destroyed is destroyed") {
