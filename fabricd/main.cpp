@@ -106,8 +106,9 @@ void reload(const Options& options) {
 /// Takes the signals with it: their thread ends here, since none may reach a daemon that is being
 /// taken apart.
 int serve(const Options& options, Daemon& daemon, SignalThread signals) {
-    signals.start({[&daemon](int number) {
-                       log(LogLevel::kInfo, "signal %d: stopping", number);
+    signals.start({[&daemon](int number, SignalThread::Sender sender) {
+                       log(LogLevel::kInfo, "audit: signal %d of pid %d, uid %u: stopping", number,
+                           sender.pid, sender.uid);
                        daemon.stop();
                    },
                    [&options] { reload(options); }});

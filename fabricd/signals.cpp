@@ -29,7 +29,8 @@ void watch(int signals, int stop, const SignalThread::Actions& actions) {
         if (info.ssi_signo == SIGHUP) {
             actions.reload();
         } else {
-            actions.terminate(static_cast<int>(info.ssi_signo));
+            actions.terminate(static_cast<int>(info.ssi_signo),
+                              {static_cast<int>(info.ssi_pid), info.ssi_uid});
         }
     }
 }

@@ -14,9 +14,15 @@ namespace fabricd {
 /// calls back for each on a thread of its own until it is destroyed. SIGPIPE is ignored.
 class SignalThread {
   public:
+    /// From the kernel; a pid of 0: sent from outside of this pid namespace, or by the kernel
+    /// itself.
+    struct Sender {
+        int pid = 0;
+        unsigned uid = 0;
+    };
     struct Actions {
-        std::function<void(int number)> terminate;  // SIGTERM, SIGINT
-        std::function<void()> reload;               // SIGHUP
+        std::function<void(int number, Sender sender)> terminate;  // SIGTERM, SIGINT
+        std::function<void()> reload;                              // SIGHUP
     };
 
     /// Call before any other thread is started. Without actions: signals wait until start().

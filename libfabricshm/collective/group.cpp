@@ -9,6 +9,7 @@
 #include "libfabricshm/collective/mailbox.hpp"
 #include "libfabricshm/collective/operation.hpp"
 #include "libfabricshm/collective/request.hpp"
+#include "libfabricshm/collective/route_log.hpp"
 #include "libfabricshm/collective/worker.hpp"
 
 namespace fabricshm {
@@ -112,6 +113,8 @@ Result<void> run_arrived(Operation& operation) {
     FABRIC_TRY_VOID(operation.meeting().check_unbroken());
     const Algorithm algorithm =
         choose_arrived(input, operation.all_in_arena, operation.group.tuning);
+    constexpr const char* kWays[] = {"", "flat", "direct", "ring", "staged", "host"};
+    log_route(operation, kWays[static_cast<std::size_t>(algorithm)]);
     switch (algorithm) {
         case Algorithm::kDirect:
             return run_direct(operation);
@@ -205,6 +208,10 @@ void prepare(Operation& operation, Bytes largest_part) noexcept {
     plan_input(operation, input);
     operation.route = choose_route(input, operation.group.tuning);
     if (operation.route == Route::kTiny) prepare_tiny(operation);
+    constexpr const char* kWays[] = {"tiny lines", "slots", "the tree"};
+    if (operation.route != Route::kArrive) {
+        log_route(operation, kWays[static_cast<std::size_t>(operation.route)]);
+    }
 }
 
 // Whether what is worked out for a call is kept for others like it: for the small ones, of which it

@@ -3,12 +3,16 @@
 
 #include <doctest/doctest.h>
 #include <fabricshm/fabricshm.h>
-#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <fstream>
 #include <string>
+#include <thread>
 
+#include "libfabricshm/os/fd.hpp"
 #include "tests/multiproc/fabricd/ctl.hpp"
 
 using Daemon = test_support::ReadyDaemon;
@@ -143,7 +147,31 @@ TEST_SUITE("fabricd.messages") {
     }
 
     TEST_CASE("a connection that is closed unanswered is no absent daemon") {
-        // As a daemon does that has neither a descriptor nor a place left.
+        // As a daemon does that has no descriptor left.
+        const Daemon plain;
+        sockaddr_un address{};
+        address.sun_family = AF_UNIX;
+        const std::string path = plain.folder() + "/closing.sock";
+        std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+        const fabricshm::Fd listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+        REQUIRE(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+        REQUIRE(::listen(listener.get(), 1) == 0);
+        std::thread closer([&] {
+            fabricshm::Fd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC)).reset();
+        });
+        fabricshm_session_options options{};
+        options.struct_size = sizeof options;
+        options.socket = path.c_str();
+        fabricshm_session* session = nullptr;
+        CHECK(fabricshm_session_open(&options, &session) == FABRICSHM_EDAEMON);
+        CHECK_MESSAGE(has(text(), "fabricd closed the connection unanswered"), text());
+        closer.join();
+        options.socket = "/nonexistent/attach.sock";
+        CHECK(fabricshm_session_open(&options, &session) == FABRICSHM_EDAEMON);
+        CHECK_MESSAGE(has(text(), "no fabricd listens there: start it"), text());
+    }
+
+    TEST_CASE("a host without a place for one more session says how many it has") {
         const Daemon daemon({"--limits-sessions=1", "--limits-sessions-per-user=1"});
         const Session first(daemon);
         REQUIRE(first.code == FABRICSHM_OK);

@@ -236,9 +236,9 @@ TEST_SUITE("fabricd.shards") {
         CHECK(quota({me, "0"}).out == me + ": no limit, 8 MiB used\n");
         CHECK(fabricshm_arena_open(job.session, "large", 9 << 20, 0, &large) == 0);
 
-        check_refused(quota({"npu7", "1M"}), 1, "device of the quota: no such object");
-        check_refused(quota({"user:nobody-of-that-name", "1M"}), 1, "no such object");
-        check_refused(quota({"npu0", "2G"}), 1, "more than the device has: invalid argument");
+        check_refused(quota({"npu7", "1M"}), 1, "there is no device 'npu7'");
+        check_refused(quota({"user:nobody-of-that-name", "1M"}), 1, "there is no user");
+        check_refused(quota({"npu0", "2G"}), 1, "has 1 GiB of memory, less than 2 GiB");
         check_refused(quota({"npu0", "much"}), 2, "BYTES: not a size: much");
         check_refused(quota({"npu0"}), 2, "BYTES");
         check_refused(quota({"npu0", "1M", "--patience", "-1"}), 2, "--patience");

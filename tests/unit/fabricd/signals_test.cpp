@@ -16,12 +16,18 @@ TEST_SUITE("fabricd.signals") {
         ::kill(::getpid(), SIGHUP);
         std::promise<void> reloaded;
         std::promise<int> ended;
-        thread->start(
-            {[&](int number) { ended.set_value(number); }, [&] { reloaded.set_value(); }});
+        SignalThread::Sender sender;
+        thread->start({[&](int number, SignalThread::Sender by) {
+                           sender = by;
+                           ended.set_value(number);
+                       },
+                       [&] { reloaded.set_value(); }});
         REQUIRE(reloaded.get_future().wait_for(20s) == std::future_status::ready);
         ::kill(::getpid(), SIGTERM);
         auto number = ended.get_future();
         REQUIRE(number.wait_for(20s) == std::future_status::ready);
         CHECK(number.get() == SIGTERM);
+        CHECK(sender.pid == ::getpid());
+        CHECK(sender.uid == ::getuid());
     }
 }
