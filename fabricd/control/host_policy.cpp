@@ -172,9 +172,9 @@ std::optional<Decision> propose_quota_returns(const QuotaDevice& device,
                                               const ControlConfig& config) {
     const auto holders = holders_of(device, config);
     if (!holders) return std::nullopt;
-    Decision decision =
-        quota_decision(device, *holders, give_back(*holders, room_of(device, config)));
-    return as_return(std::move(decision));
+    const auto after = give_back(*holders, room_of(device, config));
+    if (!is_worth_returning(*holders, after, config.gain)) return std::nullopt;
+    return as_return(quota_decision(device, *holders, after));
 }
 
 namespace {

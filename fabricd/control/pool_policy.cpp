@@ -104,7 +104,9 @@ std::optional<Decision> propose_pool_returns(const PoolWindow& pool, const Contr
     if (!is_sound(pool)) return std::nullopt;
     std::vector<Holder> holders = holders_of(pool, config);
     for (Holder& holder : holders) holder.weight = 0;
-    return as_return(pool_decision(pool, holders, give_back(holders, quotas_of(holders))));
+    const auto after = give_back(holders, quotas_of(holders));
+    if (!is_worth_returning(holders, after, config.gain)) return std::nullopt;
+    return as_return(pool_decision(pool, holders, after));
 }
 
 }  // namespace fabricd

@@ -34,6 +34,16 @@ double asks_of(const QuotaWindow& user, double more, const ControlConfig& config
     return (is_short || user.denied > 0) && more >= 1 ? more : 0;
 }
 
+bool is_worth_returning(std::span<const Holder> holders, const std::vector<double>& after,
+                        double gain) {
+    for (std::size_t i = 0; i < holders.size(); ++i) {
+        const double more = after[i] - holders[i].held;
+        const bool is_all = after[i] >= std::floor(holders[i].promised);
+        if (more > 0 && (is_all || more > gain * holders[i].held)) return true;
+    }
+    return false;
+}
+
 std::optional<Decision> as_return(Decision decision) {
     if (decision.names.empty()) return std::nullopt;
     std::string who;

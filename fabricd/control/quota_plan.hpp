@@ -4,7 +4,9 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "fabricd/control/control_config.hpp"
 #include "fabricd/control/decision.hpp"
@@ -20,6 +22,11 @@ Holder holder_of(const QuotaWindow& user, const ControlConfig& config);
 
 /// What of `more` a user asks for, that would be filled just right with it.
 double asks_of(const QuotaWindow& user, double more, const ControlConfig& config);
+
+/// Whether with `after` somebody has all of its promise again, or so much more of it that it is
+/// worth deciding about: what a taker frees byte by byte is no decision each.
+bool is_worth_returning(std::span<const Holder> holders, const std::vector<double>& after,
+                        double gain);
 
 /// `decision` gives promises back: nothing has to show that it was right, so that it is done and
 /// not on probation. Nothing when it changes nothing.

@@ -128,6 +128,11 @@ TEST_SUITE("control.host_loop") {
         REQUIRE(back);
         CHECK(back->outcome == Outcome::kDone);
         CHECK(after_of(*back, "needy", 0) == 150 * kMB);
+        // What the taker frees little by little is no decision each.
+        full.users[1].used = 896 * kMB;
+        CHECK_FALSE(propose_quota_returns(full, acting()));
+        full.users[1].used = 892 * kMB;
+        CHECK(propose_quota_returns(full, acting()));
         full.users[0].used = 88 * kMB;
         CHECK_FALSE(propose_quota_returns(full, acting()));
     }

@@ -119,6 +119,10 @@ TEST_SUITE("control.lending") {
         CHECK(lend(three, 310) == std::vector<double>{160, 90, 60});
         const Holder alone[] = {holder(100, 100, 100, 60)};
         CHECK(lend(alone, 130) == std::vector<double>{130});
+        // No more than it could have at all.
+        Holder small = alone[0];
+        small.most = 110;
+        CHECK(lend({&small, 1}, 300) == std::vector<double>{110});
     }
 
     TEST_CASE("quotas that do not fit any more shrink as far as they are not in use") {
