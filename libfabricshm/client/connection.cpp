@@ -1,5 +1,7 @@
 #include "libfabricshm/client/connection.hpp"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -63,6 +65,14 @@ Result<std::shared_ptr<const UnixSocket>> connect_first(std::vector<std::string>
         return guarded(std::move(socket).value());
     }
     return last;
+}
+
+bool may_come_back(const std::vector<std::string>& paths) {
+    return std::any_of(paths.begin(), paths.end(), [](const std::string& path) {
+        struct stat status {};
+        const std::string folder = path.substr(0, path.rfind('/'));
+        return !folder.empty() && ::stat(folder.c_str(), &status) == 0;
+    });
 }
 
 Result<void> greet(const UnixSocket& socket, const Introduction& introduction,
