@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -137,6 +138,9 @@ Complaint read_toml(Config& config, const std::string& text, const std::string& 
 }
 
 Complaint read_config_file(Config& config, const std::string& path) {
+    // Opening a folder works, and reading it gives an empty file.
+    std::error_code unknown;
+    if (std::filesystem::is_directory(path, unknown)) return path + ": is a folder, not a file";
     std::ifstream file(path);
     std::ostringstream text;
     // Reading an empty file sets the fail bit of `text`, so that only `file` tells.
@@ -193,6 +197,16 @@ std::string print_config(const Config& config) {
         text += key.name.substr(section.size() + 1) + " = " + toml_value(key, config) + "\n";
     }
     return text;
+}
+
+std::vector<std::string> changes(const Config& before, const Config& after) {
+    std::vector<std::string> lines;
+    for (const auto& key : config_keys()) {
+        const std::string was = toml_value(key, before);
+        const std::string is = toml_value(key, after);
+        if (was != is) lines.push_back(key.name + " = " + is + " (was " + was + ")");
+    }
+    return lines;
 }
 
 // The table of docs/configuration.md.

@@ -138,6 +138,9 @@ Complaint check_config(const Config& config);
 /// The configuration as a TOML file with the help as comments; reading it gives the same values.
 std::string print_config(const Config& config);
 
+/// One line for each key whose value differs: "pool.capacity = 1 GiB (was 2 GiB)".
+std::vector<std::string> changes(const Config& before, const Config& after);
+
 /// The table of docs/configuration.md.
 std::string config_table_markdown();
 

@@ -89,6 +89,9 @@ TEST_SUITE("fabricd.start") {
         refused("\n[pol]\n", ":2: unknown key \"pol\"");
         refused("[log]\nlevel = 'loud'\n", ":2: bad value \"loud\" for log.level");
         refused("[log\n", ":1: ");
+        const Output folder_given = fabricd(folder, {"--config", folder.path});
+        CHECK(folder_given.code == 2);
+        CHECK(has(folder_given.error, "is a folder"));
         const Output option = fabricd(folder, {"--pool-numa-node=9999"});
         CHECK(option.code == 2);
         CHECK(has(option.error, "--pool-numa-node: bad value \"9999\""));
@@ -108,6 +111,9 @@ TEST_SUITE("fabricd.start") {
         refused({"--pool-backend=numa", "--pool-numa-node=1000"}, "pool.numa_node");
         refused({"--pool-backend=dax", "--pool-dax-device=/dev/null"}, "pool.dax_device");
         refused({"--log-file=/nowhere/log"}, "log.file");
+        REQUIRE(::mkdir((folder / "open").c_str(), 0700) == 0);
+        REQUIRE(::chmod((folder / "open").c_str(), 01777) == 0);
+        refused({"--state-dir=" + (folder / "open")}, "writable by all users");
         refused({"--server-socket-group=no-such-group"}, "server.socket");
         refused({"--server-admin-socket=/nowhere/admin.sock"}, "server.admin_socket");
     }
@@ -155,6 +161,27 @@ TEST_SUITE("fabricd.start end") {
         fs::rename(log, log + ".1");
         ::kill(daemon.pid(), SIGHUP);
         CHECK(becomes_true([&] { return has(daemon.log(), "reloaded: log level debug"); }));
+        CHECK_FALSE(has(daemon.log(), "waits for a restart"));
+    }
+
+    TEST_CASE("SIGHUP says what of the file waits for a restart") {
+        const Folder folder;
+        const std::string file = folder / "f.toml";
+        write_file(file, "[limits]\nsessions = 10\n");
+        Daemon daemon({"--config=" + file});
+        write_file(file, "[limits]\nsessions = 20\n[log]\nlevel = 'info'\n");
+        ::kill(daemon.pid(), SIGHUP);
+        CHECK(becomes_true([&] {
+            return has(daemon.log(), "limits.sessions = 20 (was 10) waits for a restart");
+        }));
+        CHECK_FALSE(has(daemon.log(), "log.level ="));
+    }
+
+    TEST_CASE("users who are admitted and can't open the socket are a warning") {
+        const Daemon closed({"--server-allow-uids=4000000001"});
+        CHECK(has(closed.log(), "server.allow_uids names users that can't open the socket"));
+        const Daemon open({"--server-allow-uids=4000000001", "--server-socket-mode=0666"});
+        CHECK_FALSE(has(open.log(), "can't open the socket"));
     }
 }
 
