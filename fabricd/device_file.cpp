@@ -145,7 +145,7 @@ Wanted read_efficiency(const toml::node& value, DeviceSpec& device) {
     for (const auto& [key, share] : *table) {
         const auto* field =
             std::find_if(std::begin(fields), std::end(fields),
-                         [&](const auto& known) { return key.str() == known.first; });
+                         [&, name = key.str()](const auto& known) { return name == known.first; });
         const auto number = share.value<double>();
         const bool is_good = field != std::end(fields) && number && *number > 0.0 && *number <= 1.0;
         if (!is_good) return wanted;
@@ -186,8 +186,9 @@ Complaint read_device(const toml::table& table, const std::string& file, DeviceS
     }
     for (const auto& [name, value] : table) {
         const std::string here = place(file, name.source());
-        const auto* key = std::find_if(std::begin(kKeys), std::end(kKeys),
-                                       [&](const Key& known) { return name.str() == known.name; });
+        const auto* key =
+            std::find_if(std::begin(kKeys), std::end(kKeys),
+                         [&, key = name.str()](const Key& known) { return key == known.name; });
         if (key == std::end(kKeys)) {
             return here + ": unknown key \"" + std::string(name.str()) + "\"";
         }

@@ -170,6 +170,28 @@ Complaint start_complaint(const fabricshm::Error& error, const Config& config) {
         error, "server.socket " + config.server.socket + ", state.dir " + config.state.dir);
 }
 
+// Users that are admitted and can't connect: most likely a key was forgotten, and nothing else
+// would ever say so.
+void warn_of_closed_socket(const Config::Server& server) {
+    const bool group_enters = (server.socket_mode & 0060) == 0060;
+    const bool all_enter = (server.socket_mode & 0006) == 0006;
+    const bool others_listed =
+        std::any_of(server.allow_uids.begin(), server.allow_uids.end(),
+                    [](std::uint32_t uid) { return uid != 0 && uid != ::geteuid(); });
+    if (others_listed && !all_enter && (server.socket_group.empty() || !group_enters)) {
+        log(LogLevel::kWarning,
+            "server.allow_uids names users that can't open the socket: server.socket_mode is %04o; "
+            "0666 lets all connect, and admits these",
+            server.socket_mode);
+    }
+    if (!server.socket_group.empty() && !group_enters && !all_enter) {
+        log(LogLevel::kWarning,
+            "the members of server.socket_group can't open the socket: server.socket_mode is %04o; "
+            "0660 lets them connect",
+            server.socket_mode);
+    }
+}
+
 Complaint read_devices(const std::string& file, std::vector<DeviceSpec>& devices) {
     if (file.empty()) return {};
     const auto bad = read_device_file(file, devices);
@@ -214,6 +236,7 @@ int run(Options& options) {
     if (const auto bad = prepare_runtime_dir(config.server.runtime_dir, others_enter)) {
         return fail_start(bad);
     }
+    warn_of_closed_socket(config.server);
     std::vector<DeviceSpec> devices;
     if (const auto bad = read_devices(config.devices.file, devices)) return fail_start(bad);
     if (const auto bad = check_visibility(config, {})) return fail_start(bad);

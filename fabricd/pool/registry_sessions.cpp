@@ -120,7 +120,7 @@ void Registry::connection_lost(SessionId id, TimePoint now) {
 void Registry::end_session(SessionId id, const char* why) {
     Session* session = find_session(id);
     if (session == nullptr) return;
-    fabricshm::log(fabricshm::LogLevel::kInfo, "session %llu (pid %d) ends: %s", shown(id),
+    fabricshm::log(fabricshm::LogLevel::kDebug, "session %llu (pid %d) ends: %s", shown(id),
                    session->peer.pid, why);
     cancel_waits(id, ArenaId::kNone, false);
     if (!session->connected) lost_.erase({session->lost_until, id});

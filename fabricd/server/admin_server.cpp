@@ -2,6 +2,10 @@
 
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server_builder.h>
+#include <grpcpp/server_posix.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -9,21 +13,27 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
+#include <thread>
 
 #include "fabricd/server/admin_service.hpp"
 #include "libfabricshm/base/log.hpp"
+#include "libfabricshm/os/fd.hpp"
 
 namespace fabricd {
 
 using fabricshm::Errc;
 using fabricshm::Error;
 using fabricshm::error_from_errno;
+using fabricshm::Fd;
 using fabricshm::Result;
 
 namespace {
 
 // Threads of gRPC, of which each watch and each move keeps one.
 constexpr int kThreadsMax = 32;
+constexpr int kBacklog = 64;
+constexpr int kShortMs = 100;  // out of descriptors: until some may have come back
 
 /// A fresh folder of mode 0700 beside the socket, removed with what is left in it.
 class PrivateFolder {
@@ -47,7 +57,7 @@ class PrivateFolder {
 
 // The fewest threads that gRPC works with: the API serves a few people and scripts, on hosts whose
 // cores belong to others.
-std::unique_ptr<grpc::Server> listen(const std::string& socket_path, AdminService& service) {
+std::unique_ptr<grpc::Server> serve(AdminService& service) {
     grpc::ServerBuilder builder;
     grpc::ResourceQuota quota("admin");
     quota.SetMaxThreads(kThreadsMax);
@@ -55,9 +65,22 @@ std::unique_ptr<grpc::Server> listen(const std::string& socket_path, AdminServic
     builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
     builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
     builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 2);
-    builder.AddListeningPort(grpc_address(socket_path), grpc::InsecureServerCredentials());
+    // No port of its own: gRPC 1.51 never accepts again after one failure for want of a descriptor.
     builder.RegisterService(&service);
     return builder.BuildAndStart();
+}
+
+Result<Fd> listen_at(const std::string& socket_path) {
+    Fd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!socket) return error_from_errno(errno, "start admin API");
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path, socket_path.c_str(), socket_path.size());
+    const auto* name = reinterpret_cast<const sockaddr*>(&address);
+    if (::bind(socket.get(), name, sizeof address) != 0 || ::listen(socket.get(), kBacklog) != 0) {
+        return error_from_errno(errno, "start admin API");
+    }
+    return socket;
 }
 
 }  // namespace
@@ -70,7 +93,32 @@ struct AdminServer::Impl {
     ino_t inode = 0;  // of our socket
     AdminService service;
     std::unique_ptr<grpc::Server> server;
+    Fd listener;
+    Fd stop;  // an eventfd
+    std::thread thread;
+
+    void accept_until_stopped();
 };
+
+// Hands connections to gRPC. Where there is no descriptor for one it waits in the queue.
+void AdminServer::Impl::accept_until_stopped() {
+    bool is_short = false;
+    for (;;) {
+        pollfd waits[] = {{stop.get(), POLLIN, 0}, {is_short ? -1 : listener.get(), POLLIN, 0}};
+        const int ready = ::poll(waits, 2, is_short ? kShortMs : -1);
+        if (ready < 0 && errno != EINTR) return;
+        // Never read: it was written for the end alone.
+        if (waits[0].revents != 0) return;
+        is_short = false;
+        if (ready < 0 || waits[1].revents == 0) continue;
+        Fd client(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+        if (client) {
+            grpc::AddInsecureChannelFromFd(server.get(), client.release());
+        } else {
+            is_short = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
+        }
+    }
+}
 
 AdminServer::AdminServer(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
 
@@ -86,13 +134,16 @@ Result<std::unique_ptr<AdminServer>> AdminServer::start(const std::string& socke
     if (found == Errc::kOk || found == Errc::kDenied)
         return Error{Errc::kBusy, 0, "start admin API"};
 
-    // gRPC makes the socket with whatever umask says. Made in a private folder, it gets its mode
+    // A socket has the mode that umask says. Made in a private folder, it gets its mode
     // before anybody can reach it, and takes its place in one step.
     const PrivateFolder hidden(socket_path);
     if (!hidden) return error_from_errno(errno, "start admin API");
     auto impl = std::make_unique<Impl>(std::move(hooks));
     impl->path = socket_path;
-    impl->server = listen(hidden.socket(), impl->service);
+    FABRIC_TRY(impl->listener, listen_at(hidden.socket()));
+    impl->stop = Fd(::eventfd(0, EFD_CLOEXEC));
+    if (!impl->stop) return error_from_errno(errno, "start admin API");
+    impl->server = serve(impl->service);
     if (impl->server == nullptr) return Error{Errc::kSystem, 0, "start admin API"};
     struct stat status {};
     const bool placed = ::chmod(hidden.socket().c_str(), 0600) == 0 &&
@@ -100,6 +151,7 @@ Result<std::unique_ptr<AdminServer>> AdminServer::start(const std::string& socke
                         ::rename(hidden.socket().c_str(), socket_path.c_str()) == 0;
     if (!placed) return error_from_errno(errno, "start admin API");
     impl->inode = status.st_ino;
+    impl->thread = std::thread([&own = *impl] { own.accept_until_stopped(); });
     return std::unique_ptr<AdminServer>(new AdminServer(std::move(impl)));
 }
 
@@ -109,6 +161,9 @@ AdminServer::~AdminServer() {
     if (::stat(impl_->path.c_str(), &status) == 0 && status.st_ino == impl_->inode) {
         ::unlink(impl_->path.c_str());
     }
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(impl_->stop.get(), &one, sizeof one);
+    impl_->thread.join();
     // Watches first: Shutdown() waits for all handlers, and a watch would last for its whole
     // deadline.
     impl_->service.stop();

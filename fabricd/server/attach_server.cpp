@@ -3,11 +3,13 @@
 #include <linux/sockios.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "fabricd/server/presented_file.hpp"
 #include "fabricd/server/requests.hpp"
 #include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/base/log.hpp"
@@ -25,8 +27,19 @@ using fabricshm::UnixSocket;
 
 namespace {
 
-constexpr int kAcceptsPerTurn = 32;
+// A flood of connections delays those that are there by so many of them at a time.
+constexpr int kAcceptsPerTurn = 8;
 constexpr int kMessagesPerTurn = 16;  // of one connection: a flood does not starve the others
+
+// Who is refused can read why for so long, if not too many are; the place is gone at once.
+constexpr Duration kReadRefusal = std::chrono::milliseconds(200);
+constexpr std::size_t kRefusedMost = 64;
+
+// Until what a user sent may be closed at last.
+constexpr Duration kParkedAgain = std::chrono::milliseconds(100);
+
+// Out of descriptors: until some may have come back.
+constexpr Duration kAcceptAgain = std::chrono::milliseconds(100);
 
 // Descriptors in packets that nobody reads count against the daemon's own limit, so a client gets
 // them only while it keeps up. About eight unread replies.
@@ -44,30 +57,48 @@ bool keeps_up(const UnixSocket& socket) {
 }  // namespace
 
 AttachServer::AttachServer(EventLoop& loop, Registry& registry, SessionPages& pages,
-                           Listener listener, Admission admission, const AttachLimits& limits)
+                           fabricshm::Closer& closer, Listener listener, Admission admission,
+                           const AttachLimits& limits)
     : loop_(loop),
       registry_(registry),
       pages_(pages),
+      closer_(closer),
       listener_(std::move(listener)),
       admission_(std::move(admission)),
-      limits_(limits) {}
+      limits_(limits),
+      places_(limits.places, ::geteuid()) {}
 
 AttachServer::~AttachServer() {
     loop_.remove(accepting_);
-    for (const auto& [id, connection] : connections_) loop_.remove(connection.watch);
+    for (auto& [id, connection] : connections_) {
+        loop_.remove(connection.watch);
+        closer_.close(connection.peer.uid, connection.socket.release());
+    }
     for (const auto& [id, process] : processes_) loop_.remove(process.watch);
+    close_refused(TimePoint::max());
+    // Those that wait in its queue may have sent something, too.
+    closer_.close(::geteuid(), listener_.release());
 }
 
 Result<void> AttachServer::start() {
     // Before anybody can say hello: a session whose process is gone must not be there to be
     // resumed.
     watch_restored();
-    FABRIC_TRY(accepting_, loop_.add(listener_.get(), EPOLLIN, [this](std::uint32_t) {
-        // A burst of a whole job goes in a few turns, and what is connected is served in between.
-        listener_.accept(kAcceptsPerTurn,
-                         [this](UnixSocket socket) { take_connection(std::move(socket)); });
-    }));
+    FABRIC_TRY(accepting_,
+               loop_.add(listener_.get(), EPOLLIN, [this](std::uint32_t) { accept(); }));
     return {};
+}
+
+// A burst of a whole job goes in a few turns, and what is connected is served in between.
+void AttachServer::accept() {
+    const bool can_go_on = listener_.accept(
+        kAcceptsPerTurn, [this](UnixSocket socket) { take_connection(std::move(socket)); },
+        Clock::now());
+    if (can_go_on) return;
+    // Who waits in the queue stays there: it would only keep the loop awake.
+    loop_.remove(accepting_);
+    accepting_ = 0;
+    accept_again_ = fabricshm::deadline_after(Clock::now(), kAcceptAgain);
 }
 
 // Sessions of the journal whose process is gone already need no grace. A process that has the same
@@ -90,20 +121,23 @@ void AttachServer::watch_restored() {
 
 void AttachServer::take_connection(UnixSocket socket) {
     const auto credentials = socket.peer();
-    // Its socket closes here. Who it was cannot be said, so nothing is logged for it.
-    if (!credentials.ok()) return;
-    const Peer peer{credentials->pid, credentials->uid, credentials->gid};
-    if (!has_room(peer.uid)) {
+    const Peer peer =
+        credentials.ok() ? Peer{credentials->pid, credentials->uid, credentials->gid} : Peer{};
+    // Before anything of it is read. Who cannot be named is refused as well.
+    if (!credentials.ok() || !admission_.admits(peer.uid, peer.gid, socket.get())) {
+        return refuse_stranger(std::move(socket), peer);
+    }
+    if (!places_.has_room(peer.uid)) {
         refusals_.refused("connection", peer.pid, peer.uid, {Errc::kNoMemory, 0, "connections"},
                           Clock::now());
-        return;
+        return closer_.close(peer.uid, socket.release());
     }
     const ConnectionId id = ++last_;
     const auto watch =
         loop_.add(socket.get(), EPOLLIN, [this, id](std::uint32_t) { read_from(id); });
     if (!watch.ok()) {
         fabricshm::log(LogLevel::kError, "%s", describe(watch.error()).c_str());
-        return;
+        return closer_.close(peer.uid, socket.release());
     }
     Connection& connection = connections_[id];
     connection.socket = std::move(socket);
@@ -111,13 +145,45 @@ void AttachServer::take_connection(UnixSocket socket) {
     connection.watch = watch.value();
     connection.hello_until = fabricshm::deadline_after(Clock::now(), limits_.hello_within);
     greeting_.insert(id);
-    ++per_user_[peer.uid];
+    places_.take(peer.uid);
 }
 
-bool AttachServer::has_room(std::uint32_t uid) const {
-    if (static_cast<int>(connections_.size()) >= limits_.connections) return false;
-    const auto found = per_user_.find(uid);
-    return found == per_user_.end() || found->second < limits_.connections_per_user;
+// It hears the answer to the hello that it will have sent, and nothing of it is read.
+void AttachServer::refuse_stranger(UnixSocket socket, const Peer& peer) {
+    const Error error{Errc::kDenied, 0, "this user is not admitted"};
+    refusals_.refused("connection", peer.pid, peer.uid, error, Clock::now());
+    const proto::Message hello = proto::make_request(proto::Type::kHello, 1);
+    (void)socket.send(proto::bytes_of(proto::make_error_reply(hello.header, error)), {}, kAtOnce);
+    // Closed at once it would lose the answer: a close over unread bytes is a reset to the peer.
+    if (refused_.size() >= kRefusedMost) {
+        closer_.close(refused_.front().uid, std::move(refused_.front().socket));
+        refused_.pop_front();
+    }
+    refused_.push_back(
+        {socket.release(), peer.uid, fabricshm::deadline_after(Clock::now(), kReadRefusal)});
+}
+
+void AttachServer::close_refused(TimePoint now) {
+    for (; !refused_.empty() && refused_.front().until <= now; refused_.pop_front()) {
+        closer_.close(refused_.front().uid, std::move(refused_.front().socket));
+    }
+}
+
+// True when the next packet is left where it is: it has descriptors, and those that its user sent
+// before are not closed yet. The connection keeps its place until they are, so that such packets
+// end when the user's places do.
+bool AttachServer::park(ConnectionId id) {
+    Connection& connection = connections_.at(id);
+    if (parked_.count(id) != 0) return true;
+    if (!closer_.is_full(connection.peer.uid) || !connection.socket.has_descriptors()) return false;
+    refusals_.refused("descriptors", connection.peer.pid, connection.peer.uid,
+                      {Errc::kBusy, 0, "those before are not closed yet"}, Clock::now());
+    loop_.remove(connection.watch);
+    connection.watch = 0;
+    // It may say no hello any more, so it is not waited for as those are that may.
+    greeting_.erase(id);
+    parked_.insert(id);
+    return true;
 }
 
 // The session, if there is one, is told that it has no connection; it may come back.
@@ -129,9 +195,11 @@ void AttachServer::drop(ConnectionId id, const char* why) {
     Connection connection = std::move(found->second);
     connections_.erase(found);
     greeting_.erase(id);
+    parked_.erase(id);
     loop_.remove(connection.watch);
-    const auto user = per_user_.find(connection.peer.uid);
-    if (--user->second == 0) per_user_.erase(user);
+    places_.give_back(connection.peer.uid, connection.is_greeted);
+    // With what the client sent and nobody has read.
+    closer_.close(connection.peer.uid, connection.socket.release());
     fabricshm::log(LogLevel::kDebug, "connection of pid %d closed: %s", connection.peer.pid, why);
 
     const auto process = processes_.find(connection.session);
@@ -151,14 +219,23 @@ void AttachServer::read_from(ConnectionId id) {
 bool AttachServer::read_one(ConnectionId id) {
     const auto found = connections_.find(id);
     if (found == connections_.end()) return false;
+    if (park(id)) return false;
     proto::Message request;
     std::memset(&request, 0, sizeof request);
-    Fd descriptors[1];
-    // One descriptor at most: no request has two, and what comes beyond is closed by the receiver.
+    std::vector<Fd> descriptors;
+    const std::uint32_t uid = found->second.peer.uid;
     const auto received =
-        found->second.socket.receive(proto::writable_bytes_of(request), descriptors, kAtOnce);
-    if (received.ok()) return handle(id, request, received->bytes, std::move(descriptors[0]));
-    const Error error = received.error();
+        found->second.socket.receive_all(proto::writable_bytes_of(request), descriptors, kAtOnce);
+    const bool goes_on = received.ok() ? handle(id, request, *received, descriptors)
+                                       : end_of_packets(id, received.error());
+    // Whatever came of it: what the client sent is not closed on this thread.
+    for (Fd& descriptor : descriptors) closer_.close(uid, std::move(descriptor));
+    return goes_on;
+}
+
+// Nothing more now, or ever. False.
+bool AttachServer::end_of_packets(ConnectionId id, const Error& error) {
+    const auto found = connections_.find(id);
     // Nothing more in the socket now.
     if (error.code == Errc::kTimeout) return false;
     const SessionId session = found->second.session;
@@ -176,7 +253,7 @@ bool AttachServer::read_one(ConnectionId id) {
 }
 
 bool AttachServer::handle(ConnectionId id, const proto::Message& request, std::size_t bytes,
-                          Fd descriptor) {
+                          std::vector<Fd>& descriptors) {
     const auto checked = proto::check_request(request, bytes);
     Connection& connection = connections_.at(id);
     if (!checked.ok()) {
@@ -201,16 +278,36 @@ bool AttachServer::handle(ConnectionId id, const proto::Message& request, std::s
     }
     const bool page = type == proto::Type::kTelemetryOpen || type == proto::Type::kDirectivesOpen;
     if (page) return open_page(id, request);
+    return serve_request(id, request, descriptors);
+}
+
+bool AttachServer::serve_request(ConnectionId id, const proto::Message& request,
+                                 std::vector<Fd>& descriptors) {
+    const SessionId session = connections_.at(id).session;
+    const proto::Type type = proto::type_of(request.header);
+    Fd presented;
+    if (type == proto::Type::kArenaAdopt && !descriptors.empty()) {
+        const int own = registry_.descriptor(ArenaId{request.arena.arena_id});
+        if (!is_harmless(descriptors[0], own)) {
+            return refuse_request(id, request.header,
+                                  {Errc::kCorrupt, 0, "adopt arena: no memory"});
+        }
+        // A second descriptor, so that the client's own is not the last and is closed elsewhere.
+        auto second = descriptors[0].duplicate();
+        if (!second.ok()) return refuse_request(id, request.header, second.error());
+        presented = std::move(second).value();
+    }
     const TimePoint began = Clock::now();
-    const auto reply = serve(registry_, connection.session, request, std::move(descriptor), began);
+    const auto reply = serve(registry_, session, request, std::move(presented), began);
     stats_.count(type, Clock::now() - began);
     if (!reply) {
         deliver();
         return connections_.count(id) != 0;
     }
     if (reply->header.status != 0) {
+        const Peer peer = connections_.at(id).peer;
         stats_.refused(type, static_cast<Errc>(reply->header.status));
-        refusals_.refused(proto::name_of(type), connection.peer.pid, connection.peer.uid,
+        refusals_.refused(proto::name_of(type), peer.pid, peer.uid,
                           proto::error_of(*reply, "answer"), Clock::now());
     }
     const bool sent = send(id, *reply, -1);
@@ -226,8 +323,8 @@ bool AttachServer::hello(ConnectionId id, const proto::Message& request) {
     const auto session = greet(connection, request.hello, &token);
     if (!session.ok()) {
         const bool told = refuse(id, request.header, session.error());
-        // Somebody who may not attach is not kept either; a full house may be tried again.
-        if (told && session.error().code == Errc::kDenied) drop(id, "not admitted");
+        // Who says to be another session is not kept either; a full house may be tried again.
+        if (told && session.error().code == Errc::kDenied) drop(id, "not that session");
         return connections_.count(id) != 0;
     }
     // After the session is there: one without a way to notice its process's death would hold its
@@ -254,7 +351,11 @@ bool AttachServer::hello(ConnectionId id, const proto::Message& request) {
     }
     processes_.at(session.value()).connection = id;
     connection.session = session.value();
+    connection.is_greeted = true;
     greeting_.erase(id);
+    places_.greeted(connection.peer.uid);
+    // Its arenas' files: nobody else has any to show.
+    if (request.hello.session_id != 0) (void)connection.socket.allow_descriptors(true);
 
     proto::Message reply = proto::make_reply(request);
     reply.hello.session_id = raw(session.value());
@@ -287,9 +388,6 @@ Result<SessionId> AttachServer::greet(Connection& connection, const proto::Hello
                                       Token* token) {
     if (connection.session != SessionId::kNone) return Error{Errc::kInvalid, 0, "hello twice"};
     const Peer& peer = connection.peer;
-    if (!admission_.admits(peer.uid, peer.gid, connection.socket.get())) {
-        return Error{Errc::kDenied, 0, "this user is not admitted"};
-    }
     // A session that comes back proves by its token that it is the one: process ids are used again,
     // and users have many processes.
     if (wanted.session_id != 0) {
@@ -324,9 +422,16 @@ void AttachServer::end_session(SessionId session, const char* why) {
     const auto found = processes_.find(session);
     const ConnectionId connection = found == processes_.end() ? 0 : found->second.connection;
     forget_process(session);
+    log_end(session, why);
     registry_.end_session(session, why);
     pages_.end(raw(session));
     if (connection != 0) drop(connection, why);
+}
+
+void AttachServer::log_end(SessionId session, const char* why) {
+    if (!endings_.begins_line("ends of sessions", Clock::now())) return;
+    fabricshm::log(LogLevel::kInfo, "session %llu ends: %s",
+                   static_cast<unsigned long long>(raw(session)), why);
 }
 
 // ---- Answers -----------------------------------------------------------------------------------
@@ -374,6 +479,18 @@ bool AttachServer::send(ConnectionId id, const proto::Message& reply, int descri
     return false;
 }
 
+// What was asked; the connection goes on. False when it is gone afterwards.
+bool AttachServer::refuse_request(ConnectionId id, const proto::Header& request,
+                                  const Error& error) {
+    const Connection& connection = connections_.at(id);
+    stats_.refused(proto::type_of(request), error.code);
+    refusals_.refused(proto::name_of(proto::type_of(request)), connection.peer.pid,
+                      connection.peer.uid, error, Clock::now());
+    const bool sent = send(id, proto::make_error_reply(request, error), -1);
+    deliver();
+    return sent && connections_.count(id) != 0;
+}
+
 bool AttachServer::refuse(ConnectionId id, const proto::Header& request, const Error& error) {
     const Connection& connection = connections_.at(id);
     stats_.refused(proto::type_of(request), error.code);
@@ -392,12 +509,39 @@ void AttachServer::expire(TimePoint now) {
     while (!greeting_.empty() && connections_.at(*greeting_.begin()).hello_until <= now) {
         drop(*greeting_.begin(), "never said hello");
     }
+    close_refused(now);
+    if (accept_again_ <= now) resume_accepting();
+    if (!parked_.empty() && parked_until_ <= now) release_parked(now);
     for (const SessionId session : registry_.expire(now)) {
+        log_end(session, "it did not come back in time");
         forget_process(session);
         pages_.end(raw(session));
     }
     tell_quotas(now);
     deliver();
+}
+
+void AttachServer::resume_accepting() {
+    const auto watch = loop_.add(listener_.get(), EPOLLIN, [this](std::uint32_t) { accept(); });
+    accept_again_ =
+        watch.ok() ? TimePoint::max() : fabricshm::deadline_after(Clock::now(), kAcceptAgain);
+    if (watch.ok()) accepting_ = watch.value();
+}
+
+void AttachServer::release_parked(TimePoint now) {
+    parked_until_ = fabricshm::deadline_after(now, kParkedAgain);
+    const std::set<ConnectionId> parked = parked_;
+    for (const ConnectionId id : parked) {
+        const auto found = connections_.find(id);
+        if (found == connections_.end() || closer_.is_full(found->second.peer.uid)) continue;
+        Connection& connection = found->second;
+        const auto watch = loop_.add(connection.socket.get(), EPOLLIN,
+                                     [this, id](std::uint32_t) { read_from(id); });
+        if (!watch.ok()) continue;  // another time
+        connection.watch = watch.value();
+        parked_.erase(id);
+        if (!connection.is_greeted) greeting_.insert(id);
+    }
 }
 
 }  // namespace fabricd

@@ -3,37 +3,43 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
+#include <vector>
 
 #include "fabricd/pool/registry.hpp"
 #include "fabricd/server/admission.hpp"
+#include "fabricd/server/connection_places.hpp"
 #include "fabricd/server/event_loop.hpp"
 #include "fabricd/server/listener.hpp"
 #include "fabricd/server/refusal_log.hpp"
 #include "fabricd/server/request_stats.hpp"
 #include "fabricd/telemetry/session_pages.hpp"
+#include "libfabricshm/os/closer.hpp"
 #include "libfabricshm/os/unix_socket.hpp"
 #include "libfabricshm/proto/messages.hpp"
 
 namespace fabricd {
 
-/// Beyond what the registry limits: a connection costs a descriptor before it is a session.
+/// Beyond what the registry limits.
 struct AttachLimits {
-    int connections = 4096;  // of all users
-    int connections_per_user = 1024;
+    PlaceLimits places;
     Duration hello_within = std::chrono::seconds(10);
     Bytes default_arena_bytes = 0;  // told to every client
 };
 
 /// Turns what happens on sockets and to processes into calls of the registry, and its answers into
-/// packets. Everything that arrives is checked before it is used; nobody who is slow, silent or
-/// wrong is waited for. Used by the control thread only.
+/// packets. Who connects is admitted or refused before a byte of it is read. Everything that
+/// arrives is checked before it is used; nobody who is slow, silent or wrong is waited for, nor for
+/// what it sent to be closed. Used by the control thread only.
 class AttachServer {
   public:
-    AttachServer(EventLoop& loop, Registry& registry, SessionPages& pages, Listener listener,
-                 Admission admission, const AttachLimits& limits);
+    /// What came from clients is closed by `closer`. The references outlive the server.
+    AttachServer(EventLoop& loop, Registry& registry, SessionPages& pages,
+                 fabricshm::Closer& closer, Listener listener, Admission admission,
+                 const AttachLimits& limits);
     ~AttachServer();
     AttachServer(const AttachServer&) = delete;
     AttachServer& operator=(const AttachServer&) = delete;
@@ -61,6 +67,13 @@ class AttachServer {
         EventLoop::WatchId watch = 0;
         SessionId session = SessionId::kNone;
         TimePoint hello_until;
+        bool is_greeted = false;
+    };
+    /// Was told so, and has a moment to read it.
+    struct Refused {
+        fabricshm::Fd socket;
+        std::uint32_t uid;
+        TimePoint until;
     };
     /// The process of a session; outlives its connections.
     struct Process {
@@ -69,13 +82,21 @@ class AttachServer {
         ConnectionId connection = 0;
     };
 
+    void accept();
     void take_connection(fabricshm::UnixSocket socket);
-    bool has_room(std::uint32_t uid) const;
+    void refuse_stranger(fabricshm::UnixSocket socket, const Peer& peer);
+    void close_refused(TimePoint now);
+    void resume_accepting();
+    bool park(ConnectionId id);
+    void release_parked(TimePoint now);
     void drop(ConnectionId id, const char* why);
     void read_from(ConnectionId id);
     bool read_one(ConnectionId id);
+    bool end_of_packets(ConnectionId id, const Error& error);
     bool handle(ConnectionId id, const fabricshm::proto::Message& request, std::size_t bytes,
-                fabricshm::Fd descriptor);
+                std::vector<fabricshm::Fd>& descriptors);
+    bool serve_request(ConnectionId id, const fabricshm::proto::Message& request,
+                       std::vector<fabricshm::Fd>& descriptors);
     bool hello(ConnectionId id, const fabricshm::proto::Message& request);
     bool open_page(ConnectionId id, const fabricshm::proto::Message& request);
     Result<SessionId> greet(Connection& connection, const fabricshm::proto::Hello& wanted,
@@ -83,26 +104,35 @@ class AttachServer {
     Result<void> watch_process(SessionId session, fabricshm::Fd pidfd);
     void forget_process(SessionId session);
     void end_session(SessionId session, const char* why);
+    void log_end(SessionId session, const char* why);
     void watch_restored();
 
     bool send(ConnectionId id, const fabricshm::proto::Message& reply, int descriptor);
     void tell_quotas(TimePoint now);
+    bool refuse_request(ConnectionId id, const fabricshm::proto::Header& request,
+                        const Error& error);
     bool refuse(ConnectionId id, const fabricshm::proto::Header& request, const Error& error);
 
     EventLoop& loop_;
     Registry& registry_;
     SessionPages& pages_;
+    fabricshm::Closer& closer_;
     Listener listener_;
     Admission admission_;
     AttachLimits limits_;
     RefusalLog refusals_;
     RequestStats stats_;
+    RefusalLog endings_;  // a client may say hello and goodbye as fast as it likes
     EventLoop::WatchId accepting_ = 0;
+    TimePoint accept_again_ = TimePoint::max();  // when it was given up for a moment
 
     std::map<ConnectionId, Connection> connections_;
+    std::set<ConnectionId> parked_;  // not read for now, see park()
+    TimePoint parked_until_{};
     std::set<ConnectionId> greeting_;  // no hello yet; the first one has waited longest
     std::map<SessionId, Process> processes_;
-    std::map<std::uint32_t, int> per_user_;
+    ConnectionPlaces places_;
+    std::deque<Refused> refused_;  // the first one goes first
     ConnectionId last_ = 0;
     std::uint64_t quotas_told_ = 0;  // Registry::quota_changes() then
     TimePoint quotas_due_;           // when to tell again what is used, while one shrinks

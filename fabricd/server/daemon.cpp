@@ -1,6 +1,5 @@
 #include "fabricd/server/daemon.hpp"
 
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include "fabricd/pool/journal.hpp"
 #include "fabricd/pool/registry.hpp"
 #include "fabricd/server/attach_server.hpp"
+#include "fabricd/server/descriptor_plan.hpp"
 #include "fabricd/server/event_loop.hpp"
 #include "fabricd/server/lock_file.hpp"
 #include "fabricd/server/pool_worker.hpp"
@@ -65,14 +65,8 @@ Result<void> check(const DaemonOptions& options) {
     return {};
 }
 
-// A session holds a socket, a pidfd and what is in flight; the usual soft limit of 1024 is made for
-// select(). A failure leaves the limit as it was, and then connections are refused earlier.
-void raise_descriptor_limit() {
-    rlimit limit{};
-    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-    limit.rlim_cur = limit.rlim_max;
-    ::setrlimit(RLIMIT_NOFILE, &limit);
-}
+// Below this there is nothing to serve: better an error at the start than one for each client.
+constexpr int kFewestConnections = 8;
 
 }  // namespace
 
@@ -88,6 +82,7 @@ struct Daemon::Impl {
     std::unique_ptr<ShardMover> mover;
     std::unique_ptr<Registry> registry;
     SessionPages pages;
+    fabricshm::Closer closer;
     std::unique_ptr<AttachServer> server;
     std::unique_ptr<DeviceWatch> devices;
     std::unique_ptr<Sampler> sampler;
@@ -110,6 +105,7 @@ struct Daemon::Impl {
     Result<void> put_aside();
     Result<void> rewrite_journal();
     void try_rewrite();
+    Result<int> connections_possible() const;
     Result<void> open_socket();
     Result<void> serve();
     void pass_time();
@@ -158,6 +154,7 @@ Result<void> Daemon::Impl::open_state() {
     // Held for the daemon's life: two daemons with one journal would give the same memory away
     // twice.
     FABRIC_TRY_VOID(make_directory(options.state_dir, 0700));
+    FABRIC_TRY_VOID(check_not_open_to_all(options.state_dir));
     FABRIC_TRY(state_lock, LockFile::take(options.state_dir + "/lock"));
     return {};
 }
@@ -271,16 +268,33 @@ void Daemon::Impl::try_rewrite() {
                    was_behind ? "; nothing is granted until it can be written" : "");
 }
 
+// As many as are wanted, or as there are descriptors for: out of them the daemon could not even say
+// no, and others in this process would be hit.
+Result<int> Daemon::Impl::connections_possible() const {
+    const int wanted = options.max_sessions + kHandshakes;
+    const long limit = raise_descriptor_limit();
+    const int possible = connections_for(limit, open_descriptors(), wanted);
+    if (possible == wanted) return wanted;
+    if (possible < kFewestConnections) {
+        return Error{Errc::kInvalid, 0, "the limit of open files (RLIMIT_NOFILE) is too low"};
+    }
+    fabricshm::log(LogLevel::kWarning,
+                   "%ld open files (RLIMIT_NOFILE) are enough for %d connections; limits.sessions "
+                   "asks for %d",
+                   limit, possible, wanted);
+    return possible;
+}
+
 Result<void> Daemon::Impl::open_socket() {
     // The admission is asked for the socket's group before it moves on to the server.
     FABRIC_TRY(Admission admission, Admission::make(options.allow_uids, options.socket_group));
     FABRIC_TRY(Listener listener,
                Listener::open({options.socket_path, options.socket_mode}, admission));
     AttachLimits limits;
-    limits.connections = options.max_sessions + kHandshakes;
-    limits.connections_per_user = options.max_sessions_per_user + kHandshakes;
+    FABRIC_TRY(limits.places.all, connections_possible());
+    limits.places.per_user = options.max_sessions_per_user + kHandshakes;
     limits.default_arena_bytes = options.default_arena_bytes;
-    server = std::make_unique<AttachServer>(*loop, *registry, pages, std::move(listener),
+    server = std::make_unique<AttachServer>(*loop, *registry, pages, closer, std::move(listener),
                                             std::move(admission), limits);
     return {};
 }
@@ -366,7 +380,6 @@ Daemon::~Daemon() = default;
 Result<std::unique_ptr<Daemon>> Daemon::start(DaemonOptions options,
                                               std::unique_ptr<PoolBackend> backend) {
     FABRIC_TRY_VOID(check(options));
-    raise_descriptor_limit();
     auto impl = std::make_unique<Impl>();
     impl->options = std::move(options);
     impl->backend = std::move(backend);

@@ -1,6 +1,5 @@
 #include "fabricd/server/listener.hpp"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,11 +18,7 @@ namespace {
 // A whole job attaches at once: its ranks wait in this queue, not in their retries.
 constexpr int kBacklog = 256;
 constexpr TimePoint kAtOnce{};  // long past: a mere attempt
-
-// Any descriptor will do; this one can always be opened again.
-Fd open_spare() {
-    return Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-}
+constexpr Duration kLineEvery = std::chrono::seconds(1);
 
 Result<void> make_directory_for(const std::string& path, const Admission& admission) {
     const auto slash = path.rfind('/');
@@ -57,8 +52,9 @@ Result<Listener> Listener::open(const ListenerOptions& options, const Admission&
     }
     listener.socket_ = std::move(socket).value();
     listener.path_ = options.path;
-    // For accept() when there are no descriptors left.
-    listener.spare_ = open_spare();
+    // Connections begin without the right to send descriptors, from their first packet on; where
+    // the kernel has no such right to take, what comes is closed elsewhere.
+    (void)listener.socket_.allow_descriptors(false);
     if (admission.has_group()) {
         const char* path = options.path.c_str();
         if (::chown(path, static_cast<uid_t>(-1), admission.group()) != 0) {
@@ -73,12 +69,20 @@ Result<Listener> Listener::open(const ListenerOptions& options, const Admission&
 }
 
 Listener::~Listener() {
-    // Before the lock goes with lock_: a successor that waited for it makes its own file
-    // afterwards.
+    remove_file();
+}
+
+// Before the lock goes with lock_: a successor that waited for it makes its own file afterwards.
+void Listener::remove_file() noexcept {
     if (socket_) ::unlink(path_.c_str());
 }
 
-void Listener::accept(int most, const std::function<void(UnixSocket)>& take) {
+Fd Listener::release() noexcept {
+    remove_file();
+    return socket_.release();
+}
+
+bool Listener::accept(int most, const std::function<void(UnixSocket)>& take, TimePoint now) {
     for (int i = 0; i < most; ++i) {
         auto socket = socket_.accept(kAtOnce);
         if (socket.ok()) {
@@ -86,25 +90,20 @@ void Listener::accept(int most, const std::function<void(UnixSocket)>& take) {
             continue;
         }
         const Error error = socket.error();
-        if (error.code == Errc::kTimeout) return;
-        // Out of descriptors, of the process or of the host: the connection would stay in the queue
-        // and keep the loop awake.
-        if (error.code == Errc::kSystem && (error.detail == EMFILE || error.detail == ENFILE)) {
-            refuse_one();
-            continue;
-        }
+        if (error.code == Errc::kTimeout) return true;
+        const bool is_short =
+            error.code == Errc::kNoMemory ||
+            (error.code == Errc::kSystem && (error.detail == EMFILE || error.detail == ENFILE));
         // Whatever else the kernel says of one connection (it was reset while it waited) does not
         // end the others; the next turn tries again.
-        fabricshm::log(fabricshm::LogLevel::kError, "%s", describe(error).c_str());
-        return;
+        if (!is_short || now >= next_line_) {
+            fabricshm::log(fabricshm::LogLevel::kError, "%s%s", describe(error).c_str(),
+                           is_short ? "; connections wait until there is room" : "");
+            next_line_ = fabricshm::deadline_after(now, kLineEvery);
+        }
+        return !is_short;
     }
-}
-
-void Listener::refuse_one() {
-    fabricshm::log(fabricshm::LogLevel::kError, "no descriptors left: refused a connection");
-    spare_.reset();
-    [[maybe_unused]] const auto closed = socket_.accept(kAtOnce);
-    spare_ = open_spare();
+    return true;
 }
 
 }  // namespace fabricd

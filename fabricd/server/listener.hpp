@@ -31,19 +31,23 @@ class Listener {
 
     int get() const noexcept { return socket_.get(); }
 
-    /// Calls `take` for each waiting connection, at most `most`.
-    void accept(int most, const std::function<void(fabricshm::UnixSocket)>& take);
+    /// Calls `take` for each waiting connection, at most `most`. False when there is no descriptor
+    /// for the next one, of the process or of the host: they stay in the queue, so that the socket
+    /// stays readable, and are to be asked for again in a while. Says so at most once per second.
+    bool accept(int most, const std::function<void(fabricshm::UnixSocket)>& take, TimePoint now);
+
+    /// Removes the file and gives the socket away, for who wants to decide where it is closed: with
+    /// it go all connections that wait, and what they sent.
+    fabricshm::Fd release() noexcept;
 
   private:
     Listener() = default;
-    void refuse_one();
+    void remove_file() noexcept;
 
     std::string path_;
     LockFile lock_;
     fabricshm::UnixSocket socket_;
-    // Given up for a moment when the process has no descriptors left: a connection that cannot be
-    // accepted stays in the queue and would keep the loop spinning, so it is accepted and closed.
-    fabricshm::Fd spare_;
+    TimePoint next_line_{};  // of the log, on being out of descriptors
 };
 
 }  // namespace fabricd

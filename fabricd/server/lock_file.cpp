@@ -83,4 +83,15 @@ Result<void> make_directory(const std::string& path, unsigned mode) {
     return {};
 }
 
+Result<void> check_not_open_to_all(const std::string& path) {
+    struct stat status {};
+    if (::stat(path.c_str(), &status) != 0) {
+        return fabricshm::error_from_errno(errno, "look at directory");
+    }
+    // Sticky or not: whoever may add a file can put one where we are going to make ours.
+    const bool is_open = (status.st_mode & S_IWOTH) != 0;
+    if (is_open) return Error{Errc::kDenied, 0, "the state folder is writable by all users"};
+    return {};
+}
+
 }  // namespace fabricd

@@ -30,4 +30,7 @@ class LockFile {
 /// belongs to a user who is neither this one nor root: that user could replace what is in it.
 fabricshm::Result<void> make_directory(const std::string& path, unsigned mode);
 
+/// kDenied when users besides its owner and its group may write into `path`.
+fabricshm::Result<void> check_not_open_to_all(const std::string& path);
+
 }  // namespace fabricd

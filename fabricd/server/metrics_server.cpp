@@ -10,8 +10,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
+#include <list>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -20,7 +23,6 @@
 #include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/os/fd.hpp"
-#include "libfabricshm/os/unix_socket.hpp"
 
 namespace fabricd {
 
@@ -36,6 +38,9 @@ namespace {
 constexpr std::size_t kRequestMost = 8 * 1024;  // Prometheus sends some 300 bytes
 constexpr auto kPatience = std::chrono::seconds(2);
 constexpr int kBacklog = 16;
+// At a time; one more takes the place of the one that has been here longest.
+constexpr std::size_t kClientsMost = 64;
+constexpr int kShortMs = 100;  // out of descriptors: until some may have come back
 
 // Every answer closes the connection: one thread serves all, and a kept one would be waited for.
 std::string response(const char* status, const char* type, const std::string& body) {
@@ -112,29 +117,43 @@ Result<Fd> listen_loopback(std::uint16_t port) {
     return socket;
 }
 
-// Reads up to the empty line that ends the request's head; what was read when time or room ran out.
-// Bounded in bytes and in time: whoever writes slowly or without end gets a 400.
-std::string read_request(int socket, TimePoint deadline) {
-    std::string request;
+// One connection: its request as far as it came, then the answer as far as it went.
+struct Client {
+    Fd socket;
+    TimePoint until;
+    std::string request = {};
+    std::string answer = {};
+    std::size_t sent = 0;
+
+    bool is_asked() const { return !answer.empty(); }
+};
+
+// Up to the empty line that ends the request's head, or what there is when time or room ran out.
+// False when no more is needed.
+bool read_more(Client& client) {
     char piece[1024];
-    while (request.find("\r\n\r\n") == std::string::npos && request.size() < kRequestMost) {
-        if (!fabricshm::wait_ready(socket, POLLIN, deadline, "read request").ok()) break;
-        const ssize_t got = ::recv(socket, piece, sizeof piece, 0);
-        if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-        if (got <= 0) break;
-        request.append(piece, static_cast<std::size_t>(got));
+    while (client.request.find("\r\n\r\n") == std::string::npos &&
+           client.request.size() < kRequestMost) {
+        const ssize_t got = ::recv(client.socket.get(), piece, sizeof piece, 0);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0 && errno == EAGAIN) return true;
+        if (got <= 0) return false;
+        client.request.append(piece, static_cast<std::size_t>(got));
     }
-    return request;
+    return false;
 }
 
-void send_all(int socket, const std::string& text, TimePoint deadline) {
-    for (std::size_t sent = 0; sent < text.size();) {
-        if (!fabricshm::wait_ready(socket, POLLOUT, deadline, "send metrics").ok()) return;
-        const ssize_t took = ::send(socket, text.data() + sent, text.size() - sent, MSG_NOSIGNAL);
-        if (took < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-        if (took <= 0) return;
-        sent += static_cast<std::size_t>(took);
+// False when all is sent, or cannot be.
+bool send_more(Client& client) {
+    while (client.sent < client.answer.size()) {
+        const ssize_t took = ::send(client.socket.get(), client.answer.data() + client.sent,
+                                    client.answer.size() - client.sent, MSG_NOSIGNAL);
+        if (took < 0 && errno == EINTR) continue;
+        if (took < 0 && errno == EAGAIN) return true;
+        if (took <= 0) return false;
+        client.sent += static_cast<std::size_t>(took);
     }
+    return false;
 }
 
 }  // namespace
@@ -166,9 +185,16 @@ struct MetricsServer::Impl {
     Page page;
     std::thread thread;
 
+    // The thread's own, in the order in which they came.
+    std::list<Client> clients;
+    bool is_short = false;  // of descriptors: the last client could not be taken
+
     ~Impl();
     void run();
-    void serve(const Fd& listener);
+    std::vector<pollfd> waits() const;
+    int timeout_ms() const;
+    void take(const Fd& listener);
+    bool serve(Client& client, bool is_ready);
 };
 
 MetricsServer::Impl::~Impl() {
@@ -179,25 +205,65 @@ MetricsServer::Impl::~Impl() {
     if (!socket_path.empty()) ::unlink(socket_path.c_str());
 }
 
+// The one that ends it, the listeners, the clients: run() looks at them in this order.
+std::vector<pollfd> MetricsServer::Impl::waits() const {
+    std::vector<pollfd> all{{stop.get(), POLLIN, 0}};
+    // A negative descriptor is passed over.
+    for (const Fd& listener : listeners) all.push_back({is_short ? -1 : listener.get(), POLLIN, 0});
+    for (const Client& client : clients) {
+        const auto events = static_cast<short>(client.is_asked() ? POLLOUT : POLLIN);
+        all.push_back({client.socket.get(), events, 0});
+    }
+    return all;
+}
+
+// Patience is the same for all, so the first one's ends first.
+int MetricsServer::Impl::timeout_ms() const {
+    int timeout = is_short ? kShortMs : -1;
+    if (clients.empty()) return timeout;
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(clients.front().until - Clock::now());
+    const int until_first = static_cast<int>(std::max<std::int64_t>(left.count(), 0));
+    return timeout < 0 ? until_first : std::min(timeout, until_first);
+}
+
 void MetricsServer::Impl::run() {
-    std::vector<pollfd> entries;
-    for (const Fd& listener : listeners) entries.push_back({listener.get(), POLLIN, 0});
-    entries.push_back({stop.get(), POLLIN, 0});
-    while (true) {
-        if (::poll(entries.data(), entries.size(), -1) < 0 && errno != EINTR) return;
+    for (;;) {
+        std::vector<pollfd> entries = waits();
+        if (::poll(entries.data(), entries.size(), timeout_ms()) < 0 && errno != EINTR) return;
+        is_short = false;
         // Never read: it was written for the end alone.
-        if (entries.back().revents != 0) return;
+        if (entries[0].revents != 0) return;
+        std::size_t at = 1 + listeners.size();
+        for (auto client = clients.begin(); client != clients.end();) {
+            const bool stays = serve(*client, entries[at++].revents != 0);
+            client = stays ? std::next(client) : clients.erase(client);
+        }
         for (std::size_t i = 0; i < listeners.size(); ++i) {
-            if (entries[i].revents != 0) serve(listeners[i]);
+            if (entries[1 + i].revents != 0) take(listeners[i]);
         }
     }
 }
 
-void MetricsServer::Impl::serve(const Fd& listener) {
-    const Fd client(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!client) return;  // it went away again
-    const TimePoint deadline = Clock::now() + kPatience;
-    send_all(client.get(), answer_http(read_request(client.get(), deadline), page), deadline);
+void MetricsServer::Impl::take(const Fd& listener) {
+    Fd client(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!client) {
+        is_short = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
+        return;  // or it went away again
+    }
+    if (clients.size() >= kClientsMost) clients.pop_front();
+    clients.push_back({std::move(client), Clock::now() + kPatience});
+}
+
+// False when it is done with. Nothing here waits: one that is silent holds up no other.
+bool MetricsServer::Impl::serve(Client& client, bool is_ready) {
+    const bool is_late = Clock::now() >= client.until;
+    if (!is_ready && !is_late) return true;
+    if (!client.is_asked()) {
+        if (read_more(client) && !is_late) return true;
+        client.answer = answer_http(client.request, page);
+    }
+    return send_more(client) && !is_late;
 }
 
 MetricsServer::MetricsServer(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}

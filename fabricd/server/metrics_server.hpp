@@ -16,8 +16,8 @@ struct MetricsAddress {
     std::uint16_t port = 0;   // of 127.0.0.1, and never of another interface; 0: none
 };
 
-/// One thread that serves one request after the other: GET /metrics, and a refusal of everything
-/// else. A client has two seconds in all, so that one that hangs holds up the next no longer.
+/// One thread that serves all: GET /metrics, and a refusal of everything else. A client has two
+/// seconds in all, and one that is silent or slow holds up no other.
 class MetricsServer {
   public:
     /// Makes the text of a page; called on the server's thread.

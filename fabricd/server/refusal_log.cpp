@@ -23,13 +23,18 @@ bool RefusalLog::admits(TimePoint now) {
     return true;
 }
 
-void RefusalLog::refused(const char* what, int pid, unsigned uid, const Error& error,
-                         TimePoint now) {
-    if (!admits(now)) return;
+bool RefusalLog::begins_line(const char* things, TimePoint now) {
+    if (!admits(now)) return false;
     if (left_out_ != 0) {
-        fabricshm::log(fabricshm::LogLevel::kWarning, "%ld refusals were not logged", left_out_);
+        fabricshm::log(fabricshm::LogLevel::kWarning, "%ld %s were not logged", left_out_, things);
         left_out_ = 0;
     }
+    return true;
+}
+
+void RefusalLog::refused(const char* what, int pid, unsigned uid, const Error& error,
+                         TimePoint now) {
+    if (!begins_line("refusals", now)) return;
     fabricshm::log(fabricshm::LogLevel::kWarning, "refused %s of pid %d, uid %u: %s", what, pid,
                    uid, describe(error).c_str());
 }

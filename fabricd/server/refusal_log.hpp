@@ -1,4 +1,5 @@
-// RefusalLog: one line per refusal, until somebody makes a flood of them.
+// RefusalLog: one line per refusal (or whatever clients can bring about), until somebody makes a
+// flood of them.
 
 #pragma once
 
@@ -18,6 +19,10 @@ class RefusalLog {
 
     /// Whether a line may be written now. Takes one off the budget.
     bool admits(TimePoint now);
+
+    /// The same, for who writes the line: says before it how many `things` ("refusals") were left
+    /// out since the last one.
+    bool begins_line(const char* things, TimePoint now);
 
   private:
     int budget_ = kBurst;

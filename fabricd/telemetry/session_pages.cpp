@@ -82,15 +82,35 @@ void begin(SessionSample& entry, const PageOwner& owner) {
     entry.confirmed = {};
 }
 
+// Gives a page's memory back although its session may keep the file: what is stored there from now
+// on is the session's own. Without effect where the kernel does not let it; then the count bounds
+// it.
+void empty(const fabricshm::Mapping& page) {
+    if (!page) return;
+    if (::mprotect(page.data(), page.size(), PROT_READ | PROT_WRITE) != 0) return;
+    ::madvise(page.data(), page.size(), MADV_REMOVE);
+}
+
 }  // namespace
 
+// A session that never had a page has no entry, and gets one with its first.
+Result<void> SessionPages::count_page(std::uint64_t session_id, int Pages::*kind) {
+    const std::lock_guard lock(mutex_);
+    int& pages = pages_[session_id].*kind;
+    if (pages >= kPagesOfSession) return Error{Errc::kNoMemory, 0, "pages of this session"};
+    ++pages;
+    return {};
+}
+
 Result<Fd> SessionPages::open_telemetry(const PageOwner& owner) {
+    FABRIC_TRY_VOID(count_page(owner.session_id, &Pages::telemetry_pages));
     FABRIC_TRY(auto file,
                fabricshm::make_page_file("fabric-telemetry", fabricshm::kTelemetryFileBytes,
                                          PageAccess::kReadWrite, fabricshm::format_telemetry));
     const std::lock_guard lock(mutex_);
     Pages& pages = pages_[owner.session_id];
     pages.owner = owner;
+    empty(pages.telemetry);
     pages.telemetry = std::move(file.mapping);
     pages.made = ++made_;
     slots_listed_ = false;
@@ -98,6 +118,7 @@ Result<Fd> SessionPages::open_telemetry(const PageOwner& owner) {
 }
 
 Result<Fd> SessionPages::open_directives(const PageOwner& owner) {
+    FABRIC_TRY_VOID(count_page(owner.session_id, &Pages::directive_pages));
     FABRIC_TRY(auto file,
                fabricshm::make_page_file("fabric-directives", kPageFileBytes, PageAccess::kReadOnly,
                                          fabricshm::format_directives));
@@ -111,7 +132,11 @@ Result<Fd> SessionPages::open_directives(const PageOwner& owner) {
 
 void SessionPages::end(std::uint64_t session_id) noexcept {
     const std::lock_guard lock(mutex_);
-    if (pages_.erase(session_id) != 0) slots_listed_ = false;
+    const auto found = pages_.find(session_id);
+    if (found == pages_.end()) return;
+    empty(found->second.telemetry);
+    pages_.erase(found);
+    slots_listed_ = false;
 }
 
 Result<void> SessionPages::direct(std::uint64_t session_id, const DirectiveImage& image) {

@@ -31,8 +31,13 @@ struct PageOwner {
 /// session.
 class SessionPages {
   public:
-    /// A telemetry page for the session, in place of one that it had. The descriptor is for it
-    /// alone. kNoMemory or kSystem; then the old page stays.
+    /// So many of either kind a session gets in its life. It may keep what it got, so each one
+    /// costs for as long as the session likes; one that comes back now and then needs a few.
+    static constexpr int kPagesOfSession = 32;
+
+    /// A telemetry page for the session, in place of one that it had, whose memory goes back. The
+    /// descriptor is for it alone. kNoMemory (after too many, too) or kSystem; then the old page
+    /// stays.
     fabricshm::Result<fabricshm::Fd> open_telemetry(const PageOwner& owner);
 
     /// The same for directives. The last ones are in the new page, too.
@@ -69,7 +74,9 @@ class SessionPages {
         fabricshm::Mapping directives;  // written here alone
         fabricshm::DirectiveImage last{};
         fabricshm::QuotaImage quota{};
-        std::uint64_t made = 0;  // number of the telemetry page
+        std::uint64_t made = 0;   // number of the telemetry page
+        int telemetry_pages = 0;  // how many it got
+        int directive_pages = 0;
     };
 
     // What sampling needs of a page, side by side: thousands of them are walked ten times a second.
@@ -82,6 +89,7 @@ class SessionPages {
     bool list_slots() const;  // true: anew
     void fetch_ahead(std::size_t slot, const std::vector<SessionSample>& sessions,
                      std::size_t entry, bool peers) const;
+    fabricshm::Result<void> count_page(std::uint64_t session_id, int Pages::*kind);
     static void tell(Pages& pages, fabricshm::QuotaImage quota);
 
     mutable std::mutex mutex_;

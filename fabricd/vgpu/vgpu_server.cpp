@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <map>
 
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/os/process.hpp"
@@ -27,6 +29,8 @@ namespace {
 
 constexpr int kBacklog = 128;
 constexpr std::size_t kCallersMax = 64;
+// Who is refused can read why for so long.
+constexpr auto kReadRefusal = std::chrono::milliseconds(200);
 // Tenants trim on their next call, which no descriptor tells of. Most do within a second; for one
 // that computes for hours nobody has to look 200 times in each of them.
 constexpr int kShrinkingMs = 5;
@@ -53,6 +57,8 @@ VgpuServer::VgpuServer(Options options, VgpuLimits& limits, UnixSocket listener,
 Result<std::unique_ptr<VgpuServer>> VgpuServer::start(Options options, VgpuLimits& limits) {
     FABRIC_TRY(UnixSocket listener,
                UnixSocket::listen(options.socket_path, options.socket_mode, kBacklog));
+    // No request has a descriptor. Where the kernel can't refuse them they are closed elsewhere.
+    (void)listener.allow_descriptors(false);
     Fd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!wake) return fabricshm::error_from_errno(errno, "make an eventfd");
     return std::unique_ptr<VgpuServer>(
@@ -65,6 +71,9 @@ VgpuServer::~VgpuServer() {
     ::eventfd_write(wake_.get(), 1);
     thread_.join();
     limits_.on_change({});
+    while (!callers_.empty()) let_go(callers_.begin());
+    // Those that wait in its queue may have sent something, too.
+    closer_.close(::geteuid(), listener_.release());
     ::unlink(options_.socket_path.c_str());
 }
 
@@ -81,11 +90,12 @@ void VgpuServer::serve() {
     while (!stopping_.load(std::memory_order_acquire)) {
         const bool is_shrinking = limits_.step();
         // Who can't be taken now must not wake us: poll() passes over a negative descriptor.
-        const bool has_room = callers_.size() < kCallersMax && !is_short_;
         std::vector<pollfd> waits{{wake_.get(), POLLIN, 0},
-                                  {has_room ? listener_.get() : -1, POLLIN, 0},
+                                  {is_short_ ? -1 : listener_.get(), POLLIN, 0},
                                   {modified_.get(), POLLIN, 0}};
-        for (const Caller& caller : callers_) waits.push_back({caller.socket.get(), POLLIN, 0});
+        for (const Caller& caller : callers_) {
+            waits.push_back({caller.is_heard_no_more ? -1 : caller.socket.get(), POLLIN, 0});
+        }
         for (const Tenant& tenant : tenants_) waits.push_back({tenant.pidfd.get(), POLLIN, 0});
         ::poll(waits.data(), waits.size(), timeout_ms(is_shrinking));
         is_short_ = false;
@@ -96,9 +106,10 @@ void VgpuServer::serve() {
         std::size_t at = 3;
         const TimePoint now = Clock::now();
         for (auto caller = callers_.begin(); caller != callers_.end();) {
-            const bool asked = waits[at++].revents != 0;
-            if (asked) hear(*caller);
-            caller = asked || now >= caller->until ? callers_.erase(caller) : std::next(caller);
+            const auto next = std::next(caller);
+            const bool is_done = waits[at++].revents != 0 && hear(*caller);
+            if (is_done || now >= caller->until) let_go(caller);
+            caller = next;
         }
         for (Tenant& tenant : tenants_) {
             if (at < waits.size() && waits[at++].revents != 0) tenant.is_dead = true;
@@ -121,26 +132,75 @@ void VgpuServer::trim() {
     limits_.trim_ledgers();
 }
 
+// At most a queue of them in a turn: who has asked is answered in between.
 void VgpuServer::take_callers() {
-    while (callers_.size() < kCallersMax) {
+    for (int i = 0; i < kBacklog; ++i) {
         auto socket = listener_.accept(TimePoint{});
         if (!socket.ok()) {
             is_short_ = socket.error().code != Errc::kTimeout;
             return;
         }
-        callers_.push_back({std::move(*socket), Clock::now() + options_.ask_within});
+        if (callers_.size() >= kCallersMax) make_room();
+        take_caller(std::move(*socket));
     }
 }
 
-void VgpuServer::hear(Caller& caller) {
+void VgpuServer::take_caller(UnixSocket socket) {
+    const auto peer = options_.peer_of ? options_.peer_of(socket) : socket.peer();
+    Caller caller{std::move(socket), peer.ok() ? *peer : fabricshm::PeerCredentials{},
+                  Clock::now() + options_.ask_within};
+    const bool is_admitted =
+        peer.ok() && options_.admits(caller.peer.uid, caller.peer.gid, caller.socket.get());
+    if (!is_admitted) {
+        answer(caller, Error{Errc::kDenied, 0, "ask for a vGPU"});
+        caller.is_heard_no_more = true;
+        caller.until = Clock::now() + kReadRefusal;
+    }
+    callers_.push_back(std::move(caller));
+}
+
+// Of those that are heard no more the one that has waited longest; else the same of the user with
+// the most callers, so that nobody loses a place to a user who has more of them.
+void VgpuServer::make_room() {
+    std::map<uid_t, int> of_user;
+    for (const Caller& caller : callers_) ++of_user[caller.peer.uid];
+    auto goes = callers_.begin();
+    for (auto caller = callers_.begin(); caller != callers_.end(); ++caller) {
+        if (caller->is_heard_no_more) {
+            goes = caller;
+            break;
+        }
+        if (of_user[caller->peer.uid] > of_user[goes->peer.uid]) goes = caller;
+    }
+    let_go(goes);
+}
+
+void VgpuServer::let_go(std::list<Caller>::iterator caller) {
+    closer_.close(caller->peer.uid, caller->socket.release());
+    callers_.erase(caller);
+}
+
+// False when it is kept, with what it sent, since its user sends more descriptors than are closed.
+bool VgpuServer::hear(Caller& caller) {
+    if (closer_.is_full(caller.peer.uid) && caller.socket.has_descriptors()) {
+        caller.is_heard_no_more = true;
+        return false;
+    }
     VgpuRequest request{};
-    const auto got =
-        caller.socket.receive(std::as_writable_bytes(std::span(&request, 1)), {}, TimePoint{});
-    if (!got.ok()) return;
-    auto files = [&]() -> Result<VgpuLimits::Files> {
-        FABRIC_TRY_VOID(check_vgpu_request(request, got->bytes));
+    std::vector<Fd> descriptors;
+    const auto got = caller.socket.receive_all(std::as_writable_bytes(std::span(&request, 1)),
+                                               descriptors, TimePoint{});
+    // None was asked for. Not closed here: that takes as long as whoever sent it likes.
+    for (Fd& descriptor : descriptors) closer_.close(caller.peer.uid, std::move(descriptor));
+    if (!got.ok()) return true;
+    answer(caller, [&]() -> Result<VgpuLimits::Files> {
+        FABRIC_TRY_VOID(check_vgpu_request(request, *got));
         return admit(caller, request);
-    }();
+    }());
+    return true;
+}
+
+void VgpuServer::answer(const Caller& caller, const Result<VgpuLimits::Files>& files) {
     VgpuReply reply{};
     reply.magic = kVgpuMagic;
     reply.version = kVgpuVersion;
@@ -155,11 +215,7 @@ void VgpuServer::hear(Caller& caller) {
 }
 
 Result<VgpuLimits::Files> VgpuServer::admit(const Caller& caller, const VgpuRequest& request) {
-    FABRIC_TRY(const auto peer,
-               options_.peer_of ? options_.peer_of(caller.socket) : caller.socket.peer());
-    if (!options_.admits(peer.uid, peer.gid, caller.socket.get())) {
-        return Error{Errc::kDenied, 0, "ask for a vGPU"};
-    }
+    const fabricshm::PeerCredentials& peer = caller.peer;
     FABRIC_TRY_VOID(limits_.check_user(request.name, peer.uid));
     FABRIC_TRY(auto files, limits_.files_of(request.name));
     Tenant tenant{request.name, {request.pid, request.start_time, request.pid_namespace}, {}};

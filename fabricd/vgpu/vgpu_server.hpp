@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "fabricd/vgpu/vgpu_limits.hpp"
+#include "libfabricshm/os/closer.hpp"
 #include "libfabricshm/os/unix_socket.hpp"
 #include "libfabricshm/proto/vgpu_messages.hpp"
 
@@ -27,7 +28,7 @@ class VgpuServer {
     struct Options {
         std::string socket_path;
         unsigned socket_mode = 0600;
-        /// Whether this user may ask at all. Called on the server's thread.
+        /// Whether this user may ask at all. Called on the server's thread, before a byte is read.
         std::function<bool(std::uint32_t uid, std::uint32_t gid, int socket)> admits;
         /// Who is on the other end. Empty: as the kernel says; tests have users that are not there.
         std::function<Result<fabricshm::PeerCredentials>(const fabricshm::UnixSocket&)> peer_of =
@@ -50,7 +51,9 @@ class VgpuServer {
   private:
     struct Caller {  // connected, has not asked yet
         fabricshm::UnixSocket socket;
+        fabricshm::PeerCredentials peer;
         fabricshm::TimePoint until;
+        bool is_heard_no_more = false;  // refused, or sent what cannot be taken now
     };
     struct Tenant {
         std::string vgpu;
@@ -64,7 +67,11 @@ class VgpuServer {
     void serve();
     int timeout_ms(bool is_shrinking);
     void take_callers();
-    void hear(Caller& caller);
+    void take_caller(fabricshm::UnixSocket socket);
+    void make_room();
+    void let_go(std::list<Caller>::iterator caller);
+    bool hear(Caller& caller);
+    void answer(const Caller& caller, const Result<VgpuLimits::Files>& files);
     Result<VgpuLimits::Files> admit(const Caller& caller,
                                     const fabricshm::proto::VgpuRequest& request);
     void watch_known();
@@ -78,6 +85,7 @@ class VgpuServer {
     fabricshm::Fd wake_;      // an eventfd
     fabricshm::Fd modified_;  // an inotify of the ledgers' files
     std::atomic<bool> stopping_{false};
+    fabricshm::Closer closer_;  // of what callers sent
     // The rest is the thread's own.
     std::list<Caller> callers_;
     std::list<Tenant> tenants_;

@@ -1,5 +1,7 @@
 #include "libfabricshm/client/connection.hpp"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -79,6 +81,14 @@ Result<std::shared_ptr<const UnixSocket>> connect_first(std::vector<std::string>
     if (!absent) return last;
     return explain({Errc::kDaemon, 0, "connect"},
                    "no fabricd listens there: start it, or name its socket by FABRIC_SOCKET");
+}
+
+bool may_come_back(const std::vector<std::string>& paths) {
+    return std::any_of(paths.begin(), paths.end(), [](const std::string& path) {
+        struct stat status {};
+        const std::string folder = path.substr(0, path.rfind('/'));
+        return !folder.empty() && ::stat(folder.c_str(), &status) == 0;
+    });
 }
 
 Result<void> greet(const UnixSocket& socket, const Introduction& introduction,

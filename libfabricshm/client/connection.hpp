@@ -38,6 +38,10 @@ std::shared_ptr<const UnixSocket> guarded(UnixSocket socket);
 Result<std::shared_ptr<const UnixSocket>> connect_first(std::vector<std::string>& paths,
                                                         TimePoint deadline);
 
+/// True when the folder of one of them is there: a daemon that is not may come back, as it does
+/// within a moment when it is restarted.
+bool may_come_back(const std::vector<std::string>& paths);
+
 /// How a session introduces itself.
 struct Introduction {
     std::string label;   // for people; cut and made printable

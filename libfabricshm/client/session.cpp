@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <thread>
 
 #include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/client/fork_guard.hpp"
@@ -18,6 +19,13 @@ namespace {
 // The daemon answers a wait that ran out by itself; this is how long its kTimeout may take to come
 // before we call the daemon silent.
 constexpr Duration kAnswerGrace = std::chrono::seconds(5);
+
+// Between two attempts to open a session while the daemon is away.
+constexpr Duration kFirstPause = std::chrono::milliseconds(5);
+constexpr Duration kLongestPause = std::chrono::milliseconds(50);
+// Of the session's timeout at most so much: a restart takes less than a second, two with what
+// systemd waits before it. A daemon that was stopped is not waited for half a minute.
+constexpr Duration kAwayMost = std::chrono::seconds(5);
 
 std::int64_t milliseconds_until(TimePoint deadline) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
@@ -79,16 +87,33 @@ Result<std::shared_ptr<Session>> Session::open(SessionOptions options) {
     session->wake_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!session->wake_) return error_from_errno(errno, "make eventfd");
     const TimePoint deadline = session->default_deadline();
-    FABRIC_TRY(session->line_.socket, connect_first(session->options_.sockets, deadline));
-    session->daemon_ = named(*session->line_.socket, session->options_.sockets.front());
-    FABRIC_TRY_VOID(greet(*session->line_.socket,
-                          {session->options_.label, session->options_.device}, session->identity_,
-                          deadline));
+    FABRIC_TRY_VOID(session->attach_first(deadline));
     FAULT_POINT("session.attached");
     session->line_.number = 1;
     session->state_ = State::kConnected;
     session->start_thread();
     return session;
+}
+
+// A daemon that is just being restarted is waited for, as by later calls: its socket is not there,
+// or ends before it has answered.
+Result<void> Session::attach_first(TimePoint deadline) {
+    const Introduction introduction{options_.label, options_.device};
+    const TimePoint back_until = std::min(deadline, deadline_from_now(kAwayMost));
+    for (Duration pause = kFirstPause;; pause = std::min(pause * 2, kLongestPause)) {
+        auto socket = connect_first(options_.sockets, deadline);
+        auto attached = socket.ok() ? greet(**socket, introduction, identity_, deadline)
+                                    : Result<void>(socket.error());
+        if (attached.ok()) {
+            line_.socket = std::move(*socket);
+            daemon_ = named(*line_.socket, options_.sockets.front());
+            return {};
+        }
+        const bool is_away = attached.error().code == Errc::kDaemon;
+        if (!is_away || !may_come_back(options_.sockets)) return attached;
+        if (deadline_from_now(pause) >= back_until) return attached;
+        std::this_thread::sleep_for(pause);
+    }
 }
 
 Session::~Session() {

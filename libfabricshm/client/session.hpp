@@ -151,6 +151,7 @@ class Session {
     bool take_page(const proto::Message& reply, const Fd& descriptor);
     bool lose_line();
     bool reconnect();
+    Result<void> attach_first(TimePoint deadline);
     Result<void> attach_again();
     Result<void> resume(SessionIdentity identity, const ArenaDescriptors& arenas);
     void start_thread();

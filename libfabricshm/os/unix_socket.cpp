@@ -20,6 +20,12 @@ namespace {
 constexpr int kKind = SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK;
 constexpr std::size_t kControlBytes = CMSG_SPACE(sizeof(int) * UnixSocket::kDescriptorsMax);
 
+// The most that one packet can have (SCM_MAX_FD of the kernel).
+constexpr std::size_t kDescriptorsOfAnyPacket = 253;
+
+// Since Linux 6.16, as below.
+constexpr int kSoPassRights = 83;
+
 // Since Linux 6.5; the number is part of the kernel's ABI but newer than Debian 12's headers.
 constexpr int kSoPeerPidfd = 77;
 
@@ -74,24 +80,62 @@ timespec remaining(TimePoint deadline) {
     return {seconds.count(), (left - seconds).count()};
 }
 
-// Takes the descriptors out of a received message: as many as fit are kept, the others closed.
-Received take_descriptors(msghdr& message, std::span<Fd> wanted) {
-    Received received;
+// Calls `take` with each descriptor of a received message.
+template <typename Take>
+void for_each_descriptor(msghdr& message, Take take) {
     for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
         if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
         const std::size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
         for (std::size_t i = 0; i < count; ++i) {
             int number = -1;
             std::memcpy(&number, CMSG_DATA(c) + i * sizeof(int), sizeof number);
-            Fd owned(number);
-            if (received.descriptors < wanted.size()) {
-                wanted[received.descriptors++] = std::move(owned);
-            } else {
-                ++received.surplus;
-            }
+            take(Fd(number));
         }
     }
+}
+
+// Takes the descriptors out of a received message: as many as fit are kept, the others closed.
+Received take_descriptors(msghdr& message, std::span<Fd> wanted) {
+    Received received;
+    for_each_descriptor(message, [&](Fd owned) {
+        if (received.descriptors < wanted.size()) {
+            wanted[received.descriptors++] = std::move(owned);
+        } else {
+            ++received.surplus;
+        }
+    });
     return received;
+}
+
+// One packet into the buffers of `message`, which tell afterwards what came. An empty packet looks
+// like the end of the connection, and is no message of ours: 0 is for the caller to judge, after it
+// has taken the descriptors.
+Result<std::size_t> receive_packet(int socket, msghdr& message, TimePoint deadline) {
+    const msghdr empty = message;
+    for (;;) {
+        message = empty;
+        const ssize_t got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+        if (got >= 0) return static_cast<std::size_t>(got);
+        if (peer_is_gone(errno)) return Error{Errc::kClosed, 0, "receive"};
+        if (would_block(errno)) {
+            FABRIC_TRY_VOID(wait_ready(socket, POLLIN, deadline, "receive"));
+        } else if (errno != EINTR) {
+            return error_from_errno(errno, "receive");
+        }
+    }
+}
+
+msghdr message_into(iovec& content, std::span<char> control) {
+    msghdr message{};
+    message.msg_iov = &content;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    return message;
+}
+
+bool is_cut(const msghdr& message) {
+    return (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
 }
 
 }  // namespace
@@ -192,29 +236,42 @@ Result<Received> UnixSocket::receive(std::span<std::byte> buffer, std::span<Fd> 
                                      TimePoint deadline) const {
     alignas(cmsghdr) char control[kControlBytes] = {};
     iovec content{buffer.data(), buffer.size()};
-    msghdr message{};
-    for (;;) {
-        message.msg_iov = &content;
-        message.msg_iovlen = 1;
-        message.msg_control = control;
-        message.msg_controllen = sizeof control;
-        const ssize_t got = ::recvmsg(get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-        if (got >= 0) {
-            const bool cut = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
-            Received received = take_descriptors(message, cut ? std::span<Fd>() : descriptors);
-            // An empty packet looks like the end of the connection, and is no message of ours.
-            if (got == 0) return Error{Errc::kClosed, 0, "receive"};
-            if (cut) return Error{Errc::kCorrupt, 0, "receive"};
-            received.bytes = static_cast<std::size_t>(got);
-            return received;
-        }
-        if (peer_is_gone(errno)) return Error{Errc::kClosed, 0, "receive"};
-        if (would_block(errno)) {
-            FABRIC_TRY_VOID(wait_ready(get(), POLLIN, deadline, "receive"));
-        } else if (errno != EINTR) {
-            return error_from_errno(errno, "receive");
-        }
-    }
+    msghdr message = message_into(content, control);
+    FABRIC_TRY(const std::size_t got, receive_packet(get(), message, deadline));
+    const bool cut = is_cut(message);
+    Received received = take_descriptors(message, cut ? std::span<Fd>() : descriptors);
+    if (got == 0) return Error{Errc::kClosed, 0, "receive"};
+    if (cut) return Error{Errc::kCorrupt, 0, "receive"};
+    received.bytes = got;
+    return received;
+}
+
+Result<std::size_t> UnixSocket::receive_all(std::span<std::byte> buffer,
+                                            std::vector<Fd>& descriptors,
+                                            TimePoint deadline) const {
+    // Room for all that there can be: what does not fit the kernel closes in this very call.
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kDescriptorsOfAnyPacket)];
+    iovec content{buffer.data(), buffer.size()};
+    msghdr message = message_into(content, control);
+    FABRIC_TRY(const std::size_t got, receive_packet(get(), message, deadline));
+    for_each_descriptor(message, [&](Fd owned) { descriptors.push_back(std::move(owned)); });
+    if (got == 0) return Error{Errc::kClosed, 0, "receive"};
+    if (is_cut(message)) return Error{Errc::kCorrupt, 0, "receive"};
+    return got;
+}
+
+bool UnixSocket::has_descriptors() const noexcept {
+    std::byte first{};
+    iovec content{&first, sizeof first};
+    msghdr message = message_into(content, {});
+    // Without room for one the kernel says that there was more, and keeps the packet's own.
+    const ssize_t got = ::recvmsg(get(), &message, MSG_PEEK | MSG_DONTWAIT);
+    return got >= 0 && (message.msg_flags & MSG_CTRUNC) != 0;
+}
+
+bool UnixSocket::allow_descriptors(bool allowed) const noexcept {
+    const int value = allowed ? 1 : 0;
+    return ::setsockopt(get(), SOL_SOCKET, kSoPassRights, &value, sizeof value) == 0;
 }
 
 Result<PeerCredentials> UnixSocket::peer() const {

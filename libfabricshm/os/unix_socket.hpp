@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
@@ -63,6 +64,20 @@ class UnixSocket {
     Result<Received> receive(std::span<std::byte> buffer, std::span<Fd> descriptors,
                              TimePoint deadline) const;
 
+    /// Receives one packet of any sender with all its descriptors, and returns its bytes. Whatever
+    /// the outcome, no descriptor is closed here: the last close() of a file may block for as long
+    /// as whoever sent it likes, so the caller leaves that to a Closer. Errors as receive().
+    Result<std::size_t> receive_all(std::span<std::byte> buffer, std::vector<Fd>& descriptors,
+                                    TimePoint deadline) const;
+
+    /// Whether the next packet that waits has descriptors. The packet stays.
+    bool has_descriptors() const noexcept;
+
+    /// Whether the other end may send descriptors from now on; connections of a listener begin as
+    /// it was set there. Where it may not, its send() ends with kDenied. False: the kernel can't
+    /// refuse them (before Linux 6.16).
+    bool allow_descriptors(bool allowed) const noexcept;
+
     /// Who connected (on an accepted socket), or who listens (on a connected one).
     Result<PeerCredentials> peer() const;
 
@@ -76,6 +91,8 @@ class UnixSocket {
     int get() const noexcept { return fd_.get(); }
     explicit operator bool() const noexcept { return static_cast<bool>(fd_); }
     void reset() noexcept { fd_.reset(); }
+    /// The descriptor alone; this object has none afterwards.
+    Fd release() noexcept { return std::move(fd_); }
 
     static constexpr std::size_t kDescriptorsMax = 8;
 

@@ -126,8 +126,10 @@ typedef struct fabricshm_session_options {
 
 /* Attaches this process to fabricd. `options` may be NULL. Starts one thread that sleeps on the
  * socket and attaches again when the daemon was restarted. EDAEMON: nobody listens (the text names
- * the socket). EDENIED: this user is not admitted. ENOENT: fabricd has no device of that name.
- * EVERSION. Close with fabricshm_session_close(). */
+ * the socket), and nobody did within 5 s or the timeout, the shorter of them, if the socket's
+ * folder is there: a daemon that is just restarted is waited for. EDENIED: this user is not
+ * admitted. ENOENT: fabricd has no device of that name. EVERSION. Close with
+ * fabricshm_session_close(). */
 FABRICSHM_API int fabricshm_session_open(const fabricshm_session_options* options,
                                          fabricshm_session** session);
 

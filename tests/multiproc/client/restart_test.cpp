@@ -135,6 +135,35 @@ TEST_SUITE("multiproc.client.restart") {
         CHECK(child.wait() == 0);
     }
 
+    TEST_CASE("a session that is opened while the daemon restarts waits for it, for some seconds") {
+        Daemon daemon;
+        Gate dead, tried;
+        Child child([&]() -> int {
+            if (!dead.wait()) return 1;
+            fabricshm_session_options options{};
+            options.struct_size = sizeof options;
+            options.socket = daemon.socket().c_str();
+            options.timeout_ms = 50;
+            fabricshm_session* session = nullptr;
+            if (fabricshm_session_open(&options, &session) != FABRICSHM_EDAEMON) return failed(2);
+            tried.open();
+            options.timeout_ms = kTimeoutMs;
+            // The daemon is started as soon as the gate opens; on a busy machine more than once.
+            int code = FABRICSHM_EDAEMON;
+            for (int i = 0; i < 5 && code == FABRICSHM_EDAEMON; ++i) {
+                code = fabricshm_session_open(&options, &session);
+            }
+            if (code != 0) return failed(3);
+            fabricshm_session_close(session);
+            return 0;
+        });
+        daemon.kill();
+        dead.open();
+        REQUIRE(tried.wait());
+        daemon.start();
+        CHECK(child.wait() == 0);
+    }
+
     TEST_CASE("a process that died while the daemon was dead is cleaned up after") {
         Daemon daemon;
         Gate ready, restarted;

@@ -113,6 +113,9 @@ TEST_SUITE("fabricd.start") {
         refused({"--pool-backend=numa", "--pool-numa-node=1000"}, "pool.numa_node");
         refused({"--pool-backend=dax", "--pool-dax-device=/dev/null"}, "pool.dax_device");
         refused({"--log-file=/nowhere/log"}, "log.file");
+        REQUIRE(::mkdir((folder / "open").c_str(), 0700) == 0);
+        REQUIRE(::chmod((folder / "open").c_str(), 01777) == 0);
+        refused({"--state-dir=" + (folder / "open")}, "writable by all users");
         refused({"--server-socket-group=no-such-group"},
                 "fabricd: there is no group 'no-such-group' on this host (server.socket_group)");
         refused({"--server-admin-socket=/nowhere/admin.sock"}, "server.admin_socket");
@@ -211,6 +214,13 @@ TEST_SUITE("fabricd.start end") {
                        "waits for a restart: arena.max_bytes (0, now 1GiB), "
                        "limits.sessions (7, now 8)\n");
         }));
+    }
+
+    TEST_CASE("users who are admitted and can't open the socket are a warning") {
+        const Daemon closed({"--server-allow-uids=4000000001"});
+        CHECK(has(closed.log(), "server.allow_uids names users that can't open the socket"));
+        const Daemon open({"--server-allow-uids=4000000001", "--server-socket-mode=0666"});
+        CHECK_FALSE(has(open.log(), "can't open the socket"));
     }
 }
 

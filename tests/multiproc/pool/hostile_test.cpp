@@ -139,7 +139,8 @@ int ids_of_others(const std::string& socket, std::uint64_t arena, const proto::R
     if (!refused(client->leave(group))) return 6;
     if (!refused(client->shrink(group, 0))) return 7;
     if (!refused(client->close_arena(arena))) return 8;
-    if (!refused(client->adopt(arena, STDIN_FILENO))) return 9;
+    // Of a session that did not come back no descriptor is taken, whatever it names.
+    if (client->adopt(arena, STDIN_FILENO).ok()) return 9;
     proto::Region far = region;
     far.region_id = ~std::uint64_t{0};
     if (!refused(client->free_region(far))) return 10;
@@ -153,6 +154,15 @@ int ids_of_others(const std::string& socket, std::uint64_t arena, const proto::R
     return impostor.hello_again(guess).error().code == Errc::kDenied ? 0 : 14;
 }
 
+/// A session that lost its connection and came back: it may present arenas, so that what it sends
+/// arrives on kernels that keep descriptors of all others away.
+fabricshm::Result<WireClient> come_back(const std::string& socket, WireClient& first) {
+    first.socket().reset();
+    FABRIC_TRY(WireClient again, WireClient::connect(socket));
+    FABRIC_TRY_VOID(again.hello_again(first));
+    return again;
+}
+
 int foreign_descriptors(const std::string& socket) {
     int pipe_ends[2];
     if (::pipe2(pipe_ends, O_CLOEXEC) != 0) return 1;
@@ -160,18 +170,22 @@ int foreign_descriptors(const std::string& socket) {
     const Fd directory(::open("/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     const Fd forged(::memfd_create("fabric-arena-1", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (::ftruncate(forged.get(), kMiB) != 0) return 2;
-    auto client = WireClient::attach(socket, "fds");
-    if (!client.ok()) return 3;
-    const auto arena = client->open_arena("fds", kMiB);
+    auto first = WireClient::attach(socket, "fds");
+    if (!first.ok()) return 3;
+    const auto arena = first->open_arena("fds", kMiB);
     if (!arena.ok()) return 4;
+    auto client = come_back(socket, *first);
+    if (!client.ok()) return 10;
     for (const Fd* fd : {&read_end, &directory, &forged}) {
         if (client->adopt(arena->arena_id, fd->get()).error().code != Errc::kCorrupt) return 5;
     }
     if (client->adopt(arena->arena_id, -1).error().code != Errc::kInvalid) return 6;
     // A pipe's other end tells when the daemon has closed what it did not ask for.
     for (int type = 1; type <= kTypes; ++type) {
-        auto sender = WireClient::attach(socket, "fds");
-        if (!sender.ok()) return 7;
+        auto session = WireClient::attach(socket, "fds");
+        if (!session.ok()) return 7;
+        auto sender = come_back(socket, *session);
+        if (!sender.ok()) return 11;
         Message request = proto::make_request(static_cast<Type>(type), 1);
         const int many[] = {write_end.get(), write_end.get(), write_end.get(), write_end.get(),
                             write_end.get(), write_end.get(), write_end.get(), write_end.get()};

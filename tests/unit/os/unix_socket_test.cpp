@@ -118,6 +118,27 @@ TEST_SUITE("os.unix_socket") {
         CHECK(open_descriptors() == before);
     }
 
+    TEST_CASE("all descriptors of a packet are handed over, also of one that is refused") {
+        auto ends = UnixSocket::pair().value();
+        const std::byte packet[8]{};
+        std::vector<int> numbers(UnixSocket::kDescriptorsMax, STDIN_FILENO);
+        CHECK_FALSE(ends.second.has_descriptors());
+        REQUIRE(ends.first.send(packet, numbers, soon()).ok());
+        CHECK(ends.second.has_descriptors());
+        std::byte buffer[8];
+        std::vector<Fd> taken;
+        CHECK(ends.second.receive_all(buffer, taken, soon()).value() == sizeof packet);
+        CHECK(taken.size() == numbers.size());
+        CHECK_FALSE(ends.second.has_descriptors());
+        REQUIRE(ends.first.send(packet, numbers, soon()).ok());
+        CHECK(ends.second.receive_all(std::span(buffer, 4), taken, soon()).error().code ==
+              Errc::kCorrupt);
+        CHECK(taken.size() == 2 * numbers.size());
+        REQUIRE(ends.first.send(std::span(packet, 0), numbers, soon()).ok());
+        CHECK(ends.second.receive_all(buffer, taken, soon()).error().code == Errc::kClosed);
+        CHECK(taken.size() == 3 * numbers.size());
+    }
+
     TEST_CASE("a packet longer than the buffer is refused and the next one comes whole") {
         auto [left, right] = UnixSocket::pair().value();
         const Fd file = memory_file();

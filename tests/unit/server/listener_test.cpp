@@ -1,8 +1,10 @@
 #include "fabricd/server/listener.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <span>
 #include <vector>
 
 #include "tests/support/temporary_directory.hpp"
@@ -30,7 +32,8 @@ UnixSocket caller(const std::string& path) {
 
 int accepted(Listener& listener, int most) {
     int count = 0;
-    listener.accept(most, [&](UnixSocket) { ++count; });
+    CHECK(listener.accept(
+        most, [&](UnixSocket) { ++count; }, Clock::now()));
     return count;
 }
 
@@ -75,6 +78,48 @@ TEST_SUITE("server.listener") {
         for (int i = 0; i < 3; ++i) callers.push_back(caller(path));
         CHECK(accepted(*listener, 2) == 2);
         CHECK(accepted(*listener, 2) == 1);
+    }
+
+    TEST_CASE("without a descriptor for it a connection waits, and is there when there is one") {
+        const TemporaryDirectory directory;
+        const std::string path = directory.file("attach.sock");
+        auto listener = Listener::open({path}, anybody());
+        REQUIRE(listener.ok());
+        const UnixSocket client = caller(path);
+        rlimit before{};
+        REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+        const rlimit none{0, before.rlim_max};
+        REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+        int count = 0;
+        const bool can_go_on = listener->accept(
+            8, [&](UnixSocket) { ++count; }, Clock::now());
+        ::setrlimit(RLIMIT_NOFILE, &before);
+        CHECK_FALSE(can_go_on);
+        CHECK(count == 0);
+        CHECK(accepted(*listener, 8) == 1);
+    }
+
+    TEST_CASE("a connection begins without the right to send descriptors, where there is one") {
+        const TemporaryDirectory directory;
+        const std::string path = directory.file("attach.sock");
+        auto listener = Listener::open({path}, anybody());
+        REQUIRE(listener.ok());
+        if (!UnixSocket::pair()->first.allow_descriptors(true)) return;  // before Linux 6.16
+        const UnixSocket client = caller(path);
+        const std::byte one{};
+        const int number = 0;
+        const auto send = [&] {
+            return client.send(std::span(&one, 1), std::span(&number, 1), {}).error().code;
+        };
+        CHECK(send() == Errc::kDenied);
+        CHECK(listener->accept(
+            1,
+            [&](UnixSocket socket) {
+                CHECK(send() == Errc::kDenied);
+                CHECK(socket.allow_descriptors(true));
+                CHECK(send() == Errc::kOk);
+            },
+            Clock::now()));
     }
 
     TEST_CASE("a path without a directory is refused") {

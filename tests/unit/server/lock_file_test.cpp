@@ -43,4 +43,15 @@ TEST_SUITE("server.lock_file") {
         CHECK_FALSE(make_directory(directory.file("file"), 0700).ok());
         CHECK_FALSE(make_directory(directory.file("file/below"), 0700).ok());
     }
+
+    TEST_CASE("a folder that all users may write is refused, sticky or not") {
+        const TemporaryDirectory directory;
+        for (const mode_t mode : {0777, 01777, 0702}) {
+            REQUIRE(::chmod(directory.path().c_str(), mode) == 0);
+            CHECK(check_not_open_to_all(directory.path()).error().code == Errc::kDenied);
+        }
+        REQUIRE(::chmod(directory.path().c_str(), 0770) == 0);
+        CHECK(check_not_open_to_all(directory.path()).ok());
+        CHECK(check_not_open_to_all(directory.file("none")).error().code == Errc::kNotFound);
+    }
 }

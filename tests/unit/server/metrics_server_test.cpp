@@ -8,6 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstring>
 #include <fstream>
 
@@ -107,6 +108,19 @@ TEST_SUITE("server.metrics_server") {
         }
         CHECK_FALSE(connect_unix(path));
         CHECK(::access(path.c_str(), F_OK) != 0);
+    }
+
+    TEST_CASE("silent clients hold up nobody, however many there are") {
+        const TemporaryDirectory folder;
+        const std::string path = folder.file("metrics.sock");
+        const auto server = MetricsServer::start({path, 0}, page);
+        REQUIRE(server.ok());
+        std::vector<Fd> silent;
+        for (int i = 0; i < 100; ++i) silent.push_back(connect_unix(path));
+        const auto begun = std::chrono::steady_clock::now();
+        CHECK(ask(connect_unix(path), "GET /metrics HTTP/1.1\r\n\r\n").ends_with("up 1\n"));
+        // One after the other they had two seconds each.
+        CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds(30));
     }
 
     TEST_CASE("a socket left behind is replaced, another file is not") {

@@ -1,6 +1,7 @@
 #include "fabricd/telemetry/session_pages.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include "libfabricshm/os/mapping.hpp"
 
@@ -203,5 +204,43 @@ TEST_SUITE("telemetry.session_pages") {
         SessionPages pages;
         const Fd page = pages.open_directives(owner(1)).value();
         CHECK(Mapping::map(page, 0, 4096, {.writable = true}).error().code == Errc::kDenied);
+    }
+
+    TEST_CASE("a session gets so many pages and no more, and another one is not concerned") {
+        SessionPages pages;
+        std::vector<Fd> kept;
+        const auto fill = [&](auto open) {
+            int count = 0;
+            for (auto page = open(); page.ok() && count < 1000; page = open()) {
+                kept.push_back(std::move(page).value());
+                ++count;
+            }
+            return count;
+        };
+        CHECK(fill([&] { return pages.open_telemetry(owner(1)); }) ==
+              SessionPages::kPagesOfSession);
+        CHECK(fill([&] { return pages.open_directives(owner(1)); }) ==
+              SessionPages::kPagesOfSession);
+        CHECK(pages.open_telemetry(owner(1)).error().code == fabricshm::Errc::kNoMemory);
+        CHECK(pages.open_telemetry(owner(2)).ok());
+        // What it has is sampled on.
+        std::vector<SessionSample> sessions;
+        pages.sample(sessions, 0, kStaleNs, 0, 1);
+        CHECK(sessions.size() == 2);
+    }
+
+    TEST_CASE("a telemetry page that is replaced, or whose session ended, takes no memory") {
+        SessionPages pages;
+        const auto blocks = [](const Fd& page) {
+            struct stat status {};
+            return ::fstat(page.get(), &status) == 0 ? status.st_blocks : -1;
+        };
+        const Fd first = pages.open_telemetry(owner(1)).value();
+        CHECK(blocks(first) > 0);
+        const Fd second = pages.open_telemetry(owner(1)).value();
+        CHECK(blocks(first) == 0);
+        CHECK(blocks(second) > 0);
+        pages.end(1);
+        CHECK(blocks(second) == 0);
     }
 }

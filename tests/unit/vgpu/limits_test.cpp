@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 
 #include "fabricd/vgpu/vgpu_limits.hpp"
 #include "fabricd/vgpu/vgpu_server.hpp"
+#include "tests/support/lingering_socket.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/support/vgpu_tenant.hpp"
 
@@ -343,15 +345,57 @@ TEST_CASE("as many silent callers as are heard at a time do not keep out who ask
     options.socket_path = folder.file("vgpu");
     options.admits = [](std::uint32_t, std::uint32_t, int) { return true; };
     options.ask_within = std::chrono::hours(1);  // nobody is cut off as long as this runs
+    std::atomic<std::uint32_t> user{kAlice};
+    options.peer_of = [&](const fabricshm::UnixSocket& socket) {
+        auto peer = socket.peer();
+        if (peer.ok()) peer->uid = user;
+        return peer;
+    };
     const auto server = VgpuServer::start(std::move(options), *limits).value();
     const auto until = fabricshm::Clock::now() + std::chrono::seconds(30);
+    // Bob's place is not taken by Alice, who has more of them.
+    user = kBob;
+    const auto bob = fabricshm::UnixSocket::connect(folder.file("vgpu"), until).value();
+    CHECK(asked(folder.file("vgpu"), "a") == 0);  // and so the server has taken Bob before
+    user = kAlice;
     std::vector<fabricshm::UnixSocket> silent;
-    for (int i = 0; i < 64; ++i) {
+    for (int i = 0; i < 200; ++i) {
         silent.push_back(fabricshm::UnixSocket::connect(folder.file("vgpu"), until).value());
     }
-    const auto self = fabricshm::own_identity().value();
-    CHECK(asked(folder.file("vgpu"), "a", self, std::chrono::milliseconds(100)) == -3);
-    silent.erase(silent.begin());  // one goes, which makes room for one
+    CHECK(asked(folder.file("vgpu"), "a") == 0);
+    CHECK(fabricshm::wait_ready(bob.get(), POLLIN, {}, "hang up").error().code == Errc::kTimeout);
+    CHECK(fabricshm::wait_ready(silent[0].get(), POLLIN, until, "hang up").ok());
+}
+
+TEST_CASE("who is not admitted hears so before it has asked") {
+    const TemporaryDirectory folder;
+    const auto limits = open(folder, {spec("a", "0", 40 * kMiB)});
+    VgpuServer::Options options;
+    options.socket_path = folder.file("vgpu");
+    options.admits = [](std::uint32_t, std::uint32_t, int) { return false; };
+    const auto server = VgpuServer::start(std::move(options), *limits).value();
+    const auto until = fabricshm::Clock::now() + std::chrono::seconds(30);
+    const auto stranger = fabricshm::UnixSocket::connect(folder.file("vgpu"), until).value();
+    fabricshm::proto::VgpuReply reply{};
+    REQUIRE(stranger.receive(std::as_writable_bytes(std::span(&reply, 1)), {}, until).ok());
+    CHECK(reply.status == static_cast<int>(Errc::kDenied));
+}
+
+TEST_CASE("a caller's descriptor that takes long to close holds up nobody") {
+    const TemporaryDirectory folder;
+    const auto limits = open(folder, {spec("a", "0", 40 * kMiB)});
+    VgpuServer::Options options;
+    options.socket_path = folder.file("vgpu");
+    options.admits = [](std::uint32_t, std::uint32_t, int) { return true; };
+    test_support::LingeringSocket lingering;
+    const auto server = VgpuServer::start(std::move(options), *limits).value();
+    const auto until = fabricshm::Clock::now() + std::chrono::seconds(30);
+    auto caller = fabricshm::UnixSocket::connect(folder.file("vgpu"), until).value();
+    const std::byte one{};
+    const int number = lingering.get();
+    // Refused where the kernel can refuse descriptors.
+    if (caller.send(std::span(&one, 1), std::span(&number, 1), until).ok()) lingering.reset();
+    caller.reset();
     CHECK(asked(folder.file("vgpu"), "a") == 0);
 }
 

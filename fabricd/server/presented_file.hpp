@@ -1,0 +1,14 @@
+// What a client presents as an arena's file, looked at before anything is asked of it.
+
+#pragma once
+
+#include "libfabricshm/os/fd.hpp"
+
+namespace fabricd {
+
+/// True when `presented` is a memory file, or the very file that `own` is (-1: none): of these
+/// fstat() and close() return at once. Of others they may wait for as long as whoever serves the
+/// file likes, so such a descriptor is not touched on the control thread at all.
+bool is_harmless(const fabricshm::Fd& presented, int own) noexcept;
+
+}  // namespace fabricd
