@@ -282,7 +282,12 @@ int main(int argc, char** argv) {
     if (options.version) return std::printf("fabricd %s\n", FABRIC_VERSION) < 0;
     if (options.list_presets && !bad) return std::fputs(emu::presets_text().c_str(), stdout) < 0;
     if (options.print_config_table) return std::fputs(config_table_markdown().c_str(), stdout) < 0;
+    if (options.print_config_manual) return std::fputs(config_manual().c_str(), stdout) < 0;
     if (bad) return fail_start(bad);
+    if (!options.completion.empty()) {
+        const auto script = completion_script(completed_program(), options.completion);
+        return std::fputs(script.value_or("").c_str(), stdout) < 0;
+    }
     if (options.print_config) return std::fputs(print_config(options.config).c_str(), stdout) < 0;
     return run(options);
 }
