@@ -30,8 +30,8 @@ constexpr std::uint64_t kPollsPerScan = 64;
 // Up to here looking at all channels costs no more than to keep bits.
 constexpr int kMaxScannedWorld = 16;
 
-// How long a receive waits beyond its deadline for a sender that is copying one chunk: many turns of
-// the scheduler on a crowded machine.
+// How long a receive waits beyond its deadline for a sender that is copying one chunk: many turns
+// of the scheduler on a crowded machine.
 constexpr auto kSharedPatience = std::chrono::seconds(2);
 
 // Beyond this a copy is long beside two steps of the lock.

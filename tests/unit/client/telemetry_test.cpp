@@ -11,7 +11,8 @@ using namespace fabricshm;
 namespace {
 
 PageFile telemetry_file() {
-    return make_page_file("test", kTelemetryFileBytes, PageAccess::kReadWrite, format_telemetry).value();
+    return make_page_file("test", kTelemetryFileBytes, PageAccess::kReadWrite, format_telemetry)
+        .value();
 }
 
 PageFile directive_file() {

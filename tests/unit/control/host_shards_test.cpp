@@ -198,6 +198,7 @@ TEST_SUITE("control.host_shards") {
         ShardHost host;
         host.places.shards[0].bytes = 4097;
         host.places.devices[0].spec.quota_bytes = 3 << 28;  // of 1 << 30
+        host.places.devices[0].arena_room_bytes = 1 << 29;
         int rank = 0;
         for (SessionSample& session : host.sample.sessions) {
             session.member = true;
@@ -220,6 +221,10 @@ TEST_SUITE("control.host_shards") {
             CHECK(window.pool.devices[0].denied == 1 << 28);
             CHECK(window.placement.shards[0].bytes == 8192);  // as its copy is counted
         }
+        // Nor more than the arenas of its sessions could hold.
+        host.places.devices[0].arena_room_bytes = 4096;
+        host.places.devices[0].bytes_denied += std::uint64_t{1} << 40;
+        CHECK(host.window().pool.devices[0].denied == 4096);
     }
 
     TEST_CASE("reads that are looked at rarely are not taken for quiet in between") {

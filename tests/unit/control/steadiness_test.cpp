@@ -181,19 +181,19 @@ TEST_SUITE("control.steadiness") {
     }
 
     TEST_CASE("a job that is larger than a directive is watched, and that is said once") {
-        for (const std::size_t ranks : {64, 66, 256}) {
+        for (const std::size_t ranks : {256, 257, 300}) {
             EmulatedJob job(std::vector<double>(ranks, 100));
             job.batch = 100.0 * static_cast<double>(ranks);
             job.speeds[3] = 40;
             Loop loop(acting());
             const auto all = run(job, loop, 200);
-            const bool fits = ranks <= 64;
+            const bool fits = ranks <= 256;
             CHECK(all.directives.empty() == !fits);
             CHECK(all.decisions.empty() == !fits);
             CHECK(all.notes.size() == (fits ? 0 : 1));
             if (fits) continue;
             CHECK(all.notes[0] == "arena 1 group 7 has " + std::to_string(ranks) +
-                                      " ranks, and a directive holds 64: it is watched and not "
+                                      " ranks, and a directive holds 256: it is watched and not "
                                       "directed");
         }
         // Where no page bounds it, as in the simulator, any size will do.

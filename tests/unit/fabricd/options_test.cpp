@@ -75,7 +75,7 @@ TEST_SUITE("fabricd.options") {
     TEST_CASE("a mistake in the file is named with file and line") {
         const File file("[log]\n# a comment\nlevle = 'info'\n");
         CHECK(complaint({"-c", file.path}) ==
-              std::string(file.path) + ":3: unknown key \"log.levle\"");
+              std::string(file.path) + ":3: unknown key \"log.levle\" (did you mean log.level?)");
     }
 
     TEST_CASE("--format and --take-over are on the command line only, and for a dax pool only") {
