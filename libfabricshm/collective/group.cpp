@@ -6,6 +6,7 @@
 
 #include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/base/log.hpp"
+#include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/collective/mailbox.hpp"
 #include "libfabricshm/collective/operation.hpp"
 #include "libfabricshm/collective/request.hpp"
@@ -174,6 +175,7 @@ void decide_tuning(GroupState& group) {
         const std::string machine = place.visibility != nullptr ? place.visibility->machine() : "";
         tuning = load_tuning(place.world, machine, meeting.processors());
     }
+    tuning.coherent = meeting.view().coherent();
     pack_tuning(tuning, meeting.header().tuning);
     meeting.view().publish(TouchPoint::kTuning, meeting.header().tuning,
                            sizeof meeting.header().tuning);
@@ -328,6 +330,15 @@ Result<std::unique_ptr<Group>> Group::attach(GroupPlace place, TimePoint deadlin
                                sizeof meeting.header().tuning, 0);
     }
     state->tuning = unpack_tuning(meeting.header().tuning);
+    if (state->tuning.coherent != meeting.view().coherent()) {
+        // The ranks would go different ways through one operation, and all of them report success.
+        meeting.fail(Errc::kPeer, state->place.rank);
+        return explain({Errc::kInvalid, 0, "attach group"},
+                       "visibility: the memory is %s for this rank and %s for rank 0; start all "
+                       "ranks with the same FABRIC_VISIBILITY",
+                       meeting.view().coherent() ? "coherent" : "not coherent",
+                       state->tuning.coherent ? "coherent" : "not coherent");
+    }
     state->tuning.ahead_most = std::min(state->tuning.ahead_most, state->layout.post_bytes);
     state->tuning.flat_most = std::min(state->tuning.flat_most, state->layout.post_bytes);
     meeting.settle(state->tuning);
@@ -372,7 +383,11 @@ void Group::abort(Errc code, int rank) noexcept {
 
 void Group::retire() noexcept {
     state_->failed = true;
-    state_->meeting.fail(Errc::kBroken, -1);
+    Meeting& meeting = state_->meeting;
+    // A death that this rank heard of in a message, which breaks no group, is named to all.
+    int gone = meeting.broken() ? -1 : state_->place.world - 1;
+    while (gone >= 0 && (gone == state_->place.rank || meeting.lives(gone))) --gone;
+    meeting.fail(gone < 0 ? Errc::kBroken : Errc::kPeer, gone);
     worker_.reset();
     messages_.reset();
 }

@@ -24,7 +24,7 @@ int PendingRequest::peer() const noexcept {
 void PendingRequest::on_complete(std::function<void(Result<void>)> callback) {
     std::unique_lock lock(mutex_);
     if (!result_.has_value()) {
-        callback_ = std::move(callback);
+        callbacks_.push_back(std::move(callback));
         return;
     }
     const Result<void> result = *result_;
@@ -38,11 +38,11 @@ void PendingRequest::complete(Result<void> result, int peer) {
     if (result_.has_value()) return;
     result_ = result;
     peer_ = peer;
-    const auto callback = std::exchange(callback_, nullptr);
+    const auto callbacks = std::exchange(callbacks_, {});
     changed_.notify_all();
     lock.unlock();
     // Without the mutex, for a callback may look at the request.
-    if (callback) callback(result);
+    for (const auto& callback : callbacks) callback(result);
 }
 
 }  // namespace fabricshm

@@ -6,6 +6,7 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "libfabricshm/collective/group.hpp"
 
@@ -26,7 +27,7 @@ class PendingRequest final : public Request {
     mutable std::mutex mutex_;
     std::condition_variable changed_;
     std::optional<Result<void>> result_;
-    std::function<void(Result<void>)> callback_;
+    std::vector<std::function<void(Result<void>)>> callbacks_;  // in the order given
     int peer_ = -1;
 };
 

@@ -39,8 +39,11 @@ constexpr Field kFields[] = {
     {"tree_world", &Tuning::tree_world, 2, Tuning::kNoTree},
     {"tree_most_bytes", &Tuning::tree_most, 0, kTreeBudget},
 };
-// And a word each for the forced algorithm and for check_buffers.
-static_assert(std::size(kFields) + 2 <= kTuningWords);
+// A table for all world sizes is some KiB.
+constexpr std::size_t kTableMost = 1 << 20;
+
+// And a word each for the forced algorithm, for check_buffers and for coherent.
+static_assert(std::size(kFields) + 3 <= kTuningWords);
 
 int usable_cpus() noexcept {
     cpu_set_t set;
@@ -137,10 +140,12 @@ Tuning load_tuning(int world, const std::string& machine, int cpus) {
     Tuning tuning = default_tuning(world, cpus > 0 ? cpus : usable_cpus(), last_level_cache());
     const std::string path = tuning_path(machine);
     if (std::ifstream file(path); file) {
-        std::stringstream text;
-        text << file.rdbuf();
+        // Not to its end: whatever the variable names may have none.
+        std::string text(kTableMost, '\0');
+        file.read(text.data(), static_cast<std::streamsize>(text.size()));
+        text.resize(static_cast<std::size_t>(file.gcount()));
         // A bad file costs speed, but not the job.
-        const auto parsed = parse_tuning(text.str(), world, tuning);
+        const auto parsed = parse_tuning(text, world, tuning);
         if (parsed.ok()) {
             tuning = *parsed;
         } else {
@@ -178,7 +183,8 @@ std::string format_tuning(const Tuning& tuning, int world) {
 void pack_tuning(const Tuning& tuning, std::uint64_t* words) noexcept {
     for (const Field& field : kFields) *words++ = tuning.*field.value;
     *words++ = static_cast<std::uint64_t>(tuning.forced);
-    *words = tuning.check_buffers ? 1 : 0;
+    *words++ = tuning.check_buffers ? 1 : 0;
+    *words = tuning.coherent ? 1 : 0;
 }
 
 Tuning unpack_tuning(const std::uint64_t* words) noexcept {
@@ -190,6 +196,7 @@ Tuning unpack_tuning(const std::uint64_t* words) noexcept {
     const auto last = static_cast<std::uint64_t>(Algorithm::kHost);
     tuning.forced = *words <= last ? static_cast<Algorithm>(*words) : Algorithm::kAuto;
     tuning.check_buffers = *++words != 0;
+    tuning.coherent = *++words != 0;
     return tuning;
 }
 

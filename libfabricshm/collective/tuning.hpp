@@ -30,6 +30,8 @@ struct Tuning {
     // Every collective arrives first, so that buffers of different ranks that overlap are found at
     // every size, not only where the ranks show each other their buffers anyway.
     bool check_buffers = false;
+    // What rank 0's memory is: set where the group is made, and in no file.
+    bool coherent = true;
 
     static constexpr std::uint64_t kNoTree = 1024;  // more ranks than any group has
 

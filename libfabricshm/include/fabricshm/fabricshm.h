@@ -373,7 +373,8 @@ FABRICSHM_API int fabricshm_test(fabricshm_request* request);
 FABRICSHM_API int fabricshm_wait(fabricshm_request* request);
 /* For RECV after completion, before fabricshm_wait(): who sent. */
 FABRICSHM_API int fabricshm_request_peer(const fabricshm_request* request);
-/* Calls `done` once, on the progress thread or at once when already complete. It must not block and
+/* Calls `done` once, on the progress thread or at once when already complete; several are called in
+ * the order given. It must not block and
  * must not call into this library but for fabricshm_wait() on this request. */
 FABRICSHM_API int fabricshm_on_complete(fabricshm_request* request,
                                         void (*done)(void* context, int result), void* context);

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
@@ -129,6 +132,79 @@ TEST_SUITE("multiproc.client.groups") {
             return sums_to(job, group, 3) ? 0 : 4;
         });
         CHECK(codes == std::vector<int>(2, 0));
+    }
+
+    TEST_CASE("ranks whose memory is not of one kind do not make a group") {
+        const Daemon daemon;
+        const auto codes = run_children(2, [&](int rank) -> int {
+            if (rank == 1) ::setenv("FABRIC_VISIBILITY", "clflush", 1);
+            const Job job(daemon.socket(), kArenaBytes);
+            if (!job.ok) return 1;
+            fabricshm_group* group = nullptr;
+            const int code = fabricshm_group_join(job.arena, "mixed", rank, 2, kTimeoutMs, &group);
+            if (rank == 1) {
+                if (code != FABRICSHM_EINVAL) return failed(2);
+                return text_has("FABRIC_VISIBILITY") ? 0 : failed(3);
+            }
+            if (code != 0) return failed(4);
+            if (fabricshm_barrier(group) != FABRICSHM_EPEER) return failed(5);
+            return fabricshm_error_rank() == 1 ? 0 : failed(6);
+        });
+        CHECK(codes == std::vector<int>(2, 0));
+    }
+
+    TEST_CASE("without shared caches sums are right at any address, too") {
+        const Daemon daemon;
+        const auto codes = run_children(3, [&](int rank) -> int {
+            ::setenv("FABRIC_VISIBILITY", "clflush", 1);
+            const Job job(daemon.socket(), kArenaBytes);
+            fabricshm_group* group = join(job, "uneven", rank, 3);
+            if (!job.ok || group == nullptr) return 1;
+            auto* block = static_cast<char*>(fabricshm_alloc(job.arena, 1 << 20));
+            for (const std::size_t shift : {1, 2, 3, 5, 61, 63}) {
+                for (const std::size_t count : {400, 1000, 30'001}) {
+                    const std::vector<float> ones(count, static_cast<float>(rank + 1));
+                    char* in = block + shift;
+                    char* out = block + (1 << 19) + (rank == 0 ? shift : 0);
+                    std::memcpy(in, ones.data(), count * sizeof(float));
+                    if (fabricshm_allreduce(group, in, out, count, FABRICSHM_F32, FABRICSHM_SUM) !=
+                        0) {
+                        return failed(2);
+                    }
+                    std::vector<float> sums(count);
+                    std::memcpy(sums.data(), out, count * sizeof(float));
+                    if (sums != std::vector<float>(count, 6)) return 3;
+                }
+            }
+            return 0;
+        });
+        CHECK(codes == std::vector<int>(3, 0));
+    }
+
+    TEST_CASE("a death that one rank heard of in a message is named to all when it shrinks") {
+        const Daemon daemon;
+        Gate ready;
+        const auto codes = run_children(3, [&](int rank) -> int {
+            const Job job(daemon.socket(), kArenaBytes);
+            fabricshm_group* group = join(job, "trio", rank, 3);
+            if (!job.ok || group == nullptr) return 1;
+            if (fabricshm_barrier(group) != 0) return failed(2);
+            if (rank == 0) {
+                if (!ready.wait(2)) return 3;
+                ::raise(SIGKILL);
+            }
+            ready.open();
+            char byte = 0;
+            auto call =
+                fabricshm_call_make(FABRICSHM_RECV, FABRICSHM_U8, FABRICSHM_SUM, nullptr, &byte, 1);
+            call.peer = rank == 2 ? 0 : 2;
+            if (fabricshm_run(group, &call) != FABRICSHM_EPEER) return failed(4);
+            if (fabricshm_error_rank() != 0) return failed(5);
+            fabricshm_group* survivors = nullptr;
+            if (fabricshm_group_shrink(group, kTimeoutMs, &survivors) != 0) return failed(6);
+            return fabricshm_group_world(survivors) == 2 ? 0 : 7;
+        });
+        CHECK(codes == std::vector<int>{128 + SIGKILL, 0, 0});
     }
 
     TEST_CASE("ranks that call different operations learn it, and the group is broken then") {
