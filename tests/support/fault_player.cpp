@@ -143,7 +143,7 @@ bool FaultPlayer::make_data() {
         return complain("publish: %s", fabricshm_error_text());
     }
     return insist("allocate", [&] {
-        shared_ = static_cast<float*>(fabricshm_alloc(arena_, kCount * sizeof(float) * kJobRanks));
+        shared_ = static_cast<float*>(fabricshm_alloc(arena_, 2 * kWire * sizeof(float)));
         // There is no code; the arena has room, so it is the daemon that was away.
         return shared_ != nullptr ? FABRICSHM_OK : FABRICSHM_EDAEMON;
     });

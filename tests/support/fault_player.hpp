@@ -82,12 +82,15 @@ class FaultPlayer {
     int gather();
     int share_output(std::uint64_t count);
     int messages(std::uint64_t count);
+    int offered_messages(std::uint64_t count, bool late);
     int message(int to, int from, const float* sent, float* received, std::uint64_t count);
     bool shrink();
 
     static constexpr std::int64_t kTimeoutMs = 15'000;
     static constexpr std::uint64_t kCount = 20'000;  // floats of the larger collectives
-    static constexpr int kWrong = -100;              // no code of the library: a wrong result
+    static constexpr std::uint64_t kWire = 1
+                                           << 18;  // of the largest message, and half of `shared_`
+    static constexpr int kWrong = -100;            // no code of the library: a wrong result
     // What rank `rank` writes at place `i` of anything, for version or call `version`.
     static float pattern(int rank, std::uint64_t i, std::uint64_t version) {
         return static_cast<float>((rank + 1) * static_cast<int>(i % 7 + 1)) +

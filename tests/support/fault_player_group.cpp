@@ -154,6 +154,43 @@ int FaultPlayer::messages(std::uint64_t count) {
     return code;
 }
 
+// The same from the arena to the arena. `late`: nothing is received before all of it was sent, so
+// that the senders put it into their stages; else both may copy, and do in some of several.
+int FaultPlayer::offered_messages(std::uint64_t count, bool late) {
+    static_assert(2 * kWire >= kCount * kJobRanks);
+    const int world = static_cast<int>(members_.size());
+    if (world < 2) return FABRICSHM_OK;
+    const int at = fabricshm_group_rank(group_);
+    const int from = (at + world - 1) % world;
+    const int to = (at + 1) % world;
+    const std::uint64_t version = ++version_ % 1000;
+    float* received = shared_ + kWire;
+    for (std::uint64_t i = 0; i < count; ++i) shared_[i] = pattern(rank_, i, version);
+    int code = FABRICSHM_OK;
+    for (int i = 0; !late && i < 6 && code == FABRICSHM_OK; ++i) {
+        code = message(to, from, shared_, received, count);
+    }
+    if (late) {
+        auto call = fabricshm_call_make(FABRICSHM_SEND, FABRICSHM_F32, FABRICSHM_SUM, shared_,
+                                        received, count);
+        call.timeout_ms = kTimeoutMs;
+        call.peer = to;
+        code = timed("send", [&] { return fabricshm_run(group_, &call); });
+        if (code == FABRICSHM_OK) code = fabricshm_barrier(group_);
+        call.kind = FABRICSHM_RECV;
+        call.peer = from;
+        if (code == FABRICSHM_OK) {
+            code = timed("receive", [&] { return fabricshm_run(group_, &call); });
+        }
+    }
+    for (std::uint64_t i = 0; code == FABRICSHM_OK && i < count; ++i) {
+        if (received[i] == pattern(members_[static_cast<std::size_t>(from)], i, version)) continue;
+        complain("a wrong message from the arena");
+        return kWrong;
+    }
+    return code;
+}
+
 // One call of each engine; the first code that is not 0.
 int FaultPlayer::collectives() {
     version_ = 37 * (round_ + 1);  // the same on all ranks, wherever they were interrupted
@@ -170,6 +207,8 @@ int FaultPlayer::collectives() {
         [&] { return share_output(kCount); },
         [&] { return messages(10); },
         [&] { return messages(kCount); },
+        [&] { return offered_messages(4000, true); },
+        [&] { return offered_messages(kWire, false); },
     };
     for (const auto& step : steps) {
         if (const int code = step(); code != FABRICSHM_OK) return code;

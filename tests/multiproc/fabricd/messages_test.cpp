@@ -157,14 +157,18 @@ TEST_SUITE("fabricd.messages") {
         REQUIRE(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
         REQUIRE(::listen(listener.get(), 1) == 0);
         std::thread closer([&] {
-            fabricshm::Fd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC)).reset();
+            // Until the session gives up, which asks again as after a restart.
+            while (fabricshm::Fd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC))) {
+            }
         });
         fabricshm_session_options options{};
         options.struct_size = sizeof options;
         options.socket = path.c_str();
+        options.timeout_ms = 500;
         fabricshm_session* session = nullptr;
         CHECK(fabricshm_session_open(&options, &session) == FABRICSHM_EDAEMON);
         CHECK_MESSAGE(has(text(), "fabricd closed the connection unanswered"), text());
+        ::shutdown(listener.get(), SHUT_RDWR);  // ends accept4()
         closer.join();
         options.socket = "/nonexistent/attach.sock";
         CHECK(fabricshm_session_open(&options, &session) == FABRICSHM_EDAEMON);
