@@ -108,10 +108,15 @@ class Rank:
                                 world_size=options.ranks)
         self.groups = {}
         self.trainers = {}
+        self.start = {}  # seconds that making a group took, with its first barrier
         for backend in options.backends.split(","):
             if backend == "fabricshm":
                 import fabricshm.torch  # noqa: F401  pylint: disable=unused-import
+            dist.barrier()
+            begun = time.perf_counter()
             group = dist.new_group(backend=backend)
+            dist.barrier(group=group)
+            self.start[backend] = self.slowest(time.perf_counter() - begun)
             self.groups[backend] = group
             # gloo's model takes its first steps, which lay out its buckets, before the fabric is
             # there: its memory is then what it would be without the fabric.
@@ -156,7 +161,7 @@ class Rank:
 
     def run(self):
         """All rounds; the same figures on every rank."""
-        found = {"operation": {}, "training": {}, "wrong": []}
+        found = {"operation": {}, "training": {}, "start": self.start, "wrong": []}
         for size in [int(word) for word in self.options.sizes.split(",")]:
             # 64 MiB per sample, and three operations at least, so that no size is judged by one.
             iterations = max(3, min(2000, (64 << 20) // max(size, 1)))
@@ -247,6 +252,8 @@ def page_of(found, backends):
     for size, samples in found["operation"].items():
         cells = [f"{microseconds(samples[b]):.1f}" for b in backends]
         lines.append(f"| {size} | {' | '.join(cells)} | {_ratio(samples)} |")
+    starts = ", ".join(f"{backend} {found['start'][backend] * 1e3:.0f} ms" for backend in backends)
+    lines += ["", f"A process group and its first barrier: {starts}."]
     if found["training"]:
         alone = found["training"]["alone"]
         lines += ["", "## Training step, milliseconds", "",

@@ -31,11 +31,13 @@ json ctl_json(const Daemon& daemon, std::vector<std::string> words) {
 
 /// A session with an arena, a tensor and a group of one.
 struct Job {
-    explicit Job(const Daemon& daemon) {
+    /// `timeout_ms` of the session's calls; 0: the default.
+    explicit Job(const Daemon& daemon, std::int64_t timeout_ms = 0) {
         fabricshm_session_options options{};
         options.struct_size = sizeof options;
         options.socket = daemon.socket().c_str();
         options.label = "ctl-test";
+        options.timeout_ms = timeout_ms;
         REQUIRE(fabricshm_session_open(&options, &session) == 0);
         REQUIRE(fabricshm_arena_open(session, "job", 8 << 20, 0, &arena) == 0);
         const std::int64_t shape[] = {100, 10};
@@ -245,7 +247,8 @@ TEST_SUITE("fabricd.ctl") {
         Daemon daemon({"--pool-backend=dax", "--pool-capacity=0",
                        std::string("--pool-dax-device=") + device});
         ::unsetenv("FABRIC_FAULT");
-        const Job job(daemon);
+        // The call that meets the death waits so long for the daemon to come back.
+        const Job job(daemon, 5000);
         static_cast<char*>(fabricshm_arena_base(job.arena))[8000000] = 42;
         fabricshm_arena* torn = nullptr;
         CHECK(fabricshm_arena_open(job.session, "torn", 4 << 20, 0, &torn) == FABRICSHM_EDAEMON);

@@ -55,17 +55,11 @@ def call(operation, *arguments):
 
 
 class Joining(unittest.TestCase):
-    def test_a_process_group_is_made_in_a_fifth_of_a_second(self):
-        best = float("inf")
-        for _ in range(10):  # beside other tests some attempts take longer
-            sockets = [os.environ["FABRIC_SOCKET"]] * 2
-            results = fabric_test.run_ranks(joined, 2, fabric_test.store_path(), sockets, {0, 1})
-            self.assertEqual([text for _, text in results], ["", ""])
-            best = min(best, max(took for took, _ in results))
-            if best <= 0.2:
-                break
-        print(f"init_process_group: {best:.3f} s")
-        self.assertLessEqual(best, 0.2)
+    def test_ranks_at_one_daemon_make_a_process_group(self):
+        # How long it takes is for bench/torch_overhead.py.
+        sockets = [os.environ["FABRIC_SOCKET"]] * 2
+        results = fabric_test.run_ranks(joined, 2, fabric_test.store_path(), sockets, {0, 1})
+        self.assertEqual([text for _, text in results], ["", ""])
 
     def test_ranks_at_two_daemons_hear_of_both_at_once(self):
         import fabricshm._daemon as daemon
