@@ -932,8 +932,9 @@ Mailbox::Pulled Mailbox::pull(int peer, Lock& lock, Ticket* candidate) {
         if (number != before) corrupt(peer, "receive: not a line of the channel");
         return Pulled::kEmpty;
     }
-    // Copies, here and below: the sender can write what is in shared memory at any time.
-    const auto what = std::bit_cast<MessageWhat>(line.what.load(std::memory_order_relaxed));
+    // Copies, here and below: the sender can write what is in shared memory at any time. Acquire
+    // pairs with move_offer(): who finds an offer moved reads the bytes where they were moved to.
+    const auto what = std::bit_cast<MessageWhat>(line.what.load(std::memory_order_acquire));
     if (incoming.active && what.first != 0) {
         abandon(peer, {Errc::kPeer, peer, "receive: sender gave up"});
     }
