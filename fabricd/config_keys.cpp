@@ -103,9 +103,10 @@ std::vector<ConfigKey> other_keys() {
 
         path_key("state.dir", FIELD(state.dir),
                  "Folder of the journal. Empty: state in the runtime folder."),
-        choice_key("state.damaged_journal", {"begin-anew", "refuse"}, FIELD(state.damaged_journal),
-                   "What a start makes of a damaged journal: begin-anew keeps it as journal.bad "
-                   "and knows no session of before; refuse ends with code 2."),
+        choice_key(
+            "state.damaged_journal", {"begin-anew", "refuse"}, FIELD(state.damaged_journal),
+            "What the daemon does with a damaged journal when it starts: begin-anew keeps it "
+            "as journal.bad and forgets all sessions; refuse ends with code 2."),
         duration_key("state.adopt_grace", std::chrono::milliseconds(0), std::chrono::minutes(60),
                      FIELD(state.adopt_grace),
                      "How long sessions have to come back after a restart of the daemon."),
