@@ -1,4 +1,5 @@
-// The emulated pool: arenas are memfds in the machine's ordinary memory, on any node.
+// The emulated pool: arenas are memfds in the machine's ordinary memory; on a machine with several
+// NUMA nodes that have processors their pages lie on these in turn.
 
 #pragma once
 

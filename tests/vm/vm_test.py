@@ -75,6 +75,10 @@ def numa_node(_work: Path) -> Scenario:
 
 def cxl_type3(work: Path) -> Scenario:
     arguments = ["-M", "q35,cxl=on", "-m", "1G,slots=8,maxmem=8G", "-smp", "2"]
+    # Two sockets, each with memory of its own.
+    for node in (0, 1):
+        arguments += ["-object", f"memory-backend-ram,id=r{node},size=512M",
+                      "-numa", f"node,nodeid={node},cpus={node},memdev=r{node}"]
     for name, size in (("memory", "256M"), ("label", "256K")):
         path = work / name
         path.unlink(missing_ok=True)  # labels of an earlier run, in a folder that was kept
@@ -87,7 +91,8 @@ def cxl_type3(work: Path) -> Scenario:
                   "-M", "cxl-fmw.0.targets.0=cxl.1,cxl-fmw.0.size=4G"]
     modules = ["cxl_acpi", "cxl_pci", "cxl_mem", "cxl_pmem", "nd_pmem", "device_dax", "dax_pmem"]
     return Scenario([Guest("cxl_type3", arguments)],
-                    FABRICD + SUITES + ["tests/vm/test_vm_devdax_rules"], modules,
+                    FABRICD + SUITES + ["tests/vm/test_vm_devdax_rules",
+                                        "tests/unit/machine/test_unit_machine_node_pages"], modules,
                     ["cxl", "ndctl"])
 
 

@@ -3,6 +3,15 @@
 . /guest/lib_pool.sh
 . /guest/lib_dax.sh
 
+# The machine has two nodes with processors, too.
+spread() {
+    suite "$build/tests/unit/machine/test_unit_machine_node_pages" "*in turn" || return 1
+    ! echo "$output" | grep -q "one node:" || return 1
+    start --pool-backend=emu --pool-capacity=64MiB || return 1
+    grep -q "on 2 NUMA nodes in turn" /tmp/fabricd.log && stop
+}
+check "an emulated pool lies on both nodes in turn" spread
+
 loaded() {
     for module in cxl_acpi cxl_pci cxl_mem cxl_pmem nd_pmem device_dax dax_pmem; do
         modprobe $module || return 1
