@@ -149,13 +149,13 @@ void judge_stores(Operation& operation, TimePoint start) noexcept {
 }
 
 // Before anything is measured: past the cache when the operation does not fit into it.
-void show_first_stores(GroupState& group) noexcept {
+void show_first_stores(GroupState& group, bool crowded) noexcept {
     for (int cell = 0; cell < kStoreCells; ++cell) {
         const auto world = static_cast<Bytes>(group.place.world);
         const bool shared = StorePolicy::place_of(cell) == StorePlace::kSharedOutput;
         const Bytes touched = StorePolicy::least_bytes(cell) * (shared ? world + 1 : 2 * world);
         const bool past = touched >= group.tuning.streaming_from;
-        group.stores.begin_with(cell, past);
+        group.stores.begin_with(cell, past, crowded);
         show_past_cache(group.meeting.header(), cell, past);
     }
 }
@@ -168,19 +168,20 @@ constexpr std::uint64_t kDecided = 2;
 void decide_tuning(GroupState& group) {
     const Meeting& meeting = group.meeting;
     const GroupPlace& place = group.place;
+    const int cpus = meeting.processors();
     Tuning tuning;
     if (place.tuning != nullptr) {
         tuning = *place.tuning;
     } else {
         const std::string machine = place.visibility != nullptr ? place.visibility->machine() : "";
-        tuning = load_tuning(place.world, machine, meeting.processors());
+        tuning = load_tuning(place.world, machine, cpus);
     }
     tuning.coherent = meeting.view().coherent();
     pack_tuning(tuning, meeting.header().tuning);
     meeting.view().publish(TouchPoint::kTuning, meeting.header().tuning,
                            sizeof meeting.header().tuning);
     group.tuning = unpack_tuning(meeting.header().tuning);
-    show_first_stores(group);
+    show_first_stores(group, cpus < place.world);
 }
 
 Result<void> attach_all(GroupState& group, TimePoint deadline) {

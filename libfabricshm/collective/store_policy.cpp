@@ -62,9 +62,10 @@ bool StorePolicy::past_cache(int cell) const noexcept {
     return at.choice != (at.trials_left != 0);
 }
 
-void StorePolicy::begin_with(int cell, bool past_cache) noexcept {
+void StorePolicy::begin_with(int cell, bool past_cache, bool crowded) noexcept {
     Cell& at = cells_[static_cast<std::size_t>(cell)];
     at.choice = at.first = past_cache;
+    at.crowded = crowded;
 }
 
 bool StorePolicy::ran(int cell, Duration took) noexcept {
@@ -92,12 +93,13 @@ bool StorePolicy::end_window(Cell& at) noexcept {
 }
 
 // The bests are compared: what makes an operation slower by chance (a late peer, a lost core) is no
-// reason. The usual way had more attempts, so a draw is decided for it, as it should be. To leave
-// what the sizes suggest takes more: with more ranks than cores the best of rank 0 is now and then
-// that of an operation which the others had done most of.
+// reason. The usual way had more attempts, so a draw is decided for it, as it should be. With more
+// ranks than cores the best of rank 0 is now and then that of an operation which the others had
+// done most of, so there it takes more to leave what the sizes suggest. Not elsewhere: that a
+// virtual machine is told of a whole socket's cache, of which it has a part, costs it a fifth.
 bool StorePolicy::end_trial(Cell& at) noexcept {
-    const bool leaves_first = at.choice == at.first;
-    const bool better = at.tried < (leaves_first ? at.usual / 4 * 3 : at.usual / 10 * 9);
+    const bool doubted = at.crowded && at.choice == at.first;
+    const bool better = at.tried < (doubted ? at.usual / 4 * 3 : at.usual / 10 * 9);
     if (better) at.choice = !at.choice;
     at.judged = better ? at.tried : at.usual;
     at.interval = better ? kSoon : std::min<std::uint16_t>(at.interval * 2, kSeldom);

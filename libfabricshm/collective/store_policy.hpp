@@ -41,8 +41,9 @@ class StorePolicy {
     /// Whether operations of this cell store past the cache now.
     bool past_cache(int cell) const noexcept;
 
-    /// The choice to begin with.
-    void begin_with(int cell, bool past_cache) noexcept;
+    /// The choice to begin with. `crowded`: the ranks take turns on their processors, so that the
+    /// time of an operation says less, and more is wanted of it before the choice changes.
+    void begin_with(int cell, bool past_cache, bool crowded) noexcept;
 
     /// Reports how long an operation took. Now and then the other way is tried for a few
     /// operations, and at once when the chosen one takes another time than when they were compared
@@ -62,6 +63,7 @@ class StorePolicy {
         std::uint8_t trials_left = 0;
         bool choice = false;
         bool first = false;  // what it began with
+        bool crowded = false;
     };
 
     bool end_window(Cell& cell) noexcept;

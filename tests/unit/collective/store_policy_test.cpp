@@ -34,11 +34,11 @@ TEST_SUITE("collective.store_policy") {
         for (const bool first : {false, true}) {
             CAPTURE(first);
             StorePolicy near;
-            near.begin_with(cell, first);
+            near.begin_with(cell, first, false);
             run(near, cell, kNear, 100);
             CHECK(run(near, cell, kNear, 10'000) < 100);
             StorePolicy far;
-            far.begin_with(cell, first);
+            far.begin_with(cell, first, true);
             run(far, cell, kFar, 100);
             CHECK(run(far, cell, kFar, 10'000) > 9'900);
         }
@@ -66,8 +66,20 @@ TEST_SUITE("collective.store_policy") {
     TEST_CASE("a difference within the noise changes nothing") {
         StorePolicy policy;
         const int cell = StorePolicy::cell_of(StorePlace::kOutputs, Kind::kAllGather, 8 * kMiB);
-        policy.begin_with(cell, true);
+        policy.begin_with(cell, true, false);
         CHECK(run(policy, cell, {95us, 100us}, 10'000) > 9'900);
+    }
+
+    TEST_CASE("a sixth is reason enough to leave the first choice, but for ranks that take turns") {
+        const int cell = StorePolicy::cell_of(StorePlace::kOutputs, Kind::kAllreduce, 8 * kMiB);
+        const Machine machine{120us, 100us};
+        StorePolicy alone;
+        alone.begin_with(cell, false, false);
+        run(alone, cell, machine, 100);
+        CHECK(run(alone, cell, machine, 10'000) > 9'900);
+        StorePolicy crowded;
+        crowded.begin_with(cell, false, true);
+        CHECK(run(crowded, cell, machine, 10'000) < 1'000);
     }
 
     TEST_CASE("operations that were slow by chance do not decide") {
