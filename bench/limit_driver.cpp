@@ -11,8 +11,9 @@
 //   -turns  chunks in turn instead of one part per rank
 //   -split  each piece into the own output first, then copied from the cache to the others'
 //
-// With a shared result push and pull are one: read everything once, store one part. The barrier is
-// a ping-pong of one cache line between ranks 0 and 1. Results are not checked: parts may be read
+// With a shared result push and pull are one: read everything once, store one part. A message is
+// copied once, half of it by either rank. The barrier is a ping-pong of one cache line between ranks
+// 0 and 1. Results are not checked: parts may be read
 // before they are there.
 
 #include <sched.h>
@@ -70,7 +71,9 @@ class LimitContender final : public bench::Contender {
 
     // Inputs and outputs of all pairs, at most one vector each.
     std::string refuses(const bench::Case& wanted) const override {
-        if (wanted.collective == bench::Collective::kSendRecv) return "a message is no pass";
+        if (wanted.collective == bench::Collective::kSendRecv &&
+            wanted.algorithm.find("pull") != std::string::npos)
+            return "a message is moved by both ranks";
         if (wanted.algorithm.find("-split") != std::string::npos &&
             (wanted.collective != bench::Collective::kAllreduce ||
              wanted.place == bench::Place::kShared))
@@ -134,7 +137,7 @@ class LimitContender final : public bench::Contender {
             case bench::Collective::kBarrier:
                 return ping_pong();
             case bench::Collective::kSendRecv:
-                return;  // refused
+                return ping_pong_messages(b);
         }
     }
 
@@ -300,6 +303,19 @@ class LimitContender final : public bench::Contender {
             destinations[peer - 1] = of_peer(b.output, peer) + start(rank_);
         const float* source = root + start(rank_);
         move(&source, 1, destinations, world_ - 1, part());
+    }
+
+    // There and back, each message by halves: by the rank that has it and by the one that wants it.
+    void ping_pong_messages(const bench::Buffers& b) const {
+        const int first = rank_ / 2 * 2;
+        const std::size_t half = b.output_count / 2;
+        const std::size_t begin = rank_ == first ? 0 : half;
+        const std::size_t end = rank_ == first ? half : b.output_count;
+        for (const int sender : {first, first + 1}) {
+            const int receiver = 2 * first + 1 - sender;
+            copy(of_peer(b.input, sender) + begin, of_peer(b.output, receiver) + begin,
+                 end - begin);
+        }
     }
 
     void ping_pong() {
