@@ -33,7 +33,8 @@ VARIABLE_FOLDERS = {"libfabricshm", "fabricd", "emu", "kernels"}
 VARIABLE_TABLE = "fabricd/ctl/environment.cpp"
 LAUNCHER, LAUNCHER_MANUAL = "libfabricshm/python/fabricshm/run.py", "docs/man/fabricrun.1"
 LAUNCHER_OPTION = re.compile(r'(?:add|add_argument)\((?:"-\w", )?"(--[a-z-]+)"')
-ADR_NAME = re.compile(r"docs/adr/\d{4}-[a-z0-9-]+\.md$")
+ADR_NAME = re.compile(r"docs/adr/(\d{4}-[a-z0-9-]+|README)\.md$")
+INDEXES = {"docs": "docs/README.md", "docs/adr": "docs/adr/README.md"}
 
 
 def slug(heading: str) -> str:
@@ -92,6 +93,18 @@ def check_pages(root: Path) -> list[str]:
     for page in (path for path in list_files(root) if path.parts[:2] == ("docs", "adr")):
         if not ADR_NAME.match(str(page)):
             findings.append(f"{page}: a decision is named docs/adr/NNNN-short-title.md")
+    return findings
+
+
+def check_indexes(root: Path) -> list[str]:
+    """A page that no index leads to is found by none of its readers."""
+    findings = []
+    for folder, index in INDEXES.items():
+        text = optional_text(root, index)
+        linked = {name.split("#")[0] for match in LINK.findall(text) for name in match}
+        for page in (path for path in list_files(root) if path.suffix == ".md" and str(path.parent) == folder):
+            if str(page) != index and page.name not in linked:
+                findings.append(f"{page}: {index} does not link to it")
     return findings
 
 
@@ -199,7 +212,7 @@ def check_variables(root: Path) -> list[str]:
 
 def check(root: Path) -> list[str]:
     """Checks pages, links, references from code, error rows and mentions."""
-    return check_pages(root) + check_links(root) + check_references(root) + check_errors(root) + check_mentions(root) + \
+    return check_pages(root) + check_indexes(root) + check_links(root) + check_references(root) + check_errors(root) + check_mentions(root) + \
         check_manuals(root) + check_variables(root)
 
 

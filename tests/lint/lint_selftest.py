@@ -202,11 +202,20 @@ class Docs(Sample):
 
         for page in check_docs.PAGES:
             self.write(page, "# Title\n")
+        for folder, index in check_docs.INDEXES.items():
+            pages = [Path(page) for page in check_docs.PAGES if str(Path(page).parent) == folder]
+            self.write(index, "".join(f"[page]({page.name})\n" for page in pages))
         self.write(check_docs.ERRC_HEADER, "enum {\n    kOk = 0,\n    kBusy = 4,\n};\n")
         self.write(check_docs.ERRC_SOURCE, '{"kOk", "success"},\n{"kBusy", "held"},\n')
         self.write(check_docs.HEADER, "    FABRICSHM_EBUSY = -4,\nFABRICSHM_API int fabricshm_go(int x);\n")
         self.write("docs/errors.md", "| `kBusy` | `FABRICSHM_EBUSY` | held | it is | wait |\n")
         self.write("docs/api.md", "## fabricshm_go\n")
+
+    def write_page(self, name, text):
+        """A page below docs/ that the index leads to."""
+        self.write(f"docs/{name}", text)
+        index = self.root / "docs/README.md"
+        index.write_text(index.read_text() + f"[page]({name})\n")
 
     def test_complete_documents_are_clean(self):
         self.assert_clean()
@@ -214,6 +223,12 @@ class Docs(Sample):
     def test_a_missing_page_is_found(self):
         (self.root / "docs/testing.md").unlink()
         self.assert_found("docs/testing.md: is missing")
+
+    def test_a_page_that_no_index_leads_to_is_found(self):
+        self.write("docs/lost.md", "# Lost\n")
+        self.assert_found("docs/lost.md: docs/README.md does not link to it")
+        self.write("docs/adr/0002-lost.md", "# Lost\n")
+        self.assert_found("docs/adr/0002-lost.md: docs/adr/README.md does not link to it")
 
     def test_a_dead_link_is_found(self):
         self.write("docs/testing.md", "[there](nowhere.md)\n")
@@ -250,7 +265,7 @@ class Docs(Sample):
 
     def test_a_command_or_an_option_that_the_manual_lacks_is_found(self):
         self.write("fabricd/ctl/main.cpp", 'app.add_subcommand("drain", "x");\n')
-        self.write("docs/fabricctl.md", "`fabricctl drain`\n")
+        self.write_page("fabricctl.md", "`fabricctl drain`\n")
         self.assert_found("docs/man/fabricctl.1: does not mention drain")
         self.write("docs/man/fabricctl.1", ".B drain\n")
         self.assert_clean()
@@ -270,7 +285,7 @@ class Docs(Sample):
     def test_an_undocumented_configuration_key_is_found(self):
         self.write("fabricd/config_keys.cpp", 'size_key("pool.capacity", 2 * kMiB),\n')
         self.assert_found("does not mention `pool.capacity`")
-        self.write("docs/configuration.md", "| `pool.capacity` | size |\n")
+        self.write_page("configuration.md", "| `pool.capacity` | size |\n")
         self.assert_clean()
 
     def test_a_decision_with_a_wrong_name_is_found(self):
