@@ -20,7 +20,7 @@ find_package(Threads REQUIRED)
 add_library(fabric_options INTERFACE)
 target_include_directories(fabric_options INTERFACE ${CMAKE_SOURCE_DIR})
 target_compile_options(fabric_options INTERFACE -Wall -Wextra
-    $<$<COMPILE_LANGUAGE:CXX>:-Wno-interference-size>)
+    $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-interference-size>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     # g++ 12 sees overlaps in `"text" + std::to_string(n)` that are not there (GCC bug 105651).
     target_compile_options(fabric_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)

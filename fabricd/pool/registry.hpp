@@ -285,6 +285,12 @@ class Registry {
         Bytes bytes_denied = 0;
     };
 
+    /// What the end of an arena means to others.
+    struct LeftBehind {
+        std::vector<ShardId> maimed;  // shards of other arenas that had a copy in it
+        std::vector<ArenaId> hosts;   // arenas that had a copy of its shards
+    };
+
     // A reader that still has an old copy gives no sign when it is done, so the daemon looks: soon
     // at first, since reads are short, then ever less often.
     static constexpr Duration kShardPauseLeast = std::chrono::milliseconds(1);
@@ -359,13 +365,15 @@ class Registry {
     ShardRecord record_of(const Shard& shard) const;
     Result<void> write_shard(const Shard& shard, JournalSink& sink) const;
     void drop_reader(Shard& shard, SessionId session);
+    void release_copy(Shard& shard, int place);
     void drop_copy(Shard& shard, int place);
     void retire_shard(Shard& shard);
     void end_shard(Shard& shard);
     void leave_shards(SessionId session, ArenaId arena);
     void sweep_shard(ShardId id);
     void sweep_shards();
-    void forget_shards(ArenaId arena);
+    LeftBehind forget_shards(ArenaId arena);
+    void go_on_without(const LeftBehind& left);
     void settle_shards(const Arena& arena);
     void format_again(const Shard& shard);
     Result<void> restore_shards(const PoolImage& image);
@@ -381,7 +389,7 @@ class Registry {
     Result<void> grant_copy(Shard& shard, const MoveTarget& target, Bytes bytes_per_second,
                             MoveDone done);
     Result<void> start_copy(Shard& shard);
-    void stop_copy(Shard& shard);
+    void count_copying(const Shard& shard, int change);
     void end_move(Shard& shard, const Result<void>& outcome);
     ShardView view_shard(const Shard& shard) const;
     void settle_quotas(TimePoint now);

@@ -281,8 +281,9 @@ void Registry::drop_arena(ArenaId id, const char* why) {
     answer_waiting(arena, {Errc::kBusy, 0, "the arena is being dropped"});
     FAULT_POINT("reclaim.drop");
     journal_.note(ArenaEndRecord{raw(id)});
-    forget_shards(id);
+    const LeftBehind left = forget_shards(id);
     remove_arena(id);
+    go_on_without(left);
     for (const Wait& wait : openers) open_again(wait, name);
 }
 
@@ -324,7 +325,10 @@ void Registry::give_up_on_away() {
     for (const auto& [id, arena] : arenas_) {
         if (arena.state == ArenaState::kAway && !arena.adopting) away.push_back(id);
     }
-    for (const ArenaId id : away) abandon_arena(id);
+    for (const ArenaId id : away) {
+        // One may have gone with another, whose shards it was kept for.
+        if (find_arena(id) != nullptr) abandon_arena(id);
+    }
 }
 
 // Takes an arena that is away from everybody who had it, alive or not. By the one record of its

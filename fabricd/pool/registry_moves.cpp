@@ -37,6 +37,7 @@ std::optional<std::string> argument_of(const std::string& text, const std::strin
 Result<void> Registry::ask_move(SessionId session, const proto::Shard& request) {
     FABRIC_TRY(Shard * shard, shard_of(session, request));
     if (shard->owner != session) return Error{Errc::kDenied, 0, "move shard of another session"};
+    FABRIC_TRY_VOID(check_move(*shard));
     FABRIC_TRY(const MoveTarget target, parse_target(*shard, request.target));
     return begin_move(*shard, target, request.bytes_per_second, nullptr);
 }
@@ -93,6 +94,8 @@ Result<MoveTarget> Registry::parse_target(const Shard& shard, const std::string&
 
 // Whether it can be moved now.
 Result<void> Registry::check_move(const Shard& shard) const {
+    // Its readers keep it here, perhaps without its elements and without its owner.
+    if (shard.retired) return Error{Errc::kNotFound, 0, "move shard"};
     if (copies_ == nullptr) return Error{Errc::kUnsupported, 0, "move shard"};
     if (shard.fixed) {
         return Error{Errc::kUnsupported, 0, "the shard's memory is not coherent with the daemon's"};
@@ -176,14 +179,16 @@ Result<void> Registry::start_copy(Shard& shard) {
     const Region& region = find_arena(copy.arena)->regions.at(copy.region);
     fabricshm::set_place(header_in(job.header), place, raw(copy.arena), region.offset);
     ++shard.move->attempts;
-    for (const auto& end : shard.copies) ++find_arena(end->arena)->copying;
+    count_copying(shard, +1);
     copies_->copy(std::move(job));
     return {};
 }
 
-// The arenas may be dropped again. A shard that was retired meanwhile gives its bytes back.
-void Registry::stop_copy(Shard& shard) {
-    for (const auto& end : shard.copies) --find_arena(end->arena)->copying;
+// Both ends of the copy, and the home: were that dropped, the shard would be forgotten, and the
+// bytes that the copier writes to be granted to others.
+void Registry::count_copying(const Shard& shard, int change) {
+    for (const auto& end : shard.copies) find_arena(end->arena)->copying += change;
+    find_arena(shard.id.arena)->copying += change;
 }
 
 void Registry::shard_copied(ShardId id, Result<ShardWord> seen) {
@@ -191,7 +196,8 @@ void Registry::shard_copied(ShardId id, Result<ShardWord> seen) {
     Shard* const found = find_shard(id);
     if (found == nullptr || !found->move) return;
     Shard& shard = *found;
-    stop_copy(shard);
+    // The arenas may be dropped again. A shard that was retired meanwhile gives its bytes back.
+    count_copying(shard, -1);
     if (shard.retired) return end_move(shard, Error{Errc::kNotFound, 0, "move shard"});
     const auto header = header_of(shard);
     if (seen.ok() && !header.ok()) seen = header.error();

@@ -290,15 +290,21 @@ bool Registry::is_read(const Shard& shard, int place) const {
     });
 }
 
-void Registry::drop_copy(Shard& shard, int place) {
+void Registry::release_copy(Shard& shard, int place) {
     const ShardCopy copy = *shard.copies[place];
     Arena& arena = *find_arena(copy.arena);
     const bool held = arena.leases.find(copy.region)->state == LeaseState::kHeld;
     if (held) count_region(*find_session(shard.owner), arena.regions.at(copy.region), -1);
     shard.copies[place].reset();
     release_region(arena, copy.region);
+}
+
+void Registry::drop_copy(Shard& shard, int place) {
+    const ArenaId arena = shard.copies[place]->arena;
+    const ArenaId home = shard.id.arena;
+    release_copy(shard, place);
     // An arena that nobody has open is kept for the readers of what was moved there.
-    if (copy.arena != shard.id.arena) drop_if_unused(copy.arena);
+    if (arena != home) drop_if_unused(arena);
 }
 
 bool Registry::is_endangered(const Shard& shard, ArenaId arena) const {
@@ -339,30 +345,41 @@ void Registry::sweep_shards() {
     for (const ShardId id : ids) sweep_shard(id);
 }
 
-// The arena is gone, and what lay in it. Its own regions are no longer counted, and the record of
-// its end is written: nothing more is said of them.
-void Registry::forget_shards(ArenaId arena) {
-    std::vector<ShardId> touched;
-    for (auto& [id, shard] : shards_) {
-        bool lost = id.arena == arena;
+// The arena is going, and what lies in it. Its own regions are no longer counted, and the record of
+// its end is written: nothing more is said of them. What follows from it for others is returned and
+// not done: that may end further arenas, which must not meet half of this one.
+Registry::LeftBehind Registry::forget_shards(ArenaId arena) {
+    LeftBehind left;
+    for (auto next = shards_.begin(); next != shards_.end();) {
+        auto& [id, shard] = *next;
+        bool lost = false;
         for (auto& copy : shard.copies) {
             if (!copy || copy->arena != arena) continue;
             lost = true;
             copy.reset();
         }
-        if (lost) touched.push_back(id);
-    }
-    for (const ShardId id : touched) {
-        Shard& shard = *find_shard(id);
         if (id.arena != arena) {
-            retire_shard(shard);
+            if (lost) left.maimed.push_back(id);
+            ++next;
             continue;
         }
         for (int place = 0; place < 2; ++place) {
-            if (shard.copies[place]) drop_copy(shard, place);
+            if (!shard.copies[place]) continue;
+            left.hosts.push_back(shard.copies[place]->arena);
+            release_copy(shard, place);
         }
-        shards_.erase(id);
+        loose_shards_.erase(id);
+        next = shards_.erase(next);
     }
+    return left;
+}
+
+void Registry::go_on_without(const LeftBehind& left) {
+    for (const ShardId id : left.maimed) {
+        if (Shard* const shard = find_shard(id); shard != nullptr) retire_shard(*shard);
+    }
+    // They may have been kept for a copy alone.
+    for (const ArenaId id : left.hosts) drop_if_unused(id);
 }
 
 }  // namespace fabricd

@@ -77,8 +77,8 @@ Result<void> Registry::restore_shards(const PoolImage& image) {
         for (const auto& [id, region] : arena.regions) {
             if (!region.shard) continue;
             const Shard* shard = find_shard({region.shard->first, region.shard->second});
-            const auto names = [&, region_id = id](const auto& copy) {
-                return copy && copy->arena == arena_id && copy->region == region_id;
+            const auto names = [home = arena_id, lodger = id](const auto& copy) {
+                return copy && copy->arena == home && copy->region == lodger;
             };
             const bool header = shard != nullptr && shard->id == ShardId{arena_id, id};
             const bool copy = shard != nullptr && std::any_of(std::begin(shard->copies),

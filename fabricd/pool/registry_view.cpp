@@ -178,9 +178,9 @@ std::vector<std::string> Registry::problems() const {
     for (const auto& [id, arena] : arenas_) {
         for (const auto& [session, left] : arena.leases.quarantined()) {
             if (arena.endangered(session) || arena.freeing.count(session) != 0) continue;
-            const bool wait_for_readers = std::all_of(left.begin(), left.end(), [&](auto region) {
-                return arena.regions.at(region).shard.has_value();
-            });
+            const bool wait_for_readers = std::all_of(
+                left.begin(), left.end(),
+                [&in = arena](auto region) { return in.regions.at(region).shard.has_value(); });
             if (!wait_for_readers) found.push_back("a quarantine without reason");
         }
     }

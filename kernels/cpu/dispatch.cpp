@@ -16,7 +16,9 @@ bool always() noexcept {
     return true;
 }
 
-#if defined(__x86_64__)
+// As in CMakeLists.txt: clang compiles none of them.
+#if defined(__x86_64__) && !defined(__clang__)
+#define FABRIC_HAS_VECTOR_SETS
 // libgcc asks the operating system too (XGETBV), so a kernel without AVX state counts as without.
 bool has_avx2() noexcept {
     // The vector kernels widen and narrow 16-bit floats by F16C, which is a bit of its own.
@@ -33,7 +35,7 @@ bool has_avx512() noexcept {
 // The order is the choice: the last one that is available wins.
 constexpr KernelSet kSets[] = {
     {"scalar", always, &kReduceScalar, copy_scalar, copy_scalar},
-#if defined(__x86_64__)
+#ifdef FABRIC_HAS_VECTOR_SETS
     {"avx2", has_avx2, &kReduceAvx2, copy_streaming_avx2, copy_cached_avx2},
     {"avx512", has_avx512, &kReduceAvx512, copy_streaming_avx512, copy_cached_avx512},
 #endif

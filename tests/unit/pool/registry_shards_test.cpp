@@ -408,6 +408,119 @@ TEST_SUITE("pool.registry_shards") {
         CHECK(host.registry->create_shard(host.alice, host.body()).error().code == Errc::kExists);
     }
 
+    // Each is dropped with what it holds of the other one, and takes the other one along.
+    TEST_CASE("two arenas that hold copies of each other's shards both go after a restart") {
+        ShardHost host;
+        const ArenaId far = host.arena(host.alice, "far");
+        REQUIRE(host.move("arena:far").ok());
+        host.copy();
+        proto::Shard other = host.body();
+        other.header.arena_id = raw(far);
+        REQUIRE(host.registry->create_shard(host.alice, other).ok());
+        REQUIRE(host.registry->move_shard({"far/s", "arena:job", 0}, nullptr).ok());
+        const CopyJob order = host.copies.jobs.front();
+        host.copies.jobs.clear();
+        const auto& header = *reinterpret_cast<const ShardHeader*>(order.header.data);
+        host.registry->shard_copied(order.shard, fabricshm::word_of(header));
+        host.restart();
+        REQUIRE(host.restored.ok());
+        SUBCASE("when nobody comes back") {}
+        SUBCASE("when their owner comes back without them") {
+            REQUIRE(host.registry->resume_session(host.alice, kAlice, kToken).ok());
+        }
+        host.registry->expire(kNow + 1h);
+        CHECK(host.registry->snapshot(kNow).arenas.empty());
+        CHECK(host.view().state == "");
+        CHECK(host.problem() == "");
+    }
+
+    TEST_CASE("an arena that was kept for another one's readers is given up along with that one") {
+        ShardHost host;
+        const ArenaId far = host.arena(host.alice, "far");
+        REQUIRE(host.move("arena:far").ok());
+        host.copy();
+        REQUIRE(host.pin().ok());
+        host.registry->end_session(host.alice, "test");
+        REQUIRE(host.registry->snapshot(kNow).arenas.size() == 2);  // Bob reads in the far one
+        host.restart();
+        REQUIRE(host.restored.ok());
+        REQUIRE(host.registry->resume_session(host.bob, kBob, kToken).ok());
+        SUBCASE("when neither is presented") {}
+        SUBCASE("when the device remembers the far one") {
+            REQUIRE(host.registry->found_in_pool(far, NotedWork::make(64 * 4096)));
+        }
+        host.registry->expire(kNow + 1h);
+        CHECK(host.registry->snapshot(kNow).arenas.empty());
+        CHECK(host.problem() == "");
+    }
+
+    TEST_CASE("a shard that was freed while somebody has it open is not moved any more") {
+        ShardHost host;
+        proto::Shard body{};
+        body.header = host.opened.header;
+        std::strcpy(body.target, "here");
+        REQUIRE(host.registry->free_shard(host.alice, body).ok());
+        REQUIRE(host.view().state == "retired");
+        CHECK(host.registry->ask_move(host.alice, body).error().code == Errc::kNotFound);
+        CHECK(host.copies.jobs.empty());
+        CHECK(host.problem() == "");
+    }
+
+    TEST_CASE("a move that waits for its arena to grow ends with its shard") {
+        RegistryHost host;
+        host.first_step = 2 * fabricshm::kMiB;
+        host.renew();
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kBob);
+        const ArenaId job = host.arena(alice, "job", 16 * fabricshm::kMiB);
+        REQUIRE(host.arena(bob, "job", 16 * fabricshm::kMiB) == job);
+        proto::Shard body{};
+        body.header.arena_id = raw(job);
+        copy_name(body.name, "s");
+        body.dtype = 5;
+        body.ndim = 1;
+        body.shape[0] = 3 << 19;
+        REQUIRE(host.registry->create_shard(alice, body).ok());
+        REQUIRE(host.registry->open_shard({bob, 99}, body, kNow).ok());
+        std::optional<Result<void>> ended;
+        REQUIRE(host.registry
+                    ->move_shard({"job/s", "here", 0},
+                                 [&](const Result<void>& outcome) { ended = outcome; })
+                    .ok());
+        REQUIRE(host.work.grown.size() == 1);
+        host.registry->end_session(alice, "test");
+        host.work.finish_growth();
+        REQUIRE(ended.has_value());
+        CHECK(ended->error().code == Errc::kNotFound);
+        CHECK(host.registry->problems().empty());
+    }
+
+    // The copier still writes to the new place when nobody has the home open any more.
+    TEST_CASE("what is copied between two other arenas is nobody else's until the copy ends") {
+        ShardHost host;
+        const ArenaId far = host.arena(host.alice, "far");
+        const ArenaId other = host.arena(host.alice, "other");
+        REQUIRE(host.move("arena:far").ok());
+        host.copy();
+        const SessionId carol = host.session({103, 1000, 1000});
+        REQUIRE(host.arena(carol, "other") == other);
+        REQUIRE(host.move("arena:other").ok());
+        const CopyJob order = host.copies.jobs.front();
+        host.registry->end_session(host.alice, "test");
+        host.registry->end_session(host.bob, "test");
+        host.registry->expire(kNow + 1h);
+        CHECK(host.used() >= kShardBytes);
+        host.registry->shard_copied(order.shard, Error{Errc::kClosed, 0, "test"});
+        CHECK(host.used() == 0);
+        CHECK(host.problem() == "");
+        const auto left = host.registry->snapshot(kNow).arenas;
+        REQUIRE(left.size() == 1);
+        CHECK(left[0].id == raw(other));
+        host.registry->end_session(carol, "test");
+        CHECK(host.registry->snapshot(kNow).arenas.empty());
+        CHECK(far != other);
+    }
+
     TEST_CASE("only the owner frees and moves it, and its regions can't be freed one by one") {
         ShardHost host;
         proto::Shard body{};
