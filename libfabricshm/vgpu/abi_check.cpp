@@ -17,6 +17,7 @@ static_assert(ours::kOutOfMemory == CUDA_ERROR_OUT_OF_MEMORY);
 static_assert(ours::kNoDevice == CUDA_ERROR_NO_DEVICE);
 static_assert(ours::kInvalidValue == CUDA_ERROR_INVALID_VALUE);
 static_assert(ours::kOnDevice == CU_MEM_LOCATION_TYPE_DEVICE);
+static_assert(ours::kPointerDevice == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
 static_assert(static_cast<int>(ours::kPoolReservedCurrent) == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
 static_assert(static_cast<int>(ours::kPoolUsedCurrent) == CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
 static_assert(static_cast<int>(ours::kPoolReleaseThreshold) == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD);

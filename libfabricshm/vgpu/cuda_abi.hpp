@@ -30,6 +30,10 @@ struct Location {
 };
 inline constexpr int kOnDevice = 1;
 
+/// What cuPointerGetAttribute is asked for: the device that the memory was allocated on, whichever
+/// context maps it.
+inline constexpr int kPointerDevice = 9;
+
 /// What cuMemCreate is asked for; read for its location only. The size comes beside it.
 struct AllocationProp {
     int type;

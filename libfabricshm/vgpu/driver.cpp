@@ -161,6 +161,8 @@ const Helpers& helpers() noexcept {
         get(all.current_context, "cuCtxGetCurrent");
         get(all.primary_state, "cuDevicePrimaryCtxGetState");
         get(all.address_range, "cuMemGetAddressRange_v2");
+        get(all.pointer_attribute, "cuPointerGetAttribute");
+        get(all.allocation_properties, "cuMemGetAllocationPropertiesFromHandle");
         get(all.is_capturing, "cuStreamIsCapturing");
         get(all.is_capturing_per_thread, "cuStreamIsCapturing_ptsz");
         get(all.device_pool, "cuDeviceGetMemPool");

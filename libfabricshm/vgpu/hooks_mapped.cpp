@@ -75,6 +75,17 @@ Status create_memory(Status (*own)(AllocationHandle*, std::size_t, const Allocat
     return status;
 }
 
+// The handle tells where its memory lies, not how much it is. Memory of a peer GPU is mapped here
+// and lies there: mapping it takes nothing of the current device. Where the driver does not say,
+// the current device is where most will map it.
+Vgpu* vgpu_under(AllocationHandle handle) {
+    if (!any_vgpu()) return nullptr;
+    AllocationProp prop{};
+    const auto ask = helpers().allocation_properties;
+    if (ask == nullptr || ask(&prop, handle) != kSuccess) return current_vgpu();
+    return prop.location.type == kOnDevice ? vgpu_of(prop.location.id) : nullptr;
+}
+
 Status import_memory(Status (*own)(AllocationHandle*, void*, int), AllocationHandle* out,
                      void* os_handle, int type) {
     Memory& all = memory();
@@ -87,8 +98,7 @@ Status import_memory(Status (*own)(AllocationHandle*, void*, int), AllocationHan
         ++found->second->handles;
         return status;
     }
-    // The handle tells neither device nor size. The current device is where most will map it.
-    if (Vgpu* vgpu = current_vgpu(); vgpu != nullptr) {
+    if (Vgpu* vgpu = vgpu_under(*out); vgpu != nullptr) {
         all.by_handle[*out] = std::make_shared<Physical>(Physical{*out, vgpu, 0, true, 1, 0});
     }
     return status;

@@ -260,9 +260,8 @@ Status import_pool(Status (*own)(Handle*, void*, int, unsigned long long), Handl
 
 Status import_pool_pointer(Status (*own)(Pointer*, Handle, void*), Pointer* out, Handle pool,
                            void* data) {
-    Vgpu* vgpu = current_vgpu();
     const Status status = own(out, pool, data);
-    if (vgpu == nullptr || status != kSuccess || charge_opened(*vgpu, *out)) return status;
+    if (status != kSuccess || charge_opened(*out)) return status;
     // An imported pointer ends by cuMemFree, not as one of cuIpcOpenMemHandle.
     if (const auto free = real<Status (*)(Pointer)>(Entry::cuMemFree_v2)) free(*out);
     *out = 0;

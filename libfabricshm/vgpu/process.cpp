@@ -202,11 +202,14 @@ Vgpu* vgpu_of(Device device) noexcept {
     return own.of_device[static_cast<std::size_t>(device)].load(std::memory_order_acquire);
 }
 
+bool any_vgpu() noexcept {
+    // Acquire as in vgpu_of(), which has its own: relaxed would do, and costs the same.
+    return process().any.load(std::memory_order_acquire);
+}
+
 Vgpu* current_vgpu() noexcept {
-    Process& own = process();
-    // A process without vGPUs pays this load for each call. Acquire as in vgpu_of(), which has its
-    // own: relaxed would do, and costs the same.
-    if (!own.any.load(std::memory_order_acquire)) return nullptr;
+    // A process without vGPUs pays this load for each call.
+    if (!any_vgpu()) return nullptr;
     Device device = -1;
     const auto current = helpers().current_device;
     if (current == nullptr || current(&device) != kSuccess) return nullptr;

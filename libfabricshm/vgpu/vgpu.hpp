@@ -146,6 +146,9 @@ void map_devices();
 /// The vGPU of a device, or nullptr: not limited. Before map_devices(): nullptr.
 Vgpu* vgpu_of(Device device) noexcept;
 
+/// Whether any device has one: one load.
+bool any_vgpu() noexcept;
+
 /// That of the calling thread's context; nullptr without one.
 Vgpu* current_vgpu() noexcept;
 

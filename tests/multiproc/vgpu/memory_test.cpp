@@ -196,6 +196,35 @@ TEST_CASE("memory of others counts for who opens it, and what is too large stays
     scene.does("end-external 4", "ok", 0);
 }
 
+TEST_CASE("memory that lies on a peer GPU counts there, whichever GPU is the current one") {
+    constexpr std::uint64_t kOnPeer = std::uint64_t{1} << 40;
+    auto peer = slice("peer", 8 * kMiB);
+    peer.gpu = "1";
+    Stage stage({slice("half", kQuota), peer});
+    const auto player = stage.player("half,peer", {"FABRIC_MOCK_DEVICES=2"});
+    const auto used = [&](const char* name) { return stage.view(name).used_bytes; };
+    // The current device is the first one.
+    CHECK(player->ask("open " + bytes(kOnPeer + 2 * kMiB)) == "ok 0");
+    CHECK(player->ask("open-pooled " + bytes(kOnPeer + kMiB)) == "ok 1");
+    CHECK(used("half") == 0);
+    CHECK(used("peer") == 4 * kMiB);
+    CHECK(player->ask("import " + bytes(kOnPeer + 7)) == "ok 2");
+    CHECK(player->ask("map 2 " + bytes(6 * kMiB)) == kOutOfMemory);
+    CHECK(player->ask("map 2 " + bytes(4 * kMiB)) == "ok 3");
+    CHECK(used("half") == 0);
+    CHECK(used("peer") == 8 * kMiB);
+    CHECK(player->ask("open " + bytes(kOnPeer + kMiB)) == "ok 4");  // as open as the pooled one
+    CHECK(player->ask("open " + bytes(kOnPeer + 512)) == kOutOfMemory);
+    CHECK(player->ask("close 0") == "ok");
+    CHECK(player->ask("unmap 3") == "ok");
+    CHECK(player->ask("release 2") == "ok");
+    CHECK(used("peer") == 2 * kMiB);
+    // A peer without a vGPU counts for nobody.
+    const auto other = stage.player("half", {"FABRIC_MOCK_DEVICES=2"});
+    CHECK(other->ask("open " + bytes(kOnPeer + 2 * kMiB)) == "ok 0");
+    CHECK(used("half") == 0);
+}
+
 TEST_CASE("memory of others that is imported again counts once, until the last of it is gone") {
     Scene scene;
     const auto ask = [&](const std::string& command) { return scene.player->ask(command); };

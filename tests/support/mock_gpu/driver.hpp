@@ -53,6 +53,7 @@ struct Pool {
 struct Linear {
     std::uint64_t bytes = 0;
     Pool* pool = nullptr;  // whose memory it is
+    int device = 0;
 };
 
 /// All of the driver's state in this process, behind one lock.
