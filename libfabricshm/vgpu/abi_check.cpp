@@ -15,6 +15,7 @@ namespace ours = fabricshm::cuda;
 
 static_assert(ours::kOutOfMemory == CUDA_ERROR_OUT_OF_MEMORY);
 static_assert(ours::kNoDevice == CUDA_ERROR_NO_DEVICE);
+static_assert(ours::kSystemNotReady == CUDA_ERROR_SYSTEM_NOT_READY);
 static_assert(ours::kInvalidValue == CUDA_ERROR_INVALID_VALUE);
 static_assert(ours::kOnDevice == CU_MEM_LOCATION_TYPE_DEVICE);
 static_assert(ours::kPointerDevice == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);

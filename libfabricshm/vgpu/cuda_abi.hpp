@@ -17,6 +17,7 @@ inline constexpr Status kSuccess = 0;
 inline constexpr Status kInvalidValue = 1;
 inline constexpr Status kOutOfMemory = 2;
 inline constexpr Status kNoDevice = 100;  // also where this driver has not the function at all
+inline constexpr Status kSystemNotReady = 802;  // a daemon that the GPU is used with does not run
 
 using Device = int;
 using Pointer = unsigned long long;  // an address on the device

@@ -18,12 +18,17 @@ namespace fabricshm::cuda {
 namespace {
 
 Status init(Status (*own)(unsigned int), unsigned int flags) {
+    // Before the driver, where the program must not run without limits: a driver that was never
+    // started also refuses what a program calls that does not look at the answer of this.
+    const bool is_required = is_limit_required();
+    if (is_required && !attach_required()) return kSystemNotReady;
     const Status status = own(flags);
     if (status != kSuccess) return status;
-    // After the driver: without a device there is nothing to limit, and which vGPU is which device
+    // Else after the driver: without a device there is nothing to limit, and which vGPU is which device
     // only it can tell. Nothing that takes memory can be called before this.
     attach_vgpus();
     map_devices();
+    if (is_required && !are_all_limited()) return kSystemNotReady;
     check_once_if_asked();
     return status;
 }

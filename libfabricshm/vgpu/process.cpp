@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "libfabricshm/base/log.hpp"
 #include "libfabricshm/proto/vgpu_messages.hpp"
 #include "libfabricshm/vgpu/driver.hpp"
 #include "libfabricshm/vgpu/vgpu.hpp"
@@ -29,6 +30,7 @@ struct Process {
     // cuInit must not go on before the vGPUs are there.
     std::mutex mutex;
     bool attached = false;
+    std::string missing;  // why something is not limited that was to be; "": nothing is missing
     bool said_double = false;
     std::vector<std::unique_ptr<Vgpu>> vgpus;
     // Read without the lock, by every call of the driver: a device gets its vGPU once and keeps it.
@@ -135,26 +137,76 @@ bool is_gpu(const Vgpu& vgpu, const std::string& uuid, unsigned int index) {
     return vgpu.gpu() == uuid || vgpu.gpu() == std::to_string(index);
 }
 
+bool is_attached(const Process& own, const std::string& name) {
+    return std::any_of(own.vgpus.begin(), own.vgpus.end(),
+                       [&](const auto& vgpu) { return vgpu->name() == name; });
+}
+
+// With the lock held. Why one of the names can't be had, the first of them; "" when all are here.
+std::string attach_all(Process& own) {
+    const auto names = wanted_names();
+    if (names.empty()) return "nothing is limited: FABRIC_VGPU names no vGPU";
+    std::string missing;
+    for (const auto& name : names) {
+        if (name == "off") return is_limit_required() ? "FABRIC_VGPU is off" : missing;
+        if (is_attached(own, name)) continue;
+        auto attached = attach_one(name);
+        if (attached.ok()) {
+            own.vgpus.push_back(std::move(*attached));
+            continue;
+        }
+        const std::string why = name + " is not limited: " + describe(attached.error());
+        if (missing.empty()) missing = why;
+        // Else there is one line when cuInit is refused.
+        if (!is_limit_required()) say("%s", why.c_str());
+    }
+    return missing;
+}
+
+// On standard error whatever FABRIC_LOG says, unless it is off: the program does not start.
+void say_refused(const std::string& why) {
+    log(LogLevel::kError, "libfabricvgpu: cuInit is refused, as FABRIC_VGPU_REQUIRE asks: %s",
+        why.c_str());
+}
+
 }  // namespace
+
+bool is_limit_required() {
+    // What is neither on nor off for certain is on: to run without limits is what must not happen.
+    const std::string value = variable("FABRIC_VGPU_REQUIRE");
+    return !value.empty() && value != "0";
+}
 
 void attach_vgpus() {
     Process& own = process();
     const std::lock_guard lock(own.mutex);
     // Once, also when it fails: what the process holds by the time a daemon is there, nobody
     // counted.
-    if (own.attached) return;
-    own.attached = true;
-    const auto names = wanted_names();
-    if (names.empty()) return say("nothing is limited: FABRIC_VGPU names no vGPU");
-    for (const auto& name : names) {
-        if (name == "off") return;
-        auto attached = attach_one(name);
-        if (attached.ok()) {
-            own.vgpus.push_back(std::move(*attached));
-        } else {
-            say("%s is not limited: %s", name.c_str(), describe(attached.error()).c_str());
-        }
+    if (std::exchange(own.attached, true)) return;
+    own.missing = attach_all(own);
+    if (wanted_names().empty() && !is_limit_required()) say("%s", own.missing.c_str());
+}
+
+bool attach_required() {
+    Process& own = process();
+    const std::lock_guard lock(own.mutex);
+    // Again after a failure: the driver was not started then, and so the process holds nothing.
+    if (!std::exchange(own.attached, true) || !own.missing.empty()) own.missing = attach_all(own);
+    if (!own.missing.empty()) say_refused(own.missing);
+    return own.missing.empty();
+}
+
+bool are_all_limited() {
+    int count = 0;
+    if (helpers().device_count == nullptr || helpers().device_count(&count) != kSuccess) count = 0;
+    for (Device device = 0; device < count; ++device) {
+        if (vgpu_of(device) != nullptr) continue;
+        say_refused("device " + std::to_string(device) +
+                    " is none of the vGPUs; name one for it in FABRIC_VGPU, or hide it with "
+                    "CUDA_VISIBLE_DEVICES");
+        return false;
     }
+    return true;
 }
 
 void map_devices() {
@@ -189,7 +241,7 @@ void map_devices() {
             own.any.store(true, std::memory_order_release);
         }
     }
-    if (!own.any.load(std::memory_order_relaxed)) {
+    if (!own.any.load(std::memory_order_relaxed) && !is_limit_required()) {
         say("%s is not limited: none of the %d devices is its GPU (%s)",
             own.vgpus.front()->name().c_str(), count, own.vgpus.front()->gpu().c_str());
     }

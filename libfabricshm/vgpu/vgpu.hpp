@@ -140,6 +140,16 @@ class Vgpu {
 /// when that fails, and lets everything pass then. Idempotent; a forked child attaches anew.
 void attach_vgpus();
 
+/// Whether $FABRIC_VGPU_REQUIRE asks for no start at all instead of one without limits.
+bool is_limit_required();
+
+/// Before cuInit of such a process: attaches what is missing, again where it failed before. False:
+/// something stays without, and a line on standard error says what.
+bool attach_required();
+
+/// After map_devices(): whether all devices that the process has are limited; says which is not.
+bool are_all_limited();
+
 /// Finds out which of the driver's devices the vGPUs are. After cuInit.
 void map_devices();
 

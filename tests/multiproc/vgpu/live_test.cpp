@@ -106,6 +106,33 @@ TEST_CASE("a process that starts without a daemon is not limited and runs") {
     CHECK(player->ask("alloc " + bytes(64 * kMiB)) == "ok 0");
 }
 
+TEST_CASE("a process that must not run without limits does not start without them") {
+    Stage stage({slice("half", kQuota)});
+    const std::string log = stage.folder() + "/said";
+    const std::vector<std::string> required = {"FABRIC_VGPU_REQUIRE=1", "FABRIC_PLAYER_LOG=" + log};
+    stage.stop_daemon();
+    const auto player = stage.player("half", required);
+    CHECK(player->ask("init") == "802");
+    CHECK(player->ask("said").find("cuInit is refused, as FABRIC_VGPU_REQUIRE asks: half is not "
+                                   "limited: ") != std::string::npos);
+    // The driver was not even started.
+    CHECK(player->ask("alloc 512") != "ok 0");
+    stage.start_daemon();
+    CHECK(player->ask("init") == "ok");
+    CHECK(player->ask("context") == "ok");
+    CHECK(player->ask("alloc " + bytes(kQuota + 1)) == kOutOfMemory);
+    // Nor without a name, without such a vGPU, or with a device that has none.
+    for (const char* name : {"", "other", "off"}) {
+        CAPTURE(name);
+        CHECK(stage.player(name, required)->ask("init") == "802");
+    }
+    std::vector<std::string> two = required;
+    two.emplace_back("FABRIC_MOCK_DEVICES=2");
+    const auto half_limited = stage.player("half", two);
+    CHECK(half_limited->ask("init") == "802");
+    CHECK(half_limited->ask("said").find("device 1 is none of the vGPUs") != std::string::npos);
+}
+
 TEST_CASE("a share of the GPU's time holds launches and graphs back") {
     Stage stage({slice("half", kQuota)});
     const auto player = stage.player("half");

@@ -15,6 +15,7 @@ namespace mock_gpu {
 
 using namespace fabricshm::cuda;
 
+inline constexpr Status kNotInitialized = 3;
 inline constexpr Status kInvalidDevice = 101;
 inline constexpr Status kInvalidContext = 201;
 inline constexpr Status kNotFound = 500;

@@ -50,6 +50,7 @@ using Lock = std::lock_guard<std::recursive_mutex>;
 
 Status make_context(Handle* out, int device_number) {
     const Lock lock(driver().mutex);
+    if (!driver().is_up) return kNotInitialized;
     if (device_number < 0 || device_number >= device_count()) return kInvalidDevice;
     if (!take(device().context_bytes)) return kOutOfMemory;
     auto* context = new Context;
@@ -177,6 +178,7 @@ MOCK_EXPORT Status cuCtxSynchronize() {
 }
 MOCK_EXPORT Status cuDevicePrimaryCtxRetain(Handle* out, fabricshm::cuda::Device) {
     const Lock lock(driver().mutex);
+    if (!driver().is_up) return kNotInitialized;
     if (driver().primary_count == 0) {
         if (!take(device().context_bytes)) return kOutOfMemory;
         driver().primary.bytes = device().context_bytes;
