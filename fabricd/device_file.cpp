@@ -80,18 +80,19 @@ Wanted read_kind(const toml::node& value, DeviceSpec& device) {
     return wanted;
 }
 
-// A UUID names a GPU for good; a number is what CUDA calls it on this host, and may change with the
-// next boot.
+// A UUID names a GPU, or a slice of one in MIG mode, for good; a number is what CUDA calls it on
+// this host, and may change with the next boot.
 Wanted read_gpu(const toml::node& value, DeviceSpec& device) {
     const auto* text = value.as_string();
     const std::string gpu = text != nullptr ? text->get() : "";
     const auto plain = [](unsigned char c) { return c > 0x20 && c < 0x7f && c != '"'; };
     const auto digit = [](unsigned char c) { return c >= '0' && c <= '9'; };
     const bool is_number = gpu.size() <= 4 && std::all_of(gpu.begin(), gpu.end(), digit);
-    const bool is_uuid = gpu.rfind("GPU-", 0) == 0 && gpu.size() < fabricshm::proto::kNameBytes &&
+    const bool is_named = gpu.rfind("GPU-", 0) == 0 || gpu.rfind("MIG-", 0) == 0;
+    const bool is_uuid = is_named && gpu.size() < fabricshm::proto::kNameBytes &&
                          std::all_of(gpu.begin(), gpu.end(), plain);
     if (gpu.empty() || (!is_number && !is_uuid)) {
-        return "a GPU's UUID (\"GPU-...\") or its number (\"0\")";
+        return "a GPU's UUID (\"GPU-...\", \"MIG-...\") or its number (\"0\")";
     }
     device.gpu = gpu;
     return {};

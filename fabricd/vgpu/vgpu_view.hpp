@@ -15,7 +15,7 @@ using fabricshm::Bytes;
 /// One vGPU as the device file has it.
 struct VgpuSpec {
     std::string name;
-    std::string gpu;          // "GPU-..." or an ordinal; vGPUs with the same text share one GPU
+    std::string gpu;  // "GPU-...", "MIG-..." or an ordinal; vGPUs with the same text share one GPU
     Bytes device_bytes = 0;   // of the whole GPU
     Bytes reserve_bytes = 0;  // of it, left for others: the quotas together stay below the rest
     Bytes context_bytes = 0;  // counted for each context of a process

@@ -36,7 +36,7 @@ struct VgpuReply {
     std::uint16_t reserved;
     std::int32_t status;  // an Errc
     std::uint32_t reserved2;
-    char gpu[kNameBytes];  // "GPU-..." or an ordinal
+    char gpu[kNameBytes];  // "GPU-...", "MIG-..." or an ordinal
 };
 static_assert(sizeof(VgpuReply) == 80);
 

@@ -5,10 +5,14 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <string>
 
 #include "libfabricshm/vgpu/vgpu.hpp"
 
 namespace fabricshm::cuda {
+
+/// What NVML calls the device that it finds under `name`; "" where it finds none.
+std::string nvml_name_of(const std::string& name);
 
 /// Charges what NVML sees of this process on the vGPU's GPU beyond what it allocated (contexts,
 /// code, stacks), as far as the quota allows, and has the rest owed. While other threads

@@ -17,6 +17,7 @@
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/proto/vgpu_messages.hpp"
 #include "libfabricshm/vgpu/driver.hpp"
+#include "libfabricshm/vgpu/nvml.hpp"
 #include "libfabricshm/vgpu/vgpu.hpp"
 
 namespace fabricshm::cuda {
@@ -118,9 +119,11 @@ Result<std::unique_ptr<Vgpu>> attach_one(const std::string& name) {
     return last;
 }
 
-// As NVML and nvidia-smi write it, and so the configuration.
+// As NVML and nvidia-smi write it, and so the configuration, without what is before it: "GPU-", or
+// "MIG-" for a slice of a GPU in MIG mode. The driver tells of a slice these bytes, and not that it
+// is one.
 std::string text_of(const Uuid& uuid) {
-    std::string text = "GPU-";
+    std::string text;
     for (int i = 0; i < 16; ++i) {
         char pair[3];
         std::snprintf(pair, sizeof pair, "%02x", uuid.bytes[i]);
@@ -130,11 +133,34 @@ std::string text_of(const Uuid& uuid) {
     return text;
 }
 
+std::string without_kind(const std::string& name) {
+    const bool has_kind = name.rfind("GPU-", 0) == 0 || name.rfind("MIG-", 0) == 0;
+    return has_kind ? name.substr(4) : name;
+}
+
+bool is_same_gpu(const std::string& a, const std::string& b) {
+    return !a.empty() && without_kind(a) == without_kind(b);
+}
+
+// Whether NVML's device of this name and number is the vGPU's.
 bool is_gpu(const Vgpu& vgpu, const std::string& uuid, unsigned int index) {
     // A configured number is the device's in this process. NVML counts all GPUs of the host, also
     // those that CUDA_VISIBLE_DEVICES hides: there only the name tells.
-    if (!vgpu.uuid().empty()) return vgpu.uuid() == uuid;
-    return vgpu.gpu() == uuid || vgpu.gpu() == std::to_string(index);
+    if (is_same_gpu(vgpu.gpu(), uuid)) return true;
+    if (!vgpu.uuid().empty()) return is_same_gpu(vgpu.uuid(), uuid);
+    return vgpu.gpu() == std::to_string(index);
+}
+
+// Whether the driver's device of these bytes and this number is the one that was configured.
+bool is_device(const Vgpu& vgpu, const std::string& bytes, Device device) {
+    if (vgpu.device() == device || vgpu.gpu() == std::to_string(device)) return true;
+    if (bytes.empty()) return false;
+    if (is_same_gpu(vgpu.gpu(), bytes)) return true;
+    // "MIG-GPU-<GPU>/<instance>/<instance>", the names of before driver 470. NVML may know it by
+    // its later name; else the GPU's own bytes have to do: no process sees two slices of a GPU.
+    const std::string& old = vgpu.gpu();
+    if (old.rfind("MIG-GPU-", 0) != 0) return false;
+    return is_same_gpu(nvml_name_of(old), bytes) || old.substr(8, old.find('/') - 8) == bytes;
 }
 
 bool is_attached(const Process& own, const std::string& name) {
@@ -223,8 +249,8 @@ void map_devices() {
         const bool known =
             helpers().device_uuid != nullptr && helpers().device_uuid(&uuid, device) == kSuccess;
         for (const auto& vgpu : own.vgpus) {
-            const std::string name = known ? text_of(uuid) : "";
-            if (!is_gpu(*vgpu, name, static_cast<unsigned int>(device))) continue;
+            const std::string bytes = known ? text_of(uuid) : "";
+            if (!is_device(*vgpu, bytes, device)) continue;
             auto& place = own.of_device[static_cast<std::size_t>(device)];
             Vgpu* const first = place.load(std::memory_order_relaxed);
             if (first != nullptr) {
@@ -235,7 +261,8 @@ void map_devices() {
                 }
                 continue;
             }
-            vgpu->set_device(device, name);
+            const char* kind = vgpu->gpu().rfind("MIG-", 0) == 0 ? "MIG-" : "GPU-";
+            vgpu->set_device(device, known ? kind + bytes : "");
             // Release: who finds it also finds it whole.
             place.store(vgpu.get(), std::memory_order_release);
             own.any.store(true, std::memory_order_release);

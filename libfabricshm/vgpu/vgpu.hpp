@@ -26,8 +26,8 @@ class Vgpu {
     const std::string& name() const noexcept { return name_; }
     const std::string& gpu() const noexcept { return gpu_; }
 
-    /// "GPU-..." of the device that it was found to be; "" before map_devices(), and where the
-    /// driver does not tell.
+    /// "GPU-..." (or "MIG-...", where it was configured so) of the device that it was found to be;
+    /// "" before map_devices(), and where the driver does not tell.
     const std::string& uuid() const noexcept { return uuid_; }
 
     /// The device that it was found to be; -1 before map_devices().

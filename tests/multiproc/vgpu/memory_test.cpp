@@ -465,6 +465,25 @@ TEST_CASE("a GPU that NVML counts by another number is found by its name") {
     CHECK(player->numbers("nvml 3") == nvml);
 }
 
+TEST_CASE("a slice of a GPU in MIG mode is found by its name, its older one, and its number") {
+    for (const char* gpu : {"MIG-00112233-4455-6677-8899-aabbccddeeff",
+                            "MIG-GPU-a0a1a2a3-b0b1-c0c1-d0d1-e0e1e2e3e4e5/1/0", "0"}) {
+        CAPTURE(gpu);
+        auto spec = slice("half", kQuota);
+        spec.gpu = gpu;
+        Stage stage({spec});
+        const auto player = stage.player("half", {"FABRIC_MOCK_MIG=1"});
+        CHECK(player->ask("alloc " + bytes(kQuota + 1)) == kOutOfMemory);
+        CHECK(player->ask("alloc " + bytes(6 * kMiB)) == "ok 0");
+        const std::vector<std::uint64_t> nvml = {26 * kMiB, kQuota, 1, 6 * kMiB};
+        CHECK(player->numbers("nvml") == nvml);
+        // NVML is asked about the same device.
+        CHECK(player->ask("hidden-module") == "ok");
+        CHECK(player->ask("launch 1") == "ok");
+        CHECK(stage.view("half").used_bytes == 10 * kMiB);
+    }
+}
+
 TEST_CASE("the driver and NVML tell the same, and it is the vGPU") {
     Scene scene;
     const auto other = scene.stage.player("half");
