@@ -52,7 +52,7 @@ VgpuView as_told(const UsageLedger& ledger, VgpuView view) {
     view.busy_known = file.bucket.measured_ns.load(kRelaxed) != 0;
     for (const auto& use : ledger.uses()) {
         view.tenants.push_back(
-            {use.process.pid, use.charged, use.denied, use.denied_bytes, use.busy_ns});
+            {use.host_pid, use.charged, use.denied, use.denied_bytes, use.busy_ns});
     }
     return view;
 }
@@ -306,12 +306,12 @@ bool VgpuLimits::report_ledgers_to(int inotify) const {
                        [&](const auto& vgpu) { return vgpu->files.report_to(inotify); });
 }
 
-std::vector<std::pair<std::string, ProcessIdentity>> VgpuLimits::processes() const {
-    std::vector<std::pair<std::string, ProcessIdentity>> found;
+std::vector<std::pair<std::string, fabricshm::LedgerUse>> VgpuLimits::processes() const {
+    std::vector<std::pair<std::string, fabricshm::LedgerUse>> found;
     for (const auto& vgpu : vgpus_) {
         const auto uses = vgpu->read([&] { return vgpu->ledger->uses(); });
         if (!uses) continue;
-        for (const auto& use : *uses) found.emplace_back(vgpu->spec.name, use.process);
+        for (const auto& use : *uses) found.emplace_back(vgpu->spec.name, use);
     }
     return found;
 }

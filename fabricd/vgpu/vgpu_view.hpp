@@ -29,7 +29,7 @@ struct VgpuSpec {
 };
 
 struct VgpuTenantView {
-    std::int32_t pid = 0;
+    std::int32_t pid = 0;  // as the daemon counts, also of a process in a container
     Bytes bytes = 0;
     std::uint64_t denied = 0;
     Bytes denied_bytes = 0;     // since the process attached

@@ -158,7 +158,7 @@ void UsageLedger::empty(LedgerSlot& slot) noexcept {
     file_->total.store(sum - std::min(sum, held), kRelaxed);
 }
 
-Result<int> UsageLedger::claim() {
+Result<int> UsageLedger::claim(pid_t host_pid) {
     // Nobody of this process can be holding the lock before it has a slot: a word that says so is
     // from before an exec, which left it with another thread's work undone.
     std::uint64_t left = word_;
@@ -185,6 +185,7 @@ Result<int> UsageLedger::claim() {
               &free_slot->waited_ns, &free_slot->denied_bytes, &free_slot->busy_ns}) {
             word->store(0, kRelaxed);
         }
+        free_slot->host_pid.store(static_cast<std::uint64_t>(host_pid), kRelaxed);
         free_slot->start_time.store(self_.start_time, kRelaxed);
         free_slot->pid_namespace.store(self_.pid_namespace, kRelaxed);
         FAULT_POINT("vgpu.claim.filled");
@@ -299,8 +300,11 @@ std::vector<LedgerUse> UsageLedger::uses() const {
         // Acquire, against the release in claim().
         const std::uint64_t pid = slot.pid.load(std::memory_order_acquire);
         if (pid == 0 || pid >> kPidBits != 0) continue;
+        const std::uint64_t told = slot.host_pid.load(kRelaxed);
+        const std::uint64_t host_pid = told != 0 && told >> kPidBits == 0 ? told : pid;
         found.push_back({{static_cast<pid_t>(pid), slot.start_time.load(kRelaxed),
                           slot.pid_namespace.load(kRelaxed)},
+                         static_cast<pid_t>(host_pid),
                          slot.charged.load(kRelaxed),
                          slot.denied.load(kRelaxed),
                          slot.denied_bytes.load(kRelaxed),

@@ -38,7 +38,8 @@ struct LedgerSlot {
     Word waited_ns;     // in launches, for compute time
     Word denied_bytes;  // what the refused allocations asked for, see refused()
     Word busy_ns;       // of the GPU's time, as NVML saw it; see vgpu/throttle.hpp
-    Word spare[6];
+    Word host_pid;      // as the daemon counts, and NVML; 0: the same as `pid`, as far as known
+    Word spare[5];
 };
 static_assert(sizeof(LedgerSlot) == 128);
 
@@ -81,6 +82,8 @@ inline constexpr Bytes kLedgerBytes = round_up(sizeof(LedgerFile), 4096);
 /// One process's use, as read by somebody else.
 struct LedgerUse {
     ProcessIdentity process;
+    pid_t host_pid = 0;  // the number that the daemon and NVML know it by; of a process in another
+                         // pid namespace not `process.pid`
     std::uint64_t charged = 0;
     std::uint64_t denied = 0;
     std::uint64_t denied_bytes = 0;
@@ -99,8 +102,9 @@ class UsageLedger {
     static bool is_ledger(const LedgerFile& file) noexcept;
 
     /// This process's slot; one that it left behind (exec keeps pid and start time, and frees what
-    /// the GPU held) is emptied. kNoMemory: all slots belong to live processes.
-    Result<int> claim();
+    /// the GPU held) is emptied. `host_pid`: what the daemon said its number is, 0: nothing.
+    /// kNoMemory: all slots belong to live processes.
+    Result<int> claim(pid_t host_pid = 0);
 
     /// Adds `bytes` to the slot, unless the total would pass what `limits` grants; it is asked
     /// with the lock held, so that a limit announced before the lock was taken counts.

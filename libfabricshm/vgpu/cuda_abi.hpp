@@ -197,7 +197,7 @@ struct NvmlProcess2 {  // of versions 2 and 3
 };
 // One process in one interval of NVML's own, in per cent of that interval.
 struct NvmlUtilization {
-    unsigned int pid;  // as the host counts: another number in a pid namespace
+    unsigned int pid;  // as the host counts: LedgerUse::host_pid
     unsigned long long time_us;
     unsigned int sm;
     unsigned int memory;

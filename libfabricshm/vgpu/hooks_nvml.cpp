@@ -1,8 +1,6 @@
 // NVML tells the same story as the driver: the vGPU is the device, and its processes are all there
 // are.
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -148,9 +146,8 @@ std::uint64_t seen_by_nvml(const Vgpu& vgpu) {
     std::vector<NvmlProcess2> list(kProcessesMost);
     unsigned int count = kProcessesMost;
     if (ask(device, &count, list.data()) != kNvmlSuccess) return 0;
-    const auto own = static_cast<unsigned int>(::getpid());
     for (unsigned int i = 0; i < std::min(count, kProcessesMost); ++i) {
-        if (list[i].pid != own) continue;
+        if (list[i].pid != vgpu.host_pid()) continue;
         // Taken for a number, what says that there is none would be owed for ever.
         return list[i].used != kNvmlNotAvailable ? list[i].used : 0;
     }
@@ -215,7 +212,7 @@ std::optional<BusyShares> busy_shares(Vgpu& vgpu, std::uint64_t& since_us) {
     };
     std::map<unsigned int, Mean> by_process;
     for (const LedgerUse& use : vgpu.ledger().uses()) {
-        by_process[static_cast<unsigned int>(use.process.pid)] = {};
+        by_process[static_cast<unsigned int>(use.host_pid)] = {};
     }
     // Samples of other vGPUs' processes on the same GPU are passed over, but move the time on.
     for (unsigned int i = 0; i < std::min(count, kProcessesMost); ++i) {

@@ -23,7 +23,7 @@ void settle_overhead(Vgpu& vgpu);
 /// Shares of the GPU's time, 0 to 1.
 struct BusyShares {
     double all = 0.0;                          // of the vGPU's processes together
-    std::map<unsigned int, double> processes;  // by number; all that have a slot
+    std::map<unsigned int, double> processes;  // by NVML's number; all that have a slot
 };
 
 /// What the processes of the vGPU had of the GPU's time since `since_us` (as NVML counts, moved on

@@ -32,6 +32,7 @@ constexpr std::uint64_t kGrain = 512;
 
 struct Answer {
     std::string gpu;
+    std::uint32_t host_pid = 0;
     Fd limits;
     Fd ledger;
 };
@@ -55,7 +56,7 @@ Result<Answer> ask_once(const proto::VgpuRequest& request, const std::string& pa
                socket.receive(std::as_writable_bytes(std::span(&reply, 1)), descriptors, until));
     FABRIC_TRY_VOID(proto::check_vgpu_reply(reply, got.bytes));
     if (got.descriptors != 2) return Error{Errc::kCorrupt, 0, "ask for a vGPU"};
-    return Answer{reply.gpu, std::move(descriptors[0]), std::move(descriptors[1])};
+    return Answer{reply.gpu, reply.host_pid, std::move(descriptors[0]), std::move(descriptors[1])};
 }
 
 // A process that lost its processor between connecting and asking was taken for a silent one, and
@@ -99,7 +100,9 @@ Result<std::unique_ptr<Vgpu>> Vgpu::attach(const std::string& name, const std::s
         return Error{Errc::kCorrupt, 0, "map a vGPU's pages"};
     }
     // Nothing can fail after this: a slot that nobody keeps would be this process's until it ends.
-    FABRIC_TRY(vgpu->slot_, vgpu->ledger_.claim());
+    FABRIC_TRY(vgpu->slot_, vgpu->ledger_.claim(static_cast<pid_t>(answer.host_pid)));
+    vgpu->host_pid_ =
+        answer.host_pid != 0 ? answer.host_pid : static_cast<unsigned int>(self.pid);
     vgpu->follow_limits();
     return vgpu;
 }

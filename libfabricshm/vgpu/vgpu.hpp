@@ -33,6 +33,9 @@ class Vgpu {
     /// The device that it was found to be; -1 before map_devices().
     Device device() const noexcept { return device_; }
 
+    /// The number that NVML knows this process by: in a pid namespace another one than its own.
+    unsigned int host_pid() const noexcept { return host_pid_; }
+
     /// Before anybody finds the vGPU by its device.
     void set_device(Device device, std::string uuid) {
         device_ = device;
@@ -119,6 +122,7 @@ class Vgpu {
     std::string gpu_;
     std::string uuid_;
     Device device_ = -1;
+    unsigned int host_pid_ = 0;
     Mapping limits_map_;
     Mapping ledger_map_;
     UsageLedger ledger_;
