@@ -21,6 +21,7 @@ constexpr std::int64_t kNoUser = 0xffffffff;
 constexpr double kNumberMost = 1e9;  // GFLOP/s and GB/s: an exaflop, an exabyte per second
 // 128 TiB: as much as one process can map.
 constexpr Bytes kBytesMost = Bytes{1} << 47;
+constexpr auto kWaitMost = std::chrono::minutes(10);
 constexpr auto kLatencyMost = std::chrono::seconds(1);
 
 // Each reader takes one value into the device and says what it wanted when the value is not that.
@@ -108,6 +109,16 @@ Wanted read_share(const toml::node& value, DeviceSpec& device) {
     return {};
 }
 
+Wanted read_wait(const toml::node& value, DeviceSpec& device) {
+    const char* wanted = "a time as \"500ms\" or \"2s\", \"0s\" for none, up to 10 min";
+    const auto* text = value.as_string();
+    if (text == nullptr) return wanted;
+    const auto length = fabricshm::parse_duration(text->get());
+    if (!length.ok() || *length < Duration::zero() || *length > kWaitMost) return wanted;
+    device.wait_ms = std::chrono::duration_cast<std::chrono::milliseconds>(*length).count();
+    return {};
+}
+
 Wanted read_uids(const toml::node& value, DeviceSpec& device) {
     const char* wanted = "a list of 1 to 256 user ids, as [1000, 1001]";
     const auto* list = value.as_array();
@@ -167,6 +178,7 @@ constexpr Key kKeys[] = {
     {"vgpu_reserve", read_bytes<&DeviceSpec::reserve_bytes>},
     {"vgpu_context", read_bytes<&DeviceSpec::context_bytes>},
     {"vgpu_allow_uids", read_uids},
+    {"vgpu_wait", read_wait},
     {"gpu", read_gpu},
     {"link_gbytes_per_s", read_number<&DeviceSpec::link_gbytes_per_s>},
     {"link_latency", read_latency},
@@ -209,6 +221,9 @@ Complaint read_device(const toml::table& table, const std::string& file, DeviceS
     // They are about CUDA contexts, which a device without a GPU has none of.
     if (device.gpu.empty() && (device.reserve_bytes != 0 || device.context_bytes != 0)) {
         return where + ": vgpu_reserve and vgpu_context of " + device.name + " need gpu";
+    }
+    if (device.gpu.empty() && device.wait_ms >= 0) {
+        return where + ": vgpu_wait of " + device.name + " needs gpu";
     }
     if (device.gpu.empty() && !device.allow_uids.empty()) {
         return where + ": vgpu_allow_uids of " + device.name + " needs gpu";

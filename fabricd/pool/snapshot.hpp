@@ -44,7 +44,8 @@ struct DeviceSpec {
     std::vector<std::uint32_t> allow_uids = {};  // users of the vGPU; none: whoever may attach
     // What the control loop never keeps from it when it needs it; 0: nothing said.
     std::uint64_t guaranteed_bytes = 0;
-    double priority = 1.0;  // against the other devices, any scale
+    double priority = 1.0;      // against the other devices, any scale
+    std::int64_t wait_ms = -1;  // that an allocation on its GPU waits for room; -1: nothing said
 };
 
 /// A quota that can be changed while it is in use.

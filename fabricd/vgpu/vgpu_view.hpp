@@ -26,6 +26,7 @@ struct VgpuSpec {
     std::vector<std::uint32_t> allow_uids = {};
     Bytes guaranteed_bytes = 0;  // of the quota; 0: all of it
     double priority = 1.0;
+    std::uint64_t wait_ms = 0;  // that an allocation waits for room before it is refused
 };
 
 struct VgpuTenantView {
@@ -47,6 +48,7 @@ struct VgpuView {
     /// What these asked for, one of them at most 1 TiB. Written by the tenants: it may say anything
     /// and may fall; who takes differences caps them.
     Bytes denied_bytes = 0;
+    Bytes wanted_bytes = 0;  // that allocations wait for now, before they are refused; likewise
     /// GPU time of all processes since the ledger was made, as NVML saw it; likewise input. Rises
     /// about once per second, five times with a share below 100 %, and only while they launch.
     std::uint64_t busy_ns = 0;

@@ -26,6 +26,7 @@ static_assert(static_cast<int>(ours::kKernelNode) == CU_GRAPH_NODE_TYPE_KERNEL);
 static_assert(static_cast<int>(ours::kChildGraphNode) == CU_GRAPH_NODE_TYPE_GRAPH);
 static_assert(static_cast<int>(ours::kMemAllocNode) == CU_GRAPH_NODE_TYPE_MEM_ALLOC);
 static_assert(ours::kPerThreadStream == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+static_assert(ours::kCaptureRelaxed == CU_STREAM_CAPTURE_MODE_RELAXED);
 static_assert(ours::kArrayLayered == CUDA_ARRAY3D_LAYERED);
 static_assert(ours::kArrayCubemap == CUDA_ARRAY3D_CUBEMAP);
 static_assert(ours::kArraySparse == CUDA_ARRAY3D_SPARSE);
@@ -105,6 +106,11 @@ SAME_SHAPE(cuGraphAddMemAllocNode, void*, Handle, const void*, std::size_t, void
 SAME_SHAPE(cuGraphInstantiateWithFlags, void*, Handle, unsigned long long);
 SAME_SHAPE(cuGraphInstantiateWithParams, void*, Handle, void*);
 SAME_SHAPE(cuGraphExecUpdate, Handle, Handle, void*);
+SAME_SHAPE(cuStreamBeginCapture, Handle, int);
+SAME_SHAPE(cuStreamEndCapture, Handle, Handle*);
+#if CUDA_VERSION >= 12030
+SAME_SHAPE(cuStreamBeginCaptureToGraph, Handle, Handle, const void*, const void*, std::size_t, int);
+#endif
 SAME_SHAPE(cuLaunchKernelEx, const void*, Handle, void**, void**);
 SAME_SHAPE(cuModuleLoadDataEx, void*, const void*, unsigned int, void*, void**);
 SAME_SHAPE(cuLibraryLoadData, void*, const void*, void*, void**, unsigned int, void*, void**,

@@ -167,6 +167,9 @@ struct NodeParams {
     long long reserved2;
 };
 
+/// The mode of a thread in which its calls break no capture. See cuThreadExchangeStreamCaptureMode.
+inline constexpr int kCaptureRelaxed = 2;
+
 /// Flags of cuGetProcAddress.
 inline constexpr std::uint64_t kPerThreadStream = 2;
 

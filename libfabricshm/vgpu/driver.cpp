@@ -165,6 +165,7 @@ const Helpers& helpers() noexcept {
         get(all.allocation_properties, "cuMemGetAllocationPropertiesFromHandle");
         get(all.is_capturing, "cuStreamIsCapturing");
         get(all.is_capturing_per_thread, "cuStreamIsCapturing_ptsz");
+        get(all.exchange_capture_mode, "cuThreadExchangeStreamCaptureMode");
         get(all.device_pool, "cuDeviceGetMemPool");
         get(all.pool_attribute, "cuMemPoolGetAttribute");
         get(all.graph_nodes, "cuGraphGetNodes");

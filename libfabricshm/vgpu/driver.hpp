@@ -80,6 +80,7 @@ struct Helpers {
     Status (*allocation_properties)(AllocationProp*, AllocationHandle);
     Status (*is_capturing)(Handle, int*);
     Status (*is_capturing_per_thread)(Handle, int*);
+    Status (*exchange_capture_mode)(int*);
     Status (*device_pool)(Handle*, Device);
     Status (*pool_attribute)(Handle, int, void*);
     Status (*graph_nodes)(Handle, Handle*, std::size_t*);

@@ -2,6 +2,7 @@
 // shows: a configured figure is counted for each, or, without one, what NVML sees of the process
 // beyond what it allocated.
 
+#include <algorithm>
 #include <iterator>
 #include <mutex>
 
@@ -24,8 +25,8 @@ Status init(Status (*own)(unsigned int), unsigned int flags) {
     if (is_required && !attach_required()) return kSystemNotReady;
     const Status status = own(flags);
     if (status != kSuccess) return status;
-    // Else after the driver: without a device there is nothing to limit, and which vGPU is which device
-    // only it can tell. Nothing that takes memory can be called before this.
+    // Else after the driver: without a device there is nothing to limit, and which vGPU is which
+    // device only it can tell. Nothing that takes memory can be called before this.
     attach_vgpus();
     map_devices();
     if (is_required && !are_all_limited()) return kSystemNotReady;
@@ -112,12 +113,28 @@ Status retain_primary(Status (*own)(Handle*, Device), Handle* out, Device device
     Vgpu* vgpu = vgpu_of(device);
     if (vgpu == nullptr) return own(out, device);
     Primary& primary = primary_of(device);
+    vgpu->follow_limits();
     {
-        const std::lock_guard lock(primary.mutex);
+        std::unique_lock lock(primary.mutex);
         // The driver counts how often it was retained; one charge stands for all of them.
+        const auto needed = [&] { return primary.is_charged ? 0 : vgpu->context_bytes(); };
+        std::uint64_t bytes = 0;
+        while (needed() > bytes) {
+            // Without the lock, which who releases the context needs: it may wait for room.
+            const std::uint64_t more = needed() - bytes;
+            lock.unlock();
+            if (!vgpu->reserve(more)) {
+                vgpu->roll_back(bytes);
+                return kOutOfMemory;
+            }
+            bytes += more;
+            lock.lock();
+        }
+        // Another thread may have been faster.
+        const std::uint64_t surplus = bytes - std::min(bytes, needed());
+        vgpu->roll_back(surplus);
+        bytes -= surplus;
         const bool is_first = !primary.is_charged;
-        const std::uint64_t bytes = is_first ? vgpu->context_bytes() : 0;
-        if (!vgpu->reserve(bytes)) return kOutOfMemory;
         const Status status = own(out, device);
         if (status != kSuccess) {
             vgpu->roll_back(bytes);

@@ -13,6 +13,7 @@
 #include "libfabricshm/shm/limits_page.hpp"
 #include "libfabricshm/shm/usage_ledger.hpp"
 #include "libfabricshm/vgpu/cuda_abi.hpp"
+#include "libfabricshm/vgpu/grant_wait.hpp"
 
 namespace fabricshm::cuda {
 
@@ -43,9 +44,13 @@ class Vgpu {
     }
 
     /// Sets `bytes` aside before the driver is called. False: the quota does not allow it, even
-    /// after unused pools and what dead processes held were given back. Then the call is refused,
-    /// and counted as that.
+    /// after unused pools and what dead processes held were given back, nor within the time for
+    /// which an allocation waits for room. Then the call is refused, and counted as that. To be
+    /// called without any lock that another thread's allocation or free needs: it may take long.
     bool reserve(std::uint64_t bytes);
+
+    /// Whether the quota can ever be so large that `bytes` fit.
+    bool can_ever_hold(std::uint64_t bytes) const noexcept;
 
     /// Counts a call that was refused for another reason than reserve().
     void refused(std::uint64_t bytes) noexcept { ledger_.refused(slot_, bytes); }
@@ -110,12 +115,15 @@ class Vgpu {
     LedgerSlot& slot() const noexcept { return ledger_.file().slots[slot_]; }
 
   private:
+    class Wanting;
     Vgpu(std::string name, std::string gpu, Mapping limits, Mapping ledger,
          const ProcessIdentity& self) noexcept;
     const LimitsPage& page() const noexcept;
     bool may_look_for_dead() noexcept;
     bool may_pay() noexcept;
     bool charge_after_owed(std::uint64_t bytes);
+    bool reserve_now(std::uint64_t bytes);
+    bool reserve_waiting(std::uint64_t bytes);
     std::uint64_t pay_with(std::uint64_t freed);
 
     std::string name_;
@@ -138,6 +146,7 @@ class Vgpu {
     // ledger's lock.
     mutable std::mutex owed_mutex_;
     std::atomic<std::uint64_t> owed_{0};
+    GrantWait grant_wait_;
 };
 
 /// Attaches what $FABRIC_VGPU (or $FABRIC_DEVICE) names, separated by commas; says once why not

@@ -53,6 +53,7 @@ Status cuLaunchKernel_ptsz(Handle, unsigned int, unsigned int, unsigned int, uns
                            unsigned int, unsigned int, unsigned int, Handle, void**, void**);
 Status cuStreamBeginCapture_v2(Handle, int);
 Status cuStreamBeginCapture_v2_ptsz(Handle, int);
+Status cuThreadExchangeStreamCaptureMode(int*);
 Status cuStreamEndCapture(Handle, Handle*);
 Status cuStreamEndCapture_ptsz(Handle, Handle*);
 Status cuGraphInstantiateWithFlags(Handle*, Handle, unsigned long long);

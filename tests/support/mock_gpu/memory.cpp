@@ -369,6 +369,7 @@ MOCK_EXPORT Status cuMemPoolDestroy(Handle handle) {
 }
 MOCK_EXPORT Status cuMemPoolTrimTo(Handle pool, std::size_t keep) {
     const Lock lock(driver().mutex);
+    if (!may_do_unsafe()) return kCaptureUnsupported;
     trim(*static_cast<Pool*>(pool), keep);
     return kSuccess;
 }

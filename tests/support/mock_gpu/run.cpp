@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "tests/support/mock_gpu/device.hpp"
 #include "tests/support/mock_gpu/driver.hpp"
@@ -19,6 +20,14 @@ Driver& driver() {
 
 namespace {
 thread_local Context* t_current = nullptr;
+thread_local int t_capture_mode = 0;
+}  // namespace
+
+bool may_do_unsafe() {
+    const std::lock_guard lock(driver().mutex);
+    if (driver().capturing.empty() || t_capture_mode == kCaptureRelaxed) return true;
+    driver().is_capture_broken = true;
+    return false;
 }
 
 Context* current() {
@@ -242,6 +251,12 @@ MOCK_EXPORT Status cuStreamEndCapture(Handle stream, Handle* graph) {
     const Lock lock(driver().mutex);
     *graph = driver().capturing[stream];
     driver().capturing.erase(stream);
+    if (!std::exchange(driver().is_capture_broken, false)) return kSuccess;
+    *graph = nullptr;
+    return kCaptureInvalidated;
+}
+MOCK_EXPORT Status cuThreadExchangeStreamCaptureMode(int* mode) {
+    std::swap(*mode, t_capture_mode);
     return kSuccess;
 }
 // A null stream is the thread's own in these, and the legacy one without `_ptsz`.
@@ -345,6 +360,7 @@ MOCK_EXPORT Status cuGraphExecDestroy(Handle executable) {
 }
 MOCK_EXPORT Status cuDeviceGraphMemTrim(fabricshm::cuda::Device number) {
     const Lock lock(driver().mutex);
+    if (!may_do_unsafe()) return kCaptureUnsupported;
     give(driver().graph_bytes[number]);
     driver().graph_bytes[number] = 0;
     return kSuccess;
