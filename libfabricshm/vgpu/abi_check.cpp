@@ -26,6 +26,8 @@ static_assert(static_cast<int>(ours::kKernelNode) == CU_GRAPH_NODE_TYPE_KERNEL);
 static_assert(static_cast<int>(ours::kChildGraphNode) == CU_GRAPH_NODE_TYPE_GRAPH);
 static_assert(static_cast<int>(ours::kMemAllocNode) == CU_GRAPH_NODE_TYPE_MEM_ALLOC);
 static_assert(ours::kPerThreadStream == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+static_assert(ours::kLimitPrintfFifo == CU_LIMIT_PRINTF_FIFO_SIZE);
+static_assert(ours::kLimitMallocHeap == CU_LIMIT_MALLOC_HEAP_SIZE);
 static_assert(ours::kCaptureRelaxed == CU_STREAM_CAPTURE_MODE_RELAXED);
 static_assert(ours::kArrayLayered == CUDA_ARRAY3D_LAYERED);
 static_assert(ours::kArrayCubemap == CUDA_ARRAY3D_CUBEMAP);
@@ -106,6 +108,7 @@ SAME_SHAPE(cuGraphAddMemAllocNode, void*, Handle, const void*, std::size_t, void
 SAME_SHAPE(cuGraphInstantiateWithFlags, void*, Handle, unsigned long long);
 SAME_SHAPE(cuGraphInstantiateWithParams, void*, Handle, void*);
 SAME_SHAPE(cuGraphExecUpdate, Handle, Handle, void*);
+SAME_SHAPE(cuCtxSetLimit, int, std::size_t);
 SAME_SHAPE(cuStreamBeginCapture, Handle, int);
 SAME_SHAPE(cuStreamEndCapture, Handle, Handle*);
 #if CUDA_VERSION >= 12030

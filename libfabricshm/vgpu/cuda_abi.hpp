@@ -167,6 +167,10 @@ struct NodeParams {
     long long reserved2;
 };
 
+// Limits of a context: the two that are sizes in bytes of the device's memory.
+inline constexpr int kLimitPrintfFifo = 1;
+inline constexpr int kLimitMallocHeap = 2;
+
 /// The mode of a thread in which its calls break no capture. See cuThreadExchangeStreamCaptureMode.
 inline constexpr int kCaptureRelaxed = 2;
 

@@ -43,6 +43,7 @@
       (Device a), (a))                                                                          \
     X(cuDevicePrimaryCtxReset_v2, "cuDevicePrimaryCtxReset", 11000, kBoth, release_primary,     \
       (Device a), (a))                                                                          \
+    X(cuCtxSetLimit, "cuCtxSetLimit", 3010, kBoth, set_limit, (int a, std::size_t b), (a, b))   \
     X(cuModuleLoad, "cuModuleLoad", 2000, kBoth, load_module_2, (Handle * a, const void* b),    \
       (a, b))                                                                                   \
     X(cuModuleLoadData, "cuModuleLoadData", 2000, kBoth, load_module_2,                         \

@@ -172,6 +172,44 @@ Status release_primary(Status (*own)(Device), Device device) {
     return status;
 }
 
+// What a limit of a context takes of the device, as far as the driver's documentation tells: the
+// heap of malloc() and the buffer of printf() have the size that was asked for, from the next
+// module or launch that uses them on. Charged when it is set, since it may be taken without a call
+// of ours. A stack is for each thread that can run at a time, by a rule that is not written down,
+// and so are the device runtime's pools: these only NVML sees.
+template <typename Call>
+Status set_counted_limit(Vgpu& vgpu, int limit, std::uint64_t bytes, Call call) {
+    const Handle context = current_context();
+    // A context is an object in the host: nothing else has the number behind its own.
+    const std::uint64_t key = key_of(context) + static_cast<std::uint64_t>(limit);
+    const auto before = handles().take(key);
+    const std::uint64_t held = before ? before->bytes : 0;
+    const std::uint64_t more = bytes - std::min(bytes, held);
+    const bool has_room = vgpu.reserve(more);
+    const Status status = has_room ? call() : kOutOfMemory;
+    if (status != kSuccess) {
+        if (has_room) vgpu.roll_back(more);
+        if (before) handles().put_back(key, *before);
+        return status;
+    }
+    handles().put(key, {&vgpu, bytes, context});
+    vgpu.commit(more);
+    vgpu.release(held - std::min(bytes, held));
+    return status;
+}
+
+Status set_limit(Status (*own)(int, std::size_t), int limit, std::size_t bytes) {
+    Vgpu* vgpu = current_vgpu();
+    if (vgpu == nullptr) return own(limit, bytes);
+    if (limit == kLimitPrintfFifo || limit == kLimitMallocHeap) {
+        return set_counted_limit(*vgpu, limit, device_bytes(bytes),
+                                 [&] { return own(limit, bytes); });
+    }
+    const Status status = own(limit, bytes);
+    if (status == kSuccess) settle_overhead(*vgpu);
+    return status;
+}
+
 // Modules bring code and global variables, whose size only the driver knows. Counted afterwards,
 // since nobody knows it before: what does not fit into the quota is owed (Vgpu::owe()), not
 // refused. A process without a context has no device yet to which it could count.

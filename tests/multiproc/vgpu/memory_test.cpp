@@ -369,6 +369,27 @@ TEST_CASE("contexts and modules count, as configured or as NVML sees them") {
     CHECK(stage.view("seen").used_bytes == kContext + 4 * kMiB);
 }
 
+TEST_CASE("the heap of malloc and the buffer of printf count as their limits, a stack by NVML") {
+    Scene scene;
+    scene.does("limit 2 " + bytes(8 * kMiB), "ok", 8 * kMiB);
+    scene.does("limit 1 " + bytes(kMiB), "ok", 10 * kMiB);
+    scene.does("limit 2 " + bytes(40 * kMiB), kOutOfMemory, 10 * kMiB);
+    scene.does("limit 2 " + bytes(4 * kMiB), "ok", 6 * kMiB);
+    scene.does("limit 3 7", "1", 6 * kMiB);
+    scene.does("limit 0 4096", "ok", 10 * kMiB);
+    scene.does("alloc " + bytes(22 * kMiB), "ok 0", 32 * kMiB);
+    CHECK(scene.player->ask("end-context") == "ok");
+    CHECK(scene.used() == 4 * kMiB);  // what NVML saw goes with the process
+    // Where contexts count as configured NVML is not asked, and so a stack counts for nothing.
+    auto configured = slice("half", kQuota);
+    configured.context_bytes = kMiB;
+    Stage stage({configured});
+    const auto player = stage.player("half");
+    CHECK(player->ask("limit 2 " + bytes(8 * kMiB)) == "ok");
+    CHECK(player->ask("limit 0 4096") == "ok");
+    CHECK(stage.view("half").used_bytes == 9 * kMiB);
+}
+
 TEST_CASE("code that came past the shim counts from the first launch on") {
     Stage stage({slice("half", kQuota)});
     const auto player = stage.player("half");

@@ -44,6 +44,7 @@ struct Context {
     int device = 0;
     std::uint64_t bytes = 0;
     std::set<Pointer> pointers;
+    std::uint64_t limits[3] = {};  // bytes that they take, in `bytes` as well
 };
 
 struct Pool {

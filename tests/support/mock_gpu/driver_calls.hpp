@@ -17,6 +17,7 @@ Status cuCtxDestroy_v2(Handle);
 Status cuDevicePrimaryCtxRetain(Handle*, Device);
 Status cuDevicePrimaryCtxRelease_v2(Device);
 Status cuCtxSetCurrent(Handle);
+Status cuCtxSetLimit(int, std::size_t);
 Status cuMemAlloc_v2(Pointer*, std::size_t);
 Status cuMemAllocManaged(Pointer*, std::size_t, unsigned int);
 Status cuMemAllocPitch_v2(Pointer*, std::size_t*, std::size_t, std::size_t, unsigned int);

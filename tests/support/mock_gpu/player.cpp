@@ -420,6 +420,10 @@ const Commands& other_commands() {
              return answer(cuModuleLoadData(&out, nullptr));
          }},
         {"hidden-module", hidden_module},
+        {"limit",
+         [](const Words& words) {
+             return answer(cuCtxSetLimit(static_cast<int>(number(words, 1)), number(words, 2)));
+         }},
         {"info", memory_info},
         {"nvml", nvml_info},
         {"graph", graph_of},

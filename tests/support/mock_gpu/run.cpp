@@ -79,6 +79,7 @@ void end_context(Context& context) {
     context.pointers.clear();
     give(context.bytes);
     context.bytes = 0;
+    std::fill(std::begin(context.limits), std::end(context.limits), 0);
     if (t_current == &context) t_current = nullptr;
 }
 
@@ -207,6 +208,19 @@ MOCK_EXPORT Status cuDevicePrimaryCtxGetState(fabricshm::cuda::Device, unsigned 
     const Lock lock(driver().mutex);
     *flags = 0;
     *active = driver().primary_count > 0 ? 1 : 0;
+    return kSuccess;
+}
+// The heap and the buffer are taken at once; a stack for each of 1024 threads.
+MOCK_EXPORT Status cuCtxSetLimit(int limit, std::size_t bytes) {
+    const Lock lock(driver().mutex);
+    if (current() == nullptr) return kInvalidContext;
+    if (limit > kLimitMallocHeap) return kInvalidValue;
+    std::uint64_t& held = current()->limits[limit];
+    const std::uint64_t taken = taken_by(limit == 0 ? bytes * 1024 : bytes);
+    if (taken > held && !take(taken - held)) return kOutOfMemory;
+    if (taken < held) give(held - taken);
+    current()->bytes += taken - held;
+    held = taken;
     return kSuccess;
 }
 MOCK_EXPORT Status cuModuleLoadData(Handle* out, const void*) {
