@@ -36,7 +36,7 @@ struct VgpuReply {
     std::uint16_t reserved;
     std::int32_t status;     // an Errc
     std::uint32_t host_pid;  // of the caller, as the daemon sees it; 0: it does not, or is older
-    char gpu[kNameBytes];  // "GPU-...", "MIG-..." or an ordinal
+    char gpu[kNameBytes];    // "GPU-...", "MIG-..." or an ordinal
 };
 static_assert(sizeof(VgpuReply) == 80);
 
