@@ -54,7 +54,10 @@ void QuotaSource::add_to(Window& window) {
         // No more is in use than was granted, whatever the ledger says: a use above all memory
         // would leave the vGPUs beside this one with nothing above theirs.
         user.used = static_cast<double>(std::min(vgpu.used_bytes, vgpu.quota_bytes));
-        user.denied = static_cast<double>(std::min(refused, vgpu.spec.device_bytes));
+        // What is waited for is demand before it is refused: those who wait have their answer in
+        // the window after this.
+        user.denied =
+            static_cast<double>(std::min(refused + vgpu.wanted_bytes, vgpu.spec.device_bytes));
         // The vGPUs of one GPU are equally fast. Where nothing measures how busy each of them is,
         // compute shares (S422) stay as they are, which a percentage of 0 says.
         const Busy& busy = busy_of(vgpu, window.length_s);

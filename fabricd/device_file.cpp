@@ -21,6 +21,7 @@ constexpr std::int64_t kNoUser = 0xffffffff;
 constexpr double kNumberMost = 1e9;  // GFLOP/s and GB/s: an exaflop, an exabyte per second
 // 128 TiB: as much as one process can map.
 constexpr Bytes kBytesMost = Bytes{1} << 47;
+constexpr auto kWaitMost = std::chrono::minutes(10);
 constexpr auto kLatencyMost = std::chrono::seconds(1);
 
 // Each reader takes one value into the device and says what it wanted when the value is not that.
@@ -80,18 +81,19 @@ Wanted read_kind(const toml::node& value, DeviceSpec& device) {
     return wanted;
 }
 
-// A UUID names a GPU for good; a number is what CUDA calls it on this host, and may change with the
-// next boot.
+// A UUID names a GPU, or a slice of one in MIG mode, for good; a number is what CUDA calls it on
+// this host, and may change with the next boot.
 Wanted read_gpu(const toml::node& value, DeviceSpec& device) {
     const auto* text = value.as_string();
     const std::string gpu = text != nullptr ? text->get() : "";
     const auto plain = [](unsigned char c) { return c > 0x20 && c < 0x7f && c != '"'; };
     const auto digit = [](unsigned char c) { return c >= '0' && c <= '9'; };
     const bool is_number = gpu.size() <= 4 && std::all_of(gpu.begin(), gpu.end(), digit);
-    const bool is_uuid = gpu.rfind("GPU-", 0) == 0 && gpu.size() < fabricshm::proto::kNameBytes &&
+    const bool is_named = gpu.rfind("GPU-", 0) == 0 || gpu.rfind("MIG-", 0) == 0;
+    const bool is_uuid = is_named && gpu.size() < fabricshm::proto::kNameBytes &&
                          std::all_of(gpu.begin(), gpu.end(), plain);
     if (gpu.empty() || (!is_number && !is_uuid)) {
-        return "a GPU's UUID (\"GPU-...\") or its number (\"0\")";
+        return "a GPU's UUID (\"GPU-...\", \"MIG-...\") or its number (\"0\")";
     }
     device.gpu = gpu;
     return {};
@@ -104,6 +106,16 @@ Wanted read_share(const toml::node& value, DeviceSpec& device) {
         return "a whole number from 1 to 100";
     }
     device.share_percent = static_cast<std::uint32_t>(percent->get());
+    return {};
+}
+
+Wanted read_wait(const toml::node& value, DeviceSpec& device) {
+    const char* wanted = "a time as \"500ms\" or \"2s\", \"0s\" for none, up to 10 min";
+    const auto* text = value.as_string();
+    if (text == nullptr) return wanted;
+    const auto length = fabricshm::parse_duration(text->get());
+    if (!length.ok() || *length < Duration::zero() || *length > kWaitMost) return wanted;
+    device.wait_ms = std::chrono::duration_cast<std::chrono::milliseconds>(*length).count();
     return {};
 }
 
@@ -166,6 +178,7 @@ constexpr Key kKeys[] = {
     {"vgpu_reserve", read_bytes<&DeviceSpec::reserve_bytes>},
     {"vgpu_context", read_bytes<&DeviceSpec::context_bytes>},
     {"vgpu_allow_uids", read_uids},
+    {"vgpu_wait", read_wait},
     {"gpu", read_gpu},
     {"link_gbytes_per_s", read_number<&DeviceSpec::link_gbytes_per_s>},
     {"link_latency", read_latency},
@@ -208,6 +221,9 @@ Complaint read_device(const toml::table& table, const std::string& file, DeviceS
     // They are about CUDA contexts, which a device without a GPU has none of.
     if (device.gpu.empty() && (device.reserve_bytes != 0 || device.context_bytes != 0)) {
         return where + ": vgpu_reserve and vgpu_context of " + device.name + " need gpu";
+    }
+    if (device.gpu.empty() && device.wait_ms >= 0) {
+        return where + ": vgpu_wait of " + device.name + " needs gpu";
     }
     if (device.gpu.empty() && !device.allow_uids.empty()) {
         return where + ": vgpu_allow_uids of " + device.name + " needs gpu";

@@ -9,19 +9,36 @@
 
 namespace fabricd {
 
-std::vector<VgpuSpec> vgpu_specs(const std::vector<DeviceSpec>& devices) {
+namespace {
+
+// The loop's answer comes within two windows of a second, which is its usual length. Where nothing
+// makes quotas grow by itself, only other processes of the vGPU could make room, and programs are
+// used to hear at once that there is none.
+constexpr std::uint64_t kWaitForLoopMs = 2000;
+
+}  // namespace
+
+std::uint64_t usual_wait_ms(const Config& config) {
+    const bool loop_gives =
+        config.control.mode == "on" && has_word(config.control.actions, "quota");
+    return loop_gives ? kWaitForLoopMs : 0;
+}
+
+std::vector<VgpuSpec> vgpu_specs(const std::vector<DeviceSpec>& devices, std::uint64_t wait_ms) {
     std::vector<VgpuSpec> specs;
     for (const DeviceSpec& device : devices) {
         if (device.gpu.empty()) continue;
-        specs.push_back({device.name, device.gpu, device.memory_bytes, device.reserve_bytes,
-                         device.context_bytes, device.quota_bytes, device.share_percent,
-                         device.allow_uids, device.guaranteed_bytes, device.priority});
+        specs.push_back(
+            {device.name, device.gpu, device.memory_bytes, device.reserve_bytes,
+             device.context_bytes, device.quota_bytes, device.share_percent, device.allow_uids,
+             device.guaranteed_bytes, device.priority,
+             device.wait_ms >= 0 ? static_cast<std::uint64_t>(device.wait_ms) : wait_ms});
     }
     return specs;
 }
 
 Complaint start_vgpus(const Config& config, const std::vector<DeviceSpec>& devices, Vgpus& vgpus) {
-    const auto specs = vgpu_specs(devices);
+    const auto specs = vgpu_specs(devices, usual_wait_ms(config));
     auto limits = VgpuLimits::open(config.state.dir + "/vgpu", specs);
     if (!limits.ok()) return complaint_of(limits.error(), "devices.file, state.dir");
     vgpus.limits = std::move(*limits);

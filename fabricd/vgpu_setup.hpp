@@ -17,8 +17,12 @@ struct Vgpus {
     std::unique_ptr<VgpuServer> server;  // only with such devices
 };
 
-/// The devices with a GPU, as vGPUs.
-std::vector<VgpuSpec> vgpu_specs(const std::vector<DeviceSpec>& devices);
+/// How long an allocation beyond the quota waits for room where the device file does not say: 2 s
+/// where the control loop may make the quota larger meanwhile, else 0.
+std::uint64_t usual_wait_ms(const Config& config);
+
+/// The devices with a GPU, as vGPUs; `wait_ms` for those that say nothing of it.
+std::vector<VgpuSpec> vgpu_specs(const std::vector<DeviceSpec>& devices, std::uint64_t wait_ms);
 
 /// Opens their pages in the state folder and listens beside the attach socket. After the daemon has
 /// taken the lock of that folder.

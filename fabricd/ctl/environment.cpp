@@ -40,6 +40,10 @@ const std::vector<EnvironmentVariable>& environment_variables() {
          "vGPU of the program that preloads libfabricvgpu.so"},
         {"FABRIC_VGPU_SOCKET", "vGPU", "beside FABRIC_SOCKET",
          "socket that vGPUs are asked for at"},
+        {"FABRIC_VGPU_WAIT", "vGPU", "the device file's vgpu_wait",
+         "time that an allocation waits for room, as 2s"},
+        {"FABRIC_VGPU_REQUIRE", "vGPU", "0",
+         "1: the program does not start where it would run without limits"},
         {"FABRIC_VGPU_CHECK", "vGPU", "0", "1: names functions of the driver that are not covered"},
     };
     return kVariables;

@@ -38,13 +38,14 @@ struct DeviceSpec {
     double link_gbytes_per_s = 0.0;  // 10^9 bytes per second between the device and the pool
     std::int64_t link_latency_ns = 0;
     DeviceEfficiency efficiency;
-    std::string gpu = {};             // the CUDA GPU of the vGPU: "GPU-..." or an ordinal; "": none
+    std::string gpu = {};             // the CUDA GPU: "GPU-...", "MIG-..." or an ordinal; "": none
     std::uint64_t reserve_bytes = 0;  // of the GPU's memory, never given to its vGPUs
     std::uint64_t context_bytes = 0;  // counted for each CUDA context; 0: what NVML sees
     std::vector<std::uint32_t> allow_uids = {};  // users of the vGPU; none: whoever may attach
     // What the control loop never keeps from it when it needs it; 0: nothing said.
     std::uint64_t guaranteed_bytes = 0;
-    double priority = 1.0;  // against the other devices, any scale
+    double priority = 1.0;      // against the other devices, any scale
+    std::int64_t wait_ms = -1;  // that an allocation on its GPU waits for room; -1: nothing said
 };
 
 /// A quota that can be changed while it is in use.

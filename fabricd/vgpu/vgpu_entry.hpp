@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <utility>
 
 #include "fabricd/vgpu/vgpu_files.hpp"
 #include "fabricd/vgpu/vgpu_limits.hpp"
@@ -17,11 +18,19 @@ struct VgpuLimits::Vgpu {
     VgpuFiles files;
     std::unique_ptr<fabricshm::UsageLedger> ledger;  // touched inside of files.read() only
     fabricshm::Limits
-        limits;  // what the page says; the page itself is never read back while running
+        limits;         // what the page says; the page itself is never read back while running
+    Bytes granted = 0;  // as was published last
     std::atomic<bool> said_cut{false};
     std::atomic<bool> said_long{false};
 
-    void publish() { write_limits(files.page(), limits); }
+    void publish() {
+        write_limits(files.page(), limits);
+        const Bytes before = std::exchange(granted, limits.grant_bytes());
+        if (granted <= before) return;
+        // Against that of UsageLedger::want(): who waits is seen here, or sees the larger quota.
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+        (void)files.read([&] { return ledger->room_grew(), true; });
+    }
     Bytes usable() const {
         return spec.device_bytes - std::min(spec.device_bytes, spec.reserve_bytes);
     }

@@ -51,8 +51,10 @@ VgpuView as_told(const UsageLedger& ledger, VgpuView view) {
     }
     view.busy_known = file.bucket.measured_ns.load(kRelaxed) != 0;
     for (const auto& use : ledger.uses()) {
+        // Each process may say anything: no more than would count as refused.
+        view.wanted_bytes += std::min<Bytes>(use.wanted, fabricshm::kDeniedMost);
         view.tenants.push_back(
-            {use.process.pid, use.charged, use.denied, use.denied_bytes, use.busy_ns});
+            {use.host_pid, use.charged, use.denied, use.denied_bytes, use.busy_ns});
     }
     return view;
 }
@@ -65,6 +67,8 @@ void VgpuLimits::Vgpu::begin() {
     limits.context_bytes = spec.context_bytes;
     limits.target_bytes = spec.quota_bytes;
     limits.share_percent = spec.share_percent;
+    limits.wait_ms = spec.wait_ms;
+    limits.most_bytes = usable();
     // A file of ours, but of a daemon that may have been another version: only what makes sense.
     if (const auto old = read_limits(files.page()); old) {
         limits.quota_bytes = std::min(old->quota_bytes, spec.device_bytes);
@@ -306,12 +310,12 @@ bool VgpuLimits::report_ledgers_to(int inotify) const {
                        [&](const auto& vgpu) { return vgpu->files.report_to(inotify); });
 }
 
-std::vector<std::pair<std::string, ProcessIdentity>> VgpuLimits::processes() const {
-    std::vector<std::pair<std::string, ProcessIdentity>> found;
+std::vector<std::pair<std::string, fabricshm::LedgerUse>> VgpuLimits::processes() const {
+    std::vector<std::pair<std::string, fabricshm::LedgerUse>> found;
     for (const auto& vgpu : vgpus_) {
         const auto uses = vgpu->read([&] { return vgpu->ledger->uses(); });
         if (!uses) continue;
-        for (const auto& use : *uses) found.emplace_back(vgpu->spec.name, use.process);
+        for (const auto& use : *uses) found.emplace_back(vgpu->spec.name, use);
     }
     return found;
 }

@@ -84,7 +84,7 @@ class VgpuLimits {
     bool report_ledgers_to(int inotify) const;
 
     /// Who holds slots now, to be watched after a restart.
-    std::vector<std::pair<std::string, fabricshm::ProcessIdentity>> processes() const;
+    std::vector<std::pair<std::string, fabricshm::LedgerUse>> processes() const;
 
     /// Called after every change, on the thread that made it. Set before other threads call.
     void on_change(std::function<void()> wake) { wake_ = std::move(wake); }

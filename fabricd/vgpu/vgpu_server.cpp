@@ -208,6 +208,8 @@ void VgpuServer::answer(const Caller& caller, const Result<VgpuLimits::Files>& f
     std::vector<int> descriptors;
     if (files.ok()) {
         std::strncpy(reply.gpu, files->gpu.c_str(), sizeof reply.gpu - 1);
+        // What it can't know itself where it has a pid namespace of its own, and NVML knows it by.
+        reply.host_pid = static_cast<std::uint32_t>(caller.peer.pid);
         descriptors = {files->limits.get(), files->ledger.get()};
     }
     // A caller that is gone already is buried by its pidfd.
@@ -230,17 +232,37 @@ Result<VgpuLimits::Files> VgpuServer::admit(const Caller& caller, const VgpuRequ
     return files;
 }
 
-// A daemon started again finds its tenants in the ledgers.
+namespace {
+
+// Whether the process that has `pid` here is not the one with the slot, which was here under that
+// number. In a container it may count its start from another time (time namespaces): then its pid
+// namespace decides, and where that can't be read it is taken for alive.
+bool is_another(pid_t pid, const ProcessIdentity& process, std::uint64_t own_space) {
+    const auto start = fabricshm::process_start_time(pid);
+    if (!start.ok()) return true;
+    if (*start == process.start_time) return false;
+    if (process.pid_namespace == own_space) return true;
+    const auto space = fabricshm::pid_namespace_of(pid);
+    return space.ok() && *space != process.pid_namespace;
+}
+
+}  // namespace
+
+// A daemon started again finds its tenants in the ledgers. These are of this pid namespace
+// (VgpuFiles::open), so that the numbers in them which the daemon before gave out are ours, too. A
+// process that writes another one's number there ends up without its quota, or keeps it too long.
 void VgpuServer::watch_known() {
     const auto space = fabricshm::own_pid_namespace();
-    for (auto& [vgpu, process] : limits_.processes()) {
-        if (!space.ok() || process.pid_namespace != *space) continue;
-        auto pidfd = fabricshm::open_pidfd(process.pid);
-        Tenant tenant{vgpu, process, pidfd.ok() ? std::move(*pidfd) : Fd{}};
+    for (auto& [vgpu, use] : limits_.processes()) {
+        const bool is_here = space.ok() && use.process.pid_namespace == *space;
+        const bool is_known = is_here || use.host_pid != use.process.pid;
+        if (!space.ok() || !is_known) continue;
+        const pid_t pid = is_here ? use.process.pid : use.host_pid;
+        auto pidfd = fabricshm::open_pidfd(pid);
+        Tenant tenant{vgpu, use.process, pidfd.ok() ? std::move(*pidfd) : Fd{}};
         // The number may be somebody else's by now: asked after the pidfd is there, so that it is
         // this very process which has to have started then.
-        const auto start = fabricshm::process_start_time(process.pid);
-        tenant.is_dead = !pidfd.ok() || !start.ok() || *start != process.start_time;
+        tenant.is_dead = !pidfd.ok() || is_another(pid, use.process, *space);
         (void)watch(std::move(tenant));
     }
     bury();

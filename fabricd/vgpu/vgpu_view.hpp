@@ -15,7 +15,7 @@ using fabricshm::Bytes;
 /// One vGPU as the device file has it.
 struct VgpuSpec {
     std::string name;
-    std::string gpu;          // "GPU-..." or an ordinal; vGPUs with the same text share one GPU
+    std::string gpu;  // "GPU-...", "MIG-..." or an ordinal; vGPUs with the same text share one GPU
     Bytes device_bytes = 0;   // of the whole GPU
     Bytes reserve_bytes = 0;  // of it, left for others: the quotas together stay below the rest
     Bytes context_bytes = 0;  // counted for each context of a process
@@ -26,10 +26,11 @@ struct VgpuSpec {
     std::vector<std::uint32_t> allow_uids = {};
     Bytes guaranteed_bytes = 0;  // of the quota; 0: all of it
     double priority = 1.0;
+    std::uint64_t wait_ms = 0;  // that an allocation waits for room before it is refused
 };
 
 struct VgpuTenantView {
-    std::int32_t pid = 0;
+    std::int32_t pid = 0;  // as the daemon counts, also of a process in a container
     Bytes bytes = 0;
     std::uint64_t denied = 0;
     Bytes denied_bytes = 0;     // since the process attached
@@ -47,6 +48,7 @@ struct VgpuView {
     /// What these asked for, one of them at most 1 TiB. Written by the tenants: it may say anything
     /// and may fall; who takes differences caps them.
     Bytes denied_bytes = 0;
+    Bytes wanted_bytes = 0;  // that allocations wait for now, before they are refused; likewise
     /// GPU time of all processes since the ledger was made, as NVML saw it; likewise input. Rises
     /// about once per second, five times with a share below 100 %, and only while they launch.
     std::uint64_t busy_ns = 0;

@@ -89,12 +89,26 @@ std::uint64_t read_boot_id() noexcept {
 
 }  // namespace
 
-Result<std::uint64_t> own_pid_namespace() {
+namespace {
+
+Result<std::uint64_t> namespace_at(const char* path) {
     struct stat status {};
-    if (::stat("/proc/self/ns/pid", &status) != 0) return error_from_errno(errno, "pid namespace");
+    if (::stat(path, &status) != 0) return error_from_errno(errno, "pid namespace");
     // The first namespace of every host has the same inode: the boot tells hosts apart that share
     // memory, or one would look for the other's processes among its own.
     return static_cast<std::uint64_t>(status.st_ino) ^ own_kernel();
+}
+
+}  // namespace
+
+Result<std::uint64_t> own_pid_namespace() {
+    return namespace_at("/proc/self/ns/pid");
+}
+
+Result<std::uint64_t> pid_namespace_of(pid_t pid) {
+    char path[40];
+    std::snprintf(path, sizeof path, "/proc/%d/ns/pid", static_cast<int>(pid));
+    return namespace_at(path);
 }
 
 std::uint64_t own_kernel() noexcept {

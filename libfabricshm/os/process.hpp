@@ -33,6 +33,10 @@ Result<std::uint64_t> process_start_time(pid_t pid);
 /// A number for this process's pid namespace, different on every host and after every boot.
 Result<std::uint64_t> own_pid_namespace();
 
+/// The same for the process that has this number here. kDenied where it may not be looked at,
+/// kNotFound when it is gone.
+Result<std::uint64_t> pid_namespace_of(pid_t pid);
+
 /// A number for the kernel that this process runs on, the same in all its containers.
 std::uint64_t own_kernel() noexcept;
 

@@ -34,9 +34,9 @@ struct VgpuReply {
     std::uint32_t magic;
     std::uint16_t version;
     std::uint16_t reserved;
-    std::int32_t status;  // an Errc
-    std::uint32_t reserved2;
-    char gpu[kNameBytes];  // "GPU-..." or an ordinal
+    std::int32_t status;     // an Errc
+    std::uint32_t host_pid;  // of the caller, as the daemon sees it; 0: it does not, or is older
+    char gpu[kNameBytes];    // "GPU-...", "MIG-..." or an ordinal
 };
 static_assert(sizeof(VgpuReply) == 80);
 

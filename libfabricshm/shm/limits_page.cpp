@@ -31,6 +31,8 @@ void write_limits(LimitsPage& page, const Limits& limits) noexcept {
     image[3].store(limits.share_percent, std::memory_order_relaxed);
     image[4].store(limits.configured_bytes, std::memory_order_relaxed);
     image[5].store(limits.configured_percent, std::memory_order_relaxed);
+    image[6].store(limits.wait_ms, std::memory_order_relaxed);
+    image[7].store(limits.most_bytes, std::memory_order_relaxed);
     // Release: who reads the new serial finds the whole image behind it.
     page.serial.store(next, std::memory_order_release);
 }
@@ -48,6 +50,8 @@ std::optional<Limits> read_limits(const LimitsPage& page) noexcept {
         limits.share_percent = image[3].load(std::memory_order_relaxed);
         limits.configured_bytes = image[4].load(std::memory_order_relaxed);
         limits.configured_percent = image[5].load(std::memory_order_relaxed);
+        limits.wait_ms = image[6].load(std::memory_order_relaxed);
+        limits.most_bytes = image[7].load(std::memory_order_relaxed);
         // Acquire fence, against the writer's release fence: had a word been overwritten, the
         // serial read next would be a later one.
         std::atomic_thread_fence(std::memory_order_acquire);

@@ -31,6 +31,8 @@ struct Limits {
     // What the configuration said, for the next daemon: it tells what was changed live by it.
     std::uint64_t configured_bytes = 0;
     std::uint64_t configured_percent = 0;  // 0: a page from before this word
+    std::uint64_t wait_ms = 0;     // so long an allocation waits for room before it is refused
+    std::uint64_t most_bytes = 0;  // that the quota can ever be: the GPU less its reserve
 
     /// Up to where allocations are granted.
     std::uint64_t grant_bytes() const noexcept {

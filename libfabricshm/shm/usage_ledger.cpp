@@ -4,8 +4,10 @@
 #include <time.h>
 
 #include <algorithm>
+#include <climits>
 
 #include "libfabricshm/base/fault_point.hpp"
+#include "libfabricshm/os/futex.hpp"
 
 namespace fabricshm {
 
@@ -158,7 +160,7 @@ void UsageLedger::empty(LedgerSlot& slot) noexcept {
     file_->total.store(sum - std::min(sum, held), kRelaxed);
 }
 
-Result<int> UsageLedger::claim() {
+Result<int> UsageLedger::claim(pid_t host_pid) {
     // Nobody of this process can be holding the lock before it has a slot: a word that says so is
     // from before an exec, which left it with another thread's work undone.
     std::uint64_t left = word_;
@@ -180,11 +182,12 @@ Result<int> UsageLedger::claim() {
             if ((is_own || pid == 0) && free_slot == nullptr) free_slot = &slot;
         }
         if (free_slot == nullptr) continue;
-        for (Word* word :
-             {&free_slot->charged, &free_slot->pending, &free_slot->denied, &free_slot->launches,
-              &free_slot->waited_ns, &free_slot->denied_bytes, &free_slot->busy_ns}) {
+        for (Word* word : {&free_slot->charged, &free_slot->pending, &free_slot->denied,
+                           &free_slot->launches, &free_slot->waited_ns, &free_slot->denied_bytes,
+                           &free_slot->busy_ns, &free_slot->wanted}) {
             word->store(0, kRelaxed);
         }
+        free_slot->host_pid.store(static_cast<std::uint64_t>(host_pid), kRelaxed);
         free_slot->start_time.store(self_.start_time, kRelaxed);
         free_slot->pid_namespace.store(self_.pid_namespace, kRelaxed);
         FAULT_POINT("vgpu.claim.filled");
@@ -237,12 +240,53 @@ void UsageLedger::refused(int slot, std::uint64_t bytes) noexcept {
 
 void UsageLedger::release(int slot, std::uint64_t bytes) noexcept {
     LedgerSlot& own = file_->slots[slot];
-    const Hold hold(*this);
-    own.charged.fetch_sub(bytes, kRelaxed);
-    FAULT_POINT("vgpu.release.slot");
-    if (!hold) return;
-    const std::uint64_t sum = file_->total.load(kRelaxed);
-    file_->total.store(sum - std::min(sum, bytes), kRelaxed);
+    {
+        const Hold hold(*this);
+        own.charged.fetch_sub(bytes, kRelaxed);
+        FAULT_POINT("vgpu.release.slot");
+        if (!hold) return;
+        const std::uint64_t sum = file_->total.load(kRelaxed);
+        file_->total.store(sum - std::min(sum, bytes), kRelaxed);
+    }
+    room_grew();
+}
+
+void UsageLedger::want(int slot, std::uint64_t bytes, TimePoint until) noexcept {
+    file_->slots[slot].wanted.fetch_add(std::min(bytes, kDeniedMost), kRelaxed);
+    const auto until_ns = static_cast<std::uint64_t>(until.time_since_epoch().count());
+    std::uint64_t known = file_->awaited_until_ns.load(kRelaxed);
+    // Relaxed: the ledger's lock, which the waiter takes with its next try to charge, orders it
+    // before whatever is freed after that. A quota grows without the lock: hence the fence, against
+    // that of who makes it grow. Either the try finds the larger quota, or it finds us waiting.
+    while (known < until_ns &&
+           !file_->awaited_until_ns.compare_exchange_weak(known, until_ns, kRelaxed)) {
+    }
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+void UsageLedger::unwant(int slot, std::uint64_t bytes) noexcept {
+    file_->slots[slot].wanted.fetch_sub(std::min(bytes, kDeniedMost), kRelaxed);
+}
+
+std::uint32_t UsageLedger::room() const noexcept {
+    // Acquire: the try to charge that follows must not be done before.
+    return file_->room.load(std::memory_order_acquire);
+}
+
+void UsageLedger::await_room(std::uint32_t seen, TimePoint deadline) const noexcept {
+    (void)futex_wait(&file_->room, seen, deadline);
+}
+
+// After the lock was let go: who tried before has said with the lock held that it waits, and who
+// tries later finds the room.
+void UsageLedger::room_grew() noexcept {
+    const std::uint64_t until_ns = file_->awaited_until_ns.load(kRelaxed);
+    if (until_ns == 0) return;
+    const auto now_ns = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
+    if (now_ns > until_ns) return;
+    // Release, against room(): who reads the new number finds the room.
+    file_->room.fetch_add(1, std::memory_order_release);
+    (void)futex_wake(&file_->room, INT_MAX);
 }
 
 int UsageLedger::reclaim_dead() {
@@ -263,17 +307,20 @@ Result<bool> UsageLedger::reclaim(const ProcessIdentity& process) {
         recount();
         unlock();
     }
-    const Hold hold(*this);
-    if (!hold) return Error{Errc::kBusy, 0, "lock the usage ledger"};
     bool found = false;
-    for (LedgerSlot& slot : file_->slots) {
-        const bool is_it = slot.pid.load(kRelaxed) == static_cast<std::uint64_t>(process.pid) &&
-                           slot.start_time.load(kRelaxed) == process.start_time &&
-                           slot.pid_namespace.load(kRelaxed) == process.pid_namespace;
-        if (!is_it) continue;
-        empty(slot);
-        found = true;
+    {
+        const Hold hold(*this);
+        if (!hold) return Error{Errc::kBusy, 0, "lock the usage ledger"};
+        for (LedgerSlot& slot : file_->slots) {
+            const bool is_it = slot.pid.load(kRelaxed) == static_cast<std::uint64_t>(process.pid) &&
+                               slot.start_time.load(kRelaxed) == process.start_time &&
+                               slot.pid_namespace.load(kRelaxed) == process.pid_namespace;
+            if (!is_it) continue;
+            empty(slot);
+            found = true;
+        }
     }
+    if (found) room_grew();
     return found;
 }
 
@@ -299,12 +346,16 @@ std::vector<LedgerUse> UsageLedger::uses() const {
         // Acquire, against the release in claim().
         const std::uint64_t pid = slot.pid.load(std::memory_order_acquire);
         if (pid == 0 || pid >> kPidBits != 0) continue;
+        const std::uint64_t told = slot.host_pid.load(kRelaxed);
+        const std::uint64_t host_pid = told != 0 && told >> kPidBits == 0 ? told : pid;
         found.push_back({{static_cast<pid_t>(pid), slot.start_time.load(kRelaxed),
                           slot.pid_namespace.load(kRelaxed)},
+                         static_cast<pid_t>(host_pid),
                          slot.charged.load(kRelaxed),
                          slot.denied.load(kRelaxed),
                          slot.denied_bytes.load(kRelaxed),
-                         slot.busy_ns.load(kRelaxed)});
+                         slot.busy_ns.load(kRelaxed),
+                         slot.wanted.load(kRelaxed)});
     }
     return found;
 }

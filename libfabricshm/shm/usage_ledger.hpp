@@ -3,7 +3,8 @@
 //   0      magic, version, slots, boot       written once
 //   128    lock                              who holds it: 0, or pid, start time and namespace
 //   256    total, peak, recoveries, denied,  total: the sum of all slots, kept for speed;
-//          denied_bytes, busy_ns            the rest is since the file was made
+//          denied_bytes, busy_ns,           the rest is since the file was made
+//          room, awaited_until_ns           for those that wait for room
 //   384    bucket                            of compute time, see vgpu/share.hpp
 //   512    256 slots of 128 bytes            one for each process
 //
@@ -38,7 +39,9 @@ struct LedgerSlot {
     Word waited_ns;     // in launches, for compute time
     Word denied_bytes;  // what the refused allocations asked for, see refused()
     Word busy_ns;       // of the GPU's time, as NVML saw it; see vgpu/throttle.hpp
-    Word spare[6];
+    Word host_pid;      // as the daemon counts, and NVML; 0: the same as `pid`, as far as known
+    Word wanted;        // bytes that threads wait for now
+    Word spare[4];
 };
 static_assert(sizeof(LedgerSlot) == 128);
 
@@ -72,6 +75,10 @@ struct LedgerFile {
     Word denied;
     Word denied_bytes;
     Word busy_ns;
+    std::atomic<std::uint32_t>
+        room;  // rises when there may be more of it; those who wait sleep here
+    std::uint32_t unused;
+    Word awaited_until_ns;  // CLOCK_MONOTONIC; until then somebody may be asleep, later nobody is
     alignas(128) ShareBucket bucket;
     alignas(128) LedgerSlot slots[kSlots];
 };
@@ -81,10 +88,14 @@ inline constexpr Bytes kLedgerBytes = round_up(sizeof(LedgerFile), 4096);
 /// One process's use, as read by somebody else.
 struct LedgerUse {
     ProcessIdentity process;
+    pid_t host_pid = 0;  // the number that the daemon and NVML know it by; of a process in another
+                         // pid namespace not `process.pid`
     std::uint64_t charged = 0;
     std::uint64_t denied = 0;
     std::uint64_t denied_bytes = 0;
     std::uint64_t busy_ns = 0;
+    std::uint64_t wanted =
+        0;  // bytes that it waits for now; one wait counts as kDeniedMost at most
 };
 
 /// The operations on a mapped ledger. Any number of threads and processes at the same time. Every
@@ -99,8 +110,9 @@ class UsageLedger {
     static bool is_ledger(const LedgerFile& file) noexcept;
 
     /// This process's slot; one that it left behind (exec keeps pid and start time, and frees what
-    /// the GPU held) is emptied. kNoMemory: all slots belong to live processes.
-    Result<int> claim();
+    /// the GPU held) is emptied. `host_pid`: what the daemon said its number is, 0: nothing.
+    /// kNoMemory: all slots belong to live processes.
+    Result<int> claim(pid_t host_pid = 0);
 
     /// Adds `bytes` to the slot, unless the total would pass what `limits` grants; it is asked
     /// with the lock held, so that a limit announced before the lock was taken counts.
@@ -116,6 +128,20 @@ class UsageLedger {
     /// kDeniedMost counts as that: programs ask for absurd sizes to learn how much there is, and no
     /// quota could ever be made to fit them. Without the lock.
     void refused(int slot, std::uint64_t bytes) noexcept;
+
+    /// Waiting for room. A thread says with want() what it waits for and until when, and then,
+    /// again and again: reads room(), tries to charge, and sleeps with await_room() on what it has
+    /// read. Whatever makes room after that try raises the word, so no sleep misses it. unwant()
+    /// ends it. A waiter that dies leaves nothing but its deadline: until then some wakes are for
+    /// nobody.
+    void want(int slot, std::uint64_t bytes, TimePoint until) noexcept;
+    void unwant(int slot, std::uint64_t bytes) noexcept;
+    std::uint32_t room() const noexcept;
+    /// Returns when there may be room, at the deadline, or for no reason.
+    void await_room(std::uint32_t seen, TimePoint deadline) const noexcept;
+    /// Wakes them: for the daemon, which makes room by a larger quota, after a sequentially
+    /// consistent fence.
+    void room_grew() noexcept;
 
     /// Takes `bytes` off again. Never refuses: after kBusy's deadline the lock is left alone and
     /// the slot is corrected; the total follows with the next recovery, until then too high.

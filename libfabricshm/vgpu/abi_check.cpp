@@ -15,8 +15,10 @@ namespace ours = fabricshm::cuda;
 
 static_assert(ours::kOutOfMemory == CUDA_ERROR_OUT_OF_MEMORY);
 static_assert(ours::kNoDevice == CUDA_ERROR_NO_DEVICE);
+static_assert(ours::kSystemNotReady == CUDA_ERROR_SYSTEM_NOT_READY);
 static_assert(ours::kInvalidValue == CUDA_ERROR_INVALID_VALUE);
 static_assert(ours::kOnDevice == CU_MEM_LOCATION_TYPE_DEVICE);
+static_assert(ours::kPointerDevice == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
 static_assert(static_cast<int>(ours::kPoolReservedCurrent) == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
 static_assert(static_cast<int>(ours::kPoolUsedCurrent) == CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
 static_assert(static_cast<int>(ours::kPoolReleaseThreshold) == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD);
@@ -24,6 +26,9 @@ static_assert(static_cast<int>(ours::kKernelNode) == CU_GRAPH_NODE_TYPE_KERNEL);
 static_assert(static_cast<int>(ours::kChildGraphNode) == CU_GRAPH_NODE_TYPE_GRAPH);
 static_assert(static_cast<int>(ours::kMemAllocNode) == CU_GRAPH_NODE_TYPE_MEM_ALLOC);
 static_assert(ours::kPerThreadStream == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+static_assert(ours::kLimitPrintfFifo == CU_LIMIT_PRINTF_FIFO_SIZE);
+static_assert(ours::kLimitMallocHeap == CU_LIMIT_MALLOC_HEAP_SIZE);
+static_assert(ours::kCaptureRelaxed == CU_STREAM_CAPTURE_MODE_RELAXED);
 static_assert(ours::kArrayLayered == CUDA_ARRAY3D_LAYERED);
 static_assert(ours::kArrayCubemap == CUDA_ARRAY3D_CUBEMAP);
 static_assert(ours::kArraySparse == CUDA_ARRAY3D_SPARSE);
@@ -103,6 +108,12 @@ SAME_SHAPE(cuGraphAddMemAllocNode, void*, Handle, const void*, std::size_t, void
 SAME_SHAPE(cuGraphInstantiateWithFlags, void*, Handle, unsigned long long);
 SAME_SHAPE(cuGraphInstantiateWithParams, void*, Handle, void*);
 SAME_SHAPE(cuGraphExecUpdate, Handle, Handle, void*);
+SAME_SHAPE(cuCtxSetLimit, int, std::size_t);
+SAME_SHAPE(cuStreamBeginCapture, Handle, int);
+SAME_SHAPE(cuStreamEndCapture, Handle, Handle*);
+#if CUDA_VERSION >= 12030
+SAME_SHAPE(cuStreamBeginCaptureToGraph, Handle, Handle, const void*, const void*, std::size_t, int);
+#endif
 SAME_SHAPE(cuLaunchKernelEx, const void*, Handle, void**, void**);
 SAME_SHAPE(cuModuleLoadDataEx, void*, const void*, unsigned int, void*, void**);
 SAME_SHAPE(cuLibraryLoadData, void*, const void*, void*, void**, unsigned int, void*, void**,

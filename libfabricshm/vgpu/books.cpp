@@ -95,20 +95,35 @@ Book& executables() {
     return book;
 }
 
-bool charge_opened(Vgpu& vgpu, Pointer pointer) {
+namespace {
+
+// A driver that does not say where it lies: on the current device, where most of it is opened.
+Vgpu* vgpu_under(Pointer pointer) {
+    int device = -1;
+    const auto ask = helpers().pointer_attribute;
+    const bool is_known = ask != nullptr && ask(&device, kPointerDevice, pointer) == kSuccess;
+    return is_known ? vgpu_of(device) : current_vgpu();
+}
+
+}  // namespace
+
+bool charge_opened(Pointer pointer) {
+    if (!any_vgpu()) return true;
     Pointer base = 0;
     std::size_t bytes = 0;
     const auto ask = helpers().address_range;
     if (ask == nullptr || ask(&base, &bytes, pointer) != kSuccess) return true;
     // Open here already: the driver answers with the same address and counts how often.
     if (pointers().reopen(pointer)) return true;
-    const Charge charge{&vgpu, device_bytes(bytes), current_context()};
-    if (!vgpu.reserve(charge.bytes)) return false;
+    Vgpu* const vgpu = vgpu_under(pointer);
+    if (vgpu == nullptr) return true;
+    const Charge charge{vgpu, device_bytes(bytes), current_context()};
+    if (!vgpu->reserve(charge.bytes)) return false;
     // Another thread may have opened it since: its charge is enough for both.
     if (pointers().reopen_or_put(pointer, charge)) {
-        vgpu.roll_back(charge.bytes);
+        vgpu->roll_back(charge.bytes);
     } else {
-        vgpu.commit(charge.bytes);
+        vgpu->commit(charge.bytes);
     }
     return true;
 }

@@ -92,9 +92,10 @@ Status charged(Vgpu* vgpu, std::uint64_t bytes, Book& book, Call call, Key key) 
 }
 
 /// Charges memory of others that the driver has just opened at `pointer`: once, however often it is
-/// open. False: it does not fit, and the caller closes it, which takes nothing from anybody. What
-/// the driver does not tell the size of stays uncounted.
-bool charge_opened(Vgpu& vgpu, Pointer pointer);
+/// open, to the device that it lies on, which may be a peer of the current one. False: it does not
+/// fit, and the caller closes it, which takes nothing from anybody. What the driver does not tell
+/// the size of stays uncounted.
+bool charge_opened(Pointer pointer);
 
 /// Calls `call()`, which frees what `key` stands for. What is not in the book (from before the vGPU
 /// was attached, or of a device without one) is freed all the same.

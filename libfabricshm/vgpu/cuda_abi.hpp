@@ -17,6 +17,7 @@ inline constexpr Status kSuccess = 0;
 inline constexpr Status kInvalidValue = 1;
 inline constexpr Status kOutOfMemory = 2;
 inline constexpr Status kNoDevice = 100;  // also where this driver has not the function at all
+inline constexpr Status kSystemNotReady = 802;  // a daemon that the GPU is used with does not run
 
 using Device = int;
 using Pointer = unsigned long long;  // an address on the device
@@ -29,6 +30,10 @@ struct Location {
     int id;  // of the device; of a node, or nothing, for memory of the host
 };
 inline constexpr int kOnDevice = 1;
+
+/// What cuPointerGetAttribute is asked for: the device that the memory was allocated on, whichever
+/// context maps it.
+inline constexpr int kPointerDevice = 9;
 
 /// What cuMemCreate is asked for; read for its location only. The size comes beside it.
 struct AllocationProp {
@@ -162,6 +167,13 @@ struct NodeParams {
     long long reserved2;
 };
 
+// Limits of a context: the two that are sizes in bytes of the device's memory.
+inline constexpr int kLimitPrintfFifo = 1;
+inline constexpr int kLimitMallocHeap = 2;
+
+/// The mode of a thread in which its calls break no capture. See cuThreadExchangeStreamCaptureMode.
+inline constexpr int kCaptureRelaxed = 2;
+
 /// Flags of cuGetProcAddress.
 inline constexpr std::uint64_t kPerThreadStream = 2;
 
@@ -192,7 +204,7 @@ struct NvmlProcess2 {  // of versions 2 and 3
 };
 // One process in one interval of NVML's own, in per cent of that interval.
 struct NvmlUtilization {
-    unsigned int pid;  // as the host counts: another number in a pid namespace
+    unsigned int pid;  // as the host counts: LedgerUse::host_pid
     unsigned long long time_us;
     unsigned int sm;
     unsigned int memory;

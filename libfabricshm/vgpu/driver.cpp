@@ -161,8 +161,11 @@ const Helpers& helpers() noexcept {
         get(all.current_context, "cuCtxGetCurrent");
         get(all.primary_state, "cuDevicePrimaryCtxGetState");
         get(all.address_range, "cuMemGetAddressRange_v2");
+        get(all.pointer_attribute, "cuPointerGetAttribute");
+        get(all.allocation_properties, "cuMemGetAllocationPropertiesFromHandle");
         get(all.is_capturing, "cuStreamIsCapturing");
         get(all.is_capturing_per_thread, "cuStreamIsCapturing_ptsz");
+        get(all.exchange_capture_mode, "cuThreadExchangeStreamCaptureMode");
         get(all.device_pool, "cuDeviceGetMemPool");
         get(all.pool_attribute, "cuMemPoolGetAttribute");
         get(all.graph_nodes, "cuGraphGetNodes");

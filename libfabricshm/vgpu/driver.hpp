@@ -76,8 +76,11 @@ struct Helpers {
     Status (*current_context)(Handle*);
     Status (*primary_state)(Device, unsigned int*, int*);
     Status (*address_range)(Pointer*, std::size_t*, Pointer);
+    Status (*pointer_attribute)(void*, int, Pointer);
+    Status (*allocation_properties)(AllocationProp*, AllocationHandle);
     Status (*is_capturing)(Handle, int*);
     Status (*is_capturing_per_thread)(Handle, int*);
+    Status (*exchange_capture_mode)(int*);
     Status (*device_pool)(Handle*, Device);
     Status (*pool_attribute)(Handle, int, void*);
     Status (*graph_nodes)(Handle, Handle*, std::size_t*);

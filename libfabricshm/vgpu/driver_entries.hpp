@@ -43,6 +43,7 @@
       (Device a), (a))                                                                          \
     X(cuDevicePrimaryCtxReset_v2, "cuDevicePrimaryCtxReset", 11000, kBoth, release_primary,     \
       (Device a), (a))                                                                          \
+    X(cuCtxSetLimit, "cuCtxSetLimit", 3010, kBoth, set_limit, (int a, std::size_t b), (a, b))   \
     X(cuModuleLoad, "cuModuleLoad", 2000, kBoth, load_module_2, (Handle * a, const void* b),    \
       (a, b))                                                                                   \
     X(cuModuleLoadData, "cuModuleLoadData", 2000, kBoth, load_module_2,                         \
@@ -205,6 +206,28 @@
     X(cuLaunchGridAsync, "cuLaunchGridAsync", 2000, kBoth, launch_grid_async,                      \
       (Handle a, int b, int c, Handle d), (a, b, c, d))
 
+// Where a stream begins to be captured into a graph and where that ends.
+#define FABRIC_CAPTURE_ENTRIES(X)                                                                 \
+    X(cuStreamBeginCapture, "cuStreamBeginCapture", 10000, kLegacy, begin_capture_1, (Handle a),  \
+      (a))                                                                                        \
+    X(cuStreamBeginCapture_ptsz, "cuStreamBeginCapture", 10000, kPerThread, begin_capture_1_own,  \
+      (Handle a), (a))                                                                            \
+    X(cuStreamBeginCapture_v2, "cuStreamBeginCapture", 10010, kLegacy, begin_capture_2,           \
+      (Handle a, int b), (a, b))                                                                  \
+    X(cuStreamBeginCapture_v2_ptsz, "cuStreamBeginCapture", 10010, kPerThread,                    \
+      begin_capture_2_own, (Handle a, int b), (a, b))                                             \
+    X(cuStreamBeginCaptureToGraph, "cuStreamBeginCaptureToGraph", 12030, kLegacy, begin_to_graph, \
+      (Handle a, Handle b, const Handle* c, const void* d, std::size_t e, int f),                 \
+      (a, b, c, d, e, f))                                                                         \
+    X(cuStreamBeginCaptureToGraph_ptsz, "cuStreamBeginCaptureToGraph", 12030, kPerThread,         \
+      begin_to_graph_own,                                                                         \
+      (Handle a, Handle b, const Handle* c, const void* d, std::size_t e, int f),                 \
+      (a, b, c, d, e, f))                                                                         \
+    X(cuStreamEndCapture, "cuStreamEndCapture", 10000, kLegacy, end_capture,                      \
+      (Handle a, Handle * b), (a, b))                                                             \
+    X(cuStreamEndCapture_ptsz, "cuStreamEndCapture", 10000, kPerThread, end_capture_own,          \
+      (Handle a, Handle * b), (a, b))
+
 // What tells a program how large the GPU is, and the two ways on to further functions.
 #define FABRIC_QUERY_ENTRIES(X)                                                   \
     X(cuMemGetInfo, "cuMemGetInfo", 2000, kBoth, memory_info_32,                  \
@@ -242,5 +265,6 @@
     FABRIC_POOL_ENTRIES(X)    \
     FABRIC_GRAPH_ENTRIES(X)   \
     FABRIC_LAUNCH_ENTRIES(X)  \
+    FABRIC_CAPTURE_ENTRIES(X) \
     FABRIC_QUERY_ENTRIES(X)   \
     FABRIC_NVML_ENTRIES(X)

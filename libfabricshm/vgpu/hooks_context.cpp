@@ -2,6 +2,7 @@
 // shows: a configured figure is counted for each, or, without one, what NVML sees of the process
 // beyond what it allocated.
 
+#include <algorithm>
 #include <iterator>
 #include <mutex>
 
@@ -18,12 +19,17 @@ namespace fabricshm::cuda {
 namespace {
 
 Status init(Status (*own)(unsigned int), unsigned int flags) {
+    // Before the driver, where the program must not run without limits: a driver that was never
+    // started also refuses what a program calls that does not look at the answer of this.
+    const bool is_required = is_limit_required();
+    if (is_required && !attach_required()) return kSystemNotReady;
     const Status status = own(flags);
     if (status != kSuccess) return status;
-    // After the driver: without a device there is nothing to limit, and which vGPU is which device
-    // only it can tell. Nothing that takes memory can be called before this.
+    // Else after the driver: without a device there is nothing to limit, and which vGPU is which
+    // device only it can tell. Nothing that takes memory can be called before this.
     attach_vgpus();
     map_devices();
+    if (is_required && !are_all_limited()) return kSystemNotReady;
     check_once_if_asked();
     return status;
 }
@@ -107,12 +113,28 @@ Status retain_primary(Status (*own)(Handle*, Device), Handle* out, Device device
     Vgpu* vgpu = vgpu_of(device);
     if (vgpu == nullptr) return own(out, device);
     Primary& primary = primary_of(device);
+    vgpu->follow_limits();
     {
-        const std::lock_guard lock(primary.mutex);
+        std::unique_lock lock(primary.mutex);
         // The driver counts how often it was retained; one charge stands for all of them.
+        const auto needed = [&] { return primary.is_charged ? 0 : vgpu->context_bytes(); };
+        std::uint64_t bytes = 0;
+        while (needed() > bytes) {
+            // Without the lock, which who releases the context needs: it may wait for room.
+            const std::uint64_t more = needed() - bytes;
+            lock.unlock();
+            if (!vgpu->reserve(more)) {
+                vgpu->roll_back(bytes);
+                return kOutOfMemory;
+            }
+            bytes += more;
+            lock.lock();
+        }
+        // Another thread may have been faster.
+        const std::uint64_t surplus = bytes - std::min(bytes, needed());
+        vgpu->roll_back(surplus);
+        bytes -= surplus;
         const bool is_first = !primary.is_charged;
-        const std::uint64_t bytes = is_first ? vgpu->context_bytes() : 0;
-        if (!vgpu->reserve(bytes)) return kOutOfMemory;
         const Status status = own(out, device);
         if (status != kSuccess) {
             vgpu->roll_back(bytes);
@@ -147,6 +169,44 @@ Status release_primary(Status (*own)(Device), Device device) {
     end_pools_of(*vgpu);
     vgpu->release(primary.bytes);
     primary.is_charged = false;
+    return status;
+}
+
+// What a limit of a context takes of the device, as far as the driver's documentation tells: the
+// heap of malloc() and the buffer of printf() have the size that was asked for, from the next
+// module or launch that uses them on. Charged when it is set, since it may be taken without a call
+// of ours. A stack is for each thread that can run at a time, by a rule that is not written down,
+// and so are the device runtime's pools: these only NVML sees.
+template <typename Call>
+Status set_counted_limit(Vgpu& vgpu, int limit, std::uint64_t bytes, Call call) {
+    const Handle context = current_context();
+    // A context is an object in the host: nothing else has the number behind its own.
+    const std::uint64_t key = key_of(context) + static_cast<std::uint64_t>(limit);
+    const auto before = handles().take(key);
+    const std::uint64_t held = before ? before->bytes : 0;
+    const std::uint64_t more = bytes - std::min(bytes, held);
+    const bool has_room = vgpu.reserve(more);
+    const Status status = has_room ? call() : kOutOfMemory;
+    if (status != kSuccess) {
+        if (has_room) vgpu.roll_back(more);
+        if (before) handles().put_back(key, *before);
+        return status;
+    }
+    handles().put(key, {&vgpu, bytes, context});
+    vgpu.commit(more);
+    vgpu.release(held - std::min(bytes, held));
+    return status;
+}
+
+Status set_limit(Status (*own)(int, std::size_t), int limit, std::size_t bytes) {
+    Vgpu* vgpu = current_vgpu();
+    if (vgpu == nullptr) return own(limit, bytes);
+    if (limit == kLimitPrintfFifo || limit == kLimitMallocHeap) {
+        return set_counted_limit(*vgpu, limit, device_bytes(bytes),
+                                 [&] { return own(limit, bytes); });
+    }
+    const Status status = own(limit, bytes);
+    if (status == kSuccess) settle_overhead(*vgpu);
     return status;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "libfabricshm/vgpu/books.hpp"
+#include "libfabricshm/vgpu/captures.hpp"
 #include "libfabricshm/vgpu/driver.hpp"
 #include "libfabricshm/vgpu/hooks.hpp"
 #include "libfabricshm/vgpu/throttle.hpp"
@@ -152,6 +153,7 @@ Status destroy_exec(Status (*own)(Handle), Handle executable) {
     // Graphs keep what they allocated in a pool of the device's own until it is trimmed: else the
     // bytes that are released here would still be taken. The current device may be another one.
     if (charge->bytes > 0 && helpers().graph_trim != nullptr) {
+        const BesideCaptures beside;
         helpers().graph_trim(charge->vgpu->device());
     }
     charge->vgpu->release(charge->bytes);
@@ -173,7 +175,7 @@ Status launch_graph(Status (*own)(Handle, Handle), Handle executable, Handle str
 bool is_hopeless(std::uint64_t bytes) {
     Vgpu* vgpu = current_vgpu();
     const std::uint64_t wanted = device_bytes(bytes);
-    if (vgpu == nullptr || wanted <= vgpu->granted()) return false;
+    if (vgpu == nullptr || vgpu->can_ever_hold(wanted)) return false;
     vgpu->refused(wanted);
     return true;
 }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 
 #include "libfabricshm/vgpu/books.hpp"
 #include "libfabricshm/vgpu/driver.hpp"
@@ -45,6 +46,48 @@ Memory& memory() {
     return all;
 }
 
+// Bytes set aside; given back when nobody takes them.
+class Reservation {
+  public:
+    Reservation() = default;
+    ~Reservation() { give_back(); }
+    Reservation(const Reservation&) = delete;
+    Reservation& operator=(const Reservation&) = delete;
+
+    bool make(Vgpu& vgpu, std::uint64_t bytes) {
+        give_back();
+        if (!vgpu.reserve(bytes)) return false;
+        vgpu_ = &vgpu;
+        bytes_ = bytes;
+        return true;
+    }
+
+    // Of more than enough the rest goes back.
+    bool is_enough(Vgpu& vgpu, std::uint64_t bytes) {
+        if (bytes == 0) give_back();
+        if (bytes != 0 && (vgpu_ != &vgpu || bytes_ < bytes)) return false;
+        if (vgpu_ != nullptr) vgpu_->roll_back(bytes_ - bytes);
+        bytes_ = bytes;
+        return true;
+    }
+
+    std::uint64_t take() {
+        if (vgpu_ != nullptr) vgpu_->commit(bytes_);
+        vgpu_ = nullptr;
+        return std::exchange(bytes_, 0);
+    }
+
+  private:
+    void give_back() {
+        if (vgpu_ != nullptr) vgpu_->roll_back(bytes_);
+        vgpu_ = nullptr;
+        bytes_ = 0;
+    }
+
+    Vgpu* vgpu_ = nullptr;
+    std::uint64_t bytes_ = 0;
+};
+
 void free_if_unused(Memory& all, const PhysicalPtr& physical) {
     if (physical->handles > 0 || physical->mappings > 0) return;
     physical->vgpu->release(physical->charged);
@@ -75,6 +118,17 @@ Status create_memory(Status (*own)(AllocationHandle*, std::size_t, const Allocat
     return status;
 }
 
+// The handle tells where its memory lies, not how much it is. Memory of a peer GPU is mapped here
+// and lies there: mapping it takes nothing of the current device. Where the driver does not say,
+// the current device is where most will map it.
+Vgpu* vgpu_under(AllocationHandle handle) {
+    if (!any_vgpu()) return nullptr;
+    AllocationProp prop{};
+    const auto ask = helpers().allocation_properties;
+    if (ask == nullptr || ask(&prop, handle) != kSuccess) return current_vgpu();
+    return prop.location.type == kOnDevice ? vgpu_of(prop.location.id) : nullptr;
+}
+
 Status import_memory(Status (*own)(AllocationHandle*, void*, int), AllocationHandle* out,
                      void* os_handle, int type) {
     Memory& all = memory();
@@ -87,8 +141,7 @@ Status import_memory(Status (*own)(AllocationHandle*, void*, int), AllocationHan
         ++found->second->handles;
         return status;
     }
-    // The handle tells neither device nor size. The current device is where most will map it.
-    if (Vgpu* vgpu = current_vgpu(); vgpu != nullptr) {
+    if (Vgpu* vgpu = vgpu_under(*out); vgpu != nullptr) {
         all.by_handle[*out] = std::make_shared<Physical>(Physical{*out, vgpu, 0, true, 1, 0});
     }
     return status;
@@ -129,23 +182,28 @@ Status map_memory(Status (*own)(Pointer, std::size_t, std::size_t, AllocationHan
                   Pointer address, std::size_t bytes, std::size_t offset, AllocationHandle handle,
                   unsigned long long flags) {
     Memory& all = memory();
-    const std::lock_guard lock(all.mutex);
-    const auto found = all.by_handle.find(handle);
-    if (found == all.by_handle.end()) return own(address, bytes, offset, handle, flags);
-    const PhysicalPtr physical = found->second;
+    std::unique_lock lock(all.mutex);
     // Memory of this process was charged whole when it was made. Of an imported one as much is
     // charged as was ever mapped up to; a second mapping of the same part takes nothing.
     const std::uint64_t end = std::uint64_t{offset} + bytes;
-    const std::uint64_t more =
-        physical->is_imported && end > physical->charged ? end - physical->charged : 0;
-    if (more > 0 && !physical->vgpu->reserve(more)) return kOutOfMemory;
-    const Status status = own(address, bytes, offset, handle, flags);
-    if (status != kSuccess) {
-        if (more > 0) physical->vgpu->roll_back(more);
-        return status;
+    Reservation reserved;
+    PhysicalPtr physical;
+    for (;;) {
+        const auto found = all.by_handle.find(handle);
+        if (found == all.by_handle.end()) return own(address, bytes, offset, handle, flags);
+        physical = found->second;
+        const std::uint64_t more =
+            physical->is_imported && end > physical->charged ? end - physical->charged : 0;
+        if (reserved.is_enough(*physical->vgpu, more)) break;
+        // Without the lock, which all who release memory need: it may wait for room. What was
+        // true before is looked at anew.
+        lock.unlock();
+        if (!reserved.make(*physical->vgpu, more)) return kOutOfMemory;
+        lock.lock();
     }
-    if (more > 0) physical->vgpu->commit(more);
-    physical->charged += more;
+    const Status status = own(address, bytes, offset, handle, flags);
+    if (status != kSuccess) return status;
+    physical->charged += reserved.take();
     ++physical->mappings;
     all.by_address[address] = {bytes, physical};
     return status;

@@ -81,9 +81,8 @@ Status free_32(Status (*own)(unsigned int), unsigned int pointer) {
 // whatever becomes of who made it.
 Status open_ipc(Status (*own)(Pointer*, IpcHandle, unsigned int), Pointer* out, IpcHandle handle,
                 unsigned int flags) {
-    Vgpu* vgpu = current_vgpu();
     const Status status = own(out, handle, flags);
-    if (vgpu == nullptr || status != kSuccess || charge_opened(*vgpu, *out)) return status;
+    if (status != kSuccess || charge_opened(*out)) return status;
     if (const auto close = real<Status (*)(Pointer)>(Entry::cuIpcCloseMemHandle)) close(*out);
     *out = 0;
     return kOutOfMemory;

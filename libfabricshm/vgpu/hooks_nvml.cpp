@@ -1,8 +1,6 @@
 // NVML tells the same story as the driver: the vGPU is the device, and its processes are all there
 // are.
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -98,23 +96,42 @@ Status nvml_processes_2(Status (*own)(Handle, unsigned int*, NvmlProcess2*), Han
     return processes(own, device, count, list);
 }
 
-// NVML's handle of a vGPU's GPU, found once; nullptr without NVML.
-Handle device_of(const Vgpu& vgpu) {
+bool is_nvml_up() {
     static const auto init = reinterpret_cast<Status (*)()>(nvml_symbol("nvmlInit_v2"));
-    static const auto by_uuid = reinterpret_cast<Status (*)(const char*, Handle*)>(
-        nvml_symbol("nvmlDeviceGetHandleByUUID"));
-    static const auto by_index = reinterpret_cast<Status (*)(unsigned int, Handle*)>(
-        nvml_symbol("nvmlDeviceGetHandleByIndex_v2"));
     // NVML counts its initialisations: the program's own shutdown leaves ours.
     static const bool is_up = init != nullptr && init() == kNvmlSuccess;
+    return is_up;
+}
+
+bool is_name(const std::string& gpu) {
+    return gpu.rfind("GPU-", 0) == 0 || gpu.rfind("MIG-", 0) == 0;
+}
+
+// nullptr: there is none of that name.
+Handle device_by_name(const std::string& name) {
+    static const auto by_uuid = reinterpret_cast<Status (*)(const char*, Handle*)>(
+        nvml_symbol("nvmlDeviceGetHandleByUUID"));
     Handle device = nullptr;
-    if (!is_up) return nullptr;
+    const bool found = by_uuid != nullptr && by_uuid(name.c_str(), &device) == kNvmlSuccess;
+    return found ? device : nullptr;
+}
+
+// NVML's handle of a vGPU's GPU; nullptr without NVML.
+Handle device_of(const Vgpu& vgpu) {
+    static const auto by_index = reinterpret_cast<Status (*)(unsigned int, Handle*)>(
+        nvml_symbol("nvmlDeviceGetHandleByIndex_v2"));
+    Handle device = nullptr;
+    if (!is_nvml_up()) return nullptr;
     // By name where one is known: NVML's numbers are the host's, CUDA's are the process's.
-    const std::string& uuid = vgpu.uuid().empty() ? vgpu.gpu() : vgpu.uuid();
-    if (uuid.rfind("GPU-", 0) == 0) {
-        const bool found = by_uuid != nullptr && by_uuid(uuid.c_str(), &device) == kNvmlSuccess;
-        return found ? device : nullptr;
+    if (is_name(vgpu.gpu())) device = device_by_name(vgpu.gpu());
+    if (device != nullptr) return device;
+    if (is_name(vgpu.uuid())) {
+        // The driver does not say whether its device is a GPU or a slice of one in MIG mode.
+        device = device_by_name(vgpu.uuid());
+        const bool is_found = device != nullptr;
+        return is_found ? device : device_by_name("MIG-" + vgpu.uuid().substr(4));
     }
+    if (is_name(vgpu.gpu())) return nullptr;
     const auto index = static_cast<unsigned int>(std::strtoul(vgpu.gpu().c_str(), nullptr, 10));
     return by_index != nullptr && by_index(index, &device) == kNvmlSuccess ? device : nullptr;
 }
@@ -129,9 +146,8 @@ std::uint64_t seen_by_nvml(const Vgpu& vgpu) {
     std::vector<NvmlProcess2> list(kProcessesMost);
     unsigned int count = kProcessesMost;
     if (ask(device, &count, list.data()) != kNvmlSuccess) return 0;
-    const auto own = static_cast<unsigned int>(::getpid());
     for (unsigned int i = 0; i < std::min(count, kProcessesMost); ++i) {
-        if (list[i].pid != own) continue;
+        if (list[i].pid != vgpu.host_pid()) continue;
         // Taken for a number, what says that there is none would be owed for ever.
         return list[i].used != kNvmlNotAvailable ? list[i].used : 0;
     }
@@ -156,6 +172,16 @@ std::uint64_t unknown_to(const Vgpu& vgpu) {
 }
 
 }  // namespace
+
+std::string nvml_name_of(const std::string& name) {
+    static const auto uuid_of =
+        reinterpret_cast<Status (*)(Handle, char*, unsigned int)>(nvml_symbol("nvmlDeviceGetUUID"));
+    char uuid[96] = "";
+    Handle device = is_nvml_up() ? device_by_name(name) : nullptr;
+    const bool is_known = device != nullptr && uuid_of != nullptr &&
+                          uuid_of(device, uuid, sizeof uuid) == kNvmlSuccess;
+    return is_known ? uuid : "";
+}
 
 void settle_overhead(Vgpu& vgpu) {
     if (vgpu.context_bytes() != 0) return;
@@ -186,7 +212,7 @@ std::optional<BusyShares> busy_shares(Vgpu& vgpu, std::uint64_t& since_us) {
     };
     std::map<unsigned int, Mean> by_process;
     for (const LedgerUse& use : vgpu.ledger().uses()) {
-        by_process[static_cast<unsigned int>(use.process.pid)] = {};
+        by_process[static_cast<unsigned int>(use.host_pid)] = {};
     }
     // Samples of other vGPUs' processes on the same GPU are passed over, but move the time on.
     for (unsigned int i = 0; i < std::min(count, kProcessesMost); ++i) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "libfabricshm/vgpu/books.hpp"
+#include "libfabricshm/vgpu/captures.hpp"
 #include "libfabricshm/vgpu/driver.hpp"
 #include "libfabricshm/vgpu/hooks.hpp"
 #include "libfabricshm/vgpu/pools.hpp"
@@ -127,6 +128,7 @@ bool settle(Pool& pool, std::uint64_t reserved) {
 // With the real function: ours would settle the pool with its lock held twice.
 bool trim(Pool& pool) {
     const auto own = real<TrimTo>(Entry::cuMemPoolTrimTo);
+    const BesideCaptures beside;
     const std::lock_guard lock(pool.mutex);
     const std::uint64_t before = pool.charged;
     if (own != nullptr && !pool.has_ended) own(pool.handle, 0);
@@ -149,6 +151,7 @@ Status from_pool(Vgpu* vgpu, Handle handle, std::uint64_t bytes, Call own, Undo 
     // again.
     vgpu->commit(most);
     if (settle(*pool, most) || status != kSuccess) return status;
+    const BesideCaptures beside;
     // A driver that takes larger pieces than we thought went over the quota: back at once.
     undo();
     if (const auto trim_to = real<TrimTo>(Entry::cuMemPoolTrimTo)) trim_to(pool->handle, 0);
@@ -260,9 +263,8 @@ Status import_pool(Status (*own)(Handle*, void*, int, unsigned long long), Handl
 
 Status import_pool_pointer(Status (*own)(Pointer*, Handle, void*), Pointer* out, Handle pool,
                            void* data) {
-    Vgpu* vgpu = current_vgpu();
     const Status status = own(out, pool, data);
-    if (vgpu == nullptr || status != kSuccess || charge_opened(*vgpu, *out)) return status;
+    if (status != kSuccess || charge_opened(*out)) return status;
     // An imported pointer ends by cuMemFree, not as one of cuIpcOpenMemHandle.
     if (const auto free = real<Status (*)(Pointer)>(Entry::cuMemFree_v2)) free(*out);
     *out = 0;

@@ -5,10 +5,14 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <string>
 
 #include "libfabricshm/vgpu/vgpu.hpp"
 
 namespace fabricshm::cuda {
+
+/// What NVML calls the device that it finds under `name`; "" where it finds none.
+std::string nvml_name_of(const std::string& name);
 
 /// Charges what NVML sees of this process on the vGPU's GPU beyond what it allocated (contexts,
 /// code, stacks), as far as the quota allows, and has the rest owed. While other threads
@@ -19,7 +23,7 @@ void settle_overhead(Vgpu& vgpu);
 /// Shares of the GPU's time, 0 to 1.
 struct BusyShares {
     double all = 0.0;                          // of the vGPU's processes together
-    std::map<unsigned int, double> processes;  // by number; all that have a slot
+    std::map<unsigned int, double> processes;  // by NVML's number; all that have a slot
 };
 
 /// What the processes of the vGPU had of the GPU's time since `since_us` (as NVML counts, moved on

@@ -14,8 +14,10 @@
 #include <utility>
 #include <vector>
 
+#include "libfabricshm/base/log.hpp"
 #include "libfabricshm/proto/vgpu_messages.hpp"
 #include "libfabricshm/vgpu/driver.hpp"
+#include "libfabricshm/vgpu/nvml.hpp"
 #include "libfabricshm/vgpu/vgpu.hpp"
 
 namespace fabricshm::cuda {
@@ -29,6 +31,7 @@ struct Process {
     // cuInit must not go on before the vGPUs are there.
     std::mutex mutex;
     bool attached = false;
+    std::string missing;  // why something is not limited that was to be; "": nothing is missing
     bool said_double = false;
     std::vector<std::unique_ptr<Vgpu>> vgpus;
     // Read without the lock, by every call of the driver: a device gets its vGPU once and keeps it.
@@ -116,9 +119,11 @@ Result<std::unique_ptr<Vgpu>> attach_one(const std::string& name) {
     return last;
 }
 
-// As NVML and nvidia-smi write it, and so the configuration.
+// As NVML and nvidia-smi write it, and so the configuration, without what is before it: "GPU-", or
+// "MIG-" for a slice of a GPU in MIG mode. The driver tells of a slice these bytes, and not that it
+// is one.
 std::string text_of(const Uuid& uuid) {
-    std::string text = "GPU-";
+    std::string text;
     for (int i = 0; i < 16; ++i) {
         char pair[3];
         std::snprintf(pair, sizeof pair, "%02x", uuid.bytes[i]);
@@ -128,33 +133,106 @@ std::string text_of(const Uuid& uuid) {
     return text;
 }
 
+std::string without_kind(const std::string& name) {
+    const bool has_kind = name.rfind("GPU-", 0) == 0 || name.rfind("MIG-", 0) == 0;
+    return has_kind ? name.substr(4) : name;
+}
+
+bool is_same_gpu(const std::string& a, const std::string& b) {
+    return !a.empty() && without_kind(a) == without_kind(b);
+}
+
+// Whether NVML's device of this name and number is the vGPU's.
 bool is_gpu(const Vgpu& vgpu, const std::string& uuid, unsigned int index) {
     // A configured number is the device's in this process. NVML counts all GPUs of the host, also
     // those that CUDA_VISIBLE_DEVICES hides: there only the name tells.
-    if (!vgpu.uuid().empty()) return vgpu.uuid() == uuid;
-    return vgpu.gpu() == uuid || vgpu.gpu() == std::to_string(index);
+    if (is_same_gpu(vgpu.gpu(), uuid)) return true;
+    if (!vgpu.uuid().empty()) return is_same_gpu(vgpu.uuid(), uuid);
+    return vgpu.gpu() == std::to_string(index);
+}
+
+// Whether the driver's device of these bytes and this number is the one that was configured.
+bool is_device(const Vgpu& vgpu, const std::string& bytes, Device device) {
+    if (vgpu.device() == device || vgpu.gpu() == std::to_string(device)) return true;
+    if (bytes.empty()) return false;
+    if (is_same_gpu(vgpu.gpu(), bytes)) return true;
+    // "MIG-GPU-<GPU>/<instance>/<instance>", the names of before driver 470. NVML may know it by
+    // its later name; else the GPU's own bytes have to do: no process sees two slices of a GPU.
+    const std::string& old = vgpu.gpu();
+    if (old.rfind("MIG-GPU-", 0) != 0) return false;
+    return is_same_gpu(nvml_name_of(old), bytes) || old.substr(8, old.find('/') - 8) == bytes;
+}
+
+bool is_attached(const Process& own, const std::string& name) {
+    return std::any_of(own.vgpus.begin(), own.vgpus.end(),
+                       [&](const auto& vgpu) { return vgpu->name() == name; });
+}
+
+// With the lock held. Why one of the names can't be had, the first of them; "" when all are here.
+std::string attach_all(Process& own) {
+    const auto names = wanted_names();
+    if (names.empty()) return "nothing is limited: FABRIC_VGPU names no vGPU";
+    std::string missing;
+    for (const auto& name : names) {
+        if (name == "off") return is_limit_required() ? "FABRIC_VGPU is off" : missing;
+        if (is_attached(own, name)) continue;
+        auto attached = attach_one(name);
+        if (attached.ok()) {
+            own.vgpus.push_back(std::move(*attached));
+            continue;
+        }
+        const std::string why = name + " is not limited: " + describe(attached.error());
+        if (missing.empty()) missing = why;
+        // Else there is one line when cuInit is refused.
+        if (!is_limit_required()) say("%s", why.c_str());
+    }
+    return missing;
+}
+
+// On standard error whatever FABRIC_LOG says, unless it is off: the program does not start.
+void say_refused(const std::string& why) {
+    log(LogLevel::kError, "libfabricvgpu: cuInit is refused, as FABRIC_VGPU_REQUIRE asks: %s",
+        why.c_str());
 }
 
 }  // namespace
+
+bool is_limit_required() {
+    // What is neither on nor off for certain is on: to run without limits is what must not happen.
+    const std::string value = variable("FABRIC_VGPU_REQUIRE");
+    return !value.empty() && value != "0";
+}
 
 void attach_vgpus() {
     Process& own = process();
     const std::lock_guard lock(own.mutex);
     // Once, also when it fails: what the process holds by the time a daemon is there, nobody
     // counted.
-    if (own.attached) return;
-    own.attached = true;
-    const auto names = wanted_names();
-    if (names.empty()) return say("nothing is limited: FABRIC_VGPU names no vGPU");
-    for (const auto& name : names) {
-        if (name == "off") return;
-        auto attached = attach_one(name);
-        if (attached.ok()) {
-            own.vgpus.push_back(std::move(*attached));
-        } else {
-            say("%s is not limited: %s", name.c_str(), describe(attached.error()).c_str());
-        }
+    if (std::exchange(own.attached, true)) return;
+    own.missing = attach_all(own);
+    if (wanted_names().empty() && !is_limit_required()) say("%s", own.missing.c_str());
+}
+
+bool attach_required() {
+    Process& own = process();
+    const std::lock_guard lock(own.mutex);
+    // Again after a failure: the driver was not started then, and so the process holds nothing.
+    if (!std::exchange(own.attached, true) || !own.missing.empty()) own.missing = attach_all(own);
+    if (!own.missing.empty()) say_refused(own.missing);
+    return own.missing.empty();
+}
+
+bool are_all_limited() {
+    int count = 0;
+    if (helpers().device_count == nullptr || helpers().device_count(&count) != kSuccess) count = 0;
+    for (Device device = 0; device < count; ++device) {
+        if (vgpu_of(device) != nullptr) continue;
+        say_refused("device " + std::to_string(device) +
+                    " is none of the vGPUs; name one for it in FABRIC_VGPU, or hide it with "
+                    "CUDA_VISIBLE_DEVICES");
+        return false;
     }
+    return true;
 }
 
 void map_devices() {
@@ -171,8 +249,8 @@ void map_devices() {
         const bool known =
             helpers().device_uuid != nullptr && helpers().device_uuid(&uuid, device) == kSuccess;
         for (const auto& vgpu : own.vgpus) {
-            const std::string name = known ? text_of(uuid) : "";
-            if (!is_gpu(*vgpu, name, static_cast<unsigned int>(device))) continue;
+            const std::string bytes = known ? text_of(uuid) : "";
+            if (!is_device(*vgpu, bytes, device)) continue;
             auto& place = own.of_device[static_cast<std::size_t>(device)];
             Vgpu* const first = place.load(std::memory_order_relaxed);
             if (first != nullptr) {
@@ -183,13 +261,14 @@ void map_devices() {
                 }
                 continue;
             }
-            vgpu->set_device(device, name);
+            const char* kind = vgpu->gpu().rfind("MIG-", 0) == 0 ? "MIG-" : "GPU-";
+            vgpu->set_device(device, known ? kind + bytes : "");
             // Release: who finds it also finds it whole.
             place.store(vgpu.get(), std::memory_order_release);
             own.any.store(true, std::memory_order_release);
         }
     }
-    if (!own.any.load(std::memory_order_relaxed)) {
+    if (!own.any.load(std::memory_order_relaxed) && !is_limit_required()) {
         say("%s is not limited: none of the %d devices is its GPU (%s)",
             own.vgpus.front()->name().c_str(), count, own.vgpus.front()->gpu().c_str());
     }
@@ -202,11 +281,14 @@ Vgpu* vgpu_of(Device device) noexcept {
     return own.of_device[static_cast<std::size_t>(device)].load(std::memory_order_acquire);
 }
 
+bool any_vgpu() noexcept {
+    // Acquire as in vgpu_of(), which has its own: relaxed would do, and costs the same.
+    return process().any.load(std::memory_order_acquire);
+}
+
 Vgpu* current_vgpu() noexcept {
-    Process& own = process();
-    // A process without vGPUs pays this load for each call. Acquire as in vgpu_of(), which has its
-    // own: relaxed would do, and costs the same.
-    if (!own.any.load(std::memory_order_acquire)) return nullptr;
+    // A process without vGPUs pays this load for each call.
+    if (!any_vgpu()) return nullptr;
     Device device = -1;
     const auto current = helpers().current_device;
     if (current == nullptr || current(&device) != kSuccess) return nullptr;

@@ -4,12 +4,14 @@
 #include <array>
 #include <cstdarg>
 #include <cstdio>
+#include <cstdlib>
 #include <optional>
 
 #include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/os/unix_socket.hpp"
 #include "libfabricshm/proto/vgpu_messages.hpp"
+#include "libfabricshm/vgpu/captures.hpp"
 #include "libfabricshm/vgpu/pools.hpp"
 
 namespace fabricshm::cuda {
@@ -32,6 +34,7 @@ constexpr std::uint64_t kGrain = 512;
 
 struct Answer {
     std::string gpu;
+    std::uint32_t host_pid = 0;
     Fd limits;
     Fd ledger;
 };
@@ -55,7 +58,7 @@ Result<Answer> ask_once(const proto::VgpuRequest& request, const std::string& pa
                socket.receive(std::as_writable_bytes(std::span(&reply, 1)), descriptors, until));
     FABRIC_TRY_VOID(proto::check_vgpu_reply(reply, got.bytes));
     if (got.descriptors != 2) return Error{Errc::kCorrupt, 0, "ask for a vGPU"};
-    return Answer{reply.gpu, std::move(descriptors[0]), std::move(descriptors[1])};
+    return Answer{reply.gpu, reply.host_pid, std::move(descriptors[0]), std::move(descriptors[1])};
 }
 
 // A process that lost its processor between connecting and asking was taken for a silent one, and
@@ -79,7 +82,8 @@ Vgpu::Vgpu(std::string name, std::string gpu, Mapping limits, Mapping ledger,
       ledger_map_(std::move(ledger)),
       // Plain words that another process made: there is nothing to construct, and attach() looks at
       // magic and version before anything else.
-      ledger_(*reinterpret_cast<LedgerFile*>(ledger_map_.data()), self) {}
+      ledger_(*reinterpret_cast<LedgerFile*>(ledger_map_.data()), self),
+      grant_wait_(grant_wait_from(std::getenv("FABRIC_VGPU_WAIT"))) {}
 
 const LimitsPage& Vgpu::page() const noexcept {
     return *reinterpret_cast<const LimitsPage*>(limits_map_.data());
@@ -99,7 +103,8 @@ Result<std::unique_ptr<Vgpu>> Vgpu::attach(const std::string& name, const std::s
         return Error{Errc::kCorrupt, 0, "map a vGPU's pages"};
     }
     // Nothing can fail after this: a slot that nobody keeps would be this process's until it ends.
-    FABRIC_TRY(vgpu->slot_, vgpu->ledger_.claim());
+    FABRIC_TRY(vgpu->slot_, vgpu->ledger_.claim(static_cast<pid_t>(answer.host_pid)));
+    vgpu->host_pid_ = answer.host_pid != 0 ? answer.host_pid : static_cast<unsigned int>(self.pid);
     vgpu->follow_limits();
     return vgpu;
 }
@@ -113,6 +118,59 @@ bool Vgpu::may_pay() noexcept {
 }
 
 bool Vgpu::reserve(std::uint64_t bytes) {
+    if (reserve_now(bytes) || reserve_waiting(bytes)) return true;
+    refused(bytes);
+    return false;
+}
+
+// What the daemon sees while an allocation waits: the loop takes it for demand, as what was
+// refused.
+class Vgpu::Wanting {
+  public:
+    Wanting(Vgpu& vgpu, std::uint64_t bytes, TimePoint until) noexcept
+        : vgpu_(vgpu), bytes_(bytes) {
+        vgpu_.ledger_.want(vgpu_.slot_, bytes_, until);
+    }
+    ~Wanting() { vgpu_.ledger_.unwant(vgpu_.slot_, bytes_); }
+    Wanting(const Wanting&) = delete;
+    Wanting& operator=(const Wanting&) = delete;
+
+  private:
+    Vgpu& vgpu_;
+    std::uint64_t bytes_;
+};
+
+// Not while a stream is captured, neither at the beginning nor later: other threads may not be
+// allowed to free then.
+bool Vgpu::reserve_waiting(std::uint64_t bytes) {
+    const TimePoint begin = Clock::now();
+    const auto limits = read_limits(page());
+    const Duration length = limits ? grant_wait_.length(begin, *limits) : Duration::zero();
+    if (length == Duration::zero() || !can_ever_hold(bytes) || any_capture()) return false;
+    const TimePoint until = begin + length;
+    const Wanting wanting(*this, bytes, until);
+    while (!any_capture()) {
+        // Before the try: what makes room after it raises the word.
+        const std::uint32_t seen = ledger_.room();
+        if (reserve_now(bytes)) return true;
+        const TimePoint now = Clock::now();
+        if (now >= until) {
+            grant_wait_.was_in_vain(now, length, *limits);
+            return false;
+        }
+        // No longer than this, since a process that dies between freeing and waking wakes nobody,
+        // nor does one that captures.
+        ledger_.await_room(seen, std::min(until, now + kLookForDeadEvery));
+    }
+    return false;
+}
+
+bool Vgpu::can_ever_hold(std::uint64_t bytes) const noexcept {
+    const auto limits = read_limits(page());
+    return limits && bytes <= grant_wait_.most_bytes(*limits);
+}
+
+bool Vgpu::reserve_now(std::uint64_t bytes) {
     follow_limits();
     // What takes nothing is granted also while the use is above a quota that shrinks.
     if (bytes == 0) return true;
@@ -120,10 +178,7 @@ bool Vgpu::reserve(std::uint64_t bytes) {
         // Nobody is refused for memory that no one uses.
         const int buried = may_look_for_dead() ? ledger_.reclaim_dead() : 0;
         const bool trimmed = trim_pools(*this);
-        if ((buried == 0 && !trimmed) || !charge_after_owed(bytes)) {
-            refused(bytes);
-            return false;
-        }
+        if ((buried == 0 && !trimmed) || !charge_after_owed(bytes)) return false;
     }
     // Relaxed, here and below: a count from which nobody concludes anything about other words.
     slot().pending.fetch_add(bytes, std::memory_order_relaxed);

@@ -13,6 +13,7 @@
 #include "libfabricshm/shm/limits_page.hpp"
 #include "libfabricshm/shm/usage_ledger.hpp"
 #include "libfabricshm/vgpu/cuda_abi.hpp"
+#include "libfabricshm/vgpu/grant_wait.hpp"
 
 namespace fabricshm::cuda {
 
@@ -26,12 +27,15 @@ class Vgpu {
     const std::string& name() const noexcept { return name_; }
     const std::string& gpu() const noexcept { return gpu_; }
 
-    /// "GPU-..." of the device that it was found to be; "" before map_devices(), and where the
-    /// driver does not tell.
+    /// "GPU-..." (or "MIG-...", where it was configured so) of the device that it was found to be;
+    /// "" before map_devices(), and where the driver does not tell.
     const std::string& uuid() const noexcept { return uuid_; }
 
     /// The device that it was found to be; -1 before map_devices().
     Device device() const noexcept { return device_; }
+
+    /// The number that NVML knows this process by: in a pid namespace another one than its own.
+    unsigned int host_pid() const noexcept { return host_pid_; }
 
     /// Before anybody finds the vGPU by its device.
     void set_device(Device device, std::string uuid) {
@@ -40,9 +44,13 @@ class Vgpu {
     }
 
     /// Sets `bytes` aside before the driver is called. False: the quota does not allow it, even
-    /// after unused pools and what dead processes held were given back. Then the call is refused,
-    /// and counted as that.
+    /// after unused pools and what dead processes held were given back, nor within the time for
+    /// which an allocation waits for room. Then the call is refused, and counted as that. To be
+    /// called without any lock that another thread's allocation or free needs: it may take long.
     bool reserve(std::uint64_t bytes);
+
+    /// Whether the quota can ever be so large that `bytes` fit.
+    bool can_ever_hold(std::uint64_t bytes) const noexcept;
 
     /// Counts a call that was refused for another reason than reserve().
     void refused(std::uint64_t bytes) noexcept { ledger_.refused(slot_, bytes); }
@@ -107,18 +115,22 @@ class Vgpu {
     LedgerSlot& slot() const noexcept { return ledger_.file().slots[slot_]; }
 
   private:
+    class Wanting;
     Vgpu(std::string name, std::string gpu, Mapping limits, Mapping ledger,
          const ProcessIdentity& self) noexcept;
     const LimitsPage& page() const noexcept;
     bool may_look_for_dead() noexcept;
     bool may_pay() noexcept;
     bool charge_after_owed(std::uint64_t bytes);
+    bool reserve_now(std::uint64_t bytes);
+    bool reserve_waiting(std::uint64_t bytes);
     std::uint64_t pay_with(std::uint64_t freed);
 
     std::string name_;
     std::string gpu_;
     std::string uuid_;
     Device device_ = -1;
+    unsigned int host_pid_ = 0;
     Mapping limits_map_;
     Mapping ledger_map_;
     UsageLedger ledger_;
@@ -134,17 +146,31 @@ class Vgpu {
     // ledger's lock.
     mutable std::mutex owed_mutex_;
     std::atomic<std::uint64_t> owed_{0};
+    GrantWait grant_wait_;
 };
 
 /// Attaches what $FABRIC_VGPU (or $FABRIC_DEVICE) names, separated by commas; says once why not
 /// when that fails, and lets everything pass then. Idempotent; a forked child attaches anew.
 void attach_vgpus();
 
+/// Whether $FABRIC_VGPU_REQUIRE asks for no start at all instead of one without limits.
+bool is_limit_required();
+
+/// Before cuInit of such a process: attaches what is missing, again where it failed before. False:
+/// something stays without, and a line on standard error says what.
+bool attach_required();
+
+/// After map_devices(): whether all devices that the process has are limited; says which is not.
+bool are_all_limited();
+
 /// Finds out which of the driver's devices the vGPUs are. After cuInit.
 void map_devices();
 
 /// The vGPU of a device, or nullptr: not limited. Before map_devices(): nullptr.
 Vgpu* vgpu_of(Device device) noexcept;
+
+/// Whether any device has one: one load.
+bool any_vgpu() noexcept;
 
 /// That of the calling thread's context; nullptr without one.
 Vgpu* current_vgpu() noexcept;

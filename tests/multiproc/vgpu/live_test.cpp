@@ -33,6 +33,23 @@ bool quota_becomes(Stage& stage, std::uint64_t wanted) {
     return false;
 }
 
+// Processes of the vGPU wait for so much.
+bool comes_to_want(Stage& stage, std::uint64_t wanted) {
+    for (int i = 0; i < 30000; ++i) {
+        if (stage.view("half").wanted_bytes == wanted) return true;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return false;
+}
+
+// A vGPU whose processes wait for room: longer than a player is waited for, so that a wait which
+// nothing ends fails the test.
+fabricd::VgpuSpec patient() {
+    auto spec = slice("half", kQuota);
+    spec.wait_ms = 600'000;
+    return spec;
+}
+
 // Sends `request` as it is; the status of the answer, -1 when there is none.
 int asked(const Stage& stage, const VgpuRequest& request, std::size_t length) {
     const auto until = fabricshm::Clock::now() + std::chrono::seconds(20);
@@ -56,6 +73,81 @@ TEST_CASE("a quota that grows lets the next call through, and the queries know")
     REQUIRE(stage.limits().resize("half", 40 * kMiB).ok());
     CHECK(player->numbers("info").at(1) == 40 * kMiB);
     CHECK(player->ask("alloc " + bytes(40 * kMiB)) == "ok 0");
+}
+
+TEST_CASE("an allocation waits for room, and a larger quota ends that") {
+    Stage stage({patient()});
+    const auto player = stage.player("half");
+    player->tell("alloc " + bytes(40 * kMiB));
+    REQUIRE(comes_to_want(stage, 40 * kMiB));
+    CHECK(stage.view("half").denied == 0);
+    REQUIRE(stage.limits().resize("half", 40 * kMiB).ok());
+    CHECK(player->answer() == "ok 0");
+    CHECK(stage.view("half").wanted_bytes == 0);
+    CHECK(stage.view("half").denied == 0);
+    // What the GPU has not can't come; nor does anybody wait who was asked not to.
+    CHECK(player->ask("alloc " + bytes(std::uint64_t{2} << 30)) == kOutOfMemory);
+    const auto hasty = stage.player("half", {"FABRIC_VGPU_WAIT=0s"});
+    CHECK(hasty->ask("alloc " + bytes(2 * kMiB)) == kOutOfMemory);
+    CHECK(stage.view("half").denied == 2);
+}
+
+TEST_CASE("what another process frees, or leaves when it dies, ends a wait") {
+    Stage stage({patient()});
+    const auto player = stage.player("half");
+    auto other = stage.player("half");
+    CHECK(other->ask("alloc " + bytes(20 * kMiB)) == "ok 0");
+    CHECK(other->ask("alloc " + bytes(8 * kMiB)) == "ok 1");
+    player->tell("alloc " + bytes(8 * kMiB));
+    REQUIRE(comes_to_want(stage, 8 * kMiB));
+    CHECK(other->ask("free 1") == "ok");
+    CHECK(player->answer() == "ok 0");
+    player->tell("alloc " + bytes(24 * kMiB));
+    REQUIRE(comes_to_want(stage, 24 * kMiB));
+    other->kill();
+    CHECK(player->answer() == "ok 1");
+    CHECK(stage.view("half").used_bytes == 32 * kMiB);
+}
+
+TEST_CASE("while one thread waits the others allocate, map, release and free") {
+    constexpr std::uint64_t kContext = 6 * kMiB;
+    auto spec = patient();
+    spec.context_bytes = kContext;
+    Stage stage({spec});
+    for (const char* waits : {"alloc-aside ", "map-aside 1 ", "retain-aside "}) {
+        CAPTURE(waits);
+        const auto player = stage.player("half");
+        CHECK(player->ask("alloc " + bytes(22 * kMiB)) == "ok 0");
+        CHECK(player->ask("import 7") == "ok 1");  // nothing is charged until it is mapped
+        const bool has_size = std::string(waits) != "retain-aside ";
+        CHECK(player->ask(waits + (has_size ? bytes(kContext) : "")) == "ok");
+        REQUIRE(comes_to_want(stage, kContext));
+        CHECK(player->ask("release-primary") == "201");  // nobody has retained it
+        const auto made = player->numbers("create " + bytes(2 * kMiB));
+        REQUIRE(made.size() == 1);
+        CHECK(player->ask("release " + bytes(made[0])) == "ok");
+        CHECK(stage.view("half").wanted_bytes == kContext);
+        CHECK(player->ask("free 0") == "ok");
+        CHECK(player->ask("end-aside") == "ok");
+    }
+}
+
+TEST_CASE("while a stream is captured nothing waits, and trimming a pool does not break it") {
+    Stage stage({patient()});
+    const auto player = stage.player("half");
+    CHECK(player->ask("async " + bytes(10 * kMiB)) == "ok 0");
+    CHECK(player->ask("free-async 0") == "ok");
+    CHECK(player->ask("begin-capture") == "ok");
+    // Only with what the pool keeps unused.
+    CHECK(player->ask("alloc " + bytes(28 * kMiB)) == "ok 1");
+    CHECK(player->ask("alloc " + bytes(8 * kMiB)) == kOutOfMemory);
+    CHECK(player->ask("end-capture") == "ok");
+    // One that begins later ends a wait.
+    CHECK(player->ask("alloc-aside " + bytes(8 * kMiB)) == "ok");
+    REQUIRE(comes_to_want(stage, 8 * kMiB));
+    CHECK(player->ask("begin-capture") == "ok");
+    CHECK(player->ask("end-aside") == kOutOfMemory);
+    CHECK(player->ask("end-capture") == "ok");
 }
 
 TEST_CASE(
@@ -104,6 +196,33 @@ TEST_CASE("a process that starts without a daemon is not limited and runs") {
     stage.stop_daemon();
     const auto player = stage.player("half");
     CHECK(player->ask("alloc " + bytes(64 * kMiB)) == "ok 0");
+}
+
+TEST_CASE("a process that must not run without limits does not start without them") {
+    Stage stage({slice("half", kQuota)});
+    const std::string log = stage.folder() + "/said";
+    const std::vector<std::string> required = {"FABRIC_VGPU_REQUIRE=1", "FABRIC_PLAYER_LOG=" + log};
+    stage.stop_daemon();
+    const auto player = stage.player("half", required);
+    CHECK(player->ask("init") == "802");
+    CHECK(player->ask("said").find("cuInit is refused, as FABRIC_VGPU_REQUIRE asks: half is not "
+                                   "limited: ") != std::string::npos);
+    // The driver was not even started.
+    CHECK(player->ask("alloc 512") != "ok 0");
+    stage.start_daemon();
+    CHECK(player->ask("init") == "ok");
+    CHECK(player->ask("context") == "ok");
+    CHECK(player->ask("alloc " + bytes(kQuota + 1)) == kOutOfMemory);
+    // Nor without a name, without such a vGPU, or with a device that has none.
+    for (const char* name : {"", "other", "off"}) {
+        CAPTURE(name);
+        CHECK(stage.player(name, required)->ask("init") == "802");
+    }
+    std::vector<std::string> two = required;
+    two.emplace_back("FABRIC_MOCK_DEVICES=2");
+    const auto half_limited = stage.player("half", two);
+    CHECK(half_limited->ask("init") == "802");
+    CHECK(half_limited->ask("said").find("device 1 is none of the vGPUs") != std::string::npos);
 }
 
 TEST_CASE("a share of the GPU's time holds launches and graphs back") {

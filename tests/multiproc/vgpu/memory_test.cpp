@@ -196,6 +196,35 @@ TEST_CASE("memory of others counts for who opens it, and what is too large stays
     scene.does("end-external 4", "ok", 0);
 }
 
+TEST_CASE("memory that lies on a peer GPU counts there, whichever GPU is the current one") {
+    constexpr std::uint64_t kOnPeer = std::uint64_t{1} << 40;
+    auto peer = slice("peer", 8 * kMiB);
+    peer.gpu = "1";
+    Stage stage({slice("half", kQuota), peer});
+    const auto player = stage.player("half,peer", {"FABRIC_MOCK_DEVICES=2"});
+    const auto used = [&](const char* name) { return stage.view(name).used_bytes; };
+    // The current device is the first one.
+    CHECK(player->ask("open " + bytes(kOnPeer + 2 * kMiB)) == "ok 0");
+    CHECK(player->ask("open-pooled " + bytes(kOnPeer + kMiB)) == "ok 1");
+    CHECK(used("half") == 0);
+    CHECK(used("peer") == 4 * kMiB);
+    CHECK(player->ask("import " + bytes(kOnPeer + 7)) == "ok 2");
+    CHECK(player->ask("map 2 " + bytes(6 * kMiB)) == kOutOfMemory);
+    CHECK(player->ask("map 2 " + bytes(4 * kMiB)) == "ok 3");
+    CHECK(used("half") == 0);
+    CHECK(used("peer") == 8 * kMiB);
+    CHECK(player->ask("open " + bytes(kOnPeer + kMiB)) == "ok 4");  // as open as the pooled one
+    CHECK(player->ask("open " + bytes(kOnPeer + 512)) == kOutOfMemory);
+    CHECK(player->ask("close 0") == "ok");
+    CHECK(player->ask("unmap 3") == "ok");
+    CHECK(player->ask("release 2") == "ok");
+    CHECK(used("peer") == 2 * kMiB);
+    // A peer without a vGPU counts for nobody.
+    const auto other = stage.player("half", {"FABRIC_MOCK_DEVICES=2"});
+    CHECK(other->ask("open " + bytes(kOnPeer + 2 * kMiB)) == "ok 0");
+    CHECK(used("half") == 0);
+}
+
 TEST_CASE("memory of others that is imported again counts once, until the last of it is gone") {
     Scene scene;
     const auto ask = [&](const std::string& command) { return scene.player->ask(command); };
@@ -340,6 +369,27 @@ TEST_CASE("contexts and modules count, as configured or as NVML sees them") {
     CHECK(stage.view("seen").used_bytes == kContext + 4 * kMiB);
 }
 
+TEST_CASE("the heap of malloc and the buffer of printf count as their limits, a stack by NVML") {
+    Scene scene;
+    scene.does("limit 2 " + bytes(8 * kMiB), "ok", 8 * kMiB);
+    scene.does("limit 1 " + bytes(kMiB), "ok", 10 * kMiB);
+    scene.does("limit 2 " + bytes(40 * kMiB), kOutOfMemory, 10 * kMiB);
+    scene.does("limit 2 " + bytes(4 * kMiB), "ok", 6 * kMiB);
+    scene.does("limit 3 7", "1", 6 * kMiB);
+    scene.does("limit 0 4096", "ok", 10 * kMiB);
+    scene.does("alloc " + bytes(22 * kMiB), "ok 0", 32 * kMiB);
+    CHECK(scene.player->ask("end-context") == "ok");
+    CHECK(scene.used() == 4 * kMiB);  // what NVML saw goes with the process
+    // Where contexts count as configured NVML is not asked, and so a stack counts for nothing.
+    auto configured = slice("half", kQuota);
+    configured.context_bytes = kMiB;
+    Stage stage({configured});
+    const auto player = stage.player("half");
+    CHECK(player->ask("limit 2 " + bytes(8 * kMiB)) == "ok");
+    CHECK(player->ask("limit 0 4096") == "ok");
+    CHECK(stage.view("half").used_bytes == 9 * kMiB);
+}
+
 TEST_CASE("code that came past the shim counts from the first launch on") {
     Stage stage({slice("half", kQuota)});
     const auto player = stage.player("half");
@@ -434,6 +484,25 @@ TEST_CASE("a GPU that NVML counts by another number is found by its name") {
     CHECK(player->ask("alloc " + bytes(6 * kMiB)) == "ok 0");
     const std::vector<std::uint64_t> nvml = {26 * kMiB, kQuota, 2, 6 * kMiB};
     CHECK(player->numbers("nvml 3") == nvml);
+}
+
+TEST_CASE("a slice of a GPU in MIG mode is found by its name, its older one, and its number") {
+    for (const char* gpu : {"MIG-00112233-4455-6677-8899-aabbccddeeff",
+                            "MIG-GPU-a0a1a2a3-b0b1-c0c1-d0d1-e0e1e2e3e4e5/1/0", "0"}) {
+        CAPTURE(gpu);
+        auto spec = slice("half", kQuota);
+        spec.gpu = gpu;
+        Stage stage({spec});
+        const auto player = stage.player("half", {"FABRIC_MOCK_MIG=1"});
+        CHECK(player->ask("alloc " + bytes(kQuota + 1)) == kOutOfMemory);
+        CHECK(player->ask("alloc " + bytes(6 * kMiB)) == "ok 0");
+        const std::vector<std::uint64_t> nvml = {26 * kMiB, kQuota, 1, 6 * kMiB};
+        CHECK(player->numbers("nvml") == nvml);
+        // NVML is asked about the same device.
+        CHECK(player->ask("hidden-module") == "ok");
+        CHECK(player->ask("launch 1") == "ok");
+        CHECK(stage.view("half").used_bytes == 10 * kMiB);
+    }
 }
 
 TEST_CASE("the driver and NVML tell the same, and it is the vGPU") {

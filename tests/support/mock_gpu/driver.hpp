@@ -15,9 +15,12 @@ namespace mock_gpu {
 
 using namespace fabricshm::cuda;
 
+inline constexpr Status kNotInitialized = 3;
 inline constexpr Status kInvalidDevice = 101;
 inline constexpr Status kInvalidContext = 201;
 inline constexpr Status kNotFound = 500;
+inline constexpr Status kCaptureUnsupported = 900;
+inline constexpr Status kCaptureInvalidated = 901;
 inline constexpr Status kCaptureImplicit = 906;
 
 struct Node {
@@ -41,6 +44,7 @@ struct Context {
     int device = 0;
     std::uint64_t bytes = 0;
     std::set<Pointer> pointers;
+    std::uint64_t limits[3] = {};  // bytes that they take, in `bytes` as well
 };
 
 struct Pool {
@@ -53,6 +57,7 @@ struct Pool {
 struct Linear {
     std::uint64_t bytes = 0;
     Pool* pool = nullptr;  // whose memory it is
+    int device = 0;
 };
 
 /// All of the driver's state in this process, behind one lock.
@@ -68,7 +73,8 @@ struct Driver {
     std::vector<Pool*> ended_pools;         // the next one made gets the handle of the last
     std::map<Handle, std::uint64_t> sized;  // arrays and imported memory
     Pointer next_address = 0x700000000000;
-    std::map<Handle, Graph*> capturing;        // by stream
+    std::map<Handle, Graph*> capturing;  // by stream
+    bool is_capture_broken = false;
     std::map<int, std::uint64_t> graph_bytes;  // by device: of ended graphs, until they are trimmed
     int calls = 0;
 };
@@ -79,6 +85,10 @@ Context* current();
 /// $FABRIC_MOCK_DEVICES, 1 without. Those after the first have no memory of their own: what is
 /// taken there is the first one's as well.
 int device_count();
+
+/// Whether the calling thread may do now what a capture does not allow: all captures are global. If
+/// not they are broken by it.
+bool may_do_unsafe();
 
 /// An address for `bytes` bytes, of which nothing can be read.
 Pointer new_address(std::uint64_t bytes);

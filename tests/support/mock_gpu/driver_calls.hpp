@@ -17,6 +17,7 @@ Status cuCtxDestroy_v2(Handle);
 Status cuDevicePrimaryCtxRetain(Handle*, Device);
 Status cuDevicePrimaryCtxRelease_v2(Device);
 Status cuCtxSetCurrent(Handle);
+Status cuCtxSetLimit(int, std::size_t);
 Status cuMemAlloc_v2(Pointer*, std::size_t);
 Status cuMemAllocManaged(Pointer*, std::size_t, unsigned int);
 Status cuMemAllocPitch_v2(Pointer*, std::size_t*, std::size_t, std::size_t, unsigned int);
@@ -53,6 +54,7 @@ Status cuLaunchKernel_ptsz(Handle, unsigned int, unsigned int, unsigned int, uns
                            unsigned int, unsigned int, unsigned int, Handle, void**, void**);
 Status cuStreamBeginCapture_v2(Handle, int);
 Status cuStreamBeginCapture_v2_ptsz(Handle, int);
+Status cuThreadExchangeStreamCaptureMode(int*);
 Status cuStreamEndCapture(Handle, Handle*);
 Status cuStreamEndCapture_ptsz(Handle, Handle*);
 Status cuGraphInstantiateWithFlags(Handle*, Handle, unsigned long long);

@@ -18,7 +18,7 @@ Status allocate(Pointer* out, std::uint64_t bytes) {
     const std::uint64_t taken = taken_by(bytes);
     if (!take(taken)) return kOutOfMemory;
     *out = new_address(bytes);
-    driver().linear[*out] = {taken, nullptr};
+    driver().linear[*out] = {taken, nullptr, current()->device};
     current()->pointers.insert(*out);
     return kSuccess;
 }
@@ -43,12 +43,12 @@ Status from_pool(Pointer* out, std::uint64_t bytes, Pool& pool) {
     }
     pool.used += taken;
     *out = new_address(bytes);
-    driver().linear[*out] = {taken, &pool};
+    driver().linear[*out] = {taken, &pool, current() != nullptr ? current()->device : 0};
     return kSuccess;
 }
 
 struct Opened {
-    std::uint64_t bytes;
+    std::uint64_t bytes;  // and the device, see kDeviceAt
     int count;
 };
 std::map<Pointer, Opened> g_opened;  // memory of other processes
@@ -103,7 +103,16 @@ struct Physical {
     std::uint64_t bytes;
     int handles;
     int mappings;
+    Location where{kOnDevice, 0};
 };
+
+// Numbers that stand for memory of other processes: bytes (or any number), and from bit 40 on the
+// device that it lies on.
+constexpr int kDeviceAt = 40;
+
+int device_in(std::uint64_t number) {
+    return static_cast<int>(number >> kDeviceAt);
+}
 struct Mapping {
     std::uint64_t bytes;
     AllocationHandle handle;
@@ -198,18 +207,19 @@ MOCK_EXPORT Status cuIpcGetMemHandle(IpcHandle* out, Pointer pointer) {
 }
 MOCK_EXPORT Status cuIpcOpenMemHandle_v2(Pointer* out, IpcHandle handle, unsigned int) {
     const Lock lock(driver().mutex);
-    const auto bytes = *reinterpret_cast<const std::uint64_t*>(handle.bytes);
+    const auto number = *reinterpret_cast<const std::uint64_t*>(handle.bytes);
+    const std::uint64_t bytes = number & ((std::uint64_t{1} << kDeviceAt) - 1);
     // One that is open already is opened once more, at the same address.
     for (auto& [pointer, opened] : g_opened) {
-        if (opened.bytes != bytes) continue;
+        if (opened.bytes != number) continue;
         ++opened.count;
         *out = pointer;
         return kSuccess;
     }
     *out = new_address(bytes);
     static Pool elsewhere;  // memory that is not taken here
-    driver().linear[*out] = {bytes, &elsewhere};
-    g_opened[*out] = {bytes, 1};
+    driver().linear[*out] = {bytes, &elsewhere, device_in(number)};
+    g_opened[*out] = {number, 1};
     return kSuccess;
 }
 MOCK_EXPORT Status cuIpcCloseMemHandle(Pointer pointer) {
@@ -224,7 +234,7 @@ MOCK_EXPORT Status cuMemCreate(AllocationHandle* out, std::size_t bytes, const A
     const bool on_device = prop->location.type == kOnDevice;
     if (on_device && !take(bytes)) return kOutOfMemory;
     *out = new_address(4096);
-    g_physical[*out] = {on_device ? bytes : 0, 1, 0};
+    g_physical[*out] = {on_device ? bytes : 0, 1, 0, prop->location};
     return kSuccess;
 }
 MOCK_EXPORT Status cuMemRelease(AllocationHandle handle) {
@@ -269,7 +279,24 @@ MOCK_EXPORT Status cuMemRetainAllocationHandle(AllocationHandle* out, void* addr
 MOCK_EXPORT Status cuMemImportFromShareableHandle(AllocationHandle* out, void* shareable, int) {
     const Lock lock(driver().mutex);
     *out = reinterpret_cast<AllocationHandle>(shareable);
-    ++g_physical.try_emplace(*out, Physical{0, 0, 0}).first->second.handles;
+    const Location where{kOnDevice, *out < (std::uint64_t{1} << 44) ? device_in(*out) : 0};
+    ++g_physical.try_emplace(*out, Physical{0, 0, 0, where}).first->second.handles;
+    return kSuccess;
+}
+MOCK_EXPORT Status cuMemGetAllocationPropertiesFromHandle(AllocationProp* out,
+                                                          AllocationHandle handle) {
+    const Lock lock(driver().mutex);
+    const auto found = g_physical.find(handle);
+    if (found == g_physical.end()) return kInvalidValue;
+    *out = {};
+    out->location = found->second.where;
+    return kSuccess;
+}
+MOCK_EXPORT Status cuPointerGetAttribute(void* out, int attribute, Pointer pointer) {
+    const Lock lock(driver().mutex);
+    const auto found = driver().linear.find(pointer);
+    if (found == driver().linear.end() || attribute != kPointerDevice) return kInvalidValue;
+    *static_cast<int*>(out) = found->second.device;
     return kSuccess;
 }
 
@@ -342,6 +369,7 @@ MOCK_EXPORT Status cuMemPoolDestroy(Handle handle) {
 }
 MOCK_EXPORT Status cuMemPoolTrimTo(Handle pool, std::size_t keep) {
     const Lock lock(driver().mutex);
+    if (!may_do_unsafe()) return kCaptureUnsupported;
     trim(*static_cast<Pool*>(pool), keep);
     return kSuccess;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "libfabricshm/vgpu/cuda_abi.hpp"
 #include "tests/support/mock_gpu/device.hpp"
@@ -27,6 +28,15 @@ unsigned int own_index() {
 unsigned long long used_as_told(const ProcessUse& process) {
     static const bool is_mute = std::getenv("FABRIC_MOCK_NVML_MUTE") != nullptr;
     return is_mute ? fabricshm::cuda::kNvmlNotAvailable : process.used.load();
+}
+
+// With $FABRIC_MOCK_MIG it is a slice of a GPU in MIG mode: NVML then calls it by another kind of
+// name, and knows an older one of it.
+constexpr const char* kBytes = "00112233-4455-6677-8899-aabbccddeeff";
+constexpr const char* kOldName = "MIG-GPU-a0a1a2a3-b0b1-c0c1-d0d1-e0e1e2e3e4e5/1/0";
+
+std::string own_name() {
+    return (std::getenv("FABRIC_MOCK_MIG") != nullptr ? "MIG-" : "GPU-") + std::string(kBytes);
 }
 
 template <typename Process>
@@ -55,12 +65,13 @@ MOCK_EXPORT Status nvmlDeviceGetHandleByIndex_v2(unsigned int index, Handle* out
     *out = &g_handle;
     return index == own_index() ? 0 : 2;
 }
-MOCK_EXPORT Status nvmlDeviceGetHandleByUUID(const char*, Handle* out) {
+MOCK_EXPORT Status nvmlDeviceGetHandleByUUID(const char* name, Handle* out) {
     *out = &g_handle;
-    return 0;
+    const bool is_old = std::getenv("FABRIC_MOCK_MIG") != nullptr && std::string(name) == kOldName;
+    return is_old || name == own_name() ? 0 : fabricshm::cuda::kNvmlNotFound;
 }
 MOCK_EXPORT Status nvmlDeviceGetUUID(Handle, char* out, unsigned int bytes) {
-    std::strncpy(out, "GPU-00112233-4455-6677-8899-aabbccddeeff", bytes);
+    std::strncpy(out, own_name().c_str(), bytes);
     return 0;
 }
 MOCK_EXPORT Status nvmlDeviceGetIndex(Handle, unsigned int* out) {

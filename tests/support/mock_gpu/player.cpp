@@ -164,7 +164,7 @@ std::string open_pooled(const Words& words) {
 
 std::string graph_of(const Words& words) {
     // Captured from a stream: so many bytes, one kernel of so many threads.
-    const auto stream = reinterpret_cast<Handle>(0x51);
+    const auto stream = reinterpret_cast<Handle>(0x52);
     cuStreamBeginCapture_v2(stream, 0);
     Pointer out = 0;
     if (number(words, 1) > 0 && cuMemAllocAsync(&out, number(words, 1), stream) != kSuccess) {
@@ -224,6 +224,33 @@ std::string launch_aside(const Words&) {
 
 std::string end_pool_aside(const Words& words) {
     return aside([pool = handle_of(words)] { return cuMemPoolDestroy(pool); });
+}
+
+std::string allocate_aside(const Words& words) {
+    return aside([bytes = number(words, 1)] {
+        Pointer out = 0;
+        return cuMemAlloc_v2(&out, bytes);
+    });
+}
+
+std::string map_aside(const Words& words) {
+    return aside([handle = g_things.at(number(words, 1)), bytes = number(words, 2)] {
+        return cuMemMap(0x500000000000, bytes, 0, handle, 0);
+    });
+}
+
+std::string retain_aside(const Words&) {
+    return aside([] {
+        Handle context = nullptr;
+        return cuDevicePrimaryCtxRetain(&context, 0);
+    });
+}
+
+const auto kCaptured = reinterpret_cast<Handle>(0x51);
+
+std::string end_capture(const Words&) {
+    Handle graph = nullptr;
+    return answer(cuStreamEndCapture(kCaptured, &graph));
 }
 
 std::string end_aside(const Words&) {
@@ -393,6 +420,10 @@ const Commands& other_commands() {
              return answer(cuModuleLoadData(&out, nullptr));
          }},
         {"hidden-module", hidden_module},
+        {"limit",
+         [](const Words& words) {
+             return answer(cuCtxSetLimit(static_cast<int>(number(words, 1)), number(words, 2)));
+         }},
         {"info", memory_info},
         {"nvml", nvml_info},
         {"graph", graph_of},
@@ -404,6 +435,12 @@ const Commands& other_commands() {
          [](const Words& words) { return answer(cuGraphExecDestroy(handle_of(words))); }},
         {"launch", launch},
         {"launch-aside", launch_aside},
+        {"alloc-aside", allocate_aside},
+        {"map-aside", map_aside},
+        {"retain-aside", retain_aside},
+        {"begin-capture",
+         [](const Words&) { return answer(cuStreamBeginCapture_v2(kCaptured, 0)); }},
+        {"end-capture", end_capture},
         {"end-aside", end_aside},
         {"said", said},
         {"time", time_calls},

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "tests/support/mock_gpu/device.hpp"
 #include "tests/support/mock_gpu/driver.hpp"
@@ -19,6 +20,14 @@ Driver& driver() {
 
 namespace {
 thread_local Context* t_current = nullptr;
+thread_local int t_capture_mode = 0;
+}  // namespace
+
+bool may_do_unsafe() {
+    const std::lock_guard lock(driver().mutex);
+    if (driver().capturing.empty() || t_capture_mode == kCaptureRelaxed) return true;
+    driver().is_capture_broken = true;
+    return false;
 }
 
 Context* current() {
@@ -50,6 +59,7 @@ using Lock = std::lock_guard<std::recursive_mutex>;
 
 Status make_context(Handle* out, int device_number) {
     const Lock lock(driver().mutex);
+    if (!driver().is_up) return kNotInitialized;
     if (device_number < 0 || device_number >= device_count()) return kInvalidDevice;
     if (!take(device().context_bytes)) return kOutOfMemory;
     auto* context = new Context;
@@ -69,6 +79,7 @@ void end_context(Context& context) {
     context.pointers.clear();
     give(context.bytes);
     context.bytes = 0;
+    std::fill(std::begin(context.limits), std::end(context.limits), 0);
     if (t_current == &context) t_current = nullptr;
 }
 
@@ -177,6 +188,7 @@ MOCK_EXPORT Status cuCtxSynchronize() {
 }
 MOCK_EXPORT Status cuDevicePrimaryCtxRetain(Handle* out, fabricshm::cuda::Device) {
     const Lock lock(driver().mutex);
+    if (!driver().is_up) return kNotInitialized;
     if (driver().primary_count == 0) {
         if (!take(device().context_bytes)) return kOutOfMemory;
         driver().primary.bytes = device().context_bytes;
@@ -196,6 +208,19 @@ MOCK_EXPORT Status cuDevicePrimaryCtxGetState(fabricshm::cuda::Device, unsigned 
     const Lock lock(driver().mutex);
     *flags = 0;
     *active = driver().primary_count > 0 ? 1 : 0;
+    return kSuccess;
+}
+// The heap and the buffer are taken at once; a stack for each of 1024 threads.
+MOCK_EXPORT Status cuCtxSetLimit(int limit, std::size_t bytes) {
+    const Lock lock(driver().mutex);
+    if (current() == nullptr) return kInvalidContext;
+    if (limit > kLimitMallocHeap) return kInvalidValue;
+    std::uint64_t& held = current()->limits[limit];
+    const std::uint64_t taken = taken_by(limit == 0 ? bytes * 1024 : bytes);
+    if (taken > held && !take(taken - held)) return kOutOfMemory;
+    if (taken < held) give(held - taken);
+    current()->bytes += taken - held;
+    held = taken;
     return kSuccess;
 }
 MOCK_EXPORT Status cuModuleLoadData(Handle* out, const void*) {
@@ -240,6 +265,12 @@ MOCK_EXPORT Status cuStreamEndCapture(Handle stream, Handle* graph) {
     const Lock lock(driver().mutex);
     *graph = driver().capturing[stream];
     driver().capturing.erase(stream);
+    if (!std::exchange(driver().is_capture_broken, false)) return kSuccess;
+    *graph = nullptr;
+    return kCaptureInvalidated;
+}
+MOCK_EXPORT Status cuThreadExchangeStreamCaptureMode(int* mode) {
+    std::swap(*mode, t_capture_mode);
     return kSuccess;
 }
 // A null stream is the thread's own in these, and the legacy one without `_ptsz`.
@@ -343,6 +374,7 @@ MOCK_EXPORT Status cuGraphExecDestroy(Handle executable) {
 }
 MOCK_EXPORT Status cuDeviceGraphMemTrim(fabricshm::cuda::Device number) {
     const Lock lock(driver().mutex);
+    if (!may_do_unsafe()) return kCaptureUnsupported;
     give(driver().graph_bytes[number]);
     driver().graph_bytes[number] = 0;
     return kSuccess;

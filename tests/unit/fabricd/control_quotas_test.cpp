@@ -84,6 +84,24 @@ double change_of(const Decision& decision) {
 
 }  // namespace
 
+TEST_CASE("what is waited for counts as demand in each window, and the loop answers it") {
+    Host host;
+    VgpuTenant tenant(*host.limits, "a");
+    REQUIRE(tenant.charge(45 * kMiB));
+    CHECK(host.user(0).denied == 0);
+    tenant.ledger->want(tenant.slot, 7 * kMiB, fabricshm::Clock::now() + std::chrono::seconds(60));
+    CHECK(host.user(0).denied == 7 * kMiB);
+    CHECK(host.user(0).denied == 7 * kMiB);
+    const std::uint32_t seen = tenant.ledger->room();
+    for (int i = 0; i < 3 && tenant.limits().quota_bytes == 45 * kMiB; ++i) {
+        host.controller->step();
+    }
+    CHECK(tenant.charge(7 * kMiB));
+    CHECK(tenant.ledger->room() != seen);
+    tenant.ledger->unwant(tenant.slot, 7 * kMiB);
+    CHECK(host.user(0).denied == 0);
+}
+
 TEST_CASE("what a window tells of refusals are their bytes since the last look") {
     Host host;
     VgpuTenant tenant(*host.limits, "a");

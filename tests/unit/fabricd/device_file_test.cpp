@@ -67,6 +67,33 @@ TEST_SUITE("fabricd.device_file") {
         CHECK(devices[0].allow_uids.empty());
     }
 
+    TEST_CASE("an allocation on a GPU may wait for room, for a time with a unit") {
+        std::vector<DeviceSpec> devices;
+        const std::string gpu = std::string(kGpu) + "gpu = \"0\"\n";
+        REQUIRE_FALSE(parse_device_file(gpu, "d.toml", devices));
+        CHECK(devices[0].wait_ms == -1);
+        REQUIRE_FALSE(parse_device_file(gpu + "vgpu_wait = \"1.5s\"\n", "d.toml", devices));
+        CHECK(devices[0].wait_ms == 1500);
+        REQUIRE_FALSE(parse_device_file(gpu + "vgpu_wait = \"0s\"\n", "d.toml", devices));
+        CHECK(devices[0].wait_ms == 0);
+        CHECK(complaint(gpu + "vgpu_wait = \"11min\"\n") ==
+              "d.toml:8: vgpu_wait takes a time as \"500ms\" or \"2s\", \"0s\" for none, up to 10 "
+              "min");
+        CHECK(complaint(kGpu + std::string("vgpu_wait = \"1s\"\n")) ==
+              "d.toml:1: vgpu_wait of gpu0 needs gpu");
+    }
+
+    TEST_CASE("a GPU is named as nvidia-smi names it, also a slice in MIG mode") {
+        for (const char* name : {"0", "GPU-00112233-4455-6677-8899-aabbccddeeff",
+                                 "MIG-00112233-4455-6677-8899-aabbccddeeff",
+                                 "MIG-GPU-00112233-4455-6677-8899-aabbccddeeff/1/0"}) {
+            std::vector<DeviceSpec> devices;
+            const std::string text = std::string(kGpu) + "gpu = '" + name + "'\n";
+            REQUIRE_FALSE(parse_device_file(text, "d.toml", devices));
+            CHECK(devices[0].gpu == name);
+        }
+    }
+
     TEST_CASE("a mistake is named with its line") {
         const std::string gpu = kGpu;
         CHECK(complaint(gpu + "color = 1\n") == "d.toml:7: unknown key \"color\"");
@@ -81,10 +108,11 @@ TEST_SUITE("fabricd.device_file") {
                   "d.toml:7: vgpu_allow_uids takes a list of 1 to 256 user ids, as [1000, 1001]");
         }
         // A word that is no number would be taken for 0 later.
-        for (const char* name : {"first", "MIG-1", "-1", "0x1", "12345"}) {
+        for (const char* name : {"first", "mig-1", "-1", "0x1", "12345"}) {
             CAPTURE(name);
             CHECK(complaint(gpu + "gpu = '" + name + "'\n") ==
-                  "d.toml:7: gpu takes a GPU's UUID (\"GPU-...\") or its number (\"0\")");
+                  "d.toml:7: gpu takes a GPU's UUID (\"GPU-...\", \"MIG-...\") or its number "
+                  "(\"0\")");
         }
         CHECK(complaint(gpu + "vgpu_memory = \"3GiB\"\n") ==
               "d.toml:1: vgpu_memory of gpu0 is larger than its memory");

@@ -43,6 +43,42 @@ struct Books {
 
 }  // namespace
 
+TEST_CASE("who waits for room is woken by what is freed, and is seen to wait") {
+    Books books;
+    UsageLedger ledger = books.ledger();
+    const int slot = ledger.claim().value();
+    REQUIRE(ledger.charge(slot, kQuota, *books.page).ok());
+    const TimePoint until = Clock::now() + std::chrono::seconds(60);
+    ledger.want(slot, 10, until);
+    CHECK(ledger.uses().front().wanted == 10);
+    for (const char* how : {"freed", "dead", "quota"}) {
+        CAPTURE(how);
+        const std::uint32_t seen = ledger.room();
+        CHECK(!ledger.charge(slot, 10, *books.page).ok());
+        std::thread waiter([&] {
+            while (ledger.room() == seen && Clock::now() < until) ledger.await_room(seen, until);
+        });
+        if (*how == 'f') {
+            ledger.release(slot, 5);
+        } else if (*how == 'd') {
+            UsageLedger other(*books.file, books.dead());
+            REQUIRE(other.claim().ok());
+            CHECK(ledger.reclaim(books.dead()).value());
+        } else {
+            ledger.room_grew();
+        }
+        waiter.join();
+        CHECK(Clock::now() < until);
+    }
+    ledger.unwant(slot, 10);
+    CHECK(ledger.uses().front().wanted == 0);
+    // Nobody waits any more: nothing is to be woken.
+    books.file->awaited_until_ns = 1;
+    const std::uint32_t seen = ledger.room();
+    ledger.release(slot, 5);
+    CHECK(ledger.room() == seen);
+}
+
 TEST_CASE("the quota is granted to the last byte") {
     Books books;
     UsageLedger ledger = books.ledger();
