@@ -77,7 +77,8 @@ std::vector<ConfigKey> limit_keys() {
 
         size_key("limits.user_quota", 2 * kMiB, 64 * kTiB, "the pool is the limit",
                  FIELD(limits.user_quota), "Committed bytes of all arenas of one user together."),
-        count_key("limits.sessions", 1, 100000, FIELD(limits.sessions), "Sessions in all."),
+        count_key("limits.sessions", 1, 100000, FIELD(limits.sessions),
+                  "Sessions in all; 16 more for root and the daemon's user."),
         count_key("limits.sessions_per_user", 1, 100000, FIELD(limits.sessions_per_user),
                   "Sessions of one user."),
         count_key("limits.arenas_per_user", 1, 100000, FIELD(limits.arenas_per_user),

@@ -23,7 +23,8 @@ Bytes shown_limit(Bytes bytes) {
 }  // namespace
 
 Result<void> QuotaTable::take_session(std::uint32_t uid) {
-    if (sessions_ >= limits_.max_sessions) {
+    const bool is_preferred = uid == 0 || uid == limits_.own_uid;
+    if (sessions_ >= limits_.max_sessions + (is_preferred ? limits_.reserved_sessions : 0)) {
         return refuse_count("sessions of the host", "this host", "sessions", limits_.max_sessions,
                             "limits.sessions");
     }

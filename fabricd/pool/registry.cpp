@@ -32,7 +32,7 @@ Arena* Registry::find_arena(ArenaId arena) {
 // An arena that the session has not opened does not exist for it, whoever it belongs to.
 Result<Arena*> Registry::arena_of(SessionId session, ArenaId arena) {
     Arena* found = find_arena(arena);
-    if (found == nullptr || found->sessions.count(session) == 0) {
+    if (found == nullptr || found->sessions.count(session) == 0 || is_ending(session)) {
         return Error{Errc::kNotFound, 0, "find arena"};
     }
     return found;
@@ -78,6 +78,7 @@ void Registry::journal_rewritten() {
 
 std::vector<SessionId> Registry::expire(TimePoint now) {
     std::vector<SessionId> ended;
+    slice_left_ = kFreedAtOnce;
     while (const auto id = waits_.expired(now)) expire_wait(*id);
     while (!lost_.empty() && lost_.begin()->first <= now) {
         ended.push_back(lost_.begin()->second);
@@ -85,8 +86,7 @@ std::vector<SessionId> Registry::expire(TimePoint now) {
     }
     if (away_until_ <= now) give_up_on_away();
     settle_quotas(now);
-    int most = kFreedAtOnce;
-    for (const ArenaId id : std::set<ArenaId>(freeing_)) most = free_some(*find_arena(id), most);
+    free_in_turn();
     if (shards_due_ <= now) {
         shards_pause_ = std::min(2 * shards_pause_, kShardPauseMost);
         sweep_shards();
@@ -96,8 +96,20 @@ std::vector<SessionId> Registry::expire(TimePoint now) {
     return ended;
 }
 
+// What was begun by deaths and is too much for one turn.
+void Registry::free_in_turn() {
+    for (const SessionId id : std::set<SessionId>(ending_)) {
+        if (slice_left_ == 0) break;
+        if (is_ending(id)) slice_left_ = end_some(id, slice_left_);
+    }
+    for (const ArenaId id : std::set<ArenaId>(freeing_)) {
+        Arena* const arena = find_arena(id);
+        if (arena != nullptr) slice_left_ = free_some(*arena, slice_left_);
+    }
+}
+
 TimePoint Registry::next_deadline() const {
-    if (!freeing_.empty()) return TimePoint::min();  // the next turn, at once
+    if (!freeing_.empty() || !ending_.empty()) return TimePoint::min();  // the next turn, at once
     const TimePoint lost = lost_.empty() ? TimePoint::max() : lost_.begin()->first;
     const TimePoint quotas = std::min(quotas_.next_deadline(), devices_.next_deadline());
     return std::min({waits_.next_deadline(), lost, away_until_, shards_due_, quotas});

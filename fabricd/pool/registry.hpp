@@ -278,6 +278,7 @@ class Registry {
         std::string device;
         TimePoint since;
         bool connected = false;
+        bool ending = false;   // it has begun, and goes on in pieces
         TimePoint lost_until;  // when not connected
         std::set<ArenaId> arenas;
         int regions = 0;
@@ -298,12 +299,19 @@ class Registry {
 
     // Some 3 ms of the control thread's time: others are served before the next ones are freed.
     static constexpr int kFreedAtOnce = 2048;
+    int slice_left_ = kFreedAtOnce;  // of it, in this turn
 
     std::uint64_t next_id() noexcept { return ++last_id_; }
     Session* find_session(SessionId session);
     Arena* find_arena(ArenaId arena);
     Result<Arena*> arena_of(SessionId session, ArenaId arena);
 
+    void begin_end(Session& session);
+    int end_some(SessionId id, int most);
+    bool settle_endings();
+    bool is_ending(SessionId id) const;
+    bool is_being_left(const Arena& arena) const;
+    void free_in_turn();
     Result<void> resume_allowed(const Session& session, const Peer& peer, const Token& token) const;
 
     Result<void> make_arena(Ticket ticket, const fabricshm::proto::ArenaOpen& request);
@@ -319,6 +327,8 @@ class Registry {
     Result<void> extend(Arena& arena, Bytes to);
     void answer_waiting(Arena& arena, const Error& error);
     void leave_arena(Session& session, Arena& arena);
+    void begin_leaving(Session& session, Arena& arena);
+    void finish_leaving(Session& session, Arena& arena);
     void drop_if_unused(ArenaId arena);
     void drop_arena(ArenaId arena, const char* why);
     std::vector<Wait> take_openers(const Arena& arena);
@@ -339,7 +349,10 @@ class Registry {
     void release_region(Arena& arena, RegionId region);
     void quarantine_region(Arena& arena, RegionId region);
     void forget_tensor(Arena& arena, RegionId region);
-    void reclaim_regions(Session& session, Arena& arena);
+    int reclaim_some(Session& session, Arena& arena, int most);
+    void reclaim_region(Session& session, Arena& arena, RegionId region);
+    void clear_way(SessionId session, const Arena& arena, Bytes bytes);
+    void give_up_name(Arena& arena, const std::string& name);
     void sweep_quarantine(Arena& arena, const std::vector<SessionId>& members);
     int free_some(Arena& arena, int most);
     void answer_tensor(Arena& arena, RegionId region);
@@ -450,6 +463,7 @@ class Registry {
     std::map<ArenaId, Arena> arenas_;
     std::map<std::string, ArenaId> arena_names_;
     std::set<std::pair<TimePoint, SessionId>> lost_;  // not connected, by when to give up
+    std::set<SessionId> ending_;                      // whose end goes on in the next turn
     std::set<ArenaId> freeing_;                       // that have something in Arena::freeing
     std::map<ShardId, Shard> shards_;
     std::set<ShardId> loose_shards_;  // retired, or with two copies: something may be free soon

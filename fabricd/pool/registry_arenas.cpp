@@ -1,6 +1,7 @@
 // Registry: arenas. How they are made, opened, presented again after a restart, and dropped.
 
 #include <algorithm>
+#include <limits>
 
 #include "fabricd/pool/refusals.hpp"
 #include "fabricd/pool/registry.hpp"
@@ -15,7 +16,10 @@ Result<void> Registry::open_arena(Ticket ticket, const proto::ArenaOpen& request
     Session* session = find_session(ticket.session);
     if (session == nullptr) return Error{Errc::kClosed, 0, "open arena"};
     const auto named = arena_names_.find(std::string(request.name));
-    if (named == arena_names_.end()) return make_arena(ticket, request);
+    if (named == arena_names_.end()) {
+        settle_endings();  // the memory of their arenas may be what is missing for this one
+        return make_arena(ticket, request);
+    }
 
     Arena& arena = *find_arena(named->second);
     FABRIC_TRY_VOID(check_open(*session, arena, request));
@@ -26,7 +30,8 @@ Result<void> Registry::open_arena(Ticket ticket, const proto::ArenaOpen& request
     wait.bytes = request.bytes;
     FABRIC_TRY_VOID(add_wait(std::move(wait)));
     if (arena.state == ArenaState::kHere) {
-        answer_waiting(arena, {Errc::kOk, 0, ""});
+        // Else when its last session is gone, and it with that one as a rule.
+        if (!is_being_left(arena)) answer_waiting(arena, {Errc::kOk, 0, ""});
     } else if (arena.state == ArenaState::kAway && arena.sessions.count(session->id) != 0) {
         // A session presents what it holds before it asks for anything. This one was never given
         // the arena that the books say it has: the daemon was killed before it answered. Should
@@ -242,20 +247,40 @@ Result<void> Registry::close_arena(SessionId session, ArenaId id) {
 }
 
 void Registry::leave_arena(Session& session, Arena& arena) {
+    begin_leaving(session, arena);
+    (void)reclaim_some(session, arena, std::numeric_limits<int>::max());
+    finish_leaving(session, arena);
+}
+
+void Registry::begin_leaving(Session& session, Arena& arena) {
     // Deaths first: they decide which regions peers may still be storing into.
     mark_members_dead(session.id, arena);
-    leave_shards(session.id, arena.id);
-    reclaim_regions(session, arena);
-    std::vector<GroupId> touched;
-    for (const auto& [id, group] : arena.groups) {
-        if (group.has(session.id)) touched.push_back(id);
+    std::vector<SessionId> safe;  // perhaps: of groups whose last member this was
+    for (auto& [id, group] : arena.groups) {
+        if (!group.has(session.id) || !arena.count_danger(group)) continue;
+        const auto members = group.sessions();
+        safe.insert(safe.end(), members.begin(), members.end());
     }
-    for (const GroupId id : touched) after_member_change(arena, id);
+    if (!safe.empty()) sweep_quarantine(arena, safe);
+    leave_shards(session.id, arena.id);
+}
+
+void Registry::finish_leaving(Session& session, Arena& arena) {
+    const ArenaId id = arena.id;
+    std::vector<GroupId> touched;
+    for (const auto& [group_id, group] : arena.groups) {
+        if (group.has(session.id)) touched.push_back(group_id);
+    }
+    for (const GroupId group : touched) after_member_change(arena, group);
     // After everything it brought about, so that a crash before this line does it all again.
     arena.sessions.erase(session.id);
-    session.arenas.erase(arena.id);
-    journal_.note(ArenaLeaveRecord{raw(arena.id), raw(session.id)});
-    drop_if_unused(arena.id);
+    session.arenas.erase(id);
+    journal_.note(ArenaLeaveRecord{raw(id), raw(session.id)});
+    drop_if_unused(id);
+    // Who waited for its end, should it have stayed for the sake of something else.
+    Arena* const still = find_arena(id);
+    const bool opens = still != nullptr && still->state == ArenaState::kHere;
+    if (opens && !is_being_left(*still)) answer_waiting(*still, {Errc::kOk, 0, ""});
 }
 
 void Registry::drop_if_unused(ArenaId id) {
@@ -303,7 +328,9 @@ void Registry::open_again(const Wait& wait, const std::string& name) {
     proto::ArenaOpen request{};
     copy_name(request.name, name);
     request.bytes = wait.bytes;
-    const auto asked = open_arena(wait.ticket, request);
+    // The first of them: nothing has the name yet.
+    const bool made = arena_names_.count(name) != 0;
+    const auto asked = made ? open_arena(wait.ticket, request) : make_arena(wait.ticket, request);
     if (!asked.ok()) refuse(wait.ticket, wait.asked, asked);
 }
 

@@ -15,6 +15,8 @@ namespace proto = fabricshm::proto;
 Result<void> Registry::join_group(Ticket ticket, const proto::Group& request, TimePoint now) {
     FABRIC_TRY(Arena * arena, arena_of(ticket.session, ArenaId{request.arena_id}));
     if (arena->state != ArenaState::kHere) return Error{Errc::kBusy, 0, "arena is not here yet"};
+    if (request.world > 0)
+        clear_way(ticket.session, *arena, fabricshm::group_block_bytes(request.world));
     const std::string name = request.name;
     // Before the name is checked: to the daemon a complete group is in the way of a new one, to who
     // asks again it is the answer.

@@ -14,6 +14,7 @@ namespace proto = fabricshm::proto;
 
 Result<proto::Region> Registry::create_region(SessionId session, const proto::Region& request) {
     FABRIC_TRY(Arena * arena, arena_of(session, ArenaId{request.arena_id}));
+    clear_way(session, *arena, request.bytes);
     FABRIC_TRY(const RegionId region,
                make_region(*find_session(session), *arena, request.bytes, std::nullopt));
     return arena->wire(region);
@@ -27,6 +28,7 @@ Result<proto::Region> Registry::open_region(SessionId session, const proto::Regi
     // A quarantined region has lost its owner: for everybody but the groups' last stores it is
     // gone.
     if (lease == nullptr || lease->state != LeaseState::kHeld) return gone;
+    if (is_ending(lease->session)) return gone;
     if (is_bad(arena->second, RegionId{request.region_id})) {
         return Error{Errc::kPoisoned, static_cast<int>(request.region_id), "open region"};
     }
@@ -60,6 +62,7 @@ Result<proto::Tensor> Registry::create_tensor(SessionId session, const proto::Te
 
     // Whoever opens it hears which process made it.
     const std::int32_t pid = find_session(session)->peer.pid;
+    give_up_name(*arena, info.name);
     const auto named = arena->tensors.find(info.name);
     if (named != arena->tensors.end()) {
         const Region& found = arena->regions.at(named->second);
@@ -71,6 +74,7 @@ Result<proto::Tensor> Registry::create_tensor(SessionId session, const proto::Te
         if (found.recovered && own && same) return arena->wire_tensor(named->second, pid);
         return Error{Errc::kExists, 0, "create tensor"};
     }
+    clear_way(session, *arena, elements + fabricshm::kTensorHeaderBytes);
     FABRIC_TRY(const RegionId region,
                make_region(*find_session(session), *arena, elements + fabricshm::kTensorHeaderBytes,
                            std::move(info)));
@@ -81,6 +85,7 @@ Result<proto::Tensor> Registry::create_tensor(SessionId session, const proto::Te
 Result<void> Registry::open_tensor(Ticket ticket, const proto::Tensor& request, TimePoint now) {
     FABRIC_TRY(Arena * arena, arena_of(ticket.session, ArenaId{request.region.arena_id}));
     const std::string name = request.name;
+    give_up_name(*arena, name);
     const TimePoint deadline =
         fabricshm::deadline_after(now, std::chrono::milliseconds(request.timeout_ms));
     // Also when it is there already: one way for both.
@@ -239,16 +244,40 @@ void Registry::quarantine_region(Arena& arena, RegionId id) {
                                raw(shard.first), raw(shard.second)});
 }
 
-void Registry::reclaim_regions(Session& session, Arena& arena) {
+// Returns how many of `most` are left.
+int Registry::reclaim_some(Session& session, Arena& arena, int most) {
+    const JournalGuard::Batch batch(journal_);
+    const std::set<RegionId>* held = &arena.leases.held_by(session.id);
+    for (; most > 0 && !held->empty(); --most) {
+        reclaim_region(session, arena, *held->begin());
+        held = &arena.leases.held_by(session.id);
+    }
+    return most;
+}
+
+void Registry::reclaim_region(Session& session, Arena& arena, RegionId region) {
     // One verdict for all regions of the session: which of them a peer stores into is known to the
     // ranks alone.
     const bool endangered = arena.endangered(session.id);
-    const JournalGuard::Batch batch(journal_);
-    for (const RegionId region : arena.regions_of(session.id)) {
-        count_region(session, arena.regions.at(region), -1);
-        if (endangered) quarantine_region(arena, region);
-        if (!endangered) release_region(arena, region);
-    }
+    count_region(session, arena.regions.at(region), -1);
+    if (endangered) quarantine_region(arena, region);
+    if (!endangered) release_region(arena, region);
+}
+
+// Of a live session of the arena, which therefore stays.
+void Registry::clear_way(SessionId session, const Arena& arena, Bytes bytes) {
+    const Bytes rounded = RegionAllocator::rounded(bytes);
+    const bool fits = rounded <= arena.space.largest_hole();
+    if (!fits || !devices_.admits(find_session(session)->device, rounded)) settle_endings();
+}
+
+// A name that a session at its end still has is free, as if it were gone already.
+void Registry::give_up_name(Arena& arena, const std::string& name) {
+    if (ending_.empty()) return;
+    const auto named = arena.tensors.find(name);
+    if (named == arena.tensors.end()) return;
+    const SessionId owner = arena.leases.find(named->second)->session;
+    if (is_ending(owner)) reclaim_region(*find_session(owner), arena, named->second);
 }
 
 // Only the end of a group, or a shrink of it, ends a danger, and only to its members: of those who

@@ -223,6 +223,8 @@ Result<void> Registry::write_journal(JournalSink& sink) const {
         sink.add(StartRecord{kJournalMagic, daemon_epoch_, last_id_, kJournalVersion, 0}));
     for (const auto& [id, session] : sessions_) {
         FABRIC_TRY_VOID(sink.add(record_of(session)));
+        // Else it would be waited for after a restart, with half of what it had.
+        if (session.ending) FABRIC_TRY_VOID(sink.add(SessionEndingRecord{raw(id)}));
     }
     for (const auto& [id, arena] : arenas_) {
         // Nobody has been told of it; if its making succeeds, that appends its record.

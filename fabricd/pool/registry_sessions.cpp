@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "fabricd/pool/refusals.hpp"
 #include "fabricd/pool/registry.hpp"
@@ -15,7 +16,9 @@ Result<SessionId> Registry::open_session(const Peer& peer, const std::string& la
     // Sessions of before go on: draining is for a daemon that is to be replaced, and its jobs
     // should end by themselves.
     if (draining_) return refuse_while_draining("new sessions");
-    FABRIC_TRY_VOID(quotas_.take_session(peer.uid));
+    auto counted = quotas_.take_session(peer.uid);
+    if (!counted.ok() && settle_endings()) counted = quotas_.take_session(peer.uid);
+    FABRIC_TRY_VOID(counted);
     if (const auto attached = devices_.attach(device); !attached.ok()) {
         quotas_.give_session(peer.uid);
         return attached.error();
@@ -54,7 +57,7 @@ SessionRecord Registry::record_of(const Session& session) {
 
 Result<void> Registry::resume_session(SessionId id, const Peer& peer, const Token& token) {
     Session* session = find_session(id);
-    if (session == nullptr) return Error{Errc::kNotFound, 0, "resume session"};
+    if (session == nullptr || session->ending) return Error{Errc::kNotFound, 0, "resume session"};
     FABRIC_TRY_VOID(resume_allowed(*session, peer, token));
     if (!session->connected) lost_.erase({session->lost_until, id});
     // Whatever the old connection was waiting for, the new one has to ask for again.
@@ -119,29 +122,72 @@ void Registry::connection_lost(SessionId id, TimePoint now) {
 
 void Registry::end_session(SessionId id, const char* why) {
     Session* session = find_session(id);
-    if (session == nullptr) return;
+    if (session == nullptr || session->ending) return;
     fabricshm::log(fabricshm::LogLevel::kDebug, "session %llu (pid %d) ends: %s", shown(id),
                    session->peer.pid, why);
+    begin_end(*session);
+    slice_left_ = end_some(id, slice_left_);
+}
+
+void Registry::begin_end(Session& session) {
+    const SessionId id = session.id;
     cancel_waits(id, ArenaId::kNone, false);
-    if (!session->connected) lost_.erase({session->lost_until, id});
+    if (!session.connected) lost_.erase({session.lost_until, id});
+    session.connected = false;
+    session.ending = true;
 
     // First: its process may be alive (away for too long, or its pool was given up). Were the
     // daemon killed half-way, the process could resume and go on using regions that are free again.
     journal_.note(SessionEndingRecord{raw(id)});
     FAULT_POINT("reclaim.begin");
-    // A copy: leaving an arena takes it out of the session's set.
-    const std::set<ArenaId> arenas = session->arenas;
-    for (const ArenaId arena : arenas) {
-        leave_arena(*session, *find_arena(arena));
+    // Its peers are told at once, however long giving back takes.
+    for (const ArenaId arena : std::set<ArenaId>(session.arenas)) {
+        begin_leaving(session, *find_arena(arena));
+    }
+}
+
+// There can be tens of thousands of regions: gives back `most` of them, then others are served.
+// Returns how many of `most` are left; the session is gone then.
+int Registry::end_some(SessionId id, int most) {
+    ending_.erase(id);
+    Session& session = *find_session(id);
+    while (!session.arenas.empty()) {
+        Arena& arena = *find_arena(*session.arenas.begin());
+        most = reclaim_some(session, arena, most);
+        if (!arena.leases.held_by(id).empty()) {
+            ending_.insert(id);
+            return 0;
+        }
+        finish_leaving(session, arena);
         FAULT_POINT("reclaim.arena");
     }
-    // Last: a daemon that is killed before this line finds the session again and does all of the
-    // above once more.
+    // Last: a daemon that is killed before this line finds the session again and does all of it
+    // once more.
     journal_.note(SessionEndRecord{raw(id)});
-    quotas_.give_session(session->peer.uid);
-    devices_.detach(session->device);
+    quotas_.give_session(session.peer.uid);
+    devices_.detach(session.device);
     sessions_.erase(id);
     FAULT_POINT("reclaim.end");
+    return most;
+}
+
+// For a request that finds too little of anything: what an ended session still has on the books is
+// not in its way. True when there was some.
+bool Registry::settle_endings() {
+    const bool some = !ending_.empty();
+    while (!ending_.empty()) (void)end_some(*ending_.begin(), std::numeric_limits<int>::max());
+    return some;
+}
+
+bool Registry::is_ending(SessionId id) const {
+    return ending_.count(id) != 0;
+}
+
+// Whether all who have it open are about to be gone: who asks for its name now gets a new one.
+bool Registry::is_being_left(const Arena& arena) const {
+    return !ending_.empty() && !arena.sessions.empty() &&
+           std::all_of(arena.sessions.begin(), arena.sessions.end(),
+                       [this](SessionId session) { return is_ending(session); });
 }
 
 }  // namespace fabricd

@@ -94,16 +94,25 @@ void empty(const fabricshm::Mapping& page) {
 }  // namespace
 
 // A session that never had a page has no entry, and gets one with its first.
-Result<void> SessionPages::count_page(std::uint64_t session_id, int Pages::*kind) {
+Result<void> SessionPages::count_page(const PageOwner& owner, int Pages::*kind) {
     const std::lock_guard lock(mutex_);
-    int& pages = pages_[session_id].*kind;
+    Pages& session = pages_[owner.session_id];
+    session.owner.uid = owner.uid;
+    int& pages = session.*kind;
     if (pages >= kPagesOfSession) return Error{Errc::kNoMemory, 0, "pages of this session"};
+    if (pages > 0) {
+        const auto more = more_.find(owner.uid);
+        if (more != more_.end() && more->second >= kMorePagesOfUser) {
+            return Error{Errc::kNoMemory, 0, "pages of this user"};
+        }
+        ++more_[owner.uid];
+    }
     ++pages;
     return {};
 }
 
 Result<Fd> SessionPages::open_telemetry(const PageOwner& owner) {
-    FABRIC_TRY_VOID(count_page(owner.session_id, &Pages::telemetry_pages));
+    FABRIC_TRY_VOID(count_page(owner, &Pages::telemetry_pages));
     FABRIC_TRY(auto file,
                fabricshm::make_page_file("fabric-telemetry", fabricshm::kTelemetryFileBytes,
                                          PageAccess::kReadWrite, fabricshm::format_telemetry));
@@ -118,7 +127,7 @@ Result<Fd> SessionPages::open_telemetry(const PageOwner& owner) {
 }
 
 Result<Fd> SessionPages::open_directives(const PageOwner& owner) {
-    FABRIC_TRY_VOID(count_page(owner.session_id, &Pages::directive_pages));
+    FABRIC_TRY_VOID(count_page(owner, &Pages::directive_pages));
     FABRIC_TRY(auto file,
                fabricshm::make_page_file("fabric-directives", kPageFileBytes, PageAccess::kReadOnly,
                                          fabricshm::format_directives));
@@ -134,7 +143,14 @@ void SessionPages::end(std::uint64_t session_id) noexcept {
     const std::lock_guard lock(mutex_);
     const auto found = pages_.find(session_id);
     if (found == pages_.end()) return;
-    empty(found->second.telemetry);
+    const Pages& pages = found->second;
+    empty(pages.telemetry);
+    const auto more = more_.find(pages.owner.uid);
+    if (more != more_.end()) {
+        more->second -=
+            std::max(0, pages.telemetry_pages - 1) + std::max(0, pages.directive_pages - 1);
+        if (more->second <= 0) more_.erase(more);
+    }
     pages_.erase(found);
     slots_listed_ = false;
 }

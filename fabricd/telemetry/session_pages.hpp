@@ -34,6 +34,9 @@ class SessionPages {
     /// So many of either kind a session gets in its life. It may keep what it got, so each one
     /// costs for as long as the session likes; one that comes back now and then needs a few.
     static constexpr int kPagesOfSession = 32;
+    /// A session's first page of a kind is bounded by how many sessions its user may have; so many
+    /// more, of both kinds, all sessions of a user together get.
+    static constexpr int kMorePagesOfUser = 256;
 
     /// A telemetry page for the session, in place of one that it had, whose memory goes back. The
     /// descriptor is for it alone. kNoMemory (after too many, too) or kSystem; then the old page
@@ -89,11 +92,12 @@ class SessionPages {
     bool list_slots() const;  // true: anew
     void fetch_ahead(std::size_t slot, const std::vector<SessionSample>& sessions,
                      std::size_t entry, bool peers) const;
-    fabricshm::Result<void> count_page(std::uint64_t session_id, int Pages::*kind);
+    fabricshm::Result<void> count_page(const PageOwner& owner, int Pages::*kind);
     static void tell(Pages& pages, fabricshm::QuotaImage quota);
 
     mutable std::mutex mutex_;
     std::map<std::uint64_t, Pages> pages_;
+    std::map<std::uint32_t, int> more_;  // beyond the first ones, by user; those that have some
     // Of those with a telemetry page, by session; made by the first look after a change.
     mutable std::vector<Slot> slots_;
     mutable bool slots_listed_ = false;

@@ -177,6 +177,12 @@ struct RegistryHost {
     SessionId session(const Peer& peer) {
         return registry->open_session(peer, "test", kToken, kNow).value();
     }
+    /// Turns of the control thread, until nothing is left to be done at once. How many there were.
+    int settle() {
+        int turns = 0;
+        for (; registry->next_deadline() <= kNow; ++turns) (void)registry->expire(kNow);
+        return turns;
+    }
     /// The answer to the request with this id; an error when there is none yet.
     Answer answer(std::uint64_t request_id) {
         for (Answer& late : registry->take_answers()) answers.push_back(std::move(late));

@@ -33,6 +33,21 @@ TEST_SUITE("pool.quota") {
         CHECK(quotas.take_session(1002).ok());
     }
 
+    TEST_CASE("when all sessions are taken there are some for root and the daemon's user") {
+        Limits limits = small();
+        limits.own_uid = 7;
+        limits.reserved_sessions = 2;
+        QuotaTable quotas(limits);
+        for (const std::uint32_t uid : {1000, 1001, 1002}) REQUIRE(quotas.take_session(uid).ok());
+        CHECK_FALSE(quotas.take_session(1003).ok());
+        CHECK(quotas.take_session(0).ok());
+        CHECK(quotas.take_session(7).ok());
+        CHECK(std::string(quotas.take_session(0).error().step) == "sessions of the host");
+        // What root has is not taken from the others.
+        quotas.give_session(0);
+        CHECK_FALSE(quotas.take_session(1003).ok());
+    }
+
     TEST_CASE("arenas are limited each, in number and in sum") {
         QuotaTable quotas(small());
         CHECK(std::string(quotas.take_arena(1000, 9 * kMiB, 9 * kMiB).error().step) ==

@@ -357,6 +357,7 @@ TEST_SUITE("pool.registry_groups") {
         const auto left = [&] {
             return host.registry->snapshot(kNow).arenas.at(0).bytes_quarantined / 4096;
         };
+        host.settle();
         CHECK(left() == kCount);
         REQUIRE(host.registry->leave_group(bob, first[1]).ok());
         CHECK(left() == kCount);  // the other group is a danger still
@@ -388,6 +389,7 @@ TEST_SUITE("pool.registry_groups") {
         for (int i = 0; i < 3000; ++i) REQUIRE(host.region(alice, arena).ok());
         const auto groups = host.together({alice, bob}, arena, "ring");
         host.registry->end_session(alice, "test");
+        host.settle();
         REQUIRE(host.registry->leave_group(bob, groups[1]).ok());
         CHECK(host.registry->next_deadline() <= kNow);
         host.restart();

@@ -167,4 +167,122 @@ TEST_SUITE("pool.registry_sessions") {
         CHECK(host.restored.ok());
         CHECK(host.registry->problems().empty());
     }
+
+    TEST_CASE("a session with thousands of regions ends in pieces, and is gone for all meanwhile") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kBob);
+        const ArenaId arena = host.arena(alice, "job", Bytes{1} << 26);
+        host.arena(bob);
+        const auto groups = host.together({alice, bob}, arena, "ring");
+        constexpr int kCount = 9000;
+        for (int i = 0; i < kCount; ++i) REQUIRE(host.region(alice, arena).ok());
+        const auto tensor = host.tensor(alice, arena, "last");
+        REQUIRE(tensor.ok());
+        REQUIRE(host.registry->leave_group(bob, groups[1]).ok());
+        host.registry->end_session(alice, "test");
+        const auto owned = [&] {
+            return static_cast<int>(host.registry->snapshot(kNow).sessions.at(0).bytes_owned /
+                                    4096);
+        };
+        CHECK(owned() >= kCount - 2048);
+        CHECK(host.memory.dead.size() == 1);  // peers know at once
+        CHECK(host.registry->resume_session(alice, kAlice, kToken).error().code == Errc::kNotFound);
+        CHECK_FALSE(host.region(alice, arena).ok());
+        CHECK_FALSE(host.registry->open_region(bob, tensor->region).ok());
+        const auto again = host.tensor(bob, arena, "last");
+        REQUIRE(again.ok());
+        CHECK(again->region.region_id != tensor->region.region_id);
+        host.registry->end_session(alice, "test");
+        host.registry->connection_lost(alice, kNow);
+        int turns = 0;
+        for (; host.registry->next_deadline() <= kNow; ++turns) {
+            const int before = owned();
+            CHECK(host.registry->problems().empty());
+            CHECK(host.registry->expire(kNow).empty());
+            if (host.registry->snapshot(kNow).sessions.size() == 2) CHECK(before - owned() <= 2048);
+        }
+        CHECK(turns >= 3);
+        CHECK(host.registry->snapshot(kNow).sessions.size() == 1);
+        CHECK(host.registry->snapshot(kNow).arenas.at(0).bytes_used == again->region.bytes);
+        CHECK(host.registry->problems().empty());
+    }
+
+    TEST_CASE("many deaths in one turn are one turn's work") {
+        RegistryHost host;
+        const SessionId bob = host.session(kBob);
+        const ArenaId arena = host.arena(bob, "job", Bytes{1} << 26);
+        std::vector<SessionId> ranks;
+        for (int rank = 0; rank < 4; ++rank) {
+            ranks.push_back(host.session(kAlice));
+            host.arena(ranks.back());
+            for (int i = 0; i < 1500; ++i) REQUIRE(host.region(ranks.back(), arena).ok());
+        }
+        for (const SessionId rank : ranks) host.registry->end_session(rank, "test");
+        CHECK(host.registry->snapshot(kNow).arenas.at(0).bytes_used >= (6000 - 2048) * 4096);
+        CHECK(host.settle() >= 2);
+        CHECK(host.registry->snapshot(kNow).arenas.at(0).bytes_used == 0);
+        CHECK(host.registry->problems().empty());
+    }
+
+    TEST_CASE("what an ending session still has is in nobody's way") {
+        Limits limits;
+        limits.max_sessions_per_user = 2;
+        RegistryHost host(limits);
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kBob);
+        constexpr int kCount = 5000;
+        const ArenaId arena = host.arena(alice, "job", kCount * Bytes{4096});
+        host.arena(bob);
+        for (int i = 0; i < kCount; ++i) REQUIRE(host.region(alice, arena).ok());
+        SUBCASE("of the arena") {
+            host.registry->end_session(alice, "test");
+            CHECK(host.region(bob, arena, kCount * Bytes{4096}).ok());
+        }
+        SUBCASE("of the user's sessions") {
+            host.registry->end_session(alice, "test");
+            CHECK(host.registry->open_session(kAlice, "test", kToken, kNow).ok());
+        }
+        SUBCASE("of the name: who opens an arena that is being left gets a new one") {
+            REQUIRE(host.registry->close_arena(bob, arena).ok());
+            host.registry->end_session(alice, "test");
+            const auto body = RegistryHost::arena_body("job", 8192);
+            REQUIRE(host.registry->open_arena({bob, 77}, body).ok());
+            CHECK_FALSE(host.answered(77));
+            host.settle();
+            const auto got = std::get<proto::ArenaOpen>(host.answer(77).body);
+            CHECK(got.arena_id != raw(arena));
+            CHECK(got.bytes == 8192);
+        }
+        host.settle();
+        CHECK(host.registry->problems().empty());
+    }
+
+    TEST_CASE("a daemon that is killed while a session ends goes on with its end") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kBob);
+        const ArenaId arena = host.arena(alice, "job", Bytes{1} << 26);
+        host.arena(bob);
+        for (int i = 0; i < 7000; ++i) REQUIRE(host.region(alice, arena).ok());
+        host.registry->end_session(alice, "test");
+        CHECK(host.registry->next_deadline() <= kNow);
+        SUBCASE("as the records came") {}
+        SUBCASE("after the journal was written anew") {
+            host.journal.contents = {};
+            REQUIRE(host.registry->write_journal(host.journal).ok());
+            // Some more of it behind that.
+            (void)host.registry->expire(kNow);
+        }
+        host.restart();
+        REQUIRE(host.restored.ok());
+        CHECK(host.registry->contradictions().empty());
+        CHECK(host.registry->resume_session(alice, kAlice, kToken).error().code == Errc::kNotFound);
+        REQUIRE(host.registry->resume_session(bob, kBob, kToken).ok());
+        REQUIRE(host.registry->found_in_pool(arena, NotedWork::make(Bytes{1} << 26)));
+        host.settle();
+        CHECK(host.registry->snapshot(kNow).sessions.size() == 1);
+        CHECK(host.registry->snapshot(kNow).arenas.at(0).bytes_used == 0);
+        CHECK(host.registry->problems().empty());
+    }
 }

@@ -229,6 +229,30 @@ TEST_SUITE("telemetry.session_pages") {
         CHECK(sessions.size() == 2);
     }
 
+    TEST_CASE("a user's sessions together get so many more pages than their first ones") {
+        SessionPages pages;
+        const auto of = [](std::uint64_t session, std::uint32_t uid) {
+            PageOwner made = owner(session);
+            made.uid = uid;
+            return made;
+        };
+        int given = 0;
+        std::uint64_t session = 0;
+        for (bool full = false; !full && session < 100; full = given >= 1000) {
+            ++session;
+            while (pages.open_telemetry(of(session, 1000)).ok()) ++given;
+            while (pages.open_directives(of(session, 1000)).ok()) ++given;
+        }
+        CHECK(given == 2 * 100 + SessionPages::kMorePagesOfUser);
+        CHECK(pages.open_telemetry(of(101, 1000)).ok());  // its first
+        CHECK(pages.open_telemetry(of(101, 1000)).error().code == Errc::kNoMemory);
+        CHECK(pages.open_telemetry(of(102, 1001)).ok());
+        CHECK(pages.open_telemetry(of(102, 1001)).ok());
+        // Those of a session that has ended are free for others again.
+        pages.end(1);
+        CHECK(pages.open_telemetry(of(101, 1000)).ok());
+    }
+
     TEST_CASE("a telemetry page that is replaced, or whose session ended, takes no memory") {
         SessionPages pages;
         const auto blocks = [](const Fd& page) {
