@@ -42,6 +42,12 @@ double until_elsewhere(const std::vector<double>& until, std::size_t home) {
     return first == kNever ? 0 : first;
 }
 
+// Whether a shard's pages are elsewhere when they are next to one device and not to the other. No way
+// leads where they are not, and the loop moves nothing there: no read would be faster.
+bool lies_elsewhere(const DeviceSpec& from, const DeviceSpec& to) {
+    return from.numa_node >= 0 && to.numa_node >= 0 && from.numa_node != to.numa_node;
+}
+
 double speed_of(const DeviceSpec& spec) {
     return spec.gflops * spec.share_percent / 100;
 }
@@ -157,6 +163,10 @@ void PlaceSource::add_bandwidth(const Places& places, PlacementWindow& placement
     const auto nodes = nodes_of(places);
     for (const DeviceView& from : nodes) {
         for (const DeviceView& to : nodes) {
+            if (!lies_elsewhere(from.spec, to.spec)) {
+                placement.bandwidth.push_back(0);
+                continue;
+            }
             // Where nobody has measured the way, it is as fast as the slower of two links.
             double bytes_per_s =
                 kGiga * std::min(from.spec.link_gbytes_per_s, to.spec.link_gbytes_per_s);
@@ -165,7 +175,7 @@ void PlaceSource::add_bandwidth(const Places& places, PlacementWindow& placement
                 bytes_per_s = std::clamp(measured->second, bytes_per_s / kWayFactor,
                                          bytes_per_s * kWayFactor);
             }
-            placement.bandwidth.push_back(&from == &to ? 0 : bytes_per_s);
+            placement.bandwidth.push_back(bytes_per_s);
         }
     }
 }

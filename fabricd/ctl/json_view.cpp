@@ -70,6 +70,7 @@ Json to_json(const DeviceView& device) {
             {"vgpu_memory_bytes", spec.quota_bytes},
             {"link_gbytes_per_s", spec.link_gbytes_per_s},
             {"link_latency_ns", spec.link_latency_ns},
+            {"numa_node", spec.numa_node},
             {"efficiency",
              {{"convolution", spec.efficiency.convolution},
               {"fully_connected", spec.efficiency.fully_connected},

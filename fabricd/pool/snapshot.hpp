@@ -45,6 +45,7 @@ struct DeviceSpec {
     // What the control loop never keeps from it when it needs it; 0: nothing said.
     std::uint64_t guaranteed_bytes = 0;
     double priority = 1.0;  // against the other devices, any scale
+    int numa_node = -1;     // of the machine, whose memory is next to it; -1: nothing said
 };
 
 /// A quota that can be changed while it is in use.

@@ -85,6 +85,7 @@ void pack(const DeviceView& view, admin::v1::Device& message) {
     message.set_quota_target_bytes(view.quota_target_bytes);
     message.set_quota_left_ms(view.quota_left_ms);
     message.set_bytes_denied(view.bytes_denied);
+    if (spec.numa_node >= 0) message.set_numa_node(spec.numa_node);
 }
 
 void pack(const ShardView& view, admin::v1::Shard& message) {
@@ -176,7 +177,7 @@ GroupView unpack(const admin::v1::Group& message) {
 // In the order of DeviceSpec: a field that is added there in the middle moves all behind it here.
 DeviceView unpack(const admin::v1::Device& message) {
     const auto& efficiency = message.efficiency();
-    return {{message.name(),
+    DeviceView view{{message.name(),
              message.kind(),
              message.gflops(),
              message.share_percent(),
@@ -192,6 +193,8 @@ DeviceView unpack(const admin::v1::Device& message) {
             message.quota_target_bytes(),
             message.quota_left_ms(),
             message.bytes_denied()};
+    if (message.has_numa_node()) view.spec.numa_node = message.numa_node();
+    return view;
 }
 
 ShardView unpack(const admin::v1::Shard& message) {
