@@ -17,7 +17,8 @@ struct Reassignment {
 };
 
 /// Tasks in proportion to `strategy` (R of S222) by largest remainder, then one task at a time from
-/// the node that ends last to the one that would end first, until that no longer helps. `task_s` is
+/// the node that ends last to the one that would end first, until that no longer helps; each node
+/// keeps its part by R, rounded up or down: R decides, and the search how it is rounded. `task_s` is
 /// what one task takes on each node.
 /// The answer is the tasks of before, unless the predicted step time falls by more than `gain`
 /// (0.05: 5 %). Nothing when an input is unusable.
