@@ -42,8 +42,8 @@ double until_elsewhere(const std::vector<double>& until, std::size_t home) {
     return first == kNever ? 0 : first;
 }
 
-// Whether a shard's pages are elsewhere when they are next to one device and not to the other. No way
-// leads where they are not, and the loop moves nothing there: no read would be faster.
+// Whether a shard's pages are elsewhere when they are next to one device and not to the other. No
+// way leads where they are not, and the loop moves nothing there: no read would be faster.
 bool lies_elsewhere(const DeviceSpec& from, const DeviceSpec& to) {
     return from.numa_node >= 0 && to.numa_node >= 0 && from.numa_node != to.numa_node;
 }
@@ -56,6 +56,10 @@ double speed_of(const DeviceSpec& spec) {
 
 void PlaceSource::look(const Sample& sample) {
     now_ns_ = sample.taken_ns;
+    faulty_.clear();
+    for (const FaultyDevice& device : sample.faulty) {
+        if ((device.faults & drains_) != 0) faulty_.insert(device.name);
+    }
     for (auto& [key, reads] : reads_) reads.seen = false;
     for (const SessionSample& session : sample.sessions) {
         if (!session.device.empty()) look_at_reads(session, sample.taken_ns);
@@ -130,7 +134,10 @@ void PlaceSource::add_to(Window& window) {
         const double quota = quota_of(device);
         const auto used = static_cast<double>(device.bytes_used);
         const double speed = speed_of(device.spec);
-        window.placement.nodes.push_back({device.spec.name, speed, std::max(quota - used, 0.0)});
+        // One that computes nothing is no place for anything, which a speed of 0 says.
+        const bool is_faulty = faulty_.contains(device.spec.name);
+        window.placement.nodes.push_back(
+            {device.spec.name, is_faulty ? 0 : speed, std::max(quota - used, 0.0)});
         const double denied = denied_since(device);
         // Somebody has ordered this one to shrink, and it holds more than it is to: nobody can tell
         // yet what it will keep, and so not what there is to divide.

@@ -77,8 +77,8 @@ void QuotaSource::add_to(Window& window) {
         // would leave the vGPUs beside this one with nothing above theirs.
         user.used = static_cast<double>(std::min(vgpu.used_bytes, vgpu.quota_bytes));
         user.denied = static_cast<double>(std::min(refused, vgpu.spec.device_bytes));
-        // A share of 0 is that of a vGPU without limit. Where nothing measures how busy each of them
-        // is, compute shares (S422) stay as they are, which a percentage of 0 says.
+        // A share of 0 is that of a vGPU without limit. Where nothing measures how busy each of
+        // them is, compute shares (S422) stay as they are, which a percentage of 0 says.
         user.speed = vgpu.share_percent != 0 ? vgpu.share_percent : 100;
         const Busy& busy = busy_of(vgpu, window.length_s);
         user.usage = busy.share;

@@ -19,7 +19,7 @@ constexpr std::size_t kDevicesMax = 1024;
 constexpr std::size_t kUsersMax = 256;
 constexpr std::int64_t kNoUser = 0xffffffff;
 constexpr std::int64_t kNodesMost = 1024;  // as many as Linux knows of
-constexpr double kNumberMost = 1e9;  // GFLOP/s and GB/s: an exaflop, an exabyte per second
+constexpr double kNumberMost = 1e9;        // GFLOP/s and GB/s: an exaflop, an exabyte per second
 // 128 TiB: as much as one process can map.
 constexpr Bytes kBytesMost = Bytes{1} << 47;
 constexpr auto kLatencyMost = std::chrono::seconds(1);

@@ -26,6 +26,7 @@ struct RankWindow {
     std::uint32_t queue = 0, batch = 0;
     std::uint32_t sync_interval = 0;     // in force
     std::uint64_t directive_serial = 0;  // in force
+    DeviceFaults faults = 0;             // of the device that it computes on
 };
 
 /// The ranks of one group that train together.

@@ -81,7 +81,8 @@ Json to_json(const DeviceView& device) {
             {"bytes_used", device.bytes_used},
             {"quota_target_bytes", device.quota_target_bytes},
             {"quota_left_ms", device.quota_left_ms},
-            {"bytes_denied", device.bytes_denied}};
+            {"bytes_denied", device.bytes_denied},
+            {"faults", device.faults}};
 }
 
 Json to_json(const ShardView& shard) {

@@ -88,6 +88,7 @@ struct DeviceView {
     // What the arenas of its sessions could still hold, each of them once; only of a device that
     // was refused something.
     std::uint64_t arena_room_bytes = 0;
+    std::string faults = {};  // "ecc,stopped": what its GPU says is wrong with it
 };
 
 struct ArenaView {

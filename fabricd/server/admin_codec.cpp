@@ -86,6 +86,7 @@ void pack(const DeviceView& view, admin::v1::Device& message) {
     message.set_quota_left_ms(view.quota_left_ms);
     message.set_bytes_denied(view.bytes_denied);
     if (spec.numa_node >= 0) message.set_numa_node(spec.numa_node);
+    message.set_faults(view.faults);
 }
 
 void pack(const ShardView& view, admin::v1::Shard& message) {
@@ -178,22 +179,23 @@ GroupView unpack(const admin::v1::Group& message) {
 DeviceView unpack(const admin::v1::Device& message) {
     const auto& efficiency = message.efficiency();
     DeviceView view{{message.name(),
-             message.kind(),
-             message.gflops(),
-             message.share_percent(),
-             message.memory_bytes(),
-             message.quota_bytes(),
-             message.link_gbytes_per_s(),
-             message.link_latency_ns(),
-             {efficiency.convolution(), efficiency.fully_connected(), efficiency.activation(),
-              efficiency.other()}},
-            message.configured(),
-            message.sessions(),
-            message.bytes_used(),
-            message.quota_target_bytes(),
-            message.quota_left_ms(),
-            message.bytes_denied()};
+                     message.kind(),
+                     message.gflops(),
+                     message.share_percent(),
+                     message.memory_bytes(),
+                     message.quota_bytes(),
+                     message.link_gbytes_per_s(),
+                     message.link_latency_ns(),
+                     {efficiency.convolution(), efficiency.fully_connected(),
+                      efficiency.activation(), efficiency.other()}},
+                    message.configured(),
+                    message.sessions(),
+                    message.bytes_used(),
+                    message.quota_target_bytes(),
+                    message.quota_left_ms(),
+                    message.bytes_denied()};
     if (message.has_numa_node()) view.spec.numa_node = message.numa_node();
+    view.faults = message.faults();
     return view;
 }
 

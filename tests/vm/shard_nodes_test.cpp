@@ -65,7 +65,8 @@ int node_of(const void* at) {
 }  // namespace
 
 TEST_SUITE("vm.shard_nodes") {
-    TEST_CASE("a shard goes to the device that reads it, once, and its pages to that device's node") {
+    TEST_CASE(
+        "a shard goes to the device that reads it, once, and its pages to that device's node") {
         const test_support::TemporaryDirectory directory;
         const Daemon daemon({"--devices-file", two_devices(directory), "--control-mode=on",
                              "--control-window=100ms", "--control-actions=placement",

@@ -28,12 +28,13 @@ constexpr std::int64_t kElements = 256 * 1024;  // 1 MiB of float32
 
 std::string device_file(const TemporaryDirectory& folder) {
     std::string path = folder.file("devices.toml");
-    std::ofstream(path) << "[[device]]\nname = 'npu0'\nkind = 'npu'\ngflops = 3\n"
-                           "memory = '1GiB'\nvgpu_memory = '4MiB'\nlink_gbytes_per_s = 8\nnuma_node = 0\n"
-                           "[[device]]\nname = 'label'\nkind = 'npu'\ngflops = 3\n"
-                           "memory = '1GiB'\nlink_gbytes_per_s = 8\n"
-                           "[[device]]\nname = 'tiny'\nkind = 'npu'\ngflops = 3\n"
-                           "memory = '1GiB'\nvgpu_memory = '64KiB'\nlink_gbytes_per_s = 8\nnuma_node = 0\n";
+    std::ofstream(path)
+        << "[[device]]\nname = 'npu0'\nkind = 'npu'\ngflops = 3\n"
+           "memory = '1GiB'\nvgpu_memory = '4MiB'\nlink_gbytes_per_s = 8\nnuma_node = 0\n"
+           "[[device]]\nname = 'label'\nkind = 'npu'\ngflops = 3\n"
+           "memory = '1GiB'\nlink_gbytes_per_s = 8\n"
+           "[[device]]\nname = 'tiny'\nkind = 'npu'\ngflops = 3\n"
+           "memory = '1GiB'\nvgpu_memory = '64KiB'\nlink_gbytes_per_s = 8\nnuma_node = 0\n";
     return path;
 }
 
@@ -155,7 +156,8 @@ TEST_SUITE("fabricd.shards") {
         refused({"job/s", "arena:others"}, 1, "the owner has not opened the target's arena");
         refused({"job/s", "device:none"}, 1, "device of the target: no such object");
         refused({"job/s", "device:tiny"}, 1, "of its quota of");
-        refused({"job/s", "device:label"}, 1, "no numa_node in the device file: the bytes would not move");
+        refused({"job/s", "device:label"}, 1,
+                "no numa_node in the device file: the bytes would not move");
         refused({"job/s", "node:1000"}, 1, "NUMA node of the target: no such object");
         refused({"job/s", "node:1024"}, 1, "node: invalid argument");
         refused({"job/s", "node:-1"}, 1, "node: invalid argument");

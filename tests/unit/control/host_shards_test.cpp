@@ -135,6 +135,19 @@ TEST_SUITE("control.host_shards") {
         }
     }
 
+    TEST_CASE("no shard goes to a device that is faulty, whoever reads it there") {
+        for (const DeviceFaults faults : {1U, 8U}) {
+            CAPTURE(faults);
+            ShardHost host;
+            host.source = PlaceSource([&host] { return host.places; }, std::chrono::seconds(1),
+                                      faults_of("ecc,stopped"));
+            host.sample.faulty = {{"far", faults}};
+            Controller controller(acting(), host.parts());
+            for (int i = 0; i < 30; ++i) controller.step();
+            CHECK(host.moves.empty() == (faults == 1));
+        }
+    }
+
     TEST_CASE(
         "a mover that refuses is asked again after the cool-down, and a reader that stops is "
         "not followed") {

@@ -148,9 +148,8 @@ TEST_SUITE("control.placement_stages") {
             const std::size_t nodes = 1 + numbers.below(6);
             const auto c = numbers.several(nodes, &Numbers::awkward);
             const auto t = numbers.several(nodes, &Numbers::awkward);
-            const auto any =
-                resource_strategy(c, t, numbers.plausible(),
-                                  {numbers.uniform() * 3, numbers.uniform() * 3});
+            const auto any = resource_strategy(c, t, numbers.plausible(),
+                                               {numbers.uniform() * 3, numbers.uniform() * 3});
             if (!any) continue;
             for (const double r : *any) CHECK((r >= 0 && r <= 1));
         }
@@ -193,8 +192,8 @@ TEST_SUITE("control.placement_stages") {
             std::uint64_t all = 0;
             for (auto& count : tasks) all += count = numbers.below(50);
             const auto strategy = numbers.several(nodes, &Numbers::plausible);
-            const auto answer = reassign_tasks(
-                tasks, strategy, numbers.several(nodes, &Numbers::plausible), 0.05);
+            const auto answer =
+                reassign_tasks(tasks, strategy, numbers.several(nodes, &Numbers::plausible), 0.05);
             if (!answer || answer->tasks == tasks || sum(strategy) <= 0) continue;
             for (std::size_t k = 0; k < nodes; ++k) {
                 const double part = strategy[k] / sum(strategy) * static_cast<double>(all);
