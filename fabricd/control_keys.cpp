@@ -107,6 +107,10 @@ std::vector<ConfigKey> stage_keys() {
                    "A rank below this part of the median speed is slow."),
         count_key("control.alarm_windows", 1, 100000, FABRIC_FIELD(control.alarm_windows),
                   "Windows in a row of being slow that raise the alarm."),
+        words_key("control.drain_faults", {"ecc", "xid", "stopped", "thermal"},
+                  FABRIC_FIELD(control.drain_faults),
+                  "Faults of a GPU that take the work of its ranks away: memory errors that could "
+                  "not be corrected, errors that need a reset, no answer, heat. Empty: none."),
         count_key("control.drain_retry", 0, 100000, FABRIC_FIELD(control.drain_retry),
                   "Windows after which a drained rank is tried again; doubles, at most four times, "
                   "with each try that fails. 0: never."),

@@ -42,6 +42,12 @@ double until_elsewhere(const std::vector<double>& until, std::size_t home) {
     return first == kNever ? 0 : first;
 }
 
+// Whether a shard's pages are elsewhere when they are next to one device and not to the other. No
+// way leads where they are not, and the loop moves nothing there: no read would be faster.
+bool lies_elsewhere(const DeviceSpec& from, const DeviceSpec& to) {
+    return from.numa_node >= 0 && to.numa_node >= 0 && from.numa_node != to.numa_node;
+}
+
 double speed_of(const DeviceSpec& spec) {
     return spec.gflops * spec.share_percent / 100;
 }
@@ -50,6 +56,10 @@ double speed_of(const DeviceSpec& spec) {
 
 void PlaceSource::look(const Sample& sample) {
     now_ns_ = sample.taken_ns;
+    faulty_.clear();
+    for (const FaultyDevice& device : sample.faulty) {
+        if ((device.faults & drains_) != 0) faulty_.insert(device.name);
+    }
     for (auto& [key, reads] : reads_) reads.seen = false;
     for (const SessionSample& session : sample.sessions) {
         if (!session.device.empty()) look_at_reads(session, sample.taken_ns);
@@ -124,7 +134,10 @@ void PlaceSource::add_to(Window& window) {
         const double quota = quota_of(device);
         const auto used = static_cast<double>(device.bytes_used);
         const double speed = speed_of(device.spec);
-        window.placement.nodes.push_back({device.spec.name, speed, std::max(quota - used, 0.0)});
+        // One that computes nothing is no place for anything, which a speed of 0 says.
+        const bool is_faulty = faulty_.contains(device.spec.name);
+        window.placement.nodes.push_back(
+            {device.spec.name, is_faulty ? 0 : speed, std::max(quota - used, 0.0)});
         const double denied = denied_since(device);
         // Somebody has ordered this one to shrink, and it holds more than it is to: nobody can tell
         // yet what it will keep, and so not what there is to divide.
@@ -157,6 +170,10 @@ void PlaceSource::add_bandwidth(const Places& places, PlacementWindow& placement
     const auto nodes = nodes_of(places);
     for (const DeviceView& from : nodes) {
         for (const DeviceView& to : nodes) {
+            if (!lies_elsewhere(from.spec, to.spec)) {
+                placement.bandwidth.push_back(0);
+                continue;
+            }
             // Where nobody has measured the way, it is as fast as the slower of two links.
             double bytes_per_s =
                 kGiga * std::min(from.spec.link_gbytes_per_s, to.spec.link_gbytes_per_s);
@@ -165,7 +182,7 @@ void PlaceSource::add_bandwidth(const Places& places, PlacementWindow& placement
                 bytes_per_s = std::clamp(measured->second, bytes_per_s / kWayFactor,
                                          bytes_per_s * kWayFactor);
             }
-            placement.bandwidth.push_back(&from == &to ? 0 : bytes_per_s);
+            placement.bandwidth.push_back(bytes_per_s);
         }
     }
 }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -28,8 +29,11 @@ class PlaceSource {
     using Ask = std::function<Places()>;
 
     /// `ask` is called once per window. Between two close looks at a session `look_every` passes.
-    explicit PlaceSource(Ask ask, fabricshm::Duration look_every = std::chrono::seconds(1))
+    /// Devices with one of `drains` take no shards.
+    explicit PlaceSource(Ask ask, fabricshm::Duration look_every = std::chrono::seconds(1),
+                         DeviceFaults drains = 0)
         : ask_(std::move(ask)),
+          drains_(drains),
           quiet_ns_(std::max(std::chrono::nanoseconds(kQuietLeast),
                              std::chrono::nanoseconds(3 * look_every))
                         .count()) {}
@@ -71,6 +75,8 @@ class PlaceSource {
     static constexpr std::chrono::seconds kQuietLeast{3};
 
     Ask ask_;
+    DeviceFaults drains_;
+    std::set<std::string> faulty_;
     std::int64_t now_ns_ = 0;  // of the last look
     std::int64_t quiet_ns_;    // a counter that did not change for so long stands still
     std::map<ReadKey, Reads> reads_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "fabricd/control/numbers.hpp"
+
 namespace fabricd {
 
 namespace {
@@ -19,6 +21,26 @@ QuotaDevice& device_of(Window& window, const VgpuView& vgpu) {
                               static_cast<double>(vgpu.spec.reserve_bytes),
                               {}});
     return window.devices.back();
+}
+
+// What S322 asks of the vGPUs of one GPU besides their memory. The GPU is the same for all of them,
+// so how fast one computes is its compute share; the time for which its launches are held up is its
+// delay.
+void compare(std::vector<QuotaWindow>& users) {
+    double busy = 0;
+    double speeds = 0;
+    std::vector<double> waits;
+    for (const QuotaWindow& user : users) {
+        busy += user.usage;
+        speeds += user.speed;
+        waits.push_back(user.held_up);
+    }
+    const double usual_wait = median_of(waits);
+    for (QuotaWindow& user : users) {
+        user.speed *= static_cast<double>(users.size()) / speeds;
+        user.delay = std::max(user.held_up - usual_wait, 0.0);
+        user.busy = std::clamp(busy - user.usage, 0.0, 1.0);
+    }
 }
 
 template <typename Shift>
@@ -58,8 +80,9 @@ void QuotaSource::add_to(Window& window) {
         // the window after this.
         user.denied =
             static_cast<double>(std::min(refused + vgpu.wanted_bytes, vgpu.spec.device_bytes));
-        // The vGPUs of one GPU are equally fast. Where nothing measures how busy each of them is,
-        // compute shares (S422) stay as they are, which a percentage of 0 says.
+        // A share of 0 is that of a vGPU without limit. Where nothing measures how busy each of
+        // them is, compute shares (S422) stay as they are, which a percentage of 0 says.
+        user.speed = vgpu.share_percent != 0 ? vgpu.share_percent : 100;
         const Busy& busy = busy_of(vgpu, window.length_s);
         user.usage = busy.share;
         user.held_up = busy.held_up;
@@ -71,6 +94,7 @@ void QuotaSource::add_to(Window& window) {
         user.priority = spec.priority;
         device_of(window, vgpu).users.push_back(std::move(user));
     }
+    for (QuotaDevice& device : window.devices) compare(device.users);
 }
 
 // What the ledger counts rises about once per second, which windows and it do not agree on: hence

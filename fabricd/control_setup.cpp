@@ -58,8 +58,9 @@ std::unique_ptr<DaemonControl> DaemonControl::start(const Config& config, Daemon
     control->reads_ =
         std::make_unique<ReadShards>(config.control.cool_down + 2 * config.control.probation,
                                      look_every / config.control.window + 1);
-    control->places_ = std::make_unique<PlaceSource>(
-        places_for(config.control, daemon, *control->reads_), look_every);
+    control->places_ =
+        std::make_unique<PlaceSource>(places_for(config.control, daemon, *control->reads_),
+                                      look_every, faults_of(config.control.drain_faults));
     control->actuators_ = std::make_unique<DaemonActuators>(daemon.pages(), vgpus, host(daemon));
     ControllerParts parts;
     parts.look = [&daemon, moves = may_move(config.control), places = control->places_.get(),

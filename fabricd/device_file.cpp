@@ -18,7 +18,8 @@ namespace {
 constexpr std::size_t kDevicesMax = 1024;
 constexpr std::size_t kUsersMax = 256;
 constexpr std::int64_t kNoUser = 0xffffffff;
-constexpr double kNumberMost = 1e9;  // GFLOP/s and GB/s: an exaflop, an exabyte per second
+constexpr std::int64_t kNodesMost = 1024;  // as many as Linux knows of
+constexpr double kNumberMost = 1e9;        // GFLOP/s and GB/s: an exaflop, an exabyte per second
 // 128 TiB: as much as one process can map.
 constexpr Bytes kBytesMost = Bytes{1} << 47;
 constexpr auto kWaitMost = std::chrono::minutes(10);
@@ -96,6 +97,15 @@ Wanted read_gpu(const toml::node& value, DeviceSpec& device) {
         return "a GPU's UUID (\"GPU-...\", \"MIG-...\") or its number (\"0\")";
     }
     device.gpu = gpu;
+    return {};
+}
+
+Wanted read_node(const toml::node& value, DeviceSpec& device) {
+    const auto* node = value.as_integer();
+    if (node == nullptr || node->get() < 0 || node->get() >= kNodesMost) {
+        return "the number of a NUMA node of this machine, from 0 to 1023";
+    }
+    device.numa_node = static_cast<int>(node->get());
     return {};
 }
 
@@ -182,6 +192,7 @@ constexpr Key kKeys[] = {
     {"gpu", read_gpu},
     {"link_gbytes_per_s", read_number<&DeviceSpec::link_gbytes_per_s>},
     {"link_latency", read_latency},
+    {"numa_node", read_node},
     {"efficiency", read_efficiency},
 };
 // What has no sensible default: without them the planner would compute with zeros.

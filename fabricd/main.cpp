@@ -50,8 +50,13 @@ fabricshm::LogFormat log_format(const Config& config) {
     return config.log.format == "json" ? LogFormat::kJson : LogFormat::kText;
 }
 
-DaemonOptions daemon_options(const Config& config, Bytes capacity) {
+DaemonOptions daemon_options(const Config& config, Bytes capacity,
+                             const std::vector<DeviceSpec>& devices) {
     DaemonOptions options;
+    options.devices = devices;
+    for (const DeviceSpec& device : devices) {
+        if (!device.gpu.empty()) options.sampling.gpus.emplace_back(device.name, device.gpu);
+    }
     options.socket_path = config.server.socket;
     options.socket_mode = config.server.socket_mode;
     options.socket_group = config.server.socket_group;
@@ -247,8 +252,7 @@ int run(Options& options) {
         fabricshm::format_bytes(capacity).c_str(), pool->describe().c_str());
 
     // Emulation measures a piece of the pool and gives it back, before the daemon owns the pool.
-    DaemonOptions wanted = daemon_options(config, capacity);
-    wanted.devices = devices;
+    DaemonOptions wanted = daemon_options(config, capacity, devices);
     if (const auto bad = start_emulation(config, *pool, wanted)) return fail_start(bad);
     auto started = Daemon::start(std::move(wanted), std::move(pool));
     if (!started.ok()) return fail_start(start_complaint(started.error(), config));

@@ -62,6 +62,9 @@ struct ControlConfig {
     // The alarm.
     double alarm_speed = 0.2;  // of the median rank's
     std::int64_t alarm_windows = 20;
+    // Faults of a device that take its ranks' work away, of ecc, xid, stopped and thermal. Heat
+    // shows in measured speeds, which shares follow.
+    std::string drain_faults = "ecc,xid,stopped";
     // Not a key: ranks that a directive page holds. 0: there is no page.
     std::int64_t directed_most = fabricshm::kPeersMax;
     std::int64_t drain_retry = 60;  // windows until a drained rank is tried again; 0: never

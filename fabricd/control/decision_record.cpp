@@ -195,6 +195,17 @@ void fields(Walker& walker, Window& w) {
     walker.later(later);
     std::size_t at = 0;
     if (later.size() == expected) visit_later(w, [&](double& field) { field = later[at++]; });
+    // By rank, in turn.
+    std::vector<DeviceFaults> faults;
+    for (const JobWindow& job : w.jobs) {
+        for (const RankWindow& rank : job.ranks) faults.push_back(rank.faults);
+    }
+    const std::size_t ranks = faults.size();
+    walker.later(faults);
+    at = 0;
+    for (JobWindow& job : w.jobs) {
+        for (RankWindow& rank : job.ranks) rank.faults = faults.size() == ranks ? faults[at++] : 0;
+    }
 }
 
 template <typename T>

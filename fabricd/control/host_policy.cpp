@@ -107,12 +107,17 @@ double room_of(const QuotaDevice& device, const ControlConfig& config) {
 // Nothing when a number is unusable.
 std::optional<std::vector<Holder>> holders_of(const QuotaDevice& device,
                                               const ControlConfig& config) {
-    std::vector<VgpuReading> readings;
+    std::vector<VgpuReading> needs, readings;
     for (const QuotaWindow& user : device.users) {
+        needs.push_back({user.quota, user.used, user.denied, 1, 0, 0});
         readings.push_back({user.quota, user.used, user.denied, user.speed, user.delay, user.busy});
     }
-    const auto demands = vgpu_demands(readings, weights_of(config));
-    if (!demands || !usable(device.memory) || !usable(device.reserve)) return std::nullopt;
+    // What one needs to run does not get less where it is slow or others are busy: that only says
+    // who gets how much where there is not enough for all that ask.
+    const auto demands = vgpu_demands(needs, weights_of(config));
+    const auto worths = vgpu_demands(readings, weights_of(config));
+    if (!demands || !worths) return std::nullopt;
+    if (!usable(device.memory) || !usable(device.reserve)) return std::nullopt;
     std::vector<Holder> holders;
     for (std::size_t i = 0; i < readings.size(); ++i) {
         if (!usable(device.users[i].priority)) return std::nullopt;
@@ -121,7 +126,7 @@ std::optional<std::vector<Holder>> holders_of(const QuotaDevice& device,
         // stage thinks of it.
         const double more = (*demands)[i] - holder.held;
         if (holder.held >= holder.promised) holder.asks = asks_of(device.users[i], more, config);
-        holder.weight = (*demands)[i] * device.users[i].priority;
+        holder.weight = (*worths)[i] * device.users[i].priority;
         holders.push_back(holder);
     }
     return holders;
@@ -139,6 +144,9 @@ Decision quota_decision(const QuotaDevice& device, const std::vector<Holder>& ho
         decision.facts.push_back({"S321", who + "used", user.used, "bytes"});
         decision.facts.push_back({"S321", who + "denied", user.denied, "bytes"});
         decision.facts.push_back({"S321", who + "promised", holders[i].promised, "bytes"});
+        decision.facts.push_back({"S322", who + "speed", user.speed, "of the mean"});
+        decision.facts.push_back({"S322", who + "delay", user.delay, "windows"});
+        decision.facts.push_back({"S322", who + "load of others", user.busy, ""});
         decision.facts.push_back({"S323", who + "quota", after[i], "bytes"});
     }
     return decision;
@@ -221,7 +229,7 @@ std::optional<ShareCase> share_case(const QuotaDevice& device, const ControlConf
         const double needs = is_held_up(*user) ? static_cast<double>(known.total)
                                                : 100 * user->usage / config.quota_filled;
         known.tasks.push_back(
-            {demand_of(*user), user->priority, user->delay, part * own_percent(*user), needs});
+            {demand_of(*user), user->priority, 0, part * own_percent(*user), needs});
     }
     return known;
 }
@@ -239,6 +247,7 @@ Decision share_decision(const QuotaDevice& device, const ShareCase& known,
         decision.facts.push_back({"S422", user.name + " promised", own_percent(user), "%"});
         decision.facts.push_back({"S423", user.name + " share", after[i], "%"});
     }
+    decision.facts.push_back({"S422", "dependency delay (nothing measures it)", 0, "steps"});
     return decision;
 }
 

@@ -53,6 +53,7 @@ std::optional<Decision> propose_units(const JobState& job, const ControlConfig& 
     std::vector<std::uint64_t> tasks;
     std::vector<double> speeds, responses, task_s;
     std::uint64_t all = 0;
+    double computing_s = 0;
     for (std::size_t i = 0; i < job.ranks.size(); ++i) {
         const RankState& rank = job.ranks[i];
         // What was decided last; a job that nobody has directed yet says itself what it has queued.
@@ -61,6 +62,7 @@ std::optional<Decision> propose_units(const JobState& job, const ControlConfig& 
         all += tasks.back();
         speeds.push_back(rank.speed());
         responses.push_back(rank.comm_s.mean);
+        computing_s += rank.compute_s / static_cast<double>(job.ranks.size());
         // A rank without tasks is judged by its speed, at the job's samples per task (below).
         task_s.push_back(units > 0 ? rank.compute_s / units : 0);
     }
@@ -70,8 +72,8 @@ std::optional<Decision> propose_units(const JobState& job, const ControlConfig& 
     for (std::size_t i = 0; i < tasks.size(); ++i) {
         if (tasks[i] == 0) task_s[i] = samples_per_task * job.ranks[i].sample_s.mean;
     }
-    const auto strategy =
-        resource_strategy(speeds, responses, {config.capability_power, config.response_power});
+    const auto strategy = resource_strategy(speeds, responses, computing_s,
+                                            {config.capability_power, config.response_power});
     if (!strategy) return std::nullopt;
     const auto answer = reassign_tasks(tasks, *strategy, task_s, config.gain);
     if (!answer || answer->tasks == tasks) return std::nullopt;

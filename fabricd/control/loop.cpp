@@ -120,7 +120,14 @@ JobState* Loop::job_of(const JobWindow& window) {
 
 void Loop::tick_job(JobState& job, const JobWindow& window, TickResult& result) {
     observe(job, window, config_, weights_);
-    for (const RankState& rank : job.ranks) counters_.alarmed_ranks += rank.alarmed ? 1 : 0;
+    for (const RankState& rank : job.ranks) {
+        counters_.alarmed_ranks += rank.alarmed || rank.faults != 0 ? 1 : 0;
+    }
+    // Also of a job that makes no steps: a device that stopped may be why.
+    if (auto alarm = watch_for_fault(job)) {
+        alarm->outcome = Outcome::kDone;
+        tell(std::move(*alarm), result);
+    }
     if (job.is_stale(config_)) {
         // Fail static: what was said last stays, and nothing is concluded from silence.
         ++counters_.stale_jobs;
@@ -248,6 +255,12 @@ void Loop::decide_job(JobState& job, TickResult& result) {
         ++counters_.alarmed_ranks;
     }
     if (is_too_large(job, result)) return;
+    // What a faulty device computes may be wrong: that is not for a probation to find out.
+    if (!is_dry() || job.trial.may(ActionKind::kDrain)) {
+        if (auto drain = propose_fault_drain(job, config_)) {
+            return take(job, std::move(*drain), result);
+        }
+    }
     // The loss comes first, and also on top of what is on probation: it is about being right. A dry
     // run has nothing to be in force, and says it once in a while like everything else.
     const bool may_sync =
@@ -270,7 +283,9 @@ void Loop::decide_job(JobState& job, TickResult& result) {
                                       {ActionKind::kSyncInterval, propose_interval}};
     // One kind at a time: with two changes at once nobody could tell which of them did it.
     for (const auto& [kind, propose] : kKinds) {
-        if (!allows(kind) || !job.trial.may(kind)) continue;
+        // Where slow ranks are not drained, those that are were drained for a fault.
+        const bool is_allowed = allows(kind) || kind == ActionKind::kReturn;
+        if (!is_allowed || !job.trial.may(kind)) continue;
         // A job that works in units takes no notice of shares.
         const bool is_moot = kind == ActionKind::kBatchShares && allows(ActionKind::kWorkUnits) &&
                              works_in_units(job);
@@ -300,8 +315,12 @@ void Loop::take(JobState& job, Decision decision, TickResult& result) {
         job.trial.wait(decision.kind, config_.cool_down);
         return tell(std::move(decision), result);
     }
+    const bool is_judged = decision.outcome != Outcome::kDone;
+    if (!is_judged) {
+        if (const auto ended = job.trial.interrupt("a device failed")) tell(*ended, result);
+    }
     direct(job, decision, result);
-    job.trial.begin(decision, noise_of(job.objective, config_));
+    if (is_judged) job.trial.begin(decision, noise_of(job.objective, config_));
     tell(std::move(decision), result);
     job.forget_pace();
 }

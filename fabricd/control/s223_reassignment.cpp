@@ -22,14 +22,15 @@ std::size_t slowest(std::span<const std::uint64_t> tasks, std::span<const double
     return last;
 }
 
-// Moves one task if the step gets shorter by it.
-bool move_one(std::vector<std::uint64_t>& tasks, std::span<const double> strategy,
+// Moves one task if the step gets shorter by it. `parts` are what the strategy gives each, which is
+// rounded here: no node gets less than its part rounded down, or more than it rounded up.
+bool move_one(std::vector<std::uint64_t>& tasks, std::span<const double> parts,
               std::span<const double> task_s) {
     const std::size_t from = slowest(tasks, task_s);
-    if (tasks[from] == 0) return false;
+    if (static_cast<double>(tasks[from]) <= parts[from]) return false;
     std::size_t to = from;
     for (std::size_t i = 0; i < tasks.size(); ++i) {
-        if (i == from || strategy[i] <= 0) continue;
+        if (i == from || static_cast<double>(tasks[i]) >= parts[i]) continue;
         const double then = time_of(tasks[i] + 1, task_s[i]);
         if (to == from || then < time_of(tasks[to] + 1, task_s[to])) to = i;
     }
@@ -58,10 +59,11 @@ std::optional<Reassignment> reassign_tasks(std::span<const std::uint64_t> tasks,
 
     // From scratch and not from what is: so the answer does not depend on how it came to be so.
     std::vector<std::uint64_t> wanted = whole_units(all, strategy);
-    // Rounding is all there is to repair when R tells the speeds, so this ends after a few; the
-    // bound holds when it does not.
+    std::vector<double> parts = shares_of(strategy);
+    for (double& part : parts) part *= static_cast<double>(all);
     std::uint32_t rounds = 0;
-    while (rounds < 4 * tasks.size() && move_one(wanted, strategy, task_s)) ++rounds;
+    // A node that gave one is at its part rounded down and gives no other.
+    while (move_one(wanted, parts, task_s)) ++rounds;
     const std::size_t end = slowest(wanted, task_s);
     const double after_s = time_of(wanted[end], task_s[end]);
     if (!(after_s < answer.before_s * (1 - gain))) return answer;

@@ -1,6 +1,7 @@
 #include "fabricd/control/slow_ranks.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "fabricd/control/numbers.hpp"
 #include "fabricd/control/share_plan.hpp"
@@ -25,6 +26,28 @@ double objective_of_trial(const JobState& job) {
     for (const RankState& rank : job.ranks) working += rank.drained ? 0 : 1;
     const double objective = job.objective.known() ? job.objective.mean : job.objective_now;
     return objective * working / (working + 1);
+}
+
+// Nothing without a speed of each of the others, or when there are none.
+std::optional<Decision> drain_of(const JobState& job, std::size_t i, const ControlConfig& config) {
+    // Tried on a copy, so that prediction and shares come from the same code as for any other
+    // change.
+    JobState without = job;
+    without.ranks[i].drained = true;
+    if (!all_speeds_known(without)) return std::nullopt;
+    auto after = wanted_shares(without, config);
+    if (!after) return std::nullopt;  // it is the only one
+    Decision decision = decision_on(job, ActionKind::kDrain);
+    decision.rank = job.ranks[i].rank;
+    decision.before = shares_now(job);
+    decision.after = std::move(*after);
+    // Its share is lost on purpose: what the others do is what is promised.
+    finish_shares(decision, without, config);
+    return decision;
+}
+
+bool has_drain_fault(const RankState& rank, const ControlConfig& config) {
+    return rank.faults != 0 && (rank.faults & faults_of(config.drain_faults)) != 0;
 }
 
 }  // namespace
@@ -69,24 +92,44 @@ std::optional<Decision> watch_for_slow_rank(JobState& job, const ControlConfig& 
     return std::nullopt;
 }
 
+std::optional<Decision> watch_for_fault(JobState& job) {
+    for (RankState& rank : job.ranks) {
+        const DeviceFaults told = std::exchange(rank.faults_told, rank.faults);
+        if ((rank.faults & ~told) == 0) continue;
+        Decision decision = decision_on(job, ActionKind::kAlarm);
+        decision.rank = rank.rank;
+        decision.facts.push_back(
+            {"alarm", "device fault " + words_of(rank.faults), 1, "", rank.rank});
+        decision.reason =
+            "rank " + std::to_string(rank.rank) + ": its device says " + words_of(rank.faults);
+        return decision;
+    }
+    return std::nullopt;
+}
+
+std::optional<Decision> propose_fault_drain(const JobState& job, const ControlConfig& config) {
+    for (std::size_t i = 0; i < job.ranks.size(); ++i) {
+        const RankState& rank = job.ranks[i];
+        const bool lasts = rank.fault_windows >= config.imbalance_windows;
+        if (!lasts || rank.drained || !has_drain_fault(rank, config)) continue;
+        auto decision = drain_of(job, i, config);
+        if (!decision) continue;
+        decision->reason = "rank " + std::to_string(rank.rank) + " is drained: its device says " +
+                           words_of(rank.faults);
+        decision->outcome = Outcome::kDone;
+        return decision;
+    }
+    return std::nullopt;
+}
+
 std::optional<Decision> propose_drain(const JobState& job, const ControlConfig& config) {
     for (std::size_t i = 0; i < job.ranks.size(); ++i) {
         const RankState& rank = job.ranks[i];
-        if (!rank.alarmed || rank.drained || !all_speeds_known(job)) continue;
-        // Tried on a copy, so that prediction and shares come from the same code as for any other
-        // change.
-        JobState without = job;
-        without.ranks[i].drained = true;
-        auto after = wanted_shares(without, config);
-        if (!after) return std::nullopt;  // it is the only one
-        Decision decision = decision_on(job, ActionKind::kDrain);
-        decision.rank = rank.rank;
-        decision.before = shares_now(job);
-        decision.after = std::move(*after);
-        finish_shares(decision, without, config);
-        // Its share is lost on purpose: what the others do is what is promised.
-        decision.reason = reason_text("rank %.0f is drained after its alarm (%.0f windows slow)",
-                                      rank.rank, static_cast<double>(rank.slow_windows));
+        if (!rank.alarmed || rank.drained) continue;
+        auto decision = drain_of(job, i, config);
+        if (!decision) return std::nullopt;
+        decision->reason = reason_text("rank %.0f is drained after its alarm (%.0f windows slow)",
+                                       rank.rank, static_cast<double>(rank.slow_windows));
         return decision;
     }
     return std::nullopt;
@@ -97,6 +140,7 @@ std::optional<Decision> propose_return(const JobState& job, const ControlConfig&
     for (std::size_t i = 0; i < job.ranks.size(); ++i) {
         const RankState& rank = job.ranks[i];
         if (!rank.drained || rank.drained_windows < windows_until_retry(rank, config)) continue;
+        if (has_drain_fault(rank, config)) continue;
         Decision decision = decision_on(job, ActionKind::kReturn);
         decision.rank = rank.rank;
         decision.before = shares_now(job);

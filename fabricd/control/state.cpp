@@ -84,6 +84,9 @@ void take_over(JobState& state, const JobWindow& job) {
         state.ranks[i].directive_serial = job.ranks[i].directive_serial;
         state.ranks[i].queue = job.ranks[i].queue;
         state.ranks[i].sync_interval = job.ranks[i].sync_interval;
+        state.ranks[i].faults = job.ranks[i].faults;
+        if (job.ranks[i].faults == 0) state.ranks[i].fault_windows = 0;
+        if (job.ranks[i].faults != 0) ++state.ranks[i].fault_windows;
         const std::uint64_t seen = job.ranks[i].directive_serial;
         if (seen <= kSerialMost) state.serial_seen = std::max(state.serial_seen, seen);
     }

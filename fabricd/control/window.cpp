@@ -50,6 +50,13 @@ RankWindow last_words(const SessionSample& session) {
     return rank;
 }
 
+DeviceFaults faults_on(const Sample& sample, const std::string& device) {
+    for (const FaultyDevice& faulty : sample.faulty) {
+        if (faulty.name == device) return faulty.faults;
+    }
+    return 0;
+}
+
 /// Jobs in the order of arena and group, their ranks by rank. Two sessions that claim one rank are
 /// told apart by the daemon's books (`member`), so there is one of each.
 std::vector<JobWindow> group_by_job(std::vector<std::pair<const SessionSample*, RankWindow>> all) {
@@ -111,6 +118,7 @@ Window WindowMaker::next(const Sample& sample) {
         // A session can claim any group; the daemon's books decide whose figures count.
         if (!session.member || session.image.group_id == 0) continue;
         RankWindow rank = last_words(session);
+        rank.faults = faults_on(sample, session.device);
         while (at < before_.size() && before_[at].session < session.session_id) ++at;
         const bool is_known = at < before_.size() && before_[at].session == session.session_id;
         const Before old = is_known ? before_[at] : Before{};

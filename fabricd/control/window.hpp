@@ -26,6 +26,7 @@ struct RankWindow {
     std::uint32_t queue = 0, batch = 0;
     std::uint32_t sync_interval = 0;     // in force
     std::uint64_t directive_serial = 0;  // in force
+    DeviceFaults faults = 0;             // of the device that it computes on
 };
 
 /// The ranks of one group that train together.
@@ -43,10 +44,10 @@ struct JobWindow {
 struct QuotaWindow {
     std::string name;
     double quota = 0, used = 0, denied = 0;  // bytes; denied in the window
-    double speed = 1;                        // against the standard; of a device: GFLOP/s
-    double delay = 0;                        // against the median, no unit
-    double busy = 0;                         // share that others keep busy
-    double usage = 0;                        // of the compute share, 0 to 1
+    double speed = 1;                        // against the mean; of a device: GFLOP/s
+    double delay = 0;                        // held up for longer than the median: so much more
+    double busy = 0;                         // part of the time in which others keep the GPU busy
+    double usage = 0;                        // part of the time in which this one does
     double priority = 1;
     std::uint64_t percent = 0;    // compute share in force; 0: nobody knows how it is used
     double promised = 0;          // bytes that are its own; 0: what its quota is when first seen

@@ -70,6 +70,7 @@ Json to_json(const DeviceView& device) {
             {"vgpu_memory_bytes", spec.quota_bytes},
             {"link_gbytes_per_s", spec.link_gbytes_per_s},
             {"link_latency_ns", spec.link_latency_ns},
+            {"numa_node", spec.numa_node},
             {"efficiency",
              {{"convolution", spec.efficiency.convolution},
               {"fully_connected", spec.efficiency.fully_connected},
@@ -80,7 +81,8 @@ Json to_json(const DeviceView& device) {
             {"bytes_used", device.bytes_used},
             {"quota_target_bytes", device.quota_target_bytes},
             {"quota_left_ms", device.quota_left_ms},
-            {"bytes_denied", device.bytes_denied}};
+            {"bytes_denied", device.bytes_denied},
+            {"faults", device.faults}};
 }
 
 Json to_json(const ShardView& shard) {

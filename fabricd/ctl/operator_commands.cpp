@@ -48,8 +48,13 @@ std::string time_text(std::int64_t unix_ms) {
 
 // In the order in which an operator has to act: who drains it knows that it is nearly empty or
 // full.
-std::string health_of(const StatusView& status) {
+std::string health_of(const StatusView& status, const std::vector<DeviceView>& devices) {
     if (status.draining) return "draining";
+    for (const DeviceView& device : devices) {
+        // Heat makes it slower, and no more.
+        if (device.faults.empty() || device.faults == "thermal") continue;
+        return "device " + device.spec.name + " is faulty: " + device.faults;
+    }
     const auto& pool = status.pool;
     const bool full = static_cast<double>(pool.used_bytes) >=
                       kNearlyFull * static_cast<double>(pool.capacity_bytes);
@@ -224,7 +229,8 @@ Result<void> show_health(const CtlOptions& options, AdminClient& client) {
     }
     // The first one makes the connection as well.
     std::sort(took.begin() + 1, took.end());
-    const std::string health = health_of(status);
+    FABRIC_TRY(const Picture devices, client.fetch(View::kDevices, 0));
+    const std::string health = health_of(status, devices.devices);
     const double median_ms = took[kAsked / 2 + 1] * 1e3;
     if (options.json) {
         std::printf("%s\n", one_line({{"health", health},

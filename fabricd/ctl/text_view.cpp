@@ -165,8 +165,9 @@ std::string decimal(double value) {
 }
 
 // "removed": it is no longer in the device file, and sessions still compute on it.
-const char* state_of(const DeviceView& device) {
+std::string state_of(const DeviceView& device) {
     if (!device.configured) return "removed";
+    if (!device.faults.empty()) return "faulty: " + device.faults;
     return device.sessions != 0 ? "attached" : "idle";
 }
 

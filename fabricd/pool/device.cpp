@@ -60,6 +60,11 @@ bool DeviceTable::knows(const std::string& device) const noexcept {
     return found != entries_.end() && found->second.view.configured;
 }
 
+int DeviceTable::node_of(const std::string& device) const noexcept {
+    const auto found = entries_.find(device);
+    return found != entries_.end() ? found->second.view.spec.numa_node : -1;
+}
+
 bool DeviceTable::admits(const std::string& device, Bytes bytes) const noexcept {
     const auto found = entries_.find(device);
     if (found == entries_.end()) return device.empty();

@@ -34,6 +34,8 @@ class DeviceTable {
 
     /// Whether the device file has it.
     bool knows(const std::string& device) const noexcept;
+    /// The NUMA node that the file says it is next to; -1: none.
+    int node_of(const std::string& device) const noexcept;
 
     /// Whether the device's sessions may hold `bytes` more. Asked right before charge(), on the
     /// same thread, so nothing comes between the check and the charge.

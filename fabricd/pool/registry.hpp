@@ -396,6 +396,8 @@ class Registry {
     Result<std::optional<ShardCopy>> restore_copy(const Shard& shard,
                                                   const ShardRecord::Copy& copy);
     Result<MoveTarget> parse_target(const Shard& shard, const std::string& text) const;
+    bool has_node(int node) const;
+    Result<int> node_of_device(const std::string& device) const;
     Result<void> check_move(const Shard& shard) const;
     Result<void> begin_move(Shard& shard, const MoveTarget& target, Bytes bytes_per_second,
                             MoveDone done);

@@ -77,19 +77,37 @@ Result<MoveTarget> Registry::parse_target(const Shard& shard, const std::string&
         if (found == arena_names_.end()) return Error{Errc::kNotFound, 0, "arena of the target"};
         target.arena = found->second;
     } else if (const auto device = argument_of(text, "device")) {
-        if (!devices_.knows(*device)) return Error{Errc::kNotFound, 0, "device of the target"};
+        FABRIC_TRY(target.node, node_of_device(*device));
         target.device = *device;
     } else if (const auto node = argument_of(text, "node")) {
         const char* end = node->data() + node->size();
         const auto [stop, bad] = std::from_chars(node->data(), end, target.node);
         const bool sound = bad == std::errc{} && stop == end && target.node >= 0;
         if (!sound || target.node >= kNodesMost) return Error{Errc::kInvalid, 0, "node"};
-        const bool there = copies_ == nullptr || copies_->knows_node(target.node);
-        if (!there) return Error{Errc::kNotFound, 0, "NUMA node of the target"};
+        if (!has_node(target.node)) return Error{Errc::kNotFound, 0, "NUMA node of the target"};
     } else {
         return Error{Errc::kInvalid, 0, "target: here, arena:NAME, device:NAME or node:N"};
     }
     return target;
+}
+
+bool Registry::has_node(int node) const {
+    return copies_ == nullptr || copies_->knows_node(node);
+}
+
+// Where the pages of a shard go that is given to the device. Without that a move would change whose
+// quota counts them, and no read would be faster for it.
+Result<int> Registry::node_of_device(const std::string& device) const {
+    if (!devices_.knows(device)) return Error{Errc::kNotFound, 0, "device of the target"};
+    const int node = devices_.node_of(device);
+    if (node < 0) {
+        return Error{Errc::kUnsupported, 0,
+                     "the target has no numa_node in the device file: the bytes would not move"};
+    }
+    if (!has_node(node)) {
+        return Error{Errc::kNotFound, 0, "NUMA node of the target, numa_node in the device file"};
+    }
+    return node;
 }
 
 // Whether it can be moved now.

@@ -46,6 +46,7 @@ struct DeviceSpec {
     std::uint64_t guaranteed_bytes = 0;
     double priority = 1.0;      // against the other devices, any scale
     std::int64_t wait_ms = -1;  // that an allocation on its GPU waits for room; -1: nothing said
+    int numa_node = -1;         // of the machine, whose memory is next to it; -1: nothing said
 };
 
 /// A quota that can be changed while it is in use.
@@ -88,6 +89,7 @@ struct DeviceView {
     // What the arenas of its sessions could still hold, each of them once; only of a device that
     // was refused something.
     std::uint64_t arena_room_bytes = 0;
+    std::string faults = {};  // "ecc,stopped": what its GPU says is wrong with it
 };
 
 struct ArenaView {

@@ -85,6 +85,8 @@ void pack(const DeviceView& view, admin::v1::Device& message) {
     message.set_quota_target_bytes(view.quota_target_bytes);
     message.set_quota_left_ms(view.quota_left_ms);
     message.set_bytes_denied(view.bytes_denied);
+    if (spec.numa_node >= 0) message.set_numa_node(spec.numa_node);
+    message.set_faults(view.faults);
 }
 
 void pack(const ShardView& view, admin::v1::Shard& message) {
@@ -176,22 +178,25 @@ GroupView unpack(const admin::v1::Group& message) {
 // In the order of DeviceSpec: a field that is added there in the middle moves all behind it here.
 DeviceView unpack(const admin::v1::Device& message) {
     const auto& efficiency = message.efficiency();
-    return {{message.name(),
-             message.kind(),
-             message.gflops(),
-             message.share_percent(),
-             message.memory_bytes(),
-             message.quota_bytes(),
-             message.link_gbytes_per_s(),
-             message.link_latency_ns(),
-             {efficiency.convolution(), efficiency.fully_connected(), efficiency.activation(),
-              efficiency.other()}},
-            message.configured(),
-            message.sessions(),
-            message.bytes_used(),
-            message.quota_target_bytes(),
-            message.quota_left_ms(),
-            message.bytes_denied()};
+    DeviceView view{{message.name(),
+                     message.kind(),
+                     message.gflops(),
+                     message.share_percent(),
+                     message.memory_bytes(),
+                     message.quota_bytes(),
+                     message.link_gbytes_per_s(),
+                     message.link_latency_ns(),
+                     {efficiency.convolution(), efficiency.fully_connected(),
+                      efficiency.activation(), efficiency.other()}},
+                    message.configured(),
+                    message.sessions(),
+                    message.bytes_used(),
+                    message.quota_target_bytes(),
+                    message.quota_left_ms(),
+                    message.bytes_denied()};
+    if (message.has_numa_node()) view.spec.numa_node = message.numa_node();
+    view.faults = message.faults();
+    return view;
 }
 
 ShardView unpack(const admin::v1::Shard& message) {

@@ -444,7 +444,15 @@ void Daemon::stop() noexcept {
 }
 
 Snapshot Daemon::snapshot() {
-    return impl_->answer([&] { return impl_->look(); });
+    Snapshot picture = impl_->answer([&] { return impl_->look(); });
+    sampler().look([&](const Sample& sample) {
+        for (const FaultyDevice& faulty : sample.faulty) {
+            for (DeviceView& device : picture.devices) {
+                if (device.spec.name == faulty.name) device.faults = words_of(faulty.faults);
+            }
+        }
+    });
+    return picture;
 }
 
 RequestStats Daemon::request_stats() {

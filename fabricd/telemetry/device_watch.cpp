@@ -4,13 +4,29 @@
 
 #include <utility>
 
+#include "libfabricshm/base/log.hpp"
+
 namespace fabricd {
+
+using fabricshm::log;
+using fabricshm::LogLevel;
 
 namespace {
 
 std::int64_t monotonic_ns() {
     // steady_clock is CLOCK_MONOTONIC here, the clock of the telemetry pages.
     return fabricshm::Clock::now().time_since_epoch().count();
+}
+
+// An alarm for people, whatever the control loop makes of it; also when it is over.
+void tell_faults(const std::vector<DeviceSample>& before, const std::vector<DeviceSample>& now) {
+    for (std::size_t i = 0; i < now.size(); ++i) {
+        const DeviceFaults known = i < before.size() ? before[i].faults : 0;
+        if (now[i].faults == known) continue;
+        const std::string words = words_of(now[i].faults);
+        log(now[i].faults != 0 ? LogLevel::kWarning : LogLevel::kInfo, "device %s: faults: %s",
+            now[i].name.c_str(), words.empty() ? "none any more" : words.c_str());
+    }
 }
 
 }  // namespace
@@ -52,6 +68,7 @@ void DeviceWatch::look(std::int64_t now_ns) {
     std::vector<DeviceSample> found;
     for (const auto& source : sources_) source->sample(now_ns, found);
     // When they were asked, not when they answered: one that hangs makes all of them old.
+    tell_faults(devices_, found);  // only this thread writes them
     const std::lock_guard lock(mutex_);
     asked_ns_ = now_ns;
     devices_ = std::move(found);

@@ -8,6 +8,7 @@ namespace fabricd::nvml {
 // Every function returns one of many codes; what matters is whether it is this one.
 inline constexpr int kSuccess = 0;
 inline constexpr int kNotSupported = 3;  // this kind of device does not know
+inline constexpr int kGpuIsLost = 15;    // off the bus, or inaccessible for another reason
 
 using Device = struct DeviceOfNvml*;  // opaque
 
@@ -35,6 +36,22 @@ struct PciInfo {  // of nvmlDeviceGetPciInfo_v3
 };
 static_assert(sizeof(PciInfo) == 68);
 
+using EventSet = struct EventSetOfNvml*;  // opaque
+
+struct EventData {  // of nvmlEventSetWait_v2
+    Device device;
+    unsigned long long type;
+    unsigned long long data;  // of kXidEvent: its number
+    unsigned gpu_instance;
+    unsigned compute_instance;
+};
+static_assert(sizeof(EventData) == 32);
+
+inline constexpr unsigned long long kXidEvent = 8;
+inline constexpr unsigned long long kSlowForHeat = 0x20 | 0x40;  // by software, by hardware
+inline constexpr int kUncorrected = 1;
+inline constexpr int kSinceLoaded = 0;      // and not over the device's life
+inline constexpr unsigned kUuidBytes = 96;  // NVML_DEVICE_UUID_V2_BUFFER_SIZE
 inline constexpr int kTemperatureOfGpu = 0;
 inline constexpr int kClockOfSm = 1;
 inline constexpr unsigned kNameBytes = 96;  // NVML_DEVICE_NAME_V2_BUFFER_SIZE

@@ -6,15 +6,19 @@
 #include <cctype>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "fabricd/telemetry/nvml_abi.hpp"
+#include "libfabricshm/base/log.hpp"
 
 namespace fabricd {
 
 using fabricshm::Errc;
 using fabricshm::Error;
 using fabricshm::HostFiles;
+using fabricshm::log;
+using fabricshm::LogLevel;
 using fabricshm::Result;
 
 struct NvmlSource::Library {
@@ -34,9 +38,19 @@ struct NvmlSource::Library {
     int (*power)(nvml::Device, unsigned*) = nullptr;
     int (*temperature)(nvml::Device, int, unsigned*) = nullptr;
     int (*clock)(nvml::Device, int, unsigned*) = nullptr;
+    int (*uuid)(nvml::Device, char*, unsigned) = nullptr;
+    int (*ecc)(nvml::Device, int, int, unsigned long long*) = nullptr;
+    int (*throttled)(nvml::Device, unsigned long long*) = nullptr;
+    int (*make_events)(nvml::EventSet*) = nullptr;
+    int (*want_events)(nvml::Device, unsigned long long, nvml::EventSet) = nullptr;
+    int (*next_event)(nvml::EventSet, nvml::EventData*, unsigned) = nullptr;
+    int (*free_events)(nvml::EventSet) = nullptr;
+
+    nvml::EventSet events = nullptr;  // nullptr: this driver has none
 
     ~Library() {
         // While its code is still there.
+        if (events != nullptr) free_events(events);
         if (is_ready) shutdown();
         if (handle != nullptr) ::dlclose(handle);
     }
@@ -57,6 +71,13 @@ bool NvmlSource::Library::find_all() {
     find(power, "nvmlDeviceGetPowerUsage");
     find(temperature, "nvmlDeviceGetTemperature");
     find(clock, "nvmlDeviceGetClockInfo");
+    find(uuid, "nvmlDeviceGetUUID");
+    find(ecc, "nvmlDeviceGetTotalEccErrors");
+    find(throttled, "nvmlDeviceGetCurrentClocksThrottleReasons");
+    find(make_events, "nvmlEventSetCreate");
+    find(want_events, "nvmlDeviceRegisterEvents");
+    find(next_event, "nvmlEventSetWait_v2");
+    find(free_events, "nvmlEventSetFree");
     return find(init, "nvmlInit_v2") && find(shutdown, "nvmlShutdown") &&
            find(count, "nvmlDeviceGetCount_v2") &&
            find(by_index, "nvmlDeviceGetHandleByIndex_v2") && find(name, "nvmlDeviceGetName") &&
@@ -67,9 +88,14 @@ bool NvmlSource::Library::find_all() {
 struct NvmlSource::Gpu {
     nvml::Device handle = nullptr;
     DeviceSample last;
+    DeviceFaults lasting = 0;      // until the driver is asked anew, by the next daemon
+    std::set<std::uint64_t> xids;  // that were logged
 };
 
 namespace {
+
+/// Of one look: a driver that always has another one must not hold up the figures.
+constexpr int kEventsMost = 64;
 
 // The node next to the GPU, as the kernel knows it: NVML writes the address with eight digits of
 // domain and in capitals, the kernel with four and in small letters.
@@ -132,12 +158,61 @@ Result<void> NvmlSource::find_devices(const HostFiles& files) {
             static_cast<int>(std::max(0.0, ask(library_->cores != nullptr, 1, [&](unsigned* value) {
                                           return library_->cores(gpu.handle, value);
                                       })));
+        char uuid[nvml::kUuidBytes] = {};
+        if (library_->uuid != nullptr &&
+            library_->uuid(gpu.handle, uuid, sizeof uuid - 1) == nvml::kSuccess) {
+            gpu.last.uuid = uuid;
+        }
         gpus_.push_back(std::move(gpu));
     }
+    want_errors();
     return {};
 }
 
+// Old drivers have no events, and some GPUs not this one: then errors show in other ways, or not.
+void NvmlSource::want_errors() {
+    Library& nvml = *library_;
+    const bool has_events = nvml.make_events != nullptr && nvml.want_events != nullptr &&
+                            nvml.next_event != nullptr && nvml.free_events != nullptr;
+    if (!has_events || nvml.make_events(&nvml.events) != nvml::kSuccess) {
+        nvml.events = nullptr;
+        return;
+    }
+    for (const Gpu& gpu : gpus_) (void)nvml.want_events(gpu.handle, nvml::kXidEvent, nvml.events);
+}
+
+// Each number once per device: a program that fails again and again would fill the log.
+void NvmlSource::take_errors() {
+    nvml::EventData event{};
+    for (int i = 0; library_->events != nullptr && i < kEventsMost; ++i) {
+        if (library_->next_event(library_->events, &event, 0) != nvml::kSuccess) return;
+        for (Gpu& gpu : gpus_) {
+            if (gpu.handle != event.device || event.type != nvml::kXidEvent) continue;
+            const bool is_fatal = is_fatal_xid(event.data);
+            if (is_fatal) gpu.lasting = gpu.lasting | DeviceFault::kXid;
+            if (!gpu.xids.insert(event.data).second) continue;
+            log(LogLevel::kWarning, "device %s: Xid %llu%s", gpu.last.name.c_str(), event.data,
+                is_fatal ? ": it has to be reset" : ", mostly an error of a program");
+        }
+    }
+}
+
+// What is wrong with a GPU that answers.
+DeviceFaults NvmlSource::faults_of(const Gpu& gpu) const {
+    DeviceFaults faults = gpu.lasting;
+    unsigned long long number = 0;
+    const bool has_ecc =
+        library_->ecc != nullptr && library_->ecc(gpu.handle, nvml::kUncorrected,
+                                                  nvml::kSinceLoaded, &number) == nvml::kSuccess;
+    if (has_ecc && number > 0) faults = faults | DeviceFault::kEcc;
+    const bool is_slowed = library_->throttled != nullptr &&
+                           library_->throttled(gpu.handle, &number) == nvml::kSuccess &&
+                           (number & nvml::kSlowForHeat) != 0;
+    return is_slowed ? faults | DeviceFault::kThermal : faults;
+}
+
 void NvmlSource::sample(std::int64_t, std::vector<DeviceSample>& devices) {
+    take_errors();
     for (Gpu& gpu : gpus_) {
         DeviceSample& device = gpu.last;
         nvml::Utilization busy{};
@@ -146,7 +221,9 @@ void NvmlSource::sample(std::int64_t, std::vector<DeviceSample>& devices) {
         // A GPU that is cut into instances has no such rate, but answers all the same.
         const bool answers = asked == nvml::kSuccess || asked == nvml::kNotSupported;
         device.stale = !answers || library_->memory(gpu.handle, &memory) != nvml::kSuccess;
+        if (asked == nvml::kGpuIsLost) device.faults = device.faults | DeviceFault::kStopped;
         if (!device.stale) {
+            device.faults = faults_of(gpu);
             device.busy = asked == nvml::kSuccess ? std::min(busy.gpu / 100.0, 1.0) : -1;
             device.memory_busy = asked == nvml::kSuccess ? std::min(busy.memory / 100.0, 1.0) : -1;
             device.memory_total = static_cast<std::int64_t>(memory.total);

@@ -33,6 +33,9 @@ class NvmlSource final : public DeviceSource {
 
     explicit NvmlSource(std::unique_ptr<Library> library);
     fabricshm::Result<void> find_devices(const fabricshm::HostFiles& files);
+    void want_errors();
+    void take_errors();
+    DeviceFaults faults_of(const Gpu& gpu) const;
 
     std::unique_ptr<Library> library_;
     std::vector<Gpu> gpus_;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "fabricd/telemetry/device_faults.hpp"
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/shm/telemetry_page.hpp"
 
@@ -82,6 +83,14 @@ struct DeviceSample {
     double temperature_c = -1;
     double clock_mhz = -1;
     bool stale = false;  // could not be asked this time: the numbers are older
+    std::string uuid;    // "GPU-..."; "": none
+    DeviceFaults faults = 0;
+};
+
+/// A device of the device file that something is wrong with.
+struct FaultyDevice {
+    std::string name;  // as sessions and the device file call it
+    DeviceFaults faults = 0;
 };
 
 /// How fast one rank reads what another rank of its group wrote: timed reads, each of some KiB,
@@ -103,6 +112,7 @@ struct Sample {
     std::int64_t cost_ns = 0;             // what taking it cost the sampler's thread
     std::vector<SessionSample> sessions;  // by id
     std::vector<DeviceSample> devices;
+    std::vector<FaultyDevice> faulty;
     std::vector<PathSample> paths;
 };
 

@@ -1,6 +1,7 @@
 #include "fabricd/telemetry/sample_metrics.hpp"
 
 #include <cstdint>
+#include <utility>
 
 namespace fabricd {
 
@@ -119,6 +120,22 @@ constexpr GaugeOfDevice kDeviceGauges[] = {
      [](const DeviceSample& device) { return device.clock_mhz * 1e6; }},
 };
 
+void add_faults(const Sample& sample, MetricsText& text) {
+    bool is_begun = false;
+    for (const auto& device : sample.devices) {
+        for (const auto fault :
+             {DeviceFault::kEcc, DeviceFault::kXid, DeviceFault::kStopped, DeviceFault::kThermal}) {
+            if (!has_fault(device.faults, fault)) continue;
+            if (!std::exchange(is_begun, true)) {
+                text.family("fabricd_device_fault", MetricType::kGauge,
+                            "1: that this is wrong with the device.");
+            }
+            text.sample({{"device", device.name}, {"fault", words_of(DeviceFaults{} | fault)}},
+                        1.0);
+        }
+    }
+}
+
 void add_devices(const Sample& sample, MetricsText& text) {
     for (const auto& family : kDeviceGauges) {
         // A family without a sample is left out: a host without GPUs has nothing to say of watts.
@@ -173,6 +190,7 @@ void add_sample_metrics(const Sample& sample, MetricsText& text) {
     text.sample({}, static_cast<double>(sample.cost_ns) / 1e9);
     add_sessions(sample, text);
     add_devices(sample, text);
+    add_faults(sample, text);
     add_paths(sample, text);
 }
 

@@ -29,6 +29,20 @@ void take_shards(SessionSample& session, std::uint32_t open) {
     }
 }
 
+// Those of the device file that something is wrong with. By NVML's number or the UUID.
+std::vector<FaultyDevice> faulty_of(const std::vector<DeviceSample>& devices,
+                                    const SamplerOptions& options) {
+    std::vector<FaultyDevice> faulty;
+    for (const DeviceSample& device : devices) {
+        if (device.faults == 0) continue;
+        for (const auto& [name, gpu] : options.gpus) {
+            const bool is_it = gpu == device.uuid || "gpu" + gpu == device.name;
+            if (is_it) faulty.push_back({name, device.faults});
+        }
+    }
+    return faulty;
+}
+
 }  // namespace
 
 Sampler::Sampler(const SessionPages& pages, DeviceWatch& devices, const SamplerOptions& options,
@@ -86,6 +100,7 @@ void Sampler::take(std::int64_t now_ns) {
     if (books_ && !claims_.empty()) books_(claims_);
     lock.lock();
     look_closer(turn);
+    sample_.faulty = faulty_of(devices, options_);
     sample_.devices = std::move(devices);
     ++sample_.number;
     sample_.taken_ns = now_ns;

@@ -5,7 +5,10 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "fabricd/telemetry/device_watch.hpp"
 #include "fabricd/telemetry/path_book.hpp"
@@ -22,6 +25,8 @@ struct SamplerOptions {
     /// In every sample one session in so many also gets its arrays read, its books looked up and
     /// its paths judged; all of them in turn. The head of its page is read every time.
     unsigned details_every = 10;
+    /// Which device of the device file is which GPU: its name, and "GPU-..." or "0".
+    std::vector<std::pair<std::string, std::string>> gpus;
 };
 
 /// What a session says of itself, and what the daemon's books say of that.

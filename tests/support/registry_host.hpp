@@ -146,7 +146,9 @@ struct NotedWork final : PoolWork {
 /// Copies that the test makes, or lets fail, when it wants to.
 struct NotedCopies final : CopyWork {
     void copy(CopyJob job) override { jobs.push_back(std::move(job)); }
+    bool knows_node(int node) const override { return node < nodes; }
     std::vector<CopyJob> jobs;
+    int nodes = 4;
 };
 
 struct RegistryHost {

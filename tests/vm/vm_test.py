@@ -69,7 +69,8 @@ def devdax(_work: Path) -> Scenario:
 
 def numa_node(_work: Path) -> Scenario:
     arguments, words = soft_reserved(None, 768)
-    return Scenario([Guest("numa_node", arguments, words)], FABRICD + SUITES,
+    return Scenario([Guest("numa_node", arguments, words)],
+                    FABRICD + SUITES + ["tests/vm/test_vm_shard_nodes"],
                     ["device_dax", "dax_hmem", "kmem"], ["daxctl"])
 
 

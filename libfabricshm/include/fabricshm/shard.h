@@ -66,7 +66,7 @@ FABRICSHM_API int fabricshm_shard_publish(fabricshm_shard* shard, uint64_t* vers
  * how far it is). `target` is "here" (another place of its arena), "arena:NAME" (which the owner
  * has open), "device:NAME" or "node:N". At most `bytes_per_second`; 0: the daemon's own limit. By
  * the owner. EBUSY: it is moving; ENOMEM: no room or quota for a second copy; EUNSUPPORTED: its
- * memory is not coherent with the daemon's. */
+ * memory is not coherent with the daemon's, or the device file says no numa_node of the device. */
 FABRICSHM_API int fabricshm_shard_move(fabricshm_shard* shard, const char* target,
                                        uint64_t bytes_per_second);
 

@@ -3,7 +3,6 @@
 
 #include <doctest/doctest.h>
 #include <fabricshm/fabricshm.h>
-#include <fabricshm/shard.h>
 
 #include <algorithm>
 #include <atomic>
@@ -287,55 +286,6 @@ TEST_SUITE("fabricd.control") {
         const json first = decisions(daemon)[0];
         CHECK(first["kind"] == "sync interval");
         CHECK(has(ctl(daemon, {"why", std::to_string(first["id"].get<int>())}).out, "S313\n"));
-    }
-
-    TEST_CASE("a shard goes to the device that reads it, once, and stays there") {
-        const test_support::TemporaryDirectory directory;
-        const Daemon daemon({"--devices-file", two_devices(directory), "--control-mode=on",
-                             "--control-window=100ms", "--control-actions=placement",
-                             "--control-cool-down=5", "--telemetry-interval=20ms"});
-        const OnDevice owner(daemon, "near");
-        const OnDevice reader(daemon, "far");
-        constexpr std::int64_t kElements = 64 * 1024;
-        fabricshm_shard* made = nullptr;
-        REQUIRE(fabricshm_shard_create(owner.arena, "experts", FABRICSHM_F32, 1, &kElements,
-                                       &made) == 0);
-        fabricshm_shard_view view{};
-        REQUIRE(fabricshm_shard_write(made, &view) == 0);
-        std::fill_n(static_cast<float*>(view.data), kElements, 7.0F);
-        REQUIRE(fabricshm_shard_publish(made, nullptr) == 0);
-        fabricshm_shard* opened = nullptr;
-        REQUIRE(fabricshm_shard_open(reader.arena, "experts", 60'000, &opened) == 0);
-        const auto read = [&](int times) {
-            for (int i = 0; i < times; ++i) {
-                REQUIRE(fabricshm_shard_read(opened, 1, 60'000, &view) == 0);
-                CHECK(static_cast<const float*>(view.data)[kElements - 1] == 7.0F);
-                REQUIRE(fabricshm_shard_release(opened, &view) == 0);
-            }
-        };
-        const auto shard = [&] {
-            const Output output = ctl(daemon, {"shards", "--json"});
-            REQUIRE(output.code == 0);
-            return json::parse(output.out)["shards"].at(0);
-        };
-        CHECK(shard()["home_device"] == "near");
-        REQUIRE(test_support::becomes_true([&] {
-            read(1000);
-            return shard()["home_device"] == "far";
-        }));
-        // No job trains that could judge it, so it ends without a verdict, some windows later; by
-        // then the shard has rested, and could be moved again.
-        REQUIRE(test_support::becomes_true([&] {
-            read(1000);
-            return decisions(daemon)[0]["outcome"] == "not judged";
-        }));
-        CHECK(shard()["moves"] == 1);
-        const json all = decisions(daemon);
-        CHECK(all.size() == 1);
-        CHECK(all[0]["kind"] == "placement");
-        CHECK(has(ctl(daemon, {"why", "1"}).out, "S213"));
-        fabricshm_shard_close(opened);
-        fabricshm_shard_close(made);
     }
 
     TEST_CASE("who was refused memory of the pool gets what another device has unused") {

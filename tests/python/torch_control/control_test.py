@@ -1,5 +1,6 @@
 """Control: uneven ranks train as one would on the whole batch, and do what rank 0 is directed to."""
 
+import contextlib
 import math
 import os
 import sys
@@ -184,18 +185,23 @@ def follows(rank, world, path):
         for _ in sampler:
             counts.append(sampler.step_counts)
             control.merge_gradients()
-            control.step()
-        return counts, control.sync_interval, control.serial
+            control.step(compute_s=0.25 + rank)
+        times = {figures["compute_ns"] for figures in script.told}
+        with contextlib.suppress(ValueError):
+            control.step(compute_s=NAN)
+            times.add(NAN)
+        return counts, control.sync_interval, control.serial, times
 
 
 class Following(unittest.TestCase):
     def test_all_ranks_do_what_rank_0_is_directed_to_from_the_same_step(self):
-        for counts, interval, serial in fabric_test.run_ranks(
-                follows, 2, fabric_test.store_path()):
+        for rank, (counts, interval, serial, times) in enumerate(fabric_test.run_ranks(
+                follows, 2, fabric_test.store_path())):
             self.assertEqual(
                 counts, [[5, 5]] * 3 + [[7, 3]] * 6 + [[1, 9]] * 3)  # no number is no share
             self.assertEqual(interval, 1)  # there is no optimizer, whose state would have to meet
             self.assertEqual(serial, 7)
+            self.assertEqual(times, {250_000_000 + rank * 1_000_000_000})  # as the trainer said
 
 
 # ---- local SGD ----

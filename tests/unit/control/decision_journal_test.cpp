@@ -22,6 +22,7 @@ Window window_of(std::uint64_t number) {
     window.jobs.push_back({1, 2, 1, {RankWindow{}}});
     window.jobs[0].ranks[0].loss = std::nan("");
     window.jobs[0].ranks[0].stale = true;
+    window.jobs[0].ranks[0].faults = 5;
     window.devices.push_back({"gpu0", 1e9, 0, {{"a", 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}}});
     window.placement.nodes.push_back({"node0", 1, 3});
     window.placement.shards.push_back({5, 6, 7, 0, {8}});
@@ -32,6 +33,8 @@ Window window_of(std::uint64_t number) {
 // three numbers for the one user.
 constexpr std::size_t kPoolBytes = 2 * sizeof(std::uint32_t);
 constexpr std::size_t kPromiseBytes = sizeof(std::uint32_t) + 3 * sizeof(double);
+// One of the faults of the one rank.
+constexpr std::size_t kFaultBytes = 2 * sizeof(std::uint32_t);
 
 Decision decision_of(std::uint64_t id) {
     Decision decision;
@@ -75,6 +78,7 @@ TEST_SUITE("control.decision_journal") {
         CHECK(window.number == 3);
         CHECK(std::isnan(window.jobs[0].ranks[0].loss));
         CHECK(window.jobs[0].ranks[0].stale);
+        CHECK(window.jobs[0].ranks[0].faults == 5);
         CHECK(window.devices[0].users[0].percent == 9);
         CHECK(window.devices[0].users[0].promised == 10);
         CHECK(window.devices[0].users[0].promised_percent == 11);
@@ -90,10 +94,12 @@ TEST_SUITE("control.decision_journal") {
 
     TEST_CASE("a record that was cut or lies about its lengths is none") {
         const auto whole = to_record(window_of(1));
-        const std::size_t without_promises = whole.size() - kPromiseBytes;
+        const std::size_t without_faults = whole.size() - kFaultBytes;
+        const std::size_t without_promises = without_faults - kPromiseBytes;
         const std::size_t without_pool = without_promises - kPoolBytes;
         for (std::size_t size = 0; size < whole.size(); ++size) {
-            const bool is_older = size == without_promises || size == without_pool;
+            const bool is_older =
+                size == without_faults || size == without_promises || size == without_pool;
             CHECK(window_from(std::span(whole).first(size)).has_value() == is_older);
         }
         auto longer = whole;
@@ -145,10 +151,11 @@ TEST_SUITE("control.decision_journal") {
 
     TEST_CASE("a window of a daemon that knew no quotas of the pool is read") {
         auto bytes = to_record(window_of(3));
-        bytes.resize(bytes.size() - kPromiseBytes - kPoolBytes);
+        bytes.resize(bytes.size() - kFaultBytes - kPromiseBytes - kPoolBytes);
         const auto window = window_from(bytes);
         REQUIRE(window);
         CHECK(window->placement.shards.size() == 1);
+        CHECK(window->jobs[0].ranks[0].faults == 0);
         bytes.pop_back();
         CHECK_FALSE(window_from(bytes));
     }

@@ -70,6 +70,7 @@ class ShardHost : public Actuators {
             device.spec.gflops = 10;
             device.spec.memory_bytes = device.spec.quota_bytes = 1 << 30;
             device.spec.link_gbytes_per_s = 1;
+            device.spec.numa_node = static_cast<int>(places.devices.size());
             places.devices.push_back(device);
         }
         for (const std::uint64_t id : {1, 2}) {

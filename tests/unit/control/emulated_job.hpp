@@ -48,6 +48,7 @@ class EmulatedJob {
             rank.gradient_norm = rank.mean_gradient_norm = std::nan("");
             rank.sync_interval = interval;
             rank.directive_serial = serial;
+            rank.faults = i < faults.size() ? faults[i] : 0;
             rank.queue = i < units.size() ? static_cast<std::uint32_t>(units[i]) : 0;
             window.ranks.push_back(rank);
         }
@@ -86,6 +87,7 @@ class EmulatedJob {
     std::vector<double> speeds;  // samples/s
     std::vector<double> shares;
     std::vector<double> units;
+    std::vector<fabricd::DeviceFaults> faults;  // of the ranks' devices
     double batch = 100;
     double noise = 0.02;      // at most so much, any of it alike
     double normal_noise = 0;  // or a standard deviation

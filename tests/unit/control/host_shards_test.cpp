@@ -123,6 +123,31 @@ TEST_SUITE("control.host_shards") {
         CHECK(decisions[0].outcome_reason == "no job trained meanwhile");
     }
 
+    TEST_CASE("nothing moves between devices next to one node, or of which none is known") {
+        for (const int node : {1, -1}) {
+            CAPTURE(node);
+            ShardHost host;
+            host.places.devices[0].spec.numa_node = node;
+            Controller controller(acting(), host.parts());
+            for (int i = 0; i < 30; ++i) controller.step();
+            CHECK(host.moves.empty());
+            CHECK(controller.decisions(0).empty());
+        }
+    }
+
+    TEST_CASE("no shard goes to a device that is faulty, whoever reads it there") {
+        for (const DeviceFaults faults : {1U, 8U}) {
+            CAPTURE(faults);
+            ShardHost host;
+            host.source = PlaceSource([&host] { return host.places; }, std::chrono::seconds(1),
+                                      faults_of("ecc,stopped"));
+            host.sample.faulty = {{"far", faults}};
+            Controller controller(acting(), host.parts());
+            for (int i = 0; i < 30; ++i) controller.step();
+            CHECK(host.moves.empty() == (faults == 1));
+        }
+    }
+
     TEST_CASE(
         "a mover that refuses is asked again after the cool-down, and a reader that stops is "
         "not followed") {

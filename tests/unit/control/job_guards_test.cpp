@@ -264,4 +264,97 @@ TEST_SUITE("control.job_guards") {
         Loop patient(never);
         CHECK(count(run(other, patient, 500), ActionKind::kReturn) == 0);
     }
+
+    TEST_CASE("a rank whose device is faulty is told of at once and loses its share") {
+        EmulatedJob job({100, 100, 100, 100});
+        Loop loop(acting("shares"));  // without drain: that is about slow ranks
+        run(job, loop, 10);
+        job.faults = {0, 0, DeviceFaults{} | DeviceFault::kEcc, 0};
+        const auto first = run(job, loop, 1);
+        REQUIRE(first.decisions.size() == 1);
+        CHECK(first.decisions[0].kind == ActionKind::kAlarm);
+        CHECK(first.decisions[0].rank == 2);
+        CHECK(first.decisions[0].outcome == Outcome::kDone);
+        CHECK(first.decisions[0].reason == "rank 2: its device says ecc");
+        CHECK(loop.counters().alarmed_ranks == 1);
+        // One look may be wrong: the share goes after the third window.
+        CHECK(run(job, loop, 1).decisions.empty());
+        const auto then = run(job, loop, 1);
+        REQUIRE(then.decisions.size() == 1);
+        CHECK(then.decisions[0].kind == ActionKind::kDrain);
+        CHECK(then.decisions[0].outcome == Outcome::kDone);
+        CHECK(then.decisions[0].reason == "rank 2 is drained: its device says ecc");
+        CHECK(job.shares[2] == 0);
+        CHECK(sum(job.shares) == doctest::Approx(1));
+        // It is no faster for the others, and that is not for a probation to find out.
+        const auto later = run(job, loop, 300);
+        CHECK(later.outcomes.empty());
+        CHECK(count(later, ActionKind::kDrain) + count(later, ActionKind::kReturn) == 0);
+        CHECK(job.shares[2] == 0);
+    }
+
+    TEST_CASE("a faulty device waits for no probation, and gets its share back when it is well") {
+        EmulatedJob job({100, 100, 100, 25});
+        Loop loop(acting("shares"));
+        REQUIRE(count(run(job, loop, 4), ActionKind::kBatchShares) == 1);
+        job.faults = {DeviceFaults{} | DeviceFault::kXid | DeviceFault::kThermal};
+        const auto all = run(job, loop, 4);
+        CHECK(count(all, ActionKind::kDrain) == 1);
+        REQUIRE(all.outcomes.size() == 1);
+        CHECK(all.outcomes[0].outcome == Outcome::kUnjudged);
+        CHECK(all.outcomes[0].reason == "a device failed");
+        CHECK(job.shares[0] == 0);
+        run(job, loop, 100);
+        CHECK(job.shares[0] == 0);
+        job.faults.clear();
+        const auto back = run(job, loop, 60);
+        CHECK(count(back, ActionKind::kReturn) == 1);
+        CHECK(job.shares[0] == doctest::Approx(100.0 / 325).epsilon(0.1));
+        CHECK(loop.counters().alarmed_ranks == 0);
+        // The next fault is another alarm.
+        job.faults = {DeviceFaults{} | DeviceFault::kXid};
+        CHECK(count(run(job, loop, 1), ActionKind::kAlarm) == 1);
+    }
+
+    TEST_CASE("faults that the configuration does not name, and those of all ranks, drain nobody") {
+        for (const char* drains : {"ecc,stopped", ""}) {
+            CAPTURE(drains);
+            ControlConfig config = acting("shares,drain");
+            config.drain_faults = drains;
+            EmulatedJob job({100, 100});
+            job.faults = {0, DeviceFaults{} | DeviceFault::kXid | DeviceFault::kThermal};
+            Loop loop(config);
+            const auto all = run(job, loop, 30);
+            CHECK(count(all, ActionKind::kAlarm) == 1);
+            CHECK(count(all, ActionKind::kDrain) == 0);
+        }
+        EmulatedJob job({100, 100});
+        job.faults = {1, 1};
+        Loop loop(acting("shares"));
+        const auto all = run(job, loop, 300);
+        CHECK(count(all, ActionKind::kAlarm) == 2);
+        CHECK(count(all, ActionKind::kDrain) == 1);
+        CHECK(job.shares[0] + job.shares[1] == doctest::Approx(1));
+    }
+
+    TEST_CASE("a job that stands still is told of its faulty device, a dry run only says so") {
+        EmulatedJob job({100, 100});
+        Loop loop(acting("shares"));
+        run(job, loop, 5);
+        Window still = job.window();
+        for (RankWindow& rank : still.jobs[0].ranks) rank.steps = 0;
+        still.jobs[0].ranks[1].faults = DeviceFaults{} | DeviceFault::kStopped;
+        const auto told = loop.tick(still);
+        REQUIRE(told.decisions.size() == 1);
+        CHECK(told.decisions[0].kind == ActionKind::kAlarm);
+
+        ControlConfig dry = acting("shares");
+        dry.mode = "dry-run";
+        EmulatedJob other({100, 100});
+        other.faults = {0, DeviceFaults{} | DeviceFault::kStopped};
+        Loop watching(dry);
+        const auto all = run(other, watching, 30);
+        CHECK(all.directives.empty());
+        CHECK(count(all, ActionKind::kDrain) == 2);  // once in a while
+    }
 }

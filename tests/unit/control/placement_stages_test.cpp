@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <numeric>
 
 #include "fabricd/control/numbers.hpp"
@@ -128,17 +129,27 @@ TEST_SUITE("control.placement_stages") {
     TEST_CASE("resources rise with capability and fall with response time") {
         const double speeds[] = {100, 50, 100};
         const double responses[] = {1, 1, 3};
-        const auto strategy = resource_strategy(speeds, responses, {}).value();
+        const auto strategy = resource_strategy(speeds, responses, 1, {}).value();
         CHECK(strategy[0] == doctest::Approx(0.5));
         CHECK(strategy[1] == doctest::Approx(0.25));
         CHECK(strategy[2] == doctest::Approx(0.25));
+        // Against the computing between two responses: a few milliseconds in a second are nothing.
+        const auto patient = resource_strategy(speeds, responses, 100, {}).value();
+        CHECK(patient[2] == doctest::Approx(1 / 1.03));
+        CHECK(patient[1] == doctest::Approx(0.5 / 1.01));
+        const auto squared = resource_strategy(speeds, responses, 1, {2, 0.5}).value();
+        CHECK(squared[1] == doctest::Approx(0.25 / std::sqrt(2.0)));
+        CHECK(squared[2] == doctest::Approx(0.5));
+        CHECK_FALSE(resource_strategy(speeds, responses, 0, {}));
+        CHECK_FALSE(resource_strategy(speeds, responses, -1, {}));
+        CHECK_FALSE(resource_strategy(speeds, {responses, 2}, 1, {}));
         Numbers numbers(4);
         for (int i = 0; i < kRounds; ++i) {
             const std::size_t nodes = 1 + numbers.below(6);
             const auto c = numbers.several(nodes, &Numbers::awkward);
             const auto t = numbers.several(nodes, &Numbers::awkward);
-            const auto any =
-                resource_strategy(c, t, {numbers.uniform() * 3, numbers.uniform() * 3});
+            const auto any = resource_strategy(c, t, numbers.plausible(),
+                                               {numbers.uniform() * 3, numbers.uniform() * 3});
             if (!any) continue;
             for (const double r : *any) CHECK((r >= 0 && r <= 1));
         }
@@ -152,6 +163,44 @@ TEST_SUITE("control.placement_stages") {
         CHECK(answer.before_s == 16);
         CHECK(answer.after_s <= 8);
         CHECK(std::accumulate(answer.tasks.begin(), answer.tasks.end(), std::uint64_t{0}) == 16);
+    }
+
+    TEST_CASE("the strategy decides who gets how many tasks, the search how that is rounded") {
+        const std::uint64_t tasks[] = {0, 16};
+        const double strategy[] = {3, 1};
+        const double alike[] = {1, 1};
+        // By the times alone it would be 8 and 8.
+        CHECK(reassign_tasks(tasks, strategy, alike, 0.05)->tasks ==
+              std::vector<std::uint64_t>{12, 4});
+        // 3.75 and 1.25 of 5: largest remainder says 4 and 1, and the second one is faster.
+        const std::uint64_t few[] = {0, 5};
+        const double faster[] = {1, 0.5};
+        const auto rounded = reassign_tasks(few, strategy, faster, 0).value();
+        CHECK(rounded.tasks == std::vector<std::uint64_t>{0, 5});  // 2.5 s: nothing is shorter
+        const double slower[] = {0.5, 0.6};
+        const auto other = reassign_tasks(few, strategy, slower, 0.05).value();
+        CHECK(other.tasks == std::vector<std::uint64_t>{3, 2});
+        CHECK(other.after_s == doctest::Approx(1.5));
+        CHECK(other.rounds == 1);
+    }
+
+    TEST_CASE("no node gets more than its part by the strategy rounded up, or less than down") {
+        Numbers numbers(6);
+        for (int i = 0; i < kRounds; ++i) {
+            const std::size_t nodes = 1 + numbers.below(6);
+            std::vector<std::uint64_t> tasks(nodes);
+            std::uint64_t all = 0;
+            for (auto& count : tasks) all += count = numbers.below(50);
+            const auto strategy = numbers.several(nodes, &Numbers::plausible);
+            const auto answer =
+                reassign_tasks(tasks, strategy, numbers.several(nodes, &Numbers::plausible), 0.05);
+            if (!answer || answer->tasks == tasks || sum(strategy) <= 0) continue;
+            for (std::size_t k = 0; k < nodes; ++k) {
+                const double part = strategy[k] / sum(strategy) * static_cast<double>(all);
+                CHECK(static_cast<double>(answer->tasks[k]) >= std::floor(part - 1e-6));
+                CHECK(static_cast<double>(answer->tasks[k]) <= std::ceil(part + 1e-6));
+            }
+        }
     }
 
     TEST_CASE("a gain that is too small leaves the tasks where they are") {

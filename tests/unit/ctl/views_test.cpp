@@ -27,8 +27,10 @@ Picture sample() {
                        {7, 2, 1, 16384, 4096, 5, "", "quarantined"}};
     picture.sessions = {{5, 100, 0, "trai\xffn", 1500, 8192, true, "gpu0"},
                         {6, 101, 0, "", 10, 0, false, ""}};
-    picture.devices = {{{"gpu0", "gpu", 40.5, 50, 2 << 20, 1 << 20, 8, 2000, {}}, true, 2, 1 << 19},
-                       {{"old", "", 0, 100, 0, 0, 0, 0, {}}, false, 1, 4096}};
+    picture.devices = {
+        {{"gpu0", "gpu", 40.5, 50, 2 << 20, 1 << 20, 8, 2000, {}}, true, 2, 1 << 19},
+        {{"old", "", 0, 100, 0, 0, 0, 0, {}}, false, 1, 4096},
+        {{"hot", "gpu", 1, 100, 1, 1, 1, 1, {}}, true, 1, 0, 0, 0, 0, 0, "ecc,thermal"}};
     picture.groups = {{7, 9, "world", 4, 8, 7, {2, 5}, "broken"}};
     return picture;
 }
@@ -66,6 +68,7 @@ TEST_SUITE("ctl.views") {
             CHECK(has(devices, cell));
         }
         CHECK(has(devices, "removed"));
+        CHECK(has(devices, "faulty: ecc,thermal"));
         CHECK(text_view(Picture{}, View::kGroups) == "none\n");
     }
 

@@ -37,6 +37,7 @@ TEST_SUITE("fabricd.device_file") {
         CHECK(gpu.efficiency.activation == 1.0);
         CHECK(gpu.guaranteed_bytes == gpu.quota_bytes);
         CHECK(gpu.priority == 1.0);
+        CHECK(gpu.numa_node == -1);
     }
 
     TEST_CASE("the slice, the link's latency and the efficiency can be said") {
@@ -44,7 +45,7 @@ TEST_SUITE("fabricd.device_file") {
         const std::string text = std::string(kGpu) +
                                  "vgpu_memory = \"512MiB\"\nvgpu_share_percent = 25\n"
                                  "vgpu_guaranteed = \"128MiB\"\npriority = 3\n"
-                                 "link_latency = \"2us\"\n"
+                                 "link_latency = \"2us\"\nnuma_node = 3\n"
                                  "efficiency = { convolution = 0.5, other = 0.25 }\n";
         REQUIRE_FALSE(parse_device_file(text, "d.toml", devices));
         CHECK(devices[0].quota_bytes == 512 * fabricshm::kMiB);
@@ -52,6 +53,7 @@ TEST_SUITE("fabricd.device_file") {
         CHECK(devices[0].guaranteed_bytes == 128 * fabricshm::kMiB);
         CHECK(devices[0].priority == 3);
         CHECK(devices[0].link_latency_ns == 2000);
+        CHECK(devices[0].numa_node == 3);
         CHECK(devices[0].efficiency.convolution == 0.5);
         CHECK(devices[0].efficiency.fully_connected == 1.0);
         CHECK(devices[0].efficiency.other == 0.25);
@@ -144,6 +146,9 @@ TEST_SUITE("fabricd.device_file") {
                                  "link_latency = '2s'",
                                  "link_latency = 2",
                                  "link_gbytes_per_s = 0",
+                                 "numa_node = -1",
+                                 "numa_node = 1024",
+                                 "numa_node = '0'",
                                  "efficiency = { convolution = 1.5 }",
                                  "efficiency = { convoluted = 1 }",
                                  "efficiency = 1"}) {

@@ -21,7 +21,11 @@ constexpr Bytes kHeaderBytes = fabricshm::kShardHeaderBytes;
 /// Alice owns the shard job/s, Bob has it open.
 struct ShardHost : RegistryHost {
     explicit ShardHost(Bytes arena_bytes = 64 * 4096) {
-        devices = {{"small", "gpu", 1.0, 100, 64 * 4096, 4 * 4096, 1.0, 0, {}}};
+        devices = {{"small", "gpu", 1.0, 100, 64 * 4096, 4 * 4096, 1.0, 0, {}},
+                   {"label", "gpu", 1.0, 100, 64 * 4096, 4 * 4096, 1.0, 0, {}},
+                   {"gone", "gpu", 1.0, 100, 64 * 4096, 4 * 4096, 1.0, 0, {}}};
+        devices[0].numa_node = 3;
+        devices[2].numa_node = 4;  // which the machine does not have
         renew();
         alice = session(kAlice);
         bob = session(kBob);
@@ -300,6 +304,26 @@ TEST_SUITE("pool.registry_shards") {
         CHECK(host.registry->snapshot(kNow).devices.front().bytes_used == kShardBytes);
         host.registry->end_session(host.alice, "died");
         CHECK(host.registry->snapshot(kNow).devices.front().bytes_used == 0);
+    }
+
+    TEST_CASE("a shard that is given to a device goes to the pages of that device's node") {
+        ShardHost host;
+        REQUIRE(host.move("device:small").ok());
+        REQUIRE(host.copies.jobs.size() == 1);
+        CHECK(host.copies.jobs.front().node == 3);
+        host.copy();
+        CHECK(host.view().home_device == "small");
+    }
+
+    TEST_CASE("a move to a device that no node is known of, or that is not there, is refused") {
+        ShardHost host;
+        const auto label = host.move("device:label");
+        CHECK(label.error().code == Errc::kUnsupported);
+        CHECK(describe(label.error()).find("numa_node") != std::string::npos);
+        CHECK(host.move("device:gone").error().code == Errc::kNotFound);
+        CHECK(host.copies.jobs.empty());
+        CHECK(host.view().home_device == "");
+        CHECK(host.problem() == "");
     }
 
     TEST_CASE("a shard goes to another arena that its owner has, and that arena stays for it") {

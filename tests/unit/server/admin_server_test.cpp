@@ -33,6 +33,8 @@ Snapshot sample() {
                         {8, 2, 1, 4096, 4096, 2, "", "quarantined"}};
     snapshot.devices = {
         {{"gpu0", "gpu", 40.5, 50, 2 << 20, 1 << 20, 8, 2000, {0.5, 1, 1, 1}}, true, 2, 4096}};
+    snapshot.devices[0].spec.numa_node = 1;
+    snapshot.devices[0].faults = "ecc";
     snapshot.groups = {{7, 5, "world", 2, 4, 3, {1, 2}, "broken"}};
     return snapshot;
 }
@@ -143,6 +145,8 @@ TEST_SUITE("server.admin_server") {
         CHECK(device.spec.name == "gpu0");
         CHECK(device.spec.quota_bytes == 1 << 20);
         CHECK(device.spec.link_latency_ns == 2000);
+        CHECK(device.spec.numa_node == 1);
+        CHECK(device.faults == "ecc");
         CHECK(device.spec.efficiency.convolution == 0.5);
         CHECK(device.sessions == 2);
         CHECK(device.configured);

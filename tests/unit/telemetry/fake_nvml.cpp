@@ -1,6 +1,7 @@
 // A libnvidia-ml.so.1 of our own with three GPUs: one that works, one that is cut into instances
 // and knows no rates, one that fell off the bus. FAKE_NVML=broken in the environment: it does not
-// start.
+// start. FAKE_NVML_ECC=N: the first one has N memory errors; FAKE_NVML_XIDS="31 79": these errors
+// come at once; FAKE_NVML_SLOW=N: why its clock is lower, in NVML's bits.
 //
 // The functions have the names and the binary interface of NVIDIA's library, from its reference.
 
@@ -8,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "fabricd/telemetry/nvml_abi.hpp"
 
@@ -16,7 +18,7 @@ using namespace fabricd::nvml;
 namespace {
 
 constexpr int kUninitialized = 1;
-constexpr int kGpuIsLost = 15;
+constexpr int kTimeout = 10;
 
 bool g_started = false;
 int g_asked = 0;
@@ -27,6 +29,11 @@ Device device(std::uintptr_t index) {
 
 bool is_first(Device gpu) {
     return gpu == device(0);
+}
+
+unsigned long long number_of(const char* variable) {
+    const char* text = std::getenv(variable);
+    return text != nullptr ? std::strtoull(text, nullptr, 10) : 0;
 }
 
 }  // namespace
@@ -83,6 +90,38 @@ FAKE nvmlDeviceGetPowerUsage(Device, unsigned* milliwatts) {
 }
 FAKE nvmlDeviceGetTemperature(Device, int sensor, unsigned* celsius) {
     *celsius = sensor == kTemperatureOfGpu ? 61 : 0;
+    return kSuccess;
+}
+FAKE nvmlDeviceGetUUID(Device gpu, char* uuid, unsigned bytes) {
+    std::snprintf(uuid, bytes, "GPU-fake-%c", is_first(gpu) ? 'a' : 'b');
+    return kSuccess;
+}
+FAKE nvmlDeviceGetTotalEccErrors(Device gpu, int type, int counter, unsigned long long* count) {
+    if (!is_first(gpu)) return kNotSupported;
+    *count = type == kUncorrected && counter == kSinceLoaded ? number_of("FAKE_NVML_ECC") : 0;
+    return kSuccess;
+}
+FAKE nvmlDeviceGetCurrentClocksThrottleReasons(Device gpu, unsigned long long* reasons) {
+    *reasons = is_first(gpu) ? number_of("FAKE_NVML_SLOW") : 0;
+    return kSuccess;
+}
+FAKE nvmlEventSetCreate(EventSet* set) {
+    *set = reinterpret_cast<EventSet>(&g_asked);
+    return kSuccess;
+}
+FAKE nvmlEventSetFree(EventSet) {
+    return kSuccess;
+}
+FAKE nvmlDeviceRegisterEvents(Device gpu, unsigned long long, EventSet) {
+    return is_first(gpu) ? kSuccess : kNotSupported;
+}
+// The errors of the environment, one after the other, once.
+FAKE nvmlEventSetWait_v2(EventSet, EventData* event, unsigned) {
+    const char* left = std::getenv("FAKE_NVML_XIDS");
+    if (left == nullptr || *left == 0) return kTimeout;
+    char* rest = nullptr;
+    *event = {device(0), kXidEvent, std::strtoull(left, &rest, 10), ~0U, ~0U};
+    ::setenv("FAKE_NVML_XIDS", std::string(rest).c_str(), 1);
     return kSuccess;
 }
 // No nvmlDeviceGetClockInfo: an optional function that an old driver lacks.

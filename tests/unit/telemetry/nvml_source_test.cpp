@@ -43,6 +43,8 @@ TEST_SUITE("telemetry.nvml_source") {
         CHECK(first.power_watts == doctest::Approx(250.5));
         CHECK(first.temperature_c == 61);
         CHECK(first.clock_mhz == -1);
+        CHECK(first.uuid == "GPU-fake-a");
+        CHECK(first.faults == 0);
         CHECK_FALSE(first.stale);
         CHECK(devices[1].name == "gpu1");
         CHECK(devices[1].numa_node == -1);
@@ -63,5 +65,45 @@ TEST_SUITE("telemetry.nvml_source") {
         }
         CHECK(stale == 1);
         CHECK_FALSE(devices[0].stale);
+    }
+
+    TEST_CASE("what a GPU says is wrong with it is a fault of its device, and of no other") {
+        const auto source = NvmlSource::open(FAKE_NVML_PATH).value();
+        const auto faults = [&] {
+            std::vector<DeviceSample> devices;
+            source->sample(0, devices);
+            CHECK(devices[1].faults == 0);
+            return words_of(devices[0].faults);
+        };
+        CHECK(faults() == "");
+        ::setenv("FAKE_NVML_ECC", "2", 1);
+        CHECK(faults() == "ecc");
+        ::setenv("FAKE_NVML_SLOW", "64", 1);
+        CHECK(faults() == "ecc,stopped");  // the third look: it is lost, and says nothing else
+        CHECK(faults() == "ecc,thermal");
+        ::setenv("FAKE_NVML_ECC", "0", 1);   // as after a reset
+        ::setenv("FAKE_NVML_SLOW", "4", 1);  // for its power
+        CHECK(faults() == "");
+        // A program's error is no fault; a fatal one lasts.
+        ::setenv("FAKE_NVML_XIDS", "31 13", 1);
+        CHECK(faults() == "");
+        ::setenv("FAKE_NVML_XIDS", "31 79", 1);
+        CHECK(faults() == "xid");
+        CHECK(faults() == "xid");
+        for (const char* name : {"FAKE_NVML_ECC", "FAKE_NVML_SLOW", "FAKE_NVML_XIDS"}) {
+            ::unsetenv(name);
+        }
+    }
+
+    TEST_CASE("faults have words, as the configuration names them") {
+        const DeviceFaults both = DeviceFaults{} | DeviceFault::kEcc | DeviceFault::kStopped;
+        CHECK(words_of(both) == "ecc,stopped");
+        CHECK(faults_of("ecc,stopped") == both);
+        CHECK(faults_of("") == 0);
+        CHECK(faults_of("thermal,heat") == static_cast<DeviceFaults>(DeviceFault::kThermal));
+        CHECK(has_fault(both, DeviceFault::kEcc));
+        CHECK_FALSE(has_fault(both, DeviceFault::kXid));
+        CHECK(is_fatal_xid(79));
+        CHECK_FALSE(is_fatal_xid(13));
     }
 }

@@ -31,6 +31,7 @@ Sample full_sample() {
     sample.devices.push_back({"cpu0", "CPU", DeviceKind::kCpu, 0, 2, 0.5});
     sample.devices.push_back({"gpu0", "GPU", DeviceKind::kGpu, 0, 2, 0.9});
     sample.devices[1].stale = true;
+    sample.devices[1].faults = DeviceFaults{} | DeviceFault::kEcc | DeviceFault::kXid;
     sample.paths.push_back({7, 0, 1, 100, 12e9, 9e9, 110, 300});
     return sample;
 }
@@ -105,6 +106,9 @@ TEST_SUITE("telemetry.sample_metrics") {
         CHECK(has_line(text, "fabricd_session_loss" + labels + " NaN"));
         CHECK(has_line(text, "fabricd_session_stale{session=\"4\",label=\"\",rank=\"\"} 1"));
         CHECK(has_line(text, "fabricd_device_busy_share{device=\"cpu0\"} 0.5"));
+        CHECK(has_line(text, "fabricd_device_fault{device=\"gpu0\",fault=\"ecc\"} 1"));
+        CHECK(has_line(text, "fabricd_device_fault{device=\"gpu0\",fault=\"xid\"} 1"));
+        CHECK(text.find("fault=\"stopped\"") == std::string::npos);
         // Old figures are none, and nobody knows the power of this processor.
         CHECK(text.find("gpu0") == std::string::npos);
         CHECK(text.find("fabricd_device_power_watts") == std::string::npos);

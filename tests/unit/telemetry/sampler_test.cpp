@@ -50,6 +50,19 @@ class OneDevice final : public DeviceSource {
     }
 };
 
+/// Two GPUs, the second of which does not answer any more.
+class TwoGpus final : public DeviceSource {
+  public:
+    void sample(std::int64_t, std::vector<DeviceSample>& devices) override {
+        for (const char* name : {"gpu0", "gpu1"}) {
+            devices.push_back({});
+            devices.back().name = name;
+            devices.back().uuid = std::string("GPU-of-") + name;
+        }
+        devices.back().faults = DeviceFaults{} | DeviceFault::kStopped;
+    }
+};
+
 SamplerOptions every_session() {
     SamplerOptions options;
     options.stale_after = std::chrono::seconds(1);
@@ -60,6 +73,24 @@ SamplerOptions every_session() {
 }  // namespace
 
 TEST_SUITE("telemetry.sampler") {
+    TEST_CASE("a faulty GPU is a faulty device of the device file, by number and by UUID") {
+        SessionPages pages;
+        std::vector<std::unique_ptr<DeviceSource>> sources;
+        sources.push_back(std::make_unique<TwoGpus>());
+        DeviceWatch devices(std::move(sources));
+        SamplerOptions options = every_session();
+        options.gpus = {
+            {"a", "0"}, {"b", "1"}, {"c", "GPU-of-gpu1"}, {"d", "GPU-of-gpu0"}, {"e", ""}};
+        Sampler sampler(pages, devices, options, {});
+        devices.look(kSecond);
+        sampler.take(kSecond);
+        const Sample sample = sampler.latest();
+        REQUIRE(sample.faulty.size() == 2);
+        CHECK(sample.faulty[0].name == "b");
+        CHECK(sample.faulty[1].name == "c");
+        CHECK(words_of(sample.faulty[1].faults) == "stopped");
+    }
+
     TEST_CASE("rates are those of what was done since the last look") {
         SessionPages pages;
         Session session(pages, 1);

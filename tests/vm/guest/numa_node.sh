@@ -24,6 +24,9 @@ started_on_it() {
 }
 check "fabricd takes it by itself" started_on_it
 
+check "a shard that goes to a device has its pages on that device's node" \
+    suite "$build/tests/vm/test_vm_shard_nodes" "*"
+
 export FABRIC_TEST_POOL=numa:1
 check "processes share arenas" suite "${multiproc}_client_arenas" "what one*"
 check "survivors of a group shrink it and go on" suite "${multiproc}_client_groups" "survivors*"

@@ -103,13 +103,20 @@ class Control:
         """
         self._merge.merge(self._model.parameters())
 
-    def step(self, loss=None):
-        """After optimizer.step(), on every rank. `loss` is this rank's, as its criterion gave it."""
+    def step(self, loss=None, compute_s=None):
+        """After optimizer.step(), on every rank. `loss` is this rank's, as its criterion gave it.
+
+        compute_s: seconds that this rank computed, from a trainer that measures them where they
+        are spent, as with the events of a GPU. Without it the host's clock is read, and a host that
+        only hands work to a device takes the device's waiting for computing.
+        """
+        if compute_s is not None and not 0 <= compute_s < math.inf:
+            raise ValueError(f"compute_s is {compute_s}; expected seconds")
         samples = self._sampler.step_counts[self._sampler.rank]
         value = self._note_loss(loss, samples)
         meets = self._average_when_due(samples)
         self.steps += 1
-        self._report(samples, value)
+        self._report(samples, value, compute_s)
         self._sampler.advance()
         if meets:
             self._look()
@@ -141,12 +148,14 @@ class Control:
         self._losses[1] += samples
         return value
 
-    def _report(self, samples, loss):
+    def _report(self, samples, loss, compute_s):
         now = time.monotonic_ns()
         norms = (math.nan, math.nan)
         if self._merge.measures:
             norms = (self._own_norm(), self._merged_norm())
         compute_ns = now - self._began - self._merge.exposed_ns() - self._averaging_ns
+        if compute_s is not None:
+            compute_ns = round(compute_s * 1e9)
         # The daemon moves work units between ranks that have some.
         queue = -(-samples // self._sampler.unit) if self._sampler.unit > 1 else 0
         self._session.report(
