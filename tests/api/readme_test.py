@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """The examples of README.md build and run with the commands that it prints: two ranks of each,
-against a daemon of their own and the installed library."""
+against a daemon of their own and the installed library. So do those of examples/c, with the
+commands that stand at their beginning."""
 
 import os
 import re
@@ -99,6 +100,35 @@ class Readme(unittest.TestCase):
 
     def test_the_c_example(self):
         self.check_example("c", "sum.c", "2 4 6")
+
+    def check_file(self, name: str, *lines: str):
+        """An example of examples/c, as C11 with every warning, with the commands of its comment."""
+        source = ROOT / "examples/c" / f"{name}.c"
+        shutil.copy(source, self.folder)
+        build, run = re.findall(r"^ \*   (.*)$", source.read_text(), re.MULTILINE)
+        self.assertTrue(build.startswith("cc -o "), build)
+        strict = build.replace("cc ", "cc -std=c11 -Wall -Wextra -Wpedantic -Werror ", 1)
+        self.assertEqual(self.shell(strict), (0, ""))
+        code, output = self.shell(run)
+        self.assertEqual((code, sorted(output.splitlines())), (0, sorted(lines)))
+        code, output = self.shell(f"./{name}")
+        self.assertEqual((code, output), (2, f"usage: {name} RANK RANKS\n"))
+
+    def test_the_c_example_of_an_allreduce(self):
+        self.check_file("allreduce", *(f"rank {rank}, step {step}: {3 * step}"
+                                       for rank in range(2) for step in (1, 2, 3)))
+
+    def test_the_c_example_of_a_scan(self):
+        self.check_file("scan", "rank 0: records 0 to 9", "rank 1: records 10 to 29",
+                        "rank 0: loss 1.5 of rank 1", "rank 1: loss 1.5 of rank 1")
+
+    def test_the_c_example_of_messages(self):
+        self.check_file("messages", "rank 0: from rank 1", "rank 1: from rank 0")
+
+    def test_the_c_example_of_a_failure(self):
+        self.check_file("failure", *(f"rank {rank}: 3 ranks" for rank in range(3)),
+                        *(f"rank {rank}: FABRICSHM_EPEER, rank 2" for rank in range(2)),
+                        *(f"rank {rank}: 2 ranks" for rank in range(2)))
 
     def test_the_pytorch_example(self):
         launcher = BUILD / "python/fabricrun"
