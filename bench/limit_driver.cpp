@@ -71,6 +71,7 @@ class LimitContender final : public bench::Contender {
     // Inputs and outputs of all pairs, at most one vector each.
     std::string refuses(const bench::Case& wanted) const override {
         if (wanted.collective == bench::Collective::kSendRecv) return "a message is no pass";
+        if (wanted.collective == bench::Collective::kScan) return "each output is another sum";
         if (wanted.algorithm.find("-split") != std::string::npos &&
             (wanted.collective != bench::Collective::kAllreduce ||
              wanted.place == bench::Place::kShared))
@@ -134,6 +135,7 @@ class LimitContender final : public bench::Contender {
             case bench::Collective::kBarrier:
                 return ping_pong();
             case bench::Collective::kSendRecv:
+            case bench::Collective::kScan:
                 return;  // refused
         }
     }

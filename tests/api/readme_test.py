@@ -3,6 +3,7 @@
 against a daemon of their own and the installed library. So do those of examples/c, with the
 commands that stand at their beginning."""
 
+import json
 import os
 import re
 import shutil
@@ -129,6 +130,49 @@ class Readme(unittest.TestCase):
         self.check_file("failure", *(f"rank {rank}: 3 ranks" for rank in range(3)),
                         *(f"rank {rank}: FABRICSHM_EPEER, rank 2" for rank in range(2)),
                         *(f"rank {rank}: 2 ranks" for rank in range(2)))
+
+    def bench(self, *arguments: str) -> tuple[int, str]:
+        program = BUILD / "bench/fabric-bench"
+        if not program.is_file():
+            self.skipTest("built without benchmarks")
+        environment = dict(self.environment)
+        environment.pop("LD_LIBRARY_PATH")
+        done = subprocess.run([str(program), *arguments], env=environment, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, check=False, timeout=DEADLINE_S)
+        return done.returncode, done.stdout
+
+    def test_fabric_bench_measures_every_collective_and_checks_it(self):
+        code, output = self.bench("all", "--sizes", "64:4K:64", "--ranks", "4", "--check",
+                                  "--iterations", "3", "--json")
+        self.assertEqual(code, 0, output)
+        document = json.loads(output)
+        self.assertEqual((document["wrong"], document["ranks"]), (0, 4))
+        kinds = {row["collective"] for row in document["rows"]}
+        self.assertEqual(len(kinds), 12)
+        self.assertEqual(len(document["rows"]), 23)  # the barrier has no sizes
+        row = next(row for row in document["rows"] if row["collective"] == "all_gather")
+        self.assertEqual((row["bytes"], row["count"], row["op"]), (64, 4, "none"))
+        self.assertGreater(row["out_of_place"]["microseconds"], 0)
+
+    def test_fabric_bench_prints_a_table(self):
+        code, output = self.bench("allreduce", "--sizes", "1K", "--dtype", "bf16", "--memory", "heap",
+                                  "--iterations", "3", "--check")
+        self.assertEqual(code, 0, output)
+        self.assertRegex(output, r"(?m)^ +1024 +512 +bf16 +sum( +[0-9.]+){3} +0( +[0-9.]+){3} +0$")
+        self.assertIn("busbw", output)
+
+    def test_fabric_bench_says_what_is_wrong_with_its_command_line(self):
+        for arguments, word in ((("allrduce",), "allreduce"), (("scan", "--dtype", "f31"), "bf16"),
+                                (("scan", "--sizes", "8:4"), "FROM:TO"), ((), "which collective"),
+                                (("scan", "--algorithm", "ring"), "allreduce"),
+                                (("send_recv", "--ranks", "3"), "even"), (("--nothing",), "--help"),
+                                (("scan", "--ranks"), "missing")):
+            code, output = self.bench(*arguments)
+            self.assertEqual(code, 2, output)
+            self.assertIn(word, output)
+        code, output = self.bench("barrier", "--socket", "/nonexistent/attach.sock")
+        self.assertEqual(code, 1)
+        self.assertIn("/nonexistent/attach.sock", output)
 
     def test_the_pytorch_example(self):
         launcher = BUILD / "python/fabricrun"
