@@ -69,7 +69,7 @@ def parse_options(arguments):
     add("--bytes", "--sizes", dest="sizes", type=list_of(parse_size),
         help=f"default {ALL_SIZES}; of send_recv {SEND_SIZES}")
     add("--only", "--collectives", dest="collectives", type=list_of(str, contenders.COLLECTIVES),
-        default=list(contenders.COLLECTIVES), help="default: all six")
+        default=list(contenders.COLLECTIVES), help="default: all seven")
     # Not the same for all: in place saves a copy here and costs one there.
     add("--places", type=list_of(str, ("out", "in")), default=["out", "in"],
         help="out of place, in place: out,in (default)")

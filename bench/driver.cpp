@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <optional>
 #include <sstream>
 
@@ -82,9 +83,9 @@ Turn parse_turn(std::istringstream& words) {
         turn.wanted.pairs >> turn.warmup >> turn.iterations >> turn.check;
     // The orchestrator is of the same version: what is not understood is a bug, and ends the rank.
     if (!words) die("cannot read the order of the orchestrator");
-    const char* const kNames[] = {"allreduce", "all_gather", "reduce_scatter",
-                                  "broadcast", "barrier",    "send_recv"};
-    for (int i = 0; i < 6; ++i)
+    const char* const kNames[] = {
+        "allreduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "send_recv", "scan"};
+    for (std::size_t i = 0; i < std::size(kNames); ++i)
         if (collective == kNames[i]) turn.wanted.collective = static_cast<Collective>(i);
     turn.wanted.place = place == "in"       ? Place::kIn
                         : place == "shared" ? Place::kShared

@@ -23,7 +23,8 @@ enum class Collective {
     kReduceScatter,
     kBroadcast,
     kBarrier,
-    kSendRecv  // a ping-pong of each even rank with the odd one behind it
+    kSendRecv,  // a ping-pong of each even rank with the odd one behind it
+    kScan
 };
 enum class Place { kOut, kIn, kShared };  // kShared: every rank passes the same output buffer
 enum class Memory { kHeap, kArena };

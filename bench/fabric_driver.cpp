@@ -43,6 +43,9 @@ fabricshm_kind kind_of(bench::Collective collective) {
             return FABRICSHM_BROADCAST;
         case bench::Collective::kSendRecv:
             return FABRICSHM_SEND;
+        case bench::Collective::kScan:
+            // By its value: headers of older libraries do not have it, and refuses() finds out.
+            return static_cast<fabricshm_kind>(11);
         case bench::Collective::kBarrier:
             break;
     }
@@ -85,6 +88,7 @@ class FabricContender final : public bench::Contender {
             return "messages have no algorithms";
         if (is_shared && wanted.collective != bench::Collective::kAllreduce)
             return "only allreduce has the same result everywhere";
+        if (wanted.collective == bench::Collective::kScan && !has_scan()) return "no scan";
         const Algorithm* algorithm = find_algorithm(wanted.algorithm);
         if (algorithm == nullptr) return "no such algorithm";
         // Both do only allreduce, and would otherwise be taken for something that they are not.
@@ -146,6 +150,14 @@ class FabricContender final : public bench::Contender {
     void barrier() override { need(fabricshm_barrier(group_), "barrier"); }
 
   private:
+    // Of no elements, so that a library that has it does nothing; refused without effect otherwise.
+    bool has_scan() const {
+        fabricshm_call call = fabricshm_call_make(static_cast<fabricshm_kind>(11), FABRICSHM_F32,
+                                                  FABRICSHM_SUM, nullptr, nullptr, 0);
+        call.timeout_ms = 30'000;
+        return fabricshm_run(group_, &call) != FABRICSHM_EINVAL;
+    }
+
     // The call is used for both directions: two fields differ, and setting them costs nothing
     // beside a message.
     void ping_pong(fabricshm_call& call) {

@@ -74,6 +74,7 @@ class LimitContender final : public bench::Contender {
         if (wanted.collective == bench::Collective::kSendRecv &&
             wanted.algorithm.find("pull") != std::string::npos)
             return "a message is moved by both ranks";
+        if (wanted.collective == bench::Collective::kScan) return "each output is another sum";
         if (wanted.algorithm.find("-split") != std::string::npos &&
             (wanted.collective != bench::Collective::kAllreduce ||
              wanted.place == bench::Place::kShared))
@@ -138,6 +139,8 @@ class LimitContender final : public bench::Contender {
                 return ping_pong();
             case bench::Collective::kSendRecv:
                 return ping_pong_messages(b);
+            case bench::Collective::kScan:
+                return;  // refused
         }
     }
 

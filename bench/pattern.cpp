@@ -12,6 +12,7 @@ float value(int rank, std::size_t index) {
     return static_cast<float>((index * 7 + static_cast<std::size_t>(rank) * 13) % 31);
 }
 
+// Of ranks 0 to `world` - 1.
 float sum_of_all(int world, std::size_t index) {
     float sum = 0;
     for (int rank = 0; rank < world; ++rank) sum += value(rank, index);
@@ -32,6 +33,9 @@ float expected(Collective collective, int rank, int world, const Buffers& buffer
             return value(0, index);
         case Collective::kSendRecv:
             return value(partner_of(rank), index);
+        case Collective::kScan:
+            // The last rank has what all have after an allreduce.
+            return sum_of_all(rank + 1, index);
         default:
             return sum_of_all(world, index);
     }

@@ -80,6 +80,8 @@ class GlooContender final : public bench::Contender {
             case Collective::kAllGather:
                 if (a == "chunked" && is_in_place) return "out of place only";
                 return a == "ring" || a == "chunked" ? "" : "no such algorithm";
+            case Collective::kScan:
+                return "no scan";
             case Collective::kSendRecv:
                 return a == "ring" ? "" : "messages have no algorithms";
             default:

@@ -41,7 +41,7 @@ class MpiContender final : public bench::Contender {
     void run(std::size_t pair) override {
         const bench::Buffers& b = pairs_[pair];
         const bool in_place = case_.place == bench::Place::kIn;
-        // The same for all three that have it: MPI finds the input in the output then.
+        // The same for all four that have it: MPI finds the input in the output then.
         void* input = in_place ? MPI_IN_PLACE : b.input;
         switch (case_.collective) {
             case bench::Collective::kAllreduce:
@@ -65,6 +65,10 @@ class MpiContender final : public bench::Contender {
                 break;
             case bench::Collective::kSendRecv:
                 ping_pong(b);
+                break;
+            case bench::Collective::kScan:
+                MPI_Scan(input, b.output, static_cast<int>(b.output_count), MPI_FLOAT, MPI_SUM,
+                         MPI_COMM_WORLD);
                 break;
         }
     }

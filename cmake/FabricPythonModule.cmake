@@ -40,6 +40,25 @@ function(fabric_python_program name)
         DESTINATION ${CMAKE_INSTALL_BINDIR})
 endfunction()
 
+# fabric_python_completions(name source...): as fabric_completions(), of a program made by
+#   fabric_python_program(); made again when a source has changed.
+function(fabric_python_completions name)
+    set(folder ${CMAKE_BINARY_DIR}/completions)
+    set(files bash/${name} zsh/_${name} fish/${name}.fish)
+    set(homes bash-completion/completions zsh/site-functions fish/vendor_completions.d)
+    set(made "")
+    foreach(file home IN ZIP_LISTS files homes)
+        get_filename_component(shell ${file} DIRECTORY)
+        file(MAKE_DIRECTORY ${folder}/${shell})
+        add_custom_command(OUTPUT ${folder}/${file} DEPENDS ${ARGN} VERBATIM
+            COMMAND sh -c "\"$1\" -B \"$2\" --completion ${shell} > \"$3\"" sh
+                    ${Python3_EXECUTABLE} ${FABRIC_PYTHON_DIR}/${name} ${folder}/${file})
+        list(APPEND made ${folder}/${file})
+        install(FILES ${folder}/${file} DESTINATION ${CMAKE_INSTALL_DATADIR}/${home} OPTIONAL)
+    endforeach()
+    add_custom_target(${name}_completions ALL DEPENDS ${made})
+endfunction()
+
 # fabric_python_files(package file...): Python files, as links in the build tree so that an edit
 # needs no build.
 function(fabric_python_files package)

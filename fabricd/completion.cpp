@@ -83,10 +83,14 @@ std::string bash_script(const CompletedProgram& program) {
         text += " ;;\n";
     }
     text += "        *) options=" +
-            quoted(joined(names_of(program.commands)) + " " + option_names(program.options)) +
-            " ;;\n    esac\n    mapfile -t COMPREPLY < <(compgen -W \"$options\" -- \"$word\")\n}\n"
-            "complete -F " +
-            function + " " + program.name + "\n";
+            quoted(joined(names_of(program.commands)) + " " + option_names(program.options));
+    if (program.argument.value != Value::kNone) {
+        text += "\n            [[ $word != -* ]] && " + bash_reply(program.argument) + " && return";
+    }
+    text +=
+        " ;;\n    esac\n    mapfile -t COMPREPLY < <(compgen -W \"$options\" -- \"$word\")\n}\n"
+        "complete -F " +
+        function + " " + program.name + "\n";
     return text;
 }
 
@@ -148,7 +152,7 @@ std::string zsh_script(const CompletedProgram& program) {
         }
         text += "        *) " + zsh_arguments(program.options, {}) + " ;;\n    esac\n";
     } else {
-        text += "    " + zsh_arguments(program.options, {}) + "\n";
+        text += "    " + zsh_arguments(program.options, program.argument) + "\n";
     }
     return text + "}\n" + function + " \"$@\"\n";
 }
@@ -178,6 +182,10 @@ std::string fish_script(const CompletedProgram& program) {
     const std::string first =
         program.commands.empty() ? start : start + " -n __fish_use_subcommand";
     for (const auto& option : program.options) text += fish_option(first, option);
+    if (program.argument.value == Value::kFile) text += start + " -F\n";
+    if (program.argument.value == Value::kWords) {
+        text += start + " -a " + fish_words(program.argument) + "\n";
+    }
     for (const auto& command : program.commands) {
         text += first + " -a " + command.name + " -d " + quoted(command.help) + "\n";
         const std::string inside =

@@ -28,6 +28,7 @@ struct CompletedProgram {
     std::string name;
     std::vector<CompletedOption> options;    // without a command
     std::vector<CompletedCommand> commands;  // none: the program has none
+    CompletedOption argument = {};           // of one without commands, as of a command
 };
 
 /// The script for "bash", "zsh" or "fish"; nothing for another shell.

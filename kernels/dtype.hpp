@@ -19,8 +19,16 @@ enum class DType : std::uint8_t {
     kU32 = 7,
     kI64 = 8,
     kU64 = 9,
+    // A value and the index of where it is, as the C structs of fabricshm.h lay them out: for
+    // kMinLoc and kMaxLoc. Those of 16 bytes end with 4 bytes of padding.
+    kF64Loc = 10,
+    kF32Loc = 11,
+    kI32Loc = 12,
+    kI64Loc = 13,
 };
-inline constexpr int kDTypeCount = 10;
+inline constexpr int kDTypeCount = 14;
+/// The types before this one are single numbers: what tensors and shards are made of.
+inline constexpr int kNumberTypeCount = 10;
 
 enum class ReduceOp : std::uint8_t {
     kSum = 0,
@@ -31,11 +39,16 @@ enum class ReduceOp : std::uint8_t {
     kBand = 5,  // the three bit operations are for integers only
     kBor = 6,
     kBxor = 7,
+    kLand = 8,  // the three logical ones, too: 0 is false, all else true, and true is stored as 1
+    kLor = 9,
+    kLxor = 10,
+    kMinLoc = 11,  // for values with an index; of equal values that with the lowest index
+    kMaxLoc = 12,
 };
-inline constexpr int kReduceOpCount = 8;
+inline constexpr int kReduceOpCount = 13;
 
 constexpr std::size_t size_of(DType type) noexcept {
-    constexpr std::size_t kSizes[kDTypeCount] = {8, 4, 2, 2, 1, 1, 4, 4, 8, 8};
+    constexpr std::size_t kSizes[kDTypeCount] = {8, 4, 2, 2, 1, 1, 4, 4, 8, 8, 16, 8, 8, 16};
     return kSizes[static_cast<std::size_t>(type)];
 }
 
@@ -43,8 +56,16 @@ constexpr bool is_float(DType type) noexcept {
     return static_cast<int>(type) <= static_cast<int>(DType::kBF16);
 }
 
-/// Bit operations have no meaning on floating point; everything else is defined everywhere.
+/// A value with an index.
+constexpr bool is_located(DType type) noexcept {
+    return static_cast<int>(type) >= kNumberTypeCount;
+}
+
+/// Bits and truth are those of integers, and places those of values with an index, for which
+/// nothing else is defined.
 constexpr bool is_supported(DType type, ReduceOp op) noexcept {
+    const bool of_places = op == ReduceOp::kMinLoc || op == ReduceOp::kMaxLoc;
+    if (is_located(type) || of_places) return is_located(type) && of_places;
     return !(is_float(type) && static_cast<int>(op) >= static_cast<int>(ReduceOp::kBand));
 }
 

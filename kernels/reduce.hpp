@@ -15,6 +15,8 @@ namespace kernels {
 /// - A float result that is not a number is always the same quiet, positive NaN without payload;
 ///   min and max are NaN when any source is, and hold -0 to be less than +0 (IEEE 754-2019).
 /// - Integers wrap, also before kAvg divides.
+/// - kMinLoc and kMaxLoc give the pair whose value kMin or kMax would give, of equal values that
+///   with the lowest index; padding is zeros.
 /// - A single source is copied bit by bit (but for kAvg, which divides).
 /// The same bits are promised under the usual MXCSR, which is neither looked at nor changed: with
 /// denormals flushed, min and max of denormals depend on the instruction set.

@@ -4,7 +4,8 @@ import os
 import shutil
 from dataclasses import dataclass, field
 
-COLLECTIVES = ("allreduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "send_recv")
+COLLECTIVES = ("allreduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "send_recv",
+               "scan")
 PEERS = ("openmpi", "mpich", "gloo")
 PINNED = "+pinned"  # ends the names of what is pinned
 

@@ -33,6 +33,8 @@ PICTURES = (
      lambda row: row["collective"] in ("all_gather", "reduce_scatter") and row["place"] == "in"),
     ("-messages", "Send and receive: how many times as fast as the best peer?",
      "ratio_to_best_peer", lambda row: row["collective"] == "send_recv"),
+    ("-scan", "Scan: how many times as fast as the best peer?", "ratio_to_best_peer",
+     lambda row: row["collective"] == "scan"),
     ("-limit", "Allreduce: what share of the limit of this memory?", "share_of_limit",
      lambda row: row["collective"] == "allreduce" and row["bytes"] >= 512 << 10),
     ("-times", "Allreduce out of place: microseconds", "median_ns",
@@ -104,7 +106,7 @@ def _picture(path, question, value, groups):
 def _title(key):
     collective, place, ranks, pinned = key
     where = f", {PLACES[place]}" if collective in (
-        "allreduce", "all_gather", "reduce_scatter") else ""
+        "allreduce", "all_gather", "reduce_scatter", "scan") else ""
     return f"{collective}{where}, {ranks} ranks{', pinned' if pinned else ''}"
 
 

@@ -36,6 +36,7 @@ def minimum_bytes(case, shared=False):
         "broadcast": size + (ranks - 1) * size,
         "barrier": 0,
         "send_recv": 2 * size,
+        "scan": ranks * 2 * size,
     }
     return per_kind[case.collective]
 
@@ -225,7 +226,7 @@ def sections(rows):
     places = {"out": "out of place", "in": "in place"}
     for (collective, ranks, place, pinned), group in groups.items():
         where = f", {places[place]}" if collective in (
-            "allreduce", "all_gather", "reduce_scatter") else ""
+            "allreduce", "all_gather", "reduce_scatter", "scan") else ""
         yield f"{collective}, {ranks} ranks{where}{', pinned' if pinned else ''}", table(group)
 
 

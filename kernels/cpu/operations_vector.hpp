@@ -50,7 +50,13 @@ struct Operation {
 
     // The maximum of floats is the negated minimum of negated ones; see smaller() for why min.
     static constexpr bool kNegate = kOp == ReduceOp::kMax && kIsFloat<T>;
-    FABRIC_INLINE static V before(V value) { return kNegate ? -value : value; }
+    // Truth is made 0 or 1 of each source; then it is a matter of bits.
+    static constexpr bool kTruth =
+        kOp == ReduceOp::kLand || kOp == ReduceOp::kLor || kOp == ReduceOp::kLxor;
+    FABRIC_INLINE static V before(V value) {
+        if constexpr (kTruth) return (V)(value != 0) & 1;
+        return kNegate ? -value : value;
+    }
     FABRIC_INLINE static V after(V value) { return kNegate ? -value : value; }
 
     FABRIC_INLINE static V combine(V a, V b) {
@@ -58,9 +64,9 @@ struct Operation {
         if constexpr (kOp == ReduceOp::kProd) return (V)((W)a * (W)b);
         if constexpr (kOp == ReduceOp::kMin || kNegate) return smaller<T>(a, b);
         if constexpr (kOp == ReduceOp::kMax && !kNegate) return a > b ? a : b;
-        if constexpr (kOp == ReduceOp::kBand) return a & b;
-        if constexpr (kOp == ReduceOp::kBor) return a | b;
-        if constexpr (kOp == ReduceOp::kBxor) return a ^ b;
+        if constexpr (kOp == ReduceOp::kBand || kOp == ReduceOp::kLand) return a & b;
+        if constexpr (kOp == ReduceOp::kBor || kOp == ReduceOp::kLor) return a | b;
+        if constexpr (kOp == ReduceOp::kBxor || kOp == ReduceOp::kLxor) return a ^ b;
     }
 };
 

@@ -1,5 +1,6 @@
 #include "kernels/cpu/reduce_scalar.hpp"
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
@@ -44,6 +45,28 @@ struct BF16 {
     static Stored narrow(Value value) noexcept { return f32_to_bf16(value); }
 };
 
+// A value with an index. Padding is written as zeros, so that equal results have equal bits.
+template <class T>
+struct Located {
+    struct Value {
+        T value;
+        std::int32_t index;
+    };
+    using Stored = std::array<char, sizeof(Value)>;
+    static Value widen(const Stored& stored) noexcept {
+        Value pair;
+        std::memcpy(&pair, stored.data(), sizeof pair);
+        return pair;
+    }
+    static Stored narrow(const Value& pair) noexcept {
+        Stored stored{};
+        const T value = Plain<T>::narrow(pair.value);
+        std::memcpy(stored.data(), &value, sizeof value);
+        std::memcpy(stored.data() + sizeof value, &pair.index, sizeof pair.index);
+        return stored;
+    }
+};
+
 // -0 counts as less than +0, and any NaN wins: the minimum and maximum of IEEE 754-2019.
 template <class Value>
 Value minimum(Value a, Value b) noexcept {
@@ -81,7 +104,30 @@ Value combine(Value a, Value b) noexcept {
         if constexpr (kOp == ReduceOp::kBand) return static_cast<Value>(x & y);
         if constexpr (kOp == ReduceOp::kBor) return static_cast<Value>(x | y);
         if constexpr (kOp == ReduceOp::kBxor) return static_cast<Value>(x ^ y);
+        if constexpr (kOp == ReduceOp::kLand) return static_cast<Value>(x != 0 && y != 0);
+        if constexpr (kOp == ReduceOp::kLor) return static_cast<Value>(x != 0 || y != 0);
+        if constexpr (kOp == ReduceOp::kLxor) return static_cast<Value>((x != 0) != (y != 0));
     }
+}
+
+// 1 if `a` is the better one, -1 if `b` is, 0 if they are equal; in the order of minimum() and
+// maximum().
+template <bool kLargest, class Value>
+int compare(Value a, Value b) noexcept {
+    if constexpr (std::is_floating_point_v<Value>) {
+        const bool nan_a = a != a, nan_b = b != b;
+        if (nan_a || nan_b) return nan_a - nan_b;
+        if (a == b) return (std::signbit(a) - std::signbit(b)) * (kLargest ? -1 : 1);
+    }
+    if (a == b) return 0;
+    return (a < b) != kLargest ? 1 : -1;
+}
+
+template <bool kLargest, class Pair>
+Pair combine_located(const Pair& a, const Pair& b) noexcept {
+    const int better = compare<kLargest>(a.value, b.value);
+    const bool first = better > 0 || (better == 0 && a.index <= b.index);
+    return first ? a : b;
 }
 
 template <class Value>
@@ -108,7 +154,12 @@ void reduce_elements(const ReduceJob& job, std::size_t begin, std::size_t end) n
     for (std::size_t i = begin; i < end; ++i) {
         auto value = load<Element>(job.sources[0], i);
         for (int s = 1; s < job.source_count; ++s) {
-            value = combine<kOp>(value, load<Element>(job.sources[s], i));
+            const auto next = load<Element>(job.sources[s], i);
+            if constexpr (kOp == ReduceOp::kMinLoc || kOp == ReduceOp::kMaxLoc) {
+                value = combine_located<kOp == ReduceOp::kMaxLoc>(value, next);
+            } else {
+                value = combine<kOp>(value, next);
+            }
         }
         if constexpr (kOp == ReduceOp::kAvg) value = divide(value, job.divisor);
         const typename Element::Stored result = Element::narrow(value);
@@ -132,7 +183,17 @@ constexpr void fill_row(RangeFunction (&row)[kReduceOpCount]) {
         row[static_cast<int>(ReduceOp::kBand)] = reduce_elements<Element, ReduceOp::kBand>;
         row[static_cast<int>(ReduceOp::kBor)] = reduce_elements<Element, ReduceOp::kBor>;
         row[static_cast<int>(ReduceOp::kBxor)] = reduce_elements<Element, ReduceOp::kBxor>;
+        row[static_cast<int>(ReduceOp::kLand)] = reduce_elements<Element, ReduceOp::kLand>;
+        row[static_cast<int>(ReduceOp::kLor)] = reduce_elements<Element, ReduceOp::kLor>;
+        row[static_cast<int>(ReduceOp::kLxor)] = reduce_elements<Element, ReduceOp::kLxor>;
     }
+}
+
+template <class T>
+constexpr void fill_located(RangeFunction (&row)[kReduceOpCount]) {
+    static_assert(sizeof(typename Located<T>::Stored) == (sizeof(T) == 8 ? 16 : 8));
+    row[static_cast<int>(ReduceOp::kMinLoc)] = reduce_elements<Located<T>, ReduceOp::kMinLoc>;
+    row[static_cast<int>(ReduceOp::kMaxLoc)] = reduce_elements<Located<T>, ReduceOp::kMaxLoc>;
 }
 
 struct RangeTable {
@@ -151,6 +212,10 @@ constexpr RangeTable make_range_table() {
     fill_row<Plain<std::uint32_t>, true>(table.function[static_cast<int>(DType::kU32)]);
     fill_row<Plain<std::int64_t>, true>(table.function[static_cast<int>(DType::kI64)]);
     fill_row<Plain<std::uint64_t>, true>(table.function[static_cast<int>(DType::kU64)]);
+    fill_located<double>(table.function[static_cast<int>(DType::kF64Loc)]);
+    fill_located<float>(table.function[static_cast<int>(DType::kF32Loc)]);
+    fill_located<std::int32_t>(table.function[static_cast<int>(DType::kI32Loc)]);
+    fill_located<std::int64_t>(table.function[static_cast<int>(DType::kI64Loc)]);
     return table;
 }
 

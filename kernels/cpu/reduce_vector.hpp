@@ -263,6 +263,14 @@ constexpr void fill_integers(ReduceFunction (&row)[kReduceOpCount]) {
     row[index_of(ReduceOp::kBand)] = reduce_any<Unsigned, ReduceOp::kBand>;
     row[index_of(ReduceOp::kBor)] = reduce_any<Unsigned, ReduceOp::kBor>;
     row[index_of(ReduceOp::kBxor)] = reduce_any<Unsigned, ReduceOp::kBxor>;
+    row[index_of(ReduceOp::kLand)] = reduce_any<Unsigned, ReduceOp::kLand>;
+    row[index_of(ReduceOp::kLor)] = reduce_any<Unsigned, ReduceOp::kLor>;
+    row[index_of(ReduceOp::kLxor)] = reduce_any<Unsigned, ReduceOp::kLxor>;
+}
+
+// Values with an index go one by one: a few per rank is what programs look for.
+void reduce_located(const ReduceJob& job) noexcept {
+    reduce_scalar_range(job, 0, job.count);
 }
 
 constexpr ReduceTable make_reduce_table() {
@@ -280,6 +288,10 @@ constexpr ReduceTable make_reduce_table() {
     fill_integers<std::uint32_t>(table.function[static_cast<int>(DType::kU32)]);
     fill_integers<std::int64_t>(table.function[static_cast<int>(DType::kI64)]);
     fill_integers<std::uint64_t>(table.function[static_cast<int>(DType::kU64)]);
+    for (int type = kNumberTypeCount; type < kDTypeCount; ++type) {
+        table.function[type][index_of(ReduceOp::kMinLoc)] = reduce_located;
+        table.function[type][index_of(ReduceOp::kMaxLoc)] = reduce_located;
+    }
     return table;
 }
 

@@ -10,9 +10,14 @@ namespace fabricshm {
 
 namespace {
 
-constexpr const char* kKindNames[] = {"allreduce", "reduce_scatter", "all_gather", "broadcast",
-                                      "reduce",    "gather",         "scatter",    "all_to_all",
-                                      "barrier",   "send",           "recv"};
+static_assert(FABRICSHM_EXSCAN + 1 == kKindCount);
+static_assert(FABRICSHM_I64_INT + 1 == kernels::kDTypeCount);
+static_assert(FABRICSHM_MAXLOC + 1 == kernels::kReduceOpCount);
+static_assert(sizeof(fabricshm_f64_int) == kernels::size_of(kernels::DType::kF64Loc));
+static_assert(sizeof(fabricshm_f32_int) == kernels::size_of(kernels::DType::kF32Loc));
+static_assert(sizeof(fabricshm_i32_int) == kernels::size_of(kernels::DType::kI32Loc));
+static_assert(sizeof(fabricshm_i64_int) == kernels::size_of(kernels::DType::kI64Loc));
+static_assert(offsetof(fabricshm_f64_int, index) == 8 && offsetof(fabricshm_i64_int, index) == 8);
 
 // What a caller knew that was built before there were flags.
 constexpr std::size_t kCallBeforeFlags = offsetof(fabricshm_call, flags);
@@ -23,9 +28,9 @@ bool in_range(int value, int last) noexcept {
 
 // Values that have no place in the enumerations of Call; everything else Group checks itself.
 int check_enums(const char* function, const fabricshm_call& call) {
-    if (!in_range(call.kind, FABRICSHM_RECV)) return refuse("%s: call->kind", function);
-    if (!in_range(call.dtype, FABRICSHM_U64)) return refuse("%s: call->dtype", function);
-    if (!in_range(call.op, FABRICSHM_BXOR)) return refuse("%s: call->op", function);
+    if (!in_range(call.kind, FABRICSHM_EXSCAN)) return refuse("%s: call->kind", function);
+    if (!in_range(call.dtype, FABRICSHM_I64_INT)) return refuse("%s: call->dtype", function);
+    if (!in_range(call.op, FABRICSHM_MAXLOC)) return refuse("%s: call->op", function);
     if (!in_range(call.algorithm, FABRICSHM_HOST)) return refuse("%s: call->algorithm", function);
     if (!in_range(call.trigger, FABRICSHM_SYNC)) return refuse("%s: call->trigger", function);
     return check_timeout(function, call.timeout_ms);
@@ -117,7 +122,8 @@ int code_of(const Result<void>& result, const std::string& what) {
 }
 
 std::string name_of(const fabricshm_group& group, const fabricshm_call& call) {
-    return std::string(kKindNames[call.kind]) + " in group '" + group.name + "'";
+    return std::string(row_of(static_cast<Kind>(call.kind)).name) + " in group '" + group.name +
+           "'";
 }
 
 }  // namespace
@@ -129,8 +135,8 @@ using namespace fabricshm;
 extern "C" {
 
 size_t fabricshm_dtype_size(fabricshm_dtype dtype) {
-    return in_range(dtype, FABRICSHM_U64) ? kernels::size_of(static_cast<kernels::DType>(dtype))
-                                          : 0;
+    return in_range(dtype, FABRICSHM_I64_INT) ? kernels::size_of(static_cast<kernels::DType>(dtype))
+                                              : 0;
 }
 
 int fabricshm_run(fabricshm_group* group, const fabricshm_call* call) {

@@ -110,8 +110,11 @@ Result<void> read_peer(Operation& operation, int peer, const Shown& shown, const
     if (!sizes.fit(shown, place.arena_bytes)) {
         return Error{Errc::kCorrupt, peer, "collective: a peer's buffer is outside the arena"};
     }
-    // In place, ranks would overwrite what others have yet to fetch: through the slots instead.
-    if (operation.call.kind == Kind::kAllToAll && shown.input == shown.output) {
+    // In place, ranks would overwrite what others have yet to fetch: through the slots instead. So
+    // in scans where each rank writes its own output only (pull.cpp).
+    const bool fetches = operation.call.kind == Kind::kAllToAll ||
+                         (is_scan(operation.call.kind) && !operation.meeting().view().coherent());
+    if (fetches && shown.input == shown.output) {
         operation.all_in_arena = false;
     }
     const auto at = static_cast<std::size_t>(peer);
@@ -153,14 +156,15 @@ Result<void> read_peers(Operation& operation) {
     operation.all_in_arena = true;
     // Along the tree every rank was compared with the one above it.
     const bool compared = operation.group.tree && operation.call.trigger != Trigger::kSync;
-    // Without counts all have the same, but for a root.
+    // Without counts all have the same, but for a root, and for rank 0 of an exscan.
     const bool alike = operation.call.counts.empty();
-    const int other = operation.call.root == 0 ? 1 : 0;
+    const int special = has_root(operation.call.kind) ? operation.call.root : 0;
+    const int other = special == 0 ? 1 : 0;
     const Sizes of_others = Sizes::of(operation, other);
     for (int peer = 0; peer < operation.world(); ++peer) {
         const auto at = static_cast<std::size_t>(peer);
         shown[at] = shown_by(operation, peer);
-        const bool known = alike && peer != operation.call.root;
+        const bool known = alike && peer != special;
         if (!compared) FABRIC_TRY_VOID(check_signature(operation, peer));
         FABRIC_TRY_VOID(
             read_peer(operation, peer, shown[at], known ? of_others : Sizes::of(operation, peer)));

@@ -6,16 +6,6 @@ namespace fabricshm {
 
 namespace {
 
-// Kinds whose parts may differ in size.
-bool takes_counts(Kind kind) noexcept {
-    return kind == Kind::kReduceScatter || kind == Kind::kAllGather || kind == Kind::kGather ||
-           kind == Kind::kScatter || kind == Kind::kAllToAll;
-}
-
-bool reduces(Kind kind) noexcept {
-    return kind == Kind::kAllreduce || kind == Kind::kReduceScatter || kind == Kind::kReduce;
-}
-
 // Cannot wrap: check_counts() limits each count, and the world is small.
 std::uint64_t sum_of(const std::vector<std::uint64_t>& counts) noexcept {
     std::uint64_t sum = 0;
@@ -33,9 +23,44 @@ std::uint64_t all_count(const Call& call, int world) noexcept {
                                : sum_of(call.counts);
 }
 
+bool has_buffer(At at, int root, int rank) noexcept {
+    return at == At::kEach || (at == At::kRoot ? rank == root : rank != 0);
+}
+
+std::uint64_t elements(const Call& call, Extent extent, int rank, int world) noexcept {
+    switch (extent) {
+        case Extent::kNone:
+            return 0;
+        case Extent::kCount:
+            return call.count;
+        case Extent::kPart:
+            return part_count(call, rank);
+        case Extent::kAllParts:
+            return all_count(call, world);
+    }
+    return 0;
+}
+
+// Of an operation that reduces: whether type and operation go together, and with the kind.
+Result<void> check_op(const Call& call) {
+    using kernels::ReduceOp;
+    if (!row_of(call.kind).reduces) return {};
+    if (is_scan(call.kind) && call.op == ReduceOp::kAvg) {
+        return Error{Errc::kInvalid, 0, "op: a scan has no average"};
+    }
+    if (kernels::is_supported(call.dtype, call.op)) return {};
+    if (kernels::is_located(call.dtype)) {
+        return Error{Errc::kUnsupported, 0, "op: values with an index take minloc and maxloc"};
+    }
+    if (call.op == ReduceOp::kMinLoc || call.op == ReduceOp::kMaxLoc) {
+        return Error{Errc::kUnsupported, 0, "op: minloc and maxloc take values with an index"};
+    }
+    return Error{Errc::kUnsupported, 0, "op: bit and logical operations take integers"};
+}
+
 Result<void> check_counts(const Call& call, int world) {
     const auto size = static_cast<std::size_t>(world);
-    if (!call.counts.empty() && !takes_counts(call.kind)) {
+    if (!call.counts.empty() && !row_of(call.kind).takes_counts) {
         return Error{Errc::kInvalid, 0, "counts: not for this kind"};
     }
     if (!call.counts.empty() && call.counts.size() != size) {
@@ -147,7 +172,7 @@ Parts parts_of(const Call& call, int world) {
 }
 
 Result<void> check_call(const Call& call, int rank, int world) {
-    if (static_cast<int>(call.kind) > static_cast<int>(Kind::kRecv)) {
+    if (static_cast<int>(call.kind) >= kKindCount) {
         return Error{Errc::kInvalid, 0, "kind: unknown"};
     }
     if (static_cast<int>(call.dtype) >= kernels::kDTypeCount) {
@@ -168,12 +193,10 @@ Result<void> check_call(const Call& call, int rank, int world) {
     // A message to oneself would wait for a receive that this very call holds up.
     const bool peer_is_rank = call.peer >= 0 && call.peer < world && call.peer != rank;
     const bool any = call.kind == Kind::kRecv && call.peer == kAnyPeer;
-    if ((call.kind == Kind::kSend || call.kind == Kind::kRecv) && !peer_is_rank && !any) {
+    if (is_message(call.kind) && !peer_is_rank && !any) {
         return Error{Errc::kInvalid, 0, "peer: not another rank"};
     }
-    if (reduces(call.kind) && !kernels::is_supported(call.dtype, call.op)) {
-        return Error{Errc::kUnsupported, 0, "op: bit operations take integers"};
-    }
+    FABRIC_TRY_VOID(check_op(call));
     // Both are ways to reduce for all.
     const bool allreduce_only =
         call.algorithm == Algorithm::kRing || call.algorithm == Algorithm::kHost;
@@ -186,53 +209,17 @@ Result<void> check_call(const Call& call, int rank, int world) {
 }
 
 Bytes input_bytes(const Call& call, int rank, int world) noexcept {
-    const Bytes element = kernels::size_of(call.dtype);
-    switch (call.kind) {
-        case Kind::kAllreduce:
-        case Kind::kReduce:
-        case Kind::kSend:
-            return call.count * element;
-        case Kind::kBroadcast:
-            return rank == call.root ? call.count * element : 0;
-        case Kind::kAllGather:
-        case Kind::kGather:
-            return part_count(call, rank) * element;
-        case Kind::kReduceScatter:
-        case Kind::kAllToAll:
-            return all_count(call, world) * element;
-        case Kind::kScatter:
-            return rank == call.root ? all_count(call, world) * element : 0;
-        case Kind::kBarrier:
-        case Kind::kRecv:
-            return 0;
-    }
-    return 0;
+    const KindRow& row = row_of(call.kind);
+    if (!has_buffer(row.input_at, call.root, rank)) return 0;
+    return elements(call, row.input, rank, world) * kernels::size_of(call.dtype);
 }
 
 Bytes output_bytes(const Call& call, int rank, int world) noexcept {
+    const KindRow& row = row_of(call.kind);
+    if (!has_buffer(row.output_at, call.root, rank)) return 0;
     const Bytes element = kernels::size_of(call.dtype);
-    switch (call.kind) {
-        case Kind::kAllreduce:
-        case Kind::kBroadcast:
-        case Kind::kRecv:
-            return call.count * element;
-        case Kind::kReduce:
-            return rank == call.root ? call.count * element : 0;
-        case Kind::kAllGather:
-            return all_count(call, world) * element;
-        case Kind::kGather:
-            return rank == call.root ? all_count(call, world) * element : 0;
-        case Kind::kReduceScatter:
-        case Kind::kScatter:
-            return part_count(call, rank) * element;
-        case Kind::kAllToAll:
-            return (call.recv_counts.empty() ? all_count(call, world) : sum_of(call.recv_counts)) *
-                   element;
-        case Kind::kBarrier:
-        case Kind::kSend:
-            return 0;
-    }
-    return 0;
+    if (!call.recv_counts.empty()) return sum_of(call.recv_counts) * element;
+    return elements(call, row.output, rank, world) * element;
 }
 
 std::uint64_t signature_of(const Call& call) noexcept {
@@ -247,7 +234,7 @@ std::uint64_t signature_of(const Call& call) noexcept {
     // A byte each, so that two that differ never cancel out (a root is below kWorldMax, which is
     // 256). Only compared: nothing takes the word apart.
     mix(byte(call.kind) | byte(call.dtype) << 8 |
-        byte(reduces(call.kind) ? call.op : kernels::ReduceOp{}) << 16 |
+        byte(row_of(call.kind).reduces ? call.op : kernels::ReduceOp{}) << 16 |
         byte(call.algorithm) << 24 | byte(call.trigger) << 32 |
         (rooted ? byte(call.root) : 0) << 40 | byte(call.flags) << 48);
     const bool own_counts = call.kind == Kind::kAllToAll && !call.counts.empty();

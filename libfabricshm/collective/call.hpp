@@ -10,23 +10,9 @@
 #include "kernels/dtype.hpp"
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
+#include "libfabricshm/collective/kinds.hpp"
 
 namespace fabricshm {
-
-/// The values are those of the C ABI.
-enum class Kind : std::uint8_t {
-    kAllreduce = 0,
-    kReduceScatter = 1,
-    kAllGather = 2,
-    kBroadcast = 3,
-    kReduce = 4,
-    kGather = 5,
-    kScatter = 6,
-    kAllToAll = 7,
-    kBarrier = 8,
-    kSend = 9,
-    kRecv = 10,
-};
 
 enum class Algorithm : std::uint8_t {
     kAuto = 0,
@@ -41,12 +27,6 @@ enum class Algorithm : std::uint8_t {
 enum class Trigger : std::uint8_t { kAsync = 0, kSync = 1 };
 
 inline constexpr int kAnyPeer = -1;
-
-/// Kinds in which one rank gives to all others or takes from them.
-constexpr bool has_root(Kind kind) noexcept {
-    return kind == Kind::kBroadcast || kind == Kind::kReduce || kind == Kind::kGather ||
-           kind == Kind::kScatter;
-}
 
 /// Bits of Call::flags. kSharedOutput: all ranks name one output in the arena, which is written
 /// once. The ranks then always arrive and end with a barrier: no rank stores into it after any has

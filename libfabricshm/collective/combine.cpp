@@ -21,16 +21,21 @@ void copy_unless_same(const Operation& operation, std::byte* to, const std::byte
     kernels::copy(to, from, bytes, operation.output_past_cache(operation.largest_part));
 }
 
-void reduce_posts(const Operation& operation, const Pointers& posted, Bytes shift,
+// Of the first `count` ranks.
+void reduce_posts(const Operation& operation, int count, const Pointers& posted, Bytes shift,
                   std::byte* output, Bytes bytes) noexcept {
     if (bytes == 0) return;
+    // An average of one would still be divided; a scan has none.
+    if (count == 1 && operation.world() != 1)
+        return copy_unless_same(operation, output, posted[0], bytes);
     std::array<const void*, kWorldMax> sources;
-    for (int peer = 0; peer < operation.world(); ++peer) {
+    for (int peer = 0; peer < count; ++peer) {
         sources[static_cast<std::size_t>(peer)] = posted[static_cast<std::size_t>(peer)] + shift;
     }
     void* destination = output;
     kernels::ReduceJob job = reduce_job(operation);
     job.sources = sources.data();
+    job.source_count = count;
     job.destinations = &destination;
     job.destination_count = 1;
     job.count = bytes / kernels::size_of(job.type);
@@ -79,17 +84,20 @@ kernels::ReduceJob reduce_job(const Operation& operation) noexcept {
 }
 
 bool needs_post_of(const Operation& operation, int peer) noexcept {
-    const int root = operation.call.root;
-    switch (operation.call.kind) {
-        case Kind::kBroadcast:
-        case Kind::kScatter:
-            return peer == root;
-        case Kind::kReduce:
-        case Kind::kGather:
-            return operation.rank() == root;
+    switch (row_of(operation.call.kind).flow) {
+        case Flow::kFromRoot:
+            return peer == operation.call.root;
+        case Flow::kToRoot:
+            return operation.rank() == operation.call.root;
+        case Flow::kUp:
+            return peer < operation.rank();
         default:
             return true;
     }
+}
+
+int sources_of_scan(const Operation& operation, int rank) noexcept {
+    return operation.call.kind == Kind::kExscan ? rank : rank + 1;
 }
 
 void combine(const Operation& operation, const Pointers& posted, Bytes from, Bytes bytes,
@@ -97,19 +105,27 @@ void combine(const Operation& operation, const Pointers& posted, Bytes from, Byt
     const Call& call = operation.call;
     const Parts& parts = operation.parts;
     const int rank = operation.rank();
+    const int world = operation.world();
     const bool at_root = rank == call.root;
     const auto root = static_cast<std::size_t>(call.root);
     const Bytes mine = stride * static_cast<Bytes>(rank);
     switch (call.kind) {
         case Kind::kAllreduce:
-            return reduce_posts(operation, posted, 0, call.output + from,
+            return reduce_posts(operation, world, posted, 0, call.output + from,
                                 clipped(parts.bytes(0), from, bytes));
         case Kind::kReduce:
             if (!at_root) return;
-            return reduce_posts(operation, posted, 0, call.output + from,
+            return reduce_posts(operation, world, posted, 0, call.output + from,
                                 clipped(parts.bytes(0), from, bytes));
+        case Kind::kScan:
+        case Kind::kExscan:
+            if (const int sources = sources_of_scan(operation, rank); sources != 0) {
+                reduce_posts(operation, sources, posted, 0, call.output + from,
+                             clipped(parts.bytes(0), from, bytes));
+            }
+            return;
         case Kind::kReduceScatter:
-            return reduce_posts(operation, posted, mine, call.output + from,
+            return reduce_posts(operation, world, posted, mine, call.output + from,
                                 clipped(parts.bytes(rank), from, bytes));
         case Kind::kBroadcast:
             return copy_unless_same(operation, call.output + from, posted[root],

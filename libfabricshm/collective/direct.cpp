@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "kernels/copy.hpp"
+#include "kernels/scan.hpp"
 #include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/collective/operation.hpp"
 
@@ -77,21 +78,26 @@ void publish_targets(const Operation& operation, const Targets& targets, Bytes b
     }
 }
 
+// Before this rank reads `bytes` of every input, or of all but the last.
+void acquire_inputs(const Operation& operation, const void* const* sources, int count,
+                    Bytes bytes) noexcept {
+    const Visibility& view = operation.meeting().view();
+    for (int rank = 0; view.active() && rank < count; ++rank) {
+        if (rank != operation.rank()) {
+            view.acquire(TouchPoint::kDirectRead, sources[rank], bytes, rank);
+        } else {
+            view.use(bytes, 0);
+        }
+    }
+}
+
 void reduce_range(const Operation& operation, const Pointers& inputs, Bytes from,
                   const Targets& targets, Bytes bytes, bool streaming) noexcept {
     std::array<const void*, kWorldMax> sources;
     for (int rank = 0; rank < operation.world(); ++rank) {
         sources[static_cast<std::size_t>(rank)] = inputs[static_cast<std::size_t>(rank)] + from;
     }
-    const Visibility& view = operation.meeting().view();
-    for (int rank = 0; view.active() && rank < operation.world(); ++rank) {
-        const auto at = static_cast<std::size_t>(rank);
-        if (rank != operation.rank()) {
-            view.acquire(TouchPoint::kDirectRead, sources[at], bytes, rank);
-        } else {
-            view.use(bytes, 0);
-        }
-    }
+    acquire_inputs(operation, sources.data(), operation.world(), bytes);
     kernels::ReduceJob job = reduce_job(operation);
     job.sources = sources.data();
     job.destinations = targets.list.data();
@@ -202,6 +208,34 @@ void scatter_range(const Operation& operation, Bytes from, Bytes bytes, bool str
         });
 }
 
+// Of these bytes this rank computes the outputs of all ranks, one running result after the other:
+// each input is read once, where ranks that each reduced the inputs below would read half of all
+// inputs each. In place a rank's input is read before its output is stored.
+void scan_range(const Operation& operation, Bytes from, Bytes bytes, bool streaming) noexcept {
+    const int world = operation.world();
+    const bool exclusive = operation.call.kind == Kind::kExscan;
+    std::array<const void*, kWorldMax> sources;
+    for (int rank = 0; rank < world; ++rank) {
+        const auto at = static_cast<std::size_t>(rank);
+        sources[at] = operation.inputs[at] + from;
+    }
+    const Targets targets = targets_in(operation.outputs, world, from);
+    acquire_inputs(operation, sources.data(), exclusive ? world - 1 : world, bytes);
+    kernels::ScanJob job;
+    job.type = operation.call.dtype;
+    job.op = operation.call.op;
+    job.sources = sources.data();
+    job.destinations = targets.list.data();
+    job.source_count = world;
+    job.count = bytes / kernels::size_of(job.type);
+    job.exclusive = exclusive;
+    job.streaming = streaming;
+    kernels::scan(job);
+    Targets written = targets;
+    if (exclusive) written.list[0] = written.list[static_cast<std::size_t>(--written.count)];
+    publish_targets(operation, written, bytes);
+}
+
 // all_to_all: this rank fetches its part of every input. Not shared out by bytes, since in place
 // the parts of a pair of ranks change places; see run_direct().
 void fetch_parts(const Operation& operation, bool streaming) {
@@ -241,6 +275,11 @@ void fetch_parts(const Operation& operation, bool streaming) {
                 copy_range(operation, all_targets(operation, from), call.root,
                            operation.inputs[root] + from, bytes,
                            streams(operation, one * (world + 1)));
+            });
+        case Kind::kScan:
+        case Kind::kExscan:
+            return for_my_share(operation, one, true, [&](Bytes from, Bytes bytes) {
+                scan_range(operation, from, bytes, streams(operation, one * world * 2));
             });
         case Kind::kReduceScatter:
             return for_my_share(operation, parts.total(), true, [&](Bytes from, Bytes bytes) {

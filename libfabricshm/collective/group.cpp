@@ -378,6 +378,10 @@ std::uint64_t Group::id() const noexcept {
     return state_->place.group_id;
 }
 
+void Group::set_long_wait(Duration from) noexcept {
+    state_->meeting.set_long_wait(from);
+}
+
 void Group::abort(Errc code, int rank) noexcept {
     state_->meeting.fail(code, rank);
 }
@@ -481,6 +485,7 @@ Result<void> Group::run_prepared(Operation& operation) {
     operation.store_cell = -1;
     operation.past_cache = false;
     state_->meeting.view().step(PoolStep::kBegin);
+    state_->meeting.begin_operation(row_of(operation.call.kind).name, operation.largest_part);
     const TimePoint start = time_for_stores(operation);
     Meter* meter = state_->place.meter.get();
     const Meter::Timing timing =

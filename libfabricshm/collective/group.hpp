@@ -84,6 +84,10 @@ class Group {
     /// Runs `call` on this thread, after the operations that were started before.
     Result<void> run(const Call& call);
 
+    /// From when on a wait of an operation is named in the log (long_wait.hpp), kLongWait at first.
+    /// Before the first operation; for tests.
+    void set_long_wait(Duration from) noexcept;
+
     /// A number for the last collective if repeat() can run it again, another one for each; else 0.
     std::uint64_t kept() const noexcept;
 

@@ -295,6 +295,7 @@ Result<void> Meeting::sleep_until(const Word& word, std::uint64_t value, int pee
     // what the barrier orders for the first look holds for all. Sequentially consistent with the
     // fence in raise(); see there.
     const SleeperCount count(word.sleepers);
+    LongWait wait(rank_, world_, long_wait_);
     if (!fenced_) membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
     while (true) {
         const std::uint64_t now_there = word.value.load(std::memory_order_seq_cst);
@@ -309,8 +310,29 @@ Result<void> Meeting::sleep_until(const Word& word, std::uint64_t value, int pee
             return state;
         }
         FABRIC_TRY_VOID(check_others(word, value, peer));
-        if (Clock::now() >= deadline) return Error{Errc::kTimeout, peer, "wait for a peer"};
+        const TimePoint now = Clock::now();
+        if (now >= deadline) return Error{Errc::kTimeout, peer, "wait for a peer"};
+        if (wait.is_due(now)) say_late(wait, word, value, peer, now);
     }
+}
+
+// Along the tree the rank that is late may be another one than the one that is waited for.
+void Meeting::say_late(LongWait& wait, const Word& word, std::uint64_t value, int peer,
+                       TimePoint now) noexcept {
+    const bool of_operation = word.seen == TouchPoint::kClockRead ||
+                              word.seen == TouchPoint::kCommandRead ||
+                              word.seen == TouchPoint::kTreeRead || word.seen == TouchPoint::kTree;
+    int late = peer;
+    if (of_operation && tree_ != nullptr) {
+        late = name_late(Error{Errc::kTimeout, peer, ""}, value).detail;
+    }
+    if (late < 0 || late >= world_ || late == rank_) late = peer;
+    if (late < 0 || late >= world_) return;
+    Doing doing{"a message", 0};
+    if (of_operation) {
+        doing = {kind_.load(std::memory_order_relaxed), bytes_.load(std::memory_order_relaxed)};
+    }
+    wait.say(late, words(late).pid, doing, now);
 }
 
 void Meeting::enlist(const Word& word) noexcept {
@@ -348,6 +370,7 @@ Result<void> Meeting::poll_until(const Word& word, std::uint64_t value, int peer
         return word.value.load(std::memory_order_acquire) >= value;
     };
     WaitTimer timer(meter_);
+    LongWait wait(rank_, world_, long_wait_);
     for (std::uint64_t turn = 0;; ++turn) {
         if (reached()) return {};
         timer.begin();
@@ -358,7 +381,9 @@ Result<void> Meeting::poll_until(const Word& word, std::uint64_t value, int peer
             return reached() ? Result<void>() : state;
         }
         FABRIC_TRY_VOID(check_others(word, value, peer));
-        if (Clock::now() >= deadline) return Error{Errc::kTimeout, peer, "wait for a peer"};
+        const TimePoint now = Clock::now();
+        if (now >= deadline) return Error{Errc::kTimeout, peer, "wait for a peer"};
+        if (wait.is_due(now)) say_late(wait, word, value, peer, now);
     }
 }
 

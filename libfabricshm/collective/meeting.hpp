@@ -14,6 +14,7 @@
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/collective/domains.hpp"
+#include "libfabricshm/collective/long_wait.hpp"
 #include "libfabricshm/collective/meter.hpp"
 #include "libfabricshm/collective/tuning.hpp"
 #include "libfabricshm/shm/group_block.hpp"
@@ -40,6 +41,15 @@ class Meeting {
 
     /// Where waits are timed from now on; nullptr: nowhere.
     void set_meter(Meter* meter) noexcept { meter_ = meter; }
+
+    /// What the operation that begins is, for LongWait. Messages may wait at the same time: atomic.
+    void begin_operation(const char* kind, Bytes bytes) noexcept {
+        // Relaxed: only a line of the log is made of it.
+        kind_.store(kind, std::memory_order_relaxed);
+        bytes_.store(bytes, std::memory_order_relaxed);
+    }
+    /// From when on a wait is long. Before the first operation.
+    void set_long_wait(Duration from) noexcept { long_wait_ = from; }
 
     /// Publishes who this process is, and where it may run; the first step of attaching.
     Result<void> announce(const RankPlace& place);
@@ -261,6 +271,8 @@ class Meeting {
     Result<void> sleep_until(const Word& word, std::uint64_t value, int peer, TimePoint deadline);
     Result<void> poll_until(const Word& word, std::uint64_t value, int peer, TimePoint deadline);
     std::uint64_t reason_seen() noexcept;
+    void say_late(LongWait& wait, const Word& word, std::uint64_t value, int peer,
+                  TimePoint now) noexcept;
 
     std::byte* block_;
     Visibility view_;
@@ -280,7 +292,10 @@ class Meeting {
     std::uint64_t all_seen_ = 0;       // all ranks have come to this value
     std::size_t shown_parity_ = 0;     // what show_signature() showed last
     std::uint64_t shown_signature_ = 0;
-    bool vote_ = true;  // of the ranks from this one down, then of all
+    bool vote_ = true;                            // of the ranks from this one down, then of all
+    std::atomic<const char*> kind_{"operation"};  // as begin_operation() said
+    std::atomic<Bytes> bytes_{0};
+    Duration long_wait_ = kLongWait;
     // Where memory is not coherent: the first reason that this process saw or gave. Atomic, since
     // the message threads fail and check, too.
     std::atomic<std::uint64_t> reason_{0};

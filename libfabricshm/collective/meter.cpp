@@ -66,6 +66,12 @@ void Meter::count(const MeteredCall& call) noexcept {
         case Kind::kGather:
             if (at_root) add(each_, call.bytes);
             return;
+        case Kind::kScan:
+        case Kind::kExscan:
+            // In place as in an allreduce; else each rank reads those below it.
+            if (!call.in_pieces) return add(each_, 2 * call.bytes / world);
+            for (int peer = 0; peer < call.rank; ++peer) moved(peer, call.bytes);
+            return;
         case Kind::kBroadcast:
         case Kind::kScatter:
             if (!at_root) moved(call.root, call.bytes);

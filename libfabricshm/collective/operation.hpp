@@ -70,8 +70,8 @@ struct GroupState {
     // the signature that the others compare, since they may not have compared the last turns.
     std::uint64_t run_before = 0;
 
-    // The last operation had a root, so this rank did not hear of all others: they are compared at
-    // the start of the next one.
+    // The last operation had a root, or was a scan, so this rank did not hear of all others: they
+    // are compared at the start of the next one.
     bool unchecked = false;
     std::uint64_t last_signature = 0;
 
@@ -116,14 +116,16 @@ using Pointers = std::array<std::byte*, kWorldMax>;
 
 /// Of a tiny operation: what does not depend on its buffers, see prepare_tiny().
 struct TinyPlan {
-    Bytes post_bytes = 0;     // what this rank posts
-    Bytes room = 0;           // what a rank posts at most: decides for all where posts lie
-    bool beside = false;      // in the posts beside the slots
-    bool needed = false;      // some rank reads the post of this one, whatever the turn
-    bool reads_all = false;   // this rank reads every post, and so learns what all called
-    bool reads_root = false;  // it reads that of the root alone
-    bool reduces = false;     // with `job`, the same part of all posts
-    kernels::ReduceJob job;   // but for sources and destination
+    Bytes post_bytes = 0;      // what this rank posts
+    Bytes room = 0;            // what a rank posts at most: decides for all where posts lie
+    bool beside = false;       // in the posts beside the slots
+    bool needed = false;       // some rank reads the post of this one, whatever the turn
+    bool reads_all = false;    // this rank reads every post, and so learns what all called
+    bool reads_root = false;   // it reads that of the root alone
+    bool reads_below = false;  // it reads those of the ranks below it alone
+    bool runs_ahead = false;   // some rank needs no post of some other, and so may be ahead of it
+    bool reduces = false;      // with `job`, the same part of all posts
+    kernels::ReduceJob job;    // but for sources and destination
 };
 
 /// One operation of one rank, checked before. On the stack of Group's call, or kept by Group for
@@ -218,9 +220,9 @@ inline Result<void> enter(Operation& operation) {
     }
     return group.unchecked ? check_last_operation(operation) : Result<void>();
 }
-/// The end of an operation through slots, in which only some ranks were compared.
+/// The end of an operation through slots, in which perhaps only some ranks were compared.
 inline void leave_unchecked(Operation& operation) noexcept {
-    operation.group.unchecked = has_root(operation.call.kind);
+    operation.group.unchecked = !all_hear_all(operation.call.kind);
     operation.group.last_signature = operation.shown_signature();
 }
 
@@ -274,6 +276,9 @@ void combine(const Operation& operation, const Pointers& posted, Bytes from, Byt
 
 /// Whether `peer`'s post is needed by this rank, and whether this rank posts at all.
 bool needs_post_of(const Operation& operation, int peer) noexcept;
+
+/// How many ranks, from rank 0 on, the output of `rank` in a scan is made of.
+int sources_of_scan(const Operation& operation, int rank) noexcept;
 
 /// A ReduceJob with dtype, op and divisor of the call filled in.
 kernels::ReduceJob reduce_job(const Operation& operation) noexcept;

@@ -19,7 +19,8 @@ bool has_tree(const PlanInput& input, const Tuning& tuning) noexcept {
     return input.world > 1 && static_cast<std::uint64_t>(input.world) >= tuning.tree_world;
 }
 
-// Rank 0 gets the values of all ranks, and they all get a result.
+// Rank 0 gets the values of all ranks, and they all get a result; in a scan all the values, of
+// which each reduces its own ones.
 bool fits_tree(const PlanInput& input, const Tuning& tuning) noexcept {
     const auto world = static_cast<Bytes>(input.world);
     const Bytes all = input.part_bytes * world;
@@ -30,6 +31,8 @@ bool fits_tree(const PlanInput& input, const Tuning& tuning) noexcept {
         case Kind::kAllreduce:
             return goes_up;
         case Kind::kAllGather:
+        case Kind::kScan:
+        case Kind::kExscan:
             return goes_up && all <= kTreeDownBytes;
         default:
             return false;
@@ -50,12 +53,12 @@ Route choose_route(const PlanInput& input, const Tuning& tuning) noexcept {
     if (!small_enough) return Route::kArrive;
     if (has_tree(input, tuning) && algorithm == Algorithm::kAuto) {
         if (fits_tree(input, tuning)) return Route::kTree;
-        // Every rank would read the posts of all others.
-        if (input.kind == Kind::kAllreduce) return Route::kArrive;
+        // Every rank would read the posts of all others, or of half of them.
+        if (input.kind == Kind::kAllreduce || is_scan(input.kind)) return Route::kArrive;
     }
     if (input.total_bytes <= kTinyBytes) return Route::kTiny;
     if (algorithm == Algorithm::kFlat) return Route::kSlots;
-    const Bytes most = has_root(input.kind) ? tuning.ahead_most : tuning.flat_most;
+    const Bytes most = !all_hear_all(input.kind) ? tuning.ahead_most : tuning.flat_most;
     if (input.total_bytes <= most) return Route::kTiny;
     return Route::kArrive;
 }

@@ -55,7 +55,7 @@ Pieces cut_staged(Bytes bytes, Bytes slot_bytes, Bytes piece_bytes) noexcept;
 
 /// Whether the kind posts one part for each rank (scatter, reduce_scatter, all_to_all).
 constexpr bool posts_all_parts(Kind kind) noexcept {
-    return kind == Kind::kScatter || kind == Kind::kReduceScatter || kind == Kind::kAllToAll;
+    return row_of(kind).posts_parts;
 }
 
 /// The share of `bytes` that belongs to `rank` when `world` ranks divide it: whole cache lines,

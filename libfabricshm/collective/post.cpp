@@ -8,9 +8,11 @@
 namespace fabricshm {
 
 bool posts(const Operation& operation, int peer) noexcept {
-    const Kind kind = operation.call.kind;
-    const bool root_alone = kind == Kind::kBroadcast || kind == Kind::kScatter;
-    return kind != Kind::kBarrier && (!root_alone || peer == operation.call.root);
+    const KindRow& row = row_of(operation.call.kind);
+    // What the last rank of a scan has is its own affair.
+    if (row.flow == Flow::kUp) return peer != operation.world() - 1;
+    if (row.flow == Flow::kFromRoot) return peer == operation.call.root;
+    return row.input != Extent::kNone;
 }
 
 Bytes post_bytes(const Operation& operation, int peer, Bytes from, Bytes stride) noexcept {

@@ -11,8 +11,8 @@ namespace fabricshm {
 
 struct Operation;
 
-/// Whether `peer` has anything to show: in a broadcast or a scatter the root alone, in a barrier
-/// nobody.
+/// Whether `peer` has anything to show: in a broadcast or a scatter the root alone, in a scan all
+/// but the last rank, in a barrier none.
 bool posts(const Operation& operation, int peer) noexcept;
 
 /// Bytes that `peer` posts of the piece [from, from + stride) of each part; 0 when it posts

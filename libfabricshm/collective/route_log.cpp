@@ -29,10 +29,6 @@ bool is_first(std::uint64_t key) noexcept {
     return false;
 }
 
-constexpr const char* kKinds[] = {"allreduce", "reduce_scatter", "all_gather", "broadcast",
-                                  "reduce",    "gather",         "scatter",    "all_to_all",
-                                  "barrier",   "send",           "recv"};
-
 }  // namespace
 
 void log_route(const Operation& operation, const char* way) noexcept {
@@ -40,11 +36,10 @@ void log_route(const Operation& operation, const char* way) noexcept {
     const GroupState& group = operation.group;
     const auto here = reinterpret_cast<std::uintptr_t>(&group);
     if (!is_first(operation.signature ^ (here << 16) ^ std::hash<std::string_view>{}(way))) return;
-    const auto kind = static_cast<std::size_t>(operation.call.kind);
     const Bytes bytes = std::max(input_bytes(operation.call, operation.rank(), operation.world()),
                                  output_bytes(operation.call, operation.rank(), operation.world()));
     log(LogLevel::kDebug, "rank %d of %d: %s of %llu bytes (largest part %llu) goes by %s, %s",
-        operation.rank(), operation.world(), kind < std::size(kKinds) ? kKinds[kind] : "operation",
+        operation.rank(), operation.world(), row_of(operation.call.kind).name,
         static_cast<unsigned long long>(bytes),
         static_cast<unsigned long long>(operation.largest_part), way,
         operation.call.algorithm == Algorithm::kAuto ? "by size and place" : "as the call asks");

@@ -222,8 +222,7 @@ inline Result<void> take_post(Operation& operation, int peer, std::uint64_t flag
     TinySlot& slot = group.tiny_slot(peer, group.turn);
     // Relaxed: only a hint. A peer that was first and waits for no other may be further ahead
     // still, and its next lines can come while these are used.
-    const bool ahead =
-        has_root(operation.call.kind) && slot.flag.load(std::memory_order_relaxed) == flag;
+    const bool ahead = plan.runs_ahead && slot.flag.load(std::memory_order_relaxed) == flag;
     FABRIC_TRY_VOID(await_flag(operation, peer, slot, flag));
     if (slot.chain != group.run.chain) return Error{Errc::kMismatch, peer, "collective"};
     if (ahead) fetch_ahead(operation, peer);
@@ -260,15 +259,24 @@ void prepare_tiny(Operation& operation) noexcept {
     const bool parts = posts_all_parts(kind);
     plan.room = operation.largest_part * (parts ? static_cast<Bytes>(operation.world()) : 1);
     plan.beside = plan.room > kTinyBytes;
-    const bool from_root = kind == Kind::kBroadcast || kind == Kind::kScatter;
-    const bool to_root = kind == Kind::kReduce || kind == Kind::kGather;
-    plan.needed = from_root ? at_root : to_root ? !at_root : true;
+    const Flow flow = row_of(kind).flow;
+    const bool from_root = flow == Flow::kFromRoot;
+    const bool to_root = flow == Flow::kToRoot;
+    const bool up = flow == Flow::kUp;
+    const bool last = rank == operation.world() - 1;
+    plan.needed = from_root ? at_root : to_root ? !at_root : !up || !last;
     plan.post_bytes = plan.needed ? post_bytes(operation, rank, 0, operation.largest_part) : 0;
     plan.reads_root = from_root && !at_root;
-    plan.reads_all = to_root ? at_root : !from_root;
-    plan.reduces = kind == Kind::kAllreduce || (kind == Kind::kReduce && at_root);
+    plan.reads_below = up && !last;
+    plan.reads_all = to_root ? at_root : up ? last : !from_root;
+    plan.runs_ahead = flow != Flow::kAll;
+    const int sources = up ? sources_of_scan(operation, rank) : operation.world();
+    // A single source is copied, which combine() does.
+    plan.reduces =
+        kind == Kind::kAllreduce || (kind == Kind::kReduce && at_root) || (up && sources > 1);
     if (!plan.reduces) return;
     plan.job = reduce_job(operation);
+    plan.job.source_count = sources;
     plan.job.destination_count = 1;
     plan.job.count = operation.largest_part / kernels::size_of(plan.job.type);
 }
@@ -289,7 +297,10 @@ Result<void> run_tiny(Operation& operation) {
     const int world = operation.world();
     for (int step = 1; step < world; ++step) {
         const int peer = rank + step < world ? rank + step : rank + step - world;
-        if (!plan.reads_all && !(plan.reads_root && peer == operation.call.root)) continue;
+        if (!plan.reads_all && !(plan.reads_root && peer == operation.call.root) &&
+            !(plan.reads_below && peer < rank)) {
+            continue;
+        }
         FABRIC_TRY_VOID(take_post(operation, peer, flag));
         posted[static_cast<std::size_t>(peer)] = place_of(operation, peer, group.turn);
     }

@@ -136,10 +136,31 @@ void hand_down(Operation& operation, const std::byte* result, Bytes bytes,
     meeting.release(flag);
 }
 
+// Of a scan the values of all ranks come down, and each rank reduces those up to its own.
+void deliver_scan(const Operation& operation, const std::byte* values, Bytes stride) noexcept {
+    const int count = sources_of_scan(operation, operation.rank());
+    if (count == 0 || stride == 0) return;
+    const std::vector<int>& positions = operation.group.tree->tree.positions;
+    std::array<const void*, kWorldMax> sources;
+    for (int rank = 0; rank < count; ++rank) {
+        const auto at = static_cast<std::size_t>(rank);
+        sources[at] = values + static_cast<Bytes>(positions[at]) * stride;
+    }
+    void* destination = operation.call.output;
+    kernels::ReduceJob job = reduce_job(operation);
+    job.sources = sources.data();
+    job.source_count = count;
+    job.destinations = &destination;
+    job.destination_count = 1;
+    job.count = stride / kernels::size_of(job.type);
+    kernels::reduce(job);
+}
+
 // Puts what came down where the caller wants it.
 void deliver(const Operation& operation, const std::byte* result, Bytes stride) noexcept {
     const Call& call = operation.call;
     if (call.kind == Kind::kAllreduce && stride != 0) std::memcpy(call.output, result, stride);
+    if (is_scan(call.kind)) return deliver_scan(operation, result, stride);
     if (call.kind != Kind::kAllGather) return;
     const Parts& parts = operation.parts;
     const std::vector<int>& positions = operation.group.tree->tree.positions;
@@ -170,7 +191,7 @@ Result<void> run_along_tree(Operation& operation, std::uint64_t flag) {
     meeting.signal(flag);
     FAULT_POINT("tree.posted");
 
-    const bool gathers = call.kind == Kind::kAllGather;
+    const bool gathers = call.kind == Kind::kAllGather || is_scan(call.kind);
     alignas(kCacheLine) std::byte computed[kMaxTreeBytes];
     const std::byte* result = gathers ? tree.values.data() : computed;
     if (tree.parent < 0) {

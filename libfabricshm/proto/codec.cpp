@@ -378,7 +378,8 @@ std::string_view text_of(const char (&field)[kNameBytes]) noexcept {
 }
 
 Result<Bytes> tensor_bytes(std::uint32_t dtype, std::span<const std::int64_t> shape) {
-    FABRIC_TRY_VOID(need(dtype < static_cast<std::uint32_t>(kernels::kDTypeCount), "tensor dtype"));
+    FABRIC_TRY_VOID(
+        need(dtype < static_cast<std::uint32_t>(kernels::kNumberTypeCount), "tensor dtype"));
     FABRIC_TRY_VOID(need(shape.size() <= kDimsMax, "tensor ndim"));
     Bytes bytes = kernels::size_of(static_cast<kernels::DType>(dtype));
     for (const std::int64_t length : shape) {

@@ -144,10 +144,16 @@ class Everything(unittest.TestCase):
 
     def test_manual_pages_and_completions_are_there(self):
         share = self.prefix / "share"
-        for page in ("man1/fabricctl.1", "man1/fabricrun.1", "man1/fabric-metrics-bridge.1", "man5/fabricd.toml.5",
+        for page in ("man1/fabricctl.1", "man1/fabricrun.1", "man1/fabric-metrics-bridge.1",
+                     "man1/fabric-bench.1", "man5/fabricd.toml.5",
                      "man7/libfabricshm.7", "man8/fabricd.8"):
             self.assertTrue((share / "man" / page).is_file(), page)
-        for program in ("fabricd", "fabricctl"):
+        programs = ["fabricd", "fabricctl"]
+        if (self.prefix / "bin/fabricrun").is_file():
+            programs.append("fabricrun")
+        if (self.prefix / "bin/fabric-bench").is_file():
+            programs.append("fabric-bench")
+        for program in programs:
             for file in (f"bash-completion/completions/{program}", f"zsh/site-functions/_{program}",
                          f"fish/vendor_completions.d/{program}.fish"):
                 self.assertGreater(len((share / file).read_text()), 500, file)

@@ -1,7 +1,9 @@
 #!/usr/bin/python3
 """The examples of README.md build and run with the commands that it prints: two ranks of each,
-against a daemon of their own and the installed library."""
+against a daemon of their own and the installed library. So do those of examples/c, with the
+commands that stand at their beginning."""
 
+import json
 import os
 import re
 import shutil
@@ -99,6 +101,78 @@ class Readme(unittest.TestCase):
 
     def test_the_c_example(self):
         self.check_example("c", "sum.c", "2 4 6")
+
+    def check_file(self, name: str, *lines: str):
+        """An example of examples/c, as C11 with every warning, with the commands of its comment."""
+        source = ROOT / "examples/c" / f"{name}.c"
+        shutil.copy(source, self.folder)
+        build, run = re.findall(r"^ \*   (.*)$", source.read_text(), re.MULTILINE)
+        self.assertTrue(build.startswith("cc -o "), build)
+        strict = build.replace("cc ", "cc -std=c11 -Wall -Wextra -Wpedantic -Werror ", 1)
+        self.assertEqual(self.shell(strict), (0, ""))
+        code, output = self.shell(run)
+        self.assertEqual((code, sorted(output.splitlines())), (0, sorted(lines)))
+        code, output = self.shell(f"./{name}")
+        self.assertEqual((code, output), (2, f"usage: {name} RANK RANKS\n"))
+
+    def test_the_c_example_of_an_allreduce(self):
+        self.check_file("allreduce", *(f"rank {rank}, step {step}: {3 * step}"
+                                       for rank in range(2) for step in (1, 2, 3)))
+
+    def test_the_c_example_of_a_scan(self):
+        self.check_file("scan", "rank 0: records 0 to 9", "rank 1: records 10 to 29",
+                        "rank 0: loss 1.5 of rank 1", "rank 1: loss 1.5 of rank 1")
+
+    def test_the_c_example_of_messages(self):
+        self.check_file("messages", "rank 0: from rank 1", "rank 1: from rank 0")
+
+    def test_the_c_example_of_a_failure(self):
+        self.check_file("failure", *(f"rank {rank}: 3 ranks" for rank in range(3)),
+                        *(f"rank {rank}: FABRICSHM_EPEER, rank 2" for rank in range(2)),
+                        *(f"rank {rank}: 2 ranks" for rank in range(2)))
+
+    def bench(self, *arguments: str) -> tuple[int, str]:
+        program = BUILD / "bench/fabric-bench"
+        if not program.is_file():
+            self.skipTest("built without benchmarks")
+        environment = dict(self.environment)
+        environment.pop("LD_LIBRARY_PATH")
+        done = subprocess.run([str(program), *arguments], env=environment, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, check=False, timeout=DEADLINE_S)
+        return done.returncode, done.stdout
+
+    def test_fabric_bench_measures_every_collective_and_checks_it(self):
+        code, output = self.bench("all", "--sizes", "64:4K:64", "--ranks", "4", "--check",
+                                  "--iterations", "3", "--json")
+        self.assertEqual(code, 0, output)
+        document = json.loads(output)
+        self.assertEqual((document["wrong"], document["ranks"]), (0, 4))
+        kinds = {row["collective"] for row in document["rows"]}
+        self.assertEqual(len(kinds), 12)
+        self.assertEqual(len(document["rows"]), 23)  # the barrier has no sizes
+        row = next(row for row in document["rows"] if row["collective"] == "all_gather")
+        self.assertEqual((row["bytes"], row["count"], row["op"]), (64, 4, "none"))
+        self.assertGreater(row["out_of_place"]["microseconds"], 0)
+
+    def test_fabric_bench_prints_a_table(self):
+        code, output = self.bench("allreduce", "--sizes", "1K", "--dtype", "bf16", "--memory", "heap",
+                                  "--iterations", "3", "--check")
+        self.assertEqual(code, 0, output)
+        self.assertRegex(output, r"(?m)^ +1024 +512 +bf16 +sum( +[0-9.]+){3} +0( +[0-9.]+){3} +0$")
+        self.assertIn("busbw", output)
+
+    def test_fabric_bench_says_what_is_wrong_with_its_command_line(self):
+        for arguments, word in ((("allrduce",), "allreduce"), (("scan", "--dtype", "f31"), "bf16"),
+                                (("scan", "--sizes", "8:4"), "FROM:TO"), ((), "which collective"),
+                                (("scan", "--algorithm", "ring"), "allreduce"),
+                                (("send_recv", "--ranks", "3"), "even"), (("--nothing",), "--help"),
+                                (("scan", "--ranks"), "missing")):
+            code, output = self.bench(*arguments)
+            self.assertEqual(code, 2, output)
+            self.assertIn(word, output)
+        code, output = self.bench("barrier", "--socket", "/nonexistent/attach.sock")
+        self.assertEqual(code, 1)
+        self.assertIn("/nonexistent/attach.sock", output)
 
     def test_the_pytorch_example(self):
         launcher = BUILD / "python/fabricrun"

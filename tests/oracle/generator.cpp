@@ -80,6 +80,7 @@ class Generator {
     // Choices.
     std::uint64_t choose_bytes(std::uint64_t most);
     void choose_counts(Operation& operation, std::uint64_t most);
+    void choose_op(Operation& operation);
     void choose_kind(Operation& operation);
     void choose_values(Operation& operation);
     Operation new_operation(int group);
@@ -329,6 +330,8 @@ void Generator::place_part(Operation& operation, int number, int member) {
         case FABRICSHM_ALLREDUCE:
         case FABRICSHM_REDUCE:
         case FABRICSHM_BROADCAST:
+        case FABRICSHM_SCAN:
+        case FABRICSHM_EXSCAN:
             if (!in_place) break;
             // Ranks that have no input, or no output, may name the same buffer there: it is
             // ignored.
@@ -429,9 +432,21 @@ Operation Generator::new_operation(int group) {
     operation.group = group;
     operation.members = group_at(group).members;
     operation.data = random_.next();
-    operation.dtype = static_cast<fabricshm_dtype>(random_.between(0, FABRICSHM_U64));
+    operation.dtype = static_cast<fabricshm_dtype>(random_.between(0, FABRICSHM_I64_INT));
     operation.values = random_.chance(50) ? Values::kBits : Values::kNormal;
     return operation;
+}
+
+// One that the type and the kind take.
+void Generator::choose_op(Operation& operation) {
+    const int last = operation.dtype <= FABRICSHM_BF16 ? FABRICSHM_PROD : FABRICSHM_LXOR;
+    const bool has_index = operation.dtype >= FABRICSHM_F64_INT;
+    const bool scans = operation.kind == FABRICSHM_SCAN || operation.kind == FABRICSHM_EXSCAN;
+    do {
+        operation.op = static_cast<fabricshm_op>(
+            has_index ? random_.between(FABRICSHM_MINLOC, FABRICSHM_MAXLOC)
+                      : random_.between(0, last));
+    } while (scans && operation.op == FABRICSHM_AVG);
 }
 
 void Generator::choose_kind(Operation& operation) {
@@ -439,11 +454,9 @@ void Generator::choose_kind(Operation& operation) {
         FABRICSHM_ALLREDUCE,  FABRICSHM_ALLREDUCE,  FABRICSHM_ALLREDUCE, FABRICSHM_REDUCE_SCATTER,
         FABRICSHM_ALL_GATHER, FABRICSHM_ALL_GATHER, FABRICSHM_BROADCAST, FABRICSHM_BROADCAST,
         FABRICSHM_REDUCE,     FABRICSHM_GATHER,     FABRICSHM_SCATTER,   FABRICSHM_ALL_TO_ALL,
-        FABRICSHM_BARRIER};
+        FABRICSHM_BARRIER,    FABRICSHM_SCAN,       FABRICSHM_SCAN,      FABRICSHM_EXSCAN};
     operation.kind = random_.pick(kKinds);
-    const bool is_float = operation.dtype <= FABRICSHM_BF16;
-    operation.op =
-        static_cast<fabricshm_op>(random_.between(0, is_float ? FABRICSHM_PROD : FABRICSHM_BXOR));
+    choose_op(operation);
     operation.root = random_.between(0, operation.world() - 1);
     if (random_.chance(12)) operation.trigger = FABRICSHM_SYNC;
     if (random_.chance(20)) {
@@ -470,7 +483,9 @@ void Generator::choose_counts(Operation& operation, std::uint64_t most) {
     const std::uint64_t element = fabricshm_dtype_size(operation.dtype);
     const auto world = static_cast<std::uint64_t>(operation.world());
     const bool parts = operation.kind != FABRICSHM_ALLREDUCE &&
-                       operation.kind != FABRICSHM_BROADCAST && operation.kind != FABRICSHM_REDUCE;
+                       operation.kind != FABRICSHM_BROADCAST &&
+                       operation.kind != FABRICSHM_REDUCE && operation.kind != FABRICSHM_SCAN &&
+                       operation.kind != FABRICSHM_EXSCAN;
     const std::uint64_t most_part = parts ? most / world : most;
     const auto elements = [&] { return choose_bytes(most_part) / element; };
     operation.count = elements();
@@ -535,7 +550,7 @@ void Generator::shared_output(int group) {
     static const std::vector<fabricshm_kind> kKinds = {FABRICSHM_ALLREDUCE, FABRICSHM_BROADCAST,
                                                        FABRICSHM_ALL_GATHER};
     operation.kind = random_.pick(kKinds);
-    operation.op = static_cast<fabricshm_op>(random_.between(0, FABRICSHM_PROD));
+    choose_op(operation);
     operation.root = random_.between(0, operation.world() - 1);
     operation.shared = true;
     if (random_.chance(20)) operation.algorithm = FABRICSHM_DIRECT;

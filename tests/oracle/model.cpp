@@ -15,9 +15,14 @@ constexpr std::uint64_t kWord = 8;
 
 std::uint64_t size_of(fabricshm_dtype type) {
     switch (type) {
+        case FABRICSHM_F64_INT:
+        case FABRICSHM_I64_INT:
+            return 16;
         case FABRICSHM_F64:
         case FABRICSHM_I64:
         case FABRICSHM_U64:
+        case FABRICSHM_F32_INT:
+        case FABRICSHM_I32_INT:
             return 8;
         case FABRICSHM_F32:
         case FABRICSHM_I32:
@@ -136,6 +141,29 @@ void with_type(fabricshm_dtype type, const Visitor& visit) {
             return visit(Plain<std::int64_t>{});
         case FABRICSHM_U64:
             return visit(Plain<std::uint64_t>{});
+        default:
+            return;  // values with an index are no numbers
+    }
+}
+
+// The type of the value of those with an index.
+template <class Visitor>
+bool with_indexed_type(fabricshm_dtype type, const Visitor& visit) {
+    switch (type) {
+        case FABRICSHM_F64_INT:
+            visit(double{});
+            return true;
+        case FABRICSHM_F32_INT:
+            visit(float{});
+            return true;
+        case FABRICSHM_I32_INT:
+            visit(std::int32_t{});
+            return true;
+        case FABRICSHM_I64_INT:
+            visit(std::int64_t{});
+            return true;
+        default:
+            return false;
     }
 }
 
@@ -168,15 +196,62 @@ T combine(T a, T b, fabricshm_op op) {
                 return static_cast<T>(x | y);
             case FABRICSHM_BXOR:
                 return static_cast<T>(x ^ y);
+            case FABRICSHM_LAND:
+                return a && b ? T{1} : T{0};
+            case FABRICSHM_LOR:
+                return a || b ? T{1} : T{0};
+            case FABRICSHM_LXOR:
+                return !a != !b ? T{1} : T{0};
             default:
                 return static_cast<T>(x + y);
         }
     }
 }
 
-// The reduction of elements [first, first + count) over all members, in the order of ranks.
+// Of values with an index: the value that extreme() says, and of the members that have it
+// the lowest index. Members have it when it is also the extreme of theirs and it.
+template <class T>
+void reduce_indexed(const Operation& operation, int members, std::uint64_t first,
+                    std::uint64_t count, std::byte* to) {
+    const std::uint64_t size = size_of(operation.dtype);
+    const bool largest = operation.op == FABRICSHM_MAXLOC;
+    const auto same = [](T a, T b) {
+        if constexpr (std::is_floating_point_v<T>) {
+            if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);
+            return a == b && std::signbit(a) == std::signbit(b);
+        }
+        return a == b;
+    };
+    std::vector<std::byte> input(size * static_cast<std::uint64_t>(members));
+    for (std::uint64_t i = 0; i < count; ++i, to += size) {
+        T best{};
+        for (int member = 0; member < members; ++member) {
+            std::byte* element = input.data() + size * static_cast<std::uint64_t>(member);
+            make_input(operation, member, (first + i) * size, size, element);
+            T value;
+            std::memcpy(&value, element, sizeof value);
+            best = member == 0 ? value : extreme(best, value, largest);
+        }
+        std::int32_t lowest = std::numeric_limits<std::int32_t>::max();
+        for (int member = 0; member < members; ++member) {
+            const std::byte* element = input.data() + size * static_cast<std::uint64_t>(member);
+            T value;
+            std::int32_t index;
+            std::memcpy(&value, element, sizeof value);
+            std::memcpy(&index, element + sizeof value, sizeof index);
+            if (same(value, best)) lowest = std::min(lowest, index);
+        }
+        if constexpr (std::is_floating_point_v<T>) best = Float<T>::store(best);
+        std::memset(to, 0, size);
+        std::memcpy(to, &best, sizeof best);
+        std::memcpy(to + sizeof best, &lowest, sizeof lowest);
+    }
+}
+
+// The reduction of elements [first, first + count) over the first `members` members, in the order
+// of ranks.
 template <class Type>
-void reduce_range(const Operation& operation, std::uint64_t first, std::uint64_t count,
+void reduce_range(const Operation& operation, int members, std::uint64_t first, std::uint64_t count,
                   std::byte* to) {
     using Stored = typename Type::Stored;
     using Computed = typename Type::Computed;
@@ -185,7 +260,7 @@ void reduce_range(const Operation& operation, std::uint64_t first, std::uint64_t
     std::vector<Computed> sum(input.size());
     for (std::uint64_t done = 0; done < count; done += kBlock) {
         const std::uint64_t some = std::min(kBlock, count - done);
-        for (int member = 0; member < operation.world(); ++member) {
+        for (int member = 0; member < members; ++member) {
             make_input(operation, member, (first + done) * sizeof(Stored), some * sizeof(Stored),
                        reinterpret_cast<std::byte*>(input.data()));
             for (std::uint64_t i = 0; i < some; ++i) {
@@ -203,14 +278,21 @@ void reduce_range(const Operation& operation, std::uint64_t first, std::uint64_t
     }
 }
 
-void reduce(const Operation& operation, std::uint64_t first, std::uint64_t count, std::byte* to) {
+// Over the first `members` members.
+void reduce(const Operation& operation, int members, std::uint64_t first, std::uint64_t count,
+            std::byte* to) {
     // A single source is copied bit by bit.
-    if (operation.world() == 1 && operation.op != FABRICSHM_AVG) {
+    if (members == 1 && operation.op != FABRICSHM_AVG) {
         const std::uint64_t size = size_of(operation.dtype);
         return make_input(operation, 0, first * size, count * size, to);
     }
-    with_type(operation.dtype,
-              [&](auto type) { reduce_range<decltype(type)>(operation, first, count, to); });
+    const bool indexed = with_indexed_type(operation.dtype, [&](auto value) {
+        reduce_indexed<decltype(value)>(operation, members, first, count, to);
+    });
+    if (indexed) return;
+    with_type(operation.dtype, [&](auto type) {
+        reduce_range<decltype(type)>(operation, members, first, count, to);
+    });
 }
 
 // ---- Inputs -------------------------------------------------------------------------------------
@@ -237,6 +319,18 @@ std::uint64_t encode(std::uint64_t random, Values values, fabricshm_op op) {
     std::uint64_t word;
     std::memcpy(&word, lanes, sizeof word);
     return word;
+}
+
+// The same of values with an index: few values and few indices, so that there are many equal ones.
+// Of 16 bytes the second word has the index, and padding of any bits.
+template <class T>
+std::uint64_t encode_indexed(std::uint64_t random, std::uint64_t word) {
+    const auto value = static_cast<T>(static_cast<int>(random % 5) - 2);
+    const auto index = static_cast<std::uint64_t>(random >> 8 & 3);
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, &value, sizeof value);
+    if constexpr (sizeof(T) == 4) return bits | index << 32;
+    return word % 2 == 0 ? bits : index | random << 32;
 }
 
 template <class Word>
@@ -290,6 +384,8 @@ std::uint64_t input_elements(const Operation& operation, int member) {
     switch (operation.kind) {
         case FABRICSHM_ALLREDUCE:
         case FABRICSHM_REDUCE:
+        case FABRICSHM_SCAN:
+        case FABRICSHM_EXSCAN:
             return operation.count;
         case FABRICSHM_REDUCE_SCATTER:
             return all_elements(operation);
@@ -316,7 +412,10 @@ std::uint64_t output_elements(const Operation& operation, int member) {
     switch (operation.kind) {
         case FABRICSHM_ALLREDUCE:
         case FABRICSHM_BROADCAST:
+        case FABRICSHM_SCAN:
             return operation.count;
+        case FABRICSHM_EXSCAN:
+            return member == 0 ? 0 : operation.count;
         case FABRICSHM_REDUCE:
             return member == operation.root ? operation.count : 0;
         case FABRICSHM_REDUCE_SCATTER:
@@ -353,6 +452,12 @@ void make_input(const Operation& operation, int member, std::uint64_t first, std
     const std::uint64_t seed = mix(operation.data, static_cast<std::uint64_t>(member) + 1);
     const auto random = [&](std::uint64_t index) { return mix(seed, index); };
     if (operation.values == Values::kBits) return fill_words(first, bytes, to, random);
+    const bool indexed = with_indexed_type(operation.dtype, [&](auto value) {
+        fill_words(first, bytes, to, [&](std::uint64_t index) {
+            return encode_indexed<decltype(value)>(random(index), index);
+        });
+    });
+    if (indexed) return;
     with_type(operation.dtype, [&](auto type) {
         fill_words(first, bytes, to, [&](std::uint64_t index) {
             return encode<decltype(type)>(random(index), operation.values, operation.op);
@@ -367,9 +472,14 @@ void make_output(const Operation& operation, int member, std::byte* to) {
     switch (operation.kind) {
         case FABRICSHM_ALLREDUCE:
         case FABRICSHM_REDUCE:
-            return reduce(operation, 0, operation.count, to);
+            return reduce(operation, operation.world(), 0, operation.count, to);
+        case FABRICSHM_SCAN:
+            return reduce(operation, member + 1, 0, operation.count, to);
+        case FABRICSHM_EXSCAN:
+            return reduce(operation, member, 0, operation.count, to);
         case FABRICSHM_REDUCE_SCATTER:
-            return reduce(operation, part_start(operation, member), bytes / size, to);
+            return reduce(operation, operation.world(), part_start(operation, member), bytes / size,
+                          to);
         case FABRICSHM_BROADCAST:
             return make_input(operation, operation.root, 0, bytes, to);
         case FABRICSHM_SCATTER:

@@ -26,12 +26,14 @@ int Operation::group_rank(int rank) const {
 
 namespace {
 
-constexpr const char* kKindNames[] = {"allreduce", "reduce_scatter", "all_gather", "broadcast",
-                                      "reduce",    "gather",         "scatter",    "all_to_all",
-                                      "barrier",   "message",        "recv"};
-constexpr const char* kTypeNames[] = {"f64", "f32", "f16", "bf16", "i8",
-                                      "u8",  "i32", "u32", "i64",  "u64"};
-constexpr const char* kOpNames[] = {"sum", "avg", "min", "max", "prod", "band", "bor", "bxor"};
+constexpr const char* kKindNames[] = {
+    "allreduce",  "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter",
+    "all_to_all", "barrier",        "message",    "recv",      "scan",   "exscan"};
+constexpr const char* kTypeNames[] = {"f64",     "f32",     "f16",     "bf16",   "i8",
+                                      "u8",      "i32",     "u32",     "i64",    "u64",
+                                      "f64_int", "f32_int", "i32_int", "i64_int"};
+constexpr const char* kOpNames[] = {"sum",  "avg",  "min", "max",  "prod",   "band",  "bor",
+                                    "bxor", "land", "lor", "lxor", "minloc", "maxloc"};
 constexpr const char* kAlgorithmNames[] = {"auto", "flat", "direct", "ring", "staged", "host"};
 constexpr const char* kActionNames[] = {"run",  "start", "wait",   "overwrite", "inspect", "verify",
                                         "kill", "probe", "shrink", "quiesce",   "leave"};
@@ -65,7 +67,8 @@ std::string describe(const Operation& operation) {
     std::string text = kKindNames[operation.kind];
     if (operation.kind != FABRICSHM_BARRIER) text += format(" %s", kTypeNames[operation.dtype]);
     if (operation.kind == FABRICSHM_ALLREDUCE || operation.kind == FABRICSHM_REDUCE ||
-        operation.kind == FABRICSHM_REDUCE_SCATTER) {
+        operation.kind == FABRICSHM_REDUCE_SCATTER || operation.kind == FABRICSHM_SCAN ||
+        operation.kind == FABRICSHM_EXSCAN) {
         text += format(" %s", kOpNames[operation.op]);
     }
     if (!operation.matrix.empty()) {

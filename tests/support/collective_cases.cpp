@@ -1,5 +1,7 @@
 #include "tests/support/collective_cases.hpp"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -32,6 +34,20 @@ void put(std::byte* to, T value) {
     std::memcpy(to, &value, sizeof value);
 }
 
+// Values with an index are told by one number here: the value times this, and the index.
+constexpr int kIndices = 1000;
+
+template <typename T>
+void put_located(std::byte* to, int coded) {
+    struct Pair {
+        T value;
+        std::int32_t index;
+    };
+    std::memset(to, 0, sizeof(Pair));
+    put(to, static_cast<T>(coded / kIndices));
+    put(to + offsetof(Pair, index), static_cast<std::int32_t>(coded % kIndices));
+}
+
 void store(std::byte* to, DType type, double exact) {
     const int value = static_cast<int>(exact);
     switch (type) {
@@ -49,6 +65,14 @@ void store(std::byte* to, DType type, double exact) {
         case DType::kI32:
         case DType::kU32:
             return put(to, value);
+        case DType::kF64Loc:
+            return put_located<double>(to, value);
+        case DType::kF32Loc:
+            return put_located<float>(to, value);
+        case DType::kI32Loc:
+            return put_located<std::int32_t>(to, value);
+        case DType::kI64Loc:
+            return put_located<std::int64_t>(to, value);
         default:
             return put(to, static_cast<std::int64_t>(value));
     }
@@ -60,12 +84,23 @@ int value_at(int rank, std::uint64_t index) {
            static_cast<int>((static_cast<std::uint64_t>(rank) * 7 + index * 5 + index / 64) % 3);
 }
 
-// `index` has the salt of the case in it.
-int reduced(const RankContext& context, ReduceOp op, std::uint64_t index) {
-    int result = value_at(0, index);
-    for (int rank = 1; rank < context.world; ++rank) {
-        const int value = value_at(rank, index);
-        switch (op) {
+// What it stores there: truths need zeros, too, and of equal values not always the first rank has
+// the lowest index.
+int element_at(const CollectiveCase& wanted, int rank, std::uint64_t index) {
+    const int value = value_at(rank, index);
+    const bool truth =
+        wanted.op == ReduceOp::kLand || wanted.op == ReduceOp::kLor || wanted.op == ReduceOp::kLxor;
+    if (truth) return value - 1;
+    if (!kernels::is_located(wanted.dtype)) return value;
+    return value * kIndices + (rank * 5 + static_cast<int>(index % 3)) % 7;
+}
+
+// Of ranks 0 to `ranks` - 1; `index` has the salt of the case in it.
+int reduced(const CollectiveCase& wanted, int ranks, std::uint64_t index) {
+    int result = element_at(wanted, 0, index);
+    for (int rank = 1; rank < ranks; ++rank) {
+        const int value = element_at(wanted, rank, index);
+        switch (wanted.op) {
             case ReduceOp::kSum:
             case ReduceOp::kAvg:
                 result += value;
@@ -87,6 +122,24 @@ int reduced(const RankContext& context, ReduceOp op, std::uint64_t index) {
                 break;
             case ReduceOp::kBxor:
                 result ^= value;
+                break;
+            case ReduceOp::kLand:
+                result = result != 0 && value != 0;
+                break;
+            case ReduceOp::kLor:
+                result = result != 0 || value != 0;
+                break;
+            case ReduceOp::kLxor:
+                result = (result != 0) != (value != 0);
+                break;
+            case ReduceOp::kMinLoc:
+                result = std::min(result, value);
+                break;
+            case ReduceOp::kMaxLoc:
+                if (value / kIndices > result / kIndices ||
+                    (value / kIndices == result / kIndices && value < result)) {
+                    result = value;
+                }
                 break;
         }
     }
@@ -117,13 +170,17 @@ int expected(const RankContext& context, const CollectiveCase& wanted, const Sha
     switch (wanted.kind) {
         case Kind::kAllreduce:
         case Kind::kReduce:
-            return reduced(context, wanted.op, index + wanted.salt);
+            return reduced(wanted, context.world, index + wanted.salt);
+        case Kind::kScan:
+            return reduced(wanted, context.rank + 1, index + wanted.salt);
+        case Kind::kExscan:
+            return reduced(wanted, context.rank, index + wanted.salt);
         case Kind::kReduceScatter:
-            return reduced(context, wanted.op, shape.start(context.rank) + index + wanted.salt);
+            return reduced(wanted, context.world, shape.start(context.rank) + index + wanted.salt);
         case Kind::kBroadcast:
-            return value_at(wanted.root, index + wanted.salt);
+            return element_at(wanted, wanted.root, index + wanted.salt);
         case Kind::kScatter:
-            return value_at(wanted.root, shape.start(context.rank) + index + wanted.salt);
+            return element_at(wanted, wanted.root, shape.start(context.rank) + index + wanted.salt);
         default:
             break;
     }
@@ -132,7 +189,8 @@ int expected(const RankContext& context, const CollectiveCase& wanted, const Sha
         index -= shape.counts[static_cast<std::size_t>(part++)];
     }
     const bool all_to_all = wanted.kind == Kind::kAllToAll;
-    return value_at(part, index + (all_to_all ? shape.start(context.rank) : 0) + wanted.salt);
+    return element_at(wanted, part,
+                      index + (all_to_all ? shape.start(context.rank) : 0) + wanted.salt);
 }
 
 bool private_here(const RankContext& context, Placement placement) {
@@ -222,11 +280,11 @@ Call make_call(const RankContext& context, const CollectiveCase& wanted, const S
 }
 
 // With counts, all_to_all gives part r to rank r, so a rank receives its own size from everybody.
-int expected_exchange(const RankContext& context, const Shape& shape, std::uint64_t salt,
+int expected_exchange(const RankContext& context, const CollectiveCase& wanted, const Shape& shape,
                       std::uint64_t index) {
     const auto mine = shape.counts[static_cast<std::size_t>(context.rank)];
-    return value_at(static_cast<int>(index / mine),
-                    shape.start(context.rank) + index % mine + salt);
+    return element_at(wanted, static_cast<int>(index / mine),
+                      shape.start(context.rank) + index % mine + wanted.salt);
 }
 
 bool verify(const RankContext& context, const CollectiveCase& wanted, const Shape& shape,
@@ -235,11 +293,11 @@ bool verify(const RankContext& context, const CollectiveCase& wanted, const Shap
     const std::uint64_t elements = output_bytes(call, context.rank, context.world) / element;
     for (std::uint64_t index = 0; index < elements; ++index) {
         const bool exchange = wanted.kind == Kind::kAllToAll;
-        double value = exchange ? expected_exchange(context, shape, wanted.salt, index)
+        double value = exchange ? expected_exchange(context, wanted, shape, index)
                                 : expected(context, wanted, shape, index);
         // kAvg is tried with f32, f64 and integers only: 16-bit floats would round the quotient.
         if (wanted.op == ReduceOp::kAvg) value /= context.world;
-        std::byte right[8];
+        std::byte right[16];
         store(right, call.dtype, value);
         if (std::memcmp(right, call.output + index * element, element) != 0) {
             return complain(context, "kind %d algorithm %d placement %d count %lu: element %lu",
@@ -270,7 +328,7 @@ bool run_case(RankContext& context, const CollectiveCase& wanted) {
     const std::uint64_t elements = input_bytes(call, context.rank, context.world) / element;
     for (std::uint64_t index = 0; index < elements; ++index) {
         store(buffers.input + index * element, call.dtype,
-              value_at(context.rank, index + wanted.salt));
+              element_at(wanted, context.rank, index + wanted.salt));
     }
     call.input = buffers.input;
     call.output = buffers.output;

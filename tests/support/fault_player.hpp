@@ -79,6 +79,7 @@ class FaultPlayer {
     int collectives();
     int allreduce(fabricshm_algorithm algorithm, fabricshm_trigger trigger, float* buffer,
                   std::uint64_t count);
+    int scan(float* buffer, std::uint64_t count);
     int gather();
     int share_output(std::uint64_t count);
     int messages(std::uint64_t count);

@@ -75,6 +75,27 @@ int FaultPlayer::allreduce(fabricshm_algorithm algorithm, fabricshm_trigger trig
     return code;
 }
 
+// Of the ranks that are left, in their order; in place.
+int FaultPlayer::scan(float* buffer, std::uint64_t count) {
+    const std::uint64_t version = ++version_ % 1000;
+    for (std::uint64_t i = 0; i < count; ++i) buffer[i] = pattern(rank_, i, version);
+    fabricshm_call call =
+        fabricshm_call_make(FABRICSHM_SCAN, FABRICSHM_F32, FABRICSHM_SUM, buffer, buffer, count);
+    call.timeout_ms = kTimeoutMs;
+    const int code = timed("scan", [&] { return fabricshm_run(group_, &call); });
+    for (std::uint64_t i = 0; code == FABRICSHM_OK && i < count; ++i) {
+        float sum = 0;
+        for (const int member : members_) {
+            sum += pattern(member, i, version);
+            if (member == rank_) break;
+        }
+        if (buffer[i] == sum) continue;
+        complain("a wrong sum at element %d of a scan", static_cast<int>(i));
+        return kWrong;
+    }
+    return code;
+}
+
 int FaultPlayer::gather() {
     const std::uint64_t version = ++version_ % 1000;
     float* mine = shared_ + static_cast<std::uint64_t>(fabricshm_group_rank(group_)) * kCount;
@@ -202,6 +223,9 @@ int FaultPlayer::collectives() {
         [&] { return allreduce(FABRICSHM_RING, FABRICSHM_ASYNC, shared_, kCount); },
         [&] { return allreduce(FABRICSHM_STAGED, FABRICSHM_ASYNC, own.data(), kCount); },
         [&] { return allreduce(FABRICSHM_HOST, FABRICSHM_ASYNC, shared_, kCount); },
+        [&] { return scan(own.data(), 2); },
+        [&] { return scan(own.data(), kCount); },
+        [&] { return scan(shared_, kCount); },
         [&] { return gather(); },
         [&] { return share_output(100); },
         [&] { return share_output(kCount); },

@@ -85,18 +85,57 @@ typedef enum fabricshm_dtype {
     FABRICSHM_I32 = 6,
     FABRICSHM_U32 = 7,
     FABRICSHM_I64 = 8,
-    FABRICSHM_U64 = 9
+    FABRICSHM_U64 = 9,
+    FABRICSHM_F64_INT = 10, /* a value and an index, for MINLOC and MAXLOC: fabricshm_f64_int */
+    FABRICSHM_F32_INT = 11, /* fabricshm_f32_int */
+    FABRICSHM_I32_INT = 12, /* fabricshm_i32_int */
+    FABRICSHM_I64_INT = 13  /* fabricshm_i64_int */
 } fabricshm_dtype;
 
+/* A value and where it is, laid out as MPI_DOUBLE_INT, MPI_FLOAT_INT, MPI_2INT and MPI_LONG_INT
+ * are: of 16, 8, 8 and 16 bytes, those of 16 with 4 bytes of padding at the end. All kinds move
+ * them; operations on them are MINLOC and MAXLOC. Not for tensors and shards. */
+typedef struct fabricshm_f64_int {
+    double value;
+    int32_t index;
+} fabricshm_f64_int;
+typedef struct fabricshm_f32_int {
+    float value;
+    int32_t index;
+} fabricshm_f32_int;
+typedef struct fabricshm_i32_int {
+    int32_t value;
+    int32_t index;
+} fabricshm_i32_int;
+typedef struct fabricshm_i64_int {
+    int64_t value;
+    int32_t index;
+} fabricshm_i64_int;
+
+/* What goes with which type (EUNSUPPORTED otherwise):
+ *
+ *   SUM AVG MIN MAX PROD   numbers: all types but those with an index
+ *   BAND BOR BXOR          integers, bit by bit
+ *   LAND LOR LXOR          integers as truths: 0 is false, all else is true, and true is stored as
+ * 1 MINLOC MAXLOC          values with an index: the least (largest) value and its index; of equal
+ *                          values that with the lowest index. In the order of MIN and MAX: a NaN
+ *                          comes before all else, and -0 is below +0. Padding is stored as zeros
+ *
+ * In a group of one rank, and for rank 0 of a SCAN, the result is the input, bit by bit. */
 typedef enum fabricshm_op {
     FABRICSHM_SUM = 0,
     FABRICSHM_AVG = 1,
     FABRICSHM_MIN = 2,
     FABRICSHM_MAX = 3,
     FABRICSHM_PROD = 4,
-    FABRICSHM_BAND = 5, /* the three bit operations take integer types only */
+    FABRICSHM_BAND = 5,
     FABRICSHM_BOR = 6,
-    FABRICSHM_BXOR = 7
+    FABRICSHM_BXOR = 7,
+    FABRICSHM_LAND = 8,
+    FABRICSHM_LOR = 9,
+    FABRICSHM_LXOR = 10,
+    FABRICSHM_MINLOC = 11,
+    FABRICSHM_MAXLOC = 12
 } fabricshm_op;
 
 /* Bytes of one element; 0 for an unknown type. */
@@ -258,7 +297,9 @@ typedef enum fabricshm_kind {
     FABRICSHM_ALL_TO_ALL = 7,
     FABRICSHM_BARRIER = 8,
     FABRICSHM_SEND = 9,
-    FABRICSHM_RECV = 10
+    FABRICSHM_RECV = 10,
+    FABRICSHM_SCAN = 11,
+    FABRICSHM_EXSCAN = 12
 } fabricshm_kind;
 
 typedef enum fabricshm_algorithm {
@@ -266,7 +307,8 @@ typedef enum fabricshm_algorithm {
     FABRICSHM_FLAT = 1,   /* everybody reads everything through the group's slots: small */
     FABRICSHM_DIRECT = 2, /* each rank reduces a part from all peers in place: arena buffers */
     FABRICSHM_RING = 3,   /* neighbour by neighbour, for chains and switches */
-    FABRICSHM_STAGED = 4, /* direct through staging memory, in pieces: buffers anywhere */
+    FABRICSHM_STAGED = 4, /* direct through staging memory, in pieces: buffers anywhere. For kinds
+                             other than ALLREDUCE the same as FLAT */
     FABRICSHM_HOST = 5    /* gathered by rank 0, reduced there, read back by all */
 } fabricshm_algorithm;
 
@@ -302,6 +344,10 @@ enum {
  *   GATHER           count                        world * count at root
  *   SCATTER          world * count at root        count
  *   ALL_TO_ALL       world * count                world * count
+ *   SCAN             count                        count: the reduction of ranks 0 .. rank
+ *   EXSCAN           count                        count: of ranks 0 .. rank - 1; at rank 0 none,
+ *                                                 its output is ignored and left as it is
+ *   BARRIER          none: `op`, `root`, `peer`, `tag` and both buffers are ignored
  *   SEND, RECV       count to / from `peer`
  *
  * With `counts` (world elements; every rank passes the same) parts may differ in size: part r has
@@ -325,13 +371,13 @@ typedef struct fabricshm_call {
     fabricshm_op op;
     fabricshm_algorithm algorithm;
     fabricshm_trigger trigger;
-    int32_t root;                /* BROADCAST, REDUCE, GATHER, SCATTER */
-    int32_t peer;                /* SEND, RECV (or FABRICSHM_ANY_PEER) */
-    int32_t tag;                 /* SEND, RECV: only equal tags meet, in the order sent */
-    const void* input;           /* borrowed until the call or its request completes */
-    void* output;                /* likewise */
-    uint64_t count;              /* elements */
-    const uint64_t* counts;      /* NULL, or world elements; copied by the call */
+    int32_t root;           /* BROADCAST, REDUCE, GATHER, SCATTER */
+    int32_t peer;           /* SEND, RECV (or FABRICSHM_ANY_PEER); never the own rank: EINVAL */
+    int32_t tag;            /* SEND, RECV: only equal tags meet, in the order sent */
+    const void* input;      /* borrowed until the call or its request completes */
+    void* output;           /* likewise */
+    uint64_t count;         /* elements */
+    const uint64_t* counts; /* NULL, or world elements; copied by the call */
     const uint64_t* recv_counts; /* NULL, or world elements; copied by the call */
     int64_t timeout_ms;          /* FABRICSHM_TIMEOUT_DEFAULT: the session's. Of a collective that
                                     was started, from when it begins, not while it is queued */
@@ -431,6 +477,20 @@ static inline int fabricshm_reduce_scatter(fabricshm_group* group, const void* i
                                            uint64_t count, fabricshm_dtype dtype, fabricshm_op op) {
     const fabricshm_call call =
         fabricshm_call_make(FABRICSHM_REDUCE_SCATTER, dtype, op, input, output, count);
+    return fabricshm_run(group, &call);
+}
+
+static inline int fabricshm_scan(fabricshm_group* group, const void* input, void* output,
+                                 uint64_t count, fabricshm_dtype dtype, fabricshm_op op) {
+    const fabricshm_call call =
+        fabricshm_call_make(FABRICSHM_SCAN, dtype, op, input, output, count);
+    return fabricshm_run(group, &call);
+}
+
+static inline int fabricshm_exscan(fabricshm_group* group, const void* input, void* output,
+                                   uint64_t count, fabricshm_dtype dtype, fabricshm_op op) {
+    const fabricshm_call call =
+        fabricshm_call_make(FABRICSHM_EXSCAN, dtype, op, input, output, count);
     return fabricshm_run(group, &call);
 }
 

@@ -83,6 +83,10 @@ template <> struct DTypeOf<std::int32_t> { static constexpr fabricshm_dtype kVal
 template <> struct DTypeOf<std::uint32_t> { static constexpr fabricshm_dtype kValue = FABRICSHM_U32; };
 template <> struct DTypeOf<std::int64_t> { static constexpr fabricshm_dtype kValue = FABRICSHM_I64; };
 template <> struct DTypeOf<std::uint64_t> { static constexpr fabricshm_dtype kValue = FABRICSHM_U64; };
+template <> struct DTypeOf<fabricshm_f64_int> { static constexpr fabricshm_dtype kValue = FABRICSHM_F64_INT; };
+template <> struct DTypeOf<fabricshm_f32_int> { static constexpr fabricshm_dtype kValue = FABRICSHM_F32_INT; };
+template <> struct DTypeOf<fabricshm_i32_int> { static constexpr fabricshm_dtype kValue = FABRICSHM_I32_INT; };
+template <> struct DTypeOf<fabricshm_i64_int> { static constexpr fabricshm_dtype kValue = FABRICSHM_I64_INT; };
 // clang-format on
 
 inline Error last_error(int code) {
@@ -192,6 +196,20 @@ class Group {
             call_of(FABRICSHM_BROADCAST, FABRICSHM_SUM, buffer.data(), buffer, buffer.size());
         call.root = root;
         return run(call);
+    }
+
+    /// `output` becomes the reduction of the inputs of ranks 0 to this one; both may be the same.
+    template <typename T>
+    Status scan(std::span<const T> input, std::span<T> output, fabricshm_op op = FABRICSHM_SUM) {
+        if (input.size() != output.size()) return detail::wrong_size("scan: sizes differ");
+        return run(call_of(FABRICSHM_SCAN, op, input.data(), output, input.size()));
+    }
+
+    /// The same without this rank's own input. At rank 0 `output` stays as it is.
+    template <typename T>
+    Status exscan(std::span<const T> input, std::span<T> output, fabricshm_op op = FABRICSHM_SUM) {
+        if (input.size() != output.size()) return detail::wrong_size("exscan: sizes differ");
+        return run(call_of(FABRICSHM_EXSCAN, op, input.data(), output, input.size()));
     }
 
     Status barrier() { return detail::status_of(fabricshm_barrier(handle_.get())); }

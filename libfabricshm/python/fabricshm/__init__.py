@@ -23,7 +23,7 @@ __path__ = pkgutil.extend_path(__path__, __name__)
 # Loaded when they are asked for: `import torch` imports this package when it is installed, and must
 # not pay for NumPy and the library, or fail because of them.
 _HOMES = {
-    "_arrays": ("Tensor", "bfloat16_from", "bfloat16_to", "from_dlpack"),
+    "_arrays": ("Tensor", "bfloat16_from", "bfloat16_to", "from_dlpack", "located"),
     "_errors": (
         "BrokenGroupError",
         "ClosedError",

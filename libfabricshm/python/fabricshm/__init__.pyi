@@ -23,13 +23,17 @@ from ._fabricshm import Directive, Quota, Region, Request as Request, version as
 
 __version__: str
 
-Op = Literal["sum", "avg", "min", "max", "prod", "band", "bor", "bxor"]
+Op = Literal[
+    "sum", "avg", "min", "max", "prod", "band", "bor", "bxor",
+    "land", "lor", "lxor", "minloc", "maxloc",
+]  # fmt: skip
 Array = npt.NDArray[Any]
 ArrayLike = Any  # an array, a Tensor, or anything with __dlpack__
 DType = Union[str, npt.DTypeLike]
 Shape = Union[int, Sequence[int]]
 _Self = TypeVar("_Self")
 
+def located(dtype: DType = ...) -> np.dtype[Any]: ...
 def bfloat16_from(array: npt.ArrayLike) -> npt.NDArray[np.uint16]: ...
 def bfloat16_to(array: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]: ...
 def from_dlpack(source: Any) -> Tensor: ...
@@ -173,6 +177,12 @@ class Group(_Closing):
         counts: Optional[Sequence[int]] = ...,
         recv_counts: Optional[Sequence[int]] = ...,
         **options: Any,
+    ) -> Any: ...
+    def scan(
+        self, array: ArrayLike, op: Op = ..., out: Optional[ArrayLike] = ..., **options: Any
+    ) -> Any: ...
+    def exscan(
+        self, array: ArrayLike, op: Op = ..., out: Optional[ArrayLike] = ..., **options: Any
     ) -> Any: ...
     def barrier(self, **options: Any) -> Any: ...
     def send(self, array: ArrayLike, to: int, tag: int = ..., **options: Any) -> Any: ...

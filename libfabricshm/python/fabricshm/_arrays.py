@@ -18,25 +18,49 @@ _CODES = {
     "uint64": 9,
 }
 NAMES = {code: name for name, code in _CODES.items()}
-OPS = {"sum": 0, "avg": 1, "min": 2, "max": 3, "prod": 4, "band": 5, "bor": 6, "bxor": 7}
+OPS = {"sum": 0, "avg": 1, "min": 2, "max": 3, "prod": 4, "band": 5, "bor": 6, "bxor": 7,
+       "land": 8, "lor": 9, "lxor": 10, "minloc": 11, "maxloc": 12}  # fmt: skip
+
+# Values with an index, for minloc and maxloc: C structs of fabricshm.h, padding and all.
+_LOCATED = {"float64": 10, "float32": 11, "int32": 12, "int64": 13}
+
+
+def located(dtype="float64"):
+    """The NumPy type of values with an index, which minloc and maxloc take: fields `value`, of
+    `dtype` (float64, float32, int32 or int64), and `index`, int32."""
+    name = numpy.dtype(dtype).name
+    if name not in _LOCATED:
+        raise TypeError(f"no values of {name} with an index; there are {', '.join(_LOCATED)}")
+    return numpy.dtype([("value", name), ("index", "int32")], align=True)
+
+
+_LOCATED_CODES = {f"{name}_int": code for name, code in _LOCATED.items()}
+_LOCATED_DTYPES = {f"{name}_int": located(name) for name in _LOCATED}
 
 
 def type_name(dtype):
     """"float32" from numpy.float32, numpy.dtype("f4"), "float32" or ml_dtypes' bfloat16."""
-    if isinstance(dtype, str) and dtype in _CODES:
+    if isinstance(dtype, str) and (dtype in _CODES or dtype in _LOCATED_CODES):
         return dtype
-    name = numpy.dtype(dtype).name
+    given = numpy.dtype(dtype)
+    name = given.name
+    if given.names is not None:
+        name = next((known for known, each in _LOCATED_DTYPES.items() if each == given), name)
+        if name in _LOCATED_CODES:
+            return name
     if name not in _CODES:
         raise TypeError(f"the fabric has no element type {name}; it has {', '.join(_CODES)}")
     return name
 
 
 def type_code(name):
-    return _CODES[name]
+    return _LOCATED_CODES[name] if name in _LOCATED_CODES else _CODES[name]
 
 
 def storage(dtype):
     """The NumPy type that holds elements of `dtype`."""
+    if isinstance(dtype, str) and dtype in _LOCATED_DTYPES:
+        return _LOCATED_DTYPES[dtype]
     return numpy.dtype("uint16" if isinstance(dtype, str) and dtype == "bfloat16" else dtype)
 
 

@@ -20,6 +20,8 @@ _KINDS = {
     "barrier": 8,
     "send": 9,
     "recv": 10,
+    "scan": 11,
+    "exscan": 12,
 }
 ALGORITHMS = {"auto": 0, "flat": 1, "direct": 2, "ring": 3, "staged": 4, "host": 5}
 TRIGGERS = {"async": 0, "sync": 1}
@@ -185,7 +187,8 @@ class Group(_Closing):
     Every collective takes C-contiguous arrays (NumPy, Tensor, or anything with DLPack on the CPU)
     and these options:
 
-        op          sum avg min max prod band bor bxor
+        op          sum avg min max prod; on integers band bor bxor land lor lxor; on values with
+                    an index (located()) minloc maxloc
         dtype       to read uint16 arrays as "bfloat16"
         timeout     seconds
         algorithm   auto flat direct ring staged host
@@ -276,6 +279,18 @@ class Group(_Closing):
         count = data.array.size // self.world
         both = {"counts": counts, "recv_counts": recv_counts}
         return self._do("all_to_all", data, out, count, **both, **options)
+
+    def scan(self, array, op="sum", out=None, **options):
+        """The reduction of the arrays of ranks 0 to this one; in place without `out`."""
+        data = as_tensor(array, options.get("dtype"))
+        result = data if out is None else self._alike(out, data, data.array.size)
+        return self._do("scan", data, result, data.array.size, op=op, **options)
+
+    def exscan(self, array, op="sum", out=None, **options):
+        """As scan(), without this rank's own array. At rank 0 the output stays as it is."""
+        data = as_tensor(array, options.get("dtype"))
+        result = data if out is None else self._alike(out, data, data.array.size)
+        return self._do("exscan", data, result, data.array.size, op=op, **options)
 
     def barrier(self, **options):
         """Returns when all ranks have called it."""

@@ -15,10 +15,16 @@ import signal
 import socket
 import sys
 
-from . import _daemon
+from . import _completion, _daemon
 from ._workers import Workers, exit_text
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+class _PrintCompletion(argparse.Action):
+    def __call__(self, parser, _namespace, shell, _option=None):
+        sys.stdout.write(_completion.script(parser, shell))
+        parser.exit()
 
 
 class Stopped(Exception):
@@ -111,6 +117,8 @@ def make_parser():
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module's name")
     kind.add_argument("--no-python", action="store_true", help="SCRIPT is a program")
+    add("--completion", action=_PrintCompletion, choices=_completion.SHELLS, metavar="SHELL",
+        help="print the script that completes this command line in bash, zsh or fish")
     add("-V", "--version", action="version", version=f"fabricrun {package_version()}")
     add("script", metavar="SCRIPT")
     add("arguments", nargs=argparse.REMAINDER, metavar="...")

@@ -49,6 +49,10 @@ const Scene kScenes[] = {
     {"tiny.posted", Algorithm::kAuto, Placement::kArena, 2, Trigger::kAsync, Kind::kReduce},
     {"tiny.before_post", Algorithm::kAuto, Placement::kArena, 2, Trigger::kAsync, Kind::kBroadcast,
      kVictim},
+    // A scan: rank 0 needs no other rank, rank 2 all of them.
+    {"tiny.before_post", Algorithm::kAuto, Placement::kArena, 2, Trigger::kAsync, Kind::kScan},
+    {"slots.posted", Algorithm::kFlat, Placement::kPrivate, 200000, Trigger::kAsync, Kind::kExscan},
+    {"direct.reduced", Algorithm::kDirect, Placement::kArena, 500000, Trigger::kAsync, Kind::kScan},
     {"slots.before_post", Algorithm::kFlat, Placement::kPrivate, 200000, Trigger::kAsync},
     {"slots.posted", Algorithm::kFlat, Placement::kPrivate, 200000, Trigger::kAsync},
     {"arrive.before", Algorithm::kDirect, Placement::kArena, 500000, Trigger::kAsync},

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
 import fabric_test  # noqa: E402
 
 import fabricshm._daemon as daemon  # noqa: E402
+from fabricshm import run  # noqa: E402
 
 TIMEOUT = 100
 
@@ -198,6 +200,41 @@ class Launcher(LauncherCase):
         while processes_with(self.mark):
             self.assertLess(time.monotonic(), limit, "processes are left")
             time.sleep(0.02)
+
+    def test_completions_have_every_option_and_the_shells_take_them(self):
+        parser = run.make_parser()
+        names = [name for action in parser._actions for name in action.option_strings]
+        for shell in ("bash", "zsh", "fish"):
+            script = self.run_it("--completion", shell).stdout
+            for name in names:
+                wanted = f"-l {name[2:]} " if shell == "fish" and name.startswith("--") else name
+                self.assertIn(wanted if shell != "fish" or name.startswith("--") else f"-s {name[1:]} ",
+                              script)
+            if shutil.which(shell):
+                path = self.script(script, shell)
+                done = subprocess.run([shell, "-n", path], capture_output=True, text=True)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def offered(self, *words):
+        """What bash offers for the last of these words."""
+        file = self.folder / "completion"
+        file.write_text(self.run_it("--completion", "bash").stdout)
+        done = subprocess.run(
+            ["bash", "-c", 'source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _fabricrun; '
+             'printf "%s\\n" "${COMPREPLY[@]}"', str(file), "fabricrun", *words],
+            capture_output=True, text=True, cwd=self.folder)
+        return done.stdout.split()
+
+    def test_bash_is_offered_options_their_values_and_scripts(self):
+        self.script("", "train.py")
+        self.assertEqual(self.offered("--nproc"), ["--nproc-per-node"])
+        self.assertEqual(self.offered("--completion", "z"), ["zsh"])
+        self.assertEqual(self.offered("--grace", ""), [])
+        self.assertEqual(self.offered("--prefix", "tr"), ["train.py"])
+
+    def test_an_unknown_shell_is_refused(self):
+        done = self.run_it("--completion", "tcsh", code=2)
+        self.assertIn("tcsh", done.stderr)
 
     def test_lines_carry_their_rank_on_demand(self):
         script = self.script("""

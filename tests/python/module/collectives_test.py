@@ -35,12 +35,13 @@ def placed(arena, array, inside):
 def reduced(op, arrays):
     functions = {"sum": numpy.add, "min": numpy.minimum, "max": numpy.maximum,
                  "prod": numpy.multiply, "band": numpy.bitwise_and, "bor": numpy.bitwise_or,
-                 "bxor": numpy.bitwise_xor}
+                 "bxor": numpy.bitwise_xor, "land": numpy.logical_and, "lor": numpy.logical_or,
+                 "lxor": numpy.logical_xor}
     if op == "avg":
         return (sum(a.astype("float64") for a in arrays) / len(arrays)).astype(arrays[0].dtype)
     result = arrays[0].copy()
     for array in arrays[1:]:
-        result = functions[op](result, array)
+        result = functions[op](result, array).astype(result.dtype)
     return result
 
 
@@ -63,13 +64,43 @@ def all_reduce_of_every_type(rank, world):
 
 def all_reduce_with_every_operation(rank, world):
     with fabric_test.group_of(rank, world) as (arena, group):
-        for op in "min prod band bor bxor".split():
+        for op in "min prod band bor bxor land lor lxor".split():
             check_all_reduce(group, arena, rank, world, "int32", op)
         for dtype in ("float32", "float64"):
             count = 1000
             parts = [data_of(r, count, dtype) * 0.5 for r in range(world)]
             result = group.all_reduce(parts[rank].copy(), op="avg")
             numpy.testing.assert_allclose(result, reduced("avg", parts), rtol=1e-6)
+
+
+def scans(rank, world):
+    with fabric_test.group_of(rank, world) as (arena, group):
+        for count in COUNTS:
+            for op in ("sum", "max", "land", "lxor"):
+                parts = [data_of(r, count, "int32") - 1 for r in range(world)]
+                mine = placed(arena, parts[rank], count % 2 == 0)
+                numpy.testing.assert_array_equal(
+                    group.scan(mine.copy(), op=op), reduced(op, parts[:rank + 1]))
+                got = group.exscan(mine, op=op, out=numpy.full(count, -7, "int32"))
+                before = reduced(op, parts[:rank]) if rank else numpy.full(count, -7, "int32")
+                numpy.testing.assert_array_equal(got, before)
+
+
+def values_with_an_index(rank, world):
+    with fabric_test.group_of(rank, world) as (arena, group):
+        for name in ("float64", "float32", "int32", "int64"):
+            dtype = fabricshm.located(name)
+            values = [data_of(r, 1000, name) for r in range(world)]
+            mine = arena.zeros(1000, dtype)
+            mine["value"], mine["index"] = values[rank], 100 - rank
+            for op, best in (("minloc", numpy.min), ("maxloc", numpy.max)):
+                got = group.all_reduce(mine, op=op, out=numpy.empty(1000, dtype))
+                wanted = best(values, axis=0)
+                numpy.testing.assert_array_equal(got["value"], wanted)
+                lowest = [min(100 - r for r in range(world) if values[r][i] == wanted[i])
+                          for i in range(1000)]
+                numpy.testing.assert_array_equal(got["index"], lowest)
+            numpy.testing.assert_array_equal(group.broadcast(mine.copy())["value"], values[0])
 
 
 def data_movement(rank, world):
@@ -198,12 +229,25 @@ def bad_arguments(rank, world):
             except expected:
                 continue
             raise AssertionError(f"no {expected.__name__}")
+        for op, words in (("band", "integers"), ("minloc", "index"), ("lor", "integers")):
+            try:
+                group.all_reduce(array, op=op)
+            except fabricshm.FabricError as error:
+                assert words in str(error), error
+            else:
+                raise AssertionError(f"{op} of floats")
         try:
-            group.all_reduce(array, op="band")
-        except fabricshm.FabricError:
+            group.scan(array, op="avg")
+        except fabricshm.InvalidArgumentError as error:
+            assert "average" in str(error), error
+        else:
+            raise AssertionError("the average of a scan")
+        try:
+            fabricshm.located("uint8")
+        except TypeError:
             pass
         else:
-            raise AssertionError("band of floats")
+            raise AssertionError("bytes with an index")
         group.all_reduce(array)  # the group is as it was
 
 
@@ -218,6 +262,12 @@ class Collectives(unittest.TestCase):
 
     def test_all_reduce_with_every_operation_equals_numpy(self):
         self.run_in((1, 3), all_reduce_with_every_operation)
+
+    def test_scans_equal_numpy(self):
+        self.run_in((1, 2, 4), scans)
+
+    def test_the_best_value_comes_with_its_index(self):
+        self.run_in((1, 3), values_with_an_index)
 
     def test_moving_data_equals_numpy(self):
         self.run_in(WORLDS, data_movement)

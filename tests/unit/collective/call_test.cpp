@@ -47,6 +47,24 @@ TEST_SUITE("collective.call") {
         call = allreduce(memory, memory, 8);
         call.op = kernels::ReduceOp::kBxor;
         CHECK(refusal(call) == Errc::kUnsupported);
+        call.op = kernels::ReduceOp::kLand;
+        CHECK(refusal(call) == Errc::kUnsupported);
+        call.op = kernels::ReduceOp::kMinLoc;
+        CHECK(refusal(call) == Errc::kUnsupported);
+        call.dtype = kernels::DType::kF32Loc;
+        CHECK(refusal(call) == Errc::kOk);
+        call.op = kernels::ReduceOp::kSum;
+        CHECK(refusal(call) == Errc::kUnsupported);
+        call.kind = Kind::kBroadcast;  // moves bytes, whatever they are
+        CHECK(refusal(call) == Errc::kOk);
+        call = allreduce(memory, memory, 8);
+        call.kind = Kind::kScan;
+        CHECK(refusal(call) == Errc::kOk);
+        call.op = kernels::ReduceOp::kAvg;
+        CHECK(refusal(call) == Errc::kInvalid);  // of how many?
+        call.op = kernels::ReduceOp::kSum;
+        call.counts = {1, 1, 1, 1};
+        CHECK(refusal(call) == Errc::kInvalid);
         call = allreduce(memory, memory, 8);
         call.kind = Kind::kGather;
         call.algorithm = Algorithm::kRing;

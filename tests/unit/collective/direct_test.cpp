@@ -65,7 +65,8 @@ class Survivor {
 TEST_SUITE_BEGIN("collective.direct");
 
 TEST_CASE("a rank that leaves out its part of a broken group's work does not call it a success") {
-    for (const Kind kind : {Kind::kAllreduce, Kind::kBroadcast, Kind::kReduceScatter}) {
+    for (const Kind kind :
+         {Kind::kAllreduce, Kind::kBroadcast, Kind::kReduceScatter, Kind::kScan}) {
         for (const Bytes claim_from : {Bytes{1} << 40, Bytes{64}}) {  // own parts, claimed chunks
             Survivor survivor(kind, 4096);
             survivor.state().tuning.claim_from = claim_from;

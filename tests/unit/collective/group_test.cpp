@@ -14,6 +14,7 @@
 #include <latch>
 #include <thread>
 
+#include "kernels/reduce.hpp"
 #include "libfabricshm/collective/tuning.hpp"
 #include "libfabricshm/shm/group_block.hpp"
 #include "tests/support/collective_cases.hpp"
@@ -40,9 +41,8 @@ std::vector<CollectiveCase> every_kind(std::uint64_t count, Placement placement,
     std::vector<CollectiveCase> cases;
     for (const Kind kind :
          {Kind::kAllreduce, Kind::kReduceScatter, Kind::kAllGather, Kind::kBroadcast, Kind::kReduce,
-          Kind::kGather, Kind::kScatter, Kind::kAllToAll}) {
-        const bool whole =
-            kind == Kind::kAllreduce || kind == Kind::kBroadcast || kind == Kind::kReduce;
+          Kind::kGather, Kind::kScatter, Kind::kAllToAll, Kind::kScan, Kind::kExscan}) {
+        const bool whole = !row_of(kind).takes_counts;
         if (uneven && (whole || placement == Placement::kInPlace)) continue;
         CollectiveCase wanted;
         wanted.kind = kind;
@@ -148,10 +148,69 @@ Result<void> run_staggered(RankContext& context, std::uint64_t count, Bytes apar
     return context.group.run(call);
 }
 
+// What rank `rank` has at element `index`, as bits of its own: for floats sums that round.
+void fill_input(std::byte* to, kernels::DType dtype, int rank, std::uint64_t count) {
+    for (std::uint64_t i = 0; i < count; ++i) {
+        const float value =
+            (1.0F +
+             static_cast<float>((i * 37 + static_cast<std::uint64_t>(rank) * 11) % 64) / 61.0F) *
+            (rank % 3 == 0 ? -3.0F : 1.0F);
+        if (dtype == kernels::DType::kF32) {
+            std::memcpy(to + i * 4, &value, 4);
+        } else {
+            std::uint32_t bits;
+            std::memcpy(&bits, &value, 4);
+            bits >>= 16;
+            std::memcpy(to + i * 2, &bits, 2);
+        }
+    }
+}
+
+// Whether a scan gives this rank the bits of reducing the inputs of the ranks up to it at once.
+bool scans_in_rank_order(RankContext& context, const CollectiveCase& wanted) {
+    const Bytes bytes = wanted.count * kernels::size_of(wanted.dtype);
+    std::vector<std::byte> own(2 * bytes);
+    std::byte* input = own.data();
+    std::byte* output = own.data() + bytes;
+    if (wanted.placement == Placement::kArena) {
+        context.place(-1, 0);
+        input = context.place(context.rank, bytes);
+        output = context.place(context.rank, bytes);
+    }
+    Call call;
+    call.kind = wanted.kind;
+    call.dtype = wanted.dtype;
+    call.algorithm = wanted.algorithm;
+    call.count = wanted.count;
+    call.input = input;
+    call.output = output;
+    call.deadline = Clock::now() + std::chrono::seconds(50);
+    fill_input(input, wanted.dtype, context.rank, wanted.count);
+    const auto result = context.group.run(call);
+    if (!result.ok()) return complain(context, "%s", describe(result.error()).c_str());
+    const int ranks = wanted.kind == Kind::kScan ? context.rank + 1 : context.rank;
+    if (ranks == 0) return true;
+    std::vector<std::vector<std::byte>> inputs(static_cast<std::size_t>(ranks),
+                                               std::vector<std::byte>(bytes));
+    std::vector<const void*> sources;
+    for (std::size_t rank = 0; rank < inputs.size(); ++rank) {
+        fill_input(inputs[rank].data(), wanted.dtype, static_cast<int>(rank), wanted.count);
+        sources.push_back(inputs[rank].data());
+    }
+    std::vector<std::byte> right(bytes);
+    void* destination = right.data();
+    kernels::reduce(
+        {wanted.dtype, wanted.op, sources.data(), ranks, &destination, 1, wanted.count});
+    if (std::memcmp(right.data(), output, bytes) == 0) return true;
+    return complain(context, "kind %d count %lu: other bits", int(wanted.kind), wanted.count);
+}
+
 // Rank 0 believes in root 1, the others in root 0: no rank that is a root hears of one that waits.
+// Scans have no root: there rank 0 believes in another kind.
 bool told_of_another_root(RankContext& context, Kind kind, std::uint64_t count) {
     Call call;
     call.kind = kind;
+    if (kind == Kind::kScan && context.rank == 0) call.kind = Kind::kExscan;
     call.dtype = kernels::DType::kF32;
     call.root = context.rank == 0 ? 1 : 0;
     call.count = count;
@@ -246,6 +305,55 @@ TEST_SUITE("collective.group") {
         }
         CHECK(failures(2, cases) == 0);
         CHECK(failures(5, cases) == 0);
+    }
+
+    TEST_CASE("scans give the same bits by every way that serves them") {
+        std::vector<CollectiveCase> cases;
+        for (const Kind kind : {Kind::kScan, Kind::kExscan}) {
+            for (const Algorithm algorithm :
+                 {Algorithm::kAuto, Algorithm::kFlat, Algorithm::kDirect, Algorithm::kStaged}) {
+                for (const Placement placement : {Placement::kArena, Placement::kPrivate}) {
+                    for (const kernels::DType dtype :
+                         {kernels::DType::kF32, kernels::DType::kBF16}) {
+                        for (const std::uint64_t count : {1, 200, 9001, 70'000}) {
+                            CollectiveCase wanted;
+                            wanted.kind = kind;
+                            wanted.algorithm = algorithm;
+                            wanted.placement = placement;
+                            wanted.dtype = dtype;
+                            wanted.count = count;
+                            cases.push_back(wanted);
+                        }
+                    }
+                }
+            }
+        }
+        for (const int world : {1, 2, 5}) {
+            CAPTURE(world);
+            CHECK(failures_in_threads(world, kPerRank, [&](RankContext& context) {
+                      return std::all_of(cases.begin(), cases.end(), [&](const auto& each) {
+                          return scans_in_rank_order(context, each);
+                      });
+                  }) == 0);
+        }
+    }
+
+    TEST_CASE("scans start at the command of rank 0") {
+        std::vector<CollectiveCase> cases;
+        for (const Kind kind : {Kind::kScan, Kind::kExscan}) {
+            for (const Placement placement :
+                 {Placement::kArena, Placement::kInPlace, Placement::kPrivateInPlace}) {
+                for (const std::uint64_t count : {0, 3, 5000}) {
+                    CollectiveCase wanted;
+                    wanted.kind = kind;
+                    wanted.trigger = Trigger::kSync;
+                    wanted.placement = placement;
+                    wanted.count = count;
+                    cases.push_back(wanted);
+                }
+            }
+        }
+        CHECK(failures(3, cases) == 0);
     }
 
     TEST_CASE(
@@ -471,7 +579,8 @@ TEST_SUITE("collective.group") {
     }
 
     TEST_CASE("ranks that differ about the root are told so at the next operation at the latest") {
-        for (const Kind kind : {Kind::kBroadcast, Kind::kReduce, Kind::kGather, Kind::kScatter}) {
+        for (const Kind kind :
+             {Kind::kBroadcast, Kind::kReduce, Kind::kGather, Kind::kScatter, Kind::kScan}) {
             // In tiny lines, beside them, through the slots, and in place.
             for (const std::uint64_t count : {2, 400, 3000, 70'000}) {
                 CAPTURE(static_cast<int>(kind));
@@ -532,6 +641,8 @@ TEST_SUITE("collective.group") {
             CollectiveCase wanted;
             wanted.kind = i % 7 == 6   ? Kind::kAllreduce
                           : i % 5 == 4 ? Kind::kReduce
+                          : i % 3 == 2 ? Kind::kScan
+                          : i % 8 == 1 ? Kind::kExscan
                                        : Kind::kBroadcast;
             // Runs of up to 29 tiny ones; between them slots and buffers in place.
             const std::uint64_t small = i % 4 == 3 ? 900 : 2;  // beside the lines, and in them

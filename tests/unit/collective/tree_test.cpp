@@ -153,7 +153,8 @@ TEST_SUITE("collective.tree") {
             CHECK(group.failures([](RankContext& context) {
                 for (const Kind kind :
                      {Kind::kAllreduce, Kind::kBarrier, Kind::kAllGather, Kind::kBroadcast,
-                      Kind::kReduceScatter, Kind::kAllreduce, Kind::kGather, Kind::kAllToAll}) {
+                      Kind::kReduceScatter, Kind::kAllreduce, Kind::kGather, Kind::kAllToAll,
+                      Kind::kScan, Kind::kExscan}) {
                     for (const std::uint64_t count : {0, 1, 10, 11, 12, 30, 140, 300, 3000}) {
                         for (const bool uneven : {false, true}) {
                             CollectiveCase wanted;

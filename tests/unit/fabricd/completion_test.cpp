@@ -56,6 +56,19 @@ TEST_SUITE("fabricd.completion") {
         CHECK(offered(program(), "my-tool read /bin/bas").find("/bin/bash") == 0);
     }
 
+    TEST_CASE("a program without commands offers what may stand alone") {
+        const CompletedProgram alone{"my-bench",
+                                     {{"--json", "Print JSON"}},
+                                     {},
+                                     {"", "KIND", Value::kWords, {"sum", "scan"}}};
+        CHECK(offered(alone, "my-bench s") == "sum scan\n");
+        CHECK(offered(alone, "my-bench --json sc") == "scan\n");
+        CHECK(offered(alone, "my-bench --") == "--json\n");
+        CHECK(completion_script(alone, "zsh").value().find("'*:KIND:(sum scan)'") !=
+              std::string::npos);
+        CHECK(completion_script(alone, "fish").value().find("-a 'sum scan'") != std::string::npos);
+    }
+
     TEST_CASE("every option of fabricd is offered, choices with their words") {
         const CompletedProgram of = completed_program();
         CHECK(offered(of, "fabricd --pool-cap") == "--pool-capacity\n");

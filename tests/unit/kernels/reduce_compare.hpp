@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -85,15 +86,27 @@ inline void write_special(kernels::DType type, unsigned char* to, unsigned choic
                                           0x8000000080000000,
                                           0x7fffffffffffffff,
                                           0x8000000000000000};
+    // Few indices, so that equal values often have different ones, and equal ones.
+    if (kernels::is_located(type)) {
+        const std::int32_t index = static_cast<std::int32_t>(choice / 16 % 3) - 1;
+        std::memcpy(to + kernels::size_of(type) / 2, &index, sizeof index);
+    }
     switch (type) {
         case DType::kF64:
+        case DType::kF64Loc:
             return put_special(to, kF64, choice);
+        case DType::kF32Loc:
+            return put_special(to, kF32, choice);
         case DType::kF32:
             return put_special(to, kF32, choice);
         case DType::kF16:
             return put_special(to, kF16, choice);
         case DType::kBF16:
             return put_special(to, kBF16, choice);
+        case DType::kI32Loc:
+            return static_cast<void>(std::memcpy(to, &kEnds[choice % 8], 4));
+        case DType::kI64Loc:
+            return put_special(to, kEnds, choice);
         default:
             std::memcpy(to, &kEnds[choice % 8], kernels::size_of(type));
     }
@@ -106,6 +119,7 @@ enum class Content { kRandomBits, kOrdinary, kSpecial };
 inline void write_ordinary(kernels::DType type, unsigned char* to, std::uint64_t random) {
     using kernels::DType;
     const std::uint64_t sign = random >> 63;
+    if (kernels::is_located(type)) return write_special(type, to, static_cast<unsigned>(random));
     switch (type) {
         case DType::kF64: {
             const std::uint64_t bits =
@@ -138,7 +152,10 @@ inline void fill(Buffer& buffer, kernels::DType type, Content content, std::uint
         unsigned char* to = buffer.data() + offset;
         const std::uint64_t value = random();
         if (content == Content::kRandomBits) {
-            std::memcpy(to, &value, width);
+            for (std::size_t at = 0; at < width; at += 8) {
+                const std::uint64_t bits = at == 0 ? value : random();
+                std::memcpy(to + at, &bits, std::min<std::size_t>(width, 8));
+            }
         } else if (content == Content::kOrdinary || value % rarity != 0) {
             write_ordinary(type, to, random());
         } else {
@@ -317,10 +334,10 @@ inline const kernels::KernelSet* available_set(const std::string& name) {
     return nullptr;
 }
 
-/// Calls `visit(type, op)` for every pair that has a meaning.
+/// Calls `visit(type, op)` for every pair that has a meaning, of numbers alone or of all types.
 template <class Visit>
-void for_each_operation(const Visit& visit) {
-    for (int type = 0; type < kernels::kDTypeCount; ++type) {
+void for_each_operation(const Visit& visit, int types = kernels::kNumberTypeCount) {
+    for (int type = 0; type < types; ++type) {
         for (int op = 0; op < kernels::kReduceOpCount; ++op) {
             const auto t = static_cast<kernels::DType>(type);
             const auto o = static_cast<kernels::ReduceOp>(op);

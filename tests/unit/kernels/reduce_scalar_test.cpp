@@ -55,6 +55,42 @@ float random_float(Random& random) {
     return static_cast<float>((static_cast<double>(random() % 2000001) - 1e6) * scale);
 }
 
+// As the C structs of fabricshm.h: 16 bytes with the 8-byte values, the last 4 of them padding.
+template <class T>
+struct Pair {
+    T value;
+    std::int32_t index;
+    bool operator==(const Pair&) const = default;
+};
+
+template <class T>
+int count_wrong_places(DType type) {
+    static_assert(sizeof(Pair<T>) == sizeof(T) * 2);
+    Random random(11);
+    int wrong = 0;
+    for (int round = 0; round < 2000; ++round) {
+        std::vector<Pair<T>> values;
+        for (std::uint64_t s = 0; s <= 1 + random() % 5; ++s) {
+            const auto value = static_cast<T>(static_cast<int>(random() % 5) - 2);
+            values.push_back({value, static_cast<std::int32_t>(random() % 100) - 50});
+        }
+        // Sorted by what is wanted first, then by the index.
+        const auto best = [&](auto before) {
+            Pair<T> first = values[0];
+            for (const Pair<T>& each : values) {
+                const bool tie = each.value == first.value && each.index < first.index;
+                if (before(each.value, first.value) || tie) first = each;
+            }
+            return first;
+        };
+        const Pair<T> least = best([](T a, T b) { return a < b; });
+        const Pair<T> most = best([](T a, T b) { return a > b; });
+        wrong += !(reduce_one(type, ReduceOp::kMinLoc, values) == least);
+        wrong += !(reduce_one(type, ReduceOp::kMaxLoc, values) == most);
+    }
+    return wrong;
+}
+
 // Integers modulo 2^64 in steps that cannot overflow, then cut to T.
 template <class T>
 int count_wrong_integers(DType type) {
@@ -65,8 +101,9 @@ int count_wrong_integers(DType type) {
         unsigned __int128 total = 0, product = 1;
         T least = std::numeric_limits<T>::max(), most = std::numeric_limits<T>::min();
         T all = static_cast<T>(~T{0}), any = 0, odd = 0;
+        int truths = 0;
         for (std::uint64_t s = 0; s <= random() % 5; ++s) {
-            const auto value = static_cast<T>(random());
+            const auto value = random() % 4 == 0 ? T{0} : static_cast<T>(random());
             values.push_back(value);
             total += static_cast<unsigned __int128>(static_cast<__int128>(value));
             product *= static_cast<unsigned __int128>(static_cast<__int128>(value));
@@ -75,7 +112,9 @@ int count_wrong_integers(DType type) {
             all = static_cast<T>(all & value);
             any = static_cast<T>(any | value);
             odd = static_cast<T>(odd ^ value);
+            truths += value != 0;
         }
+        const int number = static_cast<int>(values.size());
         const int divisor = 1 + static_cast<int>(random() % 400);
         const auto average = static_cast<T>(static_cast<__int128>(static_cast<T>(total)) / divisor);
         wrong += reduce_one(type, ReduceOp::kSum, values) != static_cast<T>(total);
@@ -85,6 +124,13 @@ int count_wrong_integers(DType type) {
         wrong += reduce_one(type, ReduceOp::kBand, values) != all;
         wrong += reduce_one(type, ReduceOp::kBor, values) != any;
         wrong += reduce_one(type, ReduceOp::kBxor, values) != odd;
+        // One source is copied as it is, whatever the operation.
+        const auto truth = [&](bool of_all) {
+            return number == 1 ? values[0] : static_cast<T>(of_all ? 1 : 0);
+        };
+        wrong += reduce_one(type, ReduceOp::kLand, values) != truth(truths == number);
+        wrong += reduce_one(type, ReduceOp::kLor, values) != truth(truths != 0);
+        wrong += reduce_one(type, ReduceOp::kLxor, values) != truth(truths % 2 == 1);
         wrong += reduce_one(type, ReduceOp::kAvg, values, divisor) != average;
     }
     return wrong;
@@ -193,6 +239,36 @@ TEST_SUITE("kernels.reduce_scalar") {
         CHECK(count_wrong_integers<std::int64_t>(DType::kI64) == 0);
         CHECK(count_wrong_integers<std::uint64_t>(DType::kU64) == 0);
         CHECK(reduce_one<std::int32_t>(DType::kI32, ReduceOp::kAvg, {-4, -3}, 2) == -3);
+    }
+
+    TEST_CASE("the least and the largest value come with their index, the lowest of equal ones") {
+        CHECK(count_wrong_places<float>(DType::kF32Loc) == 0);
+        CHECK(count_wrong_places<double>(DType::kF64Loc) == 0);
+        CHECK(count_wrong_places<std::int32_t>(DType::kI32Loc) == 0);
+        CHECK(count_wrong_places<std::int64_t>(DType::kI64Loc) == 0);
+    }
+
+    TEST_CASE("places follow the order of minimum and maximum: NaN first, then -0 below +0") {
+        const auto at = [](ReduceOp op, const std::vector<Pair<float>>& values) {
+            return reduce_one(DType::kF32Loc, op, values).index;
+        };
+        CHECK(at(ReduceOp::kMinLoc, {{0.0f, 1}, {-0.0f, 2}}) == 2);
+        CHECK(at(ReduceOp::kMaxLoc, {{-0.0f, 1}, {0.0f, 2}}) == 2);
+        for (const ReduceOp op : {ReduceOp::kMinLoc, ReduceOp::kMaxLoc}) {
+            CHECK(at(op, {{kInfinity, 1}, {kNan, 4}, {-kInfinity, 2}, {kNan, 3}}) == 3);
+        }
+    }
+
+    TEST_CASE("the padding behind an index is zeros, whatever the sources have there") {
+        unsigned char first[16], second[16], result[16];
+        std::memset(first, 0xee, sizeof first);
+        std::memset(second, 0xdd, sizeof second);
+        const void* sources[] = {first, second};
+        void* destination = result;
+        kernels::ReduceJob job{DType::kI64Loc, ReduceOp::kMinLoc, sources, 2, &destination, 1, 1};
+        kernels::reduce_scalar_range(job, 0, 1);
+        CHECK(std::memcmp(result, second, 12) == 0);
+        for (int i = 12; i < 16; ++i) CHECK(result[i] == 0);
     }
 
     TEST_CASE("a single source is copied as it is, NaN payload and all") {

@@ -1,0 +1,340 @@
+#include "bench/fabric_bench_options.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+
+#include "fabricd/completion.hpp"
+
+namespace bench {
+
+// busbw is what nccl-tests calls by that name: the bytes that have to cross from rank to rank in
+// the time, whatever the way they take; of a scan and a message it is the algbw.
+const std::vector<BenchKind> kBenchKinds = {
+    {"allreduce", FABRICSHM_ALLREDUCE, true, 0, 0, 2},
+    {"reduce_scatter", FABRICSHM_REDUCE_SCATTER, true, 1, 0, 1},
+    {"all_gather", FABRICSHM_ALL_GATHER, true, 1, 0, 1},
+    {"broadcast", FABRICSHM_BROADCAST, true, 0, 1, 0},
+    {"reduce", FABRICSHM_REDUCE, true, 0, 1, 0},
+    {"gather", FABRICSHM_GATHER, true, 1, 0, 1},
+    {"scatter", FABRICSHM_SCATTER, true, 1, 0, 1},
+    {"all_to_all", FABRICSHM_ALL_TO_ALL, true, 1, 0, 1},
+    {"scan", FABRICSHM_SCAN, true, 0, 1, 0},
+    {"exscan", FABRICSHM_EXSCAN, true, 0, 1, 0},
+    {"send_recv", FABRICSHM_SEND, false, 0, 1, 0},
+    {"barrier", FABRICSHM_BARRIER, false, 0, 0, 0},
+};
+
+const BenchKind* find_kind(const std::string& name) {
+    for (const BenchKind& kind : kBenchKinds) {
+        if (name == kind.name) return &kind;
+    }
+    return nullptr;
+}
+
+bool reduces(const BenchKind& kind) {
+    return kind.value == FABRICSHM_ALLREDUCE || kind.value == FABRICSHM_REDUCE_SCATTER ||
+           kind.value == FABRICSHM_REDUCE || kind.value == FABRICSHM_SCAN ||
+           kind.value == FABRICSHM_EXSCAN;
+}
+
+namespace {
+
+/// A word of the command line and what it means to the library.
+template <class T>
+struct Named {
+    const char* name;
+    T value;
+};
+constexpr Named<fabricshm_dtype> kTypes[] = {{"f64", FABRICSHM_F64}, {"f32", FABRICSHM_F32},
+                                             {"f16", FABRICSHM_F16}, {"bf16", FABRICSHM_BF16},
+                                             {"i8", FABRICSHM_I8},   {"u8", FABRICSHM_U8},
+                                             {"i32", FABRICSHM_I32}, {"u32", FABRICSHM_U32},
+                                             {"i64", FABRICSHM_I64}, {"u64", FABRICSHM_U64}};
+// Those whose result on small whole numbers is exact in every type, whatever the number of ranks.
+constexpr Named<fabricshm_op> kOps[] = {
+    {"sum", FABRICSHM_SUM}, {"min", FABRICSHM_MIN}, {"max", FABRICSHM_MAX}};
+constexpr Named<fabricshm_algorithm> kAlgorithms[] = {
+    {"auto", FABRICSHM_AUTO}, {"flat", FABRICSHM_FLAT},     {"direct", FABRICSHM_DIRECT},
+    {"ring", FABRICSHM_RING}, {"staged", FABRICSHM_STAGED}, {"host", FABRICSHM_HOST}};
+
+template <class T, std::size_t kCount>
+const Named<T>* find(const Named<T> (&table)[kCount], const std::string& name) {
+    for (const auto& each : table) {
+        if (name == each.name) return &each;
+    }
+    return nullptr;
+}
+template <class T, std::size_t kCount>
+std::vector<std::string> names(const Named<T> (&table)[kCount]) {
+    std::vector<std::string> words;
+    for (const auto& each : table) words.emplace_back(each.name);
+    return words;
+}
+
+std::string joined(const std::vector<std::string>& words) {
+    std::string text;
+    for (const auto& word : words) text += (text.empty() ? "" : " ") + word;
+    return text;
+}
+
+/// A number from `least` to `most`.
+bool number(const std::string& text, std::uint64_t least, std::uint64_t most, std::uint64_t& out) {
+    if (text.empty() || text.size() > 12) return false;
+    if (text.find_first_not_of("0123456789") != std::string::npos) return false;
+    out = std::strtoull(text.c_str(), nullptr, 10);
+    return out >= least && out <= most;
+}
+
+// FROM:TO:FACTOR, FROM:TO, or one size.
+bool sizes(const std::string& text, BenchOptions& options) {
+    std::vector<std::string> parts(1);
+    for (const char c : text) {
+        if (c == ':') parts.emplace_back();
+        if (c != ':') parts.back().push_back(c);
+    }
+    if (parts.size() > 3) return false;
+    options.from = parse_size(parts[0]);
+    options.to = parts.size() > 1 ? parse_size(parts[1]) : options.from;
+    options.factor = 2;
+    if (parts.size() == 3 && !number(parts[2], 2, 1024, options.factor)) return false;
+    constexpr std::uint64_t kMost = std::uint64_t{16} << 30;
+    return options.from != 0 && options.to >= options.from && options.to <= kMost;
+}
+
+struct Option {
+    const char* name;
+    const char* value;  // what stands for it in the help; nullptr: takes none
+    const char* help;
+    std::vector<std::string> words;
+    std::function<bool(const std::string&, BenchOptions&)> set;
+};
+
+using Text = const std::string&;
+
+// Help, completions and the parser read this. `set` stores the value, and refuses with false; what
+// has none is done by set_option().
+const std::vector<Option> kOptions = {
+    {"--sizes", "FROM:TO[:FACTOR]", "bytes of the larger buffer of a rank (8:128M:2)", {}, sizes},
+    {"--ranks",
+     "N",
+     "processes, 1 to 256 (2)",
+     {},
+     [](Text text, BenchOptions& options) {
+         std::uint64_t ranks = 0;
+         if (!number(text, 1, FABRICSHM_WORLD_MAX, ranks)) return false;
+         options.ranks = static_cast<int>(ranks);
+         return true;
+     }},
+    {"--dtype", "TYPE", "type of the elements (f32)", names(kTypes),
+     [](Text text, BenchOptions& options) {
+         const auto* found = find(kTypes, text);
+         if (found == nullptr) return false;
+         options.dtype = found->value;
+         options.dtype_name = text;
+         return true;
+     }},
+    {"--op", "OP", "reduction (sum)", names(kOps),
+     [](Text text, BenchOptions& options) {
+         const auto* found = find(kOps, text);
+         if (found == nullptr) return false;
+         options.op = found->value;
+         options.op_name = text;
+         return true;
+     }},
+    {"--algorithm", "NAME", "the way to go; ring and host are for allreduce (auto)",
+     names(kAlgorithms),
+     [](Text text, BenchOptions& options) {
+         const auto* found = find(kAlgorithms, text);
+         if (found == nullptr) return false;
+         options.algorithm = found->value;
+         return true;
+     }},
+    {"--memory",
+     "WHERE",
+     "buffers in the arena or on the heap (arena)",
+     {"arena", "heap"},
+     [](Text text, BenchOptions& options) {
+         options.heap = text == "heap";
+         return options.heap || text == "arena";
+     }},
+    {"--iterations",
+     "N",
+     "operations per row (by size: 20 to 2000)",
+     {},
+     [](Text text, BenchOptions& options) {
+         return number(text, 1, 100'000'000, options.iterations);
+     }},
+    {"--warmup",
+     "N",
+     "operations before them, at most as many (5)",
+     {},
+     [](Text text, BenchOptions& options) { return number(text, 0, 1'000'000, options.warmup); }},
+    {"--check",
+     nullptr,
+     "compare every element of a first run; exit code 1 if one is wrong",
+     {},
+     [](Text, BenchOptions& options) { return options.check = true; }},
+    {"--json",
+     nullptr,
+     "print JSON instead of the table",
+     {},
+     [](Text, BenchOptions& options) { return options.json = true; }},
+    {"--socket",
+     "PATH",
+     "the attach socket of fabricd ($FABRIC_SOCKET, then the usual places)",
+     {},
+     [](Text text, BenchOptions& options) {
+         options.socket = text;
+         return !text.empty();
+     }},
+    {"--completion",
+     "SHELL",
+     "print the script that completes this command line",
+     {"bash", "zsh", "fish"},
+     nullptr},
+    {"--help", nullptr, "print this", {}, nullptr},
+    {"--version", nullptr, "print the version", {}, nullptr},
+};
+
+std::vector<std::string> kind_names() {
+    std::vector<std::string> words;
+    for (const BenchKind& kind : kBenchKinds) words.emplace_back(kind.name);
+    words.emplace_back("all");
+    return words;
+}
+
+std::string help() {
+    std::string text =
+        "fabric-bench [OPTION]... COLLECTIVE...\n\nHow fast the collectives are here, with a table "
+        "as nccl-tests prints it. Starts one process per rank;\nfabricd has to run.\n\n"
+        "COLLECTIVE: " +
+        joined(kind_names()) + "\n\n";
+    for (const Option& option : kOptions) {
+        std::string left = std::string("  ") + option.name;
+        if (option.value != nullptr) left += std::string(" ") + option.value;
+        left.resize(std::max<std::size_t>(left.size() + 1, 30), ' ');
+        text += left + option.help + "\n";
+        if (!option.words.empty()) text += std::string(30, ' ') + joined(option.words) + "\n";
+    }
+    return text +
+           "\nbusbw: what has to cross from rank to rank, as nccl-tests counts it: algbw times "
+           "2 (n - 1)/n for allreduce,\n(n - 1)/n for kinds with parts, 1 for the others.\n"
+           "Exit code: 0, 1 when a rank failed or an element was wrong, 2 for the command line.\n";
+}
+
+// As those of fabricd and fabricctl, made of the same table as the help.
+std::string completion(const std::string& shell) {
+    using fabricd::CompletedOption;
+    fabricd::CompletedProgram program{"fabric-bench", {}, {}};
+    for (const Option& option : kOptions) {
+        CompletedOption completed{option.name, option.help};
+        if (option.value != nullptr) completed.value = CompletedOption::Value::kAny;
+        if (!option.words.empty()) completed.value = CompletedOption::Value::kWords;
+        if (std::string(option.name) == "--socket") completed.value = CompletedOption::Value::kFile;
+        completed.words = option.words;
+        program.options.push_back(completed);
+    }
+    program.argument = {"", "COLLECTIVE", CompletedOption::Value::kWords, kind_names()};
+    return fabricd::completion_script(program, shell).value_or("");
+}
+
+// Help, version and completion end the parsing: what follows them is not looked at.
+// Empty, or what is wrong with the value.
+std::string set_option(const Option& option, const std::string& value, Parsed& parsed) {
+    const std::string name = option.name;
+    if (name == "--help") parsed.text = help();
+    if (name == "--version") {
+        parsed.text = std::string("fabric-bench ") + fabricshm_version() + "\n";
+    }
+    if (name == "--completion") parsed.text = completion(value);
+    const bool right = option.set ? option.set(value, parsed.options) : !parsed.text.empty();
+    if (right) return "";
+    std::string expected = option.words.empty() ? option.value : joined(option.words);
+    return name + " '" + value + "': expected " + expected;
+}
+
+// The collectives are measured in the order given; one may come twice.
+std::string add_kind(const std::string& word, BenchOptions& options) {
+    if (word == "all") {
+        for (const BenchKind& kind : kBenchKinds) options.kinds.push_back(&kind);
+        return "";
+    }
+    const BenchKind* kind = find_kind(word);
+    if (kind == nullptr)
+        return "there is no collective '" + word + "'; there are " + joined(kind_names());
+    options.kinds.push_back(kind);
+    return "";
+}
+
+// What only the whole command line shows.
+std::string check(BenchOptions& options) {
+    if (options.kinds.empty()) return "which collective? One of " + joined(kind_names());
+    const bool only_allreduce =
+        options.algorithm == FABRICSHM_RING || options.algorithm == FABRICSHM_HOST;
+    for (const BenchKind* kind : options.kinds) {
+        if (only_allreduce && kind->value != FABRICSHM_ALLREDUCE) {
+            return std::string(kind->name) + ": the algorithms ring and host are for allreduce";
+        }
+        if (is_ping_pong(kind->value) && options.ranks % 2 != 0) {
+            return "send_recv: an even number of ranks, each with a partner";
+        }
+    }
+    return "";
+}
+
+}  // namespace
+
+std::uint64_t parse_size(const std::string& text) {
+    char* end = nullptr;
+    if (text.empty() || text[0] < '0' || text[0] > '9') return 0;
+    const std::uint64_t value = std::strtoull(text.c_str(), &end, 10);
+    // K, M and G mean 1024, with and without iB: what is measured is memory.
+    const std::string unit = end;
+    const std::string letters = "KMG";
+    if (unit.empty() || unit == "B") return value;
+    const auto at = letters.find(unit[0]);
+    const std::string rest = unit.substr(1);
+    if (at == std::string::npos || !(rest.empty() || rest == "B" || rest == "i" || rest == "iB")) {
+        return 0;
+    }
+    const auto shift = 10 * (static_cast<unsigned>(at) + 1);
+    return value > (~std::uint64_t{0} >> shift) ? 0 : value << shift;
+}
+
+std::uint64_t BenchOptions::iterations_for(std::uint64_t bytes) const {
+    if (iterations != 0) return iterations;
+    // As many as move 64 MiB: small sizes are measured over many operations, large ones soon done.
+    constexpr std::uint64_t kAll = 64u << 20;
+    return std::clamp<std::uint64_t>(kAll / bytes, 20, 2000);
+}
+
+Parsed parse(int argc, const char* const* argv) {
+    Parsed parsed;
+    for (int i = 1; i < argc && parsed.error.empty() && parsed.text.empty(); ++i) {
+        const std::string word = argv[i];
+        if (word.rfind("--", 0) != 0) {
+            parsed.error = add_kind(word, parsed.options);
+            continue;
+        }
+        const std::string name = word.substr(0, word.find('='));
+        const auto& options = kOptions;
+        const auto found = std::find_if(options.begin(), options.end(),
+                                        [&](const Option& each) { return name == each.name; });
+        if (found == options.end()) {
+            parsed.error = "there is no option " + name + "; see --help";
+        } else if (found->value == nullptr) {
+            parsed.error = word == name ? set_option(*found, "", parsed) : name + " takes no value";
+        } else if (word != name) {
+            parsed.error = set_option(*found, word.substr(name.size() + 1), parsed);
+        } else if (i + 1 < argc) {
+            parsed.error = set_option(*found, argv[++i], parsed);
+        } else {
+            parsed.error = name + ": " + found->value + " is missing";
+        }
+    }
+    if (parsed.error.empty() && parsed.text.empty()) parsed.error = check(parsed.options);
+    return parsed;
+}
+
+}  // namespace bench

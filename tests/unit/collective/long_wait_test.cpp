@@ -1,0 +1,113 @@
+// What FABRIC_LOG=info says of a rank that others wait for.
+
+#include "libfabricshm/collective/long_wait.hpp"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "libfabricshm/base/log.hpp"
+#include "tests/support/ranks.hpp"
+
+using namespace fabricshm;
+using namespace test_support;
+
+namespace {
+
+std::mutex g_mutex;
+std::string g_text;
+
+void keep_line(LogLevel, const char* line) {
+    const std::lock_guard lock(g_mutex);
+    g_text += std::string(line) + "\n";
+}
+
+std::string text() {
+    const std::lock_guard lock(g_mutex);
+    return g_text;
+}
+
+bool has(const std::string& part) {
+    return text().find(part) != std::string::npos;
+}
+
+struct Logged {
+    explicit Logged(LogLevel level) {
+        g_text.clear();
+        set_log_sink(keep_line);
+        set_log_level(level);
+    }
+    ~Logged() {
+        set_log_level(LogLevel::kWarning);
+        set_log_sink(nullptr);
+    }
+};
+
+constexpr auto kFrom = std::chrono::seconds(5);
+const Doing kDoing{"allreduce", 400};
+
+}  // namespace
+
+TEST_SUITE("collective.long_wait") {
+    TEST_CASE("a long wait is named again after twice the time, and once more at its end") {
+        const Logged logged(LogLevel::kInfo);
+        {
+            LongWait wait(0, 3, kFrom);
+            const TimePoint now = Clock::now();
+            CHECK_FALSE(wait.is_due(now));
+            CHECK(wait.is_due(now + kFrom));
+            wait.say(2, 4711, kDoing, now + kFrom);
+            CHECK(has(
+                "rank 0 of 3: has waited 5.0 s for rank 2 (process 4711) in allreduce, 400 bytes"));
+            CHECK_FALSE(wait.is_due(now + kFrom));
+            CHECK(wait.is_due(now + 2 * kFrom));
+            CHECK_FALSE(has("ended"));
+        }
+        CHECK(has("rank 0 of 3: the wait for rank 2 ended after"));
+    }
+
+    TEST_CASE("a wait that is not long leaves no line, and at other levels none does") {
+        {
+            const Logged logged(LogLevel::kInfo);
+            { const LongWait wait(0, 3, kFrom); }
+            CHECK(text().empty());
+        }
+        const Logged logged(LogLevel::kWarning);
+        {
+            LongWait wait(0, 3, kFrom);
+            wait.say(2, 4711, kDoing, Clock::now() + kFrom);
+        }
+        CHECK(text().empty());
+    }
+
+    TEST_CASE("ranks that wait in a collective name the one that is late") {
+        for (const Kind kind : {Kind::kBarrier, Kind::kAllreduce}) {
+            const Logged logged(LogLevel::kInfo);
+            CHECK(failures_in_threads(3, 8 * kMiB, [&](RankContext& context) {
+                      context.group.set_long_wait(std::chrono::milliseconds(1));
+                      Call call;
+                      call.kind = kind;
+                      call.dtype = kernels::DType::kF32;
+                      call.count = kind == Kind::kBarrier ? 0 : 100'000;
+                      call.input = context.place(context.rank, 400'000);
+                      call.output = const_cast<std::byte*>(call.input);
+                      call.deadline = Clock::now() + std::chrono::seconds(60);
+                      // Rank 1 comes when the others have said that it is late.
+                      while (context.rank == 1 &&
+                             !(has("rank 0 of 3: has waited") && has("rank 2 of 3: has waited"))) {
+                          if (Clock::now() > call.deadline) return complain(context, "not named");
+                          std::this_thread::yield();
+                      }
+                      return context.group.run(call).ok();
+                  }) == 0);
+            CHECK(has("for rank 1 (process "));
+            CHECK_FALSE(has("for rank 2 (process "));
+            CHECK(has(kind == Kind::kBarrier ? ") in barrier, 0 bytes"
+                                             : ") in allreduce, 400000 bytes"));
+            CHECK(has("the wait for rank 1 ended after"));
+        }
+    }
+}
