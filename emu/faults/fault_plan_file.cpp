@@ -1,12 +1,14 @@
 // Reading a fault plan: the TOML, and every rule about what goes together.
 
 #define TOML_EXCEPTIONS 0
+#define TOML_ASSERT(condition) static_cast<void>(0)  // 3.3 asserts what files say: "[.a]"
 #include <toml++/toml.h>
 
 #include <algorithm>
 #include <charconv>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <sstream>
 
 #include "emu/faults/fault_plan.hpp"
@@ -108,7 +110,9 @@ bool read_target(const std::string& text, const FaultPlan& plan, Target& target)
     }
     target.kind = kind == "host" ? TargetKind::kHost : TargetKind::kDevice;
     if (kind == "host") return plan.hosts.count(target.name) != 0;
-    return kind == "device" && !target.name.empty();
+    // FABRIC_FAULT is cut at these.
+    const bool plain = target.name.find_first_of("@;") == std::string::npos;
+    return kind == "device" && !target.name.empty() && plain;
 }
 
 // By the names that are written, so that reading and writing can't differ.
@@ -177,11 +181,16 @@ void read_fault(const toml::table& table, const std::string& where, FaultPlan& p
                         "is \"rank N\", \"device NAME\", \"host NAME\" of [hosts], or \"daemon\"");
     }
     fault.point = reader.text("point").value_or("");
+    // FABRIC_FAULT is cut at these: another fault would be armed, or none.
+    if (fault.point.find_first_of(":;") != std::string::npos) {
+        reader.complain("point", "is the name of a fault point");
+    }
     fault.passage = reader.count("passage", 1).value_or(1);
     // `operations` is a way to say point and passage for the most usual place.
     if (const auto operations = reader.count("operations", 0)) {
         fault.point = "operation.begin";  // the next one begins when so many are over
-        fault.passage = *operations + 1;
+        constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
+        fault.passage = std::min(*operations, kMost - 1) + 1;
     }
     const auto after = reader.duration("after");
     fault.after = after.value_or(Duration::zero());

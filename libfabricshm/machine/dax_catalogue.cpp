@@ -54,6 +54,8 @@ std::uint32_t checksum(StoredHeader header, const std::byte* entries) {
 // What find_room() and the daemon count on. In order of offsets, so that one pass sees overlaps.
 bool is_sound(const DaxCatalogue& catalogue) {
     if (catalogue.align < 2 * kMiB || (catalogue.align & (catalogue.align - 1)) != 0) return false;
+    // A block for the catalogue and one for arenas, or find_room() would count below zero.
+    if (catalogue.device_bytes / catalogue.align < 2) return false;
     std::unordered_set<std::uint64_t> ids;
     std::uint64_t free_from = catalogue.align;  // the first block is the catalogue's own
     for (const auto& entry : catalogue.entries) {

@@ -99,7 +99,7 @@ void require_reply(const Message& message) {
     }
 }
 
-// A refusal of it can be read by the client, who finds out what was refused and why.
+// The client can read a refusal of it: what was refused, and why.
 void require_refusal(const Message& request) {
     const Message refusal = make_error_reply(request.header, {Errc::kBusy, 7, "fuzz"});
     FUZZ_REQUIRE(check_reply(refusal, sizeof refusal).ok());

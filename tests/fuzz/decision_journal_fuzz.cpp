@@ -1,6 +1,6 @@
 // The journal of the control loop, which people also hand to `fabricctl replay`. What is read is
-// written again to the last bit, and the loop takes any windows without a decision that nobody
-// could carry out.
+// written again to the last bit, and whatever the windows say, no decision is made that cannot be
+// carried out.
 
 #include "fabricd/control/decision_journal.hpp"
 

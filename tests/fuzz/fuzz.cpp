@@ -27,6 +27,10 @@ Registered::Registered(const Target& target) {
     all.insert(at, target);
 }
 
+void append_bytes(Buffer& buffer, Data bytes) {
+    buffer.insert(buffer.end(), bytes.begin(), bytes.end());
+}
+
 void rule_broken(const char* condition, const char* file, int line) noexcept {
     std::fprintf(stderr, "fuzz: rule broken: %s at %s:%d\n", condition, file, line);
     std::abort();

@@ -1,6 +1,6 @@
 // A story of several sessions: messages in any order, lost connections, deaths, time, copies that
 // end and restarts of the daemon at any record. Only what proto::check_request() takes reaches the
-// registry, as in the server. After each step the books balance, every reply is one that a client
+// registry, as in the server. All along the books balance, every reply is one that a client
 // takes, and at the end nothing is left.
 
 #include "fabricd/server/requests.hpp"
@@ -41,8 +41,10 @@ class Story {
         for (int step = 0; step < kStepsMost && !input_.empty(); ++step) {
             act();
             for (const Answer& answer : case_.registry->take_answers()) take(reply_of(answer));
-            FUZZ_REQUIRE(case_.registry->problems().empty());
+            // They cost as much as eight steps do.
+            if (step % 8 == 7) FUZZ_REQUIRE(case_.registry->problems().empty());
         }
+        FUZZ_REQUIRE(case_.registry->problems().empty());
         finish();
     }
 
@@ -116,7 +118,7 @@ class Story {
             entries.pop_back();
         }
         const auto restored = case_.restart(now_);
-        FUZZ_REQUIRE(restored.ok());
+        FUZZ_REQUIRE(restored.ok() && case_.registry->contradictions().empty());
         const auto known = std::exchange(sessions_, {});
         for (const SessionView& view : case_.registry->snapshot(now_).sessions) {
             const Peer peer{view.pid, 1000, 1000};

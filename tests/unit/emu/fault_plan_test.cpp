@@ -109,6 +109,20 @@ TEST_SUITE("emu.fault_plan") {
                   .find("list of ranks") != std::string::npos);
     }
 
+    // They are joined into one text for the library, which takes it apart at these characters.
+    TEST_CASE("names that would arm another fault are refused, and no count overflows") {
+        const std::string kill = "[[fault]]\naction = \"kill\"\n";
+        for (const char* point : {"a:slow", "a;b"}) {
+            const std::string text = kill + "target = \"rank 1\"\npoint = \"" + point + "\"\n";
+            CHECK(complaint_of(text).find("point is the name") != std::string::npos);
+        }
+        CHECK(complaint_of(kill + "target = \"device a;b\"\npoint = \"p\"\n").find("target") !=
+              std::string::npos);
+        const FaultPlan plan =
+            plan_of(kill + "target = \"rank 1\"\noperations = 9223372036854775807\n");
+        CHECK(plan.faults[0].passage > 0);
+    }
+
     TEST_CASE("the plans among the examples can be read") {
         int plans = 0;
         for (const auto& entry :

@@ -90,6 +90,17 @@ TEST_SUITE("machine.dax_catalogue") {
         CHECK(refuses([](auto& c) { std::swap(c.entries[0], c.entries[1]); }));
     }
 
+    TEST_CASE("a device of less than two blocks has no room for arenas, and is refused") {
+        DaxCatalogue catalogue = two_arenas();
+        catalogue.entries.clear();
+        for (const Bytes bytes : {Bytes{0}, Bytes{4096}, kBlock, 2 * kBlock - 1}) {
+            catalogue.device_bytes = bytes;
+            CHECK(outcome(catalogue) == Errc::kCorrupt);
+        }
+        catalogue.device_bytes = 2 * kBlock;
+        CHECK(outcome(catalogue) == Errc::kOk);
+    }
+
     TEST_CASE("the smallest hole that fits is taken") {
         DaxCatalogue catalogue = two_arenas();  // holes: blocks 3-7 (5) and 9-31 (23)
         CHECK(find_room(catalogue, 5 * kBlock).value() == 3 * kBlock);

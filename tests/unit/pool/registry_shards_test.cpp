@@ -448,7 +448,7 @@ TEST_SUITE("pool.registry_shards") {
         host.registry->shard_copied(order.shard, fabricshm::word_of(header));
         host.restart();
         REQUIRE(host.restored.ok());
-        SUBCASE("when nobody comes back") {}
+        SUBCASE("when no session comes back") {}
         SUBCASE("when their owner comes back without them") {
             REQUIRE(host.registry->resume_session(host.alice, kAlice, kToken).ok());
         }
@@ -478,7 +478,7 @@ TEST_SUITE("pool.registry_shards") {
         CHECK(host.problem() == "");
     }
 
-    TEST_CASE("a shard that was freed while somebody has it open is not moved any more") {
+    TEST_CASE("a shard that was freed while a session has it open is not moved any more") {
         ShardHost host;
         proto::Shard body{};
         body.header = host.opened.header;
@@ -519,8 +519,8 @@ TEST_SUITE("pool.registry_shards") {
         CHECK(host.registry->problems().empty());
     }
 
-    // The copier still writes to the new place when nobody has the home open any more.
-    TEST_CASE("what is copied between two other arenas is nobody else's until the copy ends") {
+    // The copier still writes to the new place when no session has the home open any more.
+    TEST_CASE("what is copied between two other arenas stays taken until the copy ends") {
         ShardHost host;
         const ArenaId far = host.arena(host.alice, "far");
         const ArenaId other = host.arena(host.alice, "other");

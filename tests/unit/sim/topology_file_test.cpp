@@ -89,4 +89,15 @@ TEST_SUITE("sim.topology_file") {
         CHECK(complaint_of("[[switch]]\nname = \"s\"\n").find("0 devices") != std::string::npos);
         CHECK(std::holds_alternative<std::string>(read_topology_file("no such file")));
     }
+
+    TEST_CASE("what a file can ask for is bounded: nodes in all, and the speed of one") {
+        std::string many = "[[switch]]\nname = \"s\"\n";
+        for (int i = 0; i < 20; ++i) {
+            many +=
+                "[[host]]\nname = \"h" + std::to_string(i) + "\"\nparent = \"s\"\ncount = 8000\n";
+        }
+        CHECK(complaint_of(many).find("1 to 100000 in all") != std::string::npos);
+        CHECK(complaint_of("[[device]]\nname = \"d\"\nspeed = inf\n").find("speed") !=
+              std::string::npos);
+    }
 }
