@@ -68,6 +68,8 @@ TEST_SUITE("api.owners") {
         CHECK(group.allreduce(in, std::span<float>(output)).error().code == FABRICSHM_EINVAL);
         CHECK(group.reduce_scatter(in, std::span<float>(output)).error().code == FABRICSHM_EINVAL);
         CHECK(group.all_gather(in, std::span<float>(output)).error().code == FABRICSHM_EINVAL);
+        CHECK(group.scan(in, std::span<float>(output)).error().code == FABRICSHM_EINVAL);
+        CHECK(group.exscan(in, std::span<float>(output)).error().code == FABRICSHM_EINVAL);
         CHECK(fake_abi::calls().back() == "join");
     }
 
@@ -79,6 +81,20 @@ TEST_SUITE("api.owners") {
         CHECK(fake_abi::last_call().op == FABRICSHM_BOR);
         CHECK(fake_abi::last_call().count == 4);
         CHECK(fake_abi::last_call().input == fake_abi::last_call().output);
+        const std::array<fabricshm_f32_int, 3> losses{};
+        std::array<fabricshm_f32_int, 3> best{};
+        CHECK(group
+                  .scan(std::span<const fabricshm_f32_int>(losses),
+                        std::span<fabricshm_f32_int>(best), FABRICSHM_MINLOC)
+                  .ok());
+        CHECK(fake_abi::last_call().kind == FABRICSHM_SCAN);
+        CHECK(fake_abi::last_call().dtype == FABRICSHM_F32_INT);
+        CHECK(group
+                  .exscan(std::span<const fabricshm_f32_int>(losses),
+                          std::span<fabricshm_f32_int>(best), FABRICSHM_MINLOC)
+                  .ok());
+        CHECK(fake_abi::last_call().kind == FABRICSHM_EXSCAN);
+        CHECK(fake_abi::last_call().count == 3);
     }
 
     TEST_CASE("parts are counted for one rank, and the root is passed on") {
