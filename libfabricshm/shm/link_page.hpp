@@ -4,8 +4,9 @@
 //   magic, version | LinkImage (what the daemon says) | LinkLive[16] | slots[8 * 32]
 //
 // An arena has one when its daemon emulates a machine, and then the ranks of its job share the
-// links that the page describes. It lies in the arena and not in one place for all: who scribbles
-// into it slows down or speeds up its own job and no other.
+// links that the page describes. One more page of this form is the pool's, in a file of its own:
+// there the ranks of all jobs book, beside their own page. Who scribbles into the first slows down
+// its own job, into the second all of them.
 
 #pragma once
 
