@@ -67,7 +67,10 @@ LinkMeter::LinkMeter(std::byte* page, const LinkImage& image, int rank, int worl
       slot_(slot_of(node_, rank, salt)),
       route_(image_.routes[node_]),
       clock_(clock),
-      cost_(clock.cost()) {
+      cost_(clock.cost()),
+      // Each rank has a sequence of its own, and the same one in every run.
+      random_(std::uint64_t{image.seed} << 32 | static_cast<std::uint32_t>(slot_) << 16 |
+              static_cast<std::uint16_t>(world)) {
     begin();
 }
 
@@ -107,7 +110,8 @@ void LinkMeter::book(Bytes bytes, bool is_read) noexcept {
         // The largest: bytes flow through, they are not stored and sent on.
         done = std::max(done, book_on(hop.channel, share, is_read, from));
     }
-    due_ = std::max(due_, done + (is_read ? route_.read_latency_ns : route_.write_latency_ns));
+    const std::uint64_t latency = is_read ? route_.read_latency_ns : route_.write_latency_ns;
+    due_ = std::max(due_, done + latency + tail());
     due_ = std::min(due_, now + kMostAhead);
     be_busy(due_);
     last_ = now;
@@ -135,6 +139,19 @@ std::uint64_t LinkMeter::book_on(int index, double bytes, bool is_read,
     // one, but for ranks that have none of it, or another one, since the daemon was started again.
     const std::uint64_t own = taken_on(page_);
     return pool_ != nullptr ? std::max(own, taken_on(*pool_)) : own;
+}
+
+// What an access takes beyond its rated latency: mostly nothing. Evenly spread up to the longest,
+// since no data sheet says more than that.
+std::uint64_t LinkMeter::tail() noexcept {
+    if (route_.tail_permille == 0) return 0;
+    // splitmix64: a few instructions, and good enough for which accesses are late.
+    random_ += 0x9e3779b97f4a7c15;
+    std::uint64_t mixed = (random_ ^ (random_ >> 30)) * 0xbf58476d1ce4e5b9;
+    mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111eb;
+    mixed ^= mixed >> 31;
+    if (mixed % 1000 >= route_.tail_permille) return 0;
+    return (mixed >> 32) * route_.tail_latency_ns >> 32;
 }
 
 void LinkMeter::be_busy(std::uint64_t until) noexcept {
@@ -167,10 +184,11 @@ void LinkMeter::look(Bytes bytes) noexcept {
         sent =
             std::max(sent, book_on(route_.hops[i].channel, static_cast<double>(bytes), true, from));
     }
-    const std::uint64_t there = sent + route_.read_latency_ns / 2;
+    const std::uint64_t latency = route_.read_latency_ns + tail();
+    const std::uint64_t there = sent + latency / 2;
     wait(there);
     signalled_ = false;
-    ready_ = there + (route_.read_latency_ns - route_.read_latency_ns / 2);
+    ready_ = there + (latency - latency / 2);
     due_ = std::max(due_, ready_);
 }
 
@@ -178,7 +196,7 @@ void LinkMeter::signal() noexcept {
     // One store right after the other is under way together with it.
     if (signalled_) return;
     signalled_ = true;
-    if (!wrote_) due_ = std::max(due_, std::max(now(), ready_) + route_.write_latency_ns);
+    if (!wrote_) due_ = std::max(due_, std::max(now(), ready_) + route_.write_latency_ns + tail());
     wrote_ = false;
     finish();
 }

@@ -66,6 +66,7 @@ class LinkMeter {
     void wait(std::uint64_t until) noexcept;
     void book(Bytes bytes, bool is_read) noexcept;
     std::uint64_t book_on(int channel, double bytes, bool is_read, std::uint64_t from) noexcept;
+    std::uint64_t tail() noexcept;
     void be_busy(std::uint64_t until) noexcept;
     double knee_factor(const LinkChannel& channel, std::uint64_t now) const noexcept;
 
@@ -82,6 +83,7 @@ class LinkMeter {
     std::uint64_t last_ = 0;   // when the meter was last called
     std::uint64_t ready_ = 0;  // when the next access can begin
     std::uint64_t due_ = 0;    // when all that was booked is done
+    std::uint64_t random_;     // of tail()
     bool signalled_ = false;   // and nothing since
     bool wrote_ = false;       // since the last signal(): its latency is in due_ already
     std::array<Rest, kLinkChannels> rest_{};

@@ -37,8 +37,9 @@ struct LinkHop {
 struct LinkRoute {
     std::uint32_t read_latency_ns;
     std::uint32_t write_latency_ns;
-    std::uint32_t hop_count;
-    std::uint32_t reserved;
+    std::uint16_t hop_count;
+    std::uint16_t tail_permille;    // of the accesses take longer than the rest, ...
+    std::uint32_t tail_latency_ns;  // ... by up to this
     LinkHop hops[kLinkHops];
 };
 
@@ -60,7 +61,8 @@ struct LinkImage {
     std::uint32_t node_count;
     std::uint32_t channel_count;
     std::uint32_t slow_motion;  // every time is so many times longer than the machine's; 1: none
-    std::uint32_t incoherent;   // 1: its hosts do not see into each other's caches
+    std::uint16_t incoherent;   // 1: its hosts do not see into each other's caches
+    std::uint16_t seed;         // of which accesses are late, and by how much
     LinkRoute routes[kLinkNodes];
     LinkChannel channels[kLinkChannels];
 };

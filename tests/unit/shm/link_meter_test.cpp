@@ -162,6 +162,40 @@ TEST_SUITE("shm.link_meter") {
         CHECK(clock.time == start + 1000 + 2000 + 640);
     }
 
+    TEST_CASE("a share of the accesses is late, by as much in every run of the same seed") {
+        LinkImage links = machine();
+        links.routes[0].tail_permille = 100;
+        links.routes[0].tail_latency_ns = 1000;
+        const auto run = [&](std::uint16_t seed, int rank) {
+            links.seed = seed;
+            TestClock clock;
+            TestPage page(links);
+            LinkMeter meter(page.data(), links, rank, 2, clock);
+            std::vector<std::uint64_t> times;
+            for (int i = 0; i < 1000; ++i) {
+                times.push_back(time_of(clock, meter, [&] { meter.read(0); }));
+            }
+            return times;
+        };
+        const auto times = run(1, 0);
+        int late = 0;
+        std::uint64_t sum = 0;
+        for (const std::uint64_t time : times) {
+            CHECK(time >= 640);
+            CHECK(time < 640 + 1000);
+            late += time > 640 ? 1 : 0;
+            sum += time - 640;
+        }
+        // Of 1000: 100 are meant, with a deviation of 10; half of the longest, with one of 29 ns.
+        CHECK(late > 60);
+        CHECK(late < 140);
+        CHECK(sum / static_cast<std::uint64_t>(late) > 400);
+        CHECK(sum / static_cast<std::uint64_t>(late) < 600);
+        CHECK(run(1, 0) == times);
+        CHECK(run(2, 0) != times);
+        CHECK(run(1, 1) != times);
+    }
+
     TEST_CASE("a look takes the way there before it and the way back after it") {
         TestClock clock;
         TestPage page(machine());
