@@ -175,6 +175,20 @@ Complaint read_key(const std::string& key, const toml::node& node, const std::st
         machine.coherent = *node.value<bool>();
         return {};
     }
+    if (key == "tail_latency") {
+        if (take(node, parse_latency, {&machine.tail_latency_ns})) return {};
+        return where + "tail_latency takes a time with its unit, such as \"190ns\"";
+    }
+    if (key == "tail_share") {
+        if (take(node, parse_permille, {&machine.tail_permille})) return {};
+        return where + "tail_share takes a share of the accesses, such as \"1%\"";
+    }
+    if (key == "seed") {
+        const auto seed = node.value<std::int64_t>();
+        const bool good = node.is_integer() && *seed >= 0 && *seed <= 65535;
+        if (good) machine.seed = static_cast<std::uint32_t>(*seed);
+        return good ? Complaint() : Complaint(where + "seed takes a number from 0 to 65535");
+    }
     if (key == "nodes") return read_nodes(node, where, machine);
     if (key == "device") {
         return each_table(node, file, key, [&](const toml::table& table) {

@@ -82,6 +82,7 @@ class Resolver {
         links_.node_count = static_cast<std::uint32_t>(machine_.nodes.size());
         links_.slow_motion = machine_.slow_motion;
         links_.incoherent = machine_.coherent ? 0 : 1;
+        links_.seed = static_cast<std::uint16_t>(machine_.seed);
         for (const MachineLink& link : machine_.links) add_channel(link.name, link.own);
         for (const MemoryDevice& device : machine_.devices) add_channel(device.name, device.own);
         for (std::uint32_t node = 0; node < links_.node_count; ++node) {
@@ -173,6 +174,8 @@ class Resolver {
             std::max(route.read_latency_ns, slow(way.read_latency_ns + device.read_latency_ns));
         route.write_latency_ns =
             std::max(route.write_latency_ns, slow(way.write_latency_ns + device.write_latency_ns));
+        route.tail_permille = static_cast<std::uint16_t>(machine_.tail_permille);
+        route.tail_latency_ns = slow(machine_.tail_latency_ns);
     }
 
     const EmulatedMachine& machine_;
@@ -200,6 +203,12 @@ std::string describe_links(const LinkImage& links) {
                   wide(rated.write_bandwidth).c_str());
     std::string all = text;
     if (links.node_count > 1) all += "; " + std::to_string(links.node_count) + " nodes";
+    if (links.routes[0].tail_permille != 0) {
+        std::snprintf(text, sizeof text, "; %.1f %% of the accesses up to %u ns later",
+                      links.routes[0].tail_permille / 10.0,
+                      links.routes[0].tail_latency_ns / links.slow_motion);
+        all += text;
+    }
     if (links.incoherent != 0) all += "; hosts not coherent";
     if (links.slow_motion > 1) all += "; slow motion " + std::to_string(links.slow_motion) + "x";
     return all;

@@ -42,7 +42,10 @@ struct EmulatedMachine {
     std::string source;    // where the figures come from, for people
     bool coherent = true;  // false: hosts do not see into each other's caches
     std::uint32_t slow_motion = 1;
-    std::vector<std::string> nodes;  // what ranks run on
+    std::uint32_t tail_permille = 0;    // of the accesses are late, ...
+    std::uint64_t tail_latency_ns = 0;  // ... by up to this
+    std::uint32_t seed = 0;             // of which ones, and by how much; up to 65535
+    std::vector<std::string> nodes;     // what ranks run on
     std::vector<MemoryDevice> devices;
     std::vector<MachineLink> links;
 };

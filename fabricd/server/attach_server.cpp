@@ -448,13 +448,14 @@ void AttachServer::deliver() {
             const auto* arena = std::get_if<proto::ArenaOpen>(&answer.body);
             const int descriptor =
                 arena == nullptr ? -1 : registry_.descriptor(ArenaId{arena->arena_id});
-            send(process->second.connection, reply_of(answer), descriptor);
+            const bool has_links = arena != nullptr && arena->link_bytes != 0;
+            send(process->second.connection, reply_of(answer), descriptor, has_links ? links_ : -1);
         }
     }
 }
 
 // False when the connection is gone afterwards.
-bool AttachServer::send(ConnectionId id, const proto::Message& reply, int descriptor) {
+bool AttachServer::send(ConnectionId id, const proto::Message& reply, int descriptor, int second) {
     const auto found = connections_.find(id);
     if (found == connections_.end()) return false;
     const UnixSocket& socket = found->second.socket;
@@ -463,9 +464,9 @@ bool AttachServer::send(ConnectionId id, const proto::Message& reply, int descri
         return false;
     }
     FAULT_POINT("reply.before");
-    const auto sent = socket.send(
-        proto::bytes_of(reply),
-        descriptor < 0 ? std::span<const int>() : std::span<const int>(&descriptor, 1), kAtOnce);
+    const int both[] = {descriptor, second};
+    const std::size_t count = descriptor < 0 ? 0 : second < 0 ? 1 : 2;
+    const auto sent = socket.send(proto::bytes_of(reply), std::span(both, count), kAtOnce);
     FAULT_POINT("reply.after");
     // Who has shut down hears no more, but what it sent before that has yet to be read: its
     // goodbye, as a rule. The end of its packets drops it.

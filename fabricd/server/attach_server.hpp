@@ -44,6 +44,10 @@ class AttachServer {
     AttachServer(const AttachServer&) = delete;
     AttachServer& operator=(const AttachServer&) = delete;
 
+    /// Sessions get this descriptor beside those of arenas that have a link page; -1: none. It
+    /// outlives the server. Before start().
+    void share_links(int descriptor) noexcept { links_ = descriptor; }
+
     /// Begins to accept, and to watch the processes of sessions known from the journal.
     Result<void> start();
 
@@ -107,7 +111,8 @@ class AttachServer {
     void log_end(SessionId session, const char* why);
     void watch_restored();
 
-    bool send(ConnectionId id, const fabricshm::proto::Message& reply, int descriptor);
+    bool send(ConnectionId id, const fabricshm::proto::Message& reply, int descriptor,
+              int second = -1);
     void tell_quotas(TimePoint now);
     bool refuse_request(ConnectionId id, const fabricshm::proto::Header& request,
                         const Error& error);
@@ -115,6 +120,7 @@ class AttachServer {
 
     EventLoop& loop_;
     Registry& registry_;
+    int links_ = -1;  // see share_links()
     SessionPages& pages_;
     fabricshm::Closer& closer_;
     Listener listener_;

@@ -20,6 +20,7 @@
 #include "fabricd/server/shard_mover.hpp"
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/os/page_file.hpp"
 
 namespace fabricd {
 
@@ -83,6 +84,7 @@ struct Daemon::Impl {
     std::unique_ptr<Registry> registry;
     SessionPages pages;
     fabricshm::Closer closer;
+    fabricshm::Fd links;  // the page of the pool's links; empty where no machine is emulated
     std::unique_ptr<AttachServer> server;
     std::unique_ptr<DeviceWatch> devices;
     std::unique_ptr<Sampler> sampler;
@@ -107,6 +109,7 @@ struct Daemon::Impl {
     void try_rewrite();
     Result<int> connections_possible() const;
     Result<void> open_socket();
+    Result<void> share_links(const fabricshm::LinkImage& image);
     Result<void> serve();
     void pass_time();
     void on_control_thread(const std::function<void()>& task);
@@ -296,6 +299,23 @@ Result<void> Daemon::Impl::open_socket() {
     limits.default_arena_bytes = options.default_arena_bytes;
     server = std::make_unique<AttachServer>(*loop, *registry, pages, closer, std::move(listener),
                                             std::move(admission), limits);
+    if (options.links) FABRIC_TRY_VOID(share_links(*options.links));
+    return {};
+}
+
+// The links of the pool. Of this daemon alone: a later one makes its own, and arenas of before
+// share theirs with those of before. Written once, here; from then on it is the sessions', which
+// may write what they like.
+Result<void> Daemon::Impl::share_links(const fabricshm::LinkImage& image) {
+    FABRIC_TRY(
+        fabricshm::PageFile made,
+        fabricshm::make_page_file("fabric-links", fabricshm::kLinkPageBytes,
+                                  fabricshm::PageAccess::kReadWrite, [](std::byte*) noexcept {}));
+    FABRIC_TRY(const fabricshm::Mapping page,
+               fabricshm::Mapping::map(made.descriptor, 0, fabricshm::kLinkPageBytes, {}));
+    fabricshm::format_links(page.data(), image);
+    links = std::move(made.descriptor);
+    server->share_links(links.get());
     return {};
 }
 

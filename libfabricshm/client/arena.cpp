@@ -80,18 +80,27 @@ class HeapRegions final : public RegionSource {
     std::map<std::uint64_t, proto::Region> taken_;  // where memory is not coherent: their places
 };
 
+// The ranks of arenas that are opened one after the other are counted in places so far apart.
+constexpr std::uint32_t kSlotsApart = 5;
+
 // The policy of an arena with a link page. The page is mapped once more: another policy may have
 // put memory of its own where the arena is mapped, and the links are shared by all.
-// Links work on top of whatever else the arena's memory needs, which is `inner`.
-Result<std::shared_ptr<VisibilityPolicy>> policy_of_links(const Fd& file,
+// Links work on top of whatever else the arena's memory needs, which is `inner`. `pool`: the page
+// on which all arenas book as well, or nullptr.
+Result<std::shared_ptr<VisibilityPolicy>> policy_of_links(const Fd& file, const Fd* pool,
                                                           const proto::ArenaOpen& opened,
                                                           std::shared_ptr<VisibilityPolicy> inner) {
     MapOptions options;
     options.align = opened.align;
     FABRIC_TRY(Mapping page, Mapping::map(file, opened.file_offset,
                                           round_up(kLinkPageBytes, opened.align), options));
+    Mapping shared;
+    if (pool != nullptr) {
+        FABRIC_TRY(shared, Mapping::map(*pool, 0, kLinkPageBytes, {}));
+    }
     FABRIC_TRY(std::shared_ptr<LinkPolicy> policy,
-               LinkPolicy::open(std::move(page), std::move(inner)));
+               LinkPolicy::open(std::move(page), std::move(inner), std::move(shared),
+                                static_cast<std::uint32_t>(opened.arena_id) * kSlotsApart));
     return std::shared_ptr<VisibilityPolicy>(std::move(policy));
 }
 
@@ -133,7 +142,8 @@ Result<std::shared_ptr<Arena>> Arena::open(std::shared_ptr<Session> session,
         FABRIC_TRY(policy, policy_of_environment());
     }
     if (opened.link_bytes != 0) {
-        FABRIC_TRY(policy, policy_of_links(*known.descriptor, opened, std::move(policy)));
+        FABRIC_TRY(policy, policy_of_links(*known.descriptor, known.links.get(), opened,
+                                           std::move(policy)));
     }
     // A policy may show something else than the file at these addresses: nothing is put back then.
     const PoisonWatch::Source source{policy == nullptr ? known.descriptor : nullptr,

@@ -267,14 +267,18 @@ void Session::wake_thread() noexcept {
 
 Session::KnownArena Session::known_arena(std::uint64_t arena_id) const {
     const std::lock_guard lock(mutex_);
-    const auto found = arenas_.find(arena_id);
-    return {found != arenas_.end() ? found->second : nullptr, identity_.id};
+    const auto of = [&](const ArenaDescriptors& all) {
+        const auto found = all.find(arena_id);
+        return found != all.end() ? found->second : nullptr;
+    };
+    return {of(arenas_), of(link_pages_), identity_.id};
 }
 
 void Session::forget_arena(std::uint64_t arena_id) noexcept {
     if (is_foreign()) return;
     const std::lock_guard lock(mutex_);
     arenas_.erase(arena_id);
+    link_pages_.erase(arena_id);
 }
 
 void Session::watch_losses(std::uint64_t arena_id, std::weak_ptr<PoisonWatch> watch) {

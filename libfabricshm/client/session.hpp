@@ -70,6 +70,7 @@ class Session {
     /// restart, until forget_arena().
     struct KnownArena {
         std::shared_ptr<const Fd> descriptor;
+        std::shared_ptr<const Fd> links;  // the pool's link page; nullptr: there is none
         std::uint64_t session_id = 0;
     };
     KnownArena known_arena(std::uint64_t arena_id) const;
@@ -142,7 +143,7 @@ class Session {
     void serve(const UnixSocket& socket);
     bool deliver_until_readable(const UnixSocket& socket);
     Result<bool> flush_outbox(const UnixSocket& socket);
-    void dispatch(const proto::Message& reply, std::size_t bytes, Fd descriptor);
+    void dispatch(const proto::Message& reply, std::size_t bytes, Fd descriptor, Fd links);
     void undo(const proto::Message& reply);
     void learn_loss(const proto::Region& news);
     void wake_thread() noexcept;
@@ -170,6 +171,7 @@ class Session {
     std::deque<proto::Message> outbox_;            // posted, and not sent yet
     Fd wake_;  // an eventfd: something came into the outbox, and the thread may be asleep
     ArenaDescriptors arenas_;
+    ArenaDescriptors link_pages_;  // those that came with them
     std::vector<std::pair<std::uint64_t, std::weak_ptr<PoisonWatch>>> watches_;  // by arena
     std::uint64_t last_request_ = 0;
     int visitors_ = 0;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -100,17 +101,17 @@ void Session::serve(const UnixSocket& socket) {
     while (deliver_until_readable(socket)) {
         proto::Message reply;
         std::memset(&reply, 0, sizeof reply);
-        // Arenas and pages come with one.
-        Fd descriptor;
-        const auto received = socket.receive(proto::writable_bytes_of(reply),
-                                             std::span(&descriptor, 1), TimePoint::max());
+        // Arenas and pages come with one; arenas of an emulated machine with the pool's links, too.
+        std::array<Fd, 2> descriptors;
+        const auto received =
+            socket.receive(proto::writable_bytes_of(reply), descriptors, TimePoint::max());
         if (!received.ok()) {
             if (received.error().code != Errc::kClosed) {
                 log(LogLevel::kError, "%s", describe(received.error()).c_str());
             }
             return;
         }
-        dispatch(reply, received->bytes, std::move(descriptor));
+        dispatch(reply, received->bytes, std::move(descriptors[0]), std::move(descriptors[1]));
     }
 }
 
@@ -156,7 +157,7 @@ Result<bool> Session::flush_outbox(const UnixSocket& socket) {
     return false;
 }
 
-void Session::dispatch(const proto::Message& reply, std::size_t bytes, Fd descriptor) {
+void Session::dispatch(const proto::Message& reply, std::size_t bytes, Fd descriptor, Fd links) {
     const auto valid = proto::check_reply(reply, bytes);
     const bool succeeded = valid.ok() && reply.header.status == 0;
     const bool news = reply.header.request_id == 0;
@@ -182,6 +183,11 @@ void Session::dispatch(const proto::Message& reply, std::size_t bytes, Fd descri
         if (descriptor) {
             arenas_.try_emplace(reply.arena_open.arena_id,
                                 std::make_shared<const Fd>(std::move(descriptor)));
+            // The newest: a daemon that was started again has another page.
+            if (links) {
+                link_pages_[reply.arena_open.arena_id] =
+                    std::make_shared<const Fd>(std::move(links));
+            }
         } else {
             pending.error = Error{Errc::kCorrupt, 0, "arena_open without a descriptor"};
         }

@@ -37,17 +37,40 @@ std::uint64_t sane(std::uint64_t until, std::uint64_t now) noexcept {
     return until > now + kMostAhead ? now : until;
 }
 
+// Books `length` from `from` on; until when the channel is taken then. Relaxed throughout: the word
+// is a sum of durations, and no data is read on the strength of it. Compare and exchange makes
+// every addition count, which is all that sharing needs. A rank that dies in between leaves its
+// time booked, which passes.
+std::uint64_t take(std::atomic<std::uint64_t>& until, std::uint64_t from,
+                   std::uint64_t length) noexcept {
+    std::uint64_t taken = until.load(std::memory_order_relaxed);
+    std::uint64_t end = 0;
+    do {
+        end = std::max(sane(taken, from), from) + length;
+    } while (!until.compare_exchange_weak(taken, end, std::memory_order_relaxed));
+    return end;
+}
+
+int slot_of(int node, int rank, std::uint32_t salt) noexcept {
+    const auto place = (static_cast<std::uint32_t>(rank) + salt) % kNodeSlots;
+    return node * kNodeSlots + static_cast<int>(place);
+}
+
 }  // namespace
 
-LinkMeter::LinkMeter(std::byte* page, const LinkImage& image, int rank, int world,
-                     LinkClock& clock) noexcept
+LinkMeter::LinkMeter(std::byte* page, const LinkImage& image, int rank, int world, LinkClock& clock,
+                     std::byte* pool, std::uint32_t salt) noexcept
     : page_(*reinterpret_cast<LinkPage*>(page)),
+      pool_(reinterpret_cast<LinkPage*>(pool)),
       image_(image),
       node_(node_of(rank, world, static_cast<int>(image.node_count))),
-      slot_(node_ * kNodeSlots + rank % kNodeSlots),
+      slot_(slot_of(node_, rank, salt)),
       route_(image_.routes[node_]),
       clock_(clock),
-      cost_(clock.cost()) {
+      cost_(clock.cost()),
+      // Each rank has a sequence of its own, and the same one in every run.
+      random_(std::uint64_t{image.seed} << 32 | static_cast<std::uint32_t>(slot_) << 16 |
+              static_cast<std::uint16_t>(world)) {
     begin();
 }
 
@@ -87,10 +110,10 @@ void LinkMeter::book(Bytes bytes, bool is_read) noexcept {
         // The largest: bytes flow through, they are not stored and sent on.
         done = std::max(done, book_on(hop.channel, share, is_read, from));
     }
-    due_ = std::max(due_, done + (is_read ? route_.read_latency_ns : route_.write_latency_ns));
+    const std::uint64_t latency = is_read ? route_.read_latency_ns : route_.write_latency_ns;
+    due_ = std::max(due_, done + latency + tail());
     due_ = std::min(due_, now + kMostAhead);
-    // Relaxed: others only count how many are busy; nothing is ordered by it.
-    page_.slots[slot_].store(due_, std::memory_order_relaxed);
+    be_busy(due_);
     last_ = now;
     wrote_ = wrote_ || !is_read;
     signalled_ = false;
@@ -107,26 +130,45 @@ std::uint64_t LinkMeter::book_on(int index, double bytes, bool is_read,
     const auto whole = std::min(static_cast<std::uint64_t>(exact), kMostAhead);
     owed = exact - static_cast<double>(whole) < 1.0 ? exact - static_cast<double>(whole) : 0.0;
 
-    LinkLive& live = page_.live[index];
-    auto& until = is_read || channel.half_duplex != 0 ? live.read_until : live.write_until;
-    // Relaxed throughout: the word is a sum of durations, and no data is read on the strength of
-    // it. Compare and exchange makes every addition count, which is all that sharing needs.
-    std::uint64_t taken = until.load(std::memory_order_relaxed);
-    std::uint64_t end = 0;
-    do {
-        end = std::max(sane(taken, from), from) + whole;
-    } while (!until.compare_exchange_weak(taken, end, std::memory_order_relaxed));
-    return end;
+    const bool uses_read = is_read || channel.half_duplex != 0;
+    const auto taken_on = [&](LinkPage& page) {
+        LinkLive& live = page.live[index];
+        return take(uses_read ? live.read_until : live.write_until, from, whole);
+    };
+    // On both: what this arena has booked is on the pool's page, too, so that its word is the later
+    // one, but for ranks that have none of it, or another one, since the daemon was started again.
+    const std::uint64_t own = taken_on(page_);
+    return pool_ != nullptr ? std::max(own, taken_on(*pool_)) : own;
+}
+
+// What an access takes beyond its rated latency: mostly nothing. Evenly spread up to the longest,
+// since no data sheet says more than that.
+std::uint64_t LinkMeter::tail() noexcept {
+    if (route_.tail_permille == 0) return 0;
+    // splitmix64: a few instructions, and good enough for which accesses are late.
+    random_ += 0x9e3779b97f4a7c15;
+    std::uint64_t mixed = (random_ ^ (random_ >> 30)) * 0xbf58476d1ce4e5b9;
+    mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111eb;
+    mixed ^= mixed >> 31;
+    if (mixed % 1000 >= route_.tail_permille) return 0;
+    return (mixed >> 32) * route_.tail_latency_ns >> 32;
+}
+
+void LinkMeter::be_busy(std::uint64_t until) noexcept {
+    // Relaxed: others only count how many are busy; nothing is ordered by it.
+    page_.slots[slot_].store(until, std::memory_order_relaxed);
+    if (pool_ != nullptr) pool_->slots[slot_].store(until, std::memory_order_relaxed);
 }
 
 // The part of the bandwidth that is left when more ranks use the channel than its knee allows.
 double LinkMeter::knee_factor(const LinkChannel& channel, std::uint64_t now) const noexcept {
     if (channel.knee_ranks == 0 || channel.knee_loss_permille == 0) return 1.0;
+    const LinkPage& page = pool_ != nullptr ? *pool_ : page_;
     std::uint32_t active = 1;  // this rank
     for (int node = 0; node < static_cast<int>(image_.node_count); ++node) {
         if ((channel.nodes >> node & 1) == 0) continue;
         for (int slot = node * kNodeSlots; slot < (node + 1) * kNodeSlots; ++slot) {
-            const auto until = page_.slots[slot].load(std::memory_order_relaxed);
+            const auto until = page.slots[slot].load(std::memory_order_relaxed);
             if (slot != slot_ && sane(until, now) > now) ++active;
         }
     }
@@ -142,10 +184,11 @@ void LinkMeter::look(Bytes bytes) noexcept {
         sent =
             std::max(sent, book_on(route_.hops[i].channel, static_cast<double>(bytes), true, from));
     }
-    const std::uint64_t there = sent + route_.read_latency_ns / 2;
+    const std::uint64_t latency = route_.read_latency_ns + tail();
+    const std::uint64_t there = sent + latency / 2;
     wait(there);
     signalled_ = false;
-    ready_ = there + (route_.read_latency_ns - route_.read_latency_ns / 2);
+    ready_ = there + (latency - latency / 2);
     due_ = std::max(due_, ready_);
 }
 
@@ -153,7 +196,7 @@ void LinkMeter::signal() noexcept {
     // One store right after the other is under way together with it.
     if (signalled_) return;
     signalled_ = true;
-    if (!wrote_) due_ = std::max(due_, std::max(now(), ready_) + route_.write_latency_ns);
+    if (!wrote_) due_ = std::max(due_, std::max(now(), ready_) + route_.write_latency_ns + tail());
     wrote_ = false;
     finish();
 }

@@ -26,9 +26,11 @@ class LinkMeter {
   public:
     /// For rank `rank` of `world` on the link page `page`, whose checked copy is `image`. The
     /// rank's node: the number in FABRIC_EMULATED_NODE, else the ranks are dealt to the nodes in
-    /// blocks.
-    LinkMeter(std::byte* page, const LinkImage& image, int rank, int world,
-              LinkClock& clock) noexcept;
+    /// blocks. `pool`: the page of the same machine on which the ranks of all arenas book beside
+    /// their own; nullptr: there is none. `salt` tells the ranks of one arena from those of another
+    /// there.
+    LinkMeter(std::byte* page, const LinkImage& image, int rank, int world, LinkClock& clock,
+              std::byte* pool = nullptr, std::uint32_t salt = 0) noexcept;
 
     /// An operation starts here: time that passed before was not spent on the pool.
     void begin() noexcept;
@@ -64,9 +66,12 @@ class LinkMeter {
     void wait(std::uint64_t until) noexcept;
     void book(Bytes bytes, bool is_read) noexcept;
     std::uint64_t book_on(int channel, double bytes, bool is_read, std::uint64_t from) noexcept;
+    std::uint64_t tail() noexcept;
+    void be_busy(std::uint64_t until) noexcept;
     double knee_factor(const LinkChannel& channel, std::uint64_t now) const noexcept;
 
     LinkPage& page_;
+    LinkPage* const pool_;  // nullptr: none
     const LinkImage image_;
     const int node_;
     const int slot_;
@@ -78,6 +83,7 @@ class LinkMeter {
     std::uint64_t last_ = 0;   // when the meter was last called
     std::uint64_t ready_ = 0;  // when the next access can begin
     std::uint64_t due_ = 0;    // when all that was booked is done
+    std::uint64_t random_;     // of tail()
     bool signalled_ = false;   // and nothing since
     bool wrote_ = false;       // since the last signal(): its latency is in due_ already
     std::array<Rest, kLinkChannels> rest_{};

@@ -29,7 +29,8 @@ bool is_cost(double ns_per_byte) noexcept {
 
 bool is_route(const LinkRoute& route, std::uint32_t channels) noexcept {
     bool good = route.read_latency_ns <= kMostLatency && route.write_latency_ns <= kMostLatency &&
-                route.hop_count <= kLinkHops;
+                route.hop_count <= kLinkHops && route.tail_permille <= 1000 &&
+                route.tail_latency_ns <= kMostLatency;
     for (std::uint32_t i = 0; good && i < route.hop_count; ++i) {
         good = route.hops[i].channel < channels && route.hops[i].permille <= 1000;
     }

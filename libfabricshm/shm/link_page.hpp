@@ -4,8 +4,9 @@
 //   magic, version | LinkImage (what the daemon says) | LinkLive[16] | slots[8 * 32]
 //
 // An arena has one when its daemon emulates a machine, and then the ranks of its job share the
-// links that the page describes. It lies in the arena and not in one place for all: who scribbles
-// into it slows down or speeds up its own job and no other.
+// links that the page describes. One more page of this form is the pool's, in a file of its own:
+// there the ranks of all jobs book, beside their own page. Who scribbles into the first slows down
+// its own job, into the second all of them.
 
 #pragma once
 
@@ -36,8 +37,9 @@ struct LinkHop {
 struct LinkRoute {
     std::uint32_t read_latency_ns;
     std::uint32_t write_latency_ns;
-    std::uint32_t hop_count;
-    std::uint32_t reserved;
+    std::uint16_t hop_count;
+    std::uint16_t tail_permille;    // of the accesses take longer than the rest, ...
+    std::uint32_t tail_latency_ns;  // ... by up to this
     LinkHop hops[kLinkHops];
 };
 
@@ -59,7 +61,8 @@ struct LinkImage {
     std::uint32_t node_count;
     std::uint32_t channel_count;
     std::uint32_t slow_motion;  // every time is so many times longer than the machine's; 1: none
-    std::uint32_t incoherent;   // 1: its hosts do not see into each other's caches
+    std::uint16_t incoherent;   // 1: its hosts do not see into each other's caches
+    std::uint16_t seed;         // of which accesses are late, and by how much
     LinkRoute routes[kLinkNodes];
     LinkChannel channels[kLinkChannels];
 };

@@ -1,6 +1,7 @@
 #include "libfabricshm/shm/link_policy.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 namespace fabricshm {
@@ -79,18 +80,35 @@ struct Seat {
 }  // namespace
 
 Result<std::shared_ptr<LinkPolicy>> LinkPolicy::open(Mapping page,
-                                                     std::shared_ptr<VisibilityPolicy> inner) {
+                                                     std::shared_ptr<VisibilityPolicy> inner,
+                                                     Mapping pool, std::uint32_t salt) {
     if (!page.holds(0, kLinkPageBytes)) return Error{Errc::kCorrupt, 0, "link page"};
     FABRIC_TRY(const LinkImage image, read_links(page.data()));
     std::shared_ptr<LinkPolicy> policy(
         new LinkPolicy(page.data(), image, LinkClock::real(), std::move(inner)));
     policy->mapping_ = std::move(page);
+    policy->pool_mapping_ = std::move(pool);
+    if (policy->pool_mapping_.holds(0, kLinkPageBytes)) {
+        policy->share(policy->pool_mapping_.data(), salt);
+    }
     return policy;
 }
 
-Result<std::shared_ptr<LinkPolicy>> LinkPolicy::open(std::byte* page, LinkClock& clock) {
+Result<std::shared_ptr<LinkPolicy>> LinkPolicy::open(std::byte* page, LinkClock& clock,
+                                                     std::byte* pool, std::uint32_t salt) {
     FABRIC_TRY(const LinkImage image, read_links(page));
-    return std::shared_ptr<LinkPolicy>(new LinkPolicy(page, image, clock, nullptr));
+    std::shared_ptr<LinkPolicy> policy(new LinkPolicy(page, image, clock, nullptr));
+    if (pool != nullptr) policy->share(pool, salt);
+    return policy;
+}
+
+// An arena keeps its machine for life, also when its daemon is started again with another one: the
+// channels of the two pages mean different links then.
+void LinkPolicy::share(std::byte* pool, std::uint32_t salt) noexcept {
+    const auto image = read_links(pool);
+    if (!image.ok() || std::memcmp(&*image, &image_, sizeof image_) != 0) return;
+    pool_ = pool;
+    salt_ = salt;
 }
 
 LinkPolicy::LinkPolicy(std::byte* page, const LinkImage& image, LinkClock& clock,
@@ -111,7 +129,7 @@ LinkMeter& LinkPolicy::meter() noexcept {
     if (seat.serial != serial_ || seat.place != place) {
         seat.meter = std::make_unique<LinkMeter>(
             page_, image_, static_cast<int>(place >> 32),
-            static_cast<int>(static_cast<std::uint32_t>(place)), clock_);
+            static_cast<int>(static_cast<std::uint32_t>(place)), clock_, pool_, salt_);
         seat.serial = serial_;
         seat.place = place;
     }

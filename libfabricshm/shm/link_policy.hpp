@@ -17,12 +17,17 @@ namespace fabricshm {
 /// link page. `inner` (or nullptr) is another policy of the same mapping, which is served too.
 class LinkPolicy final : public VisibilityPolicy {
   public:
-    /// On a link page that the policy keeps mapped. kCorrupt and kVersion as read_links().
+    /// On a link page that the policy keeps mapped. kCorrupt and kVersion as read_links(). `pool`:
+    /// likewise, of all arenas of the pool, or empty; one of another machine is left alone. `salt`
+    /// tells this arena from others there.
     static Result<std::shared_ptr<LinkPolicy>> open(Mapping page,
-                                                    std::shared_ptr<VisibilityPolicy> inner);
-    /// On a page that outlives the policy.
+                                                    std::shared_ptr<VisibilityPolicy> inner,
+                                                    Mapping pool = {}, std::uint32_t salt = 0);
+    /// On pages that outlive the policy.
     static Result<std::shared_ptr<LinkPolicy>> open(std::byte* page,
-                                                    LinkClock& clock = LinkClock::real());
+                                                    LinkClock& clock = LinkClock::real(),
+                                                    std::byte* pool = nullptr,
+                                                    std::uint32_t salt = 0);
 
     void publish(const Access& access) noexcept override;
     void acquire(const Access& access) noexcept override;
@@ -37,10 +42,14 @@ class LinkPolicy final : public VisibilityPolicy {
   private:
     LinkPolicy(std::byte* page, const LinkImage& image, LinkClock& clock,
                std::shared_ptr<VisibilityPolicy> inner) noexcept;
+    void share(std::byte* pool, std::uint32_t salt) noexcept;
     LinkMeter& meter() noexcept;
 
     Mapping mapping_;  // empty when the page is somebody else's
+    Mapping pool_mapping_;
     std::byte* page_;
+    std::byte* pool_ = nullptr;
+    std::uint32_t salt_ = 0;
     const LinkImage image_;
     LinkClock& clock_;
     const std::shared_ptr<VisibilityPolicy> inner_;

@@ -56,8 +56,9 @@ int sum_slowly(const Job& job, fabricshm_group* group, std::uint64_t count, int 
 }
 
 int in_group(const std::string& socket, int rank, int world,
-             const std::vector<std::uint64_t>& counts, int times, double least_ms) {
-    const Job job(socket, kArenaBytes);
+             const std::vector<std::uint64_t>& counts, int times, double least_ms,
+             const char* name = "job") {
+    const Job job(socket, kArenaBytes, name);
     if (!job.ok) return 1;
     fabricshm_group* group = nullptr;
     if (fabricshm_group_join(job.arena, "world", rank, world, kTimeoutMs, &group) != 0) {
@@ -92,6 +93,20 @@ TEST_SUITE("emu.client.links") {
             return in_group(daemon.socket(), rank, 2, {1 << 18}, 2, 2 * 20.0);
         });
         CHECK(codes == std::vector<int>{0, 0});
+    }
+
+    TEST_CASE("two jobs of a daemon share a link, so that their bytes add up") {
+        // As above, two jobs of two ranks at the same time. Each alone has 2 MiB one way, 20.7 ms;
+        // both together cannot be over before the link has carried all of it.
+        constexpr int kTimes = 16;
+        const ReadyDaemon daemon({"--emulate", "mhd_niagara2", "--emulate-slow-motion", "100"});
+        const auto start = std::chrono::steady_clock::now();
+        const auto codes = run_children(4, [&](int child) {
+            const char* name = child < 2 ? "one" : "two";
+            return in_group(daemon.socket(), child % 2, 2, {1 << 18}, kTimes, 0.0, name);
+        });
+        CHECK(codes == std::vector<int>{0, 0, 0, 0});
+        CHECK(milliseconds_since(start) >= 2 * kTimes * 20.0);
     }
 
     TEST_CASE("a coherent machine and one from a file give right sums at every size") {

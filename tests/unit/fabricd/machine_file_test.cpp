@@ -54,6 +54,26 @@ TEST_SUITE("fabricd.machine_file") {
         CHECK(own.knee_loss_permille == 25);
     }
 
+    TEST_CASE("a share of the accesses may be late, by a time that slow motion stretches") {
+        EmulatedMachine machine;
+        REQUIRE_FALSE(read_machine(
+            "tail_latency = '190ns'\ntail_share = '1.5%'\nseed = 7\n" + kNode + kDevice + kLink,
+            "m.toml", machine));
+        machine.slow_motion = 10;
+        fabricshm::LinkImage links;
+        REQUIRE_FALSE(emu::resolve(machine, links));
+        CHECK(links.seed == 7);
+        CHECK(links.routes[0].tail_permille == 15);
+        CHECK(links.routes[0].tail_latency_ns == 1900);
+        CHECK(emu::describe_links(links).find("1.5 % of the accesses up to 190 ns later") !=
+              std::string::npos);
+        CHECK(complaint("seed = 65536\n") == "m.toml:1: seed takes a number from 0 to 65535");
+        CHECK(complaint("tail_share = 1\n") ==
+              "m.toml:1: tail_share takes a share of the accesses, such as \"1%\"");
+        CHECK(complaint("tail_latency = '1'\n") ==
+              "m.toml:1: tail_latency takes a time with its unit, such as \"190ns\"");
+    }
+
     TEST_CASE("a mistake is one line with file, line and what would be right") {
         CHECK(complaint("nodes = 3\n").find("m.toml:1: nodes takes a list") == 0);
         CHECK(complaint(kNode + "speed = 1\n").find("m.toml:2: unknown key \"speed\"") == 0);

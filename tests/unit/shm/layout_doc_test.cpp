@@ -163,8 +163,8 @@ TEST_SUITE("shm.layout_doc") {
         const Table image = {
             FIELD(LinkImage, name),          FIELD(LinkImage, node_count),
             FIELD(LinkImage, channel_count), FIELD(LinkImage, slow_motion),
-            FIELD(LinkImage, incoherent),    FIELD(LinkImage, routes),
-            FIELD(LinkImage, channels),
+            FIELD(LinkImage, incoherent),    FIELD(LinkImage, seed),
+            FIELD(LinkImage, routes),        FIELD(LinkImage, channels),
         };
         CHECK(table_below("### LinkImage") == image);
         CHECK(text_of_page().find("`0x314b4e4c42524146`") != std::string::npos);

@@ -118,6 +118,84 @@ TEST_SUITE("shm.link_meter") {
         CHECK(clock.time == start + 2640);
     }
 
+    TEST_CASE("jobs in arenas of their own share the pool's link, and one alone has all of it") {
+        // In each turn both begin before either waits; 100 kB alone take 10 us.
+        for (const bool is_shared : {true, false}) {
+            CAPTURE(is_shared);
+            TestClock clock;
+            TestPage pool(machine());
+            TestPage arenas[] = {TestPage(machine()), TestPage(machine())};
+            LinkMeter one(arenas[0].data(), machine(), 0, 1, clock, pool.data(), 0);
+            LinkMeter two(arenas[1].data(), machine(), 0, 1, clock, pool.data(), 1);
+            constexpr std::uint64_t kTurns = 20;
+            std::uint64_t taken = 0;
+            for (std::uint64_t turn = 0; turn < kTurns; ++turn) {
+                taken += time_of(clock, one, [&] {
+                    one.read(100'000);
+                    if (!is_shared) return;
+                    two.begin();
+                    two.read(100'000);
+                    two.finish();
+                });
+            }
+            // Half of the rate each, and together all of it.
+            CHECK(taken == kTurns * ((is_shared ? 20'000 : 10'000) + 640));
+        }
+    }
+
+    TEST_CASE("ranks of two arenas are told apart where a link has a knee") {
+        LinkImage links = machine();
+        links.channels[0].knee_ranks = 1;
+        links.channels[0].knee_loss_permille = 500;
+        TestClock clock;
+        TestPage pool(links);
+        TestPage arenas[] = {TestPage(links), TestPage(links)};
+        LinkMeter one(arenas[0].data(), links, 0, 1, clock, pool.data(), 0);
+        LinkMeter two(arenas[1].data(), links, 0, 1, clock, pool.data(), 5);
+        one.begin();
+        one.read(10'000);
+        two.begin();
+        const std::uint64_t start = clock.time;
+        two.read(10'000);
+        two.finish();
+        // After the first one's bytes, at half of the rate.
+        CHECK(clock.time == start + 1000 + 2000 + 640);
+    }
+
+    TEST_CASE("a share of the accesses is late, by as much in every run of the same seed") {
+        LinkImage links = machine();
+        links.routes[0].tail_permille = 100;
+        links.routes[0].tail_latency_ns = 1000;
+        const auto run = [&](std::uint16_t seed, int rank) {
+            links.seed = seed;
+            TestClock clock;
+            TestPage page(links);
+            LinkMeter meter(page.data(), links, rank, 2, clock);
+            std::vector<std::uint64_t> times;
+            for (int i = 0; i < 1000; ++i) {
+                times.push_back(time_of(clock, meter, [&] { meter.read(0); }));
+            }
+            return times;
+        };
+        const auto times = run(1, 0);
+        int late = 0;
+        std::uint64_t sum = 0;
+        for (const std::uint64_t time : times) {
+            CHECK(time >= 640);
+            CHECK(time < 640 + 1000);
+            late += time > 640 ? 1 : 0;
+            sum += time - 640;
+        }
+        // Of 1000: 100 are meant, with a deviation of 10; half of the longest, with one of 29 ns.
+        CHECK(late > 60);
+        CHECK(late < 140);
+        CHECK(sum / static_cast<std::uint64_t>(late) > 400);
+        CHECK(sum / static_cast<std::uint64_t>(late) < 600);
+        CHECK(run(1, 0) == times);
+        CHECK(run(2, 0) != times);
+        CHECK(run(1, 1) != times);
+    }
+
     TEST_CASE("a look takes the way there before it and the way back after it") {
         TestClock clock;
         TestPage page(machine());

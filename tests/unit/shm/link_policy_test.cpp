@@ -41,6 +41,49 @@ struct Noting final : VisibilityPolicy {
 }  // namespace
 
 TEST_SUITE("shm.link_policy") {
+    TEST_CASE("a job that dies with bytes booked holds the others up for those, and no longer") {
+        const TestPage pool(machine());
+        const TestPage own(machine());
+        const TestPage other(machine());
+        TestClock clock;
+        std::vector<std::byte> bytes(100'000);
+        {
+            const auto dies = LinkPolicy::open(other.data(), clock, pool.data(), 1).value();
+            const Visibility view{dies.get(), bytes.data(), bytes.size()};
+            view.step(PoolStep::kBegin);
+            view.acquire(TouchPoint::kDirectRead, bytes.data(), bytes.size(), 1);
+        }
+        const auto lives = LinkPolicy::open(own.data(), clock, pool.data(), 0).value();
+        const Visibility view{lives.get(), bytes.data(), bytes.size()};
+        const auto take = [&] {
+            const std::uint64_t start = clock.time;
+            view.step(PoolStep::kBegin);
+            view.acquire(TouchPoint::kDirectRead, bytes.data(), bytes.size(), 1);
+            view.step(PoolStep::kEnd);
+            return clock.time - start;
+        };
+        CHECK(take() == 20'000 + 640);
+        CHECK(take() == 10'000 + 640);
+        // Nonsense costs ten seconds at most, and what is further ahead costs nothing.
+        pool.page().live[0].read_until = clock.time + 9'000'000'000;
+        CHECK(take() < 10'000'000'000);
+        pool.page().live[0].read_until = ~std::uint64_t{0};
+        CHECK(take() == 10'000 + 640);
+    }
+
+    TEST_CASE("a page of another machine is left alone") {
+        const TestPage own(machine());
+        const TestPage pool(shared_link(2, 1, 1, 1, 1));
+        TestClock clock;
+        std::vector<std::byte> bytes(1000);
+        const auto job = LinkPolicy::open(own.data(), clock, pool.data(), 0).value();
+        const Visibility view{job.get(), bytes.data(), bytes.size()};
+        view.step(PoolStep::kBegin);
+        view.acquire(TouchPoint::kDirectRead, bytes.data(), bytes.size(), 1);
+        CHECK(pool.page().live[0].read_until.load() == 0);
+        CHECK(own.page().live[0].read_until.load() != 0);
+    }
+
     TEST_CASE("bytes that cross and bytes of one's own take the links") {
         Bench bench;
         const Visibility view = bench.view();
