@@ -127,9 +127,14 @@ int serve(const Options& options, Daemon& daemon, SignalThread signals) {
     return 1;
 }
 
-AdminHooks admin_hooks(Daemon& daemon, VgpuLimits& vgpus, const DaemonControl* control) {
+AdminHooks admin_hooks(Daemon& daemon, const Vgpus& all_vgpus, const DaemonControl* control) {
+    VgpuLimits& vgpus = *all_vgpus.limits;
     AdminHooks hooks;
-    hooks.snapshot = [&daemon] { return daemon.snapshot(); };
+    hooks.snapshot = [&daemon, alarm = all_vgpus.alarm] {
+        Snapshot all = daemon.snapshot();
+        if (!alarm.empty()) all.alarms.push_back(alarm);
+        return all;
+    };
     hooks.drain = [&daemon](bool on) { daemon.drain(on); };
     hooks.shutdown = [&daemon] { daemon.stop(); };
     hooks.events = [](std::size_t most) { return fabricshm::recent_events(most); };
@@ -260,8 +265,8 @@ int run(Options& options) {
     Vgpus vgpus;
     if (const auto bad = start_vgpus(config, devices, vgpus)) return fail_start(bad);
     const auto control = DaemonControl::start(config, *daemon, *vgpus.limits);
-    auto admin = AdminServer::start(config.server.admin_socket,
-                                    admin_hooks(*daemon, *vgpus.limits, control.get()));
+    auto admin =
+        AdminServer::start(config.server.admin_socket, admin_hooks(*daemon, vgpus, control.get()));
     if (!admin.ok()) {
         return fail_start(
             complaint_of(admin.error(), "server.admin_socket " + config.server.admin_socket));

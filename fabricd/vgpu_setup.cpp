@@ -40,7 +40,16 @@ std::vector<VgpuSpec> vgpu_specs(const std::vector<DeviceSpec>& devices, std::ui
 Complaint start_vgpus(const Config& config, const std::vector<DeviceSpec>& devices, Vgpus& vgpus) {
     const auto specs = vgpu_specs(devices, usual_wait_ms(config));
     auto limits = VgpuLimits::open(config.state.dir + "/vgpu", specs);
-    if (!limits.ok()) return complaint_of(limits.error(), "devices.file, state.dir");
+    if (!limits.ok()) {
+        const auto complaint = complaint_of(limits.error(), "devices.file, state.dir");
+        // A mistake in the device file is for a person; the disk may be well tomorrow.
+        if (!complaint.is_of_host) return complaint;
+        vgpus.limits = VgpuLimits::none();
+        if (specs.empty()) return {};
+        vgpus.alarm = "no vGPUs until fabricd is started again: " + *complaint;
+        fabricshm::log(fabricshm::LogLevel::kError, "%s", vgpus.alarm.c_str());
+        return {};
+    }
     vgpus.limits = std::move(*limits);
     if (specs.empty()) return {};
     auto admission = Admission::make(config.server.allow_uids, config.server.socket_group);

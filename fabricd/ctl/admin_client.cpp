@@ -35,9 +35,18 @@ std::string caller() {
 // In fabricctl only this file and the codecs know the generated messages: the commands get plain
 // data.
 StatusView unpack_status(const StatusReply& reply) {
-    return {reply.version(),  reply.pid(),      reply.daemon_epoch(),       reply.uptime_ms(),
-            reply.draining(), reply.sessions(), reply.sessions_connected(), reply.arenas(),
-            reply.regions(),  reply.groups(),   unpack(reply.pool())};
+    return {reply.version(),
+            reply.pid(),
+            reply.daemon_epoch(),
+            reply.uptime_ms(),
+            reply.draining(),
+            reply.sessions(),
+            reply.sessions_connected(),
+            reply.arenas(),
+            reply.regions(),
+            reply.groups(),
+            unpack(reply.pool()),
+            {reply.alarms().begin(), reply.alarms().end()}};
 }
 
 // By unpack() of each message, in the codecs.

@@ -106,7 +106,8 @@ Json to_json(const StatusView& status) {
             {"arenas", status.arenas},
             {"regions", status.regions},
             {"groups", status.groups},
-            {"pool", to_json(status.pool)}};
+            {"pool", to_json(status.pool)},
+            {"alarms", status.alarms}};
 }
 
 template <typename Views>

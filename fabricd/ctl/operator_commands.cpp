@@ -49,6 +49,7 @@ std::string time_text(std::int64_t unix_ms) {
 // In the order in which an operator has to act: who drains it knows that it is nearly empty or
 // full.
 std::string health_of(const StatusView& status, const std::vector<DeviceView>& devices) {
+    if (!status.alarms.empty()) return status.alarms.front();
     if (status.draining) return "draining";
     for (const DeviceView& device : devices) {
         // Heat makes it slower, and no more.

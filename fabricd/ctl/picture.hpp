@@ -25,6 +25,7 @@ struct StatusView {
     std::uint64_t regions = 0;
     std::uint64_t groups = 0;
     PoolView pool;
+    std::vector<std::string> alarms = {};  // what a person has to see to
 };
 
 /// A line of the daemon's log.

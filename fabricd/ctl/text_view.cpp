@@ -51,6 +51,7 @@ std::string status_text(const StatusView& status) {
     text += "arenas    " + number(status.arenas) + "\n";
     text += "regions   " + number(status.regions) + "\n";
     text += "groups    " + number(status.groups) + "\n";
+    for (const std::string& alarm : status.alarms) text += "ALARM     " + alarm + "\n";
     return text;
 }
 

@@ -26,7 +26,10 @@ class JournalGuard final : public JournalSink {
         // A grant of bytes whose release is not in the file would make two owners of them there.
         write_pending();
         if (behind_) return refusal();
-        return sink_->append(type, payload);
+        const auto written = sink_->append(type, payload);
+        refused_ = !written.ok();
+        if (refused_) errno_ = errno_of(written.error());
+        return written;
     }
 
     /// For releases.
@@ -54,10 +57,12 @@ class JournalGuard final : public JournalSink {
     };
 
     bool behind() const noexcept { return behind_; }
-    void caught_up() noexcept { behind_ = false; }
+    /// Behind, or the last grant could not be written: a whole rewrite shows whether that is over.
+    bool failing() const noexcept { return behind_ || refused_; }
+    void caught_up() noexcept { behind_ = refused_ = false; }
     void fall_behind(const fabricshm::Error& why) noexcept {
         behind_ = true;
-        errno_ = why.code == fabricshm::Errc::kSystem ? why.detail : 0;
+        errno_ = errno_of(why);
         pending_.clear();
     }
     /// What a request hears that can't be served for it: the errno of the disk, where it had one.
@@ -67,6 +72,10 @@ class JournalGuard final : public JournalSink {
 
   private:
     static constexpr std::size_t kBatchMost = 4096;  // half a MiB
+
+    static int errno_of(const fabricshm::Error& why) noexcept {
+        return why.code == fabricshm::Errc::kSystem ? why.detail : 0;
+    }
 
     void write_pending() {
         if (pending_.empty()) return;
@@ -85,6 +94,7 @@ class JournalGuard final : public JournalSink {
     // Set by the first release that could not be written, cleared by a whole rewrite only: a later
     // record that fits again says nothing about the one that is missing.
     bool behind_ = false;
+    bool refused_ = false;
     int errno_ = 0;
 };
 

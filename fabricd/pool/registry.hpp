@@ -94,6 +94,8 @@ class Registry {
 
     /// True while the journal lacks something and no grants are made: rewrite it, then say so.
     bool journal_behind() const noexcept { return journal_.behind(); }
+    /// This, or grants are refused by the disk: a rewrite shows when that is over.
+    bool journal_failing() const noexcept { return journal_.failing(); }
     void journal_fell_behind(const Error& why) noexcept { journal_.fall_behind(why); }
     void journal_rewritten();
     /// What a request is refused with meanwhile.

@@ -155,6 +155,7 @@ struct Snapshot {
     std::uint64_t daemon_epoch = 0;
     std::int64_t uptime_ms = 0;
     bool draining = false;
+    std::vector<std::string> alarms = {};  // what a person has to see to, a line each
     PoolView pool;
     std::vector<SessionView> sessions;
     std::vector<ArenaView> arenas;

@@ -111,6 +111,7 @@ void pack_status(const Snapshot& snapshot, const DaemonFacts& facts,
     message.set_daemon_epoch(snapshot.daemon_epoch);
     message.set_uptime_ms(snapshot.uptime_ms);
     message.set_draining(snapshot.draining);
+    for (const std::string& alarm : snapshot.alarms) message.add_alarms(alarm);
     message.set_sessions(snapshot.sessions.size());
     // Those of the journal that have not come back yet are sessions, too.
     const auto connected =

@@ -41,6 +41,7 @@ Limits limits_of(const DaemonOptions& options) {
     limits.max_arena_bytes = options.max_arena_bytes;
     limits.user_quota_bytes = options.user_quota_bytes;
     limits.max_sessions = options.max_sessions;
+    limits.own_uid = ::geteuid();
     limits.max_sessions_per_user = options.max_sessions_per_user;
     limits.max_arenas_per_user = options.max_arenas_per_user;
     limits.max_arenas_per_session = options.max_arenas_per_session;
@@ -334,8 +335,8 @@ Result<void> Daemon::Impl::serve() {
 void Daemon::Impl::pass_time() {
     const TimePoint now = Clock::now();
     server->expire(now);
-    // Or when the books got ahead of a journal that could not be written.
-    const bool due = journal->size() >= compact_at || registry->journal_behind();
+    // Or when the books got ahead of a journal that could not be written, or may be about to.
+    const bool due = journal->size() >= compact_at || registry->journal_failing();
     if (due && now >= next_rewrite) try_rewrite();
     if (now < next_tick) return;
     next_tick = fabricshm::deadline_after(now, options.tick_period);
@@ -388,6 +389,11 @@ Snapshot Daemon::Impl::look() {
     // Of one moment, since it is made in one turn.
     Snapshot all = registry->snapshot(now);
     all.uptime_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now - started).count();
+    if (registry->journal_failing()) {
+        all.alarms.push_back(
+            "the disk of " + options.state_dir +
+            " (state.dir): nothing is granted: " + describe(registry->journal_refusal()));
+    }
     const fabricshm::PoolTotals totals = worker->totals();
     all.pool = {backend->kind(), backend->describe(), totals.capacity, totals.used,
                 options.machine};

@@ -86,6 +86,10 @@ void VgpuLimits::Vgpu::begin() {
 
 VgpuLimits::~VgpuLimits() = default;
 
+std::unique_ptr<VgpuLimits> VgpuLimits::none() {
+    return std::unique_ptr<VgpuLimits>(new VgpuLimits);
+}
+
 Result<std::unique_ptr<VgpuLimits>> VgpuLimits::open(const std::string& folder,
                                                      const std::vector<VgpuSpec>& specs) {
     FABRIC_TRY(const ProcessIdentity self, fabricshm::own_identity());

@@ -34,6 +34,9 @@ class VgpuLimits {
     static Result<std::unique_ptr<VgpuLimits>> open(const std::string& folder,
                                                     const std::vector<VgpuSpec>& specs);
 
+    /// No vGPUs, and no folder for them.
+    static std::unique_ptr<VgpuLimits> none();
+
     std::vector<VgpuView> list() const;
 
     /// A larger quota is in force at once: a process that was refused gets memory on its next call.

@@ -7,11 +7,13 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "tests/multiproc/fabricd/ctl.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 using Daemon = test_support::ReadyDaemon;
 using nlohmann::json;
@@ -96,6 +98,38 @@ TEST_SUITE("fabricd.operator") {
         CHECK(draining.code == 1);
         CHECK(has(draining.out, "draining: fabricd "));
         CHECK(has(draining.error, "not well: draining"));
+    }
+
+    TEST_CASE("a disk that takes no pages of vGPUs keeps nothing but them from being served") {
+        const test_support::TemporaryDirectory devices;
+        const std::string file = devices.file("devices.toml");
+        std::ofstream(file) << "[[device]]\nname = 'a'\nkind = 'gpu'\ngflops = 1000.0\n"
+                               "memory = '1GiB'\nlink_gbytes_per_s = 50.0\ngpu = '0'\n"
+                               "vgpu_memory = '256MiB'\n";
+        Daemon daemon({"--devices-file=" + file});
+        CHECK(ctl(daemon, {"health"}).code == 0);
+        daemon.kill();
+        // No folder can be made there: as on a disk that is read-only.
+        const std::string folder = daemon.folder() + "/state/vgpu";
+        std::filesystem::remove_all(folder);
+        std::ofstream(folder) << "";
+        daemon.start();
+        daemon.await_ready(2);
+        CHECK(has(daemon.log(), "no vGPUs until fabricd is started again"));
+        const Output unwell = ctl(daemon, {"health"});
+        CHECK(unwell.code == 1);
+        CHECK_MESSAGE(has(unwell.out, "no vGPUs until"), unwell.out);
+        CHECK(has(ctl(daemon, {"status"}).out, "ALARM"));
+        CHECK(ctl_json(daemon, {"vgpus"})["vgpus"].empty());
+        {
+            const Victim client(daemon, false);
+            CHECK(client.started);
+        }
+        std::filesystem::remove(folder);
+        daemon.kill();
+        daemon.start();
+        daemon.await_ready(3);
+        CHECK(ctl(daemon, {"health"}).code == 0);
     }
 
     TEST_CASE("events are the log's newest lines, with the caller of a drain") {

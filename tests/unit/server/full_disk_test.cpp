@@ -144,6 +144,7 @@ TEST_SUITE("server.full_disk") {
         CHECK(refused.code == Errc::kSystem);
         CHECK(refused.detail == ENOSPC);
         CHECK(WireClient::attach(fixture.options.socket_path).error().detail == ENOSPC);
+        CHECK(first.daemon->snapshot().alarms.size() == 1);
         CHECK(alice.free_region(freed).ok());
         first.stop();
         first.daemon.reset();
@@ -159,6 +160,7 @@ TEST_SUITE("server.full_disk") {
         CHECK(again.free_region(kept).error().detail == ENOSPC);
         fixture.disk.make_space();
         CHECK(fixture.recovers());
+        CHECK(second.daemon->snapshot().alarms.empty());
         CHECK(again.free_region(kept).ok());
     }
 
