@@ -55,7 +55,7 @@ std::vector<std::uint64_t> whole_units(std::uint64_t units, std::span<const doub
 std::vector<double> fill_under_caps(double total, std::span<const double> weights,
                                     std::span<const double> caps) {
     std::vector<double> parts(weights.size(), 0);
-    std::vector<char> open(weights.size(), 1);
+    std::vector<char> open(weights.size());
     double left = usable(total) ? total : 0;
     // Each round either fills somebody up or hands out all that is left, so n + 1 rounds are
     // enough.
@@ -93,7 +93,7 @@ std::vector<double> whole_under_caps(double total, std::span<const double> weigh
     double left = whole;
     for (double& part : parts) left -= part = std::floor(part);
     // What rounding left: less than a unit for each.
-    for (std::size_t i = 0; i < parts.size() && left > 0; ++i) {
+    for (std::size_t i = 0; i < parts.size(); ++i) {
         const double more = std::min(most[i] - parts[i], left);
         parts[i] += more;
         left -= more;

@@ -82,8 +82,8 @@ struct DeviceSample {
     double power_watts = -1;
     double temperature_c = -1;
     double clock_mhz = -1;
-    bool stale = false;  // could not be asked this time: the numbers are older
-    std::string uuid;    // "GPU-..."; "": none
+    bool stale = false;     // could not be asked this time: the numbers are older
+    std::string uuid = {};  // "GPU-..."; "": none
     DeviceFaults faults = 0;
 };
 

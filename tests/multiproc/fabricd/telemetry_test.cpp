@@ -6,7 +6,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <vector>
@@ -15,6 +17,7 @@
 #include "libfabricshm/os/page_file.hpp"
 #include "libfabricshm/proto/codec.hpp"
 #include "libfabricshm/shm/telemetry_page.hpp"
+#include "tests/multiproc/fabricd/ctl.hpp"
 #include "tests/multiproc/fabricd/ready.hpp"
 #include "tests/support/children.hpp"
 #include "tests/support/job.hpp"
@@ -182,5 +185,25 @@ TEST_SUITE("multiproc.fabricd.telemetry") {
             for (int i = 0; i < 100'000; ++i) words[random() % 512] = random();
             return top(daemon).value("number", std::uint64_t{0}) > looks + 3;
         }));
+    }
+
+    TEST_CASE("a GPU that says it is faulty is a faulty device, for people and for programs") {
+        const TemporaryDirectory folder;
+        // By the name that the daemon looks for.
+        REQUIRE(::symlink(FAKE_NVML_PATH, folder.file("libnvidia-ml.so.1").c_str()) == 0);
+        std::ofstream(folder.file("devices.toml"))
+            << "[[device]]\nname = 'a'\nkind = 'gpu'\ngflops = 1\nmemory = '1GiB'\n"
+               "link_gbytes_per_s = 1\ngpu = 'GPU-fake-a'\n";
+        ::setenv("LD_LIBRARY_PATH", folder.path().c_str(), 1);
+        ::setenv("FAKE_NVML_ECC", "1", 1);
+        const Daemon daemon({"--devices-file", folder.file("devices.toml")});
+        ::unsetenv("LD_LIBRARY_PATH");
+        ::unsetenv("FAKE_NVML_ECC");
+        CHECK(becomes_true(
+            [&] { return has(test_support::ctl(daemon, {"devices"}).out, "faulty: ecc"); }));
+        const auto health = test_support::ctl(daemon, {"health"});
+        CHECK(health.code == 1);
+        CHECK(has(health.out, "device a is faulty: ecc"));
+        CHECK(has(test_support::ctl(daemon, {"events"}).out, "device gpu0: faults: ecc"));
     }
 }

@@ -145,7 +145,7 @@ TEST_SUITE("pool.registry_shards") {
         const Places places = host.registry->places({wanted, {host.job, RegionId{999}}}, kNow);
         REQUIRE(places.shards.size() == 1);
         CHECK(places.shards[0].name == "job/s");
-        CHECK(places.devices.size() == 1);
+        CHECK(places.devices.size() == 3);
         CHECK(host.registry->places({}, kNow).shards.empty());
         CHECK(host.registry->snapshot(kNow).shards.size() == 2);
     }
