@@ -100,6 +100,7 @@ def make_image(work: Path, kernels: Path, flavour: str, modules: list, tools: li
     put_system(root)
     put_modules(root, kernels, flavour, modules)
     (root / "guest/build").write_text(f"{build}\n")
+    (root / "guest/source").write_text(f"{HERE.parents[1]}\n")
     for path in [*map(program, tools), *programs]:
         if not path.is_file():
             raise RuntimeError(f"{path} is not built")

@@ -105,7 +105,27 @@ def two_hosts(work: Path) -> Scenario:
                     FABRICD + ["tests/vm/test_vm_two_hosts"], ["device_dax", "dax_hmem"])
 
 
-SCENARIOS = {scenario.__name__: scenario for scenario in (devdax, numa_node, cxl_type3, poison, two_hosts)}
+SYSTEMD = Path("/usr/lib/systemd")
+# Not the whole folder: what else a system starts would take longer than the cases.
+UNITS = ["basic.target", "sysinit.target", "shutdown.target", "sockets.target", "umount.target",
+         "systemd-journald.service", "systemd-journald.socket", "systemd-journald-dev-log.socket"]
+
+
+def service(_work: Path) -> Scenario:
+    """systemd as the first process of the machine, and the unit that is shipped."""
+    needed = [SYSTEMD / "systemd", SYSTEMD / "systemd-journald", *(SYSTEMD / "system" / name for name in UNITS)]
+    if missing := [str(path) for path in needed if not path.exists()]:
+        raise Unavailable(f"{missing[0]} is not there: package systemd (scripts/setup installs it)")
+    if (executor := SYSTEMD / "systemd-executor").exists():  # of later ones: what starts a service
+        needed.append(executor)
+    files = [*needed, ROOT / "packaging/fabricd.sysusers", "packaging/fabricd.service"]
+    return Scenario([Guest("service", ["-M", "q35", "-m", "1G", "-smp", "2"])],
+                    FABRICD + ["tests/vm/test_vm_service_client", *map(str, files)], ["autofs4"],
+                    ["systemctl", "journalctl", "systemd-sysusers"])
+
+
+SCENARIOS = {scenario.__name__: scenario
+             for scenario in (devdax, numa_node, cxl_type3, poison, two_hosts, service)}
 
 
 def run(scenario: Scenario, work: Path, build: Path, kernels: Path) -> bool:

@@ -1,0 +1,40 @@
+# systemd as the first process, and the shipped unit under it. What is here makes the system that it
+# starts in; service_cases.sh, which it runs, has the cases. Nothing of the host's own units is taken
+# but the journal and the targets that a service is ordered after.
+. /guest/lib_pool.sh
+source=$(cat /guest/source)
+unit=$build/packaging/fabricd.service
+
+# Units name their programs by this path, which is the same one on a system.
+[ -e /lib/systemd ] || ln -s /usr/lib/systemd /lib/systemd
+mkdir -p /etc/systemd/system /etc/fabricd /usr/lib/sysusers.d /var/tmp /var/log /srv/state /srv/work
+chmod 1777 /tmp /var/tmp
+echo 'ID=guest' >/etc/os-release
+
+# The unit as it is shipped, and the program where it says: it can't see a home folder, where the
+# project may be.
+cp "$unit" /etc/systemd/system/fabricd.service
+program=$(sed -n 's/^ExecStart=//p' "$unit")
+mkdir -p "${program%/*}"
+cp "$fabricd" "$program"
+cp "$source/packaging/fabricd.sysusers" /usr/lib/sysusers.d/fabricd.conf
+systemd-sysusers || echo "systemd-sysusers failed"
+
+cat >/etc/systemd/system/default.target <<'UNIT'
+[Unit]
+Requires=cases.service
+UNIT
+cat >/etc/systemd/system/cases.service <<'UNIT'
+[Unit]
+Requires=basic.target systemd-journald.service
+After=basic.target systemd-journald.service
+[Service]
+Type=oneshot
+TimeoutStartSec=infinity
+Environment=PATH=/bin:/usr/bin:/usr/sbin:/sbin
+ExecStart=/bin/sh /guest/service_cases.sh
+StandardInput=null
+StandardOutput=file:/dev/ttyS0
+StandardError=inherit
+UNIT
+exec /usr/lib/systemd/systemd --show-status=no --log-target=journal-or-kmsg --log-level=notice --crash-reboot=yes
