@@ -9,7 +9,8 @@
 namespace fabricd {
 
 Registry::Registry(const Limits& limits, const Parts& parts)
-    : limits_(limits),
+    : slice_left_(limits.freed_at_once),
+      limits_(limits),
       journal_(parts.journal),
       memory_(parts.memory),
       work_(parts.work),
@@ -78,7 +79,7 @@ void Registry::journal_rewritten() {
 
 std::vector<SessionId> Registry::expire(TimePoint now) {
     std::vector<SessionId> ended;
-    slice_left_ = kFreedAtOnce;
+    slice_left_ = limits_.freed_at_once;
     while (const auto id = waits_.expired(now)) expire_wait(*id);
     while (!lost_.empty() && lost_.begin()->first <= now) {
         ended.push_back(lost_.begin()->second);

@@ -299,9 +299,7 @@ class Registry {
     static constexpr Duration kShardPauseLeast = std::chrono::milliseconds(1);
     static constexpr Duration kShardPauseMost = std::chrono::milliseconds(128);
 
-    // Some 3 ms of the control thread's time: others are served before the next ones are freed.
-    static constexpr int kFreedAtOnce = 2048;
-    int slice_left_ = kFreedAtOnce;  // of it, in this turn
+    int slice_left_;  // of Limits::freed_at_once, in this turn
 
     std::uint64_t next_id() noexcept { return ++last_id_; }
     Session* find_session(SessionId session);

@@ -291,7 +291,7 @@ void Registry::sweep_quarantine(Arena& arena, const std::vector<SessionId>& memb
     }
     if (!arena.freeing.empty()) {
         freeing_.insert(arena.id);
-        free_some(arena, kFreedAtOnce);
+        free_some(arena, limits_.freed_at_once);
     }
     sweep_shards();
 }

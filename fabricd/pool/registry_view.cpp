@@ -141,6 +141,7 @@ Snapshot Registry::snapshot(TimePoint now) const {
     all.daemon_epoch = daemon_epoch_;
     all.draining = draining_;
     for (const auto& [id, session] : sessions_) {
+        if (session.ending) continue;  // gone for all but its books
         all.sessions.push_back({raw(id), session.peer.pid, session.peer.uid, session.label,
                                 milliseconds(now - session.since), session.bytes_owned,
                                 session.connected, session.device});
