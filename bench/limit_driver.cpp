@@ -12,9 +12,8 @@
 //   -split  each piece into the own output first, then copied from the cache to the others'
 //
 // With a shared result push and pull are one: read everything once, store one part. A message is
-// copied once, half of it by either rank. The barrier is a ping-pong of one cache line between ranks
-// 0 and 1. Results are not checked: parts may be read
-// before they are there.
+// copied once, half of it by either rank. The barrier is a ping-pong of one cache line between
+// ranks 0 and 1. Results are not checked: parts may be read before they are there.
 
 #include <sched.h>
 #include <sys/mman.h>

@@ -27,7 +27,8 @@ struct MemfdPlan {
 
     /// What can be committed now; asked before each commit.
     std::function<Bytes()> available;
-    /// Binds a fresh file to its node or nodes (may be empty), and checks where committed pages are.
+    /// Binds a fresh file to its node or nodes (may be empty), and checks where committed pages
+    /// are.
     std::function<Result<void>(void* data, Bytes bytes)> bind;
     std::function<Result<void>(void* data, Bytes bytes)> verify;
 };

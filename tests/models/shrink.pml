@@ -5,7 +5,7 @@
  * code   fabricd/pool/registry_groups.cpp: Registry::mark_members_dead Registry::after_member_change
  * code   fabricd/pool/registry_groups.cpp: Registry::leave_group Registry::reopen_shrink Registry::finish_members
  * code   fabricd/pool/registry_groups.cpp: Registry::answer_shrink_again
- * code   fabricd/pool/registry_regions.cpp: Registry::reclaim_regions Registry::sweep_quarantine
+ * code   fabricd/pool/registry_regions.cpp: Registry::reclaim_some Registry::sweep_quarantine
  * code   fabricd/pool/registry_restore.cpp: Registry::restore_groups
  * code   fabricd/pool/registry_arenas.cpp: Registry::arena_adopted Registry::leave_arena
  * code   fabricd/pool/registry_sessions.cpp: Registry::end_session
