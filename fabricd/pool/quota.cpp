@@ -24,8 +24,9 @@ Bytes shown_limit(Bytes bytes) {
 
 Result<void> QuotaTable::take_session(std::uint32_t uid) {
     const bool is_preferred = uid == 0 || uid == limits_.own_uid;
-    if (sessions_ >= limits_.max_sessions + (is_preferred ? limits_.reserved_sessions : 0)) {
-        return refuse_count("sessions of the host", "this host", "sessions", limits_.max_sessions,
+    const int most = limits_.max_sessions + (is_preferred ? limits_.reserved_sessions : 0);
+    if (sessions_ >= most) {
+        return refuse_count("sessions of the host", "this host", "sessions", most,
                             "limits.sessions");
     }
     const auto found = users_.find(uid);
