@@ -553,6 +553,7 @@ TEST_SUITE("control.edges") {
         CHECK_FALSE(same(1e12, 1e12 + 2000));
         CHECK_FALSE(same(0.25, 0.2500001));
         CHECK(same(1e-3, 1e-3 + 5e-10));
+        CHECK(same(0, 1e-9));  // at the limit, which is absolute below 1
         std::vector<Decision> old = {decision_in(3, 1), decision_in(5, 1)};
         std::vector<Decision> fresh = {decision_in(3, 1), decision_in(4, 1)};
         fresh[0].after.push_back(2);
