@@ -8,11 +8,13 @@
 #include <cerrno>
 #include <cmath>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
 #include "fabricd/control/decision_record.hpp"
+#include "libfabricshm/base/crc32c.hpp"
 #include "tests/support/temporary_directory.hpp"
 
 using namespace fabricd;
@@ -392,6 +394,21 @@ TEST_SUITE("control.decision_journal") {
             CHECK(whole_of(wrong, &frames) == first);
             CHECK(frames == 1);
         }
+    }
+
+    TEST_CASE("a frame may be empty, and as large as 16 MiB") {
+        const auto whole_of = [](std::size_t payload) {
+            std::vector<std::byte> bytes(sizeof(FrameHeader) + payload);
+            FrameHeader header{kFrameMagic, 0, static_cast<std::uint32_t>(payload), 2, 0};
+            std::memcpy(bytes.data(), &header, sizeof header);
+            constexpr std::size_t kUnchecked = offsetof(FrameHeader, bytes);
+            header.crc = fabricshm::crc32c(bytes.data() + kUnchecked, bytes.size() - kUnchecked);
+            std::memcpy(bytes.data(), &header, sizeof header);
+            return parse_frames(bytes, [](FrameType, std::span<const std::byte>) {});
+        };
+        CHECK(whole_of(0) == sizeof(FrameHeader));
+        CHECK(whole_of(kFrameBytesMax) == sizeof(FrameHeader) + kFrameBytesMax);
+        CHECK(whole_of(kFrameBytesMax + 1) == 0);
     }
 
     TEST_CASE("the number of the last decision goes on through settings of any text") {
