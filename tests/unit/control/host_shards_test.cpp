@@ -89,6 +89,7 @@ TEST_SUITE("control.host_shards") {
             Window window = window_with_shard(0, 1e8);
             const auto first = until_decided(loop, window);
             REQUIRE(first.size() == 1);
+            CHECK(loop.failed(999, "no such decision").id == 999);
             // The mover says so at once, or the shard is simply where it was.
             if (is_refused) {
                 CHECK(loop.failed(first[0].id, "no room").outcome == Outcome::kFailed);

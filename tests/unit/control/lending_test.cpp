@@ -266,13 +266,14 @@ TEST_SUITE("control.lending") {
         QuotaDevice device{"gpu0", 8e9, 0, {}};
         device.users.push_back({"a", 1e9, 1e9, 1e9, 1, 0, 0, 0, 1, 0});
         REQUIRE(propose_quotas(device, acting()));
-        const double nan = std::nan("");
         for (double* number :
              {&device.memory, &device.reserve, &device.users[0].speed, &device.users[0].used,
               &device.users[0].delay, &device.users[0].priority}) {
             const double before = *number;
-            *number = nan;
-            CHECK_FALSE(propose_quotas(device, acting()));
+            for (const double unusable : {std::nan(""), -1.0}) {
+                *number = unusable;
+                CHECK_FALSE(propose_quotas(device, acting()));
+            }
             *number = before;
         }
     }
