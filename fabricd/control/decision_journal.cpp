@@ -223,7 +223,7 @@ Result<void> DecisionJournal::append_record(FrameType type, std::span<const std:
     if (payload.size() > most) return Error{Errc::kInvalid, 0, "write decision journal"};
     // Half each, since the file before is kept: together they are what the key allows.
     const Bytes full = size_ + sizeof(FrameHeader) + payload.size();
-    if (size_ > 0 && full > bytes_max_ / 2) FABRIC_TRY_VOID(begin_file());
+    if (full > bytes_max_ / 2) FABRIC_TRY_VOID(begin_file());
     return append(type, payload);
 }
 

@@ -116,6 +116,70 @@ TEST_SUITE("control.compute_shares") {
         CHECK(after_of(*decision, "idle", 0) == 1);
     }
 
+    TEST_CASE("those that are held up share what is there by what they would use unhindered") {
+        ControlConfig config = acting();
+        config.quota_step = 1;
+        QuotaDevice device{"gpu0", 1e9, 0, {}};
+        // Both would use half: 0.25 / (1 - 0.5), 0.375 / (1 - 0.25). The idle one keeps 4, which is
+        // a tenth of its third; of the other 46 each gets 23.
+        device.users = {user("a", 0.25, 20, 20, 0.5), user("b", 0.375, 30, 30, 0.25),
+                        user("idle", 0, 50, 50, 0)};
+        const auto decision = propose_compute_shares(device, config);
+        REQUIRE(decision);
+        CHECK(after_of(*decision, "a", 0) == 43);
+        CHECK(after_of(*decision, "b", 0) == 53);
+        CHECK(after_of(*decision, "idle", 0) == 4);
+    }
+
+    TEST_CASE("a gain of five per cent is one, and a hold-up of a twentieth of the time is none") {
+        QuotaDevice device{"gpu0", 1e9, 0, {}};
+        // The idle one keeps 3 of 50.
+        device.users = {user("busy", 0.4, 42, 42, 0.5), user("idle", 0, 8, 8, 0)};
+        const auto decision = propose_compute_shares(device, acting());
+        REQUIRE(decision);
+        CHECK(after_of(*decision, "busy", 0) == 47);
+        device.users[0].held_up = 0.05;
+        CHECK_FALSE(propose_compute_shares(device, acting()));
+        device.users = {user("busy", 0.4, 42, 42, 0.5), user("idle", 0, 7, 7, 0)};
+        CHECK_FALSE(propose_compute_shares(device, acting()));
+    }
+
+    TEST_CASE("without a promise the share of now is one") {
+        QuotaDevice device{"gpu0", 1e9, 0, {}};
+        device.users = {user("busy", 0.20, 20, 0, 0.5), user("idle", 0.01, 70, 0, 0)};
+        const auto decision = propose_compute_shares(device, acting());
+        REQUIRE(decision);
+        std::vector<double> promised;
+        for (const Fact& fact : decision->facts) {
+            if (fact.name.find("promised") != std::string::npos) promised.push_back(fact.value);
+        }
+        CHECK(promised == std::vector<double>{20, 70});
+    }
+
+    TEST_CASE(
+        "promises beyond what there is count in proportion, and an idle one keeps its least") {
+        QuotaDevice device{"gpu0", 1e9, 0, {}};
+        // 50 per cent for promises of 100: 25 for each.
+        device.users = {user("a", 0.2, 20, 50, 0.5), user("b", 0.3, 30, 50, 0)};
+        const auto half = propose_share_returns(device, acting());
+        REQUIRE(half);
+        CHECK(after_of(*half, "a", 0) == 25);
+        CHECK(after_of(*half, "b", 0) == 25);
+        // One per cent too little is too little.
+        device.users = {user("a", 0.5, 49, 50, 0.5), user("b", 0.5, 51, 50, 0.5)};
+        const auto one = propose_share_returns(device, acting());
+        REQUIRE(one);
+        CHECK(after_of(*one, "a", 0) == 50);
+        device.users = {user("a", 0.5, 50, 50, 0.5), user("b", 0.5, 50, 50, 0.5)};
+        CHECK_FALSE(propose_share_returns(device, acting()));
+        device.users = {user("owner", 0.2, 20, 50, 0.5), user("other", 0.6, 60, 30, 0.5),
+                        user("idle", 0, 20, 20, 0)};
+        const auto back = propose_share_returns(device, acting());
+        REQUIRE(back);
+        CHECK(after_of(*back, "owner", 0) >= 50);
+        CHECK(after_of(*back, "idle", 0) == 4);
+    }
+
     TEST_CASE("an owner that is held up gets its promise at once, and nobody judges that") {
         QuotaDevice device{"gpu0", 1e9, 0, {}};
         device.users = {user("borrower", 0.9, 95, 50, 0.3), user("owner", 0.05, 5, 50, 0.9)};

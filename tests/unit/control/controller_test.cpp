@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 
 #include "fabricd/control/control_metrics.hpp"
 #include "fabricd/control/page_actuator.hpp"
@@ -81,6 +82,7 @@ class QuietHost : public Actuators {
     explicit QuietHost(Fill fill) : fill_(std::move(fill)) {}
 
     fabricshm::Result<void> shift_quotas(const Decision& decision) override {
+        if (quota_error) return *quota_error;
         quota = decision.after.front();
         return {};
     }
@@ -88,7 +90,7 @@ class QuietHost : public Actuators {
         return fabricshm::Error{fabricshm::Errc::kBusy, 0, "a device uses more by now"};
     }
     fabricshm::Result<void> set_compute_share(const std::string& user, unsigned percent) override {
-        if (user == refuses) return fabricshm::Error{fabricshm::Errc::kNotFound, 0, "set"};
+        if (user == refuses) return share_error;
         shares[user] = percent;
         return {};
     }
@@ -112,6 +114,8 @@ class QuietHost : public Actuators {
     double quota = 1e9;
     std::map<std::string, unsigned> shares;
     std::string refuses;  // whose share can't be set
+    fabricshm::Error share_error{fabricshm::Errc::kNotFound, 0, "set"};
+    std::optional<fabricshm::Error> quota_error;
 
   private:
     Fill fill_;
@@ -305,6 +309,33 @@ TEST_SUITE("control.controller") {
             const Outcome expected = refuses ? Outcome::kFailed : Outcome::kPending;
             CHECK(controller.decisions(0)[0].outcome == expected);
         }
+    }
+
+    TEST_CASE(
+        "of a quota that somebody came before the step says why, else all of the error does") {
+        using fabricshm::Errc;
+        using fabricshm::Error;
+        const Error busy{Errc::kBusy, 0, "more is used by now"};
+        const Error gone{Errc::kNotFound, 0, "no such vGPU"};
+        const auto reason = [](const char* actions, const Error& error) {
+            QuietHost host([](Window& window) {
+                window.devices.push_back({"gpu0", 8e9, 0, {}});
+                window.devices[0].users = {{"busy", 1e9, 1e9, 1e9, 1, 0, 0, 0.2, 1, 20, 0, 20, 0.5},
+                                           {"idle", 1e9, 1e9, 0, 1, 0, 0, 0.01, 1, 70, 0, 70}};
+            });
+            host.refuses = "busy";
+            host.share_error = error;
+            host.quota_error = error;
+            ControlConfig config = acting();
+            config.actions = actions;
+            Controller controller(config, host.parts(""));
+            step(controller, 1);
+            REQUIRE(controller.decisions(0).size() == 1);
+            return controller.decisions(0)[0].outcome_reason;
+        };
+        CHECK(reason("quota", busy) == busy.step);
+        CHECK(reason("quota", gone) == fabricshm::describe(gone));
+        CHECK(reason("compute", busy) == fabricshm::describe(busy));
     }
 
     TEST_CASE("a replay of a job whose directives fail sees them fail") {

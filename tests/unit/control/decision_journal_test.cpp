@@ -1,14 +1,20 @@
 #include "fabricd/control/decision_journal.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cmath>
+#include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
 #include "fabricd/control/decision_record.hpp"
+#include "libfabricshm/base/crc32c.hpp"
 #include "tests/support/temporary_directory.hpp"
 
 using namespace fabricd;
@@ -69,6 +75,27 @@ void make_both_files(const std::string& path) {
 void fill_with_zeros(const std::string& path) {
     std::ofstream(path, std::ios::binary | std::ios::trunc) << std::string(5000, '\0');
 }
+
+/// While it lives no file of this process grows beyond so many bytes.
+class NoRoom {
+  public:
+    explicit NoRoom(rlim_t bytes) {
+        REQUIRE(::getrlimit(RLIMIT_FSIZE, &before_) == 0);
+        const ::rlimit most{bytes, before_.rlim_max};
+        signal_ = std::signal(SIGXFSZ, SIG_IGN);
+        REQUIRE(::setrlimit(RLIMIT_FSIZE, &most) == 0);
+    }
+    NoRoom(const NoRoom&) = delete;
+    NoRoom& operator=(const NoRoom&) = delete;
+    ~NoRoom() {
+        (void)::setrlimit(RLIMIT_FSIZE, &before_);
+        (void)std::signal(SIGXFSZ, signal_);
+    }
+
+  private:
+    ::rlimit before_{};
+    void (*signal_)(int) = SIG_DFL;
+};
 
 }  // namespace
 
@@ -283,5 +310,118 @@ TEST_SUITE("control.decision_journal") {
         CHECK(journal.size() == before);
         CHECK(journal.add(window_of(2)).ok());
         CHECK(read_decision_journal(path)->windows.size() == 1);
+    }
+
+    TEST_CASE("a file is full when the next record would pass its half, and not before") {
+        const test_support::TemporaryDirectory directory;
+        const std::string path = directory.path() + "/decisions";
+        const fabricshm::Bytes head =
+            DecisionJournal::open(path + "0", 1 << 20, "a=1\n").value().size();
+        const fabricshm::Bytes each = sizeof(FrameHeader) + to_record(window_of(1)).size();
+        for (const fabricshm::Bytes spare : {0, 1}) {
+            const std::string name = path + std::to_string(1 + spare);
+            // Eight windows fit, to the byte; or all but one byte of the last.
+            const fabricshm::Bytes half = head + 8 * each - spare;
+            auto journal = DecisionJournal::open(name, 2 * half, "a=1\n").value();
+            for (std::uint64_t i = 1; i <= 8; ++i) REQUIRE(journal.add(window_of(i)).ok());
+            CHECK(size_of(name + ".1") == (spare == 0 ? -1 : off_t(head + 7 * each)));
+            CHECK(journal.size() == (spare == 0 ? half : head + each));
+        }
+    }
+
+    TEST_CASE("a record of an eighth of the journal is written, a larger one is not") {
+        const test_support::TemporaryDirectory directory;
+        const std::string path = directory.path() + "/decisions";
+        const fabricshm::Bytes size = to_record(window_of(1)).size();
+        auto large = DecisionJournal::open(path, 8 * size, "").value();
+        CHECK(large.add(window_of(1)).ok());
+        auto small = DecisionJournal::open(path, 8 * size - 1, "").value();
+        CHECK(small.add(window_of(1)).error().code == fabricshm::Errc::kInvalid);
+    }
+
+    TEST_CASE("a place that cannot be read, and a disk without room, are errors and end") {
+        const test_support::TemporaryDirectory directory;
+        const std::string path = directory.path() + "/decisions";
+        std::filesystem::create_directory(path);
+        const auto story = read_decision_journal(path).value();
+        REQUIRE(story.bad.size() == 1);
+        CHECK(story.bad[0].why.code != fabricshm::Errc::kNotFound);
+        CHECK_FALSE(DecisionJournal::open(path, 1 << 20, "").ok());
+
+        auto journal = DecisionJournal::open(path + "2", 1 << 20, "a=1\n").value();
+        REQUIRE(journal.add(decision_of(1)).ok());
+        const auto before = journal.size();
+        fabricshm::Result<void> refused;
+        {
+            const NoRoom no_room(before + 20);
+            // As an interrupted call of before leaves it: it says nothing about this one.
+            errno = EINTR;
+            refused = journal.add(decision_of(2));
+        }
+        CHECK_FALSE(refused.ok());
+        CHECK(journal.size() == before);
+        // What was written of it is written over.
+        REQUIRE(journal.add(decision_of(3)).ok());
+        const auto left = read_decision_journal(path + "2").value();
+        CHECK_FALSE(left.torn);
+        REQUIRE(left.decisions.size() == 2);
+        CHECK(left.decisions[1].id == 3);
+    }
+
+    TEST_CASE("frames end where a length, a mark or a byte is wrong, and none is taken twice") {
+        const test_support::TemporaryDirectory directory;
+        const std::string path = directory.path() + "/decisions";
+        auto journal = DecisionJournal::open(path, 1 << 20, "").value();
+        const auto first = journal.size();
+        REQUIRE(journal.add(decision_of(1)).ok());
+        std::ifstream file(path, std::ios::binary);
+        const std::string text((std::istreambuf_iterator<char>(file)), {});
+        const auto whole_of = [](const std::string& bytes, std::size_t* frames) {
+            *frames = 0;
+            return parse_frames(std::as_bytes(std::span(bytes)),
+                                [&](FrameType, std::span<const std::byte>) { ++*frames; });
+        };
+        std::size_t frames = 0;
+        for (std::size_t size = 0; size <= text.size(); ++size) {
+            const std::size_t whole = whole_of(text.substr(0, size), &frames);
+            const std::size_t wanted = size == text.size() ? 2 : size >= first ? 1 : 0;
+            CHECK(frames == wanted);
+            CHECK(whole == (wanted == 2 ? text.size() : wanted == 1 ? first : 0));
+        }
+        for (std::size_t at = first; at < text.size(); ++at) {
+            std::string wrong = text;
+            wrong[at] = static_cast<char>(wrong[at] ^ 1);
+            CHECK(whole_of(wrong, &frames) == first);
+            CHECK(frames == 1);
+        }
+    }
+
+    TEST_CASE("a frame may be empty, and as large as 16 MiB") {
+        const auto whole_of = [](std::size_t payload) {
+            std::vector<std::byte> bytes(sizeof(FrameHeader) + payload);
+            FrameHeader header{kFrameMagic, 0, static_cast<std::uint32_t>(payload), 2, 0};
+            std::memcpy(bytes.data(), &header, sizeof header);
+            constexpr std::size_t kUnchecked = offsetof(FrameHeader, bytes);
+            header.crc = fabricshm::crc32c(bytes.data() + kUnchecked, bytes.size() - kUnchecked);
+            std::memcpy(bytes.data(), &header, sizeof header);
+            return parse_frames(bytes, [](FrameType, std::span<const std::byte>) {});
+        };
+        CHECK(whole_of(0) == sizeof(FrameHeader));
+        CHECK(whole_of(kFrameBytesMax) == sizeof(FrameHeader) + kFrameBytesMax);
+        CHECK(whole_of(kFrameBytesMax + 1) == 0);
+    }
+
+    TEST_CASE("the number of the last decision goes on through settings of any text") {
+        const test_support::TemporaryDirectory directory;
+        const std::string path = directory.path() + "/decisions";
+        {
+            auto journal =
+                DecisionJournal::open(path, 1 << 20, "last_decision=99\nb=2\n", 12).value();
+            REQUIRE(journal.add(decision_of(5)).ok());
+        }
+        const auto story = read_decision_journal(path).value();
+        CHECK(story.last_id == 12);
+        CHECK(story.starts[0].settings == "last_decision=99\nb=2\n");
+        CHECK(story.starts[0].window == 0);
     }
 }

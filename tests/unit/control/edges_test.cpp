@@ -11,6 +11,7 @@
 #include "fabricd/control/cost_model.hpp"
 #include "fabricd/control/guards.hpp"
 #include "fabricd/control/page_actuator.hpp"
+#include "fabricd/control/pool_policy.hpp"
 #include "fabricd/control/promises.hpp"
 #include "fabricd/control/quota_plan.hpp"
 #include "fabricd/control/replay.hpp"
@@ -553,6 +554,7 @@ TEST_SUITE("control.edges") {
         CHECK_FALSE(same(1e12, 1e12 + 2000));
         CHECK_FALSE(same(0.25, 0.2500001));
         CHECK(same(1e-3, 1e-3 + 5e-10));
+        CHECK(same(0, 1e-9));  // at the limit, which is absolute below 1
         std::vector<Decision> old = {decision_in(3, 1), decision_in(5, 1)};
         std::vector<Decision> fresh = {decision_in(3, 1), decision_in(4, 1)};
         fresh[0].after.push_back(2);
@@ -584,5 +586,63 @@ TEST_SUITE("control.edges") {
         CHECK(lines_with("unknown") == 0);
         CHECK(lines_with("on_probation") == 0);
         CHECK(lines_with("kind=\"batch_shares\"} 7\n") == 1);
+    }
+
+    TEST_CASE("two steps as far apart as their scatter allows are of one regime") {
+        CostProbe probe;
+        probe.before = {20, 15};
+        probe.first = {10, 12.5};
+        probe.scatter = 0.0625;  // a quarter apart is four of it
+        Ewma sample_s;
+        double fixed_samples = 0;
+        bool changed = false;
+        CHECK(learn_cost(probe, {10, 10}, 0.1, sample_s, fixed_samples, changed));
+        // 11.25 s for 10 and 15 s for 20: 0.375 s each, and 7.5 s besides.
+        CHECK(fixed_samples == Approx(20));
+    }
+
+    TEST_CASE("resources are none where all stand still or a step takes for ever") {
+        const Doubles still = {0, 0}, speeds = {1, 2}, responses = {0, 0};
+        CHECK_FALSE(resource_strategy(still, responses, 1, {0, 1}));
+        CHECK_FALSE(resource_strategy(speeds, responses, kInfinity, {1, 1}));
+        CHECK(resource_strategy(speeds, responses, 1, {0, 1}));
+    }
+
+    TEST_CASE("a way that was measured in the other direction only counts like that one") {
+        PlacementInput input;
+        input.nodes = {{100, 0}, {100, 1e9}, {100, 1e9}};
+        input.bandwidth = {0, 1e9, 0, 1e9, 0, 1e9, 1e9, 1e9, 0};
+        input.items = {{7, 1e6, 0, {0, 1e8, 1e8}}};
+        // 0.2 s in a second from home, of which half is spared.
+        const auto moves = place_items(input, {});
+        REQUIRE(moves);
+        CHECK(moves->size() == 1);
+    }
+
+    TEST_CASE("devices that ask share what one lends by the cube root of what they want") {
+        ControlConfig config;
+        config.quota_step = 1;
+        PoolWindow pool;
+        pool.devices = {
+            {"a", 1e8, 1e8, 3e8, 10}, {"b", 1e8, 1e8, 5e7, 10}, {"c", 3e8, 2.5e8, 0, 10}};
+        pool.most = {1e9, 1e9, 1e9};
+        const auto decision = propose_pool_quotas(pool, config);
+        REQUIRE(decision);
+        REQUIRE(decision->names == std::vector<std::string>{"c", "a", "b"});
+        const double to_a = decision->after[1] - 1e8, to_b = decision->after[2] - 1e8;
+        CHECK(to_a + to_b == Approx(3e8 - 2.5e8 / 0.85).epsilon(1e-6));
+        CHECK(to_a / to_b == Approx(std::cbrt(400.0 / 150)).epsilon(1e-6));
+    }
+
+    TEST_CASE("a half-life of nothing forgets at once, and many sessions make one window") {
+        CHECK(weight_of_half_life(0) == 1);
+        CHECK(weight_of_half_life(-0.0) == 1);
+        WindowMaker maker;
+        Sample sample;
+        sample.sessions.resize(40);
+        for (std::size_t i = 0; i < sample.sessions.size(); ++i) {
+            sample.sessions[i].session_id = i + 1;
+        }
+        CHECK(maker.next(sample).jobs.empty());
     }
 }

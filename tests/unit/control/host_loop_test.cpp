@@ -5,6 +5,9 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+#include <set>
+
 #include "fabricd/control/host_policy.hpp"
 #include "fabricd/control/pool_policy.hpp"
 #include "tests/unit/control/emulated_host.hpp"
@@ -75,6 +78,45 @@ struct PoolHost {
     PoolWindow pool = pool_with({pool_user("a", 100 * kMB, 100 * kMB, 50 * kMB, 10),
                                  pool_user("b", 300 * kMB, 20 * kMB, 0, 10)});
 };
+
+/// A job of so many ranks: what it did in this window, and usually; 0: that is not known.
+JobState pacing(std::uint64_t group, std::size_t ranks, double now, double usual) {
+    JobState job;
+    job.group = group;
+    job.windows = 1;
+    job.fresh = true;
+    job.ranks.resize(ranks);
+    job.objective_now = now;
+    if (usual > 0) job.objective.update(usual, 1);
+    return job;
+}
+
+/// Device "a" holds less of the pool than it was promised and is refused memory, "b" holds more.
+PoolWindow owing_pool() {
+    PoolWindow pool = pool_with({pool_user("a", 100 * kMB, 100 * kMB, 50 * kMB, 10),
+                                 pool_user("b", 300 * kMB, 20 * kMB, 0, 10)});
+    for (QuotaWindow& device : pool.devices) device.promised = 200 * kMB;
+    return pool;
+}
+
+/// Windows in which a promise is given back, out of so many; those of `fails` can't be.
+std::vector<int> windows_of_returns(ControlConfig config, int windows, std::set<int> fails) {
+    Loop loop(config);
+    Window window;
+    window.pool = owing_pool();
+    std::vector<int> found;
+    for (int i = 1; i <= windows; ++i) {
+        advance(window);
+        for (const Decision& decision : loop.tick(window).decisions) {
+            // In between memory is lent as ever, on probation.
+            if (decision.reason != "a needs what it was promised") continue;
+            const bool is_refused = fails.empty() || fails.contains(static_cast<int>(found.size()));
+            if (is_refused) CHECK(loop.failed(decision.id, "busy").id == decision.id);
+            found.push_back(i);
+        }
+    }
+    return found;
+}
 
 }  // namespace
 
@@ -287,5 +329,154 @@ TEST_SUITE("control.host_loop") {
         CHECK(result.outcomes[0].reason == "it was changed by somebody else meanwhile");
         CHECK(result.decisions.empty());
         CHECK(host.pool.devices[0].quota == 300 * kMB);
+    }
+
+    TEST_CASE("what the jobs do is a mean by ranks of what each did before") {
+        HostPace pace;
+        pace.begin();
+        pace.add(pacing(1, 3, 50, 100));
+        pace.add(pacing(2, 1, 300, 100));
+        // Not seen yet: says nothing.
+        JobState unseen = pacing(3, 9, 1, 1);
+        unseen.windows = 0;
+        pace.add(unseen);
+        CHECK(pace.objective() == 200);
+        CHECK(pace.usual() == std::vector<double>{100, 100});
+        // Half of it by three ranks, and three times by one, which counts for twice.
+        CHECK(pace.part_of({100, 100}) == (3 * 0.5 + 1 * 2) / 4);
+        CHECK(pace.part_of({100, 100, 100}) == (3 * 0.5 + 1 * 2) / 4);
+        CHECK(pace.part_of({100}) == 0.5);
+        // What did nothing before shows nothing.
+        CHECK(pace.part_of({0, 600}) == 0.5);
+        CHECK(pace.part_of({0, 0}) == 1);
+        CHECK(pace.part_of({}) == 1);
+
+        // Not known, or nothing so far: what it does now is the best guess.
+        pace.begin();
+        pace.add(pacing(1, 1, 40, 0));
+        JobState idle = pacing(2, 1, 7, 0);
+        idle.objective.update(0, 1);
+        pace.add(idle);
+        CHECK(pace.usual() == std::vector<double>{40, 7});
+        pace.begin();
+        pace.add(pacing(1, 1, std::nan(""), 10));
+        pace.add(pacing(2, 1, 10, 10));
+        CHECK(pace.part_of({10, 10}) == 0.5);
+    }
+
+    TEST_CASE("the scatter of the jobs is of windows with news, and of one set of jobs") {
+        HostPace pace;
+        const auto look = [&](std::uint64_t group, double now, bool fresh = true) {
+            pace.begin();
+            JobState job = pacing(group, 1, now, 100);
+            job.fresh = fresh;
+            pace.add(job);
+            CHECK(pace.fresh() == fresh);
+            pace.end(0.1);
+        };
+        CHECK(pace.noise(0.04) == 0.04);
+        look(1, 50);
+        CHECK(pace.noise(0.04) == 0.04);
+        look(1, 52);
+        // 0.5, then 0.52: the mean is 0.51, from which half of 0.02 is the mean distance.
+        CHECK(pace.noise(0.001) == doctest::Approx(0.01 / 0.51));
+        CHECK(pace.noise(0.04) == 0.04);
+        look(1, 90, false);
+        CHECK(pace.noise(0.001) == doctest::Approx(0.01 / 0.51));
+        const std::uint64_t jobs = pace.jobs();
+        look(2, 50);
+        CHECK(pace.jobs() != jobs);
+        CHECK(pace.noise(0.001) == 0.001);
+    }
+
+    TEST_CASE("an action is kept as long as the jobs do no worse than their noise") {
+        struct Case {
+            double speed;
+            Outcome outcome;
+        };
+        // Twice twice the noise floor of 2 %: 8 % less is worse.
+        for (const Case& wanted :
+             {Case{100, Outcome::kKept}, Case{94, Outcome::kKept}, Case{90, Outcome::kUndone}}) {
+            CAPTURE(wanted.speed);
+            PoolHost host;
+            host.job.noise = 0;
+            host.pool.devices[0].denied = 0;
+            for (int i = 0; i < 5; ++i) CHECK(host.tick().decisions.empty());
+            host.pool.devices[0].denied = 50 * kMB;
+            REQUIRE(host.tick().decisions.size() == 1);
+            host.pool.devices[0].denied = 0;
+            host.job.speeds = {wanted.speed, wanted.speed};
+            const auto result = host.until_ended();
+            REQUIRE(result.outcomes.size() == 1);
+            CHECK(result.outcomes[0].outcome == wanted.outcome);
+            CHECK(result.outcomes[0].measured == doctest::Approx(2 * wanted.speed));
+        }
+    }
+
+    TEST_CASE("an action that no job was there to judge is not judged by one that comes later") {
+        Loop loop(acting());
+        EmulatedJob job({100, 100});
+        std::vector<DecisionOutcome> outcomes;
+        for (int i = 0; i < 10 && outcomes.empty(); ++i) {
+            Window window = job.window();
+            if (i < 2) window.jobs.clear();
+            window.devices = {device_with(1e9, 1e9, i == 0 ? 1e9 : 0)};
+            if (i > 0) window.devices[0].users[0].quota = 1.25e9;
+            const auto result = loop.tick(window);
+            CHECK(result.decisions.size() == (i == 0 ? 1 : 0));
+            outcomes = result.outcomes;
+        }
+        REQUIRE(outcomes.size() == 1);
+        CHECK(outcomes[0].outcome == Outcome::kUnjudged);
+        CHECK(outcomes[0].reason == "no job trained meanwhile");
+    }
+
+    TEST_CASE("a promise that can't be given back is tried again after 1, 3, 7 and 15 windows") {
+        using Windows = std::vector<int>;
+        CHECK(windows_of_returns(acting(), 50, {}) == Windows{1, 3, 7, 15, 31, 47});
+        // Never longer than the cool-down.
+        ControlConfig brief = acting();
+        brief.cool_down = 2;
+        CHECK(windows_of_returns(brief, 12, {}) == Windows{1, 3, 6, 9, 12});
+        // One that came about ends the row: what fails then is soon tried again.
+        CHECK(windows_of_returns(acting(), 11, {0, 1, 3}) == Windows{1, 3, 7, 8, 10, 11});
+        // A dry run says it once in a while.
+        CHECK(windows_of_returns(acting("dry-run"), 43, {99}) == Windows{1, 22, 43});
+    }
+
+    TEST_CASE("a failure is of the decision that it names, and of no other") {
+        Loop loop(acting());
+        Window window;
+        window.devices = {device_with(1e9, 1e9, 1e9)};
+        window.pool = pool_with({pool_user("a", 100 * kMB, 100 * kMB, 50 * kMB, 10),
+                                 pool_user("b", 300 * kMB, 20 * kMB, 0, 10)});
+        window.placement = window_with_shard(0, 1e8).placement;
+        std::vector<Decision> decisions = until_decided(loop, window, 1);
+        REQUIRE(decisions.size() == 2);
+        window.devices[0].users[0].quota = decisions[0].after[0];
+        for (QuotaWindow& device : window.pool.devices) {
+            device.quota = after_of(decisions[1], device.name, device.quota);
+        }
+        window.placement.shards[0].moving = true;
+        for (const Decision& decision : until_decided(loop, window, 3)) {
+            decisions.push_back(decision);
+        }
+        window.placement.shards[0].moving = false;
+        for (int i = 0; i < 3 && decisions.size() < 3; ++i) {
+            for (const Decision& decision : until_decided(loop, window, 1)) {
+                decisions.push_back(decision);
+            }
+        }
+        REQUIRE(loop.failed(999, "no such decision").id == 999);
+        // All are still on probation: each can fail, in any order, and once.
+        for (std::size_t i = decisions.size(); i-- > 0;) {
+            const auto failed = loop.failed(decisions[i].id, "no room");
+            CHECK(failed.id == decisions[i].id);
+            CHECK(failed.reason == "no room");
+        }
+        for (int i = 0; i < 4; ++i) {
+            advance(window);
+            CHECK(loop.tick(window).outcomes.empty());
+        }
     }
 }

@@ -82,6 +82,88 @@ TEST_SUITE("control.host_shards") {
         CHECK(result.outcomes[0].reason.find("somebody else") != std::string::npos);
     }
 
+    TEST_CASE("a shard that did not move rests for the cool-down, others may go sooner") {
+        for (const bool is_refused : {true, false}) {
+            CAPTURE(is_refused);
+            Loop loop(acting());
+            Window window = window_with_shard(0, 1e8);
+            const auto first = until_decided(loop, window);
+            REQUIRE(first.size() == 1);
+            CHECK(loop.failed(999, "no such decision").id == 999);
+            // The mover says so at once, or the shard is simply where it was.
+            if (is_refused) {
+                CHECK(loop.failed(first[0].id, "no room").outcome == Outcome::kFailed);
+            } else {
+                advance(window);
+                REQUIRE(loop.tick(window).outcomes.size() == 1);
+            }
+            const std::uint64_t failed = window.number;
+            window.placement.shards.push_back({6, 1e8, 0, 0, {0, 1e8}, "job/other", false});
+            std::vector<Decision> later;
+            while (window.number < failed + 4) {
+                advance(window);
+                const auto result = loop.tick(window);
+                CHECK((result.outcomes.empty() && result.decisions.empty()));
+            }
+            later = until_decided(loop, window, 1);
+            REQUIRE(later.size() == 1);
+            CHECK(later[0].names == std::vector<std::string>{"job/other"});
+            // It moves, is judged by nobody, and the first one has its turn again.
+            window.placement.shards.pop_back();
+            later = until_decided(loop, window, 40);
+            REQUIRE(later.size() == 1);
+            CHECK(later[0].names == std::vector<std::string>{"job/experts"});
+            CHECK(window.number == failed + 21);
+        }
+    }
+
+    TEST_CASE("what was refused is asked behind the others, what people moved back is not") {
+        for (const bool is_refused : {true, false}) {
+            CAPTURE(is_refused);
+            Loop loop(acting());
+            Window window = window_with_shard(0, 1e8);
+            REQUIRE(until_decided(loop, window).size() == 1);
+            if (!is_refused) {
+                window.placement.shards[0].home = 1;
+                advance(window);
+                CHECK(loop.tick(window).outcomes.empty());
+                window.placement.shards[0].home = 0;
+            }
+            advance(window);
+            REQUIRE(loop.tick(window).outcomes.size() == 1);
+            // Refused after this look, or moved before it: it rests for 20 looks.
+            const std::uint64_t ready = window.number + (is_refused ? 21 : 20);
+            while (window.number < ready - 1) {
+                // Known after three looks, and so in the same window as the first one is ready.
+                if (window.number == ready - 3) {
+                    window.placement.shards.push_back({6, 1e8, 0, 0, {0, 1e8}, "job/other", false});
+                }
+                advance(window);
+                CHECK(loop.tick(window).decisions.empty());
+            }
+            const auto decisions = until_decided(loop, window, 1);
+            REQUIRE(decisions.size() == 1);
+            CHECK(decisions[0].names.size() == (is_refused ? 1 : 2));
+            CHECK(after_of(decisions[0], "job/other", 0) == 1);
+        }
+    }
+
+    TEST_CASE("the horizon of a move is so many windows, however long they are") {
+        ControlConfig config = acting();
+        config.window = std::chrono::milliseconds(100);
+        config.horizon = 60;
+        // 100 MB take 0.1 s; 10 MB/s that are read from afar take 0.01 s in a second: 0.06 s of 6
+        // s.
+        const auto placed = [&](double reads) {
+            return propose_placement(window_with_shard(0, reads).placement, config);
+        };
+        CHECK_FALSE(placed(1e7));
+        const auto decision = placed(2e7);
+        REQUIRE(decision);
+        CHECK(decision->facts.back().name == "horizon");
+        CHECK(decision->facts.back().value == doctest::Approx(6));
+    }
+
     TEST_CASE("a move that costs the jobs samples is taken back, one for which they end is not") {
         for (const bool ends : {false, true}) {
             CAPTURE(ends);

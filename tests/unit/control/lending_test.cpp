@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <functional>
 #include <numeric>
 
@@ -236,5 +237,98 @@ TEST_SUITE("control.lending") {
         CHECK(host.tenants[1].quota >= 18 * kGiB);
         CHECK(host.tenants[2].quota >= 20 * kGiB);
         for (const Tenant& tenant : host.tenants) CHECK(tenant.worst <= 3);
+    }
+
+    TEST_CASE("who asks gets what is free together with what was lent") {
+        // 10 are free, 20 were lent to the second one, of whose own nothing is left.
+        Holder needy = holder(10, 10, 10, 30);
+        const std::vector<Holder> both = {needy, holder(10, 30, 10)};
+        CHECK(lend(both, 50) == std::vector<double>{40, 10});
+    }
+
+    TEST_CASE("a quota's room is the device less the larger of the two reserves") {
+        ControlConfig config = acting();
+        const auto room = [&](double of_device, double of_config) {
+            config.quota_reserve = static_cast<fabricshm::Bytes>(of_config);
+            QuotaDevice device{"gpu0", 8e9, of_device, {}};
+            device.users.push_back({"a", 1e9, 1e9, 1e9, 1, 0, 0, 0, 1, 0});
+            const auto decision = propose_quotas(device, config);
+            REQUIRE(decision);
+            CHECK(decision->reason == "954 MiB were refused on gpu0");
+            return decision->facts.back().value;
+        };
+        CHECK(room(1e9, 2e9) == 6e9);
+        CHECK(room(3e9, 2e9) == 5e9);
+        CHECK(room(0, 0) == 8e9);
+    }
+
+    TEST_CASE("one unusable number of a device is no proposal") {
+        QuotaDevice device{"gpu0", 8e9, 0, {}};
+        device.users.push_back({"a", 1e9, 1e9, 1e9, 1, 0, 0, 0, 1, 0});
+        REQUIRE(propose_quotas(device, acting()));
+        for (double* number :
+             {&device.memory, &device.reserve, &device.users[0].speed, &device.users[0].used,
+              &device.users[0].delay, &device.users[0].priority}) {
+            const double before = *number;
+            for (const double unusable : {std::nan(""), -1.0}) {
+                *number = unusable;
+                CHECK_FALSE(propose_quotas(device, acting()));
+            }
+            *number = before;
+        }
+    }
+
+    TEST_CASE("several that ask share by priority, and one beyond its quota asks for all it uses") {
+        QuotaDevice device{"gpu0", 2.2e9, 0, {}};
+        device.users.push_back({"a", 1e9, 1e9, 1e9, 1, 0, 0, 0, 3, 0});
+        device.users.push_back({"b", 1e9, 1e9, 1e9, 1, 0, 0, 0, 1, 0});
+        const auto shared = propose_quotas(device, acting());
+        REQUIRE(shared);
+        CHECK(after_of(*shared, "a", 0) == doctest::Approx(1.15e9));
+        CHECK(after_of(*shared, "b", 0) == doctest::Approx(1.05e9));
+        // More than a step, since it is there already.
+        QuotaDevice beyond{"gpu0", 8e9, 0, {}};
+        beyond.users.push_back({"a", 1e9, 2e9, 1, 1, 0, 0, 0, 1, 0});
+        const auto decision = propose_quotas(beyond, acting());
+        REQUIRE(decision);
+        CHECK(after_of(*decision, "a", 0) == doctest::Approx(2e9));
+    }
+
+    TEST_CASE("what is taken back is what its own user does not use") {
+        Decision undone;
+        undone.id = 4;
+        undone.kind = ActionKind::kQuota;
+        undone.names = {"giver", "other", "taker"};
+        undone.before = {300, 200, 100};
+        undone.after = {200, 150, 250};
+        std::vector<QuotaWindow> users(3);
+        users[0] = {"giver", 200, 20};
+        users[1] = {"other", 150, 150};
+        users[2] = {"taker", 250, 160};
+        // 60 of the 150 that it got are in use: of 100 and 50 three fifths go back.
+        const auto back = taking_back(undone, users);
+        REQUIRE(back);
+        CHECK(back->undoes == 4);
+        CHECK(after_of(*back, "taker", 0) == 160);
+        CHECK(after_of(*back, "giver", 0) == 260);
+        CHECK(after_of(*back, "other", 0) == 180);
+        // A use that nobody knows may be all of it.
+        users[2].used = std::nan("");
+        CHECK_FALSE(taking_back(undone, users));
+    }
+
+    TEST_CASE("a quota of nothing is not set, since it would be none at all") {
+        ControlConfig config = acting();
+        config.quota_filled = 1;
+        config.quota_least = 0;
+        QuotaDevice device{"gpu0", 100 * kMiB, 0, {}};
+        // Together more than the device: what is not used shrinks to nothing.
+        device.users.push_back({"used", 100 * kMiB, 100 * kMiB, 0, 1, 0, 0, 0, 1, 0});
+        device.users.push_back({"idle", 8 * kMiB, 0, 0, 1, 0, 0, 0, 1, 0});
+        CHECK_FALSE(propose_quotas(device, config));
+        device.memory += 1;
+        const auto decision = propose_quotas(device, config);
+        REQUIRE(decision);
+        CHECK(after_of(*decision, "idle", 0) == 1);
     }
 }

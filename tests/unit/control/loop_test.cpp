@@ -24,6 +24,53 @@ int windows_until_ideal(EmulatedJob& job, Loop& loop, double part) {
     return 1000;
 }
 
+/// Ticks until a decision of the kind; false when none comes.
+bool run_until(EmulatedJob& job, Loop& loop, ActionKind kind) {
+    for (int i = 0; i < 50; ++i) {
+        for (const Decision& decision : job.tick(loop).decisions) {
+            if (decision.kind == kind) return true;
+        }
+    }
+    return false;
+}
+
+/// Windows until shares that were just decided are judged, when the first rank is by turns faster
+/// and slower for so many windows in the middle of it.
+int windows_until_judged(int glitches) {
+    ControlConfig config = acting();
+    config.probation = 20;
+    Loop loop(config);
+    EmulatedJob job({100, 50});
+    job.noise = 0;
+    REQUIRE(run_until(job, loop, ActionKind::kBatchShares));
+    for (int i = 1; i < 60; ++i) {
+        const int glitch = i - 12;
+        const bool is_off = glitch >= 0 && glitch < glitches;
+        job.speeds[0] = !is_off ? 100 : glitch % 2 == 0 ? 125 : 80;
+        if (!job.tick(loop).outcomes.empty()) return i;
+    }
+    return 1000;
+}
+
+/// Whether shares are taken back for a rank that they made slower, when the ranks have these
+/// speeds from so many windows after the decision on.
+bool is_own_doing(const std::vector<double>& first, int after, const std::vector<double>& then) {
+    ControlConfig config = acting();
+    config.probation = 20;
+    Loop loop(config);
+    EmulatedJob job(first);
+    job.noise = 0;
+    REQUIRE(run_until(job, loop, ActionKind::kBatchShares));
+    run(job, loop, after);
+    job.speeds = then;
+    for (const DecisionOutcome& outcome : run(job, loop, 8).outcomes) {
+        if (outcome.reason != "a rank became slower with its larger share") continue;
+        CHECK(outcome.outcome == Outcome::kUndone);
+        return true;
+    }
+    return false;
+}
+
 }  // namespace
 
 TEST_SUITE("control.loop") {
@@ -227,5 +274,182 @@ TEST_SUITE("control.loop") {
         job.sync_s = 1;
         Loop loop(config);
         CHECK(run(job, loop, 30).decisions.empty());
+    }
+
+    TEST_CASE("the first two windows of a job are start-up, in which nothing is done") {
+        EmulatedJob job({100, 100, 100});
+        job.faults = {DeviceFaults{} | DeviceFault::kXid};
+        Loop loop(acting());
+        for (int i = 0; i < 2; ++i) {
+            for (const Decision& decision : job.tick(loop).decisions) {
+                CHECK(decision.kind == ActionKind::kAlarm);
+            }
+        }
+        const auto third = job.tick(loop).decisions;
+        REQUIRE(third.size() == 1);
+        CHECK(third[0].kind == ActionKind::kDrain);
+    }
+
+    TEST_CASE("sessions are remembered while their group is away, up to 8192 of them") {
+        Loop loop(acting());
+        EmulatedJob job({100, 50});
+        job.serial = 1000;
+        const auto first = run(job, loop, 20).directives.at(0);
+        CHECK(first.serial == 1001);
+        EmulatedJob crowd(std::vector<double>(8190, 100));
+        crowd.group = 9;
+        crowd.sessions_from = 1000;
+        Window both = job.window();
+        both.jobs.push_back(crowd.job());
+        loop.tick(both);
+        Window empty;
+        empty.number = both.number + 1;
+        loop.tick(empty);
+        EmulatedJob rest({100, 50});
+        rest.group = 8;
+        rest.serial = 3;  // its pages say nothing of what was sent last
+        CHECK(run(rest, loop, 20).directives.at(0).serial > first.serial);
+    }
+
+    TEST_CASE("a loss that gets worse ends a probation, where the interval can be made shorter") {
+        for (const std::uint32_t interval : {4U, 1U}) {
+            CAPTURE(interval);
+            ControlConfig config = acting();
+            config.actions = "shares,sync";
+            config.probation = 30;
+            EmulatedJob job({100, 50});
+            job.noise = 0;
+            job.interval = interval;
+            Loop loop(config);
+            REQUIRE(run_until(job, loop, ActionKind::kBatchShares));
+            TickResult ended;
+            for (int i = 0; i < 60 && ended.outcomes.empty(); ++i) {
+                job.loss += 0.2;
+                ended = job.tick(loop);
+            }
+            REQUIRE(ended.outcomes.size() == 1);
+            if (interval == 1) {
+                CHECK(ended.outcomes[0].outcome == Outcome::kKept);
+                CHECK(ended.decisions.empty());
+            } else {
+                CHECK(ended.outcomes[0].reason == "the loss gets worse");
+                REQUIRE(ended.decisions.size() == 1);
+                CHECK(ended.decisions[0].kind == ActionKind::kSyncInterval);
+            }
+        }
+    }
+
+    TEST_CASE("outcomes are counted when they are there") {
+        EmulatedJob job({100, 50});
+        Loop loop(acting());
+        REQUIRE(run_until(job, loop, ActionKind::kBatchShares));
+        for (const std::uint64_t count : loop.counters().outcomes) CHECK(count == 0);
+        CHECK(loop.counters().decisions[std::size_t(ActionKind::kBatchShares)] == 1);
+        ControlConfig dry = acting();
+        dry.mode = "dry-run";
+        Loop other(dry);
+        EmulatedJob again({100, 50});
+        REQUIRE(run_until(again, other, ActionKind::kBatchShares));
+        CHECK(other.counters().outcomes[std::size_t(Outcome::kNotApplied)] == 1);
+    }
+
+    TEST_CASE("a failure of another decision leaves a job's probation alone") {
+        EmulatedJob job({100, 50});
+        Loop loop(acting());
+        REQUIRE(run_until(job, loop, ActionKind::kBatchShares));
+        CHECK(loop.failed(999, "no such decision").id == 999);
+        const auto later = run(job, loop, 20);
+        REQUIRE(later.outcomes.size() == 1);
+        CHECK(later.outcomes[0].outcome == Outcome::kKept);
+    }
+
+    TEST_CASE("a window that may be a glitch is not judged, but no more than two in a row") {
+        const int usual = windows_until_judged(0);
+        REQUIRE(usual > 20);
+        REQUIRE(usual < 30);
+        CHECK(windows_until_judged(1) == usual + 1);
+        CHECK(windows_until_judged(2) == usual + 2);
+        CHECK(windows_until_judged(3) == usual + 2);
+        CHECK(windows_until_judged(4) == usual + 3);
+        CHECK(windows_until_judged(5) == usual + 4);
+    }
+
+    TEST_CASE("shares are taken back at once only for ranks that they made slower themselves") {
+        // More work for the first three, less for the last: 2/7 and 1/7.
+        const std::vector<double> uneven = {100, 100, 100, 50};
+        CHECK(is_own_doing(uneven, 0, {30, 100, 100, 50}));
+        // Not for one that has less, or as much as before,
+        CHECK_FALSE(is_own_doing(uneven, 0, {100, 100, 100, 10}));
+        CHECK_FALSE(is_own_doing({150, 100, 50}, 0, {150, 30, 50}));
+        // nor where one that has more became faster, or when it was long ago,
+        CHECK_FALSE(is_own_doing(uneven, 0, {30, 200, 100, 50}));
+        CHECK_FALSE(is_own_doing(uneven, 5, {30, 100, 100, 50}));
+        // nor when the job does as well as before: 75 samples/s less what waits, either way.
+        CHECK_FALSE(is_own_doing({100, 50}, 0, {62, 50}));
+        CHECK(is_own_doing({100, 50}, 0, {55, 50}));
+    }
+
+    TEST_CASE("what a failed device has replaced does not go on probation again") {
+        ControlConfig config = acting();
+        config.actions = "shares";
+        EmulatedJob job({100, 100, 100, 25});
+        Loop loop(config);
+        REQUIRE(run_until(job, loop, ActionKind::kBatchShares));
+        job.faults = {DeviceFaults{} | DeviceFault::kXid};
+        const auto all = run(job, loop, 40);
+        REQUIRE(!all.outcomes.empty());
+        CHECK(all.outcomes[0].reason == "a device failed");
+        for (std::size_t i = 1; i < all.outcomes.size(); ++i) {
+            CHECK(all.outcomes[i].id != all.outcomes[0].id);
+        }
+    }
+
+    TEST_CASE("a window is watched for what is allowed, and for jobs and shards in any case") {
+        const auto watches = [](const char* actions, const Window& window) {
+            ControlConfig config = acting();
+            config.actions = actions;
+            return Loop(config).watches(window);
+        };
+        Window vgpus, pool, shards, jobs;
+        vgpus.devices.push_back({"gpu0", 1, 0, {}});
+        pool.pool.devices.resize(2);
+        shards.placement.shards.resize(1);
+        jobs.jobs.resize(1);
+        CHECK_FALSE(watches("quota,compute,pool,placement,shares", Window{}));
+        CHECK((watches("quota", vgpus) && watches("compute", vgpus)));
+        CHECK_FALSE((watches("pool", vgpus) || watches("quota,compute", pool)));
+        CHECK((watches("pool", pool) && watches("", shards) && watches("", jobs)));
+    }
+
+    TEST_CASE("after each undoing in a row a kind waits twice as long, at most 16 times") {
+        Trial trial;
+        std::uint64_t id = 0;
+        const auto judged = [&](double objective) {
+            Decision decision;
+            decision.id = ++id;
+            decision.kind = ActionKind::kBatchShares;
+            decision.objective = decision.promised = 100;
+            trial.begin(decision, 0);
+            std::optional<DecisionOutcome> ended;
+            for (int i = 0; i < 2; ++i) ended = trial.judge(objective, true, 1, 20);
+            return ended->outcome;
+        };
+        const auto waits = [&] {
+            int windows = 0;
+            for (; !trial.may(ActionKind::kBatchShares); ++windows) trial.pass();
+            return windows;
+        };
+        for (const int wait : {20, 40, 80, 160, 320, 320}) {
+            CHECK(judged(50) == Outcome::kUndone);
+            CHECK(waits() == wait);
+        }
+        CHECK(judged(100) == Outcome::kKept);
+        CHECK(waits() == 0);
+        CHECK(judged(50) == Outcome::kUndone);
+        CHECK(waits() == 20);
+        trial.promise_again(100, 100, true);
+        CHECK(trial.promised_anew() == 0);
+        trial.promise_again(100, 100, false);
+        CHECK(trial.promised_anew() == 1);
     }
 }
