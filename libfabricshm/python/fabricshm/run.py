@@ -50,6 +50,20 @@ def parse_count(text):
     return int(text)
 
 
+def number_in(least, most, what, kind=int):
+    """A parser of numbers from `least` to `most`, of which `what` tells the user."""
+    def parse(text):
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        # Not a number is in no range.
+        if value is None or not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is no {what} from {least} to {most}")
+        return value
+    return parse
+
+
 def package_version():
     # As fabricshm.__version__ says it, without the wait for numpy and the library.
     from importlib import metadata
@@ -100,8 +114,9 @@ def make_parser():
         help="processes; auto: one per core (default 1)")
     add("--nnodes", default="1", help="only 1: a pool is the memory of one host")
     add("--master-addr", default="127.0.0.1", help="MASTER_ADDR (default 127.0.0.1)")
-    add("--master-port", type=int, default=0, help="MASTER_PORT (default: a free one)")
-    add("--max-restarts", type=int, default=0, metavar="N",
+    add("--master-port", type=number_in(0, 65535, "port"), default=0,
+        help="MASTER_PORT (default: a free one)")
+    add("--max-restarts", type=number_in(0, 1000000, "number of restarts"), default=0, metavar="N",
         help="start the whole job again, up to N times, when a rank fails (default 0)")
     add("--arena-bytes", type=parse_bytes, default=0, metavar="SIZE",
         help="arena of the job (default: the daemon's)")
@@ -111,7 +126,7 @@ def make_parser():
     add("--override-backend", action="store_true",
         help="scripts that ask torch.distributed for gloo, mpi or ucc get fabricshm")
     add("--prefix", action="store_true", help="put the rank in front of every line of output")
-    add("--grace", type=float, default=10.0, metavar="SECONDS",
+    add("--grace", type=number_in(0, 86400, "number of seconds", float), default=10.0, metavar="SECONDS",
         help="from SIGTERM to SIGKILL when the job is ended (default 10)")
     add("--standalone", action="store_true", help="accepted as torchrun does; it is always so")
     kind = parser.add_mutually_exclusive_group()

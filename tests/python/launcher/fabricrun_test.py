@@ -262,6 +262,11 @@ class Launcher(LauncherCase):
         self.assertIn("/nowhere", self.run_it("--daemon", "/nowhere", script, code=2).stderr)
         self.assertIn("one host", self.run_it("--nnodes", "2", script, code=2).stderr)
         self.assertIn("no size", self.run_it("--arena-bytes", "much", script, code=2).stderr)
+        for option, part in (("--max-restarts=-1", "number of restarts from 0"), ("--grace=-1", "seconds from 0"),
+                             ("--grace=nan", "seconds from 0"), ("--master-port=99999", "port from 0 to 65535")):
+            said = self.run_it(option, script, code=2).stderr
+            self.assertIn(f"argument {option.split('=')[0]}: ", said)
+            self.assertIn(part, said)
         self.environment["FABRICD"] = "/bin/false"
         self.assertIn("fabricd did not start", self.run_it(script, code=2).stderr)
 
