@@ -116,12 +116,12 @@ typedef struct fabricshm_i64_int {
  *
  *   SUM AVG MIN MAX PROD   numbers: all types but those with an index
  *   BAND BOR BXOR          integers, bit by bit
- *   LAND LOR LXOR          integers as truths: 0 is false, all else is true, and true is stored as
- * 1 MINLOC MAXLOC          values with an index: the least (largest) value and its index; of equal
+ *   LAND LOR LXOR          integers as truths: 0 is false, all else is true and is stored as 1
+ *   MINLOC MAXLOC          values with an index: the least (largest) value and its index; of equal
  *                          values that with the lowest index. In the order of MIN and MAX: a NaN
  *                          comes before all else, and -0 is below +0. Padding is stored as zeros
- *
- * In a group of one rank, and for rank 0 of a SCAN, the result is the input, bit by bit. */
+ * Where the values of one rank are all there is (a group of one, SCAN at rank 0, EXSCAN at rank 1)
+ * they are handed on bit by bit; only AVG may change the payload of a NaN. */
 typedef enum fabricshm_op {
     FABRICSHM_SUM = 0,
     FABRICSHM_AVG = 1,
