@@ -230,9 +230,17 @@ def destroyed(rank, world, path):
 def never_returns(rank, world, path):
     """What waits behind a callback that waits for the program itself is a timeout."""
     with fabric_test.process_group(BACKEND, path, rank, world, timeout=60) as c10d:
-        short = c10d.new_group(timeout=timedelta(seconds=1))
+        short = c10d.new_group(timeout=timedelta(seconds=3))
+        if rank != 0:
+            # The first rank's sum cannot end before this one joins it. A callback that is added to a
+            # future that has ended runs in the thread that adds it, which is not what is tested here.
+            dist.barrier()
+            summed(torch.ones(1), group=short).wait()
+            dist.barrier()
+            return None
         gate = threading.Event()
         future = summed(torch.ones(1), group=short).then(lambda done: [gate.wait(60)])
+        dist.barrier()
         try:
             dist.all_reduce(torch.ones(1), group=short)
         except RuntimeError as error:
@@ -240,6 +248,7 @@ def never_returns(rank, world, path):
         finally:
             gate.set()
             future.wait()
+            dist.barrier()
         return "no error"
 
 
@@ -279,8 +288,8 @@ class Callbacks(unittest.TestCase):
         self.assertEqual(fabric_test.run_ranks(destroyed, 2, fabric_test.store_path()), [True] * 2)
 
     def test_a_callback_that_never_returns_is_a_timeout_of_what_waits_for_it(self):
-        for text in fabric_test.run_ranks(never_returns, 2, fabric_test.store_path()):
-            self.assertIn("timeout passed: a callback", text)
+        text = fabric_test.run_ranks(never_returns, 2, fabric_test.store_path())[0]
+        self.assertIn("timeout passed: a callback", text)
 
 
 if __name__ == "__main__":
