@@ -128,7 +128,7 @@ class Rank {
         need(fabricshm_barrier(group_), "barrier");
         const auto start = std::chrono::steady_clock::now();
         for (std::uint64_t i = 0; i < iterations; ++i) run(call);
-        // A root that runs ahead waits here for those who have not got it all.
+        // A root that runs ahead waits here for the ranks that have not received all of it.
         need(fabricshm_barrier(group_), "barrier");
         const std::chrono::duration<double, std::micro> spent =
             std::chrono::steady_clock::now() - start;

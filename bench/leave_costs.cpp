@@ -110,7 +110,7 @@ int run(int regions, int groups) {
     worst = ms_of([&] {
         (void)journal.rewrite([&](JournalSink& sink) { return registry.write_journal(sink); });
     });
-    std::printf("journal written anew: %.2f ms\n", worst);
+    std::printf("journal rewritten: %.2f ms\n", worst);
     worst = 0;
     for (int i = 0; i < groups - 1; ++i) {
         worst = std::max(

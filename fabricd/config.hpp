@@ -68,7 +68,7 @@ struct Config {
 
     struct State {
         std::string dir;  // filled in by resolve_paths() when empty
-        std::string damaged_journal = "begin-anew";
+        std::string damaged_journal = "start-empty";
         Duration adopt_grace = std::chrono::seconds(10);
     } state;
 

@@ -105,8 +105,8 @@ std::vector<ConfigKey> other_keys() {
         path_key("state.dir", FIELD(state.dir),
                  "Folder of the journal. Empty: state in the runtime folder."),
         choice_key(
-            "state.damaged_journal", {"begin-anew", "refuse"}, FIELD(state.damaged_journal),
-            "What the daemon does with a damaged journal when it starts: begin-anew keeps it "
+            "state.damaged_journal", {"start-empty", "refuse"}, FIELD(state.damaged_journal),
+            "What the daemon does with a damaged journal when it starts: start-empty keeps it "
             "as journal.bad and forgets all sessions; refuse ends with code 2."),
         duration_key("state.adopt_grace", std::chrono::milliseconds(0), std::chrono::minutes(60),
                      FIELD(state.adopt_grace),

@@ -76,7 +76,7 @@ void QuotaSource::add_to(Window& window) {
         // No more is in use than was granted, whatever the ledger says: a use above all memory
         // would leave the vGPUs beside this one with nothing above theirs.
         user.used = static_cast<double>(std::min(vgpu.used_bytes, vgpu.quota_bytes));
-        // What is waited for is demand before it is refused: those who wait have their answer in
+        // What is waited for is demand before it is refused: waiting processes have their answer in
         // the window after this.
         user.denied =
             static_cast<double>(std::min(refused + vgpu.wanted_bytes, vgpu.spec.device_bytes));

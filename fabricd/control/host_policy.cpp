@@ -113,7 +113,7 @@ std::optional<std::vector<Holder>> holders_of(const QuotaDevice& device,
         readings.push_back({user.quota, user.used, user.denied, user.speed, user.delay, user.busy});
     }
     // What one needs to run does not get less where it is slow or others are busy: that only says
-    // who gets how much where there is not enough for all that ask.
+    // how much each gets where there is not enough for all that ask.
     const auto demands = vgpu_demands(needs, weights_of(config));
     const auto worths = vgpu_demands(readings, weights_of(config));
     if (!demands || !worths) return std::nullopt;

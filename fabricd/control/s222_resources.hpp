@@ -16,7 +16,7 @@ struct ResourceWeights {
 /// R_i = (C_i / C_max)^alpha / (1 + T_i / T_ref)^beta, from 0 to 1: `speeds` C in samples per
 /// second when computing, `responses` T the mean response time in seconds, `usual_s` T_ref what a
 /// node computes between two responses: then C / (1 + T / T_ref) is what a node does in a second of
-/// both. Falls with T and rises with C. Nothing when an input is unusable, nobody has a speed or
+/// both. Falls with T and rises with C. Nothing when an input is unusable, no rank has a speed or
 /// T_ref is 0.
 std::optional<std::vector<double>> resource_strategy(std::span<const double> speeds,
                                                      std::span<const double> responses,

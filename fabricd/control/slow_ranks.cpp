@@ -94,8 +94,8 @@ std::optional<Decision> watch_for_slow_rank(JobState& job, const ControlConfig& 
 
 std::optional<Decision> watch_for_fault(JobState& job) {
     for (RankState& rank : job.ranks) {
-        const DeviceFaults told = std::exchange(rank.faults_told, rank.faults);
-        if ((rank.faults & ~told) == 0) continue;
+        const DeviceFaults reported = std::exchange(rank.faults_reported, rank.faults);
+        if ((rank.faults & ~reported) == 0) continue;
         Decision decision = decision_on(job, ActionKind::kAlarm);
         decision.rank = rank.rank;
         decision.facts.push_back(

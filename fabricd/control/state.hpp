@@ -39,11 +39,11 @@ struct RankState {
     int relapses = 0;       // times that it was still slow when it was tried again, in a row
     bool alarmed = false;
     std::int64_t slow_windows = 0;
-    DeviceFaults faults = 0;         // of its device, in the last window
-    DeviceFaults faults_told = 0;    // those that an alarm was about
-    std::int64_t fault_windows = 0;  // in a row
-    bool changed = false;            // its speed, in this window
-    double sample_s_before = 0;      // when it changed: what it was
+    DeviceFaults faults = 0;           // of its device, in the last window
+    DeviceFaults faults_reported = 0;  // those that an alarm was about
+    std::int64_t fault_windows = 0;    // in a row
+    bool changed = false;              // its speed, in this window
+    double sample_s_before = 0;        // when it changed: what it was
 
     /// What computing so many samples takes, in a step.
     double compute_of(double step_samples) const noexcept {

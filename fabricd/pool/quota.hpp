@@ -21,8 +21,8 @@ struct Limits {
     // Counts bound the daemon's own memory and descriptors rather than the pool: a session holds a
     // socket and a pidfd, an arena a descriptor and a mapping.
     int max_sessions = 4096;
-    // Beyond these, for root and the daemon's user: who fills all others must not keep those out
-    // that can do something about it.
+    // Beyond these, for root and the daemon's user: a user that fills all others must not keep
+    // those out that can do something about it.
     int reserved_sessions = 16;
     std::uint32_t own_uid = 0;
     int max_sessions_per_user = 1024;

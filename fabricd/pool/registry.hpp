@@ -290,8 +290,8 @@ class Registry {
 
     /// What the end of an arena means to others.
     struct LeftBehind {
-        std::vector<ShardId> maimed;  // shards of other arenas that had a copy in it
-        std::vector<ArenaId> hosts;   // arenas that had a copy of its shards
+        std::vector<ShardId> lost_a_copy;  // shards of other arenas that had a copy in it
+        std::vector<ArenaId> hosts;        // arenas that had a copy of its shards
     };
 
     // A reader that still has an old copy gives no sign when it is done, so the daemon looks: soon

@@ -277,7 +277,7 @@ void Registry::finish_leaving(Session& session, Arena& arena) {
     session.arenas.erase(id);
     journal_.note(ArenaLeaveRecord{raw(id), raw(session.id)});
     drop_if_unused(id);
-    // Who waited for its end, should it have stayed for the sake of something else.
+    // Sessions that waited for its end, should it have stayed for the sake of something else.
     Arena* const still = find_arena(id);
     const bool opens = still != nullptr && still->state == ArenaState::kHere;
     if (opens && !is_being_left(*still)) answer_waiting(*still, {Errc::kOk, 0, ""});

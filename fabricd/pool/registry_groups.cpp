@@ -15,8 +15,6 @@ namespace proto = fabricshm::proto;
 Result<void> Registry::join_group(Ticket ticket, const proto::Group& request, TimePoint now) {
     FABRIC_TRY(Arena * arena, arena_of(ticket.session, ArenaId{request.arena_id}));
     if (arena->state != ArenaState::kHere) return Error{Errc::kBusy, 0, "arena is not here yet"};
-    if (request.world > 0)
-        clear_way(ticket.session, *arena, fabricshm::group_block_bytes(request.world));
     const std::string name = request.name;
     // Before the name is checked: to the daemon a complete group is in the way of a new one, to who
     // asks again it is the answer.
@@ -31,7 +29,9 @@ Result<void> Registry::join_group(Ticket ticket, const proto::Group& request, Ti
         add_wait({ticket, deadline, key, proto::Type::kGroupJoin, request.rank, request.world}));
     const std::vector<WaitId> waiting = waits_.with_key(key);
     // Whoever comes last has the group formed in the turn of its own request.
-    if (static_cast<int>(waiting.size()) < request.world) return {};
+    const auto world = static_cast<int>(waiting.size());
+    if (world < request.world) return {};
+    clear_way(ticket.session, *arena, fabricshm::group_block_bytes(world));
 
     // A wish is granted (check_forming() let no two have the same); the others get what is left.
     std::vector<int> wanted;

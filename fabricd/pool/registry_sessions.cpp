@@ -140,7 +140,7 @@ void Registry::begin_end(Session& session) {
     // daemon killed half-way, the process could resume and go on using regions that are free again.
     journal_.note(SessionEndingRecord{raw(id)});
     FAULT_POINT("reclaim.begin");
-    // Its peers are told at once, however long giving back takes.
+    // Its peers see its death at once, however long giving back takes.
     for (const ArenaId arena : std::set<ArenaId>(session.arenas)) {
         begin_leaving(session, *find_arena(arena));
     }
@@ -183,7 +183,7 @@ bool Registry::is_ending(SessionId id) const {
     return ending_.count(id) != 0;
 }
 
-// Whether all who have it open are about to be gone: who asks for its name now gets a new one.
+// Whether all sessions that have it open are about to be gone: an open of its name makes a new one.
 bool Registry::is_being_left(const Arena& arena) const {
     return !ending_.empty() && !arena.sessions.empty() &&
            std::all_of(arena.sessions.begin(), arena.sessions.end(),

@@ -359,7 +359,7 @@ Registry::LeftBehind Registry::forget_shards(ArenaId arena) {
             copy.reset();
         }
         if (id.arena != arena) {
-            if (lost) left.maimed.push_back(id);
+            if (lost) left.lost_a_copy.push_back(id);
             ++next;
             continue;
         }
@@ -375,7 +375,7 @@ Registry::LeftBehind Registry::forget_shards(ArenaId arena) {
 }
 
 void Registry::go_on_without(const LeftBehind& left) {
-    for (const ShardId id : left.maimed) {
+    for (const ShardId id : left.lost_a_copy) {
         if (Shard* const shard = find_shard(id); shard != nullptr) retire_shard(*shard);
     }
     // They may have been kept for a copy alone.

@@ -103,7 +103,7 @@ struct Daemon::Impl {
     ~Impl();
     Result<void> open_state();
     Result<void> restore();
-    Result<void> begin_anew(const JournalContents& contents, const Error& why);
+    Result<void> start_empty(const JournalContents& contents, const Error& why);
     Result<void> take_leftovers(bool journal_trusted);
     Result<void> put_aside();
     Result<void> rewrite_journal();
@@ -180,7 +180,7 @@ Result<void> Daemon::Impl::restore() {
     const Result<void> restored = image.ok()
                                       ? registry->restore(*image, started, options.adopt_grace)
                                       : Result<void>(image.error());
-    if (!restored.ok()) FABRIC_TRY_VOID(begin_anew(contents, restored.error()));
+    if (!restored.ok()) FABRIC_TRY_VOID(start_empty(contents, restored.error()));
     const bool nobody_lives = contents.damage && contents.damage->other_boot;
     FABRIC_TRY_VOID(take_leftovers(restored.ok() || nobody_lives));
     registry->use_journal(journal.get());
@@ -191,7 +191,7 @@ Result<void> Daemon::Impl::restore() {
 }
 
 // Safe: sessions of before are unknown, and their memfds nobody else's. The file stays for people.
-Result<void> Daemon::Impl::begin_anew(const JournalContents& contents, const Error& why) {
+Result<void> Daemon::Impl::start_empty(const JournalContents& contents, const Error& why) {
     const std::string what = contents.damage ? describe(*contents.damage) : describe(why);
     if (options.refuses_damage && why.code == Errc::kCorrupt) {
         fabricshm::log(LogLevel::kError, "%s is damaged: %s", journal_path().c_str(), what.c_str());

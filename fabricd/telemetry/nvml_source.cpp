@@ -88,7 +88,7 @@ bool NvmlSource::Library::find_all() {
 struct NvmlSource::Gpu {
     nvml::Device handle = nullptr;
     DeviceSample last;
-    DeviceFaults lasting = 0;      // until the driver is asked anew, by the next daemon
+    DeviceFaults lasting = 0;      // until the next daemon asks the driver
     std::set<std::uint64_t> xids;  // that were logged
 };
 

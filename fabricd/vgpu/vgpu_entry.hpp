@@ -27,7 +27,7 @@ struct VgpuLimits::Vgpu {
         write_limits(files.page(), limits);
         const Bytes before = std::exchange(granted, limits.grant_bytes());
         if (granted <= before) return;
-        // Against that of UsageLedger::want(): who waits is seen here, or sees the larger quota.
+        // Against that of UsageLedger::want(): a waiter is seen here, or sees the larger quota.
         std::atomic_thread_fence(std::memory_order_seq_cst);
         (void)files.read([&] { return ledger->room_grew(), true; });
     }

@@ -2,7 +2,7 @@
 // cache: the result of a block up to rank r, reduced with the block of rank r + 1, and so on. Each
 // step stores what it has, as the destination wants it, too: the same bits as reducing all sources
 // at once, but for 16-bit floats, which reduce() adds up in f32 and rounds once. Of those every
-// destination is reduced from its sources anew, while their blocks are in the cache.
+// destination is reduced from all of its sources, while their blocks are in the cache.
 
 #include "kernels/scan.hpp"
 
@@ -47,7 +47,7 @@ class Block {
     }
 
     // From the last destination to the first: in place, those before need the sources before only.
-    void run_anew() const noexcept {
+    void run_from_sources() const noexcept {
         const void* sources[kMaxSources];
         const int count = job_.source_count;
         for (int rank = 0; rank < count; ++rank) sources[rank] = source(rank);
@@ -98,13 +98,13 @@ class Block {
 }  // namespace
 
 void scan(const ScanJob& job) noexcept {
-    const bool anew = job.type == DType::kF16 || job.type == DType::kBF16;
+    const bool rounds = job.type == DType::kF16 || job.type == DType::kBF16;
     if (job.op == ReduceOp::kAvg || !is_supported(job.type, job.op)) std::abort();
     if (job.source_count < 1 || job.source_count > Block::kMaxSources) std::abort();
     const std::size_t block = kBlockBytes / size_of(job.type);
     for (std::size_t from = 0; from < job.count; from += block) {
         const Block piece(job, from, std::min(block, job.count - from));
-        anew ? piece.run_anew() : piece.run_stepwise();
+        rounds ? piece.run_from_sources() : piece.run_stepwise();
     }
 }
 

@@ -1,4 +1,4 @@
-// LongWait: says who is late while a rank waits, as NCCL's watchdog does; FABRIC_LOG=info.
+// LongWait: names the late rank while another waits, as NCCL's watchdog does; FABRIC_LOG=info.
 
 #pragma once
 

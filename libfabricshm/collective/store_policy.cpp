@@ -95,8 +95,8 @@ bool StorePolicy::end_window(Cell& at) noexcept {
 // The bests are compared: what makes an operation slower by chance (a late peer, a lost core) is no
 // reason. The usual way had more attempts, so a draw is decided for it, as it should be. With more
 // ranks than cores the best of rank 0 is now and then that of an operation which the others had
-// done most of, so there it takes more to leave what the sizes suggest. Not elsewhere: that a
-// virtual machine is told of a whole socket's cache, of which it has a part, costs it a fifth.
+// done most of, so there it takes more to leave what the sizes suggest. Not elsewhere: a
+// virtual machine that sees a whole socket's cache, and has a part of it, lost a fifth by that.
 bool StorePolicy::end_trial(Cell& at) noexcept {
     const bool doubted = at.crowded && at.choice == at.first;
     const bool better = at.tried < (doubted ? at.usual / 4 * 3 : at.usual / 10 * 9);

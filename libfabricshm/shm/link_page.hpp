@@ -5,8 +5,8 @@
 //
 // An arena has one when its daemon emulates a machine, and then the ranks of its job share the
 // links that the page describes. One more page of this form is the pool's, in a file of its own:
-// there the ranks of all jobs book, beside their own page. Who scribbles into the first slows down
-// its own job, into the second all of them.
+// there the ranks of all jobs book, beside their own page. A process that scribbles into the first
+// slows down its own job, into the second all of them.
 
 #pragma once
 

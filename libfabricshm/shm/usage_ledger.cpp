@@ -257,7 +257,8 @@ void UsageLedger::want(int slot, std::uint64_t bytes, TimePoint until) noexcept 
     std::uint64_t known = file_->awaited_until_ns.load(kRelaxed);
     // Relaxed: the ledger's lock, which the waiter takes with its next try to charge, orders it
     // before whatever is freed after that. A quota grows without the lock: hence the fence, against
-    // that of who makes it grow. Either the try finds the larger quota, or it finds us waiting.
+    // that of the process that makes it grow. Either the try finds the larger quota, or it finds us
+    // waiting.
     while (known < until_ns &&
            !file_->awaited_until_ns.compare_exchange_weak(known, until_ns, kRelaxed)) {
     }
@@ -284,7 +285,7 @@ void UsageLedger::room_grew() noexcept {
     if (until_ns == 0) return;
     const auto now_ns = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
     if (now_ns > until_ns) return;
-    // Release, against room(): who reads the new number finds the room.
+    // Release, against room(): a process that reads the new number finds the room.
     file_->room.fetch_add(1, std::memory_order_release);
     (void)futex_wake(&file_->room, INT_MAX);
 }
@@ -346,8 +347,8 @@ std::vector<LedgerUse> UsageLedger::uses() const {
         // Acquire, against the release in claim().
         const std::uint64_t pid = slot.pid.load(std::memory_order_acquire);
         if (pid == 0 || pid >> kPidBits != 0) continue;
-        const std::uint64_t told = slot.host_pid.load(kRelaxed);
-        const std::uint64_t host_pid = told != 0 && told >> kPidBits == 0 ? told : pid;
+        const std::uint64_t reported = slot.host_pid.load(kRelaxed);
+        const std::uint64_t host_pid = reported != 0 && reported >> kPidBits == 0 ? reported : pid;
         found.push_back({{static_cast<pid_t>(pid), slot.start_time.load(kRelaxed),
                           slot.pid_namespace.load(kRelaxed)},
                          static_cast<pid_t>(host_pid),

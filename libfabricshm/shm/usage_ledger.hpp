@@ -75,10 +75,9 @@ struct LedgerFile {
     Word denied;
     Word denied_bytes;
     Word busy_ns;
-    std::atomic<std::uint32_t>
-        room;  // rises when there may be more of it; those who wait sleep here
+    std::atomic<std::uint32_t> room;  // rises when there may be more of it; waiters sleep here
     std::uint32_t unused;
-    Word awaited_until_ns;  // CLOCK_MONOTONIC; until then somebody may be asleep, later nobody is
+    Word awaited_until_ns;  // CLOCK_MONOTONIC; until then a waiter may be asleep, later none is
     alignas(128) ShareBucket bucket;
     alignas(128) LedgerSlot slots[kSlots];
 };

@@ -12,7 +12,7 @@
 
 namespace fabricshm::cuda {
 
-/// Longer than anybody looks at a program that stands still.
+/// Longer than a person looks at a program that stands still.
 inline constexpr Duration kGrantWaitMost = std::chrono::minutes(10);
 
 /// What $FABRIC_VGPU_WAIT asks for: "0s" to "10min", with a unit. Nothing: it asks for nothing that
@@ -33,7 +33,7 @@ class GrantWait {
     /// A wait that began under these limits has ended at `now`, with nothing.
     void was_in_vain(TimePoint now, Duration length, const Limits& limits) noexcept;
 
-    /// What a quota may become while somebody waits; without waiting, what it is.
+    /// What a quota may become while a process waits; without waiting, what it is.
     std::uint64_t most_bytes(const Limits& limits) const noexcept;
 
   private:

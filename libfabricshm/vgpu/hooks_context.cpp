@@ -120,7 +120,7 @@ Status retain_primary(Status (*own)(Handle*, Device), Handle* out, Device device
         const auto needed = [&] { return primary.is_charged ? 0 : vgpu->context_bytes(); };
         std::uint64_t bytes = 0;
         while (needed() > bytes) {
-            // Without the lock, which who releases the context needs: it may wait for room.
+            // Without the lock, which releasing the context needs: it may wait for room.
             const std::uint64_t more = needed() - bytes;
             lock.unlock();
             if (!vgpu->reserve(more)) {

@@ -46,7 +46,7 @@ Memory& memory() {
     return all;
 }
 
-// Bytes set aside; given back when nobody takes them.
+// Bytes set aside; given back unless taken.
 class Reservation {
   public:
     Reservation() = default;
@@ -195,8 +195,8 @@ Status map_memory(Status (*own)(Pointer, std::size_t, std::size_t, AllocationHan
         const std::uint64_t more =
             physical->is_imported && end > physical->charged ? end - physical->charged : 0;
         if (reserved.is_enough(*physical->vgpu, more)) break;
-        // Without the lock, which all who release memory need: it may wait for room. What was
-        // true before is looked at anew.
+        // Without the lock, which releasing memory needs: it may wait for room. What was
+        // true before is checked again.
         lock.unlock();
         if (!reserved.make(*physical->vgpu, more)) return kOutOfMemory;
         lock.lock();

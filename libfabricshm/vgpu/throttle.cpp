@@ -46,8 +46,8 @@ void put_on_the_books(Vgpu& vgpu, const BusyShares& busy, std::int64_t length_ns
     for (LedgerSlot& slot : file.slots) {
         const std::uint64_t own = slot.pid.load(kRelaxed);
         if (own == 0) continue;
-        const std::uint64_t told = slot.host_pid.load(kRelaxed);
-        const std::uint64_t pid = told != 0 ? told : own;
+        const std::uint64_t reported = slot.host_pid.load(kRelaxed);
+        const std::uint64_t pid = reported != 0 ? reported : own;
         const auto found = busy.processes.find(static_cast<unsigned int>(pid));
         if (found == busy.processes.end()) continue;
         slot.busy_ns.fetch_add(part_of(found->second, length_ns), kRelaxed);

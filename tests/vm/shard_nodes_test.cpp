@@ -8,50 +8,21 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "tests/multiproc/fabricd/ctl.hpp"
+#include "tests/multiproc/fabricd/on_device.hpp"
 #include "tests/support/temporary_directory.hpp"
 
 using nlohmann::json;
 using Daemon = test_support::ReadyDaemon;
 using test_support::becomes_true;
 using test_support::ctl;
+using test_support::OnDevice;
 using test_support::Output;
+using test_support::two_devices;
 
 namespace {
-
-/// A session on a device, with the arena of the job.
-struct OnDevice {
-    OnDevice(const Daemon& daemon, const char* device) {
-        fabricshm_session_options options{};
-        options.struct_size = sizeof options;
-        options.socket = daemon.socket().c_str();
-        options.device = device;
-        REQUIRE(fabricshm_session_open(&options, &session) == 0);
-        REQUIRE(fabricshm_arena_open(session, "job", 8 << 20, 0, &arena) == 0);
-    }
-    ~OnDevice() { fabricshm_session_close(session); }
-    OnDevice(const OnDevice&) = delete;
-    OnDevice& operator=(const OnDevice&) = delete;
-
-    fabricshm_session* session = nullptr;
-    fabricshm_arena* arena = nullptr;
-};
-
-/// Devices "near" and "far", alike, next to the nodes 0 and 1.
-std::string two_devices(const test_support::TemporaryDirectory& directory) {
-    const std::string file = directory.path() + "/devices.toml";
-    std::ofstream devices(file);
-    int node = 0;
-    for (const char* name : {"near", "far"}) {
-        devices << "[[device]]\nname = '" << name << "'\nkind = 'npu'\ngflops = 3\n"
-                << "memory = '1GiB'\nvgpu_memory = '8MiB'\nlink_gbytes_per_s = 8\n"
-                << "numa_node = " << node++ << "\n";
-    }
-    return file;
-}
 
 /// Where the page lies, as the kernel says; negative: an error.
 int node_of(const void* at) {
@@ -68,7 +39,7 @@ TEST_SUITE("vm.shard_nodes") {
     TEST_CASE(
         "a shard goes to the device that reads it, once, and its pages to that device's node") {
         const test_support::TemporaryDirectory directory;
-        const Daemon daemon({"--devices-file", two_devices(directory), "--control-mode=on",
+        const Daemon daemon({"--devices-file", two_devices(directory, true), "--control-mode=on",
                              "--control-window=100ms", "--control-actions=placement",
                              "--control-cool-down=5", "--telemetry-interval=20ms",
                              "--pool-backend=emu"});

@@ -6,12 +6,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <vector>
 
 #include "tests/multiproc/fabricd/ctl.hpp"
+#include "tests/multiproc/fabricd/on_device.hpp"
 #include "tests/support/program.hpp"
 #include "tests/support/temporary_directory.hpp"
 
@@ -19,7 +19,9 @@ using nlohmann::json;
 using Daemon = test_support::ReadyDaemon;
 using test_support::ctl;
 using test_support::has;
+using test_support::OnDevice;
 using test_support::Output;
+using test_support::two_devices;
 
 namespace {
 
@@ -106,35 +108,6 @@ class UnevenJob {
     Rank ranks_[2];
     std::uint64_t serial_ = 0;
 };
-
-/// A session on a device, with the arena of the job.
-struct OnDevice {
-    OnDevice(const Daemon& daemon, const char* device) {
-        fabricshm_session_options options{};
-        options.struct_size = sizeof options;
-        options.socket = daemon.socket().c_str();
-        options.device = device;
-        REQUIRE(fabricshm_session_open(&options, &session) == 0);
-        REQUIRE(fabricshm_arena_open(session, "job", 8 << 20, 0, &arena) == 0);
-    }
-    ~OnDevice() { fabricshm_session_close(session); }
-    OnDevice(const OnDevice&) = delete;
-    OnDevice& operator=(const OnDevice&) = delete;
-
-    fabricshm_session* session = nullptr;
-    fabricshm_arena* arena = nullptr;
-};
-
-/// Devices "near" and "far", alike.
-std::string two_devices(const test_support::TemporaryDirectory& directory) {
-    const std::string file = directory.path() + "/devices.toml";
-    std::ofstream devices(file);
-    for (const char* name : {"near", "far"}) {
-        devices << "[[device]]\nname = '" << name << "'\nkind = 'npu'\ngflops = 3\n"
-                << "memory = '1GiB'\nvgpu_memory = '8MiB'\nlink_gbytes_per_s = 8\n";
-    }
-    return file;
-}
 
 /// Two ranks on threads of their own that do nothing but merge gradients.
 class MergingJob {
@@ -290,7 +263,7 @@ TEST_SUITE("fabricd.control") {
 
     TEST_CASE("who was refused memory of the pool gets what another device has unused") {
         const test_support::TemporaryDirectory directory;
-        const Daemon daemon({"--devices-file", two_devices(directory), "--control-mode=on",
+        const Daemon daemon({"--devices-file", two_devices(directory, false), "--control-mode=on",
                              "--control-window=100ms", "--control-actions=pool",
                              "--telemetry-interval=20ms"});
         const OnDevice needy(daemon, "near");

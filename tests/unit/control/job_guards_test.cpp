@@ -265,7 +265,7 @@ TEST_SUITE("control.job_guards") {
         CHECK(count(run(other, patient, 500), ActionKind::kReturn) == 0);
     }
 
-    TEST_CASE("a rank whose device is faulty is told of at once and loses its share") {
+    TEST_CASE("a rank whose device is faulty is reported at once and loses its share") {
         EmulatedJob job({100, 100, 100, 100});
         Loop loop(acting("shares"));  // without drain: that is about slow ranks
         run(job, loop, 10);
@@ -316,7 +316,8 @@ TEST_SUITE("control.job_guards") {
         CHECK(count(run(job, loop, 1), ActionKind::kAlarm) == 1);
     }
 
-    TEST_CASE("faults that the configuration does not name, and those of all ranks, drain nobody") {
+    TEST_CASE(
+        "faults that the configuration does not name, and those of all ranks, drain no rank") {
         for (const char* drains : {"ecc,stopped", ""}) {
             CAPTURE(drains);
             ControlConfig config = acting("shares,drain");
@@ -337,7 +338,8 @@ TEST_SUITE("control.job_guards") {
         CHECK(job.shares[0] + job.shares[1] == doctest::Approx(1));
     }
 
-    TEST_CASE("a job that stands still is told of its faulty device, a dry run only says so") {
+    TEST_CASE(
+        "a job that stands still gets the alarm for its faulty device, a dry run only says so") {
         EmulatedJob job({100, 100});
         Loop loop(acting("shares"));
         run(job, loop, 5);

@@ -239,7 +239,7 @@ TEST_SUITE("control.lending") {
         for (const Tenant& tenant : host.tenants) CHECK(tenant.worst <= 3);
     }
 
-    TEST_CASE("who asks gets what is free together with what was lent") {
+    TEST_CASE("a tenant that asks gets what is free together with what was lent") {
         // 10 are free, 20 were lent to the second one, of whose own nothing is left.
         Holder needy = holder(10, 10, 10, 30);
         const std::vector<Holder> both = {needy, holder(10, 30, 10)};

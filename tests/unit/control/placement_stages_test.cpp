@@ -165,7 +165,7 @@ TEST_SUITE("control.placement_stages") {
         CHECK(std::accumulate(answer.tasks.begin(), answer.tasks.end(), std::uint64_t{0}) == 16);
     }
 
-    TEST_CASE("the strategy decides who gets how many tasks, the search how that is rounded") {
+    TEST_CASE("the strategy decides how many tasks each gets, the search how that is rounded") {
         const std::uint64_t tasks[] = {0, 16};
         const double strategy[] = {3, 1};
         const double alike[] = {1, 1};

@@ -225,7 +225,7 @@ TEST_SUITE("pool.registry_sessions") {
         CHECK(host.registry->problems().empty());
     }
 
-    TEST_CASE("what an ending session still has is in nobody's way") {
+    TEST_CASE("what an ending session still has is in the way of no other") {
         Limits limits;
         limits.max_sessions_per_user = 2;
         RegistryHost host(limits);
@@ -243,7 +243,7 @@ TEST_SUITE("pool.registry_sessions") {
             host.registry->end_session(alice, "test");
             CHECK(host.registry->open_session(kAlice, "test", kToken, kNow).ok());
         }
-        SUBCASE("of the name: who opens an arena that is being left gets a new one") {
+        SUBCASE("of the name: an open of an arena that is being left makes a new one") {
             REQUIRE(host.registry->close_arena(bob, arena).ok());
             host.registry->end_session(alice, "test");
             const auto body = RegistryHost::arena_body("job", 8192);
@@ -268,7 +268,7 @@ TEST_SUITE("pool.registry_sessions") {
         host.registry->end_session(alice, "test");
         CHECK(host.registry->next_deadline() <= kNow);
         SUBCASE("as the records came") {}
-        SUBCASE("after the journal was written anew") {
+        SUBCASE("after the journal was rewritten") {
             host.journal.contents = {};
             REQUIRE(host.registry->write_journal(host.journal).ok());
             // Some more of it behind that.

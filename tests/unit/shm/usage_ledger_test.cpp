@@ -43,7 +43,7 @@ struct Books {
 
 }  // namespace
 
-TEST_CASE("who waits for room is woken by what is freed, and is seen to wait") {
+TEST_CASE("a process that waits for room is woken by what is freed, and is seen to wait") {
     Books books;
     UsageLedger ledger = books.ledger();
     const int slot = ledger.claim().value();
@@ -72,7 +72,7 @@ TEST_CASE("who waits for room is woken by what is freed, and is seen to wait") {
     }
     ledger.unwant(slot, 10);
     CHECK(ledger.uses().front().wanted == 0);
-    // Nobody waits any more: nothing is to be woken.
+    // None waits any more: nothing is to be woken.
     books.file->awaited_until_ns = 1;
     const std::uint32_t seen = ledger.room();
     ledger.release(slot, 5);

@@ -62,7 +62,7 @@ started() {
     systemctl start fabricd && is ActiveState active && is StatusText "Serving /run/fabricd/attach.sock" &&
         is NRestarts 0
 }
-check "the unit starts, and systemd is told when it serves" started
+check "the unit starts, and systemd hears when it serves" started
 
 confined() {
     status=/proc/$(shows MainPID)/status
