@@ -1,23 +1,36 @@
-# fabric_test(kind path LIBS ... [LABELS ...] [TIMEOUT s] [SOURCES ...] [ARGS ...])
-#   One executable and one ctest test. `fabric_test(unit shm/ring LIBS fabric_shm)` builds
-#   tests/unit/shm/ring_test.cpp into test_unit_shm_ring and registers `unit.shm.ring`.
+# fabric_test(kind path LIBS ... [LABELS ...] [TIMEOUT s] [SOURCES ...] [ARGS ...] [APART])
+#   A file of tests and its ctest test: `fabric_test(unit shm/ring LIBS fabric_shm)` compiles
+#   tests/unit/shm/ring_test.cpp and registers `unit.shm.ring`. The unit tests of a folder are one
+#   program, test_unit_shm, of which each ctest test runs one file: linked once, and in a unity build
+#   compiled a few files at a time. All others, and those that are APART because they bring sources
+#   or flags that would reach their neighbours, are a program each: test_multiproc_client_groups.
 #   Exit code 77 means skipped; FABRIC_TESTS_FAIL_ON_SKIP=1 turns that into a failure.
 function(fabric_test kind path)
-    cmake_parse_arguments(ARG "" "TIMEOUT" "LIBS;LABELS;SOURCES;ARGS;DEFINES" ${ARGN})
+    cmake_parse_arguments(ARG "APART" "TIMEOUT" "LIBS;LABELS;SOURCES;ARGS;DEFINES" ${ARGN})
     string(REPLACE "/" "." dotted ${path})
     string(REPLACE "/" "_" flat ${path})
     string(REPLACE "/" ";" parts ${path})
     list(GET parts 0 folder)
     set(target test_${kind}_${flat})
-    add_executable(${target} ${CMAKE_SOURCE_DIR}/tests/${kind}/${path}_test.cpp ${ARG_SOURCES})
-    target_link_libraries(${target} PRIVATE fabric_options fabric_test_support ${ARG_LIBS})
-    target_compile_definitions(${target} PRIVATE ${ARG_DEFINES})
-    if(FABRIC_TEST_PRECOMPILED AND NOT ARG_SOURCES MATCHES "[.]c(;|$)")  # there is none for C
-        target_precompile_headers(${target} REUSE_FROM fabric_test_precompiled)
-        # g++ 12 sees overflows in std::string that are not there when it comes from such a header.
-        target_compile_options(${target} PRIVATE -Wno-error=stringop-overflow
-            -Wno-error=stringop-overread -Wno-error=array-bounds -Wno-error=maybe-uninitialized)
+    set(command ${target})
+    if(kind STREQUAL unit AND NOT ARG_APART)
+        set(target test_${kind}_${folder})
+        set(command ${target} --source-file=*/${kind}/${path}_test.cpp)
     endif()
+    set_property(GLOBAL PROPERTY fabric_test_${kind}.${dotted} ${command})
+    if(NOT TARGET ${target})
+        add_executable(${target})
+        target_link_libraries(${target} PRIVATE fabric_options fabric_test_support)
+        if(FABRIC_TEST_PRECOMPILED AND NOT ARG_SOURCES MATCHES "[.]c(;|$)")  # there is none for C
+            target_precompile_headers(${target} REUSE_FROM fabric_test_precompiled)
+            # g++ 12 sees overflows in std::string that are not there when it comes from such a header.
+            target_compile_options(${target} PRIVATE -Wno-error=stringop-overflow
+                -Wno-error=stringop-overread -Wno-error=array-bounds -Wno-error=maybe-uninitialized)
+        endif()
+    endif()
+    target_sources(${target} PRIVATE ${CMAKE_SOURCE_DIR}/tests/${kind}/${path}_test.cpp ${ARG_SOURCES})
+    target_link_libraries(${target} PRIVATE ${ARG_LIBS})
+    target_compile_definitions(${target} PRIVATE ${ARG_DEFINES})
     if(NOT ARG_TIMEOUT)
         set(ARG_TIMEOUT 120)
         if(FABRIC_SANITIZE)  # the thread sanitizer makes some of them twenty times slower
@@ -29,7 +42,7 @@ function(fabric_test kind path)
         add_custom_target(tests_${kind})
     endif()
     add_dependencies(tests_${kind} ${target})
-    add_test(NAME ${kind}.${dotted} COMMAND ${target} ${ARG_ARGS})
+    add_test(NAME ${kind}.${dotted} COMMAND ${command} ${ARG_ARGS})
     set_tests_properties(${kind}.${dotted} PROPERTIES
         LABELS "${kind};${folder};${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77)
 endfunction()
@@ -41,12 +54,12 @@ endfunction()
 function(fabric_test_on_hosts kind path hosts)
     cmake_parse_arguments(ARG "" "TIMEOUT" "LABELS;ARGS" ${ARGN})
     string(REPLACE "/" "." dotted ${path})
-    string(REPLACE "/" "_" flat ${path})
     string(REPLACE ":" "." name hosts${hosts})
+    get_property(command GLOBAL PROPERTY fabric_test_${kind}.${dotted})
     if(NOT ARG_TIMEOUT)
         set(ARG_TIMEOUT 300)
     endif()
-    add_test(NAME emu.${name}.${dotted} COMMAND test_${kind}_${flat} ${ARG_ARGS})
+    add_test(NAME emu.${name}.${dotted} COMMAND ${command} ${ARG_ARGS})
     set_tests_properties(emu.${name}.${dotted} PROPERTIES LABELS "emu;hosts;${ARG_LABELS}"
         TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77 ENVIRONMENT FABRIC_TEST_HOSTS=${hosts})
 endfunction()
@@ -58,11 +71,11 @@ endfunction()
 function(fabric_test_on_tree kind path)
     cmake_parse_arguments(ARG "" "TIMEOUT" "LABELS;ARGS" ${ARGN})
     string(REPLACE "/" "." dotted ${path})
-    string(REPLACE "/" "_" flat ${path})
+    get_property(command GLOBAL PROPERTY fabric_test_${kind}.${dotted})
     if(NOT ARG_TIMEOUT)
         set(ARG_TIMEOUT 300)
     endif()
-    add_test(NAME ${kind}.tree.${dotted} COMMAND test_${kind}_${flat} ${ARG_ARGS})
+    add_test(NAME ${kind}.tree.${dotted} COMMAND ${command} ${ARG_ARGS})
     set_tests_properties(${kind}.tree.${dotted} PROPERTIES LABELS "${kind};collective;${ARG_LABELS}"
         TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77 ENVIRONMENT FABRIC_TEST_TREE=2)
 endfunction()

@@ -21,7 +21,7 @@ using emu::EmulatedMachine;
 using emu::Stretch;
 
 // Nodes that the parser made up have no place in the file.
-std::string line_of(const toml::source_region& source) {
+std::string place_of(const toml::source_region& source) {
     return source.begin ? ":" + std::to_string(source.begin.line) : std::string();
 }
 
@@ -113,7 +113,7 @@ Complaint read_part(const toml::table& table, const std::string& file, const std
                     std::initializer_list<std::pair<const char*, std::string*>> names) {
     for (const auto& [key, node] : table) {
         const std::string word(key.str());
-        const std::string where = file + line_of(key.source()) + ": ";
+        const std::string where = file + place_of(key.source()) + ": ";
         std::string* name = nullptr;
         for (const auto& [known, place] : names) {
             if (word == known) name = place;
@@ -130,7 +130,7 @@ Complaint read_part(const toml::table& table, const std::string& file, const std
     // After the values, so that a mistake in one of them is told first.
     for (const auto& [known, place] : names) {
         if (!place->empty()) continue;
-        return file + line_of(table.source()) + ": this " + what + " lacks \"" + known + "\"";
+        return file + place_of(table.source()) + ": this " + what + " lacks \"" + known + "\"";
     }
     return {};
 }
@@ -140,7 +140,7 @@ template <typename Read>
 Complaint each_table(const toml::node& node, const std::string& file, const std::string& what,
                      const Read& read) {
     const auto* list = node.as_array();
-    const std::string wanted = file + line_of(node.source()) + ": write [[" + what + "]]";
+    const std::string wanted = file + place_of(node.source()) + ": write [[" + what + "]]";
     if (list == nullptr) return wanted;
     for (const auto& item : *list) {
         const auto* table = item.as_table();
@@ -164,7 +164,7 @@ Complaint read_nodes(const toml::node& node, const std::string& where, EmulatedM
 Complaint read_key(const std::string& key, const toml::node& node, const std::string& file,
                    EmulatedMachine& machine) {
     // Keys outside of the sections are few; a misspelt one is as bad as a wrong value.
-    const std::string where = file + line_of(node.source()) + ": ";
+    const std::string where = file + place_of(node.source()) + ": ";
     if (key == "name" || key == "source") {
         if (!node.is_string()) return where + key + " takes a text";
         (key == "name" ? machine.name : machine.source) = node.as_string()->get();
@@ -223,7 +223,7 @@ std::optional<double> parse_bandwidth(const std::string& text) {
 Complaint read_machine(const std::string& text, const std::string& file, EmulatedMachine& machine) {
     const toml::parse_result parsed = toml::parse(text, file);
     if (!parsed) {
-        return file + line_of(parsed.error().source()) + ": " +
+        return file + place_of(parsed.error().source()) + ": " +
                std::string(parsed.error().description());
     }
     // What the caller had is gone from here on: a machine is all of one file.

@@ -32,6 +32,7 @@ class Phase:
     targets: tuple = ()
     jobs: int = 0          # tests at a time; 0: as many as --jobs says
     minutes: float = 0     # needed at least, cold, on two cores; 0: never left out for lack of time
+    ahead: str = ""        # a later phase that is built beside these tests, which leave processors idle
 
 
 # Whole machines, emulated; a phase of their own.
@@ -45,7 +46,7 @@ PHASES = [
     Phase("system", "release build; processes, crashes, Python, training, benchmarks once", "release",
           labels=ALONE, jobs=1),
     Phase("vm", "virtual machines: Debian's kernel with CXL memory and DAX devices", "release",
-          labels=MACHINES, targets=("tests_vm",), jobs=1),
+          labels=MACHINES, targets=("tests_vm",), jobs=1, ahead="asan"),
     Phase("asan", "address and undefined behaviour sanitizers", "asan", labels=("unit", "multiproc", "crash", "oracle"),
           without=("slow", "training", "bench-smoke"),
           targets=("tests_unit", "tests_multiproc", "tests_crash", "tests_oracle"), jobs=1, minutes=12),
@@ -109,6 +110,29 @@ def build(phase: Phase, jobs: int, seconds: float | None) -> bool:
     command = ["cmake", "--build", str(ROOT / "build" / phase.preset), "-j", str(jobs)]
     command += ["--target", *phase.targets] if phase.targets else []
     return run_logged(command, log, seconds) == 0
+
+
+class Ahead:
+    """A build beside the tests of an earlier phase, behind them at the processor. What it says is in its log only: its
+    phase builds once more, which does nothing, or fails again and shows why."""
+
+    process: subprocess.Popen | None = None
+
+    def start(self, phase: Phase, jobs: int) -> None:
+        LOGS.mkdir(parents=True, exist_ok=True)
+        build_command = ["cmake", "--build", f"build/{phase.preset}", "-j", str(jobs), "--target", *phase.targets]
+        script = f"cmake --preset {phase.preset} && exec {' '.join(build_command)}"
+        with (LOGS / f"ahead-{phase.preset}.log").open("w") as log:
+            self.process = subprocess.Popen(["nice", "-n", "10", "sh", "-c", script], cwd=ROOT, stdout=log, stderr=log,
+                                            process_group=0)
+
+    def stop(self) -> None:
+        """Its phase goes on with all processors, and not behind anything."""
+        if self.process is not None:
+            if self.process.poll() is None:
+                os.killpg(self.process.pid, signal.SIGTERM)
+            self.process.wait()
+            self.process = None
 
 
 def count_junit(path: Path, outcome: Outcome) -> None:
@@ -192,11 +216,12 @@ def run_ctest(phase: Phase, jobs: int, outcome: Outcome, seconds: float | None) 
         outcome.names.append(f"failed: {phase.name}: ctest ran nothing")
 
 
-def run_phase(phase: Phase, jobs: int, minutes_left: float) -> Outcome:
-    """Builds, tests, and looks for what was left behind; running out of time is no failure."""
+def run_phase(phase: Phase, jobs: int, minutes_left: float, later: Phase | None = None) -> Outcome:
+    """Builds, tests, and looks for what was left behind; running out of time is no failure. Builds `later` beside."""
     print(f"\n=== {phase.name}: {phase.what} ===", flush=True)
     outcome = Outcome(phase.name)
     start = time.monotonic()
+    ahead = Ahead()
     # What was there before is not this phase's.
     before = shm_leftovers.names()
     end = start + 60 * minutes_left if phase.minutes and minutes_left != math.inf else None
@@ -206,12 +231,16 @@ def run_phase(phase: Phase, jobs: int, minutes_left: float) -> Outcome:
 
     try:
         if build(phase, jobs, seconds_left()):
+            if later is not None:
+                ahead.start(later, jobs)
             run_ctest(phase, jobs, outcome, seconds_left())
         else:
             outcome.failed, outcome.note = 1, "does not build"
             outcome.names.append(f"failed: {phase.name}: does not build")
     except OutOfTime as reason:
         outcome.note = f"not run: {reason}"
+    finally:
+        ahead.stop()
     left = shm_leftovers.wait_until_clean(before)
     outcome.failed += bool(left)
     outcome.names += [f"failed: {phase.name}: left behind: {name}" for name in left]
@@ -265,7 +294,8 @@ def main() -> int:
             note = f"not run: needs {phase.minutes:.0f} minutes, {max(left, 0):.0f} left"
             outcomes.append(Outcome(phase.name, note=note))
             continue
-        outcomes.append(run_phase(phase, options.jobs, math.inf if options.only else left))
+        later = next((one for one in PHASES if one.name == phase.ahead and one.name in wanted), None)
+        outcomes.append(run_phase(phase, options.jobs, math.inf if options.only else left, later))
     return print_summary(outcomes, start)
 
 

@@ -7,6 +7,7 @@
 
 #include "emu/sim/collective_run.hpp"
 #include "emu/sim/questions.hpp"
+#include "emu/sim/random.hpp"
 #include "libfabricshm/collective/tuning.hpp"
 
 namespace emu {
@@ -42,12 +43,6 @@ struct Scenario {
     std::function<void(Topology&)> slow_down;
     std::function<std::vector<Seconds>(std::mt19937_64&, int)> arrivals;
 };
-
-// Own arithmetic instead of <random>'s distributions: those differ between libraries, and the same
-// seed has to give the same run everywhere.
-double uniform(std::mt19937_64& random) {
-    return static_cast<double>(random() >> 11) * 0x1p-53;
-}
 
 std::vector<Scenario> scenarios(const StragglerQuestion& question) {
     const auto nothing = [](Topology&) {};

@@ -13,7 +13,7 @@ namespace {
 constexpr double kNever = std::numeric_limits<double>::infinity();
 // Levels this close are one: rounding must not turn one bottleneck into thousands.
 constexpr double kSame = 1 + 1e-9;
-constexpr double kNothing = 1e-12;
+constexpr double kNoWeight = 1e-12;
 
 }  // namespace
 
@@ -176,7 +176,7 @@ double Fluid::highest_level(const std::vector<double>& weights,
     double level = kNever;
     for (std::size_t i = 0; i < weights.size(); ++i) {
         // Corrections may leave a weight of rounding where there is none.
-        if (weights[i] <= kNothing) continue;
+        if (weights[i] <= kNoWeight) continue;
         level = std::min(level, std::max(capacity_[i] - used[i], 0.0) / weights[i]);
     }
     return level;
@@ -194,7 +194,7 @@ bool Fluid::is_held(const Load& load, const std::vector<char>& full,
             weight += load.spread[at(s)] * common;
             if (common > 0) ++corrected[at(s)];
         }
-        if (weight > kNothing) return true;
+        if (weight > kNoWeight) return true;
     }
     // Of the full resources with a common weight, one that the load does not correct holds it.
     for (int s = 0; s < kSpreads; ++s) {
@@ -216,7 +216,7 @@ int Fluid::freeze(double level, const std::vector<double>& weights, std::vector<
     // others' level higher.
     for (std::size_t i = 0; i < full.size() && !limited; ++i) {
         const double room = std::max(capacity_[i] - used[i], 0.0);
-        full[i] = weights[i] > kNothing && room <= level * kSame * weights[i] ? 1 : 0;
+        full[i] = weights[i] > kNoWeight && room <= level * kSame * weights[i] ? 1 : 0;
         for (int s = 0; s < kSpreads; ++s) {
             if (full[i] != 0 && common_[at(s)][i] > 0) ++full_common[at(s)];
         }

@@ -40,7 +40,7 @@ Outcome run_crossover(SimOptions& options) {
     return answer_crossover(options.crossover);
 }
 
-double mean(const std::vector<double>& values) {
+double mean_of_traces(const std::vector<double>& values) {
     double sum = 0;
     for (const double value : values) sum += value;
     return sum / static_cast<double>(values.size());
@@ -85,8 +85,10 @@ Outcome run_training_command(SimOptions& options, Topology topology) {
             regrets.push_back(regret(result, oracle));
             changes.push_back(static_cast<double>(result.changes));
         }
-        report.rows.push_back({std::string(name), mean(steps), mean(lost), mean(regrets),
-                               *std::max_element(regrets.begin(), regrets.end()), mean(changes)});
+        report.rows.push_back({std::string(name), mean_of_traces(steps), mean_of_traces(lost),
+                               mean_of_traces(regrets),
+                               *std::max_element(regrets.begin(), regrets.end()),
+                               mean_of_traces(changes)});
     }
     report.notes.push_back(
         "regret: how much longer than with an oracle that knows the next "

@@ -26,10 +26,11 @@ struct TimeKey {
     const char* key;
     Seconds Node::*field;
 };
-constexpr RateKey kRates[] = {{"up", &Node::up},         {"down", &Node::down},
-                              {"inside", &Node::inside}, {"read", &Node::read},
-                              {"write", &Node::write},   {"media", &Node::media}};
-constexpr TimeKey kTimes[] = {{"latency", &Node::latency}, {"media_latency", &Node::media_latency}};
+constexpr RateKey kRateKeys[] = {{"up", &Node::up},         {"down", &Node::down},
+                                 {"inside", &Node::inside}, {"read", &Node::read},
+                                 {"write", &Node::write},   {"media", &Node::media}};
+constexpr TimeKey kTimeKeys[] = {{"latency", &Node::latency},
+                                 {"media_latency", &Node::media_latency}};
 
 class Reader {
   public:
@@ -172,12 +173,12 @@ class Reader {
         // `bandwidth` is short for both directions.
         if (word == "bandwidth" && rate.ok()) node.up = node.down = *rate;
         if (word == "bandwidth") return rate.ok();
-        for (const RateKey& known : kRates) {
+        for (const RateKey& known : kRateKeys) {
             if (word == known.key && rate.ok()) node.*known.field = *rate;
             if (word == known.key) return rate.ok();
         }
         const auto length = parse_seconds(*text);
-        for (const TimeKey& known : kTimes) {
+        for (const TimeKey& known : kTimeKeys) {
             if (word == known.key && length.ok()) node.*known.field = *length;
             if (word == known.key) return length.ok();
         }

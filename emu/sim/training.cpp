@@ -7,18 +7,13 @@
 #include <random>
 
 #include "emu/sim/collective_run.hpp"
+#include "emu/sim/random.hpp"
 #include "libfabricshm/base/check.hpp"
 #include "libfabricshm/collective/tuning.hpp"
 
 namespace emu {
 
 namespace {
-
-// Own arithmetic, as everywhere in the simulator: the same seed gives the same run with every
-// library.
-double uniform(std::mt19937_64& random) {
-    return static_cast<double>(random() >> 11) * 0x1p-53;
-}
 
 // Box and Muller's; <random>'s own differs between libraries.
 double normal(std::mt19937_64& random) {

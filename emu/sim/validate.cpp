@@ -21,7 +21,7 @@ using fabricshm::Tuning;
 
 namespace {
 
-double median(std::vector<double> values) {
+double middle_round(std::vector<double> values) {
     std::sort(values.begin(), values.end());
     return values[values.size() / 2];
 }
@@ -125,11 +125,11 @@ void add_limits(Report& report, const MachineLimits& limits) {
 void add_errors(Report& report, const std::string& of, const std::vector<double>& errors) {
     if (errors.empty()) return;
     const double most = *std::max_element(errors.begin(), errors.end());
-    report.facts.emplace_back("median_error_" + of + "_share", median(errors));
+    report.facts.emplace_back("median_error_" + of + "_share", middle_round(errors));
     report.facts.emplace_back("max_error_" + of + "_share", most);
 }
 
-// Ratios first, then their median: a round in which the machine was slow is slow in both.
+// Ratios first, then their middle_round: a round in which the machine was slow is slow in both.
 void add_case(Report& report, const Case& done, const std::vector<MachineLimits>& rounds,
               std::map<std::string, std::vector<double>>& errors) {
     std::vector<double> simulated;
@@ -138,13 +138,14 @@ void add_case(Report& report, const Case& done, const std::vector<MachineLimits>
         simulated.push_back(predict(rounds[round], done));
         ratios.push_back(simulated.back() / done.seconds[round]);
     }
-    const double ratio = median(ratios);
+    const double ratio = middle_round(ratios);
     // Against the smaller of the two: too fast and too slow by a factor count alike.
     const double error = std::max(ratio, 1 / ratio) - 1;
     const std::string name = fabricshm::name_of(done.algorithm);
     const auto [least, most] = std::minmax_element(done.seconds.begin(), done.seconds.end());
     report.rows.push_back({1.0 * done.world, name, static_cast<double>(done.bytes),
-                           median(done.seconds), median(simulated), ratio, error, *least, *most});
+                           middle_round(done.seconds), middle_round(simulated), ratio, error,
+                           *least, *most});
     // By algorithm, world and size, too: an error of one kind disappears in the mean of all.
     errors["all"].push_back(error);
     errors[name].push_back(error);

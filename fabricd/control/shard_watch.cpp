@@ -6,7 +6,7 @@ namespace fabricd {
 
 namespace {
 
-constexpr int kDoublings = 4;
+constexpr int kRefusalDoublings = 4;
 
 }  // namespace
 
@@ -51,7 +51,7 @@ void ShardWatch::refuse(const std::string& shard, std::int64_t cool_down) {
     if (found == shards_.end()) return;
     Memory& memory = found->second;
     memory.rests = std::max<std::int64_t>(cool_down, 1) << memory.refusals;
-    memory.refusals = std::min(memory.refusals + 1, kDoublings);
+    memory.refusals = std::min(memory.refusals + 1, kRefusalDoublings);
 }
 
 PlacementWindow ShardWatch::without_refused(const PlacementWindow& ready) const {

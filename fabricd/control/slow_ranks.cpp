@@ -11,13 +11,13 @@ namespace fabricd {
 namespace {
 
 /// Times that the wait for another try doubles.
-constexpr int kDoublings = 4;
+constexpr int kRetryDoublings = 4;
 
 /// Of the even share: with nothing to do a rank would show nothing.
 constexpr double kLeastTrial = 0.01;
 
 std::int64_t windows_until_retry(const RankState& rank, const ControlConfig& config) {
-    return config.drain_retry << std::min(rank.relapses, kDoublings);
+    return config.drain_retry << std::min(rank.relapses, kRetryDoublings);
 }
 
 /// What the job does when its working ranks do as before and one more takes no time.

@@ -9,15 +9,15 @@ namespace fabricd {
 
 namespace {
 
-// Larger than any pool, and not so large that a sum could wrap around.
-constexpr Bytes kNoLimit = Bytes{1} << 62;
+// And not so large that a sum could wrap around.
+constexpr Bytes kLargerThanAnyPool = Bytes{1} << 62;
 
 std::string name_of_user(std::uint32_t uid) {
     return "user " + std::to_string(uid);
 }
 
 Bytes shown_limit(Bytes bytes) {
-    return bytes == kNoLimit ? 0 : bytes;
+    return bytes == kLargerThanAnyPool ? 0 : bytes;
 }
 
 }  // namespace
@@ -107,8 +107,8 @@ void QuotaTable::restore_arena(std::uint32_t uid, Bytes bytes) noexcept {
 
 void QuotaTable::set_quota(std::uint32_t uid, Bytes bytes, TimePoint now, Duration patience) {
     const Bytes before = limits_.user_quota_bytes;
-    const auto [own, made] = own_.try_emplace(uid, before == 0 ? kNoLimit : before);
-    own->second.set(bytes == 0 ? kNoLimit : bytes, bytes_of(uid), now, patience);
+    const auto [own, made] = own_.try_emplace(uid, before == 0 ? kLargerThanAnyPool : before);
+    own->second.set(bytes == 0 ? kLargerThanAnyPool : bytes, bytes_of(uid), now, patience);
 }
 
 QuotaState QuotaTable::quota_of(std::uint32_t uid, TimePoint now) const {

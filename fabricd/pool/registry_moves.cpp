@@ -22,10 +22,6 @@ constexpr int kCopiesMost = 8;
 // Above it are no nodes on any machine that Linux runs on.
 constexpr int kNodesMost = 1024;
 
-ShardHeader& header_in(const ArenaSpan& span) {
-    return *reinterpret_cast<ShardHeader*>(span.data);
-}
-
 // What stands behind "KIND:"; nothing when `text` is of another kind.
 std::optional<std::string> argument_of(const std::string& text, const std::string& kind) {
     if (text.compare(0, kind.size() + 1, kind + ":") != 0) return std::nullopt;

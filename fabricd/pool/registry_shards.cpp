@@ -17,10 +17,6 @@ using fabricshm::ShardHeader;
 
 namespace {
 
-ShardHeader& header_in(const ArenaSpan& span) {
-    return *reinterpret_cast<ShardHeader*>(span.data);
-}
-
 bool same_kind(const TensorInfo& left, const TensorInfo& right) {
     return left.dtype == right.dtype && left.ndim == right.ndim &&
            std::equal(std::begin(left.shape), std::end(left.shape), right.shape);

@@ -13,7 +13,7 @@ using fabricshm::ShardHeader;
 
 namespace {
 
-constexpr Error kContradiction{Errc::kCorrupt, 0, "restore shard"};
+constexpr Error kShardContradicts{Errc::kCorrupt, 0, "restore shard"};
 
 bool is_sound(const ShardRecord& record) {
     const auto ends = [](const char(&field)[fabricshm::proto::kNameBytes]) {
@@ -26,10 +26,6 @@ bool is_sound(const ShardRecord& record) {
 
 Bytes bytes_of(const ShardRecord& record) {
     return *fabricshm::proto::tensor_bytes(record.dtype, std::span(record.shape, record.ndim));
-}
-
-ShardHeader& header_in(const ArenaSpan& span) {
-    return *reinterpret_cast<ShardHeader*>(span.data);
 }
 
 }  // namespace
@@ -106,7 +102,7 @@ Region* Registry::still_there(Arena* arena, RegionId id, std::uint64_t generatio
 
 Result<void> Registry::restore_shard(const ShardImage& image) {
     const ShardRecord& record = image.record;
-    if (!is_sound(record)) return kContradiction;
+    if (!is_sound(record)) return kShardContradicts;
     const ShardId id{ArenaId{record.arena}, RegionId{record.region}};
     Arena* home = find_arena(id.arena);
     const Region* header = still_there(home, id.header, record.generation);
@@ -115,7 +111,7 @@ Result<void> Registry::restore_shard(const ShardImage& image) {
     const bool is_its_own = header->shard == std::pair{id.arena, id.header} &&
                             header->bytes >= kShardHeaderBytes &&
                             lease->session == SessionId{record.session};
-    if (!is_its_own) return kContradiction;
+    if (!is_its_own) return kShardContradicts;
     Shard shard;
     shard.id = id;
     shard.generation = record.generation;
@@ -135,12 +131,12 @@ Result<void> Registry::restore_shard(const ShardImage& image) {
     const auto& [first, second] = shard.copies;
     const bool are_one =
         first && second && first->arena == second->arena && first->region == second->region;
-    if (are_one) return kContradiction;
+    if (are_one) return kShardContradicts;
     // Only one whose end was begun can lack its elements.
     if (!shard.copies[shard.current] && !shard.retired) return {};
     FABRIC_TRY_VOID(restore_readers(image, *home, shard));
     if (!shard.retired && !home->shards.emplace(shard.info.name, id.header).second) {
-        return kContradiction;
+        return kShardContradicts;
     }
     if (shard.retired || (first && second)) loose_shards_.insert(id);
     shards_[id] = std::move(shard);
@@ -151,7 +147,7 @@ Result<void> Registry::restore_readers(const ShardImage& image, const Arena& hom
     std::set<std::uint32_t> taken;
     for (const auto& [session, slot] : image.readers) {
         const bool free = slot < fabricshm::kShardReadersMax && taken.insert(slot).second;
-        if (!free) return kContradiction;
+        if (!free) return kShardContradicts;
         const bool present = home.sessions.count(session) != 0;
         if (present) shard.readers[session] = {static_cast<int>(slot), 1, true};
     }
@@ -171,7 +167,7 @@ Result<std::optional<ShardCopy>> Registry::restore_copy(const Shard& shard,
                             region->bytes >= shard.bytes && lease->session == shard.owner;
     const bool is_held = lease->state == LeaseState::kHeld;
     // The header is the first to be retired.
-    if (!is_its_own || (!is_held && !shard.retired)) return kContradiction;
+    if (!is_its_own || (!is_held && !shard.retired)) return kShardContradicts;
     const ShardCopy found{arena->id, id, copy.generation};
     if (!is_held) {
         region->device = copy.device;

@@ -25,6 +25,11 @@ struct ShardId {
     auto operator<=>(const ShardId&) const = default;
 };
 
+/// The header of a shard, in the pages of its region.
+inline fabricshm::ShardHeader& header_in(const ArenaSpan& span) {
+    return *reinterpret_cast<fabricshm::ShardHeader*>(span.data);
+}
+
 /// One copy of the elements: a region of the shard's owner, in any arena that the owner has open.
 struct ShardCopy {
     ArenaId arena = ArenaId::kNone;

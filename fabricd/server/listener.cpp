@@ -16,8 +16,8 @@ using fabricshm::UnixSocket;
 namespace {
 
 // A whole job attaches at once: its ranks wait in this queue, not in their retries.
-constexpr int kBacklog = 256;
-constexpr TimePoint kAtOnce{};  // long past: a mere attempt
+constexpr int kAttachBacklog = 256;
+constexpr TimePoint kMereAttempt{};  // long past: a mere attempt
 constexpr Duration kLineEvery = std::chrono::seconds(1);
 
 Result<void> make_directory_for(const std::string& path, const Admission& admission) {
@@ -45,7 +45,7 @@ Result<Listener> Listener::open(const ListenerOptions& options, const Admission&
     // one, and two daemons that start together must not both replace it.
     FABRIC_TRY(listener.lock_, LockFile::take(options.path + ".lock"));
     // Closed to others until its group is right.
-    auto socket = UnixSocket::listen(options.path, 0600, kBacklog);
+    auto socket = UnixSocket::listen(options.path, 0600, kAttachBacklog);
     if (!socket.ok()) {
         const bool taken = socket.error().code == Errc::kExists;
         return taken ? Error{Errc::kBusy, 0, "another process listens there"} : socket.error();
@@ -84,7 +84,7 @@ Fd Listener::release() noexcept {
 
 bool Listener::accept(int most, const std::function<void(UnixSocket)>& take, TimePoint now) {
     for (int i = 0; i < most; ++i) {
-        auto socket = socket_.accept(kAtOnce);
+        auto socket = socket_.accept(kMereAttempt);
         if (socket.ok()) {
             take(std::move(socket).value());
             continue;

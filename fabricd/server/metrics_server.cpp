@@ -37,7 +37,7 @@ namespace {
 
 constexpr std::size_t kRequestMost = 8 * 1024;  // Prometheus sends some 300 bytes
 constexpr auto kPatience = std::chrono::seconds(2);
-constexpr int kBacklog = 16;
+constexpr int kMetricsBacklog = 16;
 // At a time; one more takes the place of the one that has been here longest.
 constexpr std::size_t kClientsMost = 64;
 constexpr int kShortMs = 100;  // out of descriptors: until some may have come back
@@ -60,7 +60,7 @@ Result<void> listen_at(const Fd& socket, const sockaddr* address, socklen_t byte
         if (errno == EADDRINUSE) return Error{Errc::kBusy, 0, "metrics address"};
         return fabricshm::error_from_errno(errno, "bind metrics socket");
     }
-    if (::listen(socket.get(), kBacklog) != 0) {
+    if (::listen(socket.get(), kMetricsBacklog) != 0) {
         return fabricshm::error_from_errno(errno, "listen for metrics");
     }
     return {};

@@ -16,7 +16,7 @@ namespace {
 constexpr auto kDevicePeriod = std::chrono::seconds(1);
 constexpr std::int64_t kDeviceStaleNs = 5'000'000'000;
 
-std::int64_t monotonic_ns() {
+std::int64_t sampled_at_ns() {
     // steady_clock is CLOCK_MONOTONIC here, the clock of the telemetry pages.
     return Clock::now().time_since_epoch().count();
 }
@@ -75,7 +75,7 @@ void Sampler::run() {
     std::unique_lock lock(mutex_);
     while (!stopping_) {
         lock.unlock();
-        take(monotonic_ns());
+        take(sampled_at_ns());
         lock.lock();
         // Samples that came late are left out and not made up for.
         next = std::max(next + options_.period, Clock::now());
@@ -86,7 +86,7 @@ void Sampler::run() {
 void Sampler::take(std::int64_t now_ns) {
     const std::int64_t stale_ns =
         std::chrono::duration_cast<std::chrono::nanoseconds>(options_.stale_after).count();
-    const std::int64_t began = monotonic_ns();
+    const std::int64_t began = sampled_at_ns();
     // Before our lock: theirs is never taken inside it.
     auto devices = devices_.latest(now_ns, kDeviceStaleNs);
 
@@ -104,7 +104,7 @@ void Sampler::take(std::int64_t now_ns) {
     sample_.devices = std::move(devices);
     ++sample_.number;
     sample_.taken_ns = now_ns;
-    sample_.cost_ns = monotonic_ns() - began;
+    sample_.cost_ns = sampled_at_ns() - began;
 }
 
 // What is worth a look once in a while: the sessions whose turn it is.

@@ -18,7 +18,7 @@ namespace {
 
 // Whole lines and whole elements of every type. Two running results, a source and a destination fit
 // into 32 KiB.
-constexpr std::size_t kBlockBytes = 4096;
+constexpr std::size_t kRunningBytes = 4096;
 
 class Block {
   public:
@@ -26,7 +26,7 @@ class Block {
         : job_(job), from_(from * size_of(job.type)), count_(count) {}
 
     void run_stepwise() const noexcept {
-        alignas(64) char running[2][kBlockBytes];
+        alignas(64) char running[2][kRunningBytes];
         const void* sum = source(0);
         if (!job_.exclusive) copy_to(destination(0), sum);
         for (int rank = 1; rank < job_.source_count; ++rank) {
@@ -101,7 +101,7 @@ void scan(const ScanJob& job) noexcept {
     const bool rounds = job.type == DType::kF16 || job.type == DType::kBF16;
     if (job.op == ReduceOp::kAvg || !is_supported(job.type, job.op)) std::abort();
     if (job.source_count < 1 || job.source_count > Block::kMaxSources) std::abort();
-    const std::size_t block = kBlockBytes / size_of(job.type);
+    const std::size_t block = kRunningBytes / size_of(job.type);
     for (std::size_t from = 0; from < job.count; from += block) {
         const Block piece(job, from, std::min(block, job.count - from));
         rounds ? piece.run_from_sources() : piece.run_stepwise();

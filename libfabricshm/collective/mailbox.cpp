@@ -9,6 +9,7 @@
 #include "kernels/copy.hpp"
 #include "libfabricshm/base/check.hpp"
 #include "libfabricshm/base/fault_point.hpp"
+#include "libfabricshm/base/pause.hpp"
 
 namespace fabricshm {
 
@@ -19,7 +20,7 @@ constexpr auto kFarewell = std::chrono::seconds(5);
 
 // Peers are looked at this often while something waits: for what a daemon would have announced.
 constexpr auto kPeerPeriod = std::chrono::milliseconds(10);
-constexpr auto kSleepSlice = std::chrono::milliseconds(20);
+constexpr auto kMailSlice = std::chrono::milliseconds(20);
 constexpr auto kAwakeMax = std::chrono::milliseconds(100);
 
 // While a thread spins: polls between two looks at the clock, and between two looks at the channels
@@ -52,12 +53,6 @@ constexpr Bytes kInlineMax = kFirstLineBytes + 3 * kNextLineBytes;
 // With the ring's least number of lines a message is one line, so that sixteen fit.
 Bytes inline_max_of(std::uint64_t lines) noexcept {
     return kFirstLineBytes + (lines / 16 - 1) * kNextLineBytes;
-}
-
-void pause_cpu() noexcept {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
 }
 
 using PeerBits = std::array<std::uint64_t, 4>;
@@ -117,7 +112,7 @@ Mailbox::~Mailbox() {
             const auto seen = bell.value.load(std::memory_order_seq_cst);
             meeting.enlist(bell);
             const bool over = drained(peer);
-            meeting.doze(bell, seen, over ? TimePoint{} : Clock::now() + kSleepSlice);
+            meeting.doze(bell, seen, over ? TimePoint{} : Clock::now() + kMailSlice);
         }
         withdraw(peer);
         group_.place.release(out(peer).stage);
@@ -470,7 +465,7 @@ void Mailbox::sleep(const Ticket* ticket, Lock& lock) {
     pending_ = everyone_;
     polls_ = kPollsPerScan - 1;
     const bool awake = progress(lock) || finished(ticket) || hungry_ || !ended_.empty();
-    const TimePoint until = std::min(next_deadline_, Clock::now() + kSleepSlice);
+    const TimePoint until = std::min(next_deadline_, Clock::now() + kMailSlice);
     lock.unlock();
     meeting.doze(bell, seen, awake ? TimePoint{} : until);
     lock.lock();

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "libfabricshm/base/fault_point.hpp"
+#include "libfabricshm/base/pause.hpp"
 #include "libfabricshm/os/futex.hpp"
 #include "libfabricshm/os/process.hpp"
 
@@ -53,12 +54,6 @@ ProcessorSet usable_processors() noexcept {
 
 int membarrier(int command) noexcept {
     return static_cast<int>(::syscall(SYS_membarrier, command, 0, 0));
-}
-
-void pause_cpu() noexcept {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
 }
 
 // The futex of a 64-bit word is its low half, which is first in memory on x86.

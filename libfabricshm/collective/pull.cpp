@@ -18,7 +18,7 @@ namespace fabricshm {
 namespace {
 
 // How much is done between looks at whether the group broke, as in direct.cpp.
-constexpr Bytes kLook = 4 * kMiB;
+constexpr Bytes kPulledBetweenLooks = 4 * kMiB;
 
 // Shares that end where lines of the outputs end, so that a result that all ranks share has one
 // writer for each line, too. The first output stands for all: others have lines of their own. What
@@ -156,9 +156,9 @@ Result<void> allreduce_pull(Operation& operation, const AllreduceView& view) {
         return Error{Errc::kUnsupported, 0, "shared output: not at a multiple of its elements"};
     }
     const Range mine = share_in_lines(operation, view, operation.rank());
-    for (Bytes from = mine.begin; from < mine.end; from += kLook) {
+    for (Bytes from = mine.begin; from < mine.end; from += kPulledBetweenLooks) {
         FABRIC_TRY_VOID(operation.meeting().check(-1));
-        reduce_share(operation, view, {from, std::min(from + kLook, mine.end)});
+        reduce_share(operation, view, {from, std::min(from + kPulledBetweenLooks, mine.end)});
     }
     FAULT_POINT("pull.reduced");
     FABRIC_TRY_VOID(operation.meet());

@@ -13,7 +13,7 @@ namespace fabricshm {
 
 namespace {
 
-constexpr const char* kNodes = "/sys/devices/system/node";
+constexpr const char* kNodesFolder = "/sys/devices/system/node";
 constexpr const char* kDax = "/sys/bus/dax/devices";
 constexpr const char* kCxl = "/sys/bus/cxl/devices";
 
@@ -52,7 +52,7 @@ std::optional<MemoryRating> rating_of(const HostFiles& files, const std::string&
 }
 
 MemoryNode read_node(const HostFiles& files, int id) {
-    const std::string folder = std::string(kNodes) + "/node" + std::to_string(id);
+    const std::string folder = std::string(kNodesFolder) + "/node" + std::to_string(id);
     MemoryNode node;
     node.id = id;
     node.cpus = files.text(folder + "/cpulist").value_or("");
@@ -134,7 +134,7 @@ Discovery discover(const HostFiles& files) {
     found.processors = read_processors();
     found.available = available_memory(files);
     found.transparent_huge_page_bytes = transparent_huge_page_bytes(files);
-    for (const auto& name : files.names(kNodes)) {
+    for (const auto& name : files.names(kNodesFolder)) {
         if (const auto id = number_after(name, "node"))
             found.nodes.push_back(read_node(files, *id));
     }

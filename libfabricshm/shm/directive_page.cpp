@@ -11,11 +11,11 @@ namespace {
 // Shares are sums of quotients: this much they may miss 1 by.
 constexpr double kShareSlack = 1e-6;
 
-DirectivePage& page_of(std::byte* page) noexcept {
+DirectivePage& directives_in(std::byte* page) noexcept {
     return *reinterpret_cast<DirectivePage*>(page);
 }
 
-const DirectivePage& page_of(const std::byte* page) noexcept {
+const DirectivePage& directives_in(const std::byte* page) noexcept {
     return *reinterpret_cast<const DirectivePage*>(page);
 }
 
@@ -44,15 +44,16 @@ void format_directives(std::byte* page) noexcept {
 }
 
 void write_directives(std::byte* page, const DirectiveImage& image) noexcept {
-    DirectivePage& shared = page_of(page);
+    DirectivePage& shared = directives_in(page);
     seqlock_begin(shared.sequence);
     seqlock_store(shared.image, &image, kDirectiveWords);
     seqlock_end(shared.sequence);
 }
 
 Result<void> check_directive_page(const std::byte* page) noexcept {
-    if (page_of(page).magic != kDirectiveMagic) return Error{Errc::kCorrupt, 0, "directive page"};
-    if (page_of(page).version != kDirectiveVersion) {
+    if (directives_in(page).magic != kDirectiveMagic)
+        return Error{Errc::kCorrupt, 0, "directive page"};
+    if (directives_in(page).version != kDirectiveVersion) {
         return Error{Errc::kVersion, 0, "directive page"};
     }
     return {};
@@ -60,7 +61,7 @@ Result<void> check_directive_page(const std::byte* page) noexcept {
 
 PageRead read_directives(const std::byte* page, DirectiveImage& image,
                          std::uint64_t& seen) noexcept {
-    const DirectivePage& shared = page_of(page);
+    const DirectivePage& shared = directives_in(page);
     DirectiveImage copy;
     std::uint64_t sequence = 0;
     const PageRead read = seqlock_read(shared.sequence, seen, sequence,
@@ -73,14 +74,14 @@ PageRead read_directives(const std::byte* page, DirectiveImage& image,
 }
 
 void write_quotas(std::byte* page, const QuotaImage& image) noexcept {
-    DirectivePage& shared = page_of(page);
+    DirectivePage& shared = directives_in(page);
     seqlock_begin(shared.quota_sequence);
     seqlock_store(shared.quota, &image, kQuotaWords);
     seqlock_end(shared.quota_sequence);
 }
 
 PageRead read_quotas(const std::byte* page, QuotaImage& image, std::uint64_t& seen) noexcept {
-    const DirectivePage& shared = page_of(page);
+    const DirectivePage& shared = directives_in(page);
     QuotaImage copy;
     std::uint64_t sequence = 0;
     const PageRead read = seqlock_read(shared.quota_sequence, seen, sequence,

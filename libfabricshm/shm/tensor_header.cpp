@@ -22,7 +22,7 @@ constexpr Duration kOwnerCheck = std::chrono::milliseconds(200);
 
 // Between two looks where memory is not coherent: leaves the core to others, and is short beside
 // what a publication costs there.
-constexpr Duration kNap = std::chrono::microseconds(50);
+constexpr Duration kReaderNap = std::chrono::microseconds(50);
 
 // Between the daemon's answer and the maker's first store lie microseconds.
 constexpr Duration kMakerCheck = std::chrono::milliseconds(1);
@@ -131,7 +131,7 @@ Result<std::uint64_t> poll_for_version(const Wait& wait) {
             if (!goes_on(looked)) return looked;
             owner_check = now + kOwnerCheck;
         }
-        std::this_thread::sleep_for(kNap);
+        std::this_thread::sleep_for(kReaderNap);
     }
 }
 

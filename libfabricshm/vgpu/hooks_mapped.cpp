@@ -121,7 +121,7 @@ Status create_memory(Status (*own)(AllocationHandle*, std::size_t, const Allocat
 // The handle tells where its memory lies, not how much it is. Memory of a peer GPU is mapped here
 // and lies there: mapping it takes nothing of the current device. Where the driver does not say,
 // the current device is where most will map it.
-Vgpu* vgpu_under(AllocationHandle handle) {
+Vgpu* vgpu_of_handle(AllocationHandle handle) {
     if (!any_vgpu()) return nullptr;
     AllocationProp prop{};
     const auto ask = helpers().allocation_properties;
@@ -141,7 +141,7 @@ Status import_memory(Status (*own)(AllocationHandle*, void*, int), AllocationHan
         ++found->second->handles;
         return status;
     }
-    if (Vgpu* vgpu = vgpu_under(*out); vgpu != nullptr) {
+    if (Vgpu* vgpu = vgpu_of_handle(*out); vgpu != nullptr) {
         all.by_handle[*out] = std::make_shared<Physical>(Physical{*out, vgpu, 0, true, 1, 0});
     }
     return status;

@@ -93,6 +93,25 @@ class Counting(unittest.TestCase):
         self.assertEqual(os.read(reading, 1), b"")
         os.close(reading)
 
+    def test_a_build_beside_tests_ends_with_them(self):
+        reading, writing = os.pipe()
+        ahead = run_tests.Ahead()
+        ahead.process = subprocess.Popen(["sh", "-c", "sleep 1000 & echo started; wait"], stdout=writing,
+                                         process_group=0)
+        os.close(writing)
+        self.assertEqual(os.read(reading, 8), b"started\n")
+        ahead.stop()
+        self.assertEqual(os.read(reading, 1), b"")
+        self.assertIsNone(ahead.process)
+        ahead.stop()  # and where there is none
+        os.close(reading)
+
+    def test_what_is_built_ahead_is_a_phase_behind(self):
+        names = [phase.name for phase in run_tests.PHASES]
+        for phase in run_tests.PHASES:
+            if phase.ahead:
+                self.assertGreater(names.index(phase.ahead), names.index(phase.name))
+
     def test_labels_match_whole_words(self):
         self.assertEqual(run_tests.any_of(("net", "emu")), "^(net|emu)$")
 

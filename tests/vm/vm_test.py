@@ -93,7 +93,7 @@ def cxl_type3(work: Path) -> Scenario:
     modules = ["cxl_acpi", "cxl_pci", "cxl_mem", "cxl_pmem", "nd_pmem", "device_dax", "dax_pmem"]
     return Scenario([Guest("cxl_type3", arguments)],
                     FABRICD + SUITES + ["tests/vm/test_vm_devdax_rules",
-                                        "tests/unit/machine/test_unit_machine_node_pages"], modules,
+                                        "tests/unit/machine/test_unit_machine"], modules,
                     ["cxl", "ndctl"])
 
 

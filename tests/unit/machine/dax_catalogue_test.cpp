@@ -9,16 +9,16 @@ using namespace fabricshm;
 
 namespace {
 
-constexpr Bytes kBlock = 2 * kMiB;
+constexpr Bytes kDaxBlock = 2 * kMiB;
 
 DaxCatalogue two_arenas() {
     DaxCatalogue catalogue;
     catalogue.uuid = parse_uuid("00112233-4455-6677-8899-aabbccddeeff").value();
     catalogue.device_bytes = 64 * kMiB;
-    catalogue.align = kBlock;
+    catalogue.align = kDaxBlock;
     catalogue.sequence = 41;
-    catalogue.entries = {{7, "left", 1000, kBlock, 2 * kBlock},
-                         {9, std::string(80, 'x'), 1001, 8 * kBlock, kBlock}};
+    catalogue.entries = {{7, "left", 1000, kDaxBlock, 2 * kDaxBlock},
+                         {9, std::string(80, 'x'), 1001, 8 * kDaxBlock, kDaxBlock}};
     return catalogue;
 }
 
@@ -45,7 +45,7 @@ TEST_SUITE("machine.dax_catalogue") {
         CHECK(again.entries[0].name == "left");
         CHECK(again.entries[0].uid == 1000);
         CHECK(again.entries[1].arena_id == 9);
-        CHECK(again.entries[1].offset == 8 * kBlock);
+        CHECK(again.entries[1].offset == 8 * kDaxBlock);
         CHECK(again.entries[1].name == std::string(63, 'x'));
     }
 
@@ -78,9 +78,9 @@ TEST_SUITE("machine.dax_catalogue") {
             change(catalogue);
             return outcome(catalogue) == Errc::kCorrupt;
         };
-        CHECK(refuses([](auto& c) { c.entries[1].offset = 2 * kBlock; }));
-        CHECK(refuses([](auto& c) { c.entries[1].offset = 32 * kBlock; }));
-        CHECK(refuses([](auto& c) { c.entries[1].bytes = ~Bytes{0} / kBlock * kBlock; }));
+        CHECK(refuses([](auto& c) { c.entries[1].offset = 2 * kDaxBlock; }));
+        CHECK(refuses([](auto& c) { c.entries[1].offset = 32 * kDaxBlock; }));
+        CHECK(refuses([](auto& c) { c.entries[1].bytes = ~Bytes{0} / kDaxBlock * kDaxBlock; }));
         CHECK(refuses([](auto& c) { c.entries[1].bytes = 0; }));
         CHECK(refuses([](auto& c) { c.entries[1].bytes += 4096; }));
         CHECK(refuses([](auto& c) { c.entries[1].offset += 4096; }));
@@ -93,22 +93,22 @@ TEST_SUITE("machine.dax_catalogue") {
     TEST_CASE("a device of less than two blocks has no room for arenas, and is refused") {
         DaxCatalogue catalogue = two_arenas();
         catalogue.entries.clear();
-        for (const Bytes bytes : {Bytes{0}, Bytes{4096}, kBlock, 2 * kBlock - 1}) {
+        for (const Bytes bytes : {Bytes{0}, Bytes{4096}, kDaxBlock, 2 * kDaxBlock - 1}) {
             catalogue.device_bytes = bytes;
             CHECK(outcome(catalogue) == Errc::kCorrupt);
         }
-        catalogue.device_bytes = 2 * kBlock;
+        catalogue.device_bytes = 2 * kDaxBlock;
         CHECK(outcome(catalogue) == Errc::kOk);
     }
 
     TEST_CASE("the smallest hole that fits is taken") {
         DaxCatalogue catalogue = two_arenas();  // holes: blocks 3-7 (5) and 9-31 (23)
-        CHECK(find_room(catalogue, 5 * kBlock).value() == 3 * kBlock);
-        CHECK(find_room(catalogue, 6 * kBlock).value() == 9 * kBlock);
-        CHECK(find_room(catalogue, 24 * kBlock).error().code == Errc::kNoMemory);
+        CHECK(find_room(catalogue, 5 * kDaxBlock).value() == 3 * kDaxBlock);
+        CHECK(find_room(catalogue, 6 * kDaxBlock).value() == 9 * kDaxBlock);
+        CHECK(find_room(catalogue, 24 * kDaxBlock).error().code == Errc::kNoMemory);
         catalogue.entries.clear();
-        CHECK(find_room(catalogue, 31 * kBlock).value() == kBlock);
-        CHECK(find_room(catalogue, 32 * kBlock).error().code == Errc::kNoMemory);
+        CHECK(find_room(catalogue, 31 * kDaxBlock).value() == kDaxBlock);
+        CHECK(find_room(catalogue, 32 * kDaxBlock).error().code == Errc::kNoMemory);
     }
 
     TEST_CASE("UUIDs are read with and without hyphens, and nothing else is") {

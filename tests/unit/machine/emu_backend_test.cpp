@@ -26,7 +26,7 @@ Bytes committed(const PoolPiece& piece) {
     return static_cast<Bytes>(status.st_blocks) * 512;
 }
 
-Mapping view(const PoolPiece& piece) {
+Mapping view_of_emulated(const PoolPiece& piece) {
     return std::move(Mapping::map(piece.fd, piece.file_offset, piece.bytes,
                                   {true, piece.align, piece.huge_page_bytes}))
         .value();
@@ -41,7 +41,7 @@ TEST_SUITE("machine.emu_backend") {
         CHECK(piece.bytes >= 3 * kMiB);
         CHECK(piece.bytes % piece.align == 0);
         CHECK(committed(piece) >= piece.bytes);
-        const Mapping mapping = view(piece);
+        const Mapping mapping = view_of_emulated(piece);
         CHECK(std::all_of(mapping.data(), mapping.data() + piece.bytes,
                           [](std::byte byte) { return byte == std::byte{0}; }));
         CHECK(::ftruncate(piece.fd.get(), 0) == -1);
@@ -97,7 +97,7 @@ TEST_SUITE("machine.emu_backend growth") {
         CHECK(first == kArenaStep);
         CHECK(committed(piece) == first);
         CHECK(pool->totals().used == first);
-        const Mapping mapping = view(piece);
+        const Mapping mapping = view_of_emulated(piece);
         mapping.data()[0] = std::byte{42};
         CHECK(pool->grow(1, 3 * kArenaStep, 4 * kArenaStep).ok());
         CHECK(committed(piece) == 3 * kArenaStep);
@@ -130,7 +130,7 @@ TEST_SUITE("machine.emu_backend growth") {
         auto before = pool_of(128 * kMiB);
         const auto piece = std::move(before->create(1, "job", 0, 100 * kMiB)).value();
         CHECK(before->grow(1, 4 * kArenaStep, 4 * kArenaStep).ok());
-        view(piece).data()[4097] = std::byte{42};
+        view_of_emulated(piece).data()[4097] = std::byte{42};
         auto after = pool_of(128 * kMiB);
         const Bytes known = 2 * kArenaStep;
         const auto again =
@@ -140,7 +140,7 @@ TEST_SUITE("machine.emu_backend growth") {
         CHECK(committed(again) == known);
         CHECK(after->totals().used == known);
         CHECK(again.uncommitted == piece.bytes - known);
-        CHECK(view(again).data()[4097] == std::byte{42});
+        CHECK(view_of_emulated(again).data()[4097] == std::byte{42});
         CHECK(after->grow(1, 3 * kArenaStep, 3 * kArenaStep).ok());
     }
 }
@@ -151,12 +151,12 @@ TEST_SUITE("machine.emu_backend adoption") {
         {
             auto before = pool_of(16 * kMiB);
             const auto piece = std::move(before->create(5, "job", 0, kMiB)).value();
-            view(piece).data()[4097] = std::byte{42};
+            view_of_emulated(piece).data()[4097] = std::byte{42};
             kept = PoolPiece{std::move(piece.fd.duplicate()).value(), 0, piece.bytes, 0, 0};
         }
         auto after = pool_of(16 * kMiB);
         const auto again = std::move(after->adopt(5, kept.bytes, std::move(kept.fd))).value();
-        CHECK(view(again).data()[4097] == std::byte{42});
+        CHECK(view_of_emulated(again).data()[4097] == std::byte{42});
         CHECK(after->totals().used == again.bytes);
         CHECK(after->adopt(5, kept.bytes, std::move(again.fd.duplicate()).value()).error().code ==
               Errc::kExists);

@@ -10,10 +10,10 @@ using namespace fabricshm;
 
 namespace {
 
-struct Page {
+struct DirectiveStorage {
     alignas(4096) std::byte bytes[kPageFileBytes];
 
-    Page() {
+    DirectiveStorage() {
         std::memset(bytes, 0xff, sizeof bytes);
         format_directives(bytes);
     }
@@ -36,7 +36,7 @@ DirectiveImage halves(std::uint64_t serial) {
 
 TEST_SUITE("shm.directive_page") {
     TEST_CASE("what the daemon writes is what the session reads, once") {
-        Page page;
+        DirectiveStorage page;
         CHECK(check_directive_page(page.bytes).ok());
         DirectiveImage read{};
         std::uint64_t seen = 0;
@@ -49,7 +49,7 @@ TEST_SUITE("shm.directive_page") {
     }
 
     TEST_CASE("quotas are read as written, and impossible ones not at all") {
-        Page page;
+        DirectiveStorage page;
         QuotaImage read{};
         std::uint64_t seen = 0;
         CHECK(read_quotas(page.bytes, read, seen) == PageRead::kUnchanged);
@@ -70,7 +70,7 @@ TEST_SUITE("shm.directive_page") {
     }
 
     TEST_CASE("a page of another kind or version is refused") {
-        Page page;
+        DirectiveStorage page;
         page.page().version = kDirectiveVersion + 1;
         CHECK(check_directive_page(page.bytes).error().code == Errc::kVersion);
         page.page().magic = 0;
@@ -94,7 +94,7 @@ TEST_SUITE("shm.directive_page") {
             DirectiveImage image = halves(2);
             damage(image);
             CHECK(check_directives(image).error().code == Errc::kInvalid);
-            Page page;
+            DirectiveStorage page;
             write_directives(page.bytes, image);
             DirectiveImage read = halves(1);
             std::uint64_t seen = 0;

@@ -14,12 +14,12 @@ using namespace fabricshm;
 
 namespace {
 
-LinkImage machine() {
+LinkImage slow_link() {
     return shared_link(1, 640, 700, 0.1, 0.1);
 }
 
 struct Bench {
-    Bench() : page(machine()), policy(LinkPolicy::open(page.data(), clock).value()) {}
+    Bench() : page(slow_link()), policy(LinkPolicy::open(page.data(), clock).value()) {}
 
     // An arena of 1 MiB that the policy stands behind.
     Visibility view() { return {policy.get(), arena.data(), arena.size()}; }
@@ -42,9 +42,9 @@ struct Noting final : VisibilityPolicy {
 
 TEST_SUITE("shm.link_policy") {
     TEST_CASE("a job that dies with bytes booked holds the others up for those, and no longer") {
-        const TestPage pool(machine());
-        const TestPage own(machine());
-        const TestPage other(machine());
+        const TestPage pool(slow_link());
+        const TestPage own(slow_link());
+        const TestPage other(slow_link());
         TestClock clock;
         std::vector<std::byte> bytes(100'000);
         {
@@ -71,8 +71,8 @@ TEST_SUITE("shm.link_policy") {
         CHECK(take() == 10'000 + 640);
     }
 
-    TEST_CASE("a page of another machine is left alone") {
-        const TestPage own(machine());
+    TEST_CASE("a page of another slow_link is left alone") {
+        const TestPage own(slow_link());
         const TestPage pool(shared_link(2, 1, 1, 1, 1));
         TestClock clock;
         std::vector<std::byte> bytes(1000);
@@ -128,8 +128,8 @@ TEST_SUITE("shm.link_policy") {
         CHECK(bench.clock.time == start);
     }
 
-    TEST_CASE("a machine says its name and whether its hosts are coherent") {
-        LinkImage links = machine();
+    TEST_CASE("a slow_link says its name and whether its hosts are coherent") {
+        LinkImage links = slow_link();
         links.incoherent = 1;
         TestPage page(links);
         const auto apart = LinkPolicy::open(page.data()).value();

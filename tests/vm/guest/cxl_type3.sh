@@ -5,7 +5,7 @@
 
 # The machine has two nodes with processors, too.
 spread() {
-    suite "$build/tests/unit/machine/test_unit_machine_node_pages" "*in turn" || return 1
+    suite "$build/tests/unit/machine/test_unit_machine" "*in turn" || return 1
     ! echo "$output" | grep -q "one node:" || return 1
     start --pool-backend=emu --pool-capacity=64MiB || return 1
     grep -q "on 2 NUMA nodes in turn" /tmp/fabricd.log && stop
