@@ -40,7 +40,7 @@ MACHINES = ("vm",)
 ALONE = ("multiproc", "crash", "oracle", "emu", "net", "python", "slow", "bench-smoke", "training")
 
 PHASES = [
-    Phase("lint", "layers, sizes, paths, format, documents", "release", labels=("lint",), targets=("help",)),
+    Phase("lint", "layers, sizes, paths, format, documents, words", "release", labels=("lint",), targets=("help",)),
     Phase("unit", "release build; unit and API tests", "release", without=ALONE + MACHINES + ("lint",)),
     Phase("system", "release build; processes, crashes, Python, training, benchmarks once", "release",
           labels=ALONE, jobs=1),

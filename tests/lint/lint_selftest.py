@@ -205,6 +205,62 @@ class Sizes(Sample):
         self.assert_found("there is no such file")
 
 
+class Words(Sample):
+    script = "check_words.py"
+
+    def setUp(self):
+        super().setUp()
+        self.write_table("nobody ; no process ; 0 ; which thing")
+
+    def write_table(self, *rows: str) -> None:
+        self.write("scripts/words.txt", "# comment\n\n" + "".join(row + "\n" for row in rows))
+
+    def test_plain_words_and_identifiers_are_clean(self):
+        self.write("kernels/a.cpp", "// Held by no process.\nint nobody = is_nobody();  // why\n#include <nobody>\n")
+        self.write("scripts/a.py", "nobody = 1\n")
+        self.assert_clean()
+
+    def test_a_comment_a_message_and_a_page_are_found(self):
+        for name, text in (("kernels/a.cpp", "// Held by\n// nobody.\n"), ("tests/unit/a_test.cpp", '\nf("Nobody has it");\n'),
+                           ("scripts/a.py", 'x = 1\nf("nobody")  # why\n'), ("scripts/run", "#!/bin/bash\n# nobody\n"),
+                           ("docs/a.md", "# Title\nHeld by nobody.\n")):
+            self.write(name, text)
+            self.assert_found(f'{name}:2: "nobody": say no process (which thing)')
+            (self.root / name).unlink()
+
+    def test_a_longer_word_is_another_one(self):
+        self.write("docs/a.md", "nobodys\n")
+        self.assert_clean()
+
+    def test_a_record_of_a_measurement_stays_as_it_was(self):
+        self.write("docs/perf/2026-01-01-x.md", "nobody\n")
+        self.assert_clean()
+
+    def test_a_word_on_its_way_out_does_not_come_back(self):
+        self.write_table("nobody ; no process ; 2 ; which thing")
+        self.write("docs/a.md", "nobody, Nobody\n")
+        self.assert_clean()
+        self.write("docs/b.md", "nobody\n")
+        self.assert_found('3 of "nobody", and no more than 2 are allowed')
+
+    def test_numbers_go_down_when_asked(self):
+        self.write_table("nobody|no one ; no process ; 9 ; which thing", "who ; which ; 1 ; a thing")
+        self.write("docs/a.md", "nobody, no one, who, who\n")
+        command = [sys.executable, str(SCRIPTS / self.script), "--root", str(self.root), "--lower"]
+        subprocess.run(command, check=True)
+        table = (self.root / "scripts/words.txt").read_text()
+        self.assertIn("nobody|no one ; no process ; 2 ; which thing", table)
+        self.assertIn("who ; which ; 1 ; a thing", table)
+
+    def test_a_row_that_says_too_little_is_found(self):
+        self.write_table("nobody ; no process ; 0")
+        self.assert_found("a row reads")
+        self.write_table("nobody( ; no process ; 0 ; which thing")
+        self.assert_found("nobody(")
+        self.write_table("# only a comment")
+        self.assert_found("is missing or empty")
+
+
 class Paths(Sample):
     script = "check_paths.py"
 
