@@ -314,6 +314,7 @@ class Docs(Sample):
 
         for page in check_docs.PAGES:
             self.write(page, "# Title\n")
+        self.write_decision("0001-record-decisions.md")
         for folder, index in check_docs.INDEXES.items():
             pages = [Path(page) for page in check_docs.PAGES if str(Path(page).parent) == folder]
             self.write(index, "".join(f"[page]({page.name})\n" for page in pages))
@@ -328,6 +329,9 @@ class Docs(Sample):
         self.write(f"docs/{name}", text)
         index = self.root / "docs/README.md"
         index.write_text(index.read_text() + f"[page]({name})\n")
+
+    def write_decision(self, name, title="# 1. Decisions are recorded", headings=("Question", "Decision", "Consequences")):
+        self.write(f"docs/adr/{name}", f"{title}\n\nword\n" + "".join(f"\n## {heading}\n\nword\n" for heading in headings))
 
     def test_complete_documents_are_clean(self):
         self.assert_clean()
@@ -399,6 +403,23 @@ class Docs(Sample):
         self.assert_found("does not mention `pool.capacity`")
         self.write_page("configuration.md", "| `pool.capacity` | size |\n")
         self.assert_clean()
+
+    def test_a_key_of_the_control_loop_that_the_reference_lacks_is_found(self):
+        self.write("fabricd/control_keys.cpp", 'number_key("control.gain", 0, 10, x),\n')
+        self.assert_found("docs/control_reference.md: does not mention `control.gain`")
+        self.write_page("control_reference.md", "| `control.gain` | 0.05 |\n")
+        self.assert_clean()
+
+    def test_decisions_have_one_form(self):
+        decision = "0001-record-decisions.md"
+        self.write_decision(decision, headings=("Question", "Considered", "Decision", "Consequences", "Later"))
+        self.assert_clean()
+        for headings in (("Question", "Choice", "Consequences"), ("Question", "Decision"), (),
+                         ("Decision", "Question", "Consequences"), ("Question", "Decision", "Consequences", "Price")):
+            self.write_decision(decision, headings=headings)
+            self.assert_found("a decision has Question, Considered")
+        self.write_decision(decision, title="# 2. Decisions are recorded")
+        self.assert_found('begins with "# 1. "')
 
     def test_a_decision_with_a_wrong_name_is_found(self):
         self.write("docs/adr/decision.md", "# x\n")
