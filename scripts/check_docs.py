@@ -27,6 +27,7 @@ ABI_CODE = re.compile(r"^\s*(FABRICSHM_E[A-Z]+) = -(\d+)", re.MULTILINE)
 ABI_FUNCTION = re.compile(r"^(?:FABRICSHM_API|static inline)\b[^;{(]*?\b(fabricshm_\w+)\(", re.MULTILINE)
 SUBCOMMAND = re.compile(r'add_subcommand\(\s*"([a-z][\w-]*)"')
 CONFIG_KEY = re.compile(r'_key\(\s*"([a-z_]+\.[a-z_]+)"')
+METRIC, METRICS_PAGE = re.compile(r'"(fabricd_[a-z0-9_]+)'), "docs/telemetry.md"
 CONTROL_SOURCE, CONTROL_PAGE = "fabricd/control_keys.cpp", "docs/control_reference.md"
 CONFIG_SOURCE, CONFIG_PAGE = "fabricd/config_keys.cpp", "docs/configuration.md"
 VARIABLE = re.compile(r'"(FABRIC_[A-Z_]+)"')
@@ -201,6 +202,14 @@ def check_keys(root: Path) -> list[str]:
                        for key in CONFIG_KEY.findall(optional_text(root, CONTROL_SOURCE)) if f"`{key}`" not in control]
 
 
+def check_metrics(root: Path) -> list[str]:
+    """What /metrics shows is in the page on telemetry."""
+    page = optional_text(root, METRICS_PAGE)
+    names = {name for path in list_files(root) if path.parts[0] == "fabricd" and path.suffix == ".cpp"
+             for name in METRIC.findall(read_text(root, path))}
+    return [f"{METRICS_PAGE}: does not mention {name}" for name in sorted(names) if f"`{name}`" not in page]
+
+
 def manual_text(root: Path, name: str) -> str:
     """A manual page without the backslashes that hyphens have there."""
     return optional_text(root, name).replace("\\", "")
@@ -232,8 +241,8 @@ def check_variables(root: Path) -> list[str]:
 
 def check(root: Path) -> list[str]:
     """Checks pages, decisions, links, references from code, error rows and mentions."""
-    checks = (check_pages, check_decisions, check_indexes, check_links, check_references, check_errors, check_mentions, check_manuals,
-              check_variables)
+    checks = (check_pages, check_decisions, check_indexes, check_links, check_references, check_errors, check_mentions, check_metrics,
+              check_manuals, check_variables)
     return [finding for one in checks for finding in one(root)]
 
 

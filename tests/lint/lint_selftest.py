@@ -410,6 +410,12 @@ class Docs(Sample):
         self.write_page("control_reference.md", "| `control.gain` | 0.05 |\n")
         self.assert_clean()
 
+    def test_an_undocumented_metric_is_found(self):
+        self.write("fabricd/server/x.cpp", 'text.family("fabricd_moves_total", kCounter, "Moves.");\n')
+        self.assert_found("docs/telemetry.md: does not mention fabricd_moves_total")
+        self.write_page("telemetry.md", "| `fabricd_moves_total` | | moves |\n")
+        self.assert_clean()
+
     def test_decisions_have_one_form(self):
         decision = "0001-record-decisions.md"
         self.write_decision(decision, headings=("Question", "Considered", "Decision", "Consequences", "Later"))
