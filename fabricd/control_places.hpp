@@ -1,5 +1,5 @@
 // What the control loop knows of places: which device reads which shard, and how the pool is
-// divided among the devices. docs/control_loop.md.
+// divided among the devices. docs/control_reference.md.
 
 #pragma once
 

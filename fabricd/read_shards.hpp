@@ -1,4 +1,5 @@
-// Shards that somebody reads: the only ones that the control loop is shown. docs/control_loop.md.
+// Shards that a session reads: the only ones that the control loop is shown.
+// docs/control_reference.md.
 
 #pragma once
 

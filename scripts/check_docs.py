@@ -27,6 +27,8 @@ ABI_CODE = re.compile(r"^\s*(FABRICSHM_E[A-Z]+) = -(\d+)", re.MULTILINE)
 ABI_FUNCTION = re.compile(r"^(?:FABRICSHM_API|static inline)\b[^;{(]*?\b(fabricshm_\w+)\(", re.MULTILINE)
 SUBCOMMAND = re.compile(r'add_subcommand\(\s*"([a-z][\w-]*)"')
 CONFIG_KEY = re.compile(r'_key\(\s*"([a-z_]+\.[a-z_]+)"')
+METRIC, METRICS_PAGE = re.compile(r'"(fabricd_[a-z0-9_]+)'), "docs/telemetry.md"
+CONTROL_SOURCE, CONTROL_PAGE = "fabricd/control_keys.cpp", "docs/control_reference.md"
 CONFIG_SOURCE, CONFIG_PAGE = "fabricd/config_keys.cpp", "docs/configuration.md"
 VARIABLE = re.compile(r'"(FABRIC_[A-Z_]+)"')
 VARIABLE_FOLDERS = {"libfabricshm", "fabricd", "emu", "kernels"}
@@ -34,6 +36,8 @@ VARIABLE_TABLE = "fabricd/ctl/environment.cpp"
 LAUNCHER, LAUNCHER_MANUAL = "libfabricshm/python/fabricshm/run.py", "docs/man/fabricrun.1"
 LAUNCHER_OPTION = re.compile(r'(?:add|add_argument)\((?:"-\w", )?"(--[a-z-]+)"')
 ADR_NAME = re.compile(r"docs/adr/(\d{4}-[a-z0-9-]+|README)\.md$")
+# In this order; those in brackets where there is something to say.
+ADR_HEADINGS = re.compile(r"Question(, Considered)?, Decision, Consequences(, Later)?$")
 INDEXES = {"docs": "docs/README.md", "docs/adr": "docs/adr/README.md"}
 
 
@@ -93,6 +97,20 @@ def check_pages(root: Path) -> list[str]:
     for page in (path for path in list_files(root) if path.parts[:2] == ("docs", "adr")):
         if not ADR_NAME.match(str(page)):
             findings.append(f"{page}: a decision is named docs/adr/NNNN-short-title.md")
+    return findings
+
+
+def check_decisions(root: Path) -> list[str]:
+    """One form for all, so that a reader finds the alternatives and the costs of each at the same place."""
+    findings = []
+    for page in (path for path in list_files(root) if path.parts[:2] == ("docs", "adr") and path.name[0].isdigit()):
+        text = FENCE.sub("", read_text(root, page))
+        if not text.startswith(f"# {int(page.name[:4])}. "):
+            findings.append(f"{page}: begins with \"# {int(page.name[:4])}. \" and what was decided")
+        headings = ", ".join(re.findall(r"^## (.*?)\s*$", text, re.MULTILINE))
+        if not ADR_HEADINGS.match(headings):
+            findings.append(f"{page}: has the headings {headings or 'of nothing'}; a decision has Question, Considered "
+                            "(if something else was), Decision, Consequences, and Later for what was learned afterwards")
     return findings
 
 
@@ -178,7 +196,18 @@ def check_keys(root: Path) -> list[str]:
     """As check_commands(), for the keys of the configuration."""
     page = optional_text(root, CONFIG_PAGE)
     keys = CONFIG_KEY.findall(optional_text(root, CONFIG_SOURCE))
-    return [f"{CONFIG_PAGE}: does not mention `{key}`" for key in keys if f"`{key}`" not in page]
+    control = optional_text(root, CONTROL_PAGE)
+    findings = [f"{CONFIG_PAGE}: does not mention `{key}`" for key in keys if f"`{key}`" not in page]
+    return findings + [f"{CONTROL_PAGE}: does not mention `{key}`"
+                       for key in CONFIG_KEY.findall(optional_text(root, CONTROL_SOURCE)) if f"`{key}`" not in control]
+
+
+def check_metrics(root: Path) -> list[str]:
+    """What /metrics shows is in the page on telemetry."""
+    page = optional_text(root, METRICS_PAGE)
+    names = {name for path in list_files(root) if path.parts[0] == "fabricd" and path.suffix == ".cpp"
+             for name in METRIC.findall(read_text(root, path))}
+    return [f"{METRICS_PAGE}: does not mention {name}" for name in sorted(names) if f"`{name}`" not in page]
 
 
 def manual_text(root: Path, name: str) -> str:
@@ -211,9 +240,10 @@ def check_variables(root: Path) -> list[str]:
 
 
 def check(root: Path) -> list[str]:
-    """Checks pages, links, references from code, error rows and mentions."""
-    return check_pages(root) + check_indexes(root) + check_links(root) + check_references(root) + check_errors(root) + check_mentions(root) + \
-        check_manuals(root) + check_variables(root)
+    """Checks pages, decisions, links, references from code, error rows and mentions."""
+    checks = (check_pages, check_decisions, check_indexes, check_links, check_references, check_errors, check_mentions, check_metrics,
+              check_manuals, check_variables)
+    return [finding for one in checks for finding in one(root)]
 
 
 if __name__ == "__main__":

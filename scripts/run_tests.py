@@ -13,6 +13,7 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import one_case
 import shm_leftovers
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,7 +42,7 @@ MACHINES = ("vm",)
 ALONE = ("multiproc", "crash", "oracle", "emu", "net", "python", "slow", "bench-smoke", "training")
 
 PHASES = [
-    Phase("lint", "layers, sizes, paths, format, documents", "release", labels=("lint",), targets=("help",)),
+    Phase("lint", "layers, sizes, paths, format, documents, words", "release", labels=("lint",), targets=("help",)),
     Phase("unit", "release build; unit and API tests", "release", without=ALONE + MACHINES + ("lint",)),
     Phase("system", "release build; processes, crashes, Python, training, benchmarks once", "release",
           labels=ALONE, jobs=1),
@@ -275,6 +276,8 @@ def parse_arguments() -> argparse.Namespace:
                         help="jobs of the build, and unit tests at a time (default: one per core)")
     parser.add_argument("--budget", type=float, default=52, metavar="MINUTES",
                         help="leave out or stop sanitizer phases that go beyond it (default: 52)")
+    parser.add_argument("--case", metavar="NAME", help="run one test of ctest, or one case of a program, by the beginning of its name")
+    parser.add_argument("--preset", default="release", help="of --case (default: release)")
     parser.add_argument("--list", action="store_true", help="list the phases and exit")
     return parser.parse_args()
 
@@ -285,6 +288,8 @@ def main() -> int:
     if options.list:
         print("\n".join(f"{phase.name:8} {phase.what}" for phase in PHASES))
         return 0
+    if options.case:
+        return one_case.run_case(ROOT, options.preset, options.case, options.jobs)
     wanted = options.only or (QUICK if options.quick else [phase.name for phase in PHASES])
     start = time.monotonic()
     outcomes = []

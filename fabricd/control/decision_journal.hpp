@@ -1,4 +1,4 @@
-// DecisionJournal: what the loop saw, decided and got, in a file. docs/control_loop.md.
+// DecisionJournal: what the loop saw, decided and got, in a file. docs/control_reference.md.
 //
 //   PATH, PATH.1 = frame*      frame = FrameHeader | payload
 //

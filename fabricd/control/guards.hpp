@@ -1,5 +1,5 @@
 // Guards: what stands between a prediction and an action. Plain state machines that count windows;
-// no clock. See docs/control_loop.md.
+// no clock. See docs/control_reference.md.
 
 #pragma once
 

@@ -6,7 +6,7 @@
 
 #include "libfabricshm/client/c_error.hpp"
 #include "libfabricshm/client/handles.hpp"
-#include "libfabricshm/include/fabricshm/telemetry.h"
+#include "libfabricshm/include/fabricshm/fabricshm.h"
 
 namespace fabricshm {
 

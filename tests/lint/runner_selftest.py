@@ -16,6 +16,7 @@ from unittest import mock
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
+import one_case  # noqa: E402
 import run_tests  # noqa: E402  the path has to be set first
 import shm_leftovers  # noqa: E402
 
@@ -143,6 +144,58 @@ class Options(unittest.TestCase):
                                 capture_output=True, text=True, check=False)
         self.assertEqual(result.returncode, 2)
         self.assertIn("invalid choice", result.stderr)
+
+
+class OneCase(unittest.TestCase):
+    """scripts/test --case, on a tree of one program that is a script and one that is a binary of doctest's kind."""
+
+    TESTS = ["unit.shm.ring", "unit.shm.ring_buffer", "lint.docs"]
+    CASES = [one_case.Found("unit.shm.ring", "a full ring refuses the push"), one_case.Found("unit.shm.ring", "a full ring, Read"),
+             one_case.Found("unit.shm.ring_buffer", "a seqlock")]
+
+    def names(self, wanted):
+        return [str(one) for one in one_case.candidates(wanted, self.TESTS, self.CASES)]
+
+    def test_a_whole_name_is_not_the_beginning_of_another(self):
+        self.assertEqual(self.names("unit.shm.ring"), ["unit.shm.ring"])
+
+    def test_as_much_as_no_other_has_is_enough(self):
+        self.assertEqual(self.names("lint"), ["lint.docs"])
+        self.assertEqual(self.names("a full ring,"), ["unit.shm.ring: a full ring, Read"])
+        self.assertEqual(self.names("A SEQ"), ["unit.shm.ring_buffer: a seqlock"])
+        self.assertEqual(self.names("refuses"), ["unit.shm.ring: a full ring refuses the push"])
+
+    def test_all_that_fit_are_named(self):
+        self.assertEqual(self.names("unit.shm"), ["unit.shm.ring", "unit.shm.ring_buffer"])
+        self.assertEqual(len(self.names("a full ring")), 2)
+        self.assertEqual(self.names("nothing like it"), [])
+
+    def test_cases_are_found_in_sources_also_over_two_lines(self):
+        text = 'TEST_SUITE("x") {\n    TEST_CASE("one") {\n    TEST_CASE(\n        "two and "\n        "a \\"half\\"") {\n// TEST_CASE\n'
+        self.assertEqual(one_case.cases_of(text), ["one", 'two and a "half"'])
+
+    def test_a_comma_does_not_end_the_filter(self):
+        self.assertEqual(one_case.case_filter("a, b*"), "--test-case=a? b?")
+
+    def test_the_case_runs_alone_with_the_environment_of_its_test(self):
+        root = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        program = root / "build" / "x" / "report"
+        program.parent.mkdir(parents=True)
+        program.write_text('#!/bin/sh\necho "$KIND $*" > "$OUT"\n')
+        program.chmod(0o755)
+        (program.parent / "CMakeCache.txt").touch()
+        (program.parent / "CTestTestfile.cmake").write_text(
+            f'add_test([=[unit.shm.ring]=] "{program}")\n'
+            f'set_tests_properties([=[unit.shm.ring]=] PROPERTIES ENVIRONMENT "KIND=a;OUT={root}/out")\n')
+        source = root / "tests" / "unit" / "shm" / "ring_test.cpp"
+        source.parent.mkdir(parents=True)
+        source.write_text('TEST_CASE("a full ring, read") {}\nTEST_CASE("an empty one") {}\n')
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            self.assertEqual(one_case.run_case(root, "x", "a full", 1), 0)
+            self.assertEqual((root / "out").read_text(), "a --test-case=a full ring? read\n")
+            self.assertEqual(one_case.run_case(root, "x", "a", 1), 2)
+        self.assertIn("2 tests fit", output.getvalue())
+        self.assertIn("unit.shm.ring: an empty one", output.getvalue())
 
 
 if __name__ == "__main__":

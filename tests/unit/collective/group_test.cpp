@@ -274,6 +274,25 @@ TEST_SUITE("collective.group") {
         }
     }
 
+    TEST_CASE(
+        "every algorithm that is not for allreduce alone gives the right bytes of every kind") {
+        for (const Algorithm algorithm :
+             {Algorithm::kFlat, Algorithm::kDirect, Algorithm::kStaged}) {
+            for (const Placement placement : {Placement::kArena, Placement::kMixed}) {
+                std::vector<CollectiveCase> cases;
+                for (const std::uint64_t count : {1, 300, 70001}) {
+                    for (CollectiveCase wanted : every_kind(count, placement, false)) {
+                        wanted.algorithm = algorithm;
+                        cases.push_back(wanted);
+                    }
+                }
+                CAPTURE(static_cast<int>(algorithm));
+                CAPTURE(static_cast<int>(placement));
+                CHECK(failures(3, cases) == 0);
+            }
+        }
+    }
+
     TEST_CASE("parts may differ in size and be empty") {
         for (const std::uint64_t count : {1, 7, 300, 20001}) {
             CAPTURE(count);

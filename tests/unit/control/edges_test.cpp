@@ -1,5 +1,5 @@
 // What stages and guards do exactly at their limits, and what they make of inputs of which one
-// alone is unusable. Figures are worked out by hand from the formulas of docs/control_loop.md.
+// alone is unusable. Figures are worked out by hand from the formulas of docs/control_reference.md.
 
 #include <doctest/doctest.h>
 

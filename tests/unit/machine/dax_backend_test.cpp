@@ -105,21 +105,6 @@ TEST_SUITE("machine.dax_backend") {
         CHECK(pool->create(3, "c", 0, 0).error().code == Errc::kInvalid);
     }
 
-    TEST_CASE("the next owner of a range does not see what the last one wrote") {
-        const StandIn device;
-        auto pool = device.pool();
-        {
-            const auto piece = std::move(pool->create(1, "a", 0, kBlock)).value();
-            std::memset(view(piece).data(), 0x5a, piece.bytes);
-        }
-        pool->destroy(1);
-        pool->destroy(1);
-        const auto piece = std::move(pool->create(2, "b", 0, kBlock)).value();
-        const Mapping mapping = view(piece);
-        CHECK(std::all_of(mapping.data(), mapping.data() + piece.bytes,
-                          [](std::byte byte) { return byte == std::byte{0}; }));
-    }
-
     TEST_CASE("arenas outlive the daemon with name, owner and contents") {
         const StandIn device;
         {

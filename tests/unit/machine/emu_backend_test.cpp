@@ -48,32 +48,12 @@ TEST_SUITE("machine.emu_backend") {
         CHECK(::ftruncate(piece.fd.get(), static_cast<off_t>(2 * piece.bytes)) == -1);
     }
 
-    TEST_CASE("a full pool refuses an arena, and has room again after a destroy") {
-        auto pool = pool_of(16 * kMiB);
-        const auto first = std::move(pool->create(1, "a", 0, 12 * kMiB)).value();
-        CHECK(pool->create(2, "b", 0, 8 * kMiB).error().code == Errc::kNoMemory);
-        CHECK(pool->totals().used == first.bytes);
-        pool->destroy(1);
-        pool->destroy(1);
-        CHECK(pool->totals().used == 0);
-        CHECK(pool->create(2, "b", 0, 8 * kMiB).ok());
-    }
-
     TEST_CASE("destroy gives the pages back even while a client still holds the descriptor") {
         auto pool = pool_of(16 * kMiB);
         const auto piece = std::move(pool->create(1, "a", 0, 4 * kMiB)).value();
         REQUIRE(committed(piece) >= 4 * kMiB);
         pool->destroy(1);
         CHECK(committed(piece) == 0);
-    }
-
-    TEST_CASE("an id is given once, and impossible sizes are refused") {
-        auto pool = pool_of(16 * kMiB);
-        const auto piece = std::move(pool->create(7, "a", 0, 1)).value();
-        CHECK(pool->create(7, "a", 0, 1).error().code == Errc::kExists);
-        CHECK(pool->create(8, "a", 0, 0).error().code == Errc::kInvalid);
-        CHECK(pool->create(8, "a", 0, ~Bytes{0}).error().code == Errc::kInvalid);
-        CHECK(pool->create(8, "a", 0, Bytes{1} << 50).error().code == Errc::kNoMemory);
     }
 
     TEST_CASE("a capacity beyond the machine's memory is refused at the start") {
