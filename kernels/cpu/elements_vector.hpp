@@ -88,5 +88,26 @@ struct F16Element {
     }
 };
 
+// What a type is computed with; void: one by one. Integers need nothing but their row.
+template <DType kType, bool kBySign>
+struct VectorElementOf {
+    static constexpr bool kInteger =
+        row_of(kType).kind == Class::kSigned || row_of(kType).kind == Class::kUnsigned;
+    template <class T>
+    struct Integer {
+        using type = IntegerElement<std::conditional_t<kBySign, T, std::make_unsigned_t<T>>>;
+    };
+    struct None {
+        using type = void;
+    };
+    using type = typename std::conditional_t<kInteger, Integer<NumberOf<kType>>, None>::type;
+};
+// clang-format off
+template <bool kBySign> struct VectorElementOf<DType::kF64, kBySign> { using type = F64Element; };
+template <bool kBySign> struct VectorElementOf<DType::kF32, kBySign> { using type = F32Element; };
+template <bool kBySign> struct VectorElementOf<DType::kF16, kBySign> { using type = F16Element; };
+template <bool kBySign> struct VectorElementOf<DType::kBF16, kBySign> { using type = BF16Element; };
+// clang-format on
+
 }  // namespace
 }  // namespace kernels

@@ -2,7 +2,9 @@
 // without AVX-512 too.
 
 #include <type_traits>
+#include <utility>
 
+#include "kernels/cpu/number_of.hpp"
 #include "kernels/cpu/reduce_scalar.hpp"
 #include "tests/support/skip.hpp"
 #include "tests/unit/kernels/reduce_cases.hpp"
