@@ -10,9 +10,9 @@ namespace fabricshm {
 
 namespace {
 
-static_assert(FABRICSHM_EXSCAN + 1 == kKindCount);
 // The rows of the tables against the values of fabricshm.h.
 #define FABRIC_IS_ITS_VALUE(name, value, c_value, ...) static_assert((c_value) == (value));
+FABRIC_KINDS(FABRIC_IS_ITS_VALUE)
 FABRIC_DTYPES(FABRIC_IS_ITS_VALUE)
 FABRIC_REDUCE_OPS(FABRIC_IS_ITS_VALUE)
 #undef FABRIC_IS_ITS_VALUE
@@ -31,7 +31,7 @@ bool in_range(int value, int last) noexcept {
 
 // Values that have no place in the enumerations of Call; everything else Group checks itself.
 int check_enums(const char* function, const fabricshm_call& call) {
-    if (!in_range(call.kind, FABRICSHM_EXSCAN)) return refuse("%s: call->kind", function);
+    if (!in_range(call.kind, kKindCount - 1)) return refuse("%s: call->kind", function);
     if (!in_range(call.dtype, kernels::kDTypeCount - 1)) return refuse("%s: call->dtype", function);
     if (!in_range(call.op, kernels::kReduceOpCount - 1)) return refuse("%s: call->op", function);
     if (!in_range(call.algorithm, FABRICSHM_HOST)) return refuse("%s: call->algorithm", function);
