@@ -42,7 +42,9 @@ enum class Class : std::uint8_t {
     ROW(kF64Loc,   10, FABRICSHM_F64_INT, 16, kLocated,   0,  0, false, "f64_int", "float64_int",   "float64",  "",              0)  \
     ROW(kF32Loc,   11, FABRICSHM_F32_INT,  8, kLocated,   0,  0, false, "f32_int", "float32_int",   "float32",  "",              0)  \
     ROW(kI32Loc,   12, FABRICSHM_I32_INT,  8, kLocated,   0,  0, false, "i32_int", "int32_int",     "int32",    "",              0)  \
-    ROW(kI64Loc,   13, FABRICSHM_I64_INT, 16, kLocated,   0,  0, false, "i64_int", "int64_int",     "int64",    "",              0)
+    ROW(kI64Loc,   13, FABRICSHM_I64_INT, 16, kLocated,   0,  0, false, "i64_int", "int64_int",     "int64",    "",              0)  \
+    ROW(kF8E4M3,   14, FABRICSHM_F8_E4M3,  1, kFloat,     4,  3, false, "f8_e4m3", "float8_e4m3fn", "uint8",    "Float8_e4m3fn", 10) \
+    ROW(kF8E5M2,   15, FABRICSHM_F8_E5M2,  1, kFloat,     5,  2, true,  "f8_e5m2", "float8_e5m2",   "uint8",    "Float8_e5m2",   12)
 
 /// Which types an operation has a meaning for.
 enum class Takes : std::uint8_t { kNumbers, kIntegers, kLocated };

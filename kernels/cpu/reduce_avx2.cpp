@@ -2,6 +2,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "kernels/cpu/float8.hpp"
 #include "kernels/cpu/half.hpp"
 #include "kernels/cpu/kernel_set.hpp"
 #include "kernels/cpu/number_of.hpp"

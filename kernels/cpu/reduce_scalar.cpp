@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "kernels/cpu/float8.hpp"
 #include "kernels/cpu/half.hpp"
 #include "kernels/cpu/kernel_set.hpp"
 #include "kernels/cpu/number_of.hpp"
@@ -34,9 +35,22 @@ struct Plain {
     }
 };
 
-// How each type is computed with. One of ordinary size and class needs nothing but its row.
 template <DType kType>
-struct ElementOf : Plain<NumberOf<kType>> {};
+struct Small {
+    static constexpr DTypeRow kRow = row_of(kType);
+    using Format = Float8<kRow.exponent_bits, kRow.mantissa_bits, kRow.infinity>;
+    using Stored = std::uint8_t;
+    using Value = float;
+    static Value widen(Stored stored) noexcept { return Format::widen(stored); }
+    static Stored narrow(Value value) noexcept { return Format::narrow(value); }
+};
+
+// How each type is computed with. Integers, ordinary floats and those of 8 bits need nothing but
+// their row.
+template <DType kType>
+struct ElementOf
+    : std::conditional_t<is_float(kType) && size_of(kType) == 1, std::type_identity<Small<kType>>,
+                         std::type_identity<Plain<NumberOf<kType>>>>::type {};
 
 template <>
 struct ElementOf<DType::kF16> {

@@ -11,11 +11,15 @@
 namespace kernels {
 namespace {
 
-// Lifts what is defined on one register to the two of a 16-bit float.
+// Lifts what is defined on one register to the two of a 16-bit float, and those to the four of one
+// of 8 bits.
+template <class V>
+inline constexpr bool kIsGroup = std::is_same_v<V, FloatPair> || std::is_same_v<V, FloatQuad>;
+
 template <class Op, class V>
 FABRIC_INLINE V before(V value) {
-    if constexpr (std::is_same_v<V, FloatPair>) {
-        return {Op::before(value.first), Op::before(value.second)};
+    if constexpr (kIsGroup<V>) {
+        return {before<Op>(value.first), before<Op>(value.second)};
     } else {
         return Op::before(value);
     }
@@ -23,8 +27,8 @@ FABRIC_INLINE V before(V value) {
 
 template <class Op, class V>
 FABRIC_INLINE V combine(V a, V b) {
-    if constexpr (std::is_same_v<V, FloatPair>) {
-        return {Op::combine(a.first, b.first), Op::combine(a.second, b.second)};
+    if constexpr (kIsGroup<V>) {
+        return {combine<Op>(a.first, b.first), combine<Op>(a.second, b.second)};
     } else {
         return Op::combine(a, b);
     }
@@ -32,8 +36,8 @@ FABRIC_INLINE V combine(V a, V b) {
 
 template <class Op, class V>
 FABRIC_INLINE V after(V value) {
-    if constexpr (std::is_same_v<V, FloatPair>) {
-        return {Op::after(value.first), Op::after(value.second)};
+    if constexpr (kIsGroup<V>) {
+        return {after<Op>(value.first), after<Op>(value.second)};
     } else {
         return Op::after(value);
     }
@@ -41,8 +45,8 @@ FABRIC_INLINE V after(V value) {
 
 template <class T, class V>
 FABRIC_INLINE V divide(const Divider<T>& divider, V value) {
-    if constexpr (std::is_same_v<V, FloatPair>) {
-        return {divider.divide(value.first), divider.divide(value.second)};
+    if constexpr (kIsGroup<V>) {
+        return {divide(divider, value.first), divide(divider, value.second)};
     } else {
         return divider.divide(value);
     }

@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "kernels/cpu/float8.hpp"
 #include "kernels/cpu/number_of.hpp"
 #include "kernels/cpu/reduce_scalar.hpp"
 #include "tests/support/skip.hpp"
