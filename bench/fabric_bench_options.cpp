@@ -5,25 +5,44 @@
 #include <functional>
 
 #include "fabricd/completion.hpp"
+#include "kernels/dtype.hpp"
+#include "libfabricshm/collective/kinds.hpp"
 
 namespace bench {
 
+using fabricshm::Kind;
+
 // busbw is what nccl-tests calls by that name: the bytes that have to cross from rank to rank in
 // the time, whatever the way they take; of a scan and a message it is the algbw.
-const std::vector<BenchKind> kBenchKinds = {
-    {"allreduce", FABRICSHM_ALLREDUCE, true, 0, 0, 2},
-    {"reduce_scatter", FABRICSHM_REDUCE_SCATTER, true, 1, 0, 1},
-    {"all_gather", FABRICSHM_ALL_GATHER, true, 1, 0, 1},
-    {"broadcast", FABRICSHM_BROADCAST, true, 0, 1, 0},
-    {"reduce", FABRICSHM_REDUCE, true, 0, 1, 0},
-    {"gather", FABRICSHM_GATHER, true, 1, 0, 1},
-    {"scatter", FABRICSHM_SCATTER, true, 1, 0, 1},
-    {"all_to_all", FABRICSHM_ALL_TO_ALL, true, 1, 0, 1},
-    {"scan", FABRICSHM_SCAN, true, 0, 1, 0},
-    {"exscan", FABRICSHM_EXSCAN, true, 0, 1, 0},
-    {"send_recv", FABRICSHM_SEND, false, 0, 1, 0},
-    {"barrier", FABRICSHM_BARRIER, false, 0, 0, 0},
-};
+static BenchKind bench_kind(Kind kind) {
+    const fabricshm::KindRow& row = row_of(kind);
+    BenchKind bench{row.name, static_cast<fabricshm_kind>(kind), true, has_parts(kind) ? 1 : 0, 0,
+                    0};
+    if (is_message(kind)) {
+        bench = {"send_recv", FABRICSHM_SEND, false, 0, 1, 0};
+    } else if (row.output == fabricshm::Extent::kNone) {
+        bench.in_place = false;  // a barrier
+    } else if (bench.parts != 0) {
+        bench.traffic_of_rest = 1;
+    } else if (reduces_for_all(kind)) {
+        bench.traffic_of_rest = 2;
+    } else {
+        bench.traffic = 1;
+    }
+    return bench;
+}
+
+const std::vector<BenchKind> kBenchKinds = [] {
+    std::vector<BenchKind> kinds;
+    for (int i = 0; i < fabricshm::kKindCount; ++i) {
+        const auto kind = static_cast<Kind>(i);
+        const bool last = is_message(kind) || kind == Kind::kBarrier;
+        if (!last) kinds.push_back(bench_kind(kind));
+    }
+    kinds.push_back(bench_kind(Kind::kSend));
+    kinds.push_back(bench_kind(Kind::kBarrier));
+    return kinds;
+}();
 
 const BenchKind* find_kind(const std::string& name) {
     for (const BenchKind& kind : kBenchKinds) {
@@ -33,9 +52,7 @@ const BenchKind* find_kind(const std::string& name) {
 }
 
 bool reduces(const BenchKind& kind) {
-    return kind.value == FABRICSHM_ALLREDUCE || kind.value == FABRICSHM_REDUCE_SCATTER ||
-           kind.value == FABRICSHM_REDUCE || kind.value == FABRICSHM_SCAN ||
-           kind.value == FABRICSHM_EXSCAN;
+    return row_of(static_cast<Kind>(kind.value)).reduces;
 }
 
 namespace {
@@ -46,11 +63,23 @@ struct Named {
     const char* name;
     T value;
 };
-constexpr Named<fabricshm_dtype> kTypes[] = {{"f64", FABRICSHM_F64}, {"f32", FABRICSHM_F32},
-                                             {"f16", FABRICSHM_F16}, {"bf16", FABRICSHM_BF16},
-                                             {"i8", FABRICSHM_I8},   {"u8", FABRICSHM_U8},
-                                             {"i32", FABRICSHM_I32}, {"u32", FABRICSHM_U32},
-                                             {"i64", FABRICSHM_I64}, {"u64", FABRICSHM_U64}};
+// Numbers; values with an index have operations of their own.
+std::vector<std::string> type_names() {
+    std::vector<std::string> words;
+    for (const auto& row : kernels::kDTypeRows) {
+        if (kernels::is_number(row.type)) words.emplace_back(row.name);
+    }
+    return words;
+}
+bool set_type(const std::string& text, BenchOptions& options) {
+    for (const auto& row : kernels::kDTypeRows) {
+        if (text != row.name || !kernels::is_number(row.type)) continue;
+        options.dtype = static_cast<fabricshm_dtype>(row.type);
+        options.dtype_name = text;
+        return true;
+    }
+    return false;
+}
 // Those whose result on small whole numbers is exact in every type, whatever the number of ranks.
 constexpr Named<fabricshm_op> kOps[] = {
     {"sum", FABRICSHM_SUM}, {"min", FABRICSHM_MIN}, {"max", FABRICSHM_MAX}};
@@ -126,14 +155,7 @@ const std::vector<Option> kOptions = {
          options.ranks = static_cast<int>(ranks);
          return true;
      }},
-    {"--dtype", "TYPE", "type of the elements (f32)", names(kTypes),
-     [](Text text, BenchOptions& options) {
-         const auto* found = find(kTypes, text);
-         if (found == nullptr) return false;
-         options.dtype = found->value;
-         options.dtype_name = text;
-         return true;
-     }},
+    {"--dtype", "TYPE", "type of the elements (f32)", type_names(), set_type},
     {"--op", "OP", "reduction (sum)", names(kOps),
      [](Text text, BenchOptions& options) {
          const auto* found = find(kOps, text);

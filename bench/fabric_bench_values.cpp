@@ -1,6 +1,7 @@
 // Every value follows from the rank and the place alone, so that each rank knows what it has to get
 // without asking another one. Sums of 1 to 3 over 80 ranks are exact in 16 bits, and of 256 ranks
-// in all wider types.
+// in all wider types; where they are not, a sum is rounded once, at its end, but for the ring,
+// which rounds at every rank: in 8 bits its sums can be checked for 2 ranks alone.
 
 #include "bench/fabric_bench_values.hpp"
 
@@ -8,7 +9,15 @@
 #include <cstdio>
 #include <cstring>
 
+#include "bench/element.hpp"
+#include "libfabricshm/collective/kinds.hpp"
+
 namespace bench {
+
+using fabricshm::At;
+using fabricshm::Extent;
+using fabricshm::Flow;
+using fabricshm::Kind;
 
 namespace {
 
@@ -30,73 +39,24 @@ int reduced(fabricshm_op op, int ranks, std::uint64_t index) {
     return result;
 }
 
-// Whole numbers up to 256 in the two formats of 16 bits, which hold them exactly.
-std::uint16_t half_of(int number) {
-    if (number == 0) return 0;
-    const int exponent = 31 - __builtin_clz(static_cast<unsigned>(number));
-    return static_cast<std::uint16_t>((exponent + 15) << 10 |
-                                      ((number << (10 - exponent)) & 0x3ff));
-}
-std::uint16_t bfloat_of(int number) {
-    const auto wide = static_cast<float>(number);
-    std::uint32_t bits;
-    std::memcpy(&bits, &wide, sizeof bits);
-    return static_cast<std::uint16_t>(bits >> 16);
-}
-
-// memcpy: a buffer is bytes until the library reads elements.
-template <class T>
-void put(void* to, T number) {
-    std::memcpy(to, &number, sizeof number);
-}
-
-// Of every type: whole numbers this small have one representation each.
 void store(void* to, fabricshm_dtype dtype, int number) {
-    switch (dtype) {
-        case FABRICSHM_F64:
-            return put(to, static_cast<double>(number));
-        case FABRICSHM_F32:
-            return put(to, static_cast<float>(number));
-        case FABRICSHM_F16:
-            return put(to, half_of(number));
-        case FABRICSHM_BF16:
-            return put(to, bfloat_of(number));
-        case FABRICSHM_I8:
-        case FABRICSHM_U8:
-            return put(to, static_cast<std::uint8_t>(number));
-        case FABRICSHM_I32:
-        case FABRICSHM_U32:
-            return put(to, number);
-        default:
-            return put(to, static_cast<std::int64_t>(number));
-    }
+    store_element(to, static_cast<kernels::DType>(dtype), number);
 }
 
 /// Element `index` of this rank's output.
 int expected(const BenchKind& kind, std::uint64_t count, const BenchOptions& options, int rank,
              std::uint64_t index) {
-    const auto own = count * static_cast<std::uint64_t>(rank);
-    switch (kind.value) {
-        case FABRICSHM_REDUCE_SCATTER:
-            return reduced(options.op, options.ranks, own + index);
-        case FABRICSHM_ALL_GATHER:
-        case FABRICSHM_GATHER:
-            return value(static_cast<int>(index / count), index % count);
-        case FABRICSHM_ALL_TO_ALL:
-            return value(static_cast<int>(index / count), own + index % count);
-        case FABRICSHM_BROADCAST:
-            return value(0, index);
-        case FABRICSHM_SCATTER:
-            return value(0, own + index);
-        case FABRICSHM_SEND:
-            return value(rank ^ 1, index);
-        case FABRICSHM_SCAN:
-            return reduced(options.op, rank + 1, index);
-        case FABRICSHM_EXSCAN:
-            return reduced(options.op, rank, index);
-        default:
-            return reduced(options.op, options.ranks, index);
+    const auto& row = row_of(static_cast<Kind>(kind.value));
+    // Where in the inputs this rank's part begins.
+    const bool of_part = row.input == Extent::kAllParts;
+    const auto own = of_part ? count * static_cast<std::uint64_t>(rank) : 0;
+    if (row.flow == Flow::kPeer) return value(rank ^ 1, index);
+    if (row.reduces) {
+        const int below = row.output_at == At::kAboveFirst ? rank : rank + 1;
+        return reduced(options.op, row.flow == Flow::kUp ? below : options.ranks, own + index);
     }
+    if (row.flow == Flow::kFromRoot) return value(0, own + index);
+    return value(static_cast<int>(index / count), own + index % count);
 }
 
 }  // namespace
@@ -107,31 +67,18 @@ std::uint64_t part_of(const BenchKind& kind, std::uint64_t bytes, const BenchOpt
 }
 
 Shape shape_of(const BenchKind& kind, std::uint64_t count, int ranks, int rank) {
-    const std::uint64_t all = count * static_cast<std::uint64_t>(ranks);
+    const auto& row = row_of(static_cast<Kind>(kind.value));
+    if (row.flow == Flow::kPeer) return {count, count, 0, 0};  // there and back
+    const auto elements = [&](Extent extent, At at) -> std::uint64_t {
+        const bool has = at == At::kEach || (rank == 0) == (at == At::kRoot);
+        if (!has || extent == Extent::kNone) return 0;
+        return extent == Extent::kAllParts ? count * static_cast<std::uint64_t>(ranks) : count;
+    };
     const std::uint64_t own = count * static_cast<std::uint64_t>(rank);
-    const bool root = rank == 0;
-    switch (kind.value) {
-        case FABRICSHM_BARRIER:
-            return {};
-        case FABRICSHM_REDUCE_SCATTER:
-            return {all, count, 0, own};
-        case FABRICSHM_ALL_GATHER:
-            return {count, all, own, 0};
-        case FABRICSHM_GATHER:
-            return {count, root ? all : 0, root ? own : 0, 0};
-        case FABRICSHM_SCATTER:
-            return {root ? all : 0, count, 0, root ? own : 0};
-        case FABRICSHM_ALL_TO_ALL:
-            return {all, all, 0, 0};
-        case FABRICSHM_BROADCAST:
-            return {root ? count : 0, count, 0, 0};
-        case FABRICSHM_REDUCE:
-            return {count, root ? count : 0, 0, 0};
-        case FABRICSHM_EXSCAN:
-            return {count, root ? 0 : count, 0, 0};
-        default:
-            return {count, count, 0, 0};
-    }
+    Shape shape{elements(row.input, row.input_at), elements(row.output, row.output_at), 0, 0};
+    if (shape.output > shape.input && shape.input != 0) shape.own_input = own;
+    if (shape.input > shape.output && shape.output != 0) shape.own_output = own;
+    return shape;
 }
 
 std::uint64_t Shape::whole(const BenchOptions& options) const {

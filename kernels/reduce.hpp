@@ -11,7 +11,9 @@ namespace kernels {
 
 /// What to reduce. Sources are combined element by element in the order given:
 /// ((s0 op s1) op s2) ..., and every instruction set gives the same bits:
-/// - f16 and bf16 accumulate (and kAvg divides) in f32 and round once, to nearest even, at the end.
+/// - f16, bf16 and the floats of 8 bits accumulate (and kAvg divides) in f32 and round once, to
+///   nearest even, at the end. What rounds beyond the largest number becomes infinity, in f8_e4m3,
+///   which has none, NaN.
 /// - A float result that is not a number is always the same quiet, positive NaN without payload;
 ///   min and max are NaN when any source is, and hold -0 to be less than +0 (IEEE 754-2019).
 /// - Integers wrap, also before kAvg divides.

@@ -19,6 +19,20 @@ struct ReduceTable {
     ReduceFunction function[kDTypeCount][kReduceOpCount];
 };
 
+/// Whether it has a function for every pair that has a meaning, and for no other: each table is
+/// held to it when it is compiled.
+constexpr bool is_complete(const ReduceTable& table) noexcept {
+    for (int type = 0; type < kDTypeCount; ++type) {
+        for (int op = 0; op < kReduceOpCount; ++op) {
+            const bool has = table.function[type][op] != nullptr;
+            if (has != is_supported(static_cast<DType>(type), static_cast<ReduceOp>(op))) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
 struct KernelSet {
     /// As FABRIC_ISA and the benchmarks call it.
     const char* name;

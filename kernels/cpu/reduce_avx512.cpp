@@ -1,8 +1,11 @@
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
+#include "kernels/cpu/float8.hpp"
 #include "kernels/cpu/half.hpp"
 #include "kernels/cpu/kernel_set.hpp"
+#include "kernels/cpu/number_of.hpp"
 #include "kernels/cpu/reduce_scalar.hpp"
 
 // What these headers define inline must not be called below: it would be compiled anew for this
@@ -14,5 +17,6 @@
 namespace kernels {
 
 constexpr ReduceTable kReduceAvx512 = make_reduce_table();
+static_assert(is_complete(kReduceAvx512));
 
 }  // namespace kernels

@@ -4,9 +4,12 @@
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
+#include "kernels/cpu/float8.hpp"
 #include "kernels/cpu/half.hpp"
 #include "kernels/cpu/kernel_set.hpp"
+#include "kernels/cpu/number_of.hpp"
 
 namespace kernels {
 
@@ -16,6 +19,7 @@ namespace {
 // aligned to the element, and their effective type is the caller's business.
 template <class T>
 struct Plain {
+    static_assert(!std::is_void_v<T>, "a type that C++ has no number for needs an element here");
     using Stored = T;
     using Value = T;
     static Value widen(Stored stored) noexcept { return stored; }
@@ -31,14 +35,33 @@ struct Plain {
     }
 };
 
-struct F16 {
+template <DType kType>
+struct Small {
+    static constexpr DTypeRow kRow = row_of(kType);
+    using Format = Float8<kRow.exponent_bits, kRow.mantissa_bits, kRow.infinity>;
+    using Stored = std::uint8_t;
+    using Value = float;
+    static Value widen(Stored stored) noexcept { return Format::widen(stored); }
+    static Stored narrow(Value value) noexcept { return Format::narrow(value); }
+};
+
+// How each type is computed with. Integers, ordinary floats and those of 8 bits need nothing but
+// their row.
+template <DType kType>
+struct ElementOf
+    : std::conditional_t<is_float(kType) && size_of(kType) == 1, std::type_identity<Small<kType>>,
+                         std::type_identity<Plain<NumberOf<kType>>>>::type {};
+
+template <>
+struct ElementOf<DType::kF16> {
     using Stored = std::uint16_t;
     using Value = float;
     static Value widen(Stored stored) noexcept { return f16_to_f32(stored); }
     static Stored narrow(Value value) noexcept { return f32_to_f16(value); }
 };
 
-struct BF16 {
+template <>
+struct ElementOf<DType::kBF16> {
     using Stored = std::uint16_t;
     using Value = float;
     static Value widen(Stored stored) noexcept { return bf16_to_f32(stored); }
@@ -66,6 +89,13 @@ struct Located {
         return stored;
     }
 };
+
+// clang-format off
+template <> struct ElementOf<DType::kF64Loc> : Located<double> {};
+template <> struct ElementOf<DType::kF32Loc> : Located<float> {};
+template <> struct ElementOf<DType::kI32Loc> : Located<std::int32_t> {};
+template <> struct ElementOf<DType::kI64Loc> : Located<std::int64_t> {};
+// clang-format on
 
 // -0 counts as less than +0, and any NaN wins: the minimum and maximum of IEEE 754-2019.
 template <class Value>
@@ -172,54 +202,33 @@ void reduce_elements(const ReduceJob& job, std::size_t begin, std::size_t end) n
 
 using RangeFunction = void (*)(const ReduceJob&, std::size_t, std::size_t) noexcept;
 
-template <class Element, bool kBits>
-constexpr void fill_row(RangeFunction (&row)[kReduceOpCount]) {
-    row[static_cast<int>(ReduceOp::kSum)] = reduce_elements<Element, ReduceOp::kSum>;
-    row[static_cast<int>(ReduceOp::kAvg)] = reduce_elements<Element, ReduceOp::kAvg>;
-    row[static_cast<int>(ReduceOp::kMin)] = reduce_elements<Element, ReduceOp::kMin>;
-    row[static_cast<int>(ReduceOp::kMax)] = reduce_elements<Element, ReduceOp::kMax>;
-    row[static_cast<int>(ReduceOp::kProd)] = reduce_elements<Element, ReduceOp::kProd>;
-    if constexpr (kBits) {
-        row[static_cast<int>(ReduceOp::kBand)] = reduce_elements<Element, ReduceOp::kBand>;
-        row[static_cast<int>(ReduceOp::kBor)] = reduce_elements<Element, ReduceOp::kBor>;
-        row[static_cast<int>(ReduceOp::kBxor)] = reduce_elements<Element, ReduceOp::kBxor>;
-        row[static_cast<int>(ReduceOp::kLand)] = reduce_elements<Element, ReduceOp::kLand>;
-        row[static_cast<int>(ReduceOp::kLor)] = reduce_elements<Element, ReduceOp::kLor>;
-        row[static_cast<int>(ReduceOp::kLxor)] = reduce_elements<Element, ReduceOp::kLxor>;
+template <DType kType, ReduceOp kOp>
+constexpr RangeFunction range_function() {
+    if constexpr (is_supported(kType, kOp)) {
+        static_assert(sizeof(typename ElementOf<kType>::Stored) == size_of(kType));
+        return reduce_elements<ElementOf<kType>, kOp>;
+    } else {
+        return nullptr;
     }
-}
-
-template <class T>
-constexpr void fill_located(RangeFunction (&row)[kReduceOpCount]) {
-    static_assert(sizeof(typename Located<T>::Stored) == (sizeof(T) == 8 ? 16 : 8));
-    row[static_cast<int>(ReduceOp::kMinLoc)] = reduce_elements<Located<T>, ReduceOp::kMinLoc>;
-    row[static_cast<int>(ReduceOp::kMaxLoc)] = reduce_elements<Located<T>, ReduceOp::kMaxLoc>;
 }
 
 struct RangeTable {
     RangeFunction function[kDTypeCount][kReduceOpCount] = {};
 };
 
-constexpr RangeTable make_range_table() {
+template <int... kPairs>
+constexpr RangeTable make_range_table(std::integer_sequence<int, kPairs...>) {
+    constexpr int kOps = kReduceOpCount;
     RangeTable table;
-    fill_row<Plain<double>, false>(table.function[static_cast<int>(DType::kF64)]);
-    fill_row<Plain<float>, false>(table.function[static_cast<int>(DType::kF32)]);
-    fill_row<F16, false>(table.function[static_cast<int>(DType::kF16)]);
-    fill_row<BF16, false>(table.function[static_cast<int>(DType::kBF16)]);
-    fill_row<Plain<std::int8_t>, true>(table.function[static_cast<int>(DType::kI8)]);
-    fill_row<Plain<std::uint8_t>, true>(table.function[static_cast<int>(DType::kU8)]);
-    fill_row<Plain<std::int32_t>, true>(table.function[static_cast<int>(DType::kI32)]);
-    fill_row<Plain<std::uint32_t>, true>(table.function[static_cast<int>(DType::kU32)]);
-    fill_row<Plain<std::int64_t>, true>(table.function[static_cast<int>(DType::kI64)]);
-    fill_row<Plain<std::uint64_t>, true>(table.function[static_cast<int>(DType::kU64)]);
-    fill_located<double>(table.function[static_cast<int>(DType::kF64Loc)]);
-    fill_located<float>(table.function[static_cast<int>(DType::kF32Loc)]);
-    fill_located<std::int32_t>(table.function[static_cast<int>(DType::kI32Loc)]);
-    fill_located<std::int64_t>(table.function[static_cast<int>(DType::kI64Loc)]);
+    ((table.function[kPairs / kOps][kPairs % kOps] =
+          range_function<static_cast<DType>(kPairs / kOps),
+                         static_cast<ReduceOp>(kPairs % kOps)>()),
+     ...);
     return table;
 }
 
-constexpr RangeTable kRanges = make_range_table();
+constexpr RangeTable kRanges =
+    make_range_table(std::make_integer_sequence<int, kDTypeCount * kReduceOpCount>());
 
 void reduce_all(const ReduceJob& job) noexcept {
     reduce_scalar_range(job, 0, job.count);
@@ -240,6 +249,7 @@ constexpr ReduceTable make_table() {
 }  // namespace
 
 constexpr ReduceTable kReduceScalar = make_table();
+static_assert(is_complete(kReduceScalar));
 
 void reduce_scalar_range(const ReduceJob& job, std::size_t begin, std::size_t end) noexcept {
     kRanges.function[static_cast<int>(job.type)][static_cast<int>(job.op)](job, begin, end);

@@ -11,11 +11,15 @@
 namespace kernels {
 namespace {
 
-// Lifts what is defined on one register to the two of a 16-bit float.
+// Lifts what is defined on one register to the two of a 16-bit float, and those to the four of one
+// of 8 bits.
+template <class V>
+inline constexpr bool kIsGroup = std::is_same_v<V, FloatPair> || std::is_same_v<V, FloatQuad>;
+
 template <class Op, class V>
 FABRIC_INLINE V before(V value) {
-    if constexpr (std::is_same_v<V, FloatPair>) {
-        return {Op::before(value.first), Op::before(value.second)};
+    if constexpr (kIsGroup<V>) {
+        return {before<Op>(value.first), before<Op>(value.second)};
     } else {
         return Op::before(value);
     }
@@ -23,8 +27,8 @@ FABRIC_INLINE V before(V value) {
 
 template <class Op, class V>
 FABRIC_INLINE V combine(V a, V b) {
-    if constexpr (std::is_same_v<V, FloatPair>) {
-        return {Op::combine(a.first, b.first), Op::combine(a.second, b.second)};
+    if constexpr (kIsGroup<V>) {
+        return {combine<Op>(a.first, b.first), combine<Op>(a.second, b.second)};
     } else {
         return Op::combine(a, b);
     }
@@ -32,8 +36,8 @@ FABRIC_INLINE V combine(V a, V b) {
 
 template <class Op, class V>
 FABRIC_INLINE V after(V value) {
-    if constexpr (std::is_same_v<V, FloatPair>) {
-        return {Op::after(value.first), Op::after(value.second)};
+    if constexpr (kIsGroup<V>) {
+        return {after<Op>(value.first), after<Op>(value.second)};
     } else {
         return Op::after(value);
     }
@@ -41,8 +45,8 @@ FABRIC_INLINE V after(V value) {
 
 template <class T, class V>
 FABRIC_INLINE V divide(const Divider<T>& divider, V value) {
-    if constexpr (std::is_same_v<V, FloatPair>) {
-        return {divider.divide(value.first), divider.divide(value.second)};
+    if constexpr (kIsGroup<V>) {
+        return {divide(divider, value.first), divide(divider, value.second)};
     } else {
         return divider.divide(value);
     }
@@ -238,61 +242,44 @@ void reduce_common(const ReduceJob& job) noexcept {
     }
 }
 
-constexpr int index_of(ReduceOp op) {
-    return static_cast<int>(op);
-}
-
-template <class Element>
-constexpr void fill_floats(ReduceFunction (&row)[kReduceOpCount]) {
-    row[index_of(ReduceOp::kSum)] = reduce_any<Element, ReduceOp::kSum>;
-    row[index_of(ReduceOp::kAvg)] = reduce_any<Element, ReduceOp::kAvg>;
-    row[index_of(ReduceOp::kMin)] = reduce_any<Element, ReduceOp::kMin>;
-    row[index_of(ReduceOp::kMax)] = reduce_any<Element, ReduceOp::kMax>;
-    row[index_of(ReduceOp::kProd)] = reduce_any<Element, ReduceOp::kProd>;
-}
-
-// Signs matter to three operations only; the others share the unsigned code.
-template <class T>
-constexpr void fill_integers(ReduceFunction (&row)[kReduceOpCount]) {
-    using Unsigned = IntegerElement<std::make_unsigned_t<T>>;
-    row[index_of(ReduceOp::kSum)] = reduce_any<Unsigned, ReduceOp::kSum>;
-    row[index_of(ReduceOp::kAvg)] = reduce_any<IntegerElement<T>, ReduceOp::kAvg>;
-    row[index_of(ReduceOp::kMin)] = reduce_any<IntegerElement<T>, ReduceOp::kMin>;
-    row[index_of(ReduceOp::kMax)] = reduce_any<IntegerElement<T>, ReduceOp::kMax>;
-    row[index_of(ReduceOp::kProd)] = reduce_any<Unsigned, ReduceOp::kProd>;
-    row[index_of(ReduceOp::kBand)] = reduce_any<Unsigned, ReduceOp::kBand>;
-    row[index_of(ReduceOp::kBor)] = reduce_any<Unsigned, ReduceOp::kBor>;
-    row[index_of(ReduceOp::kBxor)] = reduce_any<Unsigned, ReduceOp::kBxor>;
-    row[index_of(ReduceOp::kLand)] = reduce_any<Unsigned, ReduceOp::kLand>;
-    row[index_of(ReduceOp::kLor)] = reduce_any<Unsigned, ReduceOp::kLor>;
-    row[index_of(ReduceOp::kLxor)] = reduce_any<Unsigned, ReduceOp::kLxor>;
-}
-
-// Values with an index go one by one: a few per rank is what programs look for.
-void reduce_located(const ReduceJob& job) noexcept {
+// Types without an element of their own go one by one: values with an index, of which programs look
+// for a few per rank.
+void reduce_one_by_one(const ReduceJob& job) noexcept {
     reduce_scalar_range(job, 0, job.count);
 }
 
-constexpr ReduceTable make_reduce_table() {
-    ReduceTable table = {};
-    fill_floats<F64Element>(table.function[static_cast<int>(DType::kF64)]);
-    ReduceFunction(&f32)[kReduceOpCount] = table.function[static_cast<int>(DType::kF32)];
-    fill_floats<F32Element>(f32);
-    f32[index_of(ReduceOp::kSum)] = reduce_common<F32Element, ReduceOp::kSum>;
-    f32[index_of(ReduceOp::kAvg)] = reduce_common<F32Element, ReduceOp::kAvg>;
-    fill_floats<F16Element>(table.function[static_cast<int>(DType::kF16)]);
-    fill_floats<BF16Element>(table.function[static_cast<int>(DType::kBF16)]);
-    fill_integers<std::int8_t>(table.function[static_cast<int>(DType::kI8)]);
-    fill_integers<std::uint8_t>(table.function[static_cast<int>(DType::kU8)]);
-    fill_integers<std::int32_t>(table.function[static_cast<int>(DType::kI32)]);
-    fill_integers<std::uint32_t>(table.function[static_cast<int>(DType::kU32)]);
-    fill_integers<std::int64_t>(table.function[static_cast<int>(DType::kI64)]);
-    fill_integers<std::uint64_t>(table.function[static_cast<int>(DType::kU64)]);
-    for (int type = kNumberTypeCount; type < kDTypeCount; ++type) {
-        table.function[type][index_of(ReduceOp::kMinLoc)] = reduce_located;
-        table.function[type][index_of(ReduceOp::kMaxLoc)] = reduce_located;
+// Of integers signs matter to three operations only; the others share the unsigned code.
+template <DType kType, ReduceOp kOp>
+using ElementFor = typename VectorElementOf<kType, kOp == ReduceOp::kAvg || kOp == ReduceOp::kMin ||
+                                                       kOp == ReduceOp::kMax>::type;
+
+template <DType kType, ReduceOp kOp>
+constexpr ReduceFunction reduce_function() {
+    constexpr bool kHot = kType == DType::kF32 && (kOp == ReduceOp::kSum || kOp == ReduceOp::kAvg);
+    if constexpr (!is_supported(kType, kOp)) {
+        return nullptr;
+    } else if constexpr (std::is_void_v<ElementFor<kType, kOp>>) {
+        return reduce_one_by_one;
+    } else if constexpr (kHot) {
+        return reduce_common<ElementFor<kType, kOp>, kOp>;
+    } else {
+        return reduce_any<ElementFor<kType, kOp>, kOp>;
     }
+}
+
+template <int... kPairs>
+constexpr ReduceTable make_reduce_table(std::integer_sequence<int, kPairs...>) {
+    constexpr int kOps = kReduceOpCount;
+    ReduceTable table = {};
+    ((table.function[kPairs / kOps][kPairs % kOps] =
+          reduce_function<static_cast<DType>(kPairs / kOps),
+                          static_cast<ReduceOp>(kPairs % kOps)>()),
+     ...);
     return table;
+}
+
+constexpr ReduceTable make_reduce_table() {
+    return make_reduce_table(std::make_integer_sequence<int, kDTypeCount * kReduceOpCount>());
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // A scan is made of reductions over blocks so small that a running result stays in the first-level
 // cache: the result of a block up to rank r, reduced with the block of rank r + 1, and so on. Each
 // step stores what it has, as the destination wants it, too: the same bits as reducing all sources
-// at once, but for 16-bit floats, which reduce() adds up in f32 and rounds once. Of those every
-// destination is reduced from all of its sources, while their blocks are in the cache.
+// at once, but for floats of 8 and 16 bits, which reduce() adds up in f32 and rounds once. Of those
+// every destination is reduced from all of its sources, while their blocks are in the cache.
 
 #include "kernels/scan.hpp"
 
@@ -98,13 +98,12 @@ class Block {
 }  // namespace
 
 void scan(const ScanJob& job) noexcept {
-    const bool rounds = job.type == DType::kF16 || job.type == DType::kBF16;
     if (job.op == ReduceOp::kAvg || !is_supported(job.type, job.op)) std::abort();
     if (job.source_count < 1 || job.source_count > Block::kMaxSources) std::abort();
     const std::size_t block = kRunningBytes / size_of(job.type);
     for (std::size_t from = 0; from < job.count; from += block) {
         const Block piece(job, from, std::min(block, job.count - from));
-        rounds ? piece.run_from_sources() : piece.run_stepwise();
+        rounds_once(job.type) ? piece.run_from_sources() : piece.run_stepwise();
     }
 }
 

@@ -10,9 +10,12 @@ namespace fabricshm {
 
 namespace {
 
-static_assert(FABRICSHM_EXSCAN + 1 == kKindCount);
-static_assert(FABRICSHM_I64_INT + 1 == kernels::kDTypeCount);
-static_assert(FABRICSHM_MAXLOC + 1 == kernels::kReduceOpCount);
+// The rows of the tables against the values of fabricshm.h.
+#define FABRIC_IS_ITS_VALUE(name, value, c_value, ...) static_assert((c_value) == (value));
+FABRIC_KINDS(FABRIC_IS_ITS_VALUE)
+FABRIC_DTYPES(FABRIC_IS_ITS_VALUE)
+FABRIC_REDUCE_OPS(FABRIC_IS_ITS_VALUE)
+#undef FABRIC_IS_ITS_VALUE
 static_assert(sizeof(fabricshm_f64_int) == kernels::size_of(kernels::DType::kF64Loc));
 static_assert(sizeof(fabricshm_f32_int) == kernels::size_of(kernels::DType::kF32Loc));
 static_assert(sizeof(fabricshm_i32_int) == kernels::size_of(kernels::DType::kI32Loc));
@@ -28,9 +31,9 @@ bool in_range(int value, int last) noexcept {
 
 // Values that have no place in the enumerations of Call; everything else Group checks itself.
 int check_enums(const char* function, const fabricshm_call& call) {
-    if (!in_range(call.kind, FABRICSHM_EXSCAN)) return refuse("%s: call->kind", function);
-    if (!in_range(call.dtype, FABRICSHM_I64_INT)) return refuse("%s: call->dtype", function);
-    if (!in_range(call.op, FABRICSHM_MAXLOC)) return refuse("%s: call->op", function);
+    if (!in_range(call.kind, kKindCount - 1)) return refuse("%s: call->kind", function);
+    if (!in_range(call.dtype, kernels::kDTypeCount - 1)) return refuse("%s: call->dtype", function);
+    if (!in_range(call.op, kernels::kReduceOpCount - 1)) return refuse("%s: call->op", function);
     if (!in_range(call.algorithm, FABRICSHM_HOST)) return refuse("%s: call->algorithm", function);
     if (!in_range(call.trigger, FABRICSHM_SYNC)) return refuse("%s: call->trigger", function);
     return check_timeout(function, call.timeout_ms);
@@ -135,8 +138,9 @@ using namespace fabricshm;
 extern "C" {
 
 size_t fabricshm_dtype_size(fabricshm_dtype dtype) {
-    return in_range(dtype, FABRICSHM_I64_INT) ? kernels::size_of(static_cast<kernels::DType>(dtype))
-                                              : 0;
+    return in_range(dtype, kernels::kDTypeCount - 1)
+               ? kernels::size_of(static_cast<kernels::DType>(dtype))
+               : 0;
 }
 
 int fabricshm_run(fabricshm_group* group, const fabricshm_call* call) {

@@ -95,18 +95,14 @@ struct Sizes {
     }
 };
 
-// Counts of an uneven all_to_all are each rank's own: it goes through the slots, and nothing of a
-// peer's buffers is touched, or known.
-bool own_counts(const Call& call) noexcept {
-    return call.kind == Kind::kAllToAll && !call.counts.empty();
-}
-
 Result<void> read_peer(Operation& operation, int peer, const Shown& shown, const Sizes& sizes) {
     const GroupPlace& place = operation.group.place;
     const bool outside = shown.input == kNoOffset || shown.output == kNoOffset;
     if (outside) operation.all_in_arena = false;
     if (!outside) operation.posted_early = false;
-    if (own_counts(operation.call)) return {};
+    // Counts of an uneven exchange are each rank's own: it goes through the slots, and nothing of a
+    // peer's buffers is touched, or known.
+    if (operation.call.has_own_counts()) return {};
     if (!sizes.fit(shown, place.arena_bytes)) {
         return Error{Errc::kCorrupt, peer, "collective: a peer's buffer is outside the arena"};
     }
@@ -169,7 +165,7 @@ Result<void> read_peers(Operation& operation) {
         FABRIC_TRY_VOID(
             read_peer(operation, peer, shown[at], known ? of_others : Sizes::of(operation, peer)));
     }
-    if (own_counts(operation.call)) return {};
+    if (operation.call.has_own_counts()) return {};
     const std::span<const Shown> all(shown.data(), static_cast<std::size_t>(operation.world()));
     if (operation.call.shares_output() && !operation.all_in_arena) {
         return Error{Errc::kInvalid, 0, "output: shared, but a buffer lies outside the arena"};
@@ -260,7 +256,7 @@ void take_last(Operation& operation) noexcept {
 void keep_as_last(Operation& operation, const Shown& mine) noexcept {
     TreeState::Arrival& last = operation.group.tree->last;
     const auto world = static_cast<std::ptrdiff_t>(operation.world());
-    last.stands = !own_counts(operation.call);
+    last.stands = !operation.call.has_own_counts();
     last.signature = operation.signature;
     last.shown = mine;
     last.all_in_arena = operation.all_in_arena;

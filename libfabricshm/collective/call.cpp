@@ -67,7 +67,7 @@ Result<void> check_counts(const Call& call, int world) {
         return Error{Errc::kInvalid, 0, "counts: not one per rank"};
     }
     const bool both = call.counts.empty() == call.recv_counts.empty();
-    if (call.kind == Kind::kAllToAll ? !both : !call.recv_counts.empty()) {
+    if (exchanges_parts(call.kind) ? !both : !call.recv_counts.empty()) {
         return Error{Errc::kInvalid, 0, "recv_counts: for all_to_all, together with counts"};
     }
     if (!call.recv_counts.empty() && call.recv_counts.size() != size) {
@@ -94,27 +94,19 @@ bool allowed_in_place(const Call& call, const std::byte* input, const std::byte*
     const Bytes element = kernels::size_of(call.dtype);
     const Parts parts = call.counts.empty() ? Parts::equal(call.count * element, world)
                                             : Parts::of(call.counts, element);
-    switch (call.kind) {
-        case Kind::kAllGather:
-        case Kind::kGather:
-            return input == output + parts.offset(rank);
-        case Kind::kReduceScatter:
-        case Kind::kScatter:
-            return output == input + parts.offset(rank);
-        case Kind::kAllToAll:
-            return input == output && call.counts.empty();
-        default:
-            return input == output;
-    }
+    const KindRow& row = row_of(call.kind);
+    if (exchanges_parts(call.kind)) return input == output && call.counts.empty();
+    // The smaller buffer is the rank's own part of the larger one.
+    if (row.output == Extent::kAllParts) return input == output + parts.offset(rank);
+    if (row.input == Extent::kAllParts) return output == input + parts.offset(rank);
+    return input == output;
 }
 
 // A shared output is one result that all ranks get, stored straight into it by the ranks together.
 Result<void> check_flags(const Call& call) {
     if ((call.flags & ~kKnownFlags) != 0) return Error{Errc::kInvalid, 0, "flags: unknown"};
     if (!call.shares_output()) return {};
-    const bool one_result = call.kind == Kind::kAllreduce || call.kind == Kind::kBroadcast ||
-                            call.kind == Kind::kAllGather;
-    if (!one_result) {
+    if (!gives_one_result(call.kind)) {
         return Error{Errc::kInvalid, 0,
                      "flags: a shared output is for allreduce, broadcast and all_gather"};
     }
@@ -166,7 +158,9 @@ Parts Parts::of(const std::vector<std::uint64_t>& counts, Bytes element) {
 
 Parts parts_of(const Call& call, int world) {
     const Bytes element = kernels::size_of(call.dtype);
-    if (call.kind == Kind::kBarrier) return Parts::equal(0, world);
+    const KindRow& row = row_of(call.kind);
+    const bool moves = row.input != Extent::kNone || row.output != Extent::kNone;
+    if (!moves) return Parts::equal(0, world);
     return call.counts.empty() ? Parts::equal(call.count * element, world)
                                : Parts::of(call.counts, element);
 }
@@ -237,11 +231,10 @@ std::uint64_t signature_of(const Call& call) noexcept {
         byte(row_of(call.kind).reduces ? call.op : kernels::ReduceOp{}) << 16 |
         byte(call.algorithm) << 24 | byte(call.trigger) << 32 |
         (rooted ? byte(call.root) : 0) << 40 | byte(call.flags) << 48);
-    const bool own_counts = call.kind == Kind::kAllToAll && !call.counts.empty();
     // Their number stands for them when they are one's own: that there are counts has to be agreed
     // on.
-    mix(call.counts.empty() ? call.count : own_counts ? 1 : call.counts.size());
-    if (!own_counts) {
+    mix(call.counts.empty() ? call.count : call.has_own_counts() ? 1 : call.counts.size());
+    if (!call.has_own_counts()) {
         for (const std::uint64_t count : call.counts) mix(count);
     }
     return mixed;

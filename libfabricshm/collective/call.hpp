@@ -56,6 +56,8 @@ struct Call {
     std::uint32_t flags = 0;
 
     bool shares_output() const noexcept { return (flags & kSharedOutput) != 0; }
+    /// Only the rank itself knows its parts.
+    bool has_own_counts() const noexcept { return exchanges_parts(kind) && !counts.empty(); }
 };
 
 /// Where the parts of a buffer lie: part r has bytes(r) bytes from offset(r) on.

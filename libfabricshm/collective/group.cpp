@@ -85,7 +85,7 @@ void plan_input(const Operation& operation, PlanInput& input) {
     const auto posted = posts_all_parts(call.kind) ? static_cast<Bytes>(operation.world()) : 1;
     input.total_bytes = operation.largest_part * posted;
     input.shared_output = call.shares_output();
-    input.own_counts = call.kind == Kind::kAllToAll && !call.counts.empty();
+    input.own_counts = call.has_own_counts();
 }
 
 // A group of one: every collective is a copy from the input to the output.
@@ -427,8 +427,7 @@ Result<void> Group::run_now(const Call& call) {
     if (kept_) kept_->operation.reset();
     Operation operation(*state_, call);
     Bytes largest_part = operation.parts.largest();
-    const bool own_counts = call.kind == Kind::kAllToAll && !call.counts.empty();
-    if (own_counts) {
+    if (call.has_own_counts()) {
         const auto largest = agree_on_largest(call);
         if (!largest.ok()) return ended(largest.error());
         largest_part = *largest;

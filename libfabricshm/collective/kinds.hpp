@@ -1,5 +1,6 @@
-// The kinds of operations, one row each: what the checks, the plan and the engines ask about a
-// kind. What a rank computes from the posts of the others stands in combine.cpp.
+// The kinds of operations, one row each: what the checks, the plan, the engines, the meter, Python
+// and the benchmarks ask about a kind. What a rank computes from the posts of the others stands in
+// combine.cpp. docs/contributing.md has the steps for a new one.
 
 #pragma once
 
@@ -8,23 +9,6 @@
 #include <iterator>
 
 namespace fabricshm {
-
-/// The values are those of the C ABI.
-enum class Kind : std::uint8_t {
-    kAllreduce = 0,
-    kReduceScatter = 1,
-    kAllGather = 2,
-    kBroadcast = 3,
-    kReduce = 4,
-    kGather = 5,
-    kScatter = 6,
-    kAllToAll = 7,
-    kBarrier = 8,
-    kSend = 9,
-    kRecv = 10,
-    kScan = 11,
-    kExscan = 12,
-};
 
 /// Which ranks need the bytes of which others.
 enum class Flow : std::uint8_t {
@@ -41,7 +25,30 @@ enum class Extent : std::uint8_t { kNone, kCount, kPart, kAllParts };
 /// Which ranks have the buffer.
 enum class At : std::uint8_t { kEach, kRoot, kAboveFirst };
 
+// The values are those of the C ABI (fabricshm.h); c_collective.cpp holds them against it.
+// clang-format off
+#define FABRIC_KINDS(ROW)                                                                                                                                                \
+    /*  enumerator            in fabricshm.h              name               flow        reduces counts  parts   input       at      output      at            direct */ \
+    ROW(kAllreduce,      0,   FABRICSHM_ALLREDUCE,        "allreduce",       kAll,       true,   false,  false,  kCount,     kEach,  kCount,     kEach,        true)     \
+    ROW(kReduceScatter,  1,   FABRICSHM_REDUCE_SCATTER,   "reduce_scatter",  kAll,       true,   true,   true,   kAllParts,  kEach,  kPart,      kEach,        true)     \
+    ROW(kAllGather,      2,   FABRICSHM_ALL_GATHER,       "all_gather",      kAll,       false,  true,   false,  kPart,      kEach,  kAllParts,  kEach,        true)     \
+    ROW(kBroadcast,      3,   FABRICSHM_BROADCAST,        "broadcast",       kFromRoot,  false,  false,  false,  kCount,     kRoot,  kCount,     kEach,        true)     \
+    ROW(kReduce,         4,   FABRICSHM_REDUCE,           "reduce",          kToRoot,    true,   false,  false,  kCount,     kEach,  kCount,     kRoot,        true)     \
+    ROW(kGather,         5,   FABRICSHM_GATHER,           "gather",          kToRoot,    false,  true,   false,  kPart,      kEach,  kAllParts,  kRoot,        true)     \
+    ROW(kScatter,        6,   FABRICSHM_SCATTER,          "scatter",         kFromRoot,  false,  true,   true,   kAllParts,  kRoot,  kPart,      kEach,        true)     \
+    ROW(kAllToAll,       7,   FABRICSHM_ALL_TO_ALL,       "all_to_all",      kAll,       false,  true,   true,   kAllParts,  kEach,  kAllParts,  kEach,        true)     \
+    ROW(kBarrier,        8,   FABRICSHM_BARRIER,          "barrier",         kAll,       false,  false,  false,  kNone,      kEach,  kNone,      kEach,        false)    \
+    ROW(kSend,           9,   FABRICSHM_SEND,             "send",            kPeer,      false,  false,  false,  kCount,     kEach,  kNone,      kEach,        false)    \
+    ROW(kRecv,           10,  FABRICSHM_RECV,             "recv",            kPeer,      false,  false,  false,  kNone,      kEach,  kCount,     kEach,        false)    \
+    ROW(kScan,           11,  FABRICSHM_SCAN,             "scan",            kUp,        true,   false,  false,  kCount,     kEach,  kCount,     kEach,        true)     \
+    ROW(kExscan,         12,  FABRICSHM_EXSCAN,           "exscan",          kUp,        true,   false,  false,  kCount,     kEach,  kCount,     kAboveFirst,  true)
+
+#define FABRIC_ENUMERATOR(kind, value, ...) kind = value,
+enum class Kind : std::uint8_t { FABRIC_KINDS(FABRIC_ENUMERATOR) };
+#undef FABRIC_ENUMERATOR
+
 struct KindRow {
+    Kind kind;
     const char* name;
     Flow flow;
     bool reduces;       // takes an operation
@@ -51,28 +58,23 @@ struct KindRow {
     At input_at;
     Extent output;
     At output_at;
+    bool direct;  // direct.cpp and pull.cpp serve it; else its bytes go through slots
 };
 
-// clang-format off
-inline constexpr KindRow kKindRows[] = {
-    // name            flow             reduces counts parts  input              at         output             at
-    {"allreduce",      Flow::kAll,      true,  false, false, Extent::kCount,    At::kEach, Extent::kCount,    At::kEach},
-    {"reduce_scatter", Flow::kAll,      true,  true,  true,  Extent::kAllParts, At::kEach, Extent::kPart,     At::kEach},
-    {"all_gather",     Flow::kAll,      false, true,  false, Extent::kPart,     At::kEach, Extent::kAllParts, At::kEach},
-    {"broadcast",      Flow::kFromRoot, false, false, false, Extent::kCount,    At::kRoot, Extent::kCount,    At::kEach},
-    {"reduce",         Flow::kToRoot,   true,  false, false, Extent::kCount,    At::kEach, Extent::kCount,    At::kRoot},
-    {"gather",         Flow::kToRoot,   false, true,  false, Extent::kPart,     At::kEach, Extent::kAllParts, At::kRoot},
-    {"scatter",        Flow::kFromRoot, false, true,  true,  Extent::kAllParts, At::kRoot, Extent::kPart,     At::kEach},
-    {"all_to_all",     Flow::kAll,      false, true,  true,  Extent::kAllParts, At::kEach, Extent::kAllParts, At::kEach},
-    {"barrier",        Flow::kAll,      false, false, false, Extent::kNone,     At::kEach, Extent::kNone,     At::kEach},
-    {"send",           Flow::kPeer,     false, false, false, Extent::kCount,    At::kEach, Extent::kNone,     At::kEach},
-    {"recv",           Flow::kPeer,     false, false, false, Extent::kNone,     At::kEach, Extent::kCount,    At::kEach},
-    {"scan",           Flow::kUp,       true,  false, false, Extent::kCount,    At::kEach, Extent::kCount,    At::kEach},
-    {"exscan",         Flow::kUp,       true,  false, false, Extent::kCount,    At::kEach, Extent::kCount,    At::kAboveFirst},
-};
+#define FABRIC_ROW(kind, value, c, name, flow, reduces, counts, parts, input, input_at, output, output_at, direct) \
+    {Kind::kind, name, Flow::flow, reduces, counts, parts, Extent::input, At::input_at, Extent::output, At::output_at, direct},
+inline constexpr KindRow kKindRows[] = {FABRIC_KINDS(FABRIC_ROW)};
+#undef FABRIC_ROW
 // clang-format on
 inline constexpr int kKindCount = static_cast<int>(std::size(kKindRows));
-static_assert(kKindCount == static_cast<int>(Kind::kExscan) + 1);
+static_assert(
+    [] {
+        for (int i = 0; i < kKindCount; ++i) {
+            if (static_cast<int>(kKindRows[i].kind) != i) return false;
+        }
+        return true;
+    }(),
+    "a row is not at its value");
 
 /// Only of a kind that check_call() accepts.
 constexpr const KindRow& row_of(Kind kind) noexcept {
@@ -91,6 +93,28 @@ constexpr bool all_hear_all(Kind kind) noexcept {
     return row_of(kind).flow == Flow::kAll;
 }
 
+/// Kinds with a buffer of one part for each rank.
+constexpr bool has_parts(Kind kind) noexcept {
+    return row_of(kind).input == Extent::kAllParts || row_of(kind).output == Extent::kAllParts;
+}
+
+/// Kinds in which each rank gives a part to each: with counts these are a rank's own.
+constexpr bool exchanges_parts(Kind kind) noexcept {
+    return row_of(kind).input == Extent::kAllParts && row_of(kind).output == Extent::kAllParts;
+}
+
+/// Kinds after which every rank has the same bytes: one output may serve all.
+constexpr bool gives_one_result(Kind kind) noexcept {
+    const KindRow& row = row_of(kind);
+    const bool to_all = row.flow == Flow::kAll || row.flow == Flow::kFromRoot;
+    return to_all && row.output != Extent::kNone && !row.posts_parts;
+}
+
+/// Reductions whose result all ranks get, not a part of it each.
+constexpr bool reduces_for_all(Kind kind) noexcept {
+    return gives_one_result(kind) && row_of(kind).reduces;
+}
+
 constexpr bool is_scan(Kind kind) noexcept {
     return row_of(kind).flow == Flow::kUp;
 }
@@ -98,5 +122,7 @@ constexpr bool is_scan(Kind kind) noexcept {
 constexpr bool is_message(Kind kind) noexcept {
     return row_of(kind).flow == Flow::kPeer;
 }
+
+static_assert(reduces_for_all(Kind::kAllreduce) && exchanges_parts(Kind::kAllToAll));
 
 }  // namespace fabricshm

@@ -52,32 +52,25 @@ void Meter::end_timed(const Timing& timing) noexcept {
 void Meter::count(const MeteredCall& call) noexcept {
     const auto world = static_cast<Bytes>(call.world);
     const bool at_root = call.rank == call.root;
-    switch (call.kind) {
-        case Kind::kAllreduce:
-            // In place each rank reads its share of every input and stores it into every output.
-            add(each_, call.in_pieces ? call.bytes : 2 * call.bytes / world);
-            return;
-        case Kind::kReduceScatter:
-        case Kind::kAllGather:
-        case Kind::kAllToAll:
-            add(each_, call.bytes);
-            return;
-        case Kind::kReduce:
-        case Kind::kGather:
+    switch (row_of(call.kind).flow) {
+        case Flow::kAll:
+            // Reduced for all in place, each rank reads its share of every input and stores it into
+            // every output.
+            if (!reduces_for_all(call.kind) || call.in_pieces) return add(each_, call.bytes);
+            return add(each_, 2 * call.bytes / world);
+        case Flow::kToRoot:
             if (at_root) add(each_, call.bytes);
             return;
-        case Kind::kScan:
-        case Kind::kExscan:
+        case Flow::kUp:
             // In place as in an allreduce; else each rank reads those below it.
             if (!call.in_pieces) return add(each_, 2 * call.bytes / world);
             for (int peer = 0; peer < call.rank; ++peer) moved(peer, call.bytes);
             return;
-        case Kind::kBroadcast:
-        case Kind::kScatter:
+        case Flow::kFromRoot:
             if (!at_root) moved(call.root, call.bytes);
             return;
-        default:
-            return;
+        case Flow::kPeer:
+            return;  // counted where they move
     }
 }
 

@@ -68,7 +68,8 @@ Algorithm choose_arrived(const PlanInput& input, bool all_in_arena, const Tuning
     const Algorithm algorithm = applicable(input);
     if (algorithm == Algorithm::kRing || algorithm == Algorithm::kHost) return algorithm;
     if (algorithm == Algorithm::kFlat || input.own_counts) return Algorithm::kFlat;
-    if (all_in_arena && algorithm != Algorithm::kStaged) return Algorithm::kDirect;
+    const bool direct = all_in_arena && row_of(input.kind).direct;
+    if (direct && algorithm != Algorithm::kStaged) return Algorithm::kDirect;
     // Only allreduce can be staged.
     if (input.kind != Kind::kAllreduce) return Algorithm::kFlat;
     if (algorithm == Algorithm::kStaged) return Algorithm::kStaged;

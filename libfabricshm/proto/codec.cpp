@@ -378,8 +378,9 @@ std::string_view text_of(const char (&field)[kNameBytes]) noexcept {
 }
 
 Result<Bytes> tensor_bytes(std::uint32_t dtype, std::span<const std::int64_t> shape) {
-    FABRIC_TRY_VOID(
-        need(dtype < static_cast<std::uint32_t>(kernels::kNumberTypeCount), "tensor dtype"));
+    FABRIC_TRY_VOID(need(dtype < static_cast<std::uint32_t>(kernels::kDTypeCount) &&
+                             kernels::is_number(static_cast<kernels::DType>(dtype)),
+                         "tensor dtype"));
     FABRIC_TRY_VOID(need(shape.size() <= kDimsMax, "tensor ndim"));
     Bytes bytes = kernels::size_of(static_cast<kernels::DType>(dtype));
     for (const std::int64_t length : shape) {

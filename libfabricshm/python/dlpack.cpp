@@ -2,8 +2,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
+
+#include "kernels/dtype.hpp"
 
 namespace py = pybind11;
 
@@ -25,7 +28,6 @@ struct DataType {
 constexpr std::uint8_t kInt = 0;
 constexpr std::uint8_t kUnsigned = 1;
 constexpr std::uint8_t kFloat = 2;
-constexpr std::uint8_t kBfloat = 4;
 constexpr std::uint8_t kComplex = 5;
 constexpr std::uint8_t kBool = 6;
 
@@ -62,9 +64,24 @@ void release_exported(Managed* managed) {
     delete static_cast<Exported*>(managed->context);
 }
 
-// NumPy has no bfloat16: such arrays are uint16 here, and only the caller knows better.
+// A type that NumPy lacks: its arrays are of unsigned integers here, and only the caller knows
+// better.
+bool is_foreign(const kernels::DTypeRow& row) {
+    return kernels::is_number(row.type) && std::string_view(row.python) != row.numpy;
+}
+
+const kernels::DTypeRow* foreign_row(const DataType& type) {
+    for (const auto& row : kernels::kDTypeRows) {
+        const bool same = row.dlpack == type.code && row.size * 8 == type.bits && type.lanes == 1;
+        if (same && is_foreign(row)) return &row;
+    }
+    return nullptr;
+}
+
 std::uint8_t code_of(char kind, const std::string& type) {
-    if (type == "bfloat16") return kBfloat;
+    for (const auto& row : kernels::kDTypeRows) {
+        if (is_foreign(row) && type == row.python) return row.dlpack;
+    }
     switch (kind) {
         case 'i':
             return kInt;
@@ -82,6 +99,8 @@ std::uint8_t code_of(char kind, const std::string& type) {
 }
 
 std::string numpy_name(const DataType& type) {
+    // The second part of the result tells the caller what they hold.
+    if (const auto* row = foreign_row(type)) return row->numpy;
     const std::string bits = std::to_string(type.bits);
     // More than one lane is a vector type, of which NumPy has none.
     switch (type.lanes == 1 ? type.code : 255) {
@@ -95,9 +114,6 @@ std::string numpy_name(const DataType& type) {
             return "complex" + bits;
         case kBool:
             return "bool";
-        // As uint16; the second part of the result tells the caller.
-        case kBfloat:
-            return "uint16";
         default:
             throw py::buffer_error("NumPy has no type for this DLPack tensor");
     }
@@ -163,7 +179,7 @@ py::tuple from_dlpack(const py::capsule& capsule) {
     const py::dtype dtype(numpy_name(tensor.dtype));
     const std::vector<py::ssize_t> shape(tensor.shape, tensor.shape + tensor.ndim);
     const auto strides = byte_strides(tensor, dtype.itemsize());
-    const bool is_bfloat = tensor.dtype.code == kBfloat;
+    const auto* foreign = foreign_row(tensor.dtype);
     void* const data = static_cast<char*>(tensor.data) + tensor.byte_offset;
 
     // Renamed, so that the capsule frees nothing any more: from now on `owner` does.
@@ -173,7 +189,7 @@ py::tuple from_dlpack(const py::capsule& capsule) {
         if (taken->deleter != nullptr) taken->deleter(taken);
     });
     return py::make_tuple(py::array(dtype, shape, strides, data, owner),
-                          is_bfloat ? std::string("bfloat16") : std::string());
+                          foreign != nullptr ? std::string(foreign->python) : std::string());
 }
 
 }  // namespace fabricshm::python

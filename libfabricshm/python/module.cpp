@@ -4,6 +4,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "kernels/dtype.hpp"
+#include "libfabricshm/collective/kinds.hpp"
 #include "libfabricshm/python/arena.hpp"
 #include "libfabricshm/python/dlpack.hpp"
 #include "libfabricshm/python/group.hpp"
@@ -14,6 +16,28 @@ namespace py = pybind11;
 using namespace fabricshm::python;
 
 namespace {
+
+// What the Python files know of types, operations and kinds is what the tables say.
+void bind_tables(py::module_& module) {
+    using kernels::DTypeRow;
+    py::class_<DTypeRow>(module, "DType")
+        .def_property_readonly("name", [](const DTypeRow& row) { return row.python; })
+        .def_property_readonly("code",
+                               [](const DTypeRow& row) { return static_cast<int>(row.type); })
+        .def_property_readonly("numpy", [](const DTypeRow& row) { return row.numpy; })
+        .def_property_readonly("located",
+                               [](const DTypeRow& row) { return kernels::is_located(row.type); });
+    py::list types;
+    for (const DTypeRow& row : kernels::kDTypeRows) types.append(row);
+    module.attr("DTYPES") = types;
+    py::dict ops, kinds;
+    for (const auto& row : kernels::kReduceOpRows) ops[row.name] = static_cast<int>(row.op);
+    for (int kind = 0; kind < fabricshm::kKindCount; ++kind) {
+        kinds[fabricshm::kKindRows[kind].name] = kind;
+    }
+    module.attr("OPS") = ops;
+    module.attr("KINDS") = kinds;
+}
 
 // Names and arguments as the package's Python files use them; defaults, units and documentation are
 // there.
@@ -177,6 +201,7 @@ PYBIND11_MODULE(_fabricshm, module) {
     module.def("version", &fabricshm_version);
     module.def("to_dlpack", &to_dlpack, py::arg("array"), py::arg("type"));
     module.def("from_dlpack", &from_dlpack, py::arg("capsule"));
+    bind_tables(module);
     bind_session(module);
     bind_directive(module);
     bind_quota(module);

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/dtype.hpp"
+#include "libfabricshm/collective/kinds.hpp"
 #include "libfabricshm/torch/job_arena.hpp"
 
 namespace fabricshm::torch_backend {
@@ -83,20 +85,15 @@ void Communicator::run(const fabricshm_call& call, const char* what) const {
 }
 
 std::string Communicator::Called::text() const {
-    static constexpr const char* kTypes[] = {"float64", "float32", "float16", "bfloat16", "int8",
-                                             "uint8",   "int32",   "uint32",  "int64",    "uint64"};
-    static constexpr const char* kOperations[] = {"sum",     "avg", "min", "max",
-                                                  "product", "and", "or",  "xor"};
     std::ostringstream out;
     out << what;
     if (kind == FABRICSHM_BARRIER) return out.str();
-    out << " of " << count << ' ' << kTypes[dtype];
-    const bool reduces =
-        kind == FABRICSHM_ALLREDUCE || kind == FABRICSHM_REDUCE || kind == FABRICSHM_REDUCE_SCATTER;
-    if (reduces) out << ", operation " << kOperations[op];
-    const bool rooted = kind == FABRICSHM_BROADCAST || kind == FABRICSHM_REDUCE ||
-                        kind == FABRICSHM_GATHER || kind == FABRICSHM_SCATTER;
-    if (rooted) out << ", root " << root;
+    const Kind row = static_cast<Kind>(kind);
+    out << " of " << count << ' ' << kernels::row_of(static_cast<kernels::DType>(dtype)).python;
+    if (row_of(row).reduces) {
+        out << ", operation " << kernels::row_of(static_cast<kernels::ReduceOp>(op)).name;
+    }
+    if (has_root(row)) out << ", root " << root;
     return out.str();
 }
 

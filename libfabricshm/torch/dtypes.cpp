@@ -2,6 +2,10 @@
 
 #include <torch/version.h>
 
+#include <string_view>
+
+#include "kernels/dtype.hpp"
+
 namespace fabricshm::torch_backend {
 namespace {
 
@@ -52,40 +56,17 @@ fabricshm_op bool_op(fabricshm_op op) {
     return op;
 }
 
-// A closed list: a type that torch adds is refused until somebody has thought about its sums.
+// A closed list, the table's: a type that torch adds is refused until it has a row.
 bool find_dtype(at::ScalarType type, fabricshm_dtype& dtype) {
-    switch (type) {
-        case at::kDouble:
-            dtype = FABRICSHM_F64;
-            return true;
-        case at::kFloat:
-            dtype = FABRICSHM_F32;
-            return true;
-        case at::kHalf:
-            dtype = FABRICSHM_F16;
-            return true;
-        case at::kBFloat16:
-            dtype = FABRICSHM_BF16;
-            return true;
-        case at::kChar:
-            dtype = FABRICSHM_I8;
-            return true;
-        case at::kByte:
-            dtype = FABRICSHM_U8;
-            return true;
-        // Bytes of 0 and 1, see bool_op().
-        case at::kBool:
-            dtype = FABRICSHM_U8;
-            return true;
-        case at::kInt:
-            dtype = FABRICSHM_I32;
-            return true;
-        case at::kLong:
-            dtype = FABRICSHM_I64;
-            return true;
-        default:
-            return false;
+    // Bytes of 0 and 1, see bool_op().
+    if (type == at::kBool) type = at::kByte;
+    const std::string_view name = c10::toString(type);
+    for (const auto& row : kernels::kDTypeRows) {
+        if (name != row.torch) continue;
+        dtype = static_cast<fabricshm_dtype>(row.type);
+        return true;
     }
+    return false;
 }
 
 // Torch knows it as NCCL's, and has it carried by a number or by a tensor of one element.

@@ -1,6 +1,7 @@
 #include "tests/oracle/model.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -87,6 +88,48 @@ std::uint16_t float_to_bfloat(float value) {
     return static_cast<std::uint16_t>(kept + (up ? 1 : 0));
 }
 
+// The two of 8 bits: all their numbers are few enough to be looked through.
+template <int kMantissaBits, int kBias, int kLargest, int kOverflow>
+struct Byte {
+    using Stored = std::uint8_t;
+    using Computed = float;
+    static float load(Stored bits) {
+        const int size = bits & 127, one = 1 << kMantissaBits;
+        const float sign = bits >= 128 ? -1.0f : 1.0f;
+        if (size > kLargest) {
+            const bool infinite = kOverflow != 127 && size == kOverflow;
+            return infinite ? sign * std::numeric_limits<float>::infinity()
+                            : std::numeric_limits<float>::quiet_NaN();
+        }
+        const auto mantissa = static_cast<float>(size % one + (size < one ? 0 : one));
+        return sign * std::ldexp(mantissa, std::max(size / one, 1) - kBias - kMantissaBits);
+    }
+    static Stored store(float value) {
+        if (std::isnan(value)) return 127;
+        const auto sign = static_cast<Stored>(std::signbit(value) ? 128 : 0);
+        const double size = std::fabs(static_cast<double>(value));
+        // Its own value of each code, and behind the largest what would come next.
+        static const std::array<double, kLargest + 2> kValues = [] {
+            std::array<double, kLargest + 2> values{};
+            for (int code = 0; code <= kLargest; ++code) {
+                values[code] = load(static_cast<Stored>(code));
+            }
+            values[kLargest + 1] = 2 * values[kLargest] - values[kLargest - 1];
+            return values;
+        }();
+        const auto above = std::lower_bound(kValues.begin(), kValues.end(), size);
+        auto code = static_cast<int>(above - kValues.begin());
+        if (code > 0 && code <= kLargest + 1) {
+            const double middle = (kValues[code - 1] + kValues[code]) / 2;
+            if (size < middle || (size == middle && (code - 1) % 2 == 0)) --code;
+        }
+        if (code <= kLargest) return static_cast<Stored>(sign | code);
+        return kOverflow == 127 ? Stored{127} : static_cast<Stored>(sign | kOverflow);
+    }
+};
+using E4M3 = Byte<3, 7, 0x7e, 127>;
+using E5M2 = Byte<2, 15, 0x7b, 0x7c>;
+
 // ---- Element types: how they are stored and what is computed with -------------------------------
 
 template <class Number>
@@ -129,6 +172,10 @@ void with_type(fabricshm_dtype type, const Visitor& visit) {
             return visit(Half{});
         case FABRICSHM_BF16:
             return visit(BFloat{});
+        case FABRICSHM_F8_E4M3:
+            return visit(E4M3{});
+        case FABRICSHM_F8_E5M2:
+            return visit(E5M2{});
         case FABRICSHM_I8:
             return visit(Plain<std::int8_t>{});
         case FABRICSHM_U8:

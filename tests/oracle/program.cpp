@@ -29,9 +29,9 @@ namespace {
 constexpr const char* kKindNames[] = {
     "allreduce",  "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter",
     "all_to_all", "barrier",        "message",    "recv",      "scan",   "exscan"};
-constexpr const char* kTypeNames[] = {"f64",     "f32",     "f16",     "bf16",   "i8",
-                                      "u8",      "i32",     "u32",     "i64",    "u64",
-                                      "f64_int", "f32_int", "i32_int", "i64_int"};
+constexpr const char* kTypeNames[] = {
+    "f64", "f32", "f16",     "bf16",    "i8",      "u8",      "i32",     "u32",
+    "i64", "u64", "f64_int", "f32_int", "i32_int", "i64_int", "f8_e4m3", "f8_e5m2"};
 constexpr const char* kOpNames[] = {"sum",  "avg",  "min", "max",  "prod",   "band",  "bor",
                                     "bxor", "land", "lor", "lxor", "minloc", "maxloc"};
 constexpr const char* kAlgorithmNames[] = {"auto", "flat", "direct", "ring", "staged", "host"};

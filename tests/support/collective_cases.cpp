@@ -6,6 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include "bench/element.hpp"
+
 namespace test_support {
 
 using namespace fabricshm;
@@ -13,21 +15,6 @@ using kernels::DType;
 using kernels::ReduceOp;
 
 namespace {
-
-// Floats of 16 bits for integers up to 256, which both formats hold exactly.
-std::uint16_t to_f16(int value) {
-    if (value == 0) return 0;
-    int exponent = 31 - __builtin_clz(static_cast<unsigned>(value));
-    const int mantissa = (value << (10 - exponent)) & 0x3ff;
-    return static_cast<std::uint16_t>(((exponent + 15) << 10) | mantissa);
-}
-
-std::uint16_t to_bf16(int value) {
-    const float number = static_cast<float>(value);
-    std::uint32_t bits;
-    std::memcpy(&bits, &number, sizeof bits);
-    return static_cast<std::uint16_t>(bits >> 16);
-}
 
 template <typename T>
 void put(std::byte* to, T value) {
@@ -51,20 +38,6 @@ void put_located(std::byte* to, int coded) {
 void store(std::byte* to, DType type, double exact) {
     const int value = static_cast<int>(exact);
     switch (type) {
-        case DType::kF64:
-            return put(to, exact);
-        case DType::kF32:
-            return put(to, static_cast<float>(exact));
-        case DType::kF16:
-            return put(to, to_f16(value));
-        case DType::kBF16:
-            return put(to, to_bf16(value));
-        case DType::kI8:
-        case DType::kU8:
-            return put(to, static_cast<std::uint8_t>(value));
-        case DType::kI32:
-        case DType::kU32:
-            return put(to, value);
         case DType::kF64Loc:
             return put_located<double>(to, value);
         case DType::kF32Loc:
@@ -74,7 +47,7 @@ void store(std::byte* to, DType type, double exact) {
         case DType::kI64Loc:
             return put_located<std::int64_t>(to, value);
         default:
-            return put(to, static_cast<std::int64_t>(value));
+            return bench::store_element(to, type, exact);
     }
 }
 
@@ -295,7 +268,7 @@ bool verify(const RankContext& context, const CollectiveCase& wanted, const Shap
         const bool exchange = wanted.kind == Kind::kAllToAll;
         double value = exchange ? expected_exchange(context, wanted, shape, index)
                                 : expected(context, wanted, shape, index);
-        // kAvg is tried with f32, f64 and integers only: 16-bit floats would round the quotient.
+        // kAvg is tried with f32, f64 and integers only: small floats would round the quotient.
         if (wanted.op == ReduceOp::kAvg) value /= context.world;
         std::byte right[16];
         store(right, call.dtype, value);

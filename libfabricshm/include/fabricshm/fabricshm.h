@@ -89,7 +89,9 @@ typedef enum fabricshm_dtype {
     FABRICSHM_F64_INT = 10, /* a value and an index, for MINLOC and MAXLOC: fabricshm_f64_int */
     FABRICSHM_F32_INT = 11, /* fabricshm_f32_int */
     FABRICSHM_I32_INT = 12, /* fabricshm_i32_int */
-    FABRICSHM_I64_INT = 13  /* fabricshm_i64_int */
+    FABRICSHM_I64_INT = 13, /* fabricshm_i64_int */
+    FABRICSHM_F8_E4M3 = 14, /* float8_e4m3fn: to 448; no infinity, too much becomes NaN */
+    FABRICSHM_F8_E5M2 = 15  /* float8_e5m2: to 57344; with infinity */
 } fabricshm_dtype;
 
 /* A value and where it is, laid out as MPI_DOUBLE_INT, MPI_FLOAT_INT, MPI_2INT and MPI_LONG_INT

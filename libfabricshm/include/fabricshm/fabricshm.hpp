@@ -60,12 +60,18 @@ class [[nodiscard]] Expected {
 /// For calls that give nothing but their success.
 using Status = Expected<std::monostate>;
 
-/// Sixteen-bit floats as bits, so that they have a type: this header does no arithmetic.
+/// Floats of 16 and 8 bits as bits, so that they have a type: this header does no arithmetic.
 struct Float16 {
     std::uint16_t bits;
 };
 struct BFloat16 {
     std::uint16_t bits;
+};
+struct Float8E4M3 {
+    std::uint8_t bits;
+};
+struct Float8E5M2 {
+    std::uint8_t bits;
 };
 
 namespace detail {
@@ -77,6 +83,8 @@ template <> struct DTypeOf<double> { static constexpr fabricshm_dtype kValue = F
 template <> struct DTypeOf<float> { static constexpr fabricshm_dtype kValue = FABRICSHM_F32; };
 template <> struct DTypeOf<Float16> { static constexpr fabricshm_dtype kValue = FABRICSHM_F16; };
 template <> struct DTypeOf<BFloat16> { static constexpr fabricshm_dtype kValue = FABRICSHM_BF16; };
+template <> struct DTypeOf<Float8E4M3> { static constexpr fabricshm_dtype kValue = FABRICSHM_F8_E4M3; };
+template <> struct DTypeOf<Float8E5M2> { static constexpr fabricshm_dtype kValue = FABRICSHM_F8_E5M2; };
 template <> struct DTypeOf<std::int8_t> { static constexpr fabricshm_dtype kValue = FABRICSHM_I8; };
 template <> struct DTypeOf<std::uint8_t> { static constexpr fabricshm_dtype kValue = FABRICSHM_U8; };
 template <> struct DTypeOf<std::int32_t> { static constexpr fabricshm_dtype kValue = FABRICSHM_I32; };
@@ -198,6 +206,66 @@ class Group {
         return run(call);
     }
 
+    /// The root's `output` becomes the reduction of every rank's `input`; the others' is left alone
+    /// and may be empty.
+    template <typename T>
+    Status reduce(std::span<const T> input, std::span<T> output, int root,
+                  fabricshm_op op = FABRICSHM_SUM) {
+        if (rank() == root && input.size() != output.size()) {
+            return detail::wrong_size("reduce: sizes differ");
+        }
+        return rooted(call_of(FABRICSHM_REDUCE, op, input.data(), output, input.size()), root);
+    }
+
+    /// Every rank's `input`, in rank order, at the root; the others' `output` may be empty.
+    template <typename T>
+    Status gather(std::span<const T> input, std::span<T> output, int root) {
+        if (rank() == root && output.size() != input.size() * ranks()) {
+            return detail::wrong_size("gather: the output must hold one part for each rank");
+        }
+        return rooted(call_of(FABRICSHM_GATHER, FABRICSHM_SUM, input.data(), output, input.size()),
+                      root);
+    }
+
+    /// Part `rank` of the root's `input`; the others' may be empty.
+    template <typename T>
+    Status scatter(std::span<const T> input, std::span<T> output, int root) {
+        if (rank() == root && input.size() != output.size() * ranks()) {
+            return detail::wrong_size("scatter: the input must hold one part for each rank");
+        }
+        return rooted(
+            call_of(FABRICSHM_SCATTER, FABRICSHM_SUM, input.data(), output, output.size()), root);
+    }
+
+    /// Part p of `input` goes to rank p; `output` has what the ranks sent, in rank order.
+    template <typename T>
+    Status all_to_all(std::span<const T> input, std::span<T> output) {
+        if (input.size() != output.size() || input.size() % ranks() != 0) {
+            return detail::wrong_size("all_to_all: both must hold one part for each rank");
+        }
+        const std::size_t part = input.size() / ranks();
+        return run(call_of(FABRICSHM_ALL_TO_ALL, FABRICSHM_SUM, input.data(), output, part));
+    }
+
+    /// Returns when `buffer` may be used again.
+    template <typename T>
+    Status send(std::span<const T> buffer, int peer, int tag = 0) {
+        const std::span<T> none;
+        auto call = call_of(FABRICSHM_SEND, FABRICSHM_SUM, buffer.data(), none, buffer.size());
+        call.peer = peer;
+        call.tag = tag;
+        return run(call);
+    }
+
+    /// From rank `peer`, or FABRICSHM_ANY_PEER (start() has a Request that says which).
+    template <typename T>
+    Status recv(std::span<T> buffer, int peer, int tag = 0) {
+        auto call = call_of(FABRICSHM_RECV, FABRICSHM_SUM, nullptr, buffer, buffer.size());
+        call.peer = peer;
+        call.tag = tag;
+        return run(call);
+    }
+
     /// `output` becomes the reduction of the inputs of ranks 0 to this one; both may be the same.
     template <typename T>
     Status scan(std::span<const T> input, std::span<T> output, fabricshm_op op = FABRICSHM_SUM) {
@@ -230,6 +298,11 @@ class Group {
 
   private:
     std::size_t ranks() const noexcept { return static_cast<std::size_t>(world()); }
+
+    Status rooted(fabricshm_call call, int root) {
+        call.root = root;
+        return run(call);
+    }
 
     template <typename T>
     static fabricshm_call call_of(fabricshm_kind kind, fabricshm_op op, const void* input,

@@ -4,25 +4,16 @@ import numpy
 
 from . import _fabricshm
 
-# Code of fabricshm.h and the NumPy type. NumPy has no bfloat16: its bits travel as uint16.
-_CODES = {
-    "float64": 0,
-    "float32": 1,
-    "float16": 2,
-    "bfloat16": 3,
-    "int8": 4,
-    "uint8": 5,
-    "int32": 6,
-    "uint32": 7,
-    "int64": 8,
-    "uint64": 9,
-}
+# Of the library's tables: name and code of each type, and the NumPy type of the arrays that hold it.
+# NumPy has no bfloat16 and no floats of 8 bits: their bits travel as uint16 and uint8.
+_NUMBERS = [row for row in _fabricshm.DTYPES if not row.located]
+_CODES = {row.name: row.code for row in _NUMBERS}
+_HOLDERS = {row.name: row.numpy for row in _NUMBERS if row.name != row.numpy}
 NAMES = {code: name for name, code in _CODES.items()}
-OPS = {"sum": 0, "avg": 1, "min": 2, "max": 3, "prod": 4, "band": 5, "bor": 6, "bxor": 7,
-       "land": 8, "lor": 9, "lxor": 10, "minloc": 11, "maxloc": 12}  # fmt: skip
+OPS = _fabricshm.OPS
 
 # Values with an index, for minloc and maxloc: C structs of fabricshm.h, padding and all.
-_LOCATED = {"float64": 10, "float32": 11, "int32": 12, "int64": 13}
+_LOCATED = {row.numpy: row.code for row in _fabricshm.DTYPES if row.located}
 
 
 def located(dtype="float64"):
@@ -39,7 +30,7 @@ _LOCATED_DTYPES = {f"{name}_int": located(name) for name in _LOCATED}
 
 
 def type_name(dtype):
-    """"float32" from numpy.float32, numpy.dtype("f4"), "float32" or ml_dtypes' bfloat16."""
+    """"float32" from numpy.float32, numpy.dtype("f4"), "float32" or a type of ml_dtypes."""
     if isinstance(dtype, str) and (dtype in _CODES or dtype in _LOCATED_CODES):
         return dtype
     given = numpy.dtype(dtype)
@@ -61,7 +52,7 @@ def storage(dtype):
     """The NumPy type that holds elements of `dtype`."""
     if isinstance(dtype, str) and dtype in _LOCATED_DTYPES:
         return _LOCATED_DTYPES[dtype]
-    return numpy.dtype("uint16" if isinstance(dtype, str) and dtype == "bfloat16" else dtype)
+    return numpy.dtype(_HOLDERS.get(dtype, dtype) if isinstance(dtype, str) else dtype)
 
 
 def op_code(op):
@@ -87,7 +78,7 @@ def bfloat16_to(array):
 class Tensor:
     """An array of a type that NumPy may not have, with DLPack, and a name when peers can open it.
 
-    array: NumPy view of the memory (uint16 for bfloat16); dtype: name of the type.
+    array: NumPy view of the memory (uint16 for bfloat16, uint8 for floats of 8 bits); dtype: name of the type.
     """
 
     def __init__(self, array, dtype=None, handle=None):

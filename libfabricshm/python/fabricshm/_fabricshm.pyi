@@ -1,4 +1,4 @@
-from typing import Any, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import numpy.typing as npt
@@ -6,10 +6,23 @@ import numpy.typing as npt
 ANY_RANK: int
 ANY_PEER: int
 TIMEOUT_DEFAULT: int
+DTYPES: List[DType]
+OPS: Dict[str, int]
+KINDS: Dict[str, int]
 
 def version() -> str: ...
 def to_dlpack(array: npt.NDArray[Any], type: str) -> Any: ...
 def from_dlpack(capsule: Any) -> Tuple[npt.NDArray[Any], str]: ...
+
+class DType:
+    @property
+    def name(self) -> str: ...
+    @property
+    def code(self) -> int: ...
+    @property
+    def numpy(self) -> str: ...
+    @property
+    def located(self) -> bool: ...
 
 class Session:
     def __init__(

@@ -8,21 +8,6 @@ from . import _fabricshm
 from ._arrays import Tensor, as_tensor, milliseconds, op_code, storage, type_code, type_name, NAMES
 from ._shards import Shard
 
-_KINDS = {
-    "all_reduce": 0,
-    "reduce_scatter": 1,
-    "all_gather": 2,
-    "broadcast": 3,
-    "reduce": 4,
-    "gather": 5,
-    "scatter": 6,
-    "all_to_all": 7,
-    "barrier": 8,
-    "send": 9,
-    "recv": 10,
-    "scan": 11,
-    "exscan": 12,
-}
 ALGORITHMS = {"auto": 0, "flat": 1, "direct": 2, "ring": 3, "staged": 4, "host": 5}
 TRIGGERS = {"async": 0, "sync": 1}
 
@@ -189,7 +174,7 @@ class Group(_Closing):
 
         op          sum avg min max prod; on integers band bor bxor land lor lxor; on values with
                     an index (located()) minloc maxloc
-        dtype       to read uint16 arrays as "bfloat16"
+        dtype       to read uint16 arrays as "bfloat16", and uint8 as floats of 8 bits
         timeout     seconds
         algorithm   auto flat direct ring staged host
         trigger     async, or sync: rank 0 starts it when all are ready
@@ -221,7 +206,7 @@ class Group(_Closing):
         """The reduction of all ranks' arrays, on every rank; in place without `out`."""
         data = as_tensor(array, options.get("dtype"))
         result = data if out is None else self._alike(out, data, data.array.size)
-        return self._do("all_reduce", data, result, data.array.size, op=op, **options)
+        return self._do("allreduce", data, result, data.array.size, op=op, **options)
 
     def broadcast(self, array, root=0, **options):
         """The root's array, on every rank."""
@@ -367,7 +352,7 @@ class Group(_Closing):
         async_op=False, shared_output=False,
     ):  # fmt: skip
         call = _fabricshm.Call()
-        call.kind = _KINDS[kind]
+        call.kind = _fabricshm.KINDS[kind]
         some = data if data is not None else out
         call.dtype = type_code(some.dtype) if some is not None else type_code("uint8")
         call.input = data.array if data is not None else None

@@ -233,6 +233,14 @@ class Named(unittest.TestCase):
         self.assertEqual(tensor.array.dtype.name, "uint16")
         self.assertEqual(tensor.name, "halves")
 
+    def test_floats_of_8_bits_have_their_names(self):
+        for name in ("float8_e4m3fn", "float8_e5m2"):
+            tensor = self.arena.create_tensor(name, 16, name)
+            self.assertEqual(self.arena.open_tensor(name).dtype, name)
+            self.assertEqual(tensor.array.dtype.name, "uint8")
+            capsule = fabricshm.from_dlpack(tensor)  # by DLPack's code of the type
+            self.assertEqual(capsule.dtype, name)
+
     def test_a_taken_name_is_refused(self):
         self.arena.create_tensor("once", 4)
         with self.assertRaises(fabricshm.ExistsError):

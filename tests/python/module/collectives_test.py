@@ -15,16 +15,40 @@ import fabricshm  # noqa: E402
 COUNTS = (0, 1, 7, 1000, 70_001)
 WORLDS = (1, 2, 3, 4)
 DTYPES = "float64 float32 float16 bfloat16 int8 uint8 int32 uint32 int64 uint64".split()
+DTYPES += ["float8_e4m3fn", "float8_e5m2"]
+
+
+def float8_values(mantissa, bias, largest):
+    """The finite numbers of a format, by code."""
+    one = 1 << mantissa
+    return numpy.array([
+        (code % one + (one if code >= one else 0)) * 2.0 ** (max(code // one, 1) - bias - mantissa)
+        for code in range(largest + 1)], "float32")
+
+
+FLOAT8 = {"float8_e4m3fn": float8_values(3, 7, 0x7E), "float8_e5m2": float8_values(2, 15, 0x7B)}
+
+
+def float8_from(values, dtype):
+    """Codes of the nearest numbers, ties to even, of values that are not negative."""
+    distance = numpy.abs(FLOAT8[dtype] - numpy.asarray(values, "float32")[:, None])
+    nearest = distance == distance.min(axis=1, initial=numpy.inf, keepdims=True)
+    odd = numpy.arange(len(FLOAT8[dtype])) % 2
+    return numpy.where(nearest, odd, 2).argmin(axis=1).astype("uint8")
 
 
 def data_of(rank, count, dtype):
     values = numpy.random.default_rng(1000 + rank).integers(1, 4, count)
     if dtype == "bfloat16":
         return fabricshm.bfloat16_from(values.astype("float32"))
+    if dtype in FLOAT8:
+        return float8_from(numpy.arange(4), dtype)[values]
     return values.astype(dtype)
 
 
 def decoded(array, dtype):
+    if dtype in FLOAT8:
+        return FLOAT8[dtype][array]
     return fabricshm.bfloat16_to(array) if dtype == "bfloat16" else array
 
 
@@ -51,8 +75,12 @@ def check_all_reduce(group, arena, rank, world, dtype, op):
             parts = [decoded(data_of(r, count, dtype), dtype) for r in range(world)]
             mine = placed(arena, data_of(rank, count, dtype), inside)
             result = group.all_reduce(mine, op=op, dtype=dtype)
+            wanted = reduced(op, parts)
+            if dtype in FLOAT8:  # rounded once
+                wholes = FLOAT8[dtype][float8_from(numpy.arange(3 * world + 1), dtype)]
+                wanted = wholes[wanted.astype(int)]
             numpy.testing.assert_array_equal(
-                decoded(result, dtype), reduced(op, parts), f"{dtype} {op} {count} {inside}")
+                decoded(result, dtype), wanted, f"{dtype} {op} {count} {inside}")
 
 
 def all_reduce_of_every_type(rank, world):

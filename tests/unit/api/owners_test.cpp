@@ -109,6 +109,40 @@ TEST_SUITE("api.owners") {
         CHECK(fake_abi::last_call().root == 3);
     }
 
+    TEST_CASE("every kind has a call of its own, and what only the root has is asked of it alone") {
+        auto group = joined_group();  // rank 1 of 4
+        std::array<fabric::Float8E4M3, 2> part{};
+        std::array<fabric::Float8E4M3, 8> whole{};
+        const std::span<const fabric::Float8E4M3> from_part(part), from_whole(whole);
+        const std::span<fabric::Float8E4M3> to_part(part), to_whole(whole), none;
+        const auto called = [&](fabricshm_kind kind, std::uint64_t count) {
+            const fabricshm_call& call = fake_abi::last_call();
+            return call.kind == kind && call.count == count && call.dtype == FABRICSHM_F8_E4M3;
+        };
+        CHECK(group.reduce(from_part, none, 3, FABRICSHM_MAX).ok());
+        CHECK(called(FABRICSHM_REDUCE, 2));
+        CHECK(fake_abi::last_call().root == 3);
+        CHECK(group.reduce(from_part, none, fake_abi::kRank).error().code == FABRICSHM_EINVAL);
+        CHECK(group.gather(from_part, to_whole, fake_abi::kRank).ok());
+        CHECK(called(FABRICSHM_GATHER, 2));
+        CHECK(group.gather(from_part, none, fake_abi::kRank).error().code == FABRICSHM_EINVAL);
+        CHECK(group.scatter(from_whole, to_part, fake_abi::kRank).ok());
+        CHECK(called(FABRICSHM_SCATTER, 2));
+        CHECK(group.scatter(from_part, to_part, fake_abi::kRank).error().code == FABRICSHM_EINVAL);
+        CHECK(group.all_to_all(from_whole, to_whole).ok());
+        CHECK(called(FABRICSHM_ALL_TO_ALL, 2));
+        CHECK(group.all_to_all(from_part, to_part).error().code == FABRICSHM_EINVAL);
+        CHECK(group.send(from_part, 2, 7).ok());
+        CHECK(called(FABRICSHM_SEND, 2));
+        CHECK(fake_abi::last_call().input == part.data());
+        CHECK(fake_abi::last_call().peer == 2);
+        CHECK(fake_abi::last_call().tag == 7);
+        CHECK(group.recv(to_part, FABRICSHM_ANY_PEER).ok());
+        CHECK(called(FABRICSHM_RECV, 2));
+        CHECK(fake_abi::last_call().output == part.data());
+        CHECK(fake_abi::last_call().peer == FABRICSHM_ANY_PEER);
+    }
+
     TEST_CASE("a request that is dropped is waited for, once") {
         auto group = joined_group();
         { auto request = group.start(fake_abi::last_call()); }

@@ -336,8 +336,9 @@ inline const kernels::KernelSet* available_set(const std::string& name) {
 
 /// Calls `visit(type, op)` for every pair that has a meaning, of numbers alone or of all types.
 template <class Visit>
-void for_each_operation(const Visit& visit, int types = kernels::kNumberTypeCount) {
-    for (int type = 0; type < types; ++type) {
+void for_each_operation(const Visit& visit, bool numbers_only = true) {
+    for (int type = 0; type < kernels::kDTypeCount; ++type) {
+        if (numbers_only && !kernels::is_number(static_cast<kernels::DType>(type))) continue;
         for (int op = 0; op < kernels::kReduceOpCount; ++op) {
             const auto t = static_cast<kernels::DType>(type);
             const auto o = static_cast<kernels::ReduceOp>(op);

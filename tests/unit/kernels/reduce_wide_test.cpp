@@ -2,7 +2,10 @@
 // without AVX-512 too.
 
 #include <type_traits>
+#include <utility>
 
+#include "kernels/cpu/float8.hpp"
+#include "kernels/cpu/number_of.hpp"
 #include "kernels/cpu/reduce_scalar.hpp"
 #include "tests/support/skip.hpp"
 #include "tests/unit/kernels/reduce_cases.hpp"

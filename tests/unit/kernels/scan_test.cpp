@@ -94,7 +94,7 @@ TEST_SUITE("kernels.scan") {
                     }
                 }
             },
-            kernels::kDTypeCount);
+            false);
         CHECK(bad == 0);
     }
 
