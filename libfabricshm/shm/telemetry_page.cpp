@@ -137,6 +137,14 @@ void write_telemetry_shards(std::byte* page, const TelemetryImage& image) noexce
     seqlock_end(shared.shards_sequence);
 }
 
+WaitBoard& waits_of(std::byte* page) noexcept {
+    return page_of(page).waits;
+}
+
+const WaitBoard& waits_of(const std::byte* page) noexcept {
+    return page_of(page).waits;
+}
+
 PageRead read_telemetry_head(const std::byte* page, TelemetryImage& image,
                              TelemetrySeen& seen) noexcept {
     const TelemetryPage& shared = page_of(page);

@@ -2,9 +2,9 @@
 // docs/shm_layout.md, docs/telemetry.md.
 //
 //   magic, version | sequence, head (18 words) | sequence, shards (16 x 4 words)
-//                  | sequence, peers (256 x 5 words)
+//                  | sequence, peers (256 x 5 words) | sequence, waits (8 x 11 words)
 //
-// Three seqlocks: the head changes at every step and is three cache lines, so a sampler that visits
+// Four seqlocks: the head changes at every step and is three cache lines, so a sampler that visits
 // thousands of pages touches no more than those; peers and shards are read less often. Peers lie
 // one row behind the other: a small group writes few lines, and the rest of the file stays a hole.
 // Written by one session, read by the daemon, to which every word of it is input.
@@ -18,6 +18,7 @@
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/shm/seqlock.hpp"
+#include "libfabricshm/shm/wait_board.hpp"
 
 namespace fabricshm {
 
@@ -95,11 +96,14 @@ struct TelemetryPage {
     SharedWord peers_sequence;
     char pad3_[56];
     SharedWord peers[kPeersMax][kPeerWords];
+    // At the end, so that the version stayed: a library that does not know it leaves it 0.
+    WaitBoard waits;
 };
 static_assert(offsetof(TelemetryPage, shards_sequence) == 3 * kCacheLine);
 static_assert(offsetof(TelemetryPage, peers_sequence) == 12 * kCacheLine);
 static_assert(offsetof(TelemetryPage, peers) == 13 * kCacheLine);
-static_assert(sizeof(TelemetryPage) == 11072 && sizeof(TelemetryPage) <= kTelemetryFileBytes);
+static_assert(offsetof(TelemetryPage, waits) == 173 * kCacheLine);
+static_assert(sizeof(TelemetryPage) == 11840 && sizeof(TelemetryPage) <= kTelemetryFileBytes);
 
 /// An image in which nothing has happened yet.
 TelemetryImage empty_telemetry() noexcept;
@@ -121,6 +125,10 @@ void write_telemetry_peers(std::byte* page, const TelemetryImage& image) noexcep
 
 /// Writes what was read of shards. As above, some 30 ns.
 void write_telemetry_shards(std::byte* page, const TelemetryImage& image) noexcept;
+
+/// The waits that the page shows, for write_waits() and read_waits().
+WaitBoard& waits_of(std::byte* page) noexcept;
+const WaitBoard& waits_of(const std::byte* page) noexcept;
 
 /// What a reader knows of a page: pass the same one again, and what did not change costs no copy.
 struct TelemetrySeen {

@@ -185,6 +185,20 @@ TEST_SUITE("multiproc.fabricd.telemetry") {
             for (int i = 0; i < 100'000; ++i) words[random() % 512] = random();
             return top(daemon).value("number", std::uint64_t{0}) > looks + 3;
         }));
+
+        // A wait in a group that it is not in, and then anything.
+        fabricshm::WaitRecord waits[fabricshm::kWaitsShown] = {};
+        waits[0].arena_id = waits[0].group_id = 1;
+        waits[0].world = 2;
+        add_late(waits[0], 1);
+        fabricshm::WaitBoard& board = fabricshm::waits_of(page.data());
+        fabricshm::write_waits(board, waits);
+        const auto waiting = [&] { return test_support::ctl(daemon, {"waiting", "--json"}).out; };
+        CHECK(waiting() == "{\"waiting\":[]}\n");
+        for (fabricshm::SharedWord& word : board.records) word.store(random());
+        CHECK(waiting() == "{\"waiting\":[]}\n");
+        board.sequence.store(1);
+        CHECK(waiting() == "{\"waiting\":[]}\n");
     }
 
     TEST_CASE("a GPU that says it is faulty is a faulty device, for people and for programs") {
