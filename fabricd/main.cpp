@@ -144,6 +144,7 @@ AdminHooks admin_hooks(Daemon& daemon, const Vgpus& all_vgpus, const DaemonContr
     hooks.move = [&daemon](const MoveOrder& order, std::function<void(const Result<void>&)> done) {
         return daemon.move_shard(order, std::move(done));
     };
+    hooks.waiting = [&daemon] { return daemon.waiting(); };
     hooks.shard = [&daemon](const std::string& name) { return daemon.shard(name); };
     hooks.quota = [&daemon](const QuotaOrder& order) { return daemon.set_quota(order); };
     if (control != nullptr) {

@@ -153,6 +153,10 @@ Result<Picture> AdminClient::fetch(View view, std::uint64_t arena_id) {
         ShardsReply reply;
         FABRIC_TRY_VOID(call(&Admin::Stub::Shards, ShardsRequest{}, reply));
         unpack_all(reply.shards(), picture.shards);
+    } else if (view == View::kWaiting) {
+        WaitingReply reply;
+        FABRIC_TRY_VOID(call(&Admin::Stub::Waiting, WaitingRequest{}, reply));
+        unpack_all(reply.waiting(), picture.waiting);
     } else if (view == View::kDevices) {
         DevicesReply reply;
         FABRIC_TRY_VOID(call(&Admin::Stub::Devices, DevicesRequest{}, reply));

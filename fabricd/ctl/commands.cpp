@@ -104,20 +104,21 @@ Result<void> watch(const CtlOptions& options, AdminClient& client, View view) {
     });
 }
 
-// The daemon's watch carries no shards, so that they are asked for again and again.
-Result<void> watch_shards(const CtlOptions& options, AdminClient& client) {
+// The daemon's watch carries neither shards nor waits, so that they are asked for again and again.
+Result<void> ask_again(const CtlOptions& options, AdminClient& client, View view) {
     std::uint64_t left = options.count;
     for (;;) {
         // With the daemon's end the next question ends it, as it ends a watch.
-        FABRIC_TRY(const Picture picture, client.fetch(View::kShards, 0));
-        show(options, picture, View::kShards);
+        FABRIC_TRY(const Picture picture, client.fetch(view, 0));
+        show(options, picture, view);
         if (std::ferror(stdout) != 0 || --left == 0) return {};
         std::this_thread::sleep_for(milliseconds(*options.watch));
     }
 }
 
 Result<void> look(const CtlOptions& options, AdminClient& client, View view) {
-    if (options.watch && view == View::kShards) return watch_shards(options, client);
+    const bool is_asked = view == View::kShards || view == View::kWaiting;
+    if (options.watch && is_asked) return ask_again(options, client, view);
     if (options.watch) return watch(options, client, view);
     FABRIC_TRY(const Picture picture, client.fetch(view, options.arena_id));
     show(options, picture, view);
@@ -230,7 +231,8 @@ CtlExit run_command(const CtlOptions& options) {
     static const std::map<std::string, View> kViews = {
         {"status", View::kStatus},   {"pools", View::kPools},   {"arenas", View::kArenas},
         {"regions", View::kRegions}, {"groups", View::kGroups}, {"sessions", View::kSessions},
-        {"devices", View::kDevices}, {"shards", View::kShards}, {"top", View::kTop}};
+        {"devices", View::kDevices}, {"shards", View::kShards}, {"top", View::kTop},
+        {"waiting", View::kWaiting}};
     const std::string socket = find_socket(options);
     auto client = AdminClient::connect(socket);
     if (!client.ok()) return fail(client.error(), socket, "");

@@ -19,6 +19,7 @@ constexpr const char* kExamples =
     "  fabricctl discover                 what this host offers, and which pool auto takes\n"
     "  fabricctl status                   one look at the daemon\n"
     "  fabricctl top                      training, load, arenas and sessions, once per second\n"
+    "  fabricctl waiting                  which rank is late, and in what\n"
     "  fabricctl arenas --watch 5         the arenas, every five seconds\n"
     "  fabricctl regions --arena 7 --json | jq '.regions[].bytes'\n"
     "  fabricctl devices --file d.toml    check a device file before fabricd reads it\n"
@@ -231,6 +232,8 @@ Parser::Parser(CtlOptions& options) {
         app.add_subcommand("groups", "The groups of ranks, and who of them died"),
         app.add_subcommand("devices", "The devices: speed, memory, vGPU quota and what is used"),
         app.add_subcommand("shards", "The shards: where they are, and which of them move"),
+        app.add_subcommand("waiting",
+                           "The operations in which ranks wait, and the ranks that are late"),
         app.add_subcommand("top",
                            "Training rates, load, arenas, sessions and groups, again and again"),
     };

@@ -94,6 +94,24 @@ Json to_json(const ShardView& shard) {
             {"state", shard.state},     {"moved_bytes", shard.moved_bytes}};
 }
 
+// 0 for what is not known: a rank that has left or died has no process that could be looked at.
+Json to_json(const LateRank& late) {
+    return {{"rank", late.rank}, {"session", late.session_id}, {"pid", late.pid}};
+}
+
+// "waiting_ranks" and not "waiting", which is the name of the whole list. All ranks one by one: a
+// program should not have to know how ranges are written for people.
+Json to_json(const WaitingView& row) {
+    Json late = Json::array();
+    for (const LateRank& rank : row.late) late.push_back(to_json(rank));
+    return {{"arena_id", row.arena_id},     {"arena", row.arena},
+            {"group_id", row.group_id},     {"group", row.group},
+            {"world", row.world},           {"operation", row.operation},
+            {"bytes", row.bytes},           {"waited_ms", row.waited_ms},
+            {"waiting_ranks", row.waiting}, {"late", late},
+            {"late_count", row.late_count}};
+}
+
 // daemon_epoch rises with each start: a program that polls notices a restart by it.
 Json to_json(const StatusView& status) {
     return {{"version", status.version},
@@ -138,6 +156,8 @@ std::string json_view(const Picture& picture, View view) {
             return one_line({{"devices", list(picture.devices)}});
         case View::kShards:
             return one_line({{"shards", list(picture.shards)}});
+        case View::kWaiting:
+            return one_line({{"waiting", list(picture.waiting)}});
         case View::kTop:
             return one_line({{"status", to_json(picture.status)},
                              {"arenas", list(picture.arenas)},

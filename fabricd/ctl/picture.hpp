@@ -47,9 +47,21 @@ struct Picture {
     std::vector<DeviceView> devices;
     Sample telemetry;
     std::vector<ShardView> shards;
+    std::vector<WaitingView> waiting;
 };
 
 /// The parts that can be looked at.
-enum class View { kStatus, kPools, kArenas, kRegions, kSessions, kGroups, kDevices, kTop, kShards };
+enum class View {
+    kStatus,
+    kPools,
+    kArenas,
+    kRegions,
+    kSessions,
+    kGroups,
+    kDevices,
+    kTop,
+    kShards,
+    kWaiting
+};
 
 }  // namespace fabricd

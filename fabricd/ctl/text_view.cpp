@@ -227,6 +227,57 @@ std::string shards_text(const Picture& picture) {
     return table.text();
 }
 
+// "0,2-5": in one cell without blanks, for cut and awk.
+std::string ranges_of(const std::vector<std::int32_t>& ranks) {
+    std::string text;
+    for (std::size_t i = 0; i < ranks.size();) {
+        std::size_t last = i;
+        while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+        text += (text.empty() ? "" : ",") + std::to_string(ranks[i]);
+        if (last != i) text += "-" + std::to_string(ranks[last]);
+        i = last + 1;
+    }
+    return text.empty() ? "-" : text;
+}
+
+// The number alone where the ranks are not known: those of a group that is forming may be given by
+// the daemon.
+std::string late_of(const WaitingView& row) {
+    std::vector<std::int32_t> ranks;
+    for (const LateRank& late : row.late) ranks.push_back(late.rank);
+    if (ranks.empty()) return std::to_string(row.late_count) + " of " + std::to_string(row.world);
+    return ranges_of(ranks);
+}
+
+// The processes of those that are late, as `kill` and a debugger want them; "-": they have none
+// here.
+std::string late_pids(const WaitingView& row) {
+    std::string text;
+    for (const LateRank& late : row.late) {
+        if (late.pid == 0) continue;
+        text += (text.empty() ? "" : ",") + std::to_string(late.pid);
+    }
+    return text.empty() ? "-" : text;
+}
+
+// SIZE is that of the largest part, and 0 of a barrier. WAITED is of the rank that waits longest;
+// the rows come in that order, so that what began it all is at the top.
+std::string waiting_text(const Picture& picture) {
+    Table table({{"ARENA"},
+                 {"GROUP"},
+                 {"OPERATION"},
+                 {"SIZE", kRight},
+                 {"WAITED", kRight},
+                 {"RANKS WAITING"},
+                 {"RANKS LATE"},
+                 {"PIDS LATE"}});
+    for (const auto& row : picture.waiting) {
+        table.add({row.arena, row.group, row.operation, format_bytes(row.bytes), age(row.waited_ms),
+                   ranges_of(row.waiting), late_of(row), late_pids(row)});
+    }
+    return table.text();
+}
+
 /// The largest first, so that what fills the pool is on the screen.
 /// A copy of the picture, since it is sorted; the other views keep the daemon's order.
 std::string top_text(Picture picture) {
@@ -267,6 +318,8 @@ std::string text_view(const Picture& picture, View view) {
             return devices_text(picture);
         case View::kShards:
             return shards_text(picture);
+        case View::kWaiting:
+            return waiting_text(picture);
         case View::kTop:
             return top_text(picture);
     }

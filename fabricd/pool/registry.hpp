@@ -263,7 +263,12 @@ class Registry {
     /// Sessions, arenas, regions and groups; the caller fills in the pool and the uptime.
     Snapshot snapshot(TimePoint now) const;
     Places places(const std::vector<ShardId>& wanted, TimePoint now) const;  // that there are
-    std::optional<ShardView> shard(const std::string& name) const;           // "ARENA/NAME"
+    /// Who waits for whom, the longest wait first: of what sessions say (tamed, see
+    /// wait_record.hpp) that for which the books confirm group and rank, and of groups that are
+    /// forming.
+    std::vector<WaitingView> waiting(const std::vector<fabricshm::SessionWait>& shown,
+                                     TimePoint now) const;
+    std::optional<ShardView> shard(const std::string& name) const;  // "ARENA/NAME"
 
     /// What can't be true of any books: two owners of one byte, miscounted sessions. Empty when all
     /// is well.
@@ -407,6 +412,9 @@ class Registry {
     void count_copying(const Shard& shard, int change);
     void end_move(Shard& shard, const Result<void>& outcome);
     ShardView view_shard(const Shard& shard) const;
+    const Group* confirmed(const fabricshm::SessionWait& wait) const;
+    LateRank late_rank(const Group& group, int rank) const;
+    void add_forming(TimePoint now, std::vector<WaitingView>& rows) const;
     void settle_quotas(TimePoint now);
     Result<void> write_quotas(JournalSink& sink) const;
     Result<void> restore_quotas(const PoolImage& image, TimePoint now);

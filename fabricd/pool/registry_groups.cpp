@@ -25,8 +25,8 @@ Result<void> Registry::join_group(Ticket ticket, const proto::Group& request, Ti
     FABRIC_TRY_VOID(check_forming(key, request));
     const TimePoint deadline =
         fabricshm::deadline_after(now, std::chrono::milliseconds(request.timeout_ms));
-    FABRIC_TRY_VOID(
-        add_wait({ticket, deadline, key, proto::Type::kGroupJoin, request.rank, request.world}));
+    FABRIC_TRY_VOID(add_wait(
+        {ticket, deadline, key, proto::Type::kGroupJoin, request.rank, request.world, 0, now}));
     const std::vector<WaitId> waiting = waits_.with_key(key);
     // Whoever comes last has the group formed in the turn of its own request.
     const auto world = static_cast<int>(waiting.size());

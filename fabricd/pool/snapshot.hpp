@@ -126,6 +126,28 @@ struct GroupView {
     std::string state;  // "forming", "complete", "broken"
 };
 
+/// A rank that others wait for, and where it is.
+struct LateRank {
+    std::int32_t rank = 0;
+    std::uint64_t session_id = 0;  // 0, like the pid: it has left or died, or never came
+    std::int32_t pid = 0;
+};
+
+/// An operation of a group in which ranks have been waiting for seconds, as they say themselves.
+struct WaitingView {
+    std::uint64_t arena_id = 0;
+    std::string arena;
+    std::uint64_t group_id = 0;  // 0: the group is forming
+    std::string group;
+    std::int32_t world = 0;
+    std::string operation;  // "allreduce"; "join": they wait for the group
+    std::uint64_t bytes = 0;
+    std::int64_t waited_ms = 0;  // the longest of them
+    std::vector<std::int32_t> waiting;
+    std::vector<LateRank> late;
+    std::int32_t late_count = 0;  // above the size of `late`: in a join not all gave their rank
+};
+
 /// A shard and where its valid copy is.
 struct ShardView {
     std::uint64_t arena_id = 0;  // of its header: the arena that it was made in

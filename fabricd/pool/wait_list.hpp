@@ -36,6 +36,7 @@ struct Wait {
     int rank = -1;                   // kJoin: the wanted one, kShrink: the one in the old group
     int world = 0;                   // kJoin
     fabricshm::Bytes bytes = 0;      // kArena: the size asked for, should it have to be made anew
+    TimePoint since = TimePoint::max();  // kJoin: when it was asked
 };
 
 using WaitId = std::uint64_t;

@@ -104,6 +104,25 @@ void pack(const ShardView& view, admin::v1::Shard& message) {
     message.set_moved_bytes(view.moved_bytes);
 }
 
+void pack(const WaitingView& view, admin::v1::Waiting& message) {
+    message.set_arena_id(view.arena_id);
+    message.set_arena(printable(view.arena));
+    message.set_group_id(view.group_id);
+    message.set_group(printable(view.group));
+    message.set_world(view.world);
+    message.set_operation(view.operation);
+    message.set_bytes(view.bytes);
+    message.set_waited_ms(view.waited_ms);
+    for (const auto rank : view.waiting) message.add_waiting(rank);
+    for (const LateRank& late : view.late) {
+        auto& added = *message.add_late();
+        added.set_rank(late.rank);
+        added.set_session_id(late.session_id);
+        added.set_pid(late.pid);
+    }
+    message.set_late_count(view.late_count);
+}
+
 void pack_status(const Snapshot& snapshot, const DaemonFacts& facts,
                  admin::v1::StatusReply& message) {
     message.set_version(facts.version);
@@ -204,6 +223,24 @@ ShardView unpack(const admin::v1::Shard& message) {
     return {message.arena_id(), message.id(),         message.name(),   message.owner_session(),
             message.bytes(),    message.home_arena(), message.offset(), message.home_device(),
             message.readers(),  message.moves(),      message.state(),  message.moved_bytes()};
+}
+
+WaitingView unpack(const admin::v1::Waiting& message) {
+    WaitingView view{message.arena_id(),
+                     message.arena(),
+                     message.group_id(),
+                     message.group(),
+                     message.world(),
+                     message.operation(),
+                     message.bytes(),
+                     message.waited_ms(),
+                     {message.waiting().begin(), message.waiting().end()},
+                     {},
+                     message.late_count()};
+    for (const auto& late : message.late()) {
+        view.late.push_back({late.rank(), late.session_id(), late.pid()});
+    }
+    return view;
 }
 
 }  // namespace fabricd

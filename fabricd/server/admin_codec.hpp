@@ -31,6 +31,7 @@ void pack(const SessionView& view, admin::v1::Session& message);
 void pack(const GroupView& view, admin::v1::Group& message);
 void pack(const DeviceView& view, admin::v1::Device& message);
 void pack(const ShardView& view, admin::v1::Shard& message);
+void pack(const WaitingView& view, admin::v1::Waiting& message);
 void pack_status(const Snapshot& snapshot, const DaemonFacts& facts,
                  admin::v1::StatusReply& message);
 
@@ -45,6 +46,7 @@ SessionView unpack(const admin::v1::Session& message);
 GroupView unpack(const admin::v1::Group& message);
 DeviceView unpack(const admin::v1::Device& message);
 ShardView unpack(const admin::v1::Shard& message);
+WaitingView unpack(const admin::v1::Waiting& message);
 
 /// Sessions with their rates, devices and paths; counters and arrays stay with the daemon.
 void pack(const Sample& sample, admin::v1::Telemetry& message);

@@ -35,6 +35,8 @@ struct AdminHooks {
     std::function<Result<QuotaState>(const QuotaOrder&)> quota = {};
     /// Daemon::shard(); there when `move` is.
     std::function<std::optional<ShardView>(const std::string& name)> shard = {};
+    /// Daemon::waiting().
+    std::function<std::vector<WaitingView>()> waiting = {};
     /// The newest lines of the log.
     std::function<std::vector<fabricshm::LogEvent>(std::size_t most)> events = nullptr;
     /// The decision `id`, or the newest `last` (0: all). Empty: there is no control loop.

@@ -121,6 +121,13 @@ grpc::Status AdminService::Decisions(grpc::ServerContext*, const DecisionsReques
     return grpc::Status::OK;
 }
 
+grpc::Status AdminService::Waiting(grpc::ServerContext*, const WaitingRequest*,
+                                   WaitingReply* reply) {
+    if (!hooks_.waiting) return {grpc::StatusCode::UNIMPLEMENTED, "no pages are read"};
+    for (const auto& row : hooks_.waiting()) pack(row, *reply->add_waiting());
+    return grpc::Status::OK;
+}
+
 grpc::Status AdminService::Events(grpc::ServerContext*, const EventsRequest* request,
                                   EventsReply* reply) {
     if (!hooks_.events) return {grpc::StatusCode::UNIMPLEMENTED, "no events are kept"};

@@ -71,6 +71,8 @@ class AdminService final : public admin::v1::Admin::Service {
                        grpc::ServerWriter<admin::v1::WatchReply>* writer) override;
     grpc::Status Decisions(grpc::ServerContext*, const admin::v1::DecisionsRequest* request,
                            admin::v1::DecisionsReply* reply) override;
+    grpc::Status Waiting(grpc::ServerContext*, const admin::v1::WaitingRequest*,
+                         admin::v1::WaitingReply* reply) override;
     grpc::Status Events(grpc::ServerContext*, const admin::v1::EventsRequest* request,
                         admin::v1::EventsReply* reply) override;
     grpc::Status Drain(grpc::ServerContext* context, const admin::v1::DrainRequest* request,

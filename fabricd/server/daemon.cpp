@@ -489,6 +489,12 @@ Places Daemon::places(const std::vector<ShardId>& shards) {
     return impl_->answer([&] { return impl_->registry->places(shards, Clock::now()); });
 }
 
+// The pages on the caller's thread: what a session shows is not the control thread's business.
+std::vector<WaitingView> Daemon::waiting() {
+    const auto shown = impl_->pages.waits();
+    return impl_->answer([&] { return impl_->registry->waiting(shown, Clock::now()); });
+}
+
 std::optional<ShardView> Daemon::shard(const std::string& name) {
     return impl_->answer([&] { return impl_->registry->shard(name); });
 }

@@ -102,6 +102,9 @@ class Daemon {
     /// Devices and those of `shards` that there are, for who asks often. As snapshot().
     Places places(const std::vector<ShardId>& shards);
 
+    /// Which ranks wait for which; see Registry::waiting(). As snapshot().
+    std::vector<WaitingView> waiting();
+
     /// One shard; see Registry::shard(). As snapshot().
     std::optional<ShardView> shard(const std::string& name);
 

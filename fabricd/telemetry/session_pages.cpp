@@ -204,6 +204,21 @@ std::vector<std::uint64_t> SessionPages::directed() const {
     return ids;
 }
 
+std::vector<fabricshm::SessionWait> SessionPages::waits() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<fabricshm::SessionWait> all;
+    fabricshm::WaitRecord records[fabricshm::kWaitsShown];
+    for (const auto& [id, pages] : pages_) {
+        const std::byte* page = pages.telemetry.data();
+        if (page == nullptr) continue;
+        if (fabricshm::read_telemetry_waits(page, records) != fabricshm::PageRead::kFresh) continue;
+        for (const auto& record : records) {
+            if (record.group_id != 0) all.push_back({id, record});
+        }
+    }
+    return all;
+}
+
 // The list is short of what changes rarely: made anew when a session comes or goes.
 bool SessionPages::list_slots() const {
     if (slots_listed_) return false;

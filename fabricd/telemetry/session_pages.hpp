@@ -14,6 +14,7 @@
 #include "libfabricshm/os/fd.hpp"
 #include "libfabricshm/os/mapping.hpp"
 #include "libfabricshm/shm/directive_page.hpp"
+#include "libfabricshm/shm/wait_record.hpp"
 
 namespace fabricd {
 
@@ -69,6 +70,9 @@ class SessionPages {
     /// them in turn) the arrays as well. Stale: nothing written since `now_ns - stale_after`.
     void sample(std::vector<SessionSample>& sessions, std::int64_t now_ns, std::int64_t stale_ns,
                 unsigned turn, unsigned peers_every) const;
+
+    /// The waits that sessions show, tamed. Costs a look at one line of each page.
+    std::vector<fabricshm::SessionWait> waits() const;
 
   private:
     struct Pages {

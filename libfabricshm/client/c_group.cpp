@@ -3,6 +3,7 @@
 #include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/client/c_error.hpp"
 #include "libfabricshm/client/handles.hpp"
+#include "libfabricshm/collective/long_wait.hpp"
 #include "libfabricshm/proto/codec.hpp"
 
 namespace fabricshm {
@@ -17,6 +18,24 @@ void post_leave(Arena& arena, std::uint64_t group_id, int rank) noexcept {
     request.group.rank = rank;  // a session may hold several ranks, by threads
     arena.session().post(request);
 }
+
+// The waits of one group, in the page of its session.
+class GroupScreen final : public WaitScreen {
+  public:
+    GroupScreen(std::shared_ptr<Arena> arena, std::uint64_t group_id)
+        : arena_(std::move(arena)), group_id_(group_id) {}
+    int show(int place, const WaitRecord& record) noexcept override {
+        WaitRecord named = record;
+        named.arena_id = arena_->id();
+        named.group_id = group_id_;
+        return arena_->session().show_wait(place, named);
+    }
+    void hide(int place) noexcept override { arena_->session().hide_wait(place); }
+
+  private:
+    const std::shared_ptr<Arena> arena_;
+    const std::uint64_t group_id_;
+};
 
 // Takes the place that the daemon gave; gives it back when that fails.
 Result<std::unique_ptr<Group>> enter(const std::shared_ptr<Arena>& arena, const proto::Group& given,
@@ -38,6 +57,7 @@ Result<std::unique_ptr<Group>> enter(const std::shared_ptr<Arena>& arena, const 
     place.release = [arena](std::byte* block) { arena->heap().release(block); };
     place.meter = std::make_shared<Meter>();
     const std::shared_ptr<Meter> meter = place.meter;
+    place.screen = std::make_shared<GroupScreen>(arena, given.group_id);
     place.lost = [arena](Bytes offset) { return arena->report_lost(offset); };
     // The daemon's word on where the block is, checked before anything there is touched.
     const bool inside = arena->holds(given.block_offset, given.block_bytes);

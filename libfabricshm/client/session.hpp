@@ -89,6 +89,11 @@ class Session {
     /// Shows what was counted: a handle is being closed.
     void tell_shards() noexcept;
 
+    /// Shows a wait that has become long; see Telemetry::show_wait(). Asks for the pages as step()
+    /// does.
+    int show_wait(int place, const WaitRecord& record) noexcept;
+    void hide_wait(int place) noexcept;
+
     /// Where groups are counted and peers' reads noted.
     Telemetry& telemetry() noexcept { return telemetry_; }
 

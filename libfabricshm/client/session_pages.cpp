@@ -44,6 +44,17 @@ void Session::tell_shards() noexcept {
     telemetry_.tell_shards(recent_ns());
 }
 
+// In a forked child the lock may be held by a thread that is not there.
+int Session::show_wait(int place, const WaitRecord& record) noexcept {
+    if (is_foreign()) return -1;
+    want_pages();
+    return telemetry_.show_wait(place, record);
+}
+
+void Session::hide_wait(int place) noexcept {
+    if (!is_foreign()) telemetry_.hide_wait(place);
+}
+
 DirectiveImage Session::directives() {
     want_pages();
     return telemetry_.directives();

@@ -142,6 +142,29 @@ void Telemetry::publish_shards(std::int64_t now_ns) noexcept {
     write_telemetry_shards(telemetry_.data(), image_);
 }
 
+int Telemetry::show_wait(int place, const WaitRecord& record) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (place < 0) {
+        const auto* free = std::ranges::find(waits_, std::uint64_t{0}, &WaitRecord::group_id);
+        if (free == std::end(waits_)) return -1;
+        place = static_cast<int>(free - waits_);
+    }
+    waits_[place] = record;
+    publish_waits();
+    return place;
+}
+
+void Telemetry::hide_wait(int place) noexcept {
+    const std::lock_guard lock(mutex_);
+    waits_[place] = WaitRecord{};
+    publish_waits();
+}
+
+// Under the lock.
+void Telemetry::publish_waits() noexcept {
+    if (telemetry_) write_telemetry_waits(telemetry_.data(), waits_);
+}
+
 DirectiveImage Telemetry::directives() {
     const std::lock_guard lock(mutex_);
     if (!directives_) return in_force_;
@@ -168,6 +191,9 @@ Result<void> Telemetry::take_telemetry(const Fd& file) {
     telemetry_ = std::move(page);
     // What was counted before there was a page, or in the page of the last daemon.
     if (last_step_ns_ != 0) publish();
+    const bool waits =
+        std::ranges::any_of(waits_, [](const WaitRecord& record) { return record.group_id != 0; });
+    if (waits) publish_waits();
     // The next read tells of all before it.
     shards_due_ns_.store(0, std::memory_order_relaxed);
     return {};

@@ -58,6 +58,11 @@ class Telemetry {
     /// Writes them now: a handle is closed, and no read may follow.
     void tell_shards(std::int64_t now_ns) noexcept;
 
+    /// Shows a wait that has become long at `place`, or at a free one for -1. Its place, or -1 when
+    /// all are taken.
+    int show_wait(int place, const WaitRecord& record) noexcept;
+    void hide_wait(int place) noexcept;
+
     /// The directives in force; serial 0: none.
     DirectiveImage directives();
 
@@ -80,6 +85,7 @@ class Telemetry {
     void collect(std::int64_t length_ns, std::int64_t compute_ns);
     void publish() noexcept;
     void publish_shards(std::int64_t now_ns) noexcept;
+    void publish_waits() noexcept;
 
     std::mutex mutex_;
     TelemetryImage image_ = empty_telemetry();
@@ -88,6 +94,7 @@ class Telemetry {
     int next_peer_ = 0;
     std::vector<Metered> meters_;
     ShardMeters shards_;
+    WaitRecord waits_[kWaitsShown]{};             // group_id 0: the place is free
     std::atomic<std::int64_t> shards_due_ns_{0};  // when to write what was read of shards
     Mapping telemetry_;
     Mapping directives_;

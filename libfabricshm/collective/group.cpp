@@ -319,6 +319,7 @@ Result<std::unique_ptr<Group>> Group::attach(GroupPlace place, TimePoint deadlin
         policy->take_place(state->place.rank, state->place.world);
     }
     meeting.set_meter(state->place.meter.get());
+    meeting.set_screen(state->place.screen.get());
     FABRIC_TRY_VOID(
         meeting.announce(state->place.runs_at != nullptr ? *state->place.runs_at : own_place()));
     const auto met = attach_all(*state, deadline);

@@ -17,6 +17,7 @@
 namespace fabricshm {
 
 class Mailbox;
+class WaitScreen;
 class Worker;
 struct GroupState;
 struct Operation;
@@ -46,6 +47,8 @@ struct GroupPlace {
     std::function<std::uint64_t(Bytes)> lost;
     // Where its operations are counted; nullptr: nowhere.
     std::shared_ptr<Meter> meter;
+    // Where waits that have become long are shown; nullptr: nowhere.
+    std::shared_ptr<WaitScreen> screen;
 };
 
 /// One started operation. Shared between its caller and the thread that runs it.

@@ -290,7 +290,7 @@ Result<void> Meeting::sleep_until(const Word& word, std::uint64_t value, int pee
     // what the barrier orders for the first look holds for all. Sequentially consistent with the
     // fence in raise(); see there.
     const SleeperCount count(word.sleepers);
-    LongWait wait(rank_, world_, long_wait_);
+    LongWait wait(rank_, world_, long_wait_, screen_);
     if (!fenced_) membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
     while (true) {
         const std::uint64_t now_there = word.value.load(std::memory_order_seq_cst);
@@ -307,13 +307,40 @@ Result<void> Meeting::sleep_until(const Word& word, std::uint64_t value, int pee
         FABRIC_TRY_VOID(check_others(word, value, peer));
         const TimePoint now = Clock::now();
         if (now >= deadline) return Error{Errc::kTimeout, peer, "wait for a peer"};
-        if (wait.is_due(now)) say_late(wait, word, value, peer, now);
+        tell_late(wait, word, value, peer, now);
     }
 }
 
+bool Meeting::is_behind(int other, std::uint64_t value) noexcept {
+    const Word clock = clock_of(other);
+    view_.acquire(clock.seen, &clock.value, sizeof value, other);
+    // Acquire, as everywhere; only a name is made of it.
+    return clock.value.load(std::memory_order_acquire) < value;
+}
+
+// All ranks that have not come to `value`. Along the tree a clock rises when all below have come,
+// so that those count whose clock stands although nobody below them is late.
+WaitRecord Meeting::all_late(std::uint64_t value) noexcept {
+    WaitRecord record{};
+    for (int other = 0; other < world_; ++other) {
+        if (other == rank_ || !is_behind(other, value)) continue;
+        bool below = false;
+        if (tree_ != nullptr) {
+            for (const int child : tree_->nodes[static_cast<std::size_t>(other)].children) {
+                below = below || is_behind(child, value);
+            }
+        }
+        if (!below) add_late(record, other);
+    }
+    return record;
+}
+
 // Along the tree the rank that is late may be another one than the one that is waited for.
-void Meeting::say_late(LongWait& wait, const Word& word, std::uint64_t value, int peer,
-                       TimePoint now) noexcept {
+void Meeting::tell_late(LongWait& wait, const Word& word, std::uint64_t value, int peer,
+                        TimePoint now) noexcept {
+    const bool is_due = wait.is_due(now);
+    const bool is_shown = wait.is_shown_at(now);
+    if (!is_due && !is_shown) return;
     const bool of_operation = word.seen == TouchPoint::kClockRead ||
                               word.seen == TouchPoint::kCommandRead ||
                               word.seen == TouchPoint::kTreeRead || word.seen == TouchPoint::kTree;
@@ -327,7 +354,14 @@ void Meeting::say_late(LongWait& wait, const Word& word, std::uint64_t value, in
     if (of_operation) {
         doing = {kind_.load(std::memory_order_relaxed), bytes_.load(std::memory_order_relaxed)};
     }
-    wait.say(late, words(late).pid, doing, now);
+    if (is_due) wait.say(late, words(late).pid, doing, now);
+    if (!is_shown) return;
+    WaitRecord record = of_operation ? all_late(value) : WaitRecord{};
+    // A rank below that waits for its release: all have come, and the one above lets it wait.
+    if (std::ranges::all_of(record.late, [](std::uint64_t bits) { return bits == 0; })) {
+        add_late(record, late);
+    }
+    wait.show(record, of_operation ? doing : Doing{"message", 0}, now);
 }
 
 void Meeting::enlist(const Word& word) noexcept {
@@ -365,7 +399,7 @@ Result<void> Meeting::poll_until(const Word& word, std::uint64_t value, int peer
         return word.value.load(std::memory_order_acquire) >= value;
     };
     WaitTimer timer(meter_);
-    LongWait wait(rank_, world_, long_wait_);
+    LongWait wait(rank_, world_, long_wait_, screen_);
     for (std::uint64_t turn = 0;; ++turn) {
         if (reached()) return {};
         timer.begin();
@@ -378,7 +412,7 @@ Result<void> Meeting::poll_until(const Word& word, std::uint64_t value, int peer
         FABRIC_TRY_VOID(check_others(word, value, peer));
         const TimePoint now = Clock::now();
         if (now >= deadline) return Error{Errc::kTimeout, peer, "wait for a peer"};
-        if (wait.is_due(now)) say_late(wait, word, value, peer, now);
+        tell_late(wait, word, value, peer, now);
     }
 }
 

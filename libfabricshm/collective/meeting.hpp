@@ -48,6 +48,9 @@ class Meeting {
         kind_.store(kind, std::memory_order_relaxed);
         bytes_.store(bytes, std::memory_order_relaxed);
     }
+    /// Where waits that have become long are shown; nullptr: nowhere. Outlives this.
+    void set_screen(WaitScreen* screen) noexcept { screen_ = screen; }
+
     /// From when on a wait is long. Before the first operation.
     void set_long_wait(Duration from) noexcept { long_wait_ = from; }
 
@@ -271,12 +274,15 @@ class Meeting {
     Result<void> sleep_until(const Word& word, std::uint64_t value, int peer, TimePoint deadline);
     Result<void> poll_until(const Word& word, std::uint64_t value, int peer, TimePoint deadline);
     std::uint64_t reason_seen() noexcept;
-    void say_late(LongWait& wait, const Word& word, std::uint64_t value, int peer,
-                  TimePoint now) noexcept;
+    void tell_late(LongWait& wait, const Word& word, std::uint64_t value, int peer,
+                   TimePoint now) noexcept;
+    bool is_behind(int other, std::uint64_t value) noexcept;
+    WaitRecord all_late(std::uint64_t value) noexcept;
 
     std::byte* block_;
     Visibility view_;
     Meter* meter_ = nullptr;
+    WaitScreen* screen_ = nullptr;
     GroupHeader* header_;
     RankWords* ranks_;
     TreeWords* tree_words_;
@@ -292,8 +298,8 @@ class Meeting {
     std::uint64_t all_seen_ = 0;       // all ranks have come to this value
     std::size_t shown_parity_ = 0;     // what show_signature() showed last
     std::uint64_t shown_signature_ = 0;
-    bool vote_ = true;                            // of the ranks from this one down, then of all
-    std::atomic<const char*> kind_{"operation"};  // as begin_operation() said
+    bool vote_ = true;                       // of the ranks from this one down, then of all
+    std::atomic<const char*> kind_{"join"};  // as begin_operation() said
     std::atomic<Bytes> bytes_{0};
     Duration long_wait_ = kLongWait;
     // Where memory is not coherent: the first reason that this process saw or gave. Atomic, since

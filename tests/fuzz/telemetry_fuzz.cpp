@@ -94,6 +94,26 @@ void write_honest(std::byte* page, int rank, int round) {
     fabricshm::write_telemetry_head(page, image);
     fabricshm::write_telemetry_peers(page, image);
     fabricshm::write_telemetry_shards(page, image);
+    fabricshm::WaitRecord waits[fabricshm::kWaitsShown] = {};
+    waits[0].arena_id = 1;
+    waits[0].group_id = 2;
+    waits[0].rank = rank;
+    waits[0].world = kSessions;
+    fabricshm::set_kind(waits[0], "allreduce");
+    add_late(waits[0], 1 - rank);
+    fabricshm::write_telemetry_waits(page, waits);
+}
+
+void require_wait(const fabricshm::WaitRecord& wait) {
+    FUZZ_REQUIRE(wait.group_id != 0 && wait.arena_id != 0 && wait.began_ns >= 0);
+    FUZZ_REQUIRE(wait.world >= 2 && wait.world <= fabricshm::kPeersMax);
+    FUZZ_REQUIRE(wait.rank >= 0 && wait.rank < wait.world && !is_late(wait, wait.rank));
+    int late = 0;
+    for (int other = 0; other < fabricshm::kPeersMax; ++other) {
+        FUZZ_REQUIRE(other < wait.world || !is_late(wait, other));
+        late += is_late(wait, other) ? 1 : 0;
+    }
+    FUZZ_REQUIRE(late > 0 && wait.kind[0] != '\0' && wait.kind[sizeof wait.kind - 1] == '\0');
 }
 
 class Daemon {
@@ -126,6 +146,7 @@ class Daemon {
             require_tame(session);
             paths_.look(session);
         }
+        for (const auto& wait : pages_.waits()) require_wait(wait.record);
         sample_.paths = paths_.paths();
         for (const PathSample& path : sample_.paths) {
             FUZZ_REQUIRE(path.bytes_per_second >= 0 && path.latency_ns >= 0);

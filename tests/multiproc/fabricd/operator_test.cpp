@@ -13,6 +13,8 @@
 #include <optional>
 
 #include "tests/multiproc/fabricd/ctl.hpp"
+#include "tests/support/children.hpp"
+#include "tests/support/job.hpp"
 #include "tests/support/temporary_directory.hpp"
 
 using Daemon = test_support::ReadyDaemon;
@@ -81,9 +83,58 @@ class Victim {
     std::optional<int> status_;
 };
 
+/// A rank of "world" that adds up 1000 floats, the last one when `go` is open.
+int add_up(const std::string& socket, int rank, int world, const test_support::Gate& go) {
+    const test_support::Job job(socket);
+    fabricshm_group* group = nullptr;
+    if (!job.ok || fabricshm_group_join(job.arena, "world", rank, world, 60'000, &group) != 0)
+        return test_support::failed(1);
+    if (rank == world - 1 && !go.wait()) return 2;
+    std::vector<float> values(1000, 1.0F);
+    if (fabricshm_allreduce(group, values.data(), values.data(), values.size(), FABRICSHM_F32,
+                            FABRICSHM_SUM) != 0) {
+        return test_support::failed(3);
+    }
+    // Stays until the list has been looked at once more: a page goes with its session.
+    return go.wait(2) ? 0 : 4;
+}
+
 }  // namespace
 
 TEST_SUITE("fabricd.operator") {
+    TEST_CASE("waiting names the rank that is late, its process and the operation") {
+        const Daemon daemon;
+        test_support::Gate go;
+        std::vector<test_support::Child> ranks;
+        for (const int rank : {0, 1, 2}) {
+            ranks.emplace_back([&, rank] { return add_up(daemon.socket(), rank, 3, go); });
+        }
+        json row;
+        CHECK(becomes_true([&] {
+            const json rows = ctl_json(daemon, {"waiting"})["waiting"];
+            row = rows.empty() ? json() : rows.at(0);
+            return rows.size() == 1 && row["operation"] != "join" &&
+                   row["waiting_ranks"] == json{0, 1};
+        }));
+        CAPTURE(row.dump());
+        CHECK(row["arena"] == "job");
+        CHECK(row["group"] == "world");
+        CHECK(row["world"] == 3);
+        CHECK(row["operation"] == "allreduce");
+        CHECK(row["bytes"] == 4000);
+        CHECK(row["waited_ms"].get<int>() >= 2000);
+        CHECK(row["late"].size() == 1);
+        CHECK(row["late"][0]["rank"] == 2);
+        CHECK(row["late"][0]["pid"] == ranks[2].pid());
+        const std::string text = ctl(daemon, {"waiting"}).out;
+        CHECK_MESSAGE(has(text, "allreduce"), text);
+        CHECK_MESSAGE(has(text, "0-1"), text);
+        go.open();
+        CHECK(becomes_true([&] { return ctl_json(daemon, {"waiting"})["waiting"].empty(); }));
+        go.open();
+        for (auto& rank : ranks) CHECK(rank.wait() == 0);
+    }
+
     TEST_CASE("health says that all is well, how long an answer takes, and what is not well") {
         const Daemon daemon;
         const Output well = ctl(daemon, {"health"});

@@ -5,9 +5,12 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "libfabricshm/base/log.hpp"
 #include "tests/support/ranks.hpp"
@@ -46,6 +49,57 @@ struct Logged {
     }
 };
 
+/// Keeps what ranks show, by rank.
+class KeptScreen final : public WaitScreen {
+  public:
+    int show(int place, const WaitRecord& record) noexcept override {
+        const std::lock_guard lock(mutex_);
+        shown_[record.rank] = record;
+        return place < 0 ? record.rank : place;
+    }
+    void hide(int place) noexcept override {
+        const std::lock_guard lock(mutex_);
+        shown_[place] = WaitRecord{};
+    }
+    /// Bits of the ranks that `rank` waits for; 0: it does not wait.
+    std::uint64_t late(int rank) const {
+        const std::lock_guard lock(mutex_);
+        return shown_[rank].late[0];
+    }
+    WaitRecord record(int rank) const {
+        const std::lock_guard lock(mutex_);
+        return shown_[rank];
+    }
+
+  private:
+    mutable std::mutex mutex_;
+    WaitRecord shown_[8]{};
+};
+
+/// A barrier of five ranks, of which 1 and 3 come when `seen` says so. False: it did not go well.
+bool meet_late(TestArena& arena, const std::shared_ptr<KeptScreen>& screen,
+               const std::function<bool()>& seen) {
+    std::atomic<int> well{0};
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < 5; ++rank) {
+        ranks.emplace_back([&, rank] {
+            const TimePoint deadline = Clock::now() + std::chrono::seconds(60);
+            GroupPlace place = arena.place(rank);
+            place.screen = screen;
+            const auto group = Group::attach(std::move(place), deadline);
+            if (!group.ok()) return;
+            (*group)->set_long_wait(std::chrono::milliseconds(1));
+            Call call;
+            call.deadline = deadline;
+            const bool late = rank == 1 || rank == 3;
+            while (late && !seen() && Clock::now() < deadline) std::this_thread::yield();
+            if ((*group)->run(call).ok()) ++well;
+        });
+    }
+    for (auto& rank : ranks) rank.join();
+    return well == 5;
+}
+
 constexpr auto kFrom = std::chrono::seconds(5);
 const Doing kDoing{"allreduce", 400};
 
@@ -81,6 +135,35 @@ TEST_SUITE("collective.long_wait") {
             wait.say(2, 4711, kDoing, Clock::now() + kFrom);
         }
         CHECK(text().empty());
+    }
+
+    TEST_CASE("a long wait is on the screen until it ends, with all ranks that are late") {
+        TestArena arena(5, kMiB);
+        const auto screen = std::make_shared<KeptScreen>();
+        constexpr std::uint64_t kBoth = 1 << 1 | 1 << 3;
+        WaitRecord shown{};
+        CHECK(meet_late(arena, screen, [&] {
+            if (screen->late(0) != kBoth || screen->late(4) != kBoth) return false;
+            shown = screen->record(0);
+            return true;
+        }));
+        CHECK(std::string(shown.kind) == "barrier");
+        CHECK(shown.world == 5);
+        CHECK(shown.began_ns > 0);
+        for (int rank = 0; rank < 5; ++rank) CHECK(screen->late(rank) == 0);
+    }
+
+    TEST_CASE("along the tree only ranks count as late that have not come themselves") {
+        TestArena arena(5, kMiB);
+        Tuning tuning;
+        tuning.tree_world = 2;
+        arena.set_tuning(tuning);
+        const auto screen = std::make_shared<KeptScreen>();
+        constexpr std::uint64_t kBoth = 1 << 1 | 1 << 3;
+        CHECK(meet_late(arena, screen, [&] {
+            const std::uint64_t late = screen->late(0);
+            return late != 0 && (late & ~kBoth) == 0;
+        }));
     }
 
     TEST_CASE("ranks that wait in a collective name the one that is late") {

@@ -177,6 +177,7 @@ TEST_SUITE("shm.layout_doc") {
             FIELD(TelemetryPage, head_sequence),   FIELD(TelemetryPage, head),
             FIELD(TelemetryPage, shards_sequence), FIELD(TelemetryPage, shards),
             FIELD(TelemetryPage, peers_sequence),  FIELD(TelemetryPage, peers),
+            FIELD(TelemetryPage, waits_sequence),  FIELD(TelemetryPage, waits),
         };
         CHECK(table_below("## A telemetry page") == page);
         const Table image = {
@@ -209,6 +210,12 @@ TEST_SUITE("shm.layout_doc") {
             FIELD(PeerCounters, latency_ns),
         };
         CHECK(table_below("### PeerCounters") == row);
+        const Table wait = {
+            FIELD(WaitRecord, arena_id), FIELD(WaitRecord, group_id), FIELD(WaitRecord, began_ns),
+            FIELD(WaitRecord, bytes),    FIELD(WaitRecord, rank),     FIELD(WaitRecord, world),
+            FIELD(WaitRecord, kind),     FIELD(WaitRecord, late),
+        };
+        CHECK(table_below("### WaitRecord") == wait);
         CHECK(text_of_page().find("`0x314d4c5442524146`") != std::string::npos);
         CHECK(kTelemetryMagic == 0x314d4c5442524146);
     }

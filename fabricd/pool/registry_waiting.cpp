@@ -1,0 +1,140 @@
+// Registry: which ranks wait for which, from what sessions show in their pages.
+
+#include <algorithm>
+#include <bitset>
+#include <map>
+#include <tuple>
+
+#include "fabricd/pool/registry.hpp"
+
+namespace fabricd {
+
+namespace {
+
+using fabricshm::kPeersMax;
+using fabricshm::SessionWait;
+using fabricshm::WaitRecord;
+
+// From when on a join counts as a wait; operations are shown by their sessions from then on.
+constexpr auto kShownFrom = std::chrono::seconds(2);
+
+using Ranks = std::bitset<kPeersMax>;
+using Key = std::tuple<std::uint64_t, std::uint64_t, std::string, std::uint64_t>;
+
+struct Row {
+    Ranks waiting;
+    Ranks late;
+    std::int64_t waited_ms = 0;
+};
+
+std::int64_t milliseconds(Duration length) {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(length).count();
+}
+
+// A beginning is never before the host's, which is 0, nor after now, whatever the session says.
+std::int64_t waited_ms(const WaitRecord& record, TimePoint now) {
+    const auto now_ns = std::chrono::nanoseconds(now.time_since_epoch()).count();
+    return (now_ns - std::min(record.began_ns, now_ns)) / 1'000'000;
+}
+
+std::vector<std::int32_t> list(const Ranks& ranks) {
+    std::vector<std::int32_t> all;
+    for (int rank = 0; rank < kPeersMax; ++rank) {
+        if (ranks.test(static_cast<std::size_t>(rank))) all.push_back(rank);
+    }
+    return all;
+}
+
+// In a chain each rank waits for the one before, which waits itself: late is where that begins.
+Ranks latest(const Row& row) {
+    const Ranks first = row.late & ~row.waiting;
+    return first.any() ? first : row.late;
+}
+
+}  // namespace
+
+// The group that the record is about; nullptr for a claim that is not true.
+const Group* Registry::confirmed(const SessionWait& wait) const {
+    const WaitRecord& record = wait.record;
+    const ArenaId arena{record.arena_id};
+    const GroupId group{record.group_id};
+    if (!books_of(SessionId{wait.session_id}, arena, group, record.rank).member) return nullptr;
+    const Group& found = arenas_.at(arena).groups.at(group);
+    return found.world() == record.world ? &found : nullptr;
+}
+
+LateRank Registry::late_rank(const Group& group, int rank) const {
+    const Member& member = group.members[static_cast<std::size_t>(rank)];
+    const auto session = sessions_.find(member.session);
+    if (member.state != MemberState::kLive || session == sessions_.end()) return {rank, 0, 0};
+    return {rank, raw(member.session), session->second.peer.pid};
+}
+
+// Groups that are forming are waits and nothing else.
+void Registry::add_forming(TimePoint now, std::vector<WaitingView>& rows) const {
+    struct Joins {
+        Ranks ranks;
+        int joined = 0;
+        int world = 0;
+        TimePoint since = TimePoint::max();
+    };
+    std::map<WaitKey, Joins> forming;
+    waits_.for_each([&](const Wait& wait) {
+        if (wait.key.kind != WaitKind::kJoin) return;
+        Joins& joins = forming[wait.key];
+        if (wait.rank >= 0) joins.ranks.set(static_cast<std::size_t>(wait.rank));
+        ++joins.joined;
+        joins.world = wait.world;
+        joins.since = std::min(joins.since, wait.since);
+    });
+    for (const auto& [key, joins] : forming) {
+        if (now - joins.since < kShownFrom) continue;
+        WaitingView row;
+        row.arena_id = raw(key.arena);
+        row.arena = arenas_.at(key.arena).name;
+        row.group = key.name;
+        row.world = joins.world;
+        row.operation = "join";
+        row.waited_ms = milliseconds(now - joins.since);
+        row.waiting = list(joins.ranks);
+        row.late_count = joins.world - joins.joined;
+        // Who did not say its rank may become any of those that are left.
+        const bool all_said = static_cast<int>(joins.ranks.count()) == joins.joined;
+        for (int rank = 0; all_said && rank < joins.world; ++rank) {
+            if (!joins.ranks.test(static_cast<std::size_t>(rank))) row.late.push_back({rank, 0, 0});
+        }
+        rows.push_back(std::move(row));
+    }
+}
+
+std::vector<WaitingView> Registry::waiting(const std::vector<SessionWait>& shown,
+                                           TimePoint now) const {
+    std::map<Key, Row> found;
+    for (const SessionWait& wait : shown) {
+        const WaitRecord& record = wait.record;
+        if (confirmed(wait) == nullptr) continue;
+        Row& row = found[{record.arena_id, record.group_id, record.kind, record.bytes}];
+        row.waiting.set(static_cast<std::size_t>(record.rank));
+        for (int rank = 0; rank < record.world; ++rank) {
+            if (is_late(record, rank)) row.late.set(static_cast<std::size_t>(rank));
+        }
+        row.waited_ms = std::max(row.waited_ms, waited_ms(record, now));
+    }
+    std::vector<WaitingView> rows;
+    for (const auto& [key, row] : found) {
+        const auto& [arena_id, group_id, operation, bytes] = key;
+        const Arena& arena = arenas_.at(ArenaId{arena_id});
+        const Group& group = arena.groups.at(GroupId{group_id});
+        WaitingView view{arena_id,          arena.name, group_id, group.name,
+                         group.world(),     operation,  bytes,    row.waited_ms,
+                         list(row.waiting), {},         0};
+        for (const int rank : list(latest(row))) view.late.push_back(late_rank(group, rank));
+        view.late_count = static_cast<std::int32_t>(view.late.size());
+        rows.push_back(std::move(view));
+    }
+    add_forming(now, rows);
+    std::ranges::stable_sort(rows, std::greater{}, &WaitingView::waited_ms);
+    return rows;
+}
+
+}  // namespace fabricd
