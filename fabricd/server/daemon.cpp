@@ -15,6 +15,7 @@
 #include "fabricd/server/attach_server.hpp"
 #include "fabricd/server/descriptor_plan.hpp"
 #include "fabricd/server/event_loop.hpp"
+#include "fabricd/server/journal_compactor.hpp"
 #include "fabricd/server/lock_file.hpp"
 #include "fabricd/server/pool_worker.hpp"
 #include "fabricd/server/shard_mover.hpp"
@@ -70,6 +71,9 @@ Result<void> check(const DaemonOptions& options) {
 // Below this there is nothing to serve: better an error at the start than one for each client.
 constexpr int kFewestConnections = 8;
 
+// After a failed one: the other thread has to read the whole journal for each.
+constexpr Duration kCompactAgain = std::chrono::seconds(10);
+
 }  // namespace
 
 struct Daemon::Impl {
@@ -82,6 +86,7 @@ struct Daemon::Impl {
     std::unique_ptr<EventLoop> loop;
     std::unique_ptr<PoolWorker> worker;
     std::unique_ptr<ShardMover> mover;
+    std::unique_ptr<JournalCompactor> compactor;
     std::unique_ptr<Registry> registry;
     SessionPages pages;
     fabricshm::Closer closer;
@@ -108,6 +113,10 @@ struct Daemon::Impl {
     Result<void> put_aside();
     Result<void> rewrite_journal();
     void try_rewrite();
+    void try_compact();
+    void compacted(const Result<void>& done);
+    void wait_to_compact();
+    void complain_of_disk(const Error& error, const char* and_so);
     Result<int> connections_possible() const;
     Result<void> open_socket();
     Result<void> share_links(const fabricshm::LinkImage& image);
@@ -144,6 +153,7 @@ Daemon::Impl::~Impl() {
     if (loop) loop->close();
     if (worker) worker->stop();
     if (mover) mover->stop();
+    if (compactor) compactor->stop();
 }
 
 // Twice at most in a daemon's life: a second one replaces one that took half of a bad journal.
@@ -184,6 +194,8 @@ Result<void> Daemon::Impl::restore() {
     const bool nobody_lives = contents.damage && contents.damage->other_boot;
     FABRIC_TRY_VOID(take_leftovers(restored.ok() || nobody_lives));
     registry->use_journal(journal.get());
+    // Left by a daemon that was killed while it wrote it: takes space, and says nothing.
+    ::unlink((journal_path() + Compaction::kSuffix).c_str());
     // Until it works nothing is granted, so that what lies there stays true.
     registry->journal_fell_behind(Error{Errc::kSystem, 0, "journal"});
     try_rewrite();
@@ -244,13 +256,18 @@ Result<void> Daemon::Impl::rewrite_journal() {
     FABRIC_TRY_VOID(
         journal->rewrite([this](JournalSink& sink) { return registry->write_journal(sink); }));
     registry->journal_rewritten();
-    // Four times the live records: rewriting then costs less than a quarter of the appending. A MiB
-    // at least, so that a small journal is not rewritten all the time.
-    compact_at = std::max(4 * journal->size(), fabricshm::kMiB);
+    wait_to_compact();
     return {};
 }
 
-// Not at every turn while the disk is full.
+// Four times the live records: rewriting then costs less than a quarter of the appending. A MiB at
+// least, so that a small journal is not rewritten all the time.
+void Daemon::Impl::wait_to_compact() {
+    compact_at = std::max(4 * journal->size(), fabricshm::kMiB);
+}
+
+// From the books, on this thread: at the start, when the file lacks something, or when it does not
+// say what was written. Not at every turn while the disk is full.
 void Daemon::Impl::try_rewrite() {
     const TimePoint now = Clock::now();
     next_rewrite = fabricshm::deadline_after(now, std::chrono::seconds(1));
@@ -265,11 +282,35 @@ void Daemon::Impl::try_rewrite() {
         return;
     }
     if (was_behind) registry->journal_fell_behind(done.error());
+    complain_of_disk(done.error(),
+                     was_behind ? "; nothing is granted until it can be written" : "");
+}
+
+void Daemon::Impl::complain_of_disk(const Error& error, const char* and_so) {
+    const TimePoint now = Clock::now();
     if (now < next_complaint) return;
     next_complaint = fabricshm::deadline_after(now, std::chrono::minutes(1));
     fabricshm::log(LogLevel::kError, "the disk of %s (state.dir): %s%s", options.state_dir.c_str(),
-                   describe(done.error()).c_str(),
-                   was_behind ? "; nothing is granted until it can be written" : "");
+                   describe(error).c_str(), and_so);
+}
+
+// From the file, while the daemon serves: a journal that says all, and has become long.
+void Daemon::Impl::try_compact() {
+    if (compactor->is_busy()) return;
+    if (const auto begun = compactor->begin(*journal); !begun.ok()) compacted(begun);
+}
+
+void Daemon::Impl::compacted(const Result<void>& done) {
+    if (done.ok()) return wait_to_compact();
+    next_rewrite = fabricshm::deadline_after(Clock::now(), kCompactAgain);
+    if (done.error().code == Errc::kBusy) return;  // it was rewritten from the books meanwhile
+    if (done.error().code == Errc::kCorrupt) {
+        fabricshm::log(LogLevel::kError,
+                       "%s does not say what was written into it; it is written anew",
+                       journal_path().c_str());
+        return try_rewrite();
+    }
+    complain_of_disk(done.error(), "; the journal grows until it can be written anew");
 }
 
 // As many as are wanted, or as there are descriptors for: out of them the daemon could not even say
@@ -335,9 +376,14 @@ Result<void> Daemon::Impl::serve() {
 void Daemon::Impl::pass_time() {
     const TimePoint now = Clock::now();
     server->expire(now);
-    // Or when the books got ahead of a journal that could not be written, or may be about to.
-    const bool due = journal->size() >= compact_at || registry->journal_failing();
-    if (due && now >= next_rewrite) try_rewrite();
+    if (now >= next_rewrite) {
+        // When the books got ahead of a journal that could not be written, or may be about to.
+        if (registry->journal_failing()) {
+            try_rewrite();
+        } else if (journal->size() >= compact_at) {
+            try_compact();
+        }
+    }
     if (now < next_tick) return;
     next_tick = fabricshm::deadline_after(now, options.tick_period);
     if (options.on_tick) options.on_tick();
@@ -419,6 +465,8 @@ Result<std::unique_ptr<Daemon>> Daemon::start(DaemonOptions options,
     impl->mover = std::make_unique<ShardMover>(
         [shared_loop](std::function<void()> task) { return shared_loop->post(std::move(task)); },
         impl->options.move_bytes_per_second);
+    impl->compactor = std::make_unique<JournalCompactor>(
+        [shared_loop](std::function<void()> task) { return shared_loop->post(std::move(task)); });
     FABRIC_TRY_VOID(impl->restore());
     FABRIC_TRY_VOID(impl->open_socket());
     impl->make_sampler();
@@ -442,6 +490,7 @@ Result<void> Daemon::run() {
     impl.mover->start([&impl](ShardId shard, Result<fabricshm::ShardWord> seen) {
         impl.registry->shard_copied(shard, std::move(seen));
     });
+    impl.compactor->start([&impl](const Result<void>& done) { impl.compacted(done); });
     {
         const std::lock_guard lock(impl.standing_in);
         impl.running = true;
@@ -459,6 +508,7 @@ Result<void> Daemon::run() {
     impl.sampler->stop();
     impl.worker->stop();
     impl.mover->stop();
+    impl.compactor->stop();
     impl.server.reset();  // the socket goes now: a successor may start before this object is gone
     // Nobody could come back to what it says, so it does not stay behind. Still under the lock.
     if (served.ok() && impl.registry->idle()) ::unlink(impl.journal_path().c_str());
