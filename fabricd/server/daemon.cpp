@@ -71,6 +71,9 @@ Result<void> check(const DaemonOptions& options) {
 // Below this there is nothing to serve: better an error at the start than one for each client.
 constexpr int kFewestConnections = 8;
 
+// Of a snapshot in one turn: less than a millisecond's work.
+constexpr int kLookedAtInOneTurn = 1024;
+
 // After a failed one: the other thread has to read the whole journal for each.
 constexpr Duration kCompactAgain = std::chrono::seconds(10);
 
@@ -101,6 +104,10 @@ struct Daemon::Impl {
     Bytes compact_at = 0;
     bool is_damaged = false;  // the journal that lies there, and is still to be put aside
 
+    RequestStats admin_stats;
+
+    // Held around each piece of a snapshot: one in a turn, however many are asked for at once.
+    std::mutex looking;
     // Until run() and after it there is no control thread: then the caller's thread stands in.
     std::mutex standing_in;
     bool running = false;
@@ -124,11 +131,13 @@ struct Daemon::Impl {
     void pass_time();
     void on_control_thread(const std::function<void()>& task);
     template <typename Ask>
-    auto answer(Ask ask) {  // what `ask` says there
+    auto answer(const char* request, Ask ask) {  // what `ask` says there
         std::optional<decltype(ask())> said;
         std::string reason;
         on_control_thread([&] {
+            const TimePoint began = Clock::now();
             said = ask();
+            admin_stats.count(request, Clock::now() - began);
             if constexpr (requires { said->error(); }) {
                 if (!said->ok()) reason = reason_of(said->error());
             }
@@ -139,7 +148,8 @@ struct Daemon::Impl {
         }
         return *std::move(said);
     }
-    Snapshot look();
+    Snapshot look(const SnapshotParts& parts);
+    void look_at_pool(Snapshot& all) const;
     void make_sampler();
     void consult_books(std::vector<SessionClaim>& claims);
     std::string journal_path() const { return options.state_dir + "/journal"; }
@@ -430,11 +440,24 @@ void Daemon::Impl::consult_books(std::vector<SessionClaim>& claims) {
     });
 }
 
-Snapshot Daemon::Impl::look() {
-    const TimePoint now = Clock::now();
-    // Of one moment, since it is made in one turn.
-    Snapshot all = registry->snapshot(now);
-    all.uptime_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now - started).count();
+// Piece by piece, and what others ask for in between.
+Snapshot Daemon::Impl::look(const SnapshotParts& parts) {
+    SnapshotWalk walk{parts};
+    const auto look_on = [&] {
+        const bool is_first = walk.stage == SnapshotWalk::Stage::kBegin;
+        if (is_first) look_at_pool(walk.all);
+        return registry->look_on(walk, kLookedAtInOneTurn, Clock::now());
+    };
+    for (bool is_over = false; !is_over;) {
+        const std::lock_guard lock(looking);
+        is_over = answer("admin_snapshot", look_on);
+    }
+    return std::move(walk.all);
+}
+
+void Daemon::Impl::look_at_pool(Snapshot& all) const {
+    all.uptime_ms =
+        std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - started).count();
     if (registry->journal_failing()) {
         all.alarms.push_back(
             "the disk of " + options.state_dir +
@@ -443,7 +466,6 @@ Snapshot Daemon::Impl::look() {
     const fabricshm::PoolTotals totals = worker->totals();
     all.pool = {backend->kind(), backend->describe(), totals.capacity, totals.used,
                 options.machine};
-    return all;
 }
 
 Daemon::Daemon(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
@@ -519,8 +541,8 @@ void Daemon::stop() noexcept {
     impl_->loop->stop();
 }
 
-Snapshot Daemon::snapshot() {
-    Snapshot picture = impl_->answer([&] { return impl_->look(); });
+Snapshot Daemon::snapshot(const SnapshotParts& parts) {
+    Snapshot picture = impl_->look(parts);
     sampler().look([&](const Sample& sample) {
         for (const FaultyDevice& faulty : sample.faulty) {
             for (DeviceView& device : picture.devices) {
@@ -532,15 +554,20 @@ Snapshot Daemon::snapshot() {
 }
 
 RequestStats Daemon::request_stats() {
-    return impl_->answer([&] { return impl_->server ? impl_->server->stats() : RequestStats{}; });
+    return impl_->answer("admin_stats", [&] {
+        RequestStats all = impl_->server ? impl_->server->stats() : RequestStats{};
+        all.take_admin(impl_->admin_stats);
+        return all;
+    });
 }
 
 Places Daemon::places(const std::vector<ShardId>& shards) {
-    return impl_->answer([&] { return impl_->registry->places(shards, Clock::now()); });
+    return impl_->answer("admin_places",
+                         [&] { return impl_->registry->places(shards, Clock::now()); });
 }
 
 std::optional<ShardView> Daemon::shard(const std::string& name) {
-    return impl_->answer([&] { return impl_->registry->shard(name); });
+    return impl_->answer("admin_shard", [&] { return impl_->registry->shard(name); });
 }
 
 const Sampler& Daemon::sampler() const noexcept {
@@ -553,19 +580,25 @@ SessionPages& Daemon::pages() noexcept {
 
 Result<void> Daemon::move_shard(const MoveOrder& order,
                                 std::function<void(const Result<void>&)> done) {
-    return impl_->answer([&] { return impl_->registry->move_shard(order, std::move(done)); });
+    return impl_->answer("admin_move",
+                         [&] { return impl_->registry->move_shard(order, std::move(done)); });
 }
 
 Result<QuotaState> Daemon::set_quota(const QuotaOrder& order) {
-    return impl_->answer([&] { return impl_->registry->set_quota(order, Clock::now()); });
+    return impl_->answer("admin_quota",
+                         [&] { return impl_->registry->set_quota(order, Clock::now()); });
 }
 
 Result<void> Daemon::shift_quotas(const std::vector<QuotaShift>& shifts) {
-    return impl_->answer([&] { return impl_->registry->shift_quotas(shifts, Clock::now()); });
+    return impl_->answer("admin_quota",
+                         [&] { return impl_->registry->shift_quotas(shifts, Clock::now()); });
 }
 
 void Daemon::drain(bool on) {
-    impl_->on_control_thread([&] { impl_->registry->set_draining(on); });
+    impl_->answer("admin_drain", [&] {
+        impl_->registry->set_draining(on);
+        return on;
+    });
 }
 
 }  // namespace fabricd
