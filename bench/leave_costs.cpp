@@ -1,5 +1,5 @@
 // How long does one leave of a group keep the control thread, by what rests in quarantine beside
-// it?
+// it? And the journal, when it is written again, and a snapshot for the admin API?
 //
 //   bench_leave_costs [REGIONS GROUPS]      (65536 800)
 //
@@ -7,12 +7,16 @@
 // leaves all groups, one after the other: none of these leaves changes anything for the regions but
 // the last one, after which they are given back in pieces. The journal is a file.
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "fabricd/pool/compaction.hpp"
 #include "fabricd/pool/registry.hpp"
 
 namespace {
@@ -73,6 +77,36 @@ std::vector<proto::Group> make_groups(Registry& registry, std::uint64_t arena,
     return made;
 }
 
+// From the books, and from its own file: what the control thread does of that, and what is done
+// beside it.
+void rewrite(Journal& journal, Registry& registry) {
+    std::printf(
+        "journal rewritten from the books (at the start, after a full disk): %.2f ms\n", ms_of([&] {
+            (void)journal.rewrite([&](JournalSink& sink) { return registry.write_journal(sink); });
+        }));
+    std::unique_ptr<Compaction> compaction;
+    fabricshm::Fd old;
+    const double begin = ms_of([&] { compaction = Compaction::begin(journal).value(); });
+    const double beside = ms_of([&] { (void)compaction->write(); });
+    const double end = ms_of([&] { old = compaction->finish(journal).value(); });
+    std::printf("journal compacted: %.2f ms to begin, %.2f ms to end, %.2f ms on another thread\n",
+                begin, end, beside + ms_of([&] { old.reset(); }));
+}
+
+// What `fabricctl health`, and what a list of all regions keeps from clients in one turn.
+void look(const Registry& registry, TimePoint now) {
+    SnapshotWalk totals{SnapshotParts{}};
+    const double health = ms_of([&] { registry.look_on(totals, 1024, now); });
+    SnapshotWalk walk{SnapshotParts::all()};
+    double worst = 0;
+    int pieces = 0;
+    for (bool is_over = false; !is_over; ++pieces) {
+        worst = std::max(worst, ms_of([&] { is_over = registry.look_on(walk, 1024, now); }));
+    }
+    std::printf("snapshot: whole %.2f ms; in %d pieces, worst %.2f ms; totals %.3f ms\n",
+                ms_of([&] { (void)registry.snapshot(now); }), pieces, worst, health);
+}
+
 int run(int regions, int groups) {
     char folder[] = "/tmp/fabric-bench-XXXXXX";
     if (::mkdtemp(folder) == nullptr) return 1;
@@ -107,10 +141,8 @@ int run(int regions, int groups) {
     }
     std::printf("end of a session with %d regions: %d turns, worst %.2f ms\n", regions, turns,
                 worst);
-    worst = ms_of([&] {
-        (void)journal.rewrite([&](JournalSink& sink) { return registry.write_journal(sink); });
-    });
-    std::printf("journal rewritten: %.2f ms\n", worst);
+    rewrite(journal, registry);
+    look(registry, now);
     worst = 0;
     for (int i = 0; i < groups - 1; ++i) {
         worst = std::max(

@@ -130,8 +130,8 @@ int serve(const Options& options, Daemon& daemon, SignalThread signals) {
 AdminHooks admin_hooks(Daemon& daemon, const Vgpus& all_vgpus, const DaemonControl* control) {
     VgpuLimits& vgpus = *all_vgpus.limits;
     AdminHooks hooks;
-    hooks.snapshot = [&daemon, alarm = all_vgpus.alarm] {
-        Snapshot all = daemon.snapshot();
+    hooks.snapshot = [&daemon, alarm = all_vgpus.alarm](const SnapshotParts& parts) {
+        Snapshot all = daemon.snapshot(parts);
         if (!alarm.empty()) all.alarms.push_back(alarm);
         return all;
     };
@@ -162,7 +162,8 @@ fabricshm::Result<std::unique_ptr<MetricsServer>> serve_metrics(const Config& co
                                  static_cast<std::uint16_t>(config.telemetry.metrics_port)};
     // Called on the thread of the metrics server.
     return MetricsServer::start(address, [&daemon, control] {
-        std::string page = metrics_page(daemon.snapshot(), daemon.sampler().latest());
+        std::string page =
+            metrics_page(daemon.snapshot({.arenas = true}), daemon.sampler().latest());
         MetricsText requests;
         daemon.request_stats().add_to(requests);
         page += requests.text();

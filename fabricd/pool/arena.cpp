@@ -12,14 +12,6 @@ std::vector<RegionId> Arena::regions_of(SessionId session) const {
     return {held.begin(), held.end()};
 }
 
-Bytes Arena::bytes_quarantined() const {
-    Bytes sum = 0;
-    for (const auto& [session, left] : leases.quarantined()) {
-        for (const RegionId region : left) sum += regions.at(region).bytes;
-    }
-    return sum;
-}
-
 // Counted and not asked for anew: with hundreds of groups and of dead sessions every leave would
 // cost the product of both.
 bool Arena::count_danger(Group& group) {

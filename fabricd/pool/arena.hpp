@@ -76,6 +76,7 @@ struct Arena {
     RegionAllocator space{0};
     LostRanges lost;
     LeaseTable leases;
+    Bytes bytes_quarantined = 0;  // of the regions whose lease says so
     std::map<RegionId, Region> regions;
     std::map<std::string, RegionId> tensors;
     std::map<std::string, RegionId> shards;  // the regions of their headers
@@ -96,7 +97,6 @@ struct Arena {
 
     /// Regions that one session holds, in id order.
     std::vector<RegionId> regions_of(SessionId session) const;
-    Bytes bytes_quarantined() const;
 
     /// Whether any group keeps the memory of `session` from being given to others. While it does,
     /// the bytes of the session rest in quarantine.

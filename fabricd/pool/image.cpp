@@ -31,13 +31,16 @@ bool read(const JournalContents::Entry& entry, Record* record) {
     return true;
 }
 
+}  // namespace
+
 // Records are trusted to be what some daemon wrote (their checksum is right), but not to fit each
 // other: each one that does not is a bug, and is said instead of repaired. A guess here could give
 // one region to two owners.
-class Player {
-  public:
+struct Replay::Player {
     Result<void> play(const JournalContents::Entry& entry);
+
     PoolImage image;
+    bool has_begun = false;
 
   private:
     bool start(const JournalContents::Entry& entry);
@@ -66,33 +69,31 @@ class Player {
     void saw_id(std::uint64_t id) { image.last_id = std::max(image.last_id, id); }
     ArenaImage* arena(std::uint64_t id);
     GroupImage* group(std::uint64_t arena_id, std::uint64_t id);
-
-    bool begun_ = false;
 };
 
-ArenaImage* Player::arena(std::uint64_t id) {
+ArenaImage* Replay::Player::arena(std::uint64_t id) {
     const auto found = image.arenas.find(ArenaId{id});
     return found == image.arenas.end() ? nullptr : &found->second;
 }
 
-GroupImage* Player::group(std::uint64_t arena_id, std::uint64_t id) {
+GroupImage* Replay::Player::group(std::uint64_t arena_id, std::uint64_t id) {
     ArenaImage* owner = arena(arena_id);
     if (owner == nullptr) return nullptr;
     const auto found = owner->groups.find(GroupId{id});
     return found == owner->groups.end() ? nullptr : &found->second;
 }
 
-bool Player::start(const JournalContents::Entry& entry) {
+bool Replay::Player::start(const JournalContents::Entry& entry) {
     StartRecord record;
-    if (!read(entry, &record) || begun_) return false;
+    if (!read(entry, &record) || has_begun) return false;
     // Each start of a daemon writes one, in a fresh file.
-    begun_ = true;
+    has_begun = true;
     image.daemon_epoch = record.daemon_epoch;
     saw_id(record.last_id);
     return record.last_id < kNumberMost;
 }
 
-bool Player::session_opened(const JournalContents::Entry& entry) {
+bool Replay::Player::session_opened(const JournalContents::Entry& entry) {
     SessionRecord record;
     if (!read(entry, &record) || !is_id(record.session)) return false;
     saw_id(record.session);
@@ -100,7 +101,7 @@ bool Player::session_opened(const JournalContents::Entry& entry) {
     return image.sessions.emplace(SessionId{record.session}, record).second;
 }
 
-bool Player::session_ending(const JournalContents::Entry& entry) {
+bool Replay::Player::session_ending(const JournalContents::Entry& entry) {
     SessionEndingRecord record;
     if (!read(entry, &record) || image.sessions.count(SessionId{record.session}) == 0) return false;
     // Again, when a daemon that finished the ends of another was killed, too.
@@ -108,14 +109,14 @@ bool Player::session_ending(const JournalContents::Entry& entry) {
     return true;
 }
 
-bool Player::session_ended(const JournalContents::Entry& entry) {
+bool Replay::Player::session_ended(const JournalContents::Entry& entry) {
     SessionEndRecord record;
     if (!read(entry, &record)) return false;
     image.ending.erase(SessionId{record.session});
     return image.sessions.erase(SessionId{record.session}) == 1;
 }
 
-bool Player::arena_made(const JournalContents::Entry& entry) {
+bool Replay::Player::arena_made(const JournalContents::Entry& entry) {
     ArenaImage made;
     if (!read(entry, &made.record) || !is_id(made.record.arena)) return false;
     if (!is_whole(made.record.bytes) || !is_whole(made.record.link_bytes)) return false;
@@ -123,7 +124,7 @@ bool Player::arena_made(const JournalContents::Entry& entry) {
     return image.arenas.emplace(ArenaId{made.record.arena}, std::move(made)).second;
 }
 
-bool Player::arena_grown(const JournalContents::Entry& entry) {
+bool Replay::Player::arena_grown(const JournalContents::Entry& entry) {
     ArenaGrownRecord record;
     if (!read(entry, &record) || arena(record.arena) == nullptr) return false;
     ArenaImage& grown = *arena(record.arena);
@@ -134,7 +135,7 @@ bool Player::arena_grown(const JournalContents::Entry& entry) {
     return true;
 }
 
-bool Player::arena_gone(const JournalContents::Entry& entry) {
+bool Replay::Player::arena_gone(const JournalContents::Entry& entry) {
     ArenaEndRecord record;
     if (!read(entry, &record)) return false;
     // What was left of its shards went with it.
@@ -145,7 +146,7 @@ bool Player::arena_gone(const JournalContents::Entry& entry) {
 
 // Only sessions that are open can join. The other order cannot come about: a session leaves its
 // arenas before its end is written.
-bool Player::arena_joined(const JournalContents::Entry& entry) {
+bool Replay::Player::arena_joined(const JournalContents::Entry& entry) {
     ArenaJoinRecord record;
     if (!read(entry, &record) || arena(record.arena) == nullptr) return false;
     if (image.sessions.count(SessionId{record.session}) == 0) return false;
@@ -153,7 +154,7 @@ bool Player::arena_joined(const JournalContents::Entry& entry) {
     return true;
 }
 
-bool Player::arena_left(const JournalContents::Entry& entry) {
+bool Replay::Player::arena_left(const JournalContents::Entry& entry) {
     ArenaLeaveRecord record;
     if (!read(entry, &record) || arena(record.arena) == nullptr) return false;
     // A session that was not in it cannot leave.
@@ -162,7 +163,7 @@ bool Player::arena_left(const JournalContents::Entry& entry) {
 
 // The newest record of an id counts, so a region's life is three records or two: granted, perhaps
 // quarantined, freed.
-bool Player::region(const JournalContents::Entry& entry) {
+bool Replay::Player::region(const JournalContents::Entry& entry) {
     RegionRecord record;
     if (!read(entry, &record) || arena(record.arena) == nullptr) return false;
     if (!is_id(record.region) || record.generation >= kNumberMost) return false;
@@ -177,7 +178,7 @@ bool Player::region(const JournalContents::Entry& entry) {
     return record.is_tensor == 0 || owner.tensors.count(RegionId{record.region}) == 1;
 }
 
-bool Player::tensor(const JournalContents::Entry& entry) {
+bool Replay::Player::tensor(const JournalContents::Entry& entry) {
     TensorRecord record;
     // Comes before its region's record; a crash in between leaves a tensor that no region names.
     if (!read(entry, &record) || arena(record.arena) == nullptr) return false;
@@ -185,7 +186,7 @@ bool Player::tensor(const JournalContents::Entry& entry) {
     return true;
 }
 
-bool Player::group_made(const JournalContents::Entry& entry) {
+bool Replay::Player::group_made(const JournalContents::Entry& entry) {
     constexpr std::size_t kFixed = offsetof(GroupRecord, sessions);
     const std::size_t size = entry.payload.size();
     GroupImage made{};
@@ -205,7 +206,7 @@ bool Player::group_made(const JournalContents::Entry& entry) {
 
 // States only go from live to left or dead. That is not checked: written twice after a crash, they
 // say the same.
-bool Player::group_member(const JournalContents::Entry& entry) {
+bool Replay::Player::group_member(const JournalContents::Entry& entry) {
     GroupMemberRecord record;
     if (!read(entry, &record)) return false;
     GroupImage* owner = group(record.arena, record.group);
@@ -214,7 +215,7 @@ bool Player::group_member(const JournalContents::Entry& entry) {
     return true;
 }
 
-bool Player::group_shrunk(const JournalContents::Entry& entry) {
+bool Replay::Player::group_shrunk(const JournalContents::Entry& entry) {
     GroupShrunkRecord record;
     if (!read(entry, &record) || group(record.arena, record.group) == nullptr) return false;
     // Its successor is a record of its own, which names it.
@@ -222,7 +223,7 @@ bool Player::group_shrunk(const JournalContents::Entry& entry) {
     return true;
 }
 
-bool Player::group_gone(const JournalContents::Entry& entry) {
+bool Replay::Player::group_gone(const JournalContents::Entry& entry) {
     GroupEndRecord record;
     if (!read(entry, &record) || arena(record.arena) == nullptr) return false;
     auto& groups = arena(record.arena)->groups;
@@ -235,14 +236,14 @@ bool Player::group_gone(const JournalContents::Entry& entry) {
     return true;
 }
 
-bool Player::lost(const JournalContents::Entry& entry) {
+bool Replay::Player::lost(const JournalContents::Entry& entry) {
     LostRecord record;
     if (!read(entry, &record) || arena(record.arena) == nullptr) return false;
     arena(record.arena)->lost.push_back(record);
     return true;
 }
 
-bool Player::shard(const JournalContents::Entry& entry) {
+bool Replay::Player::shard(const JournalContents::Entry& entry) {
     ShardRecord record;
     if (!read(entry, &record) || arena(record.arena) == nullptr || record.current > 1) return false;
     ShardImage& known = image.shards[{ArenaId{record.arena}, RegionId{record.region}}];
@@ -253,7 +254,7 @@ bool Player::shard(const JournalContents::Entry& entry) {
 }
 
 // Its session may be gone already: lines are given back after that.
-bool Player::shard_reader(const JournalContents::Entry& entry) {
+bool Replay::Player::shard_reader(const JournalContents::Entry& entry) {
     ShardReaderRecord record;
     if (!read(entry, &record)) return false;
     const auto found = image.shards.find({ArenaId{record.arena}, RegionId{record.region}});
@@ -264,7 +265,7 @@ bool Player::shard_reader(const JournalContents::Entry& entry) {
     return true;
 }
 
-bool Player::shard_gone(const JournalContents::Entry& entry) {
+bool Replay::Player::shard_gone(const JournalContents::Entry& entry) {
     ShardEndRecord record;
     if (!read(entry, &record)) return false;
     // One whose making failed half-way has no other record than this.
@@ -273,14 +274,14 @@ bool Player::shard_gone(const JournalContents::Entry& entry) {
 }
 
 // A subject fills its field at most up to the last byte.
-bool Player::quota(const JournalContents::Entry& entry) {
+bool Replay::Player::quota(const JournalContents::Entry& entry) {
     QuotaRecord record;
     if (!read(entry, &record) || record.subject[sizeof record.subject - 1] != '\0') return false;
     image.quotas[record.subject] = record;
     return true;
 }
 
-bool Player::dispatch(const JournalContents::Entry& entry) {
+bool Replay::Player::dispatch(const JournalContents::Entry& entry) {
     switch (entry.type) {
         case RecordType::kStart:
             return start(entry);
@@ -326,11 +327,7 @@ bool Player::dispatch(const JournalContents::Entry& entry) {
     return false;
 }
 
-Result<void> Player::play(const JournalContents::Entry& entry) {
-    if (!dispatch(entry)) return kNonsense;
-    return {};
-}
-
+// The first one says what the others are.
 Result<void> check_start(const JournalContents::Entry& entry) {
     StartRecord record;
     if (entry.type != RecordType::kStart || !read(entry, &record)) return kNonsense;
@@ -339,17 +336,101 @@ Result<void> check_start(const JournalContents::Entry& entry) {
     return {};
 }
 
-}  // namespace
+Result<void> Replay::Player::play(const JournalContents::Entry& entry) {
+    if (!has_begun) FABRIC_TRY_VOID(check_start(entry));
+    if (!dispatch(entry)) return kNonsense;
+    return {};
+}
+
+Replay::Replay() : player_(std::make_unique<Player>()) {}
+Replay::~Replay() = default;
+
+Result<void> Replay::play(const JournalEntry& record) {
+    return player_->play(record);
+}
+
+PoolImage Replay::take() noexcept {
+    return std::move(player_->image);
+}
 
 Result<PoolImage> replay(const JournalContents& contents) {
-    Player player;
+    Replay player;
     if (contents.damage) return Error{Errc::kCorrupt, 0, "read journal"};
     if (contents.old_layout) return Error{Errc::kVersion, 0, "read journal"};
-    // There is no file.
-    if (contents.entries.empty()) return std::move(player.image);
-    FABRIC_TRY_VOID(check_start(contents.entries.front()));
+    // Without any there is no file.
     for (const auto& entry : contents.entries) FABRIC_TRY_VOID(player.play(entry));
-    return std::move(player.image);
+    return player.take();
+}
+
+namespace {
+
+Result<void> write_regions(const ArenaImage& arena, JournalSink& sink) {
+    const auto is_tensor = [&](RegionId id) {
+        const auto region = arena.regions.find(id);
+        return region != arena.regions.end() && region->second.is_tensor != 0;
+    };
+    for (const auto& [id, region] : arena.regions) {
+        // Its region's record looks for it.
+        if (region.is_tensor != 0) FABRIC_TRY_VOID(sink.add(arena.tensors.at(id)));
+        FABRIC_TRY_VOID(sink.add(region));
+    }
+    // Whose region's record is still to come: another record of before would take it away.
+    for (const auto& [id, tensor] : arena.tensors) {
+        if (!is_tensor(id)) FABRIC_TRY_VOID(sink.add(tensor));
+    }
+    return {};
+}
+
+Result<void> write_group(const GroupImage& group, JournalSink& sink) {
+    const std::size_t bytes =
+        offsetof(GroupRecord, sessions) + group.states.size() * sizeof(std::uint64_t);
+    const auto whole = std::as_bytes(std::span(&group.record, 1));
+    FABRIC_TRY_VOID(sink.append(GroupRecord::kType, whole.first(bytes)));
+    const std::uint64_t arena = group.record.arena;
+    for (std::uint32_t rank = 0; rank < group.states.size(); ++rank) {
+        const std::uint32_t state = group.states[rank];
+        if (state == 0) continue;  // as the group's own record says
+        FABRIC_TRY_VOID(sink.add(GroupMemberRecord{arena, group.record.group, rank, state}));
+    }
+    if (!group.shrunk) return {};
+    return sink.add(GroupShrunkRecord{arena, group.record.group});
+}
+
+Result<void> write_arena(const ArenaImage& arena, JournalSink& sink) {
+    const std::uint64_t id = arena.record.arena;
+    FABRIC_TRY_VOID(sink.add(arena.record));
+    if (arena.committed) FABRIC_TRY_VOID(sink.add(ArenaGrownRecord{id, *arena.committed}));
+    for (const SessionId session : arena.sessions) {
+        FABRIC_TRY_VOID(sink.add(ArenaJoinRecord{id, raw(session)}));
+    }
+    FABRIC_TRY_VOID(write_regions(arena, sink));
+    for (const auto& [group_id, group] : arena.groups) FABRIC_TRY_VOID(write_group(group, sink));
+    for (const LostRecord& lost : arena.lost) FABRIC_TRY_VOID(sink.add(lost));
+    return {};
+}
+
+Result<void> write_shard(const ShardImage& shard, JournalSink& sink) {
+    FABRIC_TRY_VOID(sink.add(shard.record));
+    for (const auto& [session, slot] : shard.readers) {
+        FABRIC_TRY_VOID(sink.add(
+            ShardReaderRecord{shard.record.arena, shard.record.region, raw(session), slot, 1}));
+    }
+    return {};
+}
+
+}  // namespace
+
+Result<void> write_image(const PoolImage& image, JournalSink& sink) {
+    FABRIC_TRY_VOID(sink.add(
+        StartRecord{kJournalMagic, image.daemon_epoch, image.last_id, kJournalVersion, 0}));
+    for (const auto& [id, session] : image.sessions) {
+        FABRIC_TRY_VOID(sink.add(session));
+        if (image.ending.count(id) != 0) FABRIC_TRY_VOID(sink.add(SessionEndingRecord{raw(id)}));
+    }
+    for (const auto& [id, arena] : image.arenas) FABRIC_TRY_VOID(write_arena(arena, sink));
+    for (const auto& [id, shard] : image.shards) FABRIC_TRY_VOID(write_shard(shard, sink));
+    for (const auto& [subject, quota] : image.quotas) FABRIC_TRY_VOID(sink.add(quota));
+    return {};
 }
 
 }  // namespace fabricd

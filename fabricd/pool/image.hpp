@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -50,5 +51,25 @@ struct PoolImage {
 /// Plays the records. kVersion when the file is of another version; kCorrupt when it is damaged or
 /// a record whose CRC is right makes no sense: going on could give memory to two owners.
 Result<PoolImage> replay(const JournalContents& contents);
+
+/// The same record by record, for a journal that is read piece by piece.
+class Replay {
+  public:
+    Replay();
+    ~Replay();
+    Replay(const Replay&) = delete;
+    Replay& operator=(const Replay&) = delete;
+
+    Result<void> play(const JournalEntry& record);
+    /// What they say together; nothing is played afterwards.
+    PoolImage take() noexcept;
+
+  private:
+    struct Player;
+    std::unique_ptr<Player> player_;
+};
+
+/// The shortest journal that is replayed to `image`.
+Result<void> write_image(const PoolImage& image, JournalSink& sink);
 
 }  // namespace fabricd

@@ -30,6 +30,10 @@ constexpr std::size_t kCrcBytes = sizeof(RecordHeader::crc);
 // records.
 constexpr Bytes kReserveStep = 256 * fabricshm::kKiB;
 
+// Of a file that is read or written as a whole: large against a system call, small against memory.
+constexpr Bytes kPiece = 256 * fabricshm::kKiB;
+static_assert(kPiece >= sizeof(RecordHeader) + kRecordBytesMax);
+
 std::uint32_t crc_of(JournalHead head) {
     head.crc = 0;
     return fabricshm::crc32c(&head, sizeof head);
@@ -98,6 +102,20 @@ Result<void> write_at(const Fd& file, Bytes place, std::span<const std::byte> by
     return {};
 }
 
+// All of `bytes`; a file that ends before has been cut by others.
+Result<void> read_at(const Fd& file, Bytes place, std::span<std::byte> bytes) {
+    while (!bytes.empty()) {
+        const ssize_t got =
+            ::pread(file.get(), bytes.data(), bytes.size(), static_cast<off_t>(place));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return fabricshm::error_of_disk(errno, "read journal");
+        if (got == 0) return Error{Errc::kCorrupt, 0, "read journal"};
+        bytes = bytes.subspan(static_cast<std::size_t>(got));
+        place += static_cast<Bytes>(got);
+    }
+    return {};
+}
+
 // A journal of before the head begins with its start record.
 bool is_old_layout(std::span<const std::byte> bytes) {
     if (bytes.size() < sizeof(RecordHeader) + sizeof(StartRecord)) return false;
@@ -106,50 +124,63 @@ bool is_old_layout(std::span<const std::byte> bytes) {
     return start.magic == kJournalMagic;
 }
 
+/// Where the next record has to begin, and what it goes on from.
+struct Chain {
+    std::uint64_t records = 0;
+    std::uint32_t last = 0;
+};
+
+// Takes one record off the front of `rest`, or says why not. `tail_is_missing` when more of the
+// file could help.
+const char* take_record(std::span<const std::byte>* rest, Chain* chain, JournalEntry* entry,
+                        bool* tail_is_missing) {
+    *tail_is_missing = rest->size() < sizeof(RecordHeader);
+    if (*tail_is_missing) return "the file ends too early";
+    RecordHeader header;
+    std::memcpy(&header, rest->data(), sizeof header);
+    const std::size_t whole = sizeof header + header.bytes;
+    // Against the rest of the file, so that a length which was damaged leads nowhere.
+    if (header.bytes > kRecordBytesMax) return "a record is too long";
+    *tail_is_missing = whole > rest->size();
+    if (*tail_is_missing) return "the file ends too early";
+    if (header.sequence != chain->records) return "a record is missing";
+    const auto summed = rest->subspan(kCrcBytes, whole - kCrcBytes);
+    if (header.crc != fabricshm::crc32c(summed.data(), summed.size(), chain->last)) {
+        return "a record does not match its checksum";
+    }
+    const auto payload = rest->subspan(sizeof header, header.bytes);
+    entry->type = static_cast<RecordType>(header.type);
+    entry->payload.assign(payload.begin(), payload.end());
+    *chain = {chain->records + 1, header.crc};
+    *rest = rest->subspan(whole);
+    return nullptr;
+}
+
 /// Reads the records that the head speaks of. Says where it had to stop, if not at their end.
 class Reader {
   public:
     Reader(std::span<const std::byte> bytes, const JournalHead& head)
-        : bytes_(bytes), head_(head) {}
+        : bytes_(bytes), rest_(bytes.subspan(sizeof head)), head_(head) {}
 
     const char* read(std::vector<JournalEntry>* entries) {
-        while (records_ < head_.records) {
-            if (const char* wrong = next(entries)) return wrong;
+        while (chain_.records < head_.records) {
+            JournalEntry entry;
+            bool tail_is_missing = false;
+            if (const char* wrong = take_record(&rest_, &chain_, &entry, &tail_is_missing)) {
+                return wrong;
+            }
+            entries->push_back(std::move(entry));
         }
-        const bool at_end = at_ == sizeof(JournalHead) + head_.bytes && last_ == head_.last;
+        const bool at_end = at() == sizeof(JournalHead) + head_.bytes && chain_.last == head_.last;
         return at_end ? nullptr : "its head speaks of another end";
     }
-    std::uint64_t at() const noexcept { return at_; }
-    std::uint64_t records() const noexcept { return records_; }
+    std::uint64_t at() const noexcept { return bytes_.size() - rest_.size(); }
 
   private:
-    const char* next(std::vector<JournalEntry>* entries) {
-        const std::span<const std::byte> rest = bytes_.subspan(at_);
-        if (rest.size() < sizeof(RecordHeader)) return "the file ends too early";
-        RecordHeader header;
-        std::memcpy(&header, rest.data(), sizeof header);
-        const std::size_t whole = sizeof header + header.bytes;
-        // Against the rest of the file, so that a length which was damaged leads nowhere.
-        if (header.bytes > kRecordBytesMax) return "a record is too long";
-        if (whole > rest.size()) return "the file ends too early";
-        if (header.sequence != records_) return "a record is missing";
-        if (header.crc != fabricshm::crc32c(rest.data() + kCrcBytes, whole - kCrcBytes, last_)) {
-            return "a record does not match its checksum";
-        }
-        const auto payload = rest.subspan(sizeof header, header.bytes);
-        entries->push_back({static_cast<RecordType>(header.type),
-                            std::vector<std::byte>(payload.begin(), payload.end())});
-        last_ = header.crc;
-        at_ += whole;
-        ++records_;
-        return nullptr;
-    }
-
     std::span<const std::byte> bytes_;
+    std::span<const std::byte> rest_;
     JournalHead head_;
-    std::uint64_t at_ = sizeof(JournalHead);
-    std::uint64_t records_ = 0;
-    std::uint32_t last_ = 0;
+    Chain chain_;
 };
 
 }  // namespace
@@ -208,16 +239,21 @@ Result<JournalContents> read_journal(const std::string& path) {
 Result<void> Journal::append(RecordType type, std::span<const std::byte> payload) {
     if (!file_) return Error{Errc::kClosed, 0, "write journal"};
     if (payload.size() > kRecordBytesMax) return Error{Errc::kInternal, 0, "append to journal"};
+    if (is_successor()) {
+        encode(type, payload, &head_, &unwritten_);
+        return unwritten_.size() < kPiece ? Result<void>{} : flush();
+    }
     std::vector<std::byte> record;
     JournalHead next = head_;
     encode(type, payload, &next, &record);
     // What releases are to have room in is not for grants.
-    if (!is_new_) FABRIC_TRY_VOID(make_room(sizeof(JournalHead) + next.bytes + kReserve));
+    FABRIC_TRY_VOID(make_room(sizeof(JournalHead) + next.bytes + kReserve));
     return write_behind(record, next);
 }
 
 Result<void> Journal::append_releases(const std::vector<JournalEntry>& records) {
     if (!file_) return Error{Errc::kClosed, 0, "write journal"};
+    if (is_successor()) return JournalSink::append_releases(records);
     std::vector<std::byte> bytes;
     JournalHead next = head_;
     for (const JournalEntry& record : records) {
@@ -238,11 +274,6 @@ Result<void> Journal::write_behind(const std::vector<std::byte>& records, Journa
     FAULT_POINT("journal.append.torn");
     FABRIC_TRY_VOID(write_at(file_, end + half, std::span(records).subspan(half)));
     FAULT_POINT("journal.append.after");
-    // A file that nobody can read yet gets its head once.
-    if (is_new_) {
-        head_ = next;
-        return {};
-    }
     FABRIC_TRY_VOID(write_head(next));
     FAULT_POINT("journal.append.counts");
     return {};
@@ -270,35 +301,91 @@ Result<void> Journal::make_room(Bytes end) {
     return {};
 }
 
-Result<void> Journal::rewrite(const std::function<Result<void>(JournalSink&)>& write_all) {
-    // A file left over from a rewrite that was killed is truncated: it never had the name that
-    // counts.
-    const std::string fresh_path = path_ + ".new";
-    Fd file(::open(fresh_path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (!file) return fabricshm::error_of_disk(errno, "make new journal");
-    Journal fresh(path_);
-    fresh.file_ = std::move(file);
-    fresh.is_new_ = true;
+Result<Journal> Journal::make_successor(const std::string& path, const char* suffix) {
+    Journal fresh(path);
+    fresh.own_path_ = path + suffix;
+    // A file left over from one that was killed is truncated: it never had the name that counts.
+    constexpr int kFlags = O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW;
+    fresh.file_ = Fd(::open(fresh.own_path_.c_str(), kFlags, 0600));
+    if (!fresh.file_) return fabricshm::error_of_disk(errno, "make new journal");
     fresh.head_.magic = kHeadMagic;
     const auto boot = boot_of_host();
     std::copy(boot.begin(), boot.end(), fresh.head_.boot);
+    return fresh;
+}
+
+Result<void> Journal::flush() {
+    const Bytes begin = sizeof(JournalHead) + head_.bytes - unwritten_.size();
+    FABRIC_TRY_VOID(write_at(file_, begin, unwritten_));
+    unwritten_.clear();
+    return {};
+}
+
+Result<void> Journal::write_out() {
+    FABRIC_TRY_VOID(flush());
+    FABRIC_TRY_VOID(write_head(head_));
+    // Without it grants are refused, but what it says is true: better than the old one.
+    (void)make_room(size() + kReserve);
+    return {};
+}
+
+void Journal::discard() noexcept {
+    // On a full disk its space is somebody's.
+    if (is_successor()) ::unlink(own_path_.c_str());
+    file_.reset();
+}
+
+Result<Fd> Journal::replace_by(Journal successor) {
+    // The old journal is complete until here and the new one from here on. What it has to survive
+    // needs no sync: see the head of journal.hpp.
+    if (::rename(successor.own_path_.c_str(), path_.c_str()) != 0) {
+        const int failed = errno;
+        successor.discard();
+        return fabricshm::error_of_disk(failed, "replace journal");
+    }
+    successor.own_path_.clear();
+    successor.incarnation_ = incarnation_ + 1;
+    Fd old = std::move(file_);
+    *this = std::move(successor);
+    return old;
+}
+
+Result<void> Journal::rewrite(const std::function<Result<void>(JournalSink&)>& write_all) {
+    FABRIC_TRY(Journal fresh, make_successor(path_, ".new"));
     Result<void> written = write_all(fresh);
-    if (written.ok()) written = fresh.write_head(fresh.head_);
+    if (written.ok()) written = fresh.write_out();
     if (!written.ok()) {
-        ::unlink(fresh_path.c_str());  // on a full disk its space is somebody's
+        fresh.discard();
         return written;
     }
-    // Without it grants are refused, but what it says is true: better than the old one.
-    (void)fresh.make_room(fresh.size() + kReserve);
     FAULT_POINT("journal.rewrite.before");
-    // The old journal is complete until here and the new one from here on. No sync before it: see
-    // the head of journal.hpp for what it has to survive.
-    if (::rename(fresh_path.c_str(), path_.c_str()) != 0) {
-        return fabricshm::error_of_disk(errno, "replace journal");
-    }
+    FABRIC_TRY(const Fd old, replace_by(std::move(fresh)));
     FAULT_POINT("journal.rewrite.after");
-    fresh.is_new_ = false;
-    *this = std::move(fresh);
+    return {};
+}
+
+Result<void> read_records(const Fd& file, const JournalHead& from, const JournalHead& to,
+                          const std::function<Result<void>(const JournalEntry&)>& play) {
+    const Error corrupt{Errc::kCorrupt, 0, "read journal"};
+    Chain chain{from.records, from.last};
+    JournalEntry entry;
+    std::vector<std::byte> piece(kPiece);
+    Bytes at = from.bytes;
+    while (at < to.bytes) {
+        const std::span wanted = std::span(piece).first(std::min<Bytes>(kPiece, to.bytes - at));
+        FABRIC_TRY_VOID(read_at(file, sizeof(JournalHead) + at, wanted));
+        std::span<const std::byte> rest = wanted;
+        bool tail_is_missing = false;
+        while (!rest.empty()) {
+            if (take_record(&rest, &chain, &entry, &tail_is_missing) != nullptr) break;
+            FABRIC_TRY_VOID(play(entry));
+        }
+        // A record may lie across two pieces, but none is as long as one.
+        const bool stuck = rest.size() == wanted.size();
+        if (!rest.empty() && (!tail_is_missing || stuck)) return corrupt;
+        at += wanted.size() - rest.size();
+    }
+    if (chain.records != to.records || chain.last != to.last) return corrupt;
     return {};
 }
 

@@ -53,6 +53,7 @@ static_assert(sizeof(RecordHeader) == 16);
 struct JournalEntry {
     RecordType type;
     std::vector<std::byte> payload;
+    bool operator==(const JournalEntry&) const = default;
 };
 
 /// Where records go: the file, or a vector in tests. A grant is written before it is answered: who
@@ -117,9 +118,10 @@ JournalContents parse_journal(std::span<const std::byte> bytes);
 /// file is a damaged one. Fails with the errno of the file system.
 fabricshm::Result<JournalContents> read_journal(const std::string& path);
 
-/// Writes one file. Used by the control thread only. Costs two write() into the page cache per call
-/// of append() or append_releases(). Fails with kSystem and the errno of the file system (a full
-/// disk: ENOSPC), and then nothing was written as far as a reader can tell.
+/// Writes one file. Used by the control thread only, but for a successor, which is of one thread at
+/// a time. Costs two write() into the page cache per call of append() or append_releases(). Fails
+/// with kSystem and the errno of the file system (a full disk: ENOSPC), and then nothing was
+/// written as far as a reader can tell.
 class Journal final : public JournalSink {
   public:
     /// Disk space that is kept for releases: for some ten thousand of them, when there is room for
@@ -140,16 +142,44 @@ class Journal final : public JournalSink {
 
     fabricshm::Bytes size() const noexcept { return sizeof(JournalHead) + head_.bytes; }
 
+    // The steps of a rewrite, for Compaction.
+
+    /// An empty journal in a file beside the one at `path`. Until it replaces that one its records
+    /// are collected and written in large pieces; after a failure it is good for discard() alone.
+    static fabricshm::Result<Journal> make_successor(const std::string& path, const char* suffix);
+    /// Of a successor: all that was appended, and the head that makes it count.
+    fabricshm::Result<void> write_out();
+    /// Of a successor: its file goes.
+    void discard() noexcept;
+    /// `successor` has been written out. Returns the file of before, whose close() may take long.
+    fabricshm::Result<fabricshm::Fd> replace_by(Journal successor);
+
+    const std::string& path() const noexcept { return path_; }
+    const JournalHead& head() const noexcept { return head_; }
+    const fabricshm::Fd& file() const noexcept { return file_; }
+    /// How often it was replaced.
+    std::uint64_t incarnation() const noexcept { return incarnation_; }
+
   private:
+    bool is_successor() const noexcept { return !own_path_.empty(); }
+    fabricshm::Result<void> flush();
     fabricshm::Result<void> write_behind(const std::vector<std::byte>& records, JournalHead next);
     fabricshm::Result<void> write_head(JournalHead next);
     fabricshm::Result<void> make_room(fabricshm::Bytes end);
 
     std::string path_;
+    std::string own_path_;  // of a successor, which nobody reads yet
     fabricshm::Fd file_;
     JournalHead head_{};                // as in the file
     fabricshm::Bytes reserved_to_ = 0;  // the file system keeps space up to here
-    bool is_new_ = false;               // no name yet, so that nobody can read it
+    std::vector<std::byte> unwritten_;  // of a successor: its last records
+    std::uint64_t incarnation_ = 0;
 };
+
+/// Plays the records of a journal's file between two of its heads, while others may be appended.
+/// kCorrupt when they are not what was written.
+fabricshm::Result<void> read_records(
+    const fabricshm::Fd& file, const JournalHead& from, const JournalHead& to,
+    const std::function<fabricshm::Result<void>(const JournalEntry&)>& play);
 
 }  // namespace fabricd

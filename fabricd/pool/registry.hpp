@@ -24,6 +24,7 @@
 #include "fabricd/pool/quota.hpp"
 #include "fabricd/pool/shard.hpp"
 #include "fabricd/pool/snapshot.hpp"
+#include "fabricd/pool/snapshot_walk.hpp"
 #include "fabricd/pool/wait_list.hpp"
 #include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/machine/pool_backend.hpp"
@@ -262,6 +263,9 @@ class Registry {
 
     /// Sessions, arenas, regions and groups; the caller fills in the pool and the uptime.
     Snapshot snapshot(TimePoint now) const;
+    /// The same in pieces of about `most` objects each: true when it is all there. What lives all
+    /// the while is in it once; totals and devices are of the first piece.
+    bool look_on(SnapshotWalk& walk, int most, TimePoint now) const;
     Places places(const std::vector<ShardId>& wanted, TimePoint now) const;  // that there are
     /// Who waits for whom, the longest wait first: of what sessions say (tamed, see
     /// wait_record.hpp) that for which the books confirm group and rank, and of groups that are
@@ -277,6 +281,12 @@ class Registry {
     std::vector<std::string> problems() const;
 
   private:
+    SnapshotTotals totals() const;
+    bool walk_sessions(SnapshotWalk& walk, int& left, TimePoint now) const;
+    bool walk_arenas(SnapshotWalk& walk, int& left) const;
+    bool walk_regions(SnapshotWalk& walk, int& left) const;
+    bool walk_groups(SnapshotWalk& walk, int& left) const;
+    bool walk_shards(SnapshotWalk& walk, int& left) const;
     struct Session {
         SessionId id = SessionId::kNone;
         Token token{};

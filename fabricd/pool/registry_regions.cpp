@@ -212,6 +212,8 @@ void Registry::release_region(Arena& arena, RegionId id) {
     FAULT_POINT("reclaim.region");
     forget_tensor(arena, id);
     const Region region = arena.regions.at(id);
+    const bool rested = arena.leases.find(id)->state == LeaseState::kQuarantined;
+    if (rested) arena.bytes_quarantined -= region.bytes;
     arena.leases.release(id);
     release_space(arena, region.offset, region.bytes);
     arena.regions.erase(id);
@@ -235,7 +237,7 @@ void Registry::quarantine_region(Arena& arena, RegionId id) {
     forget_tensor(arena, id);
     Region& region = arena.regions.at(id);
     region.tensor.reset();
-    arena.leases.quarantine(id);
+    if (arena.leases.quarantine(id)) arena.bytes_quarantined += region.bytes;
     const Lease& lease = *arena.leases.find(id);
     const auto shard = region.shard.value_or(std::pair{ArenaId::kNone, RegionId::kNone});
     journal_.note(RegionRecord{raw(arena.id), raw(id), lease.epoch, raw(lease.session),

@@ -140,6 +140,7 @@ Result<void> Registry::restore_regions(const ArenaImage& image, Arena& arena) {
         if (state == LeaseState::kFree) continue;
         // This is where two owners of the same bytes would be found out.
         if (!arena.space.reserve(record.offset, record.bytes)) return kContradiction;
+        if (state == LeaseState::kQuarantined) arena.bytes_quarantined += record.bytes;
         Region& region = arena.regions[id];
         region = Region{record.offset, record.bytes, std::nullopt, true, ""};
         if (record.shard_region != 0) {

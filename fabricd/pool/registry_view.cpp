@@ -1,7 +1,9 @@
 // Registry: what it shows to people, and what it says about itself to tests.
 
 #include <algorithm>
+#include <limits>
 #include <string>
+#include <utility>
 
 #include "fabricd/pool/registry.hpp"
 
@@ -21,7 +23,7 @@ ArenaView view_of(const Arena& arena) {
     view.bytes = arena.bytes;
     view.bytes_used = arena.space.bytes_used();
     view.bytes_committed = arena.committed;
-    view.bytes_quarantined = arena.bytes_quarantined();
+    view.bytes_quarantined = arena.bytes_quarantined;
     view.sessions = static_cast<std::uint32_t>(arena.sessions.size());
     for (const SessionId session : arena.sessions) view.session_ids.push_back(raw(session));
     return view;
@@ -58,6 +60,18 @@ GroupView view_of(const Group& group) {
     // A shrunk group has had its day, too.
     view.state = group.broken() || group.shrunk ? "broken" : "complete";
     return view;
+}
+
+// What comes after `last` in the order of ids, while there is some of `left`, from which each takes
+// what it costs. True at the end of them.
+template <typename Map, typename Id, typename Look>
+bool visit_some(const Map& map, Id& last, int& left, Look look) {
+    for (auto at = map.upper_bound(last); at != map.end(); ++at) {
+        if (left <= 0) return false;
+        left -= look(at->first, at->second);
+        last = at->first;
+    }
+    return true;
 }
 
 // Every piece that is given out, in the order of its bytes: none may touch the next.
@@ -100,6 +114,14 @@ void check_space(const Arena& arena, std::vector<std::string>* found) {
     if (sum != arena.space.bytes_used()) found->push_back("leaked bytes in arena " + arena.name);
 }
 
+void check_quarantine(const Arena& arena, std::vector<std::string>* found) {
+    Bytes sum = 0;
+    for (const auto& [session, left] : arena.leases.quarantined()) {
+        for (const RegionId region : left) sum += arena.regions.at(region).bytes;
+    }
+    if (sum != arena.bytes_quarantined) found->push_back("miscounted quarantine in " + arena.name);
+}
+
 // The count of dangers is what asking every group anew would say.
 void check_dangers(const Arena& arena, std::vector<std::string>* found) {
     std::map<SessionId, int> anew;
@@ -137,16 +159,116 @@ Places Registry::places(const std::vector<ShardId>& wanted, TimePoint now) const
 }
 
 Snapshot Registry::snapshot(TimePoint now) const {
-    Snapshot all;
-    all.daemon_epoch = daemon_epoch_;
-    all.draining = draining_;
-    for (const auto& [id, session] : sessions_) {
-        if (session.ending) continue;  // gone for all but its books
-        all.sessions.push_back({raw(id), session.peer.pid, session.peer.uid, session.label,
-                                milliseconds(now - session.since), session.bytes_owned,
-                                session.connected, session.device});
+    SnapshotWalk walk{SnapshotParts::all()};
+    look_on(walk, std::numeric_limits<int>::max(), now);
+    return std::move(walk.all);
+}
+
+bool Registry::look_on(SnapshotWalk& walk, int most, TimePoint now) const {
+    using Stage = SnapshotWalk::Stage;
+    int left = most;
+    for (;; walk.stage = static_cast<Stage>(static_cast<int>(walk.stage) + 1)) {
+        bool is_over = true;
+        switch (walk.stage) {
+            case Stage::kBegin:
+                walk.all.daemon_epoch = daemon_epoch_;
+                walk.all.draining = draining_;
+                walk.all.devices = devices_.view(now);
+                walk.all.totals = totals();
+                break;
+            case Stage::kSessions:
+                is_over = !walk.parts.sessions || walk_sessions(walk, left, now);
+                break;
+            case Stage::kArenas:
+                is_over = !walk.parts.arenas || walk_arenas(walk, left);
+                break;
+            case Stage::kRegions:
+                is_over = !walk.parts.regions || walk_regions(walk, left);
+                break;
+            case Stage::kGroups:
+                is_over = !walk.parts.groups || walk_groups(walk, left);
+                break;
+            case Stage::kShards:
+                is_over = !walk.parts.shards || walk_shards(walk, left);
+                break;
+            case Stage::kDone:
+                return true;
+        }
+        if (!is_over) return false;
     }
-    all.devices = devices_.view(now);
+}
+
+// Sessions at their end are gone for all but the books; all others are connected or lost.
+SnapshotTotals Registry::totals() const {
+    SnapshotTotals totals;
+    totals.sessions = sessions_.size() - ending_.size();
+    totals.sessions_connected = totals.sessions - lost_.size();
+    totals.arenas = arenas_.size();
+    for (const auto& [id, arena] : arenas_) {
+        totals.regions += arena.regions.size();
+        totals.groups += arena.groups.size();
+    }
+    totals.groups += waits_.count_keys(WaitKind::kJoin);
+    return totals;
+}
+
+bool Registry::walk_sessions(SnapshotWalk& walk, int& left, TimePoint now) const {
+    return visit_some(sessions_, walk.session, left, [&](SessionId id, const Session& session) {
+        if (session.ending) return 1;
+        walk.all.sessions.push_back({raw(id), session.peer.pid, session.peer.uid, session.label,
+                                     milliseconds(now - session.since), session.bytes_owned,
+                                     session.connected, session.device});
+        return 1;
+    });
+}
+
+bool Registry::walk_arenas(SnapshotWalk& walk, int& left) const {
+    const bool is_over = visit_some(arenas_, walk.arena, left, [&](ArenaId, const Arena& arena) {
+        walk.all.arenas.push_back(view_of(arena));
+        return 1 + static_cast<int>(arena.sessions.size() / 8);
+    });
+    if (is_over) walk.arena = ArenaId::kNone;
+    return is_over;
+}
+
+bool Registry::walk_regions(SnapshotWalk& walk, int& left) const {
+    for (auto at = arenas_.lower_bound(walk.arena); at != arenas_.end(); ++at) {
+        const Arena& arena = at->second;
+        if (walk.parts.arena_id != 0 && raw(at->first) != walk.parts.arena_id) continue;
+        if (at->first != std::exchange(walk.arena, at->first)) {
+            walk.region = RegionId::kNone;
+            walk.bad.clear();
+        }
+        const auto look = [&](RegionId id, const Region& region) {
+            walk.all.regions.push_back(view_of(arena, id, region));
+            const bool bad = arena.lost.touches(region.offset, region.bytes);
+            if (bad) walk.bad.emplace_back(region.offset, region.bytes);
+            return 1;
+        };
+        if (!visit_some(arena.regions, walk.region, left, look)) return false;
+        if (!arena.lost.all().empty()) {
+            for (const auto& [id, group] : arena.groups) {
+                walk.bad.emplace_back(group.block_offset, group.block_bytes);
+            }
+        }
+        for (const auto& [offset, bytes] : ownerless(arena, walk.bad)) {
+            // Region and owner 0: nobody's.
+            walk.all.regions.push_back({raw(at->first), 0, 0, offset, bytes, 0, "", "bad"});
+        }
+    }
+    walk.arena = ArenaId::kNone;
+    return true;
+}
+
+bool Registry::walk_groups(SnapshotWalk& walk, int& left) const {
+    for (auto at = arenas_.lower_bound(walk.arena); at != arenas_.end(); ++at) {
+        if (at->first != std::exchange(walk.arena, at->first)) walk.group = GroupId::kNone;
+        const auto look = [&](GroupId, const Group& group) {
+            walk.all.groups.push_back(view_of(group));
+            return 1 + group.world() / 8;
+        };
+        if (!visit_some(at->second.groups, walk.group, left, look)) return false;
+    }
     // Groups that are forming are waits and nothing else; those for the same group make one line.
     std::map<WaitKey, GroupView> forming;
     waits_.for_each([&](const Wait& wait) {
@@ -158,20 +280,15 @@ Snapshot Registry::snapshot(TimePoint now) const {
         ++view.joined;
         view.state = "forming";
     });
-    for (const auto& [id, arena] : arenas_) {
-        all.arenas.push_back(view_of(arena));
-        for (const auto& [region_id, region] : arena.regions) {
-            all.regions.push_back(view_of(arena, region_id, region));
-        }
-        for (const auto& [offset, bytes] : ownerless(arena, pieces_of(arena))) {
-            // Region and owner 0: nobody's.
-            all.regions.push_back({raw(id), 0, 0, offset, bytes, 0, "", "bad"});
-        }
-        for (const auto& [group_id, group] : arena.groups) all.groups.push_back(view_of(group));
-    }
-    for (const auto& [id, shard] : shards_) all.shards.push_back(view_shard(shard));
-    for (auto& [key, view] : forming) all.groups.push_back(std::move(view));
-    return all;
+    for (auto& [key, view] : forming) walk.all.groups.push_back(std::move(view));
+    return true;
+}
+
+bool Registry::walk_shards(SnapshotWalk& walk, int& left) const {
+    return visit_some(shards_, walk.shard, left, [&](ShardId, const Shard& shard) {
+        walk.all.shards.push_back(view_shard(shard));
+        return 1;
+    });
 }
 
 std::vector<std::string> Registry::problems() const {
@@ -202,6 +319,7 @@ std::vector<std::string> Registry::contradictions() const {
             owned[lease.session].second += region.bytes;
         }
         check_dangers(arena, &found);
+        check_quarantine(arena, &found);
         for (const SessionId member : arena.sessions) {
             const auto session = sessions_.find(member);
             const bool known = session != sessions_.end() && session->second.arenas.count(id) != 0;

@@ -173,6 +173,27 @@ struct PoolView {
     std::string machine;  // the emulated one; "": none
 };
 
+/// How many there are, without a look at each.
+struct SnapshotTotals {
+    std::uint64_t sessions = 0;
+    std::uint64_t sessions_connected = 0;
+    std::uint64_t arenas = 0;
+    std::uint64_t regions = 0;
+    std::uint64_t groups = 0;
+};
+
+/// What is asked for, besides the totals and the devices, which always come.
+struct SnapshotParts {
+    bool sessions = false;
+    bool arenas = false;
+    bool regions = false;
+    bool groups = false;
+    bool shards = false;
+    std::uint64_t arena_id = 0;  // regions of this arena alone; 0: of all
+
+    static constexpr SnapshotParts all() { return {true, true, true, true, true}; }
+};
+
 struct Snapshot {
     std::uint64_t daemon_epoch = 0;
     std::int64_t uptime_ms = 0;
@@ -185,6 +206,7 @@ struct Snapshot {
     std::vector<GroupView> groups;
     std::vector<DeviceView> devices;
     std::vector<ShardView> shards;
+    SnapshotTotals totals = {};
 };
 
 /// The part of it that the control loop looks at in every window.

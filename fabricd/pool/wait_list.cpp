@@ -60,6 +60,12 @@ std::size_t WaitList::count_of(SessionId session) const {
 }
 
 // The earliest; callers ask again until there is none.
+std::size_t WaitList::count_keys(WaitKind kind) const {
+    std::size_t count = 0;
+    for (const auto& [key, waits] : by_key_) count += key.kind == kind ? 1 : 0;
+    return count;
+}
+
 std::optional<WaitId> WaitList::expired(TimePoint now) const {
     if (by_deadline_.empty() || by_deadline_.begin()->first > now) return std::nullopt;
     return by_deadline_.begin()->second;

@@ -60,6 +60,9 @@ class WaitList {
     std::vector<WaitId> of(SessionId session) const;
     std::size_t count_of(SessionId session) const;
 
+    /// For how many different things of that kind there are waits.
+    std::size_t count_keys(WaitKind kind) const;
+
     /// One whose deadline is not after `now`; the earliest.
     std::optional<WaitId> expired(TimePoint now) const;
 

@@ -131,15 +131,12 @@ void pack_status(const Snapshot& snapshot, const DaemonFacts& facts,
     message.set_uptime_ms(snapshot.uptime_ms);
     message.set_draining(snapshot.draining);
     for (const std::string& alarm : snapshot.alarms) message.add_alarms(alarm);
-    message.set_sessions(snapshot.sessions.size());
     // Those of the journal that have not come back yet are sessions, too.
-    const auto connected =
-        std::count_if(snapshot.sessions.begin(), snapshot.sessions.end(),
-                      [](const SessionView& session) { return session.connected; });
-    message.set_sessions_connected(static_cast<std::uint64_t>(connected));
-    message.set_arenas(snapshot.arenas.size());
-    message.set_regions(snapshot.regions.size());
-    message.set_groups(snapshot.groups.size());
+    message.set_sessions(snapshot.totals.sessions);
+    message.set_sessions_connected(snapshot.totals.sessions_connected);
+    message.set_arenas(snapshot.totals.arenas);
+    message.set_regions(snapshot.totals.regions);
+    message.set_groups(snapshot.totals.groups);
     pack(snapshot.pool, *message.mutable_pool());
 }
 

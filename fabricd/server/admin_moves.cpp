@@ -59,7 +59,8 @@ struct MoveOutcome {
 }  // namespace
 
 grpc::Status AdminService::Shards(grpc::ServerContext*, const ShardsRequest*, ShardsReply* reply) {
-    for (const auto& shard : hooks_.snapshot().shards) pack(shard, *reply->add_shards());
+    for (const auto& shard : hooks_.snapshot({.shards = true}).shards)
+        pack(shard, *reply->add_shards());
     return grpc::Status::OK;
 }
 

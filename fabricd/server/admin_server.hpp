@@ -20,10 +20,10 @@ namespace fabricd {
 using fabricshm::Result;
 
 /// What the API does to the daemon. Called on gRPC's threads, several at once; each may take as
-/// long as the control thread's next turn. What they capture outlives the server. An empty one is a
-/// feature that this daemon does not have.
+/// long as the control thread's next turn, a snapshot some turns. What they capture outlives the
+/// server. An empty one is a feature that this daemon does not have.
 struct AdminHooks {
-    std::function<Snapshot()> snapshot;
+    std::function<Snapshot(const SnapshotParts& parts)> snapshot;
     std::function<void(bool on)> drain;
     std::function<void()> shutdown;
     std::function<Sample()> sample = {};  // empty: nothing is sampled

@@ -37,24 +37,26 @@ void AdminService::stop() {
 }
 
 grpc::Status AdminService::Status(grpc::ServerContext*, const StatusRequest*, StatusReply* reply) {
-    pack_status(hooks_.snapshot(), facts_, *reply);
+    pack_status(hooks_.snapshot({}), facts_, *reply);
     return grpc::Status::OK;
 }
 
 grpc::Status AdminService::Pools(grpc::ServerContext*, const PoolsRequest*, PoolsReply* reply) {
-    pack(hooks_.snapshot().pool, *reply->add_pools());
+    pack(hooks_.snapshot({}).pool, *reply->add_pools());
     return grpc::Status::OK;
 }
 
 grpc::Status AdminService::Arenas(grpc::ServerContext*, const ArenasRequest*, ArenasReply* reply) {
-    for (const auto& arena : hooks_.snapshot().arenas) pack(arena, *reply->add_arenas());
+    for (const auto& arena : hooks_.snapshot({.arenas = true}).arenas)
+        pack(arena, *reply->add_arenas());
     return grpc::Status::OK;
 }
 
 // Filtered here: a client that asks for one arena gets no million regions of others.
 grpc::Status AdminService::Regions(grpc::ServerContext*, const RegionsRequest* request,
                                    RegionsReply* reply) {
-    for (const auto& region : hooks_.snapshot().regions) {
+    const SnapshotParts parts{.regions = true, .arena_id = request->arena_id()};
+    for (const auto& region : hooks_.snapshot(parts).regions) {
         const bool is_wanted = request->arena_id() == 0 || request->arena_id() == region.arena_id;
         if (is_wanted) pack(region, *reply->add_regions());
     }
@@ -63,18 +65,20 @@ grpc::Status AdminService::Regions(grpc::ServerContext*, const RegionsRequest* r
 
 grpc::Status AdminService::Sessions(grpc::ServerContext*, const SessionsRequest*,
                                     SessionsReply* reply) {
-    for (const auto& session : hooks_.snapshot().sessions) pack(session, *reply->add_sessions());
+    for (const auto& session : hooks_.snapshot({.sessions = true}).sessions)
+        pack(session, *reply->add_sessions());
     return grpc::Status::OK;
 }
 
 grpc::Status AdminService::Groups(grpc::ServerContext*, const GroupsRequest*, GroupsReply* reply) {
-    for (const auto& group : hooks_.snapshot().groups) pack(group, *reply->add_groups());
+    for (const auto& group : hooks_.snapshot({.groups = true}).groups)
+        pack(group, *reply->add_groups());
     return grpc::Status::OK;
 }
 
 grpc::Status AdminService::Devices(grpc::ServerContext*, const DevicesRequest*,
                                    DevicesReply* reply) {
-    for (const auto& device : hooks_.snapshot().devices) pack(device, *reply->add_devices());
+    for (const auto& device : hooks_.snapshot({}).devices) pack(device, *reply->add_devices());
     return grpc::Status::OK;
 }
 
@@ -86,10 +90,12 @@ grpc::Status AdminService::Watch(grpc::ServerContext* context, const WatchReques
     const std::chrono::milliseconds interval(std::clamp<std::int64_t>(wanted, 100, 60000));
     const LongCall mine(long_calls_);
     if (!mine.has_place()) return {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many watches"};
+    SnapshotParts parts{.sessions = true, .arenas = true, .groups = true};
+    parts.regions = !request->without_regions();
     bool is_there = true;
     while (is_there) {
         WatchReply reply;
-        pack_watch(hooks_.snapshot(), facts_, !request->without_regions(), reply);
+        pack_watch(hooks_.snapshot(parts), facts_, !request->without_regions(), reply);
         // What the sampler took last, at most one of its intervals old: no watch makes it sample.
         if (hooks_.sample) pack(hooks_.sample(), *reply.mutable_telemetry());
         is_there = writer->Write(reply) && pause(*context, interval);

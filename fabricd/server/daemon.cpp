@@ -15,6 +15,7 @@
 #include "fabricd/server/attach_server.hpp"
 #include "fabricd/server/descriptor_plan.hpp"
 #include "fabricd/server/event_loop.hpp"
+#include "fabricd/server/journal_compactor.hpp"
 #include "fabricd/server/lock_file.hpp"
 #include "fabricd/server/pool_worker.hpp"
 #include "fabricd/server/shard_mover.hpp"
@@ -70,6 +71,12 @@ Result<void> check(const DaemonOptions& options) {
 // Below this there is nothing to serve: better an error at the start than one for each client.
 constexpr int kFewestConnections = 8;
 
+// Of a snapshot in one turn: less than a millisecond's work.
+constexpr int kLookedAtInOneTurn = 1024;
+
+// After a failed one: the other thread has to read the whole journal for each.
+constexpr Duration kCompactAgain = std::chrono::seconds(10);
+
 }  // namespace
 
 struct Daemon::Impl {
@@ -82,6 +89,7 @@ struct Daemon::Impl {
     std::unique_ptr<EventLoop> loop;
     std::unique_ptr<PoolWorker> worker;
     std::unique_ptr<ShardMover> mover;
+    std::unique_ptr<JournalCompactor> compactor;
     std::unique_ptr<Registry> registry;
     SessionPages pages;
     fabricshm::Closer closer;
@@ -96,6 +104,10 @@ struct Daemon::Impl {
     Bytes compact_at = 0;
     bool is_damaged = false;  // the journal that lies there, and is still to be put aside
 
+    RequestStats admin_stats;
+
+    // Held around each piece of a snapshot: one in a turn, however many are asked for at once.
+    std::mutex looking;
     // Until run() and after it there is no control thread: then the caller's thread stands in.
     std::mutex standing_in;
     bool running = false;
@@ -108,6 +120,10 @@ struct Daemon::Impl {
     Result<void> put_aside();
     Result<void> rewrite_journal();
     void try_rewrite();
+    void try_compact();
+    void compacted(const Result<void>& done);
+    void wait_to_compact();
+    void complain_of_disk(const Error& error, const char* and_so);
     Result<int> connections_possible() const;
     Result<void> open_socket();
     Result<void> share_links(const fabricshm::LinkImage& image);
@@ -115,11 +131,13 @@ struct Daemon::Impl {
     void pass_time();
     void on_control_thread(const std::function<void()>& task);
     template <typename Ask>
-    auto answer(Ask ask) {  // what `ask` says there
+    auto answer(const char* request, Ask ask) {  // what `ask` says there
         std::optional<decltype(ask())> said;
         std::string reason;
         on_control_thread([&] {
+            const TimePoint began = Clock::now();
             said = ask();
+            admin_stats.count(request, Clock::now() - began);
             if constexpr (requires { said->error(); }) {
                 if (!said->ok()) reason = reason_of(said->error());
             }
@@ -130,7 +148,8 @@ struct Daemon::Impl {
         }
         return *std::move(said);
     }
-    Snapshot look();
+    Snapshot look(const SnapshotParts& parts);
+    void look_at_pool(Snapshot& all) const;
     void make_sampler();
     void consult_books(std::vector<SessionClaim>& claims);
     std::string journal_path() const { return options.state_dir + "/journal"; }
@@ -144,6 +163,7 @@ Daemon::Impl::~Impl() {
     if (loop) loop->close();
     if (worker) worker->stop();
     if (mover) mover->stop();
+    if (compactor) compactor->stop();
 }
 
 // Twice at most in a daemon's life: a second one replaces one that took half of a bad journal.
@@ -184,6 +204,8 @@ Result<void> Daemon::Impl::restore() {
     const bool nobody_lives = contents.damage && contents.damage->other_boot;
     FABRIC_TRY_VOID(take_leftovers(restored.ok() || nobody_lives));
     registry->use_journal(journal.get());
+    // Left by a daemon that was killed while it wrote it: takes space, and says nothing.
+    ::unlink((journal_path() + Compaction::kSuffix).c_str());
     // Until it works nothing is granted, so that what lies there stays true.
     registry->journal_fell_behind(Error{Errc::kSystem, 0, "journal"});
     try_rewrite();
@@ -244,13 +266,18 @@ Result<void> Daemon::Impl::rewrite_journal() {
     FABRIC_TRY_VOID(
         journal->rewrite([this](JournalSink& sink) { return registry->write_journal(sink); }));
     registry->journal_rewritten();
-    // Four times the live records: rewriting then costs less than a quarter of the appending. A MiB
-    // at least, so that a small journal is not rewritten all the time.
-    compact_at = std::max(4 * journal->size(), fabricshm::kMiB);
+    wait_to_compact();
     return {};
 }
 
-// Not at every turn while the disk is full.
+// Four times the live records: rewriting then costs less than a quarter of the appending. A MiB at
+// least, so that a small journal is not rewritten all the time.
+void Daemon::Impl::wait_to_compact() {
+    compact_at = std::max(4 * journal->size(), fabricshm::kMiB);
+}
+
+// From the books, on this thread: at the start, when the file lacks something, or when it does not
+// say what was written. Not at every turn while the disk is full.
 void Daemon::Impl::try_rewrite() {
     const TimePoint now = Clock::now();
     next_rewrite = fabricshm::deadline_after(now, std::chrono::seconds(1));
@@ -265,11 +292,35 @@ void Daemon::Impl::try_rewrite() {
         return;
     }
     if (was_behind) registry->journal_fell_behind(done.error());
+    complain_of_disk(done.error(),
+                     was_behind ? "; nothing is granted until it can be written" : "");
+}
+
+void Daemon::Impl::complain_of_disk(const Error& error, const char* and_so) {
+    const TimePoint now = Clock::now();
     if (now < next_complaint) return;
     next_complaint = fabricshm::deadline_after(now, std::chrono::minutes(1));
     fabricshm::log(LogLevel::kError, "the disk of %s (state.dir): %s%s", options.state_dir.c_str(),
-                   describe(done.error()).c_str(),
-                   was_behind ? "; nothing is granted until it can be written" : "");
+                   describe(error).c_str(), and_so);
+}
+
+// From the file, while the daemon serves: a journal that says all, and has become long.
+void Daemon::Impl::try_compact() {
+    if (compactor->is_busy()) return;
+    if (const auto begun = compactor->begin(*journal); !begun.ok()) compacted(begun);
+}
+
+void Daemon::Impl::compacted(const Result<void>& done) {
+    if (done.ok()) return wait_to_compact();
+    next_rewrite = fabricshm::deadline_after(Clock::now(), kCompactAgain);
+    if (done.error().code == Errc::kBusy) return;  // it was rewritten from the books meanwhile
+    if (done.error().code == Errc::kCorrupt) {
+        fabricshm::log(LogLevel::kError,
+                       "%s does not say what was written into it; it is written anew",
+                       journal_path().c_str());
+        return try_rewrite();
+    }
+    complain_of_disk(done.error(), "; the journal grows until it can be written anew");
 }
 
 // As many as are wanted, or as there are descriptors for: out of them the daemon could not even say
@@ -335,9 +386,14 @@ Result<void> Daemon::Impl::serve() {
 void Daemon::Impl::pass_time() {
     const TimePoint now = Clock::now();
     server->expire(now);
-    // Or when the books got ahead of a journal that could not be written, or may be about to.
-    const bool due = journal->size() >= compact_at || registry->journal_failing();
-    if (due && now >= next_rewrite) try_rewrite();
+    if (now >= next_rewrite) {
+        // When the books got ahead of a journal that could not be written, or may be about to.
+        if (registry->journal_failing()) {
+            try_rewrite();
+        } else if (journal->size() >= compact_at) {
+            try_compact();
+        }
+    }
     if (now < next_tick) return;
     next_tick = fabricshm::deadline_after(now, options.tick_period);
     if (options.on_tick) options.on_tick();
@@ -384,11 +440,24 @@ void Daemon::Impl::consult_books(std::vector<SessionClaim>& claims) {
     });
 }
 
-Snapshot Daemon::Impl::look() {
-    const TimePoint now = Clock::now();
-    // Of one moment, since it is made in one turn.
-    Snapshot all = registry->snapshot(now);
-    all.uptime_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now - started).count();
+// Piece by piece, and what others ask for in between.
+Snapshot Daemon::Impl::look(const SnapshotParts& parts) {
+    SnapshotWalk walk{parts};
+    const auto look_on = [&] {
+        const bool is_first = walk.stage == SnapshotWalk::Stage::kBegin;
+        if (is_first) look_at_pool(walk.all);
+        return registry->look_on(walk, kLookedAtInOneTurn, Clock::now());
+    };
+    for (bool is_over = false; !is_over;) {
+        const std::lock_guard lock(looking);
+        is_over = answer("admin_snapshot", look_on);
+    }
+    return std::move(walk.all);
+}
+
+void Daemon::Impl::look_at_pool(Snapshot& all) const {
+    all.uptime_ms =
+        std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - started).count();
     if (registry->journal_failing()) {
         all.alarms.push_back(
             "the disk of " + options.state_dir +
@@ -397,7 +466,6 @@ Snapshot Daemon::Impl::look() {
     const fabricshm::PoolTotals totals = worker->totals();
     all.pool = {backend->kind(), backend->describe(), totals.capacity, totals.used,
                 options.machine};
-    return all;
 }
 
 Daemon::Daemon(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
@@ -419,6 +487,8 @@ Result<std::unique_ptr<Daemon>> Daemon::start(DaemonOptions options,
     impl->mover = std::make_unique<ShardMover>(
         [shared_loop](std::function<void()> task) { return shared_loop->post(std::move(task)); },
         impl->options.move_bytes_per_second);
+    impl->compactor = std::make_unique<JournalCompactor>(
+        [shared_loop](std::function<void()> task) { return shared_loop->post(std::move(task)); });
     FABRIC_TRY_VOID(impl->restore());
     FABRIC_TRY_VOID(impl->open_socket());
     impl->make_sampler();
@@ -442,6 +512,7 @@ Result<void> Daemon::run() {
     impl.mover->start([&impl](ShardId shard, Result<fabricshm::ShardWord> seen) {
         impl.registry->shard_copied(shard, std::move(seen));
     });
+    impl.compactor->start([&impl](const Result<void>& done) { impl.compacted(done); });
     {
         const std::lock_guard lock(impl.standing_in);
         impl.running = true;
@@ -459,6 +530,7 @@ Result<void> Daemon::run() {
     impl.sampler->stop();
     impl.worker->stop();
     impl.mover->stop();
+    impl.compactor->stop();
     impl.server.reset();  // the socket goes now: a successor may start before this object is gone
     // Nobody could come back to what it says, so it does not stay behind. Still under the lock.
     if (served.ok() && impl.registry->idle()) ::unlink(impl.journal_path().c_str());
@@ -469,8 +541,8 @@ void Daemon::stop() noexcept {
     impl_->loop->stop();
 }
 
-Snapshot Daemon::snapshot() {
-    Snapshot picture = impl_->answer([&] { return impl_->look(); });
+Snapshot Daemon::snapshot(const SnapshotParts& parts) {
+    Snapshot picture = impl_->look(parts);
     sampler().look([&](const Sample& sample) {
         for (const FaultyDevice& faulty : sample.faulty) {
             for (DeviceView& device : picture.devices) {
@@ -482,11 +554,16 @@ Snapshot Daemon::snapshot() {
 }
 
 RequestStats Daemon::request_stats() {
-    return impl_->answer([&] { return impl_->server ? impl_->server->stats() : RequestStats{}; });
+    return impl_->answer("admin_stats", [&] {
+        RequestStats all = impl_->server ? impl_->server->stats() : RequestStats{};
+        all.take_admin(impl_->admin_stats);
+        return all;
+    });
 }
 
 Places Daemon::places(const std::vector<ShardId>& shards) {
-    return impl_->answer([&] { return impl_->registry->places(shards, Clock::now()); });
+    return impl_->answer("admin_places",
+                         [&] { return impl_->registry->places(shards, Clock::now()); });
 }
 
 // The pages on the caller's thread: what a session shows is not the control thread's business.
@@ -496,7 +573,7 @@ std::vector<WaitingView> Daemon::waiting() {
 }
 
 std::optional<ShardView> Daemon::shard(const std::string& name) {
-    return impl_->answer([&] { return impl_->registry->shard(name); });
+    return impl_->answer("admin_shard", [&] { return impl_->registry->shard(name); });
 }
 
 const Sampler& Daemon::sampler() const noexcept {
@@ -509,19 +586,25 @@ SessionPages& Daemon::pages() noexcept {
 
 Result<void> Daemon::move_shard(const MoveOrder& order,
                                 std::function<void(const Result<void>&)> done) {
-    return impl_->answer([&] { return impl_->registry->move_shard(order, std::move(done)); });
+    return impl_->answer("admin_move",
+                         [&] { return impl_->registry->move_shard(order, std::move(done)); });
 }
 
 Result<QuotaState> Daemon::set_quota(const QuotaOrder& order) {
-    return impl_->answer([&] { return impl_->registry->set_quota(order, Clock::now()); });
+    return impl_->answer("admin_quota",
+                         [&] { return impl_->registry->set_quota(order, Clock::now()); });
 }
 
 Result<void> Daemon::shift_quotas(const std::vector<QuotaShift>& shifts) {
-    return impl_->answer([&] { return impl_->registry->shift_quotas(shifts, Clock::now()); });
+    return impl_->answer("admin_quota",
+                         [&] { return impl_->registry->shift_quotas(shifts, Clock::now()); });
 }
 
 void Daemon::drain(bool on) {
-    impl_->on_control_thread([&] { impl_->registry->set_draining(on); });
+    impl_->answer("admin_drain", [&] {
+        impl_->registry->set_draining(on);
+        return on;
+    });
 }
 
 }  // namespace fabricd

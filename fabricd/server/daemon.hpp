@@ -92,11 +92,14 @@ class Daemon {
     /// Makes run() return. Async-signal-safe and thread-safe; before run() it is remembered.
     void stop() noexcept;
 
-    /// What the daemon holds now. Any thread; waits for the control thread's next turn (well below
-    /// a millisecond). Before run() and after it the answer is made on the calling thread.
-    Snapshot snapshot();
+    /// What the daemon holds now. Any thread; waits for turns of the control thread (well below a
+    /// millisecond each). More than some thousand objects are looked at in several turns, so that
+    /// clients are served in between: each turn's are of one moment. Before run() and after it the
+    /// answer is made on the calling thread.
+    Snapshot snapshot(const SnapshotParts& parts = SnapshotParts::all());
 
-    /// How long requests took and how they were answered, since run(). As snapshot().
+    /// How long requests of sessions and of the admin API took and how sessions were answered,
+    /// since run(). Any thread, as all that follows.
     RequestStats request_stats();
 
     /// Devices and those of `shards` that there are, for who asks often. As snapshot().

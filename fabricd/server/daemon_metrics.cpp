@@ -18,13 +18,13 @@ void add_daemon(const Snapshot& snapshot, MetricsText& text) {
     text.family("fabricd_pool_used_bytes", MetricType::kGauge, "Of it: in arenas.");
     text.sample({}, static_cast<std::uint64_t>(snapshot.pool.used_bytes));
     text.family("fabricd_sessions", MetricType::kGauge, "Attached processes.");
-    text.sample({}, std::uint64_t{snapshot.sessions.size()});
+    text.sample({}, snapshot.totals.sessions);
     text.family("fabricd_arenas", MetricType::kGauge, "Arenas, one per job.");
-    text.sample({}, std::uint64_t{snapshot.arenas.size()});
+    text.sample({}, snapshot.totals.arenas);
     text.family("fabricd_regions", MetricType::kGauge, "Regions in all arenas.");
-    text.sample({}, std::uint64_t{snapshot.regions.size()});
+    text.sample({}, snapshot.totals.regions);
     text.family("fabricd_groups", MetricType::kGauge, "Groups of ranks.");
-    text.sample({}, std::uint64_t{snapshot.groups.size()});
+    text.sample({}, snapshot.totals.groups);
 }
 
 // Metrics by arena are as many as there are jobs; regions and tensors stay out, which may be a

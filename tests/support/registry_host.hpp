@@ -293,4 +293,25 @@ struct RegistryHost {
     std::uint64_t requests = 0;
 };
 
+/// What a daemon that reads a journal writes itself: two journals that say the same give the same.
+inline Result<std::vector<JournalEntry>> books_after(const JournalContents& contents) {
+    RegistryHost host;
+    host.journal.contents = contents;
+    host.restart();
+    if (!host.restored.ok()) return host.restored.error();
+    MemoryJournal books;
+    if (const auto written = host.registry->write_journal(books); !written.ok()) {
+        return written.error();
+    }
+    return books.contents.entries;
+}
+
+/// The journal as Compaction writes it.
+inline JournalContents compacted(const JournalContents& contents) {
+    MemoryJournal brief;
+    const auto image = replay(contents);
+    const bool written = image.ok() && write_image(*image, brief).ok();
+    return written ? brief.contents : JournalContents{};
+}
+
 }  // namespace test_support

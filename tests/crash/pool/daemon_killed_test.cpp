@@ -64,7 +64,22 @@ class Story {
         : socket_(FabricdProcess::socket_in(folder)), victim_(socket_) {}
 
     /// Plays until the end or until the daemon is gone; true at the end.
-    bool play(FabricdProcess& daemon) { return attach() && share() && group(daemon) && part(); }
+    bool play(FabricdProcess& daemon) { return play_to_the_middle(daemon) && part(); }
+
+    /// The same, and nothing has been given up yet.
+    bool play_to_the_middle(FabricdProcess& daemon) { return attach() && share() && group(daemon); }
+
+    /// True when the daemon ended before it had granted and taken back so many tensors.
+    bool come_and_go(FabricdProcess& daemon, int most) {
+        Party& alice = parties_[0];
+        for (int i = 0; i < most; ++i) {
+            const auto made = alice.client.create_tensor(alice.arena->arena_id, "fleeting", 100);
+            if (!made.ok() || !alice.client.free_region(made->region).ok()) break;
+        }
+        const auto deadline = fabricshm::Clock::now() + std::chrono::seconds(60);
+        while (!daemon.ended() && fabricshm::Clock::now() < deadline) ::usleep(1000);
+        return daemon.ended();
+    }
 
     /// Every session that was attached comes back and presents its arena.
     void come_back() {
@@ -238,9 +253,8 @@ bool killed_at(const std::string& fault) {
 
 TEST_SUITE("crash.pool.daemon_killed") {
     TEST_CASE("killed around any record of the journal") {
-        // The first passage is the start itself. Every third from there on, shifted by point, so
-        // that all three together come to every record.
-        int first = 2;
+        // Every third passage, shifted by point, so that all three together come to every record.
+        int first = 1;
         for (const char* point :
              {"journal.append.before", "journal.append.torn", "journal.append.after"}) {
             int killed = 0;
@@ -269,6 +283,21 @@ TEST_SUITE("crash.pool.daemon_killed") {
               "reclaim.region", "reclaim.drop", "reclaim.end", "group.made"}) {
             CAPTURE(point);
             CHECK(killed_at(std::string(point) + ":kill:1"));
+        }
+    }
+
+    TEST_CASE("killed while it compacts its journal") {
+        for (const char* point : {"journal.compact.begin", "journal.compact.written",
+                                  "journal.compact.before", "journal.compact.after"}) {
+            CAPTURE(point);
+            const TemporaryDirectory directory;
+            Story story(directory.path());
+            FabricdProcess daemon(directory.path(), std::string(point) + ":kill:1");
+            REQUIRE(story.play_to_the_middle(daemon));
+            // Records of which nothing stays, until there are too many of them.
+            REQUIRE(story.come_and_go(daemon, 20000));
+            REQUIRE(daemon.ended());
+            take_over(story, directory.path());
         }
     }
 

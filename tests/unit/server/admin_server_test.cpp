@@ -36,6 +36,7 @@ Snapshot sample() {
     snapshot.devices[0].spec.numa_node = 1;
     snapshot.devices[0].faults = "ecc";
     snapshot.groups = {{7, 5, "world", 2, 4, 3, {1, 2}, "broken"}};
+    snapshot.totals = {2, 1, 1, 2, 1};
     return snapshot;
 }
 
@@ -57,7 +58,7 @@ struct Fixture {
         std::filesystem::remove_all(folder);
     }
     AdminHooks hooks() {
-        const auto look = [this] {
+        const auto look = [this](const SnapshotParts&) {
             ++snapshots;
             return sample();
         };
@@ -286,7 +287,7 @@ TEST_SUITE("server.admin_server start") {
     }
 
     TEST_CASE("a path that no socket can have, and a folder that is not there, are refused") {
-        const AdminHooks hooks{sample, [](bool) {}, [] {}};
+        const AdminHooks hooks{[](const SnapshotParts&) { return sample(); }, [](bool) {}, [] {}};
         const std::string long_path = "/tmp/" + std::string(100, 'x') + "/admin.sock";
         CHECK(AdminServer::start(long_path, hooks).error().code == Errc::kInvalid);
         CHECK(AdminServer::start("/nowhere/admin.sock", hooks).error().code == Errc::kNotFound);

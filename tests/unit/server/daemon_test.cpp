@@ -32,6 +32,30 @@ unsigned mode_of(const std::string& path) {
 }  // namespace
 
 TEST_SUITE("server.daemon") {
+    TEST_CASE("a picture of thousands of regions keeps the control thread for parts of it") {
+        const TemporaryDirectory directory;
+        const DaemonOptions options = options_in(directory);
+        DaemonThread host(options);
+        REQUIRE(host.daemon);
+        auto alice = WireClient::attach(options.socket_path, "alice").value();
+        const auto arena = alice.open_arena("job", 16 * kMiB).value();
+        for (int i = 0; i < 3000; ++i) REQUIRE(alice.create_region(arena.arena_id, 4096).ok());
+        const auto looked = [&] {
+            MetricsText text;
+            host.daemon->request_stats().add_to(text);
+            const std::string name = "seconds_count{request=\"admin_snapshot\"} ";
+            const auto at = text.text().find(name);
+            return at == std::string::npos ? 0 : std::stoi(text.text().substr(at + name.size()));
+        };
+        const Snapshot totals = host.daemon->snapshot({});
+        CHECK(totals.totals.regions == 3000);
+        CHECK(totals.regions.empty());
+        CHECK(totals.pool.capacity_bytes != 0);
+        CHECK(looked() == 1);
+        CHECK(host.daemon->snapshot().regions.size() == 3000);
+        CHECK(looked() == 4);
+    }
+
     TEST_CASE("two sessions share an arena, a tensor and a group") {
         const TemporaryDirectory directory;
         const DaemonOptions options = options_in(directory);

@@ -28,6 +28,20 @@ TEST_SUITE("server.request_stats") {
         has("fabricd_request_seconds_sum{request=\"arena_open\"} 20.002001");
     }
 
+    TEST_CASE("requests of the admin API are counted beside those of sessions, by their name") {
+        RequestStats admin;
+        admin.count("admin_snapshot", 2ms);
+        RequestStats stats;
+        stats.count(Type::kArenaOpen, 1us);
+        stats.take_admin(admin);
+        MetricsText text;
+        stats.add_to(text);
+        CHECK(text.text().find("fabricd_request_seconds_count{request=\"admin_snapshot\"} 1\n") !=
+              std::string::npos);
+        CHECK(text.text().find("fabricd_request_seconds_count{request=\"arena_open\"} 1\n") !=
+              std::string::npos);
+    }
+
     TEST_CASE("refusals count by request and error") {
         RequestStats stats;
         stats.refused(Type::kRegionCreate, fabricshm::Errc::kNoMemory);
