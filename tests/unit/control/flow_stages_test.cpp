@@ -74,6 +74,49 @@ TEST_SUITE("control.flow_stages") {
         CHECK_FALSE(smooth.is_return(1.0));  // only the regime before counts
     }
 
+    TEST_CASE("at their limits values are no outliers, and two of them alike") {
+        // Binary fractions, so that four deviations are a quarter.
+        Ewma smooth;
+        smooth.mean = smooth.last = 1;
+        smooth.deviation = 0.0625;
+        smooth.values = 10;
+        smooth.sound = {1, 0.0625, true};
+        smooth.former = {1.25, 0, true};
+        CHECK_FALSE(smooth.is_return(1.25));
+        CHECK(smooth.is_return(1.2501));
+        Ewma mixed = smooth;
+        smooth.former.known = mixed.former.known = false;
+        smooth.suspect = mixed.suspect = 2;
+        smooth.suspect_side = mixed.suspect_side = 1;
+        CHECK(smooth.update(2.25, 0.13));
+        CHECK(smooth.mean == 0.25 * 2 + 0.75 * 2.25);
+        CHECK(smooth.sound.known);
+        CHECK(mixed.update(2.2501, 0.13));
+        CHECK(mixed.mean == 2.2501);
+        CHECK_FALSE(mixed.sound.known);
+    }
+
+    TEST_CASE("the second value of all may be far off without a new regime") {
+        Ewma smooth;
+        for (const double value : {1.0, 1.5, 1.0}) CHECK_FALSE(smooth.update(value, 0.13));
+        CHECK(smooth.regimes == 0);
+    }
+
+    TEST_CASE("a new regime begins with a scatter of a tenth at most") {
+        for (const double mean : {0.02, 50.0}) {
+            Ewma smooth;
+            smooth.mean = smooth.last = mean;
+            smooth.deviation = 0.2 * mean;
+            smooth.values = 10;
+            smooth.sound = {mean, 0.2 * mean, true};
+            smooth.update(2 * mean, 0.13);
+            CHECK(smooth.update(2 * mean, 0.13));
+            CHECK(smooth.deviation == doctest::Approx(0.2 * mean));
+            CHECK(smooth.update(mean, 0.13));  // where it was: as it was there, at most a tenth
+            CHECK(smooth.deviation == doctest::Approx(0.1 * mean));
+        }
+    }
+
     TEST_CASE("two levels in turn are changes, and no scatter around their middle") {
         const double weight = weight_of_half_life(5);
         for (const int turn : {3, 4, 5, 6, 20}) {
