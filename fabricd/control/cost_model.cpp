@@ -52,20 +52,29 @@ bool learn_cost(const CostProbe& probe, const StepCost& last, double weight, Ewm
                          (probe.first.compute_s + last.compute_s) / 2};
     const double apart = std::abs(cost_of(probe.first) / cost_of(last) - 1);
     const bool is_one_regime = apart <= std::max(4 * probe.scatter, kAlike);
-    const auto line = is_one_regime ? fit_cost(probe.before, after, probe.before_scatter,
-                                               probe.scatter / std::sqrt(2.0))
-                                    : std::nullopt;
-    if (!line) {
+    // A speed that the rank has had before explains more than a line does.
+    const bool is_return = sample_s.is_return(cost_of(after));
+    const auto line =
+        is_one_regime && !is_return
+            ? fit_cost(probe.before, after, probe.before_scatter, probe.scatter / std::sqrt(2.0))
+            : std::nullopt;
+    // Where the fixed part is found again to be none, it was something else that looked like it.
+    const double off = std::abs(cost_of(probe.before) / cost_of(after) - 1);
+    const bool is_refuted = is_one_regime && !is_return && !line && fixed_samples > 0 &&
+                            off > std::max(4 * probe.scatter, kAlike);
+    if (!line && !is_refuted) {
         changed = sample_s.update(cost_of(probe.first), weight);
         changed = sample_s.update(cost_of(last), weight) || changed;
         return false;
     }
     changed = false;
-    fixed_samples = line->fixed_samples;
+    fixed_samples = line ? line->fixed_samples : 0;
     Ewma fresh;
     fresh.mean = after.compute_s / (after.samples + fixed_samples);
     fresh.deviation = probe.scatter * fresh.mean;
     fresh.values = 2;
+    fresh.last = fresh.mean;
+    fresh.sound = {fresh.mean, fresh.deviation, true};
     fresh.regimes = sample_s.regimes;
     sample_s = fresh;
     return true;

@@ -137,8 +137,7 @@ Decision quota_decision(const QuotaDevice& device, const std::vector<Holder>& ho
     Decision decision = decision_on(device.name, ActionKind::kQuota);
     for (std::size_t i = 0; i < holders.size(); ++i) {
         const QuotaWindow& user = device.users[i];
-        // 0 is no quota at all.
-        if (after[i] == user.quota || after[i] < 1) continue;
+        if (after[i] == user.quota) continue;
         add_change(decision, user.name, user.quota, after[i]);
         const std::string who = user.name + " ";
         decision.facts.push_back({"S321", who + "used", user.used, "bytes"});

@@ -281,6 +281,9 @@ void Loop::decide_job(JobState& job, TickResult& result) {
                                       {ActionKind::kWorkUnits, propose_units},
                                       {ActionKind::kBatchShares, propose_shares},
                                       {ActionKind::kSyncInterval, propose_interval}};
+    // Where one rank's speed has changed, and another one's seems to: the next window knows both.
+    const bool is_half_known = job.any_changed() && job.any_suspect() && !job.has_hesitated;
+    job.has_hesitated = is_half_known;
     // One kind at a time: with two changes at once nobody could tell which of them did it.
     for (const auto& [kind, propose] : kKinds) {
         // Where slow ranks are not drained, those that are were drained for a fault.
@@ -289,7 +292,7 @@ void Loop::decide_job(JobState& job, TickResult& result) {
         // A job that works in units takes no notice of shares.
         const bool is_moot = kind == ActionKind::kBatchShares && allows(ActionKind::kWorkUnits) &&
                              works_in_units(job);
-        if (is_moot) continue;
+        if (is_moot || (kind == ActionKind::kBatchShares && is_half_known)) continue;
         if (auto decision = propose(job, config_)) return take(job, std::move(*decision), result);
     }
 }

@@ -16,7 +16,8 @@ Holder holder_of(const QuotaWindow& user, const ControlConfig& config) {
     Holder holder;
     holder.held = user.quota;
     holder.promised = user.promised > 0 ? user.promised : user.quota;
-    holder.in_use = std::ceil(std::min(user.used, user.quota));
+    // The last byte is not lent: a quota of 0 would be none at all.
+    holder.in_use = std::max(std::ceil(std::min(user.used, user.quota)), std::min(user.quota, 1.0));
     const double filled = std::max(config.quota_filled, 0.01);
     const double right = (user.used + user.denied) / filled;
     // An idle one keeps a little, so that it can begin at once with something.

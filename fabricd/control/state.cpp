@@ -46,9 +46,11 @@ double weight_of_mean(const Ewma& mean) {
 void observe_speed(RankState& state, const StepCost& step, const SmoothingWeights& weights,
                    std::int64_t probe_window, bool& has_learned) {
     state.sample_s_before = state.sample_s.mean;
+    const double value = step.compute_s / (step.samples + state.fixed_samples);
     const bool is_probed = probe_window > 0 && state.probe.before.samples > 0;
-    if (!is_probed) {
-        const double value = step.compute_s / (step.samples + state.fixed_samples);
+    // A speed that it has had before is no matter of shares, and nothing can be learned beside it.
+    if (!is_probed || (probe_window < kProbeWindows && state.sample_s.is_return(value))) {
+        state.probe = CostProbe{};
         state.changed = state.sample_s.update(value, weights.level);
     } else if (probe_window == kProbeWindows - 1) {
         state.probe.first = step;
@@ -235,9 +237,11 @@ void JobState::begin_probe() {
         rank.sample_s.suspect_side = 0;
         if (rank.drained || !rank.sample_s.known() || rank.samples <= 0) continue;
         const double one = kDeviations * scatter;
+        // A mean that no later value has confirmed may be that of a window with two speeds in it.
+        const double least = rank.sample_s.sound.known ? 0 : kOutlierShare;
         rank.probe = {{rank.samples, rank.compute_of(rank.samples)},
                       one,
-                      one / std::sqrt(weight_of_mean(rank.sample_s)),
+                      std::max(one / std::sqrt(weight_of_mean(rank.sample_s)), least),
                       {}};
     }
     is_probing = true;

@@ -93,10 +93,11 @@ struct JobState {
     // Windows in which rank 0 acts on the last directive; what a rank's speed does in the first of
     // them may be due to that.
     std::int64_t acted = 0;
-    std::int64_t doubtful = 0;  // windows in a row that were not judged
-    bool is_size_said = false;  // people know that it is too large for a directive
-    bool is_probing = false;    // the shares were changed: what a step costs is learned from it
-    bool has_learned = false;   // in this window
+    std::int64_t doubtful = 0;   // windows in a row that were not judged
+    bool is_size_said = false;   // people know that it is too large for a directive
+    bool is_probing = false;     // the shares were changed: what a step costs is learned from it
+    bool has_learned = false;    // in this window
+    bool has_hesitated = false;  // in the window before: only a part of the speeds was known
     LossWatch loss;
     Ewma noise_scale;  // samples
 

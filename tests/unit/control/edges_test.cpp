@@ -186,6 +186,54 @@ TEST_SUITE("control.edges") {
         CHECK(none == 0);
     }
 
+    TEST_CASE("a speed that a rank has had before is no fixed part of its steps") {
+        const auto known_at = [](double now, double before) {
+            Ewma speed;
+            for (int i = 0; i < 5; ++i) speed.update(before, 0.13);
+            for (int i = 0; i < 5; ++i) speed.update(now, 0.13);
+            return speed;
+        };
+        // From 20 samples to 10 the sample becomes dearer by a half: a fixed part of 20 samples ...
+        const CostProbe probe{{20, 2}, 0.01, 0.01, {10, 1.5}};
+        bool changed = false;
+        double fixed = 0;
+        Ewma first = known_at(0.1, 0.3);
+        CHECK(learn_cost(probe, {10, 1.5}, 0.13, first, fixed, changed));
+        CHECK(fixed == Approx(20));
+        CHECK(first.mean == Approx(0.05));
+        CHECK(first.last == first.mean);
+        CHECK(first.sound.mean == first.mean);
+        CHECK_FALSE(first.former.known);  // it was in other units
+        // ... unless it is known to take so long now and then.
+        fixed = 0;
+        Ewma again = known_at(0.1, 0.15);
+        CHECK_FALSE(learn_cost(probe, {10, 1.5}, 0.13, again, fixed, changed));
+        CHECK(changed);
+        CHECK(fixed == 0);
+        CHECK(again.mean == Approx(0.15));
+    }
+
+    TEST_CASE("a fixed part that the next change of shares does not show is given up") {
+        const auto left_after = [](double samples, double compute_s, double fixed, double scatter) {
+            // 20 samples took 2.0 s, 0.05 s each with a fixed part of 20.
+            Ewma speed;
+            for (int i = 0; i < 5; ++i) speed.update(0.05, 0.13);
+            bool changed = true;
+            const CostProbe probe{{20, 2}, scatter, 0.01, {samples, compute_s}};
+            const bool learned =
+                learn_cost(probe, {samples, compute_s}, 0.13, speed, fixed, changed);
+            if (learned) CHECK(speed.mean == Approx(compute_s / (samples + fixed)));
+            if (learned) CHECK_FALSE(changed);
+            return fixed;
+        };
+        CHECK(left_after(10, 1.0, 20, 0.01) == 0);           // in proportion
+        CHECK(left_after(10, 1.5, 20, 0.01) == Approx(20));  // as it foretells
+        CHECK(left_after(10, 1.4, 20, 0.01) == Approx(13.333).epsilon(0.001));
+        CHECK(left_after(10, 1.0, 20, 0.13) == 20);  // all of that may be noise
+        CHECK(left_after(19, 1.9, 20, 0.01) == 20);  // too small a change to tell
+        CHECK(left_after(10, 1.0, 0, 0.01) == 0);
+    }
+
     TEST_CASE("the largest remainder counts, and of equal ones the first") {
         const double uneven[] = {3.2, 1.8};
         CHECK(whole_units(5, uneven) == Units{3, 2});
@@ -417,6 +465,9 @@ TEST_SUITE("control.edges") {
         CHECK_FALSE(is_worth_returning(holders, {110}, 0.1));
         CHECK(is_worth_returning(holders, {111}, 0.1));
         CHECK(is_worth_returning(holders, {200}, 5));  // all that it was promised, in whole units
+        holder.held = 200.5;
+        const Holder full[] = {holder};
+        CHECK_FALSE(is_worth_returning(full, {200.5}, 0));  // has all of it, and gets nothing
         Decision decision;
         add_change(decision, "more", 1, 2);
         add_change(decision, "less", 2, 1);

@@ -28,7 +28,33 @@ class EmulatedJob {
         return made;
     }
 
+    /// The speeds become these after that part of the next window.
+    void turn(std::vector<double> then, double after) {
+        before_turn_ = after;
+        then_ = std::move(then);
+    }
+
+    /// Other noise.
+    void sow(std::uint64_t seed) { numbers_ = Numbers(seed); }
+
     fabricd::JobWindow job() {
+        if (then_.empty()) return job_of(speeds);
+        // Each rank's mean over the steps before and after, of which the faster part has more.
+        const double steps = before_turn_ / step_of(speeds);
+        const double more = (1 - before_turn_) / step_of(then_);
+        std::vector<double> mixed;
+        for (std::size_t i = 0; i < speeds.size(); ++i) {
+            mixed.push_back((steps + more) / (steps / speeds[i] + more / then_[i]));
+        }
+        fabricd::JobWindow window = job_of(mixed);
+        for (auto& rank : window.ranks) rank.step_s = kSteps / (steps + more);
+        samples_per_s = batch * (steps + more);
+        speeds = std::move(then_);
+        then_.clear();
+        return window;
+    }
+
+    fabricd::JobWindow job_of(const std::vector<double>& speeds) {
         fabricd::JobWindow window{1, group, static_cast<std::int32_t>(speeds.size()), {}};
         double slowest = 0;
         for (std::size_t i = 0; i < speeds.size(); ++i) {
@@ -109,10 +135,19 @@ class EmulatedJob {
         for (int i = 0; i < 12; ++i) all += numbers_.uniform();
         return all;
     }
+    double step_of(const std::vector<double>& at) const {
+        double slowest = 0;
+        for (std::size_t i = 0; i < at.size(); ++i) {
+            slowest = std::max(slowest, batch * shares[i] / at[i]);
+        }
+        return slowest;
+    }
     double slowdown(std::size_t i) const {
         return shares[i] * static_cast<double>(speeds.size()) > 1.05 ? 1 + strain : 1;
     }
 
+    double before_turn_ = 0;
+    std::vector<double> then_;
     Numbers numbers_{42};
     std::uint64_t number_ = 0;
 };

@@ -38,6 +38,128 @@ TEST_SUITE("control.flow_stages") {
         CHECK(smooth.mean == doctest::Approx(2.0));
     }
 
+    TEST_CASE("a quantity that returns to where it was is believed at once") {
+        const double weight = weight_of_half_life(5);
+        Ewma smooth;
+        for (int i = 0; i < 10; ++i) smooth.update(1.0, weight);
+        CHECK_FALSE(smooth.update(2.0, weight));  // new: two windows
+        CHECK(smooth.update(2.0, weight));
+        CHECK_FALSE(smooth.is_return(2.0));   // is there
+        CHECK_FALSE(smooth.is_return(1.2));   // never was
+        CHECK_FALSE(smooth.is_return(0.89));  // outside of a tenth, which is the least band
+        CHECK(smooth.is_return(0.91));
+        CHECK(smooth.update(1.0, weight));
+        CHECK(smooth.mean == doctest::Approx(1));
+        CHECK(smooth.regimes == 2);
+        CHECK_FALSE(smooth.update(1.0, weight));
+        CHECK(smooth.update(2.1, weight));  // and back
+        CHECK(smooth.mean == doctest::Approx(2.05).epsilon(0.001));
+        // It was a glitch: one value is no level to return to.
+        CHECK(smooth.update(1.0, weight));
+        CHECK_FALSE(smooth.update(2.0, weight));
+        CHECK_FALSE(smooth.update(1.0, weight));
+        CHECK(smooth.regimes == 4);
+    }
+
+    TEST_CASE("a change that fell into two windows leaves no level behind") {
+        const double weight = weight_of_half_life(5);
+        Ewma smooth;
+        for (int i = 0; i < 10; ++i) smooth.update(1.0, weight);
+        smooth.update(1.4, weight);
+        CHECK(smooth.update(1.9, weight));  // alone, for the two are not alike
+        CHECK(smooth.mean == 1.9);
+        CHECK_FALSE(smooth.update(4.0, weight));
+        CHECK(smooth.update(4.0, weight));
+        CHECK_FALSE(smooth.is_return(1.9));
+        CHECK_FALSE(smooth.is_return(1.0));  // only the regime before counts
+    }
+
+    TEST_CASE("at their limits values are no outliers, and two of them alike") {
+        // Binary fractions, so that four deviations are a quarter.
+        Ewma smooth;
+        smooth.mean = smooth.last = 1;
+        smooth.deviation = 0.0625;
+        smooth.values = 10;
+        smooth.sound = {1, 0.0625, true};
+        smooth.former = {1.25, 0, true};
+        CHECK_FALSE(smooth.is_return(1.25));
+        CHECK(smooth.is_return(1.2501));
+        Ewma mixed = smooth;
+        smooth.former.known = mixed.former.known = false;
+        smooth.suspect = mixed.suspect = 2;
+        smooth.suspect_side = mixed.suspect_side = 1;
+        CHECK(smooth.update(2.25, 0.13));
+        CHECK(smooth.mean == 0.25 * 2 + 0.75 * 2.25);
+        CHECK(smooth.sound.known);
+        CHECK(mixed.update(2.2501, 0.13));
+        CHECK(mixed.mean == 2.2501);
+        CHECK_FALSE(mixed.sound.known);
+    }
+
+    TEST_CASE("the second value of all may be far off without a new regime") {
+        Ewma smooth;
+        for (const double value : {1.0, 1.5, 1.0}) CHECK_FALSE(smooth.update(value, 0.13));
+        CHECK(smooth.regimes == 0);
+    }
+
+    TEST_CASE("a new regime begins with a scatter of a tenth at most") {
+        for (const double mean : {0.02, 50.0}) {
+            Ewma smooth;
+            smooth.mean = smooth.last = mean;
+            smooth.deviation = 0.2 * mean;
+            smooth.values = 10;
+            smooth.sound = {mean, 0.2 * mean, true};
+            smooth.update(2 * mean, 0.13);
+            CHECK(smooth.update(2 * mean, 0.13));
+            CHECK(smooth.deviation == doctest::Approx(0.2 * mean));
+            CHECK(smooth.update(mean, 0.13));  // where it was: as it was there, at most a tenth
+            CHECK(smooth.deviation == doctest::Approx(0.1 * mean));
+        }
+    }
+
+    TEST_CASE("two levels in turn are changes, and no scatter around their middle") {
+        const double weight = weight_of_half_life(5);
+        for (const int turn : {3, 4, 5, 6, 20}) {
+            CAPTURE(turn);
+            Ewma smooth;
+            for (int i = 0; i < 7; ++i) smooth.update(i % 2 == 0 ? 1.2 : 1.8, weight);
+            // Begun in the middle, with a scatter in which both levels lie.
+            for (int i = 0; i < 40 * turn; ++i) smooth.update(i / turn % 2 == 0 ? 1 : 2, weight);
+            CHECK(smooth.deviation < 0.05);
+            const std::uint32_t regimes = smooth.regimes;
+            for (int i = 0; i < 10 * turn; ++i) smooth.update(i / turn % 2 == 0 ? 1 : 2, weight);
+            CHECK(smooth.regimes == regimes + 10);
+        }
+    }
+
+    TEST_CASE("a glitch bends neither the mean nor the scatter by more than the scatter allows") {
+        const double weight = weight_of_half_life(5);
+        for (const double glitch : {0.01, 1.5, 3.0, 1000.0}) {
+            Ewma smooth;
+            for (int i = 0; i < 50; ++i) smooth.update(1.0, weight);
+            smooth.update(glitch, weight);
+            CHECK(smooth.mean == doctest::Approx(1 + (glitch > 1 ? 0.1 : -0.1) * weight));
+            CHECK(smooth.deviation <= 0.1 + 1e-12);
+            CHECK(smooth.sound.mean == 1);  // a new regime remembers the old one without it
+            CHECK(smooth.sound.deviation == 0);
+        }
+    }
+
+    TEST_CASE("the scatter of normal numbers is their mean distance from the mean") {
+        Numbers numbers(3);
+        Ewma smooth;
+        double sum = 0;
+        const int rounds = 4000;
+        for (int i = 0; i < rounds; ++i) {
+            double normal = -6;
+            for (int k = 0; k < 12; ++k) normal += numbers.uniform();
+            smooth.update(10 + 0.5 * normal, weight_of_half_life(20));
+            sum += smooth.deviation;
+        }
+        CHECK(sum / rounds == doctest::Approx(0.5 * 0.798).epsilon(0.05));
+        CHECK(smooth.regimes == 0);
+    }
+
     TEST_CASE("smoothing survives any input") {
         Numbers numbers(1);
         Ewma smooth;

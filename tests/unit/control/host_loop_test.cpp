@@ -378,11 +378,12 @@ TEST_SUITE("control.host_loop") {
         look(1, 50);
         CHECK(pace.noise(0.04) == 0.04);
         look(1, 52);
-        // 0.5, then 0.52: the mean is 0.51, from which half of 0.02 is the mean distance.
-        CHECK(pace.noise(0.001) == doctest::Approx(0.01 / 0.51));
+        // 0.5, then 0.52: the mean is 0.51; two values differ by the root of two more than each
+        // does from the mean.
+        CHECK(pace.noise(0.001) == doctest::Approx(0.02 / std::sqrt(2.0) / 0.51));
         CHECK(pace.noise(0.04) == 0.04);
         look(1, 90, false);
-        CHECK(pace.noise(0.001) == doctest::Approx(0.01 / 0.51));
+        CHECK(pace.noise(0.001) == doctest::Approx(0.02 / std::sqrt(2.0) / 0.51));
         const std::uint64_t jobs = pace.jobs();
         look(2, 50);
         CHECK(pace.jobs() != jobs);

@@ -57,6 +57,8 @@ Ewma known_mean(double mean, std::uint32_t values = 10, double deviation = 0) {
     known.mean = mean;
     known.values = values;
     known.deviation = deviation;
+    known.last = mean;
+    known.sound = {mean, deviation, true};
     return known;
 }
 
@@ -233,7 +235,9 @@ TEST_SUITE("control.job_figures") {
             return seen.job.unbalanced.active();
         };
         CHECK(leaps(0.02, 0.01));
-        CHECK_FALSE(leaps(0.09, 0.01));  // by a ninth
+        CHECK_FALSE(leaps(0.09, 0.01));   // by a ninth, which is a new speed, and no leap
+        CHECK_FALSE(leaps(0.085, 0.01));  // by a sixth
+        CHECK(leaps(0.082, 0.01));        // by more than a fifth
     }
 
     TEST_CASE("a change is set against the steps of before, of ranks that work") {
@@ -253,6 +257,13 @@ TEST_SUITE("control.job_figures") {
         CHECK(probe.scatter == Approx(0.1));
         CHECK(probe.before_scatter == Approx(0.1 / std::sqrt(10.0)));
         for (std::size_t i = 1; i < 4; ++i) CHECK(job.ranks[i].probe.before.samples == 0);
+        // A speed that was seen once may be of a window with two speeds in it.
+        job.ranks[0].sample_s.sound.known = false;
+        job.begin_probe();
+        CHECK(job.ranks[0].probe.before_scatter == Approx(0.1));
+        job.scatter = 0.8;
+        job.begin_probe();
+        CHECK(job.ranks[0].probe.before_scatter == Approx(1 / std::sqrt(10.0)));
     }
 
     TEST_CASE("the loss gets worse when it rises by more per half-life than it jumps") {
@@ -323,6 +334,7 @@ TEST_SUITE("control.job_figures") {
         JobState short_steps = job;
         short_steps.step_s = known_mean(0.1);  // of before, when all was faster
         CHECK(promise_of_shares(short_steps, {0.5, 0.5}, {0.2, 0.8}).before_s == Approx(0.8));
+        CHECK(promise_of_shares(short_steps, {0.5, 0.5}, {0.2, 0.8}).cost_s == Approx(0.03));
         CHECK(promise_of_return(short_steps, {0.5, 0.5}, {0.5, 0.5}).after_s == Approx(0.8));
         CHECK(objective_of(job, {0.5, 0.5}, 1) == Approx(100 * (1 - 0.375)));
         CHECK(objective_of(job, {0.2, 0.8}, 0.5) == Approx(200));

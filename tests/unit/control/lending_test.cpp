@@ -325,10 +325,31 @@ TEST_SUITE("control.lending") {
         // Together more than the device: what is not used shrinks to nothing.
         device.users.push_back({"used", 100 * kMiB, 100 * kMiB, 0, 1, 0, 0, 0, 1, 0});
         device.users.push_back({"idle", 8 * kMiB, 0, 0, 1, 0, 0, 0, 1, 0});
-        CHECK_FALSE(propose_quotas(device, config));
-        device.memory += 1;
-        const auto decision = propose_quotas(device, config);
-        REQUIRE(decision);
-        CHECK(after_of(*decision, "idle", 0) == 1);
+        for (const double more : {0.0, 1.0, 2.0}) {
+            device.memory = 100 * kMiB + more;
+            const auto decision = propose_quotas(device, config);
+            REQUIRE(decision);
+            CHECK(after_of(*decision, "idle", 0) == std::max(more, 1.0));
+        }
+    }
+
+    TEST_CASE("who lends all but the last byte gives what the taker gets, and no less") {
+        ControlConfig config = acting();
+        config.quota_least = 0;
+        const QuotaWindow taker{"taker", 64 * kMiB, 64 * kMiB, 10 * kMiB, 1, 0, 0, 0, 1, 0};
+        for (const double lent : {1.0, 2.0, 1 * kMiB}) {
+            CAPTURE(lent);
+            const QuotaWindow lender{"lender", lent, 0, 0, 1, 0, 0, 0, 1, 0};
+            const double all = 64 * kMiB + lent;
+            const auto vgpus = propose_quotas({"gpu0", all, 0, {taker, lender}}, config);
+            const auto pool = propose_pool_quotas({{taker, lender}, {1e12, 1e12}}, config);
+            CHECK(vgpus.has_value() == (lent > 1));
+            CHECK(pool.has_value() == (lent > 1));
+            for (const auto& decision : {vgpus, pool}) {
+                if (!decision) continue;
+                CHECK(after_of(*decision, "lender", 0) == 1);
+                CHECK(after_of(*decision, "taker", 0) == all - 1);
+            }
+        }
     }
 }
