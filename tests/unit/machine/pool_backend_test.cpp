@@ -22,6 +22,9 @@
 
 using namespace fabricshm;
 
+// Of its own: a program may have this file and those of single backends in one translation unit.
+namespace pool_backend_suite {
+
 namespace {
 
 constexpr Bytes kCapacity = 64 * kMiB;
@@ -281,3 +284,5 @@ TEST_SUITE("machine.pool_backend") {
         CHECK(pool->totals().used == used);
     }
 }
+
+}  // namespace pool_backend_suite
