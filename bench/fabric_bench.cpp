@@ -7,13 +7,10 @@
 // answers what a user asks of a machine, in the minute in which it is asked.
 
 #include <fabricshm/fabricshm.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -21,6 +18,7 @@
 #include <vector>
 
 #include "bench/fabric_bench_options.hpp"
+#include "bench/fabric_bench_ranks.hpp"
 #include "bench/fabric_bench_values.hpp"
 
 namespace {
@@ -28,17 +26,12 @@ namespace {
 using bench::BenchOptions;
 using bench::Measured;
 
-constexpr int kFailed = 1;
 constexpr int kUsage = 2;
-
-[[noreturn]] void fail(const std::string& what) {
-    std::fprintf(stderr, "fabric-bench: %s\n", what.c_str());
-    std::exit(kFailed);
-}
 
 void need(int code, const char* step) {
     if (code == FABRICSHM_OK) return;
-    fail(std::string(step) + ": " + fabricshm_error_name(code) + ": " + fabricshm_error_text());
+    bench::fail_rank(std::string(step) + ": " + fabricshm_error_name(code) + ": " +
+                     fabricshm_error_text());
 }
 
 /// One rank: its handles, its two buffers, and the measuring loop.
@@ -92,7 +85,9 @@ class Rank {
         void* block = options_.heap
                           ? std::aligned_alloc(4096, (bytes + 4096) & ~std::uint64_t{4095})
                           : fabricshm_alloc(arena_, std::max<std::uint64_t>(bytes, 1));
-        if (block == nullptr) fail(std::string("memory for buffers: ") + fabricshm_error_text());
+        if (block == nullptr) {
+            bench::fail_rank(std::string("memory for buffers: ") + fabricshm_error_text());
+        }
         std::memset(block, 0, bytes);  // first touch by the rank that uses it
         return block;
     }
@@ -158,37 +153,7 @@ int run_rank(const BenchOptions& options, const std::string& job, int number) {
             bytes *= options.factor;
         }
     }
-    return report.end() ? 0 : kFailed;
-}
-
-// Ranks are forked before any session is opened, since a session does not survive a fork. The worst
-// exit code of all counts; a rank that dies ends the others by their own errors.
-int run_all(const BenchOptions& options) {
-    const std::string job = "fabric-bench-" + std::to_string(::getpid());
-    const pid_t parent = ::getpid();
-    std::vector<pid_t> ranks;
-    std::fflush(nullptr);
-    for (int rank = 0; rank < options.ranks; ++rank) {
-        const pid_t child = ::fork();
-        if (child < 0) fail("cannot start the ranks");
-        if (child == 0) {
-            ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-            // The parent may have ended before prctl().
-            if (::getppid() != parent) std::_Exit(kFailed);
-            const int code = run_rank(options, job, rank);
-            std::fflush(nullptr);
-            std::_Exit(code);
-        }
-        ranks.push_back(child);
-    }
-    int worst = 0;
-    for (const pid_t rank : ranks) {
-        int status = 0;
-        ::waitpid(rank, &status, 0);
-        const int code = WIFEXITED(status) ? WEXITSTATUS(status) : kFailed;
-        worst = std::max(worst, code);
-    }
-    return worst;
+    return report.end() ? 0 : bench::kRankFailed;
 }
 
 }  // namespace
@@ -203,5 +168,7 @@ int main(int argc, char** argv) {
         std::fputs(parsed.text.c_str(), stdout);
         return 0;
     }
-    return run_all(parsed.options);
+    const std::string job = "fabric-bench-" + std::to_string(::getpid());
+    return bench::run_ranks(parsed.options.ranks,
+                            [&](int rank) { return run_rank(parsed.options, job, rank); });
 }

@@ -7,6 +7,8 @@ import json
 import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -95,6 +97,40 @@ class Readme(unittest.TestCase):
         code, output = self.shell(f"{program} 0 2", FABRIC_SOCKET="/nonexistent/attach.sock")
         self.assertEqual(code, 1)
         self.assertIn("/nonexistent/attach.sock", output)
+        self.assertEqual(output.count("\n"), 1, output)
+
+    def lose_a_rank(self, *arguments: str) -> str:
+        """What fabric-bench says after its last rank was killed."""
+        program = BUILD / "bench/fabric-bench"
+        if not program.is_file():
+            self.skipTest("built without benchmarks")
+        environment = dict(self.environment)
+        environment.pop("LD_LIBRARY_PATH")
+        with subprocess.Popen([str(program), *arguments, "--ranks", "3"], env=environment,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as bench:
+            listed = Path(f"/proc/{bench.pid}/task/{bench.pid}/children")
+            ranks: list[str] = []
+            give_up = time.monotonic() + DEADLINE_S
+            while len(ranks) < 3 and time.monotonic() < give_up:
+                ranks = listed.read_text().split()
+            os.kill(int(ranks[-1]), signal.SIGKILL)
+            output, _ = bench.communicate(timeout=DEADLINE_S)
+            self.assertEqual(bench.returncode, 1, output)
+        return output
+
+    def test_fabric_bench_names_the_rank_that_dies_and_ends_the_others(self):
+        line = "fabric-bench: rank 2 was ended by signal 9 (Killed); the others are ended\n"
+        running = self.lose_a_rank("allreduce", "--sizes", "8", "--iterations", "100000000")
+        self.assertTrue(running.endswith(line), running)
+        self.assertEqual(running.count("fabric-bench: "), 1, running)
+        # Before they join: nothing answers them.
+        path = self.folder / "silent.sock"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+            silent.bind(str(path))
+            silent.listen(8)
+            began = time.monotonic()
+            self.assertEqual(self.lose_a_rank("barrier", "--socket", str(path)), line)
+            self.assertLess(time.monotonic() - began, 25)
 
     def test_the_cpp_example(self):
         self.check_example("cpp", "example.cpp", "2")
