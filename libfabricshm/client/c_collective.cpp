@@ -30,7 +30,8 @@ bool in_range(int value, int last) noexcept {
 int check_enums(const char* function, const fabricshm_call& call) {
     if (!in_range(call.kind, FABRICSHM_EXSCAN)) return refuse("%s: call->kind", function);
     if (!in_range(call.dtype, FABRICSHM_I64_INT)) return refuse("%s: call->dtype", function);
-    if (!in_range(call.op, FABRICSHM_MAXLOC)) return refuse("%s: call->op", function);
+    const bool reduces = row_of(static_cast<Kind>(call.kind)).reduces;
+    if (reduces && !in_range(call.op, FABRICSHM_MAXLOC)) return refuse("%s: call->op", function);
     if (!in_range(call.algorithm, FABRICSHM_HOST)) return refuse("%s: call->algorithm", function);
     if (!in_range(call.trigger, FABRICSHM_SYNC)) return refuse("%s: call->trigger", function);
     return check_timeout(function, call.timeout_ms);
@@ -69,7 +70,8 @@ Call translate(const fabricshm_group& group, const fabricshm_call& given) {
     Call call;
     call.kind = static_cast<Kind>(given.kind);
     call.dtype = static_cast<kernels::DType>(given.dtype);
-    call.op = static_cast<kernels::ReduceOp>(given.op);
+    // Of other kinds it may be any number: it is ignored.
+    if (row_of(call.kind).reduces) call.op = static_cast<kernels::ReduceOp>(given.op);
     call.algorithm = static_cast<Algorithm>(given.algorithm);
     call.trigger = static_cast<Trigger>(given.trigger);
     call.root = given.root;

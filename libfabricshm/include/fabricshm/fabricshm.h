@@ -347,8 +347,11 @@ enum {
  *   SCAN             count                        count: the reduction of ranks 0 .. rank
  *   EXSCAN           count                        count: of ranks 0 .. rank - 1; at rank 0 none,
  *                                                 its output is ignored and left as it is
- *   BARRIER          none: `op`, `root`, `peer`, `tag` and both buffers are ignored
+ *   BARRIER          none: `root`, `peer`, `tag` and both buffers are ignored
  *   SEND, RECV       count to / from `peer`
+ *
+ * `op` is for ALLREDUCE, REDUCE_SCATTER, REDUCE, SCAN and EXSCAN; the others ignore it, whatever
+ * its value.
  *
  * With `counts` (world elements; every rank passes the same) parts may differ in size: part r has
  * counts[r] elements and starts at the sum of the counts before it; `count` is ignored. It is for

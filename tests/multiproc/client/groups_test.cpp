@@ -181,6 +181,31 @@ TEST_SUITE("multiproc.client.groups") {
         CHECK(codes == std::vector<int>(3, 0));
     }
 
+    TEST_CASE("kinds that reduce nothing ignore the operation, whatever its value") {
+        const Daemon daemon;
+        const auto codes = run_children(2, [&](int rank) -> int {
+            const Job job(daemon.socket(), kArenaBytes);
+            fabricshm_group* group = join(job, "pair", rank, 2);
+            if (!job.ok || group == nullptr) return 1;
+            std::vector<float> values(200, 1.0F);
+            for (const auto kind :
+                 {FABRICSHM_BARRIER, FABRICSHM_BROADCAST, FABRICSHM_ALL_GATHER, FABRICSHM_GATHER,
+                  FABRICSHM_SCATTER, FABRICSHM_ALL_TO_ALL, FABRICSHM_ALLREDUCE, FABRICSHM_SCAN}) {
+                auto call = fabricshm_call_make(kind, FABRICSHM_F32, FABRICSHM_SUM, values.data(),
+                                                values.data() + 100, 10);
+                // Another one on each rank; no value of the type in C++.
+                const int none = -1 - rank;
+                std::memcpy(&call.op, &none, sizeof call.op);
+                const bool reduces = kind == FABRICSHM_ALLREDUCE || kind == FABRICSHM_SCAN;
+                if (fabricshm_run(group, &call) != (reduces ? FABRICSHM_EINVAL : FABRICSHM_OK)) {
+                    return failed(10 + static_cast<int>(kind));
+                }
+            }
+            return fabricshm_barrier(group) == 0 ? 0 : failed(2);
+        });
+        CHECK(codes == std::vector<int>{0, 0});
+    }
+
     TEST_CASE("a death that one rank heard of in a message is named to all when it shrinks") {
         const Daemon daemon;
         Gate ready;
