@@ -44,7 +44,12 @@ Result<void> Registry::ask_move(SessionId session, const proto::Shard& request) 
 
 Result<void> Registry::move_shard(const MoveOrder& order, MoveDone done) {
     const auto named = shard_named(order.shard);
-    if (!named) return Error{Errc::kNotFound, 0, "shard ARENA/NAME"};
+    if (!named) {
+        return fabricshm::explain(
+            {Errc::kNotFound, 0, "migrate"},
+            "there is no shard '%s' (fabricctl shards lists them, as ARENA/NAME)",
+            order.shard.c_str());
+    }
     Shard& shard = *find_shard(*named);
     FABRIC_TRY(const MoveTarget wanted, parse_target(shard, order.target));
     return begin_move(shard, wanted, order.bytes_per_second, std::move(done));
@@ -74,7 +79,11 @@ Result<MoveTarget> Registry::parse_target(const Shard& shard, const std::string&
     if (text == "here") return target;
     if (const auto name = argument_of(text, "arena")) {
         const auto found = arena_names_.find(*name);
-        if (found == arena_names_.end()) return Error{Errc::kNotFound, 0, "arena of the target"};
+        if (found == arena_names_.end()) {
+            return fabricshm::explain({Errc::kNotFound, 0, "migrate"},
+                                      "there is no arena '%s' (fabricctl arenas lists them)",
+                                      name->c_str());
+        }
         target.arena = found->second;
     } else if (const auto device = argument_of(text, "device")) {
         FABRIC_TRY(target.node, node_of_device(*device));
@@ -98,7 +107,11 @@ bool Registry::has_node(int node) const {
 // Where the pages of a shard go that is given to the device. Without that a move would change whose
 // quota counts them, and no read would be faster for it.
 Result<int> Registry::node_of_device(const std::string& device) const {
-    if (!devices_.knows(device)) return Error{Errc::kNotFound, 0, "device of the target"};
+    if (!devices_.knows(device)) {
+        return fabricshm::explain({Errc::kNotFound, 0, "migrate"},
+                                  "there is no device '%s' (fabricctl devices lists them)",
+                                  device.c_str());
+    }
     const int node = devices_.node_of(device);
     if (node < 0) {
         return Error{Errc::kUnsupported, 0,

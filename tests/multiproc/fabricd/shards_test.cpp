@@ -149,12 +149,12 @@ TEST_SUITE("fabricd.shards") {
             words.insert(words.begin(), "migrate");
             check_refused(ctl(daemon, words), code, part);
         };
-        refused({"job/none", "here"}, 1, "shard ARENA/NAME: no such object");
-        refused({"none/s", "here"}, 1, "shard ARENA/NAME: no such object");
-        refused({"s", "here"}, 1, "shard ARENA/NAME: no such object");
-        refused({"job/s", "arena:none"}, 1, "arena of the target: no such object");
+        refused({"job/none", "here"}, 1, "there is no shard 'job/none' (fabricctl shards");
+        refused({"none/s", "here"}, 1, "there is no shard 'none/s'");
+        refused({"s", "here"}, 1, "there is no shard 's'");
+        refused({"job/s", "arena:none"}, 1, "there is no arena 'none'");
         refused({"job/s", "arena:others"}, 1, "the owner has not opened the target's arena");
-        refused({"job/s", "device:none"}, 1, "device of the target: no such object");
+        refused({"job/s", "device:none"}, 1, "there is no device 'none'");
         refused({"job/s", "device:tiny"}, 1, "of its quota of");
         refused({"job/s", "device:label"}, 1,
                 "no numa_node in the device file: the bytes would not move");
