@@ -263,8 +263,9 @@ class Registry {
     /// Sessions, arenas, regions and groups; the caller fills in the pool and the uptime.
     Snapshot snapshot(TimePoint now) const;
     Places places(const std::vector<ShardId>& wanted, TimePoint now) const;  // that there are
-    /// Who waits for whom, the longest wait first: of what sessions say (tamed, see wait_board.hpp)
-    /// that for which the books confirm group and rank, and of groups that are forming.
+    /// Who waits for whom, the longest wait first: of what sessions say (tamed, see
+    /// wait_record.hpp) that for which the books confirm group and rank, and of groups that are
+    /// forming.
     std::vector<WaitingView> waiting(const std::vector<fabricshm::SessionWait>& shown,
                                      TimePoint now) const;
     std::optional<ShardView> shard(const std::string& name) const;  // "ARENA/NAME"

@@ -211,7 +211,7 @@ std::vector<fabricshm::SessionWait> SessionPages::waits() const {
     for (const auto& [id, pages] : pages_) {
         const std::byte* page = pages.telemetry.data();
         if (page == nullptr) continue;
-        if (read_waits(fabricshm::waits_of(page), records) != fabricshm::PageRead::kFresh) continue;
+        if (fabricshm::read_telemetry_waits(page, records) != fabricshm::PageRead::kFresh) continue;
         for (const auto& record : records) {
             if (record.group_id != 0) all.push_back({id, record});
         }

@@ -14,7 +14,7 @@
 #include "libfabricshm/os/fd.hpp"
 #include "libfabricshm/os/mapping.hpp"
 #include "libfabricshm/shm/directive_page.hpp"
-#include "libfabricshm/shm/wait_board.hpp"
+#include "libfabricshm/shm/wait_record.hpp"
 
 namespace fabricd {
 

@@ -162,7 +162,7 @@ void Telemetry::hide_wait(int place) noexcept {
 
 // Under the lock.
 void Telemetry::publish_waits() noexcept {
-    if (telemetry_) write_waits(waits_of(telemetry_.data()), waits_);
+    if (telemetry_) write_telemetry_waits(telemetry_.data(), waits_);
 }
 
 DirectiveImage Telemetry::directives() {

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "libfabricshm/base/units.hpp"
-#include "libfabricshm/shm/wait_board.hpp"
+#include "libfabricshm/shm/wait_record.hpp"
 
 namespace fabricshm {
 

@@ -137,12 +137,25 @@ void write_telemetry_shards(std::byte* page, const TelemetryImage& image) noexce
     seqlock_end(shared.shards_sequence);
 }
 
-WaitBoard& waits_of(std::byte* page) noexcept {
-    return page_of(page).waits;
+void write_telemetry_waits(std::byte* page, const WaitRecord (&records)[kWaitsShown]) noexcept {
+    TelemetryPage& shared = page_of(page);
+    seqlock_begin(shared.waits_sequence);
+    seqlock_store(shared.waits, records, kWaitWords);
+    seqlock_end(shared.waits_sequence);
 }
 
-const WaitBoard& waits_of(const std::byte* page) noexcept {
-    return page_of(page).waits;
+PageRead read_telemetry_waits(const std::byte* page, WaitRecord (&records)[kWaitsShown]) noexcept {
+    const TelemetryPage& shared = page_of(page);
+    std::uint64_t sequence = 0;
+    // A sequence of 0: nothing was ever written.
+    const PageRead read = seqlock_read(shared.waits_sequence, 0, sequence,
+                                       [&] { seqlock_load(shared.waits, records, kWaitWords); });
+    if (read != PageRead::kFresh) {
+        std::fill(std::begin(records), std::end(records), WaitRecord{});
+        return read;
+    }
+    for (WaitRecord& record : records) tame(record);
+    return read;
 }
 
 PageRead read_telemetry_head(const std::byte* page, TelemetryImage& image,

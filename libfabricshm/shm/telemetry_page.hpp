@@ -1,8 +1,9 @@
 // The telemetry page: what one session says about itself, for the daemon to read.
 // docs/shm_layout.md, docs/telemetry.md.
 //
-//   magic, version | sequence, head (18 words) | sequence, shards (16 x 4 words)
-//                  | sequence, peers (256 x 5 words) | sequence, waits (8 x 11 words)
+//   magic, version | sequence, head (18 words), sequence of waits
+//                  | sequence, shards (16 x 4 words) | sequence, peers (256 x 5 words)
+//                  | waits (8 x 11 words)
 //
 // Four seqlocks: the head changes at every step and is three cache lines, so a sampler that visits
 // thousands of pages touches no more than those; peers and shards are read less often. Peers lie
@@ -18,7 +19,7 @@
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/shm/seqlock.hpp"
-#include "libfabricshm/shm/wait_board.hpp"
+#include "libfabricshm/shm/wait_record.hpp"
 
 namespace fabricshm {
 
@@ -89,7 +90,10 @@ struct TelemetryPage {
     std::uint32_t reserved;
     SharedWord head_sequence;
     SharedWord head[kTelemetryHeadWords];
-    char pad_[24];
+    // Far from its words, so that a look at a session that never waited touches none of the file's
+    // pages that are holes: a read makes them memory.
+    SharedWord waits_sequence;
+    char pad_[16];
     SharedWord shards_sequence;
     char pad2_[56];
     SharedWord shards[kTelemetryShardWords];
@@ -97,13 +101,13 @@ struct TelemetryPage {
     char pad3_[56];
     SharedWord peers[kPeersMax][kPeerWords];
     // At the end, so that the version stayed: a library that does not know it leaves it 0.
-    WaitBoard waits;
+    SharedWord waits[kWaitWords];
 };
 static_assert(offsetof(TelemetryPage, shards_sequence) == 3 * kCacheLine);
 static_assert(offsetof(TelemetryPage, peers_sequence) == 12 * kCacheLine);
 static_assert(offsetof(TelemetryPage, peers) == 13 * kCacheLine);
 static_assert(offsetof(TelemetryPage, waits) == 173 * kCacheLine);
-static_assert(sizeof(TelemetryPage) == 11840 && sizeof(TelemetryPage) <= kTelemetryFileBytes);
+static_assert(sizeof(TelemetryPage) == 11776 && sizeof(TelemetryPage) <= kTelemetryFileBytes);
 
 /// An image in which nothing has happened yet.
 TelemetryImage empty_telemetry() noexcept;
@@ -126,9 +130,11 @@ void write_telemetry_peers(std::byte* page, const TelemetryImage& image) noexcep
 /// Writes what was read of shards. As above, some 30 ns.
 void write_telemetry_shards(std::byte* page, const TelemetryImage& image) noexcept;
 
-/// The waits that the page shows, for write_waits() and read_waits().
-WaitBoard& waits_of(std::byte* page) noexcept;
-const WaitBoard& waits_of(const std::byte* page) noexcept;
+/// Writes the waits that have become long. As above, some 30 ns.
+void write_telemetry_waits(std::byte* page, const WaitRecord (&records)[kWaitsShown]) noexcept;
+
+/// Copies the waits and tames them. Other than kFresh: there are none. Bounded; any thread.
+PageRead read_telemetry_waits(const std::byte* page, WaitRecord (&records)[kWaitsShown]) noexcept;
 
 /// What a reader knows of a page: pass the same one again, and what did not change costs no copy.
 struct TelemetrySeen {

@@ -101,7 +101,7 @@ void write_honest(std::byte* page, int rank, int round) {
     waits[0].world = kSessions;
     fabricshm::set_kind(waits[0], "allreduce");
     add_late(waits[0], 1 - rank);
-    fabricshm::write_waits(fabricshm::waits_of(page), waits);
+    fabricshm::write_telemetry_waits(page, waits);
 }
 
 void require_wait(const fabricshm::WaitRecord& wait) {

@@ -161,7 +161,9 @@ TEST_SUITE("multiproc.fabricd.telemetry") {
         auto reply =
             hostile.ask(fabricshm::proto::make_request(fabricshm::proto::Type::kTelemetryOpen, 0));
         REQUIRE(reply.ok());
-        const auto page = fabricshm::Mapping::map(hostile.descriptor, 0, 4096, {}).value();
+        const auto page =
+            fabricshm::Mapping::map(hostile.descriptor, 0, fabricshm::kTelemetryFileBytes, {})
+                .value();
         auto image = fabricshm::empty_telemetry();
         image.group_id = image.arena_id = 1;
         image.rank = 0;
@@ -191,13 +193,14 @@ TEST_SUITE("multiproc.fabricd.telemetry") {
         waits[0].arena_id = waits[0].group_id = 1;
         waits[0].world = 2;
         add_late(waits[0], 1);
-        fabricshm::WaitBoard& board = fabricshm::waits_of(page.data());
-        fabricshm::write_waits(board, waits);
+        fabricshm::write_telemetry_waits(page.data(), waits);
+        auto& shared = *reinterpret_cast<fabricshm::TelemetryPage*>(page.data());
         const auto waiting = [&] { return test_support::ctl(daemon, {"waiting", "--json"}).out; };
         CHECK(waiting() == "{\"waiting\":[]}\n");
-        for (fabricshm::SharedWord& word : board.records) word.store(random());
+        for (fabricshm::SharedWord& word : shared.waits) word.store(random());
+        shared.waits_sequence.store(2);
         CHECK(waiting() == "{\"waiting\":[]}\n");
-        board.sequence.store(1);
+        shared.waits_sequence.store(1);
         CHECK(waiting() == "{\"waiting\":[]}\n");
     }
 

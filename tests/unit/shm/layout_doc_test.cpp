@@ -177,7 +177,7 @@ TEST_SUITE("shm.layout_doc") {
             FIELD(TelemetryPage, head_sequence),   FIELD(TelemetryPage, head),
             FIELD(TelemetryPage, shards_sequence), FIELD(TelemetryPage, shards),
             FIELD(TelemetryPage, peers_sequence),  FIELD(TelemetryPage, peers),
-            FIELD(TelemetryPage, waits),
+            FIELD(TelemetryPage, waits_sequence),  FIELD(TelemetryPage, waits),
         };
         CHECK(table_below("## A telemetry page") == page);
         const Table image = {
@@ -210,8 +210,6 @@ TEST_SUITE("shm.layout_doc") {
             FIELD(PeerCounters, latency_ns),
         };
         CHECK(table_below("### PeerCounters") == row);
-        const Table board = {FIELD(WaitBoard, sequence), FIELD(WaitBoard, records)};
-        CHECK(table_below("### WaitBoard") == board);
         const Table wait = {
             FIELD(WaitRecord, arena_id), FIELD(WaitRecord, group_id), FIELD(WaitRecord, began_ns),
             FIELD(WaitRecord, bytes),    FIELD(WaitRecord, rank),     FIELD(WaitRecord, world),

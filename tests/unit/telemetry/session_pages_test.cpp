@@ -267,4 +267,36 @@ TEST_SUITE("telemetry.session_pages") {
         pages.end(1);
         CHECK(blocks(second) == 0);
     }
+
+    TEST_CASE("waits are those of all sessions, and a look makes no memory of a page's holes") {
+        SessionPages pages;
+        const auto blocks = [](const Fd& page) {
+            struct stat status {};
+            return ::fstat(page.get(), &status) == 0 ? status.st_blocks : -1;
+        };
+        const Fd first = pages.open_telemetry(owner(1)).value();
+        const Fd second = pages.open_telemetry(owner(2)).value();
+        CHECK(pages.open_directives(owner(3)).ok());
+        const auto before = blocks(first);
+        CHECK(pages.waits().empty());
+        CHECK(blocks(first) == before);
+        Writer writer(second);
+        fabricshm::WaitRecord records[fabricshm::kWaitsShown] = {};
+        for (const int place : {1, 6}) {
+            records[place].arena_id = records[place].group_id = 9;
+            records[place].rank = place;
+            records[place].world = 8;
+            add_late(records[place], 0);
+        }
+        records[3] = records[1];
+        records[3].rank = 8;  // not in the world
+        fabricshm::write_telemetry_waits(writer.data(), records);
+        const auto waits = pages.waits();
+        REQUIRE(waits.size() == 2);
+        CHECK(waits[0].session_id == 2);
+        CHECK(waits[0].record.rank == 1);
+        CHECK(waits[1].record.rank == 6);
+        pages.end(2);
+        CHECK(pages.waits().empty());
+    }
 }

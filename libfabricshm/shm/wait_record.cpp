@@ -1,4 +1,4 @@
-#include "libfabricshm/shm/wait_board.hpp"
+#include "libfabricshm/shm/wait_record.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -40,6 +40,14 @@ bool tame_late(WaitRecord& record) noexcept {
     return any != 0;
 }
 
+}  // namespace
+
+void set_kind(WaitRecord& record, const char* kind) noexcept {
+    const std::size_t length = std::min(std::strlen(kind), sizeof record.kind - 1);
+    std::memset(record.kind, 0, sizeof record.kind);
+    std::memcpy(record.kind, kind, length);
+}
+
 void tame(WaitRecord& record) noexcept {
     const bool good = record.arena_id != 0 && record.group_id != 0 && record.world >= 2 &&
                       record.world <= kWorldMost && record.rank >= 0 &&
@@ -51,33 +59,6 @@ void tame(WaitRecord& record) noexcept {
     record.began_ns = std::clamp<std::int64_t>(record.began_ns, 0, kMostNs);
     record.bytes = std::min(record.bytes, kMostCount);
     tame_kind(record.kind);
-}
-
-}  // namespace
-
-void set_kind(WaitRecord& record, const char* kind) noexcept {
-    const std::size_t length = std::min(std::strlen(kind), sizeof record.kind - 1);
-    std::memset(record.kind, 0, sizeof record.kind);
-    std::memcpy(record.kind, kind, length);
-}
-
-void write_waits(WaitBoard& board, const WaitRecord (&records)[kWaitsShown]) noexcept {
-    seqlock_begin(board.sequence);
-    seqlock_store(board.records, records, kWaitWords);
-    seqlock_end(board.sequence);
-}
-
-PageRead read_waits(const WaitBoard& board, WaitRecord (&records)[kWaitsShown]) noexcept {
-    std::uint64_t sequence = 0;
-    // A sequence of 0 is a board on which nothing was ever written.
-    const PageRead read = seqlock_read(board.sequence, 0, sequence,
-                                       [&] { seqlock_load(board.records, records, kWaitWords); });
-    if (read != PageRead::kFresh) {
-        std::fill(std::begin(records), std::end(records), WaitRecord{});
-        return read;
-    }
-    for (WaitRecord& record : records) tame(record);
-    return read;
 }
 
 }  // namespace fabricshm

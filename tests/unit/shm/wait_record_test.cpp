@@ -1,4 +1,4 @@
-#include "libfabricshm/shm/wait_board.hpp"
+#include "libfabricshm/shm/wait_record.hpp"
 
 #include <doctest/doctest.h>
 
@@ -10,11 +10,18 @@
 #include <string>
 #include <thread>
 
+#include "libfabricshm/shm/telemetry_page.hpp"
+
 using namespace fabricshm;
 
 namespace {
 
 using Records = WaitRecord[kWaitsShown];
+using Page = std::unique_ptr<TelemetryPage>;
+
+std::byte* bytes_of(const Page& page) {
+    return reinterpret_cast<std::byte*>(page.get());
+}
 
 WaitRecord honest() {
     WaitRecord record{};
@@ -32,11 +39,11 @@ WaitRecord honest() {
 
 /// `record` as the daemon reads it.
 WaitRecord through_page(const WaitRecord& record) {
-    const auto board = std::make_unique<WaitBoard>();
+    const auto page = std::make_unique<TelemetryPage>();
     const Records written = {record};
-    write_waits(*board, written);
+    write_telemetry_waits(bytes_of(page), written);
     Records read;
-    CHECK(read_waits(*board, read) == PageRead::kFresh);
+    CHECK(read_telemetry_waits(bytes_of(page), read) == PageRead::kFresh);
     return read[0];
 }
 
@@ -57,23 +64,23 @@ bool is_sane(const WaitRecord& record) {
 
 }  // namespace
 
-TEST_SUITE("shm.wait_board") {
+TEST_SUITE("shm.wait_record") {
     TEST_CASE("what a session shows is what the daemon reads, until it is taken away") {
-        const auto board = std::make_unique<WaitBoard>();
+        const auto page = std::make_unique<TelemetryPage>();
         Records read;
-        CHECK(read_waits(*board, read) == PageRead::kUnchanged);
+        CHECK(read_telemetry_waits(bytes_of(page), read) == PageRead::kUnchanged);
         CHECK(read[0].group_id == 0);
         Records written = {};
         written[2] = honest();
-        write_waits(*board, written);
-        REQUIRE(read_waits(*board, read) == PageRead::kFresh);
+        write_telemetry_waits(bytes_of(page), written);
+        REQUIRE(read_telemetry_waits(bytes_of(page), read) == PageRead::kFresh);
         CHECK(read[0].group_id == 0);
         CHECK(std::memcmp(&read[2], &written[2], sizeof read[2]) == 0);
         CHECK(is_late(read[2], 199));
         CHECK_FALSE(is_late(read[2], 198));
         written[2] = WaitRecord{};
-        write_waits(*board, written);
-        REQUIRE(read_waits(*board, read) == PageRead::kFresh);
+        write_telemetry_waits(bytes_of(page), written);
+        REQUIRE(read_telemetry_waits(bytes_of(page), read) == PageRead::kFresh);
         CHECK(read[2].group_id == 0);
     }
 
@@ -114,28 +121,28 @@ TEST_SUITE("shm.wait_board") {
     }
 
     TEST_CASE("a writer that is never done keeps no reader") {
-        const auto board = std::make_unique<WaitBoard>();
+        const auto page = std::make_unique<TelemetryPage>();
         Records read = {honest()};
-        write_waits(*board, read);
-        seqlock_begin(board->sequence);
-        CHECK(read_waits(*board, read) == PageRead::kTorn);
+        write_telemetry_waits(bytes_of(page), read);
+        seqlock_begin(page->waits_sequence);
+        CHECK(read_telemetry_waits(bytes_of(page), read) == PageRead::kTorn);
         CHECK(read[0].group_id == 0);
     }
 
-    TEST_CASE("a board that a hostile process scribbles over is read without harm") {
-        const auto board = std::make_unique<WaitBoard>();
+    TEST_CASE("records that a hostile process scribbles over are read without harm") {
+        const auto page = std::make_unique<TelemetryPage>();
         std::atomic<bool> stop{false};
         std::thread scribbler([&] {
             std::mt19937_64 random(7);
             while (!stop.load()) {
-                board->sequence.store(random() & ~std::uint64_t{1});
-                for (SharedWord& word : board->records) word.store(random() & random() & 0xff);
+                page->waits_sequence.store(random() & ~std::uint64_t{1});
+                for (SharedWord& word : page->waits) word.store(random() & random() & 0xff);
             }
         });
         int impossible = 0;
         Records read;
         for (int i = 0; i < 2'000; ++i) {
-            (void)read_waits(*board, read);
+            (void)read_telemetry_waits(bytes_of(page), read);
             for (const WaitRecord& record : read) impossible += !is_sane(record);
         }
         stop.store(true);

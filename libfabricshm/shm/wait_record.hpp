@@ -1,4 +1,4 @@
-// WaitBoard: the waits of a session that have become long, as its telemetry page shows them.
+// WaitRecord: a wait of a session that has become long, as its telemetry page shows it.
 // docs/shm_layout.md, docs/telemetry.md.
 //
 // A rank that waits for seconds says so here, and nothing is written before: operations that go on
@@ -8,8 +8,6 @@
 
 #include <cstddef>
 #include <cstdint>
-
-#include "libfabricshm/shm/seqlock.hpp"
 
 namespace fabricshm {
 
@@ -40,14 +38,6 @@ struct SessionWait {
 inline constexpr std::size_t kWaitWords = kWaitsShown * sizeof(WaitRecord) / 8;
 static_assert(sizeof(WaitRecord) == 88);
 
-/// A part of the telemetry page.
-struct WaitBoard {
-    SharedWord sequence;
-    char pad_[56];
-    SharedWord records[kWaitWords];
-};
-static_assert(sizeof(WaitBoard) == 12 * 64);
-
 /// Copies a word into `kind`, cut to what fits.
 void set_kind(WaitRecord& record, const char* kind) noexcept;
 
@@ -58,13 +48,9 @@ inline bool is_late(const WaitRecord& record, int rank) noexcept {
     return (record.late[rank / 64] >> (rank % 64) & 1) != 0;
 }
 
-/// Writes all records. One writer at a time; some 30 ns; no system call.
-void write_waits(WaitBoard& board, const WaitRecord (&records)[kWaitsShown]) noexcept;
-
-/// Copies the records and tames them: whatever a hostile session wrote, afterwards a record is
-/// either of no group or one in which rank and world belong together, at least one other rank of
-/// the world is late and none beyond it, the time is not negative and the kind is of lower-case
-/// letters and '_'. kTorn: the writer was never done; then there are none. Bounded; any thread.
-PageRead read_waits(const WaitBoard& board, WaitRecord (&records)[kWaitsShown]) noexcept;
+/// Whatever a hostile session wrote, afterwards the record is either of no group or one in which
+/// rank and world belong together, at least one other rank of the world is late and none beyond it,
+/// the time is not negative and the kind is of lower-case letters and '_'.
+void tame(WaitRecord& record) noexcept;
 
 }  // namespace fabricshm
