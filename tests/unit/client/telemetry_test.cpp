@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <string>
 
 #include "libfabricshm/os/page_file.hpp"
 
@@ -120,6 +121,33 @@ TEST_SUITE("client.telemetry") {
         telemetry.count_read(*meter, 100, 1'202 * kMs);
         telemetry.tell_shards(1'203 * kMs);
         CHECK(told().reads == 6);
+    }
+
+    TEST_CASE("waits are in the page from when there is one, each at its place until it ends") {
+        Telemetry telemetry;
+        WaitRecord wait{};
+        wait.arena_id = wait.group_id = 9;
+        wait.world = 2;
+        set_kind(wait, "barrier");
+        add_late(wait, 1);
+        CHECK(telemetry.show_wait(-1, wait) == 0);
+        const PageFile file = telemetry_file();
+        REQUIRE(telemetry.take_telemetry(file.descriptor).ok());
+        WaitRecord shown[kWaitsShown];
+        REQUIRE(read_telemetry_waits(file.mapping.data(), shown) == PageRead::kFresh);
+        CHECK(std::string(shown[0].kind) == "barrier");
+        wait.bytes = 7;
+        CHECK(telemetry.show_wait(0, wait) == 0);
+        for (int place = 1; place < kWaitsShown; ++place) {
+            CHECK(telemetry.show_wait(-1, wait) == place);
+        }
+        CHECK(telemetry.show_wait(-1, wait) == -1);
+        telemetry.hide_wait(3);
+        REQUIRE(read_telemetry_waits(file.mapping.data(), shown) == PageRead::kFresh);
+        CHECK(shown[0].bytes == 7);
+        CHECK(shown[3].group_id == 0);
+        CHECK(shown[7].group_id == 9);
+        CHECK(telemetry.show_wait(-1, wait) == 3);
     }
 
     TEST_CASE("the last directives hold until a new daemon has decided something") {
