@@ -25,6 +25,8 @@ struct Reason {
 
 Reason* g_reason = nullptr;  // of this rank
 
+// A process, and how it ended. Only run_ranks() makes any, so that waiting for any child is waiting
+// for one of these.
 struct Rank {
     int number = 0;
     pid_t pid = -1;  // -1: it has ended
@@ -80,6 +82,8 @@ const Rank* lost_of(const std::vector<Rank>& ranks, const Reason* reasons) {
     return lost;
 }
 
+// SIGKILL: a rank that waits in an operation would report an error of its own on any other way out.
+// The daemon takes their memory back as after any death.
 void end_all(std::vector<Rank>& ranks) {
     for (const Rank& rank : ranks) {
         if (rank.pid > 0) ::kill(rank.pid, SIGKILL);

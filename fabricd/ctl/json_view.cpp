@@ -94,10 +94,13 @@ Json to_json(const ShardView& shard) {
             {"state", shard.state},     {"moved_bytes", shard.moved_bytes}};
 }
 
+// 0 for what is not known: a rank that has left or died has no process that could be looked at.
 Json to_json(const LateRank& late) {
     return {{"rank", late.rank}, {"session", late.session_id}, {"pid", late.pid}};
 }
 
+// "waiting_ranks" and not "waiting", which is the name of the whole list. All ranks one by one: a
+// program should not have to know how ranges are written for people.
 Json to_json(const WaitingView& row) {
     Json late = Json::array();
     for (const LateRank& rank : row.late) late.push_back(to_json(rank));

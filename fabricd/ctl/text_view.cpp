@@ -240,6 +240,8 @@ std::string ranges_of(const std::vector<std::int32_t>& ranks) {
     return text.empty() ? "-" : text;
 }
 
+// The number alone where the ranks are not known: those of a group that is forming may be given by
+// the daemon.
 std::string late_of(const WaitingView& row) {
     std::vector<std::int32_t> ranks;
     for (const LateRank& late : row.late) ranks.push_back(late.rank);
@@ -258,7 +260,8 @@ std::string late_pids(const WaitingView& row) {
     return text.empty() ? "-" : text;
 }
 
-// SIZE is that of the largest part. WAITED is of the rank that waits longest.
+// SIZE is that of the largest part, and 0 of a barrier. WAITED is of the rank that waits longest;
+// the rows come in that order, so that what began it all is at the top.
 std::string waiting_text(const Picture& picture) {
     Table table({{"ARENA"},
                  {"GROUP"},
