@@ -46,15 +46,16 @@ void add_common(CLI::App& app, CtlOptions& options) {
         ->type_name("PATH");
 }
 
-/// A whole number from 1 on, in a message that a person can read: CLI11's own names the range of a
-/// double.
-CLI::Validator whole_number() {
-    const auto check = [](const std::string& text) {
+/// A whole number from 1 on, or from 0 on, in a message that a person can read: CLI11's own names
+/// the range of a double, and takes -1 for the largest number there is.
+CLI::Validator whole_number(bool from_zero = false) {
+    const auto check = [from_zero](const std::string& text) {
         const bool digits =
             !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
-        const bool fits =
-            digits && text.size() <= 18 && text.find_first_not_of('0') != std::string::npos;
-        return fits ? "" : "\"" + text + "\" is no whole number from 1 on";
+        const bool above_zero = text.find_first_not_of('0') != std::string::npos;
+        const bool fits = digits && text.size() <= 18 && (from_zero || above_zero);
+        const char* least = from_zero ? "0" : "1";
+        return fits ? "" : "\"" + text + "\" is no whole number from " + least + " on";
     };
     return {check, ""};
 }
@@ -150,7 +151,8 @@ void add_operator_commands(CLI::App& app, CtlOptions& options) {
     add_common(*health, options);
     auto* events = app.add_subcommand("events", "The newest lines of the daemon's log");
     events->add_option("--last", options.last, "The newest N (default 20); 0: all there are")
-        ->type_name("N");
+        ->type_name("N")
+        ->check(whole_number(true));
     add_common(*events, options);
     auto* inspect =
         app.add_subcommand("inspect", "All that has an id or a name, and what belongs to it");
@@ -178,7 +180,8 @@ void add_operator_commands(CLI::App& app, CtlOptions& options) {
 void add_decisions(CLI::App& app, CtlOptions& options) {
     auto* decisions = app.add_subcommand("decisions", "What the control loop decided");
     decisions->add_option("--last", options.last, "The newest N (default 20); 0: all there are")
-        ->type_name("N");
+        ->type_name("N")
+        ->check(whole_number(true));
     add_common(*decisions, options);
     auto* why = app.add_subcommand("why", "One decision stage by stage, with its numbers");
     why->add_option("ID", options.decision_id, "From fabricctl decisions")

@@ -35,6 +35,9 @@ TEST_SUITE("ctl.ctl_options") {
         CtlOptions decisions;
         REQUIRE_FALSE(parse({"decisions", "--last", "5", "--json"}, decisions).exit);
         CHECK(decisions.last == 5);
+        CtlOptions events;
+        REQUIRE_FALSE(parse({"events", "--last", "0"}, events).exit);
+        CHECK(events.last == 0);
         CtlOptions why;
         REQUIRE_FALSE(parse({"why", "17"}, why).exit);
         CHECK(why.decision_id == 17);
@@ -58,6 +61,7 @@ TEST_SUITE("ctl.ctl_options") {
         said({"arenas", "--jsn"}, "unknown option '--jsn' (did you mean --json?)");
         said({"why", "abc"}, "\"abc\" is no whole number from 1 on");
         said({"why", "0"}, "\"0\" is no whole number from 1 on");
+        said({"events", "--last", "-1"}, "--last: \"-1\" is no whole number from 0 on");
         said({"why", "99999999999999999999"}, "is no whole number");
         said({}, "a command is missing");
     }
