@@ -159,7 +159,9 @@ int run(int regions, int groups) {
         ++turns;
     }
     std::printf("giving back the rest: %d turns, worst %.2f ms\n", turns, worst);
-    const double close = ms_of([&] { (void)registry.close_arena(sessions[1], ArenaId{arena}); });
+    const double close = ms_of([&] {
+        (void)registry.close_arena({sessions[1], 3}, ArenaId{arena});
+    });
     std::printf("close of the arena: %.2f ms\n", close);
     ::unlink(path.c_str());
     ::rmdir(folder);

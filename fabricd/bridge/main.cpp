@@ -2,7 +2,6 @@
 
 #include <sys/signalfd.h>
 
-#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -30,16 +29,6 @@ int fail(int code, const std::string& line) {
     return code;
 }
 
-// "127.0.0.1:9464"; false for anything else.
-bool parse_listen(const std::string& text, fabricd::BridgeOptions& options) {
-    const auto colon = text.rfind(':');
-    if (colon == std::string::npos || colon == 0) return false;
-    options.address = text.substr(0, colon);
-    const char* end = text.data() + text.size();
-    const auto [stop, bad] = std::from_chars(text.data() + colon + 1, end, options.port);
-    return bad == std::errc{} && stop == end;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -58,7 +47,7 @@ int main(int argc, char** argv) {
         if (equals == std::string::npos && i + 1 == argc) return fail(2, name + " takes a value");
         const std::string value = equals == std::string::npos ? argv[++i] : word.substr(equals + 1);
         if (name == "--socket") options.socket_path = value;
-        if (name == "--listen" && !parse_listen(value, options)) {
+        if (name == "--listen" && !fabricd::parse_listen(value, options)) {
             return fail(2, "--listen takes ADDRESS:PORT, as 127.0.0.1:9464");
         }
     }

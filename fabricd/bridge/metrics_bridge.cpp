@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <vector>
 
@@ -165,6 +166,18 @@ void MetricsBridge::Impl::serve(const std::vector<pollfd>& entries) {
 MetricsBridge::MetricsBridge(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
 MetricsBridge::MetricsBridge(MetricsBridge&&) noexcept = default;
 MetricsBridge::~MetricsBridge() = default;
+
+bool parse_listen(const std::string& text, BridgeOptions& options) {
+    const auto colon = text.rfind(':');
+    if (colon == std::string::npos || colon == 0) return false;
+    std::uint16_t port = 0;
+    const char* end = text.data() + text.size();
+    const auto [stop, bad] = std::from_chars(text.data() + colon + 1, end, port);
+    if (bad != std::errc{} || stop != end) return false;
+    options.address = text.substr(0, colon);
+    options.port = port;
+    return true;
+}
 
 Result<MetricsBridge> MetricsBridge::open(const BridgeOptions& options) {
     auto impl = std::make_unique<Impl>();

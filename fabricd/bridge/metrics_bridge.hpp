@@ -21,6 +21,10 @@ struct BridgeOptions {
     fabricshm::Duration time_limit = std::chrono::seconds(10);  // of one connection, in all
 };
 
+/// Takes "127.0.0.1:9464" into the options; false for anything else, and then they are as before.
+/// Whether the first half is an address, open() finds out.
+bool parse_listen(const std::string& text, BridgeOptions& options);
+
 /// One thread, no locks: poll() over all sockets. What it reads it does not look at. A connection
 /// without a daemon behind it is closed at once, so that Prometheus calls the target down; the next
 /// one tries again, whatever was before.

@@ -33,7 +33,8 @@ Arena* Registry::find_arena(ArenaId arena) {
 // An arena that the session has not opened does not exist for it, whoever it belongs to.
 Result<Arena*> Registry::arena_of(SessionId session, ArenaId arena) {
     Arena* found = find_arena(arena);
-    if (found == nullptr || found->sessions.count(session) == 0 || is_ending(session)) {
+    if (found == nullptr || found->sessions.count(session) == 0 || is_ending(session) ||
+        is_leaving(session, arena)) {
         return Error{Errc::kNotFound, 0, "find arena"};
     }
     return found;
@@ -103,6 +104,11 @@ void Registry::free_in_turn() {
         if (slice_left_ == 0) break;
         if (is_ending(id)) slice_left_ = end_some(id, slice_left_);
     }
+    for (const auto& [key, ticket] : std::map(leaving_)) {
+        if (slice_left_ == 0) break;
+        const auto& [session, arena] = key;
+        if (is_leaving(session, arena)) slice_left_ = leave_some(session, arena, slice_left_);
+    }
     for (const ArenaId id : std::set<ArenaId>(freeing_)) {
         Arena* const arena = find_arena(id);
         if (arena != nullptr) slice_left_ = free_some(*arena, slice_left_);
@@ -110,7 +116,9 @@ void Registry::free_in_turn() {
 }
 
 TimePoint Registry::next_deadline() const {
-    if (!freeing_.empty() || !ending_.empty()) return TimePoint::min();  // the next turn, at once
+    // The next turn, at once.
+    const bool goes_on = !freeing_.empty() || !ending_.empty() || !leaving_.empty();
+    if (goes_on) return TimePoint::min();
     const TimePoint lost = lost_.empty() ? TimePoint::max() : lost_.begin()->first;
     const TimePoint quotas = std::min(quotas_.next_deadline(), devices_.next_deadline());
     return std::min({waits_.next_deadline(), lost, away_until_, shards_due_, quotas});

@@ -149,7 +149,9 @@ class Registry {
 
     Result<void> open_arena(Ticket ticket, const fabricshm::proto::ArenaOpen& request);
     Result<void> adopt_arena(Ticket ticket, ArenaId arena, fabricshm::Fd presented);
-    Result<void> close_arena(SessionId session, ArenaId arena);
+    /// True: it is done. False: there are many regions, which are given back in pieces; answered
+    /// when they are, and until then the arena is none of the session's any more.
+    Result<bool> close_arena(Ticket ticket, ArenaId arena);
 
     void arena_made(ArenaId arena, Result<fabricshm::PoolPiece> piece);
     void arena_adopted(ArenaId arena, Result<fabricshm::PoolPiece> piece);
@@ -344,6 +346,10 @@ class Registry {
     void leave_arena(Session& session, Arena& arena);
     void begin_leaving(Session& session, Arena& arena);
     void finish_leaving(Session& session, Arena& arena);
+    int leave_some(SessionId session, ArenaId arena, int most);
+    bool is_leaving(SessionId session, ArenaId arena) const;
+    void forget_closers(SessionId session);
+    void answer_closer(SessionId session, ArenaId arena);
     void drop_if_unused(ArenaId arena);
     void drop_arena(ArenaId arena, const char* why);
     std::vector<Wait> take_openers(const Arena& arena);
@@ -484,7 +490,10 @@ class Registry {
     std::map<std::string, ArenaId> arena_names_;
     std::set<std::pair<TimePoint, SessionId>> lost_;  // not connected, by when to give up
     std::set<SessionId> ending_;                      // whose end goes on in the next turn
-    std::set<ArenaId> freeing_;                       // that have something in Arena::freeing
+    // Arenas that live sessions are leaving in pieces, and whom to answer then: nothing when its
+    // connection is gone.
+    std::map<std::pair<SessionId, ArenaId>, std::optional<Ticket>> leaving_;
+    std::set<ArenaId> freeing_;  // that have something in Arena::freeing
     std::map<ShardId, Shard> shards_;
     std::set<ShardId> loose_shards_;  // retired, or with two copies: something may be free soon
     TimePoint shards_due_ = TimePoint::max();  // when to look again whether old copies are read

@@ -15,6 +15,8 @@ namespace proto = fabricshm::proto;
 Result<void> Registry::open_arena(Ticket ticket, const proto::ArenaOpen& request) {
     Session* session = find_session(ticket.session);
     if (session == nullptr) return Error{Errc::kClosed, 0, "open arena"};
+    const bool has_all = static_cast<int>(session->arenas.size()) >= limits_.max_arenas_per_session;
+    if (has_all) settle_endings();  // it may have closed one
     const auto named = arena_names_.find(std::string(request.name));
     if (named == arena_names_.end()) {
         settle_endings();  // the memory of their arenas may be what is missing for this one
@@ -172,6 +174,9 @@ ArenaRecord Registry::record_of(const Arena& arena) {
 void Registry::answer_waiting(Arena& arena, const Error& error) {
     const WaitKey key{WaitKind::kArena, arena.id, "", GroupId::kNone};
     for (const WaitId id : waits_.with_key(key)) {
+        // It is leaving, and asks for the name again: when it has left.
+        const bool goes_first = is_leaving(waits_.get(id).ticket.session, arena.id);
+        if (goes_first && error.code == Errc::kOk) continue;
         const Wait wait = *waits_.take(id);
         Error outcome = error;
         Session* session = find_session(wait.ticket.session);
@@ -235,15 +240,59 @@ void Registry::arena_adopted(ArenaId id, Result<fabricshm::PoolPiece> piece) {
     drop_if_unused(id);
 }
 
-Result<void> Registry::close_arena(SessionId session, ArenaId id) {
-    FABRIC_TRY(Arena * arena, arena_of(session, id));
-    for (const RegionId region : arena->regions_of(session)) {
+Result<bool> Registry::close_arena(Ticket ticket, ArenaId id) {
+    const auto begun = leaving_.find({ticket.session, id});
+    if (begun != leaving_.end() && !begun->second) {
+        begun->second = ticket;  // on its next connection it asks again
+        return false;
+    }
+    FABRIC_TRY(Arena * arena, arena_of(ticket.session, id));
+    const bool may_lodge = !shards_.empty();  // else there is nothing to look for
+    for (const RegionId region :
+         may_lodge ? arena->regions_of(ticket.session) : std::vector<RegionId>{}) {
         const auto& shard = arena->regions.at(region).shard;
         if (shard && shard->first != id) return Error{Errc::kBusy, 0, "a shard was moved here"};
     }
-    cancel_waits(session, id, true);
-    leave_arena(*find_session(session), *arena);
-    return {};
+    cancel_waits(ticket.session, id, true);
+    begin_leaving(*find_session(ticket.session), *arena);
+    slice_left_ = leave_some(ticket.session, id, slice_left_);
+    if (!is_leaving(ticket.session, id)) return true;
+    leaving_[{ticket.session, id}] = ticket;
+    return false;
+}
+
+// Returns how many of `most` are left; the arena has been left then.
+int Registry::leave_some(SessionId session, ArenaId id, int most) {
+    Arena& arena = *find_arena(id);
+    most = reclaim_some(*find_session(session), arena, most);
+    if (!arena.leases.held_by(session).empty()) {
+        leaving_.try_emplace({session, id});
+        return 0;
+    }
+    finish_leaving(*find_session(session), arena);
+    return most;
+}
+
+bool Registry::is_leaving(SessionId session, ArenaId arena) const {
+    return leaving_.count({session, arena}) != 0;
+}
+
+// The connection that they were asked on is gone; what was begun goes on.
+void Registry::forget_closers(SessionId session) {
+    for (auto at = leaving_.lower_bound({session, ArenaId::kNone});
+         at != leaving_.end() && at->first.first == session; ++at) {
+        at->second.reset();
+    }
+}
+
+void Registry::answer_closer(SessionId session, ArenaId arena) {
+    const auto found = leaving_.find({session, arena});
+    if (found == leaving_.end()) return;
+    const auto ticket = found->second;
+    leaving_.erase(found);
+    if (!ticket) return;
+    const Answer answer{*ticket, proto::Type::kArenaClose, Error{Errc::kOk, 0, ""}, {}};
+    (journal_.behind() ? unwritten_ : answers_).push_back(answer);
 }
 
 void Registry::leave_arena(Session& session, Arena& arena) {
@@ -276,6 +325,7 @@ void Registry::finish_leaving(Session& session, Arena& arena) {
     arena.sessions.erase(session.id);
     session.arenas.erase(id);
     journal_.note(ArenaLeaveRecord{raw(id), raw(session.id)});
+    answer_closer(session.id, id);
     drop_if_unused(id);
     // Sessions that waited for its end, should it have stayed for the sake of something else.
     Arena* const still = find_arena(id);
@@ -370,6 +420,7 @@ void Registry::abandon_arena(ArenaId id) {
             count_region(session, arena.regions.at(region), -1);
         }
         session.arenas.erase(id);
+        answer_closer(member, id);
     }
     drop_arena(id, "nobody presented it after the restart");
 }

@@ -62,6 +62,7 @@ Result<void> Registry::resume_session(SessionId id, const Peer& peer, const Toke
     if (!session->connected) lost_.erase({session->lost_until, id});
     // Whatever the old connection was waiting for, the new one has to ask for again.
     cancel_waits(id, ArenaId::kNone, false);
+    forget_closers(id);
     session->connected = true;
     return {};
 }
@@ -114,6 +115,7 @@ void Registry::connection_lost(SessionId id, TimePoint now) {
     Session* session = find_session(id);
     if (session == nullptr || !session->connected) return;
     cancel_waits(id, ArenaId::kNone, false);
+    forget_closers(id);
     session->connected = false;
     session->lost_until = fabricshm::deadline_after(now, grace_);
     // No record of it: a daemon that is killed now gives every session the whole grace anew.
@@ -132,6 +134,7 @@ void Registry::end_session(SessionId id, const char* why) {
 void Registry::begin_end(Session& session) {
     const SessionId id = session.id;
     cancel_waits(id, ArenaId::kNone, false);
+    forget_closers(id);
     if (!session.connected) lost_.erase({session.lost_until, id});
     session.connected = false;
     session.ending = true;
@@ -142,7 +145,7 @@ void Registry::begin_end(Session& session) {
     FAULT_POINT("reclaim.begin");
     // Its peers see its death at once, however long giving back takes.
     for (const ArenaId arena : std::set<ArenaId>(session.arenas)) {
-        begin_leaving(session, *find_arena(arena));
+        if (!is_leaving(id, arena)) begin_leaving(session, *find_arena(arena));
     }
 }
 
@@ -172,10 +175,14 @@ int Registry::end_some(SessionId id, int most) {
 }
 
 // For a request that finds too little of anything: what an ended session still has on the books is
-// not in its way. True when there was some.
+// not in its way, nor what is in an arena that was closed. True when there was some.
 bool Registry::settle_endings() {
-    const bool some = !ending_.empty();
+    const bool some = !ending_.empty() || !leaving_.empty();
     while (!ending_.empty()) (void)end_some(*ending_.begin(), std::numeric_limits<int>::max());
+    while (!leaving_.empty()) {
+        const auto [session, arena] = leaving_.begin()->first;
+        (void)leave_some(session, arena, std::numeric_limits<int>::max());
+    }
     return some;
 }
 
@@ -185,9 +192,11 @@ bool Registry::is_ending(SessionId id) const {
 
 // Whether all sessions that have it open are about to be gone: an open of its name makes a new one.
 bool Registry::is_being_left(const Arena& arena) const {
-    return !ending_.empty() && !arena.sessions.empty() &&
-           std::all_of(arena.sessions.begin(), arena.sessions.end(),
-                       [this](SessionId session) { return is_ending(session); });
+    const bool any_goes = !ending_.empty() || !leaving_.empty();
+    return any_goes && !arena.sessions.empty() &&
+           std::all_of(arena.sessions.begin(), arena.sessions.end(), [&](SessionId session) {
+               return is_ending(session) || is_leaving(session, arena.id);
+           });
 }
 
 }  // namespace fabricd

@@ -58,6 +58,12 @@ Result<void> adopt(Registry& registry, Ticket ticket, const Message& request,
     return registry.adopt_arena(ticket, ArenaId{request.arena.arena_id}, std::move(descriptor));
 }
 
+Reply close(Registry& registry, Ticket ticket, const Message& request) {
+    const auto done = registry.close_arena(ticket, ArenaId{request.arena.arena_id});
+    if (done.ok() && !*done) return std::nullopt;  // there is much to give back
+    return reply_with(request, done.ok() ? Result<void>{} : done.error());
+}
+
 // The hole that a request needs in which arena; 0 bytes: none.
 struct Hole {
     ArenaId arena = ArenaId::kNone;
@@ -138,8 +144,7 @@ Reply serve_now(Registry& registry, Ticket ticket, const Message& request, fabri
         case Type::kArenaAdopt:
             return refusal_of(request, adopt(registry, ticket, request, std::move(descriptor)));
         case Type::kArenaClose:
-            return reply_with(request,
-                              registry.close_arena(session, ArenaId{request.arena.arena_id}));
+            return close(registry, ticket, request);
         case Type::kRegionCreate:
             return reply_with(request, registry.create_region(session, region));
         case Type::kRegionOpen:

@@ -188,7 +188,8 @@ class Story {
         if (sessions_.empty()) return;
         const SessionId who = anybody();
         if (random_() % 4 == 0) {
-            [[maybe_unused]] const auto closed = host.registry->close_arena(who, any_arena());
+            [[maybe_unused]] const auto closed =
+                host.registry->close_arena({who, 900}, any_arena());
         } else {
             host.arena(who, kArenas[random_() % 2], 4096 * 4096);
         }

@@ -97,7 +97,7 @@ TEST_SUITE("pool.registry_regions") {
         const ArenaId arena = host.arena(alice);
         const auto body = RegistryHost::tensor_body(arena, "w", 5000);
         REQUIRE(host.registry->open_tensor({alice, 71}, body, kNow).ok());
-        REQUIRE(host.registry->close_arena(alice, arena).ok());
+        REQUIRE(host.registry->close_arena({alice, 900}, arena).ok());
         CHECK(host.answer(71).error.code == Errc::kClosed);
     }
 }

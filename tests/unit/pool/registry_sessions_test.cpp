@@ -44,8 +44,8 @@ TEST_SUITE("pool.registry_sessions") {
         const SessionId bob = host.session(kBob);
         const ArenaId arena = host.arena(alice);
         CHECK(host.arena(bob) == arena);
-        CHECK(host.registry->close_arena(alice, arena).ok());
-        CHECK(host.registry->close_arena(alice, arena).error().code == Errc::kNotFound);
+        CHECK(host.registry->close_arena({alice, 900}, arena).ok());
+        CHECK(host.registry->close_arena({alice, 900}, arena).error().code == Errc::kNotFound);
         CHECK(host.work.destroyed.empty());
         host.registry->end_session(bob, "test");
         CHECK(host.work.destroyed == std::vector<ArenaId>{arena});
@@ -59,7 +59,7 @@ TEST_SUITE("pool.registry_sessions") {
         CHECK(host.arena(mallory) == ArenaId::kNone);
         CHECK(host.last_error.code == Errc::kDenied);
         CHECK(host.region(mallory, arena).error().code == Errc::kNotFound);
-        CHECK(host.registry->close_arena(mallory, arena).error().code == Errc::kNotFound);
+        CHECK(host.registry->close_arena({mallory, 900}, arena).error().code == Errc::kNotFound);
         CHECK(host.join(mallory, arena, "g", 0, 1) == 0);
     }
 
@@ -244,7 +244,7 @@ TEST_SUITE("pool.registry_sessions") {
             CHECK(host.registry->open_session(kAlice, "test", kToken, kNow).ok());
         }
         SUBCASE("of the name: an open of an arena that is being left makes a new one") {
-            REQUIRE(host.registry->close_arena(bob, arena).ok());
+            REQUIRE(host.registry->close_arena({bob, 900}, arena).ok());
             host.registry->end_session(alice, "test");
             const auto body = RegistryHost::arena_body("job", 8192);
             REQUIRE(host.registry->open_arena({bob, 77}, body).ok());
@@ -283,6 +283,84 @@ TEST_SUITE("pool.registry_sessions") {
         host.settle();
         CHECK(host.registry->snapshot(kNow).sessions.size() == 1);
         CHECK(host.registry->snapshot(kNow).arenas.at(0).bytes_used == 0);
+        CHECK(host.registry->problems().empty());
+    }
+
+    TEST_CASE("an arena with many regions is closed in pieces, and answered when all are free") {
+        RegistryHost host;
+        host.limits.freed_at_once = 10;
+        host.renew();
+        constexpr int kCount = 35;
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kBob);
+        const ArenaId arena = host.arena(alice, "job", kCount * Bytes{4096});
+        bool stays = true;
+        SUBCASE("beside a session that stays") {}
+        SUBCASE("by its only session") {
+            stays = false;
+        }
+        if (stays) host.arena(bob);
+        for (int i = 0; i < kCount; ++i) REQUIRE(host.region(alice, arena).ok());
+        const auto closed = host.registry->close_arena({alice, 71}, arena);
+        REQUIRE(closed.ok());
+        CHECK_FALSE(closed.value());
+        CHECK(host.registry->snapshot(kNow).regions.size() == kCount - 10);
+        CHECK(host.registry->next_deadline() <= kNow);
+        // None of its own any more; an open of the name comes after it has left.
+        CHECK(host.region(alice, arena).error().code == Errc::kNotFound);
+        CHECK(host.registry->close_arena({alice, 72}, arena).error().code == Errc::kNotFound);
+        const auto body = RegistryHost::arena_body("job", kCount * Bytes{4096});
+        REQUIRE(host.registry->open_arena({alice, 73}, body).ok());
+        for (std::size_t left = kCount - 10; left > 5; left -= 10) {
+            CHECK_FALSE(host.answered(71));
+            CHECK_FALSE(host.answered(73));
+            host.registry->expire(kNow);
+            CHECK(host.registry->snapshot(kNow).regions.size() == left - 10);
+        }
+        host.settle();
+        CHECK(host.answer(71).error.code == Errc::kOk);
+        const auto got = std::get<proto::ArenaOpen>(host.answer(73).body);
+        CHECK((got.arena_id == raw(arena)) == stays);
+        CHECK(host.region(alice, ArenaId{got.arena_id}, kCount * Bytes{4096}).ok());
+        CHECK(host.registry->problems().empty());
+    }
+
+    TEST_CASE("a close that goes on outlives the connection, the session and the daemon") {
+        RegistryHost host;
+        host.limits.freed_at_once = 1;
+        host.renew();
+        const SessionId alice = host.session(kAlice);
+        const ArenaId arena = host.arena(alice, "job", 8 * Bytes{4096});
+        for (int i = 0; i < 4; ++i) REQUIRE(host.region(alice, arena).ok());
+        CHECK_FALSE(host.registry->close_arena({alice, 71}, arena).value());
+        SUBCASE("asked again on the next connection") {
+            host.registry->connection_lost(alice, kNow);
+            REQUIRE(host.registry->resume_session(alice, kAlice, kToken).ok());
+            CHECK_FALSE(host.registry->close_arena({alice, 81}, arena).value());
+            host.settle();
+            CHECK_FALSE(host.answered(71));
+            CHECK(host.answered(81));
+        }
+        SUBCASE("a new arena needs what it had: that does not wait") {
+            const ArenaId next = host.arena(alice, "next", 8 * Bytes{4096});
+            CHECK(host.answered(71));
+            REQUIRE(host.registry->close_arena({alice, 72}, next).value());
+        }
+        SUBCASE("its session ends") {
+            host.registry->end_session(alice, "test");
+            host.settle();
+            CHECK_FALSE(host.answered(71));
+            CHECK(host.registry->snapshot(kNow).sessions.empty());
+        }
+        SUBCASE("the daemon is killed: it is asked again, as for any answer that never came") {
+            host.restart();
+            REQUIRE(host.restored.ok());
+            REQUIRE(host.registry->resume_session(alice, kAlice, kToken).ok());
+            host.registry->found_in_pool(arena, NotedWork::make(8 * Bytes{4096}));
+            CHECK(host.registry->close_arena({alice, 91}, arena).ok());
+            host.settle();
+        }
+        CHECK(host.registry->snapshot(kNow).arenas.empty());
         CHECK(host.registry->problems().empty());
     }
 }

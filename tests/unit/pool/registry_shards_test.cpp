@@ -338,7 +338,7 @@ TEST_SUITE("pool.registry_shards") {
         CHECK(host.view().home_arena == "far");
         CHECK(host.pin()->arena_id == raw(far));
         host.registry->end_session(carol, "died");
-        CHECK(host.registry->close_arena(host.alice, far).error().code == Errc::kBusy);
+        CHECK(host.registry->close_arena({host.alice, 900}, far).error().code == Errc::kBusy);
         host.registry->end_session(host.alice, "died");
         CHECK(host.registry->snapshot(kNow).arenas.size() == 2);  // Bob reads there
         CHECK(host.problem() == "");

@@ -113,7 +113,7 @@ TEST_SUITE("pool.snapshot_walk") {
                             .ok());
             }
             (void)fixture.host.region(fixture.alice, fixture.arenas[next % 3]);
-            if (next == 7) REQUIRE(books.close_arena(fixture.bob, fixture.arenas[0]).ok());
+            if (next == 7) REQUIRE(books.close_arena({fixture.bob, 900}, fixture.arenas[0]).ok());
         }
         for (std::size_t i = 0; i < fixture.regions.size(); ++i) {
             if (i % 4 == 1 || i % 4 == 2) CHECK(times(walk.all, fixture.regions[i]) == 1);
