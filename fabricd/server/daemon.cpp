@@ -569,7 +569,8 @@ Places Daemon::places(const std::vector<ShardId>& shards) {
 // The pages on the caller's thread: what a session shows is not the control thread's business.
 std::vector<WaitingView> Daemon::waiting() {
     const auto shown = impl_->pages.waits();
-    return impl_->answer([&] { return impl_->registry->waiting(shown, Clock::now()); });
+    return impl_->answer("admin_waiting",
+                         [&] { return impl_->registry->waiting(shown, Clock::now()); });
 }
 
 std::optional<ShardView> Daemon::shard(const std::string& name) {
