@@ -23,8 +23,10 @@ constexpr EventLoop::WatchId kWakeId = 0;
 // Rounded up: waking a millisecond early would spin until the deadline has really come.
 int timeout_until(TimePoint deadline) {
     if (deadline == TimePoint::max()) return -1;
-    const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(deadline - fabricshm::Clock::now());
+    // Compared before they are subtracted: from TimePoint::min(), "at once", that would overflow.
+    const TimePoint now = fabricshm::Clock::now();
+    if (deadline <= now) return 0;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - now);
     // An hour at most, far from the end of an int; a turn without events does no harm.
     return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 3600 * 1000));
 }
