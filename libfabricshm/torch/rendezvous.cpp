@@ -185,6 +185,13 @@ class RollCall {
         }
     }
 
+    /// The same, unless the others have ended already: then raises their reason. Rank 0 leaves with
+    /// a verdict and its arena goes with it, so that what this rank found since is no reason.
+    void fail_unless_over(const std::string& reason) {
+        if (store_->check({verdict_})) hear();
+        fail(reason);
+    }
+
     /// Rank 0: waits for the others and lets them go on. Raises when one failed or did not come.
     void lead() {
         if (size_ == 1) return;
@@ -269,7 +276,7 @@ std::shared_ptr<Communicator> meet(const StorePtr& store, int rank, int size,
         arena = accept(store, key, rank, invitation);
     } catch (const std::exception& error) {
         // An error of rank 0 is known to all.
-        if (invitation.error.empty()) roll_call.fail(error.what());
+        if (invitation.error.empty()) roll_call.fail_unless_over(error.what());
         throw;
     }
     roll_call.answer(rank);
