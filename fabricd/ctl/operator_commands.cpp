@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstdio>
 #include <ctime>
+#include <set>
 #include <thread>
 
 #include "fabricd/ctl/json.hpp"
@@ -83,13 +84,23 @@ void keep_matching(Picture& picture, const std::string& subject) {
     const auto named = [&](std::uint64_t own, const std::string& name) {
         return (id != 0 && own == id) || name == subject;
     };
-    keep_if(picture.sessions, [&](const SessionView& session) {
+    const auto is_subject = [&](const SessionView& session) {
         return named(session.id, session.label) || (id != 0 && std::cmp_equal(session.pid, id));
-    });
-    const auto has_session = [&](std::uint64_t session) {
-        return std::any_of(picture.sessions.begin(), picture.sessions.end(),
-                           [&](const SessionView& own) { return own.id == session; });
     };
+    // Those of an arena that is the subject are shown with it, and nothing else of theirs.
+    std::set<std::uint64_t> subjects, shown;
+    for (const SessionView& session : picture.sessions) {
+        if (is_subject(session)) subjects.insert(session.id);
+    }
+    for (const ArenaView& arena : picture.arenas) {
+        if (named(arena.id, arena.name)) {
+            shown.insert(arena.session_ids.begin(), arena.session_ids.end());
+        }
+    }
+    keep_if(picture.sessions, [&](const SessionView& session) {
+        return subjects.contains(session.id) || shown.contains(session.id);
+    });
+    const auto has_session = [&](std::uint64_t session) { return subjects.contains(session); };
     keep_if(picture.arenas, [&](const ArenaView& arena) {
         return named(arena.id, arena.name) ||
                std::any_of(arena.session_ids.begin(), arena.session_ids.end(), has_session);
@@ -103,7 +114,8 @@ void keep_matching(Picture& picture, const std::string& subject) {
         return named(group.id, group.name) || is_arena(group.arena_id);
     });
     keep_if(picture.regions, [&](const RegionView& region) {
-        return named(region.id, region.tensor_name) || has_session(region.owner_session);
+        return named(region.id, region.tensor_name) || has_session(region.owner_session) ||
+               is_arena(region.arena_id);
     });
     keep_if(picture.shards, [&](const ShardView& shard) {
         return named(shard.id, shard.name) || has_session(shard.owner_session) ||

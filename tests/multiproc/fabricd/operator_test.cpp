@@ -202,6 +202,7 @@ TEST_SUITE("fabricd.operator") {
         REQUIRE(victim.started);
         const json by_name = ctl_json(daemon, {"inspect", "job"})["inspect"];
         CHECK(by_name["arenas"].at(0)["name"] == "job");
+        CHECK(by_name["sessions"].at(0)["label"] == "victim");
         const std::string pid = std::to_string(victim.pid());
         const json by_pid = ctl_json(daemon, {"inspect", pid})["inspect"];
         CHECK(by_pid["sessions"].at(0)["label"] == "victim");

@@ -77,6 +77,18 @@ TEST_SUITE("collective.call") {
         CHECK(refusal(call) == Errc::kInvalid);
     }
 
+    TEST_CASE("with counts the count is ignored, whatever it is") {
+        std::byte memory[256];
+        Call call = allreduce(memory, memory + 128, 8);
+        call.kind = Kind::kGather;
+        call.counts = {1, 1, 1, 1};
+        CHECK(refusal(call) == Errc::kOk);
+        call.count = ~std::uint64_t{0};
+        CHECK(refusal(call) == Errc::kOk);
+        call.counts.clear();
+        CHECK(refusal(call) == Errc::kInvalid);
+    }
+
     TEST_CASE("counts have to fit the kind and the world") {
         std::byte memory[256];
         Call call = allreduce(memory, memory, 2);
