@@ -14,8 +14,6 @@ namespace fabricd {
 
 namespace {
 
-constexpr auto kRight = Table::Align::kRight;
-
 std::string format(const char* pattern, double value) {
     char text[64];
     std::snprintf(text, sizeof text, pattern, value);

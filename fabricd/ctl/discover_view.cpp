@@ -15,8 +15,6 @@ using fabricshm::MemoryNode;
 
 namespace {
 
-constexpr auto kRight = Table::Align::kRight;
-
 // Unknown is not blank: nobody may take a device for empty that could not be read.
 std::string contents_word(const DaxInfo& info) {
     if (!info.contents) return "unknown";

@@ -32,4 +32,7 @@ class Table {
     std::vector<std::vector<std::string>> rows_;
 };
 
+/// For columns of numbers.
+inline constexpr auto kRight = Table::Align::kRight;
+
 }  // namespace fabricd

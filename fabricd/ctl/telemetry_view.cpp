@@ -13,7 +13,6 @@ namespace fabricd {
 namespace {
 
 using fabricshm::format_bytes;
-constexpr auto kRight = Table::Align::kRight;
 
 // A session may claim anything of itself, a loss of NaN included.
 std::string shown(double value, int decimals) {

@@ -13,7 +13,6 @@ namespace fabricd {
 namespace {
 
 using fabricshm::format_bytes;
-constexpr auto kRight = Table::Align::kRight;
 constexpr auto kLeft = Table::Align::kLeft;
 
 std::string age(std::int64_t milliseconds) {

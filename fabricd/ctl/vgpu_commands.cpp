@@ -12,8 +12,6 @@ using fabricshm::Result;
 
 namespace {
 
-constexpr auto kRight = Table::Align::kRight;
-
 // quota_bytes is in force, target_bytes is where it goes; they differ while it shrinks.
 Json to_json(const VgpuView& vgpu) {
     Json processes = Json::array();

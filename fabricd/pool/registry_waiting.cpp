@@ -27,10 +27,6 @@ struct Row {
     std::int64_t waited_ms = 0;
 };
 
-std::int64_t milliseconds(Duration length) {
-    return std::chrono::duration_cast<std::chrono::milliseconds>(length).count();
-}
-
 // A beginning is never before the host's, which is 0, nor after now, whatever the session says.
 std::int64_t waited_ms(const WaitRecord& record, TimePoint now) {
     const auto now_ns = std::chrono::nanoseconds(now.time_since_epoch()).count();
@@ -95,7 +91,8 @@ void Registry::add_forming(TimePoint now, std::vector<WaitingView>& rows) const 
         row.group = key.name;
         row.world = joins.world;
         row.operation = "join";
-        row.waited_ms = milliseconds(now - joins.since);
+        row.waited_ms =
+            std::chrono::duration_cast<std::chrono::milliseconds>(now - joins.since).count();
         row.waiting = list(joins.ranks);
         row.late_count = joins.world - joins.joined;
         // Who did not say its rank may become any of those that are left.

@@ -25,8 +25,6 @@
 
 namespace fabricshm {
 
-using proto::kWorldMax;
-
 /// Tiny operations that followed each other without any other kind between (tiny.cpp).
 struct TinyRun {
     static constexpr std::uint64_t kNone = ~std::uint64_t{0};

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "libfabricshm/base/world_max.hpp"
+
 namespace fabricshm::proto {
 
 inline constexpr std::uint32_t kMagic = 0x46425243;  // "FBRC"
@@ -17,7 +19,7 @@ inline constexpr std::uint16_t kVersion = 1;
 
 inline constexpr std::size_t kNameBytes = 64;  // with the terminating zero
 inline constexpr std::size_t kDimsMax = 8;
-inline constexpr int kWorldMax = 256;
+using fabricshm::kWorldMax;
 
 enum class Type : std::uint16_t {
     kHello = 1,       // first on every connection; with session_id: go on after a restart

@@ -10,13 +10,6 @@ namespace fabricshm {
 
 namespace {
 
-// As in proto::kWorldMax, which lies above this layer.
-constexpr std::int32_t kWorldMost = 256;
-
-// 146 years and 4 EiB: sums of two honest values stay in range, whoever adds them.
-constexpr std::int64_t kMostNs = std::int64_t{1} << 62;
-constexpr std::uint64_t kMostCount = std::uint64_t{1} << 62;
-
 TelemetryPage& page_of(std::byte* page) noexcept {
     return *reinterpret_cast<TelemetryPage*>(page);
 }
@@ -31,11 +24,11 @@ const void* head_of(const TelemetryImage& image) noexcept {
 }
 
 void tame(std::int64_t& nanoseconds) noexcept {
-    nanoseconds = std::clamp<std::int64_t>(nanoseconds, 0, kMostNs);
+    nanoseconds = std::clamp<std::int64_t>(nanoseconds, 0, kBelievedNs);
 }
 
 void tame(std::uint64_t& count) noexcept {
-    count = std::min(count, kMostCount);
+    count = std::min(count, kBelievedCount);
 }
 
 // An infinite loss is a diverged training; whoever reads means over it sees "not given".
@@ -44,7 +37,7 @@ void tame(double& value) noexcept {
 }
 
 void tame_group(TelemetryImage& image) noexcept {
-    const bool good = image.group_id != 0 && image.world >= 1 && image.world <= kWorldMost &&
+    const bool good = image.group_id != 0 && image.world >= 1 && image.world <= kWorldMax &&
                       image.rank >= 0 && image.rank < image.world;
     if (good) return;
     image.arena_id = image.group_id = 0;
@@ -194,7 +187,7 @@ PageRead read_telemetry_peers(const std::byte* page, TelemetryImage& image, Tele
         for (auto* count : {&peer.bytes_to, &peer.read_bytes, &peer.reads}) tame(*count);
         for (auto* time : {&peer.read_ns, &peer.latency_ns}) tame(*time);
         // 256 times what tame() leaves is more than a word holds.
-        image.bytes_to_all = std::min(image.bytes_to_all + peer.bytes_to, kMostCount);
+        image.bytes_to_all = std::min(image.bytes_to_all + peer.bytes_to, kBelievedCount);
     }
     seen.peers = sequence;
     return read;

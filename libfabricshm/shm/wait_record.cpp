@@ -7,13 +7,6 @@ namespace fabricshm {
 
 namespace {
 
-// As in proto::kWorldMax, which lies above this layer.
-constexpr std::int32_t kWorldMost = 64 * kLateWords;
-
-// As in the rest of the page: sums of two honest values stay in range.
-constexpr std::int64_t kMostNs = std::int64_t{1} << 62;
-constexpr std::uint64_t kMostCount = std::uint64_t{1} << 62;
-
 // What is shown to people and to programs: never more than a word.
 void tame_kind(char (&kind)[16]) noexcept {
     kind[sizeof kind - 1] = '\0';
@@ -50,14 +43,14 @@ void set_kind(WaitRecord& record, const char* kind) noexcept {
 
 void tame(WaitRecord& record) noexcept {
     const bool good = record.arena_id != 0 && record.group_id != 0 && record.world >= 2 &&
-                      record.world <= kWorldMost && record.rank >= 0 &&
-                      record.rank < record.world && tame_late(record);
+                      record.world <= kWorldMax && record.rank >= 0 && record.rank < record.world &&
+                      tame_late(record);
     if (!good) {
         record = WaitRecord{};
         return;
     }
-    record.began_ns = std::clamp<std::int64_t>(record.began_ns, 0, kMostNs);
-    record.bytes = std::min(record.bytes, kMostCount);
+    record.began_ns = std::clamp<std::int64_t>(record.began_ns, 0, kBelievedNs);
+    record.bytes = std::min(record.bytes, kBelievedCount);
     tame_kind(record.kind);
 }
 

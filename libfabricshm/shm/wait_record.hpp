@@ -9,13 +9,20 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "libfabricshm/base/world_max.hpp"
+
 namespace fabricshm {
 
 /// Waits that a session shows at the same time: by its threads, and of several groups.
 inline constexpr int kWaitsShown = 8;
 
 /// Ranks that a record can name: all of the largest group, one bit each.
-inline constexpr std::size_t kLateWords = 4;
+inline constexpr std::size_t kLateWords = kWorldMax / 64;
+
+/// The largest time and count that a reader of the page believes, 146 years and 4 EiB: the sum of
+/// two stays in range.
+inline constexpr std::int64_t kBelievedNs = std::int64_t{1} << 62;
+inline constexpr std::uint64_t kBelievedCount = std::uint64_t{1} << 62;
 
 /// One wait. `kind` is a word such as "allreduce", zeros behind it.
 struct WaitRecord {

@@ -16,7 +16,7 @@ using kernels::ReduceOp;
 
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kDoubleInfinity = std::numeric_limits<double>::infinity();
 
 // What OCP's "8-bit floating point specification" says of each.
 struct Definition {
@@ -39,7 +39,7 @@ double value_of(const Definition& of, int code) {
     const double sign = (code & 0x80) != 0 ? -1 : 1;
     const int magnitude = code & 0x7f, one = 1 << of.mantissa_bits;
     if (magnitude > of.largest)
-        return magnitude == 0x7c && of.overflow == 0x7c ? sign * kInfinity : NAN;
+        return magnitude == 0x7c && of.overflow == 0x7c ? sign * kDoubleInfinity : NAN;
     const int exponent = magnitude / one, mantissa = magnitude % one;
     if (exponent == 0) return sign * std::ldexp(mantissa, 1 - of.bias - of.mantissa_bits);
     return sign * std::ldexp(one + mantissa, exponent - of.bias - of.mantissa_bits);

@@ -17,9 +17,9 @@ using namespace fabricshm;
 namespace {
 
 using Records = WaitRecord[kWaitsShown];
-using Page = std::unique_ptr<TelemetryPage>;
+using PageOnHeap = std::unique_ptr<TelemetryPage>;
 
-std::byte* bytes_of(const Page& page) {
+std::byte* bytes_of(const PageOnHeap& page) {
     return reinterpret_cast<std::byte*>(page.get());
 }
 
