@@ -361,7 +361,8 @@ enum {
  * to each peer and `recv_counts` as what it receives from each (both or neither; own values).
  * Input and output may be the same address (in place), but for kinds whose one buffer is a part of
  * the other: of ALL_GATHER and GATHER the input may be the rank's own part of the output, of
- * REDUCE_SCATTER and SCATTER the output its own part of the input. Else they must not overlap. A zero count is allowed everywhere.
+ * REDUCE_SCATTER and SCATTER the output its own part of the input. Else they must not overlap. A
+ * zero count is allowed everywhere.
  *
  * The output of one rank must not overlap a buffer of another, unless FABRICSHM_SHARED_OUTPUT says
  * that all have the same: which bytes come last would be left to chance. Where the ranks show each
