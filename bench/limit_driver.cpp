@@ -44,14 +44,14 @@ struct alignas(128) Word {
     std::atomic<std::uint64_t> value{0};
 };
 
-struct Meeting {
+struct Barrier {
     Word arrived;
     Word ping[2];
 };
 
 /// What all ranks see at the same address, because they are forked from one process.
 struct Shared {
-    Meeting* meeting;
+    Barrier* barrier;
     // Mapped before the fork, hence at one address.
     char* area;          // `world + 1` stretches of `stride` bytes; the last is the shared result
     std::size_t stride;  // bytes
@@ -145,10 +145,10 @@ class LimitContender final : public bench::Contender {
 
     void barrier() override {
         // Monotonic: the word is never reset, so nobody can be lapped.
-        meetings_ += static_cast<std::uint64_t>(world_);
-        // acq_rel: what a rank wrote before the meeting is seen by all after it.
-        shared_.meeting->arrived.value.fetch_add(1, std::memory_order_acq_rel);
-        while (shared_.meeting->arrived.value.load(std::memory_order_acquire) < meetings_)
+        barriers_ += static_cast<std::uint64_t>(world_);
+        // acq_rel: what a rank wrote before the barrier is seen by all after it.
+        shared_.barrier->arrived.value.fetch_add(1, std::memory_order_acq_rel);
+        while (shared_.barrier->arrived.value.load(std::memory_order_acquire) < barriers_)
             sched_yield();
     }
 
@@ -323,8 +323,8 @@ class LimitContender final : public bench::Contender {
     void ping_pong() {
         if (rank_ > 1) return;
         ++pings_;
-        auto& mine = shared_.meeting->ping[rank_].value;
-        auto& other = shared_.meeting->ping[1 - rank_].value;
+        auto& mine = shared_.barrier->ping[rank_].value;
+        auto& other = shared_.barrier->ping[1 - rank_].value;
         // Rank 0 serves, rank 1 returns: one round trip of a cache line each way.
         if (rank_ == 0) mine.store(pings_, std::memory_order_release);
         // Spinning at first: a round trip is shorter than a system call.
@@ -337,7 +337,7 @@ class LimitContender final : public bench::Contender {
     int rank_;
     int world_;
     std::size_t taken_ = 0;
-    std::uint64_t meetings_ = 0;
+    std::uint64_t barriers_ = 0;
     std::uint64_t pings_ = 0;
     bool pulling_ = false;
     bool in_turns_ = false;
@@ -367,14 +367,14 @@ int main(int argc, char** argv) {
     if (world < 2 || world > kMaxWorld) bench::die("--world is 2 to 4");
     Shared shared{};
     shared.stride = std::stoull(option(argc, argv, "--area-bytes", "536870912")) + 16 * kSkew;
-    shared.meeting = new (map_shared(sizeof(Meeting))) Meeting;
+    shared.barrier = new (map_shared(sizeof(Barrier))) Barrier;
     shared.area =
         static_cast<char*>(map_shared(shared.stride * static_cast<std::size_t>(world + 1)));
     int rank = 0;
     const pid_t first = getpid();
     for (int child = 1; child < world && rank == 0; ++child) {
         const pid_t forked = fork();
-        // One rank too few would leave the others in their first meeting for ever.
+        // One rank too few would leave the others in their first barrier for ever.
         if (forked < 0) bench::die("cannot fork the ranks");
         if (forked == 0) rank = child;
     }

@@ -49,7 +49,7 @@ float* map_floats(std::size_t count) {
     return static_cast<float*>(block);
 }
 
-struct Question {
+struct Query {
     const char* name;
     double arrays_moved;  // arrays' worth of bytes per pass
     std::function<void(const Arrays&, std::size_t)> pass;
@@ -57,7 +57,7 @@ struct Question {
 
 // What collectives are made of: reading, writing, copying, adding up, with stores through the cache
 // and past it.
-std::vector<Question> questions() {
+std::vector<Query> queries() {
     const auto& moves = bench::memory_moves();
     const auto copy = [&moves](const Arrays& arrays, std::size_t count, bool streaming) {
         const float* source = arrays.b;
@@ -82,7 +82,7 @@ std::vector<Question> questions() {
 /// Best of `rounds` passes of all threads together, in GB/s.
 /// Two threads share a memory: what one of them could do alone is no limit of theirs. The slowest
 /// thread of a round ends it, and the best round is what the machine can do.
-double bandwidth(const Question& question, int threads, std::size_t bytes, int rounds) {
+double bandwidth(const Query& query, int threads, std::size_t bytes, int rounds) {
     const std::size_t count = bytes / sizeof(float) / static_cast<std::size_t>(threads);
     std::atomic<int> ready{0};
     std::vector<std::vector<double>> times(static_cast<std::size_t>(threads));
@@ -100,7 +100,7 @@ double bandwidth(const Question& question, int threads, std::size_t bytes, int r
                 ready.fetch_add(1);
                 while (ready.load() < threads * (round + 1)) sched_yield();
                 const auto start = Clock::now();
-                question.pass(x, count);
+                query.pass(x, count);
                 times[static_cast<std::size_t>(t)].push_back(seconds_since(start));
             }
             for (float* array : {x.a, x.b, x.c}) munmap(array, count * sizeof(float));
@@ -112,7 +112,7 @@ double bandwidth(const Question& question, int threads, std::size_t bytes, int r
         for (const auto& own : times) longest = std::max(longest, own[round]);
         best = std::min(best, longest);
     }
-    return question.arrays_moved * static_cast<double>(bytes) / best / 1e9;
+    return query.arrays_moved * static_cast<double>(bytes) / best / 1e9;
 }
 
 struct alignas(128) Line {
@@ -172,9 +172,9 @@ int main(int argc, char** argv) {
     if (threads < 1 || rounds < 1 || bytes < 4096) bench::die("an option is out of range");
     std::printf("{\"isa\": \"%s\", \"threads\": %d, \"bytes\": %zu", bench::memory_moves().isa,
                 threads, bytes);
-    for (const Question& question : questions())
-        std::printf(", \"%s_gb_per_s\": %.2f", question.name,
-                    bandwidth(question, threads, bytes, rounds));
+    for (const Query& query : queries())
+        std::printf(", \"%s_gb_per_s\": %.2f", query.name,
+                    bandwidth(query, threads, bytes, rounds));
     std::printf(", \"ping_pong_ns\": %.1f}\n", ping_pong_ns(rounds, 20'000));
     return 0;
 }

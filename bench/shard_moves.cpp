@@ -30,7 +30,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // A move that takes longer has failed: the shard stays where it is, and nobody would see it moved.
-constexpr auto kMoveMost = std::chrono::seconds(120);
+constexpr auto kMaxMove = std::chrono::seconds(120);
 
 enum Phase : int { kCopy, kMove, kNothing, kPhases };
 
@@ -116,7 +116,7 @@ double move_once(fabricshm_shard* shard, double least) {
     // The old copy of the last move may still be counted as read.
     // Begins anew with each attempt: the time that is wanted is that of the move which was taken.
     auto begin = Clock::now();
-    const auto deadline = begin + kMoveMost;
+    const auto deadline = begin + kMaxMove;
     while (code == FABRICSHM_EBUSY && Clock::now() < deadline) {
         begin = Clock::now();
         code = fabricshm_shard_move(shard, "here", 0);
@@ -128,7 +128,7 @@ double move_once(fabricshm_shard* shard, double least) {
         const bool moved = view.data != before;
         fabricshm_shard_release(shard, &view);
         if (moved) return seconds_since(begin);
-        if (Clock::now() > begin + kMoveMost) {
+        if (Clock::now() > begin + kMaxMove) {
             std::fprintf(stderr, "bench_shard_moves: a move does not end\n");
             std::exit(1);
         }

@@ -49,7 +49,7 @@ endfunction()
 
 # fabric_test_on_hosts(kind path hosts [TIMEOUT s] [LABELS ...] [ARGS ...])
 #   The test kind.path once more with its ranks on emulated hosts that share no caches: "2", "4" or
-#   "4:nervous", see tests/support/ranks.hpp. For every test that is made of failures_in_threads(),
+#   "4:strict", see tests/support/ranks.hpp. For every test that is made of failures_in_threads(),
 #   failures_in_processes() or TestArena. Registers `emu.hosts2.collective.group` and the like.
 function(fabric_test_on_hosts kind path hosts)
     cmake_parse_arguments(ARG "" "TIMEOUT" "LABELS;ARGS" ${ARGN})

@@ -29,16 +29,16 @@ HugePages huge_pages(const Config& config) {
 
 // One line for all that can go wrong in a backend: what it said, and the keys that it can have been
 // about.
-Complaint taken(Made made, const Config& config, const std::string& keys,
-                std::unique_ptr<PoolBackend>& pool) {
+ErrorMessage taken(Made made, const Config& config, const std::string& keys,
+                   std::unique_ptr<PoolBackend>& pool) {
     if (!made.ok()) {
-        Complaint complaint = complaint_of(made.error(), keys);
+        ErrorMessage error_message = error_message_of(made.error(), keys);
         // What the host has not got at all it will not have later. What is taken now may be by
         // arenas of the daemon before, and comes back.
         const auto host_bytes = static_cast<Bytes>(::sysconf(_SC_PHYS_PAGES)) *
                                 static_cast<Bytes>(::sysconf(_SC_PAGESIZE));
-        if (config.pool.capacity > host_bytes) complaint.is_of_host = false;
-        return complaint;
+        if (config.pool.capacity > host_bytes) error_message.is_of_host = false;
+        return error_message;
     }
     pool = std::move(made).value();
     return {};
@@ -46,8 +46,8 @@ Complaint taken(Made made, const Config& config, const std::string& keys,
 
 // In the host's ordinary memory. There is nothing to be found, so it always works where there is
 // room.
-Complaint make_emu(const Config& config, const HostFiles& files,
-                   std::unique_ptr<PoolBackend>& pool) {
+ErrorMessage make_emu(const Config& config, const HostFiles& files,
+                      std::unique_ptr<PoolBackend>& pool) {
     fabricshm::EmuOptions options;
     options.capacity = config.pool.capacity;
     options.huge_pages = huge_pages(config);
@@ -59,8 +59,8 @@ Complaint make_emu(const Config& config, const HostFiles& files,
 
 // `node` is the configured one, else the one that discovery chose; a negative one when there is
 // none to choose.
-Complaint make_numa(const Config& config, int node, const HostFiles& files,
-                    std::unique_ptr<PoolBackend>& pool) {
+ErrorMessage make_numa(const Config& config, int node, const HostFiles& files,
+                       std::unique_ptr<PoolBackend>& pool) {
     if (node < 0) {
         return std::string("there is no CPU-less memory node: name one (pool.numa_node)");
     }
@@ -75,8 +75,8 @@ Complaint make_numa(const Config& config, int node, const HostFiles& files,
 }
 
 // A dax device is never guessed among several: the wrong one may hold somebody's data.
-Complaint make_dax(const Config& config, const Discovery& found, const HostFiles& files,
-                   std::unique_ptr<PoolBackend>& pool) {
+ErrorMessage make_dax(const Config& config, const Discovery& found, const HostFiles& files,
+                      std::unique_ptr<PoolBackend>& pool) {
     fabricshm::DaxOptions options;
     options.device = config.pool.dax_device;
     if (options.device.empty() && found.dax.size() == 1) options.device = found.dax[0].path;
@@ -96,8 +96,8 @@ Complaint make_dax(const Config& config, const Discovery& found, const HostFiles
 
 }  // namespace
 
-Complaint make_backend(const Config& config, const HostFiles& files,
-                       std::unique_ptr<PoolBackend>& pool) {
+ErrorMessage make_backend(const Config& config, const HostFiles& files,
+                          std::unique_ptr<PoolBackend>& pool) {
     // Also for a named backend: its node or device may be left to us.
     const Discovery found = fabricshm::discover(files);
     const BackendChoice choice = fabricshm::choose_backend(found);

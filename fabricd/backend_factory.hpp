@@ -14,7 +14,7 @@ namespace fabricd {
 /// are.
 /// Looks at the host and makes the pool with all of its promises: memory is reserved, a dax device
 /// opened and locked. Once, at the start; what it chose and why goes to the log.
-Complaint make_backend(const Config& config, const fabricshm::HostFiles& files,
-                       std::unique_ptr<fabricshm::PoolBackend>& pool);
+ErrorMessage make_backend(const Config& config, const fabricshm::HostFiles& files,
+                          std::unique_ptr<fabricshm::PoolBackend>& pool);
 
 }  // namespace fabricd

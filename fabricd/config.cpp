@@ -74,15 +74,15 @@ std::vector<std::string> sections() {
     return names;
 }
 
-// One wording for --help, for the docs and for complaints.
+// One wording for --help, for the docs and for error messages.
 std::string wanted(const ConfigKey& key) {
     return key.range.empty() ? key.kind : key.kind + ", " + key.range;
 }
 
 // Unknown keys are errors: a misspelt limit that is silently ignored is worse than a daemon that
 // does not start.
-Complaint read_section(Config& config, const std::string& section, const toml::table& table,
-                       const std::string& file) {
+ErrorMessage read_section(Config& config, const std::string& section, const toml::table& table,
+                          const std::string& file) {
     for (const auto& [key, value] : table) {
         const std::string name = section + "." + std::string(key.str());
         const std::string where = file + line_of(key.source());
@@ -96,7 +96,7 @@ Complaint read_section(Config& config, const std::string& section, const toml::t
         if (!text || known->is_list != value.is_array()) {
             return where + ": " + name + " takes " + wanted(*known);
         }
-        if (auto complaint = set_key(config, *known, *text, where)) return complaint;
+        if (auto error_message = set_key(config, *known, *text, where)) return error_message;
     }
     return {};
 }
@@ -137,21 +137,21 @@ bool is_of_host(const fabricshm::Error& error) noexcept {
            error.code == Errc::kTimeout || error.code == Errc::kInternal;
 }
 
-Complaint complaint_of(const fabricshm::Error& error, const std::string& keys) {
+ErrorMessage error_message_of(const fabricshm::Error& error, const std::string& keys) {
     // Explained, it names its key already.
     const std::string reason = fabricshm::reason_of(error);
-    Complaint complaint = reason.empty() ? describe(error) + " (" + keys + ")" : reason;
-    complaint.is_of_host = is_of_host(error);
-    return complaint;
+    ErrorMessage error_message = reason.empty() ? describe(error) + " (" + keys + ")" : reason;
+    error_message.is_of_host = is_of_host(error);
+    return error_message;
 }
 
-Complaint set_key(Config& config, const ConfigKey& key, const std::string& text,
-                  const std::string& where) {
+ErrorMessage set_key(Config& config, const ConfigKey& key, const std::string& text,
+                     const std::string& where) {
     if (key.set(config, text)) return {};
     return where + ": bad value \"" + text + "\" for " + key.name + ": wanted " + wanted(key);
 }
 
-Complaint read_toml(Config& config, const std::string& text, const std::string& name) {
+ErrorMessage read_toml(Config& config, const std::string& text, const std::string& name) {
     const toml::parse_result parsed = toml::parse(text, name);
     // The parser's own words, with the line: it knows better than the table what is no TOML.
     if (!parsed) {
@@ -167,12 +167,12 @@ Complaint read_toml(Config& config, const std::string& text, const std::string& 
         }
         const auto* table = value.as_table();
         if (table == nullptr) return where + ": " + section + " is a section: [" + section + "]";
-        if (auto complaint = read_section(config, section, *table, name)) return complaint;
+        if (auto error_message = read_section(config, section, *table, name)) return error_message;
     }
     return {};
 }
 
-Complaint read_config_file(Config& config, const std::string& path) {
+ErrorMessage read_config_file(Config& config, const std::string& path) {
     // A folder opens like a file and then has nothing in it: all defaults, silently.
     struct stat status {};
     if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
@@ -186,7 +186,7 @@ Complaint read_config_file(Config& config, const std::string& path) {
     return read_toml(config, text.str(), path);
 }
 
-Complaint check_config(const Config& config) {
+ErrorMessage check_config(const Config& config) {
     const auto& arena = config.arena;
     // Only where both are given: 0 is "the pool is the limit".
     if (arena.max_bytes != 0 && arena.default_bytes > arena.max_bytes) {

@@ -95,7 +95,7 @@ struct Config {
 };
 
 /// One line for a person on what is wrong; nothing when all is well.
-struct Complaint : std::optional<std::string> {
+struct ErrorMessage : std::optional<std::string> {
     using std::optional<std::string>::optional;
     /// Of the host, and not of the configuration: trying again may help.
     bool is_of_host = false;
@@ -105,7 +105,7 @@ struct Complaint : std::optional<std::string> {
 bool is_of_host(const fabricshm::Error& error) noexcept;
 
 /// What went wrong, and behind it the keys that it may be about.
-Complaint complaint_of(const fabricshm::Error& error, const std::string& keys);
+ErrorMessage error_message_of(const fabricshm::Error& error, const std::string& keys);
 
 /// One row of the table. Its texts go into --help and the docs as they are.
 struct ConfigKey {
@@ -132,20 +132,20 @@ std::string option_name(const ConfigKey& key);
 /// Sets one key from text, or says what would have been right. `where` goes in front of the line:
 /// "fabricd.toml:3" or "command line".
 /// Leaves the config as it was when the text is refused.
-Complaint set_key(Config& config, const ConfigKey& key, const std::string& text,
-                  const std::string& where);
+ErrorMessage set_key(Config& config, const ConfigKey& key, const std::string& text,
+                     const std::string& where);
 
 /// Sets what the TOML text says, up to the first mistake, after which the config is of no use: an
 /// unknown section or key, a value of the wrong kind, or what is not TOML at all; the line starts
 /// with `name`:line.
-Complaint read_toml(Config& config, const std::string& text, const std::string& name);
+ErrorMessage read_toml(Config& config, const std::string& text, const std::string& name);
 
 /// read_toml() of a file.
-Complaint read_config_file(Config& config, const std::string& path);
+ErrorMessage read_config_file(Config& config, const std::string& path);
 
 /// What no single key can say: sizes that contradict each other, and the isolation of a dax pool.
 /// In the order of the checks: the first one that fails is told, in terms of the keys to change.
-Complaint check_config(const Config& config);
+ErrorMessage check_config(const Config& config);
 
 /// "pool.capacity (8GiB, now 16GiB), log.file (, now /var/log/x)": the keys whose values differ but
 /// for those of `besides`; "" when none does.

@@ -34,7 +34,7 @@ class PlaceSource {
                          DeviceFaults drains = 0)
         : ask_(std::move(ask)),
           drains_(drains),
-          quiet_ns_(std::max(std::chrono::nanoseconds(kQuietLeast),
+          quiet_ns_(std::max(std::chrono::nanoseconds(kMinQuiet),
                              std::chrono::nanoseconds(3 * look_every))
                         .count()) {}
 
@@ -72,7 +72,7 @@ class PlaceSource {
     void add_shards(const Places& places, PlacementWindow& placement) const;
     void add_bandwidth(const Places& places, PlacementWindow& placement) const;
 
-    static constexpr std::chrono::seconds kQuietLeast{3};
+    static constexpr std::chrono::seconds kMinQuiet{3};
 
     Ask ask_;
     DeviceFaults drains_;

@@ -19,12 +19,12 @@ namespace {
 constexpr std::size_t kDevicesMax = 1024;
 constexpr std::size_t kUsersMax = 256;
 constexpr std::int64_t kNoUser = 0xffffffff;
-constexpr std::int64_t kNodesMost = 1024;  // as many as Linux knows of
-constexpr double kNumberMost = 1e9;        // GFLOP/s and GB/s: an exaflop, an exabyte per second
+constexpr std::int64_t kMaxNodes = 1024;  // as many as Linux knows of
+constexpr double kMaxNumber = 1e9;        // GFLOP/s and GB/s: an exaflop, an exabyte per second
 // 128 TiB: as much as one process can map.
-constexpr Bytes kBytesMost = Bytes{1} << 47;
-constexpr auto kWaitMost = std::chrono::minutes(10);
-constexpr auto kLatencyMost = std::chrono::seconds(1);
+constexpr Bytes kMaxBytes = Bytes{1} << 47;
+constexpr auto kMaxWait = std::chrono::minutes(10);
+constexpr auto kMaxLatency = std::chrono::seconds(1);
 
 // Each reader takes one value into the device and says what it wanted when the value is not that.
 using Wanted = std::optional<std::string>;
@@ -41,7 +41,7 @@ template <double DeviceSpec::*field>
 Wanted read_number(const toml::node& value, DeviceSpec& device) {
     const auto number = value.value<double>();  // also from a whole number
     // Written so that a NaN is refused too.
-    if (!number || !(*number > 0.0 && *number <= kNumberMost)) return "a number above 0, up to 1e9";
+    if (!number || !(*number > 0.0 && *number <= kMaxNumber)) return "a number above 0, up to 1e9";
     device.*field = *number;
     return {};
 }
@@ -53,7 +53,7 @@ Wanted read_bytes(const toml::node& value, DeviceSpec& device) {
     const auto* text = value.as_string();
     if (text == nullptr) return wanted;
     const auto bytes = fabricshm::parse_bytes(text->get());
-    if (!bytes.ok() || *bytes == 0 || *bytes > kBytesMost) return wanted;
+    if (!bytes.ok() || *bytes == 0 || *bytes > kMaxBytes) return wanted;
     device.*field = *bytes;
     return {};
 }
@@ -103,7 +103,7 @@ Wanted read_gpu(const toml::node& value, DeviceSpec& device) {
 
 Wanted read_node(const toml::node& value, DeviceSpec& device) {
     const auto* node = value.as_integer();
-    if (node == nullptr || node->get() < 0 || node->get() >= kNodesMost) {
+    if (node == nullptr || node->get() < 0 || node->get() >= kMaxNodes) {
         return "the number of a NUMA node of this machine, from 0 to 1023";
     }
     device.numa_node = static_cast<int>(node->get());
@@ -125,7 +125,7 @@ Wanted read_wait(const toml::node& value, DeviceSpec& device) {
     const auto* text = value.as_string();
     if (text == nullptr) return wanted;
     const auto length = fabricshm::parse_duration(text->get());
-    if (!length.ok() || *length < Duration::zero() || *length > kWaitMost) return wanted;
+    if (!length.ok() || *length < Duration::zero() || *length > kMaxWait) return wanted;
     device.wait_ms = std::chrono::duration_cast<std::chrono::milliseconds>(*length).count();
     return {};
 }
@@ -149,7 +149,7 @@ Wanted read_latency(const toml::node& value, DeviceSpec& device) {
     const auto* text = value.as_string();
     if (text == nullptr) return wanted;
     const auto length = fabricshm::parse_duration(text->get());
-    if (!length.ok() || *length < Duration::zero() || *length > kLatencyMost) return wanted;
+    if (!length.ok() || *length < Duration::zero() || *length > kMaxLatency) return wanted;
     device.link_latency_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(*length).count();
     return {};
 }
@@ -203,7 +203,7 @@ std::string place(const std::string& file, const toml::source_region& source) {
     return file + ":" + std::to_string(source.begin.line);
 }
 
-Complaint read_device(const toml::table& table, const std::string& file, DeviceSpec& device) {
+ErrorMessage read_device(const toml::table& table, const std::string& file, DeviceSpec& device) {
     // Missing keys first: a device without a name is told by its line.
     const std::string where = place(file, table.source());
     for (const char* key : kRequired) {
@@ -254,8 +254,8 @@ const std::vector<std::string>& device_kinds() {
     return kinds;
 }
 
-Complaint parse_device_file(const std::string& text, const std::string& name,
-                            std::vector<DeviceSpec>& devices) {
+ErrorMessage parse_device_file(const std::string& text, const std::string& name,
+                               std::vector<DeviceSpec>& devices) {
     const toml::parse_result parsed = toml::parse(text, name);
     if (!parsed) {
         return place(name, parsed.error().source()) + ": " +
@@ -290,7 +290,7 @@ Complaint parse_device_file(const std::string& text, const std::string& name,
     return {};
 }
 
-Complaint read_device_file(const std::string& path, std::vector<DeviceSpec>& devices) {
+ErrorMessage read_device_file(const std::string& path, std::vector<DeviceSpec>& devices) {
     std::ifstream file(path);
     std::ostringstream text;
     // Reading an empty file sets the fail bit of `text`, so that only `file` tells.

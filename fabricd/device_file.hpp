@@ -18,10 +18,10 @@ const std::vector<std::string>& device_kinds();
 
 /// Reads TOML text. The first mistake ends it with one line that starts with `name`:line; `devices`
 /// is untouched then.
-Complaint parse_device_file(const std::string& text, const std::string& name,
-                            std::vector<DeviceSpec>& devices);
+ErrorMessage parse_device_file(const std::string& text, const std::string& name,
+                               std::vector<DeviceSpec>& devices);
 
 /// parse_device_file() of a file.
-Complaint read_device_file(const std::string& path, std::vector<DeviceSpec>& devices);
+ErrorMessage read_device_file(const std::string& path, std::vector<DeviceSpec>& devices);
 
 }  // namespace fabricd

@@ -118,7 +118,7 @@ void judge(Emulation& emulation) {
 
 }  // namespace
 
-Complaint plan_emulation(const Config& config, std::optional<Emulation>& emulation) {
+ErrorMessage plan_emulation(const Config& config, std::optional<Emulation>& emulation) {
     if (config.emulate.machine.empty()) return {};
     emu::EmulatedMachine machine;
     if (auto bad = find_machine(config.emulate.machine, machine))
@@ -131,13 +131,13 @@ Complaint plan_emulation(const Config& config, std::optional<Emulation>& emulati
     return {};
 }
 
-Complaint calibrate(fabricshm::PoolBackend& pool, const fabricshm::HostFiles& files,
-                    Emulation& emulation) {
+ErrorMessage calibrate(fabricshm::PoolBackend& pool, const fabricshm::HostFiles& files,
+                       Emulation& emulation) {
     // At most half of the pool: a small one has to be enough for this, too.
     const Bytes bytes = std::min(kPieceBytes, pool.totals().capacity / 2 / kMiB * kMiB);
     // Arenas are numbered from 1: this one meets none of them, not even one of a leftover session.
     auto piece = pool.create(0, "calibration", 0, std::max(bytes, kMiB));
-    if (!piece.ok()) return complaint_of(piece.error(), "pool.capacity, emulate.machine");
+    if (!piece.ok()) return error_message_of(piece.error(), "pool.capacity, emulate.machine");
     fabricshm::MapOptions options;
     options.align = std::max(piece->align, piece->huge_page_bytes);
     options.huge_page_bytes = piece->huge_page_bytes;

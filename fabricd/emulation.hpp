@@ -28,7 +28,7 @@ struct Emulation {
 
 /// The machine that the configuration names, or nothing when it names none. Not yet measured. Apart
 /// from measuring, which needs the pool.
-Complaint plan_emulation(const Config& config, std::optional<Emulation>& emulation);
+ErrorMessage plan_emulation(const Config& config, std::optional<Emulation>& emulation);
 
 /// What it is and how near the model comes, to the log.
 /// One line per warning, at the level of warnings: a machine that this host cannot show must not be
@@ -37,7 +37,7 @@ void log_emulation(const Emulation& emulation);
 
 /// Measures the pool's memory and the model on a piece of it; takes about a quarter of a second.
 /// Before the daemon owns the pool. The piece is given back.
-Complaint calibrate(fabricshm::PoolBackend& pool, const fabricshm::HostFiles& files,
-                    Emulation& emulation);
+ErrorMessage calibrate(fabricshm::PoolBackend& pool, const fabricshm::HostFiles& files,
+                       Emulation& emulation);
 
 }  // namespace fabricd

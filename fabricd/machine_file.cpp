@@ -108,9 +108,9 @@ std::optional<std::string> take_stretch(const std::string& key, const toml::node
 }
 
 // One device or link: a stretch, and names.
-Complaint read_part(const toml::table& table, const std::string& file, const std::string& what,
-                    Stretch& own,
-                    std::initializer_list<std::pair<const char*, std::string*>> names) {
+ErrorMessage read_part(const toml::table& table, const std::string& file, const std::string& what,
+                       Stretch& own,
+                       std::initializer_list<std::pair<const char*, std::string*>> names) {
     for (const auto& [key, node] : table) {
         const std::string word(key.str());
         const std::string where = file + place_of(key.source()) + ": ";
@@ -123,9 +123,9 @@ Complaint read_part(const toml::table& table, const std::string& file, const std
             *name = node.as_string()->get();
             continue;
         }
-        const auto complaint = take_stretch(word, node, own);
-        if (!complaint) return where + "unknown key \"" + what + "." + word + "\"";
-        if (!complaint->empty()) return where + what + "." + word + " takes " + *complaint;
+        const auto error_message = take_stretch(word, node, own);
+        if (!error_message) return where + "unknown key \"" + what + "." + word + "\"";
+        if (!error_message->empty()) return where + what + "." + word + " takes " + *error_message;
     }
     // After the values, so that a mistake in one of them is told first.
     for (const auto& [known, place] : names) {
@@ -137,8 +137,8 @@ Complaint read_part(const toml::table& table, const std::string& file, const std
 
 // Calls read(table) for each table of [[what]]. `[what]` is the usual mistake, and is told as such.
 template <typename Read>
-Complaint each_table(const toml::node& node, const std::string& file, const std::string& what,
-                     const Read& read) {
+ErrorMessage each_table(const toml::node& node, const std::string& file, const std::string& what,
+                        const Read& read) {
     const auto* list = node.as_array();
     const std::string wanted = file + place_of(node.source()) + ": write [[" + what + "]]";
     if (list == nullptr) return wanted;
@@ -150,8 +150,10 @@ Complaint each_table(const toml::node& node, const std::string& file, const std:
     return {};
 }
 
-Complaint read_nodes(const toml::node& node, const std::string& where, EmulatedMachine& machine) {
-    const Complaint wanted = where + "nodes takes a list of names, such as [\"host0\", \"host1\"]";
+ErrorMessage read_nodes(const toml::node& node, const std::string& where,
+                        EmulatedMachine& machine) {
+    const ErrorMessage wanted =
+        where + "nodes takes a list of names, such as [\"host0\", \"host1\"]";
     const auto* list = node.as_array();
     if (list == nullptr) return wanted;
     for (const auto& item : *list) {
@@ -161,8 +163,8 @@ Complaint read_nodes(const toml::node& node, const std::string& where, EmulatedM
     return {};
 }
 
-Complaint read_key(const std::string& key, const toml::node& node, const std::string& file,
-                   EmulatedMachine& machine) {
+ErrorMessage read_key(const std::string& key, const toml::node& node, const std::string& file,
+                      EmulatedMachine& machine) {
     // Keys outside of the sections are few; a misspelt one is as bad as a wrong value.
     const std::string where = file + place_of(node.source()) + ": ";
     if (key == "name" || key == "source") {
@@ -187,7 +189,7 @@ Complaint read_key(const std::string& key, const toml::node& node, const std::st
         const auto seed = node.value<std::int64_t>();
         const bool good = node.is_integer() && *seed >= 0 && *seed <= 65535;
         if (good) machine.seed = static_cast<std::uint32_t>(*seed);
-        return good ? Complaint() : Complaint(where + "seed takes a number from 0 to 65535");
+        return good ? ErrorMessage() : ErrorMessage(where + "seed takes a number from 0 to 65535");
     }
     if (key == "nodes") return read_nodes(node, where, machine);
     if (key == "device") {
@@ -220,7 +222,8 @@ std::optional<double> parse_bandwidth(const std::string& text) {
     return std::nullopt;
 }
 
-Complaint read_machine(const std::string& text, const std::string& file, EmulatedMachine& machine) {
+ErrorMessage read_machine(const std::string& text, const std::string& file,
+                          EmulatedMachine& machine) {
     const toml::parse_result parsed = toml::parse(text, file);
     if (!parsed) {
         return file + place_of(parsed.error().source()) + ": " +
@@ -233,13 +236,13 @@ Complaint read_machine(const std::string& text, const std::string& file, Emulate
     }
     // Called as its file when it does not say.
     if (machine.name.empty()) machine.name = std::filesystem::path(file).stem().string();
-    // Resolved once for its complaints: links that lead nowhere are a mistake in the file.
+    // Resolved once for its error messages: links that lead nowhere are a mistake in the file.
     fabricshm::LinkImage links;
     if (auto bad = emu::resolve(machine, links)) return file + ": " + *bad;
     return {};
 }
 
-Complaint find_machine(const std::string& name_or_path, EmulatedMachine& machine) {
+ErrorMessage find_machine(const std::string& name_or_path, EmulatedMachine& machine) {
     if (const EmulatedMachine* preset = emu::find_preset(name_or_path); preset != nullptr) {
         machine = *preset;
         return {};

@@ -36,13 +36,13 @@ using fabricshm::LogLevel;
 // What systemd acts on: after 1 it tries again, after 2 it does not, since only a person can help.
 constexpr int kHostFailed = 1;
 constexpr int kMisconfigured = 2;
-constexpr auto kNotifyPatience = std::chrono::seconds(5);
+constexpr auto kNotifyTimeout = std::chrono::seconds(5);
 
 // One line, to standard error even when there is a log file: whoever started it looks there, and
 // systemd keeps it.
-int fail_start(const Complaint& complaint) {
-    std::fprintf(stderr, "fabricd: %s\n", complaint->c_str());
-    return complaint.is_of_host ? kHostFailed : kMisconfigured;
+int fail_start(const ErrorMessage& error_message) {
+    std::fprintf(stderr, "fabricd: %s\n", error_message->c_str());
+    return error_message.is_of_host ? kHostFailed : kMisconfigured;
 }
 
 fabricshm::LogFormat log_format(const Config& config) {
@@ -87,7 +87,7 @@ DaemonOptions daemon_options(const Config& config, Bytes capacity,
 }
 
 void reload(const Options& options) {
-    notify_systemd("RELOADING=1", kNotifyPatience);
+    notify_systemd("RELOADING=1", kNotifyTimeout);
     if (const auto opened = fabricshm::reopen_spdlog(); !opened.ok()) {
         log(LogLevel::kError, "%s", fabricshm::describe(opened.error()).c_str());
     }
@@ -105,7 +105,7 @@ void reload(const Options& options) {
             log(LogLevel::kWarning, "reload: waits for a restart: %s", waiting.c_str());
         }
     }
-    notify_systemd("READY=1", kNotifyPatience);
+    notify_systemd("READY=1", kNotifyTimeout);
 }
 
 /// Takes the signals with it: their thread ends here, since none may reach a daemon that is being
@@ -118,9 +118,9 @@ int serve(const Options& options, Daemon& daemon, SignalThread signals) {
                    },
                    [&options] { reload(options); }});
     log(LogLevel::kInfo, "ready: trainers attach at %s", options.config.server.socket.c_str());
-    notify_systemd("READY=1\nSTATUS=Serving " + options.config.server.socket, kNotifyPatience);
+    notify_systemd("READY=1\nSTATUS=Serving " + options.config.server.socket, kNotifyTimeout);
     const auto ended = daemon.run();
-    notify_systemd("STOPPING=1", kNotifyPatience);
+    notify_systemd("STOPPING=1", kNotifyTimeout);
     // A daemon that could not go on: systemd restarts it, and sessions come back.
     if (ended.ok()) return 0;
     log(LogLevel::kError, "%s", fabricshm::describe(ended.error()).c_str());
@@ -173,12 +173,12 @@ fabricshm::Result<std::unique_ptr<MetricsServer>> serve_metrics(const Config& co
 }
 
 // Of start(): mostly another daemon, or a folder that may not be written.
-Complaint start_complaint(const fabricshm::Error& error, const Config& config) {
+ErrorMessage start_error_message(const fabricshm::Error& error, const Config& config) {
     if (error.code == fabricshm::Errc::kBusy) {
         // What people meet most, in words.
         return "another fabricd serves " + config.server.socket + " (server.socket)";
     }
-    return complaint_of(
+    return error_message_of(
         error, "server.socket " + config.server.socket + ", state.dir " + config.state.dir);
 }
 
@@ -204,16 +204,16 @@ void warn_of_closed_socket(const Config::Server& server) {
     }
 }
 
-Complaint read_devices(const std::string& file, std::vector<DeviceSpec>& devices) {
+ErrorMessage read_devices(const std::string& file, std::vector<DeviceSpec>& devices) {
     if (file.empty()) return {};
     const auto bad = read_device_file(file, devices);
-    if (bad) return Complaint(*bad + " (devices.file)");
+    if (bad) return ErrorMessage(*bad + " (devices.file)");
     return {};
 }
 
 // Measures the pool as it is and lets new arenas behave like the machine of the configuration.
-Complaint start_emulation(const Config& config, fabricshm::PoolBackend& pool,
-                          DaemonOptions& options) {
+ErrorMessage start_emulation(const Config& config, fabricshm::PoolBackend& pool,
+                             DaemonOptions& options) {
     std::optional<Emulation> emulation;
     if (auto bad = plan_emulation(config, emulation)) return bad;
     if (!emulation) return {};
@@ -230,14 +230,14 @@ int run(Options& options) {
     Config& config = options.config;
     resolve_paths(config);
     auto signals = SignalThread::block();
-    if (!signals.ok()) return fail_start(complaint_of(signals.error(), "signals"));
+    if (!signals.ok()) return fail_start(error_message_of(signals.error(), "signals"));
     if (const auto opened = fabricshm::install_spdlog(config.log.file, log_format(config));
         !opened.ok()) {
-        Complaint complaint = complaint_of(opened.error(), "log.file");
+        ErrorMessage error_message = error_message_of(opened.error(), "log.file");
         // A folder that is there and may be written: then it is the disk.
         const std::string folder = config.log.file.substr(0, config.log.file.rfind('/') + 1);
-        complaint.is_of_host = ::access(folder.c_str(), W_OK | X_OK) == 0;
-        return fail_start(complaint);
+        error_message.is_of_host = ::access(folder.c_str(), W_OK | X_OK) == 0;
+        return fail_start(error_message);
     }
     (void)fabricshm::set_log_level_by_name(config.log.level);
 
@@ -262,7 +262,7 @@ int run(Options& options) {
     DaemonOptions wanted = daemon_options(config, capacity, devices);
     if (const auto bad = start_emulation(config, *pool, wanted)) return fail_start(bad);
     auto started = Daemon::start(std::move(wanted), std::move(pool));
-    if (!started.ok()) return fail_start(start_complaint(started.error(), config));
+    if (!started.ok()) return fail_start(start_error_message(started.error(), config));
     const std::unique_ptr<Daemon> daemon = std::move(*started);
     Vgpus vgpus;
     if (const auto bad = start_vgpus(config, devices, vgpus)) return fail_start(bad);
@@ -271,11 +271,11 @@ int run(Options& options) {
         AdminServer::start(config.server.admin_socket, admin_hooks(*daemon, vgpus, control.get()));
     if (!admin.ok()) {
         return fail_start(
-            complaint_of(admin.error(), "server.admin_socket " + config.server.admin_socket));
+            error_message_of(admin.error(), "server.admin_socket " + config.server.admin_socket));
     }
     auto metrics = serve_metrics(config, *daemon, control.get());
     if (!metrics.ok()) {
-        return fail_start(complaint_of(
+        return fail_start(error_message_of(
             metrics.error(), "telemetry.metrics_socket " + config.telemetry.metrics_socket +
                                  ", telemetry.metrics_port " +
                                  std::to_string(config.telemetry.metrics_port)));

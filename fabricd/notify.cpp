@@ -13,7 +13,7 @@
 
 namespace fabricd {
 
-void notify_systemd(const std::string& state, fabricshm::Duration patience) noexcept {
+void notify_systemd(const std::string& state, fabricshm::Duration timeout) noexcept {
     const char* path = std::getenv("NOTIFY_SOCKET");
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
@@ -27,9 +27,9 @@ void notify_systemd(const std::string& state, fabricshm::Duration patience) noex
     const fabricshm::Fd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     // Exactly as long as the path: in an abstract name a zero byte at the end would be part of it.
     const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + length);
-    const bool waits = patience > fabricshm::Duration::zero();
+    const bool waits = timeout > fabricshm::Duration::zero();
     if (waits) {
-        const auto length = std::chrono::duration_cast<std::chrono::microseconds>(patience);
+        const auto length = std::chrono::duration_cast<std::chrono::microseconds>(timeout);
         const timeval limit{length.count() / 1'000'000, length.count() % 1'000'000};
         ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     }

@@ -42,7 +42,7 @@ std::string key_help(const ConfigKey& key) {
 
 }  // namespace
 
-Complaint parse_options(int argc, const char* const* argv, Options& options) {
+ErrorMessage parse_options(int argc, const char* const* argv, Options& options) {
     options.argc = argc;
     options.argv = argv;
     CLI::App app;

@@ -9,8 +9,8 @@
 
 namespace fabricd {
 
-/// What the command line asks for. `config` is complete when parse_options() had no complaint and
-/// none of the flags that only print something is set.
+/// What the command line asks for. `config` is complete when parse_options() had no error message
+/// and none of the flags that only print something is set.
 struct Options {
     Config config;            // defaults, then the file, then the command line
     std::string config_file;  // "" when none was read
@@ -27,7 +27,7 @@ struct Options {
 
 /// Reads the command line and the file it names (or the usual one). `options` is filled in as far
 /// as it went.
-Complaint parse_options(int argc, const char* const* argv, Options& options);
+ErrorMessage parse_options(int argc, const char* const* argv, Options& options);
 
 /// The text of --help.
 std::string help_text();

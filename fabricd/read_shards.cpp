@@ -22,7 +22,7 @@ void ReadShards::look(const Sample& sample) {
     told_ = std::move(now);
     std::erase_if(seen_, [&](const auto& entry) { return look_ - entry.second > keep_; });
     left_out_ = seen_.size() - std::min(seen_.size(), most_);
-    if (left_out_ > 0) drop_beyond_most();
+    if (left_out_ > 0) drop_beyond_max();
 }
 
 // `from`: where the session's part of the last look begins. It tells of a few shards only.
@@ -35,7 +35,7 @@ bool ReadShards::has_risen(const Told& now, std::size_t from) const {
 
 // Of those that are read alike the lower ids stay: the same ones in each window, since the loop
 // knows nothing of a shard that it sees now and then.
-void ReadShards::drop_beyond_most() {
+void ReadShards::drop_beyond_max() {
     std::vector<std::pair<std::int64_t, ShardId>> oldest_last;
     oldest_last.reserve(seen_.size());
     for (const auto& [id, seen] : seen_)

@@ -48,7 +48,7 @@ class ReadShards {
         std::uint64_t bytes = 0;
     };
     bool has_risen(const Told& now, std::size_t from) const;
-    void drop_beyond_most();
+    void drop_beyond_max();
 
     std::int64_t keep_;
     std::int64_t pause_;

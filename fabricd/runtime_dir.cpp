@@ -58,15 +58,15 @@ void resolve_paths(Config& config) {
     if (config.state.dir.empty()) config.state.dir = server.runtime_dir + "/state";
 }
 
-Complaint prepare_runtime_dir(const std::string& path, bool others_enter) {
+ErrorMessage prepare_runtime_dir(const std::string& path, bool others_enter) {
     const mode_t mode = others_enter ? 0755 : 0700;
     // One level only: a parent that is missing is a mistyped path, not something to be made.
     if (::mkdir(path.c_str(), mode) != 0 && errno != EEXIST) {
         const bool is_full = errno == ENOSPC || errno == EDQUOT || errno == EIO || errno == ENOMEM;
-        Complaint complaint =
+        ErrorMessage error_message =
             "can't make " + path + ": " + std::strerror(errno) + " (server.runtime_dir)";
-        complaint.is_of_host = is_full;
-        return complaint;
+        error_message.is_of_host = is_full;
+        return error_message;
     }
     // lstat(): a link of somebody else in /tmp would lead the sockets to wherever that user likes.
     struct stat status {};

@@ -24,7 +24,7 @@ void resolve_paths(Config& config);
 /// Makes `path` when it is missing, then insists that it is a folder (no link) of this user that
 /// nobody else can write to: in a shared /tmp somebody else may have been there first. With
 /// `others_enter` a new folder is 0755 instead of 0700.
-Complaint prepare_runtime_dir(const std::string& path, bool others_enter);
+ErrorMessage prepare_runtime_dir(const std::string& path, bool others_enter);
 
 /// Where fabricctl looks for the admin socket when none is named, first match wins.
 std::vector<std::string> admin_socket_candidates();

@@ -37,16 +37,17 @@ std::vector<VgpuSpec> vgpu_specs(const std::vector<DeviceSpec>& devices, std::ui
     return specs;
 }
 
-Complaint start_vgpus(const Config& config, const std::vector<DeviceSpec>& devices, Vgpus& vgpus) {
+ErrorMessage start_vgpus(const Config& config, const std::vector<DeviceSpec>& devices,
+                         Vgpus& vgpus) {
     const auto specs = vgpu_specs(devices, usual_wait_ms(config));
     auto limits = VgpuLimits::open(config.state.dir + "/vgpu", specs);
     if (!limits.ok()) {
-        const auto complaint = complaint_of(limits.error(), "devices.file, state.dir");
+        const auto error_message = error_message_of(limits.error(), "devices.file, state.dir");
         // A mistake in the device file is for a person; the disk may be well tomorrow.
-        if (!complaint.is_of_host) return complaint;
+        if (!error_message.is_of_host) return error_message;
         vgpus.limits = VgpuLimits::none();
         if (specs.empty()) return {};
-        vgpus.alarm = "no vGPUs until fabricd is started again: " + *complaint;
+        vgpus.alarm = "no vGPUs until fabricd is started again: " + *error_message;
         fabricshm::log(fabricshm::LogLevel::kError, "%s", vgpus.alarm.c_str());
         return {};
     }
@@ -62,7 +63,7 @@ Complaint start_vgpus(const Config& config, const std::vector<DeviceSpec>& devic
     };
     const std::string path = options.socket_path;
     auto server = VgpuServer::start(std::move(options), *vgpus.limits);
-    if (!server.ok()) return complaint_of(server.error(), path + ", server.socket");
+    if (!server.ok()) return error_message_of(server.error(), path + ", server.socket");
     vgpus.server = std::move(*server);
     // As the attach socket: the group's members may connect when there is one.
     if (admission->has_group() &&

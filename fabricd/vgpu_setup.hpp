@@ -29,6 +29,7 @@ std::vector<VgpuSpec> vgpu_specs(const std::vector<DeviceSpec>& devices, std::ui
 /// Opens their pages in the state folder and listens beside the attach socket. After the daemon has
 /// taken the lock of that folder. A disk that does not take the pages is no reason to keep all
 /// others from the pool: then there are no vGPUs until the next start, and no process gets a GPU.
-Complaint start_vgpus(const Config& config, const std::vector<DeviceSpec>& devices, Vgpus& vgpus);
+ErrorMessage start_vgpus(const Config& config, const std::vector<DeviceSpec>& devices,
+                         Vgpus& vgpus);
 
 }  // namespace fabricd

@@ -12,7 +12,8 @@ namespace {
 using fabricshm::VisibilityProof;
 
 // What in the proof does not fit first, in the words of its keys.
-Complaint misfit(const VisibilityProof& proof, const Config& config, const std::string& machine) {
+ErrorMessage misfit(const VisibilityProof& proof, const Config& config,
+                    const std::string& machine) {
     const auto other = [](const char* key, const std::string& is, const std::string& wanted) {
         return std::string("its ") + key + " is " + is + ", not " + wanted;
     };
@@ -30,7 +31,7 @@ Complaint misfit(const VisibilityProof& proof, const Config& config, const std::
 
 }  // namespace
 
-Complaint check_visibility(const Config& config, const fabricshm::HostFiles& files) {
+ErrorMessage check_visibility(const Config& config, const fabricshm::HostFiles& files) {
     // Coherent by the hardware of one host, whatever the profile says.
     if (config.pool.hosts == 1) return {};
     // The other kinds of pool are made of this host's own memory.

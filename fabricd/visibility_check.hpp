@@ -11,6 +11,6 @@ namespace fabricd {
 /// two hosts wrote on this machine, for the pool's device and profile, and has to say proven.
 /// `files` is where /sys and /proc are, for the fingerprint of this machine. Reads the proof once;
 /// what changes on the hardware afterwards is not noticed before the next start.
-Complaint check_visibility(const Config& config, const fabricshm::HostFiles& files);
+ErrorMessage check_visibility(const Config& config, const fabricshm::HostFiles& files);
 
 }  // namespace fabricd

@@ -42,8 +42,8 @@ struct ReduceJob {
 /// Runs the job. A destination may be one of the sources (same address) or be disjoint from all;
 /// a partial overlap is undefined. Pure, thread-safe, no allocation. A pair that is_supported()
 /// denies is a bug of the caller and aborts. The instruction set is chosen at the first call from
-/// the processor and FABRIC_ISA (scalar, avx2, avx512); a wish that cannot be met falls back to the
-/// best one there is and is named once on stderr.
+/// the processor and FABRIC_ISA (scalar, avx2, avx512); a request that cannot be met falls back to
+/// the best one there is and is named once on stderr.
 void reduce(const ReduceJob& job) noexcept;
 
 /// The instruction set in use: "scalar", "avx2" or "avx512".

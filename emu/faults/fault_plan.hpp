@@ -71,11 +71,11 @@ struct FaultPlan {
 /// A plan, or a line for people that names file, line and key.
 struct ParsedPlan {
     std::optional<FaultPlan> plan;
-    std::string complaint;
+    std::string error_message;
 };
 
-/// `name` stands in front of the complaint. Every rule is checked here: a plan that is read can be
-/// run.
+/// `name` stands in front of the error message. Every rule is checked here: a plan that is read can
+/// be run.
 ParsedPlan parse_plan(const std::string& text, const std::string& name);
 ParsedPlan read_plan(const std::string& path);
 

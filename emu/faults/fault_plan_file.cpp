@@ -19,7 +19,7 @@ namespace {
 
 using Text = std::optional<std::string>;
 
-/// Reads one table; the first thing that is wrong stays in `complaint`.
+/// Reads one table; the first thing that is wrong stays in `error_message`.
 class Reader {
   public:
     Reader(const toml::table& table, std::string where) : table_(table), where_(std::move(where)) {}
@@ -29,7 +29,7 @@ class Reader {
         const toml::node* node = take(key);
         if (node == nullptr) return std::nullopt;
         if (const auto* value = node->as_string()) return value->get();
-        complain(key, "takes a text");
+        report(key, "takes a text");
         return std::nullopt;
     }
     std::optional<std::int64_t> count(const char* key, std::int64_t least) {
@@ -37,14 +37,14 @@ class Reader {
         if (node == nullptr) return std::nullopt;
         const auto* value = node->as_integer();
         if (value != nullptr && value->get() >= least) return value->get();
-        complain(key, "takes a whole number, at least " + std::to_string(least));
+        report(key, "takes a whole number, at least " + std::to_string(least));
         return std::nullopt;
     }
     std::optional<bool> flag(const char* key) {
         const toml::node* node = take(key);
         if (node == nullptr) return std::nullopt;
         if (const auto* value = node->as_boolean()) return value->get();
-        complain(key, "takes true or false");
+        report(key, "takes true or false");
         return std::nullopt;
     }
     std::optional<Duration> duration(const char* key) {
@@ -52,7 +52,7 @@ class Reader {
         if (!value) return std::nullopt;
         const auto parsed = fabricshm::parse_duration(*value);
         if (parsed.ok()) return *parsed;
-        complain(key, "takes a duration with its unit (us, ms, s, min)");
+        report(key, "takes a duration with its unit (us, ms, s, min)");
         return std::nullopt;
     }
     std::optional<Bytes> bytes(const char* key) {
@@ -60,23 +60,23 @@ class Reader {
         if (!value) return std::nullopt;
         const auto parsed = fabricshm::parse_bytes(*value);
         if (parsed.ok()) return *parsed;
-        complain(key, "takes a size with its unit (KiB, MiB, GiB)");
+        report(key, "takes a size with its unit (KiB, MiB, GiB)");
         return std::nullopt;
     }
 
-    void complain(const std::string& key, const std::string& what) {
-        if (complaint.empty()) complaint = where_ + ": " + key + " " + what;
+    void report(const std::string& key, const std::string& what) {
+        if (error_message.empty()) error_message = where_ + ": " + key + " " + what;
     }
     // A misspelt key would otherwise be a fault that never happens, and a test that proves nothing.
     void no_others() {
         for (const auto& [key, value] : table_) {
             const std::string name(key.str());
             const bool known = std::find(taken_.begin(), taken_.end(), name) != taken_.end();
-            if (!known) complain("\"" + name + "\"", "is no key here");
+            if (!known) report("\"" + name + "\"", "is no key here");
         }
     }
 
-    std::string complaint;
+    std::string error_message;
 
   private:
     // Every key that was asked for is a known one, whether it is there or not: so the list of known
@@ -131,30 +131,30 @@ bool read_action(const std::string& text, Action& action) {
 void check_together(const Fault& fault, bool timed, const FaultPlan& plan, Reader& reader) {
     const bool at_point = !fault.point.empty();
     const bool daemon = fault.target.kind == TargetKind::kDaemon;
-    if (at_point && timed) reader.complain("after", "and point or operations exclude each other");
-    if (!at_point && !timed) reader.complain("point", "is missing (or operations, or after)");
+    if (at_point && timed) reader.report("after", "and point or operations exclude each other");
+    if (!at_point && !timed) reader.report("point", "is missing (or operations, or after)");
     if (daemon && !plan.own_daemon) {
-        reader.complain("target", "daemon needs a [daemon] table: only an own one may be harmed");
+        reader.report("target", "daemon needs a [daemon] table: only an own one may be harmed");
     }
     switch (fault.action) {
         case Action::kSlow:
-            if (!at_point) reader.complain("point", "is what slow needs");
-            if (fault.delay <= Duration::zero()) reader.complain("delay", "is missing");
+            if (!at_point) reader.report("point", "is what slow needs");
+            if (fault.delay <= Duration::zero()) reader.report("delay", "is missing");
             break;
         case Action::kPoison:
-            if (!at_point) reader.complain("point", "is what poison needs");
-            if (daemon) reader.complain("target", "of poison is a rank, a device or a host");
+            if (!at_point) reader.report("point", "is what poison needs");
+            if (daemon) reader.report("target", "of poison is a rank, a device or a host");
             break;
         case Action::kFill:
-            if (at_point) reader.complain("after", "is what fill needs");
+            if (at_point) reader.report("after", "is what fill needs");
             break;
         case Action::kTear: {
-            if (!daemon) reader.complain("target", "of tear is the daemon");
+            if (!daemon) reader.report("target", "of tear is the daemon");
             // A record that was answered is never lost by a crash of the daemon alone, so only the
             // one that is being written may be damaged.
             const bool own_record = fault.point == "journal.append.after";
             if (fault.damage != Damage::kGarbage && !own_record) {
-                reader.complain("point", "is journal.append.after for damage cut and flip");
+                reader.report("point", "is journal.append.after for damage cut and flip");
             }
             break;
         }
@@ -164,26 +164,26 @@ void check_together(const Fault& fault, bool timed, const FaultPlan& plan, Reade
 }
 
 void read_fault(const toml::table& table, const std::string& where, FaultPlan& plan,
-                std::string& complaint) {
+                std::string& error_message) {
     Reader reader(table, where);
     Fault fault;
     // Kept to the end of the run: a fault that never happened is named by its line.
     fault.line = static_cast<int>(table.source().begin.line);
     const Text action = reader.text("action");
     if (!action || !read_action(*action, fault.action)) {
-        reader.complain("action", "is one of kill, stop, slow, poison, fill, tear");
+        reader.report("action", "is one of kill, stop, slow, poison, fill, tear");
     }
     const Text target = reader.text("target");
     // A full pool is full for everybody.
     const bool needs_target = fault.action != Action::kFill;
     if (needs_target && (!target || !read_target(*target, plan, fault.target))) {
-        reader.complain("target",
-                        "is \"rank N\", \"device NAME\", \"host NAME\" of [hosts], or \"daemon\"");
+        reader.report("target",
+                      "is \"rank N\", \"device NAME\", \"host NAME\" of [hosts], or \"daemon\"");
     }
     fault.point = reader.text("point").value_or("");
     // FABRIC_FAULT is cut at these: another fault would be armed, or none.
     if (fault.point.find_first_of(":;") != std::string::npos) {
-        reader.complain("point", "is the name of a fault point");
+        reader.report("point", "is the name of a fault point");
     }
     fault.passage = reader.count("passage", 1).value_or(1);
     // `operations` is a way to say point and passage for the most usual place.
@@ -200,7 +200,7 @@ void read_fault(const toml::table& table, const std::string& where, FaultPlan& p
     fault.restart = reader.flag("restart").value_or(true);
     const std::string damage = reader.text("damage").value_or("cut");
     if (damage != "cut" && damage != "flip" && damage != "garbage") {
-        reader.complain("damage", "is one of cut, flip, garbage");
+        reader.report("damage", "is one of cut, flip, garbage");
     }
     fault.damage = damage == "flip"      ? Damage::kFlip
                    : damage == "garbage" ? Damage::kGarbage
@@ -208,13 +208,13 @@ void read_fault(const toml::table& table, const std::string& where, FaultPlan& p
     reader.no_others();
     check_together(fault, after.has_value(), plan, reader);
     // The first of the file.
-    if (complaint.empty()) complaint = reader.complaint;
+    if (error_message.empty()) error_message = reader.error_message;
     plan.faults.push_back(fault);
 }
 
 // name = [ranks]
 void read_ranks(const toml::table* table, const std::string& where,
-                std::map<std::string, std::vector<int>>& ranks, std::string& complaint) {
+                std::map<std::string, std::vector<int>>& ranks, std::string& error_message) {
     if (table == nullptr) return;
     for (const auto& [key, value] : *table) {
         std::vector<int>& of = ranks[std::string(key.str())];
@@ -225,14 +225,14 @@ void read_ranks(const toml::table* table, const std::string& where,
             good = number != nullptr && number->get() >= 0 && number->get() < 1 << 20;
             if (good) of.push_back(static_cast<int>(number->get()));
         }
-        if (!good && complaint.empty()) {
-            complaint = where + ": " + std::string(key.str()) + " takes a list of ranks";
+        if (!good && error_message.empty()) {
+            error_message = where + ": " + std::string(key.str()) + " takes a list of ranks";
         }
     }
 }
 
 void read_daemon(const toml::table* table, const std::string& where, FaultPlan& plan,
-                 std::string& complaint) {
+                 std::string& error_message) {
     if (table == nullptr) return;
     // The table alone says it: a plan with an empty [daemon] wants one with its defaults.
     plan.own_daemon = true;
@@ -241,15 +241,15 @@ void read_daemon(const toml::table* table, const std::string& where, FaultPlan& 
     if (const toml::array* list = (*table)["arguments"].as_array()) {
         for (const auto& item : *list) {
             const auto* word = item.as_string();
-            if (word == nullptr) reader.complain("arguments", "takes a list of texts");
+            if (word == nullptr) reader.report("arguments", "takes a list of texts");
             if (word != nullptr) plan.daemon_arguments.push_back(word->get());
         }
     }
     const bool unknown = std::any_of(table->begin(), table->end(), [](const auto& entry) {
         return entry.first != "program" && entry.first != "arguments";
     });
-    if (unknown) reader.complain("[daemon]", "has program and arguments, nothing else");
-    if (complaint.empty()) complaint = reader.complaint;
+    if (unknown) reader.report("[daemon]", "has program and arguments, nothing else");
+    if (error_message.empty()) error_message = reader.error_message;
 }
 
 }  // namespace
@@ -263,28 +263,29 @@ ParsedPlan parse_plan(const std::string& text, const std::string& name) {
     }
     const toml::table& root = parsed.table();
     FaultPlan plan;
-    std::string complaint;
+    std::string error_message;
     for (const auto& [key, value] : root) {
         const bool known = key == "hosts" || key == "devices" || key == "daemon" || key == "fault";
         // [fault] for [[fault]] is the usual slip, and would read as no fault at all.
         const bool form = key == "fault" ? value.is_array_of_tables() : value.is_table();
         if (known && form) continue;
-        complaint = name + ": \"" + std::string(key.str()) +
-                    "\" is not [hosts], [devices], [daemon] or [[fault]]";
+        error_message = name + ": \"" + std::string(key.str()) +
+                        "\" is not [hosts], [devices], [daemon] or [[fault]]";
     }
-    read_ranks(root["hosts"].as_table(), name + ": [hosts]", plan.hosts, complaint);
-    read_ranks(root["devices"].as_table(), name + ": [devices]", plan.devices, complaint);
-    read_daemon(root["daemon"].as_table(), name + ": [daemon]", plan, complaint);
+    read_ranks(root["hosts"].as_table(), name + ": [hosts]", plan.hosts, error_message);
+    read_ranks(root["devices"].as_table(), name + ": [devices]", plan.devices, error_message);
+    read_daemon(root["daemon"].as_table(), name + ": [daemon]", plan, error_message);
     if (const toml::array* faults = root["fault"].as_array(); faults != nullptr) {
         for (const auto& node : *faults) {
             const toml::table* table = node.as_table();
             if (table == nullptr) continue;  // refused above
             const std::string where = name + ":" + std::to_string(table->source().begin.line);
-            read_fault(*table, where, plan, complaint);
+            read_fault(*table, where, plan, error_message);
         }
     }
-    if (complaint.empty() && plan.faults.empty()) complaint = name + ": there is no [[fault]]";
-    if (!complaint.empty()) return {std::nullopt, complaint};
+    if (error_message.empty() && plan.faults.empty())
+        error_message = name + ": there is no [[fault]]";
+    if (!error_message.empty()) return {std::nullopt, error_message};
     return {std::move(plan), ""};
 }
 

@@ -107,7 +107,7 @@ bool FaultRunner::start(RunOutcome& outcome) {
     if (plan_.own_daemon) {
         daemon_ = std::make_unique<OwnDaemon>(plan_.daemon_program, plan_.daemon_arguments);
         if (!daemon_->start(armed_in_daemon(plan_), report)) {
-            outcome.complaint = plan_.daemon_program + ": can't be started ([daemon] program)";
+            outcome.error_message = plan_.daemon_program + ": can't be started ([daemon] program)";
             return false;
         }
         // For the ranks: they attach to this daemon and to no other.
@@ -119,7 +119,7 @@ bool FaultRunner::start(RunOutcome& outcome) {
             read_reports();
             look_after_daemon();
             if (daemon_->pid() > 0) continue;
-            outcome.complaint = "the daemon does not start ([daemon])";
+            outcome.error_message = "the daemon does not start ([daemon])";
             return false;
         }
     }
@@ -132,7 +132,7 @@ bool FaultRunner::start(RunOutcome& outcome) {
     ::setenv("FABRIC_FAULT", armed_in_ranks(plan_).c_str(), 1);
     ::setenv("FABRIC_FAULT_REPORT", report.c_str(), 1);
     if (start_command()) return true;
-    outcome.complaint = command_[0] + ": can't be started";
+    outcome.error_message = command_[0] + ": can't be started";
     return false;
 }
 

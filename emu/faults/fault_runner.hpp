@@ -16,7 +16,7 @@ namespace emu {
 struct RunOutcome {
     int status = -1;
     std::vector<std::string> missed;  // faults that never happened
-    std::string complaint;            // why nothing could be started
+    std::string error_message;        // why nothing could be started
 };
 
 /// One command, one plan. Makes this process the one that inherits orphans of the command, so that

@@ -27,7 +27,7 @@ int fail(const std::string& text) {
 // A plan that did not happen proves nothing, so that is no success; but a failure of the command is
 // the more interesting one.
 int code_of(const emu::RunOutcome& outcome) {
-    if (outcome.status == -1) return fail(outcome.complaint);
+    if (outcome.status == -1) return fail(outcome.error_message);
     for (const auto& missed : outcome.missed) {
         std::fprintf(stderr, "fabric-faults: %s\n", missed.c_str());
     }
@@ -57,7 +57,7 @@ int main(int argc, char** argv) {
         return fail(error.what());
     }
     const emu::ParsedPlan read = emu::read_plan(path);
-    if (!read.plan) return fail(read.complaint);
+    if (!read.plan) return fail(read.error_message);
     if (check) return 0;
     if (command.empty()) return fail("COMMAND is missing (after --)");
     return code_of(emu::FaultRunner(*read.plan, command).run());

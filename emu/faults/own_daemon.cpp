@@ -20,8 +20,8 @@ namespace {
 using namespace std::chrono_literals;
 using fabricshm::Clock;
 
-constexpr auto kReadyMost = 30s;
-constexpr auto kEndMost = 10s;
+constexpr auto kMaxReady = 30s;
+constexpr auto kMaxEnd = 10s;
 
 // A plan says "fabricd" and means the one of this build, not one that happens to be in PATH.
 std::string beside_me(const std::string& program) {
@@ -59,7 +59,7 @@ OwnDaemon::~OwnDaemon() {
     if (pid_ > 0) {
         ::kill(pid_, SIGTERM);
         ::kill(pid_, SIGCONT);  // it may be stopped
-        if (!ended_by(pid_, Clock::now() + kEndMost)) {
+        if (!ended_by(pid_, Clock::now() + kMaxEnd)) {
             ::kill(pid_, SIGKILL);
             ::waitpid(pid_, nullptr, 0);
         }
@@ -93,7 +93,7 @@ bool OwnDaemon::start(const std::string& armed, const std::string& report) {
 }
 
 bool OwnDaemon::wait_until_ready() {
-    const auto deadline = Clock::now() + kReadyMost;
+    const auto deadline = Clock::now() + kMaxReady;
     // That it takes connections is what readiness means to a client; the log would have to be
     // parsed.
     while (!fabricshm::UnixSocket::connect(socket(), Clock::now() + 1s).ok()) {

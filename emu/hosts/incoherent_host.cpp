@@ -9,9 +9,9 @@ namespace {
 using fabricshm::Access;
 using fabricshm::kCacheLine;
 
-// One touch in so many is followed by something unasked, and how much happens to a nervous host.
+// One touch in so many is followed by something unasked, and how much happens to a strict host.
 constexpr std::uint64_t kRarely = 8;
-constexpr int kNervousLines = 6;
+constexpr int kStrictLines = 6;
 
 }  // namespace
 
@@ -35,10 +35,10 @@ std::uint64_t IncoherentHost::passed(fabricshm::TouchPoint touch) const noexcept
 // publication, and between a flag and its data. False: this touch is left out.
 bool IncoherentHost::enter(const Access& access) noexcept {
     passed_[static_cast<std::size_t>(access.touch)].fetch_add(1, std::memory_order_relaxed);
-    if (behaviour_.temper != Temper::kStubborn) {
+    if (behaviour_.temper != Temper::kEager) {
         recent_[random() % kRecent].store(access.offset, std::memory_order_relaxed);
-        const bool nervous = behaviour_.temper == Temper::kNervous;
-        const int lines = nervous ? kNervousLines : random() % kRarely == 0 ? 1 : 0;
+        const bool strict = behaviour_.temper == Temper::kStrict;
+        const int lines = strict ? kStrictLines : random() % kRarely == 0 ? 1 : 0;
         for (int i = 0; i < lines; ++i) {
             misbehave(recent_[random() % kRecent].load(std::memory_order_relaxed));
         }

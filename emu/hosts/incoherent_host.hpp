@@ -14,9 +14,9 @@ namespace emu {
 
 /// What the caches of an emulated host do unasked.
 enum class Temper : std::uint8_t {
-    kStubborn,  // nothing: what is not published is never seen, what is not acquired stays old
-    kRandom,    // now and then a line near those in use is written back or dropped
-    kNervous,   // the same several times at every touch
+    kEager,   // nothing: what is not published is never seen, what is not acquired stays old
+    kRandom,  // now and then a line near those in use is written back or dropped
+    kStrict,  // the same several times at every touch
 };
 
 struct HostBehaviour {

@@ -15,7 +15,7 @@ constexpr Bytes kLocks = 1024;
 // A process that was killed inside leaves its lock taken. The holder needs well under a
 // microsecond, so who has yielded this often takes the lock over. Stealing from a live one would
 // tear one line.
-constexpr int kPatience = 1 << 20;
+constexpr int kTimeout = 1 << 20;
 
 }  // namespace
 
@@ -33,7 +33,7 @@ LineLocks::~LineLocks() {
 LineLocks::Guard::Guard(LineLocks& locks, Bytes line_offset) noexcept
     : word_(locks.words_[line_offset / fabricshm::kCacheLine % kLocks]) {
     // Acquire pairs with the release below: what the last holder moved is seen.
-    for (int turn = 0; word_.exchange(1, std::memory_order_acquire) != 0 && turn < kPatience;
+    for (int turn = 0; word_.exchange(1, std::memory_order_acquire) != 0 && turn < kTimeout;
          ++turn) {
         ::sched_yield();
     }

@@ -125,7 +125,7 @@ class Player {
 
     bool await(const std::atomic<std::uint64_t>& word, std::uint64_t value) {
         // Anew for each sign: many rounds may take long, one answer may not.
-        const TimePoint limit = Clock::now() + options_.patience;
+        const TimePoint limit = Clock::now() + options_.timeout;
         for (std::uint64_t look = 1;; ++look) {
             // Before every look, or a cached copy would be looked at for ever.
             view_.acquire(TouchPoint::kSentRead, &word, kCacheLine);

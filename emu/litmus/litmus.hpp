@@ -16,7 +16,7 @@ inline constexpr Bytes kLitmusBytes = 2 * 4096;  // of the memory under test
 
 struct LitmusOptions {
     std::uint64_t rounds = 10000;
-    fabricshm::Duration patience = std::chrono::seconds(5);  // for one sign of the other side
+    fabricshm::Duration timeout = std::chrono::seconds(5);  // for one sign of the other side
 };
 
 /// What one side saw. One sighting refutes the profile; none after many rounds is the proof that
@@ -30,7 +30,7 @@ struct LitmusSightings {
     bool refutes() const noexcept { return stale != 0 || both_old != 0 || silent || rounds == 0; }
 };
 
-/// Plays side 0 or 1; the other is another thread, process or host, started within the patience.
+/// Plays side 0 or 1; the other is another thread, process or host, started within the timeout.
 /// `base` has kLitmusBytes, zeros at first or left by an earlier run. Message passing goes from 0
 /// to 1 and back, over data of one line and of many.
 LitmusSightings run_litmus(int side, std::byte* base, const fabricshm::Visibility& view,

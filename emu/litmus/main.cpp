@@ -37,7 +37,7 @@ constexpr const char* kHelp =
     "  --rounds N         of each shape, 1 to 1000000000 (default 100000)\n"
     "  --role ROLE        both: two processes of this host (default); a, b: one side, the other\n"
     "                     runs on another host; start a first\n"
-    "  --patience S       seconds to wait for one sign of the other side, 1 to 3600 (default 10)\n"
+    "  --timeout S       seconds to wait for one sign of the other side, 1 to 3600 (default 10)\n"
     "  --emulate-hosts    give each side an emulated host that shares no caches; --profile\n"
     "                     emulated is the one that is right for them\n"
     "  --leave-out TOUCH  with emulated hosts: message.publish, message.acquire, sent.publish or\n"
@@ -53,7 +53,7 @@ struct Options {
     Bytes offset = 0;
     std::uint64_t rounds = 100000;
     std::string role = "both";
-    std::uint64_t patience = 10;
+    std::uint64_t timeout = 10;
     bool emulate = false;
     std::optional<TouchPoint> left_out;
     std::string record;
@@ -97,7 +97,7 @@ void take(Options& options, int option, const char* value) {
             options.role = value;
             return;
         case 't':
-            options.patience = number("--patience", value, 1, 3600);
+            options.timeout = number("--timeout", value, 1, 3600);
             return;
         case 'e':
             options.emulate = true;
@@ -125,7 +125,7 @@ Options parse(int argc, char** argv) {
                             {"offset", 1, nullptr, 'o'},
                             {"rounds", 1, nullptr, 'n'},
                             {"role", 1, nullptr, 'r'},
-                            {"patience", 1, nullptr, 't'},
+                            {"timeout", 1, nullptr, 't'},
                             {"emulate-hosts", 0, nullptr, 'e'},
                             {"leave-out", 1, nullptr, 'l'},
                             {"record", 1, nullptr, 'w'},
@@ -190,9 +190,9 @@ struct Ground {
         own_seam = options.profile == "emulated";
         if (!options.emulate) return;
         emu::HostBehaviour behaviour;
-        // Stubborn hosts never reconcile by chance, so what was left out is seen in the first
+        // Eager hosts never reconcile by chance, so what was left out is seen in the first
         // rounds.
-        behaviour.temper = options.left_out ? emu::Temper::kStubborn : emu::Temper::kRandom;
+        behaviour.temper = options.left_out ? emu::Temper::kEager : emu::Temper::kRandom;
         behaviour.omitted = options.left_out;
         hosts =
             std::make_unique<emu::IncoherentHosts>(memory.data(), emu::kLitmusBytes, 2, behaviour);
@@ -213,7 +213,7 @@ struct Ground {
 // The same on both hosts: only `side` differs.
 LitmusSightings play(const Ground& ground, int side, const Options& options) {
     return emu::run_litmus(side, ground.base(side), ground.view(side),
-                           {options.rounds, std::chrono::seconds(options.patience)});
+                           {options.rounds, std::chrono::seconds(options.timeout)});
 }
 
 // Two processes; the second tells what it saw through a pipe.

@@ -74,7 +74,7 @@ class Resolver {
   public:
     Resolver(const EmulatedMachine& machine, LinkImage& links) : machine_(machine), links_(links) {}
 
-    Complaint run() {
+    ErrorMessage run() {
         if (auto bad = check_names()) return bad;
         // Zeroed first: the image is compared and copied as bytes.
         links_ = LinkImage{};
@@ -95,9 +95,9 @@ class Resolver {
     }
 
   private:
-    Complaint check_names() const {
+    ErrorMessage check_names() const {
         std::set<std::string> seen;
-        // One set for nodes, devices and links: complaints name things by their names alone.
+        // One set for nodes, devices and links: error messages name things by their names alone.
         // Switches have none of their own to clash.
         const auto taken = [&seen](const std::string& name) { return !seen.insert(name).second; };
         const auto twice = [this](const std::string& name) {
@@ -133,7 +133,7 @@ class Resolver {
         channel.knee_loss_permille = own.knee_loss_permille;
     }
 
-    Complaint add_route(std::uint32_t node) {
+    ErrorMessage add_route(std::uint32_t node) {
         const Ways ways = ways_from(machine_, machine_.nodes[node]);
         const std::size_t devices = machine_.devices.size();
         // By channel, so that a stretch that two devices' ways share is one hop with both shares.
@@ -186,7 +186,7 @@ static_assert(kLinkHops >= kLinkChannels, "a way may use every channel");
 
 }  // namespace
 
-Complaint resolve(const EmulatedMachine& machine, LinkImage& links) {
+ErrorMessage resolve(const EmulatedMachine& machine, LinkImage& links) {
     return Resolver(machine, links).run();
 }
 

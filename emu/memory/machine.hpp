@@ -51,12 +51,12 @@ struct EmulatedMachine {
 };
 
 /// One line for a person on what is wrong; nothing when all is well.
-using Complaint = std::optional<std::string>;
+using ErrorMessage = std::optional<std::string>;
 
 /// Finds the shortest way (by read latency) from every node to every device and adds it up. Pure.
 /// Complains of names that are missing or used twice, of devices that a node can't reach, and of
 /// more than a link page holds.
-Complaint resolve(const EmulatedMachine& machine, fabricshm::LinkImage& links);
+ErrorMessage resolve(const EmulatedMachine& machine, fabricshm::LinkImage& links);
 
 /// "640 ns, 10.1 GB/s": the figures of a node of the machine, slow motion taken out again.
 std::string describe_links(const fabricshm::LinkImage& links);

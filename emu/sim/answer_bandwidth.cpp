@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "emu/sim/collective_run.hpp"
-#include "emu/sim/questions.hpp"
+#include "emu/sim/queries.hpp"
 #include "libfabricshm/collective/tuning.hpp"
 
 namespace emu {
@@ -23,19 +23,19 @@ constexpr int kHalvings = 60;
 // All buckets of a step, one after the other: each its own operation, as DDP does.
 // Without overlap between buckets: a job's buckets follow each other on one group, whose operations
 // run in order.
-Seconds communication(const BandwidthQuestion& question, int devices, Rate pool) {
-    TopologyWish wish = question.wish;
-    wish.shape = "star";
-    wish.devices = devices;
+Seconds communication(const BandwidthQuery& query, int devices, Rate pool) {
+    TopologySpec spec = query.spec;
+    spec.shape = "star";
+    spec.devices = devices;
     // One memory with the rate that is sought, so that the answer is a property of the pool and not
     // of how buffers are spread over several.
-    wish.placement = Placement::kInterleaved;
-    wish.pools = 1;
-    wish.link.media = pool;
-    const auto topology = make_topology(wish);
+    spec.placement = Placement::kInterleaved;
+    spec.pools = 1;
+    spec.link.media = pool;
+    const auto topology = make_topology(spec);
     if (!topology.ok()) return std::numeric_limits<Seconds>::infinity();
-    const double bytes = question.parameters * question.bytes_each;
-    const double buckets = std::ceil(bytes / static_cast<double>(question.bucket));
+    const double bytes = query.parameters * query.bytes_each;
+    const double buckets = std::ceil(bytes / static_cast<double>(query.bucket));
     AllreduceCall call;
     call.world = devices;
     // Whole cache lines, as the collectives cut their parts.
@@ -46,21 +46,20 @@ Seconds communication(const BandwidthQuestion& question, int devices, Rate pool)
 
 // What the backward pass does not hide. At most `hidden_share` of a step can run beside it: the
 // first gradients are there late, and the last bucket has nothing left to hide behind.
-Seconds exposed(const BandwidthQuestion& question, Seconds communication) {
-    return std::max(communication - question.hidden_share * question.step, 0.0);
+Seconds exposed(const BandwidthQuery& query, Seconds communication) {
+    return std::max(communication - query.hidden_share * query.step, 0.0);
 }
 
 // Over the longer step, so that 50 % means that half of all the time is waiting.
-double exposed_share(const BandwidthQuestion& question, Seconds communication) {
-    const Seconds more = exposed(question, communication);
-    return more / (question.step + more);
+double exposed_share(const BandwidthQuery& query, Seconds communication) {
+    const Seconds more = exposed(query, communication);
+    return more / (query.step + more);
 }
 
 // The least rate that reaches the target; NaN when none does.
-Rate sought_rate(const BandwidthQuestion& question, int devices) {
+Rate sought_rate(const BandwidthQuery& query, int devices) {
     const auto reaches = [&](Rate pool) {
-        return exposed_share(question, communication(question, devices, pool)) <=
-               question.target_share;
+        return exposed_share(query, communication(query, devices, pool)) <= query.target_share;
     };
     // The other limits (the devices' own links, latencies) are part of the communication: where
     // they alone miss the target, no pool helps.
@@ -88,31 +87,31 @@ const std::vector<ModelPreset>& model_presets() {
     return presets;
 }
 
-Report answer_bandwidth(const BandwidthQuestion& question) {
+Report answer_bandwidth(const BandwidthQuery& query) {
     Report report;
-    report.question = "bandwidth";
-    report.facts = {{"model", question.model},
-                    {"parameters", question.parameters},
-                    {"gradient_bytes", question.parameters * question.bytes_each},
-                    {"step_s", question.step},
-                    {"hidden_share", question.hidden_share},
-                    {"target_share", question.target_share},
-                    {"link", std::string(question.wish.link.name)}};
+    report.query = "bandwidth";
+    report.facts = {{"model", query.model},
+                    {"parameters", query.parameters},
+                    {"gradient_bytes", query.parameters * query.bytes_each},
+                    {"step_s", query.step},
+                    {"hidden_share", query.hidden_share},
+                    {"target_share", query.target_share},
+                    {"link", std::string(query.spec.link.name)}};
     report.columns = {"devices",          "pool_per_s",    "per_device_per_s",
                       "communication_s",  "exposed_share", "exposed_without_pool_limit_share",
                       "lower_bound_per_s"};
-    const double bytes = question.parameters * question.bytes_each;
+    const double bytes = query.parameters * query.bytes_each;
     // The time that the target leaves: what is hidden, and as much more as makes `target_share` of
     // the longer step.
-    const Seconds allowed = question.step * question.hidden_share +
-                            question.step * question.target_share / (1 - question.target_share);
-    for (const int devices : question.devices) {
-        const Rate rate = sought_rate(question, devices);
-        const double at_best = exposed_share(question, communication(question, devices, kMost));
+    const Seconds allowed = query.step * query.hidden_share +
+                            query.step * query.target_share / (1 - query.target_share);
+    for (const int devices : query.devices) {
+        const Rate rate = sought_rate(query, devices);
+        const double at_best = exposed_share(query, communication(query, devices, kMost));
         const bool found = std::isfinite(rate);
-        const Seconds taken = communication(question, devices, found ? rate : kMost);
+        const Seconds taken = communication(query, devices, found ? rate : kMost);
         report.rows.push_back({1.0 * devices, rate, rate / devices, taken,
-                               exposed_share(question, taken), at_best,
+                               exposed_share(query, taken), at_best,
                                // In every allreduce a rank writes its gradients and reads the
                                // result, at the least.
                                2 * bytes * devices / allowed});
@@ -120,7 +119,7 @@ Report answer_bandwidth(const BandwidthQuestion& question) {
     report.notes.push_back(
         "pool: what the pool has to read and write per second, all devices together; - where the "
         "devices' own links miss the target with any pool (exposed_without_pool_limit). "
-        "lower_bound: every rank reads and writes the gradients once, without meetings");
+        "lower_bound: every rank reads and writes the gradients once, without barriers");
     return report;
 }
 

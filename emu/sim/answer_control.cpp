@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "emu/sim/control_policy.hpp"
-#include "emu/sim/questions.hpp"
+#include "emu/sim/queries.hpp"
 #include "emu/sim/settling.hpp"
 
 namespace emu {
@@ -38,12 +38,12 @@ double median(std::vector<double> values) {
     return values[(values.size() - 1) / 2];
 }
 
-Workload workload_of(const ControlQuestion& question, Topology topology) {
-    Workload workload = question.workload;
+Workload workload_of(const ControlQuery& query, Topology topology) {
+    Workload workload = query.workload;
     const std::size_t devices = topology.devices().size();
     // Speeds in turn and not at random: a row of 8 devices and one of 1024 then have the same mix.
     for (std::size_t i = 0; i < devices; ++i) {
-        workload.samples_per_s.push_back(1000 * question.speeds[i % question.speeds.size()]);
+        workload.samples_per_s.push_back(1000 * query.speeds[i % query.speeds.size()]);
     }
     // A hundred milliseconds of computing in a step of equal devices of speed 1.
     workload.batch = 100.0 * static_cast<double>(devices);
@@ -52,11 +52,11 @@ Workload workload_of(const ControlQuestion& question, Topology topology) {
 }
 
 // Every policy is watched in the same way; only what it sees differs.
-void run(const ControlQuestion& question, const Workload& workload, const Trace& trace,
+void run(const ControlQuery& query, const Workload& workload, const Trace& trace,
          const std::string& name, Tally& tally) {
-    const double window_s = std::chrono::duration<double>(question.config.window).count();
+    const double window_s = std::chrono::duration<double>(query.config.window).count();
     ControlLog log;
-    const Policy chosen = name == "control"        ? control_policy(workload, question.config, &log)
+    const Policy chosen = name == "control"        ? control_policy(workload, query.config, &log)
                           : name == "proportional" ? proportional_policy()
                                                    : even_policy();
     // From outside: the policy sees a Snapshot and knows nothing of being watched.
@@ -79,15 +79,15 @@ void run(const ControlQuestion& question, const Workload& workload, const Trace&
 
 }  // namespace
 
-Report answer_control(const ControlQuestion& question) {
+Report answer_control(const ControlQuery& query) {
     Report report;
-    report.question = "control";
-    report.facts = {{"window_s", std::chrono::duration<double>(question.config.window).count()},
-                    {"steps", static_cast<double>(question.trace.steps)},
-                    {"traces", 1.0 * question.traces},
-                    {"stragglers", 1.0 * question.trace.stragglers},
-                    {"failures", 1.0 * question.trace.failures},
-                    {"noise_share", question.trace.noise}};
+    report.query = "control";
+    report.facts = {{"window_s", std::chrono::duration<double>(query.config.window).count()},
+                    {"steps", static_cast<double>(query.trace.steps)},
+                    {"traces", 1.0 * query.traces},
+                    {"stragglers", 1.0 * query.trace.stragglers},
+                    {"failures", 1.0 * query.trace.failures},
+                    {"noise_share", query.trace.noise}};
     report.columns = {"devices",
                       "policy",
                       "of_oracle_share",
@@ -99,26 +99,26 @@ Report answer_control(const ControlQuestion& question) {
                       "worst_settling_windows",
                       "worst_reversals",
                       "actions"};
-    for (const int devices : question.devices) {
-        TopologyWish wish = question.wish;
-        wish.devices = devices;
-        auto topology = make_topology(wish);
+    for (const int devices : query.devices) {
+        TopologySpec spec = query.spec;
+        spec.devices = devices;
+        auto topology = make_topology(spec);
         if (!topology.ok()) {
             report.notes.push_back("no such topology of " + std::to_string(devices) + " devices");
             continue;
         }
-        const Workload workload = workload_of(question, std::move(*topology));
+        const Workload workload = workload_of(query, std::move(*topology));
         // "even" is what a job gets without a control loop, "proportional" what anybody would try
         // first.
         for (const char* name : {"even", "proportional", "control"}) {
             Tally tally;
-            for (int i = 0; i < question.traces; ++i) {
-                TraceWish trace = question.trace;
+            for (int i = 0; i < query.traces; ++i) {
+                TraceSpec trace = query.trace;
                 trace.devices = devices;
                 // Traces differ by their seed alone and are the same for every policy: row against
                 // row is a paired comparison.
                 trace.seed += static_cast<std::uint64_t>(i);
-                run(question, workload, make_trace(trace), name, tally);
+                run(query, workload, make_trace(trace), name, tally);
             }
             // The worst trace, too: a loop that is good on average and bad once in twenty jobs
             // would not be left switched on.

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "emu/sim/collective_run.hpp"
-#include "emu/sim/questions.hpp"
+#include "emu/sim/queries.hpp"
 #include "emu/sim/random.hpp"
 #include "libfabricshm/collective/tuning.hpp"
 
@@ -44,7 +44,7 @@ struct Scenario {
     std::function<std::vector<Seconds>(std::mt19937_64&, int)> arrivals;
 };
 
-std::vector<Scenario> scenarios(const StragglerQuestion& question) {
+std::vector<Scenario> scenarios(const StragglerQuery& query) {
     const auto nothing = [](Topology&) {};
     const auto together = [](std::mt19937_64&, int world) {
         return std::vector<Seconds>(static_cast<std::size_t>(world), 0.0);
@@ -55,8 +55,8 @@ std::vector<Scenario> scenarios(const StragglerQuestion& question) {
         const auto all = topology.devices();
         return topology.nodes[static_cast<std::size_t>(all[all.size() / 2])];
     };
-    const double slow = question.slow;
-    const Seconds late = question.late;
+    const double slow = query.slow;
+    const Seconds late = query.late;
     const auto each = [late](auto draw) {
         return [late, draw](std::mt19937_64& random, int world) {
             std::vector<Seconds> arrivals;
@@ -99,24 +99,24 @@ double quantile(std::vector<double> values, double part) {
     return values[static_cast<std::size_t>(part * last + 0.5)];
 }
 
-std::vector<Cell> row_of(const StragglerQuestion& question, const Scenario& scenario,
+std::vector<Cell> row_of(const StragglerQuery& query, const Scenario& scenario,
                          const Variant& variant, double& undisturbed) {
-    Topology topology = question.topology;
+    Topology topology = query.topology;
     scenario.slow_down(topology);
     AllreduceCall call;
     call.world = static_cast<int>(topology.devices().size());
-    call.bytes = question.bytes;
+    call.bytes = query.bytes;
     call.algorithm = variant.algorithm;
     call.trigger = variant.trigger;
     Tuning tuning = fabricshm::default_tuning(call.world, call.world, 32 * fabricshm::kMiB);
-    // From 0 bytes on, or never: the table decides by size otherwise, and this question is about
+    // From 0 bytes on, or never: the table decides by size otherwise, and this query is about
     // claims.
     tuning.claim_from = variant.claims ? 0 : ~fabricshm::Bytes{0};
     // The same seed for every variant: all meet the same lateness.
-    std::mt19937_64 random(question.seed);
+    std::mt19937_64 random(query.seed);
     std::vector<double> from_first;
     std::vector<double> from_last;
-    for (int run = 0; run < (scenario.random ? question.runs : 1); ++run) {
+    for (int run = 0; run < (scenario.random ? query.runs : 1); ++run) {
         const auto arrivals = scenario.arrivals(random, call.world);
         const RunResult result = simulate_allreduce(topology, call, tuning, arrivals);
         from_first.push_back(result.from_first());
@@ -135,22 +135,22 @@ std::vector<Cell> row_of(const StragglerQuestion& question, const Scenario& scen
 
 }  // namespace
 
-Report answer_stragglers(const StragglerQuestion& question) {
+Report answer_stragglers(const StragglerQuery& query) {
     Report report;
-    report.question = "stragglers";
-    report.facts = {{"topology", question.topology.name},
-                    {"devices", 1.0 * static_cast<double>(question.topology.devices().size())},
-                    {"size_bytes", static_cast<double>(question.bytes)},
-                    {"slow_times", question.slow},
-                    {"late_s", question.late},
-                    {"seed", static_cast<double>(question.seed)}};
+    report.query = "stragglers";
+    report.facts = {{"topology", query.topology.name},
+                    {"devices", 1.0 * static_cast<double>(query.topology.devices().size())},
+                    {"size_bytes", static_cast<double>(query.bytes)},
+                    {"slow_times", query.slow},
+                    {"late_s", query.late},
+                    {"seed", static_cast<double>(query.seed)}};
     report.columns = {"straggler",        "algorithm",   "from_first_s",
                       "from_first_p99_s", "from_last_s", "against_nobody"};
     // By variant: each is compared with itself when nobody is slow.
     double undisturbed[std::size(kVariants)] = {};
-    for (const Scenario& scenario : scenarios(question)) {
+    for (const Scenario& scenario : scenarios(query)) {
         for (std::size_t i = 0; i < std::size(kVariants); ++i) {
-            report.rows.push_back(row_of(question, scenario, kVariants[i], undisturbed[i]));
+            report.rows.push_back(row_of(query, scenario, kVariants[i], undisturbed[i]));
         }
     }
     report.notes.push_back(

@@ -27,7 +27,7 @@ constexpr std::uint64_t kPiecesRun = 8;
 
 }  // namespace
 
-Seconds meeting_end(const Fabric& fabric, int rank, Seconds since, Seconds last_seen) {
+Seconds barrier_end(const Fabric& fabric, int rank, Seconds since, Seconds last_seen) {
     const Seconds read = fabric.line_read(rank);
     const int others = fabric.world() - 1;
     const double turns = std::ceil(static_cast<double>(others) / fabric.topology().lines_in_flight);
@@ -130,10 +130,10 @@ bool CollectiveRun::met(RankState& state, int rank, Seconds& when) {
     // again.
     if (state.awaited >= state.signals) return true;  // nothing to wait for, or known already
     const Level& level = levels_[state.signals - 1];
-    // By level and not by rank: all ranks' n-th signals are one meeting, and one counter tells
+    // By level and not by rank: all ranks' n-th signals are one barrier, and one counter tells
     // whether it is over.
     if (level.signalled < fabric_.world()) return false;
-    when = meeting_end(fabric_, rank, state.since, level.last_seen);
+    when = barrier_end(fabric_, rank, state.since, level.last_seen);
     state.awaited = state.signals;
     return true;
 }

@@ -86,6 +86,6 @@ fabricshm::Bytes slot_bytes_for(int world) noexcept;
 
 /// When a rank that starts to look at `since` knows that all have signalled, the last of them
 /// visible at `last_seen`. It reads world - 1 words, some at a time.
-Seconds meeting_end(const Fabric& fabric, int rank, Seconds since, Seconds last_seen);
+Seconds barrier_end(const Fabric& fabric, int rank, Seconds since, Seconds last_seen);
 
 }  // namespace emu

@@ -11,7 +11,7 @@ namespace {
 // directives without a daemon. What is not in here is what a simulated job does not have: quotas,
 // shards, noise in the gradients.
 fabricd::ControlConfig without_pages(fabricd::ControlConfig config) {
-    config.directed_most = 0;
+    config.max_directed = 0;
     return config;
 }
 

@@ -36,7 +36,7 @@ CacheCurve::Point at_footprint(const CacheCurve& curve, double footprint) {
 
 Fabric::Fabric(const Topology& topology)
     : topology_(topology), devices_(topology.devices()), homes_(topology.homes()) {
-    FABRIC_CHECK(topology.complaint().empty());
+    FABRIC_CHECK(topology.error_message().empty());
     const std::size_t count = topology.nodes.size();
     // -1 is "no resource": a rate of 0 in a topology is a part that never limits, and costs nothing
     // here either.

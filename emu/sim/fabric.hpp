@@ -15,7 +15,7 @@ namespace emu {
 /// Resources of one topology, for one run. Building costs a few passes over the nodes.
 class Fabric {
   public:
-    /// The topology is borrowed, and must have no complaint().
+    /// The topology is borrowed, and must have no error_message().
     explicit Fabric(const Topology& topology);
 
     Fluid& fluid() noexcept { return fluid_; }
@@ -33,7 +33,7 @@ class Fabric {
     /// To read a word that another rank wrote, and to make one visible.
     Seconds line_read(int rank) const;
     Seconds word_store(int rank) const;
-    /// What giving the core to the other ranks on it adds to a meeting.
+    /// What giving the core to the other ranks on it adds to a barrier.
     Seconds turn_taking(int rank) const { return turns_[at(rank)]; }
     /// The least time in which all ranks can read all words, by the bandwidth of where they lie.
     Seconds words_floor() const noexcept { return words_floor_; }

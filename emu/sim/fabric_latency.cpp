@@ -65,7 +65,7 @@ Seconds Fabric::word_store(int rank) const {
     return spread ? spread_latency(rank) : route_latency(rank, homes_[0]);
 }
 
-// Ranks that share a core take turns: in every meeting each of them has to be let in to arrive,
+// Ranks that share a core take turns: in every barrier each of them has to be let in to arrive,
 // and all but the last once more to see that the others have.
 void Fabric::count_turns() {
     std::vector<int> ranks(topology_.nodes.size(), 0);

@@ -49,7 +49,7 @@ std::vector<Seconds> per_byte(Fabric& fabric, const StepPlan& plan, std::uint64_
     return costs;
 }
 
-// All ranks signal and then wait for all: what each leaves the meeting at.
+// All ranks signal and then wait for all: what each leaves the barrier at.
 std::vector<Seconds> meet(const Fabric& fabric, const std::vector<Seconds>& signalled) {
     Seconds last = 0;
     for (int rank = 0; rank < fabric.world(); ++rank) {
@@ -57,7 +57,7 @@ std::vector<Seconds> meet(const Fabric& fabric, const std::vector<Seconds>& sign
     }
     std::vector<Seconds> ends;
     for (int rank = 0; rank < fabric.world(); ++rank) {
-        ends.push_back(meeting_end(fabric, rank, signalled[at(rank)], last));
+        ends.push_back(barrier_end(fabric, rank, signalled[at(rank)], last));
     }
     return ends;
 }
@@ -92,7 +92,7 @@ void run_round(const Rounds& rounds, std::vector<Seconds>& now, std::vector<Seco
 std::vector<Seconds> arrive(const Fabric& fabric, const StepPlan& plan,
                             std::vector<Seconds> arrivals) {
     std::vector<Seconds> met = meet(fabric, arrivals);
-    // Async: meeting is all there is to arriving.
+    // Async: barrier is all there is to arriving.
     if (plan.call().trigger != fabricshm::Trigger::kSync) return met;
     // Sync: rank 0 gives the word once it has met all.
     const Seconds command = met[0] + fabric.word_store(0);
@@ -119,7 +119,7 @@ RunResult run_lockstep(Fabric& fabric, const StepPlan& plan, const std::vector<S
             static_cast<double>(fabricshm::share_of(plan.call().bytes, chunk, world).size()));
         rounds.store.push_back(fabric.word_store(chunk));
     }
-    // A plan is the arrival, 2 (N - 1) rounds and the two steps of the last meeting.
+    // A plan is the arrival, 2 (N - 1) rounds and the two steps of the last barrier.
     const std::uint64_t arrival = plan.step_count() - 2 * at(world - 1) - 2;
     std::vector<Seconds> next(now.size());
     // Reduce-scatter, then all-gather: rounds of a half are alike, and differ from those of the

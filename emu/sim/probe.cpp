@@ -127,10 +127,10 @@ class Worker {
     std::byte* destination(int worker) const { return source(worker) + room_; }
 
     void meet() {
-        meetings_ += static_cast<std::uint64_t>(workers_);
+        barriers_ += static_cast<std::uint64_t>(workers_);
         // Release and acquire: what each wrote before is there for all after.
         board_.arrived.value.fetch_add(1, std::memory_order_acq_rel);
-        await(board_.arrived.value, meetings_);
+        await(board_.arrived.value, barriers_);
     }
 
     // Seconds per byte touched of copying `half` bytes, all workers at once: the best batch, since
@@ -162,7 +162,7 @@ class Worker {
         return best / (2.0 * static_cast<double>(half));
     }
 
-    // Both store a word of their own and await the other's, as in a meeting. Not a round trip: that
+    // Both store a word of their own and await the other's, as in a barrier. Not a round trip: that
     // would be two such steps, one behind the other.
     void exchange_words() {
         constexpr std::uint64_t kTrips = 500;
@@ -186,7 +186,7 @@ class Worker {
     int index_;
     int workers_;
     const ProbeOptions& options_;
-    std::uint64_t meetings_ = 0;
+    std::uint64_t barriers_ = 0;
 };
 
 // The same where the other needs this very core: it is let in after every look.

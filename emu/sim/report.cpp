@@ -123,7 +123,7 @@ std::string as_json(const Report& report) {
     nlohmann::ordered_json out;
     // Facts come as fields of the whole, rows as objects: a reader picks by name, and columns may
     // be added.
-    out["question"] = report.question;
+    out["query"] = report.query;
     for (const auto& [name, value] : report.facts) out[name] = for_json(value);
     out["rows"] = nlohmann::ordered_json::array();
     for (const auto& row : report.rows) {

@@ -1,4 +1,4 @@
-// Report: the answer to one question as a table, for people, spreadsheets and programs.
+// Report: the answer to one query as a table, for people, spreadsheets and programs.
 
 #pragma once
 
@@ -16,7 +16,7 @@ using Cell = std::variant<std::string, double>;
 /// The unit is the end of a column's name: `_s` seconds, `_bytes`, `_per_s` bytes per second,
 /// `_share` of one. Text shows them with units that suit; CSV and JSON leave the plain numbers.
 struct Report {
-    std::string question;
+    std::string query;
     std::vector<std::pair<std::string, Cell>> facts;  // what holds for all rows
     std::vector<std::string> columns;
     std::vector<std::vector<Cell>> rows;

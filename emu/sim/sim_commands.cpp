@@ -31,7 +31,7 @@ Outcome run_allreduce(SimOptions& options, Topology topology) {
 
 Outcome run_crossover(SimOptions& options) {
     fall_back(options.devices, {2, 4, 8, 16, 32, 64, 128, 256});
-    options.crossover.wish = options.wish;
+    options.crossover.spec = options.spec;
     options.crossover.devices = options.devices;
     // A file describes one machine of one size.
     if (options.shape != "star" && options.shape != "tree" && options.shape != "chain") {
@@ -60,7 +60,7 @@ Outcome run_training_command(SimOptions& options, Topology topology) {
     workload.topology = std::move(topology);
     options.trace.devices = static_cast<int>(devices);
     Report report;
-    report.question = "training";
+    report.query = "training";
     report.facts = {{"topology", workload.topology.name},
                     {"devices", 1.0 * static_cast<double>(devices)},
                     {"traces", 1.0 * options.traces}};
@@ -70,10 +70,10 @@ Outcome run_training_command(SimOptions& options, Topology topology) {
     for (const char* name : names) {
         std::vector<double> steps, lost, regrets, changes;
         for (int i = 0; i < options.traces; ++i) {
-            TraceWish wish = options.trace;
+            TraceSpec spec = options.trace;
             // Traces of seeds 1, 2, 3, ...: the first one alone can be run again with --traces 1.
-            wish.seed += static_cast<std::uint64_t>(i);
-            const Trace trace = make_trace(wish);
+            spec.seed += static_cast<std::uint64_t>(i);
+            const Trace trace = make_trace(spec);
             const auto oracle = run_training(workload, trace, oracle_policy(workload, trace));
             const std::string wanted(name);
             const auto result = wanted == "even" ? run_training(workload, trace, even_policy())
@@ -97,20 +97,20 @@ Outcome run_training_command(SimOptions& options, Topology topology) {
 }
 
 Outcome run_control(SimOptions& options) {
-    ControlQuestion& question = options.control;
+    ControlQuery& query = options.control;
     fall_back(options.devices, {8, 64, 256, 1024});
     if (options.shape != "star" && options.shape != "tree" && options.shape != "chain") {
         return SimFailure{2, "control: --topology: star, tree or chain, since it makes several"};
     }
-    question.wish = options.wish;
-    question.devices = options.devices;
-    question.workload = options.workload;
-    question.trace = options.trace;
-    question.traces = options.traces;
+    query.spec = options.spec;
+    query.devices = options.devices;
+    query.workload = options.workload;
+    query.trace = options.trace;
+    query.traces = options.traces;
     // Shares only: the columns of the report are about them.
-    question.config.mode = "on";
-    question.config.actions = "shares";
-    return answer_control(question);
+    query.config.mode = "on";
+    query.config.actions = "shares";
+    return answer_control(query);
 }
 
 Outcome run_validate(SimOptions& options) {
@@ -145,8 +145,8 @@ std::variant<Report, SimFailure> run_sim_command(SimOptions options) {
         return answer_bandwidth(options.bandwidth);
     }
     auto made = topology_of(options);
-    if (auto* complaint = std::get_if<std::string>(&made)) {
-        return SimFailure{2, options.command + ": " + *complaint};
+    if (auto* error_message = std::get_if<std::string>(&made)) {
+        return SimFailure{2, options.command + ": " + *error_message};
     }
     Topology& topology = std::get<Topology>(made);
     if (options.command == "allreduce") return run_allreduce(options, std::move(topology));

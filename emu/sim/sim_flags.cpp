@@ -14,7 +14,7 @@ void add_output(CLI::App& command, SimOptions& options, SimTexts& texts) {
 // Texts stay texts here; sim_options.cpp makes rates, sizes and placements of them and says in one
 // line what is wrong.
 void add_topology(CLI::App& command, SimOptions& options, SimTexts& texts) {
-    TopologyWish& wish = options.wish;
+    TopologySpec& spec = options.spec;
     command
         .add_option("--topology", options.shape, "star, tree, chain, or a TOML file (default star)")
         ->type_name("SHAPE|PATH");
@@ -24,18 +24,18 @@ void add_topology(CLI::App& command, SimOptions& options, SimTexts& texts) {
                     "cxl_box, mhd, cxl_expander, numa")
         ->type_name("NAME");
     command
-        .add_option("--pools", wish.pools,
+        .add_option("--pools", spec.pools,
                     "Memories: of a star, or at each leaf switch of a "
                     "tree (default: one for 8 devices)")
         ->type_name("N");
-    command.add_option("--per-host", wish.per_host, "Devices of a tree's host (default 8)")
+    command.add_option("--per-host", spec.per_host, "Devices of a tree's host (default 8)")
         ->type_name("N");
     command
-        .add_option("--hosts-per-leaf", wish.hosts_per_leaf,
+        .add_option("--hosts-per-leaf", spec.hosts_per_leaf,
                     "Hosts at a tree's leaf switch (default 8)")
         ->type_name("N");
     command
-        .add_option("--oversubscription", wish.oversubscription,
+        .add_option("--oversubscription", spec.oversubscription,
                     "Links below a leaf switch over its uplink (default 1)")
         ->type_name("X");
     command
@@ -81,19 +81,19 @@ void add_crossover(CLI::App& app, SimOptions& options, SimTexts& texts) {
 
 void add_stragglers(CLI::App& app, SimOptions& options, SimTexts& texts) {
     auto* command = app.add_subcommand("stragglers", "What slow and late devices cost");
-    StragglerQuestion& question = options.stragglers;
+    StragglerQuery& query = options.stragglers;
     add_topology(*command, options, texts);
     add_devices(*command, texts, "8");
     command->add_option("--size", texts.size, "Bytes of the vector (default 64MiB)")
         ->type_name("SIZE");
-    command->add_option("--slow", question.slow, "How many times slower is slow (default 4)")
+    command->add_option("--slow", query.slow, "How many times slower is slow (default 4)")
         ->type_name("X")
         ->check(CLI::Range(1.0, 1e6));
     command->add_option("--late", texts.late, "Mean lateness (default 1ms)")->type_name("TIME");
-    command->add_option("--runs", question.runs, "Of each random scenario (default 20)")
+    command->add_option("--runs", query.runs, "Of each random scenario (default 20)")
         ->type_name("N")
         ->check(CLI::Range(1, 100000));
-    command->add_option("--seed", question.seed, "Of the random scenarios (default 1)")
+    command->add_option("--seed", query.seed, "Of the random scenarios (default 1)")
         ->type_name("N");
     add_output(*command, options, texts);
 }
@@ -101,7 +101,7 @@ void add_stragglers(CLI::App& app, SimOptions& options, SimTexts& texts) {
 // No topology: the pool's rate is what is sought, so that the shape is a star whose pool gets it.
 void add_bandwidth(CLI::App& app, SimOptions& options, SimTexts& texts) {
     auto* command = app.add_subcommand("bandwidth", "What pool bandwidth a model needs");
-    BandwidthQuestion& question = options.bandwidth;
+    BandwidthQuery& query = options.bandwidth;
     command
         ->add_option("--model", texts.model,
                      "resnet50 (default), gpt2, gpt2-xl, or any name "
@@ -110,7 +110,7 @@ void add_bandwidth(CLI::App& app, SimOptions& options, SimTexts& texts) {
     command->add_option("--parameters", texts.parameters, "Instead of the model's")
         ->type_name("N")
         ->check(CLI::Range(1.0, 1e13));
-    command->add_option("--bytes-each", question.bytes_each, "Of a gradient's value (default 4)")
+    command->add_option("--bytes-each", query.bytes_each, "Of a gradient's value (default 4)")
         ->type_name("N")
         ->check(CLI::Range(1.0, 8.0));
     command->add_option("--batch", texts.batch, "Samples of a device in a step (default 32)")
@@ -124,12 +124,12 @@ void add_bandwidth(CLI::App& app, SimOptions& options, SimTexts& texts) {
     command->add_option("--step", texts.step, "Computing time of a step, instead of the above")
         ->type_name("TIME");
     command
-        ->add_option("--hidden", question.hidden_share,
+        ->add_option("--hidden", query.hidden_share,
                      "Share of the step that communication may run beside (default 0.5)")
         ->type_name("SHARE")
         ->check(CLI::Range(0.0, 1.0));
     command
-        ->add_option("--target", question.target_share,
+        ->add_option("--target", query.target_share,
                      "Exposed communication over the whole step (default 0.1)")
         ->type_name("SHARE")
         ->check(CLI::Range(0.001, 0.99));
@@ -143,7 +143,7 @@ void add_bandwidth(CLI::App& app, SimOptions& options, SimTexts& texts) {
 
 // Training and control walk the same traces, so that their answers can be compared.
 void add_trace(CLI::App* command, SimOptions& options, SimTexts& texts) {
-    TraceWish& trace = options.trace;
+    TraceSpec& trace = options.trace;
     command->add_option("--steps", trace.steps, "Of a run (default 1000)")
         ->type_name("N")
         ->check(CLI::Range(1, 10'000'000));

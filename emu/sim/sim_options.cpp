@@ -45,7 +45,7 @@ class Finish {
   public:
     Finish(SimOptions& options, const SimTexts& texts) : options_(options), texts_(texts) {}
 
-    std::string complaint() {
+    std::string error_message() {
         // Everything is finished, also what the command does not use: the texts have defaults that
         // are right, and only what somebody wrote can be wrong.
         finish_lists();
@@ -61,24 +61,24 @@ class Finish {
         finish_model();
         finish_control();
         if (texts_.trigger != "async" && texts_.trigger != "sync") {
-            complain("--trigger: async or sync");
+            report("--trigger: async or sync");
         }
         if (texts_.trigger == "sync") options_.trigger = fabricshm::Trigger::kSync;
-        if (texts_.json && texts_.csv) complain("--json and --csv: one of them");
+        if (texts_.json && texts_.csv) report("--json and --csv: one of them");
         options_.format = texts_.json ? Format::kJson : texts_.csv ? Format::kCsv : Format::kText;
-        return complaint_;
+        return error_message_;
     }
 
   private:
-    // The first complaint counts: later ones may only follow from it.
-    void complain(const std::string& what) {
-        if (complaint_.empty()) complaint_ = what;
+    // The first error message counts: later ones may only follow from it.
+    void report(const std::string& what) {
+        if (error_message_.empty()) error_message_ = what;
     }
 
     Bytes size(const char* option, const std::string& text) {
         const auto bytes = fabricshm::parse_bytes(text);
         const bool fits = bytes.ok() && *bytes >= 4 && *bytes <= 64 * fabricshm::kGiB;
-        if (!fits) complain(std::string(option) + ": \"" + text + "\" is no size of 4 B to 64 GiB");
+        if (!fits) report(std::string(option) + ": \"" + text + "\" is no size of 4 B to 64 GiB");
         // Down to whole floats, which is what the vectors hold.
         return fits ? *bytes / 4 * 4 : 4;
     }
@@ -86,7 +86,7 @@ class Finish {
     Seconds length(const char* option, const std::string& text) {
         const auto parsed = parse_seconds(text);
         if (!parsed.ok()) {
-            complain(std::string(option) + ": \"" + text + "\" is no time like 1.5ms");
+            report(std::string(option) + ": \"" + text + "\" is no time like 1.5ms");
             return 0;
         }
         return *parsed;
@@ -98,7 +98,7 @@ class Finish {
         }
         for (const std::string& word : split(texts_.algorithms)) {
             const auto algorithm = fabricshm::parse_algorithm(word);
-            if (!algorithm.ok()) complain("--algorithms: there is no \"" + word + "\"");
+            if (!algorithm.ok()) report("--algorithms: there is no \"" + word + "\"");
             if (algorithm.ok()) options_.algorithms.push_back(*algorithm);
         }
         for (const std::string& word : split(texts_.devices)) {
@@ -106,67 +106,67 @@ class Finish {
                 // Four digits cannot overflow, and 8192 has four.
                 word.size() <= 4 && std::all_of(word.begin(), word.end(), ::isdigit);
             const int count = digits ? std::stoi(word) : 0;
-            if (count < 2 || count > 8192) complain("--devices: \"" + word + "\" is not 2 to 8192");
+            if (count < 2 || count > 8192) report("--devices: \"" + word + "\" is not 2 to 8192");
             options_.devices.push_back(count);
         }
     }
 
     void finish_control() {
-        ControlQuestion& question = options_.control;
-        question.config.window = std::chrono::duration_cast<fabricshm::Duration>(
+        ControlQuery& query = options_.control;
+        query.config.window = std::chrono::duration_cast<fabricshm::Duration>(
             std::chrono::duration<double>(length("--window", texts_.window)));
-        if (question.config.window <= fabricshm::Duration::zero()) complain("--window: too short");
-        question.speeds.clear();
+        if (query.config.window <= fabricshm::Duration::zero()) report("--window: too short");
+        query.speeds.clear();
         for (const std::string& word : split(texts_.speeds)) {
             char* end = nullptr;
             const double speed = std::strtod(word.c_str(), &end);
             // `!(a && b)`: refuses NaN as well.
             if (*end != 0 || !(speed > 0 && speed <= 1e6)) {
-                complain("--speeds: \"" + word + "\" is no speed above 0");
+                report("--speeds: \"" + word + "\" is no speed above 0");
             }
-            question.speeds.push_back(speed);
+            query.speeds.push_back(speed);
         }
-        if (question.speeds.empty()) complain("--speeds: at least one");
+        if (query.speeds.empty()) report("--speeds: at least one");
     }
 
     void finish_topology() {
-        TopologyWish& wish = options_.wish;
+        TopologySpec& spec = options_.spec;
         const LinkPreset* link = find_link_preset(texts_.link);
-        if (link == nullptr) complain("--link: there is no \"" + texts_.link + "\"");
-        if (link != nullptr) wish.link = *link;
-        if (texts_.placement == "home") wish.placement = Placement::kHome;
-        if (texts_.placement == "device") wish.placement = Placement::kDevice;
+        if (link == nullptr) report("--link: there is no \"" + texts_.link + "\"");
+        if (link != nullptr) spec.link = *link;
+        if (texts_.placement == "home") spec.placement = Placement::kHome;
+        if (texts_.placement == "device") spec.placement = Placement::kDevice;
         const bool known = texts_.placement.empty() || texts_.placement == "interleaved" ||
                            texts_.placement == "home" || texts_.placement == "device";
-        if (!known) complain("--placement: interleaved, home or device");
-        wish.shape = options_.shape;
+        if (!known) report("--placement: interleaved, home or device");
+        spec.shape = options_.shape;
         // Commands for one size take the first.
-        if (!options_.devices.empty()) wish.devices = options_.devices.front();
+        if (!options_.devices.empty()) spec.devices = options_.devices.front();
     }
 
     void finish_model() {
-        BandwidthQuestion& question = options_.bandwidth;
-        question.wish = options_.wish;
-        question.model = texts_.model;
-        question.parameters = texts_.parameters;
-        question.bucket = size("--bucket", texts_.bucket);
-        if (!texts_.step.empty()) question.step = length("--step", texts_.step);
+        BandwidthQuery& query = options_.bandwidth;
+        query.spec = options_.spec;
+        query.model = texts_.model;
+        query.parameters = texts_.parameters;
+        query.bucket = size("--bucket", texts_.bucket);
+        if (!texts_.step.empty()) query.step = length("--step", texts_.step);
         for (const ModelPreset& preset : model_presets()) {
             if (texts_.model != preset.name) continue;
-            if (question.parameters <= 0) question.parameters = preset.parameters;
+            if (query.parameters <= 0) query.parameters = preset.parameters;
             const double operations = preset.operations * texts_.batch;
             // A given step wins over the model's: its length depends on the device, which the user
             // knows better.
-            if (texts_.step.empty()) question.step = operations / (texts_.tflops * 1e12);
+            if (texts_.step.empty()) query.step = operations / (texts_.tflops * 1e12);
         }
-        if (options_.command == "bandwidth" && (question.parameters <= 0 || question.step <= 0)) {
-            complain("--model: \"" + texts_.model + "\" is unknown: give --parameters and --step");
+        if (options_.command == "bandwidth" && (query.parameters <= 0 || query.step <= 0)) {
+            report("--model: \"" + texts_.model + "\" is unknown: give --parameters and --step");
         }
     }
 
     SimOptions& options_;
     const SimTexts& texts_;
-    std::string complaint_;
+    std::string error_message_;
 };
 
 SimExit usage(const std::string& line) {
@@ -195,10 +195,10 @@ std::optional<SimExit> parse_sim_options(int argc, const char* const* argv, SimO
     if (texts.version) return SimExit{0, std::string("fabric-sim ") + FABRIC_VERSION + "\n"};
     const auto chosen = app.get_subcommands();
     if (chosen.empty()) return usage("a command is missing");
-    // The complaints below look at it: a model has to be known for `bandwidth` only.
+    // The error messages below look at it: a model has to be known for `bandwidth` only.
     options.command = chosen.front()->get_name();
-    const std::string complaint = Finish(options, texts).complaint();
-    if (!complaint.empty()) return usage(complaint);
+    const std::string error_message = Finish(options, texts).error_message();
+    if (!error_message.empty()) return usage(error_message);
     return std::nullopt;
 }
 
@@ -209,17 +209,18 @@ std::variant<Topology, std::string> topology_of(const SimOptions& options) {
         // The count is in the file; a second one could only contradict it.
         if (!options.devices.empty()) return "--devices: a file says itself how many there are";
         auto read = read_topology_file(options.shape);
-        if (auto* complaint = std::get_if<std::string>(&read)) return "--topology: " + *complaint;
+        if (auto* error_message = std::get_if<std::string>(&read))
+            return "--topology: " + *error_message;
         return std::get<Topology>(std::move(read));
     }
-    auto topology = make_topology(options.wish);
+    auto topology = make_topology(options.spec);
     if (!topology.ok()) {
         return "--topology " + options.shape +
                ": these numbers make no topology (a chain has at "
                "most 512 devices)";
     }
-    const std::string complaint = topology->complaint();
-    if (!complaint.empty()) return "--topology " + options.shape + ": " + complaint;
+    const std::string error_message = topology->error_message();
+    if (!error_message.empty()) return "--topology " + options.shape + ": " + error_message;
     return *topology;
 }
 

@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "emu/sim/questions.hpp"
+#include "emu/sim/queries.hpp"
 #include "emu/sim/training.hpp"
 #include "emu/sim/validate.hpp"
 
@@ -22,7 +22,7 @@ struct SimOptions {
 
     // Of every command that has a topology.
     std::string shape = "star";  // or the path of a file
-    TopologyWish wish;
+    TopologySpec spec;
     std::vector<int> devices;  // of commands that go through several
 
     std::vector<fabricshm::Bytes> sizes;
@@ -30,13 +30,13 @@ struct SimOptions {
     fabricshm::Trigger trigger = fabricshm::Trigger::kAsync;
     bool outside_arena = false;
 
-    ControlQuestion control;
-    CrossoverQuestion crossover;
-    StragglerQuestion stragglers;
-    BandwidthQuestion bandwidth;
+    ControlQuery control;
+    CrossoverQuery crossover;
+    StragglerQuery stragglers;
+    BandwidthQuery bandwidth;
     ValidateOptions validate;
     Workload workload;
-    TraceWish trace;
+    TraceSpec trace;
     int traces = 20;
 };
 
@@ -49,7 +49,7 @@ struct SimExit {
 
 std::optional<SimExit> parse_sim_options(int argc, const char* const* argv, SimOptions& options);
 
-/// The topology that the options mean: a shape of wish.devices, or a file. A line on what is wrong.
+/// The topology that the options mean: a shape of spec.devices, or a file. A line on what is wrong.
 std::variant<Topology, std::string> topology_of(const SimOptions& options);
 
 }  // namespace emu

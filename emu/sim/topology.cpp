@@ -13,7 +13,7 @@ std::vector<int> nodes_of(const Topology& topology, NodeKind kind) {
     return found;
 }
 
-std::string node_complaint(const Topology& topology, std::size_t index) {
+std::string node_error_message(const Topology& topology, std::size_t index) {
     const Node& node = topology.nodes[index];
     const bool root = index == 0;
     if (root != (node.parent < 0)) return node.name + ": exactly the first node has no parent";
@@ -47,10 +47,10 @@ std::vector<int> Topology::homes() const {
     return placement == Placement::kDevice ? devices() : nodes_of(*this, NodeKind::kPool);
 }
 
-std::string Topology::complaint() const {
+std::string Topology::error_message() const {
     if (nodes.empty()) return "no nodes";
     for (std::size_t i = 0; i < nodes.size(); ++i) {
-        std::string found = node_complaint(*this, i);
+        std::string found = node_error_message(*this, i);
         if (!found.empty()) return found;
     }
     const std::size_t count = devices().size();

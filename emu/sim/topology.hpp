@@ -82,7 +82,7 @@ struct Topology {
     /// Nodes that hold buffers under the placement.
     std::vector<int> homes() const;
     /// What is wrong with it, as one line for a person; empty when nothing is.
-    std::string complaint() const;
+    std::string error_message() const;
 };
 
 }  // namespace emu

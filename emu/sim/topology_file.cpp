@@ -36,7 +36,7 @@ class Reader {
   public:
     Reader(const toml::table& root, std::string name) : root_(root), name_(std::move(name)) {}
 
-    TopologyOrComplaint read() {
+    TopologyOrError read() {
         read_top();
         for (const char* kind : {"switch", "host", "device", "pool"}) collect(kind);
         // A file may name children before parents, so groups are placed as their parents appear; a
@@ -44,15 +44,15 @@ class Reader {
         while (!failed_ && place_some()) {
         }
         for (const Group& group : groups_) {
-            if (!group.placed) complain(*group.table, "no node of that name is the parent");
+            if (!group.placed) report(*group.table, "no node of that name is the parent");
         }
         // Last, and by the full name ("device[3]"): one node of a group may differ from its like.
         read_overrides();
         if (!failed_) {
-            const std::string found = topology_.complaint();
-            if (!found.empty()) complain(root_, found);
+            const std::string found = topology_.error_message();
+            if (!found.empty()) report(root_, found);
         }
-        if (failed_) return complaint_;
+        if (failed_) return error_message_;
         return std::move(topology_);
     }
 
@@ -63,13 +63,13 @@ class Reader {
         bool placed = false;
     };
 
-    // Nothing is read after the first complaint, but for what is harmless: later ones would often
-    // follow from it.
-    void complain(const toml::node& where, const std::string& what) {
+    // Nothing is read after the first error message, but for what is harmless: later ones would
+    // often follow from it.
+    void report(const toml::node& where, const std::string& what) {
         if (failed_) return;
         failed_ = true;
         const auto line = where.source().begin.line;
-        complaint_ = name_ + (line > 0 ? ":" + std::to_string(line) : "") + ": " + what;
+        error_message_ = name_ + (line > 0 ? ":" + std::to_string(line) : "") + ": " + what;
     }
 
     void read_top() {
@@ -78,7 +78,7 @@ class Reader {
         if (placement == "home") topology_.placement = Placement::kHome;
         if (placement == "device") topology_.placement = Placement::kDevice;
         if (placement != "home" && placement != "device" && placement != "interleaved") {
-            complain(root_, "placement is one of interleaved, home, device");
+            report(root_, "placement is one of interleaved, home, device");
         }
         topology_.lines_in_flight = root_["lines_in_flight"].value_or(topology_.lines_in_flight);
         // A misspelt key would otherwise silently leave a default in force.
@@ -87,7 +87,7 @@ class Reader {
             const bool known = word == "name" || word == "placement" || word == "lines_in_flight" ||
                                word == "switch" || word == "host" || word == "device" ||
                                word == "pool" || word == "override";
-            if (!known) complain(value, "unknown key " + std::string(word));
+            if (!known) report(value, "unknown key " + std::string(word));
         }
     }
 
@@ -98,12 +98,12 @@ class Reader {
                                                        {"pool", NodeKind::kPool}};
         const toml::array* list = root_[word].as_array();
         if (list == nullptr) {
-            if (root_.contains(word)) complain(root_, std::string("write [[") + word + "]]");
+            if (root_.contains(word)) report(root_, std::string("write [[") + word + "]]");
             return;
         }
         for (const toml::node& item : *list) {
             const toml::table* table = item.as_table();
-            if (table == nullptr) return complain(item, std::string("write [[") + word + "]]");
+            if (table == nullptr) return report(item, std::string("write [[") + word + "]]");
             groups_.push_back({kinds.at(word), table, false});
         }
     }
@@ -116,7 +116,7 @@ class Reader {
             const auto parent = (*group.table)["parent"].value<std::string>();
             if (parent && by_name_.count(*parent) == 0) continue;
             if (!parent && !topology_.nodes.empty()) {
-                complain(*group.table, "a second node without a parent");
+                report(*group.table, "a second node without a parent");
                 continue;
             }
             place(group, parent ? by_name_[*parent] : std::vector<int>{-1});
@@ -131,13 +131,13 @@ class Reader {
         int count = 1;
         fill(node, *group.table, &count);
         const auto name = (*group.table)["name"].value<std::string>();
-        if (!name) return complain(*group.table, "name is missing");
-        if (by_name_.count(*name) != 0) return complain(*group.table, "the name is taken");
+        if (!name) return report(*group.table, "name is missing");
+        if (by_name_.count(*name) != 0) return report(*group.table, "the name is taken");
         // Groups below groups multiply: eight switches of eight hosts of eight devices each.
         const std::size_t all =
             topology_.nodes.size() + static_cast<std::size_t>(count) * parents.size();
         if (count < 1 || all > 100'000) {
-            return complain(*group.table, "count: 1 to 100000 in all");
+            return report(*group.table, "count: 1 to 100000 in all");
         }
         std::vector<int>& made = by_name_[*name];
         // Under each parent `count` of them, numbered through: the third device of the second host
@@ -160,8 +160,7 @@ class Reader {
             // then unknown.
             if (word == "name" || (word == "parent" && count != nullptr)) continue;
             if (!fill_text(node, word, value) && !fill_number(node, word, value, count)) {
-                complain(value,
-                         word + ": unknown key, or a value without a unit or of another kind");
+                report(value, word + ": unknown key, or a value without a unit or of another kind");
             }
         }
     }
@@ -209,7 +208,7 @@ class Reader {
         if (list == nullptr) return;
         for (const toml::node& item : *list) {
             const toml::table* table = item.as_table();
-            if (table == nullptr) return complain(item, "write [[override]]");
+            if (table == nullptr) return report(item, "write [[override]]");
             const std::string name = (*table)["name"].value_or(std::string());
             bool found = false;
             for (Node& node : topology_.nodes) {
@@ -217,7 +216,7 @@ class Reader {
                 fill(node, *table, nullptr);
                 found = true;
             }
-            if (!found) complain(*table, "override: there is no node \"" + name + "\"");
+            if (!found) report(*table, "override: there is no node \"" + name + "\"");
         }
     }
 
@@ -227,12 +226,12 @@ class Reader {
     std::vector<Group> groups_;
     std::map<std::string, std::vector<int>> by_name_;
     bool failed_ = false;
-    std::string complaint_;
+    std::string error_message_;
 };
 
 }  // namespace
 
-TopologyOrComplaint parse_topology(const std::string& text, const std::string& name) {
+TopologyOrError parse_topology(const std::string& text, const std::string& name) {
     const toml::parse_result parsed = toml::parse(text);
     if (!parsed) {
         return name + ":" + std::to_string(parsed.error().source().begin.line) + ": " +
@@ -241,7 +240,7 @@ TopologyOrComplaint parse_topology(const std::string& text, const std::string& n
     return Reader(parsed.table(), name).read();
 }
 
-TopologyOrComplaint read_topology_file(const std::string& path) {
+TopologyOrError read_topology_file(const std::string& path) {
     std::ifstream file(path);
     if (!file) return path + ": cannot be read";
     std::stringstream text;

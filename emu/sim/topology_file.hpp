@@ -10,12 +10,12 @@
 namespace emu {
 
 /// The topology, or one line for a person on what is wrong: "rack.toml:7: switch: unknown key x".
-using TopologyOrComplaint = std::variant<Topology, std::string>;
+using TopologyOrError = std::variant<Topology, std::string>;
 
-/// `name` stands in front of complaints. The result has no complaint() of its own.
-TopologyOrComplaint parse_topology(const std::string& text, const std::string& name);
+/// `name` stands in front of error messages. The result has no error_message() of its own.
+TopologyOrError parse_topology(const std::string& text, const std::string& name);
 
 /// The same from a file.
-TopologyOrComplaint read_topology_file(const std::string& path);
+TopologyOrError read_topology_file(const std::string& path);
 
 }  // namespace emu

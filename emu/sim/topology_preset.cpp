@@ -20,11 +20,11 @@ std::string indexed(const char* name, int index) {
 class Maker {
   public:
     // `hops` between a device and a pool, one way.
-    Maker(Topology& topology, const TopologyWish& wish, int hops)
-        : topology_(topology), wish_(wish) {
+    Maker(Topology& topology, const TopologySpec& spec, int hops)
+        : topology_(topology), spec_(spec) {
         // The way there and back over all hops, and the memory, together take the preset's latency.
-        const Seconds media = std::min(kMediaLatency, wish.link.read_latency);
-        hop_ = (wish.link.read_latency - media) / 2 / hops;
+        const Seconds media = std::min(kMediaLatency, spec.link.read_latency);
+        hop_ = (spec.link.read_latency - media) / 2 / hops;
         media_ = media;
     }
 
@@ -55,14 +55,14 @@ class Maker {
         node.parent = parent;
         // A link carries what its device can read; upwards the larger of both, since peers read a
         // device's own memory through it.
-        node.down = wish_.link.read;
-        node.up = std::max(wish_.link.read, wish_.link.write);
+        node.down = spec_.link.read;
+        node.up = std::max(spec_.link.read, spec_.link.write);
         node.latency = parent < 0 ? 0 : hop_;
-        node.read = wish_.link.read;
-        node.write = wish_.link.write;
+        node.read = spec_.link.read;
+        node.write = spec_.link.write;
         // Devices with memory of their own serve it as a pool would.
-        if (wish_.placement == Placement::kDevice) {
-            node.media = wish_.link.media;
+        if (spec_.placement == Placement::kDevice) {
+            node.media = spec_.link.media;
             node.media_latency = media_;
         }
         return add(node);
@@ -74,8 +74,8 @@ class Maker {
         node.kind = NodeKind::kPool;
         node.parent = parent;
         // A memory's link is no narrower than the memory.
-        node.up = node.down = wish_.link.media;
-        node.media = wish_.link.media;
+        node.up = node.down = spec_.link.media;
+        node.media = spec_.link.media;
         node.latency = hop_;
         node.media_latency = media_;
         return add(node);
@@ -83,7 +83,7 @@ class Maker {
 
   private:
     Topology& topology_;
-    const TopologyWish& wish_;
+    const TopologySpec& spec_;
     Seconds hop_ = 0;
     Seconds media_ = 0;
 };
@@ -92,47 +92,47 @@ int pools_for(int wanted, int devices) {
     return wanted > 0 ? wanted : std::max(1, devices / 8);
 }
 
-void make_star(Topology& topology, const TopologyWish& wish) {
+void make_star(Topology& topology, const TopologySpec& spec) {
     // Device to switch and switch to pool.
-    Maker maker(topology, wish, 2);
+    Maker maker(topology, spec, 2);
     const int root = maker.add_switch("switch", -1, 0);
-    for (int i = 0; i < wish.devices; ++i) maker.add_device(i, root);
-    if (wish.placement == Placement::kDevice) return;
+    for (int i = 0; i < spec.devices; ++i) maker.add_device(i, root);
+    if (spec.placement == Placement::kDevice) return;
     // Here for all devices; in a tree for those of a leaf, so that its uplink is not needed for
     // near memory.
-    const int pools = pools_for(wish.pools, wish.devices);
+    const int pools = pools_for(spec.pools, spec.devices);
     for (int i = 0; i < pools; ++i) maker.add_pool(i, root);
 }
 
-void make_tree(Topology& topology, const TopologyWish& wish) {
+void make_tree(Topology& topology, const TopologySpec& spec) {
     // Device to host, host to leaf, pool to leaf. Across the spine it takes two more.
-    Maker maker(topology, wish, 3);
+    Maker maker(topology, spec, 3);
     const int root = maker.add_switch("spine", -1, 0);
-    const int per_leaf = wish.per_host * wish.hosts_per_leaf;
+    const int per_leaf = spec.per_host * spec.hosts_per_leaf;
     int host_count = 0;
     int pool_count = 0;
     int made = 0;
-    for (int leaf = 0; made < wish.devices; ++leaf) {
-        const int here = std::min(per_leaf, wish.devices - made);
+    for (int leaf = 0; made < spec.devices; ++leaf) {
+        const int here = std::min(per_leaf, spec.devices - made);
         // An uplink as wide as all below it is not a bottleneck; the oversubscription divides it.
-        const Rate below = here * wish.link.read;
+        const Rate below = here * spec.link.read;
         const int at_leaf =
-            maker.add_switch(indexed("leaf", leaf), root, below / wish.oversubscription);
-        for (int first = 0; first < here; first += wish.per_host) {
-            const int in_host = std::min(wish.per_host, here - first);
-            const int host = maker.add_host(host_count++, at_leaf, in_host * wish.link.read);
+            maker.add_switch(indexed("leaf", leaf), root, below / spec.oversubscription);
+        for (int first = 0; first < here; first += spec.per_host) {
+            const int in_host = std::min(spec.per_host, here - first);
+            const int host = maker.add_host(host_count++, at_leaf, in_host * spec.link.read);
             for (int i = 0; i < in_host; ++i) maker.add_device(made++, host);
         }
-        const int pools = wish.placement == Placement::kDevice ? 0 : pools_for(wish.pools, here);
+        const int pools = spec.placement == Placement::kDevice ? 0 : pools_for(spec.pools, here);
         for (int i = 0; i < pools; ++i) maker.add_pool(pool_count++, at_leaf);
     }
 }
 
-void make_chain(Topology& topology, const TopologyWish& wish) {
+void make_chain(Topology& topology, const TopologySpec& spec) {
     // From the end of a chain to its neighbour is one hop: that one takes the preset's latency.
-    Maker maker(topology, wish, 1);
+    Maker maker(topology, spec, 1);
     int parent = -1;
-    for (int i = 0; i < wish.devices; ++i) parent = maker.add_device(i, parent);
+    for (int i = 0; i < spec.devices; ++i) parent = maker.add_device(i, parent);
 }
 
 }  // namespace
@@ -159,23 +159,23 @@ const LinkPreset* find_link_preset(const std::string& name) {
     return nullptr;
 }
 
-fabricshm::Result<Topology> make_topology(const TopologyWish& wish) {
+fabricshm::Result<Topology> make_topology(const TopologySpec& spec) {
     const fabricshm::Error out_of_range{fabricshm::Errc::kInvalid, 0, "topology: out of range"};
-    const bool counts = wish.devices >= 2 && wish.devices <= 8192 && wish.pools >= 0 &&
-                        wish.pools <= 8192 && wish.per_host >= 1 && wish.hosts_per_leaf >= 1;
-    if (!counts || !(wish.oversubscription > 0)) return out_of_range;
+    const bool counts = spec.devices >= 2 && spec.devices <= 8192 && spec.pools >= 0 &&
+                        spec.pools <= 8192 && spec.per_host >= 1 && spec.hosts_per_leaf >= 1;
+    if (!counts || !(spec.oversubscription > 0)) return out_of_range;
     Topology topology;
-    topology.name = wish.shape + " of " + std::to_string(wish.devices) + ", " + wish.link.name;
-    topology.placement = wish.placement;
-    if (wish.shape == "star") {
-        make_star(topology, wish);
-    } else if (wish.shape == "tree") {
-        make_tree(topology, wish);
-    } else if (wish.shape == "chain") {
+    topology.name = spec.shape + " of " + std::to_string(spec.devices) + ", " + spec.link.name;
+    topology.placement = spec.placement;
+    if (spec.shape == "star") {
+        make_star(topology, spec);
+    } else if (spec.shape == "tree") {
+        make_tree(topology, spec);
+    } else if (spec.shape == "chain") {
         // A chain's longest way grows with its length, and so does what every route costs here.
-        if (wish.devices > kLongestChain) return out_of_range;
+        if (spec.devices > kLongestChain) return out_of_range;
         // There is no place for pools in a chain.
-        TopologyWish own_memory = wish;
+        TopologySpec own_memory = spec;
         own_memory.placement = topology.placement = Placement::kDevice;
         make_chain(topology, own_memory);
     } else {

@@ -23,7 +23,7 @@ const std::vector<LinkPreset>& link_presets();
 /// nullptr when there is none of this name.
 const LinkPreset* find_link_preset(const std::string& name);
 
-struct TopologyWish {
+struct TopologySpec {
     std::string shape = "star";  // star, tree, chain
     int devices = 8;
     int pools = 0;           // star: 0 is one per 8 devices; tree: per leaf switch, 0 is the same
@@ -39,6 +39,6 @@ struct TopologyWish {
 ///        kDevice there are no pools: peers read each other's own memory.
 /// chain: device behind device, each with memory of its own; at most 512.
 /// kInvalid for other shapes, and numbers that make no topology.
-fabricshm::Result<Topology> make_topology(const TopologyWish& wish);
+fabricshm::Result<Topology> make_topology(const TopologySpec& spec);
 
 }  // namespace emu

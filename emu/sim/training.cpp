@@ -99,27 +99,27 @@ double moved_part(const std::vector<double>& before, const std::vector<double>& 
 
 }  // namespace
 
-Trace make_trace(const TraceWish& wish) {
+Trace make_trace(const TraceSpec& spec) {
     Trace trace;
-    trace.noise = wish.noise;
-    trace.seed = wish.seed;
-    std::mt19937_64 random(wish.seed);
+    trace.noise = spec.noise;
+    trace.seed = spec.seed;
+    std::mt19937_64 random(spec.seed);
     const auto below = [&](std::uint64_t end) {
         return static_cast<std::uint64_t>(uniform(random) * static_cast<double>(end));
     };
-    for (int i = 0; i < wish.stragglers; ++i) {
-        const int device = static_cast<int>(below(static_cast<std::uint64_t>(wish.devices)));
-        const std::uint64_t from = below(wish.steps);
+    for (int i = 0; i < spec.stragglers; ++i) {
+        const int device = static_cast<int>(below(static_cast<std::uint64_t>(spec.devices)));
+        const std::uint64_t from = below(spec.steps);
         const auto length = static_cast<std::uint64_t>(-std::log1p(-uniform(random)) *
-                                                       static_cast<double>(wish.length));
+                                                       static_cast<double>(spec.length));
         // At least one step.
-        trace.disturbances.push_back({device, from, from + length + 1, wish.slow_speed});
+        trace.disturbances.push_back({device, from, from + length + 1, spec.slow_speed});
     }
     // Different devices, the first one never: some have to live.
-    const int failures = std::min(wish.failures, wish.devices - 1);
+    const int failures = std::min(spec.failures, spec.devices - 1);
     for (int i = 0; i < failures; ++i) {
         trace.disturbances.push_back(
-            {wish.devices - 1 - i, below(wish.steps), ~std::uint64_t{0}, 0});
+            {spec.devices - 1 - i, below(spec.steps), ~std::uint64_t{0}, 0});
     }
     return trace;
 }

@@ -27,7 +27,7 @@ struct Trace {
     std::uint64_t seed = 1;
 };
 
-struct TraceWish {
+struct TraceSpec {
     int devices = 8;
     std::uint64_t steps = 1000;
     int stragglers = 1;  // how often a device turns slow
@@ -41,7 +41,7 @@ struct TraceWish {
 /// Stragglers at random times on random devices. Failures from the last device down, so that the
 /// first one lives: those who are gone are also the ones that the simulated communication leaves
 /// out.
-Trace make_trace(const TraceWish& wish);
+Trace make_trace(const TraceSpec& spec);
 
 struct Workload {
     Topology topology;

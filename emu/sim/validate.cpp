@@ -46,7 +46,7 @@ Tuning tuning_for(int world, Algorithm algorithm) {
 }
 
 // The largest footprint worth probing: beyond what a core touches of the largest vector.
-Bytes probed_most(const ValidateOptions& options) {
+Bytes max_probed(const ValidateOptions& options) {
     const Bytes largest = *std::max_element(options.sizes.begin(), options.sizes.end());
     Bytes most = 256 * fabricshm::kKiB;
     while (most < 8 * largest && most < 128 * fabricshm::kMiB) most *= 2;
@@ -164,7 +164,7 @@ Result<Report> validate(const ValidateOptions& options) {
     }
     std::vector<MachineLimits> rounds;
     ProbeOptions probe;
-    probe.most = probed_most(options);
+    probe.most = max_probed(options);
     // Half as long as a case: the probe has several points.
     probe.sample = options.sample / 2;
     for (int round = 0; round < options.rounds; ++round) {
@@ -173,7 +173,7 @@ Result<Report> validate(const ValidateOptions& options) {
         FABRIC_TRY_VOID(measure_round(options, cases));
     }
     Report report;
-    report.question = "validate";
+    report.query = "validate";
     report.columns = {"devices",     "algorithm",   "size_bytes",
                       "measured_s",  "simulated_s", "simulated_over_measured",
                       "error_share", "least_s",     "most_s"};

@@ -66,7 +66,7 @@ struct ControlConfig {
     // shows in measured speeds, which shares follow.
     std::string drain_faults = "ecc,xid,stopped";
     // Not a key: ranks that a directive page holds. 0: there is no page.
-    std::int64_t directed_most = fabricshm::kPeersMax;
+    std::int64_t max_directed = fabricshm::kPeersMax;
     std::int64_t drain_retry = 60;  // windows until a drained rank is tried again; 0: never
 };
 

@@ -79,7 +79,7 @@ std::size_t parse_frames(std::span<const std::byte> bytes,
                          const std::function<void(FrameType, std::span<const std::byte>)>& take);
 
 /// Reads PATH.1 and PATH: what there is of them, since a daemon that was killed between two files
-/// leaves PATH.1 alone, and a power cut may spoil one of them. What is spoilt is in `bad`.
+/// leaves PATH.1 alone, and a power cut may corrupt one of them. What is corrupt is in `bad`.
 /// kNotFound when neither is there.
 fabricshm::Result<JournalStory> read_decision_journal(const std::string& path);
 

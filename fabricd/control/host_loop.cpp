@@ -11,7 +11,7 @@ namespace fabricd {
 namespace {
 
 /// Most that a job counts for: of what it says it did before, its usual figure.
-constexpr double kPartMost = 2;
+constexpr double kMaxPart = 2;
 
 /// Times that the wait after a promise that could not be given back doubles.
 constexpr int kDoublings = 4;
@@ -64,7 +64,7 @@ double HostPace::part_of(const std::vector<double>& before) const noexcept {
         if (!(before[i] > 0)) continue;
         const double part = pace_[i].now / before[i];
         // Written so that a NaN counts as nothing done.
-        parts += pace_[i].ranks * (part > 0 ? std::min(part, kPartMost) : 0);
+        parts += pace_[i].ranks * (part > 0 ? std::min(part, kMaxPart) : 0);
         ranks += pace_[i].ranks;
     }
     return ranks > 0 ? parts / ranks : 1;

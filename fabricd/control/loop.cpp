@@ -20,7 +20,7 @@ constexpr std::int64_t kWarmUpWindows = 3;
 constexpr std::int64_t kOwnDoing = 3;
 
 /// Windows in a row that wait for the next one to show whether a rank is slow or was held up.
-constexpr std::int64_t kDoubtMost = 2;
+constexpr std::int64_t kMaxDoubt = 2;
 
 /// Times that a probation begins anew because speeds changed.
 constexpr int kPromises = 4;
@@ -155,7 +155,7 @@ void Loop::judge_job(JobState& job, TickResult& result) {
     }
     // A value far off is a glitch or a new speed: the next window shows which, and whether this one
     // says anything about the action.
-    const bool is_doubtful = job.any_suspect() && job.doubtful < kDoubtMost;
+    const bool is_doubtful = job.any_suspect() && job.doubtful < kMaxDoubt;
     job.doubtful = is_doubtful ? job.doubtful + 1 : 0;
     if (is_doubtful) return;
     const auto ended =
@@ -300,12 +300,12 @@ void Loop::decide_job(JobState& job, TickResult& result) {
 // Said once for each job: a decision that fails would be made again and again.
 bool Loop::is_too_large(JobState& job, TickResult& result) const {
     const auto ranks = static_cast<std::int64_t>(job.ranks.size());
-    if (config_.directed_most == 0 || ranks <= config_.directed_most) return false;
+    if (config_.max_directed == 0 || ranks <= config_.max_directed) return false;
     if (!std::exchange(job.is_size_said, true)) {
         result.notes.push_back(
             "arena " + std::to_string(job.arena) + " group " + std::to_string(job.group) + " has " +
             std::to_string(ranks) + " ranks, and a directive holds " +
-            std::to_string(config_.directed_most) + ": it is watched and not directed");
+            std::to_string(config_.max_directed) + ": it is watched and not directed");
     }
     return true;
 }
@@ -357,7 +357,7 @@ void Loop::direct(JobState& job, Decision& decision, TickResult& result) {
     decision.id = ++last_id_;
     // Above all that a session of the job has ever seen, also from another daemon or in another
     // group: a page refuses what does not rise.
-    // Of serials that others report only this job's are lifted: one that lies spoils its own.
+    // Of serials that others report only this job's are lifted: one that lies corrupts its own.
     ++last_serial_;
     decision.serial = job.serial = std::max(last_serial_, job.serial_seen + 1);
     job.serial_seen = job.serial;

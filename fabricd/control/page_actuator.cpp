@@ -12,7 +12,7 @@ using fabricshm::Result;
 
 namespace {
 
-constexpr double kUnitsMost = std::numeric_limits<std::uint32_t>::max();
+constexpr double kMaxUnits = std::numeric_limits<std::uint32_t>::max();
 
 }  // namespace
 
@@ -34,7 +34,7 @@ Result<DirectiveImage> image_of(const Directive& directive) {
     }
     for (std::size_t i = 0; i < directive.units.size(); ++i) {
         // Ranks say how many there are, and could say more than a word of the page holds.
-        const bool fits = directive.units[i] >= 0 && directive.units[i] <= kUnitsMost;
+        const bool fits = directive.units[i] >= 0 && directive.units[i] <= kMaxUnits;
         if (!fits) return Error{Errc::kInvalid, 0, "direct more units than a page holds"};
         image.work_units[i] = static_cast<std::uint32_t>(std::lround(directive.units[i]));
     }

@@ -20,7 +20,7 @@ struct SyncWeights {
 std::optional<double> update_speed(double steps_per_s, double sync_s, const SyncWeights& weights);
 
 /// S313: H = clip(ceil(kappa / rho), 1, H_max). While the loss gets worse the interval halves at
-/// once instead, down to 1: a job that drifts apart needs more meetings, whatever they cost.
+/// once instead, down to 1: a job that drifts apart needs more barriers, whatever they cost.
 std::uint32_t sync_interval(double kappa, std::uint32_t interval_now, bool loss_worsens,
                             const SyncWeights& weights) noexcept;
 

@@ -14,7 +14,7 @@ constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 
 /// No daemon gets so far: who reports a higher serial made it up, and one near the largest number
 /// would make the next one 0.
-constexpr std::uint64_t kSerialMost = std::uint64_t{1} << 62;
+constexpr std::uint64_t kMaxSerial = std::uint64_t{1} << 62;
 
 /// Nothing is stale, everybody made steps, and the numbers can be computed with.
 // Whole windows only: ranks meet in every step, so figures of different moments contradict each
@@ -90,7 +90,7 @@ void take_over(JobState& state, const JobWindow& job) {
         if (job.ranks[i].faults == 0) state.ranks[i].fault_windows = 0;
         if (job.ranks[i].faults != 0) ++state.ranks[i].fault_windows;
         const std::uint64_t seen = job.ranks[i].directive_serial;
-        if (seen <= kSerialMost) state.serial_seen = std::max(state.serial_seen, seen);
+        if (seen <= kMaxSerial) state.serial_seen = std::max(state.serial_seen, seen);
     }
 }
 

@@ -59,7 +59,7 @@ struct RankState {
 struct SmoothingWeights {
     explicit SmoothingWeights(const ControlConfig& config);
     double level;
-    double slope;  // slopes are differences of noisy levels and need twice the patience
+    double slope;  // slopes are differences of noisy levels and need twice as long
 };
 
 /// Whether a series gets worse: its slope, over a half-life, against how far it jumps from one

@@ -245,7 +245,7 @@ Result<QuotaState> AdminClient::set_quota(const QuotaOrder& order) {
     SetQuotaRequest request;
     request.set_subject(order.subject);
     request.set_bytes(order.bytes);
-    request.set_patience_ms(order.patience_ms);
+    request.set_grace_ms(order.grace_ms);
     SetQuotaReply reply;
     FABRIC_TRY_VOID(call(&Admin::Stub::SetQuota, request, reply));
     // How long it waits yet is for `fabricctl devices` to show.

@@ -137,7 +137,7 @@ void add_quota(CLI::App& app, Parser& parser, CtlOptions& options) {
     quota->add_option("BYTES", parser.bytes, "The quota, with K, M, G or T; of a user 0: no limit")
         ->required();
     quota
-        ->add_option("--patience", options.patience,
+        ->add_option("--grace", options.quota_grace,
                      "Wait so long for those who hold more to give it back (default 30)")
         ->type_name("SECONDS")
         ->check(CLI::Range(0.0, 86400.0));
@@ -388,8 +388,8 @@ CtlParse parse_ctl_options(int argc, const char* const* argv, CtlOptions& option
         if (parsed.ok()) bytes = *parsed;
         return parsed.ok();
     };
-    // After the parser is done, so that the complaint can name the option and the text that people
-    // wrote.
+    // After the parser is done, so that the error message can name the option and the text that
+    // people wrote.
     if (given("--limit") && !size(parser.limit, options.limit_bytes)) {
         return usage("--limit: not a size: " + parser.limit);
     }

@@ -38,7 +38,7 @@ struct CtlOptions {
     std::string subject;
     double grace = 10.0;            // of evict: seconds from SIGTERM to SIGKILL
     std::uint64_t quota_bytes = 0;  // of quota
-    double patience = 30.0;         // of quota: seconds
+    double quota_grace = 30.0;      // of quota: seconds
     VgpuOrder vgpu;                 // of vgpu-resize and vgpu-share
     std::string file;  // of devices: the device file to check; "": ask the daemon; of replay: the
                        // journal

@@ -19,7 +19,7 @@ using fabricshm::Result;
 namespace {
 
 /// One "key=value"; "control." may be left out.
-Complaint set_one(Config& config, const std::string& setting, const std::string& where) {
+ErrorMessage set_one(Config& config, const std::string& setting, const std::string& where) {
     const auto equals = setting.find('=');
     if (equals == std::string::npos) return where + ": \"" + setting + "\" is no key=value";
     std::string name = setting.substr(0, equals);

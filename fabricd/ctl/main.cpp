@@ -7,7 +7,7 @@
 int main(int argc, char** argv) {
     fabricd::CtlOptions options;
     // Help that was asked for is output, and may go through a pager; help that was not is a
-    // complaint.
+    // error message.
     const auto parsed = fabricd::parse_ctl_options(argc, argv, options);
     if (parsed.exit) {
         const bool is_fine = *parsed.exit == fabricd::CtlExit::kOk;

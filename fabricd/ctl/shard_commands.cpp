@@ -78,8 +78,8 @@ Result<void> set_quota(const CtlOptions& options, AdminClient& client) {
                                   "there is no user '%s' on this host (user:NAME or user:UID)",
                                   user.c_str());
     }
-    const auto patience_ms = static_cast<std::int64_t>(options.patience * 1000.0);
-    const QuotaOrder order{subject_of(options.subject), options.quota_bytes, patience_ms};
+    const auto grace_ms = static_cast<std::int64_t>(options.quota_grace * 1000.0);
+    const QuotaOrder order{subject_of(options.subject), options.quota_bytes, grace_ms};
     FABRIC_TRY(const QuotaState state, client.set_quota(order));
     if (options.json) {
         std::printf("%s\n", one_line({{"subject", order.subject},
@@ -94,7 +94,7 @@ Result<void> set_quota(const CtlOptions& options, AdminClient& client) {
     } else {
         std::printf("%s: %s until %s are in use, at most %.0f s; %s used\n",
                     options.subject.c_str(), limit_text(order.subject, state.quota_bytes).c_str(),
-                    format_bytes(state.target_bytes).c_str(), options.patience,
+                    format_bytes(state.target_bytes).c_str(), options.quota_grace,
                     format_bytes(state.used_bytes).c_str());
     }
     return {};

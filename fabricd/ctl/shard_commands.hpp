@@ -14,7 +14,7 @@ fabricshm::Result<void> migrate_shard(const CtlOptions& options, AdminClient& cl
 
 /// Changes a quota and prints what is in force.
 /// Returns once the daemon has taken the order. A quota below what is in use is only announced: it
-/// comes into force when enough was given back, or when the patience is over.
+/// comes into force when enough was given back, or when the grace period is over.
 fabricshm::Result<void> set_quota(const CtlOptions& options, AdminClient& client);
 
 }  // namespace fabricd

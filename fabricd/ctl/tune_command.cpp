@@ -17,7 +17,7 @@ CtlExit fail(int world, const fabricshm::Error& error) {
 }
 
 // The links of the machine that is named, or an image without a name when none is.
-Complaint find_links(const CtlOptions& options, fabricshm::LinkImage& links) {
+ErrorMessage find_links(const CtlOptions& options, fabricshm::LinkImage& links) {
     if (options.emulate.empty()) return {};
     emu::EmulatedMachine machine;
     if (auto bad = find_machine(options.emulate, machine)) return bad;

@@ -63,7 +63,7 @@ struct Arena {
     // The first bytes, which have pages and count against quotas. Only these are granted: `space`
     // ends where they end.
     Bytes committed = 0;
-    Bytes align = 4096;
+    Bytes align = fabricshm::kPageBytes;
     Bytes huge_page_bytes = 0;
     std::uint64_t file_offset = 0;
     Bytes link_bytes = 0;  // of the link page at its start; 0: no machine is emulated

@@ -19,8 +19,8 @@ namespace {
 Result<void> make_present(std::byte* data, Bytes bytes) {
     // Whole pages around the bytes.
     const auto start = reinterpret_cast<std::uintptr_t>(data);
-    const auto first = start / 4096 * 4096;
-    const auto last = fabricshm::round_up(start + bytes, 4096);
+    const auto first = start / fabricshm::kPageBytes * fabricshm::kPageBytes;
+    const auto last = fabricshm::round_up(start + bytes, fabricshm::kPageBytes);
     if (::madvise(reinterpret_cast<void*>(first), last - first, MADV_POPULATE_WRITE) == 0)
         return {};
     if (errno == EINVAL) return {};  // the kernel is older than 5.14

@@ -18,7 +18,7 @@ using fabricshm::Result;
 namespace {
 
 // Copying is faster than any clients append. Should it not be, the control thread does the rest.
-constexpr int kRoundsMost = 8;
+constexpr int kMaxRounds = 8;
 
 }  // namespace
 
@@ -70,8 +70,8 @@ Result<void> Compaction::copy_rest(const Fd& from, const JournalHead& end) {
 }
 
 bool Compaction::is_near(const Journal& journal) noexcept {
-    const bool is_near = journal.head().bytes - written_.bytes <= kRestMost;
-    const bool goes_on = rounds_ < kRoundsMost && journal.incarnation() == incarnation_;
+    const bool is_near = journal.head().bytes - written_.bytes <= kMaxRest;
+    const bool goes_on = rounds_ < kMaxRounds && journal.incarnation() == incarnation_;
     if (is_near || !goes_on) return true;
     end_ = journal.head();
     return false;

@@ -1,14 +1,14 @@
 // Compaction: a journal is written again from what its own file says, while the daemon serves.
 //
-//   control thread   begin ───────────────▶ (appends go on) ───────────────▶ finish: the rest,
-//   rename another thread          write: the file up to `end`, as the shortest journal that says
-//   the same
+// - begin(), control thread: notes how long the journal is; appends go on from here.
+// - write(), another thread: what the file says up to there, as the shortest journal that says it,
+//   and behind it what was appended meanwhile, as long as that is much.
+// - finish(), control thread: copies the little that is left, and renames.
 //
-// The file up to a head of it is the books of one moment, so nobody has to hold still. What is
-// appended meanwhile is copied behind it: by the other thread as long as it is much, and at the
-// end, when it is little, by the control thread, which then renames. Until that line the old
-// journal is the journal, and has every record; a daemon that is killed before it leaves a file
-// that counts for nothing, and one that is killed after it a journal that lacks nothing.
+// A file up to one of its records is the state of one moment, so the daemon serves on. Until the
+// rename the old journal is the journal, and has every record; a daemon that is killed before it
+// leaves a file that counts for nothing, and one that is killed after it a journal that lacks
+// nothing.
 
 #pragma once
 
@@ -22,13 +22,13 @@
 
 namespace fabricd {
 
-/// One of them, of a journal that has been rewritten once. Each call by one thread at a time;
-/// which, is said at each.
+/// Of a journal that has been rewritten once. Each call by one thread at a time; each says by
+/// which.
 class Compaction {
   public:
     static constexpr const char* kSuffix = ".compact";
     /// What finish() may have to copy: about a millisecond.
-    static constexpr fabricshm::Bytes kRestMost = 256 * fabricshm::kKiB;
+    static constexpr fabricshm::Bytes kMaxRest = 256 * fabricshm::kKiB;
 
     /// Control thread.
     static fabricshm::Result<std::unique_ptr<Compaction>> begin(const Journal& journal);

@@ -119,10 +119,9 @@ Result<Bytes> DeviceTable::check_quota(const std::string& device, Bytes bytes) c
     return Bytes{spec.quota_bytes};
 }
 
-void DeviceTable::set_quota(const std::string& device, Bytes bytes, TimePoint now,
-                            Duration patience) {
+void DeviceTable::set_quota(const std::string& device, Bytes bytes, TimePoint now, Duration grace) {
     Entry& entry = *find(device);
-    entry.quota.set(bytes, entry.view.bytes_used, now, patience);
+    entry.quota.set(bytes, entry.view.bytes_used, now, grace);
     entry.changed = true;
 }
 
@@ -181,7 +180,7 @@ std::vector<QuotaRecord> DeviceTable::changes() const {
         QuotaRecord record{};
         record.bytes = entry.quota.target();
         // 0 when nothing is waited for.
-        record.patience_ms = entry.quota.patience() / std::chrono::milliseconds(1);
+        record.grace_ms = entry.quota.grace() / std::chrono::milliseconds(1);
         record.file_bytes = entry.view.spec.quota_bytes;
         name.copy(record.subject, sizeof record.subject - 1);
         records.push_back(record);

@@ -51,7 +51,7 @@ class DeviceTable {
     /// what the file says its quota is.
     Result<Bytes> check_quota(const std::string& device, Bytes bytes) const;
     /// Changes it, after check_quota() has said that the file has `device`; see LiveQuota.
-    void set_quota(const std::string& device, Bytes bytes, TimePoint now, Duration patience);
+    void set_quota(const std::string& device, Bytes bytes, TimePoint now, Duration grace);
     /// Whether all of these can be set at once, with nothing left to wait for; see
     /// Registry::shift_quotas().
     Result<void> check_shifts(const std::vector<QuotaShift>& shifts) const;

@@ -12,14 +12,14 @@ namespace {
 constexpr Error kNonsense{Errc::kCorrupt, 0, "replay journal"};
 
 // Above any that a daemon comes to; one more than the highest is still a number.
-constexpr std::uint64_t kNumberMost = std::uint64_t{1} << 62;
+constexpr std::uint64_t kMaxNumber = std::uint64_t{1} << 62;
 
 bool is_id(std::uint64_t id) {
-    return id != 0 && id < kNumberMost;
+    return id != 0 && id < kMaxNumber;
 }
 
 bool is_whole(std::uint64_t bytes) {
-    return bytes <= kNumberMost && bytes % RegionAllocator::kUnit == 0;
+    return bytes <= kMaxNumber && bytes % RegionAllocator::kUnit == 0;
 }
 
 /// Copies the payload into a record; false when it has another size.
@@ -90,7 +90,7 @@ bool Replay::Player::start(const JournalContents::Entry& entry) {
     has_begun = true;
     image.daemon_epoch = record.daemon_epoch;
     saw_id(record.last_id);
-    return record.last_id < kNumberMost;
+    return record.last_id < kMaxNumber;
 }
 
 bool Replay::Player::session_opened(const JournalContents::Entry& entry) {
@@ -166,7 +166,7 @@ bool Replay::Player::arena_left(const JournalContents::Entry& entry) {
 bool Replay::Player::region(const JournalContents::Entry& entry) {
     RegionRecord record;
     if (!read(entry, &record) || arena(record.arena) == nullptr) return false;
-    if (!is_id(record.region) || record.generation >= kNumberMost) return false;
+    if (!is_id(record.region) || record.generation >= kMaxNumber) return false;
     ArenaImage& owner = *arena(record.arena);
     const auto [known, is_new] = owner.regions.try_emplace(RegionId{record.region}, record);
     // A generation that comes back would be two owners' in turn.

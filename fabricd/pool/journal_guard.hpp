@@ -38,7 +38,7 @@ class JournalGuard final : public JournalSink {
         if (behind_) return;  // the rewrite will say it
         const auto bytes = std::as_bytes(std::span(&record, 1));
         pending_.push_back({Record::kType, {bytes.begin(), bytes.end()}});
-        if (batches_ == 0 || pending_.size() >= kBatchMost) write_pending();
+        if (batches_ == 0 || pending_.size() >= kMaxBatch) write_pending();
     }
 
     /// While one lives, releases are collected and written together: what ends a session can be
@@ -71,7 +71,7 @@ class JournalGuard final : public JournalSink {
     }
 
   private:
-    static constexpr std::size_t kBatchMost = 4096;  // half a MiB
+    static constexpr std::size_t kMaxBatch = 4096;  // half a MiB
 
     static int errno_of(const fabricshm::Error& why) noexcept {
         return why.code == fabricshm::Errc::kSystem ? why.detail : 0;

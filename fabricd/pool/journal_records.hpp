@@ -226,7 +226,7 @@ struct QuotaRecord {
     static constexpr RecordType kType = RecordType::kQuota;
     std::uint64_t bytes;       // wanted
     std::uint64_t file_bytes;  // of a device: what the device file said then
-    std::int64_t patience_ms;
+    std::int64_t grace_ms;
     char subject[fabricshm::proto::kNameBytes];  // a device, or "user:UID"
 };
 

@@ -4,15 +4,15 @@
 
 namespace fabricd {
 
-void LiveQuota::set(Bytes wanted, Bytes used, TimePoint now, Duration patience) noexcept {
+void LiveQuota::set(Bytes wanted, Bytes used, TimePoint now, Duration grace) noexcept {
     target_.reset();
     if (wanted >= limit_ || used <= wanted) {
         limit_ = wanted;
         return;
     }
     target_ = wanted;
-    patience_ = patience;
-    deadline_ = fabricshm::deadline_after(now, patience);
+    grace_ = grace;
+    deadline_ = fabricshm::deadline_after(now, grace);
 }
 
 bool LiveQuota::settle(Bytes used, TimePoint now) noexcept {

@@ -16,7 +16,7 @@ class LiveQuota {
   public:
     explicit LiveQuota(Bytes limit = 0) noexcept : limit_(limit) {}
 
-    void set(Bytes wanted, Bytes used, TimePoint now, Duration patience) noexcept;
+    void set(Bytes wanted, Bytes used, TimePoint now, Duration grace) noexcept;
 
     /// Ends a shrinking whose time has come. True when it changed anything.
     bool settle(Bytes used, TimePoint now) noexcept;
@@ -28,7 +28,7 @@ class LiveQuota {
     Bytes target() const noexcept { return target_.value_or(limit_); }
     bool shrinking() const noexcept { return target_.has_value(); }
     /// What was asked for with the target; 0 when nothing is waited for.
-    Duration patience() const noexcept { return target_ ? patience_ : Duration::zero(); }
+    Duration grace() const noexcept { return target_ ? grace_ : Duration::zero(); }
     /// TimePoint::max() when nothing is waited for.
     TimePoint deadline() const noexcept { return target_ ? deadline_ : TimePoint::max(); }
 
@@ -38,7 +38,7 @@ class LiveQuota {
     Bytes limit_;
     std::optional<Bytes> target_;  // below limit_
     TimePoint deadline_;
-    Duration patience_ = Duration::zero();
+    Duration grace_ = Duration::zero();
 };
 
 }  // namespace fabricd

@@ -105,10 +105,10 @@ void QuotaTable::restore_arena(std::uint32_t uid, Bytes bytes) noexcept {
     users_[uid].bytes += bytes;
 }
 
-void QuotaTable::set_quota(std::uint32_t uid, Bytes bytes, TimePoint now, Duration patience) {
+void QuotaTable::set_quota(std::uint32_t uid, Bytes bytes, TimePoint now, Duration grace) {
     const Bytes before = limits_.user_quota_bytes;
     const auto [own, made] = own_.try_emplace(uid, before == 0 ? kLargerThanAnyPool : before);
-    own->second.set(bytes == 0 ? kLargerThanAnyPool : bytes, bytes_of(uid), now, patience);
+    own->second.set(bytes == 0 ? kLargerThanAnyPool : bytes, bytes_of(uid), now, grace);
 }
 
 QuotaState QuotaTable::quota_of(std::uint32_t uid, TimePoint now) const {
@@ -139,7 +139,7 @@ std::vector<QuotaRecord> QuotaTable::changes() const {
     for (const auto& [uid, quota] : own_) {
         QuotaRecord record{};
         record.bytes = shown_limit(quota.target());
-        record.patience_ms = quota.patience() / std::chrono::milliseconds(1);
+        record.grace_ms = quota.grace() / std::chrono::milliseconds(1);
         const std::string subject = "user:" + std::to_string(uid);
         subject.copy(record.subject, sizeof record.subject - 1);
         records.push_back(record);

@@ -59,7 +59,7 @@ class QuotaTable {
     void restore_arena(std::uint32_t uid, Bytes bytes) noexcept;
 
     /// Gives one user a quota of its own instead of Limits::user_quota_bytes; see LiveQuota.
-    void set_quota(std::uint32_t uid, Bytes bytes, TimePoint now, Duration patience);
+    void set_quota(std::uint32_t uid, Bytes bytes, TimePoint now, Duration grace);
     QuotaState quota_of(std::uint32_t uid, TimePoint now) const;
     /// Users whose shrinking came to its end, and to what. See LiveQuota::settle().
     std::vector<std::pair<std::uint32_t, Bytes>> settle(TimePoint now);

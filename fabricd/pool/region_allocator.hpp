@@ -20,7 +20,7 @@ using fabricshm::Bytes;
 /// thread-safe.
 class RegionAllocator {
   public:
-    static constexpr Bytes kUnit = 4096;
+    static constexpr Bytes kUnit = fabricshm::kPageBytes;
 
     /// `bytes` is rounded down to whole units.
     explicit RegionAllocator(Bytes bytes);

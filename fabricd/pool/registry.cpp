@@ -67,7 +67,7 @@ void Registry::expire_wait(WaitId id) {
     const Wait& wait = waits_.get(id);
     const Error late{Errc::kTimeout, 0, "wait"};
     if (wait.key.kind != WaitKind::kShrink) return fail_wait(id, late);
-    // One survivor's patience ends the attempt for all: a group of the others would be a surprise
+    // One survivor's grace ends the attempt for all: a group of the others would be a surprise
     // to the one that gave up, who is alive and may still use the old buffers.
     for (const WaitId other : waits_.with_key(WaitKey(wait.key))) fail_wait(other, late);
 }
@@ -90,7 +90,7 @@ std::vector<SessionId> Registry::expire(TimePoint now) {
     settle_quotas(now);
     free_in_turn();
     if (shards_due_ <= now) {
-        shards_pause_ = std::min(2 * shards_pause_, kShardPauseMost);
+        shards_pause_ = std::min(2 * shards_pause_, kMaxShardPause);
         sweep_shards();
     }
     const bool look_again = shards_asked_ && shards_due_ == TimePoint::max();

@@ -135,12 +135,12 @@ class Registry {
 
     /// What the books say of a session that claims to be `rank` of a group. `member` is false for a
     /// claim that is not true.
-    struct SessionBooks {
+    struct SessionAccount {
         bool member = false;
         Bytes owned = 0;   // of its regions, now
         Bytes denied = 0;  // asked for and refused, since the daemon started
     };
-    SessionBooks books_of(SessionId session, ArenaId arena, GroupId group, int rank) const;
+    SessionAccount account_of(SessionId session, ArenaId arena, GroupId group, int rank) const;
 
     /// Bit i: the session has the shard open that `told[i]` names. Up to the first that names none.
     std::uint32_t shards_open(SessionId session, const fabricshm::ShardReads* told) const;
@@ -227,7 +227,7 @@ class Registry {
     // ---- Quotas (registry_quotas.cpp) --------------------------------------------------------
 
     /// Changes the quota of a device or a user. It grows at once. It shrinks at once as far as new
-    /// grants are concerned; the quota itself follows when what is used fits, or when the patience
+    /// grants are concerned; the quota itself follows when what is used fits, or when the grace
     /// is over, and then it stays at what is used. kNotFound: no such device or user id; kInvalid:
     /// more than the device has.
     Result<QuotaState> set_quota(const QuotaOrder& order, TimePoint now);
@@ -313,8 +313,8 @@ class Registry {
 
     // A reader that still has an old copy gives no sign when it is done, so the daemon looks: soon
     // at first, since reads are short, then ever less often.
-    static constexpr Duration kShardPauseLeast = std::chrono::milliseconds(1);
-    static constexpr Duration kShardPauseMost = std::chrono::milliseconds(128);
+    static constexpr Duration kMinShardPause = std::chrono::milliseconds(1);
+    static constexpr Duration kMaxShardPause = std::chrono::milliseconds(128);
 
     int slice_left_;  // of Limits::freed_at_once, in this turn
 
@@ -497,7 +497,7 @@ class Registry {
     std::map<ShardId, Shard> shards_;
     std::set<ShardId> loose_shards_;  // retired, or with two copies: something may be free soon
     TimePoint shards_due_ = TimePoint::max();  // when to look again whether old copies are read
-    Duration shards_pause_ = kShardPauseLeast;
+    Duration shards_pause_ = kMinShardPause;
     bool shards_asked_ = false;  // some old copy is still read: look again
     WaitList waits_;
     std::vector<Answer> answers_;

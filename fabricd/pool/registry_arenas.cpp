@@ -234,8 +234,8 @@ void Registry::arena_adopted(ArenaId id, Result<fabricshm::PoolPiece> piece) {
     if (done.ok()) finish_members(*arena);
     if (done.ok()) settle_shards(*arena);
     answer_waiting(*arena, done.error());
-    // Who presents it after the grace is the last that could have: nothing else would ever end the
-    // waits of those who ask for its name.
+    // Who presents it after the grace period is the last that could have: nothing else would ever
+    // end the waits of those who ask for its name.
     if (arena->state == ArenaState::kAway && gave_up_on_away_) return abandon_arena(id);
     drop_if_unused(id);
 }

@@ -33,7 +33,8 @@ Result<void> Registry::join_group(Ticket ticket, const proto::Group& request, Ti
     if (world < request.world) return {};
     clear_way(ticket.session, *arena, fabricshm::group_block_bytes(world));
 
-    // A wish is granted (check_forming() let no two have the same); the others get what is left.
+    // A requested number is granted (check_forming() let no two have the same); the others get what
+    // is left.
     std::vector<int> wanted;
     for (const WaitId id : waiting) wanted.push_back(waits_.get(id).rank);
     const std::vector<int> ranks = assign_ranks(wanted);

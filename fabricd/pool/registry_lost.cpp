@@ -15,7 +15,7 @@ namespace {
 
 // A session can call any page of its own job's arena lost; what it can't do is to make the list of
 // them grow without end.
-constexpr std::size_t kRangesMost = 4096;
+constexpr std::size_t kMaxRanges = 4096;
 
 }  // namespace
 
@@ -27,9 +27,9 @@ Result<proto::Region> Registry::note_lost(SessionId session, const proto::Region
     if (last > arena->bytes) return Error{Errc::kInvalid, 0, "lost bytes: outside the arena"};
     proto::Region news = lost_region(*arena, first, last - first);
     if (arena->lost.covers(first, last - first)) return news;
-    if (arena->lost.all().size() >= kRangesMost) {
+    if (arena->lost.all().size() >= kMaxRanges) {
         return refuse_count("lost ranges of the arena", "arena '" + arena->name + "'",
-                            "lost ranges", static_cast<int>(kRangesMost), "");
+                            "lost ranges", static_cast<int>(kMaxRanges), "");
     }
     FAULT_POINT("lost.before");
     lose(*arena, first, last - first);

@@ -17,10 +17,10 @@ namespace {
 
 // An owner that publishes during every copy makes all of them useless. Then the move is given up
 // rather than training slowed down.
-constexpr int kCopiesMost = 8;
+constexpr int kMaxCopies = 8;
 
 // Above it are no nodes on any machine that Linux runs on.
-constexpr int kNodesMost = 1024;
+constexpr int kMaxNodes = 1024;
 
 // What stands behind "KIND:"; nothing when `text` is of another kind.
 std::optional<std::string> argument_of(const std::string& text, const std::string& kind) {
@@ -88,7 +88,7 @@ Result<MoveTarget> Registry::parse_target(const Shard& shard, const std::string&
         const char* end = node->data() + node->size();
         const auto [stop, bad] = std::from_chars(node->data(), end, target.node);
         const bool sound = bad == std::errc{} && stop == end && target.node >= 0;
-        if (!sound || target.node >= kNodesMost) return Error{Errc::kInvalid, 0, "node"};
+        if (!sound || target.node >= kMaxNodes) return Error{Errc::kInvalid, 0, "node"};
         if (!has_node(target.node)) return Error{Errc::kNotFound, 0, "NUMA node of the target"};
     } else {
         return Error{Errc::kInvalid, 0, "target: here, arena:NAME, device:NAME or node:N"};
@@ -240,7 +240,7 @@ void Registry::shard_copied(ShardId id, Result<ShardWord> seen) {
         journal_.note(record_of(shard));
         return end_move(shard, {});
     }
-    if (shard.move->attempts >= kCopiesMost) {
+    if (shard.move->attempts >= kMaxCopies) {
         return end_move(shard, Error{Errc::kBusy, 0, "the owner writes too often"});
     }
     if (const auto begun = start_copy(shard); !begun.ok()) end_move(shard, begun.error());
@@ -257,7 +257,7 @@ void Registry::end_move(Shard& shard, const Result<void>& outcome) {
     fabricshm::log(fabricshm::LogLevel::kInfo, "shard %llu/%s: move after %d copies: %s",
                    shown(id.arena), shard.info.name.c_str(), attempts,
                    outcome.ok() ? "done" : describe(outcome.error()).c_str());
-    shards_pause_ = kShardPauseLeast;
+    shards_pause_ = kMinShardPause;
     shards_due_ = TimePoint::max();
     sweep_shard(id);
     for (const ArenaId arena : arenas) drop_if_unused(arena);

@@ -12,7 +12,7 @@ using fabricshm::kNoLimit;
 
 namespace {
 
-constexpr Duration kPatienceMost = std::chrono::hours(24);
+constexpr Duration kMaxGrace = std::chrono::hours(24);
 
 // The number in "user:1000"; nothing for another subject.
 std::optional<std::uint32_t> user_of(const std::string& subject) {
@@ -65,13 +65,13 @@ fabricshm::LimitImage image_of(const QuotaState& state, TimePoint now) {
 }  // namespace
 
 Result<QuotaState> Registry::set_quota(const QuotaOrder& order, TimePoint now) {
-    const Duration asked = std::chrono::milliseconds(std::clamp<std::int64_t>(
-        order.patience_ms, 0, kPatienceMost / std::chrono::milliseconds(1)));
+    const Duration asked = std::chrono::milliseconds(
+        std::clamp<std::int64_t>(order.grace_ms, 0, kMaxGrace / std::chrono::milliseconds(1)));
     if (journal_.behind()) return Error{Errc::kSystem, 0, "journal is behind"};
     QuotaRecord record{};
     copy_name(record.subject, order.subject);
     record.bytes = order.bytes;
-    record.patience_ms = order.patience_ms;
+    record.grace_ms = order.grace_ms;
     if (const auto uid = user_of(order.subject)) {
         copy_name(record.subject, subject_of(*uid));
         FABRIC_TRY_VOID(journal_.add(record));
@@ -146,13 +146,13 @@ Result<void> Registry::write_quotas(JournalSink& sink) const {
 // was changed in the file since is the file's again, since that is what people wrote last.
 Result<void> Registry::restore_quotas(const PoolImage& image, TimePoint now) {
     for (const auto& [subject, record] : image.quotas) {
-        const Duration patience = std::chrono::milliseconds(
-            std::clamp<std::int64_t>(record.patience_ms, 0, 24 * 3600 * 1000));
+        const Duration grace = std::chrono::milliseconds(
+            std::clamp<std::int64_t>(record.grace_ms, 0, 24 * 3600 * 1000));
         if (const auto uid = user_of(subject)) {
-            quotas_.set_quota(*uid, record.bytes, now, patience);
+            quotas_.set_quota(*uid, record.bytes, now, grace);
         } else if (devices_.file_quota(subject) == record.file_bytes) {
             const auto fits = devices_.check_quota(subject, record.bytes);
-            if (fits.ok()) devices_.set_quota(subject, record.bytes, now, patience);
+            if (fits.ok()) devices_.set_quota(subject, record.bytes, now, grace);
         }
     }
     return {};

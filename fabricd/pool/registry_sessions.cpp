@@ -84,9 +84,9 @@ Registry::SessionNames Registry::names_of(SessionId id) const {
     return {found->second.label, found->second.device};
 }
 
-Registry::SessionBooks Registry::books_of(SessionId id, ArenaId arena, GroupId group,
-                                          int rank) const {
-    SessionBooks books;
+Registry::SessionAccount Registry::account_of(SessionId id, ArenaId arena, GroupId group,
+                                              int rank) const {
+    SessionAccount books;
     const auto session = sessions_.find(id);
     if (session == sessions_.end()) return books;
     books.owned = session->second.bytes_owned;

@@ -54,7 +54,7 @@ const Group* Registry::confirmed(const SessionWait& wait) const {
     const WaitRecord& record = wait.record;
     const ArenaId arena{record.arena_id};
     const GroupId group{record.group_id};
-    if (!books_of(SessionId{wait.session_id}, arena, group, record.rank).member) return nullptr;
+    if (!account_of(SessionId{wait.session_id}, arena, group, record.rank).member) return nullptr;
     const Group& found = arenas_.at(arena).groups.at(group);
     return found.world() == record.world ? &found : nullptr;
 }

@@ -61,7 +61,7 @@ struct QuotaState {
 struct QuotaOrder {
     std::string subject;  // a device of the device file, or "user:UID"
     std::uint64_t bytes = 0;
-    std::int64_t patience_ms = 0;
+    std::int64_t grace_ms = 0;
 };
 
 /// One of the quotas that change together: what one gives another one takes.

@@ -23,7 +23,7 @@ std::vector<WaitId> listed(const Map& map, const Key& key) {
 }  // namespace
 
 // Ids rise, and sets keep them in order: who asked first is first in every list, which is what
-// ranks without a wish are numbered by.
+// ranks that ask for no number are numbered by.
 WaitId WaitList::add(Wait wait) {
     const WaitId id = ++last_;
     by_key_[wait.key].insert(id);
@@ -59,13 +59,13 @@ std::size_t WaitList::count_of(SessionId session) const {
     return found == by_session_.end() ? 0 : found->second.size();
 }
 
-// The earliest; callers ask again until there is none.
 std::size_t WaitList::count_keys(WaitKind kind) const {
     std::size_t count = 0;
     for (const auto& [key, waits] : by_key_) count += key.kind == kind ? 1 : 0;
     return count;
 }
 
+// The earliest; callers ask again until there is none.
 std::optional<WaitId> WaitList::expired(TimePoint now) const {
     if (by_deadline_.empty() || by_deadline_.begin()->first > now) return std::nullopt;
     return by_deadline_.begin()->second;

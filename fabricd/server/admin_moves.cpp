@@ -98,7 +98,7 @@ grpc::Status AdminService::SetQuota(grpc::ServerContext*, const SetQuotaRequest*
                                     SetQuotaReply* reply) {
     fabricshm::log(fabricshm::LogLevel::kInfo, "admin: quota of %s to %llu bytes",
                    request->subject().c_str(), static_cast<unsigned long long>(request->bytes()));
-    const auto state = hooks_.quota({request->subject(), request->bytes(), request->patience_ms()});
+    const auto state = hooks_.quota({request->subject(), request->bytes(), request->grace_ms()});
     if (!state.ok()) return refusal(state.error());
     reply->set_quota_bytes(state->quota_bytes);
     reply->set_target_bytes(state->target_bytes);

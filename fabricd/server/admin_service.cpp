@@ -84,8 +84,8 @@ grpc::Status AdminService::Devices(grpc::ServerContext*, const DevicesRequest*,
 
 grpc::Status AdminService::Watch(grpc::ServerContext* context, const WatchRequest* request,
                                  grpc::ServerWriter<WatchReply>* writer) {
-    // 0 is what a client sends that has no wish. Shorter than 100 ms only costs the control thread
-    // its time.
+    // 0 is what a client sends that asks for none. Shorter than 100 ms only costs the control
+    // thread its time.
     const std::int64_t wanted = request->interval_ms() == 0 ? 1000 : request->interval_ms();
     const std::chrono::milliseconds interval(std::clamp<std::int64_t>(wanted, 100, 60000));
     const LongCall mine(long_calls_);

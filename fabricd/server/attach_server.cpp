@@ -33,7 +33,7 @@ constexpr int kMessagesPerTurn = 16;  // of one connection: a flood does not sta
 
 // Who is refused can read why for so long, if not too many are; the place is gone at once.
 constexpr Duration kReadRefusal = std::chrono::milliseconds(200);
-constexpr std::size_t kRefusedMost = 64;
+constexpr std::size_t kMaxRefused = 64;
 
 // Until what a user sent may be closed at last.
 constexpr Duration kParkedAgain = std::chrono::milliseconds(100);
@@ -46,7 +46,6 @@ constexpr Duration kAcceptAgain = std::chrono::milliseconds(100);
 constexpr int kUnreadBytesMax = 16 * 1024;
 
 // Every call on a socket is a mere attempt: the control thread never waits for a client.
-constexpr TimePoint kAtOnce{};
 
 // What the kernel charges for packets that the peer has not read.
 bool keeps_up(const UnixSocket& socket) {
@@ -153,9 +152,9 @@ void AttachServer::refuse_stranger(UnixSocket socket, const Peer& peer) {
     const Error error{Errc::kDenied, 0, "this user is not admitted"};
     refusals_.refused("connection", peer.pid, peer.uid, error, Clock::now());
     const proto::Message hello = proto::make_request(proto::Type::kHello, 1);
-    (void)socket.send(proto::bytes_of(proto::make_error_reply(hello.header, error)), {}, kAtOnce);
+    (void)socket.send(proto::bytes_of(proto::make_error_reply(hello.header, error)), {}, kNoWait);
     // Closed at once it would lose the answer: a close over unread bytes is a reset to the peer.
-    if (refused_.size() >= kRefusedMost) {
+    if (refused_.size() >= kMaxRefused) {
         closer_.close(refused_.front().uid, std::move(refused_.front().socket));
         refused_.pop_front();
     }
@@ -225,7 +224,7 @@ bool AttachServer::read_one(ConnectionId id) {
     std::vector<Fd> descriptors;
     const std::uint32_t uid = found->second.peer.uid;
     const auto received =
-        found->second.socket.receive_all(proto::writable_bytes_of(request), descriptors, kAtOnce);
+        found->second.socket.receive_all(proto::writable_bytes_of(request), descriptors, kNoWait);
     const bool goes_on = received.ok() ? handle(id, request, *received, descriptors)
                                        : end_of_packets(id, received.error());
     // Whatever came of it: what the client sent is not closed on this thread.
@@ -466,7 +465,7 @@ bool AttachServer::send(ConnectionId id, const proto::Message& reply, int descri
     FAULT_POINT("reply.before");
     const int both[] = {descriptor, second};
     const std::size_t count = descriptor < 0 ? 0 : second < 0 ? 1 : 2;
-    const auto sent = socket.send(proto::bytes_of(reply), std::span(both, count), kAtOnce);
+    const auto sent = socket.send(proto::bytes_of(reply), std::span(both, count), kNoWait);
     FAULT_POINT("reply.after");
     // Who has shut down hears no more, but what it sent before that has yet to be read: its
     // goodbye, as a rule. The end of its packets drops it.

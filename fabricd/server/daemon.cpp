@@ -100,7 +100,7 @@ struct Daemon::Impl {
     TimePoint started = Clock::now();
     TimePoint next_tick = started;
     TimePoint next_rewrite = started;
-    TimePoint next_complaint = started;
+    TimePoint next_error_message = started;
     Bytes compact_at = 0;
     bool is_damaged = false;  // the journal that lies there, and is still to be put aside
 
@@ -123,7 +123,7 @@ struct Daemon::Impl {
     void try_compact();
     void compacted(const Result<void>& done);
     void wait_to_compact();
-    void complain_of_disk(const Error& error, const char* and_so);
+    void report_disk(const Error& error, const char* and_so);
     Result<int> connections_possible() const;
     Result<void> open_socket();
     Result<void> share_links(const fabricshm::LinkImage& image);
@@ -151,7 +151,7 @@ struct Daemon::Impl {
     Snapshot look(const SnapshotParts& parts);
     void look_at_pool(Snapshot& all) const;
     void make_sampler();
-    void consult_books(std::vector<SessionClaim>& claims);
+    void fill_from_registry(std::vector<SessionClaim>& claims);
     std::string journal_path() const { return options.state_dir + "/journal"; }
     void make_registry();
 };
@@ -283,23 +283,22 @@ void Daemon::Impl::try_rewrite() {
     next_rewrite = fabricshm::deadline_after(now, std::chrono::seconds(1));
     const bool was_behind = registry->journal_behind();
     const auto done = rewrite_journal();
-    const bool has_complained = next_complaint != started;
+    const bool has_reported = next_error_message != started;
     if (done.ok()) {
-        next_complaint = started;
-        if (was_behind && has_complained) {
+        next_error_message = started;
+        if (was_behind && has_reported) {
             fabricshm::log(LogLevel::kInfo, "the journal can be written again: grants go on");
         }
         return;
     }
     if (was_behind) registry->journal_fell_behind(done.error());
-    complain_of_disk(done.error(),
-                     was_behind ? "; nothing is granted until it can be written" : "");
+    report_disk(done.error(), was_behind ? "; nothing is granted until it can be written" : "");
 }
 
-void Daemon::Impl::complain_of_disk(const Error& error, const char* and_so) {
+void Daemon::Impl::report_disk(const Error& error, const char* and_so) {
     const TimePoint now = Clock::now();
-    if (now < next_complaint) return;
-    next_complaint = fabricshm::deadline_after(now, std::chrono::minutes(1));
+    if (now < next_error_message) return;
+    next_error_message = fabricshm::deadline_after(now, std::chrono::minutes(1));
     fabricshm::log(LogLevel::kError, "the disk of %s (state.dir): %s%s", options.state_dir.c_str(),
                    describe(error).c_str(), and_so);
 }
@@ -320,7 +319,7 @@ void Daemon::Impl::compacted(const Result<void>& done) {
                        journal_path().c_str());
         return try_rewrite();
     }
-    complain_of_disk(done.error(), "; the journal grows until it can be written anew");
+    report_disk(done.error(), "; the journal grows until it can be written anew");
 }
 
 // As many as are wanted, or as there are descriptors for: out of them the daemon could not even say
@@ -421,17 +420,17 @@ void Daemon::Impl::make_sampler() {
                                                 : std::vector<std::unique_ptr<DeviceSource>>{});
     sampler = std::make_unique<Sampler>(
         pages, *devices, options.sampling,
-        [this](std::vector<SessionClaim>& claims) { consult_books(claims); });
+        [this](std::vector<SessionClaim>& claims) { fill_from_registry(claims); });
 }
 
 // On the sampler's thread: what a session says of its memory, its rank and its shards is replaced
 // by what the books say, and these are for the control thread alone.
-void Daemon::Impl::consult_books(std::vector<SessionClaim>& claims) {
+void Daemon::Impl::fill_from_registry(std::vector<SessionClaim>& claims) {
     on_control_thread([&] {
         for (SessionClaim& claim : claims) {
             const auto books =
-                registry->books_of(SessionId{claim.session_id}, ArenaId{claim.arena_id},
-                                   GroupId{claim.group_id}, claim.rank);
+                registry->account_of(SessionId{claim.session_id}, ArenaId{claim.arena_id},
+                                     GroupId{claim.group_id}, claim.rank);
             claim.member = books.member;
             claim.memory_used = books.owned;
             claim.memory_denied = books.denied;

@@ -17,7 +17,6 @@ namespace {
 
 // A whole job attaches at once: its ranks wait in this queue, not in their retries.
 constexpr int kAttachBacklog = 256;
-constexpr TimePoint kMereAttempt{};  // long past: a mere attempt
 constexpr Duration kLineEvery = std::chrono::seconds(1);
 
 Result<void> make_directory_for(const std::string& path, const Admission& admission) {
@@ -84,7 +83,7 @@ Fd Listener::release() noexcept {
 
 bool Listener::accept(int most, const std::function<void(UnixSocket)>& take, TimePoint now) {
     for (int i = 0; i < most; ++i) {
-        auto socket = socket_.accept(kMereAttempt);
+        auto socket = socket_.accept(kNoWait);
         if (socket.ok()) {
             take(std::move(socket).value());
             continue;

@@ -35,11 +35,11 @@ using fabricshm::TimePoint;
 
 namespace {
 
-constexpr std::size_t kRequestMost = 8 * 1024;  // Prometheus sends some 300 bytes
-constexpr auto kPatience = std::chrono::seconds(2);
+constexpr std::size_t kMaxRequest = 8 * 1024;  // Prometheus sends some 300 bytes
+constexpr auto kTimeout = std::chrono::seconds(2);
 constexpr int kMetricsBacklog = 16;
 // At a time; one more takes the place of the one that has been here longest.
-constexpr std::size_t kClientsMost = 64;
+constexpr std::size_t kMaxClients = 64;
 constexpr int kShortMs = 100;  // out of descriptors: until some may have come back
 
 // Every answer closes the connection: one thread serves all, and a kept one would be waited for.
@@ -133,7 +133,7 @@ struct Client {
 bool read_more(Client& client) {
     char piece[1024];
     while (client.request.find("\r\n\r\n") == std::string::npos &&
-           client.request.size() < kRequestMost) {
+           client.request.size() < kMaxRequest) {
         const ssize_t got = ::recv(client.socket.get(), piece, sizeof piece, 0);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0 && errno == EAGAIN) return true;
@@ -251,8 +251,8 @@ void MetricsServer::Impl::take(const Fd& listener) {
         is_short = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
         return;  // or it went away again
     }
-    if (clients.size() >= kClientsMost) clients.pop_front();
-    clients.push_back({std::move(client), Clock::now() + kPatience});
+    if (clients.size() >= kMaxClients) clients.pop_front();
+    clients.push_back({std::move(client), Clock::now() + kTimeout});
 }
 
 // False when it is done with. Nothing here waits: one that is silent holds up no other.

@@ -10,8 +10,6 @@ namespace fabricd {
 
 namespace {
 
-constexpr Bytes kPageBytes = 4096;
-
 // Whether the file has all pages of the range. Those that a client has punched out would be a
 // signal when memory is out.
 bool is_resident(const std::byte* data, Bytes bytes) {

@@ -20,7 +20,7 @@ namespace {
 constexpr Bytes kPieceBytes = fabricshm::kMiB;
 
 // How long one copy waits for an owner who is writing, and how often it looks.
-constexpr Duration kOwnerPatience = std::chrono::milliseconds(250);
+constexpr Duration kOwnerTimeout = std::chrono::milliseconds(250);
 constexpr Duration kOwnerLook = std::chrono::microseconds(500);
 
 }  // namespace
@@ -29,7 +29,7 @@ ShardCopier::ShardCopier(CopyJob job, TimePoint now)
     : job_(std::move(job)),
       bucket_(job_.bytes_per_second, now),
       due_(now),
-      patience_(fabricshm::deadline_after(now, kOwnerPatience)) {
+      timeout_(fabricshm::deadline_after(now, kOwnerTimeout)) {
     // Relaxed, here and below: for people who look at it; the swap does not depend on it.
     job_.progress->done.store(0, std::memory_order_relaxed);
 }
@@ -54,7 +54,7 @@ std::optional<ShardCopier::Outcome> ShardCopier::await_owner(TimePoint now) {
     if (!seen_.writing()) {
         FAULT_POINT("move.copying");
         stage_ = Stage::kOrder;
-    } else if (now >= patience_) {
+    } else if (now >= timeout_) {
         return Outcome(Error{Errc::kBusy, 0, "copy shard: the owner writes"});
     } else {
         due_ = fabricshm::deadline_after(now, kOwnerLook);

@@ -49,7 +49,7 @@ class ShardCopier {
     TokenBucket bucket_;  // of its order
     Stage stage_ = Stage::kOwner;
     TimePoint due_;
-    TimePoint patience_;
+    TimePoint timeout_;
     fabricshm::ShardWord seen_;
     Bytes done_ = 0;
 };

@@ -15,7 +15,7 @@ using fabricshm::Clock;
 namespace {
 
 // A cancelled copy that sleeps is woken by nobody.
-constexpr Duration kSleepMost = std::chrono::milliseconds(20);
+constexpr Duration kMaxSleep = std::chrono::milliseconds(20);
 
 }  // namespace
 
@@ -64,8 +64,7 @@ bool ShardMover::take_orders() {
     if (copies_.empty()) {
         changed_.wait(lock, wanted);
     } else if (due > now) {
-        changed_.wait_until(lock, std::min(due, fabricshm::deadline_after(now, kSleepMost)),
-                            wanted);
+        changed_.wait_until(lock, std::min(due, fabricshm::deadline_after(now, kMaxSleep)), wanted);
     }
     for (CopyJob& order : orders_) copies_.emplace_back(std::move(order), Clock::now());
     orders_.clear();

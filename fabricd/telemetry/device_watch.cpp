@@ -13,11 +13,6 @@ using fabricshm::LogLevel;
 
 namespace {
 
-std::int64_t monotonic_ns() {
-    // steady_clock is CLOCK_MONOTONIC here, the clock of the telemetry pages.
-    return fabricshm::Clock::now().time_since_epoch().count();
-}
-
 // An alarm for people, whatever the control loop makes of it; also when it is over.
 void tell_faults(const std::vector<DeviceSample>& before, const std::vector<DeviceSample>& now) {
     for (std::size_t i = 0; i < now.size(); ++i) {

@@ -95,7 +95,7 @@ struct NvmlSource::Gpu {
 namespace {
 
 /// Of one look: a driver that always has another one must not hold up the figures.
-constexpr int kEventsMost = 64;
+constexpr int kMaxEvents = 64;
 
 // The node next to the GPU, as the kernel knows it: NVML writes the address with eight digits of
 // domain and in capitals, the kernel with four and in small letters.
@@ -184,7 +184,7 @@ void NvmlSource::want_errors() {
 // Each number once per device: a program that fails again and again would fill the log.
 void NvmlSource::take_errors() {
     nvml::EventData event{};
-    for (int i = 0; library_->events != nullptr && i < kEventsMost; ++i) {
+    for (int i = 0; library_->events != nullptr && i < kMaxEvents; ++i) {
         if (library_->next_event(library_->events, &event, 0) != nvml::kSuccess) return;
         for (Gpu& gpu : gpus_) {
             if (gpu.handle != event.device || event.type != nvml::kXidEvent) continue;

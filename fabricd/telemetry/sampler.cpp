@@ -16,11 +16,6 @@ namespace {
 constexpr auto kDevicePeriod = std::chrono::seconds(1);
 constexpr std::int64_t kDeviceStaleNs = 5'000'000'000;
 
-std::int64_t sampled_at_ns() {
-    // steady_clock is CLOCK_MONOTONIC here, the clock of the telemetry pages.
-    return Clock::now().time_since_epoch().count();
-}
-
 // What it tells of the shards that it really has open.
 void take_shards(SessionSample& session, std::uint32_t open) {
     session.shards.clear();
@@ -75,7 +70,7 @@ void Sampler::run() {
     std::unique_lock lock(mutex_);
     while (!stopping_) {
         lock.unlock();
-        take(sampled_at_ns());
+        take(monotonic_ns());
         lock.lock();
         // Samples that came late are left out and not made up for.
         next = std::max(next + options_.period, Clock::now());
@@ -86,7 +81,7 @@ void Sampler::run() {
 void Sampler::take(std::int64_t now_ns) {
     const std::int64_t stale_ns =
         std::chrono::duration_cast<std::chrono::nanoseconds>(options_.stale_after).count();
-    const std::int64_t began = sampled_at_ns();
+    const std::int64_t began = monotonic_ns();
     // Before our lock: theirs is never taken inside it.
     auto devices = devices_.latest(now_ns, kDeviceStaleNs);
 
@@ -104,7 +99,7 @@ void Sampler::take(std::int64_t now_ns) {
     sample_.devices = std::move(devices);
     ++sample_.number;
     sample_.taken_ns = now_ns;
-    sample_.cost_ns = sampled_at_ns() - began;
+    sample_.cost_ns = monotonic_ns() - began;
 }
 
 // What is worth a look once in a while: the sessions whose turn it is.

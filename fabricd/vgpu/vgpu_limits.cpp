@@ -26,7 +26,7 @@ namespace {
 
 // The control thread and an admin call wait for it at most this long; a tenant that is stopped with
 // the lock in its hands must not stop the daemon.
-constexpr auto kPatience = std::chrono::milliseconds(20);
+constexpr auto kTimeout = std::chrono::milliseconds(20);
 
 constexpr auto kRelaxed = std::memory_order_relaxed;  // of figures that each stand for themselves
 
@@ -52,7 +52,7 @@ VgpuView as_told(const UsageLedger& ledger, VgpuView view) {
     view.busy_known = file.bucket.measured_ns.load(kRelaxed) != 0;
     for (const auto& use : ledger.uses()) {
         // Each process may say anything: no more than would count as refused.
-        view.wanted_bytes += std::min<Bytes>(use.wanted, fabricshm::kDeniedMost);
+        view.wanted_bytes += std::min<Bytes>(use.wanted, fabricshm::kMaxDenied);
         view.tenants.push_back(
             {use.host_pid, use.charged, use.denied, use.denied_bytes, use.busy_ns});
     }
@@ -101,7 +101,7 @@ Result<std::unique_ptr<VgpuLimits>> VgpuLimits::open(const std::string& folder,
         auto vgpu = std::make_unique<Vgpu>();
         vgpu->spec = spec;
         FABRIC_TRY(vgpu->files, VgpuFiles::open(folder + "/" + spec.name, self.pid_namespace));
-        vgpu->ledger = std::make_unique<UsageLedger>(vgpu->files.ledger(), self, kPatience);
+        vgpu->ledger = std::make_unique<UsageLedger>(vgpu->files.ledger(), self, kTimeout);
         vgpu->begin();
         all->vgpus_.push_back(std::move(vgpu));
     }

@@ -273,7 +273,7 @@ Result<void> VgpuServer::watch(Tenant tenant) {
         return other.vgpu == tenant.vgpu && other.process == tenant.process;
     });
     if (is_known) return {};
-    if (tenants_.size() >= options_.tenants_most)
+    if (tenants_.size() >= options_.max_tenants)
         return Error{Errc::kBusy, 0, "watch a vGPU's process"};
     tenants_.push_back(std::move(tenant));
     return {};

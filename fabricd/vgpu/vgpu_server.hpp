@@ -35,7 +35,7 @@ class VgpuServer {
             {};
         /// Processes that are watched at a time, each of which holds a descriptor. One more is
         /// refused with kBusy: who is not watched would keep its memory when it dies.
-        std::size_t tenants_most = 4096;
+        std::size_t max_tenants = 4096;
         /// Who has connected and asked for nothing by then is cut off: its place is for others.
         fabricshm::Duration ask_within = std::chrono::seconds(2);
     };

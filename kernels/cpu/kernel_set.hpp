@@ -47,7 +47,7 @@ struct KernelSet {
 const KernelSet* kernel_set(int index) noexcept;
 
 /// The best available set, or the one called `wanted` when that is available. `*honoured` (may be
-/// null) says whether the wish was met; a null or empty wish always is.
+/// null) says whether the request was met; a null or empty one always is.
 const KernelSet& choose_kernel_set(const char* wanted, bool* honoured) noexcept;
 
 /// Runs `job` on one set, as kernels::reduce() does on the chosen one.

@@ -29,7 +29,7 @@ std::string g_path;
 std::atomic<LogFormat> g_format{LogFormat::kText};
 
 // Of what happens and not of how: lines for debugging would push the rest out.
-constexpr std::size_t kEventsMost = 1000;
+constexpr std::size_t kMaxEvents = 1000;
 std::mutex g_events_mutex;
 std::deque<LogEvent> g_events;
 std::uint64_t g_last_event = 0;
@@ -39,7 +39,7 @@ void remember(LogLevel level, const char* line) {
     const auto now = std::chrono::system_clock::now().time_since_epoch();
     const std::int64_t unix_ms = now / std::chrono::milliseconds(1);
     const std::lock_guard lock(g_events_mutex);
-    if (g_events.size() == kEventsMost) g_events.pop_front();
+    if (g_events.size() == kMaxEvents) g_events.pop_front();
     g_events.push_back({++g_last_event, unix_ms, level, line});
 }
 

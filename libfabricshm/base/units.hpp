@@ -25,6 +25,12 @@ inline constexpr Bytes kGiB = 1024 * kMiB;
 inline constexpr Bytes kCacheLine = 64;
 inline constexpr Bytes kCachePair = 128;
 
+/// What the kernel maps at least, and every layout in shared memory is cut into.
+inline constexpr Bytes kPageBytes = 4096;
+
+/// A deadline long past, for a call that is to try once and not to wait.
+inline constexpr TimePoint kNoWait{};
+
 constexpr Bytes round_up(Bytes bytes, Bytes unit) noexcept {
     return (bytes + unit - 1) / unit * unit;
 }
@@ -36,6 +42,11 @@ TimePoint deadline_after(TimePoint now, Duration length) noexcept;
 /// timer advances, which takes a few nanoseconds instead of some twenty, and may be 10 ms late.
 /// Never early.
 TimePoint deadline_from_now(Duration length) noexcept;
+
+/// `now` in nanoseconds of CLOCK_MONOTONIC, which steady_clock is here: the clock of shared pages.
+inline std::int64_t monotonic_ns(TimePoint now = Clock::now()) noexcept {
+    return now.time_since_epoch() / std::chrono::nanoseconds(1);
+}
 
 /// "4096", "64KiB", "1.5GiB" (also K, M, G, T, all powers of 1024). kInvalid otherwise.
 Result<Bytes> parse_bytes(std::string_view text);

@@ -20,9 +20,8 @@ constexpr Duration kClearingPerGib = std::chrono::seconds(2);
 
 // Others wait for the group to break while the daemon is asked which region it was.
 constexpr Duration kReportTimeout = std::chrono::seconds(1);
-constexpr Bytes kPageBytes = 4096;
 
-// Rounded up, since a small arena has its gibibyte of patience, too.
+// Rounded up, since a small arena has its gibibyte of address space, too.
 Duration clearing_time(Bytes bytes) {
     const Bytes gibibytes = bytes / kGiB + 1;
     return kClearingPerGib * static_cast<std::int64_t>(gibibytes);

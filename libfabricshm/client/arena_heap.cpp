@@ -7,7 +7,7 @@ namespace fabricshm {
 
 ArenaHeap::ArenaHeap(std::unique_ptr<RegionSource> source, Bytes arena_bytes)
     : source_(std::move(source)),
-      next_piece_(std::clamp(round_up(arena_bytes / 64, 4096), kPieceLeast, kPieceMost)) {}
+      next_piece_(std::clamp(round_up(arena_bytes / 64, kPageBytes), kMinPiece, kMaxPiece)) {}
 
 Result<std::byte*> ArenaHeap::allocate(Bytes bytes) {
     // No lock of the heap is held while the daemon is asked: others go on allocating.
@@ -38,7 +38,7 @@ std::byte* ArenaHeap::from_pieces(Bytes bytes) noexcept {
 
 // Asks for a whole piece, and for half as much each time the arena is too full for it.
 Result<std::byte*> ArenaHeap::from_new_piece(Bytes bytes) {
-    const Bytes least = round_up(std::max<Bytes>(bytes, 1), 4096);
+    const Bytes least = round_up(std::max<Bytes>(bytes, 1), kPageBytes);
     Bytes wanted = std::max(next_piece_, least);
     auto region = source_->take(wanted);
     while (!region.ok() && region.error().code == Errc::kNoMemory && wanted > least) {
@@ -47,7 +47,7 @@ Result<std::byte*> ArenaHeap::from_new_piece(Bytes bytes) {
     }
     if (!region.ok()) return region.error();
     // Twice as much next time: a program that asks often gets there in a few steps.
-    next_piece_ = std::min(2 * next_piece_, kPieceMost);
+    next_piece_ = std::min(2 * next_piece_, kMaxPiece);
     auto piece = std::make_unique<Piece>(region.value());
     // Before other threads can find the piece and use it up.
     std::byte* block = piece->heap.allocate(bytes);

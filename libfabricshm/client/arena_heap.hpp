@@ -37,8 +37,8 @@ class RegionSource {
 /// back, but for the last one. Thread-safe.
 class ArenaHeap {
   public:
-    static constexpr Bytes kPieceMost = 64 * kMiB;
-    static constexpr Bytes kPieceLeast = 256 * kKiB;
+    static constexpr Bytes kMaxPiece = 64 * kMiB;
+    static constexpr Bytes kMinPiece = 256 * kKiB;
     static constexpr Bytes kBigBlock = 16 * kMiB;
 
     ArenaHeap(std::unique_ptr<RegionSource> source, Bytes arena_bytes);

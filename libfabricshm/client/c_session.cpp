@@ -17,14 +17,14 @@ namespace {
 constexpr std::int64_t kDefaultTimeoutMs = 30'000;
 
 // What the struct had before it grew: callers built against that go on working.
-constexpr std::size_t kOptionsLeast = offsetof(fabricshm_session_options, device);
+constexpr std::size_t kMinOptions = offsetof(fabricshm_session_options, device);
 
 // Only the part that the caller's header knew is read; NULL is a caller that knew nothing.
 // Unknown fields are zero, see check_options().
 fabricshm_session_options known_part(const fabricshm_session_options* given) {
     fabricshm_session_options known{};
     if (given == nullptr) return known;
-    std::memcpy(&known, given, given->struct_size < sizeof known ? kOptionsLeast : sizeof known);
+    std::memcpy(&known, given, given->struct_size < sizeof known ? kMinOptions : sizeof known);
     return known;
 }
 
@@ -49,7 +49,7 @@ SessionOptions options_of(const fabricshm_session_options& given) {
 int check_options(const fabricshm_session_options* options) {
     if (options == nullptr) return FABRICSHM_OK;
     const std::size_t known =
-        std::clamp(options->struct_size, kOptionsLeast, sizeof(fabricshm_session_options));
+        std::clamp(options->struct_size, kMinOptions, sizeof(fabricshm_session_options));
     if (const int code = check_struct_size("options", options, options->struct_size, known);
         code != FABRICSHM_OK) {
         return code;

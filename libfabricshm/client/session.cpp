@@ -25,7 +25,7 @@ constexpr Duration kFirstPause = std::chrono::milliseconds(5);
 constexpr Duration kLongestPause = std::chrono::milliseconds(50);
 // Of the session's timeout at most so much: a restart takes less than a second, two with what
 // systemd waits before it. A daemon that was stopped is not waited for half a minute.
-constexpr Duration kAwayMost = std::chrono::seconds(5);
+constexpr Duration kMaxAway = std::chrono::seconds(5);
 
 std::int64_t milliseconds_until(TimePoint deadline) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
@@ -99,7 +99,7 @@ Result<std::shared_ptr<Session>> Session::open(SessionOptions options) {
 // or ends before it has answered.
 Result<void> Session::attach_first(TimePoint deadline) {
     const Introduction introduction{options_.label, options_.device};
-    const TimePoint back_until = std::min(deadline, deadline_from_now(kAwayMost));
+    const TimePoint back_until = std::min(deadline, deadline_from_now(kMaxAway));
     for (Duration pause = kFirstPause;; pause = std::min(pause * 2, kLongestPause)) {
         auto socket = connect_first(options_.sockets, deadline);
         auto attached = socket.ok() ? greet(**socket, introduction, identity_, deadline)
@@ -213,12 +213,12 @@ Result<bool> Session::attempt(const Line& line, proto::Message& request, const c
     const bool waits = set_timeout(request, deadline);
     // The daemon ends the wait at `deadline` and says so; only its silence after that is an error
     // of its own.
-    const TimePoint patience = waits ? deadline_after(deadline, kAnswerGrace) : deadline;
-    const auto sent = line.socket->send(proto::bytes_of(request), {}, patience);
+    const TimePoint timeout = waits ? deadline_after(deadline, kAnswerGrace) : deadline;
+    const auto sent = line.socket->send(proto::bytes_of(request), {}, timeout);
 
     lock.lock();
     Result<void> waited;
-    if (sent.ok()) waited = await_reply(lock, request, step, patience, pending);
+    if (sent.ok()) waited = await_reply(lock, request, step, timeout, pending);
     // Whatever happened: `pending` is on the caller's stack.
     pending_.erase(id);
     if (!waited.ok()) return waited.error();

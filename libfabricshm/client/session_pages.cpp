@@ -10,12 +10,6 @@ namespace fabricshm {
 
 namespace {
 
-std::int64_t monotonic_ns() {
-    timespec now{};
-    ::clock_gettime(CLOCK_MONOTONIC, &now);  // without a system call
-    return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
-}
-
 // The same clock, as it was at the last tick of the kernel: good enough for tenths of a second, and
 // a third of the price.
 std::int64_t recent_ns() {

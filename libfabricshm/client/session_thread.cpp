@@ -20,7 +20,7 @@ namespace fabricshm {
 namespace {
 
 constexpr Duration kBackOffFirst = std::chrono::milliseconds(50);
-constexpr Duration kBackOffMost = std::chrono::seconds(1);
+constexpr Duration kMaxBackOff = std::chrono::seconds(1);
 
 // A restarted daemon answers at once or is busy reading its journal.
 constexpr Duration kGreetTimeout = std::chrono::seconds(5);
@@ -239,7 +239,7 @@ bool Session::lose_line() {
 bool Session::reconnect() {
     Errc last = Errc::kDaemon;
     // Doubled each time: an absence of a moment is over soon, one of hours costs little.
-    for (Duration pause = kBackOffFirst;; pause = std::min(pause * 2, kBackOffMost)) {
+    for (Duration pause = kBackOffFirst;; pause = std::min(pause * 2, kMaxBackOff)) {
         {
             std::unique_lock lock(mutex_);
             const auto closed = [this] { return state_ == State::kClosed; };
@@ -277,7 +277,7 @@ Result<void> Session::attach_again() {
 // One connection, greeted as `identity`, with `arenas` presented.
 Result<void> Session::resume(SessionIdentity identity, const ArenaDescriptors& arenas) {
     // A second for the connect: who listens accepts at once.
-    FABRIC_TRY(auto socket, connect_first(options_.sockets, Clock::now() + kBackOffMost));
+    FABRIC_TRY(auto socket, connect_first(options_.sockets, Clock::now() + kMaxBackOff));
     {
         const std::lock_guard lock(mutex_);
         if (state_ == State::kClosed) return Error{Errc::kClosed, 0, "attach"};

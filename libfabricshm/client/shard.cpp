@@ -55,7 +55,7 @@ Result<std::unique_ptr<Shard>> Shard::made_of(std::shared_ptr<Arena> arena,
     FABRIC_TRY(const Bytes bytes, proto::tensor_bytes(reply.dtype, shape));
     const bool sound = region.arena_id == arena->id() &&
                        arena->holds(region.offset, region.bytes) &&
-                       region.bytes >= kShardHeaderBytes && region.offset % 4096 == 0 &&
+                       region.bytes >= kShardHeaderBytes && region.offset % kPageBytes == 0 &&
                        reply.slot < kShardReadersMax;
     if (!sound) return Error{Errc::kCorrupt, 0, "open shard"};
     std::unique_ptr<Shard> shard(new Shard);

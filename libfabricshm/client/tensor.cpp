@@ -28,7 +28,8 @@ Result<TensorView> view_of(Arena& arena, const proto::Tensor& tensor, const char
     FABRIC_TRY(const Bytes bytes, proto::tensor_bytes(tensor.dtype, shape));
     const proto::Region& region = tensor.region;
     const bool sound = region.arena_id == arena.id() && arena.holds(region.offset, region.bytes) &&
-                       region.bytes >= kTensorHeaderBytes + bytes && region.offset % 4096 == 0;
+                       region.bytes >= kTensorHeaderBytes + bytes &&
+                       region.offset % kPageBytes == 0;
     if (!sound) return Error{Errc::kCorrupt, 0, step};
     TensorView view;
     view.data = arena.base() + region.offset + kTensorHeaderBytes;
@@ -101,9 +102,9 @@ Result<TensorView> open_tensor(Arena& arena, const std::string& name, TimePoint 
     const proto::Region& region = reply.tensor.region;
     // The daemon answers as soon as it knows the tensor; its maker writes the header right after
     // its own answer, which even an impatient caller should wait for.
-    const TimePoint patience = std::max(deadline, Clock::now() + std::chrono::seconds(1));
-    FABRIC_TRY_VOID(await_tensor(header_at(arena, region.offset), key_of(region), patience,
-                                 arena.visibility()));
+    const TimePoint timeout = std::max(deadline, Clock::now() + std::chrono::seconds(1));
+    FABRIC_TRY_VOID(
+        await_tensor(header_at(arena, region.offset), key_of(region), timeout, arena.visibility()));
     return view;
 }
 

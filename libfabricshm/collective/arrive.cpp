@@ -22,24 +22,24 @@ std::uint64_t offset_of(const GroupPlace& place, const std::byte* buffer, Bytes 
 
 // With trigger `sync` rank 0 sees all ready and commands the start, the others await the command.
 Result<void> meet_on_command(Operation& operation) {
-    Meeting& meeting = operation.meeting();
-    GroupHeader& header = meeting.header();
+    Barrier& barrier = operation.barrier();
+    GroupHeader& header = barrier.header();
     const Word command{header.command, header.command_sleepers, TouchPoint::kCommand,
                        TouchPoint::kCommandRead};
     const std::uint64_t at = operation.step();
     if (operation.rank() != 0) {
         // A rank 0 that called something else commands nothing, and may not look at this rank for
         // some operations to come.
-        FABRIC_TRY_VOID(meeting.wait(0, at, operation.call.deadline));
+        FABRIC_TRY_VOID(barrier.wait(0, at, operation.call.deadline));
         FABRIC_TRY_VOID(check_signature(operation, 0));
-        FABRIC_TRY_VOID(meeting.await(command, at, 0, operation.call.deadline));
+        FABRIC_TRY_VOID(barrier.await(command, at, 0, operation.call.deadline));
         // All are there, so this does not wait; it fetches the lines that are read next, which the
         // command alone would not where hosts do not share caches.
-        return meeting.wait_all(at, operation.call.deadline);
+        return barrier.wait_all(at, operation.call.deadline);
     }
-    FABRIC_TRY_VOID(meeting.wait_all(at, operation.call.deadline));
+    FABRIC_TRY_VOID(barrier.wait_all(at, operation.call.deadline));
     FAULT_POINT("arrive.before_command");
-    meeting.raise(command, at);
+    barrier.raise(command, at);
     return {};
 }
 
@@ -54,7 +54,7 @@ Shown shown_by(const Operation& operation, int peer) noexcept {
         return {buffers.input.load(std::memory_order_relaxed),
                 buffers.output.load(std::memory_order_relaxed)};
     }
-    const RankWords& words = operation.meeting().words(peer);
+    const RankWords& words = operation.barrier().words(peer);
     return {words.input_offset[parity].load(std::memory_order_relaxed),
             words.output_offset[parity].load(std::memory_order_relaxed)};
 }
@@ -72,7 +72,7 @@ void show_buffers(Operation& operation, const Shown& mine) noexcept {
         tree->written[parity] = mine;
         return;
     }
-    RankWords& words = operation.meeting().words(operation.rank());
+    RankWords& words = operation.barrier().words(operation.rank());
     words.input_offset[parity].store(mine.input, std::memory_order_relaxed);
     words.output_offset[parity].store(mine.output, std::memory_order_relaxed);
 }
@@ -109,7 +109,7 @@ Result<void> read_peer(Operation& operation, int peer, const Shown& shown, const
     // In place, ranks would overwrite what others have yet to fetch: through the slots instead. So
     // in scans where each rank writes its own output only (pull.cpp).
     const bool fetches = operation.call.kind == Kind::kAllToAll ||
-                         (is_scan(operation.call.kind) && !operation.meeting().view().coherent());
+                         (is_scan(operation.call.kind) && !operation.barrier().view().coherent());
     if (fetches && shown.input == shown.output) {
         operation.all_in_arena = false;
     }
@@ -184,17 +184,17 @@ void Operation::choose_stores(StorePlace place, Bytes bytes) noexcept {
     store_cell = StorePolicy::cell_of(place, call.kind, bytes);
     if (store_cell < 0) return;
     past_cache = rank() == 0 ? group.stores.past_cache(store_cell)
-                             : shown_past_cache(meeting().header(), store_cell);
+                             : shown_past_cache(barrier().header(), store_cell);
 }
 
 void show_signature(Operation& operation) noexcept {
-    operation.meeting().show_signature(operation.parity(), operation.shown_signature());
+    operation.barrier().show_signature(operation.parity(), operation.shown_signature());
 }
 
 Result<void> check_signature(const Operation& operation, int peer) {
     // The peer is at this operation or has shown at most the next one, which has the other parity.
     // Relaxed: its clock was acquired.
-    const auto theirs = operation.meeting().words(peer).signature[operation.parity()].load(
+    const auto theirs = operation.barrier().words(peer).signature[operation.parity()].load(
         std::memory_order_relaxed);
     if (theirs != operation.shown_signature()) return Error{Errc::kMismatch, peer, "collective"};
     return {};
@@ -204,15 +204,15 @@ Result<void> check_signature(const Operation& operation, int peer) {
 // has signalled: what the others called in the last one is there, and stays.
 Result<void> check_last_operation(Operation& operation) {
     GroupState& group = operation.group;
-    Meeting& meeting = operation.meeting();
+    Barrier& barrier = operation.barrier();
     const TimePoint deadline = operation.call.deadline;
     for (int peer = 0; peer < operation.world(); ++peer) {
         // Once more by the clock itself: that a peer came this far may be known from its tiny lines
         // alone, and where hosts do not share caches those say nothing about its signature.
         if (peer != operation.rank())
-            FABRIC_TRY_VOID(meeting.await(meeting.clock_of(peer), group.last_turn, peer, deadline));
+            FABRIC_TRY_VOID(barrier.await(barrier.clock_of(peer), group.last_turn, peer, deadline));
         const auto theirs =
-            meeting.words(peer).signature[operation.parity() ^ 1].load(std::memory_order_relaxed);
+            barrier.words(peer).signature[operation.parity() ^ 1].load(std::memory_order_relaxed);
         if (theirs != group.last_signature) {
             return Error{Errc::kMismatch, peer, "collective: the one before this"};
         }
@@ -226,7 +226,7 @@ namespace {
 // Shows this rank's buffers, and meets. True when along the tree all showed what they did on the
 // last arrival: nothing has to be read then.
 Result<bool> show_and_meet(Operation& operation, const Shown& mine) {
-    Meeting& meeting = operation.meeting();
+    Barrier& barrier = operation.barrier();
     const Call& call = operation.call;
     TreeState* tree = operation.group.tree.get();
     if (call.trigger == Trigger::kSync) {
@@ -241,7 +241,7 @@ Result<bool> show_and_meet(Operation& operation, const Shown& mine) {
     const bool unchanged =
         last.stands && last.signature == operation.signature && last.shown == mine;
     operation.check_harm();
-    return meeting.meet_and_vote(operation.next++, unchanged, call.deadline);
+    return barrier.pass_and_vote(operation.next++, unchanged, call.deadline);
 }
 
 void take_last(Operation& operation) noexcept {
@@ -272,7 +272,7 @@ Result<void> arrive(Operation& operation, void (*post_first)(Operation&)) {
     const Call& call = operation.call;
     const Bytes in = input_bytes(call, operation.rank(), operation.world());
     const Bytes out = output_bytes(call, operation.rank(), operation.world());
-    // As in run_slots(): what is written here may still be read, if the last turn had no meeting.
+    // As in run_slots(): what is written here may still be read, if the last turn had no barrier.
     FABRIC_TRY_VOID(enter(operation));
     show_signature(operation);
     const Shown mine{offset_of(place, call.input, in), offset_of(place, call.output, out)};
@@ -281,7 +281,7 @@ Result<void> arrive(Operation& operation, void (*post_first)(Operation&)) {
     const bool outside = mine.input == kNoOffset || mine.output == kNoOffset;
     operation.posted_early = post_first != nullptr;
     if (post_first != nullptr && outside) post_first(operation);
-    const Visibility& view = operation.meeting().view();
+    const Visibility& view = operation.barrier().view();
     // On coherent memory what the caller stored is visible by the step's release.
     if (!view.coherent()) view.publish(TouchPoint::kInput, call.input, in);
     operation.arrival = operation.next;

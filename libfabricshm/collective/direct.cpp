@@ -1,6 +1,6 @@
 // The direct engine: buffers that lie in the arena are read and written in place by all ranks.
 // Ranks show where their buffers are and meet; each byte of the result is computed once, in one
-// pass over all inputs, and stored straight into every output; ranks meet again. Two meetings in
+// pass over all inputs, and stored straight into every output; ranks meet again. Two barriers in
 // all.
 //
 // The work is a range of bytes. Either each rank owns a part of it, or ranks claim chunks one after
@@ -67,7 +67,7 @@ void choose_outputs(Operation& operation, StorePlace place, Bytes bytes, Bytes t
 
 // What was stored into the places of others; its own rank's is nobody else's business.
 void publish_targets(const Operation& operation, const Targets& targets, Bytes bytes) noexcept {
-    const Visibility& view = operation.meeting().view();
+    const Visibility& view = operation.barrier().view();
     const std::byte* own = operation.call.output;
     const Bytes own_bytes = output_bytes(operation.call, operation.rank(), operation.world());
     for (int i = 0; view.active() && i < targets.count; ++i) {
@@ -81,7 +81,7 @@ void publish_targets(const Operation& operation, const Targets& targets, Bytes b
 // Before this rank reads `bytes` of every input, or of all but the last.
 void acquire_inputs(const Operation& operation, const void* const* sources, int count,
                     Bytes bytes) noexcept {
-    const Visibility& view = operation.meeting().view();
+    const Visibility& view = operation.barrier().view();
     for (int rank = 0; view.active() && rank < count; ++rank) {
         if (rank != operation.rank()) {
             view.acquire(TouchPoint::kDirectRead, sources[rank], bytes, rank);
@@ -108,17 +108,13 @@ void reduce_range(const Operation& operation, const Pointers& inputs, Bytes from
     publish_targets(operation, targets, bytes);
 }
 
-// How much is done between looks at whether the group broke: ranks that saw it break are leaving,
-// and want their buffers back. 4 MiB take a fraction of a millisecond.
-constexpr Bytes kLook = 4 * kMiB;
-
 // Relaxed: only a reason to stop early; who stops reports it with stopped().
 bool gave_up(const Operation& operation) noexcept {
-    return operation.meeting().header().broken.load(std::memory_order_relaxed) != 0;
+    return operation.barrier().header().broken.load(std::memory_order_relaxed) != 0;
 }
 
 // Calls work(from, bytes) for the pieces of [0, bytes) that fall to this rank. False when the group
-// broke and some of them were left out. Then this rank must not come to the next meeting: the one
+// broke and some of them were left out. Then this rank must not come to the next barrier: the one
 // that broke the group may have raised its clock before, and all the others would take the clocks
 // for a complete result.
 template <typename Work>
@@ -128,17 +124,17 @@ template <typename Work>
     const Tuning& tuning = group.tuning;
     if (!may_claim || bytes < tuning.claim_from) {
         const Range mine = share_of(bytes, operation.rank(), operation.world());
-        for (Bytes from = mine.begin; from < mine.end; from += kLook) {
+        for (Bytes from = mine.begin; from < mine.end; from += kBytesPerCheck) {
             if (gave_up(operation)) return false;
-            work(from, std::min(kLook, mine.end - from));
+            work(from, std::min(kBytesPerCheck, mine.end - from));
         }
         return true;
     }
     const Bytes chunk = std::max(tuning.chunk_bytes / kCacheLine * kCacheLine, kCacheLine);
     const std::uint64_t chunks = (bytes + chunk - 1) / chunk;
-    auto& claim = operation.meeting().header().claim;
+    auto& claim = operation.barrier().header().claim;
     while (true) {
-        // Relaxed: a claim only decides who works; the meetings order the data. The counter is
+        // Relaxed: a claim only decides who works; the barriers order the data. The counter is
         // never reset: in every operation each rank fails exactly once, so all know where it stands
         // after.
         const std::uint64_t next = claim.fetch_add(1, std::memory_order_relaxed) - group.claimed;
@@ -156,7 +152,7 @@ template <typename Work>
 // Why for_my_share() left something out. The reason is in shared memory: should a peer have wiped
 // it out again, this rank still has no result.
 Error stopped(const Operation& operation) noexcept {
-    const auto reason = operation.meeting().check(-1);
+    const auto reason = operation.barrier().check(-1);
     return reason.ok() ? Error{Errc::kBroken, -1, "collective"} : reason.error();
 }
 
@@ -166,9 +162,9 @@ void copy_range(const Operation& operation, const Targets& all, int peer, const 
     targets.remove(source);
     if (targets.count == 0) return;
     if (peer != operation.rank()) {
-        operation.meeting().view().acquire(TouchPoint::kDirectRead, source, bytes, peer);
+        operation.barrier().view().acquire(TouchPoint::kDirectRead, source, bytes, peer);
     } else {
-        operation.meeting().view().use(bytes, 0);
+        operation.barrier().view().use(bytes, 0);
     }
     kernels::copy_to_all(targets.list.data(), targets.count, source, bytes, streaming);
     publish_targets(operation, targets, bytes);
@@ -247,11 +243,11 @@ void fetch_parts(const Operation& operation, bool streaming) {
         const std::byte* from = operation.inputs[peer] + bytes * rank;
         if (to == from) continue;
         if (step != 0) {
-            operation.meeting().view().acquire(TouchPoint::kDirectRead, from, bytes,
+            operation.barrier().view().acquire(TouchPoint::kDirectRead, from, bytes,
                                                static_cast<int>(peer));
         }
         kernels::copy(to, from, bytes, streaming);
-        operation.meeting().view().use(step == 0 ? bytes : 0, bytes);
+        operation.barrier().view().use(step == 0 ? bytes : 0, bytes);
     }
 }
 
@@ -305,7 +301,7 @@ void fetch_parts(const Operation& operation, bool streaming) {
 }  // namespace
 
 Result<void> allreduce_direct(Operation& operation, const AllreduceView& view) {
-    if (!operation.meeting().view().coherent()) return allreduce_pull(operation, view);
+    if (!operation.barrier().view().coherent()) return allreduce_pull(operation, view);
     const int world = operation.world();
     const bool in_place = all_in_place(operation, view);
     const int outputs = view.one_output ? 1 : world;
@@ -323,7 +319,7 @@ Result<void> allreduce_direct(Operation& operation, const AllreduceView& view) {
 }
 
 Result<void> run_direct(Operation& operation) {
-    if (!operation.meeting().view().coherent()) return run_pull(operation);
+    if (!operation.barrier().view().coherent()) return run_pull(operation);
     if (operation.call.kind == Kind::kAllreduce) {
         return allreduce_direct(
             operation, {operation.inputs, operation.outputs, operation.parts.bytes(0), true,

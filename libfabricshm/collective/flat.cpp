@@ -1,5 +1,5 @@
 // The flat engine: every rank posts its bytes in a slot where all can read them, waits for the
-// posts it needs, and computes its own output from them. One meeting per post. Works with buffers
+// posts it needs, and computes its own output from them. One barrier per post. Works with buffers
 // anywhere.
 //
 // Posts alternate between two slots per rank, by turn. A rank raises its clock once per turn, when
@@ -33,7 +33,7 @@ void choose_slot_stores(Operation& operation) noexcept {
 void write_piece(Operation& operation, Bytes from, Bytes stride) {
     std::byte* place = operation.group.slot(operation.rank(), operation.group.turn);
     if (posts(operation, operation.rank())) write_post(operation, place, from, stride);
-    operation.meeting().view().publish(TouchPoint::kSlot, place,
+    operation.barrier().view().publish(TouchPoint::kSlot, place,
                                        post_bytes(operation, operation.rank(), from, stride));
     FAULT_POINT("slots.before_post");
 }
@@ -47,7 +47,7 @@ void post_first_piece(Operation& operation) {
 
 Result<void> run_slots(Operation& operation) {
     GroupState& group = operation.group;
-    Meeting& meeting = operation.meeting();
+    Barrier& barrier = operation.barrier();
     const Pieces pieces = pieces_of(operation);
     if (!operation.posted_early) {
         choose_slot_stores(operation);
@@ -63,7 +63,7 @@ Result<void> run_slots(Operation& operation) {
         std::byte* place = group.slot(operation.rank(), group.turn);
         const bool early = piece == 0 && operation.posted_early;
         if (!early) {
-            FABRIC_TRY_VOID(meeting.wait_all(group.last_turn, operation.call.deadline));
+            FABRIC_TRY_VOID(barrier.wait_all(group.last_turn, operation.call.deadline));
             write_piece(operation, from, pieces.stride);
         }
         const std::uint64_t at = early ? operation.arrival : operation.step();
@@ -74,7 +74,7 @@ Result<void> run_slots(Operation& operation) {
             posted[index] = group.slot(peer, group.turn);
             if (peer == operation.rank()) posted[index] = own_post(operation, place, from);
             if (peer == operation.rank() || !needs_post_of(operation, peer)) continue;
-            FABRIC_TRY_VOID(meeting.wait(peer, at, operation.call.deadline));
+            FABRIC_TRY_VOID(barrier.wait(peer, at, operation.call.deadline));
             if (piece == 0) FABRIC_TRY_VOID(check_signature(operation, peer));
             acquire_post(operation, peer, posted[index], from, pieces.stride);
         }

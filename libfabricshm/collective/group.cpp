@@ -29,7 +29,7 @@ Result<void> check_place(const GroupPlace& place) {
     // The daemon's word on the block is checked against this mapping before anything there is read.
     const bool inside = place.block_bytes >= needed && place.block_bytes <= place.arena_bytes &&
                         place.block_offset <= place.arena_bytes - place.block_bytes &&
-                        place.block_offset % 4096 == 0;
+                        place.block_offset % kPageBytes == 0;
     if (!inside) return Error{Errc::kCorrupt, 0, "attach group: block outside the arena"};
     const auto* header = reinterpret_cast<const GroupHeader*>(place.arena + place.block_offset);
     // All but slots and posts, which hold data only: the caches of this host may hold what an
@@ -58,17 +58,17 @@ const std::byte* lost_buffer(const Call& call, int rank, int world) noexcept {
 
 // An operation that went well for this rank, although another one met a lost page: what it handed
 // out is not what it should be. It broke the group before it let anybody go on.
-Result<void> unharmed(const Result<void>& own, Meeting& meeting) noexcept {
-    if (!own.ok() || !meeting.broken()) return own;
-    const auto state = meeting.check(-1);
+Result<void> intact(const Result<void>& own, Barrier& barrier) noexcept {
+    if (!own.ok() || !barrier.broken()) return own;
+    const auto state = barrier.check(-1);
     return state.error().code == Errc::kPoisoned ? state : own;
 }
 
 // Several ranks may have died, and two survivors each have met another one. The group keeps the
 // first reason, and all survivors give that one, so that they agree on what to do next.
-Result<void> agreed(const Result<void>& own, Meeting& meeting) noexcept {
+Result<void> agreed(const Result<void>& own, Barrier& barrier) noexcept {
     if (own.ok() || own.error().code != Errc::kPeer) return own;
-    const auto first = meeting.check(-1);
+    const auto first = barrier.check(-1);
     return !first.ok() && first.error().code == Errc::kPeer ? first : own;
 }
 
@@ -111,7 +111,7 @@ Result<void> run_arrived(Operation& operation) {
     plan_input(operation, input);
     FABRIC_TRY_VOID(arrive(operation, first_post(input, operation.group.tuning)));
     // All clocks may be here although a rank has given up since: its buffers are its own again.
-    FABRIC_TRY_VOID(operation.meeting().check_unbroken());
+    FABRIC_TRY_VOID(operation.barrier().check_unbroken());
     const Algorithm algorithm =
         choose_arrived(input, operation.all_in_arena, operation.group.tuning);
     constexpr const char* kWays[] = {"", "flat", "direct", "ring", "staged", "host"};
@@ -145,7 +145,7 @@ void judge_stores(Operation& operation, TimePoint start) noexcept {
     GroupState& group = operation.group;
     const int cell = operation.store_cell;
     if (!group.stores.ran(cell, Clock::now() - start)) return;
-    show_past_cache(operation.meeting().header(), cell, group.stores.past_cache(cell));
+    show_past_cache(operation.barrier().header(), cell, group.stores.past_cache(cell));
 }
 
 // Before anything is measured: past the cache when the operation does not fit into it.
@@ -156,7 +156,7 @@ void show_first_stores(GroupState& group, bool crowded) noexcept {
         const Bytes touched = StorePolicy::least_bytes(cell) * (shared ? world + 1 : 2 * world);
         const bool past = touched >= group.tuning.streaming_from;
         group.stores.begin_with(cell, past, crowded);
-        show_past_cache(group.meeting.header(), cell, past);
+        show_past_cache(group.barrier.header(), cell, past);
     }
 }
 
@@ -166,9 +166,9 @@ constexpr std::uint64_t kDecided = 2;
 
 // What the tuning is for all: by rank 0, once it knows where they run.
 void decide_tuning(GroupState& group) {
-    const Meeting& meeting = group.meeting;
+    const Barrier& barrier = group.barrier;
     const GroupPlace& place = group.place;
-    const int cpus = meeting.processors();
+    const int cpus = barrier.processors();
     Tuning tuning;
     if (place.tuning != nullptr) {
         tuning = *place.tuning;
@@ -176,24 +176,24 @@ void decide_tuning(GroupState& group) {
         const std::string machine = place.visibility != nullptr ? place.visibility->machine() : "";
         tuning = load_tuning(place.world, machine, cpus);
     }
-    tuning.coherent = meeting.view().coherent();
-    pack_tuning(tuning, meeting.header().tuning);
-    meeting.view().publish(TouchPoint::kTuning, meeting.header().tuning,
-                           sizeof meeting.header().tuning);
-    group.tuning = unpack_tuning(meeting.header().tuning);
+    tuning.coherent = barrier.view().coherent();
+    pack_tuning(tuning, barrier.header().tuning);
+    barrier.view().publish(TouchPoint::kTuning, barrier.header().tuning,
+                           sizeof barrier.header().tuning);
+    group.tuning = unpack_tuning(barrier.header().tuning);
     show_first_stores(group, cpus < place.world);
 }
 
 Result<void> attach_all(GroupState& group, TimePoint deadline) {
-    Meeting& meeting = group.meeting;
-    meeting.signal(kAttached);
-    FABRIC_TRY_VOID(meeting.wait_all(kAttached, deadline));
+    Barrier& barrier = group.barrier;
+    barrier.signal(kAttached);
+    FABRIC_TRY_VOID(barrier.wait_all(kAttached, deadline));
     if (group.place.rank == 0) {
         decide_tuning(group);
     } else {
-        FABRIC_TRY_VOID(meeting.wait(0, kDecided, deadline));
+        FABRIC_TRY_VOID(barrier.wait(0, kDecided, deadline));
     }
-    meeting.signal(kDecided);
+    barrier.signal(kDecided);
     return {};
 }
 
@@ -264,18 +264,18 @@ bool is_plain_message(const Call& call, int rank, int world) noexcept {
 }
 
 // Runs it; kPoisoned when this rank, or another one that it depends on, met a lost page.
-Result<void> run_unharmed(Operation& operation) {
-    Meeting& meeting = operation.meeting();
+Result<void> run_intact(Operation& operation) {
+    Barrier& barrier = operation.barrier();
     FAULT_POINT("operation.begin");
     const std::byte* lost =
         any_lost() ? lost_buffer(operation.call, operation.rank(), operation.world()) : nullptr;
     if (lost != nullptr) {
-        operation.group.harmed(lost);
-        return meeting.check(-1);
+        operation.group.poisoned(lost);
+        return barrier.check(-1);
     }
     const Result<void> result = run_operation(operation);
     operation.check_harm();
-    return operation.guard->hit() ? meeting.check(-1) : unharmed(result, meeting);
+    return operation.guard->hit() ? barrier.check(-1) : intact(result, barrier);
 }
 
 }  // namespace
@@ -290,7 +290,7 @@ struct Group::Kept {
 GroupState::GroupState(GroupPlace where, std::byte* block)
     : place(std::move(where)),
       layout(GroupLayout::of(place.world)),
-      meeting(block, place.rank, place.world, view_of(place)),
+      barrier(block, place.rank, place.world, view_of(place)),
       tiny(reinterpret_cast<TinySlot*>(block + layout.tiny)),
       channels(reinterpret_cast<ChannelLine*>(block + layout.channels)),
       taken(reinterpret_cast<ChannelTaken*>(block + layout.taken)),
@@ -298,56 +298,56 @@ GroupState::GroupState(GroupPlace where, std::byte* block)
       slots(block + layout.slots),
       posts(block + layout.posts) {}
 
-void GroupState::harmed(const std::byte* at) noexcept {
+void GroupState::poisoned(const std::byte* at) noexcept {
     // Relaxed: it only lets one thread through; fail() below orders what others see of it.
-    if (harmed_once.exchange(true, std::memory_order_relaxed)) return;
+    if (reported_poison.exchange(true, std::memory_order_relaxed)) return;
     const auto offset = static_cast<Bytes>(at - place.arena);
     const bool inside = at >= place.arena && offset < place.arena_bytes;
     const std::uint64_t region = inside && place.lost ? place.lost(offset) : 0;
     log(LogLevel::kError, "the hardware lost the page at byte %llu of the arena (region %llu)",
         static_cast<unsigned long long>(offset), static_cast<unsigned long long>(region));
-    meeting.fail(Errc::kPoisoned, static_cast<int>(region));
+    barrier.fail(Errc::kPoisoned, static_cast<int>(region));
 }
 
 Result<std::unique_ptr<Group>> Group::attach(GroupPlace place, TimePoint deadline) {
     FABRIC_TRY_VOID(check_place(place));
     std::byte* block = place.arena + place.block_offset;
     auto state = std::make_unique<GroupState>(std::move(place), block);
-    Meeting& meeting = state->meeting;
+    Barrier& barrier = state->barrier;
     if (VisibilityPolicy* policy = state->place.visibility; policy != nullptr) {
         // Before the first word is written, since writing may depend on it.
         policy->take_place(state->place.rank, state->place.world);
     }
-    meeting.set_meter(state->place.meter.get());
-    meeting.set_screen(state->place.screen.get());
+    barrier.set_meter(state->place.meter.get());
+    barrier.set_screen(state->place.screen.get());
     FABRIC_TRY_VOID(
-        meeting.announce(state->place.runs_at != nullptr ? *state->place.runs_at : own_place()));
+        barrier.announce(state->place.runs_at != nullptr ? *state->place.runs_at : own_place()));
     const auto met = attach_all(*state, deadline);
     if (!met.ok()) {
-        meeting.fail(met.error().code, met.error().detail);
-        return agreed(met, meeting).error();
+        barrier.fail(met.error().code, met.error().detail);
+        return agreed(met, barrier).error();
     }
     if (state->place.rank != 0) {
-        meeting.view().acquire(TouchPoint::kTuningRead, meeting.header().tuning,
-                               sizeof meeting.header().tuning, 0);
+        barrier.view().acquire(TouchPoint::kTuningRead, barrier.header().tuning,
+                               sizeof barrier.header().tuning, 0);
     }
-    state->tuning = unpack_tuning(meeting.header().tuning);
-    if (state->tuning.coherent != meeting.view().coherent()) {
+    state->tuning = unpack_tuning(barrier.header().tuning);
+    if (state->tuning.coherent != barrier.view().coherent()) {
         // The ranks would go different ways through one operation, and all of them report success.
-        meeting.fail(Errc::kPeer, state->place.rank);
+        barrier.fail(Errc::kPeer, state->place.rank);
         return explain({Errc::kInvalid, 0, "attach group"},
                        "visibility: the memory is %s for this rank and %s for rank 0; start all "
                        "ranks with the same FABRIC_VISIBILITY",
-                       meeting.view().coherent() ? "coherent" : "not coherent",
+                       barrier.view().coherent() ? "coherent" : "not coherent",
                        state->tuning.coherent ? "coherent" : "not coherent");
     }
-    state->tuning.ahead_most = std::min(state->tuning.ahead_most, state->layout.post_bytes);
-    state->tuning.flat_most = std::min(state->tuning.flat_most, state->layout.post_bytes);
-    meeting.settle(state->tuning);
-    if (!meeting.view().coherent()) state->tuning.tree_world = Tuning::kNoTree;
+    state->tuning.max_ahead = std::min(state->tuning.max_ahead, state->layout.post_bytes);
+    state->tuning.max_flat = std::min(state->tuning.max_flat, state->layout.post_bytes);
+    barrier.settle(state->tuning);
+    if (!barrier.view().coherent()) state->tuning.tree_world = Tuning::kNoTree;
     if (static_cast<std::uint64_t>(state->place.world) >= state->tuning.tree_world) {
-        state->tree = make_tree(meeting, state->layout, block);
-        meeting.follow(state->tree->tree);
+        state->tree = make_tree(barrier, state->layout, block);
+        barrier.follow(state->tree->tree);
     }
     state->last_turn = kDecided;
     state->base = kDecided + 1;
@@ -364,7 +364,7 @@ Group::~Group() {
     messages_.reset();
     // After the messages that others have yet to take, or they would be taken for lost.
     mailbox_.reset();
-    state_->meeting.depart();
+    state_->barrier.depart();
 }
 
 int Group::rank() const noexcept {
@@ -380,31 +380,31 @@ std::uint64_t Group::id() const noexcept {
 }
 
 void Group::set_long_wait(Duration from) noexcept {
-    state_->meeting.set_long_wait(from);
+    state_->barrier.set_long_wait(from);
 }
 
 void Group::abort(Errc code, int rank) noexcept {
-    state_->meeting.fail(code, rank);
+    state_->barrier.fail(code, rank);
 }
 
 void Group::retire() noexcept {
     state_->failed = true;
-    Meeting& meeting = state_->meeting;
+    Barrier& barrier = state_->barrier;
     // A death that this rank heard of in a message, which breaks no group, is named to all.
-    int gone = meeting.broken() ? -1 : state_->place.world - 1;
-    while (gone >= 0 && (gone == state_->place.rank || meeting.lives(gone))) --gone;
-    meeting.fail(gone < 0 ? Errc::kBroken : Errc::kPeer, gone);
+    int gone = barrier.broken() ? -1 : state_->place.world - 1;
+    while (gone >= 0 && (gone == state_->place.rank || barrier.lives(gone))) --gone;
+    barrier.fail(gone < 0 ? Errc::kBroken : Errc::kPeer, gone);
     worker_.reset();
     messages_.reset();
 }
 
 Result<void> Group::quiesce(TimePoint deadline) noexcept {
     retire();
-    Meeting& meeting = state_->meeting;
+    Barrier& barrier = state_->barrier;
     FABRIC_TRY_VOID(mailbox_->await_leaving(deadline));
     // Where hosts do not share caches nobody stores into another rank's output.
-    if (state_->exposed == 0 || !meeting.view().coherent()) return {};
-    FABRIC_TRY_VOID(meeting.await_leaving(state_->exposed, deadline));
+    if (state_->exposed == 0 || !barrier.view().coherent()) return {};
+    FABRIC_TRY_VOID(barrier.await_leaving(state_->exposed, deadline));
     state_->exposed = 0;
     return {};
 }
@@ -415,7 +415,7 @@ std::optional<PeerRead> Group::time_peer(int peer) noexcept {
     const bool other = peer >= 0 && peer < state.place.world && peer != state.place.rank;
     const bool quiet = worker_ == nullptr || worker_->idle();
     // Behind a policy a read means more than a load, and it belongs to the operations.
-    if (!other || !quiet || state.failed || state.meeting.view().active()) return std::nullopt;
+    if (!other || !quiet || state.failed || state.barrier.view().active()) return std::nullopt;
     const PoisonGuard guard;
     const PeerRead read = time_read(state.slot(peer, 0), kRead);
     // The next operation that meets the lost page says so.
@@ -484,21 +484,21 @@ Result<void> Group::run_prepared(Operation& operation) {
     operation.arrival = 0;
     operation.store_cell = -1;
     operation.past_cache = false;
-    state_->meeting.view().step(PoolStep::kBegin);
-    state_->meeting.begin_operation(row_of(operation.call.kind).name, operation.largest_part);
+    state_->barrier.view().step(PoolStep::kBegin);
+    state_->barrier.begin_operation(row_of(operation.call.kind).name, operation.largest_part);
     const TimePoint start = time_for_stores(operation);
     Meter* meter = state_->place.meter.get();
     const Meter::Timing timing =
         meter != nullptr ? meter->begin(operation.largest_part) : Meter::Timing{};
-    const Result<void> result = run_unharmed(operation);
+    const Result<void> result = run_intact(operation);
     if (meter != nullptr) meter->end(timing);
     if (meter != nullptr && result.ok()) meter->count(metered(operation));
-    state_->meeting.view().step(PoolStep::kEnd);
+    state_->barrier.view().step(PoolStep::kEnd);
     if (result.ok() && operation.store_cell >= 0) judge_stores(operation, start);
     state_->base = operation.next;
     state_->run_before = 0;
     ++state_->operations;
-    if (operation.arrival != 0) state_->meeting.leave(operation.arrival);
+    if (operation.arrival != 0) state_->barrier.leave(operation.arrival);
     if (result.ok()) return {};
     state_->exposed = operation.arrival;
     return ended(result);
@@ -510,11 +510,11 @@ Result<void> Group::ended(const Result<void>& result) {
         (breaks_group(result.error().code) || result.error().code == Errc::kBroken)) {
         state_->failed = true;
         if (breaks_group(result.error().code)) {
-            state_->meeting.fail(result.error().code, result.error().detail);
+            state_->barrier.fail(result.error().code, result.error().detail);
         }
-        state_->meeting.leave(kLeftForGood);
+        state_->barrier.leave(kLeftForGood);
     }
-    return agreed(result, state_->meeting);
+    return agreed(result, state_->barrier);
 }
 
 // all_to_all with counts: nobody knows the others' parts, and all have to cut alike. So each shows

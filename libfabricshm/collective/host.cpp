@@ -18,9 +18,9 @@ void reduce_all(const Operation& operation, const AllreduceView& view) noexcept 
         sources[static_cast<std::size_t>(rank)] = input;
         // Its own input needs no acquire: nobody else wrote it.
         if (rank == 0) continue;
-        operation.meeting().view().acquire(TouchPoint::kHostInputRead, input, view.bytes, rank);
+        operation.barrier().view().acquire(TouchPoint::kHostInputRead, input, view.bytes, rank);
     }
-    operation.meeting().view().use(view.bytes, 0);
+    operation.barrier().view().use(view.bytes, 0);
     void* destination = view.outputs[0];
     kernels::ReduceJob job = reduce_job(operation);
     job.sources = sources.data();
@@ -28,7 +28,7 @@ void reduce_all(const Operation& operation, const AllreduceView& view) noexcept 
     job.destination_count = 1;
     job.count = view.bytes / kernels::size_of(job.type);
     kernels::reduce(job);
-    operation.meeting().view().publish(TouchPoint::kHostResult, view.outputs[0], view.bytes);
+    operation.barrier().view().publish(TouchPoint::kHostResult, view.outputs[0], view.bytes);
 }
 
 }  // namespace
@@ -39,13 +39,13 @@ Result<void> allreduce_host(Operation& operation, const AllreduceView& view) {
     FAULT_POINT("host.reduced");
     FABRIC_TRY_VOID(operation.meet());
     if (operation.rank() != 0) {
-        operation.meeting().view().acquire(TouchPoint::kHostResultRead, view.outputs[0], view.bytes,
+        operation.barrier().view().acquire(TouchPoint::kHostResultRead, view.outputs[0], view.bytes,
                                            0);
     }
     // Rank 0 has its result already, and with a shared output so has everybody.
     if (mine != view.outputs[0] && view.bytes != 0) {
         kernels::copy(mine, view.outputs[0], view.bytes, false);
-        operation.meeting().view().use(0, view.bytes);
+        operation.barrier().view().use(0, view.bytes);
     }
     return operation.finish();
 }

@@ -20,8 +20,6 @@ constexpr auto kFarewell = std::chrono::seconds(5);
 
 // Peers are looked at this often while something waits: for what a daemon would have announced.
 constexpr auto kPeerPeriod = std::chrono::milliseconds(10);
-constexpr auto kMailSlice = std::chrono::milliseconds(20);
-constexpr auto kAwakeMax = std::chrono::milliseconds(100);
 
 // While a thread spins: polls between two looks at the clock, and between two looks at the channels
 // of all peers where bits say which ones to look at.
@@ -33,7 +31,7 @@ constexpr int kMaxScannedWorld = 16;
 
 // How long a receive waits beyond its deadline for a sender that is copying one chunk: many turns
 // of the scheduler on a crowded machine.
-constexpr auto kSharedPatience = std::chrono::seconds(2);
+constexpr auto kSharedTimeout = std::chrono::seconds(2);
 
 // Beyond this a copy is long beside two steps of the lock.
 constexpr Bytes kLockedCopy = 4 * kKiB;
@@ -85,7 +83,7 @@ Mailbox::Mailbox(GroupState& group)
       world_(group.place.world),
       lines_(group.layout.channel_lines),
       inline_max_(inline_max_of(lines_)),
-      uses_calls_(world_ > kMaxScannedWorld && group.meeting.view().coherent()),
+      uses_calls_(world_ > kMaxScannedWorld && group.barrier.view().coherent()),
       out_(static_cast<std::size_t>(world_)),
       in_(static_cast<std::size_t>(world_)) {
     FABRIC_CHECK(std::has_single_bit(lines_) && lines_ >= 16 && inline_max_ <= kInlineMax);
@@ -99,20 +97,20 @@ Mailbox::Mailbox(GroupState& group)
 // the stages, whose memory goes with the session.
 Mailbox::~Mailbox() {
     const TimePoint limit = Clock::now() + kFarewell;
-    Meeting& meeting = group_.meeting;
+    Barrier& barrier = group_.barrier;
     for (int peer = 0; peer < world_; ++peer) {
         if (out(peer).stage == nullptr) continue;
         while (!drained(peer) && !in(peer).corrupt && Clock::now() < limit &&
-               meeting.check(peer).ok()) {
+               barrier.check(peer).ok()) {
             if (!view().coherent()) {
-                (void)meeting.idle(~std::uint64_t{0});
+                (void)barrier.idle(~std::uint64_t{0});
                 continue;
             }
             const Word bell = bell_of(rank_);
             const auto seen = bell.value.load(std::memory_order_seq_cst);
-            meeting.enlist(bell);
+            barrier.enlist(bell);
             const bool over = drained(peer);
-            meeting.doze(bell, seen, over ? TimePoint{} : Clock::now() + kMailSlice);
+            barrier.doze(bell, seen, over ? TimePoint{} : Clock::now() + kSleepSlice);
         }
         withdraw(peer);
         group_.place.release(out(peer).stage);
@@ -124,7 +122,7 @@ Mailbox::~Mailbox() {
 }
 
 Result<void> Mailbox::await_leaving(TimePoint deadline) {
-    Meeting& meeting = group_.meeting;
+    Barrier& barrier = group_.barrier;
     const Lock lock(mutex_);
     for (int peer = 0; peer < world_; ++peer) {
         Incoming& incoming = in(peer);
@@ -132,12 +130,12 @@ Result<void> Mailbox::await_leaving(TimePoint deadline) {
         auto& copied = offer_in(*incoming.left_line).copied;
         // Acquire pairs with SharedCopy::show(): the sender's stores come before it.
         for (std::uint64_t turn = 0;
-             copied.load(std::memory_order_acquire) < incoming.left_until && meeting.lives(peer);
+             copied.load(std::memory_order_acquire) < incoming.left_until && barrier.lives(peer);
              ++turn) {
             if (Clock::now() >= deadline) {
                 return Error{Errc::kTimeout, peer, "wait for a peer to leave"};
             }
-            (void)meeting.idle(turn);
+            (void)barrier.idle(turn);
         }
         incoming.left_line = nullptr;
     }
@@ -145,7 +143,7 @@ Result<void> Mailbox::await_leaving(TimePoint deadline) {
 }
 
 Word Mailbox::bell_of(int rank) const noexcept {
-    RankWords& words = group_.meeting.words(rank);
+    RankWords& words = group_.barrier.words(rank);
     return {words.bell, words.bell_sleepers, TouchPoint::kBell, TouchPoint::kBellRead};
 }
 
@@ -255,7 +253,7 @@ bool Mailbox::copy_whole_piece(const ChannelLine& line, std::byte* output, Bytes
     kernels::copy(output, place.arena + piece.offset, bytes, false);
     // The loads of the bytes stay before both looks: x86 keeps the order of loads, and
     // check_unbroken() that of the compiler.
-    if (!group_.meeting.check_unbroken().ok()) return false;
+    if (!group_.barrier.check_unbroken().ok()) return false;
     const auto now = std::bit_cast<MessageWhat>(line.what.load(std::memory_order_acquire));
     return now.kind == MessageKind::kPiece;
 }
@@ -409,10 +407,10 @@ bool Mailbox::progress(Lock& lock) {
 // Until `ticket` is done; nullptr: until no request is left.
 void Mailbox::drive(const Ticket* ticket, Lock& lock) {
     WaitTimer timer(group_.place.meter.get());
-    const Meeting& meeting = group_.meeting;
+    const Barrier& barrier = group_.barrier;
     const int peer = ticket != nullptr ? ticket->peer : kAnyPeer;
     // Behind a policy a look takes time of its own.
-    const std::uint64_t spins = view().active() ? 0 : meeting.spins_for(peer);
+    const std::uint64_t spins = view().active() ? 0 : barrier.spins_for(peer);
     TimePoint awake_until = TimePoint::max();
     TimePoint next_look{};
     std::uint64_t turn = 0;
@@ -427,16 +425,16 @@ void Mailbox::drive(const Ticket* ticket, Lock& lock) {
         if (!view().coherent()) {
             lock.unlock();
             timer.begin();
-            (void)meeting.idle(turn);
+            (void)barrier.idle(turn);
             lock.lock();
         } else if (spinning) {
             lock.unlock();
             pause_cpu();
             lock.lock();
-        } else if (turn / (spins + 1) <= meeting.yields() && Clock::now() < awake_until) {
+        } else if (turn / (spins + 1) <= barrier.yields() && Clock::now() < awake_until) {
             lock.unlock();
             timer.begin();
-            if (turn <= spins) awake_until = Clock::now() + kAwakeMax;
+            if (turn <= spins) awake_until = Clock::now() + kMaxAwake;
             std::this_thread::yield();
             lock.lock();
         } else {
@@ -456,18 +454,18 @@ void Mailbox::look_at_clock(Lock& lock, TimePoint* next_look) {
 }
 
 void Mailbox::sleep(const Ticket* ticket, Lock& lock) {
-    Meeting& meeting = group_.meeting;
+    Barrier& barrier = group_.barrier;
     const Word bell = bell_of(rank_);
     view().acquire(TouchPoint::kBellRead, &bell.value, sizeof bell.value);
     const std::uint64_t seen = bell.value.load(std::memory_order_seq_cst);
-    meeting.enlist(bell);
+    barrier.enlist(bell);
     // Once more, and at all channels: what came before a peer could see that this rank sleeps.
     pending_ = everyone_;
     polls_ = kPollsPerScan - 1;
     const bool awake = progress(lock) || finished(ticket) || hungry_ || !ended_.empty();
-    const TimePoint until = std::min(next_deadline_, Clock::now() + kMailSlice);
+    const TimePoint until = std::min(next_deadline_, Clock::now() + kSleepSlice);
     lock.unlock();
-    meeting.doze(bell, seen, awake ? TimePoint{} : until);
+    barrier.doze(bell, seen, awake ? TimePoint{} : until);
     lock.lock();
 }
 
@@ -484,7 +482,7 @@ void Mailbox::settle_ended(Lock& lock) {
 bool Mailbox::await_line(int peer) const noexcept {
     if (view().active()) return false;
     if (is_there(peer)) return true;
-    const std::uint64_t spins = group_.meeting.spins_for(peer);
+    const std::uint64_t spins = group_.barrier.spins_for(peer);
     for (std::uint64_t spin = 0; spin < spins; ++spin) {
         pause_cpu();
         if (is_there(peer)) return true;
@@ -498,11 +496,11 @@ bool Mailbox::is_there(int peer) const noexcept {
     return line_from(peer, next).number.load(std::memory_order_relaxed) == next + 1;
 }
 
-// Wakes threads of `peer` that sleep until something happens on a channel; see Meeting::raise().
+// Wakes threads of `peer` that sleep until something happens on a channel; see Barrier::raise().
 void Mailbox::notify(int peer) noexcept {
     if (!view().coherent()) return;
     const Word bell = bell_of(peer);
-    if (!group_.meeting.fenced()) {
+    if (!group_.barrier.fenced()) {
         // The sleeper sends a barrier after it counted itself, so only the compiler must be kept
         // from moving this load before the store that it must not miss.
         std::atomic_signal_fence(std::memory_order_seq_cst);
@@ -512,7 +510,7 @@ void Mailbox::notify(int peer) noexcept {
     // on x86, which also keeps the look at the sleepers behind it.
     bell.value.fetch_add(1, std::memory_order_seq_cst);
     view().publish(bell.raised, &bell.value, sizeof bell.value, peer);
-    Meeting::wake(bell);
+    Barrier::wake(bell);
 }
 
 // Says to `peer` that its channel from this rank has something.
@@ -612,7 +610,7 @@ void Mailbox::await_offer(Ticket& send, Lock& lock) {
     const std::uint64_t line = send.last_line;
     const auto index = static_cast<std::size_t>(peer) * static_cast<std::size_t>(world_) +
                        static_cast<std::size_t>(rank_);
-    const std::uint64_t spins = group_.meeting.spins_for(peer);
+    const std::uint64_t spins = group_.barrier.spins_for(peer);
     lock.unlock();
     for (std::uint64_t spin = 0; spin < spins; ++spin) {
         // Relaxed: a hint; see_taken() looks with acquire.
@@ -635,7 +633,7 @@ bool Mailbox::move_offer(Ticket& send) {
     const PoisonGuard guard;
     kernels::copy(send.stage, send.input, send.bytes, false);
     if (guard.hit()) {
-        group_.harmed(PoisonGuard::place());
+        group_.poisoned(PoisonGuard::place());
         return false;
     }
     FAULT_POINT("message.before_move");
@@ -673,10 +671,10 @@ bool Mailbox::share(int peer, Lock& lock) {
                         past_cache(send.bytes));
         // In a broken group the receiver may be about to give up; a chunk that was copied counts
         // all the same, for it waits for that.
-        while (!group_.meeting.broken() && copy.copy_next()) {
-            if (guard.hit()) group_.harmed(PoisonGuard::place());
+        while (!group_.barrier.broken() && copy.copy_next()) {
+            if (guard.hit()) group_.poisoned(PoisonGuard::place());
             FAULT_POINT("message.shared");
-            copy.show(group_.meeting);
+            copy.show(group_.barrier);
         }
     }
     lock.lock();
@@ -752,8 +750,8 @@ bool Mailbox::publish_inline(int peer, int tag, const std::byte* input, Bytes by
     const MessageWhat what{tag, static_cast<std::uint16_t>(bytes), MessageKind::kInline, 1};
     publish_first_line(peer, what, input, std::min(bytes, kFirstLineBytes), lines);
     if (guard.hit()) {
-        group_.harmed(PoisonGuard::place());
-        fail_all(group_.meeting.check(-1).error());
+        group_.poisoned(PoisonGuard::place());
+        fail_all(group_.barrier.check(-1).error());
     }
     return true;
 }
@@ -778,11 +776,11 @@ bool Mailbox::publish_staged(int peer, Ticket& send, Lock& lock) {
         const PoisonGuard guard;
         kernels::copy(place, send.input + send.published, bytes, false);
         hit = guard.hit();
-        if (hit) group_.harmed(PoisonGuard::place());
+        if (hit) group_.poisoned(PoisonGuard::place());
     }
     if (unlocked) lock.lock();
     outgoing.busy = false;
-    if (hit) fail_all(group_.meeting.check(-1).error());
+    if (hit) fail_all(group_.barrier.check(-1).error());
     // Whatever ended the sends to this peer meanwhile left this one to us.
     if (const auto reason = refusal(send); reason.has_value() && !send.done) {
         end_send(send, *reason);
@@ -967,8 +965,8 @@ Mailbox::Pulled Mailbox::pull_inline(int peer, const MessageWhat& what, Ticket* 
     store_bytes(incoming, copy.data(), what.bytes);
     FAULT_POINT("message.taken");
     if (guard.hit()) {
-        group_.harmed(PoisonGuard::place());
-        fail_all(group_.meeting.check(-1).error());
+        group_.poisoned(PoisonGuard::place());
+        fail_all(group_.barrier.check(-1).error());
         return Pulled::kEmpty;
     }
     advance(peer, lines_of(what.bytes));
@@ -1065,7 +1063,7 @@ Mailbox::Pulled Mailbox::take_piece(int peer, MessageKind kind, const MessagePie
             store_bytes(incoming, data, piece.bytes);
         }
         hit = guard.hit();
-        if (hit) group_.harmed(PoisonGuard::place());
+        if (hit) group_.poisoned(PoisonGuard::place());
     }
     FAULT_POINT("message.taken");
     if (unlocked) lock.lock();
@@ -1078,7 +1076,7 @@ Mailbox::Pulled Mailbox::take_piece(int peer, MessageKind kind, const MessagePie
     }
     // A sender that gave up has its buffer back, and broke the group before it said so: what was
     // copied since may be anything.
-    const auto state = hit ? group_.meeting.check(-1) : group_.meeting.check_unbroken();
+    const auto state = hit ? group_.barrier.check(-1) : group_.barrier.check_unbroken();
     if (!state.ok()) fail_all(state.error());
     if (failure_.has_value() || incoming.corrupt) {
         // Whatever ended the messages of this peer meanwhile left this one to us.
@@ -1109,20 +1107,20 @@ Result<void> Mailbox::copy_shared(int peer, ChannelLine& line, const std::byte* 
                                   std::uint64_t* left_until) {
     Incoming& incoming = in(peer);
     const Ticket& receive = *incoming.receive;
-    Meeting& meeting = group_.meeting;
+    Barrier& barrier = group_.barrier;
     SharedCopy copy(line, SharedCopy::Side::kReceiver, receive.output, data, incoming.total,
                     past_cache(incoming.total));
-    while (!meeting.broken() && copy.copy_next()) {
+    while (!barrier.broken() && copy.copy_next()) {
     }
-    auto result = meeting.check_unbroken();
+    auto result = barrier.check_unbroken();
     // The sender is in the middle of a chunk: a receive that only looks whether something is there,
     // with a deadline that has passed, must not break the group for that.
-    const TimePoint deadline = std::max(receive.deadline, Clock::now() + kSharedPatience);
-    if (result.ok()) result = copy.await_sender(meeting, peer, deadline);
+    const TimePoint deadline = std::max(receive.deadline, Clock::now() + kSharedTimeout);
+    if (result.ok()) result = copy.await_sender(barrier, peer, deadline);
     incoming.done = incoming.total;
     if (result.ok()) return {};
     // The caller is about to get its buffer back, into which the sender may still be copying.
-    if (result.error().code == Errc::kTimeout) meeting.fail(Errc::kTimeout, peer);
+    if (result.error().code == Errc::kTimeout) barrier.fail(Errc::kTimeout, peer);
     *left_until = copy.close();
     return result;
 }
@@ -1311,7 +1309,7 @@ void Mailbox::end_send(Ticket& send, const Error& error) {
     if (send.lent && move_offer(send)) return;
     (send.lent ? outgoing.lent : outgoing.queue).erase(send);
     // The receiver may be reading the caller's own buffer: the caller is about to get it back.
-    if (send.lent) group_.meeting.fail(error.code, send.peer);
+    if (send.lent) group_.barrier.fail(error.code, send.peer);
     complete(send, error, -1);
 }
 
@@ -1361,7 +1359,7 @@ void Mailbox::end_receive(Ticket& receive, const Result<void>& result, int sende
 
 const Result<void>& Mailbox::checked(int peer) {
     auto& state = checked_[static_cast<std::size_t>(peer)];
-    if (!state.has_value()) state = group_.meeting.check(peer);
+    if (!state.has_value()) state = group_.barrier.check(peer);
     return *state;
 }
 

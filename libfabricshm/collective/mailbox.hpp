@@ -239,7 +239,7 @@ class Mailbox {
     ChannelLine& line_to(int peer, std::uint64_t number) const noexcept;
     ChannelLine& line_from(int peer, std::uint64_t number) const noexcept;
     bool is_there(int peer) const noexcept;
-    const Visibility& view() const noexcept { return group_.meeting.view(); }
+    const Visibility& view() const noexcept { return group_.barrier.view(); }
     Outgoing& out(int peer) noexcept { return out_[static_cast<std::size_t>(peer)]; }
     Incoming& in(int peer) noexcept { return in_[static_cast<std::size_t>(peer)]; }
     const Incoming& in(int peer) const noexcept { return in_[static_cast<std::size_t>(peer)]; }

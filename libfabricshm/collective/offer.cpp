@@ -82,9 +82,9 @@ Word SharedCopy::word() const noexcept {
     return {offer_.copied, offer_.sleepers, TouchPoint::kMessage, TouchPoint::kMessageRead};
 }
 
-Result<void> SharedCopy::await_sender(Meeting& meeting, int peer, TimePoint deadline) const {
+Result<void> SharedCopy::await_sender(Barrier& barrier, int peer, TimePoint deadline) const {
     if (own_ == chunks_) return {};
-    return meeting.await(word(), chunks_ - own_, peer, deadline);
+    return barrier.await(word(), chunks_ - own_, peer, deadline);
 }
 
 std::uint64_t SharedCopy::close() const noexcept {

@@ -14,7 +14,7 @@
 #include <cstdint>
 
 #include "libfabricshm/base/units.hpp"
-#include "libfabricshm/collective/meeting.hpp"
+#include "libfabricshm/collective/barrier.hpp"
 #include "libfabricshm/shm/group_block.hpp"
 
 namespace fabricshm {
@@ -54,10 +54,10 @@ class SharedCopy {
     bool copy_next() noexcept;
 
     /// The sender, after each: says that one more is there.
-    void show(Meeting& meeting) const noexcept { meeting.raise(word(), own_); }
+    void show(Barrier& barrier) const noexcept { barrier.raise(word(), own_); }
 
     /// The receiver, when all are claimed: waits for those of the sender.
-    Result<void> await_sender(Meeting& meeting, int peer, TimePoint deadline) const;
+    Result<void> await_sender(Barrier& barrier, int peer, TimePoint deadline) const;
 
     /// The receiver gives up: from here on the sender claims no chunk. Returns how many it will
     /// have copied when it is through.

@@ -12,9 +12,9 @@
 
 #include "kernels/reduce.hpp"
 #include "libfabricshm/base/result.hpp"
+#include "libfabricshm/collective/barrier.hpp"
 #include "libfabricshm/collective/call.hpp"
 #include "libfabricshm/collective/group.hpp"
-#include "libfabricshm/collective/meeting.hpp"
 #include "libfabricshm/collective/plan.hpp"
 #include "libfabricshm/collective/store_policy.hpp"
 #include "libfabricshm/collective/tree.hpp"
@@ -24,6 +24,10 @@
 #include "libfabricshm/shm/group_block.hpp"
 
 namespace fabricshm {
+
+/// How much is done between two checks whether the group broke: ranks that saw it break are
+/// leaving, and want their buffers back. 4 MiB take a fraction of a millisecond.
+inline constexpr Bytes kBytesPerCheck = 4 * kMiB;
 
 /// Tiny operations that followed each other without any other kind between (tiny.cpp).
 struct TinyRun {
@@ -47,7 +51,7 @@ struct GroupState {
 
     GroupPlace place;
     GroupLayout layout;
-    Meeting meeting;
+    Barrier barrier;
     Tuning tuning;
     TinySlot* tiny;         // [rank * kTinyTurns + turn % kTinyTurns]
     ChannelLine* channels;  // [(from * world + to) * channel_lines + line % channel_lines]
@@ -88,13 +92,13 @@ struct GroupState {
 
     // This rank has met a lost page and said so; in the collective or in a message. Relaxed use:
     // what it orders is the broken word's business.
-    std::atomic<bool> harmed_once{false};
+    std::atomic<bool> reported_poison{false};
 
     std::unique_ptr<TreeState> tree;  // of groups that are large enough, and share caches
 
     /// This thread met a lost page: breaks the group with the region's id, once. Has to come before
     /// the rank's next signal, since who sees that signal takes the rank's data for good.
-    void harmed(const std::byte* place) noexcept;
+    void poisoned(const std::byte* place) noexcept;
 
     std::byte* slot(int rank, std::uint64_t at_turn) const noexcept {
         return slots + (static_cast<Bytes>(rank) * 2 + (at_turn & 1)) * layout.slot_bytes;
@@ -170,16 +174,16 @@ struct Operation {
         return signature ^ (group.operations * 0xff51afd7ed558ccd) ^ group.run_before;
     }
     int world() const noexcept { return group.place.world; }
-    Meeting& meeting() const noexcept { return group.meeting; }
+    Barrier& barrier() const noexcept { return group.barrier; }
 
-    /// Before others may rely on what this rank has read: see GroupState::harmed().
+    /// Before others may rely on what this rank has read: see GroupState::poisoned().
     void check_harm() noexcept {
-        if (__builtin_expect(guard->hit(), false)) group.harmed(PoisonGuard::place());
+        if (__builtin_expect(guard->hit(), false)) group.poisoned(PoisonGuard::place());
     }
     /// Raises this rank's clock by one step and returns the new value.
     std::uint64_t step() noexcept {
         check_harm();
-        meeting().signal(next);
+        barrier().signal(next);
         return next++;
     }
     /// Sets `store_cell` and `past_cache`; called by the engine that knows where it stores. `bytes`
@@ -195,12 +199,12 @@ struct Operation {
     /// One step, for which all wait until all have come.
     Result<void> meet() {
         check_harm();
-        return meeting().meet(next++, call.deadline);
+        return barrier().meet(next++, call.deadline);
     }
-    /// The last meeting, after all that this rank reads of its peers. A rank that gave up may have
+    /// The last barrier, after all that this rank reads of its peers. A rank that gave up may have
     /// changed its input since, and have signalled before: who read it then finds the group broken.
     Result<void> finish() {
-        FABRIC_TRY_VOID(meeting().check_unbroken());
+        FABRIC_TRY_VOID(barrier().check_unbroken());
         return meet();
     }
 };
@@ -211,7 +215,7 @@ struct Operation {
 Result<void> check_last_operation(Operation& operation);
 inline Result<void> enter(Operation& operation) {
     GroupState& group = operation.group;
-    FABRIC_TRY_VOID(group.meeting.wait_all(group.last_turn, operation.call.deadline));
+    FABRIC_TRY_VOID(group.barrier.wait_all(group.last_turn, operation.call.deadline));
     if (group.run.open()) {
         group.run_before = group.run.chain;
         group.run = {};

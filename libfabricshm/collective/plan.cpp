@@ -24,7 +24,7 @@ bool has_tree(const PlanInput& input, const Tuning& tuning) noexcept {
 bool fits_tree(const PlanInput& input, const Tuning& tuning) noexcept {
     const auto world = static_cast<Bytes>(input.world);
     const Bytes all = input.part_bytes * world;
-    const bool goes_up = input.part_bytes <= tree_bytes_for(input.world) && all <= tuning.tree_most;
+    const bool goes_up = input.part_bytes <= tree_bytes_for(input.world) && all <= tuning.max_tree;
     switch (input.kind) {
         case Kind::kBarrier:
             return true;
@@ -58,7 +58,7 @@ Route choose_route(const PlanInput& input, const Tuning& tuning) noexcept {
     }
     if (input.total_bytes <= kTinyBytes) return Route::kTiny;
     if (algorithm == Algorithm::kFlat) return Route::kSlots;
-    const Bytes most = !all_hear_all(input.kind) ? tuning.ahead_most : tuning.flat_most;
+    const Bytes most = !all_hear_all(input.kind) ? tuning.max_ahead : tuning.max_flat;
     if (input.total_bytes <= most) return Route::kTiny;
     return Route::kArrive;
 }

@@ -49,7 +49,7 @@ void acquire_post(const Operation& operation, int peer, const std::byte* posted,
     const bool parts = posts_all_parts(operation.call.kind);
     const Bytes shift = parts ? stride * static_cast<Bytes>(operation.rank()) : 0;
     const Bytes bytes = parts ? stride : post_bytes(operation, peer, from, stride);
-    operation.meeting().view().acquire(TouchPoint::kSlotRead, posted + shift, bytes, peer);
+    operation.barrier().view().acquire(TouchPoint::kSlotRead, posted + shift, bytes, peer);
 }
 
 }  // namespace fabricshm

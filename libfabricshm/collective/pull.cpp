@@ -4,7 +4,7 @@
 // line. There are no claims either: an addition that works across hosts does not exist here.
 //
 // Allreduce: each rank reduces its share into its own output, all meet, each fetches the shares of
-// the others, all meet again. Every other kind is one look at the inputs. The last meeting keeps
+// the others, all meet again. Every other kind is one look at the inputs. The last barrier keeps
 // the buffers until all have read them.
 
 #include <algorithm>
@@ -16,9 +16,6 @@
 namespace fabricshm {
 
 namespace {
-
-// How much is done between looks at whether the group broke, as in direct.cpp.
-constexpr Bytes kPulledBetweenLooks = 4 * kMiB;
 
 // Shares that end where lines of the outputs end, so that a result that all ranks share has one
 // writer for each line, too. The first output stands for all: others have lines of their own. What
@@ -39,7 +36,7 @@ bool elements_cross_lines(const Operation& operation, const AllreduceView& view)
 }
 
 void reduce_share(const Operation& operation, const AllreduceView& view, Range share) noexcept {
-    const Visibility& seam = operation.meeting().view();
+    const Visibility& seam = operation.barrier().view();
     std::array<const void*, kWorldMax> sources;
     for (int peer = 0; peer < operation.world(); ++peer) {
         const auto at = static_cast<std::size_t>(peer);
@@ -66,7 +63,7 @@ void reduce_share(const Operation& operation, const AllreduceView& view, Range s
 Result<void> clean_shared_output(Operation& operation, Bytes bytes) {
     if (bytes == 0) return {};
     // Acquired, not published: of lines that this rank did not write nothing must reach the pool.
-    operation.meeting().view().acquire(TouchPoint::kResultClean, operation.outputs[0], bytes);
+    operation.barrier().view().acquire(TouchPoint::kResultClean, operation.outputs[0], bytes);
     return operation.meet();
 }
 
@@ -79,17 +76,17 @@ void fetch_shares(Operation& operation, const AllreduceView& view) {
         const Range share = share_in_lines(operation, view, peer);
         if (share.size() == 0) continue;
         const std::byte* theirs = view.outputs[static_cast<std::size_t>(peer)] + share.begin;
-        operation.meeting().view().acquire(TouchPoint::kShareRead, theirs, share.size(), peer);
+        operation.barrier().view().acquire(TouchPoint::kShareRead, theirs, share.size(), peer);
         if (view.one_output) continue;
         kernels::copy(own + share.begin, theirs, share.size(), false);
-        operation.meeting().view().use(0, share.size());
+        operation.barrier().view().use(0, share.size());
     }
 }
 
 // Copies the bytes [from, from + bytes) of one part to their place in the shared output.
 void copy_to_shared(const Operation& operation, int part, Bytes in_part, Bytes in_all,
                     Bytes bytes) noexcept {
-    const Visibility& seam = operation.meeting().view();
+    const Visibility& seam = operation.barrier().view();
     const bool broadcast = operation.call.kind == Kind::kBroadcast;
     const int from = broadcast ? operation.call.root : part;
     const std::byte* source = operation.inputs[static_cast<std::size_t>(from)] + in_part;
@@ -134,7 +131,7 @@ Result<void> pull_into_shared(Operation& operation) {
                                   });
     }
     std::byte* output = operation.outputs[0] + mine.begin;
-    operation.meeting().view().publish(TouchPoint::kShare, output, mine.size());
+    operation.barrier().view().publish(TouchPoint::kShare, output, mine.size());
     FAULT_POINT("pull.shared");
     FABRIC_TRY_VOID(operation.meet());
     fetch_shares(operation, view);
@@ -156,9 +153,9 @@ Result<void> allreduce_pull(Operation& operation, const AllreduceView& view) {
         return Error{Errc::kUnsupported, 0, "shared output: not at a multiple of its elements"};
     }
     const Range mine = share_in_lines(operation, view, operation.rank());
-    for (Bytes from = mine.begin; from < mine.end; from += kPulledBetweenLooks) {
-        FABRIC_TRY_VOID(operation.meeting().check(-1));
-        reduce_share(operation, view, {from, std::min(from + kPulledBetweenLooks, mine.end)});
+    for (Bytes from = mine.begin; from < mine.end; from += kBytesPerCheck) {
+        FABRIC_TRY_VOID(operation.barrier().check(-1));
+        reduce_share(operation, view, {from, std::min(from + kBytesPerCheck, mine.end)});
     }
     FAULT_POINT("pull.reduced");
     FABRIC_TRY_VOID(operation.meet());
@@ -181,11 +178,11 @@ Result<void> run_pull(Operation& operation) {
         const Range range = needed(operation, peer);
         posted[at] = operation.inputs[at] + range.begin;
         if (peer == operation.rank() || !needs_post_of(operation, peer)) continue;
-        operation.meeting().view().acquire(TouchPoint::kInputRead, posted[at], range.size(), peer);
+        operation.barrier().view().acquire(TouchPoint::kInputRead, posted[at], range.size(), peer);
     }
     // A stride of 0: each pointer is at this rank's part already.
     combine(operation, posted, 0, operation.largest_part, 0);
-    operation.meeting().view().use(
+    operation.barrier().view().use(
         needed(operation, operation.rank()).size(),
         output_bytes(operation.call, operation.rank(), operation.world()));
     FAULT_POINT("pull.combined");

@@ -58,11 +58,11 @@ Result<void> allreduce_ring(Operation& operation, const AllreduceView& view) {
     const Ring ring{operation, view, rank, (rank + world - 1) % world};
     const auto before = static_cast<std::size_t>(ring.before);
     const TimePoint deadline = operation.call.deadline;
-    const Visibility& seam = operation.meeting().view();
+    const Visibility& seam = operation.barrier().view();
     std::uint64_t reached = operation.next - 1;  // the arrival, or the copy into the slot
 
     for (int step = 0; step < world - 1; ++step) {
-        FABRIC_TRY_VOID(operation.meeting().wait(ring.before, reached, deadline));
+        FABRIC_TRY_VOID(operation.barrier().wait(ring.before, reached, deadline));
         const std::byte* partial = step == 0 ? view.inputs[before] : view.outputs[before];
         const Range range = ring.chunk(rank - step - 1);
         seam.acquire(step == 0 ? TouchPoint::kRingInputRead : TouchPoint::kRingSumRead,
@@ -74,7 +74,7 @@ Result<void> allreduce_ring(Operation& operation, const AllreduceView& view) {
         reached = operation.step();
     }
     for (int step = 0; step < world - 1; ++step) {
-        FABRIC_TRY_VOID(operation.meeting().wait(ring.before, reached, deadline));
+        FABRIC_TRY_VOID(operation.barrier().wait(ring.before, reached, deadline));
         const Range range = ring.chunk(rank - step);
         if (range.size() != 0) {
             seam.acquire(TouchPoint::kRingResultRead, view.outputs[before] + range.begin,

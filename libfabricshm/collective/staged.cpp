@@ -58,7 +58,7 @@ class Staged {
     void reduce(std::uint64_t chunk) const noexcept {
         const Range mine = share_of(size_of(chunk), operation_.rank(), operation_.world());
         if (mine.size() == 0) return;
-        const Visibility& view = operation_.meeting().view();
+        const Visibility& view = operation_.barrier().view();
         std::array<const void*, kWorldMax> sources;
         for (int rank = 0; rank < operation_.world(); ++rank) {
             const std::byte* post = place(rank, chunk) + mine.begin;
@@ -91,7 +91,7 @@ class Staged {
             const Range theirs = share_of(size_of(chunk), peer, operation_.world());
             if (theirs.size() == 0) continue;
             const std::byte* result = place(peer, chunk) + theirs.begin;
-            operation_.meeting().view().acquire(TouchPoint::kStagedResultRead, result,
+            operation_.barrier().view().acquire(TouchPoint::kStagedResultRead, result,
                                                 theirs.size(), peer);
             kernels::copy(output(chunk) + theirs.begin, result, theirs.size(), own_past_cache_);
         }
@@ -115,7 +115,7 @@ class Staged {
         if (range.size() == 0) return;
         std::byte* to = place(operation_.rank(), chunk) + range.begin;
         kernels::copy(to, input(chunk) + range.begin, range.size(), operation_.past_cache);
-        operation_.meeting().view().publish(TouchPoint::kStagedPost, to, range.size());
+        operation_.barrier().view().publish(TouchPoint::kStagedPost, to, range.size());
     }
 
     Operation& operation_;
@@ -139,7 +139,7 @@ Result<void> run_staged(Operation& operation) {
     const std::uint64_t count = staged.count();
     std::uint64_t signalled = operation.posted_early ? operation.arrival : operation.step();
     for (std::uint64_t round = 1; round <= count + 1; ++round) {
-        FABRIC_TRY_VOID(operation.meeting().wait_all(signalled, operation.call.deadline));
+        FABRIC_TRY_VOID(operation.barrier().wait_all(signalled, operation.call.deadline));
         if (round < count) staged.post(round);
         if (round <= count) {
             staged.reduce(round - 1);
@@ -162,12 +162,12 @@ Result<void> run_in_slots(Operation& operation, Algorithm inner) {
     const Pieces pieces = cut_pieces(total, 1, group.layout.slot_bytes, group.tuning.piece_bytes);
     for (std::uint64_t piece = 0; piece < pieces.count; ++piece) {
         // The slot of this turn was last read two turns ago; see flat.cpp.
-        FABRIC_TRY_VOID(operation.meeting().wait_all(group.last_turn, call.deadline));
+        FABRIC_TRY_VOID(operation.barrier().wait_all(group.last_turn, call.deadline));
         const Bytes from = piece * pieces.stride;
         const Bytes bytes = std::min(pieces.stride, total - from);
         std::byte* slot = group.slot(operation.rank(), group.turn);
         kernels::copy(slot, call.input + from, bytes, operation.past_cache);
-        operation.meeting().view().publish(TouchPoint::kSlot, slot, bytes);
+        operation.barrier().view().publish(TouchPoint::kSlot, slot, bytes);
         const std::uint64_t posted = operation.next;
         FABRIC_TRY_VOID(operation.meet());
         Pointers slots{};

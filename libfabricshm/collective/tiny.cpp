@@ -109,7 +109,7 @@ void fetch_ahead(const Operation& operation, int peer) noexcept {
 void store_post(Operation& operation, std::uint64_t flag) noexcept {
     GroupState& group = operation.group;
     const TinyPlan& plan = operation.tiny;
-    const Visibility& view = operation.meeting().view();
+    const Visibility& view = operation.barrier().view();
     TinySlot& slot = group.tiny_slot(operation.rank(), group.turn);
     if (plan.post_bytes != 0) {
         std::byte* place = place_of(operation, operation.rank(), group.turn);
@@ -131,8 +131,8 @@ void store_post(Operation& operation, std::uint64_t flag) noexcept {
     view.publish(TouchPoint::kTiny, slot.flag_line(), kCacheLine);
 }
 
-bool has_flag(Meeting& meeting, const TinySlot& slot, int peer, std::uint64_t flag) noexcept {
-    meeting.view().acquire(TouchPoint::kTinyRead, &slot.data[kCacheLine], kCacheLine, peer);
+bool has_flag(Barrier& barrier, const TinySlot& slot, int peer, std::uint64_t flag) noexcept {
+    barrier.view().acquire(TouchPoint::kTinyRead, &slot.data[kCacheLine], kCacheLine, peer);
     // Acquire pairs with the release in store_post().
     return slot.flag.load(std::memory_order_acquire) == flag;
 }
@@ -140,29 +140,29 @@ bool has_flag(Meeting& meeting, const TinySlot& slot, int peer, std::uint64_t fl
 // Waits for the flag: spins on it, then sleeps on the clock, which its rank raises after the flag.
 Result<void> await_flag_slowly(Operation& operation, int peer, const TinySlot& slot,
                                std::uint64_t flag) {
-    Meeting& meeting = operation.meeting();
-    const std::uint64_t spins = meeting.spins_for(peer);
+    Barrier& barrier = operation.barrier();
+    const std::uint64_t spins = barrier.spins_for(peer);
     for (std::uint64_t spin = 0; spin < spins; ++spin) {
-        if (has_flag(meeting, slot, peer, flag)) return {};
+        if (has_flag(barrier, slot, peer, flag)) return {};
 #if defined(__x86_64__)
         __builtin_ia32_pause();
 #endif
     }
-    FABRIC_TRY_VOID(meeting.wait(peer, flag, operation.deadline()));
-    if (has_flag(meeting, slot, peer, flag)) return {};
+    FABRIC_TRY_VOID(barrier.wait(peer, flag, operation.deadline()));
+    if (has_flag(barrier, slot, peer, flag)) return {};
     // The clock came without the flag: the peer took part in another way.
     return Error{Errc::kMismatch, peer, "collective"};
 }
 
 inline Result<void> await_flag(Operation& operation, int peer, const TinySlot& slot,
                                std::uint64_t flag) {
-    Meeting& meeting = operation.meeting();
-    bool here = has_flag(meeting, slot, peer, flag);
+    Barrier& barrier = operation.barrier();
+    bool here = has_flag(barrier, slot, peer, flag);
     for (int look = 1; !here && look < kFirstLooks; ++look) {
-        here = has_flag(meeting, slot, peer, flag);
+        here = has_flag(barrier, slot, peer, flag);
     }
     if (!here) FABRIC_TRY_VOID(await_flag_slowly(operation, peer, slot, flag));
-    meeting.saw(peer, flag);
+    barrier.saw(peer, flag);
     return {};
 }
 
@@ -226,7 +226,7 @@ inline Result<void> take_post(Operation& operation, int peer, std::uint64_t flag
     FABRIC_TRY_VOID(await_flag(operation, peer, slot, flag));
     if (slot.chain != group.run.chain) return Error{Errc::kMismatch, peer, "collective"};
     if (ahead) fetch_ahead(operation, peer);
-    if (plan.room > kTinyLineBytes && operation.meeting().view().active()) {
+    if (plan.room > kTinyLineBytes && operation.barrier().view().active()) {
         const std::byte* posted = place_of(operation, peer, group.turn);
         acquire_post(operation, peer, posted, 0, operation.largest_part);
     }
@@ -288,7 +288,7 @@ Result<void> run_tiny(Operation& operation) {
     const std::uint64_t flag = operation.next++;
     const bool compared = (group.turn - group.run.from) % kCompareEvery == kMarkedPhase;
     if (plan.needed || compared) store_post(operation, flag);
-    operation.meeting().signal(flag);
+    operation.barrier().signal(flag);
     FAULT_POINT("tiny.posted");
     if (plan.needed) claim_ahead(operation);
 

@@ -46,18 +46,18 @@ void fetch_post(const TreePost& post, Bytes bytes) noexcept {
 // after the flag. Not a part of the way of those that are there.
 [[gnu::noinline]] Result<void> await_post(Operation& operation, int child, const TreePost& post,
                                           std::uint64_t flag) {
-    Meeting& meeting = operation.meeting();
-    const std::uint64_t spins = meeting.spins_for(child);
+    Barrier& barrier = operation.barrier();
+    const std::uint64_t spins = barrier.spins_for(child);
     for (std::uint64_t spin = 0; spin < spins; ++spin) {
-        meeting.view().acquire(TouchPoint::kTreeRead, &post, kCacheLine, child);
+        barrier.view().acquire(TouchPoint::kTreeRead, &post, kCacheLine, child);
         // Acquire, here and below, pairs with the release in post_up().
         if (post.flag.load(std::memory_order_acquire) == flag) return {};
 #if defined(__x86_64__)
         __builtin_ia32_pause();
 #endif
     }
-    FABRIC_TRY_VOID(meeting.wait(child, flag, operation.call.deadline));
-    meeting.view().acquire(TouchPoint::kTreeRead, &post, kCacheLine, child);
+    FABRIC_TRY_VOID(barrier.wait(child, flag, operation.call.deadline));
+    barrier.view().acquire(TouchPoint::kTreeRead, &post, kCacheLine, child);
     if (post.flag.load(std::memory_order_acquire) == flag) return {};
     // The clock came without the flag: the child took part by another route.
     return Error{Errc::kMismatch, child, "collective"};
@@ -66,7 +66,7 @@ void fetch_post(const TreePost& post, Bytes bytes) noexcept {
 // Collects what the ranks below posted behind this rank's own value, by position.
 Result<void> collect(Operation& operation, Bytes stride, std::uint64_t flag) {
     TreeState& tree = *operation.group.tree;
-    const Visibility& view = operation.meeting().view();
+    const Visibility& view = operation.barrier().view();
     const std::uint64_t called = operation.shown_signature();
     for (const TreeState::Child& child : tree.children) {
         fetch_post(*child.post, child.size * stride);
@@ -89,7 +89,7 @@ Result<void> collect(Operation& operation, Bytes stride, std::uint64_t flag) {
 
 void post_up(Operation& operation, const std::byte* data, Bytes bytes,
              std::uint64_t flag) noexcept {
-    const Visibility& view = operation.meeting().view();
+    const Visibility& view = operation.barrier().view();
     TreePost& post = *operation.group.tree->post;
     view.step(PoolStep::kSignal);
     post.called = operation.shown_signature();
@@ -123,17 +123,17 @@ void compute(const Operation& operation, Bytes stride, std::byte* result) {
 // Hands `result` to the ranks below; what is in it was released to this rank, or computed by it.
 void hand_down(Operation& operation, const std::byte* result, Bytes bytes,
                std::uint64_t flag) noexcept {
-    Meeting& meeting = operation.meeting();
-    TreeRelease& release = meeting.tree_words(operation.rank()).release;
+    Barrier& barrier = operation.barrier();
+    TreeRelease& release = barrier.tree_words(operation.rank()).release;
     if (operation.group.tree->children.empty()) return;
     release.called = operation.shown_signature();
     if (bytes != 0) std::memcpy(release.data, result, bytes);
     const Bytes all = offsetof(TreeRelease, data) + bytes;
     if (all > kCacheLine) {
         const std::byte* second = reinterpret_cast<std::byte*>(&release) + kCacheLine;
-        meeting.view().publish(TouchPoint::kTree, second, all - kCacheLine);
+        barrier.view().publish(TouchPoint::kTree, second, all - kCacheLine);
     }
-    meeting.release(flag);
+    barrier.release(flag);
 }
 
 // Of a scan the values of all ranks come down, and each rank reduces those up to its own.
@@ -174,7 +174,7 @@ void deliver(const Operation& operation, const std::byte* result, Bytes stride) 
 
 Result<void> run_along_tree(Operation& operation, std::uint64_t flag) {
     TreeState& tree = *operation.group.tree;
-    Meeting& meeting = operation.meeting();
+    Barrier& barrier = operation.barrier();
     const Call& call = operation.call;
     const Bytes stride = operation.largest_part;
     const Bytes mine = operation.parts.bytes(operation.rank());
@@ -188,7 +188,7 @@ Result<void> run_along_tree(Operation& operation, std::uint64_t flag) {
         const std::byte* data = collects ? tree.values.data() : call.input;
         post_up(operation, data, collects ? tree.size * stride : mine, flag);
     }
-    meeting.signal(flag);
+    barrier.signal(flag);
     FAULT_POINT("tree.posted");
 
     const bool gathers = call.kind == Kind::kAllGather || is_scan(call.kind);
@@ -197,14 +197,14 @@ Result<void> run_along_tree(Operation& operation, std::uint64_t flag) {
     if (tree.parent < 0) {
         compute(operation, stride, computed);
     } else {
-        FABRIC_TRY_VOID(meeting.await_release(flag, call.deadline));
-        const TreeRelease& above = meeting.tree_words(tree.parent).release;
+        FABRIC_TRY_VOID(barrier.await_release(flag, call.deadline));
+        const TreeRelease& above = barrier.tree_words(tree.parent).release;
         if (above.called != operation.shown_signature()) {
             return Error{Errc::kMismatch, tree.parent, "collective"};
         }
         result = above.data;
     }
-    meeting.saw_all(flag);
+    barrier.saw_all(flag);
     FAULT_POINT("tree.released");
     hand_down(operation, result, gathers ? stride * static_cast<Bytes>(operation.world()) : stride,
               flag);
@@ -242,14 +242,14 @@ TreeState::TreeState(Tree of, int rank, const GroupLayout& layout, std::byte* bl
     }
 }
 
-std::unique_ptr<TreeState> make_tree(const Meeting& meeting, const GroupLayout& layout,
+std::unique_ptr<TreeState> make_tree(const Barrier& barrier, const GroupLayout& layout,
                                      std::byte* block) {
     std::vector<RankPlace> places;
     for (int rank = 0; rank < layout.world; ++rank) {
-        const TreeWords& words = meeting.tree_words(rank);
+        const TreeWords& words = barrier.tree_words(rank);
         places.push_back({words.node, words.cache});
     }
-    return std::make_unique<TreeState>(build_tree(places), meeting.rank(), layout, block);
+    return std::make_unique<TreeState>(build_tree(places), barrier.rank(), layout, block);
 }
 
 Result<void> run_tree(Operation& operation) {
@@ -257,7 +257,7 @@ Result<void> run_tree(Operation& operation) {
     show_signature(operation);
     const std::uint64_t flag = operation.next++;
     const auto result = run_along_tree(operation, flag);
-    if (!result.ok()) return operation.meeting().name_late(result.error(), flag);
+    if (!result.ok()) return operation.barrier().name_late(result.error(), flag);
     return {};
 }
 

@@ -11,7 +11,7 @@
 
 namespace fabricshm {
 
-class Meeting;
+class Barrier;
 
 /// Offsets of a rank's buffers from the arena's start, or kNoOffset.
 struct BuffersShown {
@@ -69,7 +69,7 @@ struct TreeState {
 };
 
 /// The tree of a group whose ranks have all announced themselves.
-std::unique_ptr<TreeState> make_tree(const Meeting& meeting, const GroupLayout& layout,
+std::unique_ptr<TreeState> make_tree(const Barrier& barrier, const GroupLayout& layout,
                                      std::byte* block);
 
 }  // namespace fabricshm

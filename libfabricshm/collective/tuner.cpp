@@ -33,9 +33,9 @@ class Ground {
   public:
     Ground(int world, Bytes per_rank, std::size_t probes, const LinkImage* links)
         : block_(group_block_bytes(world)),
-          per_rank_(round_up(per_rank, 4096) + 4096),
+          per_rank_(round_up(per_rank, kPageBytes) + kPageBytes),
           results_(block_ + 2 * per_rank_ * static_cast<Bytes>(world)),
-          links_(results_ + round_up(probes * sizeof(double), 4096)),
+          links_(results_ + round_up(probes * sizeof(double), kPageBytes)),
           bytes_(links_ + kLinkPageBytes) {
         void* memory =
             ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -148,20 +148,20 @@ bool run_rank(const Ground& ground, int rank, const TuneOptions& options, const 
 }
 
 // One value of the tuning, what to try for it, and what shows the difference.
-struct Question {
+struct Query {
     const char* name;
     std::vector<std::pair<std::uint64_t Tuning::*, std::vector<std::uint64_t>>> values;
     std::vector<TuneProbe> probes;
 };
 
-std::vector<Question> questions() {
+std::vector<Query> questions() {
     constexpr Bytes kNever = Bytes{1} << 40;
     return {
         {"pauses between yields",
          {{&Tuning::spins, {0, 4, 20, 100, 300}}},
          {{8, true}, {8 * kKiB, true}, {64 * kKiB, true}}},
         {"up to where slots beat buffers in place",
-         {{&Tuning::flat_most, {0, kKiB, 2 * kKiB, 4 * kKiB, 8 * kKiB, 16 * kKiB, 64 * kKiB}}},
+         {{&Tuning::max_flat, {0, kKiB, 2 * kKiB, 4 * kKiB, 8 * kKiB, 16 * kKiB, 64 * kKiB}}},
          {{1 * kKiB, true},
           {2 * kKiB, true},
           {4 * kKiB, true},
@@ -169,7 +169,7 @@ std::vector<Question> questions() {
           {16 * kKiB, true},
           {64 * kKiB, true}}},
         {"up to where a root runs ahead",
-         {{&Tuning::ahead_most, {0, kKiB, 4 * kKiB, 16 * kKiB}}},
+         {{&Tuning::max_ahead, {0, kKiB, 4 * kKiB, 16 * kKiB}}},
          {{2 * kKiB, true, Kind::kBroadcast},
           {4 * kKiB, true, Kind::kBroadcast},
           {16 * kKiB, true, Kind::kBroadcast}}},
@@ -188,7 +188,7 @@ std::vector<Question> questions() {
 }
 
 // Every combination of the question's values, on top of `base`; the first is `base` itself.
-std::vector<Tuning> candidates_of(const Question& question, const Tuning& base) {
+std::vector<Tuning> candidates_of(const Query& question, const Tuning& base) {
     std::vector<Tuning> candidates{base};
     for (const auto& [field, values] : question.values) {
         std::vector<Tuning> next{base};
@@ -209,7 +209,7 @@ double geometric_mean(const std::vector<double>& times) {
     return std::exp(sum / static_cast<double>(times.size()));
 }
 
-Result<Tuning> answer(const Question& question, const TuneOptions& options, const Tuning& base) {
+Result<Tuning> answer(const Query& question, const TuneOptions& options, const Tuning& base) {
     TuneOptions measured = options;
     std::vector<Tuning> candidates = candidates_of(question, base);
     std::vector<double> best(candidates.size(), HUGE_VAL);
@@ -265,7 +265,7 @@ Result<std::vector<double>> time_probes(const TuneOptions& options, const Tuning
 
 Result<Tuning> measure_tuning(const TuneOptions& options) {
     Tuning tuning = machine_tuning(options.world);
-    for (const Question& question : questions()) {
+    for (const Query& question : questions()) {
         FABRIC_TRY(tuning, answer(question, options, tuning));
     }
     return tuning;

@@ -26,8 +26,8 @@ struct Field {
 };
 
 constexpr Field kFields[] = {
-    {"flat_most_bytes", &Tuning::flat_most, 0, 64 * kKiB},
-    {"ahead_most_bytes", &Tuning::ahead_most, 0, 16 * kKiB},
+    {"flat_most_bytes", &Tuning::max_flat, 0, 64 * kKiB},
+    {"ahead_most_bytes", &Tuning::max_ahead, 0, 16 * kKiB},
     {"two_phase_from_bytes", &Tuning::two_phase_from, 0, kGiB},
     {"two_phase_world", &Tuning::two_phase_world, 2, 1024},
     {"piece_bytes", &Tuning::piece_bytes, 4 * kKiB, 64 * kMiB},
@@ -37,10 +37,10 @@ constexpr Field kFields[] = {
     {"spins", &Tuning::spins, 0, 1'000'000},
     {"yields", &Tuning::yields, 0, 1'000'000},
     {"tree_world", &Tuning::tree_world, 2, Tuning::kNoTree},
-    {"tree_most_bytes", &Tuning::tree_most, 0, kTreeBudget},
+    {"tree_most_bytes", &Tuning::max_tree, 0, kTreeBudget},
 };
 // A table for all world sizes is some KiB.
-constexpr std::size_t kTableMost = 1 << 20;
+constexpr std::size_t kMaxTable = 1 << 20;
 
 // And a word each for the forced algorithm, for check_buffers and for coherent.
 static_assert(std::size(kFields) + 3 <= kTuningWords);
@@ -109,8 +109,8 @@ Tuning default_tuning(int world, int cpus, Bytes cache_bytes) noexcept {
     const bool crowded = world > cpus;
     tuning.spins = crowded ? 4 : 100;
     tuning.yields = crowded ? 1000 : 200;
-    // A meeting then costs turns of the scheduler; a root that runs ahead spares most of them.
-    tuning.ahead_most = crowded ? 16 * kKiB : 4 * kKiB;
+    // A barrier then costs turns of the scheduler; a root that runs ahead spares most of them.
+    tuning.max_ahead = crowded ? 16 * kKiB : 4 * kKiB;
     // With two ranks each byte crosses once either way, and one barrier less wins up to here.
     if (world == 2) tuning.two_phase_from = 384 * kKiB;
     // Up the tree and down again each takes a turn of the scheduler, where the posts of all ranks
@@ -141,7 +141,7 @@ Tuning load_tuning(int world, const std::string& machine, int cpus) {
     const std::string path = tuning_path(machine);
     if (std::ifstream file(path); file) {
         // Not to its end: whatever the variable names may have none.
-        std::string text(kTableMost, '\0');
+        std::string text(kMaxTable, '\0');
         file.read(text.data(), static_cast<std::streamsize>(text.size()));
         text.resize(static_cast<std::size_t>(file.gcount()));
         // A bad file costs speed, but not the job.

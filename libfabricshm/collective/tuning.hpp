@@ -14,8 +14,8 @@ namespace fabricshm {
 /// Rank 0's values count for the whole group: it writes them into the group block, the others read
 /// them there, so that all choose alike whatever file or environment each was started with.
 struct Tuning {
-    Bytes flat_most = 1 * kKiB;         // up to here through posts, with one meeting (tiny engine)
-    Bytes ahead_most = 4 * kKiB;        // likewise with a root, which runs ahead
+    Bytes max_flat = 1 * kKiB;          // up to here through posts, with one barrier (tiny engine)
+    Bytes max_ahead = 4 * kKiB;         // likewise with a root, which runs ahead
     Bytes two_phase_from = 32 * kKiB;   // staged allreduce: from here reduce once and share, if
     std::uint64_t two_phase_world = 2;  // ... the group has at least so many ranks
     Bytes piece_bytes = 256 * kKiB;  // through slots; a chunk of a staged operation has twice that
@@ -25,7 +25,7 @@ struct Tuning {
     std::uint64_t spins = 100;         // pauses between two yields
     std::uint64_t yields = 200;        // yields before sleeping
     std::uint64_t tree_world = 8;      // so many ranks go along a tree, where hosts share caches,
-    Bytes tree_most = 16 * kKiB;       // ... with what all ranks together post up to here
+    Bytes max_tree = 16 * kKiB;        // ... with what all ranks together post up to here
     Algorithm forced = Algorithm::kAuto;
     // Every collective arrives first, so that buffers of different ranks that overlap are found at
     // every size, not only where the ranks show each other their buffers anyway.

@@ -58,7 +58,7 @@ Result<void> populate(const Fd& fd, Bytes from, const Mapping& mapping) {
 MapOptions map_options(const ArenaFileOptions& options) {
     MapOptions map;
     // A mapping that starts elsewhere has no huge pages.
-    map.align = options.huge_page_bytes != 0 ? options.huge_page_bytes : 4096;
+    map.align = options.huge_page_bytes != 0 ? options.huge_page_bytes : kPageBytes;
     map.huge_page_bytes = options.hugetlb ? 0 : options.huge_page_bytes;
     return map;
 }

@@ -20,7 +20,6 @@ namespace fabricshm {
 namespace {
 
 constexpr Bytes kStandInAlign = 2 * kMiB;
-constexpr Bytes kPage = 4096;
 
 /// "dax0.0" of a character device of the dax subsystem; "" for any other.
 std::string dax_name(const struct stat& status, const HostFiles& files) {
@@ -103,7 +102,7 @@ Result<DaxContents> DaxDevice::contents() const {
         at = std::min(at, last);
         FABRIC_TRY(const Mapping block, Mapping::map(fd_, at, align_, {false, align_, 0}));
         // Labels of other systems are at the start or in the last block.
-        if (!is_zero(block.data(), at == last ? align_ : kPage)) return DaxContents::kForeign;
+        if (!is_zero(block.data(), at == last ? align_ : kPageBytes)) return DaxContents::kForeign;
         if (at == last) return DaxContents::kBlank;
     }
 }

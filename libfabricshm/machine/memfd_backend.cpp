@@ -7,7 +7,6 @@ namespace fabricshm {
 namespace {
 
 constexpr Bytes kBytesMax = Bytes{1} << 62;  // so that rounding up cannot overflow
-constexpr Bytes kSmallPage = 4096;
 
 }  // namespace
 
@@ -24,7 +23,7 @@ Result<PoolPiece> MemfdBackend::create(std::uint64_t arena_id, const std::string
                                        Bytes bytes) {
     if (bytes == 0 || bytes > kBytesMax) return Error{Errc::kInvalid, 0, "create arena"};
     // Whole pages, so that the arena's end can have a huge one.
-    const Bytes page = plan_.huge_page_bytes != 0 ? plan_.huge_page_bytes : kSmallPage;
+    const Bytes page = plan_.huge_page_bytes != 0 ? plan_.huge_page_bytes : kPageBytes;
     const Bytes size = round_up(bytes, page);
     if (ledger_.find(arena_id) != nullptr) return Error{Errc::kExists, 0, "create arena"};
     // One that could never be filled.
@@ -80,7 +79,7 @@ PoolPiece MemfdBackend::piece_of(Fd fd, Bytes bytes, Bytes uncommitted) const {
     piece.uncommitted = uncommitted;
     // A daemon started with other page settings than its predecessor adopts small-page arenas too.
     const bool huge = plan_.huge_page_bytes != 0 && bytes % plan_.huge_page_bytes == 0;
-    piece.align = huge ? plan_.huge_page_bytes : kSmallPage;
+    piece.align = huge ? plan_.huge_page_bytes : kPageBytes;
     piece.huge_page_bytes = huge ? plan_.huge_page_bytes : 0;
     return piece;
 }

@@ -15,7 +15,6 @@ namespace fabricshm {
 
 namespace {
 
-constexpr Bytes kSampledPage = 4096;
 constexpr int kStaticNodes = 1 << 15;  // MPOL_F_STATIC_NODES, which numaif.h lacks
 
 Result<void> bind_to_node(void* data, Bytes bytes, int node) {
@@ -35,12 +34,12 @@ Result<void> bind_to_node(void* data, Bytes bytes, int node) {
 
 Result<void> verify_node(void* data, Bytes bytes, int node) {
     constexpr Bytes kSamples = 4096;
-    const Bytes pages = bytes / kSampledPage;
+    const Bytes pages = bytes / kPageBytes;
     // Rounded down: it may be up to twice as many as kSamples.
     const Bytes stride = std::max<Bytes>(1, pages / kSamples);
     std::vector<void*> samples;
     for (Bytes page = 0; page < pages; page += stride) {
-        samples.push_back(static_cast<std::byte*>(data) + page * kSampledPage);
+        samples.push_back(static_cast<std::byte*>(data) + page * kPageBytes);
     }
     // Without target nodes move_pages() moves nothing and reports where each page is.
     std::vector<int> found(samples.size(), -1);

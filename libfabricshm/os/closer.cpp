@@ -49,7 +49,7 @@ namespace {
 
 // Runs on the closer's threads. What it does may take for ever.
 void close_now(Fd fd) noexcept {
-    // A socket's own wish to wait is taken away first; of any other file this is only an error.
+    // A socket's own option to wait is taken away first; of any other file this is only an error.
     // One inside a packet of a packet is not reached, and that is what the other threads are for.
     const linger none{};
     ::setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &none, sizeof none);
@@ -118,7 +118,7 @@ Closer::~Closer() {
     std::unique_lock lock(state_->mutex);
     state_->stopping = true;
     state_->changed.notify_all();
-    state_->changed.wait_for(lock, kPatience, [this] { return state_->threads == 0; });
+    state_->changed.wait_for(lock, kTimeout, [this] { return state_->threads == 0; });
 }
 
 void Closer::close(std::uint32_t owner, Fd fd) noexcept {

@@ -24,7 +24,7 @@ class Closer {
     static constexpr std::size_t kWaitingPerOwner = 128;
     static constexpr std::size_t kWaiting = 512;
     /// How long the destructor waits for what is not closed yet.
-    static constexpr Duration kPatience = std::chrono::milliseconds(500);
+    static constexpr Duration kTimeout = std::chrono::milliseconds(500);
 
     Closer();
     /// Threads that still hang then are left to the end of the process, with what they hold.

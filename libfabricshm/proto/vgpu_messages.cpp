@@ -8,7 +8,7 @@ namespace fabricshm::proto {
 
 namespace {
 
-constexpr std::int32_t kStatusMost = static_cast<std::int32_t>(Errc::kPoisoned);
+constexpr std::int32_t kMaxStatus = static_cast<std::int32_t>(Errc::kPoisoned);
 
 bool is_terminated(const char (&field)[kNameBytes]) {
     return std::memchr(field, 0, kNameBytes) != nullptr;
@@ -48,7 +48,7 @@ Result<void> check_vgpu_request(const VgpuRequest& request, std::size_t bytes) {
 }
 
 Result<void> check_vgpu_reply(const VgpuReply& reply, std::size_t bytes) {
-    const bool is_status = reply.status >= 0 && reply.status <= kStatusMost;
+    const bool is_status = reply.status >= 0 && reply.status <= kMaxStatus;
     if (bytes != sizeof reply || reply.magic != kVgpuMagic || !is_status) {
         return Error{Errc::kCorrupt, 0, "read a vGPU reply"};
     }

@@ -15,16 +15,16 @@ namespace fabricshm {
 namespace {
 
 // All slots of a group together, and the bounds of one: a slot should hold a piece that is large
-// enough to hide a meeting, and all slots of a small group should stay in the last-level cache.
+// enough to hide a barrier, and all slots of a small group should stay in the last-level cache.
 constexpr Bytes kSlotBudget = 16 * kMiB;
-constexpr Bytes kSlotLeast = 64 * kKiB;
-constexpr Bytes kSlotMost = 1 * kMiB;
+constexpr Bytes kMinSlot = 64 * kKiB;
+constexpr Bytes kMaxSlot = 1 * kMiB;
 
 // Likewise for the posts beside the tiny slots: all of a rank's should stay in the second-level
 // cache.
 constexpr Bytes kPostBudget = 8 * kMiB;
-constexpr Bytes kPostLeast = 1 * kKiB;
-constexpr Bytes kPostMost = 16 * kKiB;
+constexpr Bytes kMinPost = 1 * kKiB;
+constexpr Bytes kMaxPost = 16 * kKiB;
 // Between two posts, so that short ones in turn begin in different sets of the first-level cache.
 constexpr Bytes kPostShift = 5 * kCachePair;
 
@@ -68,10 +68,10 @@ GroupLayout GroupLayout::of(int world) noexcept {
     layout.calls = round_up(layout.taken + pairs * sizeof(ChannelTaken), kCachePair);
     layout.slots = round_up(layout.calls + ranks * sizeof(ChannelCalls), 4096);
     const Bytes fair = kSlotBudget / (2 * ranks) / 4096 * 4096;
-    layout.slot_bytes = std::clamp(fair, kSlotLeast, kSlotMost);
+    layout.slot_bytes = std::clamp(fair, kMinSlot, kMaxSlot);
     layout.posts = layout.slots + ranks * 2 * layout.slot_bytes;
     const Bytes fair_post = kPostBudget / (kTinyTurns * ranks) / kCachePair * kCachePair;
-    layout.post_bytes = std::clamp(fair_post, kPostLeast, kPostMost);
+    layout.post_bytes = std::clamp(fair_post, kMinPost, kMaxPost);
     layout.post_stride = layout.post_bytes + kPostShift;
     layout.tree = round_up(layout.posts + ranks * kTinyTurns * layout.post_stride, 4096);
     layout.tree_bytes = tree_bytes_for(world);

@@ -14,7 +14,7 @@ namespace fabricshm {
 
 /// A best-fit heap. The piece itself holds blocks and nothing else: what is free and what is not is
 /// known to private memory of this process, so that a peer which writes past its own block, or
-/// anywhere, can spoil contents but not the heap. One process's own: other processes may read and
+/// anywhere, can corrupt contents but not the heap. One process's own: other processes may read and
 /// write the blocks, but must not allocate. Thread-safe; O(log holes).
 ///
 ///   piece   | block | block  | hole        | block |     units of 64 bytes

@@ -1,4 +1,5 @@
 #include "libfabricshm/shm/shard_header.hpp"
+#include "libfabricshm/base/pause.hpp"
 
 #include <sched.h>
 
@@ -12,7 +13,6 @@ namespace {
 // A read that has to wait for the owner: first by yielding, since a short write is over soon, then
 // by naps, since a long one may take as long as a step of training.
 constexpr int kYields = 64;
-constexpr Duration kNap = std::chrono::microseconds(50);
 
 constexpr std::uint64_t pins_of(std::uint64_t session) {
     return session << 32;

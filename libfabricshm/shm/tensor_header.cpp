@@ -7,6 +7,7 @@
 #include <cstring>
 #include <thread>
 
+#include "libfabricshm/base/pause.hpp"
 #include "libfabricshm/os/futex.hpp"
 
 namespace fabricshm {
@@ -19,10 +20,6 @@ constexpr int kSpins = 64;
 // The owner's death wakes nobody, so a sleeper looks for it this often. Also bounds how long a
 // sleeper of a tensor whose memory was taken away goes on sleeping.
 constexpr Duration kOwnerCheck = std::chrono::milliseconds(200);
-
-// Between two looks where memory is not coherent: leaves the core to others, and is short beside
-// what a publication costs there.
-constexpr Duration kReaderNap = std::chrono::microseconds(50);
 
 // Between the daemon's answer and the maker's first store lie microseconds.
 constexpr Duration kMakerCheck = std::chrono::milliseconds(1);
@@ -131,7 +128,7 @@ Result<std::uint64_t> poll_for_version(const Wait& wait) {
             if (!goes_on(looked)) return looked;
             owner_check = now + kOwnerCheck;
         }
-        std::this_thread::sleep_for(kReaderNap);
+        std::this_thread::sleep_for(kNap);
     }
 }
 

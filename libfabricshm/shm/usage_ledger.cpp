@@ -73,8 +73,8 @@ class UsageLedger::Hold {
     bool held_;
 };
 
-UsageLedger::UsageLedger(LedgerFile& file, const ProcessIdentity& self, Duration patience) noexcept
-    : file_(&file), self_(self), word_(detail::lock_word(self)), patience_(patience) {}
+UsageLedger::UsageLedger(LedgerFile& file, const ProcessIdentity& self, Duration timeout) noexcept
+    : file_(&file), self_(self), word_(detail::lock_word(self)), timeout_(timeout) {}
 
 void UsageLedger::format(LedgerFile& file, std::uint64_t boot) noexcept {
     file.boot = boot;
@@ -111,7 +111,7 @@ bool UsageLedger::lock() noexcept {
             if (steal_from_dead(holder)) return true;
             look_at = now + std::chrono::milliseconds(1);
         }
-        if (now - begin >= patience_) return false;
+        if (now - begin >= timeout_) return false;
         pause_for(std::chrono::microseconds(50));
     }
 }
@@ -230,7 +230,7 @@ Result<std::uint64_t> UsageLedger::add(int slot, std::uint64_t least, std::uint6
 
 void UsageLedger::refused(int slot, std::uint64_t bytes) noexcept {
     LedgerSlot& own = file_->slots[slot];
-    const std::uint64_t counted = std::min(bytes, kDeniedMost);
+    const std::uint64_t counted = std::min(bytes, kMaxDenied);
     // Statistics, each word for itself: who reads between two of them sees one refusal less.
     own.denied.fetch_add(1, kRelaxed);
     own.denied_bytes.fetch_add(counted, kRelaxed);
@@ -252,7 +252,7 @@ void UsageLedger::release(int slot, std::uint64_t bytes) noexcept {
 }
 
 void UsageLedger::want(int slot, std::uint64_t bytes, TimePoint until) noexcept {
-    file_->slots[slot].wanted.fetch_add(std::min(bytes, kDeniedMost), kRelaxed);
+    file_->slots[slot].wanted.fetch_add(std::min(bytes, kMaxDenied), kRelaxed);
     const auto until_ns = static_cast<std::uint64_t>(until.time_since_epoch().count());
     std::uint64_t known = file_->awaited_until_ns.load(kRelaxed);
     // Relaxed: the ledger's lock, which the waiter takes with its next try to charge, orders it
@@ -266,7 +266,7 @@ void UsageLedger::want(int slot, std::uint64_t bytes, TimePoint until) noexcept 
 }
 
 void UsageLedger::unwant(int slot, std::uint64_t bytes) noexcept {
-    file_->slots[slot].wanted.fetch_sub(std::min(bytes, kDeniedMost), kRelaxed);
+    file_->slots[slot].wanted.fetch_sub(std::min(bytes, kMaxDenied), kRelaxed);
 }
 
 std::uint32_t UsageLedger::room() const noexcept {

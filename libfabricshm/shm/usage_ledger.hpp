@@ -81,7 +81,7 @@ struct LedgerFile {
     alignas(128) ShareBucket bucket;
     alignas(128) LedgerSlot slots[kSlots];
 };
-inline constexpr Bytes kDeniedMost = 1024 * kGiB;  // more than any GPU has
+inline constexpr Bytes kMaxDenied = 1024 * kGiB;  // more than any GPU has
 inline constexpr Bytes kLedgerBytes = round_up(sizeof(LedgerFile), 4096);
 
 /// One process's use, as read by somebody else.
@@ -93,17 +93,16 @@ struct LedgerUse {
     std::uint64_t denied = 0;
     std::uint64_t denied_bytes = 0;
     std::uint64_t busy_ns = 0;
-    std::uint64_t wanted =
-        0;  // bytes that it waits for now; one wait counts as kDeniedMost at most
+    std::uint64_t wanted = 0;  // bytes that it waits for now; one wait counts as kMaxDenied at most
 };
 
 /// The operations on a mapped ledger. Any number of threads and processes at the same time. Every
-/// wait is bounded: kBusy after `patience`, when somebody alive (or stopped) keeps the lock.
+/// wait is bounded: kBusy after `timeout`, when somebody alive (or stopped) keeps the lock.
 class UsageLedger {
   public:
     /// `file` stays mapped for the life of the object. `self` is this process.
     UsageLedger(LedgerFile& file, const ProcessIdentity& self,
-                Duration patience = std::chrono::seconds(1)) noexcept;
+                Duration timeout = std::chrono::seconds(1)) noexcept;
 
     static void format(LedgerFile& file, std::uint64_t boot) noexcept;
     static bool is_ledger(const LedgerFile& file) noexcept;
@@ -124,7 +123,7 @@ class UsageLedger {
     Result<std::uint64_t> charge_up_to(int slot, std::uint64_t bytes, const LimitsPage& limits);
 
     /// Counts an allocation of `bytes` that the program was refused for good. One larger than
-    /// kDeniedMost counts as that: programs ask for absurd sizes to learn how much there is, and no
+    /// kMaxDenied counts as that: programs ask for absurd sizes to learn how much there is, and no
     /// quota could ever be made to fit them. Without the lock.
     void refused(int slot, std::uint64_t bytes) noexcept;
 
@@ -176,7 +175,7 @@ class UsageLedger {
     LedgerFile* file_;
     ProcessIdentity self_;
     std::uint64_t word_;  // what the lock holds while it is ours
-    Duration patience_;
+    Duration timeout_;
 };
 
 namespace detail {

@@ -21,7 +21,7 @@ constexpr TouchRow kTouches[] = {
     {TouchPoint::kIdentityRead, "identity.acquire", kBoth},
     {TouchPoint::kTuning, "tuning.publish", kBoth},
     {TouchPoint::kTuningRead, "tuning.acquire", kBoth},
-    // Meeting. The line of a clock also holds the signature and the places of the buffers.
+    // Barrier. The line of a clock also holds the signature and the places of the buffers.
     {TouchPoint::kClock, "clock.publish", kBoth},
     {TouchPoint::kClockRead, "clock.acquire", kBoth},
     {TouchPoint::kCommand, "command.publish", kBoth},

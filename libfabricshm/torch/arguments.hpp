@@ -8,12 +8,12 @@
 
 namespace fabricshm::torch_backend {
 
-/// What c10d's assert functions call with their complaint: raises it with the operation's name.
+/// What c10d's assert functions call with their error message: raises it with the operation's name.
 class Refuse {
   public:
     explicit Refuse(const char* operation) : operation_(operation) {}
-    void operator()(const std::string& complaint) const {
-        TORCH_CHECK(false, "ProcessGroupFabricshm::", operation_, ": ", complaint);
+    void operator()(const std::string& error_message) const {
+        TORCH_CHECK(false, "ProcessGroupFabricshm::", operation_, ": ", error_message);
     }
 
   private:

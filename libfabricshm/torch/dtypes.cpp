@@ -34,7 +34,7 @@ fabricshm_op plain_op(const c10d::ReduceOp& op) {
                 "Only all_reduce takes ReduceOp.PREMUL_SUM with fabricshm; scale the tensor first");
 }
 
-// Named as torch names them: the complaint is about the caller's own words.
+// Named as torch names them: the error message is about the caller's own words.
 const char* bit_op_name(fabricshm_op op) {
     switch (op) {
         case FABRICSHM_BAND:

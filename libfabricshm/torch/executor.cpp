@@ -142,7 +142,7 @@ Place Executor::next_place(CallbackScope* scope) {
     return place;
 }
 
-void Executor::submit(WorkPtr work, std::chrono::nanoseconds patience) {
+void Executor::submit(WorkPtr work, std::chrono::nanoseconds delay) {
     Lock lock(mutex_);
     CallbackScope* const scope = scope_here();
     // It would never be run, and its waiter would wait for ever. What open callbacks call is run.
@@ -155,7 +155,7 @@ void Executor::submit(WorkPtr work, std::chrono::nanoseconds patience) {
     auto at = last ? queue_.end() : std::upper_bound(queue_.begin(), queue_.end(), work, later);
     queue_.insert(at, std::move(work));
     // Behind another operation the wait is going to be long enough for a hop.
-    rouse(first ? patience : 0ns);
+    rouse(first ? delay : 0ns);
 }
 
 void Executor::hurry(const CollectiveWork& work) {

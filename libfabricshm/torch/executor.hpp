@@ -41,9 +41,9 @@ class Executor : public std::enable_shared_from_this<Executor> {
     Executor(const Executor&) = delete;
     Executor& operator=(const Executor&) = delete;
 
-    /// Queues `work`. The executor takes it after `patience` unless a waiter does before. Raises
+    /// Queues `work`. The executor takes it after `delay` unless a waiter does before. Raises
     /// after shut_down(), except in callbacks that run still.
-    void submit(WorkPtr work, std::chrono::nanoseconds patience);
+    void submit(WorkPtr work, std::chrono::nanoseconds delay);
 
     /// The executor should take what is queued now: `work` is looked at without waiting. Costs a
     /// system call at most.

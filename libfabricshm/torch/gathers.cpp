@@ -13,7 +13,7 @@ namespace {
 
 using c10d::OpType;
 
-// What decides about patience: see patience_for().
+// What decides about delay: see delay_for().
 std::size_t total_bytes(const TensorList& tensors) {
     std::size_t bytes = 0;
     for (const at::Tensor& tensor : tensors) bytes += tensor.nbytes();

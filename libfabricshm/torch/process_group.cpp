@@ -20,7 +20,7 @@ constexpr std::size_t kSmallBytes = 64 * 1024;
 
 // How long the worker leaves an operation to whoever waits for it. A small one runs faster than
 // the hop to the worker; a large one should not wait long when its caller computes meanwhile.
-std::chrono::nanoseconds patience_for(std::size_t bytes) {
+std::chrono::nanoseconds delay_for(std::size_t bytes) {
     return bytes <= kSmallBytes ? std::chrono::microseconds(1000) : std::chrono::microseconds(50);
 }
 
@@ -82,7 +82,7 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::submit(Submission submissi
     auto work = c10::make_intrusive<CollectiveWork>(executor_, getRank(), submission.type,
                                                     submission.title, submission.inputs,
                                                     std::move(submission.outputs), std::move(body));
-    executor_->submit(work, patience_for(submission.bytes));
+    executor_->submit(work, delay_for(submission.bytes));
     return work;
 }
 

@@ -64,7 +64,7 @@
 // Memory with an address or a handle of its own. Not here: memory of the host (cuMemHostAlloc,
 // cuMemAllocHost), and buffers of imported memory (cuExternalMemoryGetMappedBuffer): they are parts
 // of what cuImportExternalMemory was charged for, so that a cuMemFree of theirs finds nothing in
-// the books.
+// the tables.
 #define FABRIC_MEMORY_ENTRIES(X)                                                                   \
     X(cuMemAlloc, "cuMemAlloc", 2000, kBoth, allocate_32, (unsigned int* a, unsigned int b),       \
       (a, b))                                                                                      \

@@ -19,14 +19,14 @@ std::optional<Duration> grant_wait_from(const char* text) {
     if (text == nullptr) return std::nullopt;
     const auto length = parse_duration(text);
     if (!length.ok() || *length < Duration::zero()) return std::nullopt;
-    return std::min<Duration>(*length, kGrantWaitMost);
+    return std::min<Duration>(*length, kMaxGrantWait);
 }
 
 Duration GrantWait::configured(const Limits& limits) const noexcept {
     if (asked_) return *asked_;
     // The page is the daemon's, which keeps to the bound; one of another version may not.
     constexpr auto kMostMs =
-        std::chrono::duration_cast<std::chrono::milliseconds>(kGrantWaitMost).count();
+        std::chrono::duration_cast<std::chrono::milliseconds>(kMaxGrantWait).count();
     return std::chrono::milliseconds(std::min(limits.wait_ms, static_cast<std::uint64_t>(kMostMs)));
 }
 

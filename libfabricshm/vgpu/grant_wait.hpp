@@ -13,7 +13,7 @@
 namespace fabricshm::cuda {
 
 /// Longer than a person looks at a program that stands still.
-inline constexpr Duration kGrantWaitMost = std::chrono::minutes(10);
+inline constexpr Duration kMaxGrantWait = std::chrono::minutes(10);
 
 /// What $FABRIC_VGPU_WAIT asks for: "0s" to "10min", with a unit. Nothing: it asks for nothing that
 /// can be made out.

@@ -26,7 +26,7 @@ FABRIC_ALL_ENTRIES(FABRIC_DECLARE)
 
 /// Defines the function of one line: it calls the line's handler with the driver's own function.
 /// Without a driver there is nothing to stand in for. No exception leaves it, since its callers may
-/// be C: where the books can't grow for want of the host's memory the call has failed; what the
+/// be C: where the tables can't grow for want of the host's memory the call has failed; what the
 /// driver had done by then stays charged until the process ends. Use inside namespace
 /// fabricshm::cuda.
 #define FABRIC_DEFINE(symbol, base, since, flavour, handler, params, args)          \

@@ -24,7 +24,7 @@ struct Captures {
 };
 
 Captures& captures() {
-    static Captures& made = *new Captures;  // never destroyed, as the books
+    static Captures& made = *new Captures;  // never destroyed, as the charge tables
     return made;
 }
 

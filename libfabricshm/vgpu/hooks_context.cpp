@@ -6,7 +6,7 @@
 #include <iterator>
 #include <mutex>
 
-#include "libfabricshm/vgpu/books.hpp"
+#include "libfabricshm/vgpu/charge_table.hpp"
 #include "libfabricshm/vgpu/driver.hpp"
 #include "libfabricshm/vgpu/hooks.hpp"
 #include "libfabricshm/vgpu/nvml.hpp"
@@ -70,24 +70,24 @@ Status create_context_4(Status (*own)(Handle*, void*, unsigned int, Device), Han
 // All that was allocated in a context ends with it. For a primary context, of which only afterwards
 // is known whether it ended: its lock keeps the next one from starting meanwhile.
 void end_context(Handle context) {
-    for (Book* book : {&pointers(), &handles(), &executables()}) {
-        release_all(book->take_context(context));
+    for (ChargeTable* table : {&pointers(), &handles(), &executables()}) {
+        release_all(table->take_context(context));
     }
 }
 
-// Out of the books first, as a pointer that is freed: another thread may get a context and
+// Out of the tables first, as a pointer that is freed: another thread may get a context and
 // addresses of the same names as soon as the driver has let go of these.
 Status destroy_context(Status (*own)(Handle), Handle context) {
-    Book* const books[] = {&pointers(), &handles(), &executables()};
-    Book::Taken taken[std::size(books)];
-    for (std::size_t i = 0; i < std::size(books); ++i) taken[i] = books[i]->take_context(context);
-    // Physical memory and pools are not in these books: the driver keeps both beyond a context.
+    ChargeTable* const tables[] = {&pointers(), &handles(), &executables()};
+    ChargeTable::Taken taken[std::size(tables)];
+    for (std::size_t i = 0; i < std::size(tables); ++i) taken[i] = tables[i]->take_context(context);
+    // Physical memory and pools are not in these tables: the driver keeps both beyond a context.
     const Status status = own(context);
-    for (std::size_t i = 0; i < std::size(books); ++i) {
+    for (std::size_t i = 0; i < std::size(tables); ++i) {
         if (status == kSuccess) {
             release_all(taken[i]);
         } else {
-            for (const auto& [key, charge] : taken[i]) books[i]->put(key, charge);
+            for (const auto& [key, charge] : taken[i]) tables[i]->put(key, charge);
         }
     }
     return status;
@@ -105,7 +105,7 @@ struct Primary {
 };
 
 Primary& primary_of(Device device) {
-    static Primary* const all = new Primary[64];  // never destroyed, as the books
+    static Primary* const all = new Primary[64];  // never destroyed, as the charge tables
     return all[device & 63];
 }
 

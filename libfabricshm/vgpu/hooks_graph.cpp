@@ -6,8 +6,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "libfabricshm/vgpu/books.hpp"
 #include "libfabricshm/vgpu/captures.hpp"
+#include "libfabricshm/vgpu/charge_table.hpp"
 #include "libfabricshm/vgpu/driver.hpp"
 #include "libfabricshm/vgpu/hooks.hpp"
 #include "libfabricshm/vgpu/throttle.hpp"
@@ -19,21 +19,21 @@ namespace {
 
 // Of graphs in graphs: deeper ones are not counted. The driver refuses a graph that contains
 // itself, so this only bounds the stack.
-constexpr int kDepthMost = 32;
+constexpr int kMaxDepth = 32;
 
 struct Cost {
     std::uint64_t bytes = 0;
     std::uint64_t work = 0;
 };
 
-// What a launch of each executable graph costs; its memory is in the book of executables().
+// What a launch of each executable graph costs; its memory is in the table of executables().
 struct Works {
     std::mutex mutex;
     std::unordered_map<Handle, std::uint64_t> all;
 };
 
 Works& works() {
-    static Works& made = *new Works;  // never destroyed, as the books
+    static Works& made = *new Works;  // never destroyed, as the charge tables
     return made;
 }
 
@@ -55,7 +55,7 @@ void add_node_cost(Handle node, int depth, Cost& sum) {
     if (type == kKernelNode && ask.kernel_node != nullptr) {
         KernelNode kernel{};
         if (ask.kernel_node(node, &kernel) == kSuccess) {
-            sum.work = std::min(kWorkMost, sum.work + work_of(kernel.grid, kernel.block));
+            sum.work = std::min(kMaxWork, sum.work + work_of(kernel.grid, kernel.block));
         }
     } else if (type == kMemAllocNode && ask.alloc_node != nullptr) {
         MemAllocNode alloc{};
@@ -69,7 +69,7 @@ void add_node_cost(Handle node, int depth, Cost& sum) {
 void add_cost(Handle graph, int depth, Cost& sum) {
     const Helpers& ask = helpers();
     std::size_t count = 0;
-    const bool can_ask = depth < kDepthMost && ask.graph_nodes != nullptr &&
+    const bool can_ask = depth < kMaxDepth && ask.graph_nodes != nullptr &&
                          ask.node_type != nullptr &&
                          ask.graph_nodes(graph, nullptr, &count) == kSuccess;
     if (!can_ask || count == 0) return;
@@ -136,7 +136,7 @@ Status update_exec_2(Status (*own)(Handle, Handle, void*), Handle executable, Ha
 }
 
 Status destroy_exec(Status (*own)(Handle), Handle executable) {
-    // Out of the books first: the driver may give its handle to the next one at once. One that is
+    // Out of the tables first: the driver may give its handle to the next one at once. One that is
     // launched nevertheless is free of charge.
     {
         Works& known = works();

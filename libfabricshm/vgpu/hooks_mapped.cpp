@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "libfabricshm/vgpu/books.hpp"
+#include "libfabricshm/vgpu/charge_table.hpp"
 #include "libfabricshm/vgpu/driver.hpp"
 #include "libfabricshm/vgpu/hooks.hpp"
 #include "libfabricshm/vgpu/vgpu.hpp"
@@ -32,7 +32,7 @@ struct Mapped {
     PhysicalPtr memory;
 };
 
-// These calls are rare and slow, so one lock is held across the driver's part: what the books say
+// These calls are rare and slow, so one lock is held across the driver's part: what the tables say
 // is then always what the driver did. Taken before the pools' locks and the ledger's.
 struct Memory {
     std::mutex mutex;
@@ -42,7 +42,7 @@ struct Memory {
 };
 
 Memory& memory() {
-    static Memory& all = *new Memory;  // never destroyed, as the books
+    static Memory& all = *new Memory;  // never destroyed, as the charge tables
     return all;
 }
 

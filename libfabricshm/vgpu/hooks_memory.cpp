@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "libfabricshm/vgpu/books.hpp"
+#include "libfabricshm/vgpu/charge_table.hpp"
 #include "libfabricshm/vgpu/driver.hpp"
 #include "libfabricshm/vgpu/hooks.hpp"
 #include "libfabricshm/vgpu/pools.hpp"
@@ -47,7 +47,7 @@ Status allocate_pitch(Status (*own)(Pointer*, std::size_t*, std::size_t, std::si
                   [&] { return own(out, pitch, width, height, element); });
 }
 
-// Forms from before CUDA 3.2, with addresses of 32 bits: other types, so that the books get them
+// Forms from before CUDA 3.2, with addresses of 32 bits: other types, so that the tables get them
 // apart.
 Status allocate_32(Status (*own)(unsigned int*, unsigned int), unsigned int* out,
                    unsigned int bytes) {
@@ -189,7 +189,7 @@ Status create_mipmap(Status (*own)(Handle*, const Array3dDescriptor*, unsigned i
     return array(out, *wanted, levels, [&] { return own(out, wanted, levels); });
 }
 
-// Of arrays, mipmaps and external memory alike: one book has them all.
+// Of arrays, mipmaps and external memory alike: one table has them all.
 Status destroy_handle(Status (*own)(Handle), Handle handle) {
     return freed(handles(), key_of(handle), [&] { return own(handle); });
 }

@@ -17,8 +17,8 @@ namespace {
 
 // Room for what NVML answers: four times as many as a ledger has slots, since it tells of the whole
 // GPU.
-constexpr unsigned int kProcessesMost = 1024;
-constexpr int kLooksMost = 4;  // for a quiet moment, in unknown_to()
+constexpr unsigned int kMaxProcesses = 1024;
+constexpr int kMaxLooks = 4;  // for a quiet moment, in unknown_to()
 
 Vgpu* vgpu_of_nvml(Handle device) {
     // Looked up here and not with the driver's helpers(): a program without NVML does not load it.
@@ -143,10 +143,10 @@ std::uint64_t seen_by_nvml(const Vgpu& vgpu) {
         Entry::nvmlDeviceGetComputeRunningProcesses_v3);
     Handle device = device_of(vgpu);
     if (device == nullptr || ask == nullptr) return 0;
-    std::vector<NvmlProcess2> list(kProcessesMost);
-    unsigned int count = kProcessesMost;
+    std::vector<NvmlProcess2> list(kMaxProcesses);
+    unsigned int count = kMaxProcesses;
     if (ask(device, &count, list.data()) != kNvmlSuccess) return 0;
-    for (unsigned int i = 0; i < std::min(count, kProcessesMost); ++i) {
+    for (unsigned int i = 0; i < std::min(count, kMaxProcesses); ++i) {
         if (list[i].pid != vgpu.host_pid()) continue;
         // Taken for a number, what says that there is none would be owed for ever.
         return list[i].used != kNvmlNotAvailable ? list[i].used : 0;
@@ -161,7 +161,7 @@ std::uint64_t seen_by_nvml(const Vgpu& vgpu) {
 std::uint64_t unknown_to(const Vgpu& vgpu) {
     std::uint64_t seen = 0;
     std::uint64_t most = 0;
-    for (int look = 0; look < kLooksMost; ++look) {
+    for (int look = 0; look < kMaxLooks; ++look) {
         const Vgpu::Known before = vgpu.known();
         seen = seen_by_nvml(vgpu);
         const Vgpu::Known after = vgpu.known();
@@ -200,8 +200,8 @@ std::optional<BusyShares> busy_shares(Vgpu& vgpu, std::uint64_t& since_us) {
             nvml_symbol("nvmlDeviceGetProcessUtilization"));
     Handle device = device_of(vgpu);
     if (device == nullptr || ask == nullptr) return std::nullopt;
-    std::vector<NvmlUtilization> samples(kProcessesMost);
-    unsigned int count = kProcessesMost;
+    std::vector<NvmlUtilization> samples(kMaxProcesses);
+    unsigned int count = kMaxProcesses;
     const Status status = ask(device, samples.data(), &count, since_us);
     // No samples: nobody computed.
     if (status == kNvmlNotFound) count = 0;
@@ -215,7 +215,7 @@ std::optional<BusyShares> busy_shares(Vgpu& vgpu, std::uint64_t& since_us) {
         by_process[static_cast<unsigned int>(use.host_pid)] = {};
     }
     // Samples of other vGPUs' processes on the same GPU are passed over, but move the time on.
-    for (unsigned int i = 0; i < std::min(count, kProcessesMost); ++i) {
+    for (unsigned int i = 0; i < std::min(count, kMaxProcesses); ++i) {
         const auto& sample = samples[i];
         since_us = std::max<std::uint64_t>(since_us, sample.time_us);
         const auto found = by_process.find(sample.pid);

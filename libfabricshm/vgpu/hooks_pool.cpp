@@ -6,8 +6,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "libfabricshm/vgpu/books.hpp"
 #include "libfabricshm/vgpu/captures.hpp"
+#include "libfabricshm/vgpu/charge_table.hpp"
 #include "libfabricshm/vgpu/driver.hpp"
 #include "libfabricshm/vgpu/hooks.hpp"
 #include "libfabricshm/vgpu/pools.hpp"
@@ -39,7 +39,7 @@ struct Pools {
 };
 
 Pools& pools() {
-    static Pools& made = *new Pools;  // never destroyed, as the books
+    static Pools& made = *new Pools;  // never destroyed, as the charge tables
     return made;
 }
 

@@ -21,10 +21,10 @@ constexpr std::int64_t kSkewNs = 50'000'000;  // between the clock readings of t
 // In one window the rate is at most halved, and raised by at most half: a sample that is wrong
 // (NVML's intervals are not ours) takes two or three windows to make up for, not ten. The least
 // raise is there because NVML's whole per cent hide small gaps.
-constexpr double kCutMost = 0.5;
-constexpr double kRaiseMost = 0.5;
-constexpr double kRaiseLeast = 0.01;
-constexpr double kRateMost = 1e15;  // a word that somebody spoiled must not overflow the rest
+constexpr double kMaxCut = 0.5;
+constexpr double kMaxRaise = 0.5;
+constexpr double kMinRaise = 0.01;
+constexpr double kMaxRate = 1e15;  // a word that somebody corrupt must not overflow the rest
 
 // Words of the ledger have no sign; tokens are two's complement in them.
 std::int64_t signed_of(std::uint64_t word) noexcept {
@@ -32,12 +32,12 @@ std::int64_t signed_of(std::uint64_t word) noexcept {
 }
 
 std::uint64_t sane(double rate) noexcept {
-    return static_cast<std::uint64_t>(std::clamp(rate, 1.0, kRateMost));
+    return static_cast<std::uint64_t>(std::clamp(rate, 1.0, kMaxRate));
 }
 
 void refill(ShareBucket& bucket, std::int64_t rate, std::int64_t now_ns) noexcept {
     std::uint64_t last = bucket.refilled_ns.load(kRelaxed);
-    // Unsigned, since the word may be spoiled and a signed difference overflow.
+    // Unsigned, since the word may be corrupt and a signed difference overflow.
     const std::int64_t since = signed_of(static_cast<std::uint64_t>(now_ns) - last);
     // In steps of 50 us: shorter ones would be rounded away, and cost every launch an exchange. A
     // time far ahead was never one of ours; waiting for it would stop the bucket for ever.
@@ -71,12 +71,12 @@ std::uint64_t next_rate(std::uint64_t rate, const ShareWindow& window) noexcept 
     }
     const auto now = static_cast<double>(rate);
     if (window.busy > window.wanted) {
-        return sane(now * std::max(kCutMost, window.wanted / window.busy));
+        return sane(now * std::max(kMaxCut, window.wanted / window.busy));
     }
     // Below its share for want of work, not of tokens: nothing to learn.
     if (!window.held_up) return rate;
     const double gap = (window.wanted - window.busy) / window.wanted;
-    return sane(now + now * std::clamp(gap / 2, kRaiseLeast, kRaiseMost));
+    return sane(now + now * std::clamp(gap / 2, kMinRaise, kMaxRaise));
 }
 
 std::optional<std::int64_t> try_spend(ShareBucket& bucket, std::uint64_t work,
@@ -124,7 +124,7 @@ void unspend(ShareBucket& bucket, std::uint64_t work) noexcept {
 bool take_window(ShareBucket& bucket, std::int64_t now_ns, std::int64_t length_ns) noexcept {
     std::uint64_t end = bucket.window_ns.load(kRelaxed);
     // Also when it ends further ahead than a window: one of another length began while nothing was
-    // held back, or the word is spoiled.
+    // held back, or the word is corrupt.
     const bool is_over = now_ns >= signed_of(end) || signed_of(end) > now_ns + length_ns + kSkewNs;
     return is_over && bucket.window_ns.compare_exchange_strong(
                           end, static_cast<std::uint64_t>(now_ns + length_ns), kRelaxed);
@@ -136,7 +136,7 @@ void end_window(ShareBucket& bucket, double wanted, double busy, std::int64_t le
     window.busy = busy;
     const double spent = static_cast<double>(bucket.spent.exchange(0, kRelaxed));
     window.spent_per_ms = static_cast<std::uint64_t>(std::min(
-        kRateMost, spent * 1e6 / static_cast<double>(std::max<std::int64_t>(1, length_ns))));
+        kMaxRate, spent * 1e6 / static_cast<double>(std::max<std::int64_t>(1, length_ns))));
     window.held_up = bucket.held_up.exchange(0, kRelaxed) > 0;
     const std::uint64_t before = bucket.rate.load(kRelaxed);
     const std::uint64_t rate = next_rate(before, window);

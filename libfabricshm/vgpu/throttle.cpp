@@ -12,7 +12,7 @@ namespace fabricshm::cuda {
 
 namespace {
 
-// A process that stops with the bucket far overdrawn, or spoils its words, must not stop the
+// A process that stops with the bucket far overdrawn, or corrupts its words, must not stop the
 // others. Ten windows are enough to find a rate in.
 constexpr std::int64_t kWaitMostNs = 2'000'000'000;
 // NVML keeps samples of some seconds: who launches after a longer pause learns nothing of before.
@@ -40,7 +40,7 @@ std::uint64_t part_of(double share, std::int64_t length_ns) noexcept {
 
 // Every process's time goes to its own slot, whichever of them measured. Who took over a slot since
 // gets what was another's for one window: these are statistics.
-void put_on_the_books(Vgpu& vgpu, const BusyShares& busy, std::int64_t length_ns) {
+void account(Vgpu& vgpu, const BusyShares& busy, std::int64_t length_ns) {
     LedgerFile& file = vgpu.ledger().file();
     file.busy_ns.fetch_add(part_of(busy.all, length_ns), kRelaxed);
     for (LedgerSlot& slot : file.slots) {
@@ -72,14 +72,14 @@ void control(Vgpu& vgpu, std::int64_t asked_at, bool is_held) {
     // Read anew: this thread may have lost its processor since it looked at the window.
     const auto now = static_cast<std::uint64_t>(now_ns());
     // Relaxed as all of these: take_window() let one thread through, and a window is far longer
-    // than what follows takes. Two that meet here nevertheless spoil one window's measure.
+    // than what follows takes. Two that meet here nevertheless corrupt one window's measure.
     const std::uint64_t before = bucket.measured_ns.exchange(now, kRelaxed);
     const bool was_counted = bucket.counted.exchange(is_held ? 1 : 0, kRelaxed) == 1;
-    // Subtracted without a sign: the word may be spoiled, and a signed difference overflow.
+    // Subtracted without a sign: the word may be corrupt, and a signed difference overflow.
     const std::int64_t length = std::min(static_cast<std::int64_t>(now - before), kAccountMostNs);
     // The first look only begins a window.
     if (before == 0 || length <= 0) return;
-    put_on_the_books(vgpu, *busy, length);
+    account(vgpu, *busy, length);
     if (!is_held) return;
     if (was_counted) {
         end_window(bucket, static_cast<double>(vgpu.share_percent()) / 100.0, busy->all, length);

@@ -1,5 +1,5 @@
 // Launches wait here until the vGPU's share of the GPU's time allows them, and what its processes
-// had of that time is put on the books.
+// had of that time is put in the charge tables.
 
 #pragma once
 
@@ -14,7 +14,7 @@ namespace fabricshm::cuda {
 
 /// More work than any launch that ends: what a program asks for in error must not overdraw the
 /// bucket for good, nor overflow it into credit.
-inline constexpr std::uint64_t kWorkMost = std::uint64_t{1} << 48;
+inline constexpr std::uint64_t kMaxWork = std::uint64_t{1} << 48;
 
 /// Units of work of one launch: its threads. What a thread costs is found out by the controller,
 /// which compares work with the GPU's busy time.
@@ -24,9 +24,9 @@ inline std::uint64_t work_of(const unsigned int (&grid)[3],
     for (int i = 0; i < 3; ++i) {
         // Each side is below 2^32, so the first product fits; the second is the one to be watched.
         const std::uint64_t side = std::uint64_t{grid[i]} * block[i];
-        if (__builtin_mul_overflow(threads, side, &threads)) return kWorkMost;
+        if (__builtin_mul_overflow(threads, side, &threads)) return kMaxWork;
     }
-    return std::clamp<std::uint64_t>(threads, 1, kWorkMost);
+    return std::clamp<std::uint64_t>(threads, 1, kMaxWork);
 }
 
 /// Whether launches are held back at all. Two loads.
@@ -35,7 +35,7 @@ inline bool is_throttled(Vgpu& vgpu) {
     return vgpu.share_percent() < 100;
 }
 
-/// Waits until `work` may start, at most two seconds, and books it.
+/// Waits until `work` may start, at most two seconds, and charges it.
 void throttle(Vgpu& vgpu, std::uint64_t work);
 
 /// Takes it back: the driver refused the launch.

@@ -22,7 +22,7 @@ namespace {
 constexpr std::size_t kUnchecked = offsetof(FrameHeader, bytes);
 
 // Windows that are replayed: the loop remembers some, and a file has thousands.
-constexpr std::size_t kWindowsMost = 64;
+constexpr std::size_t kMaxWindows = 64;
 
 template <typename T>
 void require_lasting(const std::optional<T>& read,
@@ -65,7 +65,7 @@ void run(fuzz::Data input) {
     if (!story.bad.empty()) return;
     FUZZ_REQUIRE(story.torn == (whole != input.size()));
     for (const Decision& decision : story.decisions) FUZZ_REQUIRE(decision.id <= story.last_id);
-    if (story.windows.empty() || story.windows.size() > kWindowsMost) return;
+    if (story.windows.empty() || story.windows.size() > kMaxWindows) return;
     ControlConfig config;
     config.mode = "on";
     config.actions = "shares,units,sync,drain,placement,quota,compute,pool";

@@ -32,9 +32,9 @@ void require_entries(const std::string& armed, const FaultPlan& plan) {
 
 void run(fuzz::Data input) {
     const ParsedPlan parsed = parse_plan(fuzz::Input::text_of(input), "plan");
-    FUZZ_REQUIRE(parsed.plan.has_value() == parsed.complaint.empty());
+    FUZZ_REQUIRE(parsed.plan.has_value() == parsed.error_message.empty());
     if (!parsed.plan) {
-        FUZZ_REQUIRE(parsed.complaint.starts_with("plan"));
+        FUZZ_REQUIRE(parsed.error_message.starts_with("plan"));
         return;
     }
     for (const Fault& fault : parsed.plan->faults) {

@@ -182,7 +182,7 @@ std::vector<Buffer> seeds() {
 }
 
 // One record lost, doubled, exchanged, or with another number in it, as in registry_random_test.
-void spoil(std::vector<JournalEntry>& entries, std::uint32_t random) {
+void corrupt(std::vector<JournalEntry>& entries, std::uint32_t random) {
     if (entries.size() < 2) return;
     const auto next = [&](std::size_t count) {
         random = random * 1664525U + 1013904223U;
@@ -216,7 +216,7 @@ void mutate(Buffer& bytes, std::size_t most, std::uint32_t random, const MutateB
     if (random % 4 == 0) change(bytes, most);
     std::vector<JournalEntry> entries = cut(bytes);
     const std::uint32_t times = random % 4 == 0 ? 0 : 1 + random / 16 % 3;
-    for (std::uint32_t i = 0; i < times; ++i) spoil(entries, random + i * 977);
+    for (std::uint32_t i = 0; i < times; ++i) corrupt(entries, random + i * 977);
     bytes = encode(entries);
     while (bytes.size() > most && !entries.empty()) {
         entries.pop_back();

@@ -12,13 +12,13 @@ using proto::Type;
 
 namespace {
 
-constexpr int kStepsMost = 300;
-constexpr std::size_t kSessionsMost = 6;
+constexpr int kMaxSteps = 300;
+constexpr std::size_t kMaxSessions = 6;
 constexpr unsigned kTypes = 22;
 constexpr unsigned kOtherActs = 8;
 
 // An arena of more would be a memory file of more.
-constexpr Bytes kArenaMost = 16 * fabricshm::kMiB;
+constexpr Bytes kMaxArena = 16 * fabricshm::kMiB;
 
 class Story {
   public:
@@ -38,7 +38,7 @@ class Story {
     }
 
     void play() {
-        for (int step = 0; step < kStepsMost && !input_.empty(); ++step) {
+        for (int step = 0; step < kMaxSteps && !input_.empty(); ++step) {
             act();
             for (const Answer& answer : case_.registry->take_answers()) take(reply_of(answer));
             // They cost as much as eight steps do.
@@ -74,7 +74,7 @@ class Story {
     }
 
     void begin_session() {
-        if (sessions_.size() >= kSessionsMost) return;
+        if (sessions_.size() >= kMaxSessions) return;
         const Peer peer{static_cast<std::int32_t>(100 + sessions_.size()), 1000, 1000};
         const char* const device = input_.below(2) == 0 ? "" : "gpu0";
         const auto made = case_.registry->open_session(peer, "s", kToken, now_, device);
@@ -166,7 +166,7 @@ class Story {
         const std::string kind = name_of(proto::type_of(message.header));
         if (kind == "arena_open") {
             name(message.arena_open.name);
-            message.arena_open.bytes = size() % kArenaMost;
+            message.arena_open.bytes = size() % kMaxArena;
             message.arena_open.flags = input_.below(2);
         } else if (kind.starts_with("arena")) {
             message.arena.arena_id = id();

@@ -11,7 +11,7 @@ using namespace emu;
 namespace {
 
 void require_sound(const Topology& topology) {
-    FUZZ_REQUIRE(topology.complaint().empty());
+    FUZZ_REQUIRE(topology.error_message().empty());
     FUZZ_REQUIRE(!topology.nodes.empty() && topology.nodes.front().parent == -1);
     FUZZ_REQUIRE(!topology.devices().empty() && !topology.homes().empty());
     for (std::size_t i = 0; i < topology.nodes.size(); ++i) {
@@ -28,8 +28,8 @@ void require_sound(const Topology& topology) {
 
 void run(fuzz::Data input) {
     const auto parsed = parse_topology(fuzz::Input::text_of(input), "t.toml");
-    if (const auto* complaint = std::get_if<std::string>(&parsed)) {
-        FUZZ_REQUIRE(complaint->starts_with("t.toml"));
+    if (const auto* error_message = std::get_if<std::string>(&parsed)) {
+        FUZZ_REQUIRE(error_message->starts_with("t.toml"));
     } else {
         require_sound(std::get<Topology>(parsed));
     }

@@ -48,10 +48,10 @@ def missing_code(line: Line, root: Path) -> list[str]:
             if not re.search(rf"\b{re.escape(name)}(<[^()]*>)?\(", text)]
 
 
-def complaints(name: str, text: str, root: Path) -> list[str]:
+def error_messages(name: str, text: str, root: Path) -> list[str]:
     """What is wrong with the model's own text."""
     lines = lines_of(text)
-    found = [complaint for line in lines if line.kind == "code" for complaint in missing_code(line, root)]
+    found = [error_message for line in lines if line.kind == "code" for error_message in missing_code(line, root)]
     for kind, least in (("code", 1), ("holds", 1), ("finds", 4)):
         if sum(line.kind == kind for line in lines) < least:
             found.append(f"fewer than {least} `{kind}` lines")
@@ -59,7 +59,7 @@ def complaints(name: str, text: str, root: Path) -> list[str]:
     asked = {word[2:] for line in lines if line.kind == "finds" for word in line.words if "FAULT_" in word}
     found += [f"nothing looks for {fault}" for fault in sorted(body - asked)]
     found += [f"{fault} changes nothing" for fault in sorted(asked - body)]
-    return [f"tests/models/{name}.pml: {complaint}" for complaint in found]
+    return [f"tests/models/{name}.pml: {error_message}" for error_message in found]
 
 
 def run(command: list[str], folder: Path) -> str:
@@ -122,8 +122,8 @@ def main() -> int:
     parser.add_argument("--root", type=Path, default=ROOT, help="the tree whose functions are looked for")
     options = parser.parse_args()
     names = options.models or sorted(path.stem for path in MODELS.glob("*.pml"))
-    found = [complaint for name in names
-             for complaint in complaints(name, (MODELS / f"{name}.pml").read_text(), options.root)]
+    found = [error_message for name in names
+             for error_message in error_messages(name, (MODELS / f"{name}.pml").read_text(), options.root)]
     print("\n".join(found))
     if options.text:
         return 1 if found or not names else 0

@@ -1,7 +1,7 @@
 /* Collectives one after the other, mixed as a program mixes them, while ranks may die or give up.
  *
- * code   libfabricshm/collective/meeting.hpp: wait wait_all signal
- * code   libfabricshm/collective/meeting.cpp: Meeting::check Meeting::fail
+ * code   libfabricshm/collective/barrier.hpp: wait wait_all signal
+ * code   libfabricshm/collective/barrier.cpp: Barrier::check Barrier::fail
  * code   libfabricshm/collective/flat.cpp: run_slots
  * code   libfabricshm/collective/operation.hpp: enter
  * code   libfabricshm/collective/tiny.cpp: run_tiny enter_run compare_posts await_flag store_post
@@ -15,7 +15,7 @@
  * half a post, or one that was overwritten under the reader, is seen. Loads and stores are in program
  * order here, as release and acquire make them for data and flag; sleep.pml has what that leaves out.
  *
- * -DSEEN: a flag that was seen in a line counts as the clock, as in Meeting::saw. With three ranks that
+ * -DSEEN: a flag that was seen in a line counts as the clock, as in Barrier::saw. With three ranks that
  * takes minutes; it held when it was tried (RUNS, four operations, and three with a death).
  *
  * Tiny slots are a ring of TURNS turns; EVERY and BEHIND are kCompareEvery and kCompareBehind, smaller. A rank
@@ -34,7 +34,7 @@
  * holds  runs of two ranks:               -DWORLD=2 -DOPS=6 -DRUNS -DSEEN
  * holds  runs of three ranks:             -DWORLD=3 -DOPS=4 -DRUNS
  * holds  runs and posts of two ranks:     -DWORLD=2 -DOPS=5 -DRUNS -DPOSTS -DSEEN
- * holds  runs and meetings, two ranks:    -DWORLD=2 -DOPS=4 -DRUNS -DMEETS -DPIECES -DSEEN
+ * holds  runs and barriers, two ranks:    -DWORLD=2 -DOPS=4 -DRUNS -DMEETS -DPIECES -DSEEN
  * holds  a death in a run, three ranks:   -DWORLD=3 -DOPS=3 -DRUNS -DDEATHS=1
  * holds  buffers in place, three ranks:   -DWORLD=3 -DOPS=2 -DMEETS
  * holds  buffers in place, four ranks:    -DWORLD=4 -DOPS=1 -DMEETS
@@ -144,7 +144,7 @@ inline may_die() {
 #endif
 }
 
-/* Meeting::wait: the value; or a broken group; or a dead peer; or the caller's deadline. */
+/* Barrier::wait: the value; or a broken group; or a dead peer; or the caller's deadline. */
 inline wait(peer, value) {
     if
     :: clock[peer] >= (value) || SEEN_AT_LEAST(peer, value) -> skip

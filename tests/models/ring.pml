@@ -1,7 +1,7 @@
 /* The ring allreduce: each rank reads its neighbour only, and waits for nobody else until the end.
  *
  * code   libfabricshm/collective/ring.cpp: allreduce_ring run_ring
- * code   libfabricshm/collective/meeting.hpp: wait wait_all
+ * code   libfabricshm/collective/barrier.hpp: wait wait_all
  * code   libfabricshm/collective/plan.cpp: share_of
  *
  * A chunk is the set of the ranks whose bytes have been added to it, one bit for each; a sum in order is

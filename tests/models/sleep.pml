@@ -1,8 +1,8 @@
 /* Sleeping on a word and being woken: no wake-up is lost although the waker does not fence.
  *
- * code   libfabricshm/collective/meeting.hpp: raise wake
- * code   libfabricshm/collective/meeting.cpp: Meeting::sleep_until
- * code   libfabricshm/collective/meeting.cpp: Meeting::settle Meeting::check
+ * code   libfabricshm/collective/barrier.hpp: raise wake
+ * code   libfabricshm/collective/barrier.cpp: Barrier::sleep_until
+ * code   libfabricshm/collective/barrier.cpp: Barrier::settle Barrier::check
  * code   libfabricshm/collective/mailbox.cpp: Mailbox::notify
  * code   libfabricshm/os/futex.cpp: futex_wait futex_wake
  * code   libfabricshm/shm/group_block.cpp: break_group mark_rank_dead
@@ -195,7 +195,7 @@ again:
         :: else -> skip
         fi;
         if
-        :: broken -> sleepers--; goto leave /* Meeting::check */
+        :: broken -> sleepers--; goto leave /* Barrier::check */
         :: else -> goto again
         fi;
 reached:

@@ -1,7 +1,7 @@
 /* A barrier along the tree: no rank goes on before all have come, and all end when one dies.
  *
- * code   libfabricshm/collective/meeting.cpp: Meeting::gather Meeting::await_release Meeting::release
- * code   libfabricshm/collective/meeting.cpp: Meeting::meet_along_tree Meeting::check_release
+ * code   libfabricshm/collective/barrier.cpp: Barrier::gather Barrier::await_release Barrier::release
+ * code   libfabricshm/collective/barrier.cpp: Barrier::pass_along_tree Barrier::check_release
  * code   libfabricshm/collective/tree.cpp: collect post_up hand_down run_along_tree
  *
  * Rank 0 is above ranks 1 and 2; rank 1 is above rank 3, and with DEEP rank 3 is above rank 4. All go

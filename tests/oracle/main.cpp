@@ -33,7 +33,7 @@ sequential model. The first program that fails is named with the command that re
   --seconds S          begin no further program after so long (default 30, 0: no limit)
   --ranks A-B          ranks of a program (default 2-8)
   --hosts BEHAVIOUR    each rank on an emulated host that shares no caches with the others, which
-                       are stubborn, random or nervous
+                       are eager, random or strict
   --most-bytes N       largest buffer (default 24 MiB)
   --timeout S          of each call (default 30)
   --most-ahead N       messages that a rank sends to another one before that one receives (default 12)
@@ -145,8 +145,8 @@ void parse_value(Options& options, const std::string& name, const std::string& v
             return;
         }
         if (name != "--hosts") refuse("unknown option " + name);
-        if (value != "stubborn" && value != "random" && value != "nervous") {
-            refuse("--hosts takes stubborn, random or nervous");
+        if (value != "eager" && value != "random" && value != "strict") {
+            refuse("--hosts takes eager, random or strict");
         }
         options.play.hosts = value;
         options.limits.hosts = true;

@@ -49,8 +49,8 @@ class SharedBoard {
 emu::HostBehaviour behaviour_of(const PlayOptions& options, std::uint64_t seed) {
     emu::HostBehaviour behaviour;
     behaviour.seed = seed;
-    if (options.hosts == "stubborn") behaviour.temper = emu::Temper::kStubborn;
-    if (options.hosts == "nervous") behaviour.temper = emu::Temper::kNervous;
+    if (options.hosts == "eager") behaviour.temper = emu::Temper::kEager;
+    if (options.hosts == "strict") behaviour.temper = emu::Temper::kStrict;
     return behaviour;
 }
 
@@ -136,8 +136,8 @@ std::optional<Failure> Run::ended(int rank) {
 std::optional<Failure> Run::watch() {
     std::uint64_t seen = moves();
     auto deadline = fabricshm::Clock::now();
-    const auto patience = std::chrono::seconds(options_.timeout_seconds + kWatchdogSeconds);
-    deadline += patience;
+    const auto timeout = std::chrono::seconds(options_.timeout_seconds + kWatchdogSeconds);
+    deadline += timeout;
     for (;;) {
         std::vector<pollfd> waits;
         std::vector<int> ranks;
@@ -155,7 +155,7 @@ std::optional<Failure> Run::watch() {
         if (auto failure = reported()) return failure;
         if (const std::uint64_t now = moves(); now != seen || ready > 0) {
             seen = now;
-            deadline = fabricshm::Clock::now() + patience;
+            deadline = fabricshm::Clock::now() + timeout;
         } else if (fabricshm::Clock::now() > deadline) {
             return Failure{"no rank goes on:" + positions(program_, board_)};
         }

@@ -14,7 +14,7 @@ namespace oracle {
 struct PlayOptions {
     std::string socket;        // of the daemon
     std::string folder;        // for the file of the tuning table
-    std::string hosts;         // "", or how each rank's host behaves: stubborn, random, nervous
+    std::string hosts;         // "", or how each rank's host behaves: eager, random, strict
     int timeout_seconds = 30;  // of each call; a rank that makes no progress for longer hangs
 };
 

@@ -26,7 +26,7 @@ namespace test_support {
 
 namespace {
 
-constexpr auto kPatience = 60s;
+constexpr auto kTimeout = 60s;
 
 std::atomic<std::uint32_t>& word_at(void* memory) {
     return *static_cast<std::atomic<std::uint32_t>*>(memory);
@@ -64,7 +64,7 @@ void Child::kill() {
 int Child::wait() {
     const auto pidfd = open_pidfd(pid_);
     if (pidfd.ok()) {
-        (void)wait_ready(pidfd.value().get(), POLLIN, Clock::now() + kPatience, "wait for child");
+        (void)wait_ready(pidfd.value().get(), POLLIN, Clock::now() + kTimeout, "wait for child");
     }
     int status = 0;
     if (::waitpid(pid_, &status, WNOHANG) != pid_) return -1;
@@ -96,7 +96,7 @@ void Gate::open() {
 }
 
 bool Gate::wait(int count) const {
-    const TimePoint deadline = Clock::now() + kPatience;
+    const TimePoint deadline = Clock::now() + kTimeout;
     for (;;) {
         const std::uint32_t opened = word_at(memory_).load();
         if (opened >= static_cast<std::uint32_t>(count)) return true;

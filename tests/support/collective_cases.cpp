@@ -241,7 +241,7 @@ Call make_call(const RankContext& context, const CollectiveCase& wanted, const S
     call.root = wanted.root;
     call.count = wanted.count;
     call.flags = shares_output(wanted.placement) ? kSharedOutput : 0;
-    call.deadline = Clock::now() + wanted.patience;
+    call.deadline = Clock::now() + wanted.timeout;
     if (wanted.uneven) {
         call.counts = shape.counts;
         if (wanted.kind == Kind::kAllToAll) {
@@ -273,11 +273,11 @@ bool verify(const RankContext& context, const CollectiveCase& wanted, const Shap
         std::byte right[16];
         store(right, call.dtype, value);
         if (std::memcmp(right, call.output + index * element, element) != 0) {
-            return complain(context, "kind %d algorithm %d placement %d count %lu: element %lu",
-                            static_cast<int>(call.kind), static_cast<int>(wanted.algorithm),
-                            static_cast<int>(wanted.placement),
-                            static_cast<unsigned long>(wanted.count),
-                            static_cast<unsigned long>(index));
+            return report(context, "kind %d algorithm %d placement %d count %lu: element %lu",
+                          static_cast<int>(call.kind), static_cast<int>(wanted.algorithm),
+                          static_cast<int>(wanted.placement),
+                          static_cast<unsigned long>(wanted.count),
+                          static_cast<unsigned long>(index));
         }
     }
     return true;
@@ -316,13 +316,13 @@ bool run_case(RankContext& context, const CollectiveCase& wanted) {
         std::memset(buffers.output + from, 0x55 + context.rank, part(context.rank + 1) - from);
     }
     const auto result = perform(context, wanted, call);
-    if (!result.ok()) return complain(context, "%s", describe(result.error()).c_str());
+    if (!result.ok()) return report(context, "%s", describe(result.error()).c_str());
     const bool right = verify(context, wanted, shape, call);
     // A shared result must not be overwritten by the next case while others still look at it.
     Call barrier;
     barrier.deadline = call.deadline;
     const auto met = context.group.run(barrier);
-    if (!met.ok()) return complain(context, "barrier: %s", describe(met.error()).c_str());
+    if (!met.ok()) return report(context, "barrier: %s", describe(met.error()).c_str());
     return right;
 }
 

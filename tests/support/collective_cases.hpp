@@ -34,7 +34,7 @@ struct CollectiveCase {
     bool started = false;  // by start() and wait() instead of run()
     int root = 0;
     std::uint64_t salt = 0;  // other values for the same case: what an earlier one left is wrong
-    fabricshm::Duration patience = std::chrono::seconds(60);
+    fabricshm::Duration timeout = std::chrono::seconds(60);
 };
 
 /// False, with the reason on stderr, when the result is not the expected one. Values are small

@@ -96,9 +96,9 @@ void FakeDaemon::refuse_next(Type type, Error error) {
     refusals_[type] = error;
 }
 
-void FakeDaemon::spoil_next(Type type) {
+void FakeDaemon::corrupt_next(Type type) {
     const std::lock_guard lock(mutex_);
-    spoiled_.insert(type);
+    corrupted_.insert(type);
 }
 
 void FakeDaemon::answer_late() {
@@ -219,7 +219,7 @@ void FakeDaemon::handle(std::uint64_t connection, const Message& request) {
     int descriptor = -1;
     if (act(request, reply, descriptor)) {
         // The second word of a body is an id or an offset in all of them, and never all ones.
-        if (spoiled_.erase(type) != 0) std::memset(reply.raw, 0xff, sizeof reply.raw);
+        if (corrupted_.erase(type) != 0) std::memset(reply.raw, 0xff, sizeof reply.raw);
         send(connection, reply, descriptor);
     } else if (type != Type::kBye) {
         const auto wait = std::chrono::milliseconds(request.tensor.timeout_ms);

@@ -43,7 +43,7 @@ class FakeDaemon {
     /// Answers the next request of this type with an error.
     void refuse_next(fabricshm::proto::Type type, fabricshm::Error error);
     /// Sends fields out of range in the answer to the next request of this type.
-    void spoil_next(fabricshm::proto::Type type);
+    void corrupt_next(fabricshm::proto::Type type);
     /// Answers the requests kept back by be_silent(), late.
     void answer_late();
 
@@ -98,7 +98,7 @@ class FakeDaemon {
     std::vector<Waiting> kept_back_;
     std::set<Type> silent_;
     std::map<Type, fabricshm::Error> refusals_;
-    std::set<Type> spoiled_;
+    std::set<Type> corrupted_;
     std::map<Type, int> counts_;
     std::map<Type, Message> last_;
     std::set<std::uint64_t> sessions_;

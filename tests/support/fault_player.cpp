@@ -20,7 +20,7 @@ namespace {
 // How late an answer may be on a machine that does something else: only a wait that does not end by
 // its deadline at all takes so long.
 constexpr Duration kSlack = 20s;
-constexpr Duration kPatience = 60s;
+constexpr Duration kTimeout = 60s;
 
 constexpr std::uint64_t kRegionBytes = 64 * 1024;
 constexpr std::uint64_t kLargePage = 2 << 20;
@@ -28,7 +28,7 @@ constexpr std::uint64_t kSpareBytes = 2 * kLargePage;  // holds a whole one, whe
 
 }  // namespace
 
-bool FaultPlayer::complain(const char* format, ...) const {
+bool FaultPlayer::report(const char* format, ...) const {
     va_list arguments;
     va_start(arguments, format);
     std::fprintf(stderr, "rank %d: ", rank_);
@@ -44,28 +44,28 @@ int FaultPlayer::timed(const char* step, const std::function<int()>& call) {
     const auto late = Clock::now() - begin - std::chrono::milliseconds(kTimeoutMs);
     if (late > kSlack) {
         overdue_ = true;
-        complain("%s came %lld s past its deadline", step,
-                 static_cast<long long>(late / std::chrono::seconds(1)));
+        report("%s came %lld s past its deadline", step,
+               static_cast<long long>(late / std::chrono::seconds(1)));
     }
     return code;
 }
 
 bool FaultPlayer::insist(const char* step, const std::function<int()>& call) {
-    const TimePoint patience = Clock::now() + kPatience;
+    const TimePoint timeout = Clock::now() + kTimeout;
     for (;;) {
         const int code = timed(step, call);
         if (code == FABRICSHM_OK) return true;
-        if (code != FABRICSHM_EDAEMON || Clock::now() > patience) {
-            return complain("%s: %s", step, fabricshm_error_text());
+        if (code != FABRICSHM_EDAEMON || Clock::now() > timeout) {
+            return report("%s: %s", step, fabricshm_error_text());
         }
         ::usleep(2000);
     }
 }
 
 bool FaultPlayer::until(const char* what, const std::function<bool()>& reached) {
-    const TimePoint patience = Clock::now() + kPatience;
+    const TimePoint timeout = Clock::now() + kTimeout;
     while (!reached()) {
-        if (Clock::now() > patience) return complain("waited in vain until %s", what);
+        if (Clock::now() > timeout) return report("waited in vain until %s", what);
         ::usleep(500);
     }
     return true;
@@ -102,15 +102,14 @@ bool FaultPlayer::make_region() {
 bool FaultPlayer::region_intact() {
     const auto* words = static_cast<const std::uint64_t*>(region_.base);
     for (std::uint64_t i = 0; i < kRegionBytes / 8; ++i) {
-        if (words[i] != region_.generation * 1000 + i)
-            return complain("its region was overwritten");
+        if (words[i] != region_.generation * 1000 + i) return report("its region was overwritten");
     }
     fabricshm_region again{};
     return insist("open region",
                   [&] { return fabricshm_region_open(arena_, region_.id, &again); }) &&
            (again.generation == region_.generation && again.offset == region_.offset
                 ? true
-                : complain("its region is another one now"));
+                : report("its region is another one now"));
 }
 
 void FaultPlayer::write_tensor(std::uint64_t version) {
@@ -123,7 +122,7 @@ bool FaultPlayer::read_tensor(int peer, const fabricshm_tensor& tensor, std::uin
     const auto* elements = static_cast<const float*>(tensor.data);
     for (std::uint64_t i = 0; i < 1000; ++i) {
         if (elements[i] != pattern(peer, i, version)) {
-            return complain("stale tensor of rank %d at element %d", peer, static_cast<int>(i));
+            return report("stale tensor of rank %d at element %d", peer, static_cast<int>(i));
         }
     }
     return true;
@@ -140,7 +139,7 @@ bool FaultPlayer::make_data() {
     write_tensor(1);
     std::uint64_t version = 0;
     if (fabricshm_tensor_publish(arena_, &tensor_, &version) != FABRICSHM_OK || version != 1) {
-        return complain("publish: %s", fabricshm_error_text());
+        return report("publish: %s", fabricshm_error_text());
     }
     return insist("allocate", [&] {
         shared_ = static_cast<float*>(fabricshm_alloc(arena_, 2 * kWire * sizeof(float)));
@@ -172,7 +171,7 @@ bool FaultPlayer::change_data() {
     write_tensor(2);
     std::uint64_t version = 0;
     if (fabricshm_tensor_publish(arena_, &tensor_, &version) != FABRICSHM_OK || version != 2) {
-        return complain("publish again: %s", fabricshm_error_text());
+        return report("publish again: %s", fabricshm_error_text());
     }
     for (int peer = 0; peer < kJobRanks; ++peer) {
         const auto& tensor = peers_[static_cast<std::size_t>(peer)];
@@ -183,7 +182,7 @@ bool FaultPlayer::change_data() {
         });
         // Who has died takes its tensor along: that has to be said, and at once.
         const bool gone = code == FABRICSHM_EPEER || code == FABRICSHM_ENOENT;
-        if (code != FABRICSHM_OK && !gone) return complain("wait: %s", fabricshm_error_text());
+        if (code != FABRICSHM_OK && !gone) return report("wait: %s", fabricshm_error_text());
         if (gone) {
             if (!until("a dead rank is known", [&] { return is_dead(peer); })) return false;
             continue;
@@ -219,10 +218,10 @@ bool FaultPlayer::lose_memory() {
     });
     const std::uint64_t named = fabricshm_error_region();
     fabricshm_group_leave(alone);
-    if (code != FABRICSHM_EPOISONED) return complain("lost: %s", fabricshm_error_text());
+    if (code != FABRICSHM_EPOISONED) return report("lost: %s", fabricshm_error_text());
     // 0: the daemon was away; it is told later.
-    if (named != spare.id && named != 0) return complain("lost region %d", static_cast<int>(named));
-    return spare.offset != region_.offset || complain("its region was given away");
+    if (named != spare.id && named != 0) return report("lost region %d", static_cast<int>(named));
+    return spare.offset != region_.offset || report("its region was given away");
 }
 
 bool FaultPlayer::give_back() {
@@ -235,7 +234,7 @@ bool FaultPlayer::give_back() {
         timed("free region", [&] { return fabricshm_region_free(arena_, region_.id); });
     // Not repeated by the library: after EDAEMON the caller can't know whether it was done.
     if (freed != FABRICSHM_OK && freed != FABRICSHM_EDAEMON) {
-        return complain("free region: %s", fabricshm_error_text());
+        return report("free region: %s", fabricshm_error_text());
     }
     const bool shard_freed =
         insist("free shard", [&] { return fabricshm_shard_free(shards_[own_index()]); });

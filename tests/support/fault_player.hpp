@@ -37,7 +37,7 @@ class FaultPlayer {
     }
 
   private:
-    bool complain(const char* format, ...) const __attribute__((format(printf, 2, 3)));
+    bool report(const char* format, ...) const __attribute__((format(printf, 2, 3)));
 
     // Runs a call that has a timeout of kTimeoutMs, and sees to it that it took no longer.
     int timed(const char* step, const std::function<int()>& call);

@@ -15,12 +15,12 @@ namespace test_support {
 
 namespace {
 
-constexpr Duration kPatience = 60s;
+constexpr Duration kTimeout = 60s;
 
 }  // namespace
 
 bool FaultPlayer::enter() {
-    const TimePoint patience = Clock::now() + kPatience;
+    const TimePoint timeout = Clock::now() + kTimeout;
     for (;;) {
         members_.clear();
         for (int rank = 0; rank < kJobRanks; ++rank) {
@@ -36,8 +36,8 @@ bool FaultPlayer::enter() {
         // Somebody died while the group formed, or one of the others gave up because of that.
         const bool again = code == FABRICSHM_EPEER || code == FABRICSHM_EDAEMON ||
                            code == FABRICSHM_EEXIST || code == FABRICSHM_EBROKEN;
-        if (!again || Clock::now() > patience) {
-            return complain("join group: %s", fabricshm_error_text());
+        if (!again || Clock::now() > timeout) {
+            return report("join group: %s", fabricshm_error_text());
         }
         if (code == FABRICSHM_EPEER) {
             const auto one_died = [&] {
@@ -68,7 +68,7 @@ int FaultPlayer::allreduce(fabricshm_algorithm algorithm, fabricshm_trigger trig
     const int code = timed("allreduce", [&] { return fabricshm_run(group_, &call); });
     for (std::uint64_t i = 0; code == FABRICSHM_OK && i < count; ++i) {
         if (buffer[i] != expected_sum(i, version)) {
-            complain("a wrong sum at element %d, algorithm %d", static_cast<int>(i), algorithm);
+            report("a wrong sum at element %d, algorithm %d", static_cast<int>(i), algorithm);
             return kWrong;
         }
     }
@@ -90,7 +90,7 @@ int FaultPlayer::scan(float* buffer, std::uint64_t count) {
             if (member == rank_) break;
         }
         if (buffer[i] == sum) continue;
-        complain("a wrong sum at element %d of a scan", static_cast<int>(i));
+        report("a wrong sum at element %d of a scan", static_cast<int>(i));
         return kWrong;
     }
     return code;
@@ -107,7 +107,7 @@ int FaultPlayer::gather() {
     for (std::size_t part = 0; code == FABRICSHM_OK && part < members_.size(); ++part) {
         for (std::uint64_t i = 0; i < kCount; ++i) {
             if (shared_[part * kCount + i] == pattern(members_[part], i, version)) continue;
-            complain("a stale part of rank %d", members_[part]);
+            report("a stale part of rank %d", members_[part]);
             return kWrong;
         }
     }
@@ -131,7 +131,7 @@ int FaultPlayer::share_output(std::uint64_t count) {
     const int code = timed("shared output", [&] { return fabricshm_run(group_, &call); });
     for (std::uint64_t i = 0; code == FABRICSHM_OK && i < count; ++i) {
         if (output[i] == expected_sum(i, version)) continue;
-        complain("a wrong sum at element %d of the shared output", static_cast<int>(i));
+        report("a wrong sum at element %d of the shared output", static_cast<int>(i));
         return kWrong;
     }
     // The first rank goes on to write there.
@@ -169,7 +169,7 @@ int FaultPlayer::messages(std::uint64_t count) {
     const int code = message((at + 1) % world, from, sent.data(), received.data(), count);
     for (std::uint64_t i = 0; code == FABRICSHM_OK && i < count; ++i) {
         if (received[i] == pattern(members_[static_cast<std::size_t>(from)], i, version)) continue;
-        complain("a wrong message");
+        report("a wrong message");
         return kWrong;
     }
     return code;
@@ -206,7 +206,7 @@ int FaultPlayer::offered_messages(std::uint64_t count, bool late) {
     }
     for (std::uint64_t i = 0; code == FABRICSHM_OK && i < count; ++i) {
         if (received[i] == pattern(members_[static_cast<std::size_t>(from)], i, version)) continue;
-        complain("a wrong message from the arena");
+        report("a wrong message from the arena");
         return kWrong;
     }
     return code;
@@ -249,11 +249,11 @@ int FaultPlayer::collectives() {
 // the library: one may have finished its last operation in which another learnt of a death.
 bool FaultPlayer::rounds() {
     for (;;) {
-        if (round_ >= kJobRounds) return complain("its group fails again and again");
+        if (round_ >= kJobRounds) return report("its group fails again and again");
         const int code = collectives();
         const bool well = code == FABRICSHM_OK;
         if (!well && code != FABRICSHM_EPEER && code != FABRICSHM_EBROKEN) {
-            return complain("collectives: %s", fabricshm_error_text());
+            return report("collectives: %s", fabricshm_error_text());
         }
         const std::size_t round = round_++;
         own().round[round] = well ? 1 : 2;
@@ -282,7 +282,7 @@ bool FaultPlayer::shrink() {
     fabricshm_group_leave(std::exchange(group_, smaller));
     members_.erase(std::remove_if(members_.begin(), members_.end(), dead), members_.end());
     const bool right = fabricshm_group_world(group_) == static_cast<int>(members_.size());
-    return right || complain("the shrunk group has %d ranks", fabricshm_group_world(group_));
+    return right || report("the shrunk group has %d ranks", fabricshm_group_world(group_));
 }
 
 }  // namespace test_support

@@ -27,12 +27,12 @@ bool FaultPlayer::write_shard(std::uint64_t version) {
     fabricshm_shard_view view{};
     std::uint64_t published = 0;
     if (fabricshm_shard_write(shard, &view) != FABRICSHM_OK) {
-        return complain("write shard: %s", fabricshm_error_text());
+        return report("write shard: %s", fabricshm_error_text());
     }
     auto* elements = static_cast<float*>(view.data);
     for (std::uint64_t i = 0; i < kElements; ++i) elements[i] = pattern(rank_, i, version);
     if (fabricshm_shard_publish(shard, &published) != FABRICSHM_OK || published != version) {
-        return complain("publish shard: %s", fabricshm_error_text());
+        return report("publish shard: %s", fabricshm_error_text());
     }
     return read_shard(rank_, shard, version);
 }
@@ -47,9 +47,9 @@ bool FaultPlayer::read_shard(int peer, fabricshm_shard* shard, std::uint64_t ver
         if (code == FABRICSHM_ENOENT && peer != rank_) {
             return until("a dead rank is known", [&] { return is_dead(peer); });
         }
-        // An owner that was killed while it wrote is found out by its reader's patience at worst.
+        // An owner that was killed while it wrote is found out by its reader's timeout at worst.
         if (code == FABRICSHM_ETIMEOUT && is_dead(peer)) return true;
-        if (code != FABRICSHM_OK) return complain("read shard: %s", fabricshm_error_text());
+        if (code != FABRICSHM_OK) return report("read shard: %s", fabricshm_error_text());
         const auto* elements = static_cast<const float*>(view.data);
         bool same = true;
         for (std::uint64_t i = 0; i < kElements; ++i) {
@@ -57,8 +57,8 @@ bool FaultPlayer::read_shard(int peer, fabricshm_shard* shard, std::uint64_t ver
         }
         const int ended = fabricshm_shard_release(shard, &view);
         if (ended == FABRICSHM_EBUSY) continue;  // its owner wrote meanwhile
-        if (ended != FABRICSHM_OK) return complain("end of read: %s", fabricshm_error_text());
-        return same || complain("torn or stale shard of rank %d", peer);
+        if (ended != FABRICSHM_OK) return report("end of read: %s", fabricshm_error_text());
+        return same || report("torn or stale shard of rank %d", peer);
     }
 }
 
@@ -75,7 +75,7 @@ bool FaultPlayer::read_shards() {
             --peer;  // it is started again
             continue;
         }
-        if (code != FABRICSHM_OK) return complain("open shard: %s", fabricshm_error_text());
+        if (code != FABRICSHM_OK) return report("open shard: %s", fabricshm_error_text());
         if (!read_shard(peer, shard, 1)) return false;
     }
     return true;

@@ -24,8 +24,8 @@ using namespace fabricshm;
 namespace {
 
 emu::Temper temper_of(const std::string& word) {
-    if (word == "stubborn") return emu::Temper::kStubborn;
-    if (word == "nervous") return emu::Temper::kNervous;
+    if (word == "eager") return emu::Temper::kEager;
+    if (word == "strict") return emu::Temper::kStrict;
     FABRIC_CHECK(word == "random");
     return emu::Temper::kRandom;
 }
@@ -208,7 +208,7 @@ int failures_in_processes(int world, Bytes bytes_per_rank, const Body& body) {
     return failures;
 }
 
-bool complain(const RankContext& context, const char* format, ...) {
+bool report(const RankContext& context, const char* format, ...) {
     char line[512];
     va_list arguments;
     va_start(arguments, format);

@@ -36,7 +36,7 @@ struct Hosts {
     int count = 0;
     emu::HostBehaviour behaviour{};
 
-    /// FABRIC_TEST_HOSTS=4 or 4:nervous (stubborn, random), as fabric_test_on_hosts() sets it.
+    /// FABRIC_TEST_HOSTS=4 or 4:strict (eager, random), as fabric_test_on_hosts() sets it.
     static Hosts of_environment();
 };
 
@@ -88,7 +88,7 @@ int failures_in_processes(int world, fabricshm::Bytes bytes_per_rank, const Body
 int failures_in_threads(TestArena& arena, fabricshm::TimePoint deadline, const Body& body);
 
 /// Prints the line with the rank and returns false; for use in bodies.
-bool complain(const RankContext& context, const char* format, ...)
+bool report(const RankContext& context, const char* format, ...)
     __attribute__((format(printf, 2, 3)));
 
 }  // namespace test_support

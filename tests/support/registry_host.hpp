@@ -294,7 +294,7 @@ struct RegistryHost {
 };
 
 /// What a daemon that reads a journal writes itself: two journals that say the same give the same.
-inline Result<std::vector<JournalEntry>> books_after(const JournalContents& contents) {
+inline Result<std::vector<JournalEntry>> records_after(const JournalContents& contents) {
     RegistryHost host;
     host.journal.contents = contents;
     host.restart();

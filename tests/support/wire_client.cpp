@@ -54,8 +54,8 @@ Message arena_request(const char* name, Bytes bytes, std::uint32_t flags) {
     return request;
 }
 
-Result<WireClient> WireClient::connect(const std::string& socket_path, Duration patience) {
-    const TimePoint deadline = Clock::now() + patience;
+Result<WireClient> WireClient::connect(const std::string& socket_path, Duration timeout) {
+    const TimePoint deadline = Clock::now() + timeout;
     for (;;) {
         auto socket = UnixSocket::connect(socket_path, deadline);
         if (socket.ok()) {
@@ -71,8 +71,8 @@ Result<WireClient> WireClient::connect(const std::string& socket_path, Duration 
 }
 
 Result<WireClient> WireClient::attach(const std::string& socket_path, const char* label,
-                                      Duration patience) {
-    FABRIC_TRY(WireClient client, connect(socket_path, patience));
+                                      Duration timeout) {
+    FABRIC_TRY(WireClient client, connect(socket_path, timeout));
     FABRIC_TRY_VOID(client.hello(label));
     return client;
 }
@@ -80,7 +80,7 @@ Result<WireClient> WireClient::attach(const std::string& socket_path, const char
 Result<std::uint64_t> WireClient::send(Message request, int fd) {
     request.header.request_id = ++last_request_;
     const auto descriptors = fd < 0 ? std::span<const int>() : std::span<const int>(&fd, 1);
-    FABRIC_TRY_VOID(socket_.send(proto::bytes_of(request), descriptors, Clock::now() + kPatience));
+    FABRIC_TRY_VOID(socket_.send(proto::bytes_of(request), descriptors, Clock::now() + kTimeout));
     return last_request_;
 }
 
@@ -88,7 +88,7 @@ Result<Message> WireClient::receive() {
     Message reply{};
     Fd descriptors[1];
     FABRIC_TRY(const Received received, socket_.receive(proto::writable_bytes_of(reply),
-                                                        descriptors, Clock::now() + kPatience));
+                                                        descriptors, Clock::now() + kTimeout));
     FABRIC_TRY_VOID(proto::check_reply(reply, received.bytes));
     if (received.descriptors == 1) descriptor = std::move(descriptors[0]);
     return reply;

@@ -14,19 +14,19 @@
 
 namespace test_support {
 
-/// Every wait ends after kPatience; what it returns then is kTimeout.
+/// Every wait ends after kTimeout; what it returns then is kTimeout.
 class WireClient {
   public:
-    static constexpr fabricshm::Duration kPatience = std::chrono::seconds(30);
+    static constexpr fabricshm::Duration kTimeout = std::chrono::seconds(30);
 
-    /// Tries again for `patience` while nobody listens.
+    /// Tries again for `timeout` while nobody listens.
     static fabricshm::Result<WireClient> connect(const std::string& socket_path,
-                                                 fabricshm::Duration patience = kPatience);
+                                                 fabricshm::Duration timeout = kTimeout);
 
     /// Connects and says hello.
     static fabricshm::Result<WireClient> attach(const std::string& socket_path,
                                                 const char* label = "test",
-                                                fabricshm::Duration patience = kPatience);
+                                                fabricshm::Duration timeout = kTimeout);
 
     /// Sends a request and returns the id that its reply will carry.
     fabricshm::Result<std::uint64_t> send(fabricshm::proto::Message request, int descriptor = -1);

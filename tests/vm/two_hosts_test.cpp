@@ -31,7 +31,7 @@ constexpr Bytes kPerRank = 24 * kMiB;
 constexpr Bytes kRound = kMiB;
 constexpr int kRounds = 16;
 constexpr std::uint64_t kReady = 0x7964616572;
-constexpr auto kPatience = 300s;
+constexpr auto kTimeout = 300s;
 
 /// What hosts without common caches have to do; here, where all memory is coherent, it proves that
 /// groups work when told that they are apart.
@@ -73,7 +73,7 @@ class SharedArena {
     }
     /// Waits until the other host said at least `value`.
     bool hear(std::uint64_t value) {
-        const TimePoint deadline = Clock::now() + kPatience;
+        const TimePoint deadline = Clock::now() + kTimeout;
         while (Clock::now() < deadline) {
             view_.acquire(TouchPoint::kClockRead, &word(1 - rank_), 8);
             if (word(1 - rank_).load(std::memory_order_acquire) >= value) return true;
@@ -159,7 +159,7 @@ std::uint64_t wrong_bytes(SharedArena& arena, int rank) {
 
 /// Every kind of collective with the other host; the number of cases that failed.
 int failed_cases(SharedArena& arena, int rank) {
-    const auto group = Group::attach(arena.place(), Clock::now() + kPatience);
+    const auto group = Group::attach(arena.place(), Clock::now() + kTimeout);
     if (!group.ok()) MESSAGE(describe(group.error()));
     REQUIRE(group.ok());
     RankContext context{**group,
@@ -194,7 +194,7 @@ void meet(SharedArena& arena, int rank) {
 }
 
 std::optional<DaxEntry> find_arena(const std::string& device, const std::string& name) {
-    const TimePoint deadline = Clock::now() + kPatience;
+    const TimePoint deadline = Clock::now() + kTimeout;
     while (Clock::now() < deadline) {
         const auto opened = DaxDevice::open(device, {}, true);
         if (!opened.ok()) return std::nullopt;

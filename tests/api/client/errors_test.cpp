@@ -196,7 +196,7 @@ TEST_SUITE("api.client.errors") {
         FakeDaemon daemon;
         const Attached a(daemon);
         fabricshm_region region;
-        daemon.spoil_next(Type::kRegionCreate);
+        daemon.corrupt_next(Type::kRegionCreate);
         CHECK(fabricshm_region_create(a.arena, 4096, &region) == FABRICSHM_ECORRUPT);
         CHECK(fabricshm_region_create(a.arena, 4096, &region) == FABRICSHM_OK);
     }

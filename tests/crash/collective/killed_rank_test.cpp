@@ -120,9 +120,9 @@ bool survive(RankContext& context, const Scene& scene, int victim = kVictim) {
         if (result.ok()) continue;
         const Error& error = result.error();
         if (error.code == Errc::kPeer && error.detail == victim) return true;
-        return complain(context, "%s: %s", scene.point, describe(error).c_str());
+        return report(context, "%s: %s", scene.point, describe(error).c_str());
     }
-    return complain(context, "%s never fired", scene.point);
+    return report(context, "%s never fired", scene.point);
 }
 
 // The victim is this program again, since a fault point is armed by the environment at its start.
@@ -171,7 +171,7 @@ bool take_from_anybody(RankContext& context) {
     if (context.rank == 2) return true;  // ends with rank 0
     const bool told =
         !result.ok() && result.error().code == Errc::kPeer && result.error().detail == kVictim;
-    return told || complain(context, "%s", describe(result.error()).c_str());
+    return told || report(context, "%s", describe(result.error()).c_str());
 }
 
 void check_scenes(Placement placement) {

@@ -21,7 +21,7 @@ using namespace test_support;
 namespace {
 
 constexpr Bytes kBytes = 4 * kMiB;
-constexpr auto kPatience = std::chrono::seconds(50);
+constexpr auto kTimeout = std::chrono::seconds(50);
 
 struct Story {
     TestArena arena{2, 24 * kMiB};
@@ -49,7 +49,7 @@ Rank enter(Story& story, int rank) {
     static const Tuning tuning = small_chunks();
     GroupPlace place = story.arena.place(rank);
     place.tuning = &tuning;
-    auto group = Group::attach(place, Clock::now() + kPatience);
+    auto group = Group::attach(place, Clock::now() + kTimeout);
     if (!group.ok()) return {};
     RankContext context = story.arena.context(**group);
     context.place(-1, 0);
@@ -67,7 +67,7 @@ Result<void> until_failure(Rank& rank) {
     call.input = rank.input;
     call.output = rank.output;
     for (int round = 0; round < 100'000; ++round) {
-        call.deadline = Clock::now() + kPatience;
+        call.deadline = Clock::now() + kTimeout;
         const auto result = rank.group->run(call);
         if (!result.ok()) return result;
     }
@@ -97,7 +97,7 @@ int other_one(Story& story) {
     if (early.ok() || early.error().code != Errc::kTimeout || early.error().detail != 1) return 3;
     std::fill_n(rank.input, kBytes, std::byte{1});
     story.used.open();
-    if (!rank.group->quiesce(Clock::now() + kPatience).ok()) return 4;
+    if (!rank.group->quiesce(Clock::now() + kTimeout).ok()) return 4;
     std::fill_n(rank.output, kBytes, std::byte{2});
     if (!story.finished.wait()) return 5;
     const bool ours = std::all_of(rank.output, rank.output + kBytes,

@@ -23,7 +23,7 @@
 #include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/base/units.hpp"
 #include "tests/support/fabricd_process.hpp"
-#include "tests/support/fault_books.hpp"
+#include "tests/support/fault_image.hpp"
 #include "tests/support/fault_job.hpp"
 #include "tests/support/fault_points.hpp"
 #include "tests/support/program.hpp"
@@ -35,7 +35,7 @@ using fabricshm::Clock;
 
 namespace {
 
-constexpr auto kPatience = 120s;
+constexpr auto kTimeout = 120s;
 constexpr int kVictim = 0;  // rank 0 passes every point that any rank passes
 constexpr int kMortal = 2;  // killed by the test, so that the daemon has somebody to reclaim from
 
@@ -200,12 +200,12 @@ class Scenario {
         // Nor after a failure: a rank that has ended by itself has no number to be killed by.
         if (failed_ || running() == 0 || next > kStageEnd) return;
         if (next == kStageMiddle) {
-            check_books();
+            check_image();
             daemon_->kill();
             start_daemon(point_.daemon && !fired_ ? fault_ : "");
         }
         if (next == kStageMourning) {
-            check_books();
+            check_image();
             if (point_.daemon && !mortal_killed_) {
                 mortal_killed_ = true;
                 ::kill(ranks_[kMortal], SIGKILL);
@@ -215,7 +215,7 @@ class Scenario {
         board_->opened = next;
     }
 
-    void check_books() {
+    void check_image() {
         std::vector<JobClaim> claims;
         for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
             if (ranks_[rank] <= 0) continue;
@@ -223,18 +223,18 @@ class Scenario {
             claims.insert(claims.end(), told.claim.begin(), told.claim.begin() + told.claims);
         }
         std::string problem;
-        const auto books = books_in(FabricdProcess::state_in(folder_.path()), problem);
+        const auto image = pool_image_in(FabricdProcess::state_in(folder_.path()), problem);
         if (!problem.empty()) fail(problem);
-        for (const auto& found : two_owners(books, claims)) fail(found);
+        for (const auto& found : two_owners(image, claims)) fail(found);
     }
 
-    // Nobody is left: neither in the books nor in the daemon's hands may anything be.
+    // Nobody is left: neither in the image nor in the daemon's hands may anything be.
     void check_end() {
         const auto empty = [&] {
             std::string problem;
-            const auto books = books_in(FabricdProcess::state_in(folder_.path()), problem);
+            const auto image = pool_image_in(FabricdProcess::state_in(folder_.path()), problem);
             if (!problem.empty()) fail(problem);
-            return books.daemon_epoch != 0 && books.sessions.empty() && books.arenas.empty() &&
+            return image.daemon_epoch != 0 && image.sessions.empty() && image.arenas.empty() &&
                    holdings_of(daemon_->pid()) == 0;
         };
         while (!failed_) {
@@ -260,7 +260,7 @@ class Scenario {
 
     const NamedPoint& point_;
     const std::string fault_;
-    const fabricshm::TimePoint deadline_ = Clock::now() + kPatience;
+    const fabricshm::TimePoint deadline_ = Clock::now() + kTimeout;
     const TemporaryDirectory folder_;
     const std::string journal_ = FabricdProcess::state_in(folder_.path()) + "/journal";
     SharedBoard board_;

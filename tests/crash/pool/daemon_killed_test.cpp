@@ -97,7 +97,7 @@ class Story {
     void try_to_come_back() {
         for (auto& party : parties_) {
             const bool first = &party == &parties_[0];
-            auto fresh = WireClient::connect(socket_, first ? WireClient::kPatience : 0s);
+            auto fresh = WireClient::connect(socket_, first ? WireClient::kTimeout : 0s);
             if (!fresh.ok() || !fresh->hello_again(party.client).ok()) return;
             party.client = std::move(fresh).value();
             if (!party.arena) continue;
@@ -138,7 +138,7 @@ class Story {
         for (const char* label : {"alice", "bob"}) {
             // Only the first has to wait for the daemon to be there; later it may be dead.
             const bool first = parties_.empty();
-            auto client = WireClient::attach(socket_, label, first ? WireClient::kPatience : 0s);
+            auto client = WireClient::attach(socket_, label, first ? WireClient::kTimeout : 0s);
             if (!client.ok()) return false;
             parties_.emplace_back();
             Party& party = parties_.back();

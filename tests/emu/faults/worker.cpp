@@ -16,7 +16,7 @@ namespace {
 constexpr std::uint64_t kCount = 64 * 1024;
 constexpr std::int64_t kTimeoutMs = 30'000;
 
-int complain(int rank, const char* step) {
+int report(int rank, const char* step) {
     std::printf("rank %d: %s: %s\n", rank, step, fabricshm_error_text());
     return 1;
 }
@@ -78,28 +78,28 @@ int be_rank(int rank, int world, int operations) {
     fabricshm_region region{};
     fabricshm_tensor go{};
     fabricshm_group* group = nullptr;
-    if (fabricshm_session_open(nullptr, &session) != 0) return complain(rank, "session");
-    if (open_arena(session, &arena) != 0) return complain(rank, "arena");
+    if (fabricshm_session_open(nullptr, &session) != 0) return report(rank, "session");
+    if (open_arena(session, &arena) != 0) return report(rank, "arena");
     // Rank 0 comes first, so that its region is at the start of the arena.
     if (rank != 0 && fabricshm_tensor_open(arena, "go", kTimeoutMs, &go) != 0) {
-        return complain(rank, "go");
+        return report(rank, "go");
     }
-    if (make_region(arena, &region) != 0) return complain(rank, "region");
-    if (rank == 0 && make_go(arena, &go) != 0) return complain(rank, "go");
+    if (make_region(arena, &region) != 0) return report(rank, "region");
+    if (rank == 0 && make_go(arena, &go) != 0) return report(rank, "go");
     if (fabricshm_group_join(arena, "world", rank, world, kTimeoutMs, &group) != 0) {
-        return complain(rank, "join");
+        return report(rank, "join");
     }
     std::string seen = "no failure";
     for (int done = 0; done < operations; ++done) {
         int code = 0;
         if (!allreduce(group, static_cast<float*>(region.base), code)) {
-            return complain(rank, "a wrong sum");
+            return report(rank, "a wrong sum");
         }
         if (code == 0) continue;
         seen = std::string(fabricshm_error_name(code)) + " rank " +
                std::to_string(fabricshm_error_rank()) + " region " +
                std::to_string(fabricshm_error_region());
-        if (!recover(arena, group, region)) return complain(rank, seen.c_str());
+        if (!recover(arena, group, region)) return report(rank, seen.c_str());
         done = -1;  // the survivors start together again
     }
     std::printf("rank %d: %s, world %d\n", rank, seen.c_str(), fabricshm_group_world(group));

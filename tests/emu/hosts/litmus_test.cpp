@@ -24,7 +24,7 @@ TEST_SUITE("emu.hosts.litmus") {
     TEST_CASE("two processes do not refute a profile of this machine, and the record says so") {
         TemporaryDirectory folder;
         const std::string record = folder.path() + "/proof";
-        CHECK(litmus({"--profile", "clflush", "--patience", "60", "--record", record}).code == 0);
+        CHECK(litmus({"--profile", "clflush", "--timeout", "60", "--record", record}).code == 0);
         std::ifstream file(record);
         std::stringstream text;
         text << file.rdbuf();
@@ -41,11 +41,11 @@ TEST_SUITE("emu.hosts.litmus") {
             more.insert(more.begin(), {"--emulate-hosts", "--json", "--profile", profile});
             return litmus(more);
         };
-        CHECK(emulated("emulated", {"--patience", "60"}).code == 0);
-        const Output flushed = emulated("clflush", {"--patience", "1"});
+        CHECK(emulated("emulated", {"--timeout", "60"}).code == 0);
+        const Output flushed = emulated("clflush", {"--timeout", "1"});
         CHECK(flushed.code == 1);
         CHECK(flushed.out.find("\"verdict\": \"refuted\"") != std::string::npos);
-        CHECK(emulated("coherent", {"--patience", "1"}).code == 1);
+        CHECK(emulated("coherent", {"--timeout", "1"}).code == 1);
         const Output forgot = emulated("emulated", {"--leave-out", "message.publish"});
         CHECK(forgot.code == 1);
         CHECK(forgot.out.find("\"stale\": 0,") == std::string::npos);

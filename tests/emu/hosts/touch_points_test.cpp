@@ -1,9 +1,9 @@
 // Every publish and acquire is needed: each is left out in turn, and something fails.
 //
-// The hosts are stubborn here: what is not published is never seen, what is not acquired stays as
+// The hosts are eager here: what is not published is never seen, what is not acquired stays as
 // old as it can be. So a touch that is left out fails at once and every time, not by chance. With
-// the touch in place the same scenes pass, on stubborn, random and nervous hosts. A touch that is
-// left out often shows as a wait that does not end: then patience is short.
+// the touch in place the same scenes pass, on eager, random and strict hosts. A touch that is
+// left out often shows as a wait that does not end: then the timeout is short.
 
 #include <doctest/doctest.h>
 #include <sys/wait.h>
@@ -35,10 +35,10 @@ constexpr Bytes kPerRank = 8 * kMiB;
 // One run of a scene: on which hosts, and how long to wait for what may never come.
 struct Stage {
     HostBehaviour behaviour;
-    Duration patience;
+    Duration timeout;
     std::map<TouchPoint, std::uint64_t> passed = {};
 
-    TimePoint deadline() const { return Clock::now() + patience; }
+    TimePoint deadline() const { return Clock::now() + timeout; }
 };
 
 // Runs `body` on one thread per rank, each on its host. True when all ranks are content. A rank
@@ -60,7 +60,7 @@ bool on_ranks(Stage& stage, int world, const Body& body) {
 // The case three times with other values, so that what an earlier one left is wrong.
 bool runs(Stage& stage, CollectiveCase wanted) {
     return on_ranks(stage, 4, [&](RankContext& context) {
-        wanted.patience = stage.patience;
+        wanted.timeout = stage.timeout;
         for (std::uint64_t salt = 0; salt < 3; ++salt) {
             CollectiveCase now = wanted;
             now.salt = salt;
@@ -164,8 +164,8 @@ bool failure(Stage& stage) {
                            // caches
             return true;
         }
-        const Duration patience = context.rank == 0 ? 20ms : stage.patience;
-        const auto result = meet(context, Clock::now() + patience);
+        const Duration timeout = context.rank == 0 ? 20ms : stage.timeout;
+        const auto result = meet(context, Clock::now() + timeout);
         ended.arrive_and_wait();
         const Errc wanted = context.rank == 0 ? Errc::kTimeout : Errc::kBroken;
         return !result.ok() && result.error().code == wanted;
@@ -355,7 +355,7 @@ TEST_SUITE("emu.hosts.touch_points") {
     }
 
     TEST_CASE("with all touches in place every scene passes, whatever the caches do unasked") {
-        for (const Temper temper : {Temper::kStubborn, Temper::kRandom, Temper::kNervous}) {
+        for (const Temper temper : {Temper::kEager, Temper::kRandom, Temper::kStrict}) {
             std::map<Scene, Stage> played;
             for (const auto& [touch, scene] : kScenes) {
                 CAPTURE(static_cast<int>(temper));
@@ -369,14 +369,14 @@ TEST_SUITE("emu.hosts.touch_points") {
     }
 
     TEST_CASE("on hosts without shared caches a rank that leaves ends the waits of the others") {
-        Stage stage{{Temper::kStubborn, 11, std::nullopt}, 60s};
+        Stage stage{{Temper::kEager, 11, std::nullopt}, 60s};
         CHECK(leaving(stage));
     }
 
     TEST_CASE("with any one touch left out its scene fails") {
         for (const auto& [touch, scene] : kScenes) {
             CAPTURE(std::string(row_of(touch).name));
-            Stage stage{{Temper::kStubborn, 11, touch}, 300ms};
+            Stage stage{{Temper::kEager, 11, touch}, 300ms};
             const bool passes = scene(stage);
             std::printf("%-24s left out: %s\n", row_of(touch).name, passes ? "unnoticed" : "fails");
             CHECK_FALSE(passes);

@@ -1,5 +1,5 @@
 // A process of the job stores random bytes all over the arena while another one uses it: contents
-// may be spoilt, but no signal and no call that does not end, for it and for the daemon.
+// may be corrupt, but no signal and no call that does not end, for it and for the daemon.
 
 #include <doctest/doctest.h>
 #include <fabricshm/shard.h>

@@ -84,8 +84,8 @@ bool whole(const fabricshm_shard_view& view) {
 
 // Asks until the one before is done.
 bool move(fabricshm_shard* shard, const char* target) {
-    const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (std::chrono::steady_clock::now() < patience) {
+    const auto timeout = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (std::chrono::steady_clock::now() < timeout) {
         const int code = fabricshm_shard_move(shard, target, 0);
         if (code == FABRICSHM_OK) return true;
         if (code != FABRICSHM_EBUSY) return false;
@@ -141,9 +141,9 @@ TEST_SUITE("multiproc.client.shards") {
             }
             board->over.store(true);
             // The shard ends with its owner, and a reader may be in the middle of its last read.
-            const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+            const auto timeout = std::chrono::steady_clock::now() + std::chrono::seconds(60);
             while (board->reading.load() != 0) {
-                if (std::chrono::steady_clock::now() > patience) return failed(6);
+                if (std::chrono::steady_clock::now() > timeout) return failed(6);
                 std::this_thread::yield();
             }
             return 0;

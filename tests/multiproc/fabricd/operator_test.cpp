@@ -33,15 +33,15 @@ json ctl_json(const Daemon& daemon, std::vector<std::string> words) {
     return json::parse(output.out);
 }
 
-/// A process with a session and the arena "job", which waits to be ended. With `stubborn` SIGTERM
-/// does not end it.
+/// A process with a session and the arena "job", which waits to be ended. With `ignores_term`
+/// SIGTERM does not end it.
 class Victim {
   public:
-    Victim(const Daemon& daemon, bool stubborn) {
+    Victim(const Daemon& daemon, bool ignores_term) {
         int ready[2];
         REQUIRE(::pipe(ready) == 0);
         pid_ = ::fork();
-        if (pid_ == 0) live(daemon.socket(), stubborn, ready[1]);
+        if (pid_ == 0) live(daemon.socket(), ignores_term, ready[1]);
         ::close(ready[1]);
         char byte = 0;
         started = ::read(ready[0], &byte, 1) == 1;
@@ -64,10 +64,10 @@ class Victim {
     bool started = false;
 
   private:
-    [[noreturn]] static void live(const std::string& socket, bool stubborn, int ready) {
+    [[noreturn]] static void live(const std::string& socket, bool ignores_term, int ready) {
         ::prctl(PR_SET_PDEATHSIG, SIGKILL);
         // The test program has a handler of its own.
-        ::signal(SIGTERM, stubborn ? SIG_IGN : SIG_DFL);
+        ::signal(SIGTERM, ignores_term ? SIG_IGN : SIG_DFL);
         fabricshm_session_options options{};
         options.struct_size = sizeof options;
         options.socket = socket.c_str();
@@ -213,7 +213,7 @@ TEST_SUITE("fabricd.operator") {
         CHECK(has(none.error, "nothing has the id or name 'nosuch'"));
     }
 
-    TEST_CASE("evict ends the processes of an arena, and a stubborn one by force") {
+    TEST_CASE("evict ends the processes of an arena, and one that ignores SIGTERM by force") {
         const Daemon daemon;
         Victim first(daemon, false);
         REQUIRE(first.started);

@@ -199,9 +199,9 @@ TEST_SUITE("fabricd.shards") {
         CHECK(sees(4 << 20, 4 << 20));
         CHECK(quotas_of(job.session).user.limit_bytes == FABRICSHM_NO_LIMIT);
 
-        // Long enough that nobody's patience ends while the test runs.
+        // Long enough that nobody's timeout ends while the test runs.
         const json shrinking =
-            parsed(ctl(daemon, {"quota", "npu0", "1M", "--patience", "3600", "--json"}));
+            parsed(ctl(daemon, {"quota", "npu0", "1M", "--grace", "3600", "--json"}));
         CHECK(shrinking["subject"] == "npu0");
         CHECK(shrinking["quota_bytes"] == 4 << 20);
         CHECK(shrinking["target_bytes"] == 1 << 20);
@@ -220,8 +220,8 @@ TEST_SUITE("fabricd.shards") {
         CHECK(sees(1 << 20, 1 << 20));
         CHECK(quotas_of(job.session).device.left_ms == 0);
         CHECK(fabricshm_region_create(job.arena, 1 << 20, &more) == 0);
-        // Nobody gives back: after the patience it is cut to what is used.
-        const Output text = ctl(daemon, {"quota", "npu0", "64K", "--patience", "0"});
+        // Nobody gives back: after the timeout it is cut to what is used.
+        const Output text = ctl(daemon, {"quota", "npu0", "64K", "--grace", "0"});
         CHECK(text.code == 0);
         CHECK(text.out == "npu0: 1 MiB until 64 KiB are in use, at most 0 s; 1 MiB used\n");
         CHECK(sees(1 << 20, 1 << 20));
@@ -250,6 +250,6 @@ TEST_SUITE("fabricd.shards") {
         check_refused(quota({"npu0", "2G"}), 1, "has 1 GiB of memory, less than 2 GiB");
         check_refused(quota({"npu0", "much"}), 2, "BYTES: not a size: much");
         check_refused(quota({"npu0"}), 2, "BYTES");
-        check_refused(quota({"npu0", "1M", "--patience", "-1"}), 2, "--patience");
+        check_refused(quota({"npu0", "1M", "--grace", "-1"}), 2, "--grace");
     }
 }

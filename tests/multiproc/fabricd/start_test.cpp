@@ -232,8 +232,8 @@ TEST_SUITE("fabricd.start systemd") {
         address.sun_family = AF_UNIX;
         std::strcpy(address.sun_path, (folder / "notify").c_str());
         REQUIRE(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
-        timeval patience{30, 0};
-        ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+        timeval timeout{30, 0};
+        ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
         const auto next = [&] {
             char text[256];
             const ssize_t got = ::recv(socket.get(), text, sizeof text, 0);

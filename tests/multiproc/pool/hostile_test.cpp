@@ -68,11 +68,11 @@ void drain(const UnixSocket& socket) {
 /// The daemon still serves a session that behaves. Of a user who had as many connections as a user
 /// may have, it refuses the next one until it has seen them end: then once more.
 bool serves(const std::string& socket) {
-    const auto patience = Clock::now() + WireClient::kPatience;
+    const auto timeout = Clock::now() + WireClient::kTimeout;
     for (;;) {
         auto client = WireClient::attach(socket, "probe");
         if (client.ok()) return client->open_arena("probe", 4096).ok();
-        if (client.error().code != Errc::kClosed || Clock::now() > patience) return false;
+        if (client.error().code != Errc::kClosed || Clock::now() > timeout) return false;
     }
 }
 
@@ -210,7 +210,7 @@ int foreign_descriptors(const std::string& socket) {
     }
     if (!serves(socket)) return 8;
     const_cast<Fd&>(write_end).reset();
-    return fabricshm::wait_ready(read_end.get(), POLLHUP, Clock::now() + WireClient::kPatience,
+    return fabricshm::wait_ready(read_end.get(), POLLHUP, Clock::now() + WireClient::kTimeout,
                                  "wait for the pipe's end")
                    .ok()
                ? 0

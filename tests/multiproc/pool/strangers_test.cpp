@@ -42,7 +42,7 @@ bool serves(const std::string& socket) {
 // keeps descriptors from the daemon, which is as good.
 bool send_descriptor(const UnixSocket& socket, int descriptor) {
     const proto::Message request = proto::make_request(proto::Type::kArenaAdopt, 1);
-    const auto until = Clock::now() + WireClient::kPatience;
+    const auto until = Clock::now() + WireClient::kTimeout;
     return socket.send(proto::bytes_of(request), std::span(&descriptor, 1), until).ok();
 }
 

@@ -239,7 +239,7 @@ TEST_CASE("a share of the GPU's time holds launches and graphs back") {
     const auto passed = std::chrono::steady_clock::now() - begin;
     // The first windows run free until the rate is known.
     CHECK(passed > std::chrono::milliseconds(500));
-    // What the GPU was busy with is on the books, but for the first and the last window.
+    // What the GPU was busy with is in the charge tables, but for the first and the last window.
     const fabricd::VgpuView view = stage.view("half");
     CHECK(view.busy_known);
     CHECK(view.busy_ns > 50'000'000);

@@ -21,7 +21,7 @@ namespace {
 constexpr std::uint64_t kQuota = 32 * kMiB;
 constexpr auto kOutOfMemory = "2";
 
-// A stage with one process; after each step the books have to say what the GPU says.
+// A stage with one process; after each step the tables have to say what the GPU says.
 struct Scene {
     Stage stage{{slice("half", kQuota)}};
     std::unique_ptr<Player> player = stage.player("half");
@@ -82,7 +82,7 @@ TEST_CASE("linear memory: plain, managed, pitched, by dlsym and by cuGetProcAddr
     scene.does("pitch 18446744073709551615 18446744073709551615", kOutOfMemory, 1536);
 }
 
-TEST_CASE("a call that the driver refuses is taken back from the books") {
+TEST_CASE("a call that the driver refuses is taken back from the charge tables") {
     Scene scene;
     scene.does("alloc 0", "1", 0);
     scene.does("create 1000", "1", 0);
@@ -116,7 +116,7 @@ TEST_CASE("a pool counts where its memory is: on the GPU, and not on the host") 
     scene.does("end-pool 0", "1", 0);
 }
 
-TEST_CASE("a pool that the driver does not let go of stays on the books") {
+TEST_CASE("a pool that the driver does not let go of stays in the charge tables") {
     Scene scene;
     scene.does("async " + bytes(10 * kMiB), "ok 0", 10 * kMiB);
     scene.does("free-async 0", "ok", 10 * kMiB);

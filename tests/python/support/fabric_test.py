@@ -69,14 +69,14 @@ class Ranks:
                 outcomes.append(_read_all(pipe, limit, rank))
         finally:
             self.kill()
-        values, complaints = [], []
+        values, error_messages = [], []
         for rank, data in enumerate(outcomes):
             good, value = pickle.loads(data) if data else (rank in dead, None)
             values.append(value)
             if not good:
-                complaints.append(f"rank {rank}: {value or 'died without a word'}")
-        if complaints:  # of all ranks: the first is often only what another one caused
-            raise RankFailed("\n".join(complaints))
+                error_messages.append(f"rank {rank}: {value or 'died without a word'}")
+        if error_messages:  # of all ranks: the first is often only what another one caused
+            raise RankFailed("\n".join(error_messages))
         return values
 
     def kill(self):

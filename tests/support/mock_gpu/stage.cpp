@@ -17,7 +17,7 @@ namespace mock_gpu {
 
 namespace {
 
-constexpr int kPatienceMs = 60000;
+constexpr int kTimeoutMs = 60000;
 
 }  // namespace
 
@@ -74,7 +74,7 @@ std::string Player::answer() {
             return line;
         }
         pollfd wait{from_, POLLIN, 0};
-        if (::poll(&wait, 1, kPatienceMs) != 1) return "late";
+        if (::poll(&wait, 1, kTimeoutMs) != 1) return "late";
         char piece[512];
         const auto length = ::read(from_, piece, sizeof piece);
         if (length <= 0) return "dead";

@@ -27,7 +27,7 @@ class Survivor {
         call_.root = 1;
         call_.deadline = Clock::now() + std::chrono::seconds(60);
         state_.base = 2;
-        state_.meeting.words(1).clock.store(100);
+        state_.barrier.words(1).clock.store(100);
         for (int rank = 0; rank < kWorld; ++rank) {
             const auto at = static_cast<std::size_t>(rank);
             std::byte* memory = arena_.base() + group_block_bytes(kWorld);
@@ -70,7 +70,7 @@ TEST_CASE("a rank that leaves out its part of a broken group's work does not cal
         for (const Bytes claim_from : {Bytes{1} << 40, Bytes{64}}) {  // own parts, claimed chunks
             Survivor survivor(kind, 4096);
             survivor.state().tuning.claim_from = claim_from;
-            survivor.state().meeting.fail(Errc::kTimeout, 0);
+            survivor.state().barrier.fail(Errc::kTimeout, 0);
             const auto result = survivor.run();
             REQUIRE_FALSE(result.ok());
             CHECK(result.error().code == Errc::kBroken);
@@ -78,20 +78,20 @@ TEST_CASE("a rank that leaves out its part of a broken group's work does not cal
     }
 }
 
-TEST_CASE("a rank that leaves out work does not come to the meeting that calls the work complete") {
+TEST_CASE("a rank that leaves out work does not come to the barrier that calls the work complete") {
     Survivor survivor(Kind::kAllreduce, 4096);
-    survivor.state().meeting.fail(Errc::kPeer, 1);
+    survivor.state().barrier.fail(Errc::kPeer, 1);
     const auto result = survivor.run();
     REQUIRE_FALSE(result.ok());
     CHECK(result.error().code == Errc::kPeer);
     CHECK(result.error().detail == 1);
-    CHECK(survivor.state().meeting.words(0).clock.load() == 0);
+    CHECK(survivor.state().barrier.words(0).clock.load() == 0);
 }
 
-TEST_CASE("a rank whose group is whole does its part and comes to the meeting") {
+TEST_CASE("a rank whose group is whole does its part and comes to the barrier") {
     Survivor survivor(Kind::kAllreduce, 4096);
     CHECK(survivor.run().ok());
-    CHECK(survivor.state().meeting.words(0).clock.load() == 2);
+    CHECK(survivor.state().barrier.words(0).clock.load() == 2);
 }
 
 TEST_SUITE_END();

@@ -110,14 +110,14 @@ bool keeps_what_the_first_wrote(RankContext& context, Kind kind, std::uint64_t c
     for (int round = 0; round < rounds; ++round) {
         std::memset(const_cast<std::byte*>(call.input), 1, count * 4);
         if (const auto result = context.group.run(call); !result.ok())
-            return complain(context, "%s", describe(result.error()).c_str());
+            return report(context, "%s", describe(result.error()).c_str());
         const bool writes = context.rank == round % context.world;
         if (writes) std::memset(call.output, 0x77, bytes);
-        if (!run_barrier(context, call.deadline)) return complain(context, "barrier");
+        if (!run_barrier(context, call.deadline)) return report(context, "barrier");
         const auto kept = [](std::byte value) { return value == std::byte{0x77}; };
         if (writes && !std::all_of(call.output, call.output + bytes, kept))
-            return complain(context, "kind %d count %lu: overwritten", int(kind), count);
-        if (!run_barrier(context, call.deadline)) return complain(context, "barrier");
+            return report(context, "kind %d count %lu: overwritten", int(kind), count);
+        if (!run_barrier(context, call.deadline)) return report(context, "barrier");
     }
     return true;
 }
@@ -187,7 +187,7 @@ bool scans_in_rank_order(RankContext& context, const CollectiveCase& wanted) {
     call.deadline = Clock::now() + std::chrono::seconds(50);
     fill_input(input, wanted.dtype, context.rank, wanted.count);
     const auto result = context.group.run(call);
-    if (!result.ok()) return complain(context, "%s", describe(result.error()).c_str());
+    if (!result.ok()) return report(context, "%s", describe(result.error()).c_str());
     const int ranks = wanted.kind == Kind::kScan ? context.rank + 1 : context.rank;
     if (ranks == 0) return true;
     std::vector<std::vector<std::byte>> inputs(static_cast<std::size_t>(ranks),
@@ -202,7 +202,7 @@ bool scans_in_rank_order(RankContext& context, const CollectiveCase& wanted) {
     kernels::reduce(
         {wanted.dtype, wanted.op, sources.data(), ranks, &destination, 1, wanted.count});
     if (std::memcmp(right.data(), output, bytes) == 0) return true;
-    return complain(context, "kind %d count %lu: other bits", int(wanted.kind), wanted.count);
+    return report(context, "kind %d count %lu: other bits", int(wanted.kind), wanted.count);
 }
 
 // Rank 0 believes in root 1, the others in root 0: no rank that is a root hears of one that waits.
@@ -233,7 +233,7 @@ bool told_of_another_root(RankContext& context, Kind kind, std::uint64_t count) 
     for (int passed = 0; passed < most; ++passed) {
         if (told(context.group.run(next))) return true;
     }
-    return complain(context, "kind %d: not told", int(kind));
+    return report(context, "kind %d: not told", int(kind));
 }
 
 // Rank 0 gives `count` numbers to the others, one by one; rank 2 begins when rank 0 has given
@@ -249,8 +249,7 @@ bool received_in_order(RankContext& context, int count, int ahead, std::atomic<i
         call.input = call.output = reinterpret_cast<std::byte*>(&value);
         call.deadline = Clock::now() + std::chrono::seconds(50);
         const auto result = context.group.run(call);
-        if (!result.ok() || value != number)
-            return complain(context, "number %d: %d", number, value);
+        if (!result.ok() || value != number) return report(context, "number %d: %d", number, value);
         if (context.rank == 0) given = number + 1;
     }
     return true;
@@ -403,10 +402,10 @@ TEST_SUITE("collective.group") {
                       std::byte* part = call.output + count * 4 * Bytes(context.rank);
                       std::memset(part, 1 + context.rank, count * 4);
                       call.input = part;
-                      if (!context.group.run(call).ok()) return complain(context, "refused");
+                      if (!context.group.run(call).ok()) return report(context, "refused");
                       for (std::uint64_t byte = 0; byte < count * 12; ++byte) {
                           if (call.output[byte] != std::byte(1 + byte / (count * 4)))
-                              return complain(context, "count %lu: byte %lu", count, byte);
+                              return report(context, "count %lu: byte %lu", count, byte);
                       }
                       if (!run_barrier(context, call.deadline)) return false;
                   }
@@ -416,7 +415,7 @@ TEST_SUITE("collective.group") {
 
     TEST_CASE("a tuning that sends everything through slots leaves shared outputs right") {
         Tuning tuning;
-        tuning.flat_most = 64 * kKiB;
+        tuning.max_flat = 64 * kKiB;
         tuning.forced = Algorithm::kFlat;
         TestArena arena(3, kPerRank);
         arena.set_tuning(tuning);
@@ -433,10 +432,10 @@ TEST_SUITE("collective.group") {
                   for (const Bytes apart : {0, 4, 4096}) {
                       const auto result = run_staggered(context, 2000, apart);
                       if (result.ok() || result.error().code != Errc::kInvalid)
-                          return complain(context, "not refused: %lu", apart);
+                          return report(context, "not refused: %lu", apart);
                   }
                   return run_staggered(context, 2000, 8000).ok() ||
-                         complain(context, "refused although apart");
+                         report(context, "refused although apart");
               }) == 0);
     }
 
@@ -452,9 +451,9 @@ TEST_SUITE("collective.group") {
                   for (const std::uint64_t count : {1, 100, 200, 2000}) {
                       const auto result = run_staggered(context, count, 0);
                       if (result.ok() || result.error().code != Errc::kInvalid)
-                          return complain(context, "not refused: %lu", count);
+                          return report(context, "not refused: %lu", count);
                       if (!run_staggered(context, count, count * 4).ok())
-                          return complain(context, "refused although apart: %lu", count);
+                          return report(context, "refused although apart: %lu", count);
                   }
                   for (const CollectiveCase& wanted : every_kind(300, Placement::kMixed, false)) {
                       if (!run_case(context, wanted)) return false;
@@ -474,9 +473,9 @@ TEST_SUITE("collective.group") {
                   for (const Call& wrong : {differs, outside}) {
                       const auto result = context.group.run(wrong);
                       if (result.ok() || result.error().code != Errc::kInvalid)
-                          return complain(context, "not refused");
+                          return report(context, "not refused");
                   }
-                  return context.group.run(call).ok() || complain(context, "refused");
+                  return context.group.run(call).ok() || report(context, "refused");
               }) == 0);
     }
 
@@ -497,7 +496,7 @@ TEST_SUITE("collective.group") {
                   if (context.rank == 0) await_sleeper(context);
                   const auto request = context.group.start(call);
                   return (request.ok() && request.value()->wait().ok()) ||
-                         complain(context, "the deadline of the queue counted");
+                         report(context, "the deadline of the queue counted");
               }) == 0);
     }
 
@@ -505,7 +504,7 @@ TEST_SUITE("collective.group") {
         // The deadline of the others is far: only the leaving can end their waits in time.
         CHECK(failures_in_threads(4, kPerRank, [](RankContext& context) {
                   const auto deadline = Clock::now() + std::chrono::hours(1);
-                  if (!run_barrier(context, deadline)) return complain(context, "barrier");
+                  if (!run_barrier(context, deadline)) return report(context, "barrier");
                   if (context.rank == 2) return true;  // leaves, while the others go on
                   Call call;
                   call.kind = context.rank == 3 ? Kind::kRecv : Kind::kBarrier;
@@ -514,7 +513,7 @@ TEST_SUITE("collective.group") {
                   const auto result = context.group.run(call);
                   const bool named = !result.ok() && result.error().code == Errc::kPeer &&
                                      result.error().detail == 2;
-                  return named || complain(context, "not named");
+                  return named || report(context, "not named");
               }) == 0);
     }
 
@@ -591,7 +590,7 @@ TEST_SUITE("collective.group") {
             const auto second = context.group.run(call);
             const bool told = !first.ok() && first.error().code == Errc::kMismatch;
             const bool stays = !second.ok() && second.error().code == Errc::kBroken;
-            return (told && stays) || complain(context, "not told");
+            return (told && stays) || report(context, "not told");
         });
         CHECK(wrong == 0);
     }
@@ -619,11 +618,11 @@ TEST_SUITE("collective.group") {
                   call.count = 1;
                   call.input = call.output = context.place(context.rank, 2 * kMostAhead);
                   call.deadline = Clock::now() + std::chrono::seconds(50);
-                  if (!context.group.run(call).ok()) return complain(context, "a root waited");
+                  if (!context.group.run(call).ok()) return report(context, "a root waited");
                   call.count = 2 * kMostAhead;
                   const auto next = context.group.run(call);
                   return (!next.ok() && next.error().code == Errc::kMismatch) ||
-                         complain(context, "not told");
+                         report(context, "not told");
               }) == 0);
     }
 
@@ -642,7 +641,7 @@ TEST_SUITE("collective.group") {
                   const bool told =
                       !result.ok() && (result.error().code == Errc::kMismatch ||
                                        (context.rank == 0 && result.error().code == Errc::kBroken));
-                  return told || complain(context, "%s", describe(result.error()).c_str());
+                  return told || report(context, "%s", describe(result.error()).c_str());
               }) == 0);
     }
 
@@ -687,10 +686,10 @@ TEST_SUITE("collective.group") {
                 call.deadline = Clock::now() + std::chrono::seconds(30);
                 const auto result = context.group.run(call);
                 if (result.ok() || result.error().code != Errc::kMismatch) {
-                    return complain(context, "not told");
+                    return report(context, "not told");
                 }
                 return output == std::vector<std::uint64_t>(16, 0) ||
-                       complain(context, "got bytes that nobody sent to it");
+                       report(context, "got bytes that nobody sent to it");
             });
             CHECK(failed == 0);
         }
@@ -708,7 +707,7 @@ TEST_SUITE("collective.group") {
             const auto result = context.group.run(barrier);
             ended.count_down();
             return (!result.ok() && result.error().code == Errc::kTimeout) ||
-                   complain(context, "no timeout");
+                   report(context, "no timeout");
         });
         CHECK(wrong == 0);
     }
@@ -726,7 +725,7 @@ TEST_SUITE("collective.group") {
                 barrier.deadline = Clock::now() + std::chrono::seconds(60);
                 const auto result = context.group.run(barrier);
                 if (result.ok() || result.error().code != Errc::kPeer) {
-                    return complain(context, "does not speak of a dead rank");
+                    return report(context, "does not speak of a dead rank");
                 }
                 named[static_cast<std::size_t>(context.rank)] = result.error().detail;
                 return true;
@@ -768,19 +767,19 @@ TEST_SUITE("collective.group") {
                       input[1] = static_cast<float>(context.rank);
                       call.input = reinterpret_cast<std::byte*>(input);
                       call.output = reinterpret_cast<std::byte*>(output);
-                      if (!context.group.run(call).ok()) return complain(context, "run");
+                      if (!context.group.run(call).ok()) return report(context, "run");
                       const float twice = static_cast<float>(2 * round);
-                      if (output[0] != twice || output[1] != 1) return complain(context, "sum");
+                      if (output[0] != twice || output[1] != 1) return report(context, "sum");
                       Call bad = call;
                       bad.output = nullptr;
                       const bool null = context.group.run(bad).ok();
                       bad.output = reinterpret_cast<std::byte*>(input + 1);
-                      if (null || context.group.run(bad).ok()) return complain(context, "refuse");
+                      if (null || context.group.run(bad).ok()) return report(context, "refuse");
                   }
                   const std::uint64_t kept = context.group.kept();
                   // What goes along a tree is worked out each time.
                   const bool tree = std::getenv("FABRIC_TEST_TREE") != nullptr;
-                  if (kept == 0) return tree || complain(context, "not kept");
+                  if (kept == 0) return tree || report(context, "not kept");
                   if (context.rank == 1) {
                       while (!ended) std::this_thread::yield();
                       return true;
@@ -789,7 +788,7 @@ TEST_SUITE("collective.group") {
                       context.group.repeat(call.input, call.output, std::chrono::milliseconds(20));
                   ended = true;
                   const bool timeout = !late.ok() && late.error().code == Errc::kTimeout;
-                  return timeout || complain(context, "no timeout");
+                  return timeout || report(context, "no timeout");
               }) == 0);
     }
 
@@ -804,7 +803,7 @@ TEST_SUITE("collective.group") {
                   call.input = call.output = value;
                   call.deadline = deadline;
                   for (std::uint64_t turn = 0; turn < kTinyTurns; ++turn) {
-                      if (!context.group.run(call).ok()) return complain(context, "broadcast");
+                      if (!context.group.run(call).ok()) return report(context, "broadcast");
                   }
                   return true;
               }) == 0);

@@ -76,8 +76,8 @@ class KeptScreen final : public WaitScreen {
     WaitRecord shown_[8]{};
 };
 
-/// A barrier of five ranks, of which 1 and 3 come when `seen` has said so once. False: it did not go
-/// well. `seen` is called by one thread at a time.
+/// A barrier of five ranks, of which 1 and 3 come when `seen` has said so once. False: it did not
+/// go well. `seen` is called by one thread at a time.
 bool meet_late(TestArena& arena, const std::shared_ptr<KeptScreen>& screen,
                const std::function<bool()>& seen) {
     std::atomic<int> well{0};
@@ -189,7 +189,7 @@ TEST_SUITE("collective.long_wait") {
                       // Rank 1 comes when the others have said that it is late.
                       while (context.rank == 1 &&
                              !(has("rank 0 of 3: has waited") && has("rank 2 of 3: has waited"))) {
-                          if (Clock::now() > call.deadline) return complain(context, "not named");
+                          if (Clock::now() > call.deadline) return report(context, "not named");
                           std::this_thread::yield();
                       }
                       return context.group.run(call).ok();

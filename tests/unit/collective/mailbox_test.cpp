@@ -43,20 +43,20 @@ std::vector<std::byte> pattern(std::size_t size, int seed) {
 bool receives(RankContext& context, int peer, int tag, const std::vector<std::byte>& wanted) {
     std::vector<std::byte> got(wanted.size());
     const auto result = context.group.run(message(Kind::kRecv, peer, tag, got));
-    if (!result.ok()) return complain(context, "receive: %s", describe(result.error()).c_str());
-    return got == wanted || complain(context, "tag %d: wrong bytes", tag);
+    if (!result.ok()) return report(context, "receive: %s", describe(result.error()).c_str());
+    return got == wanted || report(context, "tag %d: wrong bytes", tag);
 }
 
 bool sends(RankContext& context, int peer, int tag, std::vector<std::byte> bytes) {
     const auto result = context.group.run(message(Kind::kSend, peer, tag, bytes));
-    return result.ok() || complain(context, "send: %s", describe(result.error()).c_str());
+    return result.ok() || report(context, "send: %s", describe(result.error()).c_str());
 }
 
 bool meets(RankContext& context) {
     Call barrier;
     barrier.deadline = Clock::now() + std::chrono::seconds(60);
     const auto result = context.group.run(barrier);
-    return result.ok() || complain(context, "barrier: %s", describe(result.error()).c_str());
+    return result.ok() || report(context, "barrier: %s", describe(result.error()).c_str());
 }
 
 Result<void> runs_within(RankContext& context, Call call, Duration length) {
@@ -95,11 +95,10 @@ Errc received_after(const std::function<void(RankContext&)>& harm) {
         std::vector<std::byte> got(600);
         Call call = message(Kind::kRecv, 1, 0, got);
         const auto result = runs_within(context, call, std::chrono::milliseconds(500));
-        if (result.ok()) return complain(context, "received garbage");
+        if (result.ok()) return report(context, "received garbage");
         code = static_cast<int>(result.error().code);
         const bool names = result.error().detail == 1;
-        return (names || complain(context, "%s", describe(result.error()).c_str())) &&
-               meets(context);
+        return (names || report(context, "%s", describe(result.error()).c_str())) && meets(context);
     });
     CHECK(wrong == 0);
     return static_cast<Errc>(code.load());
@@ -138,7 +137,7 @@ TEST_SUITE("collective.mailbox") {
                 Call call = message(Kind::kSend, 1, 6, none);
                 call.input = in_arena;
                 call.count = size;
-                if (!context.group.run(call).ok()) return complain(context, "send in place");
+                if (!context.group.run(call).ok()) return report(context, "send in place");
             }
             return true;
         });
@@ -164,11 +163,11 @@ TEST_SUITE("collective.mailbox") {
                     const auto late = Clock::now() + std::chrono::milliseconds(2);
                     while (turn >= 2 && turn - 2 == context.rank && Clock::now() < late) {
                     }
-                    if (!context.group.run(call).ok()) return complain(context, "message");
+                    if (!context.group.run(call).ok()) return report(context, "message");
                     // The sender has its buffer back.
                     if (context.rank == 0) std::memset(own, 0xff, size);
                     const bool whole = std::memcmp(own, bytes.data(), size) == 0;
-                    if (context.rank == 1 && !whole) return complain(context, "wrong bytes");
+                    if (context.rank == 1 && !whole) return report(context, "wrong bytes");
                     if (!meets(context)) return false;
                 }
             }
@@ -189,7 +188,7 @@ TEST_SUITE("collective.mailbox") {
             for (int i = 0; i < 4; ++i) {
                 const auto bytes = pattern(kSize, context.rank + i);
                 std::memcpy(own, bytes.data(), kSize);
-                if (!context.group.run(call).ok()) return complain(context, "send");
+                if (!context.group.run(call).ok()) return report(context, "send");
             }
             if (!meets(context)) return false;
             for (int i = 0; i < 4; ++i) {
@@ -229,14 +228,14 @@ TEST_SUITE("collective.mailbox") {
             const auto result = runs_within(context, call, std::chrono::milliseconds(100));
             if (result.ok() || result.error().code != Errc::kTimeout) {
                 given_up = true;
-                return complain(context, "received what was not there");
+                return report(context, "received what was not there");
             }
             const auto soon = context.group.quiesce(Clock::now());
             given_up = true;
             const bool waits =
                 !soon.ok() && soon.error().code == Errc::kTimeout && soon.error().detail == 1;
             const auto later = context.group.quiesce(Clock::now() + std::chrono::seconds(60));
-            return (waits && later.ok()) || complain(context, "quiesce");
+            return (waits && later.ok()) || report(context, "quiesce");
         });
         CHECK(wrong == 0);
     }
@@ -260,7 +259,7 @@ TEST_SUITE("collective.mailbox") {
             const int other = 1 - context.rank;
             auto bytes = pattern(1 << 20, context.rank);
             auto request = context.group.start(message(Kind::kSend, other, 0, bytes));
-            if (!request.ok()) return complain(context, "start");
+            if (!request.ok()) return report(context, "start");
             return receives(context, other, 0, pattern(1 << 20, other)) && (*request)->wait().ok();
         });
         CHECK(wrong == 0);
@@ -275,10 +274,10 @@ TEST_SUITE("collective.mailbox") {
             for (int i = 1; i < 4; ++i) {
                 std::vector<std::byte> got(5000);
                 auto request = context.group.start(message(Kind::kRecv, kAnyPeer, 9, got));
-                if (!request.ok() || !(*request)->wait().ok()) return complain(context, "receive");
+                if (!request.ok() || !(*request)->wait().ok()) return report(context, "receive");
                 const int from = (*request)->peer();
                 if (from < 1 || from > 3 || got != pattern(5000, from)) {
-                    return complain(context, "from %d", from);
+                    return report(context, "from %d", from);
                 }
                 seen[static_cast<std::size_t>(from)] = true;
             }
@@ -296,12 +295,12 @@ TEST_SUITE("collective.mailbox") {
                 auto request = context.group.start(message(Kind::kSend, next, round, bytes));
                 Call barrier;
                 barrier.deadline = Clock::now() + std::chrono::seconds(60);
-                if (!request.ok()) return complain(context, "start");
+                if (!request.ok()) return report(context, "start");
                 const auto met = context.group.run(barrier);
-                if (!met.ok()) return complain(context, "%s", describe(met.error()).c_str());
+                if (!met.ok()) return report(context, "%s", describe(met.error()).c_str());
                 if (!receives(context, before, round, pattern(70000, before + round))) return false;
                 const auto sent = (*request)->wait();
-                if (!sent.ok()) return complain(context, "%s", describe(sent.error()).c_str());
+                if (!sent.ok()) return report(context, "%s", describe(sent.error()).c_str());
             }
             return true;
         });
@@ -323,7 +322,7 @@ TEST_SUITE("collective.mailbox") {
             auto two = context.group.start(message(Kind::kRecv, 0, 7, second));
             const bool all = (*one)->wait().ok() && (*two)->wait().ok() && (*wanted)->wait().ok();
             return (all && first == pattern(900000, 1) && second == pattern(900000, 2)) ||
-                   complain(context, "messages changed places");
+                   report(context, "messages changed places");
         });
         CHECK(wrong == 0);
     }
@@ -365,8 +364,8 @@ TEST_SUITE("collective.mailbox") {
                     result = runs_within(context, message(Kind::kRecv, 0, 4, got), length);
                     if (!result.ok() && result.error().code != Errc::kTimeout) break;
                 }
-                if (!result.ok()) return complain(context, "message %d did not come", i);
-                if (got != sent(i)) return complain(context, "not message %d", i);
+                if (!result.ok()) return report(context, "message %d did not come", i);
+                if (got != sent(i)) return report(context, "not message %d", i);
             }
             return meets(context);
         });
@@ -507,7 +506,7 @@ TEST_SUITE("collective.mailbox") {
             }
             const bool right =
                 !result.ok() && result.error().code == Errc::kCorrupt && result.error().detail == 1;
-            return (right || complain(context, "not refused")) && meets(context);
+            return (right || report(context, "not refused")) && meets(context);
         });
         CHECK(wrong == 0);
     }
@@ -570,7 +569,7 @@ TEST_SUITE("collective.mailbox") {
                     const auto result = runs_within(context, message(Kind::kSend, 1, 1, bytes),
                                                     std::chrono::milliseconds(20));
                     if (!result.ok() && result.error().code == Errc::kTimeout) break;
-                    if (!result.ok() || ++sent > 1000) return complain(context, "no end of room");
+                    if (!result.ok() || ++sent > 1000) return report(context, "no end of room");
                 }
             }
             if (!meets(context)) return false;
@@ -587,10 +586,10 @@ TEST_SUITE("collective.mailbox") {
                 const auto result = runs_within(context, message(Kind::kRecv, 0, 1, bytes),
                                                 std::chrono::milliseconds(20));
                 if (!result.ok()) break;
-                if (bytes != pattern(size, 5)) return complain(context, "wrong bytes");
+                if (bytes != pattern(size, 5)) return report(context, "wrong bytes");
                 ++got;
             }
-            return (got >= 16 && last == pattern(4, got)) || complain(context, "%d got", got)
+            return (got >= 16 && last == pattern(4, got)) || report(context, "%d got", got)
                        ? meets(context)
                        : false;
         });
@@ -610,7 +609,7 @@ TEST_SUITE("collective.mailbox") {
                     ++sent;
                 }
                 const int most = kFits + static_cast<int>(Mailbox::kStage / kSize);
-                if (sent < kFits || sent > most) return complain(context, "%d sent", sent);
+                if (sent < kFits || sent > most) return report(context, "%d sent", sent);
                 return sends(context, 2, 3, pattern(8, 1)) && sends(context, 1, 4, {}) &&
                        meets(context);
             }
@@ -671,11 +670,11 @@ TEST_SUITE("collective.mailbox") {
             for (int i = 0; context.rank == 0 && i < 2 * kEach; ++i) {
                 std::vector<std::byte> got(8);
                 const auto result = context.group.run(message(Kind::kRecv, kAnyPeer, 1, got));
-                if (!result.ok()) return complain(context, "receive");
+                if (!result.ok()) return report(context, "receive");
                 of_first += got == pattern(8, 1) ? 1 : 0;
                 const int share = i + 1 - of_first;
                 if (i == kEach - 1 && (of_first < 4 || share < 4)) {
-                    return complain(context, "%d of the first", of_first);
+                    return report(context, "%d of the first", of_first);
                 }
             }
             return true;

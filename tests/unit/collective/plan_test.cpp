@@ -24,17 +24,17 @@ TEST_SUITE("collective.plan") {
         const Tuning tuning;
         CHECK(choose_route(allreduce_of(8), tuning) == Route::kTiny);
         CHECK(choose_route(allreduce_of(kTinyBytes), tuning) == Route::kTiny);
-        CHECK(choose_route(allreduce_of(tuning.flat_most), tuning) == Route::kTiny);
+        CHECK(choose_route(allreduce_of(tuning.max_flat), tuning) == Route::kTiny);
         PlanInput flat = allreduce_of(kTinyBytes + 1);
         flat.algorithm = Algorithm::kFlat;
         CHECK(choose_route(flat, tuning) == Route::kSlots);
-        CHECK(choose_route(allreduce_of(tuning.flat_most + 1), tuning) == Route::kArrive);
-        PlanInput rooted = allreduce_of(tuning.ahead_most);
+        CHECK(choose_route(allreduce_of(tuning.max_flat + 1), tuning) == Route::kArrive);
+        PlanInput rooted = allreduce_of(tuning.max_ahead);
         rooted.kind = Kind::kBroadcast;
         CHECK(choose_route(rooted, tuning) == Route::kTiny);
         rooted.algorithm = Algorithm::kFlat;
         CHECK(choose_route(rooted, tuning) == Route::kSlots);
-        rooted = allreduce_of(tuning.ahead_most + 1);
+        rooted = allreduce_of(tuning.max_ahead + 1);
         rooted.kind = Kind::kBroadcast;
         CHECK(choose_route(rooted, tuning) == Route::kArrive);
     }
@@ -54,7 +54,7 @@ TEST_SUITE("collective.plan") {
         CHECK(choose_arrived(many, true, tuning) == Algorithm::kDirect);
         CHECK(choose_arrived(many, false, tuning) == Algorithm::kStaged);
         many.part_bytes = many.total_bytes = 8;
-        tuning.tree_most = 1024;
+        tuning.max_tree = 1024;
         CHECK(choose_route(many, tuning) == Route::kArrive);
         many.kind = Kind::kBarrier;
         CHECK(choose_route(many, tuning) == Route::kTree);

@@ -109,13 +109,13 @@ bool sums_in_rank_order(RankContext& context, std::uint64_t count) {
         const auto result =
             context.group.run(allreduce_of(count, reinterpret_cast<std::byte*>(input.data()),
                                            reinterpret_cast<std::byte*>(output.data())));
-        if (!result.ok()) return complain(context, "%s", describe(result.error()).c_str());
+        if (!result.ok()) return report(context, "%s", describe(result.error()).c_str());
         for (std::uint64_t i = 0; i < count; ++i) {
             float sum = value_of(0, i, round);
             for (int rank = 1; rank < context.world; ++rank) sum += value_of(rank, i, round);
             if (std::memcmp(&sum, &output[i], sizeof sum) != 0) {
-                return complain(context, "element %d of %d", static_cast<int>(i),
-                                static_cast<int>(count));
+                return report(context, "element %d of %d", static_cast<int>(i),
+                              static_cast<int>(count));
             }
         }
     }
@@ -135,10 +135,10 @@ bool follows_buffers(RankContext& context) {
         std::fill_n(output, kCount, -1.0F);
         const auto result = context.group.run(
             allreduce_of(kCount, places[other ? 2 : 0], reinterpret_cast<std::byte*>(output)));
-        if (!result.ok()) return complain(context, "%s", describe(result.error()).c_str());
+        if (!result.ok()) return report(context, "%s", describe(result.error()).c_str());
         const auto expected = static_cast<float>(round * context.world);
         if (!std::all_of(output, output + kCount, [&](float sum) { return sum == expected; })) {
-            return complain(context, "round %d", round);
+            return report(context, "round %d", round);
         }
     }
     return true;
@@ -242,7 +242,7 @@ TEST_SUITE("collective.tree") {
                 const auto result = context.group.run(call);
                 const bool told = !result.ok() && (result.error().code == Errc::kMismatch ||
                                                    result.error().code == Errc::kPeer);
-                return told || complain(context, "%s", describe(result.error()).c_str());
+                return told || report(context, "%s", describe(result.error()).c_str());
             }) == 0);
         }
     }
@@ -284,7 +284,7 @@ TEST_SUITE("collective.tree") {
                 const auto result = context.group.run(call);
                 const bool told = !result.ok() && result.error().code == Errc::kPeer &&
                                   result.error().detail == gone;
-                return told || complain(context, "%s", describe(result.error()).c_str());
+                return told || report(context, "%s", describe(result.error()).c_str());
             }) == 0);
         }
     }

@@ -11,7 +11,7 @@ using namespace fabricshm;
 TEST_SUITE("collective.tuning") {
     TEST_CASE("what is written is read back, for its own world size only") {
         Tuning tuning;
-        tuning.flat_most = 12345;
+        tuning.max_flat = 12345;
         tuning.spins = 7;
         const std::string text = "# a comment\n" + format_tuning(tuning, 4);
         CHECK(parse_tuning(text, 4, Tuning{}).value() == tuning);

@@ -22,18 +22,18 @@ class Numbers {
     double plausible() { return below(8) == 0 ? 0 : std::pow(10, 12 * uniform() - 6); }
 
     /// Mostly plausible, else one of the numbers that break formulas.
-    double awkward() {
-        static constexpr double kAwkward[] = {0,
-                                              -0.0,
-                                              -1,
-                                              1e308,
-                                              -1e308,
-                                              std::numeric_limits<double>::min(),
-                                              std::numeric_limits<double>::denorm_min(),
-                                              std::numeric_limits<double>::infinity(),
-                                              -std::numeric_limits<double>::infinity(),
-                                              std::numeric_limits<double>::quiet_NaN()};
-        return below(2) == 0 ? plausible() : kAwkward[below(std::size(kAwkward))];
+    double adversarial() {
+        static constexpr double kAdversarial[] = {0,
+                                                  -0.0,
+                                                  -1,
+                                                  1e308,
+                                                  -1e308,
+                                                  std::numeric_limits<double>::min(),
+                                                  std::numeric_limits<double>::denorm_min(),
+                                                  std::numeric_limits<double>::infinity(),
+                                                  -std::numeric_limits<double>::infinity(),
+                                                  std::numeric_limits<double>::quiet_NaN()};
+        return below(2) == 0 ? plausible() : kAdversarial[below(std::size(kAdversarial))];
     }
 
     std::vector<double> several(std::size_t count, double (Numbers::*draw)()) {

@@ -444,12 +444,12 @@ TEST_SUITE("control.controller") {
         CHECK(read_decision_journal(path)->decisions.size() == 1);
     }
 
-    TEST_CASE("a spoilt file alone is put aside, and numbers go on from the other one") {
+    TEST_CASE("a corrupt file alone is put aside, and numbers go on from the other one") {
         for (const bool is_older : {false, true}) {
             CAPTURE(is_older);
             const test_support::TemporaryDirectory directory;
             const std::string path = directory.path() + "/decisions";
-            const std::string spoilt = is_older ? path + ".1" : path;
+            const std::string corrupt = is_older ? path + ".1" : path;
             const std::string good = is_older ? path : path + ".1";
             EmulatedHost host({400, 100});
             {
@@ -458,13 +458,13 @@ TEST_SUITE("control.controller") {
                 CHECK(controller.decisions(0).size() == 1);
             }
             if (!is_older) std::filesystem::rename(path, good);
-            std::ofstream(spoilt) << std::string(100, '\0');
+            std::ofstream(corrupt) << std::string(100, '\0');
             EmulatedHost next({400, 100});
             Controller successor(acting(), next.parts(path));
             CHECK(successor.decisions(0).size() == 1);
-            CHECK(std::filesystem::exists(spoilt + ".bad"));
+            CHECK(std::filesystem::exists(corrupt + ".bad"));
             CHECK_FALSE(std::filesystem::exists(good + ".bad"));
-            CHECK_FALSE(std::filesystem::exists(spoilt));
+            CHECK_FALSE(std::filesystem::exists(corrupt));
             step(successor, 10);
             REQUIRE(successor.decisions(0).size() == 2);
             CHECK(successor.decisions(0)[1].id == 2);

@@ -249,17 +249,17 @@ TEST_SUITE("control.decision_journal") {
         CHECK(story.bad.empty());
     }
 
-    TEST_CASE("a spoilt file does not take the other one with it") {
+    TEST_CASE("a corrupt file does not take the other one with it") {
         for (const bool is_older : {false, true}) {
             CAPTURE(is_older);
             const test_support::TemporaryDirectory directory;
             const std::string path = directory.path() + "/decisions";
             make_both_files(path);
-            const std::string spoilt = is_older ? path + ".1" : path;
-            fill_with_zeros(spoilt);
+            const std::string corrupt = is_older ? path + ".1" : path;
+            fill_with_zeros(corrupt);
             const auto story = read_decision_journal(path).value();
             REQUIRE(story.bad.size() == 1);
-            CHECK(story.bad[0].path == spoilt);
+            CHECK(story.bad[0].path == corrupt);
             CHECK(story.last_id == (is_older ? 4 : 3));
             CHECK(story.decisions.size() == (is_older ? 1 : 3));
         }

@@ -300,20 +300,20 @@ TEST_SUITE("control.edges") {
     }
 
     TEST_CASE("a placement with one unusable number is none") {
-        const auto spoiled = [](const auto& change) {
+        const auto corrupt = [](const auto& change) {
             PlacementInput input = two_nodes();
             change(input);
             return !place_items(input, {}).has_value();
         };
-        CHECK_FALSE(spoiled([](PlacementInput&) {}));
-        CHECK(spoiled([](PlacementInput& input) { input.bandwidth.pop_back(); }));
-        CHECK(spoiled([](PlacementInput& input) { input.bandwidth[0] = kNan; }));
-        CHECK(spoiled([](PlacementInput& input) { input.nodes[0].speed = kNan; }));
-        CHECK(spoiled([](PlacementInput& input) { input.nodes[0].free_bytes = -1; }));
-        CHECK(spoiled([](PlacementInput& input) { input.items[0].bytes = kNan; }));
-        CHECK(spoiled([](PlacementInput& input) { input.items[0].reads[0] = kNan; }));
-        CHECK(spoiled([](PlacementInput& input) { input.items[0].home = 2; }));
-        CHECK(spoiled([](PlacementInput& input) { input.items[0].reads.pop_back(); }));
+        CHECK_FALSE(corrupt([](PlacementInput&) {}));
+        CHECK(corrupt([](PlacementInput& input) { input.bandwidth.pop_back(); }));
+        CHECK(corrupt([](PlacementInput& input) { input.bandwidth[0] = kNan; }));
+        CHECK(corrupt([](PlacementInput& input) { input.nodes[0].speed = kNan; }));
+        CHECK(corrupt([](PlacementInput& input) { input.nodes[0].free_bytes = -1; }));
+        CHECK(corrupt([](PlacementInput& input) { input.items[0].bytes = kNan; }));
+        CHECK(corrupt([](PlacementInput& input) { input.items[0].reads[0] = kNan; }));
+        CHECK(corrupt([](PlacementInput& input) { input.items[0].home = 2; }));
+        CHECK(corrupt([](PlacementInput& input) { input.items[0].reads.pop_back(); }));
         CHECK_FALSE(place_items(two_nodes(), {kNan, 0, 4}));
     }
 

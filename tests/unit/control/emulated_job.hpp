@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "fabricd/control/loop.hpp"
-#include "tests/unit/control/awkward.hpp"
+#include "tests/unit/control/adversarial.hpp"
 
 namespace control_test {
 

@@ -10,7 +10,7 @@
 #include "fabricd/control/s112_imbalance.hpp"
 #include "fabricd/control/s113_data_flow.hpp"
 #include "fabricd/control/smoothing.hpp"
-#include "tests/unit/control/awkward.hpp"
+#include "tests/unit/control/adversarial.hpp"
 
 using namespace fabricd;
 using namespace control_test;
@@ -193,8 +193,8 @@ TEST_SUITE("control.flow_stages") {
         CHECK_FALSE(gradient_noise_scale(1, 1, 40, 40));
         Numbers numbers(2);
         for (int i = 0; i < kRounds; ++i) {
-            const auto any = gradient_noise_scale(numbers.awkward(), numbers.awkward(),
-                                                  numbers.awkward(), numbers.awkward());
+            const auto any = gradient_noise_scale(numbers.adversarial(), numbers.adversarial(),
+                                                  numbers.adversarial(), numbers.adversarial());
             CHECK((!any || usable(*any)));
         }
     }
@@ -213,7 +213,8 @@ TEST_SUITE("control.flow_stages") {
         "slowest") {
         Numbers numbers(3);
         for (int i = 0; i < kRounds; ++i) {
-            const auto any = imbalance_of(numbers.several(1 + numbers.below(9), &Numbers::awkward));
+            const auto any =
+                imbalance_of(numbers.several(1 + numbers.below(9), &Numbers::adversarial));
             if (any) CHECK((any->index >= 0 && any->index < 1 && usable(any->variation)));
             auto times = numbers.several(2 + numbers.below(8), &Numbers::plausible);
             times.push_back(1);
@@ -248,7 +249,7 @@ TEST_SUITE("control.flow_stages") {
         Numbers numbers(4);
         for (int i = 0; i < kRounds; ++i) {
             const std::size_t ranks = 1 + numbers.below(9);
-            auto speeds = numbers.several(ranks, &Numbers::awkward);
+            auto speeds = numbers.several(ranks, &Numbers::adversarial);
             std::vector<double> fixed(ranks);
             for (double& part : fixed) part = 3 * numbers.uniform();
             const double floor = numbers.uniform() * 0.5;
@@ -279,7 +280,7 @@ TEST_SUITE("control.flow_stages") {
     TEST_CASE("whole units sum up and are within one of their exact part") {
         Numbers numbers(6);
         for (int i = 0; i < kRounds; ++i) {
-            const auto weights = numbers.several(1 + numbers.below(9), &Numbers::awkward);
+            const auto weights = numbers.several(1 + numbers.below(9), &Numbers::adversarial);
             const std::uint64_t units = numbers.below(1000);
             const auto parts = whole_units(units, weights);
             CHECK(std::accumulate(parts.begin(), parts.end(), std::uint64_t{0}) == units);
@@ -298,7 +299,7 @@ TEST_SUITE("control.flow_stages") {
         Numbers numbers(7);
         for (int i = 0; i < kRounds; ++i) {
             const std::size_t count = 1 + numbers.below(9);
-            const auto weights = numbers.several(count, &Numbers::awkward);
+            const auto weights = numbers.several(count, &Numbers::adversarial);
             const auto caps = numbers.several(count, &Numbers::plausible);
             const double total = numbers.plausible();
             const auto parts = fill_under_caps(total, weights, caps);

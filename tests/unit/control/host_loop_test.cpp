@@ -212,7 +212,7 @@ TEST_SUITE("control.host_loop") {
                                                  numbers.plausible()));
                 pool.most.push_back(quota + 1e9 * numbers.uniform());
             }
-            if (numbers.below(4) == 0) pool.devices[0].used = numbers.awkward();
+            if (numbers.below(4) == 0) pool.devices[0].used = numbers.adversarial();
             const auto decision = propose_pool_quotas(pool, acting());
             if (!decision) continue;
             ++decided;

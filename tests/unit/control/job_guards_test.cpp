@@ -97,7 +97,7 @@ TEST_SUITE("control.job_guards") {
         CHECK_FALSE(job.is_whole());
     }
 
-    TEST_CASE("a serial that a session makes up spoils no other job's directives") {
+    TEST_CASE("a serial that a session makes up corrupts no other job's directives") {
         for (const std::uint64_t lie : {~std::uint64_t{0}, std::uint64_t{1} << 61}) {
             Loop loop(acting());
             EmulatedJob liar({100, 50});

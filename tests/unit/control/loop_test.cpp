@@ -204,7 +204,7 @@ TEST_SUITE("control.loop") {
                 double* fields[] = {&rank.steps,     &rank.samples, &rank.step_s,
                                     &rank.compute_s, &rank.wait_s,  &rank.comm_s,
                                     &rank.loss,      &rank.bytes,   &rank.gradient_norm};
-                *fields[numbers.below(std::size(fields))] = numbers.awkward();
+                *fields[numbers.below(std::size(fields))] = numbers.adversarial();
                 rank.queue = static_cast<std::uint32_t>(numbers.below(9));
             }
             for (const Directive& directive : loop.tick(window).directives) {

@@ -10,7 +10,7 @@
 #include "fabricd/control/s213_placement.hpp"
 #include "fabricd/control/s222_resources.hpp"
 #include "fabricd/control/s223_reassignment.hpp"
-#include "tests/unit/control/awkward.hpp"
+#include "tests/unit/control/adversarial.hpp"
 
 using namespace fabricd;
 using namespace control_test;
@@ -56,10 +56,10 @@ TEST_SUITE("control.placement_stages") {
     TEST_CASE("priorities lie between 0 and 1 and fall with the time until needed") {
         Numbers numbers(2);
         for (int i = 0; i < kRounds; ++i) {
-            const PriorityWeights weights{numbers.awkward(), numbers.awkward(), numbers.awkward(),
-                                          numbers.below(2) == 0};
-            const PriorityItem item{1, numbers.awkward(), numbers.awkward()};
-            const double largest = numbers.awkward();
+            const PriorityWeights weights{numbers.adversarial(), numbers.adversarial(),
+                                          numbers.adversarial(), numbers.below(2) == 0};
+            const PriorityItem item{1, numbers.adversarial(), numbers.adversarial()};
+            const double largest = numbers.adversarial();
             const auto any = priority_of(item, largest, weights);
             if (!any) continue;
             CHECK(*any >= 0);
@@ -110,7 +110,7 @@ TEST_SUITE("control.placement_stages") {
     TEST_CASE("a placement never fills a node beyond its memory, and never moves at a loss") {
         Numbers numbers(3);
         for (int i = 0; i < kRounds; ++i) {
-            (void)place_items(random_input(numbers, &Numbers::awkward), {});
+            (void)place_items(random_input(numbers, &Numbers::adversarial), {});
             const auto input = random_input(numbers, &Numbers::plausible);
             const auto moves = place_items(input, {60, 0.05, 4});
             REQUIRE(moves);
@@ -146,8 +146,8 @@ TEST_SUITE("control.placement_stages") {
         Numbers numbers(4);
         for (int i = 0; i < kRounds; ++i) {
             const std::size_t nodes = 1 + numbers.below(6);
-            const auto c = numbers.several(nodes, &Numbers::awkward);
-            const auto t = numbers.several(nodes, &Numbers::awkward);
+            const auto c = numbers.several(nodes, &Numbers::adversarial);
+            const auto t = numbers.several(nodes, &Numbers::adversarial);
             const auto any = resource_strategy(c, t, numbers.plausible(),
                                                {numbers.uniform() * 3, numbers.uniform() * 3});
             if (!any) continue;
@@ -218,8 +218,8 @@ TEST_SUITE("control.placement_stages") {
             const std::size_t nodes = 1 + numbers.below(6);
             std::vector<std::uint64_t> tasks(nodes);
             for (auto& count : tasks) count = numbers.below(50);
-            const auto answer = reassign_tasks(tasks, numbers.several(nodes, &Numbers::awkward),
-                                               numbers.several(nodes, &Numbers::awkward), 0.05);
+            const auto answer = reassign_tasks(tasks, numbers.several(nodes, &Numbers::adversarial),
+                                               numbers.several(nodes, &Numbers::adversarial), 0.05);
             if (!answer) continue;
             CHECK(answer->after_s <= answer->before_s);
             CHECK(std::accumulate(answer->tasks.begin(), answer->tasks.end(), std::uint64_t{0}) ==

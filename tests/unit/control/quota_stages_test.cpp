@@ -9,7 +9,7 @@
 #include "fabricd/control/s322_vgpu.hpp"
 #include "fabricd/control/s412_allocation_ratio.hpp"
 #include "fabricd/control/s422_allocation.hpp"
-#include "tests/unit/control/awkward.hpp"
+#include "tests/unit/control/adversarial.hpp"
 
 using namespace fabricd;
 using namespace control_test;
@@ -49,10 +49,10 @@ TEST_SUITE("control.quota_stages") {
         Numbers numbers(1);
         for (int i = 0; i < kRounds; ++i) {
             SyncWeights weights;
-            weights.share = numbers.awkward();
+            weights.share = numbers.adversarial();
             weights.interval_max = static_cast<std::uint32_t>(numbers.below(100));
             const auto now = static_cast<std::uint32_t>(numbers.below(200));
-            const double kappa = numbers.awkward();
+            const double kappa = numbers.adversarial();
             const auto interval = sync_interval(kappa, now, numbers.below(2) == 0, weights);
             CHECK(interval >= 1);
             CHECK(interval <= std::max(weights.interval_max, 1U));
@@ -60,7 +60,8 @@ TEST_SUITE("control.quota_stages") {
                 CHECK(sync_interval(kappa * 2, now, false, weights) >=
                       sync_interval(kappa, now, false, weights));
             }
-            const auto any = update_speed(numbers.awkward(), numbers.awkward(), {1, 1, 0.1, 16});
+            const auto any =
+                update_speed(numbers.adversarial(), numbers.adversarial(), {1, 1, 0.1, 16});
             CHECK((!any || usable(*any)));
         }
     }
@@ -116,8 +117,8 @@ TEST_SUITE("control.quota_stages") {
         for (int i = 0; i < kRounds; ++i) {
             std::vector<VgpuReading> readings(numbers.below(5));
             for (auto& reading : readings) {
-                reading = {numbers.awkward(), numbers.awkward(), numbers.awkward(),
-                           numbers.awkward(), numbers.awkward(), numbers.awkward()};
+                reading = {numbers.adversarial(), numbers.adversarial(), numbers.adversarial(),
+                           numbers.adversarial(), numbers.adversarial(), numbers.adversarial()};
             }
             const auto any = vgpu_demands(readings, {});
             CHECK((!any || all_finite(*any)));
@@ -162,9 +163,10 @@ TEST_SUITE("control.quota_stages") {
         for (int i = 0; i < kRounds; ++i) {
             std::vector<AllocationNode> nodes(numbers.below(6));
             for (auto& node : nodes) {
-                node = {numbers.awkward(), numbers.awkward(), numbers.awkward(), numbers.awkward()};
+                node = {numbers.adversarial(), numbers.adversarial(), numbers.adversarial(),
+                        numbers.adversarial()};
             }
-            const auto any = allocation_ratio(nodes, numbers.awkward());
+            const auto any = allocation_ratio(nodes, numbers.adversarial());
             CHECK((!any || usable(*any)));
         }
     }
@@ -196,8 +198,8 @@ TEST_SUITE("control.quota_stages") {
             const auto all = static_cast<double>(total);
             const bool is_sound = numbers.below(4) != 0;
             for (auto& task : tasks) {
-                task = {numbers.awkward(), numbers.awkward(), numbers.awkward(), numbers.awkward(),
-                        numbers.awkward()};
+                task = {numbers.adversarial(), numbers.adversarial(), numbers.adversarial(),
+                        numbers.adversarial(), numbers.adversarial()};
                 if (!is_sound) continue;
                 task = {numbers.plausible(), numbers.plausible(), 0, std::floor(0.9 * all / count),
                         2 * all * numbers.uniform()};

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "fabricd/control/loop.hpp"
-#include "tests/unit/control/awkward.hpp"
+#include "tests/unit/control/adversarial.hpp"
 
 using namespace fabricd;
 using namespace control_test;

@@ -256,7 +256,7 @@ TEST_SUITE("control.steadiness") {
         }
         // Where no page bounds it, as in the simulator, any size will do.
         ControlConfig config = acting();
-        config.directed_most = 0;
+        config.max_directed = 0;
         EmulatedJob job(std::vector<double>(256, 100));
         job.batch = 25600;
         job.speeds[3] = 40;

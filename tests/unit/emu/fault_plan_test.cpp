@@ -9,15 +9,15 @@ using namespace std::chrono_literals;
 
 namespace {
 
-std::string complaint_of(const std::string& text) {
+std::string error_message_of(const std::string& text) {
     const ParsedPlan parsed = parse_plan(text, "plan");
-    CHECK(parsed.plan.has_value() == parsed.complaint.empty());
-    return parsed.complaint;
+    CHECK(parsed.plan.has_value() == parsed.error_message.empty());
+    return parsed.error_message;
 }
 
 FaultPlan plan_of(const std::string& text) {
     const ParsedPlan parsed = parse_plan(text, "plan");
-    REQUIRE_MESSAGE(parsed.plan.has_value(), parsed.complaint);
+    REQUIRE_MESSAGE(parsed.plan.has_value(), parsed.error_message);
     return *parsed.plan;
 }
 
@@ -83,29 +83,30 @@ TEST_SUITE("emu.fault_plan") {
     }
 
     TEST_CASE("what is wrong is named with its line and key") {
-        CHECK(complaint_of("") == "plan: there is no [[fault]]");
-        CHECK(complaint_of("[[fault]\n").find("plan:1: ") == 0);
-        CHECK(complaint_of("[fault]\naction = \"kill\"\n").find("\"fault\"") != std::string::npos);
-        CHECK(complaint_of("\n[[fault]]\naction = \"melt\"\n").find("plan:2: action") == 0);
+        CHECK(error_message_of("") == "plan: there is no [[fault]]");
+        CHECK(error_message_of("[[fault]\n").find("plan:1: ") == 0);
+        CHECK(error_message_of("[fault]\naction = \"kill\"\n").find("\"fault\"") !=
+              std::string::npos);
+        CHECK(error_message_of("\n[[fault]]\naction = \"melt\"\n").find("plan:2: action") == 0);
         const std::string kill = "[[fault]]\naction = \"kill\"\n";
-        CHECK(complaint_of(kill + "target = \"rank x\"\nafter = \"1s\"\n").find("target") !=
+        CHECK(error_message_of(kill + "target = \"rank x\"\nafter = \"1s\"\n").find("target") !=
               std::string::npos);
-        CHECK(complaint_of(kill + "target = \"host h\"\nafter = \"1s\"\n").find("[hosts]") !=
+        CHECK(error_message_of(kill + "target = \"host h\"\nafter = \"1s\"\n").find("[hosts]") !=
               std::string::npos);
-        CHECK(complaint_of(kill + "target = \"daemon\"\nafter = \"1s\"\n").find("[daemon]") !=
+        CHECK(error_message_of(kill + "target = \"daemon\"\nafter = \"1s\"\n").find("[daemon]") !=
               std::string::npos);
-        CHECK(complaint_of(kill + "target = \"rank 1\"\n").find("point is missing") !=
+        CHECK(error_message_of(kill + "target = \"rank 1\"\n").find("point is missing") !=
               std::string::npos);
-        CHECK(complaint_of(kill + "target = \"rank 1\"\nafter = \"1\"\n").find("unit") !=
+        CHECK(error_message_of(kill + "target = \"rank 1\"\nafter = \"1\"\n").find("unit") !=
               std::string::npos);
-        CHECK(complaint_of(kill + "target = \"rank 1\"\nafter = \"1s\"\npoint = \"a\"\n")
+        CHECK(error_message_of(kill + "target = \"rank 1\"\nafter = \"1s\"\npoint = \"a\"\n")
                   .find("exclude") != std::string::npos);
-        CHECK(complaint_of(kill + "target = \"rank 1\"\nafter = \"1s\"\nwhen = 1\n")
+        CHECK(error_message_of(kill + "target = \"rank 1\"\nafter = \"1s\"\nwhen = 1\n")
                   .find("\"when\" is no key") != std::string::npos);
-        CHECK(complaint_of("[daemon]\n[[fault]]\naction = \"tear\"\ntarget = \"daemon\"\n"
-                           "after = \"1s\"\n")
+        CHECK(error_message_of("[daemon]\n[[fault]]\naction = \"tear\"\ntarget = \"daemon\"\n"
+                               "after = \"1s\"\n")
                   .find("journal.append.after") != std::string::npos);
-        CHECK(complaint_of("[hosts]\na = 1\n" + kill + "target = \"host a\"\nafter = \"1s\"\n")
+        CHECK(error_message_of("[hosts]\na = 1\n" + kill + "target = \"host a\"\nafter = \"1s\"\n")
                   .find("list of ranks") != std::string::npos);
     }
 
@@ -114,9 +115,9 @@ TEST_SUITE("emu.fault_plan") {
         const std::string kill = "[[fault]]\naction = \"kill\"\n";
         for (const char* point : {"a:slow", "a;b"}) {
             const std::string text = kill + "target = \"rank 1\"\npoint = \"" + point + "\"\n";
-            CHECK(complaint_of(text).find("point is the name") != std::string::npos);
+            CHECK(error_message_of(text).find("point is the name") != std::string::npos);
         }
-        CHECK(complaint_of(kill + "target = \"device a;b\"\npoint = \"p\"\n").find("target") !=
+        CHECK(error_message_of(kill + "target = \"device a;b\"\npoint = \"p\"\n").find("target") !=
               std::string::npos);
         const FaultPlan plan =
             plan_of(kill + "target = \"rank 1\"\noperations = 9223372036854775807\n");
@@ -128,7 +129,7 @@ TEST_SUITE("emu.fault_plan") {
         for (const auto& entry :
              std::filesystem::directory_iterator(FABRIC_SOURCE_DIR "/examples/faults")) {
             const ParsedPlan parsed = read_plan(entry.path().string());
-            CHECK_MESSAGE(parsed.plan.has_value(), parsed.complaint);
+            CHECK_MESSAGE(parsed.plan.has_value(), parsed.error_message);
             ++plans;
         }
         CHECK(plans >= 3);

@@ -29,14 +29,14 @@ LitmusSightings play_both(const Visibility& first, std::byte* first_base, const 
 
 // Two emulated hosts; `policy` stands for the profile, or the hosts' own seam when it is nullptr.
 LitmusSightings on_hosts(fabricshm::VisibilityPolicy* policy, const HostBehaviour& behaviour,
-                         fabricshm::Duration patience) {
+                         fabricshm::Duration timeout) {
     SharedPages pool(kLitmusBytes);
     IncoherentHosts hosts(pool.data(), kLitmusBytes, 2, behaviour);
     const auto view = [&](int host) {
         return Visibility(policy != nullptr ? policy : &hosts.policy(host), hosts.base(host),
                           kLitmusBytes);
     };
-    return play_both(view(0), hosts.base(0), view(1), hosts.base(1), {200, patience});
+    return play_both(view(0), hosts.base(0), view(1), hosts.base(1), {200, timeout});
 }
 
 }  // namespace
@@ -64,20 +64,20 @@ TEST_SUITE("emu.litmus") {
 
     TEST_CASE("a profile that does nothing for such hosts is refuted") {
         fabricshm::FlushPolicy wrong(kernels::FlushMethod::kClflush);
-        CHECK(on_hosts(&wrong, {Temper::kStubborn, 5, std::nullopt}, 100ms).refutes());
-        CHECK(on_hosts(&wrong, {Temper::kNervous, 5, std::nullopt}, 100ms).refutes());
+        CHECK(on_hosts(&wrong, {Temper::kEager, 5, std::nullopt}, 100ms).refutes());
+        CHECK(on_hosts(&wrong, {Temper::kStrict, 5, std::nullopt}, 100ms).refutes());
     }
 
     TEST_CASE("a seam that forgets to publish or to acquire the data is caught with stale data") {
         for (const TouchPoint touch : {TouchPoint::kMessage, TouchPoint::kMessageRead}) {
-            const auto seen = on_hosts(nullptr, {Temper::kStubborn, 5, touch}, 60s);
+            const auto seen = on_hosts(nullptr, {Temper::kEager, 5, touch}, 60s);
             CHECK(seen.stale > 0);
             CHECK(seen.both_old > 0);
         }
     }
 
     TEST_CASE("a seam that forgets the flag is caught as a side that never hears of the other") {
-        const auto seen = on_hosts(nullptr, {Temper::kStubborn, 5, TouchPoint::kSent}, 100ms);
+        const auto seen = on_hosts(nullptr, {Temper::kEager, 5, TouchPoint::kSent}, 100ms);
         CHECK(seen.silent);
     }
 }

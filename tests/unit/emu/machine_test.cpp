@@ -34,7 +34,7 @@ EmulatedMachine two_hosts() {
     return machine;
 }
 
-std::string complaint_about(const EmulatedMachine& machine) {
+std::string error_message_about(const EmulatedMachine& machine) {
     LinkImage links;
     return resolve(machine, links).value_or("");
 }
@@ -98,25 +98,25 @@ TEST_SUITE("emu.machine") {
     TEST_CASE("what can't be resolved is named") {
         EmulatedMachine machine = two_hosts();
         machine.links.erase(machine.links.begin() + 2);
-        CHECK(complaint_about(machine) ==
+        CHECK(error_message_about(machine) ==
               "two_hosts: no link leads from node \"host0\" to device \"box0\"");
         machine = two_hosts();
         machine.devices[1].name = "box0";
-        CHECK(complaint_about(machine) == "two_hosts: the name \"box0\" is used twice");
+        CHECK(error_message_about(machine) == "two_hosts: the name \"box0\" is used twice");
         machine = two_hosts();
         machine.nodes.clear();
-        CHECK(complaint_about(machine).find("at least one node") != std::string::npos);
+        CHECK(error_message_about(machine).find("at least one node") != std::string::npos);
         machine = two_hosts();
         for (int i = 0; i < 20; ++i) machine.nodes.push_back("more" + std::to_string(i));
-        CHECK(complaint_about(machine).find("more than 8 nodes") != std::string::npos);
+        CHECK(error_message_about(machine).find("more than 8 nodes") != std::string::npos);
         machine = two_hosts();
         machine.name = "two hosts";
-        CHECK(complaint_about(machine).find("other characters") != std::string::npos);
+        CHECK(error_message_about(machine).find("other characters") != std::string::npos);
         machine = two_hosts();
         machine.links[0].own.read_latency_ns = 2'000'000'000;
-        CHECK(complaint_about(machine).find("above 1 s") != std::string::npos);
+        CHECK(error_message_about(machine).find("above 1 s") != std::string::npos);
         machine = two_hosts();
         machine.links[0].own.read_bandwidth = 1000;
-        CHECK(complaint_about(machine).find("below 1 MB/s") != std::string::npos);
+        CHECK(error_message_about(machine).find("below 1 MB/s") != std::string::npos);
     }
 }

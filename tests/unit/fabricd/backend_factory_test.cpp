@@ -17,7 +17,7 @@ struct Host {
         tree.write("proc/sys/kernel/random/uuid", "00112233-4455-6677-8899-aabbccddeeff");
     }
 
-    /// The kind of pool that is made, or the complaint.
+    /// The kind of pool that is made, or the error message.
     std::string outcome() const {
         std::unique_ptr<fabricshm::PoolBackend> pool;
         const auto bad = make_backend(config, tree.files(), pool);

@@ -11,7 +11,7 @@ using namespace fabricshm;
 
 namespace {
 
-std::string complaint(const std::string& toml) {
+std::string error_message(const std::string& toml) {
     Config config;
     return read_toml(config, toml, "f.toml").value_or("");
 }
@@ -45,25 +45,26 @@ TEST_SUITE("fabricd.config") {
     }
 
     TEST_CASE("an unknown key or section is one line that names it and its line") {
-        CHECK(complaint("[pool]\n\ncapacty = 1\n") ==
+        CHECK(error_message("[pool]\n\ncapacty = 1\n") ==
               "f.toml:3: unknown key \"pool.capacty\" (did you mean pool.capacity?)");
-        CHECK(complaint("[pol]\n") == "f.toml:1: unknown key \"pol\" (did you mean pool?)");
-        CHECK(complaint("capacity = 1\n") == "f.toml:1: unknown key \"capacity\"");
-        CHECK(complaint("pool = 1\n") == "f.toml:1: pool is a section: [pool]");
+        CHECK(error_message("[pol]\n") == "f.toml:1: unknown key \"pol\" (did you mean pool?)");
+        CHECK(error_message("capacity = 1\n") == "f.toml:1: unknown key \"capacity\"");
+        CHECK(error_message("pool = 1\n") == "f.toml:1: pool is a section: [pool]");
     }
 
     TEST_CASE("a bad value is one line that says what would be right") {
-        CHECK(complaint("[log]\nlevel = 'loud'\n") ==
+        CHECK(error_message("[log]\nlevel = 'loud'\n") ==
               "f.toml:2: bad value \"loud\" for log.level: wanted one of debug, info, warning, "
               "error, off");
-        CHECK(complaint("[pool]\ncapacity = '1KiB'\n").find("wanted size in bytes") !=
+        CHECK(error_message("[pool]\ncapacity = '1KiB'\n").find("wanted size in bytes") !=
               std::string::npos);
-        CHECK(complaint("[pool]\ncapacity = [1]\n").find("f.toml:2: pool.capacity takes") == 0);
-        CHECK(complaint("[server]\nallow_uids = 5\n").find("f.toml:2: server.allow_uids takes") ==
-              0);
-        CHECK(complaint("[server]\nallow_uids = ['']\n") != "");
-        CHECK(complaint("[pool]\ncapacity = 1979-05-27\n") != "");
-        CHECK(complaint("[pool\n").find("f.toml:1: ") == 0);
+        CHECK(error_message("[pool]\ncapacity = [1]\n").find("f.toml:2: pool.capacity takes") == 0);
+        CHECK(
+            error_message("[server]\nallow_uids = 5\n").find("f.toml:2: server.allow_uids takes") ==
+            0);
+        CHECK(error_message("[server]\nallow_uids = ['']\n") != "");
+        CHECK(error_message("[pool]\ncapacity = 1979-05-27\n") != "");
+        CHECK(error_message("[pool\n").find("f.toml:1: ") == 0);
     }
 
     TEST_CASE("values outside the range of their key are refused") {
@@ -76,7 +77,7 @@ TEST_SUITE("fabricd.config") {
               "[state]\nadopt_grace='2'", "[state]\nadopt_grace='2000min'", "[limits]\nsessions=0",
               "[pool]\ndax_trust_users='yes'"}) {
             CAPTURE(text);
-            CHECK(complaint(text) != "");
+            CHECK(error_message(text) != "");
         }
     }
 

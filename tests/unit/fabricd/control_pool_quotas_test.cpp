@@ -8,7 +8,7 @@
 #include "fabricd/control_quotas.hpp"
 #include "tests/support/registry_host.hpp"
 #include "tests/support/temporary_directory.hpp"
-#include "tests/unit/control/awkward.hpp"
+#include "tests/unit/control/adversarial.hpp"
 
 TEST_SUITE_BEGIN("fabricd.control_pool_quotas");
 
@@ -63,7 +63,7 @@ struct Host : RegistryHost {
             session.session_id = raw(sessions[i]);
             session.device = devices[i].name;
             session.memory_denied =
-                registry->books_of(sessions[i], jobs[i], GroupId::kNone, 0).denied;
+                registry->account_of(sessions[i], jobs[i], GroupId::kNone, 0).denied;
             sample.sessions.push_back(session);
         }
     }

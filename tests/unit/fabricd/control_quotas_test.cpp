@@ -6,7 +6,7 @@
 
 #include "tests/support/temporary_directory.hpp"
 #include "tests/support/vgpu_tenant.hpp"
-#include "tests/unit/control/awkward.hpp"
+#include "tests/unit/control/adversarial.hpp"
 
 TEST_SUITE_BEGIN("fabricd.control_quotas");
 

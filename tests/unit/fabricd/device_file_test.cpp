@@ -11,7 +11,7 @@ constexpr const char* kGpu =
     "[[device]]\nname = \"gpu0\"\nkind = \"gpu\"\ngflops = 40\nmemory = \"2GiB\"\n"
     "link_gbytes_per_s = 12.5\n";
 
-std::string complaint(const std::string& text) {
+std::string error_message(const std::string& text) {
     std::vector<DeviceSpec> devices;
     const auto bad = parse_device_file(text, "d.toml", devices);
     CHECK(devices.empty() == bad.has_value());
@@ -78,10 +78,10 @@ TEST_SUITE("fabricd.device_file") {
         CHECK(devices[0].wait_ms == 1500);
         REQUIRE_FALSE(parse_device_file(gpu + "vgpu_wait = \"0s\"\n", "d.toml", devices));
         CHECK(devices[0].wait_ms == 0);
-        CHECK(complaint(gpu + "vgpu_wait = \"11min\"\n") ==
+        CHECK(error_message(gpu + "vgpu_wait = \"11min\"\n") ==
               "d.toml:8: vgpu_wait takes a time as \"500ms\" or \"2s\", \"0s\" for none, up to 10 "
               "min");
-        CHECK(complaint(kGpu + std::string("vgpu_wait = \"1s\"\n")) ==
+        CHECK(error_message(kGpu + std::string("vgpu_wait = \"1s\"\n")) ==
               "d.toml:1: vgpu_wait of gpu0 needs gpu");
     }
 
@@ -98,33 +98,33 @@ TEST_SUITE("fabricd.device_file") {
 
     TEST_CASE("a mistake is named with its line") {
         const std::string gpu = kGpu;
-        CHECK(complaint(gpu + "color = 1\n") == "d.toml:7: unknown key \"color\"");
-        CHECK(complaint(gpu + "vgpu_share_percent = 0\n") ==
+        CHECK(error_message(gpu + "color = 1\n") == "d.toml:7: unknown key \"color\"");
+        CHECK(error_message(gpu + "vgpu_share_percent = 0\n") ==
               "d.toml:7: vgpu_share_percent takes a whole number from 1 to 100");
-        CHECK(complaint(gpu + gpu) == "d.toml:7: two devices are called gpu0");
-        CHECK(complaint(gpu + "vgpu_allow_uids = [1]\n") ==
+        CHECK(error_message(gpu + gpu) == "d.toml:7: two devices are called gpu0");
+        CHECK(error_message(gpu + "vgpu_allow_uids = [1]\n") ==
               "d.toml:1: vgpu_allow_uids of gpu0 needs gpu");
         for (const char* uids : {"[]", "1000", "[-1]", "[4294967295]", "['root']", "[1.5]"}) {
             CAPTURE(uids);
-            CHECK(complaint(gpu + "vgpu_allow_uids = " + uids + "\n") ==
+            CHECK(error_message(gpu + "vgpu_allow_uids = " + uids + "\n") ==
                   "d.toml:7: vgpu_allow_uids takes a list of 1 to 256 user ids, as [1000, 1001]");
         }
         // A word that is no number would be taken for 0 later.
         for (const char* name : {"first", "mig-1", "-1", "0x1", "12345"}) {
             CAPTURE(name);
-            CHECK(complaint(gpu + "gpu = '" + name + "'\n") ==
+            CHECK(error_message(gpu + "gpu = '" + name + "'\n") ==
                   "d.toml:7: gpu takes a GPU's UUID (\"GPU-...\", \"MIG-...\") or its number "
                   "(\"0\")");
         }
-        CHECK(complaint(gpu + "vgpu_memory = \"3GiB\"\n") ==
+        CHECK(error_message(gpu + "vgpu_memory = \"3GiB\"\n") ==
               "d.toml:1: vgpu_memory of gpu0 is larger than its memory");
-        CHECK(complaint(gpu + "vgpu_memory = \"1GiB\"\nvgpu_guaranteed = \"2GiB\"\n") ==
+        CHECK(error_message(gpu + "vgpu_memory = \"1GiB\"\nvgpu_guaranteed = \"2GiB\"\n") ==
               "d.toml:1: vgpu_guaranteed of gpu0 is larger than its vgpu_memory");
-        CHECK(complaint("[[device]]\nname = \"a\"\n") == "d.toml:1: the device has no kind");
-        CHECK(complaint("[pool]\n") == "d.toml:1: unknown key \"pool\"");
-        CHECK(complaint("device = 3\n") == "d.toml:1: a device is a section: [[device]]");
-        CHECK(complaint("") == "d.toml: has no [[device]]");
-        CHECK(complaint("[[device]\n").find("d.toml:1: ") == 0);
+        CHECK(error_message("[[device]]\nname = \"a\"\n") == "d.toml:1: the device has no kind");
+        CHECK(error_message("[pool]\n") == "d.toml:1: unknown key \"pool\"");
+        CHECK(error_message("device = 3\n") == "d.toml:1: a device is a section: [[device]]");
+        CHECK(error_message("") == "d.toml: has no [[device]]");
+        CHECK(error_message("[[device]\n").find("d.toml:1: ") == 0);
     }
 
     TEST_CASE("values out of their range are refused") {
@@ -157,11 +157,12 @@ TEST_SUITE("fabricd.device_file") {
             const auto at = text.find(key + " =");
             if (at != std::string::npos) text.erase(at, text.find('\n', at) + 1 - at);
             CAPTURE(line);
-            CHECK(complaint(text + line + "\n").find(": " + key + " takes ") != std::string::npos);
+            CHECK(error_message(text + line + "\n").find(": " + key + " takes ") !=
+                  std::string::npos);
         }
     }
 
-    TEST_CASE("a file that is not there is a complaint with its path") {
+    TEST_CASE("a file that is not there is a error_message with its path") {
         std::vector<DeviceSpec> devices;
         CHECK(read_device_file("/nowhere/d.toml", devices) == "/nowhere/d.toml: can't be read");
     }

@@ -27,8 +27,8 @@ class Systemd {
         std::memcpy(address_.sun_path + 1, name.c_str() + 1, name.size() - 1);
         size_ = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size());
         REQUIRE(::bind(socket_.get(), reinterpret_cast<sockaddr*>(&address_), size_) == 0);
-        const timeval patience{30, 0};
-        ::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+        const timeval timeout{30, 0};
+        ::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
         ::setenv("NOTIFY_SOCKET", name.c_str(), 1);
     }
     ~Systemd() { ::unsetenv("NOTIFY_SOCKET"); }

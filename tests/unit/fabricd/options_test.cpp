@@ -12,12 +12,12 @@ using namespace fabricshm;
 
 namespace {
 
-Complaint parse(std::vector<const char*> words, Options& options) {
+ErrorMessage parse(std::vector<const char*> words, Options& options) {
     words.insert(words.begin(), "fabricd");
     return parse_options(static_cast<int>(words.size()), words.data(), options);
 }
 
-std::string complaint(std::vector<const char*> words) {
+std::string error_message(std::vector<const char*> words) {
     Options options;
     return parse(std::move(words), options).value_or("");
 }
@@ -64,17 +64,18 @@ TEST_SUITE("fabricd.options") {
     TEST_CASE("an unknown option, a missing value and a bad value are one line that names them") {
         for (const auto& words : std::vector<std::vector<const char*>>{
                  {"--no-such"}, {"stray"}, {"--pool-capacity"}, {"--config", "/nowhere/x"}}) {
-            const std::string line = complaint(words);
+            const std::string line = error_message(words);
             CAPTURE(line);
             CHECK(line.find(words.back()) != std::string::npos);
             CHECK(line.find('\n') == std::string::npos);
         }
-        CHECK(complaint({"--log-level", "loud"}).find("command line: --log-level: bad value") == 0);
+        CHECK(error_message({"--log-level", "loud"}).find("command line: --log-level: bad value") ==
+              0);
     }
 
     TEST_CASE("a mistake in the file is named with file and line") {
         const File file("[log]\n# a comment\nlevle = 'info'\n");
-        CHECK(complaint({"-c", file.path}) ==
+        CHECK(error_message({"-c", file.path}) ==
               std::string(file.path) + ":3: unknown key \"log.levle\" (did you mean log.level?)");
     }
 
@@ -97,10 +98,11 @@ TEST_SUITE("fabricd.options") {
         Options list;
         CHECK_FALSE(parse({"--emulate", "list"}, list));
         CHECK(list.list_presets);
-        CHECK(complaint({"--emulate-slow-motion", "2"}).find("emulate.machine") !=
+        CHECK(error_message({"--emulate-slow-motion", "2"}).find("emulate.machine") !=
               std::string::npos);
-        CHECK(complaint({"--emulate", "rdma", "--pool-backend", "dax"}).find("emulate.machine") !=
-              std::string::npos);
+        CHECK(
+            error_message({"--emulate", "rdma", "--pool-backend", "dax"}).find("emulate.machine") !=
+            std::string::npos);
     }
 
     TEST_CASE("the help names every option with its default") {

@@ -27,14 +27,12 @@ struct SharedPool {
                  true};
     }
 
-    /// The complaint, or "" when the pool may start.
+    /// The error message, or "" when the pool may start.
     std::string outcome() {
         std::ofstream(config.pool.visibility_proof) << fabricshm::format_proof(proof);
         return check_visibility(config, tree.files()).value_or("");
     }
-    bool complains_of(const std::string& words) {
-        return outcome().find(words) != std::string::npos;
-    }
+    bool reports(const std::string& words) { return outcome().find(words) != std::string::npos; }
 
     HostTree tree;
     test_support::TemporaryDirectory folder;
@@ -63,25 +61,25 @@ TEST_SUITE("fabricd.visibility_check") {
     TEST_CASE("a proof of something else is named in the refusal") {
         SharedPool pool;
         pool.proof.proven = false;
-        CHECK(pool.complains_of("was refuted"));
+        CHECK(pool.reports("was refuted"));
         pool.proof.proven = true;
         pool.proof.profile = "nt";
-        CHECK(pool.complains_of("its profile is nt, not clwb"));
+        CHECK(pool.reports("its profile is nt, not clwb"));
         pool.proof.profile = "clwb";
         pool.proof.machine = "another";
-        CHECK(pool.complains_of("its machine is another"));
+        CHECK(pool.reports("its machine is another"));
         pool.proof.machine = fabricshm::machine_fingerprint(pool.tree.files());
         pool.proof.device = "/dev/dax1.0";
-        CHECK(pool.complains_of("its device is /dev/dax1.0"));
+        CHECK(pool.reports("its device is /dev/dax1.0"));
         pool.proof.device = "/dev/dax0.0";
         pool.proof.hosts = 1;
-        CHECK(pool.complains_of("on one host"));
+        CHECK(pool.reports("on one host"));
     }
 
     TEST_CASE("only a dax pool can be shared by hosts, and a damaged proof is none") {
         SharedPool pool;
         pool.config.pool.backend = "emu";
-        CHECK(pool.complains_of("pool.hosts"));
+        CHECK(pool.reports("pool.hosts"));
         pool.config.pool.backend = "dax";
         std::ofstream(pool.config.pool.visibility_proof) << "profile = clwb\n";
         CHECK(check_visibility(pool.config, pool.tree.files())->find("is no result") !=

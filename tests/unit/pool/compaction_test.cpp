@@ -159,6 +159,6 @@ TEST_SUITE("pool.compaction") {
         host.shrink(alice, groups[0]);
         const JournalContents brief = compacted(host.journal.contents);
         CHECK(brief.entries.size() < host.journal.contents.entries.size());
-        CHECK(books_after(brief).value() == books_after(host.journal.contents).value());
+        CHECK(records_after(brief).value() == records_after(host.journal.contents).value());
     }
 }

@@ -15,8 +15,8 @@ struct QuotaHost : RegistryHost {
         alice = registry->open_session(kAlice, "test", kToken, kNow, "gpu0").value();
         job = arena(alice);
     }
-    Result<QuotaState> set(const char* subject, Bytes bytes, std::int64_t patience_ms = 10'000) {
-        return registry->set_quota({subject, bytes, patience_ms}, kNow);
+    Result<QuotaState> set(const char* subject, Bytes bytes, std::int64_t grace_ms = 10'000) {
+        return registry->set_quota({subject, bytes, grace_ms}, kNow);
     }
     DeviceView device(TimePoint now = kNow) const {
         return registry->snapshot(now).devices.front();
@@ -144,7 +144,7 @@ TEST_SUITE("pool.registry_quotas") {
         QuotaHost host;
         const ArenaId small = host.arena(host.alice, "small", 8 * 4096);
         const auto denied = [&] {
-            return host.registry->books_of(host.alice, small, GroupId::kNone, 0).denied;
+            return host.registry->account_of(host.alice, small, GroupId::kNone, 0).denied;
         };
         REQUIRE(host.set("gpu0", 64 * 4096).ok());
         // There is quota enough: a larger one would not make the arena larger.

@@ -54,8 +54,8 @@ class Story {
         auto& entries = host.journal.contents.entries;
         const std::size_t lost = random_() % 4;
         for (std::size_t i = 0; i < lost && entries.size() > 1; ++i) entries.pop_back();
-        REQUIRE(books_after(compacted(host.journal.contents)).value() ==
-                books_after(host.journal.contents).value());
+        REQUIRE(records_after(compacted(host.journal.contents)).value() ==
+                records_after(host.journal.contents).value());
         // The next daemon finds the one or the other.
         if (random_() % 2 == 0) host.journal.contents = compacted(host.journal.contents);
         host.restart(now_, 10s);
@@ -69,9 +69,9 @@ class Story {
             const SessionId id{view.id};
             const Peer peer{view.pid, 1000, 1000};
             if (random_() % 4 == 0) continue;  // it died meanwhile, and is found out by the grace
-            // Its token or its process may be what was spoilt.
+            // Its token or its process may be what was corrupt.
             const bool resumes = host.registry->resume_session(id, peer, kToken).ok();
-            REQUIRE((resumes || is_spoilt_));
+            REQUIRE((resumes || is_corrupt_));
             if (resumes) sessions_.push_back(id);
         }
         for (const ArenaView& view : host.registry->snapshot(now_).arenas) {
@@ -86,11 +86,11 @@ class Story {
     bool restart_on_nonsense() {
         auto& entries = host.journal.contents.entries;
         for (std::size_t left = 1 + random_() % 3; left > 0 && entries.size() > 2; --left) {
-            spoil(entries);
+            corrupt(entries);
         }
         host.restart(now_, 10s);
         if (!host.restored.ok()) return false;
-        is_spoilt_ = true;
+        is_corrupt_ = true;
         come_back();
         return true;
     }
@@ -98,7 +98,7 @@ class Story {
     void check() {
         // A record that is lost can leave a quarantine without a reason, which harms nobody.
         const std::vector<std::string> problems =
-            is_spoilt_ ? host.registry->contradictions() : host.registry->problems();
+            is_corrupt_ ? host.registry->contradictions() : host.registry->problems();
         for (const std::string& problem : problems) MESSAGE(problem);
         REQUIRE(problems.empty());
     }
@@ -129,7 +129,7 @@ class Story {
         return limits;
     }
 
-    void spoil(std::vector<JournalEntry>& entries) {
+    void corrupt(std::vector<JournalEntry>& entries) {
         // Not the first: that one says which version it is.
         const std::size_t at = 1 + random_() % (entries.size() - 1);
         const std::size_t other = 1 + random_() % (entries.size() - 1);
@@ -292,7 +292,7 @@ class Story {
     }
 
     std::mt19937 random_;
-    bool is_spoilt_ = false;
+    bool is_corrupt_ = false;
     TimePoint now_ = kNow;
     std::vector<SessionId> sessions_;
     std::vector<std::pair<SessionId, proto::Group>> groups_;

@@ -183,7 +183,7 @@ TEST_SUITE("shm.heap") {
         CHECK(heap.allocate(piece.bytes) == piece.memory);
     }
 
-    TEST_CASE("a peer that writes over all of the piece spoils contents and not the heap") {
+    TEST_CASE("a peer that writes over all of the piece corrupts contents and not the heap") {
         const Piece piece(256 * kKiB);
         Heap heap(piece.memory, piece.bytes);
         std::mt19937 random(7);

@@ -24,8 +24,8 @@ struct Fresh {
         format_shard(*header, kKey, 4096, 1, 8192);
         assign_reader(*header, 0, kSession);
     }
-    Result<ShardPin> pin(std::uint64_t version = 0, Duration patience = 0ms) const {
-        return pin_shard(*header, kKey, 0, kSession, version, Clock::now() + patience);
+    Result<ShardPin> pin(std::uint64_t version = 0, Duration timeout = 0ms) const {
+        return pin_shard(*header, kKey, 0, kSession, version, Clock::now() + timeout);
     }
     std::unique_ptr<ShardHeader> header = std::make_unique<ShardHeader>();
 };

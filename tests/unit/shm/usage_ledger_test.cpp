@@ -30,8 +30,8 @@ struct Books {
         limits.target_bytes = target;
         write_limits(*page, limits);
     }
-    UsageLedger ledger(Duration patience = std::chrono::seconds(30)) {
-        return UsageLedger(*file, self, patience);
+    UsageLedger ledger(Duration timeout = std::chrono::seconds(30)) {
+        return UsageLedger(*file, self, timeout);
     }
     // A process that ran once: this one's number, started at another time.
     ProcessIdentity dead() const {
@@ -117,16 +117,16 @@ TEST_CASE("refusals are counted with their bytes, absurd ones as a tebibyte") {
     ledger.refused(slot, ~std::uint64_t{0});
     const LedgerUse use = ledger.uses().front();
     CHECK(use.denied == 2);
-    CHECK(use.denied_bytes == 300 + kDeniedMost);
+    CHECK(use.denied_bytes == 300 + kMaxDenied);
     CHECK(books.file->denied.load() == 2);
-    CHECK(books.file->denied_bytes.load() == 300 + kDeniedMost);
+    CHECK(books.file->denied_bytes.load() == 300 + kMaxDenied);
     // The next process in the slot begins at nothing, the vGPU's sum goes on.
     books.file->slots[slot].busy_ns = 5;
     UsageLedger after = books.ledger();
     CHECK(after.claim().value() == slot);
     CHECK(after.uses().front().denied_bytes == 0);
     CHECK(after.uses().front().busy_ns == 0);
-    CHECK(books.file->denied_bytes.load() == 300 + kDeniedMost);
+    CHECK(books.file->denied_bytes.load() == 300 + kMaxDenied);
 }
 
 TEST_CASE("an announced target counts before the quota has followed") {

@@ -61,7 +61,7 @@ TEST_SUITE("sim.collective_run") {
             topology.line_latency = kLatency;
             for (Node& node : topology.nodes) node.down = 10e9;
             const double rounds = 2.0 * (world - 1);
-            // Arrival and the last meeting take a word each; the first round needs none.
+            // Arrival and the last barrier take a word each; the first round needs none.
             const double expected = rounds / world * kMega / 10e9 + (rounds + 1) * kLatency;
             CHECK(time_of(topology, call_of(world, kMiB, Algorithm::kRing)) ==
                   doctest::Approx(expected).epsilon(1e-4));
@@ -142,11 +142,11 @@ TEST_SUITE("sim.collective_run") {
     }
 
     TEST_CASE("the same input gives the same run to the last bit") {
-        TopologyWish wish;
-        wish.shape = "tree";
-        wish.devices = 64;
-        wish.placement = Placement::kDevice;
-        const Topology topology = make_topology(wish).value();
+        TopologySpec spec;
+        spec.shape = "tree";
+        spec.devices = 64;
+        spec.placement = Placement::kDevice;
+        const Topology topology = make_topology(spec).value();
         std::mt19937_64 random(1);
         std::vector<Seconds> arrivals;
         for (int i = 0; i < 64; ++i)
@@ -161,12 +161,12 @@ TEST_SUITE("sim.collective_run") {
     }
 
     TEST_CASE("8,192 devices cost a few events each, not one for each pair") {
-        TopologyWish wish;
-        wish.shape = "tree";
-        wish.devices = 8192;
+        TopologySpec spec;
+        spec.shape = "tree";
+        spec.devices = 8192;
         for (const Placement placement : {Placement::kInterleaved, Placement::kDevice}) {
-            wish.placement = placement;
-            const Topology topology = make_topology(wish).value();
+            spec.placement = placement;
+            const Topology topology = make_topology(spec).value();
             const AllreduceCall call = call_of(8192, 64 * kMiB, Algorithm::kDirect);
             const RunResult result = simulate_allreduce(topology, call, fixed_parts());
             CHECK(result.events < 12 * 8192);

@@ -33,11 +33,11 @@ Both run_both(const Topology& topology, fabricshm::Bytes bytes,
 }
 
 Topology tree_of(int devices, Placement placement) {
-    TopologyWish wish;
-    wish.shape = "tree";
-    wish.devices = devices;
-    wish.placement = placement;
-    return make_topology(wish).value();
+    TopologySpec spec;
+    spec.shape = "tree";
+    spec.devices = devices;
+    spec.placement = placement;
+    return make_topology(spec).value();
 }
 
 }  // namespace

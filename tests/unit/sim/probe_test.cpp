@@ -29,7 +29,7 @@ TEST_SUITE("sim.probe") {
         // The picture of the machine can be run, also with more ranks than cores.
         for (const int devices : {2, 2 * limits->cores + 1}) {
             const Topology topology = machine_topology(*limits, devices);
-            CHECK(topology.complaint() == "");
+            CHECK(topology.error_message() == "");
             fabricshm::AllreduceCall call;
             call.world = devices;
             call.bytes = fabricshm::kMiB;

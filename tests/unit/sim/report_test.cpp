@@ -11,7 +11,7 @@ namespace {
 
 Report sample() {
     Report report;
-    report.question = "what";
+    report.query = "what";
     report.facts = {{"rate_per_s", 46e9}, {"name", std::string("x")}};
     report.columns = {"size_bytes", "time_s", "word"};
     report.rows = {{1024.0, 1.5e-6, std::string("a,b")},
@@ -36,7 +36,7 @@ TEST_SUITE("sim.report") {
 
     TEST_CASE("JSON holds plain numbers, and null for missing ones") {
         const auto json = nlohmann::json::parse(emu::as_json(sample()));
-        CHECK(json["question"] == "what");
+        CHECK(json["query"] == "what");
         CHECK(json["rate_per_s"] == 46e9);
         CHECK(json["rows"][0]["time_s"] == 1.5e-6);
         CHECK(json["rows"][1]["time_s"].is_null());

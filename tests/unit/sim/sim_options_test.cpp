@@ -13,7 +13,7 @@ std::optional<SimExit> parse(std::vector<const char*> words, SimOptions& options
     return parse_sim_options(static_cast<int>(words.size()), words.data(), options);
 }
 
-std::string complaint(const std::vector<const char*>& words) {
+std::string error_message(const std::vector<const char*>& words) {
     SimOptions options;
     const auto exit = parse(words, options);
     return exit && exit->code == 2 ? exit->text : "";
@@ -29,26 +29,29 @@ TEST_SUITE("sim.sim_options") {
              "--trigger", "sync", "--placement", "device", "--link", "cxl_box", "--csv"},
             options));
         CHECK(options.command == "allreduce");
-        CHECK(options.wish.devices == 64);
+        CHECK(options.spec.devices == 64);
         CHECK(options.sizes == std::vector<fabricshm::Bytes>{8192, 1 << 20});
         CHECK(options.algorithms.size() == 2);
         CHECK(options.trigger == fabricshm::Trigger::kSync);
-        CHECK(options.wish.placement == Placement::kDevice);
-        CHECK(options.wish.link.read == 60e9);
+        CHECK(options.spec.placement == Placement::kDevice);
+        CHECK(options.spec.link.read == 60e9);
         CHECK(options.format == Format::kCsv);
     }
 
     TEST_CASE("one line names the option that is wrong, with exit code 2") {
-        CHECK(complaint({}) == "fabric-sim: a command is missing (fabric-sim --help)\n");
-        CHECK(complaint({"allreduce", "--sizes", "8,fast"}).find("--sizes: \"fast\"") !=
+        CHECK(error_message({}) == "fabric-sim: a command is missing (fabric-sim --help)\n");
+        CHECK(error_message({"allreduce", "--sizes", "8,fast"}).find("--sizes: \"fast\"") !=
               std::string::npos);
-        CHECK(complaint({"allreduce", "--devices", "1"}).find("--devices") != std::string::npos);
-        CHECK(complaint({"allreduce", "--devices", "9000"}).find("--devices") != std::string::npos);
-        CHECK(complaint({"allreduce", "--link", "wet string"}).find("--link") != std::string::npos);
-        CHECK(complaint({"allreduce", "--json", "--csv"}).find("--json") != std::string::npos);
-        CHECK(complaint({"stragglers", "--late", "3"}).find("--late") != std::string::npos);
-        CHECK(complaint({"bandwidth", "--model", "mine"}).find("--model") != std::string::npos);
-        CHECK(complaint({"dance"}) != "");
+        CHECK(error_message({"allreduce", "--devices", "1"}).find("--devices") !=
+              std::string::npos);
+        CHECK(error_message({"allreduce", "--devices", "9000"}).find("--devices") !=
+              std::string::npos);
+        CHECK(error_message({"allreduce", "--link", "wet string"}).find("--link") !=
+              std::string::npos);
+        CHECK(error_message({"allreduce", "--json", "--csv"}).find("--json") != std::string::npos);
+        CHECK(error_message({"stragglers", "--late", "3"}).find("--late") != std::string::npos);
+        CHECK(error_message({"bandwidth", "--model", "mine"}).find("--model") != std::string::npos);
+        CHECK(error_message({"dance"}) != "");
     }
 
     TEST_CASE("help and version end with 0") {

@@ -47,10 +47,10 @@ name = "gpu[5]"
 speed = 0.5
 )";
 
-std::string complaint_of(const std::string& text) {
+std::string error_message_of(const std::string& text) {
     const auto parsed = parse_topology(text, "t.toml");
-    const auto* complaint = std::get_if<std::string>(&parsed);
-    return complaint != nullptr ? *complaint : "";
+    const auto* error_message = std::get_if<std::string>(&parsed);
+    return error_message != nullptr ? *error_message : "";
 }
 
 }  // namespace
@@ -73,20 +73,21 @@ TEST_SUITE("sim.topology_file") {
         CHECK(slow.window_bytes == 65536);
     }
 
-    TEST_CASE("a complaint names file, line and key") {
-        CHECK(complaint_of("name = ").find("t.toml:1: ") == 0);
-        CHECK(complaint_of("speed = 3\n") == "t.toml:1: unknown key speed");
+    TEST_CASE("a error_message names file, line and key") {
+        CHECK(error_message_of("name = ").find("t.toml:1: ") == 0);
+        CHECK(error_message_of("speed = 3\n") == "t.toml:1: unknown key speed");
         const std::string text(kTwoRacks);
-        CHECK(complaint_of(text + "[[pool]]\nname = \"p\"\nparent = \"nowhere\"\n") ==
+        CHECK(error_message_of(text + "[[pool]]\nname = \"p\"\nparent = \"nowhere\"\n") ==
               "t.toml:40: no node of that name is the parent");
-        CHECK(complaint_of(text + "[[override]]\nname = \"gpu[99]\"\nspeed = 1\n") ==
+        CHECK(error_message_of(text + "[[override]]\nname = \"gpu[99]\"\nspeed = 1\n") ==
               "t.toml:40: override: there is no node \"gpu[99]\"");
-        CHECK(complaint_of(text + "[[pool]]\nname = \"p\"\nparent = \"leaf\"\nmedia = 60\n") ==
+        CHECK(error_message_of(text + "[[pool]]\nname = \"p\"\nparent = \"leaf\"\nmedia = 60\n") ==
               "t.toml:43: media: unknown key, or a value without a unit or of another kind");
     }
 
     TEST_CASE("a file without devices or pools is no topology") {
-        CHECK(complaint_of("[[switch]]\nname = \"s\"\n").find("0 devices") != std::string::npos);
+        CHECK(error_message_of("[[switch]]\nname = \"s\"\n").find("0 devices") !=
+              std::string::npos);
         CHECK(std::holds_alternative<std::string>(read_topology_file("no such file")));
     }
 
@@ -96,8 +97,8 @@ TEST_SUITE("sim.topology_file") {
             many +=
                 "[[host]]\nname = \"h" + std::to_string(i) + "\"\nparent = \"s\"\ncount = 8000\n";
         }
-        CHECK(complaint_of(many).find("1 to 100000 in all") != std::string::npos);
-        CHECK(complaint_of("[[device]]\nname = \"d\"\nspeed = inf\n").find("speed") !=
+        CHECK(error_message_of(many).find("1 to 100000 in all") != std::string::npos);
+        CHECK(error_message_of("[[device]]\nname = \"d\"\nspeed = inf\n").find("speed") !=
               std::string::npos);
     }
 }

@@ -7,40 +7,40 @@
 using namespace emu;
 
 TEST_SUITE("sim.topology") {
-    TEST_CASE("every shape has as many devices as it was asked for, and no complaint") {
+    TEST_CASE("every shape has as many devices as it was asked for, and no error_message") {
         for (const char* shape : {"star", "tree", "chain"}) {
             for (const int devices : {2, 3, 64, 200, 512}) {
-                TopologyWish wish;
-                wish.shape = shape;
-                wish.devices = devices;
-                const auto topology = make_topology(wish);
+                TopologySpec spec;
+                spec.shape = shape;
+                spec.devices = devices;
+                const auto topology = make_topology(spec);
                 REQUIRE(topology.ok());
                 CHECK(topology->devices().size() == static_cast<std::size_t>(devices));
-                CHECK(topology->complaint() == "");
+                CHECK(topology->error_message() == "");
             }
         }
     }
 
     TEST_CASE("sizes and shapes that cannot be are refused") {
-        TopologyWish wish;
-        wish.devices = 1;
-        CHECK_FALSE(make_topology(wish).ok());
-        wish.devices = 8193;
-        CHECK_FALSE(make_topology(wish).ok());
-        wish.devices = 513;
-        wish.shape = "chain";
-        CHECK_FALSE(make_topology(wish).ok());
-        wish.shape = "moebius";
-        CHECK_FALSE(make_topology(wish).ok());
+        TopologySpec spec;
+        spec.devices = 1;
+        CHECK_FALSE(make_topology(spec).ok());
+        spec.devices = 8193;
+        CHECK_FALSE(make_topology(spec).ok());
+        spec.devices = 513;
+        spec.shape = "chain";
+        CHECK_FALSE(make_topology(spec).ok());
+        spec.shape = "moebius";
+        CHECK_FALSE(make_topology(spec).ok());
     }
 
-    TEST_CASE("a complaint names the node") {
-        TopologyWish wish;
-        Topology topology = make_topology(wish).value();
+    TEST_CASE("a error_message names the node") {
+        TopologySpec spec;
+        Topology topology = make_topology(spec).value();
         topology.nodes.back().media = -1;
-        CHECK(topology.complaint() == "pool[0]: a value is negative or too large");
-        topology = make_topology(wish).value();
+        CHECK(topology.error_message() == "pool[0]: a value is negative or too large");
+        topology = make_topology(spec).value();
         topology.nodes[3].parent = 7;
-        CHECK(topology.complaint() == "device[2]: its parent has to come before it");
+        CHECK(topology.error_message() == "device[2]: its parent has to come before it");
     }
 }

@@ -89,10 +89,10 @@ TEST_SUITE("sim.training") {
     }
 
     TEST_CASE("the same seed makes the same trace and run, another one another") {
-        TraceWish wish;
-        wish.devices = 64;
-        wish.stragglers = 10;
-        wish.failures = 3;
+        TraceSpec spec;
+        spec.devices = 64;
+        spec.stragglers = 10;
+        spec.failures = 3;
         const auto same = [](const Trace& a, const Trace& b) {
             bool equal = a.disturbances.size() == b.disturbances.size();
             for (std::size_t i = 0; equal && i < a.disturbances.size(); ++i) {
@@ -101,14 +101,14 @@ TEST_SUITE("sim.training") {
             }
             return equal;
         };
-        const Trace trace = make_trace(wish);
+        const Trace trace = make_trace(spec);
         CHECK(trace.disturbances.size() == 13);
-        CHECK(same(trace, make_trace(wish)));
+        CHECK(same(trace, make_trace(spec)));
         const Workload workload = workload_of(64, 100);
         CHECK(run_training(workload, trace, even_policy()).total ==
               run_training(workload, trace, even_policy()).total);
-        wish.seed = 2;
-        CHECK_FALSE(same(trace, make_trace(wish)));
+        spec.seed = 2;
+        CHECK_FALSE(same(trace, make_trace(spec)));
     }
 
     TEST_CASE("a policy that gives nobody anything gets even shares") {

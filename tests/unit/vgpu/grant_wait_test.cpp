@@ -28,7 +28,7 @@ TEST_CASE("an allocation waits as long as the daemon says, or the process's own 
     CHECK(GrantWait().length(kNow, limits(1500)) == 1500ms);
     CHECK(GrantWait(0s).length(kNow, limits(1500)) == 0s);
     CHECK(GrantWait(3s).length(kNow, limits(0)) == 3s);
-    CHECK(GrantWait().length(kNow, limits(~std::uint64_t{0})) == kGrantWaitMost);
+    CHECK(GrantWait().length(kNow, limits(~std::uint64_t{0})) == kMaxGrantWait);
 }
 
 TEST_CASE("after a wait in vain there is none for fifteen times as long, or until limits change") {
@@ -53,7 +53,7 @@ TEST_CASE("what the quota can become counts only for those who wait for it") {
 TEST_CASE("the variable is a time with a unit, and anything else is nothing") {
     CHECK(grant_wait_from("500ms") == std::optional<Duration>(500ms));
     CHECK(grant_wait_from("0s") == std::optional<Duration>(0s));
-    CHECK(grant_wait_from("20min") == std::optional<Duration>(kGrantWaitMost));
+    CHECK(grant_wait_from("20min") == std::optional<Duration>(kMaxGrantWait));
     for (const char* text : {"", "2", "-1s", "soon"}) CHECK(!grant_wait_from(text));
     CHECK(!grant_wait_from(nullptr));
 }

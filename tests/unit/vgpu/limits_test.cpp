@@ -40,13 +40,13 @@ constexpr std::uint32_t kBob = 4'000'000'002;
 constexpr std::uint32_t kCarol = 4'000'000'003;
 constexpr std::uint32_t kStranger = 4'000'000'004;
 
-// What the server answers to this process within `patience` when it asks for `name` and says that
+// What the server answers to this process within `timeout` when it asks for `name` and says that
 // it is `self`; negative: nothing.
 int asked(const std::string& socket_path, const char* name,
           const fabricshm::ProcessIdentity& self = fabricshm::own_identity().value(),
-          fabricshm::Duration patience = std::chrono::seconds(30)) {
+          fabricshm::Duration timeout = std::chrono::seconds(30)) {
     using namespace fabricshm::proto;
-    const auto until = fabricshm::Clock::now() + patience;
+    const auto until = fabricshm::Clock::now() + timeout;
     const auto request = make_vgpu_request(self, name).value();
     const auto socket = fabricshm::UnixSocket::connect(socket_path, until);
     if (!socket.ok()) return -1;
@@ -319,7 +319,7 @@ TEST_CASE("who is one too many is refused, and those who are known can ask again
     VgpuServer::Options options;
     options.socket_path = folder.file("vgpu");
     options.admits = [](std::uint32_t, std::uint32_t, int) { return true; };
-    options.tenants_most = 2;
+    options.max_tenants = 2;
     const auto server = VgpuServer::start(std::move(options), *limits).value();
     const auto self = fabricshm::own_identity().value();
     // In a namespace of its own a process may have any number.
@@ -429,7 +429,7 @@ TEST_CASE("a share is 1 to 100 per cent") {
     CHECK(limits->set_share("a", 1).ok());
 }
 
-TEST_CASE("a ledger full of lies spoils the figures of its own vGPU and nothing else") {
+TEST_CASE("a ledger full of lies corrupts the figures of its own vGPU and nothing else") {
     const TemporaryDirectory folder;
     const auto limits = open(folder, {spec("a", "0", 40 * kMiB), spec("b", "0", 40 * kMiB)});
     Tenant tenant(*limits, "a");

@@ -147,12 +147,12 @@ TEST_CASE("no measurement and no word in the ledger makes a rate that is none") 
     CHECK(bucket.rate.load() <= 1'000'000'000'000'000);
 }
 
-TEST_CASE("a bucket whose words were spoiled fills again") {
-    for (const std::uint64_t spoiled : {std::uint64_t{1} << 62, std::uint64_t{1} << 63}) {
-        CAPTURE(spoiled);
+TEST_CASE("a bucket whose words were corrupt fills again") {
+    for (const std::uint64_t corrupt : {std::uint64_t{1} << 62, std::uint64_t{1} << 63}) {
+        CAPTURE(corrupt);
         ShareBucket bucket{};
         bucket.rate = 1000;
-        bucket.refilled_ns = spoiled;
+        bucket.refilled_ns = corrupt;
         CHECK(try_spend(bucket, 1, kSecond));  // no token yet
         CHECK(!try_spend(bucket, 1, kSecond + 10'000'000));
         bucket.tokens = ~std::uint64_t{0} >> 1;
@@ -180,9 +180,9 @@ TEST_CASE("a launch that the driver refused costs nothing") {
 TEST_CASE("the work of a launch is its threads, and never so much that it turns into credit") {
     CHECK(work_of({2, 3, 4}, {5, 6, 7}) == 2 * 3 * 4 * 5 * 6 * 7);
     CHECK(work_of({0, 1, 1}, {1, 1, 1}) == 1);
-    CHECK(work_of({0x7fffffff, 65535, 65535}, {1024, 1, 1}) == kWorkMost);
-    CHECK(work_of({0x80000000, 0x80000000, 4}, {1, 1, 1}) == kWorkMost);
-    CHECK(work_of({~0U, ~0U, ~0U}, {~0U, ~0U, ~0U}) == kWorkMost);
+    CHECK(work_of({0x7fffffff, 65535, 65535}, {1024, 1, 1}) == kMaxWork);
+    CHECK(work_of({0x80000000, 0x80000000, 4}, {1, 1, 1}) == kMaxWork);
+    CHECK(work_of({~0U, ~0U, ~0U}, {~0U, ~0U, ~0U}) == kMaxWork);
 }
 
 TEST_CASE("a window that began while nothing was held back does not delay the next one") {

@@ -206,7 +206,7 @@ class Control:
 
     def _set_interval(self, interval):
         if isinstance(self._model, DistributedDataParallel):
-            # Buffers meet with the parameters; a broadcast in each forward() would be a meeting.
+            # Buffers meet with the parameters; a broadcast in each forward() would be a barrier.
             if not hasattr(self, "_broadcasts"):
                 self._broadcasts = self._model.broadcast_buffers
             self._model.broadcast_buffers = self._broadcasts and interval == 1

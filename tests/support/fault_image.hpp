@@ -12,11 +12,11 @@ namespace test_support {
 
 /// Replays a copy of the journal in `state_dir`. Nothing when there is none yet, or when it
 /// contradicts itself: then `problem` says so.
-fabricd::PoolImage books_in(const std::string& state_dir, std::string& problem);
+fabricd::PoolImage pool_image_in(const std::string& state_dir, std::string& problem);
 
-/// Bytes of an arena with two owners, and claims of ranks that the books do not know or know
+/// Bytes of an arena with two owners, and claims of ranks that the image do not know or know
 /// otherwise. Empty when all is well.
-std::vector<std::string> two_owners(const fabricd::PoolImage& books,
+std::vector<std::string> two_owners(const fabricd::PoolImage& image,
                                     const std::vector<JobClaim>& claims);
 
 }  // namespace test_support

@@ -1,4 +1,4 @@
-#include "emu/sim/questions.hpp"
+#include "emu/sim/queries.hpp"
 
 #include <doctest/doctest.h>
 
@@ -20,13 +20,13 @@ double number(const Report& report, std::size_t row, const std::string& column) 
 
 }  // namespace
 
-TEST_SUITE("sim.questions") {
+TEST_SUITE("sim.queries") {
     TEST_CASE("an allreduce takes longer the larger it is, and every pair gets a row") {
-        AllreduceQuestion question;
-        question.topology = make_topology({}).value();
-        question.sizes = {kMiB, 16 * kMiB};
-        question.algorithms = {Algorithm::kDirect, Algorithm::kRing, Algorithm::kHost};
-        const Report report = answer_allreduce(question);
+        AllreduceQuery query;
+        query.topology = make_topology({}).value();
+        query.sizes = {kMiB, 16 * kMiB};
+        query.algorithms = {Algorithm::kDirect, Algorithm::kRing, Algorithm::kHost};
+        const Report report = answer_allreduce(query);
         REQUIRE(report.rows.size() == 6);
         for (std::size_t row = 0; row < 3; ++row) {
             CHECK(number(report, row, "time_s") < number(report, row + 3, "time_s"));
@@ -34,23 +34,23 @@ TEST_SUITE("sim.questions") {
     }
 
     TEST_CASE("on a pool the ring never wins; on a long chain it does for large vectors") {
-        CrossoverQuestion question;
-        question.devices = {8};
-        question.least = question.most = kGiB;
-        CHECK(std::isnan(number(answer_crossover(question), 0, "ring_wins_from_bytes")));
-        question.wish.shape = "chain";
-        question.devices = {64};
-        CHECK(number(answer_crossover(question), 0, "ring_wins_from_bytes") == kGiB);
-        CHECK(number(answer_crossover(question), 0, "ring_over_direct") < 1);
+        CrossoverQuery query;
+        query.devices = {8};
+        query.least = query.most = kGiB;
+        CHECK(std::isnan(number(answer_crossover(query), 0, "ring_wins_from_bytes")));
+        query.spec.shape = "chain";
+        query.devices = {64};
+        CHECK(number(answer_crossover(query), 0, "ring_wins_from_bytes") == kGiB);
+        CHECK(number(answer_crossover(query), 0, "ring_over_direct") < 1);
     }
 
     TEST_CASE("claims help against a slow engine, and nothing helps against a late rank") {
-        StragglerQuestion question;
-        TopologyWish wish;
-        wish.pools = 32;  // so that engines limit, not the pools
-        question.topology = make_topology(wish).value();
-        question.runs = 3;
-        const Report report = answer_stragglers(question);
+        StragglerQuery query;
+        TopologySpec spec;
+        spec.pools = 32;  // so that engines limit, not the pools
+        query.topology = make_topology(spec).value();
+        query.runs = 3;
+        const Report report = answer_stragglers(query);
         REQUIRE(report.rows.size() == 30);
         CHECK(number(report, 5, "against_nobody") > 3);    // slow engine, fixed parts
         CHECK(number(report, 6, "against_nobody") < 1.3);  // with claims
@@ -60,21 +60,21 @@ TEST_SUITE("sim.questions") {
     }
 
     TEST_CASE("the pool's bandwidth is at least what the bytes need, and grows with the devices") {
-        BandwidthQuestion question;
-        question.parameters = 25e6;
-        question.step = 0.1;
-        question.devices = {2, 8, 32};
-        const Report report = answer_bandwidth(question);
+        BandwidthQuery query;
+        query.parameters = 25e6;
+        query.step = 0.1;
+        query.devices = {2, 8, 32};
+        const Report report = answer_bandwidth(query);
         double before = 0;
         for (std::size_t row = 0; row < 3; ++row) {
             const double rate = number(report, row, "pool_per_s");
             CHECK(rate >= number(report, row, "lower_bound_per_s"));
             CHECK(rate > before);
-            CHECK(number(report, row, "exposed_share") <= question.target_share);
+            CHECK(number(report, row, "exposed_share") <= query.target_share);
             before = rate;
         }
         // No pool helps devices whose links are too slow for the target.
-        question.step = 1e-3;
-        CHECK(std::isnan(number(answer_bandwidth(question), 0, "pool_per_s")));
+        query.step = 1e-3;
+        CHECK(std::isnan(number(answer_bandwidth(query), 0, "pool_per_s")));
     }
 }

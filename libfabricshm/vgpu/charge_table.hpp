@@ -24,7 +24,7 @@ struct Charge {
 ///
 /// Freeing takes the charge out first and puts it back when the driver refuses: the other way round
 /// another thread could get the same address again before we forgot it.
-class Book {
+class ChargeTable {
   public:
     /// A charge that is there already under that key is released: the driver gives a name only to
     /// what is free, so we missed the call that freed it.
@@ -35,10 +35,10 @@ class Book {
     bool reopen(std::uint64_t key);
 
     /// The same, or else puts `charge`: for two threads that open the same at the same time, both
-    /// of which found it closed. True: it was open, and `charge` is not in the book.
+    /// of which found it closed. True: it was open, and `charge` is not in the table.
     bool reopen_or_put(std::uint64_t key, const Charge& charge);
 
-    /// The charge, out of the book; of memory that stays open a copy with 0 bytes.
+    /// The charge, out of the table; of memory that stays open a copy with 0 bytes.
     std::optional<Charge> take(std::uint64_t key);
 
     /// Undoes take().
@@ -53,14 +53,14 @@ class Book {
     std::unordered_map<std::uint64_t, Charge> charges_;
 };
 
-// Three books, since a handle may be the same number as an address: names of different kinds are
+// Three tables, since a handle may be the same number as an address: names of different kinds are
 // only unique among themselves. Context handles are addresses in the host, as those of arrays are.
-Book& pointers();     // linear memory, opened or imported memory
-Book& handles();      // arrays, mipmaps, external memory, contexts
-Book& executables();  // memory of executable graphs
+ChargeTable& pointers();     // linear memory, opened or imported memory
+ChargeTable& handles();      // arrays, mipmaps, external memory, contexts
+ChargeTable& executables();  // memory of executable graphs
 
 /// Releases what was taken out for good; one look at the ledger for each vGPU.
-void release_all(const Book::Taken& taken);
+void release_all(const ChargeTable::Taken& taken);
 
 /// The key of a handle.
 inline std::uint64_t key_of(Handle handle) noexcept {
@@ -78,7 +78,7 @@ Handle current_context() noexcept;
 /// that no two processes both find the last bytes free, and no lock is held while it works. A
 /// process that dies in between has the bytes in its slot, and whoever clears that gives them back.
 template <typename Call, typename Key>
-Status charged(Vgpu* vgpu, std::uint64_t bytes, Book& book, Call call, Key key) {
+Status charged(Vgpu* vgpu, std::uint64_t bytes, ChargeTable& table, Call call, Key key) {
     if (vgpu == nullptr) return call();
     if (!vgpu->reserve(bytes)) return kOutOfMemory;
     const Status status = call();
@@ -86,7 +86,7 @@ Status charged(Vgpu* vgpu, std::uint64_t bytes, Book& book, Call call, Key key) 
         vgpu->roll_back(bytes);
         return status;
     }
-    book.put(key(), {vgpu, bytes, current_context()});
+    table.put(key(), {vgpu, bytes, current_context()});
     vgpu->commit(bytes);
     return status;
 }
@@ -97,17 +97,17 @@ Status charged(Vgpu* vgpu, std::uint64_t bytes, Book& book, Call call, Key key) 
 /// the size of stays uncounted.
 bool charge_opened(Pointer pointer);
 
-/// Calls `call()`, which frees what `key` stands for. What is not in the book (from before the vGPU
-/// was attached, or of a device without one) is freed all the same.
+/// Calls `call()`, which frees what `key` stands for. What is not in the table (from before the
+/// vGPU was attached, or of a device without one) is freed all the same.
 template <typename Call>
-Status freed(Book& book, std::uint64_t key, Call call) {
-    const auto charge = book.take(key);
+Status freed(ChargeTable& table, std::uint64_t key, Call call) {
+    const auto charge = table.take(key);
     const Status status = call();
     if (!charge) return status;
     if (status == kSuccess) {
         charge->vgpu->release(charge->bytes);
     } else {
-        book.put_back(key, *charge);
+        table.put_back(key, *charge);
     }
     return status;
 }

@@ -1,4 +1,4 @@
-#include "libfabricshm/collective/meeting.hpp"
+#include "libfabricshm/collective/barrier.hpp"
 
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -41,30 +41,30 @@ struct LastWords final : VisibilityPolicy {
 };
 
 struct Waiter {
-    Waiter() : meeting(block.memory.get(), 0, kWorld, {&policy, block.memory.get(), block.bytes}) {
-        policy.peer = &meeting.words(1);
+    Waiter() : barrier(block.memory.get(), 0, kWorld, {&policy, block.memory.get(), block.bytes}) {
+        policy.peer = &barrier.words(1);
         Tuning tuning;
         tuning.spins = 0;
         tuning.yields = 0;
-        meeting.settle(tuning);
+        barrier.settle(tuning);
     }
     Block block;
     LastWords policy;
-    Meeting meeting;
+    Barrier barrier;
 };
 
 }  // namespace
 
-TEST_SUITE("collective.meeting") {
+TEST_SUITE("collective.barrier") {
     TEST_CASE("a dead peer is seen soon, however long the tuning says to stay awake") {
         const Block block;
-        Meeting meeting(block.memory.get(), 0, kWorld, {});
+        Barrier barrier(block.memory.get(), 0, kWorld, {});
         Tuning tuning;
         tuning.spins = 100'000;
         tuning.yields = 1'000'000;
-        meeting.settle(tuning);
-        meeting.words(1).dead.store(1);
-        const auto waited = meeting.wait(1, 5, Clock::now() + std::chrono::minutes(1));
+        barrier.settle(tuning);
+        barrier.words(1).dead.store(1);
+        const auto waited = barrier.wait(1, 5, Clock::now() + std::chrono::minutes(1));
         REQUIRE(!waited.ok());
         CHECK(waited.error().code == Errc::kPeer);
     }
@@ -75,8 +75,8 @@ TEST_SUITE("collective.meeting") {
         Tuning tuning;
         tuning.spins = 500'000;
         tuning.yields = 500'000;
-        waiter.meeting.settle(tuning);
-        const auto waited = waiter.meeting.wait(1, 5, Clock::now() + std::chrono::minutes(1));
+        waiter.barrier.settle(tuning);
+        const auto waited = waiter.barrier.wait(1, 5, Clock::now() + std::chrono::minutes(1));
         REQUIRE(!waited.ok());
         CHECK(waited.error().code == Errc::kPeer);
         CHECK(waiter.policy.looks < 10'000);
@@ -84,13 +84,13 @@ TEST_SUITE("collective.meeting") {
 
     TEST_CASE("a peer that raises its clock and then dies has been waited for") {
         Waiter waiter;
-        CHECK(waiter.meeting.wait(1, 5, Clock::now() + std::chrono::minutes(1)).ok());
+        CHECK(waiter.barrier.wait(1, 5, Clock::now() + std::chrono::minutes(1)).ok());
     }
 
     TEST_CASE("a peer that dies without is named") {
         Waiter waiter;
         waiter.policy.speaks = false;
-        const auto waited = waiter.meeting.wait(1, 5, Clock::now() + std::chrono::minutes(1));
+        const auto waited = waiter.barrier.wait(1, 5, Clock::now() + std::chrono::minutes(1));
         CHECK(waited.error().code == Errc::kPeer);
         CHECK(waited.error().detail == 1);
     }

@@ -1,4 +1,4 @@
-#include "libfabricshm/vgpu/books.hpp"
+#include "libfabricshm/vgpu/charge_table.hpp"
 
 #include <map>
 #include <utility>
@@ -7,7 +7,7 @@
 
 namespace fabricshm::cuda {
 
-void Book::put(std::uint64_t key, const Charge& charge) {
+void ChargeTable::put(std::uint64_t key, const Charge& charge) {
     Charge missed;
     {
         const std::lock_guard lock(mutex_);
@@ -17,7 +17,7 @@ void Book::put(std::uint64_t key, const Charge& charge) {
     if (missed.vgpu != nullptr) missed.vgpu->release(missed.bytes);
 }
 
-bool Book::reopen(std::uint64_t key) {
+bool ChargeTable::reopen(std::uint64_t key) {
     const std::lock_guard lock(mutex_);
     const auto found = charges_.find(key);
     if (found == charges_.end()) return false;
@@ -25,20 +25,20 @@ bool Book::reopen(std::uint64_t key) {
     return true;
 }
 
-bool Book::reopen_or_put(std::uint64_t key, const Charge& charge) {
+bool ChargeTable::reopen_or_put(std::uint64_t key, const Charge& charge) {
     const std::lock_guard lock(mutex_);
     const auto [entry, is_new] = charges_.try_emplace(key, charge);
     if (!is_new) ++entry->second.opens;
     return !is_new;
 }
 
-std::optional<Charge> Book::take(std::uint64_t key) {
+std::optional<Charge> ChargeTable::take(std::uint64_t key) {
     const std::lock_guard lock(mutex_);
     const auto found = charges_.find(key);
     if (found == charges_.end()) return std::nullopt;
     Charge charge = found->second;
     if (charge.opens > 1) {
-        // The copy tells put_back() by its count that the charge itself is still in the book.
+        // The copy tells put_back() by its count that the charge itself is still in the table.
         --found->second.opens;
         charge.bytes = 0;
     } else {
@@ -47,7 +47,7 @@ std::optional<Charge> Book::take(std::uint64_t key) {
     return charge;
 }
 
-void Book::put_back(std::uint64_t key, const Charge& charge) {
+void ChargeTable::put_back(std::uint64_t key, const Charge& charge) {
     if (charge.opens > 1) {
         // Nothing to be done where it was closed for good meanwhile: then the driver knows it no
         // more.
@@ -58,7 +58,7 @@ void Book::put_back(std::uint64_t key, const Charge& charge) {
 }
 
 // By looking at all of them: contexts end seldom, and an index by context would cost each call.
-Book::Taken Book::take_context(Handle context) {
+ChargeTable::Taken ChargeTable::take_context(Handle context) {
     Taken taken;
     const std::lock_guard lock(mutex_);
     for (auto entry = charges_.begin(); entry != charges_.end();) {
@@ -72,7 +72,7 @@ Book::Taken Book::take_context(Handle context) {
     return taken;
 }
 
-void release_all(const Book::Taken& taken) {
+void release_all(const ChargeTable::Taken& taken) {
     // A context has thousands of allocations, and each release takes the ledger's lock.
     std::map<Vgpu*, std::uint64_t> sums;
     for (const auto& [key, charge] : taken) sums[charge.vgpu] += charge.bytes;
@@ -80,19 +80,19 @@ void release_all(const Book::Taken& taken) {
 }
 
 // Never destroyed: programs free memory from destructors that run after ours would.
-Book& pointers() {
-    static Book& book = *new Book;
-    return book;
+ChargeTable& pointers() {
+    static ChargeTable& table = *new ChargeTable;
+    return table;
 }
 
-Book& handles() {
-    static Book& book = *new Book;
-    return book;
+ChargeTable& handles() {
+    static ChargeTable& table = *new ChargeTable;
+    return table;
 }
 
-Book& executables() {
-    static Book& book = *new Book;
-    return book;
+ChargeTable& executables() {
+    static ChargeTable& table = *new ChargeTable;
+    return table;
 }
 
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/support/fault_books.hpp"
+#include "tests/support/fault_image.hpp"
 
 #include <algorithm>
 #include <fstream>
@@ -16,8 +16,8 @@ bool is_free(const fabricd::RegionRecord& region) {
     return region.state == static_cast<std::uint32_t>(fabricd::LeaseState::kFree);
 }
 
-bool knows(const fabricd::PoolImage& books, const JobClaim& claim) {
-    return std::any_of(books.arenas.begin(), books.arenas.end(), [&](const auto& arena) {
+bool knows(const fabricd::PoolImage& image, const JobClaim& claim) {
+    return std::any_of(image.arenas.begin(), image.arenas.end(), [&](const auto& arena) {
         const auto found = arena.second.regions.find(fabricd::RegionId{claim.id});
         if (found == arena.second.regions.end() || is_free(found->second)) return false;
         const fabricd::RegionRecord& region = found->second;
@@ -28,7 +28,7 @@ bool knows(const fabricd::PoolImage& books, const JobClaim& claim) {
 
 }  // namespace
 
-fabricd::PoolImage books_in(const std::string& state_dir, std::string& problem) {
+fabricd::PoolImage pool_image_in(const std::string& state_dir, std::string& problem) {
     std::ifstream file(state_dir + "/journal", std::ios::binary);
     const std::string text{std::istreambuf_iterator<char>(file), {}};
     const auto contents = fabricd::parse_journal(std::as_bytes(std::span(text)));
@@ -38,10 +38,10 @@ fabricd::PoolImage books_in(const std::string& state_dir, std::string& problem) 
     return {};
 }
 
-std::vector<std::string> two_owners(const fabricd::PoolImage& books,
+std::vector<std::string> two_owners(const fabricd::PoolImage& image,
                                     const std::vector<JobClaim>& claims) {
     std::vector<std::string> problems;
-    for (const auto& [id, arena] : books.arenas) {
+    for (const auto& [id, arena] : image.arenas) {
         std::vector<std::pair<std::uint64_t, std::uint64_t>> pieces;  // first byte, end
         for (const auto& [region_id, region] : arena.regions) {
             if (is_free(region)) continue;
@@ -58,7 +58,7 @@ std::vector<std::string> two_owners(const fabricd::PoolImage& books,
         }
     }
     for (const JobClaim& claim : claims) {
-        if (knows(books, claim)) continue;
+        if (knows(image, claim)) continue;
         problems.push_back("region " + std::to_string(claim.id) + " was promised and is not there");
     }
     return problems;

@@ -1,4 +1,4 @@
-#include "libfabricshm/collective/meeting.hpp"
+#include "libfabricshm/collective/barrier.hpp"
 
 #include <linux/membarrier.h>
 #include <sched.h>
@@ -20,18 +20,8 @@ namespace fabricshm {
 
 namespace {
 
-// How long a sleeper trusts that a dead peer would have been announced before it looks for itself.
-constexpr auto kSleepSlice = std::chrono::milliseconds(20);
-
-// Pauses and yields multiply, and come from a file or from what the job shares: together they could
-// be hours before the first look for a dead peer.
-constexpr auto kAwakeMost = std::chrono::milliseconds(100);
 constexpr std::uint64_t kYieldsPerLook = 8;
 constexpr std::uint64_t kTurnsPerLook = 256;
-
-// Between two looks at a word that nobody can wake us for. Long enough to leave the core to the
-// rank that is waited for, short beside the operations that make a rank wait this long.
-constexpr auto kNap = std::chrono::microseconds(50);
 
 using ProcessorSet = std::array<std::uint64_t, kProcessorWords>;
 
@@ -78,7 +68,7 @@ class SleeperCount {
 
 }  // namespace
 
-Meeting::Meeting(std::byte* block, int rank, int world, const Visibility& view)
+Barrier::Barrier(std::byte* block, int rank, int world, const Visibility& view)
     : block_(block),
       view_(view),
       header_(reinterpret_cast<GroupHeader*>(block)),
@@ -91,7 +81,7 @@ Meeting::Meeting(std::byte* block, int rank, int world, const Visibility& view)
     seen_[static_cast<std::size_t>(rank)] = ~std::uint64_t{0};
 }
 
-Result<void> Meeting::announce(const RankPlace& place) {
+Result<void> Barrier::announce(const RankPlace& place) {
     FABRIC_TRY(const ProcessIdentity identity, own_identity());
     RankWords& words = own();
     words.pid = identity.pid;
@@ -108,7 +98,7 @@ Result<void> Meeting::announce(const RankPlace& place) {
     return {};
 }
 
-int Meeting::processors() const noexcept {
+int Barrier::processors() const noexcept {
     int found = 0;
     for (int rank = 0; rank < world_; ++rank) {
         if (rank != rank_) {
@@ -127,7 +117,7 @@ int Meeting::processors() const noexcept {
 }
 
 // Of the ranks on one kernel, the first of which is `from`.
-int Meeting::processors_of(std::uint64_t kernel, int from) const noexcept {
+int Barrier::processors_of(std::uint64_t kernel, int from) const noexcept {
     std::array<std::uint64_t, kProcessorWords> together{};
     int ranks = 0;
     for (int rank = from; rank < world_; ++rank) {
@@ -145,7 +135,7 @@ int Meeting::processors_of(std::uint64_t kernel, int from) const noexcept {
     return std::min(processors, ranks);
 }
 
-void Meeting::settle(const Tuning& tuning) noexcept {
+void Barrier::settle(const Tuning& tuning) noexcept {
     bool all = true;
     for (int peer = 0; peer < world_; ++peer) {
         if (peer != rank_) {
@@ -158,18 +148,18 @@ void Meeting::settle(const Tuning& tuning) noexcept {
     yields_ = tuning.yields;
 }
 
-std::uint64_t Meeting::spins_for(int peer) const noexcept {
+std::uint64_t Barrier::spins_for(int peer) const noexcept {
     if (peer < 0) return spins_;
     const auto theirs = words(peer).processor.load(std::memory_order_relaxed);
     const auto ours = static_cast<std::uint32_t>(::sched_getcpu() + 1);
     return theirs == ours ? 0 : spins_;
 }
 
-void Meeting::wake_sleepers(const Word& word) noexcept {
+void Barrier::wake_sleepers(const Word& word) noexcept {
     futex_wake(low_half(word.value), INT_MAX);
 }
 
-Result<void> Meeting::gather(std::uint64_t value, TimePoint deadline) {
+Result<void> Barrier::gather(std::uint64_t value, TimePoint deadline) {
     for (const int child : tree_->nodes[static_cast<std::size_t>(rank_)].children) {
         FABRIC_TRY_VOID(wait(child, value, deadline));
         // Relaxed: stored before the clock that was acquired, and the next operation of this parity
@@ -182,7 +172,7 @@ Result<void> Meeting::gather(std::uint64_t value, TimePoint deadline) {
     return {};
 }
 
-Result<void> Meeting::await_release(std::uint64_t value, TimePoint deadline) {
+Result<void> Barrier::await_release(std::uint64_t value, TimePoint deadline) {
     const int parent = tree_->nodes[static_cast<std::size_t>(rank_)].parent;
     if (parent >= 0) {
         const Word word = release_of(parent);
@@ -197,14 +187,14 @@ Result<void> Meeting::await_release(std::uint64_t value, TimePoint deadline) {
     return {};
 }
 
-void Meeting::release(std::uint64_t value) noexcept {
+void Barrier::release(std::uint64_t value) noexcept {
     if (tree_->nodes[static_cast<std::size_t>(rank_)].children.empty()) return;
     // Relaxed: the release of the word makes it visible before.
     tree_words_[rank_].release.unchanged.store(vote_ ? 1 : 0, std::memory_order_relaxed);
     raise(release_of(rank_), value);
 }
 
-Result<void> Meeting::meet_along_tree(std::uint64_t value, TimePoint deadline) {
+Result<void> Barrier::pass_along_tree(std::uint64_t value, TimePoint deadline) {
     if (const auto gathered = gather(value, deadline); !gathered.ok()) {
         return name_late(gathered.error(), value);
     }
@@ -218,7 +208,7 @@ Result<void> Meeting::meet_along_tree(std::uint64_t value, TimePoint deadline) {
 }
 
 // Waiting for the rank above: it may be in another operation, in which it does not need this one.
-Result<void> Meeting::check_release(std::uint64_t value, int parent) noexcept {
+Result<void> Barrier::check_release(std::uint64_t value, int parent) noexcept {
     const RankWords& above = words(parent);
     // Acquire: what the rank above called, and whether it let this rank go on, is at least as new.
     // Before it lets anyone go on it comes no further than this.
@@ -229,7 +219,7 @@ Result<void> Meeting::check_release(std::uint64_t value, int parent) noexcept {
                                       : Error{Errc::kMismatch, parent, "collective"};
 }
 
-Error Meeting::name_late(const Error& error, std::uint64_t value) noexcept {
+Error Barrier::name_late(const Error& error, std::uint64_t value) noexcept {
     if (error.code != Errc::kTimeout) return error;
     int late = 0;
     for (bool below = true; below;) {
@@ -244,7 +234,7 @@ Error Meeting::name_late(const Error& error, std::uint64_t value) noexcept {
     return Error{error.code, late, error.step};
 }
 
-Result<void> Meeting::wait_slowly(int peer, std::uint64_t value, TimePoint deadline) {
+Result<void> Barrier::wait_slowly(int peer, std::uint64_t value, TimePoint deadline) {
     FABRIC_TRY_VOID(await(clock_of(peer), value, peer, deadline));
     // Acquire: the peer may have gone on meanwhile, and what it did up to the value that is
     // remembered here is not waited for again.
@@ -252,7 +242,7 @@ Result<void> Meeting::wait_slowly(int peer, std::uint64_t value, TimePoint deadl
     return {};
 }
 
-Result<void> Meeting::await(const Word& word, std::uint64_t value, int peer, TimePoint deadline) {
+Result<void> Barrier::await(const Word& word, std::uint64_t value, int peer, TimePoint deadline) {
     if (!view_.coherent()) return poll_until(word, value, peer, deadline);
     const auto reached = [&] {
         view_.acquire(word.seen, &word.value, sizeof value, peer);
@@ -277,14 +267,14 @@ Result<void> Meeting::await(const Word& word, std::uint64_t value, int peer, Tim
         std::this_thread::yield();
         if (turn % kYieldsPerLook == kYieldsPerLook - 1) {
             const TimePoint now = Clock::now();
-            if (turn < kYieldsPerLook) awake_until = now + kAwakeMost;
+            if (turn < kYieldsPerLook) awake_until = now + kMaxAwake;
             if (now >= awake_until) break;
         }
     }
     return sleep_until(word, value, peer, deadline);
 }
 
-Result<void> Meeting::sleep_until(const Word& word, std::uint64_t value, int peer,
+Result<void> Barrier::sleep_until(const Word& word, std::uint64_t value, int peer,
                                   TimePoint deadline) {
     // Once for the whole sleep: whoever raises the word from here on finds this process counted, so
     // what the barrier orders for the first look holds for all. Sequentially consistent with the
@@ -307,11 +297,11 @@ Result<void> Meeting::sleep_until(const Word& word, std::uint64_t value, int pee
         FABRIC_TRY_VOID(check_others(word, value, peer));
         const TimePoint now = Clock::now();
         if (now >= deadline) return Error{Errc::kTimeout, peer, "wait for a peer"};
-        tell_late(wait, word, value, peer, now);
+        report_late(wait, word, value, peer, now);
     }
 }
 
-bool Meeting::is_behind(int other, std::uint64_t value) noexcept {
+bool Barrier::is_behind(int other, std::uint64_t value) noexcept {
     const Word clock = clock_of(other);
     view_.acquire(clock.seen, &clock.value, sizeof value, other);
     // Acquire, as everywhere; only a name is made of it.
@@ -320,7 +310,7 @@ bool Meeting::is_behind(int other, std::uint64_t value) noexcept {
 
 // All ranks that have not come to `value`. Along the tree a clock rises when all below have come,
 // so that those count whose clock stands although nobody below them is late.
-WaitRecord Meeting::all_late(std::uint64_t value) noexcept {
+WaitRecord Barrier::all_late(std::uint64_t value) noexcept {
     WaitRecord record{};
     for (int other = 0; other < world_; ++other) {
         if (other == rank_ || !is_behind(other, value)) continue;
@@ -336,8 +326,8 @@ WaitRecord Meeting::all_late(std::uint64_t value) noexcept {
 }
 
 // Along the tree the rank that is late may be another one than the one that is waited for.
-void Meeting::tell_late(LongWait& wait, const Word& word, std::uint64_t value, int peer,
-                        TimePoint now) noexcept {
+void Barrier::report_late(LongWait& wait, const Word& word, std::uint64_t value, int peer,
+                          TimePoint now) noexcept {
     const bool is_due = wait.is_due(now);
     const bool is_shown = wait.is_shown_at(now);
     if (!is_due && !is_shown) return;
@@ -364,13 +354,13 @@ void Meeting::tell_late(LongWait& wait, const Word& word, std::uint64_t value, i
     wait.show(record, of_operation ? doing : Doing{"message", 0}, now);
 }
 
-void Meeting::enlist(const Word& word) noexcept {
+void Barrier::enlist(const Word& word) noexcept {
     // The sleeper's half of what raise() says: sequentially consistent, or a barrier to all others.
     word.sleepers.fetch_add(1, std::memory_order_seq_cst);
     if (!fenced_) membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
 }
 
-void Meeting::doze(const Word& word, std::uint64_t seen, TimePoint until) noexcept {
+void Barrier::doze(const Word& word, std::uint64_t seen, TimePoint until) noexcept {
     // Sequentially consistent with the additions of those that ring.
     if (word.value.load(std::memory_order_seq_cst) == seen) {
         futex_wait(low_half(word.value), static_cast<std::uint32_t>(seen), until);
@@ -378,7 +368,7 @@ void Meeting::doze(const Word& word, std::uint64_t seen, TimePoint until) noexce
     word.sleepers.fetch_sub(1, std::memory_order_relaxed);
 }
 
-bool Meeting::idle(std::uint64_t turn) const noexcept {
+bool Barrier::idle(std::uint64_t turn) const noexcept {
     if (turn < spins_) {
         pause_cpu();
         return false;
@@ -391,7 +381,7 @@ bool Meeting::idle(std::uint64_t turn) const noexcept {
     return true;
 }
 
-Result<void> Meeting::poll_until(const Word& word, std::uint64_t value, int peer,
+Result<void> Barrier::poll_until(const Word& word, std::uint64_t value, int peer,
                                  TimePoint deadline) {
     const auto reached = [&] {
         view_.acquire(word.seen, &word.value, sizeof value, peer);
@@ -412,14 +402,14 @@ Result<void> Meeting::poll_until(const Word& word, std::uint64_t value, int peer
         FABRIC_TRY_VOID(check_others(word, value, peer));
         const TimePoint now = Clock::now();
         if (now >= deadline) return Error{Errc::kTimeout, peer, "wait for a peer"};
-        tell_late(wait, word, value, peer, now);
+        report_late(wait, word, value, peer, now);
     }
 }
 
 // Why the group is broken, or 0. On coherent memory one word says so for all. Elsewhere each rank
 // has its own, and two ranks that fail at the same moment may name different culprits; a process
 // keeps to the first that it saw.
-std::uint64_t Meeting::reason_seen() noexcept {
+std::uint64_t Barrier::reason_seen() noexcept {
     // Acquire pairs with break_group(); the word holds code and rank together.
     if (view_.coherent()) return header_->broken.load(std::memory_order_acquire);
     for (int peer = 0; peer < world_; ++peer) {
@@ -434,7 +424,7 @@ std::uint64_t Meeting::reason_seen() noexcept {
     return reason_.load(std::memory_order_acquire);
 }
 
-Result<void> Meeting::check(int peer) noexcept {
+Result<void> Barrier::check(int peer) noexcept {
     if (const auto state = check_reason(); !state.ok()) return state;
     if (peer < 0) return {};
     const auto alive = check_alive(peer);
@@ -445,7 +435,7 @@ Result<void> Meeting::check(int peer) noexcept {
     return reason.ok() ? alive : reason;
 }
 
-Result<void> Meeting::check_reason() noexcept {
+Result<void> Barrier::check_reason() noexcept {
     const std::uint64_t reason = reason_seen();
     if (reason == 0) return {};
     const auto code = static_cast<Errc>(reason & 0xff);
@@ -456,7 +446,7 @@ Result<void> Meeting::check_reason() noexcept {
 
 // Whether the daemon marked the rank dead, or it left by itself. Callers look once more at the word
 // they wait for, since the rank may have come before.
-bool Meeting::is_gone(int peer) noexcept {
+bool Barrier::is_gone(int peer) noexcept {
     const RankWords& words = ranks_[peer];
     view_.acquire(TouchPoint::kDeadRead, &words.dead, kCacheLine, peer);
     // Relaxed: the mark stands for itself.
@@ -468,7 +458,7 @@ bool Meeting::is_gone(int peer) noexcept {
     return words.departed.load(std::memory_order_acquire) != 0;
 }
 
-Result<void> Meeting::check_alive(int peer) noexcept {
+Result<void> Barrier::check_alive(int peer) noexcept {
     const RankWords& words = ranks_[peer];
     if (is_gone(peer)) return Error{Errc::kPeer, peer, "collective"};
     // A rank that has not announced itself has no identity yet; the deadline bounds that wait.
@@ -480,7 +470,7 @@ Result<void> Meeting::check_alive(int peer) noexcept {
     return {};
 }
 
-bool Meeting::has_left(int peer, std::uint64_t at) noexcept {
+bool Barrier::has_left(int peer, std::uint64_t at) noexcept {
     // Acquire pairs with leave(): the peer's stores come before it.
     if (words(peer).left.load(std::memory_order_acquire) >= at) return true;
     // Not arrived: when it does it finds the group broken, and shows itself out. See below.
@@ -488,7 +478,7 @@ bool Meeting::has_left(int peer, std::uint64_t at) noexcept {
     return !check_alive(peer).ok();
 }
 
-void Meeting::depart() noexcept {
+void Barrier::depart() noexcept {
     // Release: what this rank did in its operations, its clock above all, comes before it.
     own().departed.store(1, std::memory_order_release);
     if (!view_.coherent()) {
@@ -513,7 +503,7 @@ void Meeting::depart() noexcept {
 // broken it and then looks at the clock. One of the two must see the other, for which the peer's
 // store and load must not change places: either it stores sequentially consistent (fenced_), or the
 // barrier sent to it here comes between the two.
-Result<void> Meeting::await_leaving(std::uint64_t at, TimePoint deadline) noexcept {
+Result<void> Barrier::await_leaving(std::uint64_t at, TimePoint deadline) noexcept {
     // A locked instruction: what this process did to break the group comes before its looks below.
     // An exchange and no fence, which the thread sanitizer does not know.
     own().left.fetch_or(0, std::memory_order_seq_cst);
@@ -531,7 +521,7 @@ Result<void> Meeting::await_leaving(std::uint64_t at, TimePoint deadline) noexce
 // The rank that is waited for may be alive and yet never come: it was told of a death elsewhere, in
 // a message for example. So the other ranks that have yet to come to `value` are looked at as well:
 // at once for what the daemon marked, and one per slice, in turn, for what nobody marked.
-Result<void> Meeting::check_others(const Word& word, std::uint64_t value, int peer) noexcept {
+Result<void> Barrier::check_others(const Word& word, std::uint64_t value, int peer) noexcept {
     // Who waits for its release along the tree looks at the rank above alone. That one waits in
     // turn, for its release or for clocks; the last of them, rank 0, for clocks, and looks at all
     // below.
@@ -555,7 +545,7 @@ Result<void> Meeting::check_others(const Word& word, std::uint64_t value, int pe
     return is_awaited(looked_at_) ? check(looked_at_) : Result<void>();
 }
 
-void Meeting::fail(Errc code, int rank) noexcept {
+void Barrier::fail(Errc code, int rank) noexcept {
     if (view_.coherent()) return break_group(block_, world_, code, rank);
     const std::uint64_t reason = failure_reason(code, rank);
     std::uint64_t nothing = 0;

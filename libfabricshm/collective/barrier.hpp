@@ -1,4 +1,4 @@
-// Meeting: how ranks wait for each other. One word per rank that only rises (its clock), written by
+// Barrier: how ranks wait for each other. One word per rank that only rises (its clock), written by
 // its owner, read by all. Every wait is bounded: it ends with the value, a dead peer, a broken
 // group or the deadline. The life of a wait: spin, then yield, then sleep on the word; where hosts
 // do not share caches, nap and look again. docs/concurrency.md.
@@ -22,6 +22,14 @@
 
 namespace fabricshm {
 
+/// How long a sleeper trusts that a dead peer would have been announced before it checks for
+/// itself.
+inline constexpr Duration kSleepSlice = std::chrono::milliseconds(20);
+
+/// How long a wait stays awake at most. Pauses and yields multiply, and come from a file or from
+/// what the job shares: together they could be hours before the first check for a dead peer.
+inline constexpr Duration kMaxAwake = std::chrono::milliseconds(100);
+
 /// A word that rises, how many sleep on it, and by which touches it crosses between ranks.
 /// Passed by reference: a copy would read two single bytes as a part of eight, for which the
 /// processor waits until every earlier store has left it, and one of these is to a line that a peer
@@ -35,9 +43,9 @@ struct Word {
 
 /// Everything of one group that waiting needs. Used by one thread at a time, but for the message
 /// threads, which use await() and raise() on other words only.
-class Meeting {
+class Barrier {
   public:
-    Meeting(std::byte* block, int rank, int world, const Visibility& view = {});
+    Barrier(std::byte* block, int rank, int world, const Visibility& view = {});
 
     /// Where waits are timed from now on; nullptr: nowhere.
     void set_meter(Meter* meter) noexcept { meter_ = meter; }
@@ -81,16 +89,16 @@ class Meeting {
     /// A barrier of all ranks: raises this rank's clock to `value` and waits until all have come as
     /// far. Along the tree a clock says that all ranks below have come, too.
     Result<void> meet(std::uint64_t value, TimePoint deadline) {
-        if (__builtin_expect(tree_ != nullptr, false)) return meet_along_tree(value, deadline);
+        if (__builtin_expect(tree_ != nullptr, false)) return pass_along_tree(value, deadline);
         signal(value);
         return wait_all(value, deadline);
     }
 
     /// meet() along the tree, in which every rank says whether something is as it was; true when
     /// it is for all.
-    Result<bool> meet_and_vote(std::uint64_t value, bool unchanged, TimePoint deadline) {
+    Result<bool> pass_and_vote(std::uint64_t value, bool unchanged, TimePoint deadline) {
         vote_ = unchanged;
-        FABRIC_TRY_VOID(meet_along_tree(value, deadline));
+        FABRIC_TRY_VOID(pass_along_tree(value, deadline));
         return vote_;
     }
 
@@ -267,15 +275,15 @@ class Meeting {
     Result<void> check_alive(int peer) noexcept;
     bool is_gone(int peer) noexcept;
     bool has_left(int peer, std::uint64_t at) noexcept;
-    Result<void> meet_along_tree(std::uint64_t value, TimePoint deadline);
+    Result<void> pass_along_tree(std::uint64_t value, TimePoint deadline);
     Result<void> check_release(std::uint64_t value, int parent) noexcept;
     Result<void> wait_slowly(int peer, std::uint64_t value, TimePoint deadline);
     Result<void> check_others(const Word& word, std::uint64_t value, int peer) noexcept;
     Result<void> sleep_until(const Word& word, std::uint64_t value, int peer, TimePoint deadline);
     Result<void> poll_until(const Word& word, std::uint64_t value, int peer, TimePoint deadline);
     std::uint64_t reason_seen() noexcept;
-    void tell_late(LongWait& wait, const Word& word, std::uint64_t value, int peer,
-                   TimePoint now) noexcept;
+    void report_late(LongWait& wait, const Word& word, std::uint64_t value, int peer,
+                     TimePoint now) noexcept;
     bool is_behind(int other, std::uint64_t value) noexcept;
     WaitRecord all_late(std::uint64_t value) noexcept;
 
