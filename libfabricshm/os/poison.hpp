@@ -30,8 +30,8 @@ extern std::atomic<std::uint32_t> g_losses;
 void put_back() noexcept;
 }  // namespace detail
 
-/// Whether the process knows of any lost page. Relaxed: who has to know of one is told by other
-/// means and looks afterwards.
+/// Whether the process knows of any lost page. Relaxed: a thread that has to know of one is
+/// notified by other means and checks afterwards.
 inline bool any_lost() noexcept {
     return __builtin_expect(detail::g_losses.load(std::memory_order_relaxed) != 0, false);
 }
@@ -66,8 +66,8 @@ class PoisonWatch {
 };
 
 /// While one lives on a thread, a lost page of a watched mapping that the thread touches is
-/// replaced by an empty one, and counted; the access goes on and reads zeros or writes to nobody.
-/// Who holds the guard has to ask afterwards, before it lets anybody use what was computed. The end
+/// replaced by an empty one, and counted; the access goes on and reads zeros, or its writes are
+/// lost. The holder of the guard has to ask afterwards, before what was computed is used. The end
 /// of the outermost guard puts the mapping back as it was, so that no later access takes the empty
 /// page for data. Costs two increments of a thread-local word. Not for signal handlers.
 class PoisonGuard {

@@ -39,12 +39,12 @@ typedef struct fabricshm_shard_view {
 FABRICSHM_API int fabricshm_shard_create(fabricshm_arena* arena, const char* name,
                                          fabricshm_dtype dtype, int ndim, const int64_t* shape,
                                          fabricshm_shard** shard);
-/* Opens it, waiting up to `timeout_ms` for somebody to make it (ETIMEOUT). ENOMEM: 318 sessions
+/* Opens it, waiting up to `timeout_ms` for it to be made (ETIMEOUT). ENOMEM: 318 sessions
  * have it open. */
 FABRICSHM_API int fabricshm_shard_open(fabricshm_arena* arena, const char* name, int64_t timeout_ms,
                                        fabricshm_shard** shard);
 
-/* Begins to read `version` or a later one, waiting up to `timeout_ms` for it and for an owner who
+/* Begins to read `version` or a later one, waiting up to `timeout_ms` for it and for an owner that
  * is writing (ETIMEOUT); never for a move. No system call when the version is there, except for the
  * first read after a move to an arena that this session has not opened. Several reads may be under
  * way. ENOENT: the shard was freed, or its owner is gone. */
