@@ -28,7 +28,7 @@ Result<void> meet_on_command(Operation& operation) {
                        TouchPoint::kCommandRead};
     const std::uint64_t at = operation.step();
     if (operation.rank() != 0) {
-        // A rank 0 that called something else commands nothing, and may not look at this rank for
+        // A rank 0 that called something else commands nothing, and may not check this rank for
         // some operations to come.
         FABRIC_TRY_VOID(barrier.wait(0, at, operation.call.deadline));
         FABRIC_TRY_VOID(check_signature(operation, 0));
@@ -277,7 +277,7 @@ Result<void> arrive(Operation& operation, void (*post_first)(Operation&)) {
     show_signature(operation);
     const Shown mine{offset_of(place, call.input, in), offset_of(place, call.output, out)};
     show_buffers(operation, mine);
-    // Whoever has a buffer outside knows that the operation goes through the slots.
+    // A rank that has a buffer outside knows that the operation goes through the slots.
     const bool outside = mine.input == kNoOffset || mine.output == kNoOffset;
     operation.posted_early = post_first != nullptr;
     if (post_first != nullptr && outside) post_first(operation);

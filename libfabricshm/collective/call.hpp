@@ -103,7 +103,7 @@ class Parts {
 /// The parts that the ranks exchange in `call`.
 Parts parts_of(const Call& call, int world);
 
-/// Refuses what no rank could run: kInvalid (the step names the argument) or kUnsupported. Looks at
+/// Refuses what no rank could run: kInvalid (the step names the argument) or kUnsupported. Checks
 /// the call of this rank alone: what the ranks disagree about is found when they meet.
 Result<void> check_call(const Call& call, int rank, int world);
 

@@ -65,7 +65,7 @@ void choose_outputs(Operation& operation, StorePlace place, Bytes bytes, Bytes t
     if (touched < cache) operation.choose_stores(place, bytes);
 }
 
-// What was stored into the places of others; its own rank's is nobody else's business.
+// What was stored into the places of others; its own rank's is no other's business.
 void publish_targets(const Operation& operation, const Targets& targets, Bytes bytes) noexcept {
     const Visibility& view = operation.barrier().view();
     const std::byte* own = operation.call.output;
@@ -108,7 +108,7 @@ void reduce_range(const Operation& operation, const Pointers& inputs, Bytes from
     publish_targets(operation, targets, bytes);
 }
 
-// Relaxed: only a reason to stop early; who stops reports it with stopped().
+// Relaxed: only a reason to stop early; a rank that stops reports it with stopped().
 bool gave_up(const Operation& operation) noexcept {
     return operation.barrier().header().broken.load(std::memory_order_relaxed) != 0;
 }

@@ -33,7 +33,7 @@ Result<void> check_place(const GroupPlace& place) {
     if (!inside) return Error{Errc::kCorrupt, 0, "attach group: block outside the arena"};
     const auto* header = reinterpret_cast<const GroupHeader*>(place.arena + place.block_offset);
     // All but slots and posts, which hold data only: the caches of this host may hold what an
-    // earlier group had there. A word stored beside such a remainder would carry it back into the
+    // earlier group had there. A word stored next to such a remainder would carry it back into the
     // pool.
     view_of(place).acquire(TouchPoint::kBlockRead, header, GroupLayout::of(place.world).slots);
     const bool ours = header->magic == kGroupMagic && header->version == kGroupVersion &&
@@ -43,8 +43,8 @@ Result<void> check_place(const GroupPlace& place) {
     return {};
 }
 
-// What a failure means for the others: after these the group cannot go on, since nobody knows who
-// has got how far. A wrong argument stays this rank's own affair.
+// What a failure means for the others: after these the group cannot go on, since no rank knows how
+// far the others have got. A wrong argument stays this rank's own affair.
 bool breaks_group(Errc code) noexcept {
     return code == Errc::kPeer || code == Errc::kTimeout || code == Errc::kMismatch ||
            code == Errc::kCorrupt || code == Errc::kPoisoned;
@@ -57,7 +57,7 @@ const std::byte* lost_buffer(const Call& call, int rank, int world) noexcept {
 }
 
 // An operation that went well for this rank, although another one met a lost page: what it handed
-// out is not what it should be. It broke the group before it let anybody go on.
+// out is not what it should be. It broke the group before it let any rank go on.
 Result<void> intact(const Result<void>& own, Barrier& barrier) noexcept {
     if (!own.ok() || !barrier.broken()) return own;
     const auto state = barrier.check(-1);
@@ -402,7 +402,7 @@ Result<void> Group::quiesce(TimePoint deadline) noexcept {
     retire();
     Barrier& barrier = state_->barrier;
     FABRIC_TRY_VOID(mailbox_->await_leaving(deadline));
-    // Where hosts do not share caches nobody stores into another rank's output.
+    // Where hosts do not share caches no rank stores into another rank's output.
     if (state_->exposed == 0 || !barrier.view().coherent()) return {};
     FABRIC_TRY_VOID(barrier.await_leaving(state_->exposed, deadline));
     state_->exposed = 0;
@@ -517,7 +517,7 @@ Result<void> Group::ended(const Result<void>& result) {
     return agreed(result, state_->barrier);
 }
 
-// all_to_all with counts: nobody knows the others' parts, and all have to cut alike. So each shows
+// all_to_all with counts: no rank knows the others' parts, and all have to cut alike. So each shows
 // the bytes it has for each rank; what this rank expects must be what the others send.
 Result<Bytes> Group::agree_on_largest(const Call& call) {
     const auto world = static_cast<std::size_t>(state_->place.world);

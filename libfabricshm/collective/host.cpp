@@ -16,7 +16,7 @@ void reduce_all(const Operation& operation, const AllreduceView& view) noexcept 
     for (int rank = 0; rank < operation.world(); ++rank) {
         std::byte* input = view.inputs[static_cast<std::size_t>(rank)];
         sources[static_cast<std::size_t>(rank)] = input;
-        // Its own input needs no acquire: nobody else wrote it.
+        // Its own input needs no acquire: no other rank wrote it.
         if (rank == 0) continue;
         operation.barrier().view().acquire(TouchPoint::kHostInputRead, input, view.bytes, rank);
     }

@@ -13,8 +13,8 @@ namespace fabricshm {
 
 /// How the ranks' bytes meet.
 enum class Route : std::uint8_t {
-    kTiny,    // in a few cache lines per rank, data and flag together, or data beside them: one
-              // barrier, and none for who needs nobody's bytes
+    kTiny,    // in a few cache lines per rank, data and flag together, or data next to them:
+              // one barrier, and none for a rank that needs no other's bytes
     kSlots,   // through the ranks' slots, each rank reads what it needs: one barrier per piece
     kTree,    // from each rank to rank 0 and back, along the tree of their domains
     kArrive,  // ranks first show where their buffers are, then choose with choose_arrived()
