@@ -120,7 +120,7 @@ Result<void> present_arenas(const UnixSocket& socket, const ArenaDescriptors& ar
         const int number = descriptor->get();
         const auto reply =
             exchange(socket, request, std::span(&number, 1), "adopt arena", deadline);
-        // A refusal of one arena is its own matter, an end of the connection is everybody's.
+        // A refusal of one arena concerns that arena, an end of the connection all of them.
         if (reply.ok()) continue;
         const Error& error = reply.error();
         const bool connection_failed = error.code == Errc::kClosed || error.code == Errc::kTimeout;

@@ -211,7 +211,7 @@ Result<void> Barrier::pass_along_tree(std::uint64_t value, TimePoint deadline) {
 Result<void> Barrier::check_release(std::uint64_t value, int parent) noexcept {
     const RankWords& above = words(parent);
     // Acquire: what the rank above called, and whether it let this rank go on, is at least as new.
-    // Before it lets anyone go on it comes no further than this.
+    // Before it lets any rank go on it comes no further than this.
     if (above.clock.load(std::memory_order_acquire) < value) return {};
     const auto theirs = above.signature[shown_parity_].load(std::memory_order_acquire);
     if (release_of(parent).value.load(std::memory_order_acquire) >= value) return {};

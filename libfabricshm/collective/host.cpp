@@ -42,7 +42,7 @@ Result<void> allreduce_host(Operation& operation, const AllreduceView& view) {
         operation.barrier().view().acquire(TouchPoint::kHostResultRead, view.outputs[0], view.bytes,
                                            0);
     }
-    // Rank 0 has its result already, and with a shared output so has everybody.
+    // Rank 0 has its result already, and with a shared output so have all.
     if (mine != view.outputs[0] && view.bytes != 0) {
         kernels::copy(mine, view.outputs[0], view.bytes, false);
         operation.barrier().view().use(0, view.bytes);

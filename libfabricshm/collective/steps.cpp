@@ -219,7 +219,7 @@ Step StepPlan::inner_step(int rank, std::uint64_t index, Bytes bytes) const noex
 
 Step StepPlan::direct_step(int rank, std::uint64_t index, Bytes bytes) const noexcept {
     Step step = waiting_step(Await::kAll, index == 0);
-    // The second step is the wait for everybody.
+    // The second step is the wait for all.
     if (index != 0) return step;
     step.claimed = claims_;
     // Claimed chunks go to the rank that is first: any rank may touch all of them.

@@ -306,7 +306,7 @@ typedef enum fabricshm_kind {
 
 typedef enum fabricshm_algorithm {
     FABRICSHM_AUTO = 0,   /* the tuner's table decides; FABRIC_ALGORITHM overrides it */
-    FABRICSHM_FLAT = 1,   /* everybody reads everything through the group's slots: small */
+    FABRICSHM_FLAT = 1,   /* all ranks read everything through the group's slots: small */
     FABRICSHM_DIRECT = 2, /* each rank reduces a part from all peers in place: arena buffers */
     FABRICSHM_RING = 3,   /* neighbour by neighbour, for chains and switches */
     FABRICSHM_STAGED = 4, /* direct through staging memory, in pieces: buffers anywhere. For kinds
@@ -416,7 +416,7 @@ typedef struct fabricshm_call {
 FABRICSHM_API int fabricshm_run(fabricshm_group* group, const fabricshm_call* call);
 
 /* Starts the operation; it proceeds on the session's progress thread. Collectives of a group run in
- * the order they were started, SEND and RECV next to them. Always finish with fabricshm_wait(). */
+ * the order they were started, SEND and RECV concurrently. Always finish with fabricshm_wait(). */
 FABRICSHM_API int fabricshm_start(fabricshm_group* group, const fabricshm_call* call,
                                   fabricshm_request** request);
 /* 1: complete (fabricshm_wait() will not block), 0: not yet, negative: it failed. */

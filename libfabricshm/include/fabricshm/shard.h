@@ -70,7 +70,7 @@ FABRICSHM_API int fabricshm_shard_publish(fabricshm_shard* shard, uint64_t* vers
 FABRICSHM_API int fabricshm_shard_move(fabricshm_shard* shard, const char* target,
                                        uint64_t bytes_per_second);
 
-/* Ends the shard for everybody: by the owner (EDENIED). Reads under way end well. The handle stays
+/* Ends the shard for all: by the owner (EDENIED). Reads under way end well. The handle stays
  * to be closed. */
 FABRICSHM_API int fabricshm_shard_free(fabricshm_shard* shard);
 /* Gives the handle back, NULL is nothing. End its reads before; close it before its arena. */
