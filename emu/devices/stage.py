@@ -164,7 +164,7 @@ class Stage:
 
 
 class _LostPeer(Exception):
-    """Another device (its index; None: the driver) failed first; the text says how it looks."""
+    """Another device (its index; None: the driver) failed first; the text says how."""
 
     def __init__(self, source, text):
         super().__init__(text)

@@ -130,7 +130,7 @@ bool CollectiveRun::met(RankState& state, int rank, Seconds& when) {
     // again.
     if (state.awaited >= state.signals) return true;  // nothing to wait for, or known already
     const Level& level = levels_[state.signals - 1];
-    // By level and not by rank: all ranks' n-th signals are one barrier, and one counter tells
+    // By level and not by rank: all ranks' n-th signals are one barrier, and one counter says
     // whether it is over.
     if (level.signalled < fabric_.world()) return false;
     when = barrier_end(fabric_, rank, state.since, level.last_seen);

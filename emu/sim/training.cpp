@@ -143,7 +143,7 @@ TrainingResult run_training(const Workload& workload, const Trace& trace, const 
         now = speeds.at(step);
         const auto living =
             devices - static_cast<std::size_t>(std::count(now.begin(), now.end(), 0.0));
-        // The survivors meet, shrink their group and go on.
+        // The survivors shrink their group together and go on.
         if (living < alive) result.recovering += workload.recovery;
         alive = living;
         // Again in every step: a device that failed since has given up its share.

@@ -1,5 +1,5 @@
-// The arrival: every rank shows what it called and where its buffers are, and all meet. Afterwards
-// all ranks know the same, and so choose the same way on.
+// The arrival: every rank shows what it called and where its buffers are, and all run a barrier.
+// Afterwards all ranks know the same, and so choose the same way on.
 
 #include <algorithm>
 #include <cstring>
@@ -223,8 +223,8 @@ Result<void> check_last_operation(Operation& operation) {
 
 namespace {
 
-// Shows this rank's buffers, and meets. True when along the tree all showed what they did on the
-// last arrival: nothing has to be read then.
+// Shows this rank's buffers, and runs the barrier. True when along the tree all showed what they
+// did on the last arrival: nothing has to be read then.
 Result<bool> show_and_meet(Operation& operation, const Shown& mine) {
     Barrier& barrier = operation.barrier();
     const Call& call = operation.call;

@@ -56,16 +56,16 @@ const std::byte* lost_buffer(const Call& call, int rank, int world) noexcept {
     return place != nullptr ? place : find_lost(call.output, output_bytes(call, rank, world));
 }
 
-// An operation that went well for this rank, although another one met a lost page: what it handed
-// out is not what it should be. It broke the group before it let any rank go on.
+// An operation that went well for this rank, although another one touched a lost page: what it
+// handed out is not what it should be. It broke the group before it let any rank go on.
 Result<void> intact(const Result<void>& own, Barrier& barrier) noexcept {
     if (!own.ok() || !barrier.broken()) return own;
     const auto state = barrier.check(-1);
     return state.error().code == Errc::kPoisoned ? state : own;
 }
 
-// Several ranks may have died, and two survivors each have met another one. The group keeps the
-// first reason, and all survivors give that one, so that they agree on what to do next.
+// Several ranks may have died, and two survivors each have observed another one. The group keeps
+// the first reason, and all survivors give that one, so that they agree on what to do next.
 Result<void> agreed(const Result<void>& own, Barrier& barrier) noexcept {
     if (own.ok() || own.error().code != Errc::kPeer) return own;
     const auto first = barrier.check(-1);
@@ -263,7 +263,7 @@ bool is_plain_message(const Call& call, int rank, int world) noexcept {
     return between_ranks && plain && buffers && static_cast<int>(call.dtype) < kernels::kDTypeCount;
 }
 
-// Runs it; kPoisoned when this rank, or another one that it depends on, met a lost page.
+// Runs it; kPoisoned when this rank, or another one that it depends on, touched a lost page.
 Result<void> run_intact(Operation& operation) {
     Barrier& barrier = operation.barrier();
     FAULT_POINT("operation.begin");
@@ -418,7 +418,7 @@ std::optional<PeerRead> Group::time_peer(int peer) noexcept {
     if (!other || !quiet || state.failed || state.barrier.view().active()) return std::nullopt;
     const PoisonGuard guard;
     const PeerRead read = time_read(state.slot(peer, 0), kRead);
-    // The next operation that meets the lost page says so.
+    // The next operation that touches the lost page says so.
     if (guard.hit() || read.ns == 0) return std::nullopt;
     return read;
 }

@@ -1,4 +1,4 @@
-// Group: the ranks of a job that meet in collectives, as one of them sees it.
+// Group: the ranks of a job that run collectives together, as one of them sees it.
 
 #pragma once
 

@@ -11,7 +11,7 @@
 
 namespace fabricshm {
 
-/// How the ranks' bytes meet.
+/// How the ranks' bytes are exchanged.
 enum class Route : std::uint8_t {
     kTiny,    // in a few cache lines per rank, data and flag together, or data next to them:
               // one barrier, and none for a rank that needs no other's bytes
@@ -41,7 +41,7 @@ Algorithm choose_arrived(const PlanInput& input, bool all_in_arena, const Tuning
 /// How an operation goes through the slots, in pieces.
 struct Pieces {
     Bytes stride = 0;         // bytes of a part that one piece carries
-    std::uint64_t count = 0;  // at least 1, so that empty operations still meet
+    std::uint64_t count = 0;  // at least 1, so that empty operations still synchronize
 };
 
 /// `sub_parts` is how many parts share a slot (world for scatter and the like, else 1);

@@ -1,4 +1,4 @@
-// Pages that the hardware lost. A load or store that meets one is a SIGBUS; inside a guard it
+// Pages that the hardware lost. A load or store that touches one is a SIGBUS; inside a guard it
 // becomes an answer instead. docs/adr has why it is done with a handler, and why only there.
 
 #pragma once
@@ -21,7 +21,7 @@ struct LostRange {
 };
 
 namespace detail {
-// How often this thread met a lost page inside a guard, and how many guards it is inside of.
+// How often this thread touched a lost page inside a guard, and how many guards it is inside of.
 // Initial-exec: the handler must not be the first to touch them, since making the thread-local
 // memory of a loaded library may allocate.
 extern __thread std::uint32_t t_lost_pages __attribute__((tls_model("initial-exec")));
@@ -84,7 +84,7 @@ class PoisonGuard {
     PoisonGuard(const PoisonGuard&) = delete;
     PoisonGuard& operator=(const PoisonGuard&) = delete;
 
-    /// True once this thread met a lost page since the guard was made.
+    /// True once this thread touched a lost page since the guard was made.
     bool hit() const noexcept {
         // The count changes behind the compiler's back: it must not use a value from before.
         std::atomic_signal_fence(std::memory_order_seq_cst);

@@ -1,4 +1,5 @@
-// The group block: the words and slots on which the ranks of one group meet. docs/shm_layout.md.
+// The group block: the words and slots through which the ranks of one group work together.
+// docs/shm_layout.md.
 //
 //   GroupHeader | RankWords[world] | TinySlot[world][kTinyTurns]
 //   | ChannelLine[world][world][channel_lines] | ChannelTaken[world][world] | ChannelCalls[world]

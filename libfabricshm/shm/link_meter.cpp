@@ -13,7 +13,7 @@ namespace {
 // ignored.
 constexpr std::uint64_t kMostAhead = 10'000'000'000;
 
-// However many ranks meet on a link, something still gets through.
+// However many ranks share a link, something still gets through.
 constexpr double kKneeFloor = 0.1;
 
 // A wait that ended late makes the next operation start early by as much, if that follows at once:

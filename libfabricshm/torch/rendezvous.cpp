@@ -83,7 +83,7 @@ std::string memory_identity(const fabricshm_arena* arena) {
     return {};
 }
 
-// 64 random bits: two jobs of one user on one daemon must not meet in one arena.
+// 64 random bits: two jobs of one user on one daemon must not share one arena.
 std::string random_name(const char* prefix) {
     std::random_device device;
     std::ostringstream name;

@@ -379,7 +379,7 @@ typedef struct fabricshm_call {
     fabricshm_trigger trigger;
     int32_t root;           /* BROADCAST, REDUCE, GATHER, SCATTER */
     int32_t peer;           /* SEND, RECV (or FABRICSHM_ANY_PEER); never the own rank: EINVAL */
-    int32_t tag;            /* SEND, RECV: only equal tags meet, in the order sent */
+    int32_t tag;            /* SEND, RECV: only equal tags match, in the order sent */
     const void* input;      /* borrowed until the call or its request completes */
     void* output;           /* likewise */
     uint64_t count;         /* elements */

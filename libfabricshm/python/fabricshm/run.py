@@ -90,7 +90,7 @@ def missing_script(options):
 
 
 def _missing_module(name):
-    # The ranks look into the current folder first. Only the outermost package: to find an inner one
+    # The ranks search the current folder first. Only the outermost package: to find an inner one
     # would import it.
     outermost = name.partition(".")[0]
     sys.path.insert(0, os.getcwd())
