@@ -152,7 +152,8 @@ void AttachServer::refuse_stranger(UnixSocket socket, const Peer& peer) {
     const Error error{Errc::kDenied, 0, "this user is not admitted"};
     refusals_.refused("connection", peer.pid, peer.uid, error, Clock::now());
     const proto::Message hello = proto::make_request(proto::Type::kHello, 1);
-    (void)socket.send(proto::bytes_of(proto::make_error_reply(hello.header, error)), {}, kNoWait);
+    (void)socket.send(proto::bytes_of(proto::make_error_reply(hello.header, error)), {},
+                      fabricshm::kNoWait);
     // Closed at once it would lose the answer: a close over unread bytes is a reset to the peer.
     if (refused_.size() >= kMaxRefused) {
         closer_.close(refused_.front().uid, std::move(refused_.front().socket));
@@ -223,8 +224,8 @@ bool AttachServer::read_one(ConnectionId id) {
     std::memset(&request, 0, sizeof request);
     std::vector<Fd> descriptors;
     const std::uint32_t uid = found->second.peer.uid;
-    const auto received =
-        found->second.socket.receive_all(proto::writable_bytes_of(request), descriptors, kNoWait);
+    const auto received = found->second.socket.receive_all(proto::writable_bytes_of(request),
+                                                           descriptors, fabricshm::kNoWait);
     const bool goes_on = received.ok() ? handle(id, request, *received, descriptors)
                                        : end_of_packets(id, received.error());
     // Whatever came of it: what the client sent is not closed on this thread.
@@ -465,7 +466,8 @@ bool AttachServer::send(ConnectionId id, const proto::Message& reply, int descri
     FAULT_POINT("reply.before");
     const int both[] = {descriptor, second};
     const std::size_t count = descriptor < 0 ? 0 : second < 0 ? 1 : 2;
-    const auto sent = socket.send(proto::bytes_of(reply), std::span(both, count), kNoWait);
+    const auto sent =
+        socket.send(proto::bytes_of(reply), std::span(both, count), fabricshm::kNoWait);
     FAULT_POINT("reply.after");
     // Who has shut down hears no more, but what it sent before that has yet to be read: its
     // goodbye, as a rule. The end of its packets drops it.

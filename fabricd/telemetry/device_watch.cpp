@@ -53,7 +53,7 @@ void DeviceWatch::run(fabricshm::Duration period) {
     while (!stopping_) {
         // A driver may take as long as it likes, and latest() must not wait for it.
         lock.unlock();
-        look(monotonic_ns());
+        look(fabricshm::monotonic_ns());
         lock.lock();
         changed_.wait_for(lock, period, [this] { return stopping_; });
     }

@@ -70,7 +70,7 @@ void Sampler::run() {
     std::unique_lock lock(mutex_);
     while (!stopping_) {
         lock.unlock();
-        take(monotonic_ns());
+        take(fabricshm::monotonic_ns());
         lock.lock();
         // Samples that came late are left out and not made up for.
         next = std::max(next + options_.period, Clock::now());
@@ -81,7 +81,7 @@ void Sampler::run() {
 void Sampler::take(std::int64_t now_ns) {
     const std::int64_t stale_ns =
         std::chrono::duration_cast<std::chrono::nanoseconds>(options_.stale_after).count();
-    const std::int64_t began = monotonic_ns();
+    const std::int64_t began = fabricshm::monotonic_ns();
     // Before our lock: theirs is never taken inside it.
     auto devices = devices_.latest(now_ns, kDeviceStaleNs);
 
@@ -99,7 +99,7 @@ void Sampler::take(std::int64_t now_ns) {
     sample_.devices = std::move(devices);
     ++sample_.number;
     sample_.taken_ns = now_ns;
-    sample_.cost_ns = monotonic_ns() - began;
+    sample_.cost_ns = fabricshm::monotonic_ns() - began;
 }
 
 // What is worth a look once in a while: the sessions whose turn it is.
