@@ -368,6 +368,7 @@ bool Mailbox::take_kept(Ticket& ticket) {
     kept_.erase(kept->peer, kept->tag, *kept);
     kept_of_any_.erase(kAnyPeer, kept->tag, *kept);
     all_kept_.erase(*kept);
+    FABRIC_DCHECK(in(kept->peer).kept_bytes >= kept->bytes.size());
     in(kept->peer).kept_bytes -= kept->bytes.size();
     unsettled_.store(unsettled_.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
     Result<void> result;
@@ -709,8 +710,10 @@ bool Mailbox::see_taken(int peer) {
         return false;
     }
     outgoing.taken = taken;
+    FABRIC_DCHECK(outgoing.sent - outgoing.taken <= lines_);
     const Bytes emptied = outgoing.head_at[(taken - 1) & (lines_ - 1)];
     outgoing.stage_tail = std::max(outgoing.stage_tail, emptied);
+    FABRIC_DCHECK(outgoing.stage_tail <= outgoing.stage_head);
     settle_lent(outgoing);
     return true;
 }
@@ -809,6 +812,8 @@ void Mailbox::publish_first_line(int peer, const MessageWhat& what, const void* 
 
 void Mailbox::show_lines(int peer, const MessageWhat& what, std::uint64_t lines) {
     Outgoing& outgoing = out(peer);
+    // As has_room() found it: what is in flight is not written over.
+    FABRIC_DCHECK(lines > 0 && outgoing.sent + lines - outgoing.taken <= lines_);
     ChannelLine& line = line_to(peer, outgoing.sent);
     line.what.store(std::bit_cast<std::uint64_t>(what), std::memory_order_relaxed);
     FAULT_POINT("message.before_publish");
@@ -836,6 +841,9 @@ std::byte* Mailbox::reserve(Outgoing& outgoing, Bytes bytes) noexcept {
     const Bytes from = wanted <= left ? outgoing.stage_head : outgoing.stage_head + left;
     if (from + wanted - outgoing.stage_tail > kStage) return nullptr;
     outgoing.stage_head = from + wanted;
+    // In one piece, and not over what is in flight: publish_piece() names it as it is.
+    FABRIC_DCHECK(from % kStage + wanted <= kStage);
+    FABRIC_DCHECK(outgoing.stage_tail <= from);
     return outgoing.stage + from % kStage;
 }
 
@@ -1172,6 +1180,8 @@ bool Mailbox::begin_message(int peer, const MessageWhat& what, Bytes total, Tick
         asked_.erase(receive->peer, receive->tag, *receive);
         --(receive->peer == kAnyPeer ? any_wanted_ : in(receive->peer).wanted);
     }
+    // One message of a peer at a time: end_message() and abandon() close it.
+    FABRIC_DCHECK(!incoming.active && !incoming.busy);
     incoming.active = true;
     incoming.receive = receive;
     incoming.fits = receive != nullptr && receive->bytes == total;
@@ -1201,6 +1211,7 @@ void Mailbox::store_bytes(Incoming& incoming, const std::byte* data, Bytes bytes
         }
     }
     incoming.done += bytes;
+    FABRIC_DCHECK(incoming.done <= incoming.total);
 }
 
 // Gives `lines` lines, and what they name, back to their sender.
@@ -1218,6 +1229,7 @@ void Mailbox::advance(int peer, std::uint64_t lines) {
 
 void Mailbox::end_message(int peer) {
     Incoming& incoming = in(peer);
+    FABRIC_DCHECK(incoming.active && incoming.done == incoming.total);
     incoming.active = false;
     if (Ticket* receive = std::exchange(incoming.receive, nullptr)) {
         end_receive(*receive,
@@ -1294,6 +1306,8 @@ bool Mailbox::is_being_copied(const Ticket& ticket) const noexcept {
 
 // The ticket is in no chain any more.
 void Mailbox::complete(Ticket& ticket, const Result<void>& result, int sender) {
+    // Once: its caller may be gone after it, and its buffer with it.
+    FABRIC_DCHECK(!ticket.done && !ticket.listed);
     ticket.done = true;
     ticket.result = result;
     ticket.sender = sender;
