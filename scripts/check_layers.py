@@ -90,7 +90,7 @@ def folder_of(path: Path) -> str | None:
 
 
 def library_finding(header: str, folder: str, where: str) -> str | None:
-    """Whether a header in angle brackets may be included here. One that nobody knows may not."""
+    """Whether a header in angle brackets may be included here. An unknown one may not."""
     for pattern, homes in LIBRARIES.items():
         if re.match(pattern, header):
             if folder in homes:

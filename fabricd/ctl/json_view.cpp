@@ -26,8 +26,8 @@ Json to_json(const ArenaView& arena) {
             {"sessions", arena.sessions}};
 }
 
-// The offset is in the arena, not in any process: mappings differ, and addresses are nobody else's
-// business.
+// The offset is in the arena, not in any process: mappings differ, and addresses mean nothing in
+// other processes.
 Json to_json(const RegionView& region) {
     return {{"arena_id", region.arena_id},
             {"id", region.id},
@@ -58,8 +58,8 @@ Json to_json(const GroupView& group) {
             {"state", group.state},       {"dead_ranks", group.dead_ranks}};
 }
 
-// Flat, though a view holds a spec: whether a number comes from the device file or from the books
-// is the daemon's matter.
+// Flat, though a view holds a spec: whether a number comes from the device file or from the
+// daemon's records does not matter here.
 Json to_json(const DeviceView& device) {
     const DeviceSpec& spec = device.spec;
     return {{"name", spec.name},
@@ -94,7 +94,7 @@ Json to_json(const ShardView& shard) {
             {"state", shard.state},     {"moved_bytes", shard.moved_bytes}};
 }
 
-// 0 for what is not known: a rank that has left or died has no process that could be looked at.
+// 0 for what is not known: a rank that has left or died has no process to inspect.
 Json to_json(const LateRank& late) {
     return {{"rank", late.rank}, {"session", late.session_id}, {"pid", late.pid}};
 }
@@ -137,7 +137,7 @@ Json list(const Views& views) {
 
 }  // namespace
 
-// One object whose key is the view's name, so that a line in a log tells what it is.
+// One object whose key is the view's name, so that a line in a log names its view.
 std::string json_view(const Picture& picture, View view) {
     switch (view) {
         case View::kStatus:
