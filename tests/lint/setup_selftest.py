@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""scripts/setup waits for another apt that runs, instead of failing beside it."""
+"""scripts/setup waits for another apt that runs, instead of failing meanwhile."""
 
 import os
 import subprocess

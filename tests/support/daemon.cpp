@@ -28,7 +28,8 @@ namespace {
 constexpr auto kStartTimeout = 60s;
 constexpr auto kStopTimeout = 30s;
 
-// The child's part: becomes fabricd, or ends with 127. `parent` is who has to be alive.
+// The child's part: becomes fabricd, or ends with 127. `parent` is the process that has to be
+// alive.
 [[noreturn]] void become_fabricd(const std::vector<std::string>& arguments, pid_t parent) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(127);  // it died before the line above

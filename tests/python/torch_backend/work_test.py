@@ -92,7 +92,7 @@ def messages(rank, world):
         assert seen == set(range(1, world))
     else:
         dist.send(torch.full((2,), float(rank)), 0)
-    # Tags are told apart even when they come in the other order.
+    # Tags are kept apart even when they come in the other order.
     if rank == 0:
         for tag in (1, 2):
             dist.send(torch.tensor([float(tag)]), 1, tag=tag)
@@ -184,7 +184,7 @@ def monitored(rank, world, gate, opener):
         os.read(gate, 1)  # it would add to the store, too, by leaving
         return ""
     try:
-        # The time counts for who is missing alone: the other one has told the store that it is there.
+        # The time counts for the missing rank alone: the other one has reported itself to the store.
         while rank == 0 and store.num_keys() == keys:
             time.sleep(0)
         dist.monitored_barrier(timeout=timedelta(seconds=0.4), wait_all_ranks=True)
