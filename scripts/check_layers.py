@@ -150,7 +150,7 @@ def check_file(root: Path, path: Path, edges: dict[Path, set[Path]]) -> list[str
 
 
 def find_cycles(edges: dict) -> list[list]:
-    """One path for each circle that a depth-first walk meets."""
+    """One path for each circle that a depth-first walk finds."""
     cycles, state, stack = [], {}, []
 
     def visit(node):

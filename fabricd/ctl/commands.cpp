@@ -108,7 +108,7 @@ Result<void> watch(const CtlOptions& options, AdminClient& client, View view) {
 Result<void> ask_again(const CtlOptions& options, AdminClient& client, View view) {
     std::uint64_t left = options.count;
     for (;;) {
-        // With the daemon's end the next question ends it, as it ends a watch.
+        // With the daemon's end the next request ends it, as it ends a watch.
         FABRIC_TRY(const Picture picture, client.fetch(view, 0));
         show(options, picture, view);
         if (std::ferror(stdout) != 0 || --left == 0) return {};

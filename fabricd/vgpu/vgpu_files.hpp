@@ -54,8 +54,8 @@ class VgpuFiles {
             const fabricshm::PoisonGuard guard;
             answer = use();
         }
-        // Asked of the watch and not of the guard: another thread may have met the lost page first,
-        // and this one read the zeros that replaced it.
+        // Asked of the watch and not of the guard: another thread may have touched the lost page
+        // first, and this one read the zeros that replaced it.
         if (is_cut()) answer.reset();
         return answer;
     }

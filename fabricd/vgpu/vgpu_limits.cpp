@@ -259,7 +259,7 @@ void VgpuLimits::grow(Vgpu& vgpu) {
 }
 
 void VgpuLimits::reclaim_dead() {
-    // Outside our lock: a ledger whose lock is kept would hold up the answers to everybody.
+    // Outside our lock: a ledger whose lock is kept would hold up all answers.
     for (const auto& vgpu : vgpus_) {
         const int count = vgpu->read([&] { return vgpu->ledger->reclaim_dead(); }).value_or(0);
         if (count > 0) {

@@ -37,7 +37,7 @@ constexpr int kShrinkingMs = 5;
 constexpr int kShrinkingLongMs = 50;
 constexpr int kShrinkingTurns = 200;
 constexpr int kShortMs = 100;
-// For the dead that have no pidfd here, and burials that met a kept lock.
+// For the dead that have no pidfd here, and burials that found the lock kept.
 constexpr auto kLookEvery = std::chrono::seconds(2);
 
 }  // namespace

@@ -252,7 +252,7 @@ Call make_call(const RankContext& context, const CollectiveCase& wanted, const S
     return call;
 }
 
-// With counts, all_to_all gives part r to rank r, so a rank receives its own size from everybody.
+// With counts, all_to_all gives part r to rank r, so a rank receives its own size from all ranks.
 int expected_exchange(const RankContext& context, const CollectiveCase& wanted, const Shape& shape,
                       std::uint64_t index) {
     const auto mine = shape.counts[static_cast<std::size_t>(context.rank)];

@@ -93,7 +93,7 @@ void Daemon::start() {
 }
 
 void Daemon::kill() {
-    if (pid_ <= 0) return;  // dead already, and kill(-1) would mean everybody
+    if (pid_ <= 0) return;  // dead already, and kill(-1) would mean all processes
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
     pid_ = -1;

@@ -193,7 +193,8 @@ bool FaultPlayer::change_data() {
 }
 
 // A region whose memory the hardware takes away: the next operation on it says so, and all else is
-// intact. The group is this rank's own, since a lost page ends the group of the rank that meets it.
+// intact. The group is this rank's own, since a lost page ends the group of the rank that touches
+// it.
 bool FaultPlayer::lose_memory() {
     fabricshm_region spare{};
     const std::string name = "alone" + std::to_string(rank_);

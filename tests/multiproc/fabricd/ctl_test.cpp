@@ -247,7 +247,7 @@ TEST_SUITE("fabricd.ctl") {
         Daemon daemon({"--pool-backend=dax", "--pool-capacity=0",
                        std::string("--pool-dax-device=") + device});
         ::unsetenv("FABRIC_FAULT");
-        // The call that meets the death waits so long for the daemon to come back.
+        // The call that finds the death waits so long for the daemon to come back.
         const Job job(daemon, 5000);
         static_cast<char*>(fabricshm_arena_base(job.arena))[8000000] = 42;
         fabricshm_arena* torn = nullptr;

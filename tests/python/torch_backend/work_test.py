@@ -212,7 +212,7 @@ def dies(rank, world, path):
 
 
 def stays_away(rank, world, path, gate, opener):
-    # The ranks may be slow to meet; only the operation is given a short time.
+    # The ranks may be slow to arrive; only the operation is given a short time.
     with fabric_test.process_group("fabricshm", path, rank, world, timeout=60):
         if rank == 1:
             return os.read(gate, 1)

@@ -199,7 +199,7 @@ class Following(unittest.TestCase):
                 follows, 2, fabric_test.store_path())):
             self.assertEqual(
                 counts, [[5, 5]] * 3 + [[7, 3]] * 6 + [[1, 9]] * 3)  # no number is no share
-            self.assertEqual(interval, 1)  # there is no optimizer, whose state would have to meet
+            self.assertEqual(interval, 1)  # there is no optimizer, whose state would have to be averaged
             self.assertEqual(serial, 7)
             self.assertEqual(times, {250_000_000 + rank * 1_000_000_000})  # as the trainer said
 

@@ -79,7 +79,7 @@ TEST_SUITE("client.tensor") {
         CHECK(wait.error().code == Errc::kTimeout);
     }
 
-    TEST_CASE("a freed tensor is gone for everybody, and its name is free again") {
+    TEST_CASE("a freed tensor is gone for all sessions, and its name is free again") {
         FakeDaemon daemon;
         const auto maker = join(daemon), reader = join(daemon);
         const auto made = create_tensor(*maker, "short", kF32, kShape).value();

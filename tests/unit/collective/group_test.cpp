@@ -713,7 +713,7 @@ TEST_SUITE("collective.group") {
         CHECK(wrong == 0);
     }
 
-    TEST_CASE("survivors that meet different dead ranks name the same one") {
+    TEST_CASE("survivors that find different dead ranks name the same one") {
         for (int round = 0; round < 10; ++round) {
             std::array<std::atomic<int>, 4> named{-1, -1, -1, -1};
             const int wrong = failures_in_threads(4, 4096, [&](RankContext& context) {
@@ -721,7 +721,7 @@ TEST_SUITE("collective.group") {
                     context.mark_dead(context.rank);
                     return true;
                 }
-                // Each waits for the rank behind it first, and so rank 0 meets 1, and 2 meets 3.
+                // Each waits for the rank behind it first, and so rank 0 finds 1, and 2 finds 3.
                 Call barrier;
                 barrier.deadline = Clock::now() + std::chrono::seconds(60);
                 const auto result = context.group.run(barrier);

@@ -16,7 +16,7 @@ struct Said {
 };
 
 // What a fresh process with this FABRIC_ISA uses after several calls, and what it says meanwhile.
-// The choice is made once per process, so each question needs one of its own.
+// The choice is made once per process, so each check needs one of its own.
 Said ask_fresh_process(const char* wanted) {
     int errors[2], answer[2];
     REQUIRE(pipe(errors) == 0);

@@ -59,7 +59,7 @@ int end_of(void (*body)(Memory&)) {
 }  // namespace
 
 TEST_SUITE("os.poison") {
-    TEST_CASE("a lost page is met once, noted, and never read as data afterwards") {
+    TEST_CASE("a lost page is found once, noted, and never read as data afterwards") {
         const Memory memory;
         lose_page(memory.data() + 3 * kPage);
         CHECK(find_lost(memory.data(), kBytes) == nullptr);  // it was never touched

@@ -69,7 +69,7 @@ TEST_SUITE("sim.collective_run") {
     }
 
     TEST_CASE("a device alone at the end of a narrow uplink is what the others wait for") {
-        // Direct by device memory: everybody reads 1/N of S from it, and writes as much to it.
+        // Direct by device memory: each device reads 1/N of S from it, and writes as much to it.
         Topology topology = simple_star(4, Placement::kDevice);
         topology.nodes[1].up = 1e9;
         const double expected = 3.0 / 4 * kMega / 1e9;  // two flows: its share read by the others,

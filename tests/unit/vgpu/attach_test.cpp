@@ -18,7 +18,7 @@ using test_support::TemporaryDirectory;
 
 namespace {
 
-// Takes one question; false when none comes.
+// Takes one request; false when none comes.
 bool answer_one(const UnixSocket& listener, Errc code) {
     const TimePoint until = Clock::now() + 30s;
     const auto caller = listener.accept(until);
