@@ -13,7 +13,8 @@ enum class FlushMethod { kClwb, kClflushopt, kClflush, kNonTemporal };
 bool has_flush(FlushMethod method) noexcept;
 
 /// Writes every line of the range back, and orders it before all later stores of this thread. The
-/// lines may stay cached (kClwb) or not. The caller must be the only one who stores into the range.
+/// lines may stay cached (kClwb) or not. The caller must be the only one that stores into the
+/// range.
 void write_back(FlushMethod method, const void* data, std::size_t bytes) noexcept;
 
 /// Drops every line of the range, what is dirty in it being written back first, before any later

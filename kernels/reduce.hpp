@@ -20,7 +20,7 @@ namespace kernels {
 /// - kMinLoc and kMaxLoc give the pair whose value kMin or kMax would give, of equal values that
 ///   with the lowest index; padding is zeros.
 /// - A single source is copied bit by bit (but for kAvg, which divides).
-/// The same bits are promised under the usual MXCSR, which is neither looked at nor changed: with
+/// The same bits are promised under the usual MXCSR, which is neither read nor changed: with
 /// denormals flushed, min and max of denormals depend on the instruction set.
 struct ReduceJob {
     DType type = DType::kF32;

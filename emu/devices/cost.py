@@ -45,7 +45,7 @@ def segments_of(network, devices, placement):
         # What the device has made or read before is still there.
         reads = tuple(v for v in used if v not in have[device] and v not in made)
         have[device].update(made, reads)
-        # Segments whose values this one needs; those of the network's inputs are nobody's.
+        # Segments whose values this one needs; the network's inputs have none.
         sources = {segment_of[producer[v]] for v in used if v in producer} - {number}
         writes = tuple(v for v in made if v in shared)
         seconds = segment_seconds(network, devices[device], layers, reads, writes)

@@ -58,7 +58,7 @@ class Graph:
                 self.network.layers[first:last], self.operations[first:last]):
             result = operation.function(*_resolved(operation.arguments, values, weights))
             results = result if isinstance(result, (list, tuple)) else (result,)
-            # Outputs that nobody reads have been dropped from the layer's list, not from the end.
+            # Outputs that are not read have been dropped from the layer's list, not from the end.
             for value, tensor in zip(operation_outputs(layer, operation), results):
                 if value is not None:
                     values[value] = tensor
@@ -71,7 +71,7 @@ class Graph:
 
 
 def operation_outputs(layer, operation):
-    """With a place for each result: the layer's own list lacks outputs that nobody reads."""
+    """With a place for each result: the layer's own list lacks outputs that are not read."""
     return getattr(operation, "outputs", layer.outputs)
 
 
@@ -129,7 +129,7 @@ class Recorder:
         return any(isinstance(inner, Ref) for inner in _parts([part]))
 
     def moved(self, old, new):
-        """An operation in place: who reads `old` from now on means `new`."""
+        """An operation in place: readers of `old` from now on mean `new`."""
         self._moved[old.value] = new.value
 
     def current(self, part):
@@ -218,7 +218,7 @@ class Recorder:
         network = Network(tuple(layers), tuple(used), tuple(p.value for p in outputs), sizes)
         example = {name: self._values[name] for name in used}
         specs = {name: spec for name, spec in self._specs.items() if name in wanted}
-        # The example's values are large, and nobody reads them again.
+        # The example's values are large, and they are not read again.
         self._values = {}
         return Graph(network, operations, self.weights, specs, example)
 

@@ -1,4 +1,4 @@
-"""Layers, values and devices as plain data: all that placement and its cost model look at."""
+"""Layers, values and devices as plain data: all that placement and its cost model use."""
 
 import dataclasses
 import json

@@ -20,13 +20,13 @@ from .graph import example_input
 from .model import pool_bytes
 from .stage import Job, StageError
 
-_LOOK_S = 0.1  # how often a driver that waits looks after its devices
-_GRACE_S = 3.0  # more than its timeout that a device has to tell of it
+_LOOK_S = 0.1  # how often a driver that waits checks its devices
+_GRACE_S = 3.0  # more than its timeout that a device has to report it
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """outputs: per micro-batch the tensors of the network. devices: name -> what its process told.
+    """outputs: per micro-batch the tensors of the network. devices: name -> its process's report.
     seconds: from the first input to the last output."""
 
     outputs: list
@@ -85,7 +85,7 @@ class _Crew:
         return self._job.devices[number].name
 
     def _listen(self, seconds):
-        """Takes what was told meanwhile. An end of a pipe is an end of its process."""
+        """Takes what was reported meanwhile. An end of a pipe is an end of its process."""
         with selectors.DefaultSelector() as selector:
             for pid, (pipe, _) in self._pipes.items():
                 selector.register(pipe, selectors.EVENT_READ, pid)
@@ -205,7 +205,7 @@ class _Driver:
 
     def _wait(self, tensor, version, value):
         """In slices, so that the death of a device far from the output is seen at once. A device
-        that waits in vain tells of it before this deadline."""
+        that waits in vain reports it before this deadline."""
         deadline = time.monotonic() + self._job.timeout_s + _GRACE_S
         while True:
             try:

@@ -202,7 +202,7 @@ class _daemon_for:
 
 
 def find_fabricctl():
-    """Where fabricd is looked for, too: $FABRICCTL, beside fabricd, or PATH."""
+    """Found as fabricd is: $FABRICCTL, next to fabricd, or PATH."""
     import shutil
 
     from .._daemon import find_program
@@ -245,7 +245,7 @@ def main(arguments=None):
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output went away: nobody is there to be told
+        sys.stderr.close()  # the reader of our output went away: there is none to notify
         return 1
 
 

@@ -164,7 +164,7 @@ class Stage:
 
 
 class _LostPeer(Exception):
-    """Another device (its index; None: the driver) failed first; the text says how it looks."""
+    """Another device (its index; None: the driver) failed first; the text says how."""
 
     def __init__(self, source, text):
         super().__init__(text)
@@ -172,8 +172,8 @@ class _LostPeer(Exception):
 
 
 def main(job, number, pipe):
-    """The life of a device process after fork(): tells the driver over `pipe` when it is ready, what
-    it did, or what went wrong, one line of JSON each."""
+    """The life of a device process after fork(): reports over `pipe` when it is ready, what it did,
+    or what went wrong, one line of JSON each."""
     _daemon.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the driver ends us
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

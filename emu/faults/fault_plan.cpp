@@ -9,7 +9,7 @@ namespace {
 constexpr const char* kActions[] = {"kill", "stop", "slow", "poison", "fill", "tear"};
 
 // One entry of FABRIC_FAULT for one target (libfabricshm/base/fault_point.hpp).
-// who@point:action:passage, and what the action needs besides. The library parses it without
+// target@point:action:passage, and what the action needs besides. The library parses it without
 // allocating, in every process of the job.
 std::string entry_of(const Fault& fault, const std::string& who) {
     std::string entry =
@@ -62,8 +62,8 @@ std::string armed_in_ranks(const FaultPlan& plan) {
         if (fault.point.empty() || fault.target.kind == TargetKind::kDaemon) continue;
         const std::vector<int> ranks = ranks_of(plan, fault.target);
         for (const int rank : ranks) append(all, entry_of(fault, "rank=" + std::to_string(rank)));
-        // A device that the plan does not list is told by the name that its processes were started
-        // with; which ranks these are is the launcher's business.
+        // A device that the plan does not list is named as its processes were started; which ranks
+        // these are is the launcher's business.
         const bool by_name = ranks.empty() && fault.target.kind == TargetKind::kDevice;
         if (by_name) append(all, entry_of(fault, "device=" + fault.target.name));
     }

@@ -26,9 +26,9 @@ enum class Action {
 
 enum class TargetKind { kRank, kDevice, kHost, kDaemon };
 
-/// Whom a fault is meant for. Ranks are told by $RANK, devices by $FABRIC_DEVICE unless the plan
-/// lists their ranks; hosts are lists of ranks in the plan, since on one machine nothing else tells
-/// them apart.
+/// What a fault is meant for. Ranks are identified by $RANK, devices by $FABRIC_DEVICE unless the
+/// plan lists their ranks; hosts are lists of ranks in the plan, since on one machine nothing else
+/// distinguishes them.
 struct Target {
     TargetKind kind = TargetKind::kRank;
     int rank = 0;      // kRank
@@ -58,10 +58,10 @@ struct Fault {
 /// A whole file. Faults are in the order of the file, and those of the same moment strike in that
 /// order.
 /// What a run needs besides: hosts and devices as lists of ranks, and how to start a daemon that
-/// may be harmed.
+/// may be damaged.
 struct FaultPlan {
     std::map<std::string, std::vector<int>> hosts;    // ranks of each
-    std::map<std::string, std::vector<int>> devices;  // likewise; others are told by $FABRIC_DEVICE
+    std::map<std::string, std::vector<int>> devices;  // likewise; others: by $FABRIC_DEVICE
     bool own_daemon = false;                          // there is a [daemon] table
     std::string daemon_program = "fabricd";
     std::vector<std::string> daemon_arguments;

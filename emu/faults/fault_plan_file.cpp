@@ -91,7 +91,7 @@ class Reader {
 };
 
 // "rank 1", "device NAME", "host NAME" or "daemon". A host has to be in the plan, since nothing
-// else could tell its ranks.
+// else could identify its ranks.
 // One word for the kind and one for the name: a third would be a name with a blank.
 bool read_target(const std::string& text, const FaultPlan& plan, Target& target) {
     std::istringstream words(text);
@@ -174,7 +174,7 @@ void read_fault(const toml::table& table, const std::string& where, FaultPlan& p
         reader.report("action", "is one of kill, stop, slow, poison, fill, tear");
     }
     const Text target = reader.text("target");
-    // A full pool is full for everybody.
+    // A full pool is full for all.
     const bool needs_target = fault.action != Action::kFill;
     if (needs_target && (!target || !read_target(*target, plan, fault.target))) {
         reader.report("target",

@@ -27,7 +27,7 @@ using fabricshm::Clock;
 using fabricshm::deadline_after;
 using fabricshm::TimePoint;
 
-constexpr auto kLook = 2000;  // microseconds between two looks
+constexpr auto kLook = 2000;  // microseconds between two polls
 
 // The last signal to pass on; a handler may do no more than note it. Relaxed: it carries no data.
 std::atomic<int> g_signal{0};
@@ -114,7 +114,7 @@ bool FaultRunner::start(RunOutcome& outcome) {
         ::setenv("FABRIC_SOCKET", daemon_->socket().c_str(), 1);
         ::setenv("FABRIC_ADMIN_SOCKET", (daemon_->folder() + "/admin.sock").c_str(), 1);
         // A daemon that a fault kills while it starts is started again by the loop.
-        // As long as somebody starts it again there is something to wait for.
+        // As long as it is started again there is something to wait for.
         while (!daemon_->wait_until_ready()) {
             read_reports();
             look_after_daemon();
@@ -186,7 +186,7 @@ void FaultRunner::strike_processes(Pending& pending) {
     const bool stop = fault.action == Action::kStop;
     const std::vector<pid_t> processes = processes_of(fault.target);
     // A launcher may need seconds to start the ranks, and `after` says when at the earliest.
-    if (processes.empty()) return;  // not there yet; the next look tries again
+    if (processes.empty()) return;  // not there yet; the next poll tries again
     // All in one go, so that a host goes down as a whole.
     for (const pid_t pid : processes) ::kill(pid, stop ? SIGSTOP : SIGKILL);
     pending.happened = true;
@@ -209,7 +209,7 @@ void FaultRunner::finish(Pending& pending) {
 void FaultRunner::read_reports() {
     std::ifstream file(folder_ + "/report");
     file.seekg(static_cast<std::streamoff>(reported_));
-    // A line without its end is still being written: it is read at the next look.
+    // A line without its end is still being written: it is read at the next poll.
     for (std::string line; std::getline(file, line) && !file.eof();) {
         reported_ += line.size() + 1;
         std::istringstream words(line);

@@ -37,7 +37,7 @@ std::string beside_me(const std::string& program) {
     return program;
 }
 
-// Reaps the process as well: one that nobody reaps still looks alive to kill(pid, 0).
+// Reaps the process as well: one that is not reaped still looks alive to kill(pid, 0).
 bool ended_by(pid_t pid, fabricshm::TimePoint deadline) {
     while (::waitpid(pid, nullptr, WNOHANG) != pid) {
         if (Clock::now() > deadline) return false;
@@ -103,8 +103,8 @@ bool OwnDaemon::wait_until_ready() {
     return true;
 }
 
-// Not by kill(pid_, 0): that takes -1 for everybody, and a process that nobody has reaped for
-// alive. It is left to died() to be reaped, which tells the runner of it.
+// Not by kill(pid_, 0): that takes -1 for all processes, and one that is not reaped for alive. It
+// is left to died() to be reaped, which reports it to the runner.
 bool OwnDaemon::is_running() const {
     if (pid_ <= 0) return false;
     siginfo_t info{};

@@ -15,7 +15,7 @@ namespace emu {
 /// stay in the same places, as after a restart by an init system.
 class OwnDaemon {
   public:
-    /// Makes the folder. `program` is looked for beside this program, then in PATH.
+    /// Makes the folder. `program` is searched for next to this program, then in PATH.
     OwnDaemon(const std::string& program, std::vector<std::string> arguments);
     /// Ends the daemon (SIGTERM, then SIGKILL after 10 s) and removes the folder.
     ~OwnDaemon();
@@ -40,10 +40,10 @@ class OwnDaemon {
     /// -1 when there is none: it died, or could not be started. Never to be handed to kill(), for
     /// which -1 means every process of this user.
     pid_t pid() const noexcept { return pid_; }
-    /// That of the newest one, also after died() has told of its end: its last words may still be
+    /// That of the newest one, also after died() has reported its end: its last words may still be
     /// unread then. No more to be handed to kill().
     pid_t last_pid() const noexcept { return last_pid_; }
-    /// Whom a signal for the daemon goes to: nobody when there is none.
+    /// The processes that a signal for the daemon goes to: none when there is no daemon.
     std::vector<pid_t> processes() const;
 
   private:

@@ -1,4 +1,4 @@
-// Takes all memory of a pool that nobody else has, for as long as it lives.
+// Takes all memory of a pool that no other process has, for as long as it lives.
 
 #pragma once
 

@@ -45,7 +45,7 @@ FABRIC_UNWATCHED bool is_dirty(const Line& line) noexcept {
 
 FABRIC_UNWATCHED void write_line(const Line& line) noexcept {
     for (int i = 0; i < kWords; ++i) {
-        // Looked at once: what a rank stores now is dirty afterwards.
+        // Read once: what a rank stores now is dirty afterwards.
         const std::uint64_t value = load(line.cache + i);
         store(line.pool + i, value);
         store(line.known + i, value);
@@ -66,7 +66,7 @@ FABRIC_UNWATCHED void fetch_line(const Line& line) noexcept {
 }
 
 // Bytes [from, to) of a line that looks clean, but was written with what it held: byte by byte, so
-// that what lies beside them stays as the pool has it.
+// that what lies next to them stays as the pool has it.
 FABRIC_UNWATCHED void write_bytes(const Line& line, Bytes from, Bytes to) noexcept {
     for (Bytes i = from; i < to; ++i) {
         const auto* cache = reinterpret_cast<const unsigned char*>(line.cache);

@@ -1,15 +1,14 @@
 // HostCache: what one emulated host holds of a pool in its caches, line by line.
 //
 //   pool    the memory that all hosts share; one host's stores are not seen here by themselves
-//   cache   what the ranks of this host load and store: every line they ever looked at, or zeros,
-//   as
+//   cache   what the ranks of this host load and store: every line they ever touched, or zeros, as
 //           if it had been cached before the pool was first written
 //   known   the same lines as they were when they last agreed with the pool: a line whose cache
 //           differs from it is dirty
 //
-// Cache lines are moved whole, as on a real link: a dirty word carries the seven beside it along,
+// Cache lines are moved whole, as on a real link: a dirty word carries the seven next to it along,
 // so two hosts that write into one line lose words, here as there. A word that is stored with the
-// value it already had is not noticed; publish() is told what was written and does not depend on
+// value it already had is not noticed; publish() is given what was written and does not depend on
 // it.
 
 #pragma once

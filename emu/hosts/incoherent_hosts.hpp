@@ -34,7 +34,7 @@ class SharedPages {
 /// Processes and threads of one host share its cache, as on a real host.
 class IncoherentHosts {
   public:
-    /// Borrows `pool`, which nobody but the hosts uses from now on.
+    /// Borrows `pool`, which only the hosts use from now on.
     IncoherentHosts(std::byte* pool, Bytes bytes, int count, const HostBehaviour& behaviour);
 
     int count() const noexcept { return static_cast<int>(hosts_.size()); }

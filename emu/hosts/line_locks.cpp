@@ -9,12 +9,12 @@ namespace emu {
 
 namespace {
 
-// One page of locks: enough that ranks seldom meet at one, few enough to be always cached.
+// One page of locks: enough that ranks seldom contend for one, few enough to be always cached.
 constexpr Bytes kLocks = 1024;
 
 // A process that was killed inside leaves its lock taken. The holder needs well under a
-// microsecond, so who has yielded this often takes the lock over. Stealing from a live one would
-// tear one line.
+// microsecond, so a process that has yielded this often takes the lock over. Stealing from a live
+// one would tear one line.
 constexpr int kTimeout = 1 << 20;
 
 }  // namespace

@@ -13,7 +13,7 @@ using fabricshm::Bytes;
 
 /// Locks for lines by their place in the pool, in memory that forked children share: make it before
 /// the processes that use it. A line is 64 bytes and moves as a whole on real links; here it is
-/// moved word by word, so nobody else may move it meanwhile.
+/// moved word by word, so no other process may move it meanwhile.
 class LineLocks {
   public:
     LineLocks();

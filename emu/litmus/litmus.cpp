@@ -15,7 +15,7 @@ using fabricshm::Visibility;
 
 constexpr int kWords = 128;  // sixteen lines of data: more than are written back in one go
 
-// What one side writes; every word that is looked at by itself has a line of its own.
+// What one side writes; every word that is polled by itself has a line of its own.
 struct Side {
     alignas(kCacheLine) std::atomic<std::uint64_t> flag;
     alignas(kCacheLine) std::atomic<std::uint64_t> taken;
@@ -57,7 +57,7 @@ class Player {
             for (int i = 0; i < words; ++i) own_.data[i].store(number_, std::memory_order_relaxed);
             view_.publish(TouchPoint::kMessage, own_.data, static_cast<Bytes>(words) * 8);
             raise(own_.flag, number_);
-            // A round ends when the other side has looked: nobody runs ahead.
+            // A round ends when the other side has read: neither runs ahead.
             if (!await(other_.taken, number_)) return false;
             ++seen_.rounds;
         }
@@ -82,8 +82,8 @@ class Player {
         return true;
     }
 
-    // Each stores its word and looks at the other's. That both see the old one would mean that
-    // neither store was out when it was published.
+    // Each stores its word and loads the other's. That both see the old one would mean that neither
+    // store was out when it was published.
     bool buffer_stores() {
         for (std::uint64_t round = 0; round < options_.rounds; ++round) {
             ++number_;
@@ -124,10 +124,10 @@ class Player {
     }
 
     bool await(const std::atomic<std::uint64_t>& word, std::uint64_t value) {
-        // Anew for each sign: many rounds may take long, one answer may not.
+        // Set again for each sign: many rounds may take long, one answer may not.
         const TimePoint limit = Clock::now() + options_.timeout;
         for (std::uint64_t look = 1;; ++look) {
-            // Before every look, or a cached copy would be looked at for ever.
+            // Before every poll, or a cached copy would be polled for ever.
             view_.acquire(TouchPoint::kSentRead, &word, kCacheLine);
             if (word.load(std::memory_order_acquire) >= value) return true;
             if (look % 64 != 0) continue;

@@ -19,8 +19,8 @@ struct LitmusOptions {
     fabricshm::Duration timeout = std::chrono::seconds(5);  // for one sign of the other side
 };
 
-/// What one side saw. One sighting refutes the profile; none after many rounds is the proof that
-/// there can be.
+/// What one side observed. One sighting refutes the profile; none after many rounds is the proof
+/// that there can be.
 struct LitmusSightings {
     std::uint64_t rounds = 0;    // passed, in both directions and both shapes together
     std::uint64_t stale = 0;     // message passing: the flag was there and its data was not

@@ -216,7 +216,7 @@ LitmusSightings play(const Ground& ground, int side, const Options& options) {
                            {options.rounds, std::chrono::seconds(options.timeout)});
 }
 
-// Two processes; the second tells what it saw through a pipe.
+// Two processes; the second reports what it observed through a pipe.
 LitmusSightings play_both(const Ground& ground, const Options& options) {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) refuse("no pipe");

@@ -22,8 +22,8 @@ double median(Times times) {
     return static_cast<double>(*middle);
 }
 
-// One operation as the library makes it: book, access, wait for the rest. A read is booked before
-// it happens and a write after.
+// One operation as the library makes it: charge, access, wait for the rest. A read is charged
+// before it happens and a write after.
 void operate(LinkMeter& meter, PoolTouch& touch, Bytes bytes, bool is_read) {
     meter.begin();
     if (is_read) {
@@ -39,7 +39,7 @@ void operate(LinkMeter& meter, PoolTouch& touch, Bytes bytes, bool is_read) {
 // Of one operation, less what reading the clock takes.
 std::uint64_t timed(LinkMeter& meter, PoolTouch& touch, LinkClock& clock, Bytes bytes,
                     bool is_read) {
-    // Looking at the clock takes as long as a fast access.
+    // Reading the clock takes as long as a fast access.
     const std::uint64_t start = clock.now();
     operate(meter, touch, bytes, is_read);
     const std::uint64_t taken = clock.now() - start;
@@ -198,7 +198,7 @@ Figures check_model(const LinkImage& links, const CheckPlan& plan, const TouchMa
     return Check(links, plan, maker, clock).run();
 }
 
-// Hops stay: what booking costs is part of what this machine needs.
+// Hops stay: what charging costs is part of what this machine needs.
 LinkImage unslowed(LinkImage links) {
     for (auto& route : links.routes) {
         route.read_latency_ns = 0;

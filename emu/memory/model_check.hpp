@@ -14,7 +14,7 @@ namespace emu {
 
 using fabricshm::Bytes;
 
-/// The real accesses that go on while the meter books. Tests give one that moves a clock instead.
+/// The real accesses that go on while the meter charges. Tests give one that moves a clock instead.
 class PoolTouch {
   public:
     virtual ~PoolTouch() = default;

@@ -44,8 +44,8 @@ Seconds communication(const BandwidthQuery& query, int devices, Rate pool) {
     return buckets * simulate_allreduce(*topology, call, tuning).from_last();
 }
 
-// What the backward pass does not hide. At most `hidden_share` of a step can run beside it: the
-// first gradients are there late, and the last bucket has nothing left to hide behind.
+// What the backward pass does not hide. It hides at most `hidden_share` of a step: the first
+// gradients are there late, and the last bucket has nothing left to hide behind.
 Seconds exposed(const BandwidthQuery& query, Seconds communication) {
     return std::max(communication - query.hidden_share * query.step, 0.0);
 }

@@ -108,8 +108,7 @@ Report answer_control(const ControlQuery& query) {
             continue;
         }
         const Workload workload = workload_of(query, std::move(*topology));
-        // "even" is what a job gets without a control loop, "proportional" what anybody would try
-        // first.
+        // "even" is what a job gets without a control loop, "proportional" the first thing to try.
         for (const char* name : {"even", "proportional", "control"}) {
             Tally tally;
             for (int i = 0; i < query.traces; ++i) {

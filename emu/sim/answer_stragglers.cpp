@@ -19,8 +19,8 @@ using fabricshm::Tuning;
 
 namespace {
 
-// Ways to run the same allreduce that differ in who waits for whom: with claims, ranks that are
-// done take pieces of those that are not.
+// Ways to run the same allreduce that differ in which rank waits for which: with claims, ranks that
+// are done take pieces of those that are not.
 struct Variant {
     const char* name;
     Algorithm algorithm;
@@ -112,7 +112,7 @@ std::vector<Cell> row_of(const StragglerQuery& query, const Scenario& scenario,
     // From 0 bytes on, or never: the table decides by size otherwise, and this query is about
     // claims.
     tuning.claim_from = variant.claims ? 0 : ~fabricshm::Bytes{0};
-    // The same seed for every variant: all meet the same lateness.
+    // The same seed for every variant: all have the same lateness.
     std::mt19937_64 random(query.seed);
     std::vector<double> from_first;
     std::vector<double> from_last;
@@ -146,7 +146,7 @@ Report answer_stragglers(const StragglerQuery& query) {
                     {"seed", static_cast<double>(query.seed)}};
     report.columns = {"straggler",        "algorithm",   "from_first_s",
                       "from_first_p99_s", "from_last_s", "against_nobody"};
-    // By variant: each is compared with itself when nobody is slow.
+    // By variant: each is compared with itself when no rank is slow.
     double undisturbed[std::size(kVariants)] = {};
     for (const Scenario& scenario : scenarios(query)) {
         for (std::size_t i = 0; i < std::size(kVariants); ++i) {

@@ -62,7 +62,7 @@ RunResult CollectiveRun::run(const std::vector<Seconds>& arrivals) {
         // Two clocks make one: the queue knows when waits end, the fluid when transfers do.
         // Whichever is first moves both.
         const Seconds next = std::min(queue_.next_at(), fluid.next_end());
-        // Infinite: every rank waits for somebody else, which a plan of the library never does.
+        // Infinite: every rank waits for another, which a plan of the library never does.
         FABRIC_CHECK(std::isfinite(next));
         fluid.advance(next);
         queue_.move_to(next);
@@ -103,7 +103,7 @@ void CollectiveRun::enter(int rank, Seconds now) {
 // Whether the wait of the rank's step is over; if so, when.
 bool CollectiveRun::may_go(int rank, Seconds& when) {
     RankState& state = ranks_[at(rank)];
-    // Counting from when the rank began to wait: who comes late finds what it awaits already there.
+    // Counting from when the rank began to wait: a late rank finds what it awaits already there.
     when = state.since;
     if (state.step.await == Await::kAll) return met(state, rank, when);
     if (state.step.await == Await::kBefore) {
@@ -130,7 +130,7 @@ bool CollectiveRun::met(RankState& state, int rank, Seconds& when) {
     // again.
     if (state.awaited >= state.signals) return true;  // nothing to wait for, or known already
     const Level& level = levels_[state.signals - 1];
-    // By level and not by rank: all ranks' n-th signals are one barrier, and one counter tells
+    // By level and not by rank: all ranks' n-th signals are one barrier, and one counter says
     // whether it is over.
     if (level.signalled < fabric_.world()) return false;
     when = barrier_end(fabric_, rank, state.since, level.last_seen);
@@ -141,7 +141,7 @@ bool CollectiveRun::met(RankState& state, int rank, Seconds& when) {
 void CollectiveRun::begin_work(int rank) {
     RankState& state = ranks_[at(rank)];
     const Step& step = state.step;
-    // Sync mode: rank 0 has met all others and now lets them go.
+    // Sync mode: all others have come, and rank 0 now lets them go.
     if (step.commands) {
         commanded_ = true;
         command_seen_ = queue_.now() + fabric_.word_store(rank);
@@ -152,9 +152,9 @@ void CollectiveRun::begin_work(int rank) {
     // step's end, so that resources are not held by what is only on its way.
     const auto units = static_cast<double>(step.touches[0].bytes);
     const int load = fabric_.load_of(rank, step);
-    // The first who claims makes the pot; what it holds is the same for all.
+    // The first rank that claims makes the pot; what it holds is the same for all.
     if (step.claimed && pot_ < 0) pot_ = fabric_.fluid().add_pot(units);
-    // A pot is worked off once, whoever does it.
+    // A pot is worked off once, whichever ranks do it.
     if (!step.claimed || rank == 0) count(rank, step);
     if (step.claimed) {
         fabric_.fluid().start_on_pot(rank, load, pot_);
@@ -187,7 +187,7 @@ void CollectiveRun::signal(int rank, Seconds now) {
     Level& level = levels_[state.signals++];
     ++level.signalled;
     level.last_seen = std::max(level.last_seen, state.signal_seen);
-    // Only the last one of a level can end anybody's wait for it.
+    // Only the last one of a level can end a wait for it.
     if (level.signalled == fabric_.world()) look_again(now, Await::kAll, -1);
     look_again(now, Await::kBefore, (rank + 1) % fabric_.world());
 }

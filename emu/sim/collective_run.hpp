@@ -22,7 +22,7 @@ struct RunResult {
     bool aggregated = false;   // by lockstep or from a few pieces, see simulate_allreduce()
 
     Seconds from_first() const noexcept { return last_end - first_arrival; }
-    /// What the operation adds once everybody is there.
+    /// What the operation adds once all are there.
     Seconds from_last() const noexcept { return last_end - last_arrival; }
 };
 
@@ -84,7 +84,7 @@ RunResult simulate_allreduce(const Topology& topology, const fabricshm::Allreduc
 /// Bytes of a slot in a group of `world`: of today's largest group, where there is none so large.
 fabricshm::Bytes slot_bytes_for(int world) noexcept;
 
-/// When a rank that starts to look at `since` knows that all have signalled, the last of them
+/// When a rank that starts to poll at `since` knows that all have signalled, the last of them
 /// visible at `last_seen`. It reads world - 1 words, some at a time.
 Seconds barrier_end(const Fabric& fabric, int rank, Seconds since, Seconds last_seen);
 

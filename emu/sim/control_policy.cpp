@@ -73,7 +73,7 @@ class LoopInTheLoop {
             auto& image = session.image;
             const Seconds compute = seen.compute[device];
             const Seconds wait = seen.wait[device];
-            // As a rank without other work: what is left of a step beside computing and
+            // As a rank without other work: what is left of a step besides computing and
             // communication is waiting.
             step_s = compute + wait + seen.communication;
             // Whole samples are counted, so that fractions of shares do not get lost.

@@ -84,15 +84,15 @@ void Fabric::make_resources() {
     for (const int home : homes_) media_[at(home)] = limit(topology_.nodes[at(home)].media);
 }
 
-// What reading (spread 0) or writing (spread 1) a byte of every home's share costs somebody who is
+// What reading (spread 0) or writing (spread 1) a byte of every home's share costs a rank that is
 // below no node: everything comes up from the homes. add_spread() corrects it on the own way.
 void Fabric::set_commons() {
     for (std::size_t i = 0; i < topology_.nodes.size(); ++i) {
         const double below = below_[i];
         if (up_[i] >= 0) fluid_.set_common(0, up_[i], below);
         if (down_[i] >= 0) fluid_.set_common(1, down_[i], below);
-        // From below a node to somebody outside of everything: once up its link, by the share of
-        // bytes that begins there.
+        // From below a node to a rank outside of all nodes: once up its link, by the share of bytes
+        // that begins there.
         mean_latency_ += i == 0 ? 0 : below * topology_.nodes[i].latency;
         for (int spread = 0; spread < kSpreads; ++spread) {
             if (inside_[i] >= 0) fluid_.set_common(spread, inside_[i], below);
@@ -151,7 +151,7 @@ void Fabric::note_places(int rank, const Step& step,
 
 // In how many buffers a touch is.
 double Fabric::copies(int, const Touch& touch) const {
-    // Of a buffer that all or all others have; the rest is somebody's single one.
+    // Of a buffer that all or all others have; the rest is a single rank's.
     if (touch.whose == Whose::kEach) return world();
     return touch.whose == Whose::kOthers ? world() - 1 : 1;
 }
@@ -167,9 +167,9 @@ int Fabric::node_of(int rank, const Touch& touch) const {
 
 void Fabric::add_spread(int rank, double bytes, bool write, std::vector<Use>& uses,
                         Load& load) const {
-    // The common weights are those of somebody outside of everything. On the own way to the root
-    // they are corrected: what lies below a node does not leave it (`away`), and all the rest comes
-    // in through its link (`towards`).
+    // The common weights are those of a rank outside of all nodes. On the own way to the root they
+    // are corrected: what lies below a node does not leave it (`away`), and all the rest comes in
+    // through its link (`towards`).
     load.spread[write ? 1 : 0] += bytes;
     int child = -1;
     for (int node = devices_[at(rank)]; node >= 0; node = topology_.nodes[at(node)].parent) {
@@ -215,7 +215,7 @@ double Fabric::engine_cost(int rank, const Touch& touch, double bytes) const {
     const bool in_slot = touch.where == Where::kSlot;
     const auto point = at_footprint(topology_.cache, in_slot ? slot_footprint_ : footprint_);
     // Bytes that another core touched last come from its cache or go to it, whatever stores are
-    // used; stores past the cache only help what nobody had.
+    // used; stores past the cache only help what no cache had.
     const double each = touch.handed ? (touch.write ? point.given : point.handed)
                         : streaming_ ? point.streamed
                                      : point.kept;

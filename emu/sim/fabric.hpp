@@ -77,7 +77,7 @@ class Fabric {
     std::vector<int> cores_;                       // likewise, of hosts
     std::vector<double> below_;                    // share of the buffers' bytes below a node
     std::vector<Seconds> turns_;                   // by rank
-    double mean_latency_ = 0;  // of a spread read by somebody outside of everything, one way
+    double mean_latency_ = 0;  // of a spread read by a rank outside of all nodes
     Seconds words_floor_ = 0;
     double footprint_ = 0;       // bytes that a core touches in the operation
     double slot_footprint_ = 0;  // of them, those in slots, which stay in the caches

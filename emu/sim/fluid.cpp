@@ -43,11 +43,11 @@ int Fluid::add_pot(double units) {
 }
 
 void Fluid::start(int who, int load, double units) {
-    // An activity without units would end before it began, and its step is to be skipped by whoever
-    // makes it.
+    // An activity without units would end before it began, and its step is to be skipped by its
+    // maker.
     FABRIC_CHECK(units > 0);
     active_.push_back({who, load, -1, units, 0, false, false});
-    // Rates are computed when somebody asks, so that all that starts at one moment costs one
+    // Rates are computed when asked for, so that all that starts at one moment costs one
     // computation.
     changed_ = true;
 }
@@ -120,7 +120,7 @@ void Fluid::add_use(const Load& load, double rate, std::vector<double>& sums) co
     for (const Use& use : load.uses) sums[at(use.resource)] += use.weight * rate;
 }
 
-// Progressive filling: all rates rise together; whoever meets a full resource, or its own limit,
+// Progressive filling: all rates rise together; one that reaches a full resource, or its own limit,
 // stays there, and the others go on.
 void Fluid::solve() {
     changed_ = false;
@@ -144,7 +144,7 @@ void Fluid::solve() {
         if (activity.pot >= 0) pots_[at(activity.pot)].rate += activity.rate;
     }
     for (const Activity& activity : active_) {
-        // A pot is emptied at the rate of all who work on it.
+        // A pot is emptied at the rate of all that work on it.
         const double rate = activity.pot < 0 ? activity.rate : pots_[at(activity.pot)].rate;
         next_ = std::min(next_, now_ + std::max(units_left(activity), 0.0) / rate);
     }
@@ -154,7 +154,7 @@ void Fluid::solve() {
 void Fluid::weigh(std::vector<double>& weights) const {
     std::fill(weights.begin(), weights.end(), 0.0);
     std::array<double, kSpreads> spread{};
-    // Who is frozen has its rate and is part of `used`.
+    // A frozen one has its rate and is part of `used`.
     for (const Activity& activity : active_) {
         if (activity.frozen) continue;
         const Load& load = loads_[at(activity.load)];
@@ -212,7 +212,7 @@ int Fluid::freeze(double level, const std::vector<double>& weights, std::vector<
     }
     std::vector<char> full(capacity_.size(), 0);
     std::array<int, kSpreads> full_common{};
-    // With anybody at its own limit, resources are looked at again in the next round, with the
+    // With an activity at its own limit, resources are checked again in the next round, with the
     // others' level higher.
     for (std::size_t i = 0; i < full.size() && !limited; ++i) {
         const double room = std::max(capacity_[i] - used[i], 0.0);

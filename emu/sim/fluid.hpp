@@ -60,7 +60,7 @@ class Fluid {
     Seconds next_end();
     /// Lets the time pass; ended activities are given out by take_ended(). Not beyond next_end().
     void advance(Seconds to);
-    /// Who ended by now, in the order of starting.
+    /// Those that ended by now, in the order of starting.
     std::vector<int> take_ended();
 
     bool idle() const noexcept { return active_.empty(); }

@@ -36,7 +36,7 @@ std::vector<Seconds> per_byte(Fabric& fabric, const StepPlan& plan, std::uint64_
         loads.push_back(step.touch_count == 0 ? -1 : fabric.load_of(rank, step));
     }
     Fluid fluid = fabric.fluid();  // a copy: nothing of this moves the fabric's own clock
-    // So much work that nobody is done: what is asked for is the rate of all at once.
+    // So much work that no rank is done: what is asked for is the rate of all at once.
     for (int rank = 0; rank < fabric.world(); ++rank) {
         if (loads[at(rank)] >= 0) fluid.start(rank, loads[at(rank)], 1e30);
     }
@@ -49,7 +49,7 @@ std::vector<Seconds> per_byte(Fabric& fabric, const StepPlan& plan, std::uint64_
     return costs;
 }
 
-// All ranks signal and then wait for all: what each leaves the barrier at.
+// All ranks signal and then wait for all: when each leaves the barrier.
 std::vector<Seconds> meet(const Fabric& fabric, const std::vector<Seconds>& signalled) {
     Seconds last = 0;
     for (int rank = 0; rank < fabric.world(); ++rank) {
@@ -92,9 +92,9 @@ void run_round(const Rounds& rounds, std::vector<Seconds>& now, std::vector<Seco
 std::vector<Seconds> arrive(const Fabric& fabric, const StepPlan& plan,
                             std::vector<Seconds> arrivals) {
     std::vector<Seconds> met = meet(fabric, arrivals);
-    // Async: barrier is all there is to arriving.
+    // Async: a barrier is all there is to arriving.
     if (plan.call().trigger != fabricshm::Trigger::kSync) return met;
-    // Sync: rank 0 gives the word once it has met all.
+    // Sync: rank 0 gives the word once all have come.
     const Seconds command = met[0] + fabric.word_store(0);
     for (int rank = 1; rank < fabric.world(); ++rank) {
         met[at(rank)] = std::max(arrivals[at(rank)], command) + fabric.line_read(rank);

@@ -1,7 +1,7 @@
 // Lockstep: a ring of many ranks, round by round. Its 2 (N - 1) rounds of N ranks are 134 million
 // steps for 8,192 devices. The rates are computed once, with all ranks at work; then a round is one
 // pass over the ranks. Exact where all ranks are at work all the time. With stragglers the ranks
-// that wait would leave their share of a link to the others: lockstep then tells a time that is a
+// that wait would leave their share of a link to the others: lockstep then reports a time that is a
 // little too long.
 
 #pragma once

@@ -1,4 +1,4 @@
-// fabric-sim: simulates collectives on topologies that nobody has here. docs/simulator.md.
+// fabric-sim: simulates collectives on topologies that do not exist here. docs/simulator.md.
 
 #include <cstdio>
 

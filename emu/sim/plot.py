@@ -70,7 +70,7 @@ def draw_crossover(pyplot, program):
 
 
 def draw_stragglers(pyplot, program):
-    """Bars of what is left to wait for once all have come, relative to nobody being slow."""
+    """Bars of what is left to wait for once all have come, relative to no rank being slow."""
     answer = ask(program, "stragglers", "--devices", "32", "--pools", "64")
     names = list(dict.fromkeys(column(answer["rows"], "straggler")))
     variants = list(dict.fromkeys(column(answer["rows"], "algorithm")))

@@ -31,14 +31,14 @@ constexpr int kMostPoints = 24;
 // The best of so many counts: a virtual core is taken away now and then, and what it can do when it
 // is there is asked.
 constexpr int kBatches = 7;
-// Far beyond any measurement: who waits so long waits for a process that died.
+// Far beyond any measurement: a wait that long is for a process that died.
 constexpr auto kLimit = std::chrono::seconds(60);
 
 struct alignas(128) SharedWord {
     std::atomic<std::uint64_t> value{0};
 };
 
-// What the workers share: words to meet on, and where they leave what they measured.
+// What the workers share: words for barriers, and where they leave what they measured.
 struct Board {
     SharedWord arrived;
     SharedWord ping[2];
@@ -79,7 +79,7 @@ double seconds_since(Clock::time_point start) {
 
 // Waits for a word to rise, and gives up when the others must be dead.
 void await(const std::atomic<std::uint64_t>& word, std::uint64_t value) {
-    Clock::time_point start{};  // of looking slowly; a fast wait never asks for the time
+    Clock::time_point start{};  // of polling slowly; a fast wait never asks for the time
     // Acquire: what the other stored before its word is read after this.
     for (std::uint64_t looks = 1; word.load(std::memory_order_acquire) < value; ++looks) {
         if (looks % 2000 != 0) continue;
@@ -114,8 +114,8 @@ class Worker {
             board_.given[at][point] = copies(half, Before::kRead, false);
         }
         meet();
-        // Two ranks meet by their words; more of them read more words, which the simulator adds up
-        // itself.
+        // Two ranks run a barrier by their words; more of them read more words, which the simulator
+        // adds up itself.
         if (index_ < 2 && workers_ > 1) exchange_words();
     }
 
@@ -189,7 +189,7 @@ class Worker {
     std::uint64_t barriers_ = 0;
 };
 
-// The same where the other needs this very core: it is let in after every look.
+// The same where the other needs this very core: it is let in after every poll.
 void await_yielding(const std::atomic<std::uint64_t>& word, std::uint64_t value) {
     const Clock::time_point start = Clock::now();
     for (std::uint64_t looks = 1; word.load(std::memory_order_acquire) < value; ++looks) {
@@ -227,7 +227,7 @@ Result<void> in_processes(int count, const Body& body) {
     for (int index = 0; index < count; ++index) {
         const pid_t child = ::fork();
         if (child == 0) {
-            ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // nobody is left to read what it measures
+            ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // no process is left to read what it measures
             body(index);
             ::_exit(0);
         }

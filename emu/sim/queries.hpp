@@ -1,4 +1,4 @@
-// Questions: what the simulator is asked, each a function from its options to a report.
+// Queries: what the simulator evaluates, each a function from its options to a report.
 
 #pragma once
 

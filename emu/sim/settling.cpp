@@ -17,8 +17,8 @@ constexpr double kMove = 0.05;
 double efficiency_of(const std::vector<double>& shares, const std::vector<double>& speeds) {
     double sum = 0;
     double all = 0;
-    // Who has failed has no share, whatever the decision says; the rest is scaled to 1, as the run
-    // does it.
+    // A device that has failed has no share, whatever the decision says; the rest is scaled to 1,
+    // as the run does it.
     for (std::size_t i = 0; i < shares.size(); ++i) {
         if (speeds[i] > 0) sum += shares[i];
         all += speeds[i];

@@ -47,7 +47,7 @@ class Finish {
 
     std::string error_message() {
         // Everything is finished, also what the command does not use: the texts have defaults that
-        // are right, and only what somebody wrote can be wrong.
+        // are right, and only what the user wrote can be wrong.
         finish_lists();
         finish_topology();
         options_.stragglers.bytes = size("--size", texts_.size);
@@ -195,7 +195,7 @@ std::optional<SimExit> parse_sim_options(int argc, const char* const* argv, SimO
     if (texts.version) return SimExit{0, std::string("fabric-sim ") + FABRIC_VERSION + "\n"};
     const auto chosen = app.get_subcommands();
     if (chosen.empty()) return usage("a command is missing");
-    // The error messages below look at it: a model has to be known for `bandwidth` only.
+    // The error messages below depend on it: a model has to be known for `bandwidth` only.
     options.command = chosen.front()->get_name();
     const std::string error_message = Finish(options, texts).error_message();
     if (!error_message.empty()) return usage(error_message);

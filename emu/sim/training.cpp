@@ -54,7 +54,7 @@ class Communication {
     // Cached by the number of the living: runs have thousands of steps and a few failures.
     Seconds of(int alive) {
         const auto [known, fresh] = known_.try_emplace(alive, 0);
-        // Alone there is nobody to merge with.
+        // A single device has none to merge with.
         if (!fresh || alive < 2) return known->second;
         Topology topology = workload_.topology;
         const auto devices = topology.devices();
@@ -82,7 +82,7 @@ void scale(std::vector<double>& shares, const std::vector<double>& speeds) {
         if (speeds[i] <= 0 || !(shares[i] > 0)) shares[i] = 0;
         sum += shares[i];
     }
-    // A policy that gives nobody anything gets what it would have got without being asked.
+    // A policy that gives no device anything gets what it would have got without being asked.
     for (std::size_t i = 0; i < shares.size(); ++i) {
         shares[i] = sum > 0 ? shares[i] / sum : speeds[i] > 0 ? 1 : 0;
     }
@@ -143,7 +143,7 @@ TrainingResult run_training(const Workload& workload, const Trace& trace, const 
         now = speeds.at(step);
         const auto living =
             devices - static_cast<std::size_t>(std::count(now.begin(), now.end(), 0.0));
-        // The survivors meet, shrink their group and go on.
+        // The survivors shrink their group together and go on.
         if (living < alive) result.recovering += workload.recovery;
         alive = living;
         // Again in every step: a device that failed since has given up its share.
@@ -170,7 +170,7 @@ TrainingResult run_training(const Workload& workload, const Trace& trace, const 
         Decision decision = policy(seen);
         FABRIC_CHECK(decision.shares.size() == devices && decision.sync_interval >= 1);
         interval = decision.sync_interval;
-        // With this step's living: who fails in the next one is found out then.
+        // With this step's living: which one fails in the next step is found out then.
         scale(decision.shares, now);
         const double moved = moved_part(shares, decision.shares);
         // Rounding alone is no change.

@@ -39,7 +39,7 @@ struct TraceSpec {
 };
 
 /// Stragglers at random times on random devices. Failures from the last device down, so that the
-/// first one lives: those who are gone are also the ones that the simulated communication leaves
+/// first one lives: those that are gone are also the ones that the simulated communication leaves
 /// out.
 Trace make_trace(const TraceSpec& spec);
 
@@ -58,7 +58,7 @@ struct Snapshot {
     std::uint64_t step = 0;
     std::vector<char> alive;
     std::vector<double> shares;    // of the batch, as they were in this step
-    std::vector<Seconds> compute;  // measured, 0 for who is gone
+    std::vector<Seconds> compute;  // measured, 0 for those that are gone
     std::vector<Seconds> wait;     // for the slowest
     Seconds communication = 0;
 };
@@ -87,11 +87,11 @@ TrainingResult run_training(const Workload& workload, const Trace& trace, const 
 
 /// Equal shares, for ever.
 Policy even_policy();
-/// Shares by the speed of the step before: what anybody would try first.
+/// Shares by the speed of the step before: the first thing to try.
 Policy proportional_policy();
-/// Shares by the true speeds of the next step, which nobody can know. A lower bound for policies
-/// whose shares are all that counts, but for the moving, which it pays like the others.
-/// Borrows both, which outlive the policy.
+/// Shares by the true speeds of the next step, which can't be known. A lower bound for policies
+/// whose shares are all that counts, but for the moving, which it pays like the others. Borrows
+/// both, which outlive the policy.
 Policy oracle_policy(const Workload& workload, const Trace& trace);
 
 /// How much longer than with the oracle: 0.1 is a tenth.

@@ -63,7 +63,7 @@ Result<void> measure_round(const ValidateOptions& options, std::vector<Case>& ca
             for (const Bytes bytes : options.sizes) probes.push_back({bytes, in_arena(algorithm)});
             FABRIC_TRY(const auto taken,
                        fabricshm::time_probes(wanted, tuning_for(world, algorithm), probes));
-            // Cases are few: looking through all of them is simpler than an index.
+            // Cases are few: a scan of all of them is simpler than an index.
             for (Case& known : cases) {
                 if (known.world != world || known.algorithm != algorithm) continue;
                 const auto at = std::find(options.sizes.begin(), options.sizes.end(), known.bytes);
@@ -75,7 +75,7 @@ Result<void> measure_round(const ValidateOptions& options, std::vector<Case>& ca
     return {};
 }
 
-// For people to look at; every round is simulated with its own.
+// For people; every round is simulated with its own.
 MachineLimits best_of(const std::vector<MachineLimits>& rounds) {
     MachineLimits best = rounds.front();
     for (const MachineLimits& round : rounds) {

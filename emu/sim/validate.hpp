@@ -1,4 +1,4 @@
-// Validate: allreduces measured on this machine beside what the simulator says of it.
+// Validate: allreduces measured on this machine next to what the simulator says of it.
 
 #pragma once
 

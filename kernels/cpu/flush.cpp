@@ -46,7 +46,7 @@ void for_lines(const void* data, std::size_t bytes, const Step& step) noexcept {
 }  // namespace
 
 bool has_flush(FlushMethod method) noexcept {
-    // Every x86-64 has clflush and movnti. Leaf 7 tells of the others: EBX bits 23 and 24.
+    // Every x86-64 has clflush and movnti. Leaf 7 reports the others: EBX bits 23 and 24.
     if (method == FlushMethod::kClflush || method == FlushMethod::kNonTemporal) return true;
     unsigned eax = 7;
     unsigned ebx = 0;
@@ -59,7 +59,7 @@ bool has_flush(FlushMethod method) noexcept {
     return has_clflushopt && (method == FlushMethod::kClflushopt || has_clwb);
 }
 
-// Not before the fence can anybody else be told of the bytes.
+// No other process can be notified of the bytes before the fence.
 void write_back(FlushMethod method, const void* data, std::size_t bytes) noexcept {
     for_lines(data, bytes, [&](char* line, bool whole) {
         switch (method) {
@@ -70,7 +70,7 @@ void write_back(FlushMethod method, const void* data, std::size_t bytes) noexcep
             case FlushMethod::kClflush:
                 return clflush(line);
             case FlushMethod::kNonTemporal:
-                // Beside the range another thread may be storing: a partial line is not rewritten.
+                // Next to the range another thread may be storing: a partial line is not rewritten.
                 return whole ? rewrite(line) : clflush(line);
         }
     });
@@ -79,7 +79,7 @@ void write_back(FlushMethod method, const void* data, std::size_t bytes) noexcep
     asm volatile("sfence" ::: "memory");
 }
 
-// clwb may keep the line, so it can't drop one; and who drops what was written here loses nothing,
+// clwb may keep the line, so it can't drop one; and dropping what was written here loses nothing,
 // since a flush writes back first.
 void drop(FlushMethod method, const void* data, std::size_t bytes) noexcept {
     const bool optimized = method == FlushMethod::kClwb || method == FlushMethod::kClflushopt;

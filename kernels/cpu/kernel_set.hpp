@@ -1,5 +1,5 @@
 // What one instruction set offers, and which sets this processor can run. Internal to kernels/ and
-// its tests; everyone else calls kernels::reduce() and kernels::copy().
+// its tests; all other code calls kernels::reduce() and kernels::copy().
 
 #pragma once
 

@@ -8,8 +8,8 @@
 #include "kernels/cpu/number_of.hpp"
 #include "kernels/cpu/reduce_scalar.hpp"
 
-// What these headers define inline must not be called below: it would be compiled anew for this
-// instruction set, and the linker might keep that copy for everyone.
+// What these headers define inline must not be called below: it would be compiled again for this
+// instruction set, and the linker might keep that copy for all.
 #include "kernels/cpu/isa_avx512.hpp"
 
 #include "kernels/cpu/reduce_vector.hpp"

@@ -242,8 +242,8 @@ void reduce_common(const ReduceJob& job) noexcept {
     }
 }
 
-// Types without an element of their own go one by one: values with an index, of which programs look
-// for a few per rank.
+// Types without an element of their own go one by one: values with an index, of which programs
+// search a few per rank.
 void reduce_one_by_one(const ReduceJob& job) noexcept {
     reduce_scalar_range(job, 0, job.count);
 }

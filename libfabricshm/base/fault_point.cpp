@@ -83,7 +83,7 @@ void delay(long microseconds) noexcept {
     }
 }
 
-// One line for who made the plan: one write, so that lines of several processes do not mix.
+// One line for the author of the plan: one write, so that lines of several processes do not mix.
 void report(const Armed& armed) noexcept {
     const char* path = std::getenv("FABRIC_FAULT_REPORT");
     if (path == nullptr || *path == '\0') return;

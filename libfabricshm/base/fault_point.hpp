@@ -1,14 +1,14 @@
 // Named places where a plan can kill, stop or slow the process: FAULT_POINT("allreduce.arrived").
 // FABRIC_FAULT arms them. It has entries separated by ';', each
 //
-//     [who@]name[:action[:count[:argument]]]
+//     [target@]name[:action[:count[:argument]]]
 //
-//   who       rank=N, device=NAME, host=NAME or daemon; without it: every process that reads this
+//   target    rank=N, device=NAME, host=NAME or daemon; without it: every process that reads this
 //   action    kill (default), stop, exit, slow, poison
 //   count     the passage at which it fires, 1 is the first; slow: and at every later one
 //   argument  slow: microseconds of each passage; poison: byte of the first arena that is lost
 //
-// A rank is told by $RANK (or what mpirun and srun set), a device by $FABRIC_DEVICE, a host by
+// A rank is named by $RANK (or what mpirun and srun set), a device by $FABRIC_DEVICE, a host by
 // $FABRIC_HOST, the daemon by its program's name. What fires is noted in the file that
 // $FABRIC_FAULT_REPORT names: "pid action name". Unarmed, a point costs one load of a plain bool.
 
@@ -19,8 +19,8 @@ namespace fabricshm::fault {
 /// True when a point is armed. Plain: it is set at start-up, or by arm() before there are threads.
 extern bool g_armed;
 
-/// What the action `poison` does with its argument; set by who has memory to lose. nullptr:
-/// nothing.
+/// What the action `poison` does with its argument; set by the code that has memory to lose.
+/// nullptr: nothing.
 extern void (*g_poison)(long argument);
 
 /// Arms points as FABRIC_FAULT would; nullptr or "" disarms. For tests that fork their victims.

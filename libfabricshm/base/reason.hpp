@@ -24,7 +24,7 @@ Error explain(const Error& error, const char* format, ...) noexcept
 /// along by hand.
 const char* reason_of(const Error& error) noexcept;
 
-/// The reason alone where there is one, else describe(): for a person who knows what was asked.
+/// The reason alone where there is one, else describe(): for a reader that knows what was asked.
 std::string explanation_of(const Error& error);
 
 }  // namespace fabricshm

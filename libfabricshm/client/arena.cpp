@@ -56,7 +56,7 @@ class HeapRegions final : public RegionSource {
         return HeapRegion{region->region_id, arena_.base() + region->offset, region->bytes};
     }
 
-    // Nobody waits for the answer: giving back may not fail, nor wait for a daemon that is away.
+    // Nothing waits for the answer: giving back may not fail, nor wait for a daemon that is away.
     void give_back(std::uint64_t region_id) noexcept override {
         publish_last(region_id);
         proto::Message request = proto::make_request(proto::Type::kRegionFree, 0);
@@ -85,7 +85,7 @@ constexpr std::uint32_t kSlotsApart = 5;
 // The policy of an arena with a link page. The page is mapped once more: another policy may have
 // put memory of its own where the arena is mapped, and the links are shared by all.
 // Links work on top of whatever else the arena's memory needs, which is `inner`. `pool`: the page
-// on which all arenas book as well, or nullptr.
+// on which all arenas charge their accesses as well, or nullptr.
 Result<std::shared_ptr<VisibilityPolicy>> policy_of_links(const Fd& file, const Fd* pool,
                                                           const proto::ArenaOpen& opened,
                                                           std::shared_ptr<VisibilityPolicy> inner) {
@@ -149,8 +149,7 @@ Result<std::shared_ptr<Arena>> Arena::open(std::shared_ptr<Session> session,
                                      opened.file_offset, opened.align, true};
     std::shared_ptr<Arena> arena(new Arena(session, known.session_id, opened.arena_id, name,
                                            std::move(mapping), std::move(policy), source));
-    // Before anybody can use the arena: news of a loss that came earlier would have nobody to go
-    // to.
+    // Before the arena can be used: news of a loss that came earlier would have no receiver.
     session->watch_losses(opened.arena_id, arena->watch_);
     return arena;
 }
@@ -184,7 +183,7 @@ Result<proto::Message> Arena::call(const proto::Message& request, const char* st
     return session_->call(request, step, deadline, retry);
 }
 
-// Whatever the daemon answers is looked at again here: what lies outside of the mapping would be a
+// Whatever the daemon answers is checked again here: what lies outside of the mapping would be a
 // crash far from its cause.
 Result<proto::Region> Arena::region_call(proto::Message request, const char* step,
                                          TimePoint deadline, Retry retry) {
@@ -215,7 +214,7 @@ TimePoint Arena::deadline_for(Bytes bytes) const {
 Result<proto::Region> Arena::create_region(Bytes bytes) {
     proto::Message request = proto::make_request(proto::Type::kRegionCreate, 0);
     request.region.bytes = bytes;
-    // Never asked again: a second region would be nobody's. Callers that can live with that ask
+    // Never asked again: a second region would have no owner. Callers that can live with that ask
     // again themselves (HeapRegions).
     auto region = region_call(request, "create region", deadline_for(bytes), Retry::kNever);
     FAULT_POINT("region.granted");
@@ -246,8 +245,8 @@ Result<void> Arena::free_region(std::uint64_t region_id) {
     request.region.region_id = region_id;
     FAULT_POINT("region.before_free");
     FABRIC_TRY([[maybe_unused]] const proto::Message reply,
-               // A second attempt after a restart could free what somebody else has got since under
-               // that id.
+               // A second attempt after a restart could free what another process has got since
+               // under that id.
                call(request, "free region", session_->default_deadline(), Retry::kNever));
     return {};
 }
@@ -266,7 +265,7 @@ std::uint64_t Arena::report_lost(std::uint64_t offset) noexcept {
     const TimePoint deadline = deadline_after(Clock::now(), kReportTimeout);
     const auto reply = call(request, "report lost memory", deadline, Retry::kHarmless);
     if (reply.ok()) return reply->region.region_id;
-    session_->post(request);  // it is told when it is back
+    session_->post(request);  // delivered once the daemon is back
     return 0;
 }
 

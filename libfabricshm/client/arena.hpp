@@ -21,7 +21,7 @@
 
 namespace fabricshm {
 
-/// Mapped for as long as somebody holds it. Thread-safe.
+/// Mapped for as long as it has a holder. Thread-safe.
 class Arena {
   public:
     /// Opens or makes the arena. `bytes` of 0: the daemon's default. `flags` as in the C ABI.
@@ -33,8 +33,8 @@ class Arena {
     Arena(const Arena&) = delete;
     Arena& operator=(const Arena&) = delete;
 
-    /// Tells the daemon that this session is done with the arena: once, when no other Arena of the
-    /// session has the same id. The mapping stays until the last holder goes.
+    /// Notifies the daemon that this session is done with the arena: once, when no other Arena of
+    /// the session has the same id. The mapping stays until the last holder goes.
     void close() noexcept;
 
     /// True when both are views of one arena, opened by one session.
@@ -64,7 +64,7 @@ class Arena {
     /// Later it would land on the next owner's bytes.
     void publish_before_return(const proto::Region& region) const noexcept;
 
-    /// Tells the daemon that the hardware lost the page at `offset`, and returns the id of the
+    /// Reports to the daemon that the hardware lost the page at `offset`, and returns the id of the
     /// region that it belongs to: 0 when it is none's, or the daemon does not answer within a
     /// second.
     std::uint64_t report_lost(std::uint64_t offset) noexcept;

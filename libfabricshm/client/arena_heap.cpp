@@ -13,7 +13,8 @@ Result<std::byte*> ArenaHeap::allocate(Bytes bytes) {
     // No lock of the heap is held while the daemon is asked: others go on allocating.
     if (bytes > kBigBlock) return allocate_big(bytes);
     if (std::byte* block = from_pieces(bytes); block != nullptr) return block;
-    // Only who finds no room waits here; a round trip under mutex_ would stop everybody.
+    // Only a thread that finds no room waits here; a round trip under mutex_ would stop all
+    // threads.
     const std::lock_guard growing(growing_);
     // While this thread waited another one may have fetched a region.
     if (std::byte* block = from_pieces(bytes); block != nullptr) return block;

@@ -171,7 +171,7 @@ int fabricshm_start(fabricshm_group* group, const fabricshm_call* call,
             return code;
         }
         auto handle = std::make_unique<fabricshm_request>();
-        // Made now, since the group may be left before somebody asks.
+        // Made now, since the group may be left before the text is asked for.
         handle->what = name_of(*group, *call);
         auto started = group->group->start(translate(*group, *call));
         if (!started.ok()) return fail(started.error(), "%s", handle->what.c_str());
@@ -213,7 +213,7 @@ int fabricshm_on_complete(fabricshm_request* request, void (*done)(void* context
             return refused;
         }
         if (done == nullptr) return refuse("fabricshm_on_complete: done is NULL");
-        // Not `this` request's text: the callback may free it before it looks.
+        // Not `this` request's text: the callback may free it before it reads the text.
         const std::shared_ptr<Request> held = request->request;
         held->on_complete([done, context, what = request->what](const Result<void>& result) {
             done(context, code_of(result, what));

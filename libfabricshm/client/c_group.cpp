@@ -1,4 +1,4 @@
-// The C ABI: groups. Who is in them is the daemon's business, what they do is not.
+// The C ABI: groups. Their membership is the daemon's business, their operations are not.
 
 #include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/client/c_error.hpp"
@@ -111,7 +111,7 @@ int check_own(const fabricshm_group& group) {
 void drop_group(fabricshm_group* handle) noexcept {
     const std::uint64_t id = handle->group->id();
     const int rank = handle->group->rank();
-    // Before the daemon is told: it waits for what was started, and the daemon would give the
+    // Before the daemon is notified: it waits for what was started, and the daemon would give the
     // rank's place away.
     handle->group.reset();
     post_leave(*handle->arena, id, rank);

@@ -114,7 +114,7 @@ const char* fabricshm_session_daemon(const fabricshm_session* session) {
 }
 
 void fabricshm_session_close(fabricshm_session* session) {
-    // In a child of fork() everything here is the parent's, locks that nobody will release
+    // In a child of fork() everything here is the parent's, locks that no thread will release
     // included. What is left behind is a copy, and goes with the process.
     if (session == nullptr || session->session->is_foreign()) return;
     // Groups first: they wait for the operations that were started, which the daemon is no part of.

@@ -66,7 +66,7 @@ fabricshm_directive directive_of(const DirectiveImage& image) {
     return directive;
 }
 
-// For people who ask for it as a number of milliseconds that are left.
+// For callers that ask for it as a number of milliseconds that are left.
 fabricshm_limit limit_of(const LimitImage& image, std::int64_t now_ns) {
     const std::int64_t left_ns = image.deadline_ns == 0 ? 0 : image.deadline_ns - now_ns;
     return {image.limit_bytes, image.target_bytes, image.used_bytes,
@@ -86,7 +86,7 @@ int check_answer(const char* function, const fabricshm_session* session, const A
                                           : FABRICSHM_OK;
 }
 
-// What a newer caller knows beyond: all zeros, as when nobody has said anything.
+// What a newer caller knows beyond: all zeros, as when nothing is set.
 template <typename Answer>
 void give(Answer& to, const Answer& answer) {
     const std::size_t size = to.struct_size;

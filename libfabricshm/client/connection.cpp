@@ -17,7 +17,7 @@ namespace {
 // Until calls are let through, the ids of requests only have to differ from each other.
 constexpr std::uint64_t kHelloId = 1;
 
-// One request and its answer, on a socket that nobody else reads.
+// One request and its answer, on a socket that has no other reader.
 // No thread reads the socket yet, so the next packet is the answer, or the daemon is wrong.
 Result<proto::Message> exchange(const UnixSocket& socket, const proto::Message& request,
                                 std::span<const int> descriptors, const char* step,
@@ -34,7 +34,7 @@ Result<proto::Message> exchange(const UnixSocket& socket, const proto::Message& 
     return reply;
 }
 
-// To a caller who only wants to attach, an end of the connection is an absent daemon.
+// To a caller that only wants to attach, an end of the connection is an absent daemon.
 Error as_daemon_error(const Error& error) {
     const Error absent{Errc::kDaemon, 0, "attach"};
     if (error.code == Errc::kClosed) {
@@ -50,7 +50,7 @@ Error as_daemon_error(const Error& error) {
 }  // namespace
 
 std::shared_ptr<const UnixSocket> guarded(UnixSocket socket) {
-    // Watched before anybody can fork with it.
+    // Watched before any thread can fork with it.
     fork_guard::watch(socket.get());
     return {new UnixSocket(std::move(socket)), [](const UnixSocket* old) {
                 fork_guard::unwatch(old->get());
@@ -64,7 +64,7 @@ Result<std::shared_ptr<const UnixSocket>> connect_first(std::vector<std::string>
     for (auto path = paths.begin(); path != paths.end(); ++path) {
         auto socket = UnixSocket::connect(*path, deadline);
         if (!socket.ok()) {
-            // "Not allowed" says more than "nobody there" about another path.
+            // "Not allowed" says more than "no daemon there" about another path.
             if (last.code == Errc::kDaemon) last = socket.error();
             continue;
         }
@@ -120,7 +120,7 @@ Result<void> present_arenas(const UnixSocket& socket, const ArenaDescriptors& ar
         const int number = descriptor->get();
         const auto reply =
             exchange(socket, request, std::span(&number, 1), "adopt arena", deadline);
-        // A refusal of one arena is its own matter, an end of the connection is everybody's.
+        // A refusal of one arena concerns that arena, an end of the connection all of them.
         if (reply.ok()) continue;
         const Error& error = reply.error();
         const bool connection_failed = error.code == Errc::kClosed || error.code == Errc::kTimeout;

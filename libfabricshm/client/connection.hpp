@@ -17,7 +17,7 @@
 
 namespace fabricshm {
 
-/// Who a session is, as the daemon named it in its first answer. An id of 0: not yet.
+/// A session's identity, as the daemon gave it in its first answer. An id of 0: not yet.
 /// The token proves to a daemon that a process is the session that it says it is; it never leaves
 /// this process but for that.
 struct SessionIdentity {
@@ -30,11 +30,11 @@ struct SessionIdentity {
 /// have nothing but these to find its arenas again.
 using ArenaDescriptors = std::map<std::uint64_t, std::shared_ptr<const Fd>>;
 
-/// A socket that tells fork_guard about itself. Closed with its last holder.
+/// A socket that is registered with fork_guard. Closed with its last holder.
 std::shared_ptr<const UnixSocket> guarded(UnixSocket socket);
 
-/// Connects to the first of `paths` where somebody listens and moves it to the front. kDaemon when
-/// nobody does.
+/// Connects to the first of `paths` that has a listener and moves it to the front. kDaemon when
+/// none has.
 Result<std::shared_ptr<const UnixSocket>> connect_first(std::vector<std::string>& paths,
                                                         TimePoint deadline);
 

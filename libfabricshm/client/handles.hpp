@@ -21,8 +21,8 @@ struct fabricshm_session {
     std::shared_ptr<fabricshm::Session> session;
 
     // Keeps opening and closing of arenas apart, over the round trip of an opening, too: the daemon
-    // knows an arena of a session as open or not, so the last close has to be told from the others.
-    // Taken before `mutex`, and by nobody who has to do with groups alone.
+    // knows an arena of a session as open or not, so the last close has to be distinguished from
+    // the others. Taken before `mutex`, and never by calls that concern groups alone.
     std::mutex opening;
     // Guards the handles, for moments. `arenas` changes under both.
     std::mutex mutex;
@@ -77,7 +77,7 @@ std::string place_of(const Arena& arena);
 /// session's mutexes.
 void drop_arena(fabricshm_session& session, fabricshm_arena* handle) noexcept;
 
-/// Leaves a group: waits for what was started in it, then tells the daemon.
+/// Leaves a group: waits for what was started in it, then notifies the daemon.
 void drop_group(fabricshm_group* handle) noexcept;
 
 }  // namespace fabricshm

@@ -201,7 +201,7 @@ Result<bool> Session::attempt(const Line& line, proto::Message& request, const c
             return Error{Errc::kDaemon, 0, step};
         }
     }
-    // The line may have been lost since we asked for it: nobody would answer this pending.
+    // The line may have been lost since we asked for it: this pending would never be answered.
     if (state_ != State::kConnected || line_.number != line.number) return false;
     // A new number for each attempt: a late answer to the first must not be taken for one to the
     // second.
@@ -283,7 +283,7 @@ void Session::forget_arena(std::uint64_t arena_id) noexcept {
 
 void Session::watch_losses(std::uint64_t arena_id, std::weak_ptr<PoisonWatch> watch) {
     const std::lock_guard lock(mutex_);
-    // Arenas come and go; nobody tells when a watch is gone.
+    // Arenas come and go; nothing reports when a watch is gone.
     std::erase_if(watches_, [](const auto& entry) { return entry.second.expired(); });
     watches_.emplace_back(arena_id, std::move(watch));
 }

@@ -42,7 +42,7 @@ enum class Retry { kNever, kHarmless };
 /// long as the session is open. Calls made meanwhile wait for its return up to their deadlines.
 class Session {
   public:
-    /// Attaches. kDaemon: nobody listens. kDenied, kBusy (draining), kVersion from the daemon.
+    /// Attaches. kDaemon: no daemon listens. kDenied, kBusy (draining), kVersion from the daemon.
     static Result<std::shared_ptr<Session>> open(SessionOptions options);
 
     /// Close first; a session of a forked parent is left alone instead.
@@ -79,7 +79,7 @@ class Session {
     /// From now on `watch` learns what the daemon says about lost memory of the arena.
     void watch_losses(std::uint64_t arena_id, std::weak_ptr<PoisonWatch> watch);
 
-    /// Tells the daemon of a step. The first call asks for the pages; none ever waits for them.
+    /// Reports a step to the daemon. The first call asks for the pages; none ever waits for them.
     void step(const StepInfo& info);
 
     /// Where the reads of a shard are counted. Asks for the pages as step() does.
@@ -100,7 +100,7 @@ class Session {
     /// The directives in force; serial 0: none, or none yet.
     DirectiveImage directives();
 
-    /// The limits that the daemon last told of; serial 0: none yet.
+    /// The limits that the daemon last published; serial 0: none yet.
     QuotaImage quotas();
 
     /// True in a child of the process that opened the session.
@@ -164,7 +164,7 @@ class Session {
 
     SessionOptions options_;
     const std::uint32_t generation_;
-    std::string daemon_;  // written before anybody else has the session
+    std::string daemon_;  // written before any other thread has the session
 
     mutable std::mutex mutex_;
     std::condition_variable changed_;  // state_ or visitors_
@@ -183,8 +183,8 @@ class Session {
 
     Telemetry telemetry_;
     std::atomic<bool> pages_wanted_{false};
-    // Whom the pages were asked of: a session, and the daemon's start. Asked once each, so that a
-    // daemon which does not like the question is not asked for ever.
+    // Of which session and which start of the daemon the pages were asked. Asked once each, so that
+    // a daemon which does not like the question is not asked for ever.
     std::pair<std::uint64_t, std::uint64_t> pages_asked_{};
 
     std::thread* thread_ =

@@ -61,7 +61,8 @@ QuotaImage Session::quotas() {
 
 // The first call of the session goes through; later ones are one load.
 void Session::want_pages() {
-    // Relaxed: the flag guards nothing but itself. Who loses the race finds the winner asking.
+    // Relaxed: the flag guards nothing but itself. A thread that loses the race finds the winner
+    // asking.
     if (pages_wanted_.load(std::memory_order_relaxed)) return;
     if (is_foreign() || pages_wanted_.exchange(true, std::memory_order_relaxed)) return;
     const std::lock_guard lock(mutex_);
@@ -71,7 +72,7 @@ void Session::want_pages() {
     wake_thread();
 }
 
-// Puts both questions into the outbox, under the lock. Nobody waits for the answers: they come to
+// Puts both questions into the outbox, under the lock. Nothing waits for the answers: they come to
 // the session's thread.
 void Session::ask_for_pages() {
     const std::pair asked{identity_.id, identity_.daemon_epoch};

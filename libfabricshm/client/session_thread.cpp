@@ -25,8 +25,8 @@ constexpr Duration kMaxBackOff = std::chrono::seconds(1);
 // A restarted daemon answers at once or is busy reading its journal.
 constexpr Duration kGreetTimeout = std::chrono::seconds(5);
 
-// The request that takes back what an answer gave whose caller no longer waits for it; false when
-// there is nothing to take back.
+// The request that returns what an answer gave when its caller no longer waits for it; false when
+// there is nothing to return.
 // Not for an arena: other handles of this session may have it open.
 bool counterpart(const proto::Message& reply, proto::Message& request) {
     switch (proto::type_of(reply.header)) {
@@ -79,7 +79,7 @@ void Session::start_thread() {
     const SignalsBlocked blocked;
     // By hand, see thread_: std::thread as a member would terminate a forked child.
     thread_ = new std::thread([this] { run(); });
-    // For people who look at a process with top -H.
+    // Shown by top -H.
     ::pthread_setname_np(thread_->native_handle(), "fabric-session");
 }
 
@@ -90,7 +90,7 @@ void Session::run() noexcept {
             const std::lock_guard lock(mutex_);
             socket = line_.socket;
         }
-        // Returns at the end of the connection, whoever ended it.
+        // Returns at the end of the connection, whichever side ended it.
         serve(*socket);
         if (!lose_line() || !reconnect()) return;
     }
@@ -126,7 +126,7 @@ bool Session::deliver_until_readable(const UnixSocket& socket) {
             // asleep and wake it.
             const bool any = !outbox_.empty();
             const auto flushed = flush_outbox(socket);
-            left = flushed.ok() && *flushed;          // of a failure the read tells, too
+            left = flushed.ok() && *flushed;          // the read reports a failure, too
             if (any && !left) changed_.notify_all();  // calls wait for what was posted before them
         }
         const auto room = static_cast<short>(left ? POLLOUT : 0);
@@ -167,7 +167,7 @@ void Session::dispatch(const proto::Message& reply, std::size_t bytes, Fd descri
     std::unique_lock lock(mutex_);
     const auto found = pending_.find(reply.header.request_id);
     if (found == pending_.end()) {
-        // A caller that gave up, or an answer that nobody asked for; the latter is dropped.
+        // A caller that gave up, or an answer without a request; the latter is dropped.
         const bool late = abandoned_.erase(reply.header.request_id) != 0;
         lock.unlock();
         if (late && succeeded) undo(reply);
@@ -198,8 +198,8 @@ void Session::dispatch(const proto::Message& reply, std::size_t bytes, Fd descri
     pending.answered.notify_all();
 }
 
-// Nobody asked: some process of the job met memory that the hardware lost. Operations on it fail
-// from here on, in this process too.
+// Not an answer: some process of the job touched memory that the hardware lost. Operations on it
+// fail from here on, in this process too.
 void Session::learn_loss(const proto::Region& news) {
     log(LogLevel::kError, "the hardware lost %llu bytes at offset %llu of arena %llu (region %llu)",
         static_cast<unsigned long long>(news.bytes), static_cast<unsigned long long>(news.offset),
@@ -220,7 +220,7 @@ void Session::undo(const proto::Message& reply) {
 // False when the session is being closed.
 bool Session::lose_line() {
     const std::lock_guard lock(mutex_);
-    // Before the calls in flight are told of a loss: close() has told them otherwise.
+    // Before the calls in flight are notified of a loss: close() has given them another outcome.
     if (state_ == State::kClosed) return false;
     for (auto& [id, pending] : pending_) {
         if (pending->outcome != Pending::Outcome::kNone) continue;
@@ -268,7 +268,7 @@ Result<void> Session::attach_again() {
                                            resumed.error().code == Errc::kDenied);
     if (!unknown) return resumed;
     // A daemon without our past: its journal is gone, or it gave us up. The ids of our arenas may
-    // mean others there, so none of them is taken along; opening them anew works.
+    // mean others there, so none of them is taken along; opening them again works.
     log(LogLevel::kWarning, "fabricd does not know session %llu any more; its arenas are lost",
         static_cast<unsigned long long>(identity.id));
     return resume(SessionIdentity{}, ArenaDescriptors{});
@@ -276,7 +276,7 @@ Result<void> Session::attach_again() {
 
 // One connection, greeted as `identity`, with `arenas` presented.
 Result<void> Session::resume(SessionIdentity identity, const ArenaDescriptors& arenas) {
-    // A second for the connect: who listens accepts at once.
+    // A second for the connect: a daemon that listens accepts at once.
     FABRIC_TRY(auto socket, connect_first(options_.sockets, Clock::now() + kMaxBackOff));
     {
         const std::lock_guard lock(mutex_);

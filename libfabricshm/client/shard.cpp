@@ -11,7 +11,7 @@ namespace fabricshm {
 
 namespace {
 
-// How often a read is begun anew because the shard moved on while the arena that it had moved to
+// How often a read is begun again because the shard moved on while the arena that it had moved to
 // was being opened.
 constexpr int kChases = 8;
 

@@ -21,7 +21,7 @@ struct alignas(kCacheLine) ShardMeter {
     std::atomic<std::uint64_t> bytes{0};
 
     void count(Bytes length) noexcept {
-        // Relaxed: nothing is ordered by them, and a look between the two is off by one read.
+        // Relaxed: nothing is ordered by them, and a sample between the two is off by one read.
         reads.fetch_add(1, std::memory_order_relaxed);
         bytes.fetch_add(length, std::memory_order_relaxed);
     }
@@ -51,7 +51,7 @@ class ShardMeters {
 
     // By arena and the region of the header. The daemon gives a region's number to another shard
     // after a while: its reads are then added to those of its predecessor, which does no harm,
-    // since only differences are looked at.
+    // since only differences count.
     std::map<Key, Entry> meters_;
 };
 

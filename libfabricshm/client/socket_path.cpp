@@ -15,7 +15,7 @@ std::string environment(const char* name) {
     return value != nullptr ? value : "";
 }
 
-// Where a daemon without XDG_RUNTIME_DIR and without root puts its sockets. Anybody may make a
+// Where a daemon without XDG_RUNTIME_DIR and without root puts its sockets. Any user may make a
 // folder in /tmp, so it counts only when it is this user's own.
 std::string own_temporary_folder() {
     const std::string folder = "/tmp/fabricd-" + std::to_string(::geteuid());

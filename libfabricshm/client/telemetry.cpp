@@ -9,11 +9,11 @@ namespace fabricshm {
 
 namespace {
 
-// The daemon looks at the counts of one session once per second.
+// The daemon samples the counts of one session once per second.
 constexpr std::int64_t kShardsEveryNs = 100'000'000;
 
-// The daemon made the file, but a daemon is checked like anybody else: a file that could shrink
-// would be a SIGBUS in the middle of training.
+// The daemon made the file, but a daemon is checked like any other process: a file that could
+// shrink would be a SIGBUS in the middle of training.
 Result<Mapping> map_page(const Fd& file, Bytes bytes, bool writable) {
     const int seals = ::fcntl(file.get(), F_GET_SEALS);
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return Error{Errc::kCorrupt, 0, "page file"};
@@ -24,7 +24,7 @@ Result<Mapping> map_page(const Fd& file, Bytes bytes, bool writable) {
 
 }  // namespace
 
-// Another group has other ranks: what was counted by rank begins anew.
+// Another group has other ranks: what was counted by rank starts from zero.
 void Telemetry::take_group(const StepInfo& info) {
     if (info.group_id == 0 || info.group_id == image_.group_id) return;
     image_.arena_id = info.arena_id;
@@ -51,7 +51,8 @@ void Telemetry::collect(std::int64_t length_ns, std::int64_t compute_ns) {
         metered.last = sums;
     }
     std::erase_if(meters_, [](const Metered& metered) { return metered.meter.expired(); });
-    // Operations on other threads run beside the computing: no more than the step is theirs.
+    // Operations on other threads run concurrently with the computing: no more than the step is
+    // theirs.
     wait_ns = std::clamp<std::int64_t>(wait_ns, 0, length_ns);
     comm_ns = std::clamp<std::int64_t>(comm_ns, 0, length_ns - wait_ns);
     image_.step_ns += length_ns;
@@ -124,7 +125,7 @@ std::shared_ptr<ShardMeter> Telemetry::add_shard(std::uint64_t arena, std::uint6
 void Telemetry::count_read(ShardMeter& meter, Bytes bytes, std::int64_t now_ns) noexcept {
     meter.count(bytes);
     if (now_ns < shards_due_ns_.load(std::memory_order_relaxed)) return;
-    // Who does not get it finds somebody writing: the next read is soon enough.
+    // Without the lock, another thread is writing: the next read is soon enough.
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (lock.owns_lock()) publish_shards(now_ns);
 }
@@ -194,7 +195,7 @@ Result<void> Telemetry::take_telemetry(const Fd& file) {
     const bool waits =
         std::ranges::any_of(waits_, [](const WaitRecord& record) { return record.group_id != 0; });
     if (waits) publish_waits();
-    // The next read tells of all before it.
+    // The next read reports all before it.
     shards_due_ns_.store(0, std::memory_order_relaxed);
     return {};
 }

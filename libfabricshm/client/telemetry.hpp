@@ -1,4 +1,4 @@
-// Telemetry: what a session tells the daemon of itself, and the directives it gets.
+// Telemetry: what a session reports about itself to the daemon, and the directives it gets.
 
 #pragma once
 
@@ -66,7 +66,7 @@ class Telemetry {
     /// The directives in force; serial 0: none.
     DirectiveImage directives();
 
-    /// The limits that the daemon last told of; serial 0: none yet.
+    /// The limits that the daemon last published; serial 0: none yet.
     QuotaImage quotas();
 
     /// A page that the daemon gave, in place of the last one. kCorrupt when it is none, or not one

@@ -139,7 +139,7 @@ Result<void> free_tensor(Arena& arena, const void* data, Bytes bytes, std::uint6
     retire_tensor(*tensor.header, view);
     FAULT_POINT("tensor.retired");
     // Asked again after a restart of the daemon it may be gone already: then the first attempt did
-    // it, since nobody but this process could have.
+    // it, since no other process could have.
     const auto reply =
         arena.call(request, "free tensor", arena.session().default_deadline(), Retry::kHarmless);
     if (reply.ok() || reply.error().code == Errc::kNotFound) return {};

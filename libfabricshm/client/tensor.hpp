@@ -42,7 +42,7 @@ Result<std::uint64_t> await_tensor(Arena& arena, const void* data, Bytes bytes,
                                    std::uint64_t region_id, std::uint64_t version,
                                    TimePoint deadline);
 
-/// Gives the tensor back; whoever waits for it sees kNotFound. Only its owner may (kDenied).
+/// Gives the tensor back; waiters for it get kNotFound. Only its owner may (kDenied).
 Result<void> free_tensor(Arena& arena, const void* data, Bytes bytes, std::uint64_t region_id);
 
 }  // namespace fabricshm

@@ -1,5 +1,5 @@
-// The arrival: every rank shows what it called and where its buffers are, and all meet. Afterwards
-// all ranks know the same, and so choose the same way on.
+// The arrival: every rank shows what it called and where its buffers are, and all run a barrier.
+// Afterwards all ranks know the same, and so choose the same way on.
 
 #include <algorithm>
 #include <cstring>
@@ -28,7 +28,7 @@ Result<void> meet_on_command(Operation& operation) {
                        TouchPoint::kCommandRead};
     const std::uint64_t at = operation.step();
     if (operation.rank() != 0) {
-        // A rank 0 that called something else commands nothing, and may not look at this rank for
+        // A rank 0 that called something else commands nothing, and may not check this rank for
         // some operations to come.
         FABRIC_TRY_VOID(barrier.wait(0, at, operation.call.deadline));
         FABRIC_TRY_VOID(check_signature(operation, 0));
@@ -223,8 +223,8 @@ Result<void> check_last_operation(Operation& operation) {
 
 namespace {
 
-// Shows this rank's buffers, and meets. True when along the tree all showed what they did on the
-// last arrival: nothing has to be read then.
+// Shows this rank's buffers, and runs the barrier. True when along the tree all showed what they
+// did on the last arrival: nothing has to be read then.
 Result<bool> show_and_meet(Operation& operation, const Shown& mine) {
     Barrier& barrier = operation.barrier();
     const Call& call = operation.call;
@@ -277,7 +277,7 @@ Result<void> arrive(Operation& operation, void (*post_first)(Operation&)) {
     show_signature(operation);
     const Shown mine{offset_of(place, call.input, in), offset_of(place, call.output, out)};
     show_buffers(operation, mine);
-    // Whoever has a buffer outside knows that the operation goes through the slots.
+    // A rank that has a buffer outside knows that the operation goes through the slots.
     const bool outside = mine.input == kNoOffset || mine.output == kNoOffset;
     operation.posted_early = post_first != nullptr;
     if (post_first != nullptr && outside) post_first(operation);

@@ -57,7 +57,7 @@ class SleeperCount {
     explicit SleeperCount(std::atomic<std::uint32_t>& sleepers) noexcept : sleepers_(sleepers) {
         sleepers_.fetch_add(1, std::memory_order_seq_cst);
     }
-    // Relaxed: a waker that still finds it wakes nobody, and loses a system call.
+    // Relaxed: a waker that still finds it wakes no process, and loses a system call.
     ~SleeperCount() { sleepers_.fetch_sub(1, std::memory_order_relaxed); }
     SleeperCount(const SleeperCount&) = delete;
     SleeperCount& operator=(const SleeperCount&) = delete;
@@ -211,7 +211,7 @@ Result<void> Barrier::pass_along_tree(std::uint64_t value, TimePoint deadline) {
 Result<void> Barrier::check_release(std::uint64_t value, int parent) noexcept {
     const RankWords& above = words(parent);
     // Acquire: what the rank above called, and whether it let this rank go on, is at least as new.
-    // Before it lets anyone go on it comes no further than this.
+    // Before it lets any rank go on it comes no further than this.
     if (above.clock.load(std::memory_order_acquire) < value) return {};
     const auto theirs = above.signature[shown_parity_].load(std::memory_order_acquire);
     if (release_of(parent).value.load(std::memory_order_acquire) >= value) return {};
@@ -255,8 +255,8 @@ Result<void> Barrier::await(const Word& word, std::uint64_t value, int peer, Tim
     // A few pauses between yields, not many at once: the scheduler may have put the one that is
     // waited for on this very core, and then every pause holds it up.
     for (std::uint64_t turn = 0; turn <= yields_; ++turn) {
-        // Behind a policy a look takes time of its own. As many as on memory that answers at once
-        // would put off the sleep, and with it the look for a dead peer, for minutes.
+        // Behind a policy a poll takes time of its own. As many as on memory that answers at once
+        // would put off the sleep, and with it the check for a dead peer, for minutes.
         const std::uint64_t spins = view_.active() ? 0 : spins_for(peer);
         for (std::uint64_t spin = 0; spin < spins; ++spin) {
             if (reached()) return {};
@@ -276,9 +276,9 @@ Result<void> Barrier::await(const Word& word, std::uint64_t value, int peer, Tim
 
 Result<void> Barrier::sleep_until(const Word& word, std::uint64_t value, int peer,
                                   TimePoint deadline) {
-    // Once for the whole sleep: whoever raises the word from here on finds this process counted, so
-    // what the barrier orders for the first look holds for all. Sequentially consistent with the
-    // fence in raise(); see there.
+    // Once for the whole sleep: a rank that raises the word from here on finds this process
+    // counted, so what the membarrier() orders for the first poll holds for all. Sequentially
+    // consistent with the fence in raise(); see there.
     const SleeperCount count(word.sleepers);
     LongWait wait(rank_, world_, long_wait_, screen_);
     if (!fenced_) membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
@@ -290,7 +290,7 @@ Result<void> Barrier::sleep_until(const Word& word, std::uint64_t value, int pee
         }
         if (word.value.load(std::memory_order_acquire) >= value) return {};
         if (const auto state = check(peer); !state.ok()) {
-            // It may have come and then ended between our two looks.
+            // It may have come and then ended between our two checks.
             if (word.value.load(std::memory_order_acquire) >= value) return {};
             return state;
         }
@@ -309,7 +309,7 @@ bool Barrier::is_behind(int other, std::uint64_t value) noexcept {
 }
 
 // All ranks that have not come to `value`. Along the tree a clock rises when all below have come,
-// so that those count whose clock stands although nobody below them is late.
+// so that those count whose clock stands although no rank below them is late.
 WaitRecord Barrier::all_late(std::uint64_t value) noexcept {
     WaitRecord record{};
     for (int other = 0; other < world_; ++other) {
@@ -355,7 +355,8 @@ void Barrier::report_late(LongWait& wait, const Word& word, std::uint64_t value,
 }
 
 void Barrier::enlist(const Word& word) noexcept {
-    // The sleeper's half of what raise() says: sequentially consistent, or a barrier to all others.
+    // The sleeper's half of what raise() says: sequentially consistent, or a membarrier() to all
+    // others.
     word.sleepers.fetch_add(1, std::memory_order_seq_cst);
     if (!fenced_) membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
 }
@@ -385,7 +386,7 @@ Result<void> Barrier::poll_until(const Word& word, std::uint64_t value, int peer
                                  TimePoint deadline) {
     const auto reached = [&] {
         view_.acquire(word.seen, &word.value, sizeof value, peer);
-        // Acquire: as in wait(). What the flag tells of is acquired by whoever reads it.
+        // Acquire: as in wait(). What the flag announces is acquired by its reader.
         return word.value.load(std::memory_order_acquire) >= value;
     };
     WaitTimer timer(meter_);
@@ -393,10 +394,10 @@ Result<void> Barrier::poll_until(const Word& word, std::uint64_t value, int peer
     for (std::uint64_t turn = 0;; ++turn) {
         if (reached()) return {};
         timer.begin();
-        // Pauses and yields may be set to millions: now and then it looks all the same.
+        // Pauses and yields may be set to millions: now and then it checks all the same.
         if (!idle(turn) && turn % kTurnsPerLook != kTurnsPerLook - 1) continue;
         if (const auto state = check(peer); !state.ok()) {
-            // It may have come and then died between our two looks.
+            // It may have come and then died between our two checks.
             return reached() ? Result<void>() : state;
         }
         FABRIC_TRY_VOID(check_others(word, value, peer));
@@ -408,7 +409,7 @@ Result<void> Barrier::poll_until(const Word& word, std::uint64_t value, int peer
 
 // Why the group is broken, or 0. On coherent memory one word says so for all. Elsewhere each rank
 // has its own, and two ranks that fail at the same moment may name different culprits; a process
-// keeps to the first that it saw.
+// keeps to the first that it observed.
 std::uint64_t Barrier::reason_seen() noexcept {
     // Acquire pairs with break_group(); the word holds code and rank together.
     if (view_.coherent()) return header_->broken.load(std::memory_order_acquire);
@@ -444,8 +445,8 @@ Result<void> Barrier::check_reason() noexcept {
     return Error{names ? code : Errc::kBroken, culprit, "collective"};
 }
 
-// Whether the daemon marked the rank dead, or it left by itself. Callers look once more at the word
-// they wait for, since the rank may have come before.
+// Whether the daemon marked the rank dead, or it left by itself. Callers recheck the word they wait
+// for, since the rank may have come before.
 bool Barrier::is_gone(int peer) noexcept {
     const RankWords& words = ranks_[peer];
     view_.acquire(TouchPoint::kDeadRead, &words.dead, kCacheLine, peer);
@@ -484,8 +485,8 @@ void Barrier::depart() noexcept {
     if (!view_.coherent()) {
         // There the waiters poll, and no line has two writers.
         view_.publish(TouchPoint::kFailure, &own().failure, kCacheLine);
-        // What this rank stored in the block and nobody had to see (hints, its own part of a post)
-        // leaves its caches now: later it would land on whatever the memory is used for next.
+        // What this rank stored in the block and no other had to see (hints, its own part of a
+        // post) leaves its caches now: later it would land on whatever the memory is used for next.
         view_.acquire(TouchPoint::kRegionReturn, block_, GroupLayout::of(world_).total);
         return;
     }
@@ -499,12 +500,12 @@ void Barrier::depart() noexcept {
     }
 }
 
-// A peer that arrives raises its clock and then looks whether the group is broken; this process has
-// broken it and then looks at the clock. One of the two must see the other, for which the peer's
+// A peer that arrives raises its clock and then checks whether the group is broken; this process
+// has broken it and then checks the clock. One of the two must see the other, for which the peer's
 // store and load must not change places: either it stores sequentially consistent (fenced_), or the
-// barrier sent to it here comes between the two.
+// membarrier() sent to it here comes between the two.
 Result<void> Barrier::await_leaving(std::uint64_t at, TimePoint deadline) noexcept {
-    // A locked instruction: what this process did to break the group comes before its looks below.
+    // A locked instruction: what this process did to break the group comes before its checks below.
     // An exchange and no fence, which the thread sanitizer does not know.
     own().left.fetch_or(0, std::memory_order_seq_cst);
     if (!fenced_) membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
@@ -518,20 +519,21 @@ Result<void> Barrier::await_leaving(std::uint64_t at, TimePoint deadline) noexce
     return {};
 }
 
-// The rank that is waited for may be alive and yet never come: it was told of a death elsewhere, in
-// a message for example. So the other ranks that have yet to come to `value` are looked at as well:
-// at once for what the daemon marked, and one per slice, in turn, for what nobody marked.
+// The rank that is waited for may be alive and yet never come: a death was reported to it
+// elsewhere, in a message for example. So the other ranks that have yet to come to `value` are
+// checked as well: all of them for the daemon's marks, and one per slice, in turn, for a death
+// without a mark.
 Result<void> Barrier::check_others(const Word& word, std::uint64_t value, int peer) noexcept {
-    // Who waits for its release along the tree looks at the rank above alone. That one waits in
-    // turn, for its release or for clocks; the last of them, rank 0, for clocks, and looks at all
+    // A rank that waits for its release along the tree checks the rank above alone. That one waits
+    // in turn, for its release or for clocks; the last of them, rank 0, for clocks, and checks all
     // below.
     if (peer >= 0 && &word.value == &release_of(peer).value) return check_release(value, peer);
     // Messages wait on other words: they concern two ranks, whatever happens to a third.
     const bool of_clock =
         peer >= 0 && (&word.value == &words(peer).clock || &word.value == &header_->command);
     if (!of_clock) return {};
-    // Who has come as far has done its part, and may since have left the group and ended. Acquire,
-    // as everywhere: no data is read after it here, but a clock has one rule.
+    // A rank that has come as far has done its part, and may since have left the group and ended.
+    // Acquire, as everywhere: no data is read after it here, but a clock has one rule.
     const auto is_awaited = [&](int other) {
         if (other == rank_) return false;
         const Word clock = clock_of(other);

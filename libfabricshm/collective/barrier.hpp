@@ -1,7 +1,7 @@
 // Barrier: how ranks wait for each other. One word per rank that only rises (its clock), written by
 // its owner, read by all. Every wait is bounded: it ends with the value, a dead peer, a broken
 // group or the deadline. The life of a wait: spin, then yield, then sleep on the word; where hosts
-// do not share caches, nap and look again. docs/concurrency.md.
+// do not share caches, nap and poll again. docs/concurrency.md.
 
 #pragma once
 
@@ -62,7 +62,7 @@ class Barrier {
     /// From when on a wait is long. Before the first operation.
     void set_long_wait(Duration from) noexcept { long_wait_ = from; }
 
-    /// Publishes who this process is, and where it may run; the first step of attaching.
+    /// Publishes this process's identity, and where it may run; the first step of attaching.
     Result<void> announce(const RankPlace& place);
 
     /// After all have announced: how many processors the ranks have, each counted for one rank at
@@ -77,7 +77,7 @@ class Barrier {
     void follow(const Tree& tree) noexcept { tree_ = &tree; }
     bool has_tree() const noexcept { return tree_ != nullptr; }
 
-    /// Shows what this rank calls in operations of this parity. Along the tree whoever called
+    /// Shows what this rank calls in operations of this parity. Along the tree a rank that called
     /// something else is found in the first barrier.
     void show_signature(std::size_t parity, std::uint64_t signature) noexcept {
         shown_parity_ = parity;
@@ -115,7 +115,8 @@ class Barrier {
     /// that was waited for on its behalf.
     Error name_late(const Error& error, std::uint64_t value) noexcept;
 
-    /// Raises this rank's clock to `value`: all that it stored before is visible to who sees it.
+    /// Raises this rank's clock to `value`: all that it stored before is visible to a rank that
+    /// sees it.
     void signal(std::uint64_t value) noexcept {
         show_processor();
         raise(clock_of(rank_), value);
@@ -149,10 +150,10 @@ class Barrier {
         if (seen < value) seen = value;
     }
 
-    /// Waits until `word` is at least `value`. `peer` (or -1) is who has to raise it.
+    /// Waits until `word` is at least `value`. `peer` (or -1) has to raise it.
     Result<void> await(const Word& word, std::uint64_t value, int peer, TimePoint deadline);
 
-    /// Stores `value` with release and wakes who sleeps on the word.
+    /// Stores `value` with release and wakes those that sleep on the word.
     void raise(const Word& word, std::uint64_t value) noexcept {
         view_.step(PoolStep::kSignal);
         if (!view_.coherent()) {
@@ -162,12 +163,11 @@ class Barrier {
             view_.publish(word.raised, &word.value, sizeof value);
             return;
         }
-        // A sleeper first adds itself to `sleepers` and then looks at `value` once more; this
-        // process stores `value` and then looks at `sleepers`. One of the two must see the other,
-        // but the processor may move our load before our store. So either both are sequentially
-        // consistent (fenced_), or every sleeper sends a barrier to all our processors between its
-        // two steps, and then release is enough and only the compiler must be kept from moving the
-        // load.
+        // A sleeper first adds itself to `sleepers` and then rechecks `value`; this process stores
+        // `value` and then checks `sleepers`. One of the two must see the other, but the processor
+        // may move our load before our store. So either both are sequentially consistent (fenced_),
+        // or every sleeper sends a membarrier() to all our processors between its two steps, and
+        // then release is enough and only the compiler must be kept from moving the load.
         if (fenced_) {
             word.value.store(value, std::memory_order_seq_cst);
         } else {
@@ -178,7 +178,7 @@ class Barrier {
         wake(word);
     }
 
-    /// Wakes who sleeps on the word, if anybody does.
+    /// Wakes those that sleep on the word, if any.
     static void wake(const Word& word) noexcept {
         // Sequentially consistent: our half of what raise() says, where that stored in the same
         // order.
@@ -191,15 +191,15 @@ class Barrier {
     bool fenced() const noexcept { return fenced_; }
     std::uint64_t yields() const noexcept { return yields_; }
 
-    /// For waits that look at more than one word. Counts this thread among the sleepers of `word`:
+    /// For waits that poll more than one word. Counts this thread among the sleepers of `word`:
     /// what others stored before they read that count is visible afterwards, so poll once more.
     void enlist(const Word& word) noexcept;
     /// After that poll: sleeps while the word is `seen`, until `until` at most, and takes the
     /// thread off the count.
     void doze(const Word& word, std::uint64_t seen, TimePoint until) noexcept;
 
-    /// What a waiter does between two looks where nobody can wake it: pauses, later yields, then
-    /// naps. `turn` counts its looks. True when it is time to check peers and deadline, too.
+    /// What a waiter does between two polls where no rank can wake it: pauses, later yields, then
+    /// naps. `turn` counts its polls. True when it is time to check peers and deadline, too.
     bool idle(std::uint64_t turn) const noexcept;
 
     /// Why the group can't go on, if so. `peer` (or -1) is checked for life, too.
@@ -208,7 +208,7 @@ class Barrier {
     /// check(-1) for the way of an operation that goes well: a load. What this rank read before
     /// was read before the group broke, if this finds it whole.
     Result<void> check_unbroken() noexcept {
-        // The loads before it stay before the look at the word: x86 keeps the order of loads, and
+        // The loads before it stay before the check of the word: x86 keeps the order of loads, and
         // the signal fence that of the compiler.
         std::atomic_signal_fence(std::memory_order_seq_cst);
         const bool coherent = view_.coherent();
@@ -230,7 +230,8 @@ class Barrier {
     /// False: the process of `peer` has ended, or it has left; it touches nothing any more.
     bool lives(int peer) noexcept { return check_alive(peer).ok(); }
 
-    /// Whether the group can't go on. Cheap on coherent memory: one load of a line nobody writes.
+    /// Whether the group can't go on. Cheap on coherent memory: one load of a line that is not
+    /// written.
     bool broken() noexcept {
         // Acquire, as in reason_seen().
         if (view_.coherent()) return header_->broken.load(std::memory_order_acquire) != 0;
@@ -301,7 +302,7 @@ class Barrier {
     std::uint64_t spins_ = 100;
     std::uint64_t yields_ = 100;
     std::uint32_t shown_processor_ = 0;  // as in RankWords
-    int looked_at_ = 0;  // whose life was looked at last, of those that are not waited for first
+    int looked_at_ = 0;  // checked last for life, of those that are not waited for first
     std::vector<std::uint64_t> seen_;  // the highest clock value seen of each rank
     std::uint64_t all_seen_ = 0;       // all ranks have come to this value
     std::size_t shown_parity_ = 0;     // what show_signature() showed last
@@ -310,8 +311,8 @@ class Barrier {
     std::atomic<const char*> kind_{"join"};  // as begin_operation() said
     std::atomic<Bytes> bytes_{0};
     Duration long_wait_ = kLongWait;
-    // Where memory is not coherent: the first reason that this process saw or gave. Atomic, since
-    // the message threads fail and check, too.
+    // Where memory is not coherent: the first reason that this process observed or gave. Atomic,
+    // since the message threads fail and check, too.
     std::atomic<std::uint64_t> reason_{0};
 };
 

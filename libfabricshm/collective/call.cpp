@@ -219,7 +219,7 @@ Bytes output_bytes(const Call& call, int rank, int world) noexcept {
 
 std::uint64_t signature_of(const Call& call) noexcept {
     std::uint64_t mixed = 0x9e3779b97f4a7c15;
-    // Multiply and rotate: good enough to tell two honest calls apart, and a few cycles long.
+    // Multiply and rotate: good enough to distinguish two honest calls, and a few cycles long.
     const auto mix = [&mixed](std::uint64_t word) {
         mixed = (mixed ^ word) * 0xff51afd7ed558ccd;
         mixed = (mixed << 29) | (mixed >> 35);

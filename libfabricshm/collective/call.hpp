@@ -103,8 +103,8 @@ class Parts {
 /// The parts that the ranks exchange in `call`.
 Parts parts_of(const Call& call, int world);
 
-/// Refuses what no rank could run: kInvalid (the step names the argument) or kUnsupported. Looks at
-/// the call of this rank alone: what the ranks disagree about is found when they meet.
+/// Refuses what no rank could run: kInvalid (the step names the argument) or kUnsupported. Checks
+/// the call of this rank alone: what the ranks disagree about is found at the barrier.
 Result<void> check_call(const Call& call, int rank, int world);
 
 /// The same for the buffers of a call that was checked with others: null, or overlapping where they

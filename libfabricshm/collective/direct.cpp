@@ -1,7 +1,6 @@
 // The direct engine: buffers that lie in the arena are read and written in place by all ranks.
-// Ranks show where their buffers are and meet; each byte of the result is computed once, in one
-// pass over all inputs, and stored straight into every output; ranks meet again. Two barriers in
-// all.
+// Ranks show where their buffers are and run a barrier; each byte of the result is computed once,
+// in one pass over all inputs, and stored straight into every output; a second barrier ends it.
 //
 // The work is a range of bytes. Either each rank owns a part of it, or ranks claim chunks one after
 // the other, so that a rank without a core does not hold up the others.
@@ -65,7 +64,7 @@ void choose_outputs(Operation& operation, StorePlace place, Bytes bytes, Bytes t
     if (touched < cache) operation.choose_stores(place, bytes);
 }
 
-// What was stored into the places of others; its own rank's is nobody else's business.
+// What was stored into the places of others; its own rank's is no other's business.
 void publish_targets(const Operation& operation, const Targets& targets, Bytes bytes) noexcept {
     const Visibility& view = operation.barrier().view();
     const std::byte* own = operation.call.output;
@@ -108,7 +107,7 @@ void reduce_range(const Operation& operation, const Pointers& inputs, Bytes from
     publish_targets(operation, targets, bytes);
 }
 
-// Relaxed: only a reason to stop early; who stops reports it with stopped().
+// Relaxed: only a reason to stop early; a rank that stops reports it with stopped().
 bool gave_up(const Operation& operation) noexcept {
     return operation.barrier().header().broken.load(std::memory_order_relaxed) != 0;
 }
@@ -134,9 +133,9 @@ template <typename Work>
     const std::uint64_t chunks = (bytes + chunk - 1) / chunk;
     auto& claim = operation.barrier().header().claim;
     while (true) {
-        // Relaxed: a claim only decides who works; the barriers order the data. The counter is
-        // never reset: in every operation each rank fails exactly once, so all know where it stands
-        // after.
+        // Relaxed: a claim only decides which rank works; the barriers order the data. The counter
+        // is never reset: in every operation each rank fails exactly once, so all know where it
+        // stands after.
         const std::uint64_t next = claim.fetch_add(1, std::memory_order_relaxed) - group.claimed;
         if (next >= chunks) break;
         // A broken group never claims again, so leaving early does not upset the count.

@@ -1,7 +1,7 @@
 // Domains: which ranks share a cache and a NUMA node, and the tree along which many ranks hand
 // small things on: from each rank to the first one of its cache, from there to the first one of its
 // node, and on to rank 0; and back. So a line crosses between nodes once for each domain, not once
-// for each rank, and nobody waits for more than a few others.
+// for each rank, and no rank waits for more than a few others.
 //
 // Every rank shows its place when it attaches, and each builds the whole tree from all places. A
 // place is input, but there is no wrong one: whatever the numbers, a tree comes out.
@@ -36,7 +36,7 @@ RankPlace place_of(std::span<const int> cpus, const std::string& root = "/sys/de
 /// The place of the calling thread on this machine.
 RankPlace own_place();
 
-/// Ranks of a cache, caches of a node and nodes of the machine are taken in eights, so that nobody
+/// Ranks of a cache, caches of a node and nodes of the machine are taken in eights, so that no rank
 /// waits for more than seven others of each kind at a time.
 inline constexpr int kDomainRanks = 8;
 

@@ -33,7 +33,7 @@ Result<void> check_place(const GroupPlace& place) {
     if (!inside) return Error{Errc::kCorrupt, 0, "attach group: block outside the arena"};
     const auto* header = reinterpret_cast<const GroupHeader*>(place.arena + place.block_offset);
     // All but slots and posts, which hold data only: the caches of this host may hold what an
-    // earlier group had there. A word stored beside such a remainder would carry it back into the
+    // earlier group had there. A word stored next to such a remainder would carry it back into the
     // pool.
     view_of(place).acquire(TouchPoint::kBlockRead, header, GroupLayout::of(place.world).slots);
     const bool ours = header->magic == kGroupMagic && header->version == kGroupVersion &&
@@ -43,8 +43,8 @@ Result<void> check_place(const GroupPlace& place) {
     return {};
 }
 
-// What a failure means for the others: after these the group cannot go on, since nobody knows who
-// has got how far. A wrong argument stays this rank's own affair.
+// What a failure means for the others: after these the group cannot go on, since no rank knows how
+// far the others have got. A wrong argument stays this rank's own affair.
 bool breaks_group(Errc code) noexcept {
     return code == Errc::kPeer || code == Errc::kTimeout || code == Errc::kMismatch ||
            code == Errc::kCorrupt || code == Errc::kPoisoned;
@@ -56,16 +56,16 @@ const std::byte* lost_buffer(const Call& call, int rank, int world) noexcept {
     return place != nullptr ? place : find_lost(call.output, output_bytes(call, rank, world));
 }
 
-// An operation that went well for this rank, although another one met a lost page: what it handed
-// out is not what it should be. It broke the group before it let anybody go on.
+// An operation that went well for this rank, although another one touched a lost page: what it
+// handed out is not what it should be. It broke the group before it let any rank go on.
 Result<void> intact(const Result<void>& own, Barrier& barrier) noexcept {
     if (!own.ok() || !barrier.broken()) return own;
     const auto state = barrier.check(-1);
     return state.error().code == Errc::kPoisoned ? state : own;
 }
 
-// Several ranks may have died, and two survivors each have met another one. The group keeps the
-// first reason, and all survivors give that one, so that they agree on what to do next.
+// Several ranks may have died, and two survivors each have observed another one. The group keeps
+// the first reason, and all survivors give that one, so that they agree on what to do next.
 Result<void> agreed(const Result<void>& own, Barrier& barrier) noexcept {
     if (own.ok() || own.error().code != Errc::kPeer) return own;
     const auto first = barrier.check(-1);
@@ -263,7 +263,7 @@ bool is_plain_message(const Call& call, int rank, int world) noexcept {
     return between_ranks && plain && buffers && static_cast<int>(call.dtype) < kernels::kDTypeCount;
 }
 
-// Runs it; kPoisoned when this rank, or another one that it depends on, met a lost page.
+// Runs it; kPoisoned when this rank, or another one that it depends on, touched a lost page.
 Result<void> run_intact(Operation& operation) {
     Barrier& barrier = operation.barrier();
     FAULT_POINT("operation.begin");
@@ -402,7 +402,7 @@ Result<void> Group::quiesce(TimePoint deadline) noexcept {
     retire();
     Barrier& barrier = state_->barrier;
     FABRIC_TRY_VOID(mailbox_->await_leaving(deadline));
-    // Where hosts do not share caches nobody stores into another rank's output.
+    // Where hosts do not share caches no rank stores into another rank's output.
     if (state_->exposed == 0 || !barrier.view().coherent()) return {};
     FABRIC_TRY_VOID(barrier.await_leaving(state_->exposed, deadline));
     state_->exposed = 0;
@@ -418,7 +418,7 @@ std::optional<PeerRead> Group::time_peer(int peer) noexcept {
     if (!other || !quiet || state.failed || state.barrier.view().active()) return std::nullopt;
     const PoisonGuard guard;
     const PeerRead read = time_read(state.slot(peer, 0), kRead);
-    // The next operation that meets the lost page says so.
+    // The next operation that touches the lost page says so.
     if (guard.hit() || read.ns == 0) return std::nullopt;
     return read;
 }
@@ -517,7 +517,7 @@ Result<void> Group::ended(const Result<void>& result) {
     return agreed(result, state_->barrier);
 }
 
-// all_to_all with counts: nobody knows the others' parts, and all have to cut alike. So each shows
+// all_to_all with counts: no rank knows the others' parts, and all have to cut alike. So each shows
 // the bytes it has for each rank; what this rank expects must be what the others send.
 Result<Bytes> Group::agree_on_largest(const Call& call) {
     const auto world = static_cast<std::size_t>(state_->place.world);

@@ -1,4 +1,4 @@
-// Group: the ranks of a job that meet in collectives, as one of them sees it.
+// Group: the ranks of a job that run collectives together, as one of them sees it.
 
 #pragma once
 
@@ -42,8 +42,8 @@ struct GroupPlace {
     // Memory inside the arena for messages whose buffer is outside it; nullptr when there is none.
     std::function<std::byte*(Bytes)> allocate;
     std::function<void(std::byte*)> release;
-    // Tells the daemon that the page at this offset of the arena is lost; the region's id, or 0
-    // when there is none or nobody answers. nullptr: nobody is told.
+    // Reports to the daemon that the page at this offset of the arena is lost; the region's id, or
+    // 0 when there is none or no answer. nullptr: not reported.
     std::function<std::uint64_t(Bytes)> lost;
     // Where its operations are counted; nullptr: nowhere.
     std::shared_ptr<Meter> meter;
@@ -60,7 +60,7 @@ class Request {
     virtual bool done() const noexcept = 0;
     /// Waits for the result; the deadline is that of the call.
     virtual Result<void> wait() = 0;
-    /// Who sent, after a receive completed; -1 otherwise.
+    /// The rank that sent, after a receive completed; -1 otherwise.
     virtual int peer() const noexcept = 0;
     /// Calls `callback` once with the result, from the thread that completes it or at once.
     virtual void on_complete(std::function<void(Result<void>)> callback) = 0;
@@ -71,8 +71,8 @@ class Request {
 /// everything else from any thread.
 class Group {
   public:
-    /// Takes the place of `rank` in the block and waits until all others have. kTimeout names
-    /// nobody; kPeer a rank that died meanwhile; kCorrupt when the block is not what was promised.
+    /// Takes the place of `rank` in the block and waits until all others have. kTimeout names no
+    /// rank; kPeer a rank that died meanwhile; kCorrupt when the block is not what was promised.
     static Result<std::unique_ptr<Group>> attach(GroupPlace place, TimePoint deadline);
 
     /// Waits for the operations that were started (each is bounded by its own deadline).

@@ -16,7 +16,7 @@ void reduce_all(const Operation& operation, const AllreduceView& view) noexcept 
     for (int rank = 0; rank < operation.world(); ++rank) {
         std::byte* input = view.inputs[static_cast<std::size_t>(rank)];
         sources[static_cast<std::size_t>(rank)] = input;
-        // Its own input needs no acquire: nobody else wrote it.
+        // Its own input needs no acquire: no other rank wrote it.
         if (rank == 0) continue;
         operation.barrier().view().acquire(TouchPoint::kHostInputRead, input, view.bytes, rank);
     }
@@ -42,7 +42,7 @@ Result<void> allreduce_host(Operation& operation, const AllreduceView& view) {
         operation.barrier().view().acquire(TouchPoint::kHostResultRead, view.outputs[0], view.bytes,
                                            0);
     }
-    // Rank 0 has its result already, and with a shared output so has everybody.
+    // Rank 0 has its result already, and with a shared output so have all.
     if (mine != view.outputs[0] && view.bytes != 0) {
         kernels::copy(mine, view.outputs[0], view.bytes, false);
         operation.barrier().view().use(0, view.bytes);

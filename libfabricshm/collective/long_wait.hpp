@@ -19,7 +19,7 @@ struct Doing {
 /// From when on a wait is long: far beyond any operation, and soon enough for a person to see it.
 inline constexpr Duration kLongWait = std::chrono::seconds(5);
 
-/// From when on it is shown, for those who ask.
+/// From when on it is published, for queries.
 inline constexpr Duration kShownWait = std::chrono::seconds(2);
 
 /// Where a wait that has become long is shown while it lasts. Thread-safe; never waits for anything
@@ -35,8 +35,8 @@ class WaitScreen {
 
 /// One wait, from when it went to sleep to its end. Writes a line when it has lasted `from`, again
 /// after twice that, four times that and so on, and one when it ends. On the screen it is from
-/// kShownWait on, and looked at anew every second. Used by one thread; costs nothing before that
-/// but comparing two times.
+/// kShownWait on, and renewed every second. Used by one thread; costs nothing before that but
+/// comparing two times.
 class LongWait {
   public:
     LongWait(int rank, int world, Duration from, WaitScreen* screen = nullptr) noexcept

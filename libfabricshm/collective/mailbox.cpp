@@ -18,22 +18,22 @@ namespace {
 // How long a mailbox that goes waits for receivers of what lies in its stages.
 constexpr auto kFarewell = std::chrono::seconds(5);
 
-// Peers are looked at this often while something waits: for what a daemon would have announced.
+// Peers are checked this often while something waits: for what a daemon would have announced.
 constexpr auto kPeerPeriod = std::chrono::milliseconds(10);
 
-// While a thread spins: polls between two looks at the clock, and between two looks at the channels
-// of all peers where bits say which ones to look at.
+// While a thread spins: polls between two readings of the clock, and between two scans of the
+// channels of all peers where bits say which ones to poll.
 constexpr std::uint64_t kPollsPerLook = 64;
 constexpr std::uint64_t kPollsPerScan = 64;
 
-// Up to here looking at all channels costs no more than to keep bits.
+// Up to here polling all channels costs no more than to keep bits.
 constexpr int kMaxScannedWorld = 16;
 
 // How long a receive waits beyond its deadline for a sender that is copying one chunk: many turns
 // of the scheduler on a crowded machine.
 constexpr auto kSharedTimeout = std::chrono::seconds(2);
 
-// Beyond this a copy is long beside two steps of the lock.
+// Beyond this a copy is long next to two steps of the lock.
 constexpr Bytes kLockedCopy = 4 * kKiB;
 
 bool inside(const GroupPlace& place, const std::byte* buffer, Bytes bytes) noexcept {
@@ -251,7 +251,7 @@ bool Mailbox::copy_whole_piece(const ChannelLine& line, std::byte* output, Bytes
                        piece.offset <= place.arena_bytes - bytes;
     if (!whole) return false;
     kernels::copy(output, place.arena + piece.offset, bytes, false);
-    // The loads of the bytes stay before both looks: x86 keeps the order of loads, and
+    // The loads of the bytes stay before both checks: x86 keeps the order of loads, and
     // check_unbroken() that of the compiler.
     if (!group_.barrier.check_unbroken().ok()) return false;
     const auto now = std::bit_cast<MessageWhat>(line.what.load(std::memory_order_acquire));
@@ -409,7 +409,7 @@ void Mailbox::drive(const Ticket* ticket, Lock& lock) {
     WaitTimer timer(group_.place.meter.get());
     const Barrier& barrier = group_.barrier;
     const int peer = ticket != nullptr ? ticket->peer : kAnyPeer;
-    // Behind a policy a look takes time of its own.
+    // Behind a policy a poll takes time of its own.
     const std::uint64_t spins = view().active() ? 0 : barrier.spins_for(peer);
     TimePoint awake_until = TimePoint::max();
     TimePoint next_look{};
@@ -469,7 +469,7 @@ void Mailbox::sleep(const Ticket* ticket, Lock& lock) {
     lock.lock();
 }
 
-// Callbacks run without the lock: they may look at the request, or start another.
+// Callbacks run without the lock: they may read the request, or start another.
 void Mailbox::settle_ended(Lock& lock) {
     if (__builtin_expect(ended_.empty(), true)) return;
     const auto ended = std::exchange(ended_, {});
@@ -491,7 +491,7 @@ bool Mailbox::await_line(int peer) const noexcept {
 }
 
 bool Mailbox::is_there(int peer) const noexcept {
-    // Relaxed: a hint. Who takes the line looks again, with the lock and with acquire.
+    // Relaxed: a hint. The thread that takes the line rechecks, with the lock and with acquire.
     const std::uint64_t next = in(peer).next.load(std::memory_order_relaxed);
     return line_from(peer, next).number.load(std::memory_order_relaxed) == next + 1;
 }
@@ -501,13 +501,13 @@ void Mailbox::notify(int peer) noexcept {
     if (!view().coherent()) return;
     const Word bell = bell_of(peer);
     if (!group_.barrier.fenced()) {
-        // The sleeper sends a barrier after it counted itself, so only the compiler must be kept
-        // from moving this load before the store that it must not miss.
+        // The sleeper sends a membarrier() after it counted itself, so only the compiler must be
+        // kept from moving this load before the store that it must not miss.
         std::atomic_signal_fence(std::memory_order_seq_cst);
         if (bell.sleepers.load(std::memory_order_relaxed) == 0) return;
     }
     // Several peers ring the same bell, so it counts. Sequentially consistent: a locked instruction
-    // on x86, which also keeps the look at the sleepers behind it.
+    // on x86, which also keeps the check of the sleepers behind it.
     bell.value.fetch_add(1, std::memory_order_seq_cst);
     view().publish(bell.raised, &bell.value, sizeof bell.value, peer);
     Barrier::wake(bell);
@@ -519,8 +519,8 @@ void Mailbox::call(int peer) noexcept {
         auto& word = group_.calls[peer].from[rank_ / 64];
         const std::uint64_t bit = std::uint64_t{1} << (rank_ % 64);
         // Relaxed: the load may be served before the line is visible, and see a bit that the peer
-        // is just taking; it looks at all channels now and then, and before it sleeps. Release for
-        // the bit, so that who takes it sees the line.
+        // is just taking; it polls all channels now and then, and before it sleeps. Release for the
+        // bit, so that a peer that takes it sees the line.
         if ((word.load(std::memory_order_relaxed) & bit) == 0) {
             word.fetch_or(bit, std::memory_order_release);
             view().publish(TouchPoint::kBell, &word, sizeof word, peer);
@@ -613,7 +613,7 @@ void Mailbox::await_offer(Ticket& send, Lock& lock) {
     const std::uint64_t spins = group_.barrier.spins_for(peer);
     lock.unlock();
     for (std::uint64_t spin = 0; spin < spins; ++spin) {
-        // Relaxed: a hint; see_taken() looks with acquire.
+        // Relaxed: a hint; see_taken() loads with acquire.
         if (group_.taken[index].taken.load(std::memory_order_relaxed) > line) break;
         pause_cpu();
     }
@@ -812,7 +812,8 @@ void Mailbox::show_lines(int peer, const MessageWhat& what, std::uint64_t lines)
     ChannelLine& line = line_to(peer, outgoing.sent);
     line.what.store(std::bit_cast<std::uint64_t>(what), std::memory_order_relaxed);
     FAULT_POINT("message.before_publish");
-    // Release: who sees the number sees this line, those behind it, and the bytes that it names.
+    // Release: a receiver that sees the number sees this line, those behind it, and the bytes that
+    // it names.
     line.number.store(outgoing.sent + 1, std::memory_order_release);
     view().publish(TouchPoint::kSent, &line, sizeof line, peer);
     outgoing.sent += lines;
@@ -892,7 +893,7 @@ bool Mailbox::drained(int peer) {
 }
 
 // The memory that untaken lines name goes: their receiver may be at them just now, or come later.
-// It looks at the line once more after it copied, and so learns that the bytes may be anything.
+// It rechecks the line after it copied, and so learns that the bytes may be anything.
 void Mailbox::withdraw(int peer) noexcept {
     const Outgoing& outgoing = out(peer);
     for (std::uint64_t n = outgoing.taken; n < outgoing.sent;) {
@@ -926,7 +927,8 @@ Mailbox::Pulled Mailbox::pull(int peer, Lock& lock, Ticket* candidate) {
         return Pulled::kEmpty;
     }
     // Copies, here and below: the sender can write what is in shared memory at any time. Acquire
-    // pairs with move_offer(): who finds an offer moved reads the bytes where they were moved to.
+    // pairs with move_offer(): a receiver that finds an offer moved reads the bytes where they were
+    // moved to.
     const auto what = std::bit_cast<MessageWhat>(line.what.load(std::memory_order_acquire));
     if (incoming.active && what.first != 0) {
         abandon(peer, {Errc::kPeer, peer, "receive: sender gave up"});
@@ -942,7 +944,7 @@ Mailbox::Pulled Mailbox::pull(int peer, Lock& lock, Ticket* candidate) {
             return pull_withdrawn(peer, what, candidate);
         case MessageKind::kClaimed:
         case MessageKind::kShared:
-            break;  // by nobody but this rank, which has not
+            break;  // by no rank but this one, which has not
     }
     corrupt(peer, "receive: no such kind of line");
     return Pulled::kEmpty;
@@ -1113,8 +1115,8 @@ Result<void> Mailbox::copy_shared(int peer, ChannelLine& line, const std::byte* 
     while (!barrier.broken() && copy.copy_next()) {
     }
     auto result = barrier.check_unbroken();
-    // The sender is in the middle of a chunk: a receive that only looks whether something is there,
-    // with a deadline that has passed, must not break the group for that.
+    // The sender is in the middle of a chunk: a receive that only checks whether something is
+    // there, with a deadline that has passed, must not break the group for that.
     const TimePoint deadline = std::max(receive.deadline, Clock::now() + kSharedTimeout);
     if (result.ok()) result = copy.await_sender(barrier, peer, deadline);
     incoming.done = incoming.total;

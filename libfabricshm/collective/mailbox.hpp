@@ -273,7 +273,7 @@ class Mailbox {
     int stages_ = 0;
     TimePoint next_deadline_ = TimePoint::max();        // of what waits; may be too early
     std::vector<std::unique_ptr<Ticket>> ended_;        // requests to complete without the lock
-    std::vector<std::optional<Result<void>>> checked_;  // peers that expire() has looked at
+    std::vector<std::optional<Result<void>>> checked_;  // peers that expire() has checked
     std::optional<Error> failure_;                      // of the group: ends everything
 };
 

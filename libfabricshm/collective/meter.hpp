@@ -1,7 +1,7 @@
-// Meter: where the time of a group's operations goes, and between whom its bytes. For telemetry;
-// nothing here decides anything.
+// Meter: where the time of a group's operations goes, and between which ranks its bytes. For
+// telemetry; nothing here decides anything.
 //
-// An operation of 8 bytes takes less than two looks at the clock cost, so:
+// An operation of 8 bytes takes less than two readings of the clock cost, so:
 //   waiting        is timed from the moment at which a waiter has spun in vain, some microseconds
 //   communication  of operations from kAlwaysFrom on is timed each time; of smaller ones, one in
 //                  about sixteen is, at random, and counts for all

@@ -40,7 +40,7 @@ void write_offer(ChannelLine& line, const MessagePiece& piece, std::uint64_t pla
 bool move_offer(ChannelLine& line) noexcept {
     std::uint64_t found = line.what.load(std::memory_order_relaxed);
     if (what_of(found).kind != MessageKind::kOffered) return false;
-    // Release: who sees it moved sees the bytes where they are now.
+    // Release: a receiver that sees it moved sees the bytes where they are now.
     return line.what.compare_exchange_strong(found, word_of(what_of(found), MessageKind::kMoved),
                                              std::memory_order_acq_rel, std::memory_order_acquire);
 }
@@ -70,7 +70,7 @@ SharedCopy::SharedCopy(ChannelLine& line, Side side, std::byte* to, const std::b
 bool SharedCopy::copy_next() noexcept {
     // Whatever the peer makes of the word, this side ends.
     if (own_ == chunks_) return false;
-    // Relaxed: it only decides who copies; `copied` and the credit order the bytes.
+    // Relaxed: it only decides which side copies; `copied` and the credit order the bytes.
     if (offer_.claims.fetch_add(1, std::memory_order_relaxed) >= chunks_) return false;
     const Bytes at = (side_ == Side::kReceiver ? own_ : chunks_ - 1 - own_) * kShareChunk;
     kernels::copy(to_ + at, from_ + at, std::min(kShareChunk, bytes_ - at), past_cache_);

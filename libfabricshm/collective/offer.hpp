@@ -2,7 +2,7 @@
 // copied once. A line of the channel says where, and what becomes of it:
 //
 //   kOffered --- receiver ---> kClaimed   it reads the sender's buffer; the sender waits for that
-//       |   \--- receiver ---> kShared    likewise, and both copy chunks of it, whoever is first
+//       |   \--- receiver ---> kShared    likewise, and both copy chunks of it, whichever is first
 //       \------- sender -----> kMoved     no receiver was there: the bytes are in the stage, the
 //                                         sender has its buffer back
 //

@@ -25,7 +25,7 @@
 
 namespace fabricshm {
 
-/// How much is done between two checks whether the group broke: ranks that saw it break are
+/// How much is done between two checks whether the group broke: ranks that observed it break are
 /// leaving, and want their buffers back. 4 MiB take a fraction of a millisecond.
 inline constexpr Bytes kBytesPerCheck = 4 * kMiB;
 
@@ -81,23 +81,24 @@ struct GroupState {
     std::uint64_t checked_places = 0;
 
     // After a failure: the arrival of the operation in which it came, 0 when this rank had not
-    // arrived, so that nobody has learnt where its buffers are.
+    // arrived, so that no rank has learnt where its buffers are.
     std::uint64_t exposed = 0;
 
     // An operation failed in a way that ends the group, or the group was retired. Atomic, since the
-    // worker sets it and callers look; nothing is ordered by it.
+    // worker sets it and callers read it; nothing is ordered by it.
     std::atomic<bool> failed{false};
 
     StorePolicy stores;  // rank 0's measurements; the others see its choices in the group block
 
-    // This rank has met a lost page and said so; in the collective or in a message. Relaxed use:
-    // what it orders is the broken word's business.
+    // This rank has touched a lost page and reported it; in the collective or in a message. Relaxed
+    // use: what it orders is the broken word's business.
     std::atomic<bool> reported_poison{false};
 
     std::unique_ptr<TreeState> tree;  // of groups that are large enough, and share caches
 
-    /// This thread met a lost page: breaks the group with the region's id, once. Has to come before
-    /// the rank's next signal, since who sees that signal takes the rank's data for good.
+    /// This thread touched a lost page: breaks the group with the region's id, once. Has to come
+    /// before the rank's next signal, since a peer that sees that signal takes the rank's data for
+    /// good.
     void poisoned(const std::byte* place) noexcept;
 
     std::byte* slot(int rank, std::uint64_t at_turn) const noexcept {
@@ -120,7 +121,7 @@ using Pointers = std::array<std::byte*, kWorldMax>;
 struct TinyPlan {
     Bytes post_bytes = 0;      // what this rank posts
     Bytes room = 0;            // what a rank posts at most: decides for all where posts lie
-    bool beside = false;       // in the posts beside the slots
+    bool beside = false;       // in the posts next to the slots
     bool needed = false;       // some rank reads the post of this one, whatever the turn
     bool reads_all = false;    // this rank reads every post, and so learns what all called
     bool reads_root = false;   // it reads that of the root alone
@@ -157,7 +158,7 @@ struct Operation {
     Pointers inputs;   // after arrive(), if all_in_arena; before that not even zero: clearing them
     Pointers outputs;  // would be a good part of what an operation of 8 bytes costs
 
-    /// When a slow wait of the tiny engine has to end. A kept operation looks at the clock here and
+    /// When a slow wait of the tiny engine has to end. A kept operation reads the clock here and
     /// not when it starts: all before was a few microseconds of spinning at most, by which it ends
     /// too late.
     TimePoint deadline() noexcept {
@@ -202,7 +203,8 @@ struct Operation {
         return barrier().meet(next++, call.deadline);
     }
     /// The last barrier, after all that this rank reads of its peers. A rank that gave up may have
-    /// changed its input since, and have signalled before: who read it then finds the group broken.
+    /// changed its input since, and have signalled before: a rank that read it then finds the group
+    /// broken.
     Result<void> finish() {
         FABRIC_TRY_VOID(barrier().check_unbroken());
         return meet();

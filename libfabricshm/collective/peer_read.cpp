@@ -50,7 +50,7 @@ PeerRead time_read(const std::byte* place, Bytes bytes) noexcept {
     const TimePoint start = Clock::now();
     for (Bytes at = 0; at < read.bytes; at += kPiece) {
         kernels::copy(kept, from + at, kPiece, false);
-        // What was copied is used by nobody, and has to be copied all the same.
+        // What was copied is not used, and has to be copied all the same.
         asm volatile("" : : "r"(kept) : "memory");
     }
     const auto length = Clock::now() - start;

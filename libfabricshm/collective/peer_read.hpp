@@ -17,8 +17,8 @@ struct PeerRead {
 };
 
 /// Reads `bytes` (at least 8 KiB) at `place`, past the caches: what is there is dropped from them
-/// first, so that it is the memory that answers and not this processor's copy of the last time.
-/// Who uses the lines meanwhile misses them once. Some 10 us for 32 KiB of ordinary memory.
+/// first, so that it is the memory that answers and not this processor's copy of the last time. A
+/// thread that uses the lines meanwhile misses them once. Some 10 us for 32 KiB of ordinary memory.
 PeerRead time_read(const std::byte* place, Bytes bytes) noexcept;
 
 }  // namespace fabricshm

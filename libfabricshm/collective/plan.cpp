@@ -73,7 +73,7 @@ Algorithm choose_arrived(const PlanInput& input, bool all_in_arena, const Tuning
     // Only allreduce can be staged.
     if (input.kind != Kind::kAllreduce) return Algorithm::kFlat;
     if (algorithm == Algorithm::kStaged) return Algorithm::kStaged;
-    // With a tree a barrier costs little beside the posts of all ranks, which are saved.
+    // With a tree a barrier costs little compared with the posts of all ranks, which are saved.
     const Bytes saved = has_tree(input, tuning) ? input.part_bytes * static_cast<Bytes>(input.world)
                                                 : input.part_bytes;
     const bool shares_work = saved >= tuning.two_phase_from &&
@@ -85,7 +85,7 @@ Pieces cut_pieces(Bytes part_bytes, int sub_parts, Bytes slot_bytes, Bytes piece
     const Bytes room = std::min(slot_bytes, piece_bytes) / static_cast<Bytes>(sub_parts);
     Pieces pieces;
     pieces.stride = std::max<Bytes>(room / kCacheLine * kCacheLine, kCacheLine);
-    // One even of no bytes: ranks meet all the same.
+    // One even of no bytes: the ranks run the barrier all the same.
     pieces.count = std::max<std::uint64_t>((part_bytes + pieces.stride - 1) / pieces.stride, 1);
     return pieces;
 }

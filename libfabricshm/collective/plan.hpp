@@ -11,10 +11,10 @@
 
 namespace fabricshm {
 
-/// How the ranks' bytes meet.
+/// How the ranks' bytes are exchanged.
 enum class Route : std::uint8_t {
-    kTiny,    // in a few cache lines per rank, data and flag together, or data beside them: one
-              // barrier, and none for who needs nobody's bytes
+    kTiny,    // in a few cache lines per rank, data and flag together, or data next to them:
+              // one barrier, and none for a rank that needs no other's bytes
     kSlots,   // through the ranks' slots, each rank reads what it needs: one barrier per piece
     kTree,    // from each rank to rank 0 and back, along the tree of their domains
     kArrive,  // ranks first show where their buffers are, then choose with choose_arrived()
@@ -41,7 +41,7 @@ Algorithm choose_arrived(const PlanInput& input, bool all_in_arena, const Tuning
 /// How an operation goes through the slots, in pieces.
 struct Pieces {
     Bytes stride = 0;         // bytes of a part that one piece carries
-    std::uint64_t count = 0;  // at least 1, so that empty operations still meet
+    std::uint64_t count = 0;  // at least 1, so that empty operations still synchronize
 };
 
 /// `sub_parts` is how many parts share a slot (world for scatter and the like, else 1);

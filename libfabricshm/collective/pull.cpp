@@ -1,10 +1,10 @@
 // The direct engine where hosts do not share caches: ranks read each other's buffers in place, and
-// each writes its own output only. Lines at the ends of a buffer also hold what lies beside it, so
+// each writes its own output only. Lines at the ends of a buffer also hold what lies next to it, so
 // a line that two hosts wrote would lose the words of one of them; with one writer there is no such
 // line. There are no claims either: an addition that works across hosts does not exist here.
 //
-// Allreduce: each rank reduces its share into its own output, all meet, each fetches the shares of
-// the others, all meet again. Every other kind is one look at the inputs. The last barrier keeps
+// Allreduce: each rank reduces its share into its own output, a barrier, each fetches the shares of
+// the others, another barrier. Every other kind is one pass over the inputs. The last barrier keeps
 // the buffers until all have read them.
 
 #include <algorithm>

@@ -41,7 +41,7 @@ void PendingRequest::complete(Result<void> result, int peer) {
     const auto callbacks = std::exchange(callbacks_, {});
     changed_.notify_all();
     lock.unlock();
-    // Without the mutex, for a callback may look at the request.
+    // Without the mutex, for a callback may read the request.
     for (const auto& callback : callbacks) callback(result);
 }
 

@@ -12,7 +12,7 @@
 
 namespace fabricshm {
 
-/// A Request that somebody completes. Thread-safe.
+/// A Request that its maker completes. Thread-safe.
 class PendingRequest final : public Request {
   public:
     bool done() const noexcept override;

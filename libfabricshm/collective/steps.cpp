@@ -128,7 +128,7 @@ Step StepPlan::tiny_step(std::uint64_t index) const noexcept {
 }
 
 // As if rank 0 were right above all others. It has the values of all to read in any case; what a
-// tree of domains adds are the lines on the way to it, and nobody here knows the domains.
+// tree of domains adds are the lines on the way to it, and the domains are not known here.
 Step StepPlan::tree_step(int rank, std::uint64_t index) const noexcept {
     const Bytes lines = tree_lines_for(call_.bytes) * kCacheLine;
     if (index == 0) {
@@ -219,10 +219,10 @@ Step StepPlan::inner_step(int rank, std::uint64_t index, Bytes bytes) const noex
 
 Step StepPlan::direct_step(int rank, std::uint64_t index, Bytes bytes) const noexcept {
     Step step = waiting_step(Await::kAll, index == 0);
-    // The second step is the wait for everybody.
+    // The second step is the wait for all.
     if (index != 0) return step;
     step.claimed = claims_;
-    // Claimed chunks go to whoever is first: any rank may touch all of them.
+    // Claimed chunks go to the rank that is first: any rank may touch all of them.
     const Bytes share = claims_ ? bytes : share_of(bytes, rank, call_.world).size();
     step.touch({Where::kInput, Whose::kEach, share, false, false});
     step.touch(

@@ -56,7 +56,7 @@ enum class Await : std::uint8_t {
 struct Step {
     Await await = Await::kNothing;
     bool commands = false;  // rank 0 lets the others go on, after the wait
-    bool claimed = false;   // the touches are those of all ranks together, who share them by claims
+    bool claimed = false;   // the touches are those of all ranks, which share them by claims
     bool signals = false;   // raises the clock after the work
     int touch_count = 0;
     std::array<Touch, 4> touches{};

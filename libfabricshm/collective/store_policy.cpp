@@ -8,7 +8,8 @@ namespace fabricshm {
 namespace {
 
 // Posts below this fit into the first-level cache together with what else is going on; outputs are
-// mostly owned by who stores them, so there the question only arises with the size of the cache.
+// mostly owned by the core that stores them, so there the question only arises with the size of the
+// cache.
 constexpr int kSlotsFrom = std::bit_width(StorePolicy::kLeastBytes) - 1;
 constexpr int kOutputsFrom = 19;  // 512 KiB
 constexpr int kLeastLog = 13;

@@ -1,5 +1,5 @@
 // The tiny engine: data and flag travel in the same cache line, so that one transfer brings both;
-// posts that are too long for it lie beside, and the flag says that they are there. Every rank
+// posts that are too long for it lie next to it, and the flag says that they are there. Every rank
 // posts, waits for the posts it needs, and computes its own output from them.
 //
 // Operations through this engine that follow each other are a run. In a run a rank waits for those
@@ -10,9 +10,9 @@
 // reads: a receiver of broadcasts posts in one turn of kCompareEvery, and else raises its clock
 // alone.
 //
-// With E = kCompareEvery and B = kCompareBehind: a peer that compared at turn c saw the post of
-// this rank at c-B, and goes on to turn c+E-1 at most. So while this rank is about to begin turn t,
-// a peer may stand at t+B+E-2, with the posts of t+B+E-2-kTinyTurns and before overwritten. This
+// With E = kCompareEvery and B = kCompareBehind: a peer that compared at turn c observed the post
+// of this rank at c-B, and goes on to turn c+E-1 at most. So while this rank is about to begin turn
+// t, a peer may stand at t+B+E-2, with the posts of t+B+E-2-kTinyTurns and before overwritten. This
 // rank reads the posts of turn t-B and later: kTinyTurns > 2B+E-2 keeps them.
 //
 // The last turns of a run may not have been compared when it ends. What was called in it is
@@ -47,7 +47,7 @@ static_assert(kClaimAhead + kCompareBehind + kCompareEvery <= kTinyTurns);
 // Of a longer post only so much is asked for: the processor fetches the rest by itself.
 constexpr Bytes kMaxAhead = 1 * kKiB;
 
-// Looks without a pause: a peer that runs at the same pace is later by less than a pause takes.
+// Polls without a pause: a peer that runs at the same pace is later by less than a pause takes.
 constexpr int kFirstLooks = 16;
 
 // Takes lines that will be stored to away from their last readers, so that the store itself does

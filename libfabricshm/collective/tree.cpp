@@ -5,8 +5,8 @@
 // of ranks, as every other engine does, wherever the ranks happen to run. Down: the root releases
 // its children with the result, and each of them its own.
 //
-// One rank thus looks at the lines of its children and of its parent. With 64 ranks that is at most
-// 15 of them, where each looked at 63 before, and 126 lines cross in all instead of 4,032.
+// One rank thus polls the lines of its children and of its parent. With 64 ranks that is at most 15
+// of them, where each polled 63 before, and 126 lines cross in all instead of 4,032.
 //
 // Posts and releases have one place each, used in every operation. A rank posts again after it was
 // released, so after its parent had posted itself, and read what was here; a rank releases again
@@ -94,7 +94,7 @@ void post_up(Operation& operation, const std::byte* data, Bytes bytes,
     view.step(PoolStep::kSignal);
     post.called = operation.shown_signature();
     if (bytes != 0) std::memcpy(post.data, data, bytes);
-    // Release: whoever sees the flag sees what it tells of.
+    // Release: a rank that sees the flag sees what it announces.
     post.flag.store(flag, std::memory_order_release);
     view.publish(TouchPoint::kTree, &post, tree_lines_for(bytes) * kCacheLine);
 }
@@ -111,7 +111,7 @@ void compute(const Operation& operation, Bytes stride, std::byte* result) {
         tree.stride = stride;
     }
     void* destination = result;
-    // Small values with their neighbours in the array; what comes of those is not looked at.
+    // Small values with their neighbours in the array; what comes of those is not used.
     kernels::ReduceJob job = reduce_job(operation);
     job.sources = tree.sources.data();
     job.destinations = &destination;
@@ -184,7 +184,7 @@ Result<void> run_along_tree(Operation& operation, std::uint64_t flag) {
     operation.check_harm();
     FAULT_POINT("tree.before_post");
     if (tree.parent >= 0) {
-        // A rank with nobody below posts from where its value is; an uneven part may be shorter.
+        // A rank with none below posts from where its value is; an uneven part may be shorter.
         const std::byte* data = collects ? tree.values.data() : call.input;
         post_up(operation, data, collects ? tree.size * stride : mine, flag);
     }

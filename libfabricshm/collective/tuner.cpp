@@ -82,7 +82,7 @@ class Ground {
 // Nanoseconds of one call, the median over batches that take `sample` together. All ranks run the
 // same number of calls: rank 0's first timing decides it, spread by a broadcast.
 Result<double> time_call(Group& group, Call call, Duration sample) {
-    // A root waits for nobody: without the barrier its time would be that of its own copy.
+    // A root waits for no rank: without the barrier its time would be that of its own copy.
     Call together;
     together.kind = Kind::kBarrier;
     together.deadline = call.deadline;
@@ -282,7 +282,7 @@ Result<void> save_tuning(const std::string& path, const Tuning& tuning, int worl
     std::error_code failure;
     const auto parent = std::filesystem::path(path).parent_path();
     if (!parent.empty()) std::filesystem::create_directories(parent, failure);
-    // Beside it, then in its place: a reader sees the old file or the new one, never half of one.
+    // Next to it, then in its place: a reader sees the old file or the new one, never half of one.
     const std::string beside = path + ".new";
     std::ofstream out(beside, std::ios::trunc);
     if (kept.str().empty()) out << "# Measured by fabricctl tune: world.key = value\n";

@@ -40,7 +40,7 @@ Result<std::vector<double>> time_probes(const TuneOptions& options, const Tuning
 Result<Tuning> measure_tuning(const TuneOptions& options);
 
 /// Puts the lines of `tuning` into the file, in place of those of its world size; other lines stay.
-/// Written beside it and renamed: a reader sees the old file or the new one.
+/// Written next to it and renamed: a reader sees the old file or the new one.
 Result<void> save_tuning(const std::string& path, const Tuning& tuning, int world);
 
 }  // namespace fabricshm

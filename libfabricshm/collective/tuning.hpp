@@ -50,8 +50,8 @@ Tuning load_tuning(int world, const std::string& machine = "", int cpus = 0);
 /// The defaults for this machine: its processors and its cache.
 Tuning machine_tuning(int world);
 
-/// Where load_tuning() looks: $FABRIC_TUNING, else $XDG_CACHE_HOME or ~/.cache,
-/// fabricd/tuning.conf, or fabricd/tuning-MACHINE.conf for an emulated machine.
+/// What load_tuning() reads: $FABRIC_TUNING, else $XDG_CACHE_HOME or ~/.cache, fabricd/tuning.conf,
+/// or fabricd/tuning-MACHINE.conf for an emulated machine.
 std::string tuning_path(const std::string& machine = "");
 
 /// Lines "world.key = value"; unknown keys and values out of range are kCorrupt.

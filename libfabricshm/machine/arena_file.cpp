@@ -21,7 +21,7 @@ namespace fabricshm {
 
 namespace {
 
-// Not F_SEAL_WRITE: clients store into it. F_SEAL_SEAL, so that nobody adds that one.
+// Not F_SEAL_WRITE: clients store into it. F_SEAL_SEAL, so that no process adds that one.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 std::string file_name(std::uint64_t arena_id) {
@@ -108,7 +108,7 @@ Result<void> check_arena_file(const Fd& fd, std::uint64_t arena_id, Bytes bytes)
     if (seals < 0 || (seals & kSeals) != kSeals || (seals & F_SEAL_WRITE) != 0) return refused;
     if ((::fcntl(fd.get(), F_GETFL) & O_ACCMODE) != O_RDWR) return refused;
 
-    // The link has the name that the memfd was made with; nobody can change it.
+    // The link has the name that the memfd was made with; it can't be changed.
     char target[128];
     const std::string link = "/proc/self/fd/" + std::to_string(fd.get());
     const ssize_t length = ::readlink(link.c_str(), target, sizeof target);

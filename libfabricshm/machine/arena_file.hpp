@@ -1,8 +1,8 @@
 // Arena files: sealed memfds. Shared by the emu and numa backends.
 //
-// A memfd has no name in any file system, so nothing stays in /dev/shm when everybody is gone, and
-// nobody opens it but by a descriptor that the daemon handed out. The seals keep a client that has
-// one from shrinking it under the others (that would be a SIGBUS for them).
+// A memfd has no name in any file system, so nothing stays in /dev/shm when all processes are gone,
+// and it is opened only by a descriptor that the daemon handed out. The seals keep a client that
+// has one from shrinking it under the others (that would be a SIGBUS for them).
 
 #pragma once
 
@@ -35,8 +35,8 @@ Result<Fd> make_arena_file(std::uint64_t arena_id, Bytes bytes, Bytes committed,
 Result<void> commit_arena_file(const Fd& fd, Bytes from, Bytes to, const ArenaFileOptions& options);
 
 /// True to kOk when `fd`, which comes from a client, is the file that make_arena_file() made for
-/// `arena_id`, opened for reading and writing; kCorrupt otherwise. Whoever runs with the daemon's
-/// own user id could forge one; nobody else can, since the file's owner is compared.
+/// `arena_id`, opened for reading and writing; kCorrupt otherwise. A process with the daemon's own
+/// user id could forge one; no other can, since the file's owner is compared.
 Result<void> check_arena_file(const Fd& fd, std::uint64_t arena_id, Bytes bytes);
 
 /// Gives the pages of [from, to) back to the kernel, even while a client still maps the file: those

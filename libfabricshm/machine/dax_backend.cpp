@@ -122,8 +122,9 @@ Uuid host_id(const HostFiles& files) {
 }
 
 // Of two hosts that find a device blank at the same time the second overwrites the first. The wait
-// is longer than the time between looking and writing, so that the first sees it, and only one host
-// goes on (Fischer's way of mutual exclusion: plain loads and stores, and a bound on their delay).
+// is longer than the time between checking and writing, so that the first observes it, and only one
+// host goes on (Fischer's way of mutual exclusion: plain loads and stores, and a bound on their
+// delay).
 constexpr auto kSettle = std::chrono::milliseconds(100);
 
 Result<void> settle(const DaxDevice& device, const DaxCatalogue& catalogue,
@@ -171,7 +172,7 @@ Result<void> check_identity(const DaxCatalogue& catalogue, const DaxDevice& devi
 }
 
 bool is_anothers(const DaxCatalogue& catalogue, const DaxOptions& options) {
-    // Of an unknown host, it is anybody's.
+    // A pool of an unknown host is open to any host.
     return catalogue.host != Uuid{} && catalogue.host != host_id(options.files);
 }
 
@@ -204,7 +205,7 @@ Result<DaxCatalogue> open_catalogue(DaxDevice& device, const DaxOptions& options
     FABRIC_TRY(const std::uint64_t epoch, epoch_of_owner(device, options));
     if (options.format) return format_device(device, options, epoch);
     FABRIC_TRY(const DaxContents contents, device.contents());
-    // Somebody who asks for a certain pool does not want a new one made in its place.
+    // A daemon that asks for a certain pool does not want a new one made in its place.
     if (contents == DaxContents::kBlank && options.uuid.empty()) {
         return format_device(device, options, epoch);
     }
@@ -225,7 +226,7 @@ Result<std::unique_ptr<PoolBackend>> make_dax_backend(DaxOptions options) {
     // Whole blocks, but for the first, which is the catalogue's.
     const Bytes room = device.bytes() / device.align() * device.align() - device.align();
     const Bytes capacity = options.capacity != 0 ? options.capacity : room;
-    // Before the catalogue: who is refused must not have formatted the device.
+    // Before the catalogue: a daemon that is rejected must not have formatted the device.
     if (capacity > room) return Error{Errc::kNoMemory, 0, "start dax pool"};
     FABRIC_TRY(DaxCatalogue catalogue, open_catalogue(device, options));
     return std::unique_ptr<PoolBackend>(std::make_unique<DaxBackend>(

@@ -1,7 +1,7 @@
 // The DAX pool: arenas are ranges of one device, entered in a catalogue on it.
 //
 // There is no isolation inside a device: every client that gets its descriptor can map all of it.
-// So one device serves one user, or several who trust each other (docs/pool.md).
+// So one device serves one user, or several that trust each other (docs/pool.md).
 
 #pragma once
 
@@ -21,12 +21,12 @@ struct DaxOptions {
     bool take_over = false;  // take a pool from the host that it belongs to, which must be dead
     Bytes capacity = 0;      // of all arenas together; 0: what the device has
     HostFiles files;
-    // Lets the time pass in which another host that saw the device blank, too, would write to it.
+    // Lets the time pass in which another host that also found the device blank would write to it.
     // Tests have something happen instead.
     std::function<void()> settle;
 };
 
-/// Formats a blank device by itself, but never one that holds anything, unless told to. Fails, and
+/// Formats a blank device by itself, but never one that holds anything, unless asked to. Fails, and
 /// leaves the device as it is, with
 ///   kCorrupt   its catalogue is damaged, or does not fit its size or alignment
 ///   kNotFound  another UUID than wanted, or none on a blank device

@@ -42,7 +42,7 @@ void flush_lines([[maybe_unused]] const std::byte* data, [[maybe_unused]] Bytes 
 #elif defined(__aarch64__)
     for (Bytes at = 0; at < bytes; at += kCacheLine) asm volatile("dc civac, %0" ::"r"(data + at));
 #endif
-    // The flushes before the fence are done before anything after it: the return to a caller who
+    // The flushes before the fence are done before anything after it: the return to a caller that
     // hands out the arena, or a load that has to see what another host wrote.
     std::atomic_thread_fence(std::memory_order_seq_cst);
 }
@@ -76,7 +76,7 @@ Result<DaxDevice> DaxDevice::open(const std::string& path, const HostFiles& file
         return Error{Errc::kInvalid, 0, "open dax device: too small"};
     }
     if (!read_only) {
-        // Keeps other daemons of this host out; other hosts are told apart by the catalogue.
+        // Keeps other daemons of this host out; other hosts are distinguished by the catalogue.
         if (::flock(device.fd_.get(), LOCK_EX | LOCK_NB) != 0) {
             return Error{Errc::kBusy, 0, "open dax device: another process has it"};
         }

@@ -13,7 +13,7 @@ namespace fabricshm {
 
 /// What is on a device that was found.
 enum class DaxContents {
-    kBlank,      // nothing where we looked
+    kBlank,      // nothing in the samples
     kCatalogue,  // a pool of ours
     kDamaged,    // a catalogue that fails its checks: neither copy is valid
     kForeign,    // something else
@@ -31,15 +31,15 @@ class DaxDevice {
     Bytes bytes() const noexcept { return bytes_; }
     Bytes align() const noexcept { return align_; }
 
-    /// Looks at the first block, and at samples of the rest (its end, and a page in every GiB).
+    /// Reads the first block, and samples of the rest (its end, and a page in every GiB).
     Result<DaxContents> contents() const;
 
     /// The valid copy with the higher sequence. kNotFound, kCorrupt, kVersion.
     Result<DaxCatalogue> load() const;
 
     /// Writes the catalogue over the older copy, with a sequence one higher, and out of the caches.
-    /// Looks at the device first: kDenied, and nothing is written, unless it is `held` that is
-    /// there (may be the same object). So a host whose pool was taken over grants nothing any more.
+    /// Reads the device first: kDenied, and nothing is written, unless it is `held` that is there
+    /// (may be the same object). So a host whose pool was taken over grants nothing any more.
     Result<void> save(DaxCatalogue& catalogue, const DaxCatalogue& held);
 
     /// Starts afresh: wipes the first block and writes both copies, whatever was there.
@@ -58,7 +58,7 @@ class DaxDevice {
     bool is_same(const Fd& other) const noexcept;
 
   private:
-    /// Without the look that save() takes. The sequence's lowest bit says which copy: the older
+    /// Without the check that save() makes. The sequence's lowest bit says which copy: the older
     /// one.
     void write(DaxCatalogue& catalogue);
 

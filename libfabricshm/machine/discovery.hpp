@@ -80,7 +80,7 @@ struct Discovery {
     std::size_t cxl_decoders = 0;
 };
 
-/// Looks at the host. DAX devices that this process may open are opened read-only to see what they
+/// Examines the host. DAX devices that this process may open are opened read-only to see what they
 /// hold. A few milliseconds.
 Discovery discover(const HostFiles& files);
 

@@ -16,10 +16,10 @@ namespace fabricshm {
 /// there is node 0.
 bool has_memory(int node) noexcept;
 
-/// Gives [data, data + bytes), whole pages of a memory file that nobody uses, new pages on `node`.
-/// What was in them is gone. Moving the old ones instead would need them to be mapped by nobody
-/// else, and privileges. kInvalid: no such node; kNoMemory: it has no room, and the pages are
-/// wherever they fit; kUnsupported: memory whose pages can't be exchanged (DAX).
+/// Gives [data, data + bytes), whole pages of a memory file that is not in use, new pages on
+/// `node`. What was in them is gone. Moving the old ones instead would need them to be mapped by no
+/// other process, and privileges. kInvalid: no such node; kNoMemory: it has no room, and the pages
+/// are wherever they fit; kUnsupported: memory whose pages can't be exchanged (DAX).
 Result<void> place_on_node(std::byte* data, Bytes bytes, int node) noexcept;
 
 /// The NUMA nodes that have memory and processors, ascending: where ranks run.

@@ -20,7 +20,7 @@ constexpr int kStaticNodes = 1 << 15;  // MPOL_F_STATIC_NODES, which numaif.h la
 Result<void> bind_to_node(void* data, Bytes bytes, int node) {
     bitmask* nodes = ::numa_allocate_nodemask();
     ::numa_bitmask_setbit(nodes, static_cast<unsigned>(node));
-    // The kernel reads one bit less than it is told. Static: the mask means this node even if the
+    // The kernel reads one bit less than it is given. Static: the mask means this node even if the
     // control group's set of nodes changes. On a shared mapping the policy is kept with the file.
     const long failed =
         ::mbind(data, bytes, MPOL_BIND | kStaticNodes, nodes->maskp, nodes->size + 1, 0);
@@ -64,7 +64,7 @@ Result<std::unique_ptr<PoolBackend>> make_numa_backend(NumaOptions options) {
     FABRIC_TRY_VOID(
         plan_huge_pages(plan, options.huge_pages, options.reserved_page_bytes, options.files));
     plan.available = [files = options.files, node, page = plan.hugetlb ? plan.huge_page_bytes : 0] {
-        // Reserved pages are set aside: nobody else's use of memory touches them.
+        // Reserved pages are set aside: no other use of memory touches them.
         if (page != 0) return free_reserved_pages(files, page, node);
         return std::min(available_memory(files), available_memory_of_node(files, node).value_or(0));
     };

@@ -9,7 +9,7 @@ namespace fabricshm {
 
 struct Package {
     int number = 0;               // as the kernel counts them
-    std::string model;            // "" when nobody says
+    std::string model;            // "" when unknown
     std::vector<int> processors;  // operating system numbers, rising
     std::vector<int> nodes;       // of its memory, rising; -1 is none
 };

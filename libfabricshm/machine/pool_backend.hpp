@@ -60,10 +60,10 @@ class PoolBackend {
     virtual Result<PoolPiece> create(std::uint64_t arena_id, const std::string& name,
                                      std::uint32_t uid, Bytes bytes) = 0;
 
-    /// Takes back an arena that a session presents after a restart. `presented` comes from a
-    /// client: kCorrupt unless it is a file of the kind and size that create() made. The last
-    /// `uncommitted` bytes lose their pages, if they have any: a daemon that was killed while it
-    /// committed them told no session of them.
+    /// Adopts an arena that a session presents after a restart. `presented` comes from a client:
+    /// kCorrupt unless it is a file of the kind and size that create() made. The last `uncommitted`
+    /// bytes lose their pages, if they have any: a daemon that was killed while it committed them
+    /// reported them to no session.
     virtual Result<PoolPiece> adopt(std::uint64_t arena_id, Bytes bytes, Fd presented,
                                     Bytes uncommitted = 0) = 0;
 
@@ -78,7 +78,7 @@ class PoolBackend {
     /// Returns the arena's memory to the pool. Idempotent.
     virtual void destroy(std::uint64_t arena_id) noexcept = 0;
 
-    /// Arenas found at start-up that nobody owns yet.
+    /// Arenas found at start-up that have no owner yet.
     virtual Result<std::vector<PoolLeftover>> list() = 0;
 
     virtual PoolTotals totals() const noexcept = 0;

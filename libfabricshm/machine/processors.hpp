@@ -6,7 +6,7 @@
 
 namespace fabricshm {
 
-/// Zeros when hwloc can't tell. Loads the topology: a few milliseconds. HWLOC_SYNTHETIC and
+/// Zeros when hwloc does not know. Loads the topology: a few milliseconds. HWLOC_SYNTHETIC and
 /// HWLOC_XMLFILE in the environment replace this machine by another, as in all hwloc programs.
 Processors read_processors();
 

@@ -20,7 +20,7 @@ struct VisibilityProof {
     bool proven = false;
 };
 
-/// Tells this machine from others: its processor's model and its machine id.
+/// Distinguishes this machine from others: its processor's model and its machine id.
 std::string machine_fingerprint(const HostFiles& files = {});
 
 std::string format_proof(const VisibilityProof& proof);

@@ -13,7 +13,7 @@ namespace fabricshm {
 
 /// The last close() of a file runs whatever the file likes: a TCP socket waits for its unsent
 /// bytes, a file of a FUSE server for that server, and a unix socket closes all that waits in it.
-/// Who sent it decides how long that takes, so it is done where nothing else waits for it.
+/// Its sender decides how long that takes, so it is done where nothing else waits for it.
 ///
 /// Each owner (a user id) has at most kThreadsPerOwner threads at a time: one whose files hang
 /// holds up its own alone. All calls are for any thread.

@@ -10,8 +10,8 @@
 namespace fabricshm {
 
 /// Sleeps while `*word` is `expected`, until a wake or the deadline (TimePoint::max(): none). False
-/// when the deadline passed; true on a wake, a signal or when the word differed at once: look at
-/// the word again and decide. Works between processes; the word may be in read-only memory.
+/// when the deadline passed; true on a wake, a signal or when the word differed at once: recheck
+/// the word and decide. Works between processes; the word may be in read-only memory.
 bool futex_wait(const std::atomic<std::uint32_t>* word, std::uint32_t expected,
                 TimePoint deadline) noexcept;
 

@@ -43,7 +43,7 @@ Result<Fd> open_read_only(const Fd& file) {
 Result<PageFile> make_page_file(const char* name, Bytes bytes, PageAccess access,
                                 void (*format)(std::byte*) noexcept) {
     FABRIC_TRY(Fd file, open_memfd(name));
-    // Allocated now: a write later must not meet a full system and die of SIGBUS.
+    // Allocated now: a write later must not find a full system and die of SIGBUS.
     if (::fallocate(file.get(), 0, 0, static_cast<off_t>(bytes)) != 0) {
         return error_from_errno(errno, "size page file");
     }

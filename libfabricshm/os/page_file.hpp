@@ -1,4 +1,4 @@
-// PageFile: a small memory file that two processes share, and whose size nobody can change.
+// PageFile: a small memory file that two processes share, and whose size can't be changed.
 
 #pragma once
 
@@ -9,9 +9,9 @@
 
 namespace fabricshm {
 
-/// Who else may write it.
+/// Which processes may write it.
 enum class PageAccess {
-    kReadWrite,  // whoever gets the descriptor, and the maker reads
+    kReadWrite,  // those that get the descriptor, and the maker reads
     kReadOnly,   // the maker alone, through the mapping that it has from the start
 };
 

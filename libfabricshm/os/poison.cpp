@@ -117,7 +117,8 @@ bool absorb(const siginfo_t& info) noexcept {
     if (slot == nullptr) return false;
     const LostRange range = extent_of(*slot, info);
     note(*slot, range.offset, range.bytes);
-    // Optional action: nobody has touched the page yet. Who does will be told then.
+    // Optional action: the page has not been touched yet. A thread that touches it is notified
+    // then.
     if (info.si_code == BUS_MCEERR_AO) return true;
     if (t_guards == 0) return false;
     const std::uintptr_t first = slot->begin.load(std::memory_order_relaxed) + range.offset;
@@ -219,7 +220,7 @@ PoisonWatch::PoisonWatch(std::byte* data, Bytes bytes, Source source) {
     for (auto& range : slot.range) range.bytes.store(0, std::memory_order_relaxed);
     slot.ranges.store(0, std::memory_order_relaxed);
     sources()[static_cast<std::size_t>(slot_)] = std::move(source);
-    // Release: who sees the end sees all of the above.
+    // Release: a handler that sees the end sees all of the above.
     slot.end.store(begin + bytes, std::memory_order_release);
 }
 
@@ -227,7 +228,7 @@ PoisonWatch::~PoisonWatch() {
     if (slot_ < 0) return;
     const std::lock_guard lock(g_mutex);
     // Release: a handler that still sees the end sees the slot as it was. That the mapping goes
-    // next is the owner's word that nobody touches it any more.
+    // next is the owner's word that no thread touches it any more.
     g_slots[slot_].end.store(0, std::memory_order_release);
     sources()[static_cast<std::size_t>(slot_)] = {};
 }

@@ -1,4 +1,4 @@
-// Pages that the hardware lost. A load or store that meets one is a SIGBUS; inside a guard it
+// Pages that the hardware lost. A load or store that touches one is a SIGBUS; inside a guard it
 // becomes an answer instead. docs/adr has why it is done with a handler, and why only there.
 
 #pragma once
@@ -21,7 +21,7 @@ struct LostRange {
 };
 
 namespace detail {
-// How often this thread met a lost page inside a guard, and how many guards it is inside of.
+// How often this thread touched a lost page inside a guard, and how many guards it is inside of.
 // Initial-exec: the handler must not be the first to touch them, since making the thread-local
 // memory of a loaded library may allocate.
 extern __thread std::uint32_t t_lost_pages __attribute__((tls_model("initial-exec")));
@@ -30,8 +30,8 @@ extern std::atomic<std::uint32_t> g_losses;
 void put_back() noexcept;
 }  // namespace detail
 
-/// Whether the process knows of any lost page. Relaxed: who has to know of one is told by other
-/// means and looks afterwards.
+/// Whether the process knows of any lost page. Relaxed: a thread that has to know of one is
+/// notified by other means and checks afterwards.
 inline bool any_lost() noexcept {
     return __builtin_expect(detail::g_losses.load(std::memory_order_relaxed) != 0, false);
 }
@@ -66,8 +66,8 @@ class PoisonWatch {
 };
 
 /// While one lives on a thread, a lost page of a watched mapping that the thread touches is
-/// replaced by an empty one, and counted; the access goes on and reads zeros or writes to nobody.
-/// Who holds the guard has to ask afterwards, before it lets anybody use what was computed. The end
+/// replaced by an empty one, and counted; the access goes on and reads zeros, or its writes are
+/// lost. The holder of the guard has to ask afterwards, before what was computed is used. The end
 /// of the outermost guard puts the mapping back as it was, so that no later access takes the empty
 /// page for data. Costs two increments of a thread-local word. Not for signal handlers.
 class PoisonGuard {
@@ -84,7 +84,7 @@ class PoisonGuard {
     PoisonGuard(const PoisonGuard&) = delete;
     PoisonGuard& operator=(const PoisonGuard&) = delete;
 
-    /// True once this thread met a lost page since the guard was made.
+    /// True once this thread touched a lost page since the guard was made.
     bool hit() const noexcept {
         // The count changes behind the compiler's back: it must not use a value from before.
         std::atomic_signal_fence(std::memory_order_seq_cst);

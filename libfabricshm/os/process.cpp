@@ -81,7 +81,7 @@ std::uint64_t read_boot_id() noexcept {
     const ssize_t length = file ? ::read(file.get(), text, sizeof text) : 0;
     std::uint64_t folded = 0;
     for (ssize_t i = 0; i < length; ++i) {
-        // FNV's prime: good enough to tell hosts apart, nobody gains from a collision.
+        // FNV's prime: good enough to distinguish hosts, and no process gains from a collision.
         folded = (folded ^ static_cast<unsigned char>(text[i])) * 0x100000001b3;
     }
     return folded;
@@ -94,7 +94,7 @@ namespace {
 Result<std::uint64_t> namespace_at(const char* path) {
     struct stat status {};
     if (::stat(path, &status) != 0) return error_from_errno(errno, "pid namespace");
-    // The first namespace of every host has the same inode: the boot tells hosts apart that share
+    // The first namespace of every host has the same inode: the boot distinguishes hosts that share
     // memory, or one would look for the other's processes among its own.
     return static_cast<std::uint64_t>(status.st_ino) ^ own_kernel();
 }

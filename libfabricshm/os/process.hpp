@@ -12,7 +12,7 @@
 
 namespace fabricshm {
 
-/// A process, told apart from a later one with the same number.
+/// A process, distinguished from a later one with the same number.
 struct ProcessIdentity {
     pid_t pid = 0;
     std::uint64_t start_time = 0;     // clock ticks after boot, from /proc
@@ -33,8 +33,8 @@ Result<std::uint64_t> process_start_time(pid_t pid);
 /// A number for this process's pid namespace, different on every host and after every boot.
 Result<std::uint64_t> own_pid_namespace();
 
-/// The same for the process that has this number here. kDenied where it may not be looked at,
-/// kNotFound when it is gone.
+/// The same for the process that has this number here. kDenied where it may not be read, kNotFound
+/// when it is gone.
 Result<std::uint64_t> pid_namespace_of(pid_t pid);
 
 /// A number for the kernel that this process runs on, the same in all its containers.

@@ -107,7 +107,7 @@ Received take_descriptors(msghdr& message, std::span<Fd> wanted) {
     return received;
 }
 
-// One packet into the buffers of `message`, which tell afterwards what came. An empty packet looks
+// One packet into the buffers of `message`, which say afterwards what came. An empty packet looks
 // like the end of the connection, and is no message of ours: 0 is for the caller to judge, after it
 // has taken the descriptors.
 Result<std::size_t> receive_packet(int socket, msghdr& message, TimePoint deadline) {
@@ -158,7 +158,7 @@ Result<UnixSocket> UnixSocket::connect(const std::string& path, TimePoint deadli
     while (::connect(fd.get(), generic(address), sizeof address) != 0) {
         if (errno == EINTR) continue;
         if (!would_block(errno)) return connect_error(errno);
-        // The queue of the listener is full, and poll() can't tell when it has room again.
+        // The queue of the listener is full, and poll() does not report when it has room again.
         if (Clock::now() >= deadline) return Error{Errc::kBusy, 0, "connect"};
         const timespec length{0, pause.count()};
         ::nanosleep(&length, nullptr);

@@ -16,7 +16,7 @@
 
 namespace fabricshm {
 
-/// Who was on the other end when it connected, as the kernel saw it.
+/// The process on the other end when it connected, as the kernel recorded it.
 struct PeerCredentials {
     pid_t pid = 0;
     uid_t uid = 0;
@@ -37,13 +37,13 @@ struct Received {
 /// that is gone is kClosed. No call raises SIGPIPE.
 class UnixSocket {
   public:
-    /// Connects to `path`. kDaemon when nobody listens there, kDenied when this user may not, kBusy
-    /// when the listener's queue stays full until `deadline`.
+    /// Connects to `path`. kDaemon when no process listens there, kDenied when this user may not,
+    /// kBusy when the listener's queue stays full until `deadline`.
     static Result<UnixSocket> connect(const std::string& path, TimePoint deadline);
 
-    /// Listens at `path` with file permissions `mode`. A socket file that nobody listens on any
-    /// more is replaced; kExists when somebody does. Two starters at the same moment have to be
-    /// kept apart by the caller (a lock file beside it).
+    /// Listens at `path` with file permissions `mode`. A socket file that has no listener any more
+    /// is replaced; kExists when it has one. Two starters at the same moment have to be kept apart
+    /// by the caller (a lock file next to it).
     static Result<UnixSocket> listen(const std::string& path, mode_t mode, int backlog);
 
     /// Two connected ends. For tests.
@@ -66,7 +66,7 @@ class UnixSocket {
 
     /// Receives one packet of any sender with all its descriptors, and returns its bytes. Whatever
     /// the outcome, no descriptor is closed here: the last close() of a file may block for as long
-    /// as whoever sent it likes, so the caller leaves that to a Closer. Errors as receive().
+    /// as its sender likes, so the caller leaves that to a Closer. Errors as receive().
     Result<std::size_t> receive_all(std::span<std::byte> buffer, std::vector<Fd>& descriptors,
                                     TimePoint deadline) const;
 
@@ -78,7 +78,7 @@ class UnixSocket {
     /// refuse them (before Linux 6.16).
     bool allow_descriptors(bool allowed) const noexcept;
 
-    /// Who connected (on an accepted socket), or who listens (on a connected one).
+    /// The process that connected (on an accepted socket), or that listens (on a connected one).
     Result<PeerCredentials> peer() const;
 
     /// A pidfd of that process. On kernels before 6.5 it is opened by number after the fact, so

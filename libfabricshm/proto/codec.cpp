@@ -41,8 +41,8 @@ bool is_name(const char (&field)[kNameBytes], std::size_t least) {
     return length >= least && length < kNameBytes && is_printable({field, length});
 }
 
-// Endless waits do not exist on the wire: who forgets a wait would keep a place in the daemon for
-// ever.
+// Endless waits do not exist on the wire: a client that forgets a wait would keep a place in the
+// daemon for ever.
 bool is_timeout(std::int64_t timeout_ms) {
     return timeout_ms >= 0 && timeout_ms <= kTimeoutMsMax;
 }
@@ -81,7 +81,8 @@ Result<void> check_arena_open(const ArenaOpen& open) {
     return need((open.flags & ~kArenaFlags) == 0, "arena flags");
 }
 
-// Ids that name nothing are refused here; whether they name something is for the books to say.
+// Ids that name nothing are refused here; whether they name something is for the daemon's records
+// to say.
 Result<void> check_region_ref(const Region& region) {
     FABRIC_TRY_VOID(need(region.arena_id != kNoId, "arena id"));
     return need(region.region_id != kNoId, "region id");
@@ -297,7 +298,7 @@ Message make_error_reply(const Header& request, const Error& error) noexcept {
     reply.header.type |= kReplyBit;
     reply.header.status = static_cast<std::int32_t>(error.code);
     reply.header.detail = error.detail;
-    // Text alone: any other body behind an error would be looked at one day.
+    // Text alone: any other body behind an error would be read one day.
     static_assert(kReasonBytes <= sizeof reply.raw);
     std::snprintf(reinterpret_cast<char*>(reply.raw), kReasonBytes, "%s", reason_of(error));
     return reply;

@@ -37,7 +37,7 @@ Error error_of(const Message& reply, const char* step) noexcept;
 
 /// Whether a packet of `packet_bytes` bytes, received into `message`, is a request that can be
 /// acted on: kCorrupt for a wrong size, magic or type; kVersion for another version; kInvalid for a
-/// field out of its range, Error::step naming it. The sender may be told about the last two.
+/// field out of its range, Error::step naming it. The last two may be reported to the sender.
 Result<void> check_request(const Message& message, std::size_t packet_bytes);
 
 /// The same for a reply. An error reply has no body to check; its status has to be an Errc.

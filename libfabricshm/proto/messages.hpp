@@ -37,7 +37,7 @@ enum class Type : std::uint16_t {
     kGroupShrink = 13,  // answered when every live member has asked or the timeout has passed
     kBye = 14,          // the session ends; no reply
     // The hardware lost bytes of the arena: `offset` and `bytes` in; the reply names the region
-    // they lie in, if any. As a reply to nothing (id 0) it tells all sessions of the arena.
+    // they lie in, if any. As a reply to nothing (id 0) it notifies all sessions of the arena.
     kPoisoned = 15,
     // The session's pages (shm/telemetry_page.hpp, shm/directive_page.hpp): the reply carries the
     // descriptor. Asked again, the daemon makes new ones.
@@ -142,8 +142,8 @@ struct PageFile {  // kTelemetryOpen, kDirectivesOpen: replies, with a descripto
     std::uint64_t bytes;
 };
 
-/// The largest body decides the size. One size for all: a packet of any other is refused before it
-/// is looked at.
+/// The largest body decides the size. One size for all: a packet of any other is rejected before it
+/// is read.
 struct Message {
     Header header;
     union {

@@ -1,5 +1,5 @@
 // What a process that preloads libfabricvgpu.so says to fabricd: one request, one reply, over a
-// SOCK_SEQPACKET socket of its own beside the attach socket (its path with ".vgpu" behind it).
+// SOCK_SEQPACKET socket of its own next to the attach socket (its path with ".vgpu" behind it).
 // docs/vgpu.md says why it is not the attach socket.
 
 #pragma once

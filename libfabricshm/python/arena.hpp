@@ -54,7 +54,7 @@ class Arena {
     NamedTensor create_tensor(const std::string& name, int dtype,
                               const std::vector<std::int64_t>& shape) const;
 
-    /// Waits until somebody makes it, at most so long, without the interpreter's lock.
+    /// Waits until it is made, at most so long, without the interpreter's lock.
     NamedTensor open_tensor(const std::string& name, std::int64_t timeout_ms) const;
     Shard create_shard(const std::string& name, int dtype,
                        const std::vector<std::int64_t>& shape) const {

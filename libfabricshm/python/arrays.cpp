@@ -29,8 +29,8 @@ Bytes array_over(std::unique_ptr<Block> block, std::uint64_t bytes) {
     return Bytes(static_cast<py::ssize_t>(bytes), static_cast<std::uint8_t*>(data), owner);
 }
 
-// A strided array would have to be copied, and results copied back: whoever wants that has to say
-// so.
+// A strided array would have to be copied, and results copied back: a caller that wants that has to
+// say so.
 py::array contiguous(const py::object& object) {
     if (!py::isinstance<py::array>(object)) throw py::type_error("expected a numpy array");
     py::array array = py::reinterpret_borrow<py::array>(object);

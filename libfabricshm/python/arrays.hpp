@@ -13,8 +13,8 @@ namespace fabricshm::python {
 
 using Bytes = pybind11::array_t<std::uint8_t>;
 
-/// A writable array of `bytes` at `data`. It keeps the arena open; the memory itself stays with
-/// whoever made it (a tensor or a region).
+/// A writable array of `bytes` at `data`. It keeps the arena open; the memory itself stays with its
+/// maker (a tensor or a region).
 /// No copy. Valid as long as that memory is: an array over a tensor that was freed shows whatever
 /// lies there then.
 Bytes borrowed_array(std::shared_ptr<ArenaHandle> arena, void* data, std::uint64_t bytes);

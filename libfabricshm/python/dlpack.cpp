@@ -47,7 +47,7 @@ struct Managed {
     void (*deleter)(Managed*);
 };
 
-constexpr const char* kFresh = "dltensor";       // nobody has taken it
+constexpr const char* kFresh = "dltensor";       // not taken yet
 constexpr const char* kTaken = "used_dltensor";  // its consumer frees it
 
 // What a capsule of ours points to. Shape and strides are its own: DLPack wants them as 64-bit
@@ -99,7 +99,7 @@ std::uint8_t code_of(char kind, const std::string& type) {
 }
 
 std::string numpy_name(const DataType& type) {
-    // The second part of the result tells the caller what they hold.
+    // The second part of the result says what they hold.
     if (const auto* row = foreign_row(type)) return row->numpy;
     const std::string bits = std::to_string(type.bits);
     // More than one lane is a vector type, of which NumPy has none.
@@ -119,7 +119,7 @@ std::string numpy_name(const DataType& type) {
     }
 }
 
-// A capsule nobody took still owns its tensor.
+// A capsule that was not taken still owns its tensor.
 void free_fresh(PyObject* capsule) {
     if (PyCapsule_IsValid(capsule, kFresh) == 0) return;
     auto* managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule, kFresh));
@@ -153,7 +153,7 @@ py::capsule to_dlpack(const py::array& array, const std::string& type) {
         exported->strides.push_back(array.strides(i) / item);
     }
     Tensor& tensor = exported->managed.tensor;
-    // DLPack 0.x knows no read-only memory: who exports a read-only array trusts the consumer.
+    // DLPack 0.x knows no read-only memory: the exporter of a read-only array trusts the consumer.
     tensor.data = const_cast<void*>(array.data());
     tensor.device = {kCpu, 0};
     tensor.ndim = static_cast<std::int32_t>(array.ndim());
@@ -165,7 +165,7 @@ py::capsule to_dlpack(const py::array& array, const std::string& type) {
 
     PyObject* capsule = PyCapsule_New(&exported->managed, kFresh, &free_fresh);
     if (capsule == nullptr) throw py::error_already_set();
-    // From here on the capsule owns it, and after it whoever takes the tensor.
+    // From here on the capsule owns it, and after it the taker of the tensor.
     exported.release();
     return py::reinterpret_steal<py::capsule>(capsule);
 }

@@ -40,7 +40,7 @@ struct CallArguments {
 };
 
 /// One rank's membership. From any Python thread: collectives run one at a time, sends and receives
-/// beside them.
+/// concurrently with them.
 class Group {
   public:
     explicit Group(std::shared_ptr<GroupHandle> handle) : handle_(std::move(handle)) {}

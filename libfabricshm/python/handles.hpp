@@ -33,7 +33,7 @@ struct SessionHandle : Owned {
     fabricshm_session* session;
 };
 
-/// Holding the session keeps the connection by which the daemon knows that somebody uses the arena.
+/// Holding the session keeps the connection by which the daemon knows that the arena is in use.
 struct ArenaHandle : Owned {
     ArenaHandle(std::shared_ptr<SessionHandle> of, fabricshm_arena* opened)
         : session(std::move(of)), arena(opened) {}

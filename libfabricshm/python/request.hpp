@@ -27,7 +27,7 @@ class Request {
     /// Waits for it; raises its error. Nothing to do when it was waited for before.
     /// Gives up the interpreter's lock while it waits.
     void wait();
-    /// Who sent what was received; -1 for other operations.
+    /// The rank that sent what was received; -1 for other operations.
     int peer();
 
     /// Frees the arrays of dropped requests that have ended since. With the interpreter's lock.

@@ -24,7 +24,7 @@ inline constexpr std::uint32_t kDirectiveVersion = 2;
 struct DirectiveImage {
     std::uint64_t serial;    // 0: none yet; rises with every change
     std::uint64_t decision;  // its id in the decision journal
-    std::uint64_t group_id;  // whom it is about; 0: nobody in particular
+    std::uint64_t group_id;  // the group that it is about; 0: none in particular
     std::int32_t world;
     std::uint32_t sync_interval;          // steps between two averagings; 0: not set
     double batch_share[kPeersMax];        // by rank, sums to 1; 0: drained; all 0: not set
@@ -33,9 +33,9 @@ struct DirectiveImage {
 inline constexpr std::size_t kDirectiveWords = 388;
 static_assert(sizeof(DirectiveImage) == 8 * kDirectiveWords);
 
-/// What somebody may hold of the pool. A limit that shrinks is announced: from then on nothing is
-/// granted beyond `target_bytes`, and at the deadline the limit is cut to that, or to what is still
-/// used. Nobody loses memory that it holds.
+/// What a device or a user may hold of the pool. A limit that shrinks is announced: from then on
+/// nothing is granted beyond `target_bytes`, and at the deadline the limit is cut to that, or to
+/// what is still used. No process loses memory that it holds.
 struct LimitImage {
     std::uint64_t limit_bytes;   // kNoLimit: none
     std::uint64_t target_bytes;  // the same unless it shrinks

@@ -20,7 +20,7 @@ constexpr Bytes kSlotBudget = 16 * kMiB;
 constexpr Bytes kMinSlot = 64 * kKiB;
 constexpr Bytes kMaxSlot = 1 * kMiB;
 
-// Likewise for the posts beside the tiny slots: all of a rank's should stay in the second-level
+// Likewise for the posts next to the tiny slots: all of a rank's should stay in the second-level
 // cache.
 constexpr Bytes kPostBudget = 8 * kMiB;
 constexpr Bytes kMinPost = 1 * kKiB;
@@ -118,8 +118,8 @@ void break_group(std::byte* block, int world, Errc code, int rank) noexcept {
     auto* header = reinterpret_cast<GroupHeader*>(block);
     const std::uint64_t reason = failure_reason(code, rank);
     std::uint64_t nothing = 0;
-    // First come, first served: all survivors then name the same rank. Acquire-release, since who
-    // loses the race reads what the winner wrote.
+    // First come, first served: all survivors then name the same rank. Acquire-release, since the
+    // loser of the race reads what the winner wrote.
     header->broken.compare_exchange_strong(nothing, reason, std::memory_order_acq_rel);
     wake_everybody(block, world);
 }

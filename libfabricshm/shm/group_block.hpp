@@ -1,12 +1,13 @@
-// The group block: the words and slots on which the ranks of one group meet. docs/shm_layout.md.
+// The group block: the words and slots through which the ranks of one group work together.
+// docs/shm_layout.md.
 //
 //   GroupHeader | RankWords[world] | TinySlot[world][kTinyTurns]
 //   | ChannelLine[world][world][channel_lines] | ChannelTaken[world][world] | ChannelCalls[world]
 //   | slots[world][2] | posts[world][kTinyTurns] | TreeWords[world] | tree posts | tree buffers
 //
-// The daemon formats it in the arena before anybody joins and later only marks ranks dead; the
+// The daemon formats it in the arena before any rank joins and later only marks ranks dead; the
 // ranks write the rest. All of it can be written by every process of the job, so both sides compute
-// the offsets from what the daemon told them, never from what the block says.
+// the offsets from what the daemon reported to them, never from what the block says.
 
 #pragma once
 
@@ -36,8 +37,8 @@ struct alignas(kCachePair) GroupHeader {
     std::uint64_t slot_bytes;
 
     // Why the group is broken: an Errc in the low half and a rank in the high half, 0 while it
-    // works. Set once, by whoever sees the failure first; never cleared. On memory that is not
-    // coherent every rank has a word of its own for this, RankWords::failure.
+    // works. Set once, by the first process that observes the failure; never cleared. On memory
+    // that is not coherent every rank has a word of its own for this, RankWords::failure.
     std::atomic<std::uint64_t> broken;
     char pad_[kCachePair - 48];
 
@@ -65,10 +66,10 @@ static_assert(sizeof(GroupHeader) == 5 * kCachePair);
 /// one line would overwrite each other's words (the words of sleepers and the bell are not used).
 struct alignas(kCachePair) RankWords {
     // How far the rank has come: rises by one with every step of every operation, never falls, is
-    // never reset. Written by its rank alone, with release, so that who acquires a value sees
-    // everything the rank stored before.
+    // never reset. Written by its rank alone, with release, so that an acquire of a value sees
+    // everything that the rank stored before.
     std::atomic<std::uint64_t> clock;
-    // How many processes sleep on `clock`; in its line, so that looking costs the rank nothing.
+    // How many processes sleep on `clock`; in its line, so that a check costs the rank nothing.
     std::atomic<std::uint32_t> sleepers;
     // Along the tree: 1 when this rank and all below it show the same buffers as on the last
     // arrival. Stored relaxed before the clock's release makes it valid.
@@ -80,7 +81,7 @@ struct alignas(kCachePair) RankWords {
     std::atomic<std::uint64_t> input_offset[2];   // from the arena's start; kNoOffset: not in it
     std::atomic<std::uint64_t> output_offset[2];  // likewise
 
-    // Second line: who the rank is, written once before its clock reaches 1.
+    // Second line: the rank's identity, written once before its clock reaches 1.
     std::int64_t pid;
     std::uint64_t start_time;     // of the process, in clock ticks since boot: beats pid reuse
     std::uint64_t pid_namespace;  // inode; a pid means nothing in another one
@@ -88,13 +89,13 @@ struct alignas(kCachePair) RankWords {
     // Raised by any peer that did something on a channel of this rank; one word to sleep on.
     std::atomic<std::uint32_t> bell_sleepers;
     std::atomic<std::uint64_t> bell;
-    // The processor on which the rank signalled last, plus 1; 0 while unknown. A hint for who
-    // waits: spinning for somebody who needs this very processor only holds both up.
+    // The processor on which the rank signalled last, plus 1; 0 while unknown. A hint for waiters:
+    // spinning for a rank that needs this very processor only holds both up.
     std::atomic<std::uint32_t> processor;
     char pad2_[20];
 
     // Third line: this rank's reason for breaking the group, as in GroupHeader::broken, where hosts
-    // do not share caches and no exchange could decide who was first. Written by its rank alone.
+    // do not share caches and no exchange could decide which was first. Written by its rank alone.
     std::atomic<std::uint64_t> failure;
     // Where hosts share caches: the arrival (a value of the clock) of the last operation whose
     // outputs this rank does not touch any more, or kLeftForGood. Written by its rank alone.
@@ -199,7 +200,7 @@ enum class MessageKind : std::uint8_t {
     kPiece = 2,      // the bytes are in the arena, where a MessagePiece says
     kWithdrawn = 3,  // was a piece; its sender has taken the memory back before it was read
     // A whole message in the sender's own buffer, as a MessageOffer says (collective/offer.hpp).
-    // The receiver makes it the third or the fourth, the sender the second: whoever is first.
+    // The receiver makes it the third or the fourth, the sender the second: whichever is first.
     kOffered = 4,
     kMoved = 5,    // its sender has copied it to its stage, and waits no more
     kClaimed = 6,  // its receiver is reading it where it is
@@ -239,7 +240,7 @@ static_assert(sizeof(MessageOffer) == 48);
 /// One cache line of the ring from one rank to another. Line n, counted from 0 and for ever, is at
 /// n % channel_lines; a message takes one line or a few that follow each other. `number` is n + 1
 /// and stored last, so that data and flag travel in one transfer, as in a TinyLine. It is there in
-/// every line: what stands where a number is looked for is never a user's byte.
+/// every line: what stands where a number is expected is never a user's byte.
 struct alignas(kCacheLine) ChannelLine {
     std::atomic<std::uint64_t> number;
     std::atomic<std::uint64_t> what;  // a MessageWhat; lines behind the first have data here, too
@@ -259,8 +260,8 @@ struct alignas(kCacheLine) ChannelTaken {
 static_assert(sizeof(ChannelTaken) == kCacheLine);
 
 /// One bit for each rank that sent something since the receiver took the bit, so that one that
-/// takes messages from many does not look at all rings. A hint: a bit may be missing for a moment.
-/// Not used in small groups, nor where hosts do not share caches.
+/// takes messages from many does not poll all rings. A hint: a bit may be missing for a moment. Not
+/// used in small groups, nor where hosts do not share caches.
 struct alignas(kCachePair) ChannelCalls {
     std::atomic<std::uint64_t> from[4];
     char pad_[kCachePair - 32];
@@ -317,7 +318,7 @@ Bytes group_block_bytes(int world) noexcept;
 void format_group_block(std::byte* block, const GroupBlockInfo& info,
                         const Visibility& view = {}) noexcept;
 
-/// Marks `rank` dead and wakes everybody who sleeps in the block. Writes only; safe on a block that
+/// Marks `rank` dead and wakes all that sleep in the block. Writes only; safe on a block that
 /// clients have scribbled over. Idempotent.
 void mark_rank_dead(std::byte* block, int world, int rank, const Visibility& view = {}) noexcept;
 
@@ -327,7 +328,7 @@ constexpr std::uint64_t failure_reason(Errc code, int rank) noexcept {
            (static_cast<std::uint64_t>(static_cast<std::uint32_t>(rank)) << 32);
 }
 
-/// Puts `code` and `rank` into `broken` unless something is there, and wakes everybody. On coherent
+/// Puts `code` and `rank` into `broken` unless something is there, and wakes all. On coherent
 /// memory only.
 void break_group(std::byte* block, int world, Errc code, int rank) noexcept;
 

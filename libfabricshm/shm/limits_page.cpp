@@ -21,8 +21,8 @@ bool is_limits_page(const LimitsPage& page) noexcept {
 
 void write_limits(LimitsPage& page, const Limits& limits) noexcept {
     const std::uint64_t next = page.serial.load(std::memory_order_relaxed) + 1;
-    // Whoever sees one of the stores below also sees the serial of before, and so knows that the
-    // image which it is reading (that of two changes ago) is being overwritten.
+    // A reader that sees one of the stores below also sees the serial of before, and so knows that
+    // the image which it is reading (that of two changes ago) is being overwritten.
     std::atomic_thread_fence(std::memory_order_release);
     auto& image = page.image[next & 1];
     image[0].store(limits.quota_bytes, std::memory_order_relaxed);
@@ -33,7 +33,7 @@ void write_limits(LimitsPage& page, const Limits& limits) noexcept {
     image[5].store(limits.configured_percent, std::memory_order_relaxed);
     image[6].store(limits.wait_ms, std::memory_order_relaxed);
     image[7].store(limits.most_bytes, std::memory_order_relaxed);
-    // Release: who reads the new serial finds the whole image behind it.
+    // Release: a reader of the new serial finds the whole image behind it.
     page.serial.store(next, std::memory_order_release);
 }
 

@@ -1,13 +1,13 @@
-// The page on which the daemon tells the processes of a vGPU what they may use. docs/vgpu.md.
+// The page on which the daemon publishes what the processes of a vGPU may use. docs/vgpu.md.
 //
 //   0     magic, version        written once, when the file is made
 //   64    serial                rises with every change; 0: nothing was written yet
 //   128   image of even serials, 32 words
 //   384   image of odd serials, 32 words
 //
-// One writer, the daemon; everybody else has a descriptor that can't be mapped for writing. There
-// are two images so that a daemon killed in the middle of a change leaves the last whole one: the
-// next one is written beside it, and counts once the serial says so.
+// One writer, the daemon; all others have a descriptor that can't be mapped for writing. There are
+// two images so that a daemon killed in the middle of a change leaves the last whole one: the next
+// one is written next to it, and counts once the serial says so.
 
 #pragma once
 
@@ -28,7 +28,7 @@ struct Limits {
     std::uint64_t target_bytes = 0;
     std::uint64_t context_bytes = 0;    // counted for every context of a process
     std::uint64_t share_percent = 100;  // of the GPU's time
-    // What the configuration said, for the next daemon: it tells what was changed live by it.
+    // What the configuration said, for the next daemon, which thereby knows what was changed live.
     std::uint64_t configured_bytes = 0;
     std::uint64_t configured_percent = 0;  // 0: a page from before this word
     std::uint64_t wait_ms = 0;     // so long an allocation waits for room before it is refused

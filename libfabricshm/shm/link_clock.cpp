@@ -12,7 +12,7 @@ namespace fabricshm {
 namespace {
 
 // A sleep ends late by the timer's slack (50 us) and the way back onto a core: the last stretch is
-// spun away, with yields while it is long enough for somebody else to use the core.
+// spun away, with yields while it is long enough for another thread to use the core.
 constexpr std::uint64_t kSpinFor = 150'000;
 constexpr std::uint64_t kYieldAbove = 20'000;
 
@@ -77,7 +77,7 @@ class MonotonicClock final : public LinkClock {
                 const std::uint64_t wake = until - kSpinFor;
                 const timespec at{static_cast<time_t>(wake / 1'000'000'000),
                                   static_cast<long>(wake % 1'000'000'000)};
-                // A signal ends it early; then the loop looks at the time again.
+                // A signal ends it early; then the loop reads the time again.
                 ::clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, nullptr);
             } else if (left > kYieldAbove) {
                 ::sched_yield();

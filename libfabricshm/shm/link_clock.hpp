@@ -19,9 +19,9 @@ class LinkClock {
     /// What one now() takes: the meter ends its waits earlier by as much.
     virtual std::uint64_t cost() const noexcept { return 0; }
 
-    /// CLOCK_MONOTONIC. Reads the processor's time stamp between looks at the system's clock where
-    /// that is what the kernel itself counts with: ten nanoseconds instead of up to a hundred.
-    /// Thread-safe.
+    /// CLOCK_MONOTONIC. Reads the processor's time stamp between readings of the system's clock
+    /// where that is what the kernel itself counts with: ten nanoseconds instead of up to a
+    /// hundred. Thread-safe.
     static LinkClock& real() noexcept;
 };
 

@@ -9,10 +9,11 @@ namespace fabricshm {
 
 namespace {
 
-// Nothing that this process books can take longer; what a scribbled page says beyond it is ignored.
+// Nothing that this process charges can take longer; what a scribbled page says beyond it is
+// ignored.
 constexpr std::uint64_t kMostAhead = 10'000'000'000;
 
-// However many ranks meet on a link, something still gets through.
+// However many ranks share a link, something still gets through.
 constexpr double kKneeFloor = 0.1;
 
 // A wait that ended late makes the next operation start early by as much, if that follows at once:
@@ -37,10 +38,10 @@ std::uint64_t sane(std::uint64_t until, std::uint64_t now) noexcept {
     return until > now + kMostAhead ? now : until;
 }
 
-// Books `length` from `from` on; until when the channel is taken then. Relaxed throughout: the word
-// is a sum of durations, and no data is read on the strength of it. Compare and exchange makes
+// Charges `length` from `from` on; until when the channel is taken then. Relaxed throughout: the
+// word is a sum of durations, and no data is read on the strength of it. Compare and exchange makes
 // every addition count, which is all that sharing needs. A rank that dies in between leaves its
-// time booked, which passes.
+// time charged, which passes.
 std::uint64_t take(std::atomic<std::uint64_t>& until, std::uint64_t from,
                    std::uint64_t length) noexcept {
     std::uint64_t taken = until.load(std::memory_order_relaxed);
@@ -135,8 +136,9 @@ std::uint64_t LinkMeter::book_on(int index, double bytes, bool is_read,
         LinkLive& live = page.live[index];
         return take(uses_read ? live.read_until : live.write_until, from, whole);
     };
-    // On both: what this arena has booked is on the pool's page, too, so that its word is the later
-    // one, but for ranks that have none of it, or another one, since the daemon was started again.
+    // On both: what this arena has charged is on the pool's page, too, so that its word is the
+    // later one, but for ranks that have none of it, or another one, since the daemon was started
+    // again.
     const std::uint64_t own = taken_on(page_);
     return pool_ != nullptr ? std::max(own, taken_on(*pool_)) : own;
 }

@@ -1,12 +1,12 @@
 // LinkMeter: makes a process's use of the pool take as long as it would on the emulated machine.
 //
-// What it does: whoever moves bytes says so, the meter books them on every link of the way and
-// notes when the last of them would be there. settle() then waits for that moment, which the real
-// access, made meanwhile, has brought nearer: only the difference is waited for. A link is one
-// number in shared memory, the time until which it is taken; to book is to push it into the future.
+// What it does: the code that moves bytes says so, the meter charges them to every link of the way
+// and notes when the last of them would be there. settle() then waits for that moment, which the
+// real access, made meanwhile, has brought nearer: only the difference is waited for. A link is one
+// number in shared memory, the time until which it is taken; a charge pushes it into the future.
 //
-// What it knows of order: accesses that are booked without a settle() between them overlap, so that
-// their latencies count once and their bytes add up. What follows a word of a peer (saw_word)
+// What it knows of order: accesses that are charged without a settle() between them overlap, so
+// that their latencies count once and their bytes add up. What follows a word of a peer (saw_word)
 // begins after that word could have been read.
 
 #pragma once
@@ -26,9 +26,9 @@ class LinkMeter {
   public:
     /// For rank `rank` of `world` on the link page `page`, whose checked copy is `image`. The
     /// rank's node: the number in FABRIC_EMULATED_NODE, else the ranks are dealt to the nodes in
-    /// blocks. `pool`: the page of the same machine on which the ranks of all arenas book beside
-    /// their own; nullptr: there is none. `salt` tells the ranks of one arena from those of another
-    /// there.
+    /// blocks. `pool`: the page of the same machine on which the ranks of all arenas charge their
+    /// accesses besides their own; nullptr: there is none. `salt` distinguishes the ranks of one
+    /// arena from those of another there.
     LinkMeter(std::byte* page, const LinkImage& image, int rank, int world, LinkClock& clock,
               std::byte* pool = nullptr, std::uint32_t salt = 0) noexcept;
 
@@ -41,16 +41,16 @@ class LinkMeter {
     /// `bytes` have been written to the pool, at the earliest since the last call of this meter.
     void wrote(Bytes bytes) noexcept { book(bytes, false); }
 
-    /// Before a look at a word of a peer: waits half of the way there and back, so that the look
+    /// Before a load of a word of a peer: waits half of the way there and back, so that the load
     /// comes at the moment at which the memory would answer it. The other half is over before
     /// anything else begins. Polling thus has the period and the delay that it would have.
     void look(Bytes bytes) noexcept;
 
-    /// Before a word is raised for others: waits until all that was booked would be done, and as
+    /// Before a word is raised for others: waits until all that was charged would be done, and as
     /// long as the store of the word itself takes, if nothing was written before it.
     void signal() noexcept;
 
-    /// Waits until all that was booked would be done: at the end of an operation.
+    /// Waits until all that was charged would be done: at the end of an operation.
     void finish() noexcept;
 
     const LinkImage& image() const noexcept { return image_; }
@@ -82,7 +82,7 @@ class LinkMeter {
     std::uint64_t behind_ = 0;
     std::uint64_t last_ = 0;   // when the meter was last called
     std::uint64_t ready_ = 0;  // when the next access can begin
-    std::uint64_t due_ = 0;    // when all that was booked is done
+    std::uint64_t due_ = 0;    // when all that was charged is done
     std::uint64_t random_;     // of tail()
     bool signalled_ = false;   // and nothing since
     bool wrote_ = false;       // since the last signal(): its latency is in due_ already

@@ -8,7 +8,7 @@ namespace fabricshm {
 
 namespace {
 
-// Far beyond any memory that somebody would call a pool: a second of latency, 1 MB/s.
+// Far beyond any memory that could be called a pool: a second of latency, 1 MB/s.
 constexpr std::uint32_t kMostLatency = 1'000'000'000;
 constexpr double kMostPerByte = 1000.0;
 

@@ -5,8 +5,8 @@
 //
 // An arena has one when its daemon emulates a machine, and then the ranks of its job share the
 // links that the page describes. One more page of this form is the pool's, in a file of its own:
-// there the ranks of all jobs book, beside their own page. A process that scribbles into the first
-// slows down its own job, into the second all of them.
+// there the ranks of all jobs charge their accesses, besides their own page. A process that
+// scribbles into the first slows down its own job, into the second all of them.
 
 #pragma once
 
@@ -24,7 +24,7 @@ inline constexpr std::uint32_t kLinkVersion = 1;
 inline constexpr int kLinkNodes = 8;
 inline constexpr int kLinkChannels = 16;
 inline constexpr int kLinkHops = 16;
-inline constexpr int kNodeSlots = 32;  // ranks of a node that are told apart when load is counted
+inline constexpr int kNodeSlots = 32;  // ranks of a node that count separately as load
 inline constexpr std::size_t kLinkNameBytes = 32;
 
 /// One stretch of the way from a node to the pool, and how much of the traffic takes it.

@@ -11,9 +11,9 @@ namespace {
 // What a touch is to the model.
 enum class Weight : std::uint8_t {
     kNothing,  // rare, or a word whose way was waited for before it was stored (PoolStep::kSignal)
-    kWord,     // a look at a word of a peer
-    kData,     // bytes that are booked on the links
-    kMessage,  // the same, and the next store tells of them: the wait is now
+    kWord,     // a load of a word of a peer
+    kData,     // bytes that are charged to the links
+    kMessage,  // the same, and the next store announces them: the wait is now
 };
 
 Weight weight_of(TouchPoint touch) noexcept {
@@ -124,7 +124,7 @@ LinkPolicy::LinkPolicy(std::byte* page, const LinkImage& image, LinkClock& clock
 
 LinkMeter& LinkPolicy::meter() noexcept {
     thread_local Seat seat;
-    // Relaxed: a thread that still sees the place of before books on that one's links for once.
+    // Relaxed: a thread that still sees the place of before charges that one's links for once.
     const std::uint64_t place = place_.load(std::memory_order_relaxed);
     if (seat.serial != serial_ || seat.place != place) {
         seat.meter = std::make_unique<LinkMeter>(

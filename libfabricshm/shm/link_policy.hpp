@@ -19,7 +19,7 @@ class LinkPolicy final : public VisibilityPolicy {
   public:
     /// On a link page that the policy keeps mapped. kCorrupt and kVersion as read_links(). `pool`:
     /// likewise, of all arenas of the pool, or empty; one of another machine is left alone. `salt`
-    /// tells this arena from others there.
+    /// distinguishes this arena from others there.
     static Result<std::shared_ptr<LinkPolicy>> open(Mapping page,
                                                     std::shared_ptr<VisibilityPolicy> inner,
                                                     Mapping pool = {}, std::uint32_t salt = 0);
@@ -45,7 +45,7 @@ class LinkPolicy final : public VisibilityPolicy {
     void share(std::byte* pool, std::uint32_t salt) noexcept;
     LinkMeter& meter() noexcept;
 
-    Mapping mapping_;  // empty when the page is somebody else's
+    Mapping mapping_;  // empty when the page is borrowed
     Mapping pool_mapping_;
     std::byte* page_;
     std::byte* pool_ = nullptr;
@@ -54,7 +54,7 @@ class LinkPolicy final : public VisibilityPolicy {
     LinkClock& clock_;
     const std::shared_ptr<VisibilityPolicy> inner_;
     const bool coherent_;
-    const std::uint64_t serial_;  // tells this policy from one that was at its address before
+    const std::uint64_t serial_;  // differs from that of a policy that was at its address before
     std::atomic<std::uint64_t> place_{};  // rank and world, for meters that are yet to be made
 };
 

@@ -15,8 +15,8 @@ void seqlock_store(SharedWord* words, const void* from, std::size_t count) noexc
     for (std::size_t i = 0; i < count; ++i) {
         std::uint64_t value = 0;
         std::memcpy(&value, bytes + 8 * i, sizeof value);
-        // Release: the odd sequence is there before the word is, so whoever loads this word and
-        // then the sequence knows that a write was under way.
+        // Release: the odd sequence is there before the word is, so a reader that loads this word
+        // and then the sequence knows that a write was under way.
         words[i].store(value, std::memory_order_release);
     }
 }

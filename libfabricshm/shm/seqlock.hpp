@@ -29,9 +29,9 @@ void seqlock_store(SharedWord* words, const void* from, std::size_t count) noexc
 /// Ends the write and shows it. The new sequence.
 std::uint64_t seqlock_end(SharedWord& sequence) noexcept;
 
-/// The sequence to compare with after the words were loaded; odd: somebody is writing.
+/// The sequence to compare with after the words were loaded; odd: a write is under way.
 inline std::uint64_t seqlock_peek(const SharedWord& sequence) noexcept {
-    // Acquire: who sees the sequence of a finished write sees the words that it stored.
+    // Acquire: a reader that sees the sequence of a finished write sees the words that it stored.
     return sequence.load(std::memory_order_acquire);
 }
 
@@ -41,7 +41,7 @@ void seqlock_load(const SharedWord* words, void* to, std::size_t count) noexcept
 /// True when nothing was written since `peeked`, so that what was loaded belongs together.
 inline bool seqlock_check(const SharedWord& sequence, std::uint64_t peeked) noexcept {
     // Relaxed: the loads of the words were acquires, so this one cannot move before them; and if
-    // one of them saw a word of a newer write, this one sees the odd number stored before it.
+    // one of them got a word of a newer write, this one sees the odd number stored before it.
     return peeked % 2 == 0 && sequence.load(std::memory_order_relaxed) == peeked;
 }
 

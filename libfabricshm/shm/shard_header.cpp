@@ -24,7 +24,7 @@ struct Mark {
     std::uint64_t session;
     int place;
 
-    // Sequentially consistent, and before the second look at the word: the reader stores (mark)
+    // Sequentially consistent, and before the second load of the word: the reader stores (mark)
     // then loads (word), the daemon stores (word) then loads (mark). One of the two sees the other:
     // either this read begins at the new place, or the daemon knows that the old one is in use.
     bool set() const noexcept { return change(+1, std::memory_order_seq_cst); }
@@ -52,7 +52,7 @@ ShardPin pin_of(const ShardHeader& header, ShardWord word) noexcept {
             place.offset.load(std::memory_order_relaxed)};
 }
 
-// One look: a pin, or kBusy when the reader has to wait.
+// One try: a pin, or kBusy when the reader has to wait.
 Result<ShardPin> try_pin(ShardHeader& header, ShardReader& reader, std::uint64_t session,
                          std::uint64_t wanted, const Visibility& view) {
     const Error wait{Errc::kBusy, 0, "read shard"};
@@ -70,8 +70,8 @@ Result<ShardPin> try_pin(ShardHeader& header, ShardReader& reader, std::uint64_t
     if (stayed && !second.writing() && !gone) return pin_of(header, second);
     mark.clear();
     if (gone) return Error{Errc::kNotFound, 0, "read shard"};
-    // Also when it moved between the two looks: the caller, who knows the deadline, tries again. A
-    // peer that scribbles over the word could make it move at each of them.
+    // Also when it moved between the two loads: the caller, which knows the deadline, tries again.
+    // A peer that scribbles over the word could make it move at each of them.
     return wait;
 }
 
@@ -79,7 +79,7 @@ Result<ShardPin> try_pin(ShardHeader& header, ShardReader& reader, std::uint64_t
 
 void format_shard(ShardHeader& header, ShardKey key, Bytes bytes, std::uint64_t arena_id,
                   std::uint64_t offset) noexcept {
-    // Relaxed: nobody reads anything here before the magic says so.
+    // Relaxed: nothing is read here before the magic says so.
     header.magic.store(0, std::memory_order_relaxed);
     header.region_id = key.region_id;
     header.generation = key.generation;
@@ -88,12 +88,12 @@ void format_shard(ShardHeader& header, ShardKey key, Bytes bytes, std::uint64_t 
     set_place(header, 1, 0, 0);
     header.word.store(0, std::memory_order_relaxed);
     for (int slot = 0; slot < kShardReadersMax; ++slot) assign_reader(header, slot, 0);
-    // Release: who sees the magic sees all of the above.
+    // Release: a reader that sees the magic sees all of the above.
     header.magic.store(kShardMagic, std::memory_order_release);
 }
 
 void retire_shard(ShardHeader& header) noexcept {
-    // Sequentially consistent, and before the daemon looks at the pins: as in Mark::set(), a reader
+    // Sequentially consistent, and before the daemon checks the pins: as in Mark::set(), a reader
     // either sees this or is seen. What it is reading stays readable until it is done.
     header.magic.store(0, std::memory_order_seq_cst);
 }
@@ -166,7 +166,7 @@ Result<ShardPin> pin_shard(ShardHeader& header, ShardKey key, int slot, std::uin
 
 bool unpin_shard(ShardHeader& header, int slot, std::uint64_t session, const ShardPin& pin,
                  const Visibility& view) noexcept {
-    // The loads of the elements come before the look at the word that judges them: a fence, since
+    // The loads of the elements come before the load of the word that judges them: a fence, since
     // they are ordinary loads (the reader's half of a seqlock).
     std::atomic_thread_fence(std::memory_order_acquire);
     view.acquire(TouchPoint::kVersionRead, &header.word, kCacheLine);
@@ -174,13 +174,13 @@ bool unpin_shard(ShardHeader& header, int slot, std::uint64_t session, const Sha
     const bool unwritten = now.version() == pin.word.version() && !now.writing();
     if (!view.coherent()) {
         // There is no mark that would keep the bytes from the next one when the shard is freed. The
-        // header stays while the session has it open, so its magic tells.
+        // header stays while the session has it open, so its magic says it.
         view.acquire(TouchPoint::kTensorHeaderRead, &header, kCacheLine);
         return unwritten && header.magic.load(std::memory_order_acquire) == kShardMagic;
     }
     ShardReader& reader = header.readers[slot];
     if (reader.session.load(std::memory_order_acquire) != session) return false;
-    // The line may become another session's between that look and this step.
+    // The line may become another session's between that check and this step.
     return Mark{reader, session, pin.word.place()}.clear() && unwritten;
 }
 
@@ -200,10 +200,10 @@ Result<ShardPin> begin_write(ShardHeader& header, ShardKey key, const Visibility
 }
 
 std::uint64_t publish_shard(ShardHeader& header, const Visibility& view) noexcept {
-    // While the mark is set nobody else changes the word.
+    // While the mark is set no other process changes the word.
     const ShardWord word{header.word.load(std::memory_order_relaxed)};
     if (!word.writing()) return 0;
-    // Release: who sees the version sees the elements.
+    // Release: a reader that sees the version sees the elements.
     header.word.store(word.published().bits, std::memory_order_release);
     view.publish(TouchPoint::kVersion, &header.word, kCacheLine);
     return word.published().version();

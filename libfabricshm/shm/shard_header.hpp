@@ -1,12 +1,12 @@
-// ShardHeader: where a shard's bytes are now, which version they have, and who is reading them.
-// docs/migration.md has the protocol and why it is right.
+// ShardHeader: where a shard's bytes are now, which version they have, and which sessions are
+// reading them. docs/migration.md has the protocol and why it is right.
 //
 //   header's region:  magic, places | word | one line per reading session
 //   a copy's region:  the elements, in this arena or in another one
 //
-// The header never moves; its places name at most two copies, of which the word says the valid
-// one. All words may be written by every process of the job: the daemon takes offsets from its own
-// books only, and a reader checks a place against its mapping before it follows it.
+// The header never moves; its places name at most two copies, of which the word says the valid one.
+// All words may be written by every process of the job: the daemon takes offsets from its own
+// records only, and a reader checks a place against its mapping before it follows it.
 
 #pragma once
 
@@ -92,17 +92,17 @@ struct ShardKey {
 
 // ---- By the daemon ---------------------------------------------------------------------------
 
-/// Makes the header of a new shard, version 0, before anybody hears of it.
+/// Makes the header of a new shard, version 0, before any other process knows of it.
 void format_shard(ShardHeader& header, ShardKey key, Bytes bytes, std::uint64_t arena_id,
                   std::uint64_t offset) noexcept;
 
-/// Tells readers and the owner that the shard is gone. Reads under way may end.
+/// Notifies readers and the owner that the shard is gone. Reads under way may end.
 void retire_shard(ShardHeader& header) noexcept;
 
-/// Gives a reader's line to a session, or to nobody (0): its pins are forgotten.
+/// Gives a reader's line to a session, or to none (0): its pins are forgotten.
 void assign_reader(ShardHeader& header, int slot, std::uint64_t session) noexcept;
 
-/// Writes down where the other copy is going to be: by the daemon, while nobody can be reading
+/// Writes down where the other copy is going to be: by the daemon, while no session can be reading
 /// `place`.
 void set_place(ShardHeader& header, int place, std::uint64_t arena_id,
                std::uint64_t offset) noexcept;
@@ -115,7 +115,7 @@ bool swap_places(ShardHeader& header, ShardWord seen) noexcept;
 /// the session can't begin another read there.
 bool is_pinned(const ShardHeader& header, int slot, int place) noexcept;
 
-// ---- By everybody ----------------------------------------------------------------------------
+// ---- By all processes ------------------------------------------------------------------------
 
 /// True when the header belongs to a shard that is there, and to this one.
 bool is_shard(const ShardHeader& header, ShardKey key, const Visibility& view = {}) noexcept;
@@ -133,7 +133,7 @@ struct ShardPin {
 };
 
 /// Begins a read of `wanted` or a later version in the line `slot` of session `session`. Never
-/// waits for a move; waits for the version, and for an owner who is writing. kTimeout; kNotFound
+/// waits for a move; waits for the version, and for an owner that is writing. kTimeout; kNotFound
 /// when the shard is gone; kClosed when the line is no longer this session's.
 Result<ShardPin> pin_shard(ShardHeader& header, ShardKey key, int slot, std::uint64_t session,
                            std::uint64_t wanted, TimePoint deadline, const Visibility& view = {});

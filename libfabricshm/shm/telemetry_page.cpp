@@ -18,7 +18,7 @@ const TelemetryPage& page_of(const std::byte* page) noexcept {
     return *reinterpret_cast<const TelemetryPage*>(page);
 }
 
-// The head is the begin of the image, see the assertion beside it.
+// The head is the begin of the image, see the assertion next to it.
 const void* head_of(const TelemetryImage& image) noexcept {
     return &image.written_ns;
 }
@@ -31,7 +31,7 @@ void tame(std::uint64_t& count) noexcept {
     count = std::min(count, kBelievedCount);
 }
 
-// An infinite loss is a diverged training; whoever reads means over it sees "not given".
+// An infinite loss is a diverged training; readers of means over it get "not given".
 void tame(double& value) noexcept {
     if (!std::isfinite(value)) value = std::numeric_limits<double>::quiet_NaN();
 }
@@ -164,7 +164,7 @@ PageRead read_telemetry_head(const std::byte* page, TelemetryImage& image,
     std::memcpy(&image.written_ns, copy, sizeof copy);
     tame_head(image);
     if (image.group_id != group) {
-        // The rows are those of the other group's ranks, until they are read anew.
+        // The rows are those of the other group's ranks, until they are read again.
         image.peers.clear();
         image.bytes_to_all = seen.peers = 0;
     }

@@ -29,16 +29,16 @@ inline constexpr std::uint32_t kTelemetryVersion = 2;
 /// Ranks that pages have a row for: all of the largest group.
 inline constexpr int kPeersMax = 256;
 
-/// Shards whose reads a session tells of: the busiest ones.
+/// Shards whose reads a session reports: the busiest ones.
 inline constexpr int kShardsTold = 16;
 
-/// What a session has read of one shard. Only rises while the session tells of that shard; one that
+/// What a session has read of one shard. Only rises while the session reports that shard; one that
 /// was left out for a while or closed may come back with less.
 struct ShardReads {
     std::uint64_t arena;  // with the next one: which shard. 0: none
     std::uint64_t shard;  // the region of its header
     std::uint64_t reads;  // that have ended, also those during which the owner wrote
-    std::uint64_t bytes;  // the whole shard for each read: what was looked at is not known
+    std::uint64_t bytes;  // the whole shard for each read: which part was read is not known
 };
 
 /// What this session did with the memory of one rank. Counters that only rise.
@@ -54,8 +54,8 @@ struct PeerCounters {
 inline constexpr Bytes kPageFileBytes = 4096;
 inline constexpr Bytes kTelemetryFileBytes = 3 * kPageFileBytes;
 
-/// Counters and sums run since the first step of the session and only rise; a daemon
-/// that was restarted meets them in the middle.
+/// Counters and sums run since the first step of the session and only rise; a daemon that was
+/// restarted finds them in the middle.
 struct TelemetryImage {
     std::int64_t written_ns;  // CLOCK_MONOTONIC
     // Of the group that trains; 0, 0, -1, 0: none.
@@ -67,7 +67,7 @@ struct TelemetryImage {
     // Of the last step, NaN: not given. The norm of this rank's gradient, and of the merged one.
     double loss, gradient_norm, mean_gradient_norm;
     // Bytes of the pool held now, and refused so far. 0 in the page: in a sample the daemon has put
-    // what its own books say.
+    // what its own records say.
     std::uint64_t memory_used, memory_denied;
     std::uint32_t queue, batch;       // units waiting; samples of the last step
     std::uint64_t directive_serial;   // in force here
@@ -90,8 +90,8 @@ struct TelemetryPage {
     std::uint32_t reserved;
     SharedWord head_sequence;
     SharedWord head[kTelemetryHeadWords];
-    // Far from its words, so that a look at a session that never waited touches none of the file's
-    // pages that are holes: a read makes them memory.
+    // Far from its words, so that a sample of a session that never waited touches none of the
+    // file's pages that are holes: a read makes them memory.
     SharedWord waits_sequence;
     char pad_[16];
     SharedWord shards_sequence;

@@ -14,10 +14,10 @@ namespace fabricshm {
 
 namespace {
 
-// Looks at the version before sleeping: a publisher that is about to finish costs no system call.
+// Polls the version before sleeping: a publisher that is about to finish costs no system call.
 constexpr int kSpins = 64;
 
-// The owner's death wakes nobody, so a sleeper looks for it this often. Also bounds how long a
+// The owner's death wakes no sleeper, so a sleeper checks for it this often. Also bounds how long a
 // sleeper of a tensor whose memory was taken away goes on sleeping.
 constexpr Duration kOwnerCheck = std::chrono::milliseconds(200);
 
@@ -42,7 +42,7 @@ struct Sleeper {
     }
     // False when the tensor is gone: the memory may be another owner's by now, and these bytes are
     // changed only as long as they are this tensor's. A waiter that is not counted finds out with
-    // its next look, which is never further away than kOwnerCheck.
+    // its next check, which is never further away than kOwnerCheck.
     bool change(int by) noexcept {
         std::uint64_t seen = header.sleepers.load(std::memory_order_relaxed);
         do {
@@ -90,7 +90,7 @@ struct Wait {
         if (published()) return seen();
         const auto state = check_owner(header, key, view);
         if (!state.ok()) {
-            // It may have published and then died (or freed) between our two looks.
+            // It may have published and then died (or freed) between our two checks.
             if (published()) return seen();
             return state.error();
         }
@@ -117,7 +117,7 @@ Result<std::uint64_t> sleep_for_version(const Wait& wait) {
     }
 }
 
-// Nobody of another host can wake us: look, nap, look again.
+// No process of another host can wake us: poll, nap, poll again.
 Result<std::uint64_t> poll_for_version(const Wait& wait) {
     TimePoint owner_check = Clock::now() + kOwnerCheck;
     for (;;) {
@@ -136,7 +136,7 @@ Result<std::uint64_t> poll_for_version(const Wait& wait) {
 
 void format_tensor(TensorHeader& header, TensorKey key, const ProcessIdentity& owner,
                    const Visibility& view) noexcept {
-    // Relaxed: nobody reads anything here before the magic says so.
+    // Relaxed: nothing is read here before the magic says so.
     header.magic.store(0, std::memory_order_relaxed);
     header.region_id = key.region_id;
     header.generation = key.generation;
@@ -149,7 +149,7 @@ void format_tensor(TensorHeader& header, TensorKey key, const ProcessIdentity& o
     header.sleepers.store(mark_of(key), std::memory_order_relaxed);
     // Before the magic, which is in the other line and could be seen first.
     view.publish(TouchPoint::kVersion, &header.version, kCacheLine);
-    // Release: who sees the magic sees all of the above.
+    // Release: a reader that sees the magic sees all of the above.
     header.magic.store(kTensorMagic, std::memory_order_release);
     view.publish(TouchPoint::kTensorHeader, &header, kCacheLine);
 }
@@ -158,7 +158,7 @@ void retire_tensor(TensorHeader& header, const Visibility& view) noexcept {
     header.magic.store(0, std::memory_order_release);
     view.publish(TouchPoint::kRetire, &header, kCacheLine);
     if (!view.coherent()) return;
-    // Changed, so that a waiter between its look and its sleep does not sleep.
+    // Changed, so that a waiter between its check and its sleep does not sleep.
     header.wake_word.fetch_add(1, std::memory_order_seq_cst);
     futex_wake(&header.wake_word, INT_MAX);
 }
@@ -200,7 +200,7 @@ std::uint64_t publish_tensor(TensorHeader& header, Bytes bytes, const Visibility
     view.publish(TouchPoint::kElements, elements_of(header), bytes);
     if (!view.coherent()) {
         // Another host may have published the last version. Plain steps: an addition that works
-        // across hosts does not exist, and nobody sleeps.
+        // across hosts does not exist, and no process sleeps.
         view.acquire(TouchPoint::kVersionBefore, &header.version, kCacheLine);
         const auto next = header.version.load(std::memory_order_relaxed) + 1;
         header.version.store(next, std::memory_order_release);

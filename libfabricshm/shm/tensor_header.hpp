@@ -4,7 +4,7 @@
 //   region of the tensor:  TensorHeader (128 bytes) | elements
 //
 // Every process of the job can write all of it, so a reader believes nothing here that the daemon
-// told it already: sizes, type and shape come from there.
+// reported already: sizes, type and shape come from there.
 
 #pragma once
 
@@ -24,8 +24,8 @@ inline constexpr Bytes kTensorHeaderBytes = 128;
 
 struct alignas(kCachePair) TensorHeader {
     // First line: written once by the tensor's maker, the magic last and with release; 0 again when
-    // the tensor is freed. Region id and generation tell a fresh header from one that an earlier
-    // tensor left in the same memory.
+    // the tensor is freed. Region id and generation distinguish a fresh header from one that an
+    // earlier tensor left in the same memory.
     std::atomic<std::uint64_t> magic;
     std::uint64_t region_id;
     std::uint64_t generation;
@@ -39,8 +39,8 @@ struct alignas(kCachePair) TensorHeader {
     std::atomic<std::uint64_t> version;
     std::atomic<std::uint32_t> wake_word;  // changes with every version; what sleepers sleep on
     char pad2_[4];
-    // How many sleep, in the low half; 0: no one is to be woken, the common case. The high half is
-    // a mark of this tensor, not 0: a waiter counts itself by compare-and-swap, so that it can't
+    // How many sleep, in the low half; 0: none is to be woken, the common case. The high half is a
+    // mark of this tensor, not 0: a waiter counts itself by compare-and-swap, so that it can't
     // change what the memory holds when the tensor was freed meanwhile.
     std::atomic<std::uint64_t> sleepers;
     char pad3_[40];
@@ -66,13 +66,13 @@ struct TensorKey {
 void format_tensor(TensorHeader& header, TensorKey key, const ProcessIdentity& owner,
                    const Visibility& view = {}) noexcept;
 
-/// Tells readers and sleepers that the tensor is gone. By its maker, before the region is freed.
+/// Notifies readers and sleepers that the tensor is gone. By its maker, before the region is freed.
 void retire_tensor(TensorHeader& header, const Visibility& view = {}) noexcept;
 
 /// Takes that back: the region was not freed after all.
 void restore_tensor(TensorHeader& header, const Visibility& view = {}) noexcept;
 
-/// Who made the tensor, by its own word.
+/// The process that made the tensor, by its own word.
 ProcessIdentity maker_of(const TensorHeader& header) noexcept;
 
 /// True when the header is made and belongs to `key`.
@@ -83,7 +83,7 @@ Result<void> await_tensor(const TensorHeader& header, TensorKey key, TimePoint d
                           const Visibility& view = {});
 
 /// Raises the version by one, after all earlier writes of this thread, and returns the new one.
-/// Costs two atomic additions, and a system call only when somebody sleeps. `bytes` of elements
+/// Costs two atomic additions, and a system call only when there are sleepers. `bytes` of elements
 /// behind the header are published first. Where memory is not coherent, processes of different
 /// hosts must not publish one tensor at the same time.
 std::uint64_t publish_tensor(TensorHeader& header, Bytes bytes = 0,

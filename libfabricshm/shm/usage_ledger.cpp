@@ -14,7 +14,7 @@ namespace fabricshm {
 namespace {
 
 // Relaxed wherever nothing else is said: slots and sum are written with the lock held, which orders
-// them; who reads without it gets figures of which each stands for itself.
+// them; a reader without it gets figures of which each stands for itself.
 constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr std::uint64_t kBytesCap = std::uint64_t{1} << 62;
 
@@ -117,8 +117,9 @@ bool UsageLedger::lock() noexcept {
 }
 
 void UsageLedger::unlock() noexcept {
-    // Only if it is still ours: who was stopped for long may have been declared dead by a daemon
-    // that saw another process of our identity end. Release: the next holder sees our stores.
+    // Only if it is still ours: a process that was stopped for long may have been declared dead by
+    // a daemon that observed another process of our identity end. Release: the next holder sees our
+    // stores.
     std::uint64_t mine = word_;
     file_->lock.compare_exchange_strong(mine, 0, std::memory_order_release, kRelaxed);
 }
@@ -161,8 +162,8 @@ void UsageLedger::empty(LedgerSlot& slot) noexcept {
 }
 
 Result<int> UsageLedger::claim(pid_t host_pid) {
-    // Nobody of this process can be holding the lock before it has a slot: a word that says so is
-    // from before an exec, which left it with another thread's work undone.
+    // No thread of this process can be holding the lock before it has a slot: a word that says so
+    // is from before an exec, which left it with another thread's work undone.
     std::uint64_t left = word_;
     if (file_->lock.compare_exchange_strong(left, word_, std::memory_order_acquire, kRelaxed)) {
         recount();
@@ -191,7 +192,8 @@ Result<int> UsageLedger::claim(pid_t host_pid) {
         free_slot->start_time.store(self_.start_time, kRelaxed);
         free_slot->pid_namespace.store(self_.pid_namespace, kRelaxed);
         FAULT_POINT("vgpu.claim.filled");
-        // Release: who finds the pid without the lock also finds the rest of the identity.
+        // Release: a reader that finds the pid without the lock also finds the rest of the
+        // identity.
         free_slot->pid.store(static_cast<std::uint64_t>(self_.pid), std::memory_order_release);
         return static_cast<int>(free_slot - file_->slots);
     }
@@ -231,7 +233,7 @@ Result<std::uint64_t> UsageLedger::add(int slot, std::uint64_t least, std::uint6
 void UsageLedger::refused(int slot, std::uint64_t bytes) noexcept {
     LedgerSlot& own = file_->slots[slot];
     const std::uint64_t counted = std::min(bytes, kMaxDenied);
-    // Statistics, each word for itself: who reads between two of them sees one refusal less.
+    // Statistics, each word for itself: a reader between two of them sees one refusal less.
     own.denied.fetch_add(1, kRelaxed);
     own.denied_bytes.fetch_add(counted, kRelaxed);
     file_->denied.fetch_add(1, kRelaxed);
@@ -278,8 +280,8 @@ void UsageLedger::await_room(std::uint32_t seen, TimePoint deadline) const noexc
     (void)futex_wait(&file_->room, seen, deadline);
 }
 
-// After the lock was let go: who tried before has said with the lock held that it waits, and who
-// tries later finds the room.
+// After the lock was let go: a process that tried before has said with the lock held that it waits,
+// and one that tries later finds the room.
 void UsageLedger::room_grew() noexcept {
     const std::uint64_t until_ns = file_->awaited_until_ns.load(kRelaxed);
     if (until_ns == 0) return;

@@ -1,16 +1,17 @@
-// Who of a vGPU's processes holds how much of its GPU's memory: a file that all of them map.
+// Which of a vGPU's processes holds how much of its GPU's memory: a file that all of them map.
 //
 //   0      magic, version, slots, boot       written once
-//   128    lock                              who holds it: 0, or pid, start time and namespace
+//   128    lock                              its holder: 0, or pid, start time and namespace
 //   256    total, peak, recoveries, denied,  total: the sum of all slots, kept for speed;
 //          denied_bytes, busy_ns,           the rest is since the file was made
 //          room, awaited_until_ns           for those that wait for room
 //   384    bucket                            of compute time, see vgpu/share.hpp
 //   512    256 slots of 128 bytes            one for each process
 //
-// The slots are the truth and `total` follows from them: whoever finds that the holder of the lock
-// died adds them up again. So a process may be killed between any two stores, and the books are
-// right after the next one took the lock. Tenants write here; the daemon treats it as input.
+// The slots are the truth and `total` follows from them: a process that finds that the holder of
+// the lock died adds them up again. So a process may be killed between any two stores, and the
+// ledger is right after the next one took the lock. Tenants write here; the daemon treats it as
+// input.
 
 #pragma once
 
@@ -38,7 +39,7 @@ struct LedgerSlot {
     Word launches;
     Word waited_ns;     // in launches, for compute time
     Word denied_bytes;  // what the refused allocations asked for, see refused()
-    Word busy_ns;       // of the GPU's time, as NVML saw it; see vgpu/throttle.hpp
+    Word busy_ns;       // of the GPU's time, as NVML measured it; see vgpu/throttle.hpp
     Word host_pid;      // as the daemon counts, and NVML; 0: the same as `pid`, as far as known
     Word wanted;        // bytes that threads wait for now
     Word spare[4];
@@ -84,7 +85,7 @@ struct LedgerFile {
 inline constexpr Bytes kMaxDenied = 1024 * kGiB;  // more than any GPU has
 inline constexpr Bytes kLedgerBytes = round_up(sizeof(LedgerFile), 4096);
 
-/// One process's use, as read by somebody else.
+/// One process's use, as read by another process.
 struct LedgerUse {
     ProcessIdentity process;
     pid_t host_pid = 0;  // the number that the daemon and NVML know it by; of a process in another
@@ -97,7 +98,8 @@ struct LedgerUse {
 };
 
 /// The operations on a mapped ledger. Any number of threads and processes at the same time. Every
-/// wait is bounded: kBusy after `timeout`, when somebody alive (or stopped) keeps the lock.
+/// wait is bounded: kBusy after `timeout`, when a process that is alive (or stopped) keeps the
+/// lock.
 class UsageLedger {
   public:
     /// `file` stays mapped for the life of the object. `self` is this process.
@@ -131,7 +133,7 @@ class UsageLedger {
     /// again and again: reads room(), tries to charge, and sleeps with await_room() on what it has
     /// read. Whatever makes room after that try raises the word, so no sleep misses it. unwant()
     /// ends it. A waiter that dies leaves nothing but its deadline: until then some wakes are for
-    /// nobody.
+    /// no waiter.
     void want(int slot, std::uint64_t bytes, TimePoint until) noexcept;
     void unwant(int slot, std::uint64_t bytes) noexcept;
     std::uint32_t room() const noexcept;
@@ -146,7 +148,7 @@ class UsageLedger {
     void release(int slot, std::uint64_t bytes) noexcept;
 
     /// Frees the slots of processes that died. Returns how many. Other pid namespaces are left to
-    /// the daemon. Costs a look into /proc for each slot in use.
+    /// the daemon. Costs a read of /proc for each slot in use.
     int reclaim_dead();
 
     /// Frees the slot of a process that is known to be dead.

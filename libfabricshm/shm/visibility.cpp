@@ -14,7 +14,7 @@ constexpr auto kApart = TouchScope::kIncoherentOnly;
 constexpr auto kTogether = TouchScope::kCoherentOnly;
 
 constexpr TouchRow kTouches[] = {
-    // Joining: what the daemon wrote, who the ranks are, what rank 0 decided.
+    // Joining: what the daemon wrote, the ranks' identities, what rank 0 decided.
     {TouchPoint::kBlockFormat, "block.publish", kBoth},
     {TouchPoint::kBlockRead, "block.acquire", kBoth},
     {TouchPoint::kIdentity, "identity.publish", kBoth},
@@ -120,7 +120,7 @@ void Visibility::tell(bool publishes, TouchPoint touch, const void* data, Bytes 
 }
 
 void install_visibility(VisibilityProvider* provider) noexcept {
-    // Release, with the acquire below: who sees the provider sees it made.
+    // Release, with the acquire below: a thread that sees the provider sees it made.
     provider_of_process.store(provider, std::memory_order_release);
 }
 

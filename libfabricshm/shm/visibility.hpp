@@ -6,7 +6,7 @@
 // On coherent memory both are nothing: the release store and the acquire load of the flag do the
 // work, and a touch costs one branch that is never taken. Elsewhere a policy stands behind them:
 // cache maintenance (flush_policy.hpp), emulated hosts that do not share caches, or a model of a
-// device's latency. Who adds shared bytes adds a touch, and a case that fails without it.
+// device's latency. A change that adds shared bytes adds a touch, and a case that fails without it.
 
 #pragma once
 
@@ -113,7 +113,7 @@ struct Access {
 /// Moments of an operation that a policy may want to know of.
 enum class PoolStep : std::uint8_t {
     kBegin,   // an operation starts
-    kSignal,  // the next store tells others of what was published
+    kSignal,  // the next store announces what was published
     kEnd,     // an operation ends: its caller goes on
 };
 
@@ -139,8 +139,8 @@ class VisibilityPolicy {
 
     // For models of how long memory takes; others have no use for them.
 
-    /// This process reads and writes so many bytes of its own in the pool: they cross to nobody,
-    /// but they take the same way.
+    /// This process reads and writes so many bytes of its own in the pool: they cross to no other
+    /// rank, but they take the same way.
     virtual void use(Bytes read, Bytes written) noexcept {
         (void)read;
         (void)written;
@@ -171,14 +171,14 @@ class Visibility {
     /// False: touches are nothing, and need not even be computed.
     bool active() const noexcept { return __builtin_expect(policy_ != nullptr, false); }
 
-    /// After the bytes were written, before the flag that tells of them. Bytes outside the arena
-    /// are nobody else's and are left alone.
+    /// After the bytes were written, before the flag that announces them. Bytes outside the arena
+    /// are no other's and are left alone.
     void publish(TouchPoint touch, const void* data, Bytes bytes,
                  int peer = kNobody) const noexcept {
         if (active()) tell(true, touch, data, bytes, peer);
     }
-    /// After the flag that tells of the bytes was seen, before they are read. A flag itself is
-    /// acquired before every look at it.
+    /// After the flag that announces the bytes was seen, before they are read. A flag itself is
+    /// acquired before every load of it.
     void acquire(TouchPoint touch, const void* data, Bytes bytes,
                  int peer = kNobody) const noexcept {
         if (active()) tell(false, touch, data, bytes, peer);

@@ -51,7 +51,7 @@ Communicator::~Communicator() {
         fabricshm_group_leave(group_);
         return;
     }
-    // Leaving waits for what was started: a receive that nobody answers would hold up
+    // Leaving waits for what was started: a receive that no peer answers would hold up
     // destroy_process_group() for as long as the group's timeout.
     std::thread([group = group_, arena = std::move(arena_)] {
         fabricshm_group_leave(group);
@@ -97,7 +97,7 @@ std::string Communicator::Called::text() const {
     return out.str();
 }
 
-// Each rank that fails writes down what it called last, and looks where a peer's list parts from
+// Each rank that fails writes down what it called last, and finds where a peer's list differs from
 // its own. "" when that cannot be found out within a moment: the error itself is what counts.
 std::string Communicator::difference(int peer) const try {
     const auto key_of = [this](int rank) {

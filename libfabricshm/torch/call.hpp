@@ -24,7 +24,7 @@ void check(int code, const std::string& what, const std::string& difference = {}
 
 /// A joined group. Left when the last operation that uses it is gone; where a transfer is still
 /// waiting for its peer, behind the caller's back. Collectives of it are run one after another by
-/// the Executor; sends and receives beside them.
+/// the Executor; sends and receives concurrently with them.
 class Communicator {
   public:
     /// Waits until all `size` ranks are there. Raises otherwise. Through `store` ranks that called
@@ -55,7 +55,7 @@ class Communicator {
     int size() const { return size_; }
 
   private:
-    // What is told of a call to a rank that called another one.
+    // What is reported of a call to a rank that called another one.
     struct Called {
         const char* what = "";
         fabricshm_kind kind = FABRICSHM_BARRIER;

@@ -306,7 +306,7 @@ void Executor::rouse(std::chrono::nanoseconds delay) {
 void Executor::start_thread() {
     try {
         std::thread thread([self = shared_from_this()] { self->work_loop(); });
-        // For people who look at a process with top -H.
+        // Shown by top -H.
         pthread_setname_np(thread.native_handle(), "fabricshm-work");
         thread.detach();
         if (++threads_ == 1) executors().add(weak_from_this());

@@ -45,8 +45,7 @@ class Executor : public std::enable_shared_from_this<Executor> {
     /// after shut_down(), except in callbacks that run still.
     void submit(WorkPtr work, std::chrono::nanoseconds delay);
 
-    /// The executor should take what is queued now: `work` is looked at without waiting. Costs a
-    /// system call at most.
+    /// The executor should take what is queued now: `work` is polled. Costs a system call at most.
     void hurry(const CollectiveWork& work);
     /// As hurry(), for `work` that is going to have a future: gives its callbacks their place.
     void expect_callbacks(CollectiveWork& work);
@@ -102,7 +101,7 @@ class Executor : public std::enable_shared_from_this<Executor> {
 
     std::mutex mutex_;
     std::condition_variable changed_;    // an operation, a callback or a thread has ended
-    std::condition_variable followers_;  // threads beside the one that sleeps on the timer
+    std::condition_variable followers_;  // threads besides the one that sleeps on the timer
     std::deque<WorkPtr> queue_;          // by place
     std::deque<Callback> callbacks_;     // to be run
     std::vector<ScopePtr> open_;         // of callbacks that run, or will as soon as a thread can

@@ -13,7 +13,7 @@ namespace {
 
 using c10d::OpType;
 
-// What decides about delay: see delay_for().
+// What decides the delay: see delay_for().
 std::size_t total_bytes(const TensorList& tensors) {
     std::size_t bytes = 0;
     for (const at::Tensor& tensor : tensors) bytes += tensor.nbytes();
@@ -39,7 +39,7 @@ void require_alike(const Refuse& refuse, const at::Tensor& model, const TensorLi
     c10d::assertTypeAndSizesMatch(refuse, tensors, model.options(), model.sizes());
 }
 
-// As bytes: a gather does not look into elements.
+// As bytes: a gather does not interpret elements.
 // Input and outputs may each be memory as it is, or a copy: FlatBuffer decides.
 void gather_everywhere(const Communicator& communicator, const at::Tensor& input,
                        const TensorList& outputs, Milliseconds timeout) {
@@ -78,15 +78,15 @@ void scatter_reduction(const Communicator& communicator, const at::Tensor& whole
     if (!target.is_same(output)) output.copy_(target);
 }
 
-// Elements, and not bytes: a reduction looks into them.
+// Elements, and not bytes: a reduction interprets them.
 std::vector<std::uint64_t> element_counts(const TensorList& tensors) {
     std::vector<std::uint64_t> counts;
     for (const at::Tensor& t : tensors) counts.push_back(static_cast<std::uint64_t>(t.numel()));
     return counts;
 }
 
-// Each rank tells how much it sends and how much it expects; the library compares the two and names
-// a rank with which they differ.
+// Each rank passes how much it sends and how much it expects; the library compares the two and
+// names a rank with which they differ.
 void exchange(const Communicator& communicator, const FlatBuffer& to, const FlatBuffer& from,
               const std::vector<std::uint64_t>& sent, const std::vector<std::uint64_t>& received,
               Milliseconds timeout) {

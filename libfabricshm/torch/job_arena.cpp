@@ -71,7 +71,7 @@ ArenaRegistry& registry() {
     return *instance;
 }
 
-// A child gets consistent books and free mutexes, whatever other threads of its parent were at.
+// A child gets a consistent heap and free mutexes, whatever other threads of its parent were at.
 void watch_forks() {
     static std::once_flag once;
     std::call_once(once, [] {
@@ -100,7 +100,7 @@ JobArena::JobArena(std::string name)
     : name_(std::move(name)), forks_(g_forks.load(std::memory_order_relaxed)) {}
 
 // A DataLoader worker, say, shares the mapping but not the session, and its copy of the heap's
-// books parts from its parent's.
+// records diverges from its parent's.
 bool JobArena::is_mine() const {
     return forks_ == g_forks.load(std::memory_order_relaxed);
 }
@@ -175,7 +175,7 @@ bool JobArena::free_block(void* block) noexcept {
     std::lock_guard lock(all.mutex);
     JobArena* arena = all.find(block);
     if (arena == nullptr) return false;
-    // The child's copy of the books is not the parent's: nothing is given back, and the parent's
+    // The child's copy of the records is not the parent's: nothing is given back, and the parent's
     // tensor stays.
     if (!arena->is_mine()) return true;
     fabricshm_free(arena->arena_, block);

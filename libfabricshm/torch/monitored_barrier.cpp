@@ -1,4 +1,4 @@
-// ProcessGroupFabricshm::monitoredBarrier(): who is missing, by name.
+// ProcessGroupFabricshm::monitoredBarrier(): which ranks are missing, by number.
 
 #include <sstream>
 
@@ -12,7 +12,7 @@ using Clock = std::chrono::steady_clock;
 const std::vector<std::uint8_t> kPresent{1};
 const std::vector<std::uint8_t> kFailed{0};
 
-// By round: keys of earlier ones stay in the store, since nobody knows when all have read them.
+// By round: keys of earlier ones stay in the store, since no rank knows when all have read them.
 std::string round_key(std::uint64_t round, const std::string& who) {
     return "fabricshm/monitored/" + std::to_string(round) + '/' + who;
 }
@@ -40,13 +40,13 @@ std::string listed(const std::vector<int>& ranks) {
 }  // namespace
 
 void ProcessGroupFabricshm::give_up(std::uint64_t round, Milliseconds limit) {
-    // Told before it raises: the others wait for the outcome.
+    // Reported before it raises: the others wait for the outcome.
     store_->set(round_key(round, "outcome"), kFailed);
     TORCH_CHECK(false, "[Rank 0]: Rank 0 timed out in monitoredBarrier after ", limit.count(),
                 " ms");
 }
 
-// Rank 0: collects the others, tells them the outcome, raises when somebody is missing.
+// Rank 0: collects the others, reports the outcome to them, raises when one is missing.
 void ProcessGroupFabricshm::wait_for_ranks(std::uint64_t round, Milliseconds limit,
                                            bool wait_all_ranks) {
     const auto deadline = Clock::now() + limit;
@@ -73,7 +73,7 @@ void ProcessGroupFabricshm::monitoredBarrier(const c10d::BarrierOptions& options
     store_->set(round_key(round, std::to_string(getRank())), kPresent);
     const std::string outcome = round_key(round, "outcome");
     const bool heard = arrives(*store_, outcome, Clock::now() + limit);
-    // The first words are those that programs written for gloo look for.
+    // The first words are those that programs written for gloo expect.
     TORCH_CHECK(heard && store_->get(outcome) == kPresent, "Rank ", getRank(),
                 " successfully reached monitoredBarrier, but received errors while waiting for "
                 "send/recv from rank 0; rank 0 says who is missing");

@@ -1,4 +1,4 @@
-// send and recv: the library's own asynchronous requests, beside the collectives.
+// send and recv: the library's own asynchronous requests, concurrent with the collectives.
 
 #pragma once
 
@@ -23,7 +23,7 @@ class PointToPointWork final : public FabricWork {
                      const char* title, const at::Tensor& tensor);
 
     bool wait(std::chrono::milliseconds timeout) override;
-    /// Who sent what was received. -1 before it is complete.
+    /// The rank that sent what was received. -1 before it is complete.
     int sourceRank() const override;
 
   protected:

@@ -18,8 +18,8 @@ namespace {
 // Also what the arena allocator leaves in the ordinary heap: up to here a copy is cheap.
 constexpr std::size_t kSmallBytes = 64 * 1024;
 
-// How long the worker leaves an operation to whoever waits for it. A small one runs faster than
-// the hop to the worker; a large one should not wait long when its caller computes meanwhile.
+// How long the worker leaves an operation to its waiter. A small one runs faster than the hop to
+// the worker; a large one should not wait long when its caller computes meanwhile.
 std::chrono::nanoseconds delay_for(std::size_t bytes) {
     return bytes <= kSmallBytes ? std::chrono::microseconds(1000) : std::chrono::microseconds(50);
 }
@@ -139,7 +139,7 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::allreduce(
     TORCH_CHECK(tensors[0].device().is_cpu(), "fabricshm: allreduce takes CPU tensors");
     c10d::ReduceOp op = options.reduceOp;
     TORCH_CHECK(op == c10d::ReduceOp::SUM,
-                // Word for word what gloo says here: torch's own test suite looks for it.
+                // Word for word what gloo says here: torch's own test suite expects it.
                 "unsupported reduction operation (allreduce of sparse "
                 "tensors only works with ReduceOp.SUM)");
     return submit(

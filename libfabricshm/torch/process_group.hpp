@@ -33,8 +33,8 @@ using TensorList = std::vector<at::Tensor>;
 using TensorLists = std::vector<std::vector<at::Tensor>>;
 using Milliseconds = std::chrono::milliseconds;
 
-/// Collectives run in the order of their calls (executor.hpp); sends and receives beside them.
-/// Takes dense CPU tensors of any stride. Errors of the fabric are raised by Work::wait().
+/// Collectives run in the order of their calls (executor.hpp); sends and receives concurrently with
+/// them. Takes dense CPU tensors of any stride. Errors of the fabric are raised by Work::wait().
 class ProcessGroupFabricshm final : public GroupBase {
   public:
     /// Blocks until all ranks have called it with the same store.
@@ -83,8 +83,8 @@ class ProcessGroupFabricshm final : public GroupBase {
     WorkRef recv(TensorList& tensors, int from, int tag) override;
     WorkRef recvAnysource(TensorList& tensors, int tag) override;
 
-    /// A barrier that says who is missing. Goes through the store, so that it also works when the
-    /// group is broken.
+    /// A barrier that says which ranks are missing. Goes through the store, so that it also works
+    /// when the group is broken.
     void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
     /// Of this rank; never null.

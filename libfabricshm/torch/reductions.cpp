@@ -16,7 +16,8 @@ void gather_bytes(const Communicator& communicator, const at::Tensor& mine, at::
     communicator.run(call, "all-reduce a sparse tensor");
 }
 
-// Ranks have different numbers of entries; who does not know the others' cannot make room for them.
+// Ranks have different numbers of entries; a rank that does not know the others' cannot make room
+// for them.
 std::vector<std::int64_t> gather_entry_counts(const Communicator& communicator, std::int64_t mine,
                                               std::chrono::milliseconds timeout) {
     std::vector<std::int64_t> counts(static_cast<std::size_t>(communicator.size()));

@@ -21,7 +21,7 @@ namespace {
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 using Clock = std::chrono::steady_clock;
 
-// What rank 0 tells the others; one line each in the store.
+// What rank 0 publishes for the others; one line each in the store.
 struct Invitation {
     std::string host;
     std::string daemon;  // in words
@@ -38,7 +38,7 @@ std::string environment(const char* name) {
 }
 
 // Digits and a binary unit, as fabricd takes them. A wrong one is an error of rank 0 alone, which
-// tells it to the others in its invitation.
+// reports it to the others in its invitation.
 std::uint64_t arena_bytes() {
     const std::string text = environment("FABRIC_ARENA_BYTES");
     if (text.empty()) return 0;
@@ -83,7 +83,7 @@ std::string memory_identity(const fabricshm_arena* arena) {
     return {};
 }
 
-// 64 random bits: two jobs of one user on one daemon must not meet in one arena.
+// 64 random bits: two jobs of one user on one daemon must not share one arena.
 std::string random_name(const char* prefix) {
     std::random_device device;
     std::ostringstream name;

@@ -13,8 +13,8 @@ namespace fabricshm::torch_backend {
 /// Every rank calls it once per process group with the group's own store. Rank 0 names an arena
 /// (that of the process's live group, $FABRIC_ARENA, or a new one), opens it and publishes the
 /// name; the others open it, and all join a group in it. When a rank fails, all raise its reason:
-/// at once. Blocks until all are there, at most `timeout`; then the error names those who have not
-/// come.
+/// at once. Blocks until all are there, at most `timeout`; then the error names the ranks that have
+/// not come.
 std::shared_ptr<Communicator> meet(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                    std::chrono::milliseconds timeout);
 

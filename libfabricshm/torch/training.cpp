@@ -36,7 +36,7 @@ void step(const GroupRef& group, std::uint64_t samples, double loss, double grad
 }
 
 // (serial, decision, sync interval, shares, work units) or None. The lists have a place for each
-// rank; other ranks' shares than the group has are not looked at.
+// rank; shares beyond the ranks of the group are ignored.
 py::object directives(const GroupRef& group) {
     const Communicator& communicator = communicator_of(group);
     const auto found = communicator.directives();

@@ -29,7 +29,7 @@ class FabricWork : public c10d::Work {
     void synchronize() override;
     FuturePtr getFuture() override;
 
-    /// Acquire: who sees true sees the outputs.
+    /// Acquire: a thread that sees true sees the outputs.
     bool done() const { return done_.load(std::memory_order_acquire); }
     /// Done, and the callbacks of its future have ended.
     bool settled() const { return settled_.load(std::memory_order_acquire); }

@@ -38,7 +38,7 @@ std::optional<Charge> ChargeTable::take(std::uint64_t key) {
     if (found == charges_.end()) return std::nullopt;
     Charge charge = found->second;
     if (charge.opens > 1) {
-        // The copy tells put_back() by its count that the charge itself is still in the table.
+        // By the copy's count put_back() knows that the charge itself is still in the table.
         --found->second.opens;
         charge.bytes = 0;
     } else {
@@ -57,7 +57,7 @@ void ChargeTable::put_back(std::uint64_t key, const Charge& charge) {
     }
 }
 
-// By looking at all of them: contexts end seldom, and an index by context would cost each call.
+// By a scan of all of them: contexts end seldom, and an index by context would cost each call.
 ChargeTable::Taken ChargeTable::take_context(Handle context) {
     Taken taken;
     const std::lock_guard lock(mutex_);

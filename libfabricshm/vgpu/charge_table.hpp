@@ -59,7 +59,7 @@ ChargeTable& pointers();     // linear memory, opened or imported memory
 ChargeTable& handles();      // arrays, mipmaps, external memory, contexts
 ChargeTable& executables();  // memory of executable graphs
 
-/// Releases what was taken out for good; one look at the ledger for each vGPU.
+/// Releases what was taken out for good; one access to the ledger for each vGPU.
 void release_all(const ChargeTable::Taken& taken);
 
 /// The key of a handle.
@@ -76,7 +76,7 @@ Handle current_context() noexcept;
 ///
 /// The driver stands between the two because it is slow and may fail: the quota is taken before, so
 /// that no two processes both find the last bytes free, and no lock is held while it works. A
-/// process that dies in between has the bytes in its slot, and whoever clears that gives them back.
+/// process that dies in between has the bytes in its slot, and clearing that gives them back.
 template <typename Call, typename Key>
 Status charged(Vgpu* vgpu, std::uint64_t bytes, ChargeTable& table, Call call, Key key) {
     if (vgpu == nullptr) return call();
@@ -93,8 +93,8 @@ Status charged(Vgpu* vgpu, std::uint64_t bytes, ChargeTable& table, Call call, K
 
 /// Charges memory of others that the driver has just opened at `pointer`: once, however often it is
 /// open, to the device that it lies on, which may be a peer of the current one. False: it does not
-/// fit, and the caller closes it, which takes nothing from anybody. What the driver does not tell
-/// the size of stays uncounted.
+/// fit, and the caller closes it, which takes nothing from any process. Memory whose size the
+/// driver does not report stays uncounted.
 bool charge_opened(Pointer pointer);
 
 /// Calls `call()`, which frees what `key` stands for. What is not in the table (from before the

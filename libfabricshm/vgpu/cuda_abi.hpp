@@ -3,7 +3,7 @@
 // offset with it. Names are the driver's own without their prefix; handles are void pointers.
 //
 // Enumerations are int here: a C enum whose values fit has that size in the ABI of every machine
-// that CUDA runs on. Fields that nobody here reads are there for the offsets of those that follow.
+// that CUDA runs on. Fields that are not read here are there for the offsets of those that follow.
 
 #pragma once
 
@@ -35,7 +35,7 @@ inline constexpr int kOnDevice = 1;
 /// context maps it.
 inline constexpr int kPointerDevice = 9;
 
-/// What cuMemCreate is asked for; read for its location only. The size comes beside it.
+/// What cuMemCreate is asked for; read for its location only. The size comes next to it.
 struct AllocationProp {
     int type;
     int handle_types;
@@ -87,8 +87,8 @@ inline constexpr unsigned int kArrayCubemap = 0x04;
 inline constexpr unsigned int kArraySparse = 0x40;
 inline constexpr unsigned int kArrayDeferred = 0x80;
 
-/// Memory of a graphics API that is imported. Its size is what the caller says: who says less than
-/// there is can't map the rest either.
+/// Memory of a graphics API that is imported. Its size is what the caller says: a caller that says
+/// less than there is can't map the rest either.
 struct ExternalMemory {
     int type;
     union {
@@ -156,7 +156,7 @@ struct MemAllocNode {
     Pointer pointer;
 };
 
-/// What cuGraphAddNode takes: a type, and 232 bytes of which the type tells what they are.
+/// What cuGraphAddNode takes: a type, and 232 bytes whose meaning the type says.
 struct NodeParams {
     int type;
     int reserved0[3];
@@ -211,7 +211,7 @@ struct NvmlUtilization {
     unsigned int encoder;
     unsigned int decoder;
 };
-// In place of a process's bytes: NVML can't tell them (no right to, or a mode without such an
+// In place of a process's bytes: NVML can't report them (no right to, or a mode without such an
 // account).
 inline constexpr unsigned long long kNvmlNotAvailable = ~0ULL;
 

@@ -1,6 +1,6 @@
 // dlsym and dlvsym under their own names: the CUDA runtime finds the driver's functions with them.
 //
-// RTLD_NEXT means "after the library that calls", which the C library tells by the address the call
+// RTLD_NEXT means "after the library that calls", which the C library finds by the address the call
 // returns to. So names that are none of ours must reach the real function by a jump, with the
 // caller's return address still on the stack; hence the few instructions of assembly.
 
@@ -24,8 +24,8 @@ __attribute__((visibility("hidden"))) void* fabricvgpu_real_dlvsym = nullptr;
 // Our function for `name`, or nullptr: ask the C library. Finds its functions on the first call,
 // which may be long before this library's constructors.
 __attribute__((visibility("hidden"))) void* fabricvgpu_choose(const char* name) noexcept {
-    // Release and acquire: who finds dlsym's address also finds dlvsym's. Two threads may look both
-    // up at the same time, and store the same.
+    // Release and acquire: a thread that finds dlsym's address also finds dlvsym's. Two threads may
+    // look both up at the same time, and store the same.
     if (__atomic_load_n(&fabricvgpu_real_dlsym, __ATOMIC_ACQUIRE) == nullptr) {
         __atomic_store_n(&fabricvgpu_real_dlvsym, libc_symbol("dlvsym"), __ATOMIC_RELAXED);
         __atomic_store_n(&fabricvgpu_real_dlsym, libc_symbol("dlsym"), __ATOMIC_RELEASE);
@@ -58,8 +58,8 @@ __attribute__((visibility("hidden"))) void* fabricvgpu_choose(const char* name) 
 FABRIC_DLSYM_HOOK("dlsym", "fabricvgpu_real_dlsym");
 FABRIC_DLSYM_HOOK("dlvsym", "fabricvgpu_real_dlvsym");
 #else
-// Elsewhere without the jump: RTLD_NEXT means the library after this one, and dlvsym, by which
-// nobody was seen to look for the driver, stays the C library's.
+// Elsewhere without the jump: RTLD_NEXT means the library after this one, and dlvsym, by which no
+// program was observed to look up the driver, stays the C library's.
 extern "C" FABRICVGPU_EXPORT void* dlsym(void* handle, const char* name) noexcept {
     void* own = fabricvgpu_choose(name);
     using Dlsym = void* (*)(void*, const char*);

@@ -117,8 +117,8 @@ void* stand_in(const char* base, void* found, int version, std::uint64_t flags) 
                              real_address(static_cast<Entry>(i)) == found;
         if (is_same) return table().lines[i].wrapper;
     }
-    // An exported function that is not in the table: a later form, whose parameters nobody here
-    // knows. The self-check lists it.
+    // An exported function that is not in the table: a later form, whose parameters are not known
+    // here. The self-check lists it.
     Dl_info where{};
     const bool is_exported =
         ::dladdr(found, &where) != 0 && where.dli_sname != nullptr && where.dli_saddr == found;

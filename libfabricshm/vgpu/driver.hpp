@@ -44,7 +44,7 @@ const EntryInfo* find_entry(const char* symbol) noexcept;
 /// driver. The first call loads libcuda.so.1 or libnvidia-ml.so.1. Thread-safe.
 void* real_address(Entry entry) noexcept;
 
-/// As above, as a pointer to `Function`: the type is right because whoever defines the entry took
+/// As above, as a pointer to `Function`: the type is right because the definition of the entry took
 /// it from the same line of the table as the symbol.
 template <typename Function>
 Function real(Entry entry) noexcept {
@@ -52,9 +52,9 @@ Function real(Entry entry) noexcept {
 }
 
 /// What cuGetProcAddress should answer for `base` where the driver answered `found`: our function
-/// of the same form, or `found` when there is none. Where the form can't be told by the address it
-/// is the latest one here that `version` knows: a driver with a later one of other parameters, at
-/// an address that it does not export, would be misunderstood.
+/// of the same form, or `found` when there is none. Where the form can't be determined by the
+/// address it is the latest one here that `version` knows: a driver with a later one of other
+/// parameters, at an address that it does not export, would be misunderstood.
 void* stand_in(const char* base, void* found, int version, std::uint64_t flags) noexcept;
 
 /// Any other function of the driver (or of NVML), for our own use; nullptr when it has none.
@@ -67,8 +67,8 @@ void* real_dlsym(void* handle, const char* name) noexcept;
 /// Names that the driver exports, for the self-check; empty without a driver.
 std::vector<std::string> driver_exports();
 
-/// Functions that the hooks need and nobody has to stand in for; a null one is not in this driver.
-/// By name, not through cuGetProcAddress, which older drivers do not have.
+/// Functions that the hooks need and that have no stand-in; a null one is not in this driver. By
+/// name, not through cuGetProcAddress, which older drivers do not have.
 struct Helpers {
     Status (*device_count)(int*);
     Status (*device_uuid)(Uuid*, Device);

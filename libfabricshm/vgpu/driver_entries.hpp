@@ -11,8 +11,8 @@
 //
 // A form is in the table as soon as one driver has it: programs ask by name, and what was compiled
 // ten years ago asks for the names of then. Parameters are those of that very form; a pointer to
-// something that nobody here looks into may be void*, but nothing may change its size or its place
-// among the registers. The order of the lines means nothing; their number is the index of an Entry.
+// something that is not read here may be void*, but nothing may change its size or its place among
+// the registers. The order of the lines means nothing; their number is the index of an Entry.
 
 #pragma once
 
@@ -146,7 +146,7 @@
       (Pointer * a, Handle b, void* c), (a, b, c))
 
 // Nodes that allocate, what makes a graph one that can be launched, and launches. Kernel nodes need
-// no line: they are looked at when the graph is instantiated. Not here: a node's parameters changed
+// no line: they are examined when the graph is instantiated. Not here: a node's parameters changed
 // in an executable graph (cuGraphExecKernelNodeSetParams): the graph goes on costing what it did.
 #define FABRIC_GRAPH_ENTRIES(X)                                                                    \
     X(cuGraphAddMemAllocNode, "cuGraphAddMemAllocNode", 11040, kBoth, add_alloc_node,              \
@@ -228,7 +228,7 @@
     X(cuStreamEndCapture_ptsz, "cuStreamEndCapture", 10000, kPerThread, end_capture_own,          \
       (Handle a, Handle * b), (a, b))
 
-// What tells a program how large the GPU is, and the two ways on to further functions.
+// What reports to a program how large the GPU is, and the two ways on to further functions.
 #define FABRIC_QUERY_ENTRIES(X)                                                   \
     X(cuMemGetInfo, "cuMemGetInfo", 2000, kBoth, memory_info_32,                  \
       (unsigned int* a, unsigned int* b), (a, b))                                 \

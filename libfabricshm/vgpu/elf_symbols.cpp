@@ -92,7 +92,7 @@ int look_into(dl_phdr_info* library, std::size_t, void* data) {
         const auto* dynamic =
             reinterpret_cast<const ElfW(Dyn)*>(library->dlpi_addr + library->dlpi_phdr[i].p_vaddr);
         const Symbols symbols = symbols_in(library->dlpi_addr, dynamic);
-        // Versions are not looked at: glibc has had dlsym under two (2.2.5 and, when it moved here,
+        // Versions are ignored: glibc has had dlsym under two (2.2.5 and, when it moved here,
         // 2.34), which are one function.
         for_each_symbol(symbols, [&](const ElfW(Sym) & symbol) {
             if (!is_same(symbols.names + symbol.st_name, search.name)) return;

@@ -1,5 +1,5 @@
-// How long an allocation that finds no room waits for some before the program is told that there is
-// none: for another process to free, or for the control loop to make the quota larger.
+// How long an allocation that finds no room waits for some before it fails: for another process to
+// free, or for the control loop to make the quota larger.
 
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace fabricshm::cuda {
 
-/// Longer than a person looks at a program that stands still.
+/// Longer than a person watches a program that stands still.
 inline constexpr Duration kMaxGrantWait = std::chrono::minutes(10);
 
 /// What $FABRIC_VGPU_WAIT asks for: "0s" to "10min", with a unit. Nothing: it asks for nothing that

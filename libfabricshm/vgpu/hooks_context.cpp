@@ -20,13 +20,13 @@ namespace {
 
 Status init(Status (*own)(unsigned int), unsigned int flags) {
     // Before the driver, where the program must not run without limits: a driver that was never
-    // started also refuses what a program calls that does not look at the answer of this.
+    // started also refuses what a program calls that ignores the answer of this.
     const bool is_required = is_limit_required();
     if (is_required && !attach_required()) return kSystemNotReady;
     const Status status = own(flags);
     if (status != kSuccess) return status;
     // Else after the driver: without a device there is nothing to limit, and which vGPU is which
-    // device only it can tell. Nothing that takes memory can be called before this.
+    // device only it knows. Nothing that takes memory can be called before this.
     attach_vgpus();
     map_devices();
     if (is_required && !are_all_limited()) return kSystemNotReady;
@@ -93,7 +93,7 @@ Status destroy_context(Status (*own)(Handle), Handle context) {
     return status;
 }
 
-// A device's primary context is shared by all who retain it, and ends with the last of them.
+// A device's primary context is shared by all that retain it, and ends with the last of them.
 struct Primary {
     // Held across the driver's part of retaining, releasing and resetting: whether the context is
     // alive and whether it is charged are then never seen apart. Before the ledger's and the pools'
@@ -152,7 +152,7 @@ Status retain_primary(Status (*own)(Handle*, Device), Handle* out, Device device
     return kSuccess;
 }
 
-// Also for a reset, which ends the context whoever holds it.
+// Also for a reset, which ends the context whatever holds it.
 Status release_primary(Status (*own)(Device), Device device) {
     Vgpu* vgpu = vgpu_of(device);
     if (vgpu == nullptr) return own(device);
@@ -172,7 +172,7 @@ Status release_primary(Status (*own)(Device), Device device) {
     return status;
 }
 
-// What a limit of a context takes of the device, as far as the driver's documentation tells: the
+// What a limit of a context takes of the device, as far as the driver's documentation says: the
 // heap of malloc() and the buffer of printf() have the size that was asked for, from the next
 // module or launch that uses them on. Charged when it is set, since it may be taken without a call
 // of ours. A stack is for each thread that can run at a time, by a rule that is not written down,
@@ -211,7 +211,7 @@ Status set_limit(Status (*own)(int, std::size_t), int limit, std::size_t bytes) 
 }
 
 // Modules bring code and global variables, whose size only the driver knows. Counted afterwards,
-// since nobody knows it before: what does not fit into the quota is owed (Vgpu::owe()), not
+// since it is not known before: what does not fit into the quota is owed (Vgpu::owe()), not
 // refused. A process without a context has no device yet to which it could count.
 template <typename Call>
 Status load(Call call) {

@@ -81,7 +81,7 @@ void add_cost(Handle graph, int depth, Cost& sum) {
 
 // Memory nodes may free as well: what is alive at a time may be less than the sum, never more. What
 // a graph allocates and leaves to the program to free is charged as long as the graph, though the
-// driver keeps it until it is freed: who destroys the graph first holds it uncharged.
+// driver keeps it until it is freed: a program that destroys the graph first holds it uncharged.
 Cost cost_of(Handle graph) {
     Cost sum;
     add_cost(graph, 0, sum);

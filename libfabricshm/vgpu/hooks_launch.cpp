@@ -10,7 +10,7 @@ namespace fabricshm::cuda {
 namespace {
 
 // A launch that is captured into a graph is charged with each launch of that. The function itself
-// is not looked at: what its threads cost is found by measuring.
+// is not examined: what its threads cost is found by measuring.
 template <typename Call>
 Status shaped(const unsigned int (&grid)[3], const unsigned int (&block)[3], Handle stream,
               Call call) {

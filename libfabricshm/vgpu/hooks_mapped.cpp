@@ -118,7 +118,7 @@ Status create_memory(Status (*own)(AllocationHandle*, std::size_t, const Allocat
     return status;
 }
 
-// The handle tells where its memory lies, not how much it is. Memory of a peer GPU is mapped here
+// The handle says where its memory lies, not how much it is. Memory of a peer GPU is mapped here
 // and lies there: mapping it takes nothing of the current device. Where the driver does not say,
 // the current device is where most will map it.
 Vgpu* vgpu_of_handle(AllocationHandle handle) {

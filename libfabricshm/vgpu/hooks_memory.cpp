@@ -68,7 +68,7 @@ Status allocate_pitch_32(Status (*own)(unsigned int*, unsigned int*, unsigned in
 }
 
 Status free_pointer(Status (*own)(Pointer), Pointer pointer) {
-    // Also who only frees notices that the quota shrinks, and trims its pools.
+    // A program that only frees notices, too, that the quota shrinks, and trims its pools.
     if (Vgpu* vgpu = current_vgpu(); vgpu != nullptr) vgpu->follow_limits();
     return freed(pointers(), pointer, [&] { return own(pointer); });
 }
@@ -78,7 +78,7 @@ Status free_32(Status (*own)(unsigned int), unsigned int pointer) {
 }
 
 // Memory of another process counts here as well: it stays on the device as long as we hold it,
-// whatever becomes of who made it.
+// whatever becomes of its maker.
 Status open_ipc(Status (*own)(Pointer*, IpcHandle, unsigned int), Pointer* out, IpcHandle handle,
                 unsigned int flags) {
     const Status status = own(out, handle, flags);

@@ -1,5 +1,4 @@
-// NVML tells the same story as the driver: the vGPU is the device, and its processes are all there
-// are.
+// NVML reports the same as the driver: the vGPU is the device, and its processes are all there are.
 
 #include <algorithm>
 #include <map>
@@ -15,7 +14,7 @@ namespace fabricshm::cuda {
 
 namespace {
 
-// Room for what NVML answers: four times as many as a ledger has slots, since it tells of the whole
+// Room for what NVML answers: four times as many as a ledger has slots, since it reports the whole
 // GPU.
 constexpr unsigned int kMaxProcesses = 1024;
 constexpr int kMaxLooks = 4;  // for a quiet moment, in unknown_to()
@@ -26,7 +25,7 @@ Vgpu* vgpu_of_nvml(Handle device) {
         reinterpret_cast<Status (*)(Handle, char*, unsigned int)>(nvml_symbol("nvmlDeviceGetUUID"));
     static const auto index_of =
         reinterpret_cast<Status (*)(Handle, unsigned int*)>(nvml_symbol("nvmlDeviceGetIndex"));
-    attach_vgpus();  // a program may look before it computes
+    attach_vgpus();  // a program may query before it computes
     char uuid[96] = "";
     unsigned int index = ~0U;
     if (uuid_of == nullptr || uuid_of(device, uuid, sizeof uuid) != kNvmlSuccess) uuid[0] = '\0';
@@ -136,8 +135,9 @@ Handle device_of(const Vgpu& vgpu) {
     return by_index != nullptr && by_index(index, &device) == kNvmlSuccess ? device : nullptr;
 }
 
-// 0 also where NVML does not tell: nothing is charged then. Only the newest form is asked, of which
-// the structure is known; a driver from before it counts contexts as configured, or not at all.
+// 0 also where NVML does not report it: nothing is charged then. Only the newest form is asked, of
+// which the structure is known; a driver from before it counts contexts as configured, or not at
+// all.
 std::uint64_t seen_by_nvml(const Vgpu& vgpu) {
     const auto ask = real<Status (*)(Handle, unsigned int*, NvmlProcess2*)>(
         Entry::nvmlDeviceGetComputeRunningProcesses_v3);
@@ -155,7 +155,7 @@ std::uint64_t seen_by_nvml(const Vgpu& vgpu) {
 }
 
 // What NVML sees of this process beyond what it is known to hold. While NVML is asked other threads
-// may free, and allocate and free again: it is asked anew, and in the end all that they can have
+// may free, and allocate and free again: it is asked again, and in the end all that they can have
 // held meanwhile is taken off. So it may be too little, never too much: what is charged as overhead
 // comes back only when the process ends.
 std::uint64_t unknown_to(const Vgpu& vgpu) {
@@ -203,7 +203,7 @@ std::optional<BusyShares> busy_shares(Vgpu& vgpu, std::uint64_t& since_us) {
     std::vector<NvmlUtilization> samples(kMaxProcesses);
     unsigned int count = kMaxProcesses;
     const Status status = ask(device, samples.data(), &count, since_us);
-    // No samples: nobody computed.
+    // No samples: no process computed.
     if (status == kNvmlNotFound) count = 0;
     if (status != kNvmlSuccess && status != kNvmlNotFound) return std::nullopt;
     struct Mean {

@@ -23,8 +23,8 @@ struct Pool {
     Handle handle = nullptr;
     Vgpu* vgpu = nullptr;  // nullptr: in the host's memory, or on a GPU without one; not counted
     // Held across the driver's part of an allocation: what the pool has grown by is then this
-    // allocation's, which has reserved it. Before the table's lock and the ledger's; nobody holds
-    // two pools' locks.
+    // allocation's, which has reserved it. Before the table's lock and the ledger's; no thread
+    // holds two pools' locks.
     std::mutex mutex;
     std::uint64_t charged = 0;
     bool has_ended = false;  // its handle may be another pool's by now
@@ -82,8 +82,8 @@ bool take_out(const PoolPtr& pool) {
     return true;
 }
 
-// Undoes take_out(). False: who allocated from it meanwhile took it up anew, and charges all that
-// it has there.
+// Undoes take_out(). False: a thread that allocated from it meanwhile took it up again, and charges
+// all that it has there.
 bool put_back(const PoolPtr& pool) {
     Pools& known = pools();
     const std::lock_guard lock(known.mutex);
@@ -110,8 +110,8 @@ std::uint64_t taken_by(const Pool& pool) {
     return known ? bytes : pool.charged;
 }
 
-// Makes the charge what the pool has; `reserved` bytes of it are charged already beside it. Returns
-// false when it has more than the quota allows. With the pool's lock held.
+// Makes the charge what the pool has; `reserved` bytes of it are charged already besides it.
+// Returns false when it has more than the quota allows. With the pool's lock held.
 bool settle(Pool& pool, std::uint64_t reserved) {
     const std::uint64_t taken = taken_by(pool);
     const std::uint64_t covered = pool.charged + reserved;
@@ -160,8 +160,8 @@ Status from_pool(Vgpu* vgpu, Handle handle, std::uint64_t bytes, Call own, Undo 
     return kOutOfMemory;
 }
 
-// In the legacy form also what came by the per-thread one: nobody has the pointer yet, and the
-// legacy stream waits for the thread's own, on which it was allocated.
+// In the legacy form also what came by the per-thread one: no other thread has the pointer yet, and
+// the legacy stream waits for the thread's own, on which it was allocated.
 void give_back(Pointer pointer, Handle stream) {
     const auto own = real<Status (*)(Pointer, Handle)>(Entry::cuMemFreeAsync);
     if (own != nullptr) own(pointer, stream);
@@ -253,9 +253,9 @@ Status trim_pool(TrimTo own, Handle handle, std::size_t keep) {
     return status;
 }
 
-// The memory of an imported pool is its exporter's, who is charged; pointers into it that are
+// The memory of an imported pool is its exporter's, which is charged; pointers into it that are
 // opened here count like any memory of others. In the table so that the self-check knows it as
-// looked at.
+// examined.
 Status import_pool(Status (*own)(Handle*, void*, int, unsigned long long), Handle* out,
                    void* os_handle, int type, unsigned long long flags) {
     return own(out, os_handle, type, flags);

@@ -69,7 +69,7 @@ Status total_memory_32(Status (*own)(unsigned int*, Device), unsigned int* bytes
 Status proc_address_1(Status (*own)(const char*, void**, int, std::uint64_t), const char* name,
                       void** out, int version, std::uint64_t flags) {
     const Status status = own(name, out, version, flags);
-    // The driver first: only it knows what it has, and its answer tells which form it means.
+    // The driver first: only it knows what it has, and its answer says which form it means.
     if (status == kSuccess && out != nullptr) *out = stand_in(name, *out, version, flags);
     return status;
 }
@@ -82,8 +82,7 @@ Status proc_address_2(Status (*own)(const char*, void**, int, std::uint64_t, int
 }
 
 // Tables of functions without names, for the vendor's own tools and runtime: passed through. In the
-// table for those who look for what the shim knows of; what comes past it is counted by
-// settle_overhead().
+// table as all that the shim knows of; what comes past it is counted by settle_overhead().
 Status export_table(Status (*own)(const void**, const Uuid*), const void** out, const Uuid* which) {
     return own(out, which);
 }

@@ -48,12 +48,12 @@ std::atomic<Process*> g_process{nullptr};
 // or been in the middle of a change. The child attaches when it calls cuInit, with a slot of its
 // own.
 void start_anew() noexcept {
-    // Release: who finds it finds it whole.
+    // Release: a thread that finds it finds it whole.
     g_process.store(new Process, std::memory_order_release);
 }
 
 Process& process() noexcept {
-    // Acquire, against the release of who made it.
+    // Acquire, against the release of its maker.
     if (Process* made = g_process.load(std::memory_order_acquire); made != nullptr) return *made;
     // Made on the first call and not by a constructor: preloaded, we may be called before ours run.
     static std::once_flag once;
@@ -69,7 +69,7 @@ std::string variable(const char* name) {
     return value != nullptr ? value : "";
 }
 
-// Where the daemon may listen, in the order in which trainers look for it.
+// Places where the daemon may listen, in the order in which trainers try them.
 std::vector<std::string> sockets() {
     if (const auto given = variable("FABRIC_VGPU_SOCKET"); !given.empty()) return {given};
     if (const auto attach = variable("FABRIC_SOCKET"); !attach.empty()) {
@@ -80,7 +80,7 @@ std::vector<std::string> sockets() {
         found.push_back(proto::vgpu_socket_of(folder + "/fabricd/attach.sock"));
     }
     found.push_back(proto::vgpu_socket_of("/run/fabricd/attach.sock"));
-    // Anybody may make a folder in /tmp: it counts only when it is this user's own.
+    // Any user may make a folder in /tmp: it counts only when it is this user's own.
     const std::string own = "/tmp/fabricd-" + std::to_string(::geteuid());
     struct stat status {};
     if (::lstat(own.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
@@ -111,8 +111,8 @@ Result<std::unique_ptr<Vgpu>> attach_one(const std::string& name) {
         auto attached = Vgpu::attach(name, socket);
         if (attached.ok()) return attached;
         last = attached.error();
-        // Nobody there: the next place. Any other answer is the daemon's own; kNotFound comes from
-        // both, and the step tells which: no such socket, or no such vGPU.
+        // No daemon there: the next place. Any other answer is the daemon's own; kNotFound comes
+        // from both, and the step says which: no such socket, or no such vGPU.
         const bool is_absent = last.code == Errc::kDaemon || last.code == Errc::kNotFound;
         if (!is_absent || std::strcmp(last.step, "ask for a vGPU") == 0) break;
     }
@@ -120,8 +120,8 @@ Result<std::unique_ptr<Vgpu>> attach_one(const std::string& name) {
 }
 
 // As NVML and nvidia-smi write it, and so the configuration, without what is before it: "GPU-", or
-// "MIG-" for a slice of a GPU in MIG mode. The driver tells of a slice these bytes, and not that it
-// is one.
+// "MIG-" for a slice of a GPU in MIG mode. The driver reports of a slice these bytes, and not that
+// it is one.
 std::string text_of(const Uuid& uuid) {
     std::string text;
     for (int i = 0; i < 16; ++i) {
@@ -145,7 +145,7 @@ bool is_same_gpu(const std::string& a, const std::string& b) {
 // Whether NVML's device of this name and number is the vGPU's.
 bool is_gpu(const Vgpu& vgpu, const std::string& uuid, unsigned int index) {
     // A configured number is the device's in this process. NVML counts all GPUs of the host, also
-    // those that CUDA_VISIBLE_DEVICES hides: there only the name tells.
+    // those that CUDA_VISIBLE_DEVICES hides: there only the name decides.
     if (is_same_gpu(vgpu.gpu(), uuid)) return true;
     if (!vgpu.uuid().empty()) return is_same_gpu(vgpu.uuid(), uuid);
     return vgpu.gpu() == std::to_string(index);
@@ -206,7 +206,7 @@ bool is_limit_required() {
 void attach_vgpus() {
     Process& own = process();
     const std::lock_guard lock(own.mutex);
-    // Once, also when it fails: what the process holds by the time a daemon is there, nobody
+    // Once, also when it fails: what the process holds by the time a daemon is there was not
     // counted.
     if (std::exchange(own.attached, true)) return;
     own.missing = attach_all(own);
@@ -263,7 +263,7 @@ void map_devices() {
             }
             const char* kind = vgpu->gpu().rfind("MIG-", 0) == 0 ? "MIG-" : "GPU-";
             vgpu->set_device(device, known ? kind + bytes : "");
-            // Release: who finds it also finds it whole.
+            // Release: a thread that finds it also finds it whole.
             place.store(vgpu.get(), std::memory_order_release);
             own.any.store(true, std::memory_order_release);
         }

@@ -13,8 +13,8 @@ namespace fabricshm::cuda {
 namespace {
 
 // A function with one of these in its name may take memory of the device or use its processors, or
-// tell how much there is. By parts of names, so that forms and whole functions of later drivers are
-// found; what a later driver calls differently is not.
+// report how much there is. By parts of names, so that forms and whole functions of later drivers
+// are found; what a later driver calls differently is not.
 constexpr const char* kTelling[] = {
     "MemAlloc",
     "MemCreate",
@@ -45,9 +45,9 @@ constexpr const char* kTelling[] = {
     "RetainAllocation",
 };
 
-// Looked at: memory of the host, sizes without memory, functions of the host, memory that is
-// charged where it was made, and code that a charged context brought. Beginnings of names, so that
-// their later forms are let pass as well.
+// Examined: memory of the host, sizes without memory, functions of the host, memory that is charged
+// where it was made, and code that a charged context brought. Beginnings of names, so that their
+// later forms are let pass as well.
 constexpr const char* kHarmless[] = {
     "cuMemAllocHost",
     "cuMemFreeHost",

@@ -7,8 +7,8 @@
 
 namespace fabricshm::cuda {
 
-/// Of `exports`, the names that allocate, import, launch or tell sizes, are not in the table, and
-/// were not looked at and found harmless.
+/// Of `exports`, the names that allocate, import, launch or report sizes, are not in the table, and
+/// were not examined and found harmless.
 std::vector<std::string> uncovered(const std::vector<std::string>& exports);
 
 /// With FABRIC_VGPU_CHECK=1 in the environment: says them, once.

@@ -7,15 +7,15 @@ namespace fabricshm::cuda {
 
 namespace {
 
-// All words stand for themselves: who sees an old one lets a launch more or less through, and the
-// next window corrects it. So every access is relaxed.
+// All words stand for themselves: a process that sees an old one lets a launch more or less
+// through, and the next window corrects it. So every access is relaxed.
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
 // Tokens that can be saved up: enough for a program that prepares a while and then launches many,
 // and a tenth of a window, so that what was saved is no large part of what is measured.
 constexpr std::int64_t kBurstMs = 20;
-// Nobody wakes who naps: a raised rate, or tokens that a refused launch gave back, are seen after
-// it.
+// Nothing wakes a thread that naps: a raised rate, or tokens that a refused launch gave back, are
+// seen after it.
 constexpr std::int64_t kNapMostNs = 10'000'000;
 constexpr std::int64_t kSkewNs = 50'000'000;  // between the clock readings of two processes
 // In one window the rate is at most halved, and raised by at most half: a sample that is wrong
@@ -24,7 +24,7 @@ constexpr std::int64_t kSkewNs = 50'000'000;  // between the clock readings of t
 constexpr double kMaxCut = 0.5;
 constexpr double kMaxRaise = 0.5;
 constexpr double kMinRaise = 0.01;
-constexpr double kMaxRate = 1e15;  // a word that somebody corrupt must not overflow the rest
+constexpr double kMaxRate = 1e15;  // a corrupt word must not overflow the rest
 
 // Words of the ledger have no sign; tokens are two's complement in them.
 std::int64_t signed_of(std::uint64_t word) noexcept {
@@ -43,7 +43,8 @@ void refill(ShareBucket& bucket, std::int64_t rate, std::int64_t now_ns) noexcep
     // time far ahead was never one of ours; waiting for it would stop the bucket for ever.
     if (since < 50'000 && since > -kSkewNs) return;
     const std::int64_t passed = std::clamp<std::int64_t>(since, 0, kBurstMs * 1'000'000);
-    // One caller takes the time that has passed; who dies before it adds the tokens loses them.
+    // One caller takes the time that has passed; a caller that dies before it adds the tokens loses
+    // them.
     if (!bucket.refilled_ns.compare_exchange_strong(last, static_cast<std::uint64_t>(now_ns),
                                                     kRelaxed)) {
         return;
@@ -98,8 +99,8 @@ std::optional<std::int64_t> try_spend(ShareBucket& bucket, std::uint64_t work,
         }
     }
     bucket.held_up.fetch_add(1, kRelaxed);
-    // Until the first token: who else waits for it gets there at about the same time, and one of
-    // them first. There is no queue, which a process could die in.
+    // Until the first token: others that wait for it get there at about the same time, one of them
+    // first. There is no queue, which a process could die in.
     const double missing = 1.0 - static_cast<double>(signed_of(tokens));
     const double nap = missing / static_cast<double>(rate) * 1e6;
     return std::clamp<std::int64_t>(static_cast<std::int64_t>(std::min(nap, 1e9)), 50'000,
@@ -141,7 +142,8 @@ void end_window(ShareBucket& bucket, double wanted, double busy, std::int64_t le
     const std::uint64_t before = bucket.rate.load(kRelaxed);
     const std::uint64_t rate = next_rate(before, window);
     // The first rate begins with an empty bucket, whatever the word held before. Before the rate,
-    // for order's sake only: relaxed, and who sees the rate first spends at most one old bucket.
+    // for order's sake only: relaxed, and a process that sees the rate first spends at most one old
+    // bucket.
     if (before == 0 && rate != 0) bucket.tokens.store(0, kRelaxed);
     bucket.rate.store(rate, kRelaxed);
 }

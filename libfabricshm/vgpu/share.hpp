@@ -4,7 +4,7 @@
 // A token pays for a unit of work (a thread of a kernel). How long a unit keeps the GPU busy
 // differs from kernel to kernel and changes while a program runs, so the rate is not computed but
 // found: raised by half of what is missing while the measured share is below the wanted one, cut in
-// proportion above. Both are factors of the rate, since nobody knows its scale: a unit may be a
+// proportion above. Both are factors of the rate, since its scale is not known: a unit may be a
 // nanosecond of a GPU or a millisecond.
 
 #pragma once
@@ -41,11 +41,11 @@ std::optional<std::int64_t> try_spend(ShareBucket& bucket, std::uint64_t work,
 /// Draws it whatever there is.
 void spend_anyway(ShareBucket& bucket, std::uint64_t work) noexcept;
 
-/// Takes back what try_spend() or spend_anyway() booked: the driver refused the launch.
+/// Returns what try_spend() or spend_anyway() took: the driver refused the launch.
 void unspend(ShareBucket& bucket, std::uint64_t work) noexcept;
 
-/// Whether the window is over; true for one caller only, who then measures, and begins the next one
-/// of `length_ns`.
+/// Whether the window is over; true for one caller only, which then measures, and begins the next
+/// one of `length_ns`.
 bool take_window(ShareBucket& bucket, std::int64_t now_ns,
                  std::int64_t length_ns = kWindowNs) noexcept;
 

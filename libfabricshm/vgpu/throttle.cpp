@@ -15,7 +15,8 @@ namespace {
 // A process that stops with the bucket far overdrawn, or corrupts its words, must not stop the
 // others. Ten windows are enough to find a rate in.
 constexpr std::int64_t kWaitMostNs = 2'000'000'000;
-// NVML keeps samples of some seconds: who launches after a longer pause learns nothing of before.
+// NVML keeps samples of some seconds: a process that launches after a longer pause learns nothing
+// of before.
 constexpr std::int64_t kAccountMostNs = 10'000'000'000;
 constexpr auto kRelaxed = std::memory_order_relaxed;  // of words that each stand for themselves
 
@@ -38,8 +39,8 @@ std::uint64_t part_of(double share, std::int64_t length_ns) noexcept {
     return static_cast<std::uint64_t>(share * static_cast<double>(length_ns));
 }
 
-// Every process's time goes to its own slot, whichever of them measured. Who took over a slot since
-// gets what was another's for one window: these are statistics.
+// Every process's time goes to its own slot, whichever of them measured. A process that took over a
+// slot since gets what was another's for one window: these are statistics.
 void account(Vgpu& vgpu, const BusyShares& busy, std::int64_t length_ns) {
     LedgerFile& file = vgpu.ledger().file();
     file.busy_ns.fetch_add(part_of(busy.all, length_ns), kRelaxed);
@@ -69,15 +70,15 @@ void control(Vgpu& vgpu, std::int64_t asked_at, bool is_held) {
         if (is_held) say_once_that_nobody_tells(vgpu);
         return;
     }
-    // Read anew: this thread may have lost its processor since it looked at the window.
+    // Read again: this thread may have lost its processor since it took the window.
     const auto now = static_cast<std::uint64_t>(now_ns());
     // Relaxed as all of these: take_window() let one thread through, and a window is far longer
-    // than what follows takes. Two that meet here nevertheless corrupt one window's measure.
+    // than what follows takes. Two that are here at once nevertheless corrupt one window's measure.
     const std::uint64_t before = bucket.measured_ns.exchange(now, kRelaxed);
     const bool was_counted = bucket.counted.exchange(is_held ? 1 : 0, kRelaxed) == 1;
     // Subtracted without a sign: the word may be corrupt, and a signed difference overflow.
     const std::int64_t length = std::min(static_cast<std::int64_t>(now - before), kAccountMostNs);
-    // The first look only begins a window.
+    // The first sample only begins a window.
     if (before == 0 || length <= 0) return;
     account(vgpu, *busy, length);
     if (!is_held) return;
@@ -98,7 +99,7 @@ void throttle(Vgpu& vgpu, std::uint64_t work) {
     std::int64_t now = begin;
     vgpu.slot().launches.fetch_add(1, kRelaxed);
     for (;;) {
-        // Also while it waits: else a rate that is too small would be found out by nobody.
+        // Also while it waits: else a rate that is too small would never be found out.
         control(vgpu, now, true);
         const auto wait = try_spend(bucket, work, now);
         if (!wait) break;

@@ -1,5 +1,5 @@
 // Launches wait here until the vGPU's share of the GPU's time allows them, and what its processes
-// had of that time is put in the charge tables.
+// had of that time is recorded in the ledger.
 
 #pragma once
 
@@ -41,8 +41,8 @@ void throttle(Vgpu& vgpu, std::uint64_t work);
 /// Takes it back: the driver refused the launch.
 void unthrottle(Vgpu& vgpu, std::uint64_t work) noexcept;
 
-/// For launches that nobody holds back: looks at the GPU's time once per second. A clock reading
-/// and a load otherwise.
+/// For launches that are not held back: samples the GPU's time once per second. A clock reading and
+/// a load otherwise.
 void account(Vgpu& vgpu);
 
 /// Launches with `call()` when the vGPU's share allows `work()`, which is asked only when there is

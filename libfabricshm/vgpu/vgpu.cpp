@@ -20,9 +20,9 @@ namespace {
 
 // A program that finds a daemon which does not answer waits so long, and then runs without limits.
 constexpr auto kAttachWithin = std::chrono::seconds(5);
-// Who connects and does not ask within two seconds is cut off.
+// A process that connects and does not ask within two seconds is cut off.
 constexpr int kAttachAttempts = 5;
-// Looking for the dead reads /proc once for each process: not with every allocation that is
+// The search for the dead reads /proc once for each process: not with every allocation that is
 // refused.
 constexpr auto kLookForDeadEvery = std::chrono::milliseconds(20);
 constexpr auto kPayEvery = std::chrono::milliseconds(20);
@@ -39,7 +39,7 @@ struct Answer {
     Fd ledger;
 };
 
-// True for one caller, and then for nobody until `every` has passed.
+// True for one caller, and then for none until `every` has passed.
 bool take_turn(std::atomic<std::int64_t>& next_ns, std::chrono::nanoseconds every) noexcept {
     const std::int64_t now = Clock::now().time_since_epoch().count();
     std::int64_t next = next_ns.load(kRelaxed);
@@ -80,7 +80,7 @@ Vgpu::Vgpu(std::string name, std::string gpu, Mapping limits, Mapping ledger,
       gpu_(std::move(gpu)),
       limits_map_(std::move(limits)),
       ledger_map_(std::move(ledger)),
-      // Plain words that another process made: there is nothing to construct, and attach() looks at
+      // Plain words that another process made: there is nothing to construct, and attach() checks
       // magic and version before anything else.
       ledger_(*reinterpret_cast<LedgerFile*>(ledger_map_.data()), self),
       grant_wait_(grant_wait_from(std::getenv("FABRIC_VGPU_WAIT"))) {}
@@ -102,7 +102,7 @@ Result<std::unique_ptr<Vgpu>> Vgpu::attach(const std::string& name, const std::s
     if (!is_limits_page(vgpu->page()) || !UsageLedger::is_ledger(vgpu->ledger_.file())) {
         return Error{Errc::kCorrupt, 0, "map a vGPU's pages"};
     }
-    // Nothing can fail after this: a slot that nobody keeps would be this process's until it ends.
+    // Nothing can fail after this: a slot that is not kept would be this process's until it ends.
     FABRIC_TRY(vgpu->slot_, vgpu->ledger_.claim(static_cast<pid_t>(answer.host_pid)));
     vgpu->host_pid_ = answer.host_pid != 0 ? answer.host_pid : static_cast<unsigned int>(self.pid);
     vgpu->follow_limits();
@@ -158,8 +158,8 @@ bool Vgpu::reserve_waiting(std::uint64_t bytes) {
             grant_wait_.was_in_vain(now, length, *limits);
             return false;
         }
-        // No longer than this, since a process that dies between freeing and waking wakes nobody,
-        // nor does one that captures.
+        // No longer than this, since a process that dies between freeing and waking wakes no
+        // waiter, nor does one that captures.
         ledger_.await_room(seen, std::min(until, now + kLookForDeadEvery));
     }
     return false;
@@ -175,12 +175,12 @@ bool Vgpu::reserve_now(std::uint64_t bytes) {
     // What takes nothing is granted also while the use is above a quota that shrinks.
     if (bytes == 0) return true;
     if (!charge_after_owed(bytes)) {
-        // Nobody is refused for memory that no one uses.
+        // No process is refused for memory that is not in use.
         const int buried = may_look_for_dead() ? ledger_.reclaim_dead() : 0;
         const bool trimmed = trim_pools(*this);
         if ((buried == 0 && !trimmed) || !charge_after_owed(bytes)) return false;
     }
-    // Relaxed, here and below: a count from which nobody concludes anything about other words.
+    // Relaxed, here and below: a count from which nothing is concluded about other words.
     slot().pending.fetch_add(bytes, std::memory_order_relaxed);
     FAULT_POINT("vgpu.reserved");
     return true;
@@ -188,7 +188,7 @@ bool Vgpu::reserve_now(std::uint64_t bytes) {
 
 bool Vgpu::charge(std::uint64_t bytes) {
     if (!ledger_.charge(slot_, bytes, page()).ok()) return false;
-    // Release, against known(): who finds it here finds it charged.
+    // Release, against known(): a reader that finds it here finds it charged.
     ever_.fetch_add(bytes, std::memory_order_release);
     return true;
 }
@@ -199,8 +199,7 @@ bool Vgpu::charge_after_owed(std::uint64_t bytes) {
 }
 
 bool Vgpu::owe(std::uint64_t bytes) {
-    // Relaxed: `owed_` is written with its lock held; those who read it without only look for not
-    // 0.
+    // Relaxed: `owed_` is written with its lock held; readers without it only check for not 0.
     const std::lock_guard lock(owed_mutex_);
     const std::uint64_t owed = owed_.load(kRelaxed) + bytes;
     const auto charged = ledger_.charge_up_to(slot_, owed, page());
@@ -228,7 +227,7 @@ Vgpu::Known Vgpu::known() const {
 }
 
 // The bytes are charged since reserve(); nothing is left but the note that a call was under way,
-// for who looks at the ledger of a process that died or hangs.
+// for readers of the ledger of a process that died or hangs.
 void Vgpu::commit(std::uint64_t bytes) noexcept {
     FAULT_POINT("vgpu.allocated");
     slot().pending.fetch_sub(bytes, std::memory_order_relaxed);
@@ -266,7 +265,7 @@ void Vgpu::follow_limits() {
     std::optional<Limits> limits;
     {
         // One at a time: a thread that read the limits and then lost its processor must not put
-        // their share back over that of later ones, which nobody would look at again.
+        // their share back over that of later ones, which would not be read again.
         const std::lock_guard lock(limits_mutex_);
         limits = read_limits(page());
         // Being changed at this moment: the next call sees it.

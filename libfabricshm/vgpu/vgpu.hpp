@@ -20,15 +20,16 @@ namespace fabricshm::cuda {
 /// One vGPU that this process has. Thread-safe.
 class Vgpu {
   public:
-    /// Asks the daemon for the vGPU `name` and takes a slot in its ledger. kDaemon: nobody answers;
-    /// kNotFound: there is no such vGPU; kDenied, kCorrupt, kNoMemory (all slots are in use).
+    /// Asks the daemon for the vGPU `name` and takes a slot in its ledger. kDaemon: no daemon
+    /// answers; kNotFound: there is no such vGPU; kDenied, kCorrupt, kNoMemory (all slots are in
+    /// use).
     static Result<std::unique_ptr<Vgpu>> attach(const std::string& name, const std::string& socket);
 
     const std::string& name() const noexcept { return name_; }
     const std::string& gpu() const noexcept { return gpu_; }
 
     /// "GPU-..." (or "MIG-...", where it was configured so) of the device that it was found to be;
-    /// "" before map_devices(), and where the driver does not tell.
+    /// "" before map_devices(), and where the driver does not report it.
     const std::string& uuid() const noexcept { return uuid_; }
 
     /// The device that it was found to be; -1 before map_devices().
@@ -37,7 +38,7 @@ class Vgpu {
     /// The number that NVML knows this process by: in a pid namespace another one than its own.
     unsigned int host_pid() const noexcept { return host_pid_; }
 
-    /// Before anybody finds the vGPU by its device.
+    /// Before any thread finds the vGPU by its device.
     void set_device(Device device, std::string uuid) {
         device_ = device;
         uuid_ = std::move(uuid);
@@ -66,7 +67,7 @@ class Vgpu {
     /// For calls that do not ask for memory: tries again to charge what is owed, every 20 ms. A
     /// load when nothing is.
     void pay() {
-        // Relaxed: most processes never owe, and who misses another thread's debt is as early as
+        // Relaxed: most processes never owe, and a thread that misses another's debt is as early as
         // it.
         if (owed_.load(std::memory_order_relaxed) != 0 && may_pay()) owe(0);
     }
@@ -142,7 +143,7 @@ class Vgpu {
     std::atomic<std::int64_t> next_look_ns_{0};  // for the dead
     std::atomic<std::int64_t> next_pay_ns_{0};
     std::atomic<std::uint64_t> ever_{0};  // bytes ever granted; only rises
-    // Held while bytes go from owed to charged, so that nobody misses them in both. Before the
+    // Held while bytes go from owed to charged, so that no thread misses them in both. Before the
     // ledger's lock.
     mutable std::mutex owed_mutex_;
     std::atomic<std::uint64_t> owed_{0};
@@ -150,7 +151,7 @@ class Vgpu {
 };
 
 /// Attaches what $FABRIC_VGPU (or $FABRIC_DEVICE) names, separated by commas; says once why not
-/// when that fails, and lets everything pass then. Idempotent; a forked child attaches anew.
+/// when that fails, and lets everything pass then. Idempotent; a forked child attaches again.
 void attach_vgpus();
 
 /// Whether $FABRIC_VGPU_REQUIRE asks for no start at all instead of one without limits.

@@ -166,8 +166,8 @@ typedef struct fabricshm_session_options {
 } fabricshm_session_options;
 
 /* Attaches this process to fabricd. `options` may be NULL. Starts one thread that sleeps on the
- * socket and attaches again when the daemon was restarted. EDAEMON: nobody listens (the text names
- * the socket), and nobody did within 5 s or the timeout, the shorter of them, if the socket's
+ * socket and attaches again when the daemon was restarted. EDAEMON: no daemon listens (the text
+ * names the socket), and none did within 5 s or the timeout, the shorter of them, if the socket's
  * folder is there: a daemon that is just restarted is waited for. EDENIED: this user is not
  * admitted. ENOENT: fabricd has no device of that name. EVERSION. Close with
  * fabricshm_session_close(). */
@@ -179,7 +179,7 @@ FABRICSHM_API int fabricshm_session_open(const fabricshm_session_options* option
 FABRICSHM_API void fabricshm_session_close(fabricshm_session* session);
 
 /* The daemon that the session was opened with, in words: its socket and its process, as
- * "/run/fabricd/attach.sock (pid 4711)". For messages that tell two daemons apart. Valid until the
+ * "/run/fabricd/attach.sock (pid 4711)". For messages that distinguish two daemons. Valid until the
  * session is closed; "" for NULL. */
 FABRICSHM_API const char* fabricshm_session_daemon(const fabricshm_session* session);
 
@@ -244,7 +244,7 @@ typedef struct fabricshm_tensor {
 FABRICSHM_API int fabricshm_tensor_create(fabricshm_arena* arena, const char* name,
                                           fabricshm_dtype dtype, int ndim, const int64_t* shape,
                                           fabricshm_tensor* tensor);
-/* Opens it, waiting up to `timeout_ms` for somebody to make it (ETIMEOUT). */
+/* Opens it, waiting up to `timeout_ms` for it to be made (ETIMEOUT). */
 FABRICSHM_API int fabricshm_tensor_open(fabricshm_arena* arena, const char* name,
                                         int64_t timeout_ms, fabricshm_tensor* tensor);
 /* Makes all earlier writes to the tensor visible and raises its version by one; wakes waiters.
@@ -306,7 +306,7 @@ typedef enum fabricshm_kind {
 
 typedef enum fabricshm_algorithm {
     FABRICSHM_AUTO = 0,   /* the tuner's table decides; FABRIC_ALGORITHM overrides it */
-    FABRICSHM_FLAT = 1,   /* everybody reads everything through the group's slots: small */
+    FABRICSHM_FLAT = 1,   /* all ranks read everything through the group's slots: small */
     FABRICSHM_DIRECT = 2, /* each rank reduces a part from all peers in place: arena buffers */
     FABRICSHM_RING = 3,   /* neighbour by neighbour, for chains and switches */
     FABRICSHM_STAGED = 4, /* direct through staging memory, in pieces: buffers anywhere. For kinds
@@ -379,7 +379,7 @@ typedef struct fabricshm_call {
     fabricshm_trigger trigger;
     int32_t root;           /* BROADCAST, REDUCE, GATHER, SCATTER */
     int32_t peer;           /* SEND, RECV (or FABRICSHM_ANY_PEER); never the own rank: EINVAL */
-    int32_t tag;            /* SEND, RECV: only equal tags meet, in the order sent */
+    int32_t tag;            /* SEND, RECV: only equal tags match, in the order sent */
     const void* input;      /* borrowed until the call or its request completes */
     void* output;           /* likewise */
     uint64_t count;         /* elements */
@@ -416,14 +416,14 @@ typedef struct fabricshm_call {
 FABRICSHM_API int fabricshm_run(fabricshm_group* group, const fabricshm_call* call);
 
 /* Starts the operation; it proceeds on the session's progress thread. Collectives of a group run in
- * the order they were started, SEND and RECV beside them. Always finish with fabricshm_wait(). */
+ * the order they were started, SEND and RECV concurrently. Always finish with fabricshm_wait(). */
 FABRICSHM_API int fabricshm_start(fabricshm_group* group, const fabricshm_call* call,
                                   fabricshm_request** request);
 /* 1: complete (fabricshm_wait() will not block), 0: not yet, negative: it failed. */
 FABRICSHM_API int fabricshm_test(fabricshm_request* request);
 /* Waits for it, returns its result and frees it. The deadline is the operation's own. */
 FABRICSHM_API int fabricshm_wait(fabricshm_request* request);
-/* For RECV after completion, before fabricshm_wait(): who sent. */
+/* For RECV after completion, before fabricshm_wait(): the rank that sent. */
 FABRICSHM_API int fabricshm_request_peer(const fabricshm_request* request);
 /* Calls `done` once, on the progress thread or at once when already complete; several are called in
  * the order given. It must not block and
@@ -548,12 +548,12 @@ typedef struct fabricshm_directive {
 #define FABRICSHM_NO_LIMIT UINT64_MAX
 
 /* What may be held of the pool. When the limit shrinks, this is announced first: from then on
- * nothing is granted beyond target_bytes, and who can give something back has left_ms to do so.
- * Then the limit is cut, never below what is in use. Nobody loses memory that it holds. */
+ * nothing is granted beyond target_bytes, and processes have left_ms to give something back. Then
+ * the limit is cut, never below what is in use. No process loses memory that it holds. */
 typedef struct fabricshm_limit {
     uint64_t limit_bytes;  /* FABRICSHM_NO_LIMIT: none */
     uint64_t target_bytes; /* less than limit_bytes while it shrinks, otherwise the same */
-    uint64_t used_bytes; /* by all who share the limit; when it last changed, or 0.1 s ago while it
+    uint64_t used_bytes; /* by all that share the limit; when it last changed, or 0.1 s ago while it
                             shrinks */
     int64_t left_ms;     /* until it is cut; 0: it does not shrink, or is about to be cut */
 } fabricshm_limit;
@@ -592,8 +592,8 @@ FABRICSHM_API int fabricshm_step(fabricshm_session* session, const fabricshm_ste
  * Otherwise 0. Thread-safe; some 20 ns when nothing changed. */
 FABRICSHM_API int fabricshm_directives(fabricshm_session* session, fabricshm_directive* directive);
 
-/* Copies the session's limits to `quota`, whose struct_size is set: look now and then, and give
- * back what is not needed when one shrinks. While the daemon is away these are the last ones.
+/* Copies the session's limits to `quota`, whose struct_size is set: sample it now and then, and
+ * give back what is not needed when one shrinks. While the daemon is away these are the last ones.
  * Results and cost as above. */
 FABRICSHM_API int fabricshm_quotas(fabricshm_session* session, fabricshm_quota* quota);
 

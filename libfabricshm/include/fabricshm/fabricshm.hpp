@@ -124,7 +124,7 @@ class Request {
     /// True when wait() would not block. An operation that failed is complete too.
     bool done() const noexcept { return handle_ == nullptr || fabricshm_test(handle_.get()) != 0; }
 
-    /// Who sent: for a receive that is done() and not yet waited for.
+    /// The rank that sent: for a receive that is done() and not yet waited for.
     int peer() const noexcept { return fabricshm_request_peer(handle_.get()); }
 
     /// Waits and gives the result. A second call succeeds at once.
@@ -345,7 +345,7 @@ class Tensor {
         return {static_cast<T*>(tensor_.data), tensor_.bytes / sizeof(T)};
     }
 
-    /// Shows all earlier writes to those who wait, and gives the new version.
+    /// Publishes all earlier writes to the waiters, and gives the new version.
     Expected<std::uint64_t> publish() {
         std::uint64_t version = 0;
         const int code = fabricshm_tensor_publish(arena_.get(), &tensor_, &version);
@@ -410,7 +410,7 @@ class Arena {
         return Tensor(handle_, tensor);
     }
 
-    /// Waits until somebody has made it.
+    /// Waits until it has been made.
     Expected<Tensor> open_tensor(std::string_view name,
                                  std::int64_t timeout_ms = FABRICSHM_TIMEOUT_DEFAULT) {
         fabricshm_tensor tensor{};

@@ -39,12 +39,12 @@ typedef struct fabricshm_shard_view {
 FABRICSHM_API int fabricshm_shard_create(fabricshm_arena* arena, const char* name,
                                          fabricshm_dtype dtype, int ndim, const int64_t* shape,
                                          fabricshm_shard** shard);
-/* Opens it, waiting up to `timeout_ms` for somebody to make it (ETIMEOUT). ENOMEM: 318 sessions
+/* Opens it, waiting up to `timeout_ms` for it to be made (ETIMEOUT). ENOMEM: 318 sessions
  * have it open. */
 FABRICSHM_API int fabricshm_shard_open(fabricshm_arena* arena, const char* name, int64_t timeout_ms,
                                        fabricshm_shard** shard);
 
-/* Begins to read `version` or a later one, waiting up to `timeout_ms` for it and for an owner who
+/* Begins to read `version` or a later one, waiting up to `timeout_ms` for it and for an owner that
  * is writing (ETIMEOUT); never for a move. No system call when the version is there, except for the
  * first read after a move to an arena that this session has not opened. Several reads may be under
  * way. ENOENT: the shard was freed, or its owner is gone. */
@@ -70,7 +70,7 @@ FABRICSHM_API int fabricshm_shard_publish(fabricshm_shard* shard, uint64_t* vers
 FABRICSHM_API int fabricshm_shard_move(fabricshm_shard* shard, const char* target,
                                        uint64_t bytes_per_second);
 
-/* Ends the shard for everybody: by the owner (EDENIED). Reads under way end well. The handle stays
+/* Ends the shard for all: by the owner (EDENIED). Reads under way end well. The handle stays
  * to be closed. */
 FABRICSHM_API int fabricshm_shard_free(fabricshm_shard* shard);
 /* Gives the handle back, NULL is nothing. End its reads before; close it before its arena. */

@@ -62,7 +62,7 @@ class Shard {
         return Shard(arena, shard);
     }
 
-    /// Waits until somebody has made it.
+    /// Waits until it has been made.
     static Expected<Shard> open(const Arena& arena, std::string_view name,
                                 std::int64_t timeout_ms = FABRICSHM_TIMEOUT_DEFAULT) {
         fabricshm_shard* shard = nullptr;

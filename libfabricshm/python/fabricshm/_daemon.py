@@ -31,7 +31,7 @@ def answers(path):
 
 
 def usual_socket():
-    """Where the library looks for a daemon when it is told nothing; None when none answers."""
+    """Where the library searches for a daemon when it is given nothing; None when none answers."""
     candidates = [os.environ.get("FABRIC_SOCKET")]
     if not candidates[0]:
         runtime = os.environ.get("XDG_RUNTIME_DIR")
@@ -41,7 +41,7 @@ def usual_socket():
 
 
 def find_program():
-    """fabricd: $FABRICD, the build tree of this package, beside the running script, or PATH."""
+    """fabricd: $FABRICD, the build tree of this package, next to the running script, or PATH."""
     here = Path(__file__).resolve()
     package = Path(os.path.abspath(__file__)).parent
     candidates = [

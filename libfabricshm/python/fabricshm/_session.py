@@ -167,7 +167,7 @@ class Arena(_Closing):
 
 
 class Group(_Closing):
-    """Ranks that meet in collectives.
+    """Ranks that run collectives together.
 
     Every collective takes C-contiguous arrays (NumPy, Tensor, or anything with DLPack on the CPU)
     and these options:
@@ -288,7 +288,7 @@ class Group(_Closing):
         return self._do("send", data, None, data.array.size, peer=to, tag=tag, **options)
 
     def recv(self, out, source=None, tag=0, **options):
-        """Fills `out` from rank `source`, or from whoever sends first.
+        """Fills `out` from rank `source`, or from the rank that sends first.
 
         Blocking: returns the rank that sent. With async_op, Request.peer has it after wait().
         """

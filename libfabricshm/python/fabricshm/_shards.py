@@ -5,7 +5,7 @@ import time
 
 from ._arrays import NAMES, milliseconds, storage
 
-_COPY_SECONDS = 30  # as a session's own timeout is when nobody says another
+_COPY_SECONDS = 30  # as a session's own timeout is when none is given
 
 
 def _array(view):
@@ -70,7 +70,7 @@ class Shard:
         self._handle.move(target, bytes_per_second)
 
     def free(self):
-        """Ends the shard for everybody. By the owner."""
+        """Ends the shard for all. By the owner."""
         self._handle.free()
 
     def close(self):

@@ -51,7 +51,7 @@ def parse_count(text):
 
 
 def number_in(least, most, what, kind=int):
-    """A parser of numbers from `least` to `most`, of which `what` tells the user."""
+    """A parser of numbers from `least` to `most`, which `what` describes to the user."""
     def parse(text):
         try:
             value = kind(text)
@@ -90,7 +90,7 @@ def missing_script(options):
 
 
 def _missing_module(name):
-    # The ranks look into the current folder first. Only the outermost package: to find an inner one
+    # The ranks search the current folder first. Only the outermost package: to find an inner one
     # would import it.
     outermost = name.partition(".")[0]
     sys.path.insert(0, os.getcwd())
@@ -270,7 +270,7 @@ def find_daemon(options):
         return running, None
     if options.no_daemon:
         raise RuntimeError("no fabricd runs; start one, or leave out --no-daemon")
-    # Room for the arena, and for what the daemon keeps beside it.
+    # Room for the arena, and for what the daemon keeps next to it.
     pool_bytes = options.arena_bytes + (64 << 20) if options.arena_bytes else 0
     daemon = _daemon.EmbeddedDaemon(pool_bytes=pool_bytes)
     return daemon.socket, daemon

@@ -78,7 +78,7 @@ def _configure_allocator(backend):
 
 def _wrap_for_debugging(group, store, rank, size, timeout):
     # Torch wraps its own backends when TORCH_DISTRIBUTED_DEBUG is DETAIL, and leaves this to
-    # others: a gloo group beside ours compares what the ranks call before it is called.
+    # others: a gloo group next to ours compares what the ranks call before it is called.
     c10d = dist.distributed_c10d
     if dist.get_debug_level() != dist.DebugLevel.DETAIL:
         return group

@@ -1,4 +1,4 @@
-"""Local SGD: replicas that part for some steps meet in their weighted mean."""
+"""Local SGD: replicas that run apart for some steps are merged into their weighted mean."""
 
 import math
 

@@ -16,7 +16,7 @@ HOLD_STEPS = 100  # after a worsened loss, replicas do not part again before so 
 
 
 class Control:
-    """Makes a training loop follow the directives of fabricd, and tells it how the steps go.
+    """Makes a training loop follow the directives of fabricd, and reports to it how the steps go.
 
         sampler = FabricSampler(dataset, batch_size=256)
         loader = DataLoader(dataset, batch_sampler=sampler)
@@ -35,7 +35,7 @@ class Control:
     that is not wrapped calls merge_gradients() after backward().
 
     optimizer   needed for sync intervals above 1 (local SGD); without one the interval stays 1
-    every       steps between two looks at the directives, which cost one small all_reduce
+    every       steps between two readings of the directives, which cost one small all_reduce
     reduction   of the loss: "mean" over this rank's samples, or their "sum"
     norm_every  steps between two measured gradient norms; 0: never
     max_interval  the largest sync interval that is obeyed
@@ -62,10 +62,10 @@ class Control:
         self.sync_interval = 1
         self.serial = 0  # of the directives in force
         self.steps = 0
-        self.last_loss = math.nan  # of the whole batch, over the steps between two looks
+        self.last_loss = math.nan  # of the whole batch, over the steps between two readings
         self._held_until = 0
         self._apart = [0, 0]  # since replicas were last alike: steps, this rank's samples
-        self._losses = [0.0, 0]  # since the last look: sum over samples, samples
+        self._losses = [0.0, 0]  # since the last reading: sum over samples, samples
         if isinstance(model, DistributedDataParallel):
             model.register_comm_hook(self._merge, GradientMerge.hook)
         self._began = time.monotonic_ns()
@@ -181,7 +181,7 @@ class Control:
     # ---- replicas that part (local SGD) ----
 
     def _average_when_due(self, samples):
-        """Whether the ranks meet after this step."""
+        """Whether the ranks merge after this step."""
         self._averaging_ns = 0
         if self.sync_interval == 1:
             return (self.steps + 1) % self._every == 0
@@ -206,7 +206,8 @@ class Control:
 
     def _set_interval(self, interval):
         if isinstance(self._model, DistributedDataParallel):
-            # Buffers meet with the parameters; a broadcast in each forward() would be a barrier.
+            # Buffers are merged with the parameters; a broadcast in each forward() would be a
+            # barrier.
             if not hasattr(self, "_broadcasts"):
                 self._broadcasts = self._model.broadcast_buffers
             self._model.broadcast_buffers = self._broadcasts and interval == 1
@@ -215,14 +216,14 @@ class Control:
     # ---- directives ----
 
     def _look(self):
-        """All ranks learn what rank 0 is directed to, how far everybody has drawn, and the loss.
+        """All ranks learn what rank 0 is directed to, how far each has drawn, and the loss.
 
         One sum of float64: rank 0 fills the directives and the others add zero; each rank fills its
         own place of the drawn batches. Sums are in rank order, so all ranks hold the same bits.
         """
         world, rank = self._world, self._sampler.rank
         told = torch.zeros(2 + 3 * world + 2, dtype=torch.float64)
-        # The others read, too, for their sessions tell fabricd which directives have arrived.
+        # The others read, too, for their sessions report to fabricd which directives have arrived.
         directed = self._directed()
         if rank == 0:
             told[: 2 + 2 * world] = directed

@@ -61,7 +61,7 @@ class FabricSampler(Sampler):
     group         the ranks; the default group
 
     A rank without samples in a step (drained) is given one of another rank's, so that its model and
-    DistributedDataParallel run; with weight 0 in the gradient. counts() tells.
+    DistributedDataParallel run; with weight 0 in the gradient. See counts().
 
     Control moves the sampler on and changes its shares. Without one, call advance() after each step;
     the shares stay equal.

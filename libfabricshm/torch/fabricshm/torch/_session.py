@@ -1,4 +1,4 @@
-"""The integration's side of the session: what is told to fabricd, and what it directs."""
+"""The integration's side of the session: what is reported to fabricd, and what it directs."""
 
 from dataclasses import dataclass, field
 
@@ -18,7 +18,7 @@ class Directives:
 
 
 class NoSession:
-    """Another backend than the fabric's: nobody directs, nobody listens."""
+    """Another backend than the fabric's: no directives, no reports."""
 
     def read(self):
         """The directives in force; None: there are none."""
