@@ -35,7 +35,7 @@ class Phase:
     targets: tuple = ()
     jobs: int = 0          # tests at a time; 0: as many as --jobs says
     minutes: float = 0     # needed at least, cold, on two cores; 0: never left out for lack of time
-    ahead: str = ""        # a later phase that is built beside these tests, which leave processors idle
+    ahead: str = ""        # a later phase that is built during these tests, which leave processors idle
 
 
 # Whole machines, emulated; a phase of their own.
@@ -132,7 +132,7 @@ def build(phase: Phase, jobs: int, seconds: float | None) -> bool:
 
 
 class Ahead:
-    """A build beside the tests of an earlier phase, behind them at the processor. What it says is in its log only: its
+    """A build during the tests of an earlier phase, at a lower priority than they. What it says is in its log only: its
     phase builds once more, which does nothing, or fails again and shows why."""
 
     process: subprocess.Popen | None = None
@@ -236,7 +236,7 @@ def run_ctest(phase: Phase, jobs: int, outcome: Outcome, seconds: float | None) 
 
 
 def run_phase(phase: Phase, jobs: int, minutes_left: float, later: Phase | None = None) -> Outcome:
-    """Builds, tests, and looks for what was left behind; running out of time is no failure. Builds `later` beside."""
+    """Builds, tests, and finds what was left behind; running out of time is no failure. Builds `later` meanwhile."""
     print(f"\n=== {phase.name}: {phase.what} ===", flush=True)
     outcome = Outcome(phase.name)
     start = time.monotonic()
