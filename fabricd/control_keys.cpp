@@ -1,5 +1,6 @@
 #include "fabricd/control_keys.hpp"
 
+#include "fabricd/control/action.hpp"
 #include "fabricd/key_kinds.hpp"
 
 namespace fabricd {
@@ -17,9 +18,7 @@ std::vector<ConfigKey> loop_keys() {
                    "off: nothing is watched; dry-run: decisions are made and journalled, but not "
                    "carried out; on: they are carried out."),
         words_key(
-            "control.actions",
-            {"shares", "units", "sync", "drain", "placement", "quota", "compute", "pool"},
-            FABRIC_FIELD(control.actions),
+            "control.actions", action_permissions(), FABRIC_FIELD(control.actions),
             "What may be changed. sync changes what a job computes, drain takes slow ranks out "
             "of it, compute and pool take from one tenant for another: these have to be asked "
             "for."),

@@ -44,12 +44,10 @@ void compare(std::vector<QuotaWindow>& users) {
 }
 
 template <typename Shift>
-std::vector<Shift> shifts_of(const Decision& decision) {
+std::vector<Shift> shifts_of(const std::vector<NamedChange<Bytes>>& changes) {
     std::vector<Shift> shifts;
-    for (std::size_t i = 0; i < decision.names.size(); ++i) {
-        // Whole bytes, all of them below 2^53.
-        shifts.push_back({decision.names[i], static_cast<Bytes>(decision.before[i]),
-                          static_cast<Bytes>(decision.after[i])});
+    for (const auto& change : changes) {
+        shifts.push_back({change.name, change.before, change.after});
     }
     return shifts;
 }
@@ -117,8 +115,8 @@ const QuotaSource::Busy& QuotaSource::busy_of(const VgpuView& vgpu, double lengt
     return busy;
 }
 
-fabricshm::Result<void> DaemonActuators::shift_quotas(const Decision& decision) {
-    return limits_.shift(shifts_of<VgpuShift>(decision));
+fabricshm::Result<void> DaemonActuators::shift_quotas(const Quota& action) {
+    return limits_.shift(shifts_of<VgpuShift>(action.changes));
 }
 
 fabricshm::Result<void> DaemonActuators::move_shard(const std::string& shard,
@@ -127,9 +125,9 @@ fabricshm::Result<void> DaemonActuators::move_shard(const std::string& shard,
     return host_.move_shard({shard, "device:" + node, 0});
 }
 
-fabricshm::Result<void> DaemonActuators::shift_pool_quotas(const Decision& decision) {
-    if (!host_.shift_quotas) return PageActuator::shift_pool_quotas(decision);
-    return host_.shift_quotas(shifts_of<QuotaShift>(decision));
+fabricshm::Result<void> DaemonActuators::shift_pool_quotas(const PoolQuota& action) {
+    if (!host_.shift_quotas) return PageActuator::shift_pool_quotas(action);
+    return host_.shift_quotas(shifts_of<QuotaShift>(action.changes));
 }
 
 fabricshm::Result<void> DaemonActuators::set_compute_share(const std::string& user,

@@ -51,8 +51,8 @@ class DaemonActuators : public PageActuator {
         : PageActuator(pages), limits_(limits), host_(std::move(host)) {}
 
     fabricshm::Result<void> move_shard(const std::string& shard, const std::string& node) override;
-    fabricshm::Result<void> shift_quotas(const Decision& decision) override;
-    fabricshm::Result<void> shift_pool_quotas(const Decision& decision) override;
+    fabricshm::Result<void> shift_quotas(const Quota& action) override;
+    fabricshm::Result<void> shift_pool_quotas(const PoolQuota& action) override;
     fabricshm::Result<void> set_compute_share(const std::string& user, unsigned percent) override;
 
   private:

@@ -29,14 +29,14 @@ HostActions host(Daemon& daemon) {
 }
 
 bool may_move(const ControlConfig& config) {
-    return has_word(config.actions, word_of(ActionKind::kPlacement));
+    return has_word(config.actions, Placement::kInfo.permission);
 }
 
 // Nothing for a loop that may do nothing with it: the control thread, which answers, has clients to
 // serve.
 PlaceSource::Ask places_for(const ControlConfig& config, Daemon& daemon, ReadShards& reads) {
     const bool moves = may_move(config);
-    const bool divides = has_word(config.actions, word_of(ActionKind::kPoolQuota));
+    const bool divides = has_word(config.actions, PoolQuota::kInfo.permission);
     return [moves, divides, &daemon, &reads] {
         if (!moves && !divides) return Places{};
         Places places = daemon.places(moves ? reads.ids() : std::vector<ShardId>{});

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <numeric>
 #include <utility>
 
 #include "libfabricshm/base/log.hpp"
@@ -20,6 +19,13 @@ using fabricshm::Result;
 
 namespace {
 
+template <typename... Functions>
+struct Overloads : Functions... {
+    using Functions::operator()...;
+};
+template <typename... Functions>
+Overloads(Functions...) -> Overloads<Functions...>;
+
 /// Decisions that can be asked for. Some kilobytes each at most.
 constexpr std::size_t kRecent = 1000;
 
@@ -31,9 +37,9 @@ std::int64_t unix_ms() {
 
 // At the moment of the decision, whatever comes of it: the log is what people read first.
 void log_decision(const Decision& decision) {
-    const bool is_alarm = decision.kind == ActionKind::kAlarm;
+    const bool is_alarm = kind_of(decision) == ActionKind::kAlarm;
     log(is_alarm ? LogLevel::kWarning : LogLevel::kInfo, "control: decision %llu, %s: %s%s",
-        static_cast<unsigned long long>(decision.id), name_of(decision.kind),
+        static_cast<unsigned long long>(decision.id), name_of(kind_of(decision)),
         decision.reason.c_str(),
         decision.outcome == Outcome::kNotApplied ? " (dry run, not applied)" : "");
 }
@@ -41,7 +47,7 @@ void log_decision(const Decision& decision) {
 // Of quotas that somebody came before us at the step says all there is to say.
 std::string why_not(const Decision& decision, const Error& error) {
     const bool is_quota =
-        decision.kind == ActionKind::kQuota || decision.kind == ActionKind::kPoolQuota;
+        action_as<Quota>(decision) != nullptr || action_as<PoolQuota>(decision) != nullptr;
     return is_quota && error.code == Errc::kBusy ? error.step : fabricshm::describe(error);
 }
 
@@ -63,11 +69,11 @@ Result<void> Actuators::move_shard(const std::string&, const std::string&) {
     return Error{Errc::kUnsupported, 0, "move a shard"};
 }
 
-Result<void> Actuators::shift_quotas(const Decision&) {
+Result<void> Actuators::shift_quotas(const Quota&) {
     return Error{Errc::kUnsupported, 0, "shift quotas"};
 }
 
-Result<void> Actuators::shift_pool_quotas(const Decision&) {
+Result<void> Actuators::shift_pool_quotas(const PoolQuota&) {
     return Error{Errc::kUnsupported, 0, "shift quotas of the pool"};
 }
 
@@ -209,7 +215,7 @@ void Controller::write(const Record& record) {
 std::optional<DecisionOutcome> Controller::act(const Decision& decision, const TickResult& result,
                                                const Window& window) {
     const bool nothing_to_do =
-        decision.outcome == Outcome::kNotApplied || decision.kind == ActionKind::kAlarm;
+        decision.outcome == Outcome::kNotApplied || kind_of(decision) == ActionKind::kAlarm;
     if (nothing_to_do || parts_.actuators == nullptr) return std::nullopt;
     Result<void> done;
     if (decision.serial != 0) {
@@ -227,29 +233,27 @@ std::optional<DecisionOutcome> Controller::act(const Decision& decision, const T
 }
 
 Result<void> Controller::act_on_host(const Decision& decision, const Window& window) {
-    switch (decision.kind) {
-        case ActionKind::kPlacement:
-            return move_shards(decision, window);
-        case ActionKind::kQuota:
-            return parts_.actuators->shift_quotas(decision);
-        case ActionKind::kPoolQuota:
-            return parts_.actuators->shift_pool_quotas(decision);
-        case ActionKind::kComputeShare:
-            return set_shares(decision);
-        default:
-            return Error{Errc::kUnsupported, 0, "act on a decision"};
-    }
+    // A kind of the host's scope without a function here does not compile.
+    const auto carry_out = Overloads{
+        [&](const Placement& action) { return move_shards(decision, action, window); },
+        [&](const Quota& action) { return parts_.actuators->shift_quotas(action); },
+        [&](const PoolQuota& action) { return parts_.actuators->shift_pool_quotas(action); },
+        [&](const ComputeShare& action) { return set_shares(action); },
+        [&]<typename A>(const A&) requires(A::kInfo.scope != ActionScope::kHost){
+            return Result<void>(Error{Errc::kUnsupported, 0, "act on a decision"});
+}
+};  // namespace fabricd
+return std::visit(carry_out, decision.action);
 }
 
 // Each for itself: a shard that can't move says nothing about the others, and one that moves is
 // right where it was sent. What became of each is in the windows that follow. Refused only when no
 // move has begun.
-Result<void> Controller::move_shards(const Decision& decision, const Window& window) {
+Result<void> Controller::move_shards(const Decision& decision, const Placement& action,
+                                     const Window& window) {
     Result<void> refused;
     bool any_begun = false;
-    for (std::size_t i = 0; i < decision.names.size(); ++i) {
-        const std::string& shard = decision.names[i];
-        const auto node = static_cast<std::size_t>(decision.after[i]);
+    for (const auto& [shard, from, node] : action.changes) {
         // Nodes are those of the device file, which does not change while the daemon runs.
         const auto asked =
             node < window.placement.nodes.size()
@@ -267,20 +271,16 @@ Result<void> Controller::move_shards(const Decision& decision, const Window& win
 
 // All of it or nothing: half of a division is none. What was done before one of them failed is
 // taken back, the last first.
-Result<void> Controller::set_shares(const Decision& decision) {
-    const auto set = [&](std::size_t i, double percent) {
-        return parts_.actuators->set_compute_share(decision.names[i],
-                                                   static_cast<unsigned>(percent));
-    };
-    std::vector<std::size_t> order(decision.names.size());
-    std::iota(order.begin(), order.end(), 0);
-    // Who gives goes before who takes, also when a division is taken back.
-    std::stable_partition(order.begin(), order.end(),
-                          [&](std::size_t i) { return decision.after[i] < decision.before[i]; });
-    for (std::size_t k = 0; k < order.size(); ++k) {
-        const auto done = set(order[k], decision.after[order[k]]);
+Result<void> Controller::set_shares(const ComputeShare& action) {
+    auto changes = action.changes;
+    // Those that give go before those that take, also when a division is taken back.
+    std::stable_partition(changes.begin(), changes.end(),
+                          [](const auto& change) { return change.after < change.before; });
+    Actuators& actuators = *parts_.actuators;
+    for (std::size_t k = 0; k < changes.size(); ++k) {
+        const auto done = actuators.set_compute_share(changes[k].name, changes[k].after);
         if (done.ok()) continue;
-        while (k-- > 0) (void)set(order[k], decision.before[order[k]]);
+        while (k-- > 0) (void)actuators.set_compute_share(changes[k].name, changes[k].before);
         return done;
     }
     return {};

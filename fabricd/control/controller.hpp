@@ -27,11 +27,11 @@ class Actuators {
     virtual fabricshm::Result<void> direct(const Directive& directive);
     /// Begins it; the windows say what came of it. `node` by the name that the window gives it.
     virtual fabricshm::Result<void> move_shard(const std::string& shard, const std::string& node);
-    /// All of a decision's quotas, of vGPUs and of the pool, or none. Nobody gets what others have
+    /// All quotas, of vGPUs and of the pool, or none. Nobody gets what others have
     /// not given: kBusy when somebody came between the decision and this call; the error's step
     /// says how.
-    virtual fabricshm::Result<void> shift_quotas(const Decision& decision);
-    virtual fabricshm::Result<void> shift_pool_quotas(const Decision& decision);
+    virtual fabricshm::Result<void> shift_quotas(const Quota& action);
+    virtual fabricshm::Result<void> shift_pool_quotas(const PoolQuota& action);
     virtual fabricshm::Result<void> set_compute_share(const std::string& user, unsigned percent);
 };
 
@@ -75,8 +75,9 @@ class Controller {
     std::optional<DecisionOutcome> act(const Decision& decision, const TickResult& result,
                                        const Window& window);
     fabricshm::Result<void> act_on_host(const Decision& decision, const Window& window);
-    fabricshm::Result<void> move_shards(const Decision& decision, const Window& window);
-    fabricshm::Result<void> set_shares(const Decision& decision);
+    fabricshm::Result<void> move_shards(const Decision& decision, const Placement& action,
+                                        const Window& window);
+    fabricshm::Result<void> set_shares(const ComputeShare& action);
     void remember(const TickResult& result);
     void remember(const DecisionOutcome& outcome);
 

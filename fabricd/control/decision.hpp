@@ -7,21 +7,9 @@
 #include <string>
 #include <vector>
 
-namespace fabricd {
+#include "fabricd/control/action.hpp"
 
-enum class ActionKind : std::uint8_t {
-    kBatchShares = 1,   // S113: `after` by rank, sums to 1
-    kWorkUnits = 2,     // S223: `after` by rank, whole numbers
-    kSyncInterval = 3,  // S313: `after` has one entry, steps
-    kAlarm = 4,         // a rank stays slow: nothing is done
-    kDrain = 5,         // its share becomes 0
-    kPlacement = 6,     // S213: `names` are shards, `before` and `after` their nodes
-    kQuota = 7,         // S322: `names` are vGPUs, values in bytes
-    kComputeShare = 8,  // S422: `names` are vGPUs, values in per cent
-    kPoolQuota = 9,     // S412: `names` are devices, values in bytes
-    kReturn = 10,       // a drained rank gets a small share again, as a trial
-};
-inline constexpr int kActionKinds = 11;  // 0 is none
+namespace fabricd {
 
 enum class Outcome : std::uint8_t {
     kPending = 0,     // on probation
@@ -46,12 +34,9 @@ struct Decision {
     std::uint64_t id = 0;      // 1, 2, ...: rises over restarts, too
     std::uint64_t window = 0;  // number of the window that it was made in
     std::int64_t unix_ms = 0;  // when; for people
-    ActionKind kind = ActionKind::kAlarm;
+    Action action;
     std::uint64_t arena = 0, group = 0;  // of a job; 0: not about one
     std::string device;                  // of quotas; "": not about one
-    std::vector<std::string> names;
-    std::vector<double> before, after;
-    std::int32_t rank = -1;    // of an alarm, a drain and a return
     double objective = 0;      // before, in samples/s of the job corrected for its imbalance
     double promised = 0;       // the same afterwards
     double gain = 0;           // predicted, a share
@@ -75,8 +60,21 @@ struct DecisionOutcome {
     std::string reason;
 };
 
+inline ActionKind kind_of(const Decision& decision) noexcept {
+    return kind_of(decision.action);
+}
+
+/// The action of a decision that is known to be of this kind; nullptr when it is of another one.
+template <typename A>
+const A* action_as(const Decision& decision) noexcept {
+    return std::get_if<A>(&decision.action);
+}
+template <typename A>
+A* action_as(Decision& decision) noexcept {
+    return std::get_if<A>(&decision.action);
+}
+
 const char* name_of(ActionKind kind) noexcept;  // "batch shares"
 const char* name_of(Outcome outcome) noexcept;  // "kept"
-const char* word_of(ActionKind kind) noexcept;  // as in control.actions; "" for an alarm
 
 }  // namespace fabricd

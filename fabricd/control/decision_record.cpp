@@ -127,9 +127,11 @@ void fields(Walker& walker, Fact& fact) {
 
 template <typename Walker>
 void fields(Walker& walker, Decision& d) {
-    walk(walker, d.id, d.window, d.unix_ms, d.kind, d.arena, d.group, d.device, d.names, d.before,
-         d.after, d.rank, d.objective, d.promised, d.gain, d.cost_s, d.serial, d.undoes, d.reason,
-         d.facts, d.outcome, d.measured, d.outcome_reason);
+    ActionFrame frame = frame_of(d.action);
+    walk(walker, d.id, d.window, d.unix_ms, frame.kind, d.arena, d.group, d.device, frame.names,
+         frame.before, frame.after, frame.rank, d.objective, d.promised, d.gain, d.cost_s, d.serial,
+         d.undoes, d.reason, d.facts, d.outcome, d.measured, d.outcome_reason);
+    if constexpr (std::is_same_v<Walker, Reader>) d.action = action_of(std::move(frame));
 }
 
 template <typename Walker>

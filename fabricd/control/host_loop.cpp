@@ -16,6 +16,54 @@ constexpr double kMaxPart = 2;
 /// Times that the wait after a promise that could not be given back doubles.
 constexpr int kDoublings = 4;
 
+using Users = std::span<const QuotaWindow>;
+
+const QuotaWindow* user_of(const std::string& name, Users users) {
+    const auto found = std::find_if(users.begin(), users.end(),
+                                    [&](const QuotaWindow& user) { return user.name == name; });
+    return found == users.end() ? nullptr : &*found;
+}
+
+// Whether what was decided is what the users have.
+template <typename A>
+bool has_values(const A& action, Users users) {
+    return std::all_of(action.changes.begin(), action.changes.end(), [&](const auto& change) {
+        const QuotaWindow* user = user_of(change.name, users);
+        constexpr bool kIsShare = std::is_same_v<A, ComputeShare>;
+        if (user == nullptr) return false;
+        return (kIsShare ? static_cast<double>(user->percent) : user->quota) ==
+               static_cast<double>(change.after);
+    });
+}
+
+bool is_in(const Quota& action, Users users) {
+    return has_values(action, users);
+}
+
+bool is_in(const PoolQuota& action, Users users) {
+    return has_values(action, users);
+}
+
+bool is_in(const ComputeShare& action, Users users) {
+    return has_values(action, users);
+}
+
+// Of shards their homes say it, and what jobs do is in their own windows: see settle_moves(), Loop.
+bool is_in(const Placement&, Users) {
+    return true;
+}
+
+template <typename A>
+requires(A::kInfo.scope != ActionScope::kHost) bool is_in(const A&, Users) {
+    return true;
+}
+
+/// None of another action than of shards.
+std::vector<NamedChange<std::uint32_t>> moves_of(const Decision& decision) {
+    const auto* placement = action_as<Placement>(decision);
+    return placement != nullptr ? placement->changes : std::vector<NamedChange<std::uint32_t>>{};
+}
+
 }  // namespace
 
 void HostPace::begin() noexcept {
@@ -85,7 +133,7 @@ HostLoop::Told HostLoop::tick(const Window& window, double weight, std::uint64_t
 }
 
 bool HostLoop::allows(ActionKind kind) const {
-    return has_word(config_.actions, word_of(kind));
+    return has_word(config_.actions, info_of(kind).permission);
 }
 
 bool HostLoop::may(const Ground& ground, ActionKind kind) const {
@@ -96,24 +144,25 @@ void HostLoop::tick_vgpus(const Window& window, Told& result, std::uint64_t& las
     for (QuotaDevice device : window.devices) {
         Ground& ground = gpus_[device.name];
         ground.promises.complete(device.users, static_cast<double>(config_.half_life));
-        if (allows(ActionKind::kQuota) &&
-            give_back(ground, propose_quota_returns(device, config_), result, last_id)) {
-            continue;
-        }
-        if (allows(ActionKind::kComputeShare) &&
-            give_back(ground, propose_share_returns(device, config_), result, last_id)) {
-            continue;
-        }
+        if (give_back_on(ground, device, result, last_id)) continue;
         const Progress progress = progress_of(ground.trial, device.users);
         if (judge(ground, progress, device.users, result, last_id)) continue;
         std::optional<Decision> proposal;
-        // Memory before compute: a refused allocation ends a job, a small share only slows it.
-        if (may(ground, ActionKind::kQuota)) proposal = propose_quotas(device, config_);
-        if (!proposal && may(ground, ActionKind::kComputeShare)) {
-            proposal = propose_compute_shares(device, config_);
+        for (const VgpuAction& action : kVgpuActions) {
+            if (!proposal && may(ground, action.kind)) proposal = action.propose(device, config_);
         }
         if (proposal) begin(ground, std::move(*proposal), result, last_id);
     }
+}
+
+// True when this window has had its action.
+bool HostLoop::give_back_on(Ground& ground, const QuotaDevice& device, Told& result,
+                            std::uint64_t& last_id) {
+    return std::any_of(
+        std::begin(kVgpuActions), std::end(kVgpuActions), [&](const VgpuAction& action) {
+            return allows(action.kind) &&
+                   give_back(ground, action.propose_returns(device, config_), result, last_id);
+        });
 }
 
 void HostLoop::tick_pool(const Window& window, Told& result, std::uint64_t& last_id) {
@@ -188,14 +237,16 @@ std::optional<Decision> HostLoop::propose_moves(const PlacementWindow& known) co
 HostLoop::Progress HostLoop::settle_moves(const PlacementWindow& now) {
     Trial& trial = shards_.trial;
     Progress progress = Progress::kInForce;
-    for (std::size_t i = trial.decision().names.size(); i-- > 0;) {
-        const Decision& decision = trial.decision();
+    // A copy: what is settled is dropped from the trial's own.
+    const std::vector<NamedChange<std::uint32_t>> moves = moves_of(trial.decision());
+    for (std::size_t i = moves.size(); i-- > 0;) {
+        const auto& move = moves[i];
         const auto shard =
             std::find_if(now.shards.begin(), now.shards.end(),
-                         [&](const ShardWindow& other) { return other.name == decision.names[i]; });
+                         [&](const ShardWindow& other) { return other.name == move.name; });
         const bool is_known = shard != now.shards.end();
-        if (is_known && static_cast<double>(shard->home) == decision.after[i]) {
-            shards_.arrived.insert(decision.names[i]);
+        if (is_known && shard->home == move.after) {
+            shards_.arrived.insert(move.name);
             continue;
         }
         if (is_known && shard->moving) {
@@ -203,30 +254,22 @@ HostLoop::Progress HostLoop::settle_moves(const PlacementWindow& now) {
             continue;
         }
         // What somebody else has moved, back home or elsewhere, was not refused.
-        const bool stayed = is_known && static_cast<double>(shard->home) == decision.before[i] &&
-                            !shards_.arrived.contains(decision.names[i]);
-        if (stayed) watch_.refuse(decision.names[i], config_.cool_down);
+        const bool stayed =
+            is_known && shard->home == move.before && !shards_.arrived.contains(move.name);
+        if (stayed) watch_.refuse(move.name, config_.cool_down);
         trial.drop(i);
         ++shards_.dropped;
     }
-    if (!trial.decision().names.empty()) return progress;
+    if (!moves_of(trial.decision()).empty()) return progress;
     return shards_.arrived.empty() ? Progress::kLost : Progress::kReplaced;
 }
 
 // Whether what was decided is what holds: people set quotas and shares, too.
 HostLoop::Progress HostLoop::progress_of(const Trial& trial, Users users) {
     if (!trial.running()) return Progress::kInForce;
-    const Decision& decision = trial.decision();
-    for (std::size_t i = 0; i < decision.names.size(); ++i) {
-        const auto user = std::find_if(users.begin(), users.end(), [&](const QuotaWindow& other) {
-            return other.name == decision.names[i];
-        });
-        const bool is_share = decision.kind == ActionKind::kComputeShare;
-        const bool holds = user != users.end() && (is_share ? static_cast<double>(user->percent)
-                                                            : user->quota) == decision.after[i];
-        if (!holds) return Progress::kReplaced;
-    }
-    return Progress::kInForce;
+    const bool holds = std::visit([&](const auto& action) { return is_in(action, users); },
+                                  trial.decision().action);
+    return holds ? Progress::kInForce : Progress::kReplaced;
 }
 
 // Why nothing can be said of the action on this ground any more; nothing while it can.
@@ -248,7 +291,7 @@ bool HostLoop::judge(Ground& ground, Progress progress, Users users, Told& resul
         result.outcomes.push_back(*trial.interrupt(why));
         // Else the same would be proposed in this very window, and a host on which jobs come and go
         // would be changed step after step without any verdict.
-        trial.wait(trial.decision().kind, std::max(config_.cool_down, config_.probation));
+        trial.wait(kind_of(trial.decision()), std::max(config_.cool_down, config_.probation));
         return true;
     }
     const bool has_judges = trial.decision().objective > 0;
@@ -284,7 +327,7 @@ void HostLoop::begin(Ground& ground, Decision decision, Told& result, std::uint6
     if (config_.mode != "on") {
         // Nothing is on probation, since nothing happened.
         decision.outcome = Outcome::kNotApplied;
-        ground.trial.wait(decision.kind, config_.cool_down);
+        ground.trial.wait(kind_of(decision), config_.cool_down);
     } else {
         // Many jobs make up this objective, and it scatters with all of them.
         ground.trial.begin(decision, pace_.noise(2 * config_.noise_floor));
@@ -300,8 +343,8 @@ void HostLoop::begin(Ground& ground, Decision decision, Told& result, std::uint6
 // Each of the shards rests on its own account. The kind waits only for as long as the log can bear:
 // others may well be moved.
 DecisionOutcome HostLoop::fail_moves(const std::string& why) {
-    for (const std::string& shard : shards_.trial.decision().names) {
-        watch_.refuse(shard, config_.cool_down);
+    for (const auto& move : moves_of(shards_.trial.decision())) {
+        watch_.refuse(move.name, config_.cool_down);
     }
     return shards_.trial.fail(why, std::min(config_.probation, config_.cool_down));
 }

@@ -102,6 +102,8 @@ class HostLoop {
     const char* interruption_of(const Ground& ground, Progress progress) const;
     bool give_back(Ground& ground, std::optional<Decision> proposal, Told& result,
                    std::uint64_t& last_id);
+    bool give_back_on(Ground& ground, const QuotaDevice& device, Told& result,
+                      std::uint64_t& last_id);
     bool judge(Ground& ground, Progress progress, Users users, Told& result,
                std::uint64_t& last_id);
     std::optional<Decision> propose_moves(const PlacementWindow& known) const;

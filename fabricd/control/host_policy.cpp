@@ -17,6 +17,8 @@
 
 namespace fabricd {
 
+using fabricshm::Bytes;
+
 namespace {
 
 constexpr std::uint64_t kWholeDevice = 100;  // per cent
@@ -24,13 +26,6 @@ constexpr double kLeastShareChange = 5;      // of them: less is noise of the us
 // S422's least part where nothing is asked for: so little is still a whole per cent, rounded up,
 // and 0 % would be no share at all.
 constexpr double kLeastPart = 1e-9;
-
-Decision decision_on(const std::string& device, ActionKind kind) {
-    Decision decision;
-    decision.kind = kind;
-    decision.device = device;
-    return decision;
-}
 
 // Whole per cents on the way from `before` to `wanted` that change at most `most` of the device.
 std::vector<double> step_towards(const std::vector<double>& before,
@@ -55,34 +50,32 @@ double used_by(const std::string& name, std::span<const QuotaWindow> users, doub
     return otherwise;
 }
 
-// Leaves to who has to give what it uses, and takes that from what the others get.
-void spare_what_is_used(Decision& back, std::span<const QuotaWindow> users) {
+// Leaves to those that have to give what they use, and takes that from what the others get.
+void spare_what_is_used(std::vector<NamedChange<Bytes>>& back, std::span<const QuotaWindow> users) {
     double missing = 0;
     double wanted = 0;
-    for (std::size_t i = 0; i < back.names.size(); ++i) {
-        const double now = back.before[i];
-        double& next = back.after[i];
+    for (auto& change : back) {
+        const auto now = static_cast<double>(change.before);
+        const auto next = static_cast<double>(change.after);
         wanted += std::max(next - now, 0.0);
-        const double least = std::min(std::ceil(used_by(back.names[i], users, now)), now);
+        const double least = std::min(std::ceil(used_by(change.name, users, now)), now);
         if (next >= now || next >= least) continue;
         missing += least - next;
-        next = least;
+        change.after = whole_of<Bytes>(least);
     }
     const double part = wanted > 0 ? std::max(wanted - missing, 0.0) / wanted : 0;
-    for (std::size_t i = 0; i < back.names.size(); ++i) {
-        const double step = back.after[i] - back.before[i];
-        if (step > 0) back.after[i] = back.before[i] + std::floor(part * step);
+    for (auto& change : back) {
+        if (change.after <= change.before) continue;
+        const auto step = static_cast<double>(change.after - change.before);
+        change.after = change.before + whole_of<Bytes>(part * step);
     }
 }
 
-void leave_out_what_stays(Decision& decision) {
-    for (std::size_t i = decision.names.size(); i-- > 0;) {
-        if (decision.after[i] != decision.before[i]) continue;
-        const auto at = static_cast<std::ptrdiff_t>(i);
-        decision.names.erase(decision.names.begin() + at);
-        decision.before.erase(decision.before.begin() + at);
-        decision.after.erase(decision.after.begin() + at);
-    }
+// Memory that is in use stays where it is; all else can be taken back at any moment.
+template <typename A>
+void spare(A& action, std::span<const QuotaWindow> users) {
+    constexpr bool kIsMemory = std::is_same_v<A, Quota> || std::is_same_v<A, PoolQuota>;
+    if constexpr (kIsMemory) spare_what_is_used(action.changes, users);
 }
 
 double own_percent(const QuotaWindow& user) {
@@ -134,11 +127,13 @@ std::optional<std::vector<Holder>> holders_of(const QuotaDevice& device,
 
 Decision quota_decision(const QuotaDevice& device, const std::vector<Holder>& holders,
                         const std::vector<double>& after) {
-    Decision decision = decision_on(device.name, ActionKind::kQuota);
+    Decision decision;
+    decision.device = device.name;
+    Quota action;
     for (std::size_t i = 0; i < holders.size(); ++i) {
         const QuotaWindow& user = device.users[i];
         if (after[i] == user.quota) continue;
-        add_change(decision, user.name, user.quota, after[i]);
+        add_change(action.changes, user.name, user.quota, after[i]);
         const std::string who = user.name + " ";
         decision.facts.push_back({"S321", who + "used", user.used, "bytes"});
         decision.facts.push_back({"S321", who + "denied", user.denied, "bytes"});
@@ -148,6 +143,7 @@ Decision quota_decision(const QuotaDevice& device, const std::vector<Holder>& ho
         decision.facts.push_back({"S322", who + "load of others", user.busy, ""});
         decision.facts.push_back({"S323", who + "quota", after[i], "bytes"});
     }
+    decision.action = std::move(action);
     return decision;
 }
 
@@ -166,7 +162,7 @@ std::optional<Decision> propose_quotas(const QuotaDevice& device, const ControlC
     const bool fits = quotas <= room;
     Decision decision =
         quota_decision(device, *holders, fits ? lend(*holders, room) : fit(*holders, room));
-    if (decision.names.empty()) return std::nullopt;
+    if (action_as<Quota>(decision)->changes.empty()) return std::nullopt;
     decision.facts.push_back({"S322", "device less reserve", room, "bytes"});
     char line[160];
     std::snprintf(line, sizeof line, "%.0f MiB were refused on %s", denied / (1024 * 1024),
@@ -235,11 +231,13 @@ std::optional<ShareCase> share_case(const QuotaDevice& device, const ControlConf
 
 Decision share_decision(const QuotaDevice& device, const ShareCase& known,
                         const std::vector<double>& after) {
-    Decision decision = decision_on(device.name, ActionKind::kComputeShare);
+    Decision decision;
+    decision.device = device.name;
+    ComputeShare action;
     for (std::size_t i = 0; i < after.size(); ++i) {
         const QuotaWindow& user = *known.users[i];
         if (after[i] != known.before[i]) {
-            add_change(decision, user.name, known.before[i], after[i]);
+            add_change(action.changes, user.name, known.before[i], after[i]);
         }
         decision.facts.push_back({"S421", user.name + " usage", 100 * user.usage, "%"});
         decision.facts.push_back({"S421", user.name + " held up", 100 * user.held_up, "%"});
@@ -247,6 +245,7 @@ Decision share_decision(const QuotaDevice& device, const ShareCase& known,
         decision.facts.push_back({"S423", user.name + " share", after[i], "%"});
     }
     decision.facts.push_back({"S422", "dependency delay (nothing measures it)", 0, "steps"});
+    decision.action = std::move(action);
     return decision;
 }
 
@@ -315,13 +314,13 @@ std::optional<Decision> propose_placement(const PlacementWindow& window,
     const auto moves = place_items(input, limits);
     if (!moves || moves->empty()) return std::nullopt;
 
-    Decision decision = decision_on("", ActionKind::kPlacement);
+    Decision decision;
+    Placement action;
     for (const Migration& move : *moves) {
         const std::string& name = window.shards[move.item].name;
         // Not add_change(): nodes have no size, and what S213 placed first moves first.
-        decision.names.push_back(name);
-        decision.before.push_back(static_cast<double>(move.from));
-        decision.after.push_back(static_cast<double>(move.to));
+        action.changes.push_back(
+            {name, static_cast<std::uint32_t>(move.from), static_cast<std::uint32_t>(move.to)});
         decision.facts.push_back(
             {"S212", name + " needed in", window.shards[move.item].until_needed_s, "s"});
         decision.facts.push_back(
@@ -335,21 +334,20 @@ std::optional<Decision> propose_placement(const PlacementWindow& window,
     }
     decision.facts.push_back({"guard", "horizon", limits.horizon_s, "s"});
     decision.reason = moves->size() == 1
-                          ? decision.names.front() + " moves to " +
+                          ? action.changes.front().name + " moves to " +
                                 window.nodes[moves->front().to].name + ", which reads it"
                           : std::to_string(moves->size()) + " shards move to where they are read";
+    decision.action = std::move(action);
     return decision;
 }
 
 std::optional<Decision> taking_back(const Decision& undone, std::span<const QuotaWindow> users) {
     Decision back = undone;
     back.undoes = undone.id;
-    std::swap(back.before, back.after);
-    const bool is_memory =
-        undone.kind == ActionKind::kQuota || undone.kind == ActionKind::kPoolQuota;
-    if (is_memory) spare_what_is_used(back, users);
-    leave_out_what_stays(back);
-    if (back.names.empty()) return std::nullopt;
+    back.action = reversed(undone.action);
+    std::visit([&](auto& action) { spare(action, users); }, back.action);
+    drop_unchanged(back.action);
+    if (frame_of(back.action).names.empty()) return std::nullopt;
     back.facts.clear();
     back.reason = "takes back decision " + std::to_string(undone.id);
     back.outcome = Outcome::kDone;

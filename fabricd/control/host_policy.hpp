@@ -42,4 +42,18 @@ std::optional<Decision> propose_placement(const PlacementWindow& window,
 /// quotas are together what they were before. Nothing when there is nothing to give back.
 std::optional<Decision> taking_back(const Decision& undone, std::span<const QuotaWindow> users);
 
+/// How an action about the vGPUs of one GPU comes about: what is proposed, and what gives promises
+/// back, which comes before all proposals.
+struct VgpuAction {
+    using Propose = std::optional<Decision> (*)(const QuotaDevice&, const ControlConfig&);
+    ActionKind kind;
+    Propose propose;
+    Propose propose_returns;
+};
+
+/// Memory before compute: a refused allocation ends a job, a small share only slows it.
+inline constexpr VgpuAction kVgpuActions[] = {
+    {ActionKind::kQuota, propose_quotas, propose_quota_returns},
+    {ActionKind::kComputeShare, propose_compute_shares, propose_share_returns}};
+
 }  // namespace fabricd

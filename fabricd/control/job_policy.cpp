@@ -37,13 +37,13 @@ std::optional<Decision> propose_shares(const JobState& job, const ControlConfig&
     // Only here, behind the hysteresis: this is where a job that is well is left alone.
     auto after = wanted_shares(job, config);
     if (!after) return std::nullopt;
-    Decision decision = decision_on(job, ActionKind::kBatchShares);
-    decision.before = shares_now(job);
-    bound_step(decision.before, *after, config.share_step);
-    const Promise promised = promise_of_shares(job, decision.before, *after);
+    Decision decision = decision_on(job);
+    BatchShares shares{shares_now(job), std::move(*after)};
+    bound_step(shares.before, shares.after, config.share_step);
+    const Promise promised = promise_of_shares(job, shares.before, shares.after);
     if (!is_worth_it(promised, config.gain, horizon_s(config))) return std::nullopt;
-    decision.after = std::move(*after);
-    finish_shares(decision, job, config);
+    finish_shares(decision, shares.before, shares.after, job, config);
+    decision.action = std::move(shares);
     decision.reason = reason_text("imbalance %.2f: shares by speed promise %.1f %% more samples/s",
                                   job.imbalance_now, 100 * decision.gain);
     return decision;
@@ -81,9 +81,8 @@ std::optional<Decision> propose_units(const JobState& job, const ControlConfig& 
     const Promise promised{answer->before_s + rest, answer->after_s + rest, job.step_s.mean};
     if (!is_worth_it(promised, config.gain, horizon_s(config))) return std::nullopt;
 
-    Decision decision = decision_on(job, ActionKind::kWorkUnits);
-    decision.before.assign(tasks.begin(), tasks.end());
-    decision.after.assign(answer->tasks.begin(), answer->tasks.end());
+    Decision decision = decision_on(job);
+    decision.action = WorkUnits{tasks, answer->tasks};
     promise(decision, promised, config);
     decision.promised = decision.objective * (1 + decision.gain);
     explain_job(decision, job);
@@ -121,9 +120,8 @@ std::optional<Decision> propose_interval(const JobState& job, const ControlConfi
     // shorter one is only worth its price when the interval has become far too long.
     if (!is_safety && std::abs(gain_of(promised)) <= config.gain) return std::nullopt;
 
-    Decision decision = decision_on(job, ActionKind::kSyncInterval);
-    decision.before = {static_cast<double>(now)};
-    decision.after = {static_cast<double>(wanted)};
+    Decision decision = decision_on(job);
+    decision.action = SyncInterval{now, wanted};
     promise(decision, promised, config);
     decision.promised = decision.objective * (1 + decision.gain);
     decision.facts.push_back({"S312", "step without synchronising", without_s, "s"});

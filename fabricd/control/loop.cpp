@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "fabricd/control/host_policy.hpp"
+#include "fabricd/control/job_actions.hpp"
 #include "fabricd/control/job_policy.hpp"
 #include "fabricd/control/share_plan.hpp"
 #include "fabricd/control/slow_ranks.hpp"
@@ -37,10 +39,9 @@ double noise_of(const Ewma& objective, const ControlConfig& config) {
 
 Loop::Loop(ControlConfig config, std::uint64_t last_id)
     : config_(std::move(config)), weights_(config_), last_id_(last_id), host_(config_) {
-    for (int kind = 1; kind < kActionKinds; ++kind) {
-        // Once: looking for words in each window of each job would cost more than deciding.
-        allowed_[static_cast<std::size_t>(kind)] =
-            has_word(config_.actions, word_of(static_cast<ActionKind>(kind)));
+    // Once: looking for words in each window of each job would cost more than deciding.
+    for (std::size_t kind = 1; kind < kActionKinds; ++kind) {
+        allowed_[kind] = has_word(config_.actions, kActions[kind].permission);
     }
 }
 
@@ -64,8 +65,10 @@ TickResult Loop::tick(const Window& window) {
 
 // Jobs whatever is allowed: those of the host are what actions beyond one job are judged by.
 bool Loop::watches(const Window& window) const noexcept {
-    const bool has_vgpus = !window.devices.empty() &&
-                           (allows(ActionKind::kQuota) || allows(ActionKind::kComputeShare));
+    const bool has_vgpus =
+        !window.devices.empty() &&
+        std::any_of(std::begin(kVgpuActions), std::end(kVgpuActions),
+                    [this](const VgpuAction& action) { return allows(action.kind); });
     const bool has_pool = !window.pool.devices.empty() && allows(ActionKind::kPoolQuota);
     return !window.jobs.empty() || !window.placement.shards.empty() || has_vgpus || has_pool;
 }
@@ -169,24 +172,25 @@ void Loop::judge_job(JobState& job, TickResult& result) {
 void Loop::resume_job(JobState& job) {
     if (!job.trial.can_resume() || !job.in_force()) return;
     const Decision& decision = job.trial.decision();
-    const bool holds = decision.kind == ActionKind::kBatchShares && decision.after == job.shares &&
-                       decision.serial == job.serial;
+    const auto* shares = action_as<BatchShares>(decision);
+    const bool holds =
+        shares != nullptr && shares->after == job.shares && decision.serial == job.serial;
     if (!holds) return job.trial.forget_interrupted();
-    const auto [without, with] = outlook(job);
+    const auto [without, with] = outlook(job, *shares);
     job.trial.resume(without, with);
 }
 
 // What the job would do without and with the shares on probation, at the speeds of now.
-std::pair<double, double> Loop::outlook(const JobState& job) {
-    const Decision& decision = job.trial.decision();
-    const Promise promise = promise_of_return(job, decision.before, decision.after);
-    return {objective_of(job, decision.before, promise.before_s),
-            objective_of(job, decision.after, promise.after_s)};
+std::pair<double, double> Loop::outlook(const JobState& job, const BatchShares& shares) {
+    const Promise promise = promise_of_return(job, shares.before, shares.after);
+    return {objective_of(job, shares.before, promise.before_s),
+            objective_of(job, shares.after, promise.after_s)};
 }
 
 void Loop::promise_again(JobState& job, bool is_same) {
-    if (job.trial.decision().kind != ActionKind::kBatchShares) return;
-    const auto [without, with] = outlook(job);
+    const auto* shares = action_as<BatchShares>(job.trial.decision());
+    if (shares == nullptr) return;
+    const auto [without, with] = outlook(job, *shares);
     // What was measured without it is worth more than what is computed.
     job.trial.promise_again(is_same ? job.trial.probation().before : without, with, is_same);
 }
@@ -194,13 +198,13 @@ void Loop::promise_again(JobState& job, bool is_same) {
 // True when the ranks that became slower are those that the action gave more work to, at once when
 // it came into force, and no other one changed: a larger share may not fit into a rank's cache.
 bool Loop::is_own_doing(const JobState& job) {
-    const Decision& decision = job.trial.decision();
     // Only shares can do this: units and intervals do not change what a sample costs.
-    if (decision.kind != ActionKind::kBatchShares || job.acted > kOwnDoing) return false;
+    const auto* shares = action_as<BatchShares>(job.trial.decision());
+    if (shares == nullptr || job.acted > kOwnDoing) return false;
     for (std::size_t i = 0; i < job.ranks.size(); ++i) {
         const RankState& rank = job.ranks[i];
         const bool is_off = rank.changed || (!rank.drained && rank.sample_s.suspect_side != 0);
-        const bool has_more = decision.after[i] > decision.before[i] + kShareRise;
+        const bool has_more = shares->after[i] > shares->before[i] + kShareRise;
         const bool is_slower = !rank.changed || rank.sample_s.mean > rank.sample_s_before;
         if (is_off && !(has_more && is_slower)) return false;
     }
@@ -219,7 +223,7 @@ void Loop::answer_speed_change(JobState& job, TickResult& result) {
         tell(*ended, result);
         return undo_job(job, result);
     }
-    const bool is_shares = job.trial.decision().kind == ActionKind::kBatchShares;
+    const bool is_shares = action_as<BatchShares>(job.trial.decision()) != nullptr;
     const bool has_answer = is_shares && job.in_force() && propose_shares(job, config_);
     if (is_shares && job.in_force() && !has_answer && job.trial.promised_anew() < kPromises) {
         return promise_again(job, false);
@@ -233,8 +237,7 @@ void Loop::undo_job(JobState& job, TickResult& result) {
     // Not judged in its turn: it restores what was there, and a rollback of a rollback is a
     // pendulum.
     Decision back = undone;
-    back.before = undone.after;
-    back.after = undone.before;
+    back.action = reversed(undone.action);
     back.undoes = undone.id;
     back.facts.clear();
     back.gain = 0;
@@ -270,22 +273,11 @@ void Loop::decide_job(JobState& job, TickResult& result) {
         if (const auto ended = job.trial.interrupt("the loss gets worse")) tell(*ended, result);
         if (auto less = propose_interval(job, config_)) return take(job, std::move(*less), result);
     }
-    using Propose = std::optional<Decision> (*)(const JobState&, const ControlConfig&);
-    struct Kind {
-        ActionKind kind;
-        Propose propose;
-    };
-    // In the order of what they are worth; the first that has something to say is the only one.
-    static constexpr Kind kKinds[] = {{ActionKind::kDrain, propose_drain},
-                                      {ActionKind::kReturn, propose_return},
-                                      {ActionKind::kWorkUnits, propose_units},
-                                      {ActionKind::kBatchShares, propose_shares},
-                                      {ActionKind::kSyncInterval, propose_interval}};
     // Where one rank's speed has changed, and another one's seems to: the next window knows both.
     const bool is_half_known = job.any_changed() && job.any_suspect() && !job.has_hesitated;
     job.has_hesitated = is_half_known;
     // One kind at a time: with two changes at once nobody could tell which of them did it.
-    for (const auto& [kind, propose] : kKinds) {
+    for (const auto& [kind, propose] : kJobActions) {
         // Where slow ranks are not drained, those that are were drained for a fault.
         const bool is_allowed = allows(kind) || kind == ActionKind::kReturn;
         if (!is_allowed || !job.trial.may(kind)) continue;
@@ -315,7 +307,7 @@ void Loop::take(JobState& job, Decision decision, TickResult& result) {
         // Nothing is on probation, since nothing happened.
         decision.outcome = Outcome::kNotApplied;
         // Once in a while is enough to see what it would do.
-        job.trial.wait(decision.kind, config_.cool_down);
+        job.trial.wait(kind_of(decision), config_.cool_down);
         return tell(std::move(decision), result);
     }
     const bool is_judged = decision.outcome != Outcome::kDone;
@@ -328,32 +320,12 @@ void Loop::take(JobState& job, Decision decision, TickResult& result) {
     job.forget_pace();
 }
 
-// What holds from now on: `values`, of the decision's kind. `forward`: it is done, not taken back.
-void Loop::hold(JobState& job, const Decision& decision, const std::vector<double>& values,
-                bool forward) {
-    switch (decision.kind) {
-        case ActionKind::kDrain:
-        case ActionKind::kReturn:
-            set_drained(job.ranks[static_cast<std::size_t>(decision.rank)],
-                        forward == (decision.kind == ActionKind::kDrain));
-            [[fallthrough]];
-        case ActionKind::kBatchShares:
-            job.shares = values;
-            break;
-        case ActionKind::kWorkUnits:
-            job.units = values;
-            break;
-        default:
-            job.sync_interval = static_cast<std::uint32_t>(values.front());
-    }
-}
-
 // Keeps what was decided and says all of it, since a page holds one image.
 void Loop::direct(JobState& job, Decision& decision, TickResult& result) {
     job.acted = 0;
     job.doubtful = 0;
     job.begin_probe();
-    hold(job, decision, decision.after, decision.undoes == 0);
+    apply(job, decision.action, decision.undoes != 0);
     decision.id = ++last_id_;
     // Above all that a session of the job has ever seen, also from another daemon or in another
     // group: a page refuses what does not rise.
@@ -387,7 +359,7 @@ std::optional<DecisionOutcome> Loop::end_failed(std::uint64_t decision, const st
         Trial& trial = job.trial;
         if (!trial.running() || trial.decision().id != decision) continue;
         // The next directives say all that was decided: this must not be in them.
-        hold(job, trial.decision(), trial.decision().before, false);
+        apply(job, reversed(trial.decision().action), true);
         return trial.fail(why, config_.cool_down);
     }
     return host_.failed(decision, why);
@@ -396,7 +368,7 @@ std::optional<DecisionOutcome> Loop::end_failed(std::uint64_t decision, const st
 void Loop::tell(Decision decision, TickResult& result) {
     if (decision.id == 0) decision.id = ++last_id_;
     decision.window = window_;
-    ++counters_.decisions[static_cast<std::size_t>(decision.kind)];
+    ++counters_.decisions[static_cast<std::size_t>(kind_of(decision))];
     if (decision.outcome != Outcome::kPending) {
         ++counters_.outcomes[static_cast<std::size_t>(decision.outcome)];
     }

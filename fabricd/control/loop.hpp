@@ -84,7 +84,7 @@ class Loop {
     void judge_job(JobState& job, TickResult& result);
     void answer_speed_change(JobState& job, TickResult& result);
     static void resume_job(JobState& job);
-    static std::pair<double, double> outlook(const JobState& job);
+    static std::pair<double, double> outlook(const JobState& job, const BatchShares& shares);
     static void promise_again(JobState& job, bool is_same);
     static bool is_own_doing(const JobState& job);
     void decide_job(JobState& job, TickResult& result);
@@ -92,8 +92,6 @@ class Loop {
     void undo_job(JobState& job, TickResult& result);
     void take(JobState& job, Decision decision, TickResult& result);
     void direct(JobState& job, Decision& decision, TickResult& result);
-    static void hold(JobState& job, const Decision& decision, const std::vector<double>& values,
-                     bool forward);
     std::optional<DecisionOutcome> end_failed(std::uint64_t decision, const std::string& why);
     void tell(Decision decision, TickResult& result);
     void tell(const DecisionOutcome& outcome, TickResult& result);

@@ -67,8 +67,8 @@ bool set_ratio(std::vector<Holder>& holders, const PoolWindow& pool) {
 Decision pool_decision(const PoolWindow& pool, const std::vector<Holder>& holders,
                        const std::vector<double>& after) {
     Decision decision;
-    decision.kind = ActionKind::kPoolQuota;
     decision.device = "pool";
+    PoolQuota action;
     for (std::size_t i = 0; i < after.size(); ++i) {
         const QuotaWindow& device = pool.devices[i];
         const std::string who = device.name + " ";
@@ -79,8 +79,11 @@ Decision pool_decision(const PoolWindow& pool, const std::vector<Holder>& holder
         decision.facts.push_back({"S412", who + "ratio", holders[i].weight, ""});
         decision.facts.push_back({"S413", who + "quota", after[i], "bytes"});
         // What gives comes before what takes: the pool is never promised twice.
-        if (after[i] != device.quota) add_change(decision, device.name, device.quota, after[i]);
+        if (after[i] != device.quota) {
+            add_change(action.changes, device.name, device.quota, after[i]);
+        }
     }
+    decision.action = std::move(action);
     return decision;
 }
 
@@ -91,7 +94,7 @@ std::optional<Decision> propose_pool_quotas(const PoolWindow& pool, const Contro
     std::vector<Holder> holders = holders_of(pool, config);
     if (!set_ratio(holders, pool)) return std::nullopt;
     Decision decision = pool_decision(pool, holders, lend(holders, quotas_of(holders)));
-    if (decision.names.empty()) return std::nullopt;
+    if (action_as<PoolQuota>(decision)->changes.empty()) return std::nullopt;
     double denied = 0;
     for (const QuotaWindow& device : pool.devices) denied += device.denied;
     char line[96];

@@ -35,13 +35,21 @@ double Promises::promise_of(Part& part, bool is_new, double promised, double now
 }
 
 void Promises::note(const Decision& decision) {
-    for (std::size_t i = 0; i < decision.names.size(); ++i) {
-        const auto found = users_.find(decision.names[i]);
-        if (found == users_.end()) continue;
-        const bool is_share = decision.kind == ActionKind::kComputeShare;
-        Part& part = is_share ? found->second.compute : found->second.memory;
-        part.now = decision.after[i];
-        part.before = decision.before[i];
+    std::visit([this](const auto& action) { note_action(action); }, decision.action);
+}
+
+template <typename A>
+void Promises::note_action(const A& action) {
+    // What has no named values is nobody's part; homes of shards are of no user that is known here.
+    if constexpr (NamedAction<A>) {
+        for (const auto& change : action.changes) {
+            const auto found = users_.find(change.name);
+            if (found == users_.end()) continue;
+            constexpr bool kIsShare = std::is_same_v<A, ComputeShare>;
+            Part& part = kIsShare ? found->second.compute : found->second.memory;
+            part.now = static_cast<double>(change.after);
+            part.before = static_cast<double>(change.before);
+        }
     }
 }
 

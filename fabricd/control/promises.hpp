@@ -35,6 +35,8 @@ class Promises {
         Part memory, compute;
         double usage = 0, held_up = 0;
     };
+    template <typename A>
+    void note_action(const A& action);
     static double promise_of(Part& part, bool is_new, double promised, double now);
 
     // Also of those that a window leaves out: what people promised them holds on.

@@ -46,23 +46,16 @@ bool is_worth_returning(std::span<const Holder> holders, const std::vector<doubl
 }
 
 std::optional<Decision> as_return(Decision decision) {
-    if (decision.names.empty()) return std::nullopt;
-    std::string who;
-    for (std::size_t i = 0; i < decision.names.size(); ++i) {
-        if (decision.after[i] <= decision.before[i]) continue;
-        who += (who.empty() ? "" : ", ") + decision.names[i];
+    const ActionFrame frame = frame_of(decision.action);
+    std::string receivers;
+    for (std::size_t i = 0; i < frame.names.size(); ++i) {
+        if (frame.after[i] <= frame.before[i]) continue;
+        receivers += (receivers.empty() ? "" : ", ") + frame.names[i];
     }
-    if (who.empty()) return std::nullopt;
+    if (receivers.empty()) return std::nullopt;
     decision.outcome = Outcome::kDone;
-    decision.reason = who + " needs what it was promised";
+    decision.reason = receivers + " needs what it was promised";
     return decision;
-}
-
-void add_change(Decision& decision, const std::string& name, double before, double after) {
-    const auto at = after < before ? 0 : static_cast<std::ptrdiff_t>(decision.names.size());
-    decision.names.insert(decision.names.begin() + at, name);
-    decision.before.insert(decision.before.begin() + at, before);
-    decision.after.insert(decision.after.begin() + at, after);
 }
 
 }  // namespace fabricd

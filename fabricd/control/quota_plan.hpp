@@ -32,8 +32,13 @@ bool is_worth_returning(std::span<const Holder> holders, const std::vector<doubl
 /// not on probation. Nothing when it changes nothing.
 std::optional<Decision> as_return(Decision decision);
 
-/// The three lists of a decision belong together, entry by entry. It is carried out in their order:
-/// what shrinks first, so that there is room for what grows.
-void add_change(Decision& decision, const std::string& name, double before, double after);
+/// Changes are carried out in their order: what shrinks comes first, so that there is room for what
+/// grows. `before` and `after` are whole numbers.
+template <typename Value>
+void add_change(std::vector<NamedChange<Value>>& changes, const std::string& name, double before,
+                double after) {
+    const auto at = after < before ? changes.begin() : changes.end();
+    changes.insert(at, {name, whole_of<Value>(before), whole_of<Value>(after)});
+}
 
 }  // namespace fabricd

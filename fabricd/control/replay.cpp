@@ -15,16 +15,18 @@ constexpr double kSame = 1e-9;  // the same code on the same numbers; only print
 
 // Names count as well: a quota of another vGPU is another decision.
 bool same_values(const Decision& a, const Decision& b) {
-    return a.after.size() == b.after.size() && a.names == b.names &&
-           std::equal(a.after.begin(), a.after.end(), b.after.begin(), [](double x, double y) {
-               return std::abs(x - y) <= kSame * std::max(1.0, std::abs(x));
-           });
+    const ActionFrame one = frame_of(a.action), other = frame_of(b.action);
+    return one.names == other.names &&
+           std::equal(one.after.begin(), one.after.end(), other.after.begin(), other.after.end(),
+                      [](double x, double y) {
+                          return std::abs(x - y) <= kSame * std::max(1.0, std::abs(x));
+                      });
 }
 
 // Whom it is about and whether it takes something back; ids differ as soon as one decision more is
 // made.
 auto subject_of(const Decision& decision) {
-    return std::tuple(decision.kind, decision.arena, decision.group, decision.device,
+    return std::tuple(kind_of(decision), decision.arena, decision.group, decision.device,
                       decision.undoes != 0);
 }
 

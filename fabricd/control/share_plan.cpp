@@ -37,9 +37,8 @@ std::string reason_text(const char* format, double first, double second) {
 }
 
 // Promises and outcomes are compared in one objective, whatever the kind of action.
-Decision decision_on(const JobState& job, ActionKind kind) {
+Decision decision_on(const JobState& job) {
     Decision decision;
-    decision.kind = kind;
     decision.arena = job.arena;
     decision.group = job.group;
     decision.objective = job.objective.known() ? job.objective.mean : job.objective_now;
@@ -101,18 +100,19 @@ double objective_of(const JobState& job, const std::vector<double>& shares, doub
     return step_s > 0 ? job.batch / step_s * (1 - (imbalance ? imbalance->index : 0)) : 0;
 }
 
-void finish_shares(Decision& decision, const JobState& job, const ControlConfig& config) {
+void finish_shares(Decision& decision, const std::vector<double>& before,
+                   const std::vector<double>& after, const JobState& job,
+                   const ControlConfig& config) {
     // Grown one by one, the list would be copied as often as it doubles.
     decision.facts.reserve(16 + 3 * std::min(job.ranks.size(), kExplainedRanks));
-    const Promise promised = promise_of_shares(job, decision.before, decision.after);
+    const Promise promised = promise_of_shares(job, before, after);
     promise(decision, promised, config);
-    decision.promised = objective_of(job, decision.after, promised.after_s);
+    decision.promised = objective_of(job, after, promised.after_s);
     explain_job(decision, job);
     for (std::size_t i = 0; i < std::min(job.ranks.size(), kExplainedRanks); ++i) {
         explain_rank(decision, job.ranks[i]);
     }
-    decision.facts.push_back(
-        {"S113", "part that moves", moved_part(decision.before, decision.after), ""});
+    decision.facts.push_back({"S113", "part that moves", moved_part(before, after), ""});
 }
 
 std::vector<double> shares_now(const JobState& job) {

@@ -25,7 +25,7 @@ double horizon_s(const ControlConfig& config);
 std::string reason_text(const char* format, double first, double second);
 
 /// About this job, with its objective of now, and nothing promised beyond it.
-Decision decision_on(const JobState& job, ActionKind kind);
+Decision decision_on(const JobState& job);
 
 /// Writes down what is promised and what the guards saw.
 void promise(Decision& decision, const Promise& promised, const ControlConfig& config);
@@ -55,7 +55,9 @@ Promise promise_of_return(const JobState& job, const std::vector<double>& before
 /// samples/s times 1 - I that the job would have with these shares and that step time.
 double objective_of(const JobState& job, const std::vector<double>& shares, double step_s);
 
-/// Completes a decision that has `before` and `after`.
-void finish_shares(Decision& decision, const JobState& job, const ControlConfig& config);
+/// Completes a decision whose action changes the shares so.
+void finish_shares(Decision& decision, const std::vector<double>& before,
+                   const std::vector<double>& after, const JobState& job,
+                   const ControlConfig& config);
 
 }  // namespace fabricd

@@ -37,12 +37,11 @@ std::optional<Decision> drain_of(const JobState& job, std::size_t i, const Contr
     if (!all_speeds_known(without)) return std::nullopt;
     auto after = wanted_shares(without, config);
     if (!after) return std::nullopt;  // it is the only one
-    Decision decision = decision_on(job, ActionKind::kDrain);
-    decision.rank = job.ranks[i].rank;
-    decision.before = shares_now(job);
-    decision.after = std::move(*after);
+    Decision decision = decision_on(job);
+    Drain drain{job.ranks[i].rank, shares_now(job), std::move(*after)};
     // Its share is lost on purpose: what the others do is what is promised.
-    finish_shares(decision, without, config);
+    finish_shares(decision, drain.before, drain.after, without, config);
+    decision.action = std::move(drain);
     return decision;
 }
 
@@ -79,8 +78,8 @@ std::optional<Decision> watch_for_slow_rank(JobState& job, const ControlConfig& 
         const std::int64_t least = rank.returned ? config.probation : config.alarm_windows;
         if (rank.alarmed || rank.slow_windows < least) continue;
         rank.alarmed = true;
-        Decision decision = decision_on(job, ActionKind::kAlarm);
-        decision.rank = rank.rank;
+        Decision decision = decision_on(job);
+        decision.action = Alarm{rank.rank};
         decision.facts.push_back({"alarm", "speed", rank.speed(), "samples/s", rank.rank});
         decision.facts.push_back({"alarm", "median speed", usual, "samples/s"});
         decision.facts.push_back(
@@ -96,8 +95,8 @@ std::optional<Decision> watch_for_fault(JobState& job) {
     for (RankState& rank : job.ranks) {
         const DeviceFaults reported = std::exchange(rank.faults_reported, rank.faults);
         if ((rank.faults & ~reported) == 0) continue;
-        Decision decision = decision_on(job, ActionKind::kAlarm);
-        decision.rank = rank.rank;
+        Decision decision = decision_on(job);
+        decision.action = Alarm{rank.rank};
         decision.facts.push_back(
             {"alarm", "device fault " + words_of(rank.faults), 1, "", rank.rank});
         decision.reason =
@@ -141,16 +140,16 @@ std::optional<Decision> propose_return(const JobState& job, const ControlConfig&
         const RankState& rank = job.ranks[i];
         if (!rank.drained || rank.drained_windows < windows_until_retry(rank, config)) continue;
         if (has_drain_fault(rank, config)) continue;
-        Decision decision = decision_on(job, ActionKind::kReturn);
-        decision.rank = rank.rank;
-        decision.before = shares_now(job);
+        Decision decision = decision_on(job);
+        Return trial{rank.rank, shares_now(job), {}};
         // As much as a rank always keeps, so that one that is as slow as it was holds up nobody for
         // long. With a floor of 0 it would learn nothing.
         const double share =
             std::max(config.share_floor, kLeastTrial) / static_cast<double>(job.ranks.size());
-        decision.after = decision.before;
-        for (double& other : decision.after) other *= 1 - share;
-        decision.after[i] += share;
+        trial.after = trial.before;
+        for (double& other : trial.after) other *= 1 - share;
+        trial.after[i] += share;
+        decision.action = std::move(trial);
         // Nothing is gained yet. Its short computing counts as imbalance from now on, as if it took
         // no time at all: any better is fine.
         decision.promised = objective_of_trial(job);

@@ -19,14 +19,10 @@ void Trial::begin(const Decision& decision, double noise) {
     probation_.noise = noise;
     decision_.id = decision.id;
     decision_.window = decision.window;
-    decision_.kind = decision.kind;
+    decision_.action = decision.action;
     decision_.arena = decision.arena;
     decision_.group = decision.group;
     decision_.device = decision.device;
-    decision_.names = decision.names;
-    decision_.before = decision.before;
-    decision_.after = decision.after;
-    decision_.rank = decision.rank;
     decision_.objective = decision.objective;
     decision_.promised = decision.promised;
     decision_.serial = decision.serial;
@@ -62,7 +58,7 @@ std::optional<DecisionOutcome> Trial::judge(double objective, bool in_force, std
         case Probation::Verdict::kRunning:
             return std::nullopt;
         case Probation::Verdict::kKept:
-            undone_[static_cast<std::size_t>(decision_.kind)] = 0;
+            undone_[static_cast<std::size_t>(kind_of(decision_))] = 0;
             return end(Outcome::kKept, "as good as promised, but for the noise", probation_.mean());
         case Probation::Verdict::kWorse:
             wait_after_undoing(cool_down);
@@ -70,7 +66,7 @@ std::optional<DecisionOutcome> Trial::judge(double objective, bool in_force, std
                        probation_.mean());
         case Probation::Verdict::kIgnored:
             // Asking again at once would be ignored again.
-            wait(decision_.kind, cool_down);
+            wait(kind_of(decision_), cool_down);
             return interrupt("it has not come into force");
     }
     return std::nullopt;
@@ -90,25 +86,22 @@ std::optional<DecisionOutcome> Trial::give_up(const char* reason, double objecti
 }
 
 DecisionOutcome Trial::fail(const std::string& why, std::int64_t cool_down) {
-    wait(decision_.kind, cool_down);
+    wait(kind_of(decision_), cool_down);
     DecisionOutcome outcome = end(Outcome::kFailed, "", 0);
     outcome.reason = why;
     return outcome;
 }
 
 void Trial::drop(std::size_t at) {
-    const auto place = static_cast<std::ptrdiff_t>(at);
-    decision_.names.erase(decision_.names.begin() + place);
-    decision_.before.erase(decision_.before.begin() + place);
-    decision_.after.erase(decision_.after.begin() + place);
+    drop_change(decision_.action, at);
 }
 
 // The same inputs lead to the same proposal: without this an action that only looks good would be
 // done and undone for ever.
 void Trial::wait_after_undoing(std::int64_t cool_down) noexcept {
     constexpr std::uint8_t kDoublings = 4;
-    std::uint8_t& times = undone_[static_cast<std::size_t>(decision_.kind)];
-    wait(decision_.kind, cool_down << times);
+    std::uint8_t& times = undone_[static_cast<std::size_t>(kind_of(decision_))];
+    wait(kind_of(decision_), cool_down << times);
     times = std::min<std::uint8_t>(times + 1, kDoublings);
 }
 

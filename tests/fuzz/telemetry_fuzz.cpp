@@ -13,6 +13,7 @@
 #include "fabricd/telemetry/session_pages.hpp"
 #include "libfabricshm/os/mapping.hpp"
 #include "tests/fuzz/fuzz.hpp"
+#include "tests/support/decision_values.hpp"
 
 using namespace fabricd;
 using fabricshm::Mapping;
@@ -70,7 +71,8 @@ void require_window(const Window& window) {
 
 void require_directives(const TickResult& result) {
     for (const Decision& decision : result.decisions) {
-        for (const double value : decision.after) FUZZ_REQUIRE(std::isfinite(value) && value >= 0);
+        for (const double value : after_of(decision))
+            FUZZ_REQUIRE(std::isfinite(value) && value >= 0);
     }
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "fabricd/control/host_policy.hpp"
+#include "tests/support/decision_values.hpp"
 #include "tests/unit/control/emulated_host.hpp"
 
 using namespace control_test;
@@ -89,10 +90,10 @@ TEST_SUITE("control.compute_shares") {
                         user("unseen", 0, 0, 0, 0)};
         const auto decision = propose_compute_shares(device, acting());
         REQUIRE(decision);
-        CHECK(decision->kind == ActionKind::kComputeShare);
-        CHECK(decision->names == std::vector<std::string>{"idle", "busy"});
-        CHECK(sum(decision->after) == 90);
-        CHECK(decision->after[1] == 45);  // a quarter of the device at once
+        CHECK(kind_of(*decision) == ActionKind::kComputeShare);
+        CHECK(names_of(*decision) == std::vector<std::string>{"idle", "busy"});
+        CHECK(sum(after_of(*decision)) == 90);
+        CHECK(after_of(*decision)[1] == 45);  // a quarter of the device at once
         // Nobody misses anything, however little others use; or it is all in use.
         device.users[0].held_up = 0.04;
         CHECK_FALSE(propose_compute_shares(device, acting()));
@@ -187,7 +188,7 @@ TEST_SUITE("control.compute_shares") {
         REQUIRE(back);
         CHECK(back->outcome == Outcome::kDone);
         CHECK(after_of(*back, "owner", 0) == 50);
-        CHECK(back->names.front() == "borrower");
+        CHECK(names_of(*back).front() == "borrower");
         device.users[1].held_up = 0;
         CHECK_FALSE(propose_share_returns(device, acting()));
     }

@@ -81,12 +81,12 @@ class QuietHost : public Actuators {
     using Fill = std::function<void(Window&)>;
     explicit QuietHost(Fill fill) : fill_(std::move(fill)) {}
 
-    fabricshm::Result<void> shift_quotas(const Decision& decision) override {
+    fabricshm::Result<void> shift_quotas(const Quota& action) override {
         if (quota_error) return *quota_error;
-        quota = decision.after.front();
+        quota = static_cast<double>(action.changes.front().after);
         return {};
     }
-    fabricshm::Result<void> shift_pool_quotas(const Decision&) override {
+    fabricshm::Result<void> shift_pool_quotas(const PoolQuota&) override {
         return fabricshm::Error{fabricshm::Errc::kBusy, 0, "a device uses more by now"};
     }
     fabricshm::Result<void> set_compute_share(const std::string& user, unsigned percent) override {

@@ -15,6 +15,7 @@
 
 #include "fabricd/control/decision_record.hpp"
 #include "libfabricshm/base/crc32c.hpp"
+#include "tests/support/decision_values.hpp"
 #include "tests/support/temporary_directory.hpp"
 
 using namespace fabricd;
@@ -45,10 +46,8 @@ constexpr std::size_t kFaultBytes = 2 * sizeof(std::uint32_t);
 Decision decision_of(std::uint64_t id) {
     Decision decision;
     decision.id = id;
-    decision.kind = ActionKind::kBatchShares;
-    decision.before = {0.5, 0.5};
-    decision.after = {0.1 + 0.2, 0.7};
-    decision.names = {"x", ""};
+    decision.action =
+        UnknownAction{{ActionKind::kBatchShares, -1, {"x", ""}, {0.5, 0.5}, {0.1 + 0.2, 0.7}}};
     decision.reason = "because";
     decision.facts = {{"S112", "imbalance", 0.3, "", 1}};
     return decision;
@@ -112,8 +111,8 @@ TEST_SUITE("control.decision_journal") {
         CHECK(window.devices[0].users[0].held_up == 12);
         CHECK(window.placement.shards[0].reads == std::vector<double>{8});
         const auto decision = decision_from(to_record(decision_of(4))).value();
-        CHECK(decision.after == decision_of(4).after);
-        CHECK(decision.names == decision_of(4).names);
+        CHECK(after_of(decision) == after_of(decision_of(4)));
+        CHECK(names_of(decision) == names_of(decision_of(4)));
         CHECK(decision.facts[0].rank == 1);
         const auto outcome = outcome_from(to_record({4, 9, Outcome::kKept, 1.5, "good"})).value();
         CHECK(outcome.reason == "good");

@@ -28,6 +28,7 @@
 #include "fabricd/control/shard_watch.hpp"
 #include "fabricd/control/smoothing.hpp"
 #include "fabricd/control/window.hpp"
+#include "tests/support/decision_values.hpp"
 
 using namespace fabricd;
 using doctest::Approx;
@@ -68,9 +69,8 @@ int looks_until_ready(ShardWatch& watch, const PlacementWindow& window) {
 Decision decision_in(std::uint64_t window, double after) {
     Decision decision;
     decision.window = window;
-    decision.kind = ActionKind::kBatchShares;
-    decision.after = {after};
-    decision.names = {"a"};
+    // Of no kind that is known: any numbers.
+    decision.action = UnknownAction{{ActionKind::kBatchShares, -1, {"a"}, {}, {after}}};
     return decision;
 }
 
@@ -468,17 +468,18 @@ TEST_SUITE("control.edges") {
         holder.held = 200.5;
         const Holder full[] = {holder};
         CHECK_FALSE(is_worth_returning(full, {200.5}, 0));  // has all of it, and gets nothing
+        Quota quota;
+        add_change(quota.changes, "more", 1, 2);
+        add_change(quota.changes, "less", 2, 1);
+        add_change(quota.changes, "same", 2, 2);
         Decision decision;
-        add_change(decision, "more", 1, 2);
-        add_change(decision, "less", 2, 1);
-        add_change(decision, "same", 2, 2);
-        CHECK(decision.names == std::vector<std::string>{"less", "more", "same"});
+        decision.action = quota;
+        CHECK(names_of(decision) == std::vector<std::string>{"less", "more", "same"});
         const auto back = as_return(decision).value();
         CHECK(back.reason == "more needs what it was promised");
-        Decision nobody;
-        add_change(nobody, "less", 2, 1);
-        add_change(nobody, "same", 2, 2);
-        CHECK_FALSE(as_return(nobody));
+        quota.changes.erase(quota.changes.begin() + 1);
+        decision.action = quota;  // nothing becomes more
+        CHECK_FALSE(as_return(decision));
     }
 
     TEST_CASE("a promise is what it was first, until somebody else sets it; use is its largest") {
@@ -608,14 +609,14 @@ TEST_SUITE("control.edges") {
         CHECK(same(0, 1e-9));  // at the limit, which is absolute below 1
         std::vector<Decision> old = {decision_in(3, 1), decision_in(5, 1)};
         std::vector<Decision> fresh = {decision_in(3, 1), decision_in(4, 1)};
-        fresh[0].after.push_back(2);
+        action_as<UnknownAction>(fresh[0])->frame.after.push_back(2);
         const auto found = compare(old, fresh);
         REQUIRE(found.size() == 3);
         CHECK_FALSE(found[0].same_values);
         CHECK(found[1].side == ReplayDifference::Side::kOnlyNow);
         CHECK(found[2].side == ReplayDifference::Side::kOnlyThen);
         fresh = {decision_in(3, 1)};
-        fresh[0].names = {"b"};
+        action_as<UnknownAction>(fresh[0])->frame.names = {"b"};
         CHECK_FALSE(compare({old[0]}, fresh)[0].same_values);
     }
 
@@ -679,8 +680,8 @@ TEST_SUITE("control.edges") {
         pool.most = {1e9, 1e9, 1e9};
         const auto decision = propose_pool_quotas(pool, config);
         REQUIRE(decision);
-        REQUIRE(decision->names == std::vector<std::string>{"c", "a", "b"});
-        const double to_a = decision->after[1] - 1e8, to_b = decision->after[2] - 1e8;
+        REQUIRE(names_of(*decision) == std::vector<std::string>{"c", "a", "b"});
+        const double to_a = after_of(*decision)[1] - 1e8, to_b = after_of(*decision)[2] - 1e8;
         CHECK(to_a + to_b == Approx(3e8 - 2.5e8 / 0.85).epsilon(1e-6));
         CHECK(to_a / to_b == Approx(std::cbrt(400.0 / 150)).epsilon(1e-6));
     }

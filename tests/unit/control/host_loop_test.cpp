@@ -10,6 +10,7 @@
 
 #include "fabricd/control/host_policy.hpp"
 #include "fabricd/control/pool_policy.hpp"
+#include "tests/support/decision_values.hpp"
 #include "tests/unit/control/emulated_host.hpp"
 
 using namespace control_test;
@@ -129,9 +130,9 @@ TEST_SUITE("control.host_loop") {
         const auto result = loop.tick(window);
         REQUIRE(result.decisions.size() == 1);
         const Decision& decision = result.decisions[0];
-        CHECK(decision.kind == ActionKind::kQuota);
-        CHECK(decision.names == std::vector<std::string>{"a"});
-        CHECK(decision.after[0] == doctest::Approx(1.25e9));
+        CHECK(kind_of(decision) == ActionKind::kQuota);
+        CHECK(names_of(decision) == std::vector<std::string>{"a"});
+        CHECK(after_of(decision)[0] == doctest::Approx(1.25e9));
         // One at a time: nothing more until its probation is over.
         CHECK(loop.tick(window).decisions.empty());
         CHECK(loop.failed(decision.id, "no such vGPU").outcome == Outcome::kFailed);
@@ -146,8 +147,8 @@ TEST_SUITE("control.host_loop") {
         device.users.push_back({"idle", 600 * kMB, 0, 0, 1, 0, 0, 0, 1, 0});
         const auto decision = propose_quotas(device, acting());
         REQUIRE(decision);
-        CHECK(decision->names == std::vector<std::string>{"idle", "needy"});
-        CHECK(sum(decision->after) <= 1000 * kMB);
+        CHECK(names_of(*decision) == std::vector<std::string>{"idle", "needy"});
+        CHECK(sum(after_of(*decision)) <= 1000 * kMB);
 
         // Of what is promised and used nothing is taken, and a small need is no reason to decide.
         QuotaDevice full{"gpu0", 1000 * kMB, 0, {}};
@@ -157,7 +158,7 @@ TEST_SUITE("control.host_loop") {
         full.users[1].used = 760 * kMB;
         const auto tight = propose_quotas(full, acting());
         REQUIRE(tight);
-        CHECK(sum(tight->after) == 1000 * kMB);
+        CHECK(sum(after_of(*tight)) == 1000 * kMB);
         CHECK(after_of(*tight, "needy", 0) > 100 * kMB);
         // What nobody was refused is left alone, but where it was promised.
         full.users[0].denied = 0;
@@ -184,9 +185,9 @@ TEST_SUITE("control.host_loop") {
                                      pool_user("b", 300 * kMB, 20 * kMB, 0, 10)});
         const auto decision = propose_pool_quotas(pool, acting());
         REQUIRE(decision);
-        CHECK(decision->names == std::vector<std::string>{"b", "a"});
-        CHECK(decision->after[1] == doctest::Approx(125 * kMB));  // one step of a quarter
-        CHECK(sum(decision->after) == doctest::Approx(400 * kMB));
+        CHECK(names_of(*decision) == std::vector<std::string>{"b", "a"});
+        CHECK(after_of(*decision)[1] == doctest::Approx(125 * kMB));  // one step of a quarter
+        CHECK(sum(after_of(*decision)) == doctest::Approx(400 * kMB));
         CHECK(decision->facts.size() == 12);
 
         // Nobody is refused, or nothing is left to give: all stays.
@@ -242,7 +243,7 @@ TEST_SUITE("control.host_loop") {
             window.placement = shards.placement;
             for (const Decision& decision : loop.tick(window).decisions) {
                 decisions.push_back(decision);
-                const auto home = static_cast<std::uint32_t>(decision.after[0]);
+                const auto home = static_cast<std::uint32_t>(after_of(decision)[0]);
                 shards.placement.shards[0].home = home;
                 const double speed = home == 1 ? 40 : 100;
                 jobs[0].speeds = {speed, speed};
@@ -454,7 +455,7 @@ TEST_SUITE("control.host_loop") {
         window.placement = window_with_shard(0, 1e8).placement;
         std::vector<Decision> decisions = until_decided(loop, window, 1);
         REQUIRE(decisions.size() == 2);
-        window.devices[0].users[0].quota = decisions[0].after[0];
+        window.devices[0].users[0].quota = after_of(decisions[0])[0];
         for (QuotaWindow& device : window.pool.devices) {
             device.quota = after_of(decisions[1], device.name, device.quota);
         }

@@ -6,6 +6,7 @@
 
 #include "fabricd/control/host_loop.hpp"
 #include "fabricd/control/host_policy.hpp"
+#include "tests/support/decision_values.hpp"
 #include "tests/unit/control/emulated_host.hpp"
 
 using namespace control_test;
@@ -20,9 +21,9 @@ TEST_SUITE("control.host_shards") {
         }
         const auto decisions = until_decided(loop, window, 1);
         REQUIRE(decisions.size() == 1);
-        CHECK(decisions[0].kind == ActionKind::kPlacement);
-        CHECK(decisions[0].names == std::vector<std::string>{"job/experts"});
-        CHECK(decisions[0].after == std::vector<double>{1});
+        CHECK(kind_of(decisions[0]) == ActionKind::kPlacement);
+        CHECK(names_of(decisions[0]) == std::vector<std::string>{"job/experts"});
+        CHECK(after_of(decisions[0]) == std::vector<double>{1});
     }
 
     TEST_CASE("a dry run says what it would move, once in a while") {
@@ -107,12 +108,12 @@ TEST_SUITE("control.host_shards") {
             }
             later = until_decided(loop, window, 1);
             REQUIRE(later.size() == 1);
-            CHECK(later[0].names == std::vector<std::string>{"job/other"});
+            CHECK(names_of(later[0]) == std::vector<std::string>{"job/other"});
             // It moves, is judged by nobody, and the first one has its turn again.
             window.placement.shards.pop_back();
             later = until_decided(loop, window, 40);
             REQUIRE(later.size() == 1);
-            CHECK(later[0].names == std::vector<std::string>{"job/experts"});
+            CHECK(names_of(later[0]) == std::vector<std::string>{"job/experts"});
             CHECK(window.number == failed + 21);
         }
     }
@@ -143,7 +144,7 @@ TEST_SUITE("control.host_shards") {
             }
             const auto decisions = until_decided(loop, window, 1);
             REQUIRE(decisions.size() == 1);
-            CHECK(decisions[0].names.size() == (is_refused ? 1 : 2));
+            CHECK(names_of(decisions[0]).size() == (is_refused ? 1 : 2));
             CHECK(after_of(decisions[0], "job/other", 0) == 1);
         }
     }
@@ -177,7 +178,7 @@ TEST_SUITE("control.host_shards") {
                 if (ends && i > 5) window.jobs.clear();
                 for (const Decision& decision : loop.tick(window).decisions) {
                     all.decisions.push_back(decision);
-                    const auto home = static_cast<std::uint32_t>(decision.after[0]);
+                    const auto home = static_cast<std::uint32_t>(after_of(decision)[0]);
                     shards.placement.shards[0].home = home;
                     const double speed = home == 1 ? 40 : 100;
                     if (!ends) job.speeds = {speed, speed};
@@ -287,16 +288,16 @@ TEST_SUITE("control.host_shards") {
             for (const Decision& decision : result.decisions) {
                 all.decisions.push_back(decision);
                 shards.placement.shards.resize(1);  // the other ends with its owner
-                const auto home = static_cast<std::uint32_t>(decision.after[0]);
+                const auto home = static_cast<std::uint32_t>(after_of(decision)[0]);
                 shards.placement.shards[0].home = home;
                 const double speed = home == 1 ? 40 : 100;
                 job.speeds = {speed, speed};
             }
         }
         REQUIRE(all.decisions.size() == 2);
-        CHECK(all.decisions[0].names.size() == 2);
+        CHECK(names_of(all.decisions[0]).size() == 2);
         CHECK(all.decisions[1].undoes == all.decisions[0].id);
-        CHECK(all.decisions[1].names == std::vector<std::string>{"job/experts"});
+        CHECK(names_of(all.decisions[1]) == std::vector<std::string>{"job/experts"});
         REQUIRE(all.outcomes.size() == 1);
         CHECK(all.outcomes[0].outcome == Outcome::kUndone);
     }
@@ -384,7 +385,8 @@ TEST_SUITE("control.host_shards") {
             window.placement.shards[1 - first].until_needed_s = 8;
             const auto decision = propose_placement(window.placement, acting());
             REQUIRE(decision);
-            CHECK(decision->names == std::vector<std::string>{window.placement.shards[first].name});
+            CHECK(names_of(*decision) ==
+                  std::vector<std::string>{window.placement.shards[first].name});
         }
     }
 }

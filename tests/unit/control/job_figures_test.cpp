@@ -11,6 +11,7 @@
 #include "fabricd/control/share_plan.hpp"
 #include "fabricd/control/slow_ranks.hpp"
 #include "fabricd/control/state.hpp"
+#include "tests/support/decision_values.hpp"
 
 using namespace fabricd;
 using doctest::Approx;
@@ -349,26 +350,26 @@ TEST_SUITE("control.job_figures") {
         job.imbalance_now = 0.5;
         const auto decision = propose_shares(job, config).value();
         // (1 + 100 b0) 0.016 = 100 b1 0.004.
-        CHECK(decision.after[0] == Approx(0.2 * 1.01 - 0.01));
+        CHECK(after_of(decision)[0] == Approx(0.2 * 1.01 - 0.01));
         CHECK(fact_of(decision, "guard", "step time now") == Approx(1));
-        const double after_s = 0.016 * (1 + 100 * decision.after[0]) + (1 - 0.816);
+        const double after_s = 0.016 * (1 + 100 * after_of(decision)[0]) + (1 - 0.816);
         CHECK(fact_of(decision, "guard", "step time predicted") == Approx(after_s));
         CHECK(decision.gain == Approx(1 / after_s - 1));
-        CHECK(decision.cost_s == Approx(0.5 - decision.after[0]));
+        CHECK(decision.cost_s == Approx(0.5 - after_of(decision)[0]));
         CHECK(decision.promised == Approx(100 / after_s));
         CHECK(decision.objective == 50);
         CHECK(fact_of(decision, "S113", "fixed part of a step", 0) == 1);
         CHECK(std::isnan(fact_of(decision, "S113", "fixed part of a step", 1)));
         CHECK(fact_of(decision, "S113", "speed", 1) == Approx(250));
         CHECK(fact_of(decision, "S111", "gradient noise scale") == 77);
-        CHECK(fact_of(decision, "S113", "part that moves") == Approx(0.5 - decision.after[0]));
+        CHECK(fact_of(decision, "S113", "part that moves") == Approx(0.5 - after_of(decision)[0]));
         job.noise_scale = Ewma{};
         CHECK(facts_of(propose_shares(job, config).value(), "gradient noise scale") == 0);
         // A fifth of the batch at once at most: two thirds of the way.
         config.share_step = 0.2;
         const auto step = propose_shares(job, config).value();
-        CHECK(step.after[0] == Approx(0.3));
-        CHECK(step.after[1] == Approx(0.7));
+        CHECK(after_of(step)[0] == Approx(0.3));
+        CHECK(after_of(step)[1] == Approx(0.7));
     }
 
     TEST_CASE(
@@ -397,7 +398,7 @@ TEST_SUITE("control.job_figures") {
         for (RankState& rank : job.ranks) rank.queue = 10;
         // A task is 5 samples: 0.08 s and 0.02 s. In proportion 4 and 16: 0.32 s each.
         auto decision = propose_units(job, config).value();
-        CHECK(decision.after == Doubles{4, 16});
+        CHECK(after_of(decision) == Doubles{4, 16});
         CHECK(fact_of(decision, "guard", "step time now") == Approx(1));
         CHECK(fact_of(decision, "guard", "step time predicted") == Approx(0.52));
         CHECK(fact_of(decision, "guard", "cost") == 1);
@@ -408,7 +409,7 @@ TEST_SUITE("control.job_figures") {
         // second of both it does half as much. 6.67 and 13.33 tasks, of which the slow one has 6.
         job.ranks[1].comm_s = known_mean(0.5);
         decision = propose_units(job, config).value();
-        CHECK(decision.after == Doubles{6, 14});
+        CHECK(after_of(decision) == Doubles{6, 14});
         // One without tasks is judged by the job's samples per task.
         job = job_of({0.016, 0.004});
         job.ranks[0].queue = 20;
@@ -416,7 +417,7 @@ TEST_SUITE("control.job_figures") {
         decision = propose_units(job, config).value();
         CHECK(fact_of(decision, "S223", "time of a task", 1) == Approx(0.02));
         CHECK(fact_of(decision, "S223", "time of a task", 0) == Approx(0.08));
-        CHECK(decision.after == Doubles{4, 16});
+        CHECK(after_of(decision) == Doubles{4, 16});
         // Longer computing than steps: nothing besides.
         CHECK(fact_of(decision, "guard", "step time now") == Approx(1.6));
         job.ranks[0].queue = 0;
@@ -436,7 +437,7 @@ TEST_SUITE("control.job_figures") {
         job.comm_s = known_mean(0.2);
         // 0.2 s for each 0.8 s: a quarter of a step, with 10 % allowed: every third.
         auto decision = propose_interval(job, config).value();
-        CHECK(decision.after == Doubles{3});
+        CHECK(after_of(decision) == Doubles{3});
         CHECK(fact_of(decision, "S312", "kappa") == Approx(0.25));
         const double after_s = 0.8 + 0.2 / 3;
         CHECK(decision.gain == Approx(1 / after_s - 1));
@@ -452,7 +453,7 @@ TEST_SUITE("control.job_figures") {
         CHECK_FALSE(propose_interval(job, config));
         // The loss gets worse: half of it, without any figures, and never below 1.
         job.loss.worsens.begin();
-        CHECK(propose_interval(job, config)->after == Doubles{1});
+        CHECK(after_of(*propose_interval(job, config)) == Doubles{1});
         job.ranks[0].sync_interval = 1;
         CHECK_FALSE(propose_interval(job, config));
         // A gain of exactly the least one is none: 1.25 s become 1 s.
@@ -463,7 +464,7 @@ TEST_SUITE("control.job_figures") {
         config.gain = 0.25;
         CHECK_FALSE(propose_interval(job, config));
         config.gain = 0.24;
-        CHECK(propose_interval(job, config)->after == Doubles{2});
+        CHECK(after_of(*propose_interval(job, config)) == Doubles{2});
     }
 
     TEST_CASE("a rank is slow below its part of the median, for long, and well again at once") {
@@ -475,7 +476,7 @@ TEST_SUITE("control.job_figures") {
         job.ranks[2].sample_s = known_mean(0.041);
         CHECK_FALSE(watch_for_slow_rank(job, config));
         const auto alarm = watch_for_slow_rank(job, config).value();
-        CHECK(alarm.rank == 2);
+        CHECK(rank_of(alarm) == 2);
         CHECK(fact_of(alarm, "alarm", "slow for", 2) == 2);
         CHECK(fact_of(alarm, "alarm", "median speed") == Approx(100));
         // A rank of unknown speed is no slow one, and no part of the median.
@@ -493,11 +494,11 @@ TEST_SUITE("control.job_figures") {
         CHECK_FALSE(propose_return(job, config));
         ++job.ranks[3].drained_windows;
         const auto decision = propose_return(job, config).value();
-        CHECK(decision.after[3] == Approx(0.05 / 4));
-        CHECK(decision.after[0] == Approx(0.25 * (1 - 0.05 / 4)));
+        CHECK(after_of(decision)[3] == Approx(0.05 / 4));
+        CHECK(after_of(decision)[0] == Approx(0.25 * (1 - 0.05 / 4)));
         CHECK(decision.promised == Approx(50 * 3.0 / 4));
         config.share_floor = 0;
-        CHECK(propose_return(job, config)->after[3] == Approx(0.01 / 4));
+        CHECK(after_of(*propose_return(job, config))[3] == Approx(0.01 / 4));
         job.objective = Ewma{};
         job.objective_now = 40;
         CHECK(propose_return(job, config)->promised == Approx(30));

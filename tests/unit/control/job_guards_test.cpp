@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "fabricd/control/loop.hpp"
+#include "tests/support/decision_values.hpp"
 #include "tests/unit/control/emulated_job.hpp"
 
 using namespace fabricd;
@@ -19,7 +20,7 @@ ControlConfig acting(const std::string& actions = "shares") {
 
 long count(const TickResult& all, ActionKind kind) {
     return std::count_if(all.decisions.begin(), all.decisions.end(),
-                         [&](const Decision& decision) { return decision.kind == kind; });
+                         [&](const Decision& decision) { return kind_of(decision) == kind; });
 }
 
 }  // namespace
@@ -228,7 +229,7 @@ TEST_SUITE("control.job_guards") {
             Loop loop(config);
             const auto all = run(job, loop, 60);
             const auto is_alarm = [](const Decision& decision) {
-                return decision.kind == ActionKind::kAlarm && decision.rank == 3;
+                return kind_of(decision) == ActionKind::kAlarm && rank_of(decision) == 3;
             };
             CHECK(std::count_if(all.decisions.begin(), all.decisions.end(), is_alarm) == 1);
             CHECK((job.shares[3] == 0) == drains);
@@ -272,8 +273,8 @@ TEST_SUITE("control.job_guards") {
         job.faults = {0, 0, DeviceFaults{} | DeviceFault::kEcc, 0};
         const auto first = run(job, loop, 1);
         REQUIRE(first.decisions.size() == 1);
-        CHECK(first.decisions[0].kind == ActionKind::kAlarm);
-        CHECK(first.decisions[0].rank == 2);
+        CHECK(kind_of(first.decisions[0]) == ActionKind::kAlarm);
+        CHECK(rank_of(first.decisions[0]) == 2);
         CHECK(first.decisions[0].outcome == Outcome::kDone);
         CHECK(first.decisions[0].reason == "rank 2: its device says ecc");
         CHECK(loop.counters().alarmed_ranks == 1);
@@ -281,7 +282,7 @@ TEST_SUITE("control.job_guards") {
         CHECK(run(job, loop, 1).decisions.empty());
         const auto then = run(job, loop, 1);
         REQUIRE(then.decisions.size() == 1);
-        CHECK(then.decisions[0].kind == ActionKind::kDrain);
+        CHECK(kind_of(then.decisions[0]) == ActionKind::kDrain);
         CHECK(then.decisions[0].outcome == Outcome::kDone);
         CHECK(then.decisions[0].reason == "rank 2 is drained: its device says ecc");
         CHECK(job.shares[2] == 0);
@@ -348,7 +349,7 @@ TEST_SUITE("control.job_guards") {
         still.jobs[0].ranks[1].faults = DeviceFaults{} | DeviceFault::kStopped;
         const auto told = loop.tick(still);
         REQUIRE(told.decisions.size() == 1);
-        CHECK(told.decisions[0].kind == ActionKind::kAlarm);
+        CHECK(kind_of(told.decisions[0]) == ActionKind::kAlarm);
 
         ControlConfig dry = acting("shares");
         dry.mode = "dry-run";

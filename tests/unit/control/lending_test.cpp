@@ -12,6 +12,7 @@
 #include "fabricd/control/host_policy.hpp"
 #include "fabricd/control/pool_policy.hpp"
 #include "fabricd/control/promises.hpp"
+#include "tests/support/decision_values.hpp"
 #include "tests/unit/control/emulated_host.hpp"
 
 using namespace control_test;
@@ -181,10 +182,7 @@ TEST_SUITE("control.lending") {
         };
         CHECK(see(10) == 64);  // of a daemon before this one, which had lent it
         Decision lent;
-        lent.kind = ActionKind::kQuota;
-        lent.names = {"a"};
-        lent.before = {10};
-        lent.after = {5};
+        lent.action = Quota{{{"a", 10, 5}}};
         promises.note(lent);
         CHECK(see(5) == 64);
         promises.note(lent);
@@ -297,10 +295,7 @@ TEST_SUITE("control.lending") {
     TEST_CASE("what is taken back is what its own user does not use") {
         Decision undone;
         undone.id = 4;
-        undone.kind = ActionKind::kQuota;
-        undone.names = {"giver", "other", "taker"};
-        undone.before = {300, 200, 100};
-        undone.after = {200, 150, 250};
+        undone.action = Quota{{{"giver", 300, 200}, {"other", 200, 150}, {"taker", 100, 250}}};
         std::vector<QuotaWindow> users(3);
         users[0] = {"giver", 200, 20};
         users[1] = {"other", 150, 150};

@@ -28,7 +28,7 @@ int windows_until_ideal(EmulatedJob& job, Loop& loop, double part) {
 bool run_until(EmulatedJob& job, Loop& loop, ActionKind kind) {
     for (int i = 0; i < 50; ++i) {
         for (const Decision& decision : job.tick(loop).decisions) {
-            if (decision.kind == kind) return true;
+            if (kind_of(decision) == kind) return true;
         }
     }
     return false;
@@ -112,7 +112,7 @@ TEST_SUITE("control.loop") {
             CHECK(windows_until_ideal(job, loop, 0.93) <= 5);
             const auto later = run(job, loop, 60);
             for (const Decision& decision : later.decisions) {
-                if (decision.kind != ActionKind::kAlarm) CHECK(decision.undoes == 0);
+                if (kind_of(decision) != ActionKind::kAlarm) CHECK(decision.undoes == 0);
             }
             CHECK(later.decisions.size() <= 1);
             // The action that did it was kept.
@@ -242,7 +242,7 @@ TEST_SUITE("control.loop") {
         Loop loop(acting());
         const auto all = run(job, loop, 20);
         REQUIRE(all.decisions.size() >= 1);
-        CHECK(all.decisions[0].kind == ActionKind::kWorkUnits);
+        CHECK(kind_of(all.decisions[0]) == ActionKind::kWorkUnits);
         CHECK(sum(job.units) == 44);
         CHECK(job.samples_per_s > 0.9 * job.ideal());
     }
@@ -282,12 +282,12 @@ TEST_SUITE("control.loop") {
         Loop loop(acting());
         for (int i = 0; i < 2; ++i) {
             for (const Decision& decision : job.tick(loop).decisions) {
-                CHECK(decision.kind == ActionKind::kAlarm);
+                CHECK(kind_of(decision) == ActionKind::kAlarm);
             }
         }
         const auto third = job.tick(loop).decisions;
         REQUIRE(third.size() == 1);
-        CHECK(third[0].kind == ActionKind::kDrain);
+        CHECK(kind_of(third[0]) == ActionKind::kDrain);
     }
 
     TEST_CASE("sessions are remembered while their group is away, up to 8192 of them") {
@@ -334,7 +334,7 @@ TEST_SUITE("control.loop") {
             } else {
                 CHECK(ended.outcomes[0].reason == "the loss gets worse");
                 REQUIRE(ended.decisions.size() == 1);
-                CHECK(ended.decisions[0].kind == ActionKind::kSyncInterval);
+                CHECK(kind_of(ended.decisions[0]) == ActionKind::kSyncInterval);
             }
         }
     }
@@ -427,7 +427,7 @@ TEST_SUITE("control.loop") {
         const auto judged = [&](double objective) {
             Decision decision;
             decision.id = ++id;
-            decision.kind = ActionKind::kBatchShares;
+            decision.action = BatchShares{};
             decision.objective = decision.promised = 100;
             trial.begin(decision, 0);
             std::optional<DecisionOutcome> ended;

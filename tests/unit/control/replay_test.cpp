@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "fabricd/control/loop.hpp"
+#include "tests/support/decision_values.hpp"
 #include "tests/unit/control/adversarial.hpp"
 
 using namespace fabricd;
@@ -91,19 +92,19 @@ void check_same(const JournalStory& story, const std::vector<Decision>& now) {
         CAPTURE(then.window);
         CHECK(now[i].id == then.id);
         CHECK(now[i].window == then.window);
-        CHECK(now[i].kind == then.kind);
+        CHECK(kind_of(now[i]) == kind_of(then));
         CHECK(now[i].device == then.device);
-        CHECK(now[i].after == then.after);
+        CHECK(after_of(now[i]) == after_of(then));
         CHECK(now[i].outcome == then.outcome);
         CHECK(now[i].measured == then.measured);
         CHECK(now[i].outcome_reason == then.outcome_reason);
     }
 }
 
-Decision decision_about(ActionKind kind, const std::string& device, std::uint64_t window) {
+Decision decision_about(Action action, const std::string& device, std::uint64_t window) {
     Decision decision;
     decision.window = window;
-    decision.kind = kind;
+    decision.action = std::move(action);
     decision.device = device;
     return decision;
 }
@@ -253,7 +254,7 @@ TEST_SUITE("control.replay") {
     TEST_CASE("decisions are paired by window, kind, subject and direction, each once") {
         using Side = ReplayDifference::Side;
         const auto quota = [](std::uint64_t window, const char* device) {
-            return decision_about(ActionKind::kQuota, device, window);
+            return decision_about(Quota{}, device, window);
         };
         const auto sides = [](const std::vector<Decision>& then, const std::vector<Decision>& now) {
             std::vector<Side> found;
@@ -264,7 +265,7 @@ TEST_SUITE("control.replay") {
         CHECK(sides({quota(4, "gpu0")}, {quota(4, "gpu0")}) == std::vector<Side>{Side::kBoth});
         CHECK(sides({quota(4, "gpu0")}, {quota(4, "gpu1")}) == apart);
         CHECK(sides({quota(4, "gpu0")}, {quota(5, "gpu0")}) == apart);
-        const Decision share = decision_about(ActionKind::kComputeShare, "gpu0", 4);
+        const Decision share = decision_about(ComputeShare{}, "gpu0", 4);
         CHECK(sides({quota(4, "gpu0")}, {share}) == apart);
         Decision back = quota(4, "gpu0");
         back.undoes = 3;
