@@ -1,6 +1,6 @@
 #include "fabricd/control_keys.hpp"
 
-#include "fabricd/control/action.hpp"
+#include "fabricd/control/journal/action.hpp"
 #include "fabricd/key_kinds.hpp"
 
 namespace fabricd {

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "fabricd/control/window.hpp"
+#include "fabricd/control/journal/window.hpp"
 #include "fabricd/pool/snapshot.hpp"
 #include "fabricd/telemetry/sample.hpp"
 #include "libfabricshm/base/units.hpp"

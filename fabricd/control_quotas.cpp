@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "fabricd/control/numbers.hpp"
+#include "fabricd/control/stages/numbers.hpp"
 
 namespace fabricd {
 

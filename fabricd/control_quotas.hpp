@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "fabricd/control/page_actuator.hpp"
+#include "fabricd/control/loop/page_actuator.hpp"
 #include "fabricd/pool/snapshot.hpp"
 #include "fabricd/vgpu/vgpu_limits.hpp"
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "fabricd/config.hpp"
-#include "fabricd/control/controller.hpp"
+#include "fabricd/control/loop/controller.hpp"
 #include "fabricd/control_places.hpp"
 #include "fabricd/control_quotas.hpp"
 #include "fabricd/read_shards.hpp"

@@ -9,7 +9,7 @@
 
 #include "emu/memory/presets.hpp"
 #include "fabricd/backend_factory.hpp"
-#include "fabricd/control/control_metrics.hpp"
+#include "fabricd/control/loop/control_metrics.hpp"
 #include "fabricd/control_setup.hpp"
 #include "fabricd/device_file.hpp"
 #include "fabricd/emulation.hpp"

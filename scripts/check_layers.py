@@ -23,21 +23,25 @@ LAYERS = {
     "libfabricshm/python": 8,
     "libfabricshm/torch": 8,
     "emu": 8,
-    "emu/sim": 11,  # above the control loop, whose decisions it is to try out
+    "emu/sim": 14,  # above the control loop, whose decisions it is to try out
     "fabricd/pool": 9,
     "fabricd/telemetry": 9,
     "fabricd/vgpu": 9,
-    "fabricd/control": 10,
+    "fabricd/control": 10,  # the settings of the loop alone
+    "fabricd/control/stages": 10,
+    "fabricd/control/journal": 11,
+    "fabricd/control/policies": 12,
+    "fabricd/control/loop": 13,
     "fabricd/data": 10,
     "fabricd/jobs": 10,
     "fabricd/net": 10,
-    "fabricd/server": 11,
-    "fabricd": 12,
-    "fabricd/bridge": 12,
-    "fabricd/ctl": 12,
-    "tests": 14,  # also of what bench/ is made of
-    "bench": 13,
-    "examples": 13,
+    "fabricd/server": 14,
+    "fabricd": 15,
+    "fabricd/bridge": 15,
+    "fabricd/ctl": 15,
+    "tests": 17,  # also of what bench/ is made of
+    "bench": 16,
+    "examples": 16,
 }
 
 # fabricctl's folder and the daemon's main share a layer and may share the code of the admin API.

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <ctime>
 
-#include "fabricd/control/s113_data_flow.hpp"
+#include "fabricd/control/stages/data_flow.hpp"
 #include "fabricd/ctl/json.hpp"
 #include "fabricd/ctl/table.hpp"
 #include "libfabricshm/base/units.hpp"

@@ -2,16 +2,16 @@
 // written again to the last bit, and whatever the windows say, no decision is made that cannot be
 // carried out.
 
-#include "fabricd/control/decision_journal.hpp"
+#include "fabricd/control/journal/decision_journal.hpp"
 
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <cmath>
 
-#include "fabricd/control/decision_record.hpp"
-#include "fabricd/control/loop.hpp"
-#include "fabricd/control/replay.hpp"
+#include "fabricd/control/journal/decision_record.hpp"
+#include "fabricd/control/loop/loop.hpp"
+#include "fabricd/control/loop/replay.hpp"
 #include "libfabricshm/base/crc32c.hpp"
 #include "tests/fuzz/fuzz.hpp"
 #include "tests/support/decision_values.hpp"

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <memory>
 
-#include "fabricd/control/loop.hpp"
-#include "fabricd/control/window.hpp"
+#include "fabricd/control/journal/window.hpp"
+#include "fabricd/control/loop/loop.hpp"
 #include "fabricd/telemetry/path_book.hpp"
 #include "fabricd/telemetry/rates.hpp"
 #include "fabricd/telemetry/sample_metrics.hpp"

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "fabricd/control/decision.hpp"
+#include "fabricd/control/journal/decision.hpp"
 
 namespace fabricd {
 

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "fabricd/control/controller.hpp"
-#include "fabricd/control/loop.hpp"
+#include "fabricd/control/loop/controller.hpp"
+#include "fabricd/control/loop/loop.hpp"
 #include "fabricd/control_places.hpp"
 #include "tests/support/decision_values.hpp"
 #include "tests/unit/control/emulated_job.hpp"
