@@ -35,13 +35,15 @@ LAYERS = {
     "fabricd/data": 10,
     "fabricd/jobs": 10,
     "fabricd/net": 10,
+    "fabricd/config": 14,
     "fabricd/server": 14,
-    "fabricd": 15,
-    "fabricd/bridge": 15,
-    "fabricd/ctl": 15,
-    "tests": 17,  # also of what bench/ is made of
-    "bench": 16,
-    "examples": 16,
+    "fabricd/service": 15,
+    "fabricd": 16,
+    "fabricd/bridge": 16,
+    "fabricd/ctl": 16,
+    "tests": 18,  # also of what bench/ is made of
+    "bench": 17,
+    "examples": 17,
 }
 
 # fabricctl's folder and the daemon's main share a layer and may share the code of the admin API.
@@ -64,8 +66,8 @@ LIBRARIES = {
     r"liburing(\.h|/)": {"fabricd/data"},
     r"rdma/": {"fabricd/net"},
     r"(grpcpp|grpc|google/protobuf)/": {"fabricd/server", "fabricd/jobs", "fabricd/net", "fabricd/ctl", "tests"},
-    r"toml(\+\+|plusplus)/|toml\.hpp": {"fabricd", "emu", "emu/sim"},
-    r"CLI/": {"fabricd", "fabricd/ctl", "emu", "emu/sim"},
+    r"toml(\+\+|plusplus)/|toml\.hpp": {"fabricd/config", "emu", "emu/sim"},
+    r"CLI/": {"fabricd/config", "fabricd/ctl", "emu", "emu/sim"},
     r"nlohmann/": {"fabricd/ctl", "emu/sim", "bench", "tests"},
     r"doctest/": {"tests"},
     r"benchmark/": {"bench"},

@@ -5,7 +5,7 @@
 #include <limits>
 #include <sstream>
 
-#include "fabricd/config.hpp"
+#include "fabricd/config/config.hpp"
 #include "fabricd/control/journal/decision_journal.hpp"
 #include "fabricd/ctl/decision_view.hpp"
 #include "libfabricshm/base/reason.hpp"

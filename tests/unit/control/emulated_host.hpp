@@ -10,7 +10,7 @@
 
 #include "fabricd/control/loop/controller.hpp"
 #include "fabricd/control/loop/loop.hpp"
-#include "fabricd/control_places.hpp"
+#include "fabricd/service/control_places.hpp"
 #include "tests/support/decision_values.hpp"
 #include "tests/unit/control/emulated_job.hpp"
 

@@ -4,8 +4,8 @@
 
 #include <numeric>
 
-#include "fabricd/control_places.hpp"
-#include "fabricd/control_quotas.hpp"
+#include "fabricd/service/control_places.hpp"
+#include "fabricd/service/control_quotas.hpp"
 #include "tests/support/decision_values.hpp"
 #include "tests/support/registry_host.hpp"
 #include "tests/support/temporary_directory.hpp"

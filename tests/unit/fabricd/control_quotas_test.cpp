@@ -1,6 +1,6 @@
 // The loop, S322 and the pages of limits as the daemon joins them; the processes are this one.
 
-#include "fabricd/control_quotas.hpp"
+#include "fabricd/service/control_quotas.hpp"
 
 #include <doctest/doctest.h>
 
