@@ -277,7 +277,7 @@ void Loop::decide_job(JobState& job, TickResult& result) {
     const bool is_half_known = job.any_changed() && job.any_suspect() && !job.has_hesitated;
     job.has_hesitated = is_half_known;
     // One kind at a time: with two changes at once nobody could tell which of them did it.
-    for (const auto& [kind, propose] : kJobActions) {
+    for (const auto& [kind, propose] : job_actions()) {
         // Where slow ranks are not drained, those that are were drained for a fault.
         const bool is_allowed = allows(kind) || kind == ActionKind::kReturn;
         if (!is_allowed || !job.trial.may(kind)) continue;

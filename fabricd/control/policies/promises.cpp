@@ -40,7 +40,7 @@ void Promises::note(const Decision& decision) {
 
 template <typename A>
 void Promises::note_action(const A& action) {
-    // What has no named values is nobody's part; homes of shards are of no user that is known here.
+    // Values without names belong to no user.
     if constexpr (NamedAction<A>) {
         for (const auto& change : action.changes) {
             const auto found = users_.find(change.name);
