@@ -8,7 +8,7 @@
 
 #include <cmath>
 
-#include "fabricd/control/loop.hpp"
+#include "fabricd/control/loop/loop.hpp"
 
 namespace {
 

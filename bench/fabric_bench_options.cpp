@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <functional>
 
-#include "fabricd/completion.hpp"
+#include "fabricd/config/completion.hpp"
 #include "kernels/dtype.hpp"
 #include "libfabricshm/collective/kinds.hpp"
 

@@ -23,21 +23,27 @@ LAYERS = {
     "libfabricshm/python": 8,
     "libfabricshm/torch": 8,
     "emu": 8,
-    "emu/sim": 11,  # above the control loop, whose decisions it is to try out
+    "emu/sim": 14,  # above the control loop, whose decisions it is to try out
     "fabricd/pool": 9,
     "fabricd/telemetry": 9,
     "fabricd/vgpu": 9,
-    "fabricd/control": 10,
+    "fabricd/control": 10,  # the settings of the loop alone
+    "fabricd/control/stages": 10,
+    "fabricd/control/journal": 11,
+    "fabricd/control/policies": 12,
+    "fabricd/control/loop": 13,
     "fabricd/data": 10,
     "fabricd/jobs": 10,
     "fabricd/net": 10,
-    "fabricd/server": 11,
-    "fabricd": 12,
-    "fabricd/bridge": 12,
-    "fabricd/ctl": 12,
-    "tests": 14,  # also of what bench/ is made of
-    "bench": 13,
-    "examples": 13,
+    "fabricd/config": 14,
+    "fabricd/server": 14,
+    "fabricd/service": 15,
+    "fabricd": 16,
+    "fabricd/bridge": 16,
+    "fabricd/ctl": 16,
+    "tests": 18,  # also of what bench/ is made of
+    "bench": 17,
+    "examples": 17,
 }
 
 # fabricctl's folder and the daemon's main share a layer and may share the code of the admin API.
@@ -60,8 +66,8 @@ LIBRARIES = {
     r"liburing(\.h|/)": {"fabricd/data"},
     r"rdma/": {"fabricd/net"},
     r"(grpcpp|grpc|google/protobuf)/": {"fabricd/server", "fabricd/jobs", "fabricd/net", "fabricd/ctl", "tests"},
-    r"toml(\+\+|plusplus)/|toml\.hpp": {"fabricd", "emu", "emu/sim"},
-    r"CLI/": {"fabricd", "fabricd/ctl", "emu", "emu/sim"},
+    r"toml(\+\+|plusplus)/|toml\.hpp": {"fabricd/config", "emu", "emu/sim"},
+    r"CLI/": {"fabricd/config", "fabricd/ctl", "emu", "emu/sim"},
     r"nlohmann/": {"fabricd/ctl", "emu/sim", "bench", "tests"},
     r"doctest/": {"tests"},
     r"benchmark/": {"bench"},

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "emu/sim/training.hpp"
-#include "fabricd/control/loop.hpp"
+#include "fabricd/control/loop/loop.hpp"
 
 namespace emu {
 

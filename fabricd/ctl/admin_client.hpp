@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "fabricd/control/decision.hpp"
+#include "fabricd/control/journal/decision.hpp"
 #include "fabricd/ctl/picture.hpp"
 #include "fabricd/vgpu/vgpu_view.hpp"
 #include "libfabricshm/base/result.hpp"

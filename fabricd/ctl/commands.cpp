@@ -9,6 +9,8 @@
 #include <map>
 #include <thread>
 
+#include "fabricd/config/device_file.hpp"
+#include "fabricd/config/runtime_dir.hpp"
 #include "fabricd/ctl/admin_client.hpp"
 #include "fabricd/ctl/decision_commands.hpp"
 #include "fabricd/ctl/discover_view.hpp"
@@ -19,8 +21,6 @@
 #include "fabricd/ctl/tune_command.hpp"
 #include "fabricd/ctl/vgpu_commands.hpp"
 #include "fabricd/ctl/views.hpp"
-#include "fabricd/device_file.hpp"
-#include "fabricd/runtime_dir.hpp"
 #include "fabricd/server/admin_server.hpp"
 #include "libfabricshm/base/reason.hpp"
 

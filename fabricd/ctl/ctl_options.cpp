@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "fabricd/completion.hpp"
-#include "fabricd/nearest_word.hpp"
+#include "fabricd/config/completion.hpp"
+#include "fabricd/config/nearest_word.hpp"
 #include "libfabricshm/base/units.hpp"
 
 namespace fabricd {

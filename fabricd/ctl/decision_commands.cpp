@@ -5,8 +5,8 @@
 #include <limits>
 #include <sstream>
 
-#include "fabricd/config.hpp"
-#include "fabricd/control/decision_journal.hpp"
+#include "fabricd/config/config.hpp"
+#include "fabricd/control/journal/decision_journal.hpp"
 #include "fabricd/ctl/decision_view.hpp"
 #include "libfabricshm/base/reason.hpp"
 

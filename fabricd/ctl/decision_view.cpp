@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <ctime>
 
-#include "fabricd/control/s113_data_flow.hpp"
+#include "fabricd/control/stages/data_flow.hpp"
 #include "fabricd/ctl/json.hpp"
 #include "fabricd/ctl/table.hpp"
 #include "libfabricshm/base/units.hpp"
@@ -52,54 +52,44 @@ std::string subject_of(const Decision& decision) {
     return "arena " + std::to_string(decision.arena) + " group " + std::to_string(decision.group);
 }
 
+const char* name_of(const Decision& decision) {
+    return name_of(kind_of(decision));
+}
+
 // Shares are parts of 1 and places are numbers of nodes: both are without a unit.
-const char* unit_of(ActionKind kind) {
-    switch (kind) {
-        case ActionKind::kQuota:
-        case ActionKind::kPoolQuota:
-            return "bytes";
-        case ActionKind::kComputeShare:
-            return "%";
-        case ActionKind::kWorkUnits:
-            return "units";
-        case ActionKind::kSyncInterval:
-            return "steps";
-        default:
-            return "";
-    }
+std::string unit_of(const Decision& decision) {
+    return info_of(kind_of(decision)).unit;
 }
 
 // One cell, so the size of the change and not its values; `why` has those.
 std::string change_of(const Decision& decision) {
-    if (decision.kind == ActionKind::kAlarm) return "rank " + std::to_string(decision.rank);
-    if (decision.before.size() == 1 && decision.after.size() == 1) {
-        const char* unit = unit_of(decision.kind);
-        return number(decision.before[0], "") + " -> " + number(decision.after[0], unit);
+    const ActionFrame change = frame_of(decision.action);
+    const std::string unit = unit_of(decision);
+    if (kind_of(decision) == ActionKind::kAlarm) return "rank " + std::to_string(change.rank);
+    if (change.before.size() == 1 && change.after.size() == 1) {
+        return number(change.before[0], "") + " -> " + number(change.after[0], unit);
     }
-    const double moved = moved_part(decision.before, decision.after);
-    if (decision.names.empty() && decision.kind != ActionKind::kWorkUnits) {
-        return format("%.0f %% of the batch", 100 * moved);
-    }
-    if (decision.names.empty()) return number(moved, "units");
-    return std::to_string(decision.names.size()) + " changed";
+    if (!change.names.empty()) return std::to_string(change.names.size()) + " changed";
+    const double moved = moved_part(change.before, change.after);
+    return unit.empty() ? format("%.0f %% of the batch", 100 * moved) : number(moved, unit);
 }
 
 /// "rank 3" or the name, and from what to what.
 std::string values_of(const Decision& decision) {
     std::string text;
-    const char* unit = unit_of(decision.kind);
-    for (std::size_t i = 0; i < decision.after.size(); ++i) {
-        const bool named = i < decision.names.size();
-        const bool is_rank = !named && decision.kind != ActionKind::kSyncInterval;
-        const std::string who = named     ? decision.names[i]
-                                : is_rank ? "rank " + std::to_string(i)
-                                          : "interval";
+    const ActionFrame change = frame_of(decision.action);
+    const ActionInfo& info = info_of(kind_of(decision));
+    for (std::size_t i = 0; i < change.after.size(); ++i) {
+        const std::string single = info.value;
+        const std::string name = i < change.names.size() ? change.names[i]
+                                 : single.empty()        ? "rank " + std::to_string(i)
+                                                         : single;
         // Nothing where the list before was shorter.
-        const double before = i < decision.before.size() ? decision.before[i] : 0;
-        text += "  " + who + ": " + number(before, unit) + " -> " +
-                number(decision.after[i], unit) + "\n";
+        const double before = i < change.before.size() ? change.before[i] : 0;
+        text += "  " + name + ": " + number(before, info.unit) + " -> " +
+                number(change.after[i], info.unit) + "\n";
     }
-    return text;
+    return text.empty() ? "  none\n" : text;
 }
 
 std::string outcome_of(const Decision& decision) {
@@ -126,20 +116,21 @@ Json to_json(const Fact& fact) {
 // The fields are an interface: with the unit in the name where there is one, only ever added to.
 // NaN becomes null, which is all that JSON has for it.
 Json to_json(const Decision& decision) {
+    const ActionFrame change = frame_of(decision.action);
     Json facts = Json::array();
     for (const Fact& fact : decision.facts) facts.push_back(to_json(fact));
     return {{"id", decision.id},
             {"unix_ms", decision.unix_ms},
             {"window", decision.window},
-            {"kind", name_of(decision.kind)},
+            {"kind", name_of(decision)},
             {"arena", decision.arena},
             {"group", decision.group},
             {"device", decision.device},
-            {"rank", decision.rank},
-            {"names", decision.names},
-            {"unit", unit_of(decision.kind)},
-            {"before", decision.before},
-            {"after", decision.after},
+            {"rank", change.rank},
+            {"names", change.names},
+            {"unit", unit_of(decision)},
+            {"before", change.before},
+            {"after", change.after},
             {"reason", decision.reason},
             {"gain_share", decision.gain},
             {"cost_s", decision.cost_s},
@@ -175,7 +166,7 @@ std::string decisions_text(const std::vector<Decision>& decisions) {
                  {"OUTCOME"},
                  {"WHY"}});
     for (const Decision& decision : decisions) {
-        table.add({std::to_string(decision.id), time_of(decision), name_of(decision.kind),
+        table.add({std::to_string(decision.id), time_of(decision), name_of(decision),
                    subject_of(decision), change_of(decision),
                    decision.gain > 0 ? format("%.1f %%", 100 * decision.gain) : "-",
                    name_of(decision.outcome), decision.reason});
@@ -185,9 +176,9 @@ std::string decisions_text(const std::vector<Decision>& decisions) {
 
 std::string why_text(const Decision& decision) {
     std::string text = "decision " + std::to_string(decision.id) + ", " + time_of(decision) + ": " +
-                       name_of(decision.kind) + " of " + subject_of(decision) + "\n" +
-                       decision.reason + "\n\nchange\n";
-    text += decision.after.empty() ? "  none\n" : values_of(decision);
+                       name_of(decision) + " of " + subject_of(decision) + "\n" + decision.reason +
+                       "\n\nchange\n";
+    text += values_of(decision);
     std::string stage;
     // By stage and not in the order of the computation, which goes through the ranks.
     std::vector<Fact> facts = decision.facts;
@@ -226,7 +217,7 @@ std::string replay_text(const std::vector<ReplayDifference>& differences, std::s
         const Decision& shown = difference.now != nullptr ? *difference.now : *difference.then;
         table.add({std::to_string(shown.window),
                    difference.then != nullptr ? std::to_string(difference.then->id) : "-",
-                   name_of(shown.kind), subject_of(shown), side_of(difference), change_of(shown)});
+                   name_of(shown), subject_of(shown), side_of(difference), change_of(shown)});
     }
     return table.text() + std::to_string(windows) + " windows, " +
            std::to_string(differences.size()) + " decisions, " + std::to_string(same) +

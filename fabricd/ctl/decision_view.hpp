@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "fabricd/control/decision.hpp"
-#include "fabricd/control/replay.hpp"
+#include "fabricd/control/journal/decision.hpp"
+#include "fabricd/control/loop/replay.hpp"
 
 namespace fabricd {
 

@@ -2,8 +2,8 @@
 
 #include <cstdio>
 
+#include "fabricd/config/machine_file.hpp"
 #include "fabricd/ctl/json.hpp"
-#include "fabricd/machine_file.hpp"
 #include "libfabricshm/collective/tuner.hpp"
 
 namespace fabricd {

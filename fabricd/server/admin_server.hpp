@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "fabricd/control/decision.hpp"
+#include "fabricd/control/journal/decision.hpp"
 #include "fabricd/pool/snapshot.hpp"
 #include "fabricd/telemetry/sample.hpp"
 #include "fabricd/vgpu/vgpu_view.hpp"

@@ -13,20 +13,33 @@ void pack(const Fact& fact, admin::v1::ControlFact& message) {
     message.set_rank(fact.rank);
 }
 
+// Kinds that this build does not know are shown as "unknown": also one that is no byte.
+ActionFrame unpack_action(const admin::v1::ControlDecision& message) {
+    ActionFrame frame;
+    frame.kind = message.kind() < kActionKinds ? static_cast<ActionKind>(message.kind())
+                                               : ActionKind::kUnknown;
+    frame.rank = message.rank();
+    frame.names = {message.names().begin(), message.names().end()};
+    frame.before = {message.before().begin(), message.before().end()};
+    frame.after = {message.after().begin(), message.after().end()};
+    return frame;
+}
+
 }  // namespace
 
 void pack(const Decision& decision, admin::v1::ControlDecision& message) {
     message.set_id(decision.id);
     message.set_window(decision.window);
     message.set_unix_ms(decision.unix_ms);
-    message.set_kind(static_cast<std::uint32_t>(decision.kind));
+    const ActionFrame frame = frame_of(decision.action);
+    message.set_kind(static_cast<std::uint32_t>(frame.kind));
     message.set_arena_id(decision.arena);
     message.set_group_id(decision.group);
     message.set_device(decision.device);
-    for (const auto& name : decision.names) message.add_names(name);
-    for (const double value : decision.before) message.add_before(value);
-    for (const double value : decision.after) message.add_after(value);
-    message.set_rank(decision.rank);
+    for (const auto& name : frame.names) message.add_names(name);
+    for (const double value : frame.before) message.add_before(value);
+    for (const double value : frame.after) message.add_after(value);
+    message.set_rank(frame.rank);
     message.set_objective(decision.objective);
     message.set_promised(decision.promised);
     message.set_gain(decision.gain);
@@ -45,15 +58,10 @@ Decision unpack(const admin::v1::ControlDecision& message) {
     decision.id = message.id();
     decision.window = message.window();
     decision.unix_ms = message.unix_ms();
-    // Values that this build does not know are shown as "unknown".
-    decision.kind = static_cast<ActionKind>(message.kind());
     decision.arena = message.arena_id();
     decision.group = message.group_id();
     decision.device = message.device();
-    decision.names = {message.names().begin(), message.names().end()};
-    decision.before = {message.before().begin(), message.before().end()};
-    decision.after = {message.after().begin(), message.after().end()};
-    decision.rank = message.rank();
+    decision.action = action_of(unpack_action(message));
     decision.objective = message.objective();
     decision.promised = message.promised();
     decision.gain = message.gain();

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "admin.pb.h"
-#include "fabricd/control/decision.hpp"
+#include "fabricd/control/journal/decision.hpp"
 
 namespace fabricd {
 

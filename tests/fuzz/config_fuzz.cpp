@@ -1,6 +1,6 @@
 // The configuration file. What is accepted can be printed, and read from what was printed.
 
-#include "fabricd/config.hpp"
+#include "fabricd/config/config.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 using namespace fabricd;

@@ -2,18 +2,19 @@
 // written again to the last bit, and whatever the windows say, no decision is made that cannot be
 // carried out.
 
-#include "fabricd/control/decision_journal.hpp"
+#include "fabricd/control/journal/decision_journal.hpp"
 
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <cmath>
 
-#include "fabricd/control/decision_record.hpp"
-#include "fabricd/control/loop.hpp"
-#include "fabricd/control/replay.hpp"
+#include "fabricd/control/journal/decision_record.hpp"
+#include "fabricd/control/loop/loop.hpp"
+#include "fabricd/control/loop/replay.hpp"
 #include "libfabricshm/base/crc32c.hpp"
 #include "tests/fuzz/fuzz.hpp"
+#include "tests/support/decision_values.hpp"
 
 using namespace fabricd;
 
@@ -43,10 +44,10 @@ void require_frame(FrameType type, std::span<const std::byte> payload) {
 // Shares are shares, and counts are counts, whatever a window says.
 void require_sane(const Decision& decision) {
     FUZZ_REQUIRE(decision.id != 0);
-    for (const double value : decision.after) FUZZ_REQUIRE(std::isfinite(value) && value >= 0);
-    if (decision.kind != ActionKind::kBatchShares || decision.after.empty()) return;
+    for (const double value : after_of(decision)) FUZZ_REQUIRE(std::isfinite(value) && value >= 0);
+    if (kind_of(decision) != ActionKind::kBatchShares || after_of(decision).empty()) return;
     double sum = 0;
-    for (const double value : decision.after) sum += value;
+    for (const double value : after_of(decision)) sum += value;
     FUZZ_REQUIRE(std::abs(sum - 1) < 1e-6);
 }
 
@@ -134,10 +135,7 @@ std::vector<fuzz::Buffer> seeds() {
     Decision decision;
     decision.id = 1;
     decision.window = 6;
-    decision.kind = ActionKind::kBatchShares;
-    decision.before = {0.5, 0.5};
-    decision.after = {0.25, 0.75};
-    decision.names = {"x", ""};
+    decision.action = BatchShares{{0.5, 0.5}, {0.25, 0.75}};
     decision.reason = "because";
     decision.facts = {{"S112", "imbalance", 0.3, "", 1}};
     put_frame(host, FrameType::kDecision, to_record(decision));

@@ -1,6 +1,6 @@
 // The device file. What is accepted has only devices that quotas and placement can count with.
 
-#include "fabricd/device_file.hpp"
+#include "fabricd/config/device_file.hpp"
 
 #include <cmath>
 #include <set>

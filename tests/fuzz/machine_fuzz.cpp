@@ -1,7 +1,7 @@
 // The file of an emulated machine. What is accepted becomes a link page that every client takes,
 // and a page of any bytes is refused or safe to count with.
 
-#include "fabricd/machine_file.hpp"
+#include "fabricd/config/machine_file.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 using namespace fabricshm;

@@ -5,14 +5,15 @@
 #include <cmath>
 #include <memory>
 
-#include "fabricd/control/loop.hpp"
-#include "fabricd/control/window.hpp"
+#include "fabricd/control/journal/window.hpp"
+#include "fabricd/control/loop/loop.hpp"
 #include "fabricd/telemetry/path_book.hpp"
 #include "fabricd/telemetry/rates.hpp"
 #include "fabricd/telemetry/sample_metrics.hpp"
 #include "fabricd/telemetry/session_pages.hpp"
 #include "libfabricshm/os/mapping.hpp"
 #include "tests/fuzz/fuzz.hpp"
+#include "tests/support/decision_values.hpp"
 
 using namespace fabricd;
 using fabricshm::Mapping;
@@ -70,7 +71,8 @@ void require_window(const Window& window) {
 
 void require_directives(const TickResult& result) {
     for (const Decision& decision : result.decisions) {
-        for (const double value : decision.after) FUZZ_REQUIRE(std::isfinite(value) && value >= 0);
+        for (const double value : after_of(decision))
+            FUZZ_REQUIRE(std::isfinite(value) && value >= 0);
     }
 }
 

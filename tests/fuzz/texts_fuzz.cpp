@@ -2,7 +2,7 @@
 // fabric-litmus, a line of /proc/PID/stat (in which a process chooses its own name), and a request
 // to the metrics server.
 
-#include "fabricd/machine_file.hpp"
+#include "fabricd/config/machine_file.hpp"
 #include "fabricd/server/metrics_server.hpp"
 #include "libfabricshm/machine/dax_catalogue.hpp"
 #include "libfabricshm/machine/visibility_proof.hpp"

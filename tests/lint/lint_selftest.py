@@ -399,13 +399,13 @@ class Docs(Sample):
         self.assert_clean()
 
     def test_an_undocumented_configuration_key_is_found(self):
-        self.write("fabricd/config_keys.cpp", 'size_key("pool.capacity", 2 * kMiB),\n')
+        self.write("fabricd/config/config_keys.cpp", 'size_key("pool.capacity", 2 * kMiB),\n')
         self.assert_found("does not mention `pool.capacity`")
         self.write_page("configuration.md", "| `pool.capacity` | size |\n")
         self.assert_clean()
 
     def test_a_key_of_the_control_loop_that_the_reference_lacks_is_found(self):
-        self.write("fabricd/control_keys.cpp", 'number_key("control.gain", 0, 10, x),\n')
+        self.write("fabricd/config/control_keys.cpp", 'number_key("control.gain", 0, 10, x),\n')
         self.assert_found("docs/control_reference.md: does not mention `control.gain`")
         self.write_page("control_reference.md", "| `control.gain` | 0.05 |\n")
         self.assert_clean()

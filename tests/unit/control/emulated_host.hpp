@@ -8,9 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "fabricd/control/controller.hpp"
-#include "fabricd/control/loop.hpp"
-#include "fabricd/control_places.hpp"
+#include "fabricd/control/loop/controller.hpp"
+#include "fabricd/control/loop/loop.hpp"
+#include "fabricd/service/control_places.hpp"
+#include "tests/support/decision_values.hpp"
 #include "tests/unit/control/emulated_job.hpp"
 
 namespace control_test {
@@ -52,8 +53,8 @@ inline std::vector<Decision> until_decided(Loop& loop, Window& window, int most 
 }
 
 inline double after_of(const Decision& decision, const std::string& name, double otherwise) {
-    for (std::size_t i = 0; i < decision.names.size(); ++i) {
-        if (decision.names[i] == name) return decision.after[i];
+    for (std::size_t i = 0; i < names_of(decision).size(); ++i) {
+        if (names_of(decision)[i] == name) return after_of(decision)[i];
     }
     return otherwise;
 }

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "fabricd/control/loop.hpp"
+#include "fabricd/control/loop/loop.hpp"
 #include "tests/unit/control/adversarial.hpp"
 
 namespace control_test {

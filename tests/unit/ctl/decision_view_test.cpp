@@ -16,11 +16,9 @@ Decision shares() {
     decision.id = 17;
     decision.window = 40;
     decision.unix_ms = 1'700'000'000'000;
-    decision.kind = ActionKind::kBatchShares;
+    decision.action = BatchShares{{0.5, 0.5}, {0.8, 0.2}};
     decision.arena = 1;
     decision.group = 2;
-    decision.before = {0.5, 0.5};
-    decision.after = {0.8, 0.2};
     decision.objective = 100;
     decision.promised = 150;
     decision.gain = 0.5;
@@ -62,17 +60,12 @@ TEST_SUITE("ctl.decision_view") {
 
     TEST_CASE("quotas are named and in bytes, an interval is in steps") {
         Decision quota;
-        quota.kind = ActionKind::kQuota;
+        quota.action = Quota{{{"a", 1 << 20, 2 << 20}, {"b", 2 << 20, 1 << 20}}};
         quota.device = "gpu0";
-        quota.names = {"a", "b"};
-        quota.before = {1 << 20, 2 << 20};
-        quota.after = {2 << 20, 1 << 20};
         CHECK(has(why_text(quota), "a: 1 MiB -> 2 MiB"));
         CHECK(has(decisions_text({quota}), "2 changed"));
         Decision interval;
-        interval.kind = ActionKind::kSyncInterval;
-        interval.before = {1};
-        interval.after = {4};
+        interval.action = SyncInterval{1, 4};
         CHECK(has(decisions_text({interval}), "1 -> 4 steps"));
     }
 

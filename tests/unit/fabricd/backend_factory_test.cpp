@@ -1,4 +1,4 @@
-#include "fabricd/backend_factory.hpp"
+#include "fabricd/service/backend_factory.hpp"
 
 #include <doctest/doctest.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "fabricd/completion.hpp"
+#include "fabricd/config/completion.hpp"
 
 #include <doctest/doctest.h>
 
@@ -6,7 +6,7 @@
 #include <fstream>
 #include <string>
 
-#include "fabricd/options.hpp"
+#include "fabricd/config/options.hpp"
 #include "tests/support/program.hpp"
 #include "tests/support/temporary_directory.hpp"
 

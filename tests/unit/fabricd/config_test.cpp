@@ -1,4 +1,4 @@
-#include "fabricd/config.hpp"
+#include "fabricd/config/config.hpp"
 
 #include <doctest/doctest.h>
 

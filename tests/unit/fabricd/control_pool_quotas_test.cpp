@@ -4,8 +4,9 @@
 
 #include <numeric>
 
-#include "fabricd/control_places.hpp"
-#include "fabricd/control_quotas.hpp"
+#include "fabricd/service/control_places.hpp"
+#include "fabricd/service/control_quotas.hpp"
+#include "tests/support/decision_values.hpp"
 #include "tests/support/registry_host.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/unit/control/adversarial.hpp"
@@ -142,7 +143,7 @@ TEST_CASE(
     host.after_look = [] {};
     REQUIRE(host.controller->decisions(0).size() == 1);
     const Decision decision = host.controller->decisions(0)[0];
-    CHECK(decision.names == std::vector<std::string>{"gpu1", "gpu0"});
+    CHECK(names_of(decision) == std::vector<std::string>{"gpu1", "gpu0"});
     CHECK(decision.outcome == Outcome::kFailed);
     CHECK(decision.outcome_reason == "a device uses more by now than it was to keep");
     for (int i = 0; i < 60; ++i) {
@@ -205,7 +206,7 @@ TEST_CASE("a device that somebody has ordered to shrink is left alone until it h
     REQUIRE(host.registry->set_quota({"gpu1", 20 * kMiB, 10'000}, host.now).ok());
     host.step();
     REQUIRE(host.controller->decisions(0).size() == 1);
-    CHECK(host.controller->decisions(0)[0].names == std::vector<std::string>{"gpu2", "gpu0"});
+    CHECK(names_of(host.controller->decisions(0)[0]) == std::vector<std::string>{"gpu2", "gpu0"});
     CHECK(host.quota(0) == 20 * kMiB);
     CHECK(host.device(1).quota_target_bytes == 20 * kMiB);
     for (int i = 0; i < 10; ++i) host.step();

@@ -1,9 +1,10 @@
 // The loop, S322 and the pages of limits as the daemon joins them; the processes are this one.
 
-#include "fabricd/control_quotas.hpp"
+#include "fabricd/service/control_quotas.hpp"
 
 #include <doctest/doctest.h>
 
+#include "tests/support/decision_values.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/support/vgpu_tenant.hpp"
 #include "tests/unit/control/adversarial.hpp"
@@ -75,9 +76,9 @@ struct Host {
 double change_of(const Decision& decision) {
     double all = 0;
     bool any_takes = false;
-    for (std::size_t i = 0; i < decision.names.size(); ++i) {
-        all += decision.after[i] - decision.before[i];
-        any_takes = any_takes || decision.after[i] > decision.before[i];
+    for (std::size_t i = 0; i < names_of(decision).size(); ++i) {
+        all += after_of(decision)[i] - before_of(decision)[i];
+        any_takes = any_takes || after_of(decision)[i] > before_of(decision)[i];
     }
     return any_takes && decision.outcome == Outcome::kPending ? all : 0;
 }
@@ -207,7 +208,7 @@ TEST_CASE("who takes memory between the look and the action keeps it, and the ou
     host.controller->step();
     host.after_look = [] {};
     REQUIRE(host.controller->decisions(0).size() == 1);
-    CHECK(host.controller->decisions(0)[0].after[0] < 44 * kMiB);
+    CHECK(after_of(host.controller->decisions(0)[0])[0] < 44 * kMiB);
     CHECK(host.controller->decisions(0)[0].outcome == Outcome::kFailed);
     CHECK(host.controller->decisions(0)[0].outcome_reason ==
           "a vGPU uses more by now than it was to keep");

@@ -1,4 +1,4 @@
-#include "fabricd/device_file.hpp"
+#include "fabricd/config/device_file.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "fabricd/machine_file.hpp"
+#include "fabricd/config/machine_file.hpp"
 
 #include <doctest/doctest.h>
 

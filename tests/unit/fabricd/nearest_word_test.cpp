@@ -1,4 +1,4 @@
-#include "fabricd/nearest_word.hpp"
+#include "fabricd/config/nearest_word.hpp"
 
 #include <doctest/doctest.h>
 

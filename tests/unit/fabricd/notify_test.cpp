@@ -1,4 +1,4 @@
-#include "fabricd/notify.hpp"
+#include "fabricd/service/notify.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/socket.h>

@@ -1,4 +1,4 @@
-#include "fabricd/options.hpp"
+#include "fabricd/config/options.hpp"
 
 #include <doctest/doctest.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "fabricd/runtime_dir.hpp"
+#include "fabricd/config/runtime_dir.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>

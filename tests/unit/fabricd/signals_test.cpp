@@ -1,4 +1,4 @@
-#include "fabricd/signals.hpp"
+#include "fabricd/service/signals.hpp"
 
 #include <doctest/doctest.h>
 #include <unistd.h>

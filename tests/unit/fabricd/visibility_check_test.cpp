@@ -1,4 +1,4 @@
-#include "fabricd/visibility_check.hpp"
+#include "fabricd/service/visibility_check.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,0 +1,57 @@
+#include "fabricd/service/visibility_check.hpp"
+
+#include <fstream>
+#include <sstream>
+
+#include "libfabricshm/machine/visibility_proof.hpp"
+
+namespace fabricd {
+
+namespace {
+
+using fabricshm::VisibilityProof;
+
+// What in the proof does not fit first, in the words of its keys.
+ErrorMessage misfit(const VisibilityProof& proof, const Config& config,
+                    const std::string& machine) {
+    const auto other = [](const char* key, const std::string& is, const std::string& wanted) {
+        return std::string("its ") + key + " is " + is + ", not " + wanted;
+    };
+    if (!proof.proven) return std::string("the profile was refuted");
+    if (proof.profile != config.pool.visibility) {
+        return other("profile", proof.profile, config.pool.visibility);
+    }
+    if (proof.machine != machine) return other("machine", proof.machine, machine);
+    if (proof.device != config.pool.dax_device) {
+        return other("device", proof.device, config.pool.dax_device);
+    }
+    if (proof.hosts < 2) return std::string("both sides ran on one host (--role a and b)");
+    return {};
+}
+
+}  // namespace
+
+ErrorMessage check_visibility(const Config& config, const fabricshm::HostFiles& files) {
+    // Coherent by the hardware of one host, whatever the profile says.
+    if (config.pool.hosts == 1) return {};
+    // The other kinds of pool are made of this host's own memory.
+    if (config.pool.backend != "dax" || config.pool.dax_device.empty()) {
+        return std::string("pool.hosts above 1 is for a dax pool whose pool.dax_device is named");
+    }
+    const std::string& path = config.pool.visibility_proof;
+    if (path.empty()) {
+        return std::string("pool.hosts above 1 needs pool.visibility_proof (see fabric-litmus)");
+    }
+    std::ifstream file(path);
+    std::stringstream text;
+    text << file.rdbuf();
+    // An empty file passes here and is no proof below.
+    if (!file) return "cannot read " + path + " (pool.visibility_proof)";
+    const auto proof = fabricshm::parse_proof(text.str());
+    if (!proof.ok()) return path + " is no result of fabric-litmus (pool.visibility_proof)";
+    const auto bad = misfit(*proof, config, fabricshm::machine_fingerprint(files));
+    if (bad) return path + " does not prove this pool: " + *bad + " (pool.visibility_proof)";
+    return {};
+}
+
+}  // namespace fabricd
