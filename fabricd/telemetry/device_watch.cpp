@@ -10,6 +10,7 @@ namespace fabricd {
 
 using fabricshm::log;
 using fabricshm::LogLevel;
+using fabricshm::monotonic_ns;
 
 namespace {
 
