@@ -344,6 +344,7 @@ Result<void> Daemon::Impl::open_socket() {
     FABRIC_TRY(Admission admission, Admission::make(options.allow_uids, options.socket_group));
     FABRIC_TRY(Listener listener,
                Listener::open({options.socket_path, options.socket_mode}, admission));
+    limits.replies = options.replies;
     AttachLimits limits;
     FABRIC_TRY(limits.places.all, connections_possible());
     limits.places.per_user = options.max_sessions_per_user + kHandshakes;
