@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
+#include <utility>
 
 #include "fabricd/pool/refusals.hpp"
 #include "fabricd/pool/registry.hpp"
@@ -340,9 +342,10 @@ void Registry::drop_if_unused(ArenaId id) {
     const bool at_work = arena->adopting || arena->growing || arena->copying != 0;
     if (arena->state == ArenaState::kMaking || at_work) return;
     // Nor while a shard of another arena has a copy here: its readers are waited for.
-    const bool lodges = std::any_of(arena->regions.begin(), arena->regions.end(), [&](auto& entry) {
-        return entry.second.shard && entry.second.shard->first != id;
-    });
+    const bool lodges = !shards_.empty() &&
+                        std::any_of(arena->regions.begin(), arena->regions.end(), [&](auto& entry) {
+                            return entry.second.shard && entry.second.shard->first != id;
+                        });
     if (lodges) return;
     drop_arena(id, "nobody has it open");
 }
@@ -391,7 +394,8 @@ void Registry::remove_arena(ArenaId id) {
     quotas_.give_arena(arena.uid, arena.committed);
     arena_names_.erase(arena.name);
     freeing_.erase(id);
-    arenas_.erase(id);
+    auto records = arenas_.extract(id);
+    work_->forget(id, std::make_shared<decltype(records)>(std::move(records)));
 }
 
 void Registry::give_up_on_away() {

@@ -50,6 +50,10 @@ TEST_SUITE("pool.registry_sessions") {
         host.registry->end_session(bob, "test");
         CHECK(host.work.destroyed == std::vector<ArenaId>{arena});
         CHECK(host.registry->snapshot(kNow).arenas.empty());
+        // Its records, of tens of thousands of regions perhaps, end elsewhere.
+        REQUIRE(host.work.forgotten.size() == 1);
+        CHECK(host.work.forgotten[0].first == arena);
+        CHECK(host.work.forgotten[0].second.use_count() == 1);
     }
 
     TEST_CASE("another user's arena is denied and shows nothing") {
