@@ -18,10 +18,14 @@ Result<void> Registry::open_arena(Ticket ticket, const proto::ArenaOpen& request
     Session* session = find_session(ticket.session);
     if (session == nullptr) return Error{Errc::kClosed, 0, "open arena"};
     const bool has_all = static_cast<int>(session->arenas.size()) >= limits_.max_arenas_per_session;
-    if (has_all) settle_endings();  // it may have closed one
+    if (has_all) {  // it may have closed one
+        const std::size_t all = session->arenas.size();
+        settle_endings(ArenaId::kNone, [&] { return session->arenas.size() < all; });
+    }
     const auto named = arena_names_.find(std::string(request.name));
     if (named == arena_names_.end()) {
-        settle_endings();  // the memory of their arenas may be what is missing for this one
+        // The memory of their arenas may be what is missing for this one.
+        settle_endings(ArenaId::kNone, [] { return false; });
         return make_arena(ticket, request);
     }
 

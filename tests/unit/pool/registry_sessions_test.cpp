@@ -254,6 +254,19 @@ TEST_SUITE("pool.registry_sessions") {
             REQUIRE(host.registry->open_arena({bob, 77}, body).ok());
             CHECK_FALSE(host.answered(77));
             host.settle();
+        SUBCASE("of the arena, and no more of it goes in this turn than is needed") {
+            host.registry->end_session(alice, "test");
+            const auto left = [&] { return host.registry->snapshot(kNow).regions.size(); };
+            const std::size_t before = left();
+            REQUIRE(before > 3 * std::size_t(limits.freed_at_once));
+            CHECK(host.region(bob, arena, Bytes{4096}).ok());
+            CHECK(left() == before + 1);
+            CHECK_FALSE(host.region(bob, arena, 2 * kCount * Bytes{4096}).ok());
+            CHECK(left() == before + 1);
+            const Bytes wanted = (kCount - before + 1) * Bytes{4096};
+            CHECK(host.region(bob, arena, wanted).ok());
+            CHECK(left() == before + 2 - std::size_t(limits.freed_at_once));
+        }
             const auto got = std::get<proto::ArenaOpen>(host.answer(77).body);
             CHECK(got.arena_id != raw(arena));
             CHECK(got.bytes == 8192);
