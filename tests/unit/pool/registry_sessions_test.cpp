@@ -106,6 +106,17 @@ TEST_SUITE("pool.registry_sessions") {
         CHECK(host.arena(alice) != ArenaId::kNone);
     }
 
+    TEST_CASE("an arena of more bytes than can be counted is more than the pool has") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        for (const Bytes bytes : {~Bytes{0}, ~Bytes{0} - 8192, Bytes{1} << 63}) {
+            CHECK(host.arena(alice, "huge", bytes) == ArenaId::kNone);
+            CHECK(host.last_error.code == Errc::kNoMemory);
+        }
+        CHECK(host.work.created.empty());
+        CHECK(host.registry->problems().empty());
+    }
+
     TEST_CASE("an arena made for a session that is gone is dropped at once") {
         RegistryHost host;
         host.work.later = true;
@@ -243,17 +254,6 @@ TEST_SUITE("pool.registry_sessions") {
             host.registry->end_session(alice, "test");
             CHECK(host.region(bob, arena, kCount * Bytes{4096}).ok());
         }
-        SUBCASE("of the user's sessions") {
-            host.registry->end_session(alice, "test");
-            CHECK(host.registry->open_session(kAlice, "test", kToken, kNow).ok());
-        }
-        SUBCASE("of the name: an open of an arena that is being left makes a new one") {
-            REQUIRE(host.registry->close_arena({bob, 900}, arena).ok());
-            host.registry->end_session(alice, "test");
-            const auto body = RegistryHost::arena_body("job", 8192);
-            REQUIRE(host.registry->open_arena({bob, 77}, body).ok());
-            CHECK_FALSE(host.answered(77));
-            host.settle();
         SUBCASE("of the arena, and no more of it goes in this turn than is needed") {
             host.registry->end_session(alice, "test");
             const auto left = [&] { return host.registry->snapshot(kNow).regions.size(); };
@@ -267,6 +267,17 @@ TEST_SUITE("pool.registry_sessions") {
             CHECK(host.region(bob, arena, wanted).ok());
             CHECK(left() == before + 2 - std::size_t(limits.freed_at_once));
         }
+        SUBCASE("of the user's sessions") {
+            host.registry->end_session(alice, "test");
+            CHECK(host.registry->open_session(kAlice, "test", kToken, kNow).ok());
+        }
+        SUBCASE("of the name: an open of an arena that is being left makes a new one") {
+            REQUIRE(host.registry->close_arena({bob, 900}, arena).ok());
+            host.registry->end_session(alice, "test");
+            const auto body = RegistryHost::arena_body("job", 8192);
+            REQUIRE(host.registry->open_arena({bob, 77}, body).ok());
+            CHECK_FALSE(host.answered(77));
+            host.settle();
             const auto got = std::get<proto::ArenaOpen>(host.answer(77).body);
             CHECK(got.arena_id != raw(arena));
             CHECK(got.bytes == 8192);
