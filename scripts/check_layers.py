@@ -61,7 +61,7 @@ LIBRARIES = {
     r"rdma/": {"fabricd/net"},
     r"(grpcpp|grpc|google/protobuf)/": {"fabricd/server", "fabricd/jobs", "fabricd/net", "fabricd/ctl", "tests"},
     r"toml(\+\+|plusplus)/|toml\.hpp": {"fabricd", "emu", "emu/sim"},
-    r"CLI/": {"fabricd", "fabricd/ctl", "emu", "emu/sim"},
+    r"CLI/": {"fabricd", "fabricd/ctl", "emu", "emu/sim", "bench"},
     r"nlohmann/": {"fabricd/ctl", "emu/sim", "bench", "tests"},
     r"doctest/": {"tests"},
     r"benchmark/": {"bench"},
