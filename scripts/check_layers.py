@@ -90,7 +90,7 @@ def folder_of(path: Path) -> str | None:
 
 
 def library_finding(header: str, folder: str, where: str) -> str | None:
-    """Whether a header in angle brackets may be included here. One that nobody knows may not."""
+    """Whether a header in angle brackets may be included here. An unknown one may not."""
     for pattern, homes in LIBRARIES.items():
         if re.match(pattern, header):
             if folder in homes:
@@ -150,7 +150,7 @@ def check_file(root: Path, path: Path, edges: dict[Path, set[Path]]) -> list[str
 
 
 def find_cycles(edges: dict) -> list[list]:
-    """One path for each circle that a depth-first walk meets."""
+    """One path for each circle that a depth-first walk finds."""
     cycles, state, stack = [], {}, []
 
     def visit(node):

@@ -189,8 +189,8 @@ void read_fault(const toml::table& table, const std::string& where, FaultPlan& p
     // `operations` is a way to say point and passage for the most usual place.
     if (const auto operations = reader.count("operations", 0)) {
         fault.point = "operation.begin";  // the next one begins when so many are over
-        constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
-        fault.passage = std::min(*operations, kMost - 1) + 1;
+        constexpr auto kMax = std::numeric_limits<std::int64_t>::max();
+        fault.passage = std::min(*operations, kMax - 1) + 1;
     }
     const auto after = reader.duration("after");
     fault.after = after.value_or(Duration::zero());

@@ -16,8 +16,8 @@ using fabricshm::Bytes;
 namespace {
 
 // Between these rates it is sought. Above, something else limits.
-constexpr Rate kLeast = 1e6;
-constexpr Rate kMost = 1e16;
+constexpr Rate kMin = 1e6;
+constexpr Rate kMax = 1e16;
 constexpr int kHalvings = 60;
 
 // All buckets of a step, one after the other: each its own operation, as DDP does.
@@ -63,9 +63,9 @@ Rate sought_rate(const BandwidthQuery& query, int devices) {
     };
     // The other limits (the devices' own links, latencies) are part of the communication: where
     // they alone miss the target, no pool helps.
-    if (!reaches(kMost)) return std::numeric_limits<double>::quiet_NaN();
-    Rate low = kLeast;
-    Rate high = kMost;
+    if (!reaches(kMax)) return std::numeric_limits<double>::quiet_NaN();
+    Rate low = kMin;
+    Rate high = kMax;
     // Halving on a logarithmic scale, to a thousandth.
     for (int i = 0; i < kHalvings && high / low > 1.001; ++i) {
         const Rate middle = std::sqrt(low * high);
@@ -107,9 +107,9 @@ Report answer_bandwidth(const BandwidthQuery& query) {
                             query.step * query.target_share / (1 - query.target_share);
     for (const int devices : query.devices) {
         const Rate rate = sought_rate(query, devices);
-        const double at_best = exposed_share(query, communication(query, devices, kMost));
+        const double at_best = exposed_share(query, communication(query, devices, kMax));
         const bool found = std::isfinite(rate);
-        const Seconds taken = communication(query, devices, found ? rate : kMost);
+        const Seconds taken = communication(query, devices, found ? rate : kMax);
         report.rows.push_back({1.0 * devices, rate, rate / devices, taken,
                                exposed_share(query, taken), at_best,
                                // In every allreduce a rank writes its gradients and reads the

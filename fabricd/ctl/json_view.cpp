@@ -1,115 +1,75 @@
 #include "fabricd/ctl/json.hpp"
 #include "fabricd/ctl/telemetry_view.hpp"
 #include "fabricd/ctl/views.hpp"
+#include "fabricd/pool/view_fields.hpp"
 
 namespace fabricd {
 
 namespace {
 
-// The fields of docs/fabricctl.md. Scripts read them: they are added to, never renamed.
-Json to_json(const PoolView& pool) {
-    return {{"backend", pool.backend},
-            {"description", pool.description},
-            {"capacity_bytes", pool.capacity_bytes},
-            {"used_bytes", pool.used_bytes},
-            {"machine", pool.machine}};
-}
-
-Json to_json(const ArenaView& arena) {
-    return {{"id", arena.id},
-            {"name", arena.name},
-            {"uid", arena.uid},
-            {"bytes", arena.bytes},
-            {"bytes_committed", arena.bytes_committed},
-            {"bytes_used", arena.bytes_used},
-            {"bytes_quarantined", arena.bytes_quarantined},
-            {"sessions", arena.sessions}};
-}
-
-// The offset is in the arena, not in any process: mappings differ, and addresses are nobody else's
-// business.
-Json to_json(const RegionView& region) {
-    return {{"arena_id", region.arena_id},
-            {"id", region.id},
-            {"generation", region.generation},
-            {"offset", region.offset},
-            {"bytes", region.bytes},
-            {"owner_session", region.owner_session},
-            {"tensor_name", region.tensor_name},
-            {"state", region.state}};
-}
-
-Json to_json(const SessionView& session) {
-    return {{"id", session.id},
-            {"pid", session.pid},
-            {"uid", session.uid},
-            {"label", session.label},
-            {"age_ms", session.age_ms},
-            {"bytes_owned", session.bytes_owned},
-            {"connected", session.connected},
-            {"device", session.device}};
-}
-
+// The fields of docs/fabricctl.md, by the lists in view_fields.hpp. Scripts read them: they are
+// added to, never renamed. Offsets are in the arena, not in any process: mappings differ.
+#define FABRIC_TO_JSON(name) {#name, view.name},
+#define FABRIC_VIEW_JSON(View, fields)                                 \
+    Json to_json(const View& view) {                                   \
+        return Json::object({fields(FABRIC_TO_JSON, FABRIC_TO_JSON)}); \
+    }
+FABRIC_VIEW_JSON(PoolView, FABRIC_POOL_FIELDS)
+FABRIC_VIEW_JSON(RegionView, FABRIC_REGION_FIELDS)
+FABRIC_VIEW_JSON(SessionView, FABRIC_SESSION_FIELDS)
 // dead_ranks stays a list when it is empty, so that readers need no second case.
-Json to_json(const GroupView& group) {
-    return {{"arena_id", group.arena_id}, {"id", group.id},
-            {"name", group.name},         {"epoch", group.epoch},
-            {"world", group.world},       {"joined", group.joined},
-            {"state", group.state},       {"dead_ranks", group.dead_ranks}};
+FABRIC_VIEW_JSON(GroupView, FABRIC_GROUP_FIELDS)
+FABRIC_VIEW_JSON(ShardView, FABRIC_SHARD_FIELDS)
+FABRIC_VIEW_JSON(DeviceEfficiency, FABRIC_EFFICIENCY_FIELDS)
+
+// In its place: people read these lines, too.
+Json renamed(const Json& json, const std::string& from, const char* to) {
+    Json result = Json::object();
+    for (const auto& [key, value] : json.items()) result[key == from ? to : key] = value;
+    return result;
 }
 
-// Flat, though a view holds a spec: whether a number comes from the device file or from the books
-// is the daemon's matter.
+// Which sessions have it open is for `inspect`, which names them.
+Json to_json(const ArenaView& view) {
+    Json json = Json::object({FABRIC_ARENA_FIELDS(FABRIC_TO_JSON, FABRIC_TO_JSON)});
+    json.erase("session_ids");
+    return json;
+}
+
+// Flat, though a view holds a spec: whether a number comes from the device file or from the
+// daemon's accounting is the daemon's matter. What is a share of the device is named as in the
+// device file.
 Json to_json(const DeviceView& device) {
-    const DeviceSpec& spec = device.spec;
-    return {{"name", spec.name},
-            {"kind", spec.kind},
-            {"gflops", spec.gflops},
-            {"vgpu_share_percent", spec.share_percent},
-            {"memory_bytes", spec.memory_bytes},
-            {"vgpu_memory_bytes", spec.quota_bytes},
-            {"link_gbytes_per_s", spec.link_gbytes_per_s},
-            {"link_latency_ns", spec.link_latency_ns},
-            {"numa_node", spec.numa_node},
-            {"efficiency",
-             {{"convolution", spec.efficiency.convolution},
-              {"fully_connected", spec.efficiency.fully_connected},
-              {"activation", spec.efficiency.activation},
-              {"other", spec.efficiency.other}}},
-            {"configured", device.configured},
-            {"sessions", device.sessions},
-            {"bytes_used", device.bytes_used},
-            {"quota_target_bytes", device.quota_target_bytes},
-            {"quota_left_ms", device.quota_left_ms},
-            {"bytes_denied", device.bytes_denied},
-            {"faults", device.faults}};
-}
-
-Json to_json(const ShardView& shard) {
-    return {{"name", shard.name},       {"arena_id", shard.arena_id},
-            {"id", shard.id},           {"owner_session", shard.owner_session},
-            {"bytes", shard.bytes},     {"home_arena", shard.home_arena},
-            {"offset", shard.offset},   {"home_device", shard.home_device},
-            {"readers", shard.readers}, {"moves", shard.moves},
-            {"state", shard.state},     {"moved_bytes", shard.moved_bytes}};
+    Json json;
+    {
+        const DeviceSpec& view = device.spec;
+        json = Json::object({FABRIC_DEVICE_SPEC_FIELDS(FABRIC_TO_JSON, FABRIC_TO_JSON)});
+    }
+    {
+        const DeviceView& view = device;
+        json.update(Json::object({FABRIC_DEVICE_FIELDS(FABRIC_TO_JSON, FABRIC_TO_JSON)}));
+    }
+    json = renamed(json, "share_percent", "vgpu_share_percent");
+    json = renamed(json, "quota_bytes", "vgpu_memory_bytes");
+    json["numa_node"] = device.spec.numa_node;
+    json["efficiency"] = to_json(device.spec.efficiency);
+    return json;
 }
 
 // 0 for what is not known: a rank that has left or died has no process that could be looked at.
-Json to_json(const LateRank& late) {
-    return {{"rank", late.rank}, {"session", late.session_id}, {"pid", late.pid}};
+Json to_json(const LateRank& view) {
+    Json json = Json::object({FABRIC_LATE_RANK_FIELDS(FABRIC_TO_JSON, FABRIC_TO_JSON)});
+    return renamed(json, "session_id", "session");
 }
 
 // "waiting_ranks" and not "waiting", which is the name of the whole list. All ranks one by one: a
 // program should not have to know how ranges are written for people.
-Json to_json(const WaitingView& row) {
-    Json late = Json::array();
-    for (const LateRank& rank : row.late) late.push_back(to_json(rank));
-    return {{"arena_id", row.arena_id},     {"arena", row.arena},
-            {"group_id", row.group_id},     {"group", row.group},
-            {"world", row.world},           {"operation", row.operation},
-            {"bytes", row.bytes},           {"waited_ms", row.waited_ms},
-            {"waiting_ranks", row.waiting}, {"late", late},
-            {"late_count", row.late_count}};
+Json to_json(const WaitingView& view) {
+    Json json = Json::object({FABRIC_WAITING_FIELDS(FABRIC_TO_JSON, FABRIC_TO_JSON)});
+    json = renamed(json, "waiting", "waiting_ranks");
+    json["late"] = Json::array();
+    for (const LateRank& rank : view.late) json["late"].push_back(to_json(rank));
+    return json;
 }
 
 // daemon_epoch rises with each start: a program that polls notices a restart by it.

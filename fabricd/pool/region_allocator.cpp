@@ -12,8 +12,8 @@ RegionAllocator::RegionAllocator(Bytes bytes) : total_(bytes / kUnit * kUnit), f
 // Whole pages, so that two regions never share one: a client may ask the kernel things about its
 // region (advice, a binding) that hold for pages, and a neighbour must not feel them.
 Bytes RegionAllocator::rounded(Bytes bytes) noexcept {
-    constexpr Bytes kMost = Bytes{1} << 62;  // far above any pool, far below an overflow
-    if (bytes > kMost) return 0;
+    constexpr Bytes kMax = Bytes{1} << 62;  // far above any pool, far below an overflow
+    if (bytes > kMax) return 0;
     return bytes == 0 ? kUnit : fabricshm::round_up(bytes, kUnit);
 }
 

@@ -18,11 +18,11 @@ namespace {
 // What the client says of itself: gRPC knows nobody behind a unix socket. Only the daemon's own
 // user and root can open it, and these could write into the log anyway.
 std::string caller_of(const grpc::ServerContext& context) {
-    constexpr std::size_t kMost = 100;
+    constexpr std::size_t kMax = 100;
     const auto& metadata = context.client_metadata();
     const auto found = metadata.find("fabric-caller");
     if (found == metadata.end()) return "a client that does not say who it is";
-    return printable(std::string(found->second.data(), std::min(found->second.size(), kMost)));
+    return printable(std::string(found->second.data(), std::min(found->second.size(), kMax)));
 }
 
 }  // namespace

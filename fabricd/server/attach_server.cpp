@@ -19,7 +19,6 @@ namespace fabricd {
 namespace proto = fabricshm::proto;
 using fabricshm::Clock;
 using fabricshm::Fd;
-using fabricshm::kNoWait;
 using fabricshm::LogLevel;
 using fabricshm::UnixSocket;
 
@@ -204,8 +203,8 @@ bool AttachServer::read_one(ConnectionId id) {
     std::memset(&request, 0, sizeof request);
     std::vector<Fd> descriptors;
     const std::uint32_t uid = found->second.peer.uid;
-    const auto received =
-        found->second.socket.receive_all(proto::writable_bytes_of(request), descriptors, kNoWait);
+    const auto received = found->second.socket.receive_all(proto::writable_bytes_of(request),
+                                                           descriptors, fabricshm::kNoWait);
     const bool goes_on = received.ok() ? handle(id, request, *received, descriptors)
                                        : end_of_packets(id, received.error());
     // Whatever came of it: what the client sent is not closed on this thread.

@@ -19,8 +19,8 @@ long raise_descriptor_limit() noexcept {
     if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1024;
     const rlimit raised{limit.rlim_max, limit.rlim_max};
     const rlim_t now = ::setrlimit(RLIMIT_NOFILE, &raised) == 0 ? raised.rlim_cur : limit.rlim_cur;
-    constexpr auto kMost = static_cast<rlim_t>(std::numeric_limits<long>::max());
-    return static_cast<long>(std::min(now, kMost));
+    constexpr auto kMax = static_cast<rlim_t>(std::numeric_limits<long>::max());
+    return static_cast<long>(std::min(now, kMax));
 }
 
 long open_descriptors() noexcept {

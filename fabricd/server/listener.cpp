@@ -83,7 +83,7 @@ Fd Listener::release() noexcept {
 
 bool Listener::accept(int most, const std::function<void(UnixSocket)>& take, TimePoint now) {
     for (int i = 0; i < most; ++i) {
-        auto socket = socket_.accept(kNoWait);
+        auto socket = socket_.accept(fabricshm::kNoWait);
         if (socket.ok()) {
             take(std::move(socket).value());
             continue;

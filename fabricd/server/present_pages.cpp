@@ -13,10 +13,11 @@ namespace {
 // Whether the file has all pages of the range. Those that a client has punched out would be a
 // signal when memory is out.
 bool is_resident(const std::byte* data, Bytes bytes) {
-    const auto begin = reinterpret_cast<std::uintptr_t>(data) / kPageBytes * kPageBytes;
+    const auto begin =
+        reinterpret_cast<std::uintptr_t>(data) / fabricshm::kPageBytes * fabricshm::kPageBytes;
     const auto end =
-        fabricshm::round_up(reinterpret_cast<std::uintptr_t>(data) + bytes, kPageBytes);
-    std::vector<unsigned char> there((end - begin) / kPageBytes);
+        fabricshm::round_up(reinterpret_cast<std::uintptr_t>(data) + bytes, fabricshm::kPageBytes);
+    std::vector<unsigned char> there((end - begin) / fabricshm::kPageBytes);
     if (::mincore(reinterpret_cast<void*>(begin), end - begin, there.data()) != 0) return false;
     return std::all_of(there.begin(), there.end(), [](unsigned char page) { return page & 1; });
 }

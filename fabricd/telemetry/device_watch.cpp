@@ -10,7 +10,6 @@ namespace fabricd {
 
 using fabricshm::log;
 using fabricshm::LogLevel;
-using fabricshm::monotonic_ns;
 
 namespace {
 
@@ -54,7 +53,7 @@ void DeviceWatch::run(fabricshm::Duration period) {
     while (!stopping_) {
         // A driver may take as long as it likes, and latest() must not wait for it.
         lock.unlock();
-        look(monotonic_ns());
+        look(fabricshm::monotonic_ns());
         lock.lock();
         changed_.wait_for(lock, period, [this] { return stopping_; });
     }
@@ -70,7 +69,7 @@ void DeviceWatch::look(std::int64_t now_ns) {
     devices_ = std::move(found);
 }
 
-// A copy, so that nobody holds the lock while it reads.
+// A copy, so that no reader holds the lock while it reads.
 std::vector<DeviceSample> DeviceWatch::latest(std::int64_t now_ns, std::int64_t stale_ns) const {
     const std::lock_guard lock(mutex_);
     std::vector<DeviceSample> devices = devices_;

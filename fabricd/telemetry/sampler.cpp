@@ -16,7 +16,7 @@ namespace {
 constexpr auto kDevicePeriod = std::chrono::seconds(1);
 constexpr std::int64_t kDeviceStaleNs = 5'000'000'000;
 
-// What it tells of the shards that it really has open.
+// What it reports of the shards that it really has open.
 void take_shards(SessionSample& session, std::uint32_t open) {
     session.shards.clear();
     for (std::size_t i = 0; i < fabricshm::kShardsTold && open >> i != 0; ++i) {
@@ -70,7 +70,7 @@ void Sampler::run() {
     std::unique_lock lock(mutex_);
     while (!stopping_) {
         lock.unlock();
-        take(monotonic_ns());
+        take(fabricshm::monotonic_ns());
         lock.lock();
         // Samples that came late are left out and not made up for.
         next = std::max(next + options_.period, Clock::now());
@@ -81,7 +81,7 @@ void Sampler::run() {
 void Sampler::take(std::int64_t now_ns) {
     const std::int64_t stale_ns =
         std::chrono::duration_cast<std::chrono::nanoseconds>(options_.stale_after).count();
-    const std::int64_t began = monotonic_ns();
+    const std::int64_t began = fabricshm::monotonic_ns();
     // Before our lock: theirs is never taken inside it.
     auto devices = devices_.latest(now_ns, kDeviceStaleNs);
 
@@ -89,7 +89,7 @@ void Sampler::take(std::int64_t now_ns) {
     const auto turn = static_cast<unsigned>(sample_.number % options_.details_every);
     pages_.sample(sample_.sessions, now_ns, stale_ns, turn, options_.details_every);
     read_claims(turn);
-    // Not under the lock: the books are the control thread's, which may be waiting to read a
+    // Not under the lock: the records are the control thread's, which may be waiting to read a
     // sample.
     lock.unlock();
     if (books_ && !claims_.empty()) books_(claims_);
@@ -99,10 +99,10 @@ void Sampler::take(std::int64_t now_ns) {
     sample_.devices = std::move(devices);
     ++sample_.number;
     sample_.taken_ns = now_ns;
-    sample_.cost_ns = monotonic_ns() - began;
+    sample_.cost_ns = fabricshm::monotonic_ns() - began;
 }
 
-// What is worth a look once in a while: the sessions whose turn it is.
+// What is checked once in a while: the sessions whose turn it is.
 void Sampler::read_claims(unsigned turn) {
     claims_.clear();
     // Spread over the samples, so that none of them costs much more than the others.

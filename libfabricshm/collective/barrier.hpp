@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "libfabricshm/base/check.hpp"
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/collective/domains.hpp"
@@ -107,7 +108,10 @@ class Barrier {
     void release(std::uint64_t value) noexcept;
 
     /// Notes that all ranks have come to `value`.
-    void saw_all(std::uint64_t value) noexcept { all_seen_ = value; }
+    void saw_all(std::uint64_t value) noexcept {
+        FABRIC_DCHECK(value >= all_seen_ && value <= signalled_);
+        all_seen_ = value;
+    }
 
     /// `error` of a wait along the tree: a timeout names the rank that did not come, not the one
     /// that was waited for on its behalf.
@@ -116,12 +120,16 @@ class Barrier {
     /// Raises this rank's clock to `value`: all that it stored before is visible to a rank that
     /// sees it.
     void signal(std::uint64_t value) noexcept {
+        // A clock that went back would let a peer go on that waits for less; wait() relies on it.
+        FABRIC_DCHECK(value > signalled_);
+        signalled_ = value;
         show_processor();
         raise(clock_of(rank_), value);
     }
 
     /// Waits until the clock of `peer` is at least `value`.
     Result<void> wait(int peer, std::uint64_t value, TimePoint deadline) {
+        FABRIC_DCHECK(peer >= 0 && peer < world_ && peer != rank_);
         std::uint64_t& seen = seen_[static_cast<std::size_t>(peer)];
         if (seen >= value || all_seen_ >= value) return {};
         view_.acquire(TouchPoint::kClockRead, &words(peer), kCacheLine, peer);
@@ -134,6 +142,9 @@ class Barrier {
     /// Waits for the clocks of all ranks, this one aside. Starts behind this rank, so that not all
     /// ranks read the same line first.
     Result<void> wait_all(std::uint64_t value, TimePoint deadline) {
+        // All wait for what all signal: a rank that waited for more than it gave would be waited
+        // for by the others in turn, for ever.
+        FABRIC_DCHECK(value <= signalled_);
         if (all_seen_ >= value) return {};
         for (int step = 1; step < world_; ++step) {
             const int peer = rank_ + step < world_ ? rank_ + step : rank_ + step - world_;
@@ -302,6 +313,7 @@ class Barrier {
     int looked_at_ = 0;  // checked last for life, of those that are not waited for first
     std::vector<std::uint64_t> seen_;  // the highest clock value seen of each rank
     std::uint64_t all_seen_ = 0;       // all ranks have come to this value
+    std::uint64_t signalled_ = 0;      // this rank's clock, which a peer can't write
     std::size_t shown_parity_ = 0;     // what show_signature() showed last
     std::uint64_t shown_signature_ = 0;
     bool vote_ = true;                       // of the ranks from this one down, then of all

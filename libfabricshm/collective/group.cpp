@@ -495,6 +495,10 @@ Result<void> Group::run_prepared(Operation& operation) {
     if (meter != nullptr && result.ok()) meter->count(metered(operation));
     state_->barrier.view().step(PoolStep::kEnd);
     if (result.ok() && operation.store_cell >= 0) judge_stores(operation, start);
+    // All ranks count the same steps: the next operation starts where this one ended, on every rank
+    // that comes to it.
+    FABRIC_DCHECK(operation.next >= state_->base);
+    FABRIC_DCHECK(!result.ok() || operation.world() == 1 || operation.next > state_->base);
     state_->base = operation.next;
     state_->run_before = 0;
     ++state_->operations;

@@ -365,6 +365,7 @@ bool Mailbox::take_kept(Ticket& ticket) {
     kept_.erase(kept->peer, kept->tag, *kept);
     kept_of_any_.erase(kAnyPeer, kept->tag, *kept);
     all_kept_.erase(*kept);
+    FABRIC_DCHECK(in(kept->peer).kept_bytes >= kept->bytes.size());
     in(kept->peer).kept_bytes -= kept->bytes.size();
     unsettled_.store(unsettled_.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
     Result<void> result;
@@ -446,15 +447,7 @@ void Mailbox::look_at_clock(const Ticket* ticket, Lock& lock, MessageWait& wait)
     const TimePoint now = Clock::now();
     const bool is_due = wait.is_due(now);
     if (is_due || now >= next_deadline_) expire(now, is_due, lock);
-    if (ticket == nullptr) ticket = receives_.front();
-    if (is_due && (ticket == nullptr || ticket->done)) wait.end();
-    if (is_due && ticket != nullptr && !ticket->done) {
-        const auto comes_in = [&](const Incoming& from) { return from.receive == ticket; };
-        const bool moves = std::ranges::any_of(in_, comes_in);
-        wait.look(
-            {ticket->order, ticket->is_send, moves, ticket->peer, ticket->bytes, ticket->published},
-            now);
-    }
+    if (is_due) wait.look(ticket != nullptr ? ticket : receives_.front(), in_, now);
     settle_ended(lock);
 }
 
@@ -714,8 +707,10 @@ bool Mailbox::see_taken(int peer) {
         return false;
     }
     outgoing.taken = taken;
+    FABRIC_DCHECK(outgoing.sent - outgoing.taken <= lines_);
     const Bytes emptied = outgoing.head_at[(taken - 1) & (lines_ - 1)];
     outgoing.stage_tail = std::max(outgoing.stage_tail, emptied);
+    FABRIC_DCHECK(outgoing.stage_tail <= outgoing.stage_head);
     settle_lent(outgoing);
     return true;
 }
@@ -814,6 +809,8 @@ void Mailbox::publish_first_line(int peer, const MessageWhat& what, const void* 
 
 void Mailbox::show_lines(int peer, const MessageWhat& what, std::uint64_t lines) {
     Outgoing& outgoing = out(peer);
+    // As has_room() found it: what is in flight is not written over.
+    FABRIC_DCHECK(lines > 0 && outgoing.sent + lines - outgoing.taken <= lines_);
     ChannelLine& line = line_to(peer, outgoing.sent);
     line.what.store(std::bit_cast<std::uint64_t>(what), std::memory_order_relaxed);
     FAULT_POINT("message.before_publish");
@@ -841,6 +838,9 @@ std::byte* Mailbox::reserve(Outgoing& outgoing, Bytes bytes) noexcept {
     const Bytes from = wanted <= left ? outgoing.stage_head : outgoing.stage_head + left;
     if (from + wanted - outgoing.stage_tail > kStage) return nullptr;
     outgoing.stage_head = from + wanted;
+    // In one piece, and not over what is in flight: publish_piece() names it as it is.
+    FABRIC_DCHECK(from % kStage + wanted <= kStage);
+    FABRIC_DCHECK(outgoing.stage_tail <= from);
     return outgoing.stage + from % kStage;
 }
 
@@ -1177,6 +1177,8 @@ bool Mailbox::begin_message(int peer, const MessageWhat& what, Bytes total, Tick
         asked_.erase(receive->peer, receive->tag, *receive);
         --(receive->peer == kAnyPeer ? any_wanted_ : in(receive->peer).wanted);
     }
+    // One message of a peer at a time: end_message() and abandon() close it.
+    FABRIC_DCHECK(!incoming.active && !incoming.busy);
     incoming.active = true;
     incoming.receive = receive;
     incoming.fits = receive != nullptr && receive->bytes == total;
@@ -1206,6 +1208,7 @@ void Mailbox::store_bytes(Incoming& incoming, const std::byte* data, Bytes bytes
         }
     }
     incoming.done += bytes;
+    FABRIC_DCHECK(incoming.done <= incoming.total);
 }
 
 // Gives `lines` lines, and what they name, back to their sender.
@@ -1223,6 +1226,7 @@ void Mailbox::advance(int peer, std::uint64_t lines) {
 
 void Mailbox::end_message(int peer) {
     Incoming& incoming = in(peer);
+    FABRIC_DCHECK(incoming.active && incoming.done == incoming.total);
     incoming.active = false;
     if (Ticket* receive = std::exchange(incoming.receive, nullptr)) {
         end_receive(*receive,
@@ -1299,6 +1303,8 @@ bool Mailbox::is_being_copied(const Ticket& ticket) const noexcept {
 
 // The ticket is in no chain any more.
 void Mailbox::complete(Ticket& ticket, const Result<void>& result, int sender) {
+    // Once: its caller may be gone after it, and its buffer with it.
+    FABRIC_DCHECK(!ticket.done && !ticket.listed);
     ticket.done = true;
     ticket.result = result;
     ticket.sender = sender;

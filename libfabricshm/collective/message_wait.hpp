@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <optional>
 
 #include "libfabricshm/collective/barrier.hpp"
@@ -31,8 +32,17 @@ class MessageWait {
     /// Since the last call the thread has waited for this message; another one, or one that moved,
     /// begins a new wait.
     void look(const Message& message, TimePoint now) noexcept;
-    /// For nothing.
-    void end() noexcept { wait_.reset(); }
+
+    /// The same of a mailbox's ticket (nullptr: of none), which `incoming` may be filling.
+    template <typename Ticket, typename Incoming>
+    void look(const Ticket* ticket, const Incoming& incoming, TimePoint now) noexcept {
+        if (ticket == nullptr || ticket->done) return wait_.reset();
+        const bool moves =
+            std::ranges::any_of(incoming, [&](const auto& from) { return from.receive == ticket; });
+        look(
+            {ticket->order, ticket->is_send, moves, ticket->peer, ticket->bytes, ticket->published},
+            now);
+    }
 
   private:
     static constexpr Duration kPeerPeriod = std::chrono::milliseconds(10);

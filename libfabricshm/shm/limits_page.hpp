@@ -6,16 +6,16 @@
 //   384   image of odd serials, 32 words
 //
 // One writer, the daemon; all others have a descriptor that can't be mapped for writing. There are
-// two images so that a daemon killed in the middle of a change leaves the last whole one: the next
-// one is written next to it, and counts once the serial says so.
+// two images, where a seqlock has one, so that a daemon killed in the middle of a change leaves the
+// last whole one: the next one is written to the other place, and counts once the serial says so.
 
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <optional>
 
 #include "libfabricshm/base/units.hpp"
+#include "libfabricshm/shm/seqlock.hpp"
 
 namespace fabricshm {
 
@@ -47,12 +47,11 @@ struct LimitsPage {
 
     std::uint32_t magic;
     std::uint32_t version;
-    alignas(64) std::atomic<std::uint64_t> serial;
-    alignas(64) std::atomic<std::uint64_t> image[2][kWords];
+    alignas(64) SharedWord serial;
+    alignas(64) SharedWord image[2][kWords];
 };
-inline constexpr Bytes kLimitsPageBytes = 4096;
+inline constexpr Bytes kLimitsPageBytes = kPageBytes;
 static_assert(sizeof(LimitsPage) <= kLimitsPageBytes);
-static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 /// Makes an empty file's page one without limits yet. By the daemon.
 void format_limits(LimitsPage& page) noexcept;

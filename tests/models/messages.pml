@@ -11,8 +11,8 @@
  * of tag 1 first, and keeps up to KEEP messages that it does not want yet. The bytes of line n are where
  * those of line n - LINES were; reads take two steps, so that bytes which change under their reader are
  * seen. A sender without room waits, or gives up. When it leaves it waits until all is taken, or its
- * patience ends: then it withdraws what is not taken, and its memory goes. With IN_PLACE the last
- * message is the caller's own buffer, which a sender that gives up takes back at once. Sleeping and
+ * timeout ends: then it withdraws what is not taken, and its memory goes. With IN_PLACE the last
+ * message is the caller's own buffer, which a sender that gives up reclaims at once. Sleeping and
  * waking is in sleep.pml, and memory is that of x86: stores are seen in their order.
  *
  * Holds: what is received was sent, whole, once, in order within its tag; a receiver that ends because
@@ -155,7 +155,7 @@ proctype receiver() {
         :: else -> skip
         fi;
 #endif
-        /* Waits; once in a receive it looks at the peer before anything has come. */
+        /* Waits; once in a receive it checks the peer before anything has come. */
         if
         :: number[AT(next)] == next + 1 -> skip
         :: !looked -> looked = true

@@ -89,7 +89,7 @@ struct NotedMemory final : ArenaMemory {
     std::set<ArenaId> linked;
     std::vector<std::uint64_t> formatted;
     Bytes made_present = 0;  // the most that was, in one call
-    int lost_blocks = 0;     // how many of the next blocks meet lost pages
+    int lost_blocks = 0;     // how many of the next blocks have lost pages
     std::vector<std::pair<std::uint64_t, int>> dead;
 };
 

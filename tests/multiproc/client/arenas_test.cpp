@@ -71,7 +71,7 @@ TEST_SUITE("multiproc.client.arenas") {
         Child owner([&]() -> int {
             const Job job(daemon.socket());
             fabricshm_region region;
-            // Most of the arena, so that nobody else has room until it is back.
+            // Most of the arena, so that no other session has room until it is back.
             if (!job.ok || fabricshm_region_create(job.arena, 12 << 20, &region) != 0) {
                 return failed(1);
             }

@@ -13,7 +13,7 @@
 
 namespace {
 
-constexpr std::size_t kMost = 64 * 1024;
+constexpr std::size_t kMax = 64 * 1024;
 
 std::vector<std::pair<std::string, fuzz::Buffer>> kept_inputs(const std::string& name) {
     std::vector<std::pair<std::string, fuzz::Buffer>> found;
@@ -46,7 +46,7 @@ TEST_SUITE("fuzz.corpus") {
                 CAPTURE(path);
                 target.run(input);
                 if (target.mutate == nullptr) continue;
-                target.mutate(input, kMost, static_cast<std::uint32_t>(random()), change);
+                target.mutate(input, kMax, static_cast<std::uint32_t>(random()), change);
                 target.run(input);
             }
         }
