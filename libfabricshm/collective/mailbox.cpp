@@ -96,7 +96,7 @@ Mailbox::~Mailbox() {
     const TimePoint limit = Clock::now() + kFarewell;
     Barrier& barrier = group_.barrier;
     for (int peer = 0; peer < world_; ++peer) {
-        if (out(peer).stage == nullptr) continue;
+        if (out(peer).stage.memory() == nullptr) continue;
         while (!drained(peer) && !in(peer).corrupt && Clock::now() < limit &&
                barrier.check(peer).ok()) {
             if (!view().coherent()) {
@@ -110,7 +110,7 @@ Mailbox::~Mailbox() {
             barrier.doze(bell, seen, over ? TimePoint{} : Clock::now() + kSleepSlice);
         }
         withdraw(peer);
-        group_.place.release(out(peer).stage);
+        group_.place.release(out(peer).stage.memory());
     }
     while (Kept* kept = all_kept_.front()) {
         all_kept_.erase(*kept);
@@ -195,8 +195,8 @@ bool Mailbox::send_at_once(const Call& call, Bytes bytes) {
         return publish_inline(call.peer, call.tag, call.input, bytes) && !failure_.has_value();
     }
     Outgoing& outgoing = out(call.peer);
-    if (outgoing.stage == nullptr || !has_room(call.peer, 1)) return false;
-    std::byte* place = reserve(outgoing, bytes);
+    if (outgoing.stage.memory() == nullptr || !has_room(call.peer, 1)) return false;
+    std::byte* place = outgoing.stage.reserve(bytes);
     if (place == nullptr) return false;
     const PoisonGuard guard;
     kernels::copy(place, call.input, bytes, false);
@@ -583,13 +583,14 @@ bool Mailbox::publish_offer(int peer, Ticket& send) {
     Outgoing& outgoing = out(peer);
     std::uint64_t place = kNoOffset;
     if (!send.in_place) {
-        if (send.published != 0 || outgoing.stage == nullptr || !has_room(peer, 1)) return false;
+        if (send.published != 0 || outgoing.stage.memory() == nullptr || !has_room(peer, 1))
+            return false;
         if (outgoing.unoffered != 0) {
             --outgoing.unoffered;
             send.offered = false;
             return false;
         }
-        send.stage = reserve(outgoing, send.bytes);
+        send.stage = outgoing.stage.reserve(send.bytes);
         if (send.stage == nullptr) return false;
         place = static_cast<std::uint64_t>(send.stage - group_.place.arena);
     }
@@ -709,8 +710,7 @@ bool Mailbox::see_taken(int peer) {
     outgoing.taken = taken;
     FABRIC_DCHECK(outgoing.sent - outgoing.taken <= lines_);
     const Bytes emptied = outgoing.head_at[(taken - 1) & (lines_ - 1)];
-    outgoing.stage_tail = std::max(outgoing.stage_tail, emptied);
-    FABRIC_DCHECK(outgoing.stage_tail <= outgoing.stage_head);
+    outgoing.stage.release_until(emptied);
     settle_lent(outgoing);
     return true;
 }
@@ -758,15 +758,15 @@ bool Mailbox::publish_inline(int peer, int tag, const std::byte* input, Bytes by
 
 bool Mailbox::publish_staged(int peer, Ticket& send, Lock& lock) {
     Outgoing& outgoing = out(peer);
-    if (outgoing.stage == nullptr) {
+    if (outgoing.stage.memory() == nullptr) {
         hungry_ = true;
         return false;  // until supply() has been here
     }
     if (!has_room(peer, 1)) return false;
     const Bytes bytes =
         std::min(send.bytes - send.published, send.bytes <= kEager ? kEagerPiece : kPiece);
-    std::byte* place = reserve(outgoing, bytes);
-    if (place == nullptr && see_taken(peer)) place = reserve(outgoing, bytes);
+    std::byte* place = outgoing.stage.reserve(bytes);
+    if (place == nullptr && see_taken(peer)) place = outgoing.stage.reserve(bytes);
     if (place == nullptr) return false;
     const bool unlocked = bytes > kLockedCopy;
     bool hit = false;
@@ -819,30 +819,11 @@ void Mailbox::show_lines(int peer, const MessageWhat& what, std::uint64_t lines)
     line.number.store(outgoing.sent + 1, std::memory_order_release);
     view().publish(TouchPoint::kSent, &line, sizeof line, peer);
     outgoing.sent += lines;
-    outgoing.head_at[(outgoing.sent - 1) & (lines_ - 1)] = outgoing.stage_head;
+    outgoing.head_at[(outgoing.sent - 1) & (lines_ - 1)] = outgoing.stage.head();
     call(peer);
 }
 
 // ---- Stages
-
-// `bytes` of the stage in one piece; nullptr while what is in flight leaves no room. Positions only
-// rise; what is before `stage_tail` is free.
-std::byte* Mailbox::reserve(Outgoing& outgoing, Bytes bytes) noexcept {
-    // Whole lines: on hosts that share no caches a line has one writer, and one message.
-    const Bytes wanted = round_up(bytes, kCacheLine);
-    // An empty stage is used from its start, which is in the cache.
-    if (outgoing.stage_head == outgoing.stage_tail) {
-        outgoing.stage_head = outgoing.stage_tail = round_up(outgoing.stage_head, kStage);
-    }
-    const Bytes left = kStage - outgoing.stage_head % kStage;
-    const Bytes from = wanted <= left ? outgoing.stage_head : outgoing.stage_head + left;
-    if (from + wanted - outgoing.stage_tail > kStage) return nullptr;
-    outgoing.stage_head = from + wanted;
-    // In one piece, and not over what is in flight: publish_piece() names it as it is.
-    FABRIC_DCHECK(from % kStage + wanted <= kStage);
-    FABRIC_DCHECK(outgoing.stage_tail <= from);
-    return outgoing.stage + from % kStage;
-}
 
 // Makes a stage for one peer and goes on with what waits for it; without the lock, for that may
 // take a round trip to the daemon. False when no send lacks one.
@@ -851,7 +832,7 @@ bool Mailbox::supply(Lock& lock) {
     for_each(sending_, 0, [&](int each) {
         const Ticket* front = out(each).queue.front();
         const bool lacks = front != nullptr && !front->in_place && front->bytes > inline_max_ &&
-                           out(each).stage == nullptr && !out(each).supplying;
+                           out(each).stage.memory() == nullptr && !out(each).supplying;
         if (lacks) peer = each;
     });
     if (peer < 0) {
@@ -863,10 +844,10 @@ bool Mailbox::supply(Lock& lock) {
         const std::uint64_t order = outgoing.queue.front()->order;
         outgoing.supplying = true;
         lock.unlock();
-        std::byte* memory = group_.place.allocate ? group_.place.allocate(kStage) : nullptr;
+        std::byte* memory = group_.place.allocate ? group_.place.allocate(Stage::kBytes) : nullptr;
         lock.lock();
         outgoing.supplying = false;
-        outgoing.stage = memory;
+        outgoing.stage.set_memory(memory);
         stages_ += memory != nullptr ? 1 : 0;
         Ticket* front = outgoing.queue.front();
         // Meanwhile its deadline may have passed, or the group have failed.
@@ -884,9 +865,9 @@ bool Mailbox::supply(Lock& lock) {
 bool Mailbox::take_over_stage(Outgoing& outgoing) noexcept {
     for (int peer = 0; peer < world_; ++peer) {
         Outgoing& other = out(peer);
-        if (other.stage == nullptr || other.busy || !other.queue.empty() || !drained(peer))
+        if (other.stage.memory() == nullptr || other.busy || !other.queue.empty() || !drained(peer))
             continue;
-        outgoing.stage = std::exchange(other.stage, nullptr);
+        outgoing.stage.set_memory(other.stage.take_memory());
         return true;
     }
     return false;
@@ -894,7 +875,7 @@ bool Mailbox::take_over_stage(Outgoing& outgoing) noexcept {
 
 bool Mailbox::drained(int peer) {
     (void)see_taken(peer);
-    return out(peer).stage_head == out(peer).stage_tail;
+    return out(peer).stage.is_empty();
 }
 
 // The memory that untaken lines name goes: their receiver may be at them just now, or come later.

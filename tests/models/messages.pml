@@ -1,6 +1,7 @@
 /* Messages from one rank to another through a channel whose lines name bytes in the sender's memory.
  *
- * code   libfabricshm/collective/mailbox.cpp: Mailbox::has_room Mailbox::see_taken Mailbox::reserve
+ * code   libfabricshm/collective/mailbox.cpp: Mailbox::has_room Mailbox::see_taken
+ * code   libfabricshm/collective/stage.hpp: reserve release_until
  * code   libfabricshm/collective/mailbox.cpp: Mailbox::publish_piece Mailbox::publish_first_line
  * code   libfabricshm/collective/mailbox.cpp: Mailbox::pull Mailbox::pull_piece Mailbox::advance
  * code   libfabricshm/collective/mailbox.cpp: Mailbox::begin_message Mailbox::take_kept

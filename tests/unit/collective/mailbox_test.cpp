@@ -346,7 +346,7 @@ TEST_SUITE("collective.mailbox") {
 
     TEST_CASE("a receive that gives up in the middle of a message leaves it to the next one") {
         constexpr int kMessages = 30;
-        const auto sent = [](int i) { return pattern(Mailbox::kStage * 2 + 13, i); };
+        const auto sent = [](int i) { return pattern(Stage::kBytes * 2 + 13, i); };
         const int wrong = failures_in_threads(2, kPerRank, [&](RankContext& context) {
             if (context.rank == 0) {
                 for (int i = 0; i < kMessages; ++i) {
@@ -608,7 +608,7 @@ TEST_SUITE("collective.mailbox") {
                            .ok()) {
                     ++sent;
                 }
-                const int most = kFits + static_cast<int>(Mailbox::kStage / kSize);
+                const int most = kFits + static_cast<int>(Stage::kBytes / kSize);
                 if (sent < kFits || sent > most) return report(context, "%d sent", sent);
                 return sends(context, 2, 3, pattern(8, 1)) && sends(context, 1, 4, {}) &&
                        meets(context);
