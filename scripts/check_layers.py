@@ -67,7 +67,7 @@ LIBRARIES = {
     r"rdma/": {"fabricd/net"},
     r"(grpcpp|grpc|google/protobuf)/": {"fabricd/server", "fabricd/jobs", "fabricd/net", "fabricd/ctl", "tests"},
     r"toml(\+\+|plusplus)/|toml\.hpp": {"fabricd/config", "emu", "emu/sim"},
-    r"CLI/": {"fabricd/config", "fabricd/ctl", "emu", "emu/sim"},
+    r"CLI/": {"fabricd/config", "fabricd/ctl", "emu", "emu/sim", "bench"},
     r"nlohmann/": {"fabricd/ctl", "emu/sim", "bench", "tests"},
     r"doctest/": {"tests"},
     r"benchmark/": {"bench"},

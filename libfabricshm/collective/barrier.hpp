@@ -57,11 +57,9 @@ class Barrier {
         kind_.store(kind, std::memory_order_relaxed);
         bytes_.store(bytes, std::memory_order_relaxed);
     }
-    /// Where waits that have become long are shown; nullptr: nowhere. Outlives this.
-    void set_screen(WaitScreen* screen) noexcept { screen_ = screen; }
-
-    /// From when on a wait is long. Before the first operation.
-    void set_long_wait(Duration from) noexcept { long_wait_ = from; }
+    /// When waits are long and where they are shown. Changed before the first operation.
+    LongWaits& long_waits() noexcept { return long_waits_; }
+    const LongWaits& long_waits() const noexcept { return long_waits_; }
 
     /// Publishes this process's identity, and where it may run; the first step of attaching.
     Result<void> announce(const RankPlace& place);
@@ -302,7 +300,6 @@ class Barrier {
     std::byte* block_;
     Visibility view_;
     Meter* meter_ = nullptr;
-    WaitScreen* screen_ = nullptr;
     GroupHeader* header_;
     RankWords* ranks_;
     TreeWords* tree_words_;
@@ -322,7 +319,7 @@ class Barrier {
     bool vote_ = true;                       // of the ranks from this one down, then of all
     std::atomic<const char*> kind_{"join"};  // as begin_operation() said
     std::atomic<Bytes> bytes_{0};
-    Duration long_wait_ = kLongWait;
+    LongWaits long_waits_;
     // Where memory is not coherent: the first reason that this process observed or gave. Atomic,
     // since the message threads fail and check, too.
     std::atomic<std::uint64_t> reason_{0};

@@ -319,7 +319,7 @@ Result<std::unique_ptr<Group>> Group::attach(GroupPlace place, TimePoint deadlin
         policy->take_place(state->place.rank, state->place.world);
     }
     barrier.set_meter(state->place.meter.get());
-    barrier.set_screen(state->place.screen.get());
+    barrier.long_waits().screen = state->place.screen.get();
     FABRIC_TRY_VOID(
         barrier.announce(state->place.runs_at != nullptr ? *state->place.runs_at : own_place()));
     const auto met = attach_all(*state, deadline);
@@ -380,7 +380,7 @@ std::uint64_t Group::id() const noexcept {
 }
 
 void Group::set_long_wait(Duration from) noexcept {
-    state_->barrier.set_long_wait(from);
+    state_->barrier.long_waits().from = from;
 }
 
 void Group::abort(Errc code, int rank) noexcept {

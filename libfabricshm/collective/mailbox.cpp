@@ -18,9 +18,6 @@ namespace {
 // How long a mailbox that goes waits for receivers of what lies in its stages.
 constexpr auto kFarewell = std::chrono::seconds(5);
 
-// Peers are checked this often while something waits: for what a daemon would have announced.
-constexpr auto kPeerPeriod = std::chrono::milliseconds(10);
-
 // While a thread spins: polls between two readings of the clock, and between two scans of the
 // channels of all peers where bits say which ones to poll.
 constexpr std::uint64_t kPollsPerLook = 64;
@@ -413,7 +410,7 @@ void Mailbox::drive(const Ticket* ticket, Lock& lock) {
     // Behind a policy a poll takes time of its own.
     const std::uint64_t spins = view().active() ? 0 : barrier.spins_for(peer);
     TimePoint awake_until = TimePoint::max();
-    TimePoint next_look{};
+    MessageWait wait(barrier);
     std::uint64_t turn = 0;
     for (std::uint64_t polls = 1;; ++polls, ++turn) {
         if (progress(lock)) turn = 0;
@@ -421,7 +418,7 @@ void Mailbox::drive(const Ticket* ticket, Lock& lock) {
         if (finished(ticket)) return;
         if (hungry_ && supply(lock)) continue;
         const bool spinning = turn % (spins + 1) < spins;
-        if (!spinning || polls % kPollsPerLook == 0) look_at_clock(lock, &next_look);
+        if (!spinning || polls % kPollsPerLook == 0) look_at_clock(ticket, lock, wait);
         if (finished(ticket)) return;
         if (!view().coherent()) {
             lock.unlock();
@@ -444,13 +441,13 @@ void Mailbox::drive(const Ticket* ticket, Lock& lock) {
     }
 }
 
-// Ends what is past its deadline, and every kPeerPeriod what waits for a peer that has ended.
-void Mailbox::look_at_clock(Lock& lock, TimePoint* next_look) {
+// Ends what is past its deadline, and now and then what waits for a peer that has ended. Shows what
+// waits for one that lives: a thread's own message, else the first that none has come for.
+void Mailbox::look_at_clock(const Ticket* ticket, Lock& lock, MessageWait& wait) {
     const TimePoint now = Clock::now();
-    if (*next_look == TimePoint{}) *next_look = now + kPeerPeriod;
-    const bool looks_at_peers = now >= *next_look;
-    if (looks_at_peers) *next_look = now + kPeerPeriod;
-    if (looks_at_peers || now >= next_deadline_) expire(now, looks_at_peers, lock);
+    const bool is_due = wait.is_due(now);
+    if (is_due || now >= next_deadline_) expire(now, is_due, lock);
+    if (is_due) wait.look(ticket != nullptr ? ticket : receives_.front(), in_, now);
     settle_ended(lock);
 }
 

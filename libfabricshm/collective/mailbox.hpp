@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "libfabricshm/collective/mailbox_match.hpp"
+#include "libfabricshm/collective/message_wait.hpp"
 #include "libfabricshm/collective/offer.hpp"
 #include "libfabricshm/collective/operation.hpp"
 #include "libfabricshm/collective/request.hpp"
@@ -165,7 +166,7 @@ class Mailbox {
     bool progress(Lock& lock);
     void drive(const Ticket* ticket, Lock& lock);
     bool finished(const Ticket* ticket) const noexcept;
-    void look_at_clock(Lock& lock, TimePoint* next_look);
+    void look_at_clock(const Ticket* ticket, Lock& lock, MessageWait& wait);
     void sleep(const Ticket* ticket, Lock& lock);
     void settle_ended(Lock& lock);
     bool await_line(int peer) const noexcept;

@@ -119,6 +119,9 @@ struct NotedWork final : PoolWork {
         registry->arena_grown(growth.arena, growth.to, done);
     }
     void destroy(ArenaId arena) noexcept override { destroyed.push_back(arena); }
+    void forget(ArenaId arena, std::shared_ptr<void> records) noexcept override {
+        forgotten.emplace_back(arena, std::move(records));
+    }
 
     static fabricshm::PoolPiece make(Bytes bytes) {
         fabricshm::PoolPiece piece;
@@ -141,6 +144,7 @@ struct NotedWork final : PoolWork {
     std::vector<std::pair<ArenaId, Bytes>> created;
     std::vector<ArenaId> adopted;
     std::vector<ArenaId> destroyed;
+    std::vector<std::pair<ArenaId, std::shared_ptr<void>>> forgotten;
 };
 
 /// Copies that the test makes, or lets fail, when it wants to.
