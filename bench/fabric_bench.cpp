@@ -168,6 +168,9 @@ int main(int argc, char** argv) {
         std::fputs(parsed.text.c_str(), stdout);
         return 0;
     }
+    for (const std::string& what : parsed.options.left_out) {
+        std::fprintf(stderr, "fabric-bench: left out: %s\n", what.c_str());
+    }
     const std::string job = "fabric-bench-" + std::to_string(::getpid());
     return bench::run_ranks(parsed.options.ranks,
                             [&](int rank) { return run_rank(parsed.options, job, rank); });

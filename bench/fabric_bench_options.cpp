@@ -1,8 +1,11 @@
 #include "bench/fabric_bench_options.hpp"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
+#include <sstream>
+#include <utility>
 
 #include "fabricd/config/completion.hpp"
 #include "kernels/dtype.hpp"
@@ -131,6 +134,12 @@ bool sizes(const std::string& text, BenchOptions& options) {
     return options.from != 0 && options.to >= options.from && options.to <= kMost;
 }
 
+constexpr const char* kCompletionHelp = "print the script that completes this command line";
+constexpr const char* kMore =
+    "\nbusbw: what has to cross from rank to rank, as nccl-tests counts it: algbw times "
+    "2 (n - 1)/n for allreduce,\n(n - 1)/n for kinds with parts, 1 for the others.\n"
+    "Exit code: 0, 1 when a rank failed or an element was wrong, 2 for the command line.\n";
+
 struct Option {
     const char* name;
     const char* value;  // what stands for it in the help; nullptr: takes none
@@ -141,8 +150,7 @@ struct Option {
 
 using Text = const std::string&;
 
-// Help, completions and the parser read this. `set` stores the value, and refuses with false; what
-// has none is done by set_option().
+// Completions and the parser read this. `set` stores the value, and refuses with false.
 const std::vector<Option> kOptions = {
     {"--sizes", "FROM:TO[:FACTOR]", "bytes of the larger buffer of a rank (8:128M:2)", {}, sizes},
     {"--ranks",
@@ -210,13 +218,6 @@ const std::vector<Option> kOptions = {
          options.socket = text;
          return !text.empty();
      }},
-    {"--completion",
-     "SHELL",
-     "print the script that completes this command line",
-     {"bash", "zsh", "fish"},
-     nullptr},
-    {"--help", nullptr, "print this", {}, nullptr},
-    {"--version", nullptr, "print the version", {}, nullptr},
 };
 
 std::vector<std::string> kind_names() {
@@ -226,60 +227,33 @@ std::vector<std::string> kind_names() {
     return words;
 }
 
-std::string help() {
-    std::string text =
-        "fabric-bench [OPTION]... COLLECTIVE...\n\nHow fast the collectives are here, with a table "
-        "as nccl-tests prints it. Starts one process per rank;\nfabricd has to run.\n\n"
-        "COLLECTIVE: " +
-        joined(kind_names()) + "\n\n";
-    for (const Option& option : kOptions) {
-        std::string left = std::string("  ") + option.name;
-        if (option.value != nullptr) left += std::string(" ") + option.value;
-        left.resize(std::max<std::size_t>(left.size() + 1, 30), ' ');
-        text += left + option.help + "\n";
-        if (!option.words.empty()) text += std::string(30, ' ') + joined(option.words) + "\n";
-    }
-    return text +
-           "\nbusbw: what has to cross from rank to rank, as nccl-tests counts it: algbw times "
-           "2 (n - 1)/n for allreduce,\n(n - 1)/n for kinds with parts, 1 for the others.\n"
-           "Exit code: 0, 1 when a rank failed or an element was wrong, 2 for the command line.\n";
-}
+const std::vector<std::string> kShells = {"bash", "zsh", "fish"};
 
-// As those of fabricd and fabricctl, made of the same table as the help.
+// As those of fabricd and fabricctl, made of the table that the parser reads.
 std::string completion(const std::string& shell) {
     using fabricd::CompletedOption;
+    using Value = CompletedOption::Value;
     fabricd::CompletedProgram program{"fabric-bench", {}, {}};
     for (const Option& option : kOptions) {
         CompletedOption completed{option.name, option.help};
-        if (option.value != nullptr) completed.value = CompletedOption::Value::kAny;
-        if (!option.words.empty()) completed.value = CompletedOption::Value::kWords;
-        if (std::string(option.name) == "--socket") completed.value = CompletedOption::Value::kFile;
+        if (option.value != nullptr) completed.value = Value::kAny;
+        if (!option.words.empty()) completed.value = Value::kWords;
+        if (std::string(option.name) == "--socket") completed.value = Value::kFile;
         completed.words = option.words;
         program.options.push_back(completed);
     }
-    program.argument = {"", "COLLECTIVE", CompletedOption::Value::kWords, kind_names()};
+    program.options.push_back({"--completion", kCompletionHelp, Value::kWords, kShells});
+    program.options.push_back({"--help", "print this"});
+    program.options.push_back({"--version", "print the version"});
+    program.argument = {"", "COLLECTIVE", Value::kWords, kind_names()};
     return fabricd::completion_script(program, shell).value_or("");
-}
-
-// Help, version and completion end the parsing: what follows them is not looked at.
-// Empty, or what is wrong with the value.
-std::string set_option(const Option& option, const std::string& value, Parsed& parsed) {
-    const std::string name = option.name;
-    if (name == "--help") parsed.text = help();
-    if (name == "--version") {
-        parsed.text = std::string("fabric-bench ") + fabricshm_version() + "\n";
-    }
-    if (name == "--completion") parsed.text = completion(value);
-    const bool right = option.set ? option.set(value, parsed.options) : !parsed.text.empty();
-    if (right) return "";
-    std::string expected = option.words.empty() ? option.value : joined(option.words);
-    return name + " '" + value + "': expected " + expected;
 }
 
 // The collectives are measured in the order given; one may come twice.
 std::string add_kind(const std::string& word, BenchOptions& options) {
     if (word == "all") {
         for (const BenchKind& kind : kBenchKinds) options.kinds.push_back(&kind);
+        options.all = true;
         return "";
     }
     const BenchKind* kind = find_kind(word);
@@ -289,20 +263,46 @@ std::string add_kind(const std::string& word, BenchOptions& options) {
     return "";
 }
 
-// What only the whole command line shows.
+// What only the whole command line shows. Of `all` the collectives are left out that cannot be
+// measured with these options, and named.
 std::string check(BenchOptions& options) {
     if (options.kinds.empty()) return "which collective? One of " + joined(kind_names());
     const bool only_allreduce =
         options.algorithm == FABRICSHM_RING || options.algorithm == FABRICSHM_HOST;
+    std::vector<const BenchKind*> measured;
     for (const BenchKind* kind : options.kinds) {
+        std::string why;
         if (only_allreduce && kind->value != FABRICSHM_ALLREDUCE) {
-            return std::string(kind->name) + ": the algorithms ring and host are for allreduce";
+            why = "the algorithms ring and host are for allreduce";
+        } else if (is_ping_pong(kind->value) && options.ranks % 2 != 0) {
+            why = "an even number of ranks, each with a partner";
         }
-        if (is_ping_pong(kind->value) && options.ranks % 2 != 0) {
-            return "send_recv: an even number of ranks, each with a partner";
-        }
+        if (why.empty()) measured.push_back(kind);
+        if (!why.empty() && !options.all) return std::string(kind->name) + ": " + why;
+        if (!why.empty()) options.left_out.push_back(std::string(kind->name) + ": " + why);
     }
+    options.kinds = std::move(measured);
     return "";
+}
+
+// Of a value, or of a flag's presence (an empty one).
+void add_option(CLI::App& app, const Option& option, BenchOptions& options) {
+    if (option.value == nullptr) {
+        app.add_flag_callback(
+            option.name, [&] { (void)option.set("", options); }, option.help);
+        return;
+    }
+    const std::string expected = option.words.empty() ? option.value : joined(option.words);
+    const auto store = [&option, &options, expected](const std::string& value) {
+        if (option.set(value, options)) return std::string();
+        return "'" + value + "': expected " + expected;
+    };
+    // The check stores what it finds right: the value is read once.
+    app.add_option(option.name, option.help)
+        ->type_name(expected)
+        ->expected(1)
+        ->take_last()
+        ->check(CLI::Validator(store, ""));
 }
 
 }  // namespace
@@ -333,29 +333,37 @@ std::uint64_t BenchOptions::iterations_for(std::uint64_t bytes) const {
 
 Parsed parse(int argc, const char* const* argv) {
     Parsed parsed;
-    for (int i = 1; i < argc && parsed.error.empty() && parsed.text.empty(); ++i) {
-        const std::string word = argv[i];
-        if (word.rfind("--", 0) != 0) {
-            parsed.error = add_kind(word, parsed.options);
-            continue;
-        }
-        const std::string name = word.substr(0, word.find('='));
-        const auto& options = kOptions;
-        const auto found = std::find_if(options.begin(), options.end(),
-                                        [&](const Option& each) { return name == each.name; });
-        if (found == options.end()) {
-            parsed.error = "there is no option " + name + "; see --help";
-        } else if (found->value == nullptr) {
-            parsed.error = word == name ? set_option(*found, "", parsed) : name + " takes no value";
-        } else if (word != name) {
-            parsed.error = set_option(*found, word.substr(name.size() + 1), parsed);
-        } else if (i + 1 < argc) {
-            parsed.error = set_option(*found, argv[++i], parsed);
+    CLI::App app{
+        "How fast the collectives are here, with a table as nccl-tests prints it. Starts one "
+        "process "
+        "per rank;\nfabricd has to run."};
+    app.name("fabric-bench");
+    for (const Option& option : kOptions) add_option(app, option, parsed.options);
+    std::string shell;
+    app.add_option("--completion", shell, kCompletionHelp)->check(CLI::IsMember(kShells));
+    app.set_version_flag("--version", std::string("fabric-bench ") + fabricshm_version());
+    std::vector<std::string> words;
+    app.add_option("COLLECTIVE", words, "What to measure: " + joined(kind_names()));
+    app.footer(kMore);
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+        // --help and --version come as errors without a code.
+        std::ostringstream out;
+        std::ostringstream ignored;
+        if (app.exit(error, out, ignored) == 0) {
+            parsed.text = out.str();
         } else {
-            parsed.error = name + ": " + found->value + " is missing";
+            parsed.error = std::string(error.what()) + "; see --help";
         }
+        return parsed;
     }
-    if (parsed.error.empty() && parsed.text.empty()) parsed.error = check(parsed.options);
+    if (!shell.empty()) parsed.text = completion(shell);
+    if (!shell.empty()) return parsed;
+    for (const std::string& word : words) {
+        if (parsed.error.empty()) parsed.error = add_kind(word, parsed.options);
+    }
+    if (parsed.error.empty()) parsed.error = check(parsed.options);
     return parsed;
 }
 

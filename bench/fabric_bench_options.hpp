@@ -32,6 +32,8 @@ inline bool is_ping_pong(fabricshm_kind kind) {
 /// As --help explains them.
 struct BenchOptions {
     std::vector<const BenchKind*> kinds;
+    bool all = false;                   // asked for as such: those that can be measured
+    std::vector<std::string> left_out;  // of them, each with the reason
     std::uint64_t from = 8;
     std::uint64_t to = 128u << 20;
     std::uint64_t factor = 2;

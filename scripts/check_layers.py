@@ -67,7 +67,7 @@ LIBRARIES = {
     r"rdma/": {"fabricd/net"},
     r"(grpcpp|grpc|google/protobuf)/": {"fabricd/server", "fabricd/jobs", "fabricd/net", "fabricd/ctl", "tests"},
     r"toml(\+\+|plusplus)/|toml\.hpp": {"fabricd/config", "emu", "emu/sim"},
-    r"CLI/": {"fabricd/config", "fabricd/ctl", "emu", "emu/sim"},
+    r"CLI/": {"fabricd/config", "fabricd/ctl", "emu", "emu/sim", "bench"},
     r"nlohmann/": {"fabricd/ctl", "emu/sim", "bench", "tests"},
     r"doctest/": {"tests"},
     r"benchmark/": {"bench"},
@@ -96,7 +96,7 @@ def folder_of(path: Path) -> str | None:
 
 
 def library_finding(header: str, folder: str, where: str) -> str | None:
-    """Whether a header in angle brackets may be included here. One that nobody knows may not."""
+    """Whether a header in angle brackets may be included here. An unknown one may not."""
     for pattern, homes in LIBRARIES.items():
         if re.match(pattern, header):
             if folder in homes:
@@ -156,7 +156,7 @@ def check_file(root: Path, path: Path, edges: dict[Path, set[Path]]) -> list[str
 
 
 def find_cycles(edges: dict) -> list[list]:
-    """One path for each circle that a depth-first walk meets."""
+    """One path for each circle that a depth-first walk finds."""
     cycles, state, stack = [], {}, []
 
     def visit(node):

@@ -38,7 +38,7 @@ def shell_error(root: Path, path: Path) -> list[str]:
 
 
 def check(root: Path) -> list[str]:
-    """Looks for absolute private paths, and parses every Python and shell script."""
+    """Finds absolute private paths, and parses every Python and shell script."""
     findings = []
     for path in list_files(root):
         if path.suffix in BINARY_SUFFIXES:

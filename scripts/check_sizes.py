@@ -12,7 +12,7 @@ from pathlib import Path
 import cxx_scan
 from lint_support import SOURCE_SUFFIXES, is_test, list_files, read_text, run_lint
 
-FILE_LIMIT = 700           # lines: look twice at 400; tests are lists of cases and may be longer
+FILE_LIMIT = 700           # lines: reconsider the file at 400; tests are lists of cases and may be longer
 PUBLIC = ("libfabricshm", "include")  # an interface is one text, as long as it has to be
 FUNCTION_LIMIT = 60        # lines
 TEST_FUNCTION_LIMIT = 100  # lines; a test case is a story and is read from top to bottom

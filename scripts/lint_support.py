@@ -1,4 +1,4 @@
-"""What the lints share: which files to look at, and how findings are reported."""
+"""What the lints share: which files to read, and how findings are reported."""
 
 import argparse
 import subprocess
@@ -40,7 +40,7 @@ def list_files(root: Path) -> list[Path]:
 
 
 def source_files(root: Path) -> list[Path]:
-    """What the C and C++ lints look at, tests included."""
+    """The files that the C and C++ lints read, tests included."""
     return [path for path in list_files(root) if path.suffix in SOURCE_SUFFIXES]
 
 

@@ -8,7 +8,7 @@ SHM = Path("/dev/shm")
 
 
 def names() -> set[str]:
-    """Of all that is there, whoever made it."""
+    """Of all that is there, whichever program made it."""
     return set(os.listdir(SHM)) if SHM.is_dir() else set()
 
 
@@ -27,7 +27,7 @@ def used_by(process: Path) -> set[str]:
 
 
 def orphans(before: set[str]) -> list[str]:
-    """New names that nobody uses: a live process may still be about to remove its own."""
+    """New names that no process uses: a live process may still be about to remove its own."""
     fresh = names() - before
     if not fresh:
         return []

@@ -77,7 +77,7 @@ pollfd entry_of(const Fd& socket, short events) {
 }
 
 // False when the pair has nothing more to do. The end of the answer ends it: fabricd closes after
-// each. The end of the question does not, since some clients shut down their half at once.
+// each. The end of the request does not, since some clients shut down their half at once.
 bool carry(Pair& pair, short client_events, short daemon_events) {
     constexpr short kIn = POLLIN | POLLHUP | POLLERR;
     if (pair.question.wants() && (client_events & kIn) != 0 &&
@@ -110,7 +110,7 @@ struct MetricsBridge::Impl {
     void serve(const std::vector<pollfd>& entries);
 };
 
-// Once there is a question: the daemon serves one client after the other, and would wait for one
+// Once there is a request: the daemon serves one client after the other, and would wait for one
 // that says nothing. False without a daemon: the client's end closes then. A unix socket connects
 // at once or never.
 bool MetricsBridge::Impl::reach_daemon(Pair& pair) const {
@@ -136,7 +136,7 @@ std::vector<pollfd> MetricsBridge::Impl::entries(const Fd& stop) const {
     std::vector<pollfd> entries{{stop.get(), POLLIN, 0}, {room ? listener.get() : -1, POLLIN, 0}};
     for (const Pair& pair : pairs) {
         entries.push_back(entry_of(pair.client, events_of(pair.question, pair.answer)));
-        // A descriptor of -1, as before there is a question, is left out as well.
+        // A descriptor of -1, as before there is a request, is left out as well.
         entries.push_back(entry_of(pair.daemon, events_of(pair.answer, pair.question)));
     }
     return entries;

@@ -25,7 +25,7 @@ struct BridgeOptions {
 /// Whether the first half is an address, open() finds out.
 bool parse_listen(const std::string& text, BridgeOptions& options);
 
-/// One thread, no locks: poll() over all sockets. What it reads it does not look at. A connection
+/// One thread, no locks: poll() over all sockets. It forwards what it reads unparsed. A connection
 /// without a daemon behind it is closed at once, so that Prometheus calls the target down; the next
 /// one tries again, whatever was before.
 class MetricsBridge {

@@ -68,11 +68,11 @@ Picture unpack_watch(const WatchReply& reply) {
     return picture;
 }
 
-// Back to our own codes, as far as the caller tells people something else for them. All others are
+// Back to our own codes, as far as the caller prints another text for them. All others are
 // kInternal and come with the daemon's words.
 Errc code_of(const grpc::Status& status) {
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE) return Errc::kDaemon;
-    // A daemon that ends breaks off the questions it has; nobody here ever does.
+    // A daemon that ends cancels the requests it has; nothing here ever does.
     if (status.error_code() == grpc::StatusCode::CANCELLED) return Errc::kDaemon;
     if (status.error_code() == grpc::StatusCode::NOT_FOUND) return Errc::kNotFound;
     if (status.error_code() == grpc::StatusCode::INVALID_ARGUMENT) return Errc::kInvalid;

@@ -15,14 +15,14 @@
 
 namespace fabricd {
 
-/// Errors: kDaemon when nobody listens, kDenied when this user may not, kTimeout; kNotFound,
+/// Errors: kDaemon when no daemon listens, kDenied when this user may not, kTimeout; kNotFound,
 /// kInvalid and kNoMemory as the daemon gave them; kInternal for every other refusal. last_text()
 /// has the daemon's own words. Not thread-safe.
-/// Asks a daemon on this host, one question at a time. Each call blocks until its answer is there,
-/// half a minute at most; watch() and migrate() last as long as what they look at.
+/// Asks a daemon on this host, one request at a time. Each call blocks until its answer is there,
+/// half a minute at most; watch() and migrate() last as long as what they follow.
 class AdminClient {
   public:
-    /// Connects to `socket_path` and sees that somebody is there.
+    /// Connects to `socket_path` and checks that a daemon is there.
     static fabricshm::Result<AdminClient> connect(const std::string& socket_path);
     AdminClient(AdminClient&&) noexcept;
     ~AdminClient();

@@ -38,9 +38,9 @@ std::chrono::milliseconds milliseconds(double seconds) {
 }
 
 /// The named socket, else $FABRIC_ADMIN_SOCKET, else the first of the usual ones that is there.
-/// A socket that we may not use counts as found: "for the daemon's own user" helps more than
-/// "nobody answers" at some other place. With none found, the message names the place that was
-/// looked at first.
+/// A socket that we may not use counts as found: "for the daemon's own user" helps more than "no
+/// daemon answers" at some other place. With none found, the message names the place that was tried
+/// first.
 std::string find_socket(const CtlOptions& options) {
     if (!options.socket.empty()) return options.socket;
     if (const char* given = std::getenv("FABRIC_ADMIN_SOCKET")) return given;
@@ -52,8 +52,8 @@ std::string find_socket(const CtlOptions& options) {
     return usual.front();
 }
 
-// One line, and the code that scripts look at: that no daemon is there is told apart from its
-// refusal, so that a script can start one.
+// One line, and the code that scripts check: a missing daemon has another code than its refusal, so
+// that a script can start one.
 CtlExit fail(const Error& error, const std::string& socket, const std::string& said) {
     if (error.code == Errc::kDaemon) {
         std::fprintf(
@@ -74,8 +74,8 @@ CtlExit fail(const Error& error, const std::string& socket, const std::string& s
     return CtlExit::kFailed;
 }
 
-// Pictures of a watch are told apart by a clear screen on a terminal and by an empty line in a
-// file; JSON has one line for each.
+// Pictures of a watch are separated by a clear screen on a terminal and by an empty line in a file;
+// JSON has one line for each.
 void show(const CtlOptions& options, const Picture& picture, View view) {
     if (options.json) {
         std::printf("%s\n", json_view(picture, view).c_str());
@@ -108,7 +108,7 @@ Result<void> watch(const CtlOptions& options, AdminClient& client, View view) {
 Result<void> ask_again(const CtlOptions& options, AdminClient& client, View view) {
     std::uint64_t left = options.count;
     for (;;) {
-        // With the daemon's end the next question ends it, as it ends a watch.
+        // With the daemon's end the next request ends it, as it ends a watch.
         FABRIC_TRY(const Picture picture, client.fetch(view, 0));
         show(options, picture, view);
         if (std::ferror(stdout) != 0 || --left == 0) return {};
@@ -125,7 +125,7 @@ Result<void> look(const CtlOptions& options, AdminClient& client, View view) {
     return {};
 }
 
-/// Tells how many sessions are left until there are none.
+/// Prints how many sessions are left until there are none.
 Result<void> wait_for_sessions(AdminClient& client, double seconds) {
     // A watch that ends itself, in place of asking again and again: it also ends at once when the
     // daemon dies.
@@ -140,7 +140,7 @@ Result<void> wait_for_sessions(AdminClient& client, double seconds) {
                 std::fprintf(stderr, "%llu sessions left\n", static_cast<unsigned long long>(left));
             last = left;
             ended = left == 0;
-            // Looked at with each picture, so up to 200 ms late.
+            // Checked with each picture, so up to 200 ms late.
             return !ended && Clock::now() < deadline;
         });
     if (!watched.ok()) return watched.error();
@@ -202,7 +202,7 @@ CtlExit discover_host(const CtlOptions& options) {
     return CtlExit::kOk;
 }
 
-// Shown as a daemon would show them, with nobody on them yet.
+// Shown as a daemon would show them, with no session on them yet.
 CtlExit check_device_file(const CtlOptions& options) {
     std::vector<DeviceSpec> devices;
     if (const auto bad = read_device_file(options.file, devices)) {
@@ -218,7 +218,7 @@ CtlExit check_device_file(const CtlOptions& options) {
 }  // namespace
 
 CtlExit run_command(const CtlOptions& options) {
-    // The first five do without a daemon, so that none is looked for before their turn.
+    // The first five do without a daemon, so they come before the search for one.
     if (options.command == "discover") return discover_host(options);
     if (options.command == "tune") return run_tune(options);
     if (options.command == "replay") return run_replay(options);

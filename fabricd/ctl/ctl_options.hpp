@@ -26,7 +26,7 @@ struct CtlOptions {
     bool drain_off = false;
     std::optional<double> wait;     // seconds: of drain and shutdown
     std::vector<int> ranks{2, 4};   // of tune: the world sizes to measure
-    std::string output;             // of tune: the file to write; "": where the library looks
+    std::string output;             // of tune: the file to write; "": where the library searches
     bool quick = false;             // of tune
     std::string emulate;            // of tune: the machine to emulate meanwhile; "": none
     int slow_motion = 1;            // of tune
@@ -53,7 +53,7 @@ struct CtlParse {
     std::string text;  // to standard output for kOk, to standard error otherwise
 };
 
-/// Fills in `options`. Never ends the process, main does: so tests can look at what was said. With
+/// Fills in `options`. Never ends the process, main does: so tests can check what was printed. With
 /// an `exit` the options are half filled in and not to be used.
 CtlParse parse_ctl_options(int argc, const char* const* argv, CtlOptions& options);
 

@@ -20,7 +20,7 @@ std::string format(const char* pattern, double value) {
     return text;
 }
 
-// In the time zone of who looks; JSON has the moment itself.
+// In the time zone of the reader; JSON has the moment itself.
 std::string time_of(const Decision& decision) {
     const std::time_t seconds = decision.unix_ms / 1000;
     std::tm local{};
@@ -213,7 +213,7 @@ std::string replay_text(const std::vector<ReplayDifference>& differences, std::s
     std::size_t same = 0;
     for (const ReplayDifference& difference : differences) {
         same += difference.same_values ? 1 : 0;
-        // Of a decision of both sides the new one: it is the one that nobody has seen yet.
+        // Of a decision of both sides the new one: it is the one that has not been shown yet.
         const Decision& shown = difference.now != nullptr ? *difference.now : *difference.then;
         table.add({std::to_string(shown.window),
                    difference.then != nullptr ? std::to_string(difference.then->id) : "-",

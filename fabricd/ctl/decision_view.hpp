@@ -21,7 +21,7 @@ std::string why_text(const Decision& decision);
 /// {"decisions": [...]} in one line.
 std::string decisions_json(const std::vector<Decision>& decisions);
 
-/// What a replay would have done otherwise. `windows`: how many it saw.
+/// What a replay would have done otherwise. `windows`: how many it covers.
 std::string replay_text(const std::vector<ReplayDifference>& differences, std::size_t windows);
 std::string replay_json(const std::vector<ReplayDifference>& differences, std::size_t windows);
 

@@ -15,7 +15,7 @@ using fabricshm::MemoryNode;
 
 namespace {
 
-// Unknown is not blank: nobody may take a device for empty that could not be read.
+// Unknown is not blank: a device that could not be read must not be taken for empty.
 std::string contents_word(const DaxInfo& info) {
     if (!info.contents) return "unknown";
     switch (*info.contents) {
@@ -59,8 +59,8 @@ std::string nodes_text(const Discovery& found) {
     return table.text();
 }
 
-// HOLDS is asked before anybody formats: --format of a device that holds a catalogue loses the
-// arenas of whoever uses it.
+// HOLDS is checked before a format: --format of a device that holds a catalogue loses the arenas of
+// the daemon that uses it.
 std::string dax_text(const Discovery& found) {
     Table table({{"DEVICE"},
                  {"SIZE", kRight},

@@ -7,8 +7,8 @@
 
 namespace fabricd {
 
-// By who reads them, what is needed most first. scripts/check_docs.py compares the names with what
-// the sources read, so that the table can't fall behind.
+// By the program that reads them, what is needed most first. scripts/check_docs.py compares the
+// names with what the sources read, so that the table can't fall behind.
 const std::vector<EnvironmentVariable>& environment_variables() {
     static const std::vector<EnvironmentVariable> kVariables{
         {"FABRIC_SOCKET", "library", "the usual places", "attach socket of fabricd"},

@@ -1,5 +1,5 @@
 // The environment variables of the project: one table for `fabricctl env`, and for the lint that
-// looks for any that the sources read and the table lacks.
+// finds any that the sources read and the table lacks.
 
 #pragma once
 

@@ -56,7 +56,7 @@ Json to_json(const DeviceView& device) {
     return json;
 }
 
-// 0 for what is not known: a rank that has left or died has no process that could be looked at.
+// 0 for what is not known: a rank that has left or died has no process to inspect.
 Json to_json(const LateRank& view) {
     Json json = Json::object({FABRIC_LATE_RANK_FIELDS(FABRIC_TO_JSON, FABRIC_TO_JSON)});
     return renamed(json, "session_id", "session");
@@ -97,7 +97,7 @@ Json list(const Views& views) {
 
 }  // namespace
 
-// One object whose key is the view's name, so that a line in a log tells what it is.
+// One object whose key is the view's name, so that a line in a log names its view.
 std::string json_view(const Picture& picture, View view) {
     switch (view) {
         case View::kStatus:

@@ -1,4 +1,4 @@
-// fabricctl: looks at fabricd and steers it.
+// fabricctl: inspects fabricd and steers it.
 
 #include <cstdio>
 

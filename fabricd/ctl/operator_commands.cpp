@@ -47,7 +47,7 @@ std::string time_text(std::int64_t unix_ms) {
     return all;
 }
 
-// In the order in which an operator has to act: who drains it knows that it is nearly empty or
+// In the order in which an operator has to act: one that drains it knows that it is nearly empty or
 // full.
 std::string health_of(const StatusView& status, const std::vector<DeviceView>& devices) {
     if (!status.alarms.empty()) return status.alarms.front();
@@ -142,7 +142,7 @@ std::vector<Part> parts_of(const Picture& picture) {
 }
 
 // One call after the other: the parts are of moments that follow each other, which is near enough
-// for a look at one thing.
+// to inspect one thing.
 Result<Picture> fetch_all(AdminClient& client) {
     Picture all;
     FABRIC_TRY(Picture sessions, client.fetch(View::kSessions, 0));

@@ -1,4 +1,4 @@
-// Commands for who keeps a daemon running: is it well, what happened, what is this id, end that.
+// Commands for operators of a daemon: is it well, what happened, what is this id, end that.
 
 #pragma once
 

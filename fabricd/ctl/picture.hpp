@@ -50,7 +50,7 @@ struct Picture {
     std::vector<WaitingView> waiting;
 };
 
-/// The parts that can be looked at.
+/// The parts that can be fetched.
 enum class View {
     kStatus,
     kPools,

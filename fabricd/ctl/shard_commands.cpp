@@ -18,7 +18,7 @@ using fabricshm::Result;
 namespace {
 
 // "user:alice" as the daemon wants it, by number. Anything else is left as it is.
-// A name that nobody has stays as it is, so that the daemon's refusal shows it.
+// A name that no user has stays as it is, so that the daemon's refusal shows it.
 std::string subject_of(const std::string& given) {
     constexpr const char* kKind = "user:";
     if (given.compare(0, 5, kKind) != 0) return given;

@@ -42,8 +42,8 @@ std::map<std::uint64_t, double> rates_of_groups(const Sample& sample) {
     return rates;
 }
 
-// -1 for who belongs to no group by the daemon's books, whatever it claims, and for who is stale:
-// its rate is an old one, and is not in the sum either.
+// -1 for a session that belongs to no group by the daemon's records, whatever it claims, and for
+// one that is stale: its rate is an old one, and is not in the sum either.
 double share_of_group(const SessionSample& session, const std::map<std::uint64_t, double>& rates) {
     const auto group = rates.find(session.image.group_id);
     const bool known = session.member && !session.stale && group != rates.end();
@@ -51,7 +51,7 @@ double share_of_group(const SessionSample& session, const std::map<std::uint64_t
 }
 
 // WAIT and COMM are parts of the time of a step; SHARE is the rank's part of its group's samples,
-// which S113 moves. MEMORY and DENIED come from the daemon's books and not from the session.
+// which S113 moves. MEMORY and DENIED come from the daemon's accounting and not from the session.
 std::string training_text(const Sample& sample) {
     Table table({{"SESSION", kRight},
                  {"LABEL"},
@@ -79,7 +79,7 @@ std::string training_text(const Sample& sample) {
     return "\nTraining:\n" + table.text();
 }
 
-// Of this host, as its kernel and the NVIDIA driver tell; the devices of the device file are
+// Of this host, as its kernel and the NVIDIA driver report; the devices of the device file are
 // another table.
 std::string devices_text(const Sample& sample) {
     Table table({{"DEVICE"}, {"BUSY", kRight}, {"MEMORY", kRight}, {"USED", kRight}, {"WHAT"}});
@@ -110,7 +110,7 @@ std::string paths_text(const Sample& sample) {
     return "\nPaths (timed reads of peers):\n" + table.text();
 }
 
-// JSON has no NaN, and a negative figure is one that nobody knows.
+// JSON has no NaN, and a negative figure is an unknown one.
 Json known(double value) {
     return std::isfinite(value) ? Json(value) : Json(nullptr);
 }

@@ -28,8 +28,8 @@ std::string number(std::uint64_t value) {
     return std::to_string(value);
 }
 
-// One fact per line, for people and for `grep memory`. "start" is the daemon epoch: it tells two
-// daemons apart that had the same process number.
+// One fact per line, for people and for `grep memory`. "start" is the daemon epoch: it
+// distinguishes two daemons that had the same process number.
 std::string status_text(const StatusView& status) {
     const auto& pool = status.pool;
     std::string sessions = number(status.sessions);
@@ -110,8 +110,8 @@ std::string regions_text(const Picture& picture) {
     return table.text();
 }
 
-// OWNS counts regions, whoever maps them. "awaited": from the journal, and given up when the
-// daemon's grace (state.adopt_grace) is over.
+// OWNS counts regions, whichever session maps them. "awaited": from the journal, and given up when
+// the daemon's grace (state.adopt_grace) is over.
 std::string sessions_text(const Picture& picture) {
     Table table({{"SESSION", kRight},
                  {"PID", kRight},
@@ -205,7 +205,7 @@ std::string devices_text(const Picture& picture) {
     return table.text();
 }
 
-// DEVICE is whose quota counts the shard, SESSION its owner, who alone may write to it.
+// DEVICE is whose quota counts the shard, SESSION its owner, which alone may write to it.
 std::string shards_text(const Picture& picture) {
     Table table({{"SHARD"},
                  {"SIZE", kRight},

@@ -34,7 +34,7 @@ CtlExit run_tune(const CtlOptions& options) {
         std::fprintf(stderr, "fabricctl: tune --emulate: %s\n", bad->c_str());
         return CtlExit::kUsage;
     }
-    // Ranks look for the table of the machine that their daemon emulates under its name.
+    // Ranks search for the table of the machine that their daemon emulates under its name.
     const std::string path =
         options.output.empty() ? fabricshm::tuning_path(links.name) : options.output;
     Json picture{{"path", path}, {"tuning", Json::object()}};

@@ -33,7 +33,7 @@ Json to_json(const VgpuView& vgpu) {
             {"peak_bytes", vgpu.peak_bytes},
             {"denied", vgpu.denied},
             {"denied_bytes", vgpu.denied_bytes},
-            // null: nobody measured, which is another thing than 0
+            // null: not measured, which is another thing than 0
             {"busy_ns", vgpu.busy_known ? Json(vgpu.busy_ns) : Json()},
             {"allow_uids", vgpu.spec.allow_uids},
             {"processes", processes}};
@@ -88,7 +88,7 @@ Result<void> run_vgpu_command(const CtlOptions& options, AdminClient& client) {
         FABRIC_TRY(VgpuView changed, client.set_vgpu(options.vgpu));
         vgpus.push_back(std::move(changed));
     }
-    // Always a list: the JSON of a change reads as that of a look.
+    // Always a list: the JSON of a change reads as that of a query.
     if (options.json) {
         Json list = Json::array();
         for (const auto& vgpu : vgpus) list.push_back(to_json(vgpu));

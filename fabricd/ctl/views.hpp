@@ -17,7 +17,7 @@ std::string text_view(const Picture& picture, View view);
 /// The object of docs/fabricctl.md, to which fields are only ever added.
 std::string json_view(const Picture& picture, View view);
 
-/// "alice", or the number when nobody has that name.
+/// "alice", or the number when it has no name.
 /// Asks the host's user database each time, which may be slow behind a directory service. Not
 /// thread-safe.
 std::string user_name(std::uint32_t uid);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "fabricd/pool/ids.hpp"
@@ -22,6 +23,8 @@ class PoolWork {
     /// Commits the first `to` bytes, the next part of what will come to `need`.
     virtual void grow(ArenaId arena, Bytes to, Bytes need) = 0;
     virtual void destroy(ArenaId arena) noexcept = 0;
+    /// After that: what was recorded of it, whose end takes long with thousands of regions.
+    virtual void forget(ArenaId arena, std::shared_ptr<void> records) noexcept = 0;
     /// Of the last work that was done: for the text of a refusal.
     virtual fabricshm::PoolTotals totals() const { return {}; }
 };

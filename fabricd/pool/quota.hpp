@@ -31,8 +31,8 @@ struct Limits {
     int max_regions_per_session = 65536;
     int max_groups_per_arena = 1024;
     int max_waits_per_session = 256;
-    // Regions given back in one turn, some 3 ms: others are served before the next ones are.
-    int freed_at_once = 2048;
+    // Regions given back in one turn, some 4 ms: others are served before the next ones are.
+    int freed_at_once = 1024;
 };
 
 /// Counts what users hold and refuses what would pass a limit. The check and the charge are one

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -325,7 +326,7 @@ class Registry {
 
     void begin_end(Session& session);
     int end_some(SessionId id, int most);
-    bool settle_endings();
+    void settle_endings(ArenaId of, const std::function<bool()>& enough);
     bool is_ending(SessionId id) const;
     bool is_being_left(const Arena& arena) const;
     void free_in_turn();

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
+#include <utility>
 
 #include "fabricd/pool/refusals.hpp"
 #include "fabricd/pool/registry.hpp"
@@ -16,10 +18,14 @@ Result<void> Registry::open_arena(Ticket ticket, const proto::ArenaOpen& request
     Session* session = find_session(ticket.session);
     if (session == nullptr) return Error{Errc::kClosed, 0, "open arena"};
     const bool has_all = static_cast<int>(session->arenas.size()) >= limits_.max_arenas_per_session;
-    if (has_all) settle_endings();  // it may have closed one
+    if (has_all) {  // it may have closed one
+        const std::size_t all = session->arenas.size();
+        settle_endings(ArenaId::kNone, [&] { return session->arenas.size() < all; });
+    }
     const auto named = arena_names_.find(std::string(request.name));
     if (named == arena_names_.end()) {
-        settle_endings();  // the memory of their arenas may be what is missing for this one
+        // The memory of their arenas may be what is missing for this one.
+        settle_endings(ArenaId::kNone, [] { return false; });
         return make_arena(ticket, request);
     }
 
@@ -72,7 +78,10 @@ Result<void> Registry::make_arena(Ticket ticket, const proto::ArenaOpen& request
                             limits_.max_arenas_per_session, "limits.arenas_per_session");
     }
     const Bytes wanted = request.bytes != 0 ? request.bytes : limits_.default_arena_bytes;
-    const Bytes bytes = fabricshm::round_up(wanted, RegionAllocator::kUnit);
+    const Bytes bytes = RegionAllocator::rounded(wanted);
+    if (bytes == 0) {  // more than can be counted, and so than any pool has
+        return refuse_by_pool({Errc::kNoMemory, 0, "create arena"}, wanted, work_->totals());
+    }
 
     // The number is taken only when nothing can fail any more; see next_id() below.
     const ArenaId id{last_id_ + 1};
@@ -340,9 +349,10 @@ void Registry::drop_if_unused(ArenaId id) {
     const bool at_work = arena->adopting || arena->growing || arena->copying != 0;
     if (arena->state == ArenaState::kMaking || at_work) return;
     // Nor while a shard of another arena has a copy here: its readers are waited for.
-    const bool lodges = std::any_of(arena->regions.begin(), arena->regions.end(), [&](auto& entry) {
-        return entry.second.shard && entry.second.shard->first != id;
-    });
+    const bool lodges = !shards_.empty() &&
+                        std::any_of(arena->regions.begin(), arena->regions.end(), [&](auto& entry) {
+                            return entry.second.shard && entry.second.shard->first != id;
+                        });
     if (lodges) return;
     drop_arena(id, "nobody has it open");
 }
@@ -391,7 +401,8 @@ void Registry::remove_arena(ArenaId id) {
     quotas_.give_arena(arena.uid, arena.committed);
     arena_names_.erase(arena.name);
     freeing_.erase(id);
-    arenas_.erase(id);
+    auto records = arenas_.extract(id);
+    work_->forget(id, std::make_shared<decltype(records)>(std::move(records)));
 }
 
 void Registry::give_up_on_away() {

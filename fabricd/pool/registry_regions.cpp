@@ -269,8 +269,11 @@ void Registry::reclaim_region(Session& session, Arena& arena, RegionId region) {
 // Of a live session of the arena, which therefore stays.
 void Registry::clear_way(SessionId session, const Arena& arena, Bytes bytes) {
     const Bytes rounded = RegionAllocator::rounded(bytes);
-    const bool fits = rounded <= arena.space.largest_hole();
-    if (!fits || !devices_.admits(find_session(session)->device, rounded)) settle_endings();
+    const auto fits = [&] { return rounded <= arena.space.largest_hole(); };
+    // In an arena that is smaller nothing that goes makes room for it.
+    if (!fits() && rounded != 0 && rounded <= arena.bytes) settle_endings(arena.id, fits);
+    const auto admits = [&] { return devices_.admits(find_session(session)->device, rounded); };
+    if (!admits()) settle_endings(ArenaId::kNone, admits);
 }
 
 // A name that a session at its end still has is free, as if it were gone already.

@@ -17,7 +17,13 @@ Result<SessionId> Registry::open_session(const Peer& peer, const std::string& la
     // should end by themselves.
     if (draining_) return refuse_while_draining("new sessions");
     auto counted = quotas_.take_session(peer.uid);
-    if (!counted.ok() && settle_endings()) counted = quotas_.take_session(peer.uid);
+    if (!counted.ok()) {
+        settle_endings(ArenaId::kNone, [&] {
+            if (!counted.ok()) counted = quotas_.take_session(peer.uid);
+            return counted.ok();
+        });
+        if (!counted.ok()) counted = quotas_.take_session(peer.uid);
+    }
     FABRIC_TRY_VOID(counted);
     if (const auto attached = devices_.attach(device); !attached.ok()) {
         quotas_.give_session(peer.uid);
@@ -175,15 +181,22 @@ int Registry::end_some(SessionId id, int most) {
 }
 
 // For a request that finds too little of anything: what an ended session still has on the books is
-// not in its way, nor what is in an arena that was closed. True when there was some.
-bool Registry::settle_endings() {
-    const bool some = !ending_.empty() || !leaving_.empty();
-    while (!ending_.empty()) (void)end_some(*ending_.begin(), std::numeric_limits<int>::max());
-    while (!leaving_.empty()) {
-        const auto [session, arena] = leaving_.begin()->first;
-        (void)leave_some(session, arena, std::numeric_limits<int>::max());
+// not in its way, nor what is in an arena that was closed. Until there is enough, in slices, and of
+// one arena (kNone: of all): what others left elsewhere would hold up this turn for nothing.
+void Registry::settle_endings(ArenaId of, const std::function<bool()>& enough) {
+    const int most = limits_.freed_at_once;
+    for (const SessionId id : std::set<SessionId>(ending_)) {
+        const auto concerns = [&] {
+            return is_ending(id) &&
+                   (of == ArenaId::kNone || find_session(id)->arenas.count(of) != 0);
+        };
+        while (concerns() && !enough()) (void)end_some(id, most);
     }
-    return some;
+    for (const auto& entry : std::map(leaving_)) {
+        const auto [session, arena] = entry.first;
+        if (of != ArenaId::kNone && arena != of) continue;
+        while (is_leaving(session, arena) && !enough()) (void)leave_some(session, arena, most);
+    }
 }
 
 bool Registry::is_ending(SessionId id) const {

@@ -15,7 +15,8 @@ using fabricshm::kPeersMax;
 using fabricshm::SessionWait;
 using fabricshm::WaitRecord;
 
-// From when on a join counts as a wait; operations are shown by their sessions from then on.
+// From when on a join counts as a wait, and an operation: its session shows it from then on, so
+// that one which began later is a claim that is not true.
 constexpr auto kShownFrom = std::chrono::seconds(2);
 
 using Ranks = std::bitset<kPeersMax>;
@@ -109,13 +110,15 @@ std::vector<WaitingView> Registry::waiting(const std::vector<SessionWait>& shown
     std::map<Key, Row> found;
     for (const SessionWait& wait : shown) {
         const WaitRecord& record = wait.record;
+        const std::int64_t waited = waited_ms(record, now);
+        if (waited < kShownFrom / std::chrono::milliseconds(1)) continue;
         if (confirmed(wait) == nullptr) continue;
         Row& row = found[{record.arena_id, record.group_id, record.kind, record.bytes}];
         row.waiting.set(static_cast<std::size_t>(record.rank));
         for (int rank = 0; rank < record.world; ++rank) {
             if (is_late(record, rank)) row.late.set(static_cast<std::size_t>(rank));
         }
-        row.waited_ms = std::max(row.waited_ms, waited_ms(record, now));
+        row.waited_ms = std::max(row.waited_ms, waited);
     }
     std::vector<WaitingView> rows;
     for (const auto& [key, row] : found) {

@@ -29,8 +29,9 @@ TimePoint AttachServer::next_deadline() const {
     TimePoint next = registry_.next_deadline();
     if (registry_.quotas_shrink()) next = std::min(next, quotas_due_);
     next = std::min(next, accept_again_);
-    if (!refused_.empty()) next = std::min(next, refused_.front().until);
+    next = std::min(next, strangers_.next_deadline());
     if (!parked_.empty()) next = std::min(next, parked_until_);
+    if (!stalled_.empty()) next = std::min(next, stalled_.begin()->first);
     if (greeting_.empty()) return next;
     return std::min(next, connections_.at(*greeting_.begin()).hello_until);
 }

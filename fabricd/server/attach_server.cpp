@@ -1,8 +1,6 @@
 #include "fabricd/server/attach_server.hpp"
 
-#include <linux/sockios.h>
 #include <sys/epoll.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,7 +9,6 @@
 
 #include "fabricd/server/presented_file.hpp"
 #include "fabricd/server/requests.hpp"
-#include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/os/process.hpp"
 #include "libfabricshm/os/random.hpp"
@@ -31,26 +28,21 @@ namespace {
 constexpr int kAcceptsPerTurn = 8;
 constexpr int kMessagesPerTurn = 16;  // of one connection: a flood does not starve the others
 
-// Who is refused can read why for so long, if not too many are; the place is gone at once.
-constexpr Duration kReadRefusal = std::chrono::milliseconds(200);
-constexpr std::size_t kMaxRefused = 64;
-
 // Until what a user sent may be closed at last.
 constexpr Duration kParkedAgain = std::chrono::milliseconds(100);
 
 // Out of descriptors: until some may have come back.
 constexpr Duration kAcceptAgain = std::chrono::milliseconds(100);
 
-// Descriptors in packets that nobody reads count against the daemon's own limit, so a client gets
-// them only while it keeps up. About eight unread replies.
-constexpr int kUnreadBytesMax = 16 * 1024;
-
 // Every call on a socket is a mere attempt: the control thread never waits for a client.
 
-// What the kernel charges for packets that the peer has not read.
-bool keeps_up(const UnixSocket& socket) {
-    int unread = 0;
-    return ::ioctl(socket.get(), SIOCOUTQ, &unread) == 0 && unread <= kUnreadBytesMax;
+unsigned long long shown(SessionId session) {
+    return static_cast<unsigned long long>(raw(session));
+}
+
+void log_end(RefusalLog& endings, SessionId session, const char* why) {
+    if (!endings.begins_line("ends of sessions", Clock::now())) return;
+    fabricshm::log(LogLevel::kInfo, "session %llu ends: %s", shown(session), why);
 }
 
 }  // namespace
@@ -65,6 +57,7 @@ AttachServer::AttachServer(EventLoop& loop, Registry& registry, SessionPages& pa
       listener_(std::move(listener)),
       admission_(std::move(admission)),
       limits_(limits),
+      strangers_(closer),
       places_(limits.places, ::geteuid()) {}
 
 AttachServer::~AttachServer() {
@@ -74,7 +67,7 @@ AttachServer::~AttachServer() {
         closer_.close(connection.peer.uid, connection.socket.release());
     }
     for (const auto& [id, process] : processes_) loop_.remove(process.watch);
-    close_refused(TimePoint::max());
+    strangers_.close(TimePoint::max());
     // Those that wait in its queue may have sent something, too.
     closer_.close(::geteuid(), listener_.release());
 }
@@ -124,7 +117,9 @@ void AttachServer::take_connection(UnixSocket socket) {
         credentials.ok() ? Peer{credentials->pid, credentials->uid, credentials->gid} : Peer{};
     // Before anything of it is read. Who cannot be named is refused as well.
     if (!credentials.ok() || !admission_.admits(peer.uid, peer.gid, socket.get())) {
-        return refuse_stranger(std::move(socket), peer);
+        const Error error{Errc::kDenied, 0, "this user is not admitted"};
+        refusals_.refused("connection", peer.pid, peer.uid, error, Clock::now());
+        return strangers_.send_away(std::move(socket), peer.uid, error, Clock::now());
     }
     if (!places_.has_room(peer.uid)) {
         refusals_.refused("connection", peer.pid, peer.uid, {Errc::kNoMemory, 0, "connections"},
@@ -132,6 +127,7 @@ void AttachServer::take_connection(UnixSocket socket) {
         return closer_.close(peer.uid, socket.release());
     }
     const ConnectionId id = ++last_;
+    Outbox::bound_unread(socket);
     const auto watch =
         loop_.add(socket.get(), EPOLLIN, [this, id](std::uint32_t) { read_from(id); });
     if (!watch.ok()) {
@@ -145,28 +141,6 @@ void AttachServer::take_connection(UnixSocket socket) {
     connection.hello_until = fabricshm::deadline_after(Clock::now(), limits_.hello_within);
     greeting_.insert(id);
     places_.take(peer.uid);
-}
-
-// It hears the answer to the hello that it will have sent, and nothing of it is read.
-void AttachServer::refuse_stranger(UnixSocket socket, const Peer& peer) {
-    const Error error{Errc::kDenied, 0, "this user is not admitted"};
-    refusals_.refused("connection", peer.pid, peer.uid, error, Clock::now());
-    const proto::Message hello = proto::make_request(proto::Type::kHello, 1);
-    (void)socket.send(proto::bytes_of(proto::make_error_reply(hello.header, error)), {},
-                      fabricshm::kNoWait);
-    // Closed at once it would lose the answer: a close over unread bytes is a reset to the peer.
-    if (refused_.size() >= kMaxRefused) {
-        closer_.close(refused_.front().uid, std::move(refused_.front().socket));
-        refused_.pop_front();
-    }
-    refused_.push_back(
-        {socket.release(), peer.uid, fabricshm::deadline_after(Clock::now(), kReadRefusal)});
-}
-
-void AttachServer::close_refused(TimePoint now) {
-    for (; !refused_.empty() && refused_.front().until <= now; refused_.pop_front()) {
-        closer_.close(refused_.front().uid, std::move(refused_.front().socket));
-    }
 }
 
 // True when the next packet is left where it is: it has descriptors, and those that its user sent
@@ -196,6 +170,7 @@ void AttachServer::drop(ConnectionId id, const char* why) {
     connections_.erase(found);
     greeting_.erase(id);
     parked_.erase(id);
+    stalled_.erase({connection.stalled_at, id});
     loop_.remove(connection.watch);
     places_.give_back(connection.peer.uid, connection.is_greeted);
     // With what the client sent and nobody has read.
@@ -209,8 +184,10 @@ void AttachServer::drop(ConnectionId id, const char* why) {
     registry_.connection_lost(connection.session, Clock::now());
 }
 
+// It has sent something, or reads again.
 void AttachServer::read_from(ConnectionId id) {
-    for (int i = 0; i < kMessagesPerTurn && read_one(id); ++i) {
+    const bool keeps_up = connections_.count(id) != 0 && send_held(id);
+    for (int i = 0; keeps_up && i < kMessagesPerTurn && read_one(id); ++i) {
     }
     deliver();
 }
@@ -219,6 +196,8 @@ void AttachServer::read_from(ConnectionId id) {
 bool AttachServer::read_one(ConnectionId id) {
     const auto found = connections_.find(id);
     if (found == connections_.end()) return false;
+    // Who does not read what it asked for asks for nothing more: so what waits for it is bounded.
+    if (!found->second.outbox.empty()) return false;
     if (park(id)) return false;
     proto::Message request;
     std::memset(&request, 0, sizeof request);
@@ -310,7 +289,7 @@ bool AttachServer::serve_request(ConnectionId id, const proto::Message& request,
         refusals_.refused(proto::name_of(type), peer.pid, peer.uid,
                           proto::error_of(*reply, "answer"), Clock::now());
     }
-    const bool sent = send(id, *reply, -1);
+    const bool sent = send(id, {*reply, {}, {}});
     deliver();
     return sent && connections_.count(id) != 0;
 }
@@ -362,7 +341,7 @@ bool AttachServer::hello(ConnectionId id, const proto::Message& request) {
     std::copy(token.begin(), token.end(), reply.hello.token);
     reply.hello.daemon_epoch = registry_.daemon_epoch();
     reply.hello.default_arena_bytes = static_cast<std::int64_t>(limits_.default_arena_bytes);
-    return send(id, reply, -1);
+    return send(id, {reply, {}, {}});
 }
 
 // The session's telemetry or directive page: a matter between it and the control loop, of which the
@@ -373,7 +352,7 @@ bool AttachServer::open_page(ConnectionId id, const proto::Message& request) {
     const PageOwner owner{raw(connection.session), connection.peer.pid, connection.peer.uid,
                           std::move(names.label), std::move(names.device)};
     const bool telemetry = proto::type_of(request.header) == proto::Type::kTelemetryOpen;
-    const auto page = telemetry ? pages_.open_telemetry(owner) : pages_.open_directives(owner);
+    auto page = telemetry ? pages_.open_telemetry(owner) : pages_.open_directives(owner);
     if (!page.ok()) return refuse(id, request.header, page.error());
     if (!telemetry) {
         const auto quotas = registry_.quotas_of(owner.device, owner.uid, Clock::now());
@@ -381,7 +360,7 @@ bool AttachServer::open_page(ConnectionId id, const proto::Message& request) {
     }
     proto::Message reply = proto::make_reply(request);
     reply.page.bytes = telemetry ? fabricshm::kTelemetryFileBytes : fabricshm::kPageFileBytes;
-    return send(id, reply, page->get());
+    return send(id, {reply, {}, std::move(page).value()});
 }
 
 Result<SessionId> AttachServer::greet(Connection& connection, const proto::Hello& wanted,
@@ -422,16 +401,10 @@ void AttachServer::end_session(SessionId session, const char* why) {
     const auto found = processes_.find(session);
     const ConnectionId connection = found == processes_.end() ? 0 : found->second.connection;
     forget_process(session);
-    log_end(session, why);
+    log_end(endings_, session, why);
     registry_.end_session(session, why);
     pages_.end(raw(session));
     if (connection != 0) drop(connection, why);
-}
-
-void AttachServer::log_end(SessionId session, const char* why) {
-    if (!endings_.begins_line("ends of sessions", Clock::now())) return;
-    fabricshm::log(LogLevel::kInfo, "session %llu ends: %s",
-                   static_cast<unsigned long long>(raw(session)), why);
 }
 
 // ---- Answers -----------------------------------------------------------------------------------
@@ -445,40 +418,61 @@ void AttachServer::deliver() {
             if (answer.error.code != Errc::kOk) stats_.refused(answer.type, answer.error.code);
             if (process == processes_.end() || process->second.connection == 0) continue;
             // Arenas are the only answers with a descriptor; pages have theirs in open_page().
-            const auto* arena = std::get_if<proto::ArenaOpen>(&answer.body);
-            const int descriptor =
-                arena == nullptr ? -1 : registry_.descriptor(ArenaId{arena->arena_id});
-            const bool has_links = arena != nullptr && arena->link_bytes != 0;
-            send(process->second.connection, reply_of(answer), descriptor, has_links ? links_ : -1);
+            Packet packet{reply_of(answer), {}, {}};
+            if (const auto* arena = std::get_if<proto::ArenaOpen>(&answer.body)) {
+                packet.arena = ArenaId{arena->arena_id};
+                packet.has_links = arena->link_bytes != 0;
+            }
+            send(process->second.connection, std::move(packet));
         }
     }
 }
 
 // False when the connection is gone afterwards.
-bool AttachServer::send(ConnectionId id, const proto::Message& reply, int descriptor, int second) {
+bool AttachServer::send(ConnectionId id, Packet packet) {
     const auto found = connections_.find(id);
     if (found == connections_.end()) return false;
-    const UnixSocket& socket = found->second.socket;
-    if (descriptor >= 0 && !keeps_up(socket)) {
-        drop(id, "does not read its replies");
+    Connection& connection = found->second;
+    const bool kept_up = connection.outbox.empty();
+    const auto sent = connection.outbox.push(
+        connection.socket, std::move(packet),
+        [this](ArenaId arena) { return registry_.descriptor(arena); }, links_, limits_.replies);
+    if (!sent.ok()) {
+        cut_off(id, sent.error());
         return false;
     }
-    FAULT_POINT("reply.before");
-    const int both[] = {descriptor, second};
-    const std::size_t count = descriptor < 0 ? 0 : second < 0 ? 1 : 2;
-    const auto sent =
-        socket.send(proto::bytes_of(reply), std::span(both, count), fabricshm::kNoWait);
-    FAULT_POINT("reply.after");
-    // Who has shut down hears no more, but what it sent before that has yet to be read: its
-    // goodbye, as a rule. The end of its packets drops it.
-    if (sent.ok() || sent.error().code == Errc::kClosed) return true;
-    const bool slow = sent.error().code == Errc::kTimeout;
-    if (slow) {
-        refusals_.refused("reply", found->second.peer.pid, found->second.peer.uid, sent.error(),
-                          Clock::now());
+    if (kept_up && !connection.outbox.empty()) {
+        loop_.change(connection.watch, EPOLLOUT);
+        connection.stalled_at =
+            fabricshm::deadline_after(Clock::now(), limits_.replies.named_after);
+        stalled_.insert({connection.stalled_at, id});
     }
-    drop(id, slow ? "does not read its replies" : "cannot be answered");
-    return false;
+    return true;
+}
+
+// What is held for it, now that it reads. True when it may be read again.
+bool AttachServer::send_held(ConnectionId id) {
+    Connection& connection = connections_.at(id);
+    if (connection.outbox.empty()) return true;
+    const auto sent = connection.outbox.flush(
+        connection.socket, [this](ArenaId arena) { return registry_.descriptor(arena); }, links_);
+    if (!sent.ok()) cut_off(id, sent.error());
+    if (!sent.ok() || !connection.outbox.empty()) return false;
+    stalled_.erase({connection.stalled_at, id});
+    loop_.change(connection.watch, EPOLLIN);
+    return true;
+}
+
+// It may come back, as one that lost its connection.
+void AttachServer::cut_off(ConnectionId id, const Error& error) {
+    const Connection& connection = connections_.at(id);
+    if (stalls_.begins_line("disconnected or stalled sessions", Clock::now())) {
+        fabricshm::log(LogLevel::kWarning,
+                       "session %llu of pid %d, uid %u is disconnected with %zu replies unsent: %s",
+                       shown(connection.session), connection.peer.pid, connection.peer.uid,
+                       connection.outbox.size() + 1, describe(error).c_str());
+    }
+    drop(id, "cannot be answered");
 }
 
 // What was asked; the connection goes on. False when it is gone afterwards.
@@ -488,7 +482,7 @@ bool AttachServer::refuse_request(ConnectionId id, const proto::Header& request,
     stats_.refused(proto::type_of(request), error.code);
     refusals_.refused(proto::name_of(proto::type_of(request)), connection.peer.pid,
                       connection.peer.uid, error, Clock::now());
-    const bool sent = send(id, proto::make_error_reply(request, error), -1);
+    const bool sent = send(id, {proto::make_error_reply(request, error), {}, {}});
     deliver();
     return sent && connections_.count(id) != 0;
 }
@@ -502,7 +496,7 @@ bool AttachServer::refuse(ConnectionId id, const proto::Header& request, const E
         drop(id, "sent what is no request");
         return false;
     }
-    return send(id, proto::make_error_reply(request, error), -1);
+    return send(id, {proto::make_error_reply(request, error), {}, {}});
 }
 
 // ---- Time --------------------------------------------------------------------------------------
@@ -511,16 +505,30 @@ void AttachServer::expire(TimePoint now) {
     while (!greeting_.empty() && connections_.at(*greeting_.begin()).hello_until <= now) {
         drop(*greeting_.begin(), "never said hello");
     }
-    close_refused(now);
+    strangers_.close(now);
     if (accept_again_ <= now) resume_accepting();
     if (!parked_.empty() && parked_until_ <= now) release_parked(now);
+    name_stalled(now);
     for (const SessionId session : registry_.expire(now)) {
-        log_end(session, "it did not come back in time");
+        log_end(endings_, session, "it did not come back in time");
         forget_process(session);
         pages_.end(raw(session));
     }
     tell_quotas(now);
     deliver();
+}
+
+// Once for each time that it stops to read.
+void AttachServer::name_stalled(TimePoint now) {
+    for (; !stalled_.empty() && stalled_.begin()->first <= now; stalled_.erase(stalled_.begin())) {
+        const Connection& connection = connections_.at(stalled_.begin()->second);
+        if (!stalls_.begins_line("disconnected or stalled sessions", now)) continue;
+        fabricshm::log(LogLevel::kWarning,
+                       "session %llu of pid %d, uid %u does not read its replies: %zu wait, and "
+                       "what it asks is not served until it does; end the process if it hangs",
+                       shown(connection.session), connection.peer.pid, connection.peer.uid,
+                       connection.outbox.size());
+    }
 }
 
 void AttachServer::resume_accepting() {
@@ -537,7 +545,9 @@ void AttachServer::release_parked(TimePoint now) {
         const auto found = connections_.find(id);
         if (found == connections_.end() || closer_.is_full(found->second.peer.uid)) continue;
         Connection& connection = found->second;
-        const auto watch = loop_.add(connection.socket.get(), EPOLLIN,
+        // What it has yet to read comes before anything new.
+        const std::uint32_t events = connection.outbox.empty() ? EPOLLIN : EPOLLOUT;
+        const auto watch = loop_.add(connection.socket.get(), events,
                                      [this, id](std::uint32_t) { read_from(id); });
         if (!watch.ok()) continue;  // another time
         connection.watch = watch.value();

@@ -3,10 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "fabricd/pool/registry.hpp"
@@ -14,8 +14,10 @@
 #include "fabricd/server/connection_places.hpp"
 #include "fabricd/server/event_loop.hpp"
 #include "fabricd/server/listener.hpp"
+#include "fabricd/server/outbox.hpp"
 #include "fabricd/server/refusal_log.hpp"
 #include "fabricd/server/request_stats.hpp"
+#include "fabricd/server/strangers.hpp"
 #include "fabricd/telemetry/session_pages.hpp"
 #include "libfabricshm/os/closer.hpp"
 #include "libfabricshm/os/unix_socket.hpp"
@@ -27,6 +29,7 @@ namespace fabricd {
 struct AttachLimits {
     PlaceLimits places;
     Duration hello_within = std::chrono::seconds(10);
+    ReplyLimits replies;
     Bytes default_arena_bytes = 0;  // told to every client
 };
 
@@ -72,12 +75,8 @@ class AttachServer {
         SessionId session = SessionId::kNone;
         TimePoint hello_until;
         bool is_greeted = false;
-    };
-    /// Was told so, and has a moment to read it.
-    struct Refused {
-        fabricshm::Fd socket;
-        std::uint32_t uid;
-        TimePoint until;
+        Outbox outbox;           // while it holds something nothing of the peer is read
+        TimePoint stalled_at{};  // its entry in stalled_
     };
     /// The process of a session; outlives its connections.
     struct Process {
@@ -88,8 +87,6 @@ class AttachServer {
 
     void accept();
     void take_connection(fabricshm::UnixSocket socket);
-    void refuse_stranger(fabricshm::UnixSocket socket, const Peer& peer);
-    void close_refused(TimePoint now);
     void resume_accepting();
     bool park(ConnectionId id);
     void release_parked(TimePoint now);
@@ -108,11 +105,12 @@ class AttachServer {
     Result<void> watch_process(SessionId session, fabricshm::Fd pidfd);
     void forget_process(SessionId session);
     void end_session(SessionId session, const char* why);
-    void log_end(SessionId session, const char* why);
     void watch_restored();
 
-    bool send(ConnectionId id, const fabricshm::proto::Message& reply, int descriptor,
-              int second = -1);
+    bool send(ConnectionId id, Packet packet);
+    bool send_held(ConnectionId id);
+    void cut_off(ConnectionId id, const Error& error);
+    void name_stalled(TimePoint now);
     void tell_quotas(TimePoint now);
     bool refuse_request(ConnectionId id, const fabricshm::proto::Header& request,
                         const Error& error);
@@ -128,6 +126,7 @@ class AttachServer {
     AttachLimits limits_;
     RefusalLog refusals_;
     RequestStats stats_;
+    RefusalLog stalls_;
     RefusalLog endings_;  // a client may say hello and goodbye as fast as it likes
     EventLoop::WatchId accepting_ = 0;
     TimePoint accept_again_ = TimePoint::max();  // when it was given up for a moment
@@ -135,10 +134,11 @@ class AttachServer {
     std::map<ConnectionId, Connection> connections_;
     std::set<ConnectionId> parked_;  // not read for now, see park()
     TimePoint parked_until_{};
+    std::set<std::pair<TimePoint, ConnectionId>> stalled_;  // to be named then
     std::set<ConnectionId> greeting_;  // no hello yet; the first one has waited longest
     std::map<SessionId, Process> processes_;
+    Strangers strangers_;
     ConnectionPlaces places_;
-    std::deque<Refused> refused_;  // the first one goes first
     ConnectionId last_ = 0;
     std::uint64_t quotas_told_ = 0;  // Registry::quota_changes() then
     TimePoint quotas_due_;           // when to tell again what is used, while one shrinks

@@ -16,6 +16,7 @@
 #include "fabricd/server/descriptor_plan.hpp"
 #include "fabricd/server/event_loop.hpp"
 #include "fabricd/server/journal_compactor.hpp"
+#include "fabricd/server/journal_schedule.hpp"
 #include "fabricd/server/lock_file.hpp"
 #include "fabricd/server/pool_worker.hpp"
 #include "fabricd/server/shard_mover.hpp"
@@ -74,9 +75,6 @@ constexpr int kFewestConnections = 8;
 // Of a snapshot in one turn: less than a millisecond's work.
 constexpr int kLookedAtInOneTurn = 1024;
 
-// After a failed one: the other thread has to read the whole journal for each.
-constexpr Duration kCompactAgain = std::chrono::seconds(10);
-
 }  // namespace
 
 struct Daemon::Impl {
@@ -99,9 +97,8 @@ struct Daemon::Impl {
     std::unique_ptr<Sampler> sampler;
     TimePoint started = Clock::now();
     TimePoint next_tick = started;
-    TimePoint next_rewrite = started;
     TimePoint next_error_message = started;
-    Bytes compact_at = 0;
+    JournalSchedule schedule;
     bool is_damaged = false;  // the journal that lies there, and is still to be put aside
 
     RequestStats admin_stats;
@@ -122,7 +119,7 @@ struct Daemon::Impl {
     void try_rewrite();
     void try_compact();
     void compacted(const Result<void>& done);
-    void wait_to_compact();
+    bool disk_has_room() const;
     void report_disk(const Error& error, const char* and_so);
     Result<int> connections_possible() const;
     Result<void> open_socket();
@@ -266,21 +263,13 @@ Result<void> Daemon::Impl::rewrite_journal() {
     FABRIC_TRY_VOID(
         journal->rewrite([this](JournalSink& sink) { return registry->write_journal(sink); }));
     registry->journal_rewritten();
-    wait_to_compact();
+    schedule.rewritten(journal->size());
     return {};
 }
 
-// Four times the live records: rewriting then costs less than a quarter of the appending. A MiB at
-// least, so that a small journal is not rewritten all the time.
-void Daemon::Impl::wait_to_compact() {
-    compact_at = std::max(4 * journal->size(), fabricshm::kMiB);
-}
-
 // From the books, on this thread: at the start, when the file lacks something, or when it does not
-// say what was written. Not at every turn while the disk is full.
+// say what was written.
 void Daemon::Impl::try_rewrite() {
-    const TimePoint now = Clock::now();
-    next_rewrite = fabricshm::deadline_after(now, std::chrono::seconds(1));
     const bool was_behind = registry->journal_behind();
     const auto done = rewrite_journal();
     const bool has_reported = next_error_message != started;
@@ -291,8 +280,14 @@ void Daemon::Impl::try_rewrite() {
         }
         return;
     }
+    schedule.rewrite_failed(Clock::now(), disk_has_room());
     if (was_behind) registry->journal_fell_behind(done.error());
     report_disk(done.error(), was_behind ? "; nothing is granted until it can be written" : "");
+}
+
+// What is live in the journal is no more than its file.
+bool Daemon::Impl::disk_has_room() const {
+    return has_room(options.state_dir, journal->size() + Journal::kReserve);
 }
 
 void Daemon::Impl::report_disk(const Error& error, const char* and_so) {
@@ -310,8 +305,9 @@ void Daemon::Impl::try_compact() {
 }
 
 void Daemon::Impl::compacted(const Result<void>& done) {
-    if (done.ok()) return wait_to_compact();
-    next_rewrite = fabricshm::deadline_after(Clock::now(), kCompactAgain);
+    if (done.ok()) return schedule.rewritten(journal->size());
+    // The other thread has to read the whole journal for each.
+    schedule.put_off_compaction(Clock::now());
     if (done.error().code == Errc::kBusy) return;  // it was rewritten from the books meanwhile
     if (done.error().code == Errc::kCorrupt) {
         fabricshm::log(LogLevel::kError,
@@ -348,6 +344,7 @@ Result<void> Daemon::Impl::open_socket() {
     FABRIC_TRY(limits.places.all, connections_possible());
     limits.places.per_user = options.max_sessions_per_user + kHandshakes;
     limits.default_arena_bytes = options.default_arena_bytes;
+    limits.replies = options.replies;
     server = std::make_unique<AttachServer>(*loop, *registry, pages, closer, std::move(listener),
                                             std::move(admission), limits);
     if (options.links) FABRIC_TRY_VOID(share_links(*options.links));
@@ -385,13 +382,11 @@ Result<void> Daemon::Impl::serve() {
 void Daemon::Impl::pass_time() {
     const TimePoint now = Clock::now();
     server->expire(now);
-    if (now >= next_rewrite) {
-        // When the books got ahead of a journal that could not be written, or may be about to.
-        if (registry->journal_failing()) {
-            try_rewrite();
-        } else if (journal->size() >= compact_at) {
-            try_compact();
-        }
+    // When the books got ahead of a journal that could not be written, or may be about to.
+    if (registry->journal_failing()) {
+        if (schedule.may_rewrite(now, [this] { return disk_has_room(); })) try_rewrite();
+    } else if (schedule.may_compact(now, journal->size())) {
+        try_compact();
     }
     if (now < next_tick) return;
     next_tick = fabricshm::deadline_after(now, options.tick_period);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "fabricd/pool/snapshot.hpp"
+#include "fabricd/server/outbox.hpp"
 #include "fabricd/server/request_stats.hpp"
 #include "fabricd/telemetry/sampler.hpp"
 #include "fabricd/telemetry/session_pages.hpp"
@@ -46,6 +47,7 @@ struct DaemonOptions {
     int max_arenas_per_session = 16;
     int max_regions_per_session = 65536;
     int max_groups_per_arena = 1024;
+    ReplyLimits replies;
 
     std::vector<DeviceSpec> devices;  // that sessions may say they compute on
     /// The links of an emulated machine: new arenas get a link page. Nothing: none is emulated.

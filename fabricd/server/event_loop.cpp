@@ -63,6 +63,16 @@ Result<EventLoop::WatchId> EventLoop::add(int fd, std::uint32_t events, Handler 
     return id;
 }
 
+void EventLoop::change(WatchId watch, std::uint32_t events) noexcept {
+    const auto found = watches_.find(watch);
+    if (found == watches_.end()) return;
+    epoll_event event{};
+    event.events = events;
+    event.data.u64 = watch;
+    // It needs no memory, and the descriptor is there: nothing to fail.
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, found->second.fd, &event);
+}
+
 void EventLoop::remove(WatchId watch) noexcept {
     const auto found = watches_.find(watch);
     if (found == watches_.end()) return;

@@ -30,6 +30,9 @@ class EventLoop {
     /// may add and remove watches, their own included.
     fabricshm::Result<WatchId> add(int fd, std::uint32_t events, Handler handler);
 
+    /// Waits for these events from now on. Unknown ids are ignored.
+    void change(WatchId watch, std::uint32_t events) noexcept;
+
     /// No call of its handler begins after this, also not for an event that was already reported.
     /// Unknown ids are ignored.
     void remove(WatchId watch) noexcept;

@@ -67,6 +67,15 @@ void PoolWorker::destroy(ArenaId arena) noexcept {
                     true, true});
 }
 
+// Their end is inside the job: that of the job itself is under the lock.
+void PoolWorker::forget(ArenaId arena, std::shared_ptr<void> records) noexcept {
+    enqueue(arena, {[records = std::move(records)]() mutable {
+                        records.reset();
+                        return true;
+                    },
+                    true, true});
+}
+
 // After a failure what the slices before have committed stays so, and is not committed again.
 bool PoolWorker::grow_slice(ArenaId arena, Bytes to, Bytes need) {
     Bytes& committed = committed_[arena];

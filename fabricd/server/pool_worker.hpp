@@ -11,6 +11,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -41,6 +42,7 @@ class PoolWorker final : public PoolWork {
     void adopt(ArenaId arena, Bytes bytes, Bytes uncommitted, fabricshm::Fd presented) override;
     void grow(ArenaId arena, Bytes to, Bytes need) override;
     void destroy(ArenaId arena) noexcept override;
+    void forget(ArenaId arena, std::shared_ptr<void> records) noexcept override;
 
     /// After the last finished piece of work. Any thread.
     fabricshm::PoolTotals totals() const override;

@@ -69,7 +69,7 @@ void DeviceWatch::look(std::int64_t now_ns) {
     devices_ = std::move(found);
 }
 
-// A copy, so that nobody holds the lock while it reads.
+// A copy, so that no reader holds the lock while it reads.
 std::vector<DeviceSample> DeviceWatch::latest(std::int64_t now_ns, std::int64_t stale_ns) const {
     const std::lock_guard lock(mutex_);
     std::vector<DeviceSample> devices = devices_;

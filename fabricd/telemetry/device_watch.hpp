@@ -13,7 +13,8 @@
 
 namespace fabricd {
 
-/// A driver that hangs holds up this thread and nobody else: its devices become stale. Thread-safe.
+/// A driver that hangs holds up this thread and nothing else: its devices become stale.
+/// Thread-safe.
 class DeviceWatch {
   public:
     explicit DeviceWatch(std::vector<std::unique_ptr<DeviceSource>> sources);

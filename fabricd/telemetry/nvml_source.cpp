@@ -94,7 +94,7 @@ struct NvmlSource::Gpu {
 
 namespace {
 
-/// Of one look: a driver that always has another one must not hold up the figures.
+/// Of one poll: a driver that always has another one must not hold up the figures.
 constexpr int kMaxEvents = 64;
 
 // The node next to the GPU, as the kernel knows it: NVML writes the address with eight digits of

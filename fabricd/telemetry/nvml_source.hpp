@@ -13,7 +13,7 @@
 namespace fabricd {
 
 /// One device per GPU. A call of the driver may take milliseconds, or hang with a broken GPU: not
-/// for a thread that anybody waits for. Not yet run on hardware: docs/telemetry.md.
+/// for a thread that others wait for. Not yet run on hardware: docs/telemetry.md.
 class NvmlSource final : public DeviceSource {
   public:
     /// kNotFound: no such library, which is usual. kUnsupported: it lacks a function that is

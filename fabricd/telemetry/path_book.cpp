@@ -19,7 +19,7 @@ double quantile(std::vector<float> values, double q) {
     return values[static_cast<std::size_t>(at)];
 }
 
-// Into a ring that grows up to its size: a path that nobody reads takes nothing.
+// Into a ring that grows up to its size: a path that no rank reads takes nothing.
 void put(std::vector<float>& ring, std::size_t at, double value) {
     if (ring.size() <= at) {
         ring.push_back(static_cast<float>(value));
@@ -32,11 +32,12 @@ void put(std::vector<float>& ring, std::size_t at, double value) {
 
 void PathBook::observe(Path& path, const Counters& now) {
     const Counters before = path.last;
-    // Also when this look counts for nothing: the next one is compared with what is there now.
+    // Also when this sample counts for nothing: the next one is compared with what is there now.
     path.last = now;
     const bool rose = now.reads > before.reads && now.bytes > before.bytes && now.ns > before.ns &&
                       now.latency_ns >= before.latency_ns;
-    // The first look finds what was counted since the page was made: an observation like any other.
+    // The first sample finds what was counted since the page was made: an observation like any
+    // other.
     if (!rose) return;
     const auto reads = static_cast<double>(now.reads - before.reads);
     const double seconds = static_cast<double>(now.ns - before.ns) * 1e-9;

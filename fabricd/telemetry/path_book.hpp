@@ -10,15 +10,15 @@
 
 namespace fabricd {
 
-/// Sessions count their timed reads in their pages; the book takes the differences between two
-/// looks as observations and keeps the last kObservations of each path. Used by one thread.
+/// Sessions count their timed reads in their pages; PathBook takes the differences between two
+/// samples as observations and keeps the last kObservations of each path. Used by one thread.
 class PathBook {
   public:
     /// Enough for a median that one odd read does not move; the p99 is close to the slowest.
     static constexpr std::size_t kObservations = 64;
 
-    /// Takes what is new in the sample of a session. A page that begins anew is noticed by counters
-    /// that fell. Only members count: others could claim any path.
+    /// Takes what is new in the sample of a session. A page that starts from zero again is noticed
+    /// by counters that fell. Only members count: others could claim any path.
     void look(const SessionSample& session);
 
     /// Forgets paths whose session is not in `sessions` (by id), as when a job ended.

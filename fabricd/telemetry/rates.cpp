@@ -12,7 +12,7 @@ double risen(Number before, Number now) noexcept {
     return now > before ? static_cast<double>(now - before) : 0;
 }
 
-// A share of a whole, also where the parts were counted by somebody who lies.
+// A share of a whole, also where the session that counted the parts lies.
 double share(double part, double whole) noexcept {
     return whole > 0 ? std::min(part / whole, 1.0) : 0;
 }
@@ -25,8 +25,8 @@ void update_rates(SessionSample& session) noexcept {
     if (now.steps == before.steps || now.written_ns <= before.written_ns) return;
     const double steps = risen(before.steps, now.steps);
     const double step_ns = risen(before.step_ns, now.step_ns);
-    // From end of step to end of step, by the session's own clock: the moments of our looks would
-    // add or lose a step. The first look has no such beginning.
+    // From end of step to end of step, by the session's own clock: the moments of our samples would
+    // add or lose a step. The first sample has no such beginning.
     const bool first = before.written_ns == 0;
     const double seconds = (first ? step_ns : risen(before.written_ns, now.written_ns)) * 1e-9;
     SessionRates& rates = session.rates;

@@ -23,7 +23,7 @@ struct SessionRates {
     double comm_share = 0;
 };
 
-/// The counters of a session at an earlier look.
+/// The counters of a session at an earlier sample.
 struct RatesBase {
     std::int64_t written_ns = 0;  // 0: there was none
     std::uint64_t steps = 0;
@@ -43,22 +43,22 @@ struct Membership {
 
 /// One session that has a telemetry page. What it says of itself is in `image`, tamed but not
 /// proven: a session can claim any group and any number of samples, and only its own job believes
-/// it. Who it is comes from the kernel and the daemon's books.
+/// it. Its identity comes from the kernel and the daemon's records.
 struct SessionSample {
     std::uint64_t session_id = 0;
     std::uint64_t page_number = 0;  // a new page begins with new counters
     fabricshm::TelemetrySeen seen;  // of that page: what did not change is not copied again
     bool stale = true;              // nothing written for [telemetry] stale_after, or never
-    bool member = false;            // the daemon's books say that it is this rank of this group
+    bool member = false;            // the daemon's records say that it is this rank of this group
     Membership confirmed;           // what they were asked, and said yes to
     fabricshm::TelemetryImage image;
-    std::uint64_t memory_used = 0;    // bytes of the pool, by the daemon's books
+    std::uint64_t memory_used = 0;    // bytes of the pool, by the daemon's accounting
     std::uint64_t memory_denied = 0;  // asked for and refused so far
     SessionRates rates;
     RatesBase before;  // what the rates begin at
-    /// Shards that it reads, the busiest first: of what it tells of, those that the books say it
-    /// has open. The counts are its own word and up to 1 s old. A session that reads shards and
-    /// makes no steps is stale and tells the truth here all the same.
+    /// Shards that it reads, the busiest first: of those that it reports, the ones that the
+    /// daemon's records say it has open. The counts are its own word and up to 1 s old. A session
+    /// that reads shards and makes no steps is stale and is right here all the same.
     std::vector<fabricshm::ShardReads> shards;
     std::int32_t pid = 0;
     std::uint32_t uid = 0;

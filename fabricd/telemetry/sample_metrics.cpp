@@ -67,7 +67,7 @@ MetricsText::Label job_label(const SessionSample& session) {
     return {"label", session.label};
 }
 MetricsText::Label rank_label(const SessionSample& session) {
-    // A rank that the daemon's books do not confirm is nobody's.
+    // A rank that the daemon's records do not confirm is no session's.
     return {"rank", session.member ? std::to_string(session.image.rank) : ""};
 }
 

@@ -16,7 +16,7 @@ namespace {
 constexpr auto kDevicePeriod = std::chrono::seconds(1);
 constexpr std::int64_t kDeviceStaleNs = 5'000'000'000;
 
-// What it tells of the shards that it really has open.
+// What it reports of the shards that it really has open.
 void take_shards(SessionSample& session, std::uint32_t open) {
     session.shards.clear();
     for (std::size_t i = 0; i < fabricshm::kShardsTold && open >> i != 0; ++i) {
@@ -89,7 +89,7 @@ void Sampler::take(std::int64_t now_ns) {
     const auto turn = static_cast<unsigned>(sample_.number % options_.details_every);
     pages_.sample(sample_.sessions, now_ns, stale_ns, turn, options_.details_every);
     read_claims(turn);
-    // Not under the lock: the books are the control thread's, which may be waiting to read a
+    // Not under the lock: the records are the control thread's, which may be waiting to read a
     // sample.
     lock.unlock();
     if (books_ && !claims_.empty()) books_(claims_);
@@ -102,7 +102,7 @@ void Sampler::take(std::int64_t now_ns) {
     sample_.cost_ns = fabricshm::monotonic_ns() - began;
 }
 
-// What is worth a look once in a while: the sessions whose turn it is.
+// What is checked once in a while: the sessions whose turn it is.
 void Sampler::read_claims(unsigned turn) {
     claims_.clear();
     // Spread over the samples, so that none of them costs much more than the others.

@@ -1,4 +1,4 @@
-// Sampler: looks at every session, device and path, ten times per second. docs/telemetry.md.
+// Sampler: samples every session, device and path, ten times per second. docs/telemetry.md.
 
 #pragma once
 
@@ -22,14 +22,14 @@ struct SamplerOptions {
     fabricshm::Duration period = std::chrono::milliseconds(100);
     /// A session that wrote nothing for so long has no current figures. Longer than a step.
     fabricshm::Duration stale_after = std::chrono::seconds(10);
-    /// In every sample one session in so many also gets its arrays read, its books looked up and
+    /// In every sample one session in so many also gets its arrays read, its records consulted and
     /// its paths judged; all of them in turn. The head of its page is read every time.
     unsigned details_every = 10;
     /// Which device of the device file is which GPU: its name, and "GPU-..." or "0".
     std::vector<std::pair<std::string, std::string>> gpus;
 };
 
-/// What a session says of itself, and what the daemon's books say of that.
+/// What a session says of itself, and what the daemon's records say of that.
 struct SessionClaim {
     std::size_t index = 0;  // the sampler's own
     std::uint64_t session_id = 0;
@@ -39,7 +39,7 @@ struct SessionClaim {
     bool member = false;  // to be filled in, as the next two
     std::uint64_t memory_used = 0;
     std::uint64_t memory_denied = 0;
-    /// The shards that it tells of, kShardsTold of them, as long as the call lasts.
+    /// The shards that it reports, kShardsTold of them, as long as the call lasts.
     const fabricshm::ShardReads* shards = nullptr;
     std::uint32_t shards_open = 0;  // to be filled in: bit i, that it has shards[i] open
 };
@@ -48,8 +48,8 @@ struct SessionClaim {
 /// control thread. Thread-safe but for start() and stop().
 class Sampler {
   public:
-    /// Fills in what the books say of some sessions. Called on the sampler's thread, which holds no
-    /// lock meanwhile.
+    /// Fills in what the daemon's records say of some sessions. Called on the sampler's thread,
+    /// which holds no lock meanwhile.
     using Books = std::function<void(std::vector<SessionClaim>& claims)>;
 
     Sampler(const SessionPages& pages, DeviceWatch& devices, const SamplerOptions& options,
@@ -68,7 +68,7 @@ class Sampler {
     /// is 0 before the first one.
     void look(const std::function<void(const Sample&)>& reader) const;
 
-    /// A copy, for who needs it longer.
+    /// A copy, for a caller that needs it longer.
     Sample latest() const;
 
   private:

@@ -170,7 +170,7 @@ Result<void> SessionPages::direct(std::uint64_t session_id, const DirectiveImage
     return {};
 }
 
-// Sessions look at the serial: it rises when there is something to do, and not with every byte that
+// Sessions poll the serial: it rises when there is something to do, and not with every byte that
 // is used or given back.
 void SessionPages::tell(Pages& pages, QuotaImage quota) {
     if (!pages.directives) return;
@@ -219,7 +219,7 @@ std::vector<fabricshm::SessionWait> SessionPages::waits() const {
     return all;
 }
 
-// The list is short of what changes rarely: made anew when a session comes or goes.
+// The list is short of what changes rarely: rebuilt when a session comes or goes.
 bool SessionPages::list_slots() const {
     if (slots_listed_) return false;
     slots_listed_ = true;
@@ -269,7 +269,7 @@ void SessionPages::sample(std::vector<SessionSample>& sessions, std::int64_t now
             entry.page_number = slot.number;
         }
         fabricshm::read_telemetry_head(slot.page, entry.image, entry.seen);
-        // Of its memory a session could say anything; the books know.
+        // Of its memory a session could say anything; the daemon's accounting knows.
         entry.image.memory_used = entry.memory_used;
         entry.image.memory_denied = entry.memory_denied;
         if ((at + turn) % peers_every == 0) {
@@ -278,10 +278,10 @@ void SessionPages::sample(std::vector<SessionSample>& sessions, std::int64_t now
         }
         const std::int64_t written = entry.image.written_ns;
         // `now_ns` was read before the page: one that is written all the time is younger. From
-        // further in the future: a session that wants to look alive for ever.
+        // further in the future: a session that wants to appear alive for ever.
         entry.stale = written == 0 || written - now_ns > stale_ns || now_ns - written > stale_ns;
-        // The books are asked once in a while, the page says who it is in every sample: what they
-        // said yes to holds for that claim alone.
+        // The daemon's records are asked once in a while, the page names its rank in every sample:
+        // what they confirmed holds for that claim alone.
         const auto& image = entry.image;
         const Membership claim{image.arena_id, image.group_id, image.rank};
         entry.member = entry.member && claim == entry.confirmed;

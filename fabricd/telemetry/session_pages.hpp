@@ -18,7 +18,7 @@
 
 namespace fabricd {
 
-/// Whose page it is, as the kernel and the daemon's books know it.
+/// Whose page it is, as the kernel and the daemon's records know it.
 struct PageOwner {
     std::uint64_t session_id = 0;
     std::int32_t pid = 0;
@@ -71,7 +71,7 @@ class SessionPages {
     void sample(std::vector<SessionSample>& sessions, std::int64_t now_ns, std::int64_t stale_ns,
                 unsigned turn, unsigned peers_every) const;
 
-    /// The waits that sessions show, tamed. Costs a look at one line of each page.
+    /// The waits that sessions show, tamed. Costs a read of one line of each page.
     std::vector<fabricshm::SessionWait> waits() const;
 
   private:
@@ -93,7 +93,7 @@ class SessionPages {
         const std::byte* page;
     };
 
-    bool list_slots() const;  // true: anew
+    bool list_slots() const;  // true: rebuilt
     void fetch_ahead(std::size_t slot, const std::vector<SessionSample>& sessions,
                      std::size_t entry, bool peers) const;
     fabricshm::Result<void> count_page(const PageOwner& owner, int Pages::*kind);
@@ -102,7 +102,7 @@ class SessionPages {
     mutable std::mutex mutex_;
     std::map<std::uint64_t, Pages> pages_;
     std::map<std::uint32_t, int> more_;  // beyond the first ones, by user; those that have some
-    // Of those with a telemetry page, by session; made by the first look after a change.
+    // Of those with a telemetry page, by session; made by the first sample after a change.
     mutable std::vector<Slot> slots_;
     mutable bool slots_listed_ = false;
     std::uint64_t made_ = 0;

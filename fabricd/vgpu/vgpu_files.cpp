@@ -33,7 +33,7 @@ bool has_size(const Fd& file, Bytes bytes) {
     return ::fstat(file.get(), &status) == 0 && static_cast<Bytes>(status.st_size) == bytes;
 }
 
-// Blocks that a file system counts for a file beside its bytes.
+// Blocks that a file system counts for a file besides its bytes.
 constexpr Bytes kBlocksBeside = 256 * fabricshm::kKiB;
 
 bool trim_file(const Fd& file, Bytes bytes) {
@@ -94,7 +94,7 @@ LedgerFile& ledger_in(const Mapping& mapping) {
 }
 
 std::unique_ptr<PoisonWatch> watch_over(const Mapping& mapping) {
-    // Not put back: the lost pages stay empty ones of ours, and nobody waits for them.
+    // Not put back: the lost pages stay empty ones of ours, and nothing waits for them.
     return std::make_unique<PoisonWatch>(mapping.data(), mapping.size(),
                                          PoisonWatch::Source{nullptr, 0, 4096, true});
 }

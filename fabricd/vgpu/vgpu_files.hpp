@@ -4,9 +4,10 @@
 // reading and the ledger they are writing. They are the daemon's own user's, of mode 0600; a tenant
 // of another user gets descriptors and can't open either again with more rights than those have.
 //
-// Who may write a file may also cut it short, and then a mapping of it is a SIGBUS. So the daemon
-// touches a ledger only inside of read(). It may also make the file longer, or have blocks set
-// aside behind its end, until the disk is full: the daemon watches for that and takes them away.
+// A process that may write a file may also cut it short, and then a mapping of it is a SIGBUS. So
+// the daemon touches a ledger only inside of read(). It may also make the file longer, or have
+// blocks set aside behind its end, until the disk is full: the daemon watches for that and takes
+// them away.
 
 #pragma once
 
@@ -26,8 +27,8 @@ namespace fabricd {
 /// Both files mapped for the daemon. Move-only.
 class VgpuFiles {
   public:
-    /// `path`.limits and `path`.usage. What is missing, of another version or of another boot
-    /// (nobody of then is alive) is made anew; a tenant that still maps such a file keeps it.
+    /// `path`.limits and `path`.usage. What is missing, of another version or of another boot (no
+    /// process of then is alive) is made again; a tenant that still maps such a file keeps it.
     static fabricshm::Result<VgpuFiles> open(const std::string& path, std::uint64_t boot);
 
     VgpuFiles() = default;
@@ -53,8 +54,8 @@ class VgpuFiles {
             const fabricshm::PoisonGuard guard;
             answer = use();
         }
-        // Asked of the watch and not of the guard: another thread may have met the lost page first,
-        // and this one read the zeros that replaced it.
+        // Asked of the watch and not of the guard: another thread may have touched the lost page
+        // first, and this one read the zeros that replaced it.
         if (is_cut()) answer.reset();
         return answer;
     }
@@ -62,7 +63,7 @@ class VgpuFiles {
 
     /// Takes away what a process has added behind the ledger's end. True when there was something.
     bool trim() const;
-    /// Has the inotify descriptor tell of every change of the ledger's file by a system call; what
+    /// Has the inotify descriptor report every change of the ledger's file by a system call; what
     /// is stored through a mapping can't make it longer. False: the kernel has no watch left.
     bool report_to(int inotify) const;
 

@@ -108,16 +108,16 @@ Result<std::unique_ptr<VgpuLimits>> VgpuLimits::open(const std::string& folder,
     for (const auto& vgpu : all->vgpus_) FABRIC_TRY_VOID(all->check_sums(*vgpu));
     all->retire_others(folder);
     for (auto& vgpu : all->vgpus_) {
-        // Announced before the use is looked at, so that it can only fall from there on.
+        // Announced before the use is read, so that it can only fall from there on.
         vgpu->publish();
-        // The daemon before may have died with the lock, where nobody else could tell.
+        // The daemon before may have died with the lock, where no other process could notice.
         vgpu->read([&] { return vgpu->ledger->settled_total().ok(); });
     }
     (void)all->step();
     return all;
 }
 
-// That the configuration adds up is asked of whoever wrote it. What was changed live is not: where
+// The configuration has to add up, or the start fails. What was changed live need not: where
 // it leaves no room for a new vGPU, all of that GPU go back to what the configuration says.
 Result<void> VgpuLimits::check_sums(const Vgpu& vgpu) {
     Bytes configured = 0;
@@ -139,10 +139,11 @@ Result<void> VgpuLimits::check_sums(const Vgpu& vgpu) {
     return {};
 }
 
-// Processes of a vGPU that the configuration has no more would go on under its last quota, which
-// nobody counts.
+// Processes of a vGPU that the configuration has no more would go on under its last quota, which is
+// in no sum.
 void VgpuLimits::retire_others(const std::string& folder) {
-    // A folder that can't be read was made or opened just before: there is nobody to retire then.
+    // A folder that can't be read was made or opened just before: there is no process to retire
+    // then.
     std::error_code failed;
     const std::filesystem::directory_iterator end;
     for (std::filesystem::directory_iterator at(folder, failed); !failed && at != end;
@@ -207,7 +208,7 @@ Result<void> VgpuLimits::set_share(const std::string& name, std::uint32_t percen
 }
 
 Result<void> VgpuLimits::set(const VgpuOrder& order) {
-    // The share first looked at, then the quota, whose refusal leaves everything as it was.
+    // The share is checked first, then the quota, whose refusal leaves everything as it was.
     if (order.share_percent > 100) return Error{Errc::kInvalid, 0, "share of a vGPU"};
     if (order.quota_bytes == 0 && order.share_percent == 0) {
         return Error{Errc::kInvalid, 0, "quota of a vGPU"};
@@ -232,8 +233,8 @@ bool VgpuLimits::step() {
 
 void VgpuLimits::shrink(Vgpu& vgpu) {
     Limits& limits = vgpu.limits;
-    // With the ledger's lock: whoever takes it after us reads the announced target first, so the
-    // use can only fall from here on.
+    // With the ledger's lock: a process that takes it after us reads the announced target first, so
+    // the use can only fall from here on.
     const auto used = vgpu.read([&] { return vgpu.ledger->settled_total(); });
     if (!used || !used->ok()) return;
     const Bytes next = std::max(limits.target_bytes, std::min(limits.quota_bytes, **used));
@@ -258,7 +259,7 @@ void VgpuLimits::grow(Vgpu& vgpu) {
 }
 
 void VgpuLimits::reclaim_dead() {
-    // Outside our lock: a ledger whose lock is kept would hold up the answers to everybody.
+    // Outside our lock: a ledger whose lock is kept would hold up all answers.
     for (const auto& vgpu : vgpus_) {
         const int count = vgpu->read([&] { return vgpu->ledger->reclaim_dead(); }).value_or(0);
         if (count > 0) {
@@ -271,7 +272,7 @@ void VgpuLimits::reclaim_dead() {
 bool VgpuLimits::tenant_died(const std::string& name, const ProcessIdentity& process) {
     Vgpu* vgpu = find(name);
     if (vgpu == nullptr) return true;
-    // A ledger that is cut has nothing to take back.
+    // A ledger that is cut has nothing to reclaim.
     const auto done = vgpu->read([&] { return vgpu->ledger->reclaim(process).ok(); });
     return done.value_or(true);
 }
@@ -337,7 +338,7 @@ std::vector<VgpuView> VgpuLimits::list() const {
         if (told) {
             view = *told;
         } else {
-            view.used_bytes = view.quota_bytes;  // nobody knows of less
+            view.used_bytes = view.quota_bytes;  // no lower figure is known
         }
         views.push_back(std::move(view));
     }

@@ -22,7 +22,7 @@ namespace fabricd {
 using fabricshm::Result;
 
 /// Writes the pages of limits, reads the ledgers. Thread-safe. Everything in a ledger is input: the
-/// processes of a vGPU can write what they like there, and harm nobody but that vGPU.
+/// processes of a vGPU can write what they like there, and harm nothing but that vGPU.
 class VgpuLimits {
   public:
     /// Opens or makes `folder`/NAME.limits and NAME.usage, of mode 0600, for every vGPU. What a
@@ -46,11 +46,11 @@ class VgpuLimits {
     /// memory less the reserve).
     Result<void> resize(const std::string& name, Bytes bytes);
 
-    /// Several quotas at once. Where one grows it is all of it or nothing: who gives has to have
-    /// given in full, so that the quotas together never pass the larger of what they were and what
-    /// they become. Where none grows each follows its use, as after resize(). kBusy: a quota is not
-    /// what it was, or one who gives uses more than it is to keep. kTimeout, kCorrupt: nobody can
-    /// tell what it uses. Else as resize().
+    /// Several quotas at once. Where one grows it is all of it or nothing: a vGPU that gives has to
+    /// have given in full, so that the quotas together never pass the larger of what they were and
+    /// what they become. Where none grows each follows its use, as after resize(). kBusy: a quota
+    /// is not what it was, or one that gives uses more than it is to keep. kTimeout, kCorrupt: what
+    /// it uses can't be read. Else as resize().
     Result<void> shift(const std::vector<VgpuShift>& shifts);
 
     /// 1 to 100 per cent of the GPU's time. kNotFound, kInvalid.
@@ -66,7 +66,8 @@ class VgpuLimits {
     /// Frees what dead processes of this pid namespace held, of all vGPUs.
     void reclaim_dead();
 
-    /// Frees what `process` held; it is known to be dead. False: try again, somebody has the lock.
+    /// Frees what `process` held; it is known to be dead. False: try again, another process has the
+    /// lock.
     bool tenant_died(const std::string& name, const fabricshm::ProcessIdentity& process);
 
     /// Whether a process of that user may have the vGPU. kNotFound, kDenied.
@@ -83,10 +84,10 @@ class VgpuLimits {
 
     /// Takes away what processes have added to the files of their ledgers. Any thread.
     void trim_ledgers();
-    /// Has the inotify descriptor tell when that is due. False: the kernel has no watch left.
+    /// Has the inotify descriptor report when that is due. False: the kernel has no watch left.
     bool report_ledgers_to(int inotify) const;
 
-    /// Who holds slots now, to be watched after a restart.
+    /// The processes that hold slots now, to be watched after a restart.
     std::vector<std::pair<std::string, fabricshm::LedgerUse>> processes() const;
 
     /// Called after every change, on the thread that made it. Set before other threads call.

@@ -29,15 +29,15 @@ namespace {
 
 constexpr int kBacklog = 128;
 constexpr std::size_t kCallersMax = 64;
-// Who is refused can read why for so long.
+// A caller that is refused can read why for so long.
 constexpr auto kReadRefusal = std::chrono::milliseconds(200);
-// Tenants trim on their next call, which no descriptor tells of. Most do within a second; for one
-// that computes for hours nobody has to look 200 times in each of them.
+// Tenants trim on their next call, which no descriptor reports. Most do within a second; one that
+// computes for hours need not be polled 200 times in each of them.
 constexpr int kShrinkingMs = 5;
 constexpr int kShrinkingLongMs = 50;
 constexpr int kShrinkingTurns = 200;
 constexpr int kShortMs = 100;
-// For the dead that have no pidfd here, and burials that met a kept lock.
+// For the dead that have no pidfd here, and burials that found the lock kept.
 constexpr auto kLookEvery = std::chrono::seconds(2);
 
 }  // namespace
@@ -66,7 +66,7 @@ Result<std::unique_ptr<VgpuServer>> VgpuServer::start(Options options, VgpuLimit
 }
 
 VgpuServer::~VgpuServer() {
-    // Release: nothing but the flag travels; the eventfd makes the thread look.
+    // Release: nothing but the flag travels; the eventfd makes the thread check it.
     stopping_.store(true, std::memory_order_release);
     ::eventfd_write(wake_.get(), 1);
     thread_.join();
@@ -89,7 +89,8 @@ void VgpuServer::serve() {
     watch_known();
     while (!stopping_.load(std::memory_order_acquire)) {
         const bool is_shrinking = limits_.step();
-        // Who can't be taken now must not wake us: poll() passes over a negative descriptor.
+        // A caller that can't be taken now must not wake us: poll() passes over a negative
+        // descriptor.
         std::vector<pollfd> waits{{wake_.get(), POLLIN, 0},
                                   {is_short_ ? -1 : listener_.get(), POLLIN, 0},
                                   {modified_.get(), POLLIN, 0}};
@@ -100,9 +101,9 @@ void VgpuServer::serve() {
         ::poll(waits.data(), waits.size(), timeout_ms(is_shrinking));
         is_short_ = false;
         eventfd_t ignored = 0;
-        // A quota was changed: whoever shrinks now has not had its second yet.
+        // A quota was changed: a vGPU that shrinks now has not had its second yet.
         if (::eventfd_read(wake_.get(), &ignored) == 0) shrinking_turns_ = 0;
-        // In the order in which they were put in; what is new is looked at in the next turn.
+        // In the order in which they were put in; what is new is served in the next turn.
         std::size_t at = 3;
         const TimePoint now = Clock::now();
         for (auto caller = callers_.begin(); caller != callers_.end();) {
@@ -124,7 +125,7 @@ void VgpuServer::serve() {
     }
 }
 
-// Whatever the kernel has to tell: that a file was changed is all that counts.
+// Whatever the kernel reports: that a file was changed is all that counts.
 void VgpuServer::trim() {
     alignas(inotify_event) char events[4096];
     while (::read(modified_.get(), events, sizeof events) > 0) {
@@ -132,7 +133,7 @@ void VgpuServer::trim() {
     limits_.trim_ledgers();
 }
 
-// At most a queue of them in a turn: who has asked is answered in between.
+// At most a queue of them in a turn: a caller that has asked is answered in between.
 void VgpuServer::take_callers() {
     for (int i = 0; i < kBacklog; ++i) {
         auto socket = listener_.accept(TimePoint{});
@@ -160,7 +161,7 @@ void VgpuServer::take_caller(UnixSocket socket) {
 }
 
 // Of those that are heard no more the one that has waited longest; else the same of the user with
-// the most callers, so that nobody loses a place to a user who has more of them.
+// the most callers, so that no user loses a place to one that has more of them.
 void VgpuServer::make_room() {
     std::map<uid_t, int> of_user;
     for (const Caller& caller : callers_) ++of_user[caller.peer.uid];
@@ -190,7 +191,7 @@ bool VgpuServer::hear(Caller& caller) {
     std::vector<Fd> descriptors;
     const auto got = caller.socket.receive_all(std::as_writable_bytes(std::span(&request, 1)),
                                                descriptors, TimePoint{});
-    // None was asked for. Not closed here: that takes as long as whoever sent it likes.
+    // None was asked for. Not closed here: that takes as long as its sender likes.
     for (Fd& descriptor : descriptors) closer_.close(caller.peer.uid, std::move(descriptor));
     if (!got.ok()) return true;
     answer(caller, [&]() -> Result<VgpuLimits::Files> {
@@ -222,7 +223,7 @@ Result<VgpuLimits::Files> VgpuServer::admit(const Caller& caller, const VgpuRequ
     FABRIC_TRY(auto files, limits_.files_of(request.name));
     Tenant tenant{request.name, {request.pid, request.start_time, request.pid_namespace}, {}};
     // In our own namespace the kernel's word counts; from inside another one the process knows
-    // its numbers better than we do, and the pidfd tells when it dies all the same.
+    // its numbers better than we do, and the pidfd reports its death all the same.
     FABRIC_TRY(const std::uint64_t space, fabricshm::own_pid_namespace());
     if (request.pid_namespace == space && request.pid != peer.pid) {
         return Error{Errc::kDenied, 0, "ask for a vGPU as another process"};
@@ -260,7 +261,7 @@ void VgpuServer::watch_known() {
         const pid_t pid = is_here ? use.process.pid : use.host_pid;
         auto pidfd = fabricshm::open_pidfd(pid);
         Tenant tenant{vgpu, use.process, pidfd.ok() ? std::move(*pidfd) : Fd{}};
-        // The number may be somebody else's by now: asked after the pidfd is there, so that it is
+        // The number may be another process's by now: asked after the pidfd is there, so that it is
         // this very process which has to have started then.
         tenant.is_dead = !pidfd.ok() || is_another(pid, use.process, *space);
         (void)watch(std::move(tenant));
@@ -281,7 +282,7 @@ Result<void> VgpuServer::watch(Tenant tenant) {
 
 void VgpuServer::bury() {
     tenants_.remove_if([this](const Tenant& tenant) {
-        // False: the ledger's lock is kept by somebody. Its pidfd stays readable; another turn.
+        // False: another process keeps the ledger's lock. Its pidfd stays readable; another turn.
         return tenant.is_dead && limits_.tenant_died(tenant.vgpu, tenant.process);
     });
 }

@@ -22,7 +22,7 @@ struct pollfd;
 namespace fabricd {
 
 /// A thread of its own: the death of a tenant is noticed however busy the control thread is, and a
-/// tenant that is slow or silent holds up nobody else.
+/// tenant that is slow or silent holds up no other.
 class VgpuServer {
   public:
     struct Options {
@@ -30,17 +30,19 @@ class VgpuServer {
         unsigned socket_mode = 0600;
         /// Whether this user may ask at all. Called on the server's thread, before a byte is read.
         std::function<bool(std::uint32_t uid, std::uint32_t gid, int socket)> admits;
-        /// Who is on the other end. Empty: as the kernel says; tests have users that are not there.
+        /// The process on the other end. Empty: as the kernel says; tests have users that are not
+        /// there.
         std::function<Result<fabricshm::PeerCredentials>(const fabricshm::UnixSocket&)> peer_of =
             {};
         /// Processes that are watched at a time, each of which holds a descriptor. One more is
-        /// refused with kBusy: who is not watched would keep its memory when it dies.
+        /// refused with kBusy: a process that is not watched would keep its memory when it dies.
         std::size_t max_tenants = 4096;
-        /// Who has connected and asked for nothing by then is cut off: its place is for others.
+        /// A caller that has connected and asked for nothing by then is cut off: its place is for
+        /// others.
         fabricshm::Duration ask_within = std::chrono::seconds(2);
     };
 
-    /// Listens and starts the thread. `limits` outlives the server. kBusy: somebody else listens.
+    /// Listens and starts the thread. `limits` outlives the server. kBusy: another process listens.
     static Result<std::unique_ptr<VgpuServer>> start(Options options, VgpuLimits& limits);
 
     /// Removes the socket; tenants go on with the limits as they are.

@@ -9,7 +9,7 @@ namespace fabricd {
 using fabricshm::Errc;
 using fabricshm::Error;
 
-/// A quota that changes beside others, and what it was.
+/// A quota that changes together with others, and what it was.
 struct VgpuLimits::Change {
     Vgpu* vgpu;
     Bytes after;
@@ -24,7 +24,7 @@ Result<void> VgpuLimits::shift(const std::vector<VgpuShift>& shifts) {
         const std::lock_guard lock(mutex_);
         FABRIC_TRY(const Changes changes, changes_of(shifts));
         if (const auto done = carry_out(changes); !done.ok()) {
-            // Nobody has taken yet, so there is room for it all.
+            // No vGPU has taken yet, so there is room for it all.
             for (const Change& change : changes) {
                 change.vgpu->limits = change.old;
                 change.vgpu->publish();
@@ -86,7 +86,7 @@ Result<void> VgpuLimits::take(const Change& change, bool in_full) {
     vgpu.limits.target_bytes = change.after;
     vgpu.publish();
     shrink(vgpu);
-    // Somebody may have come between the look and the announcement.
+    // An allocation may have come between the check and the announcement.
     if (in_full && vgpu.is_shrinking()) return kUsesMore;
     return {};
 }

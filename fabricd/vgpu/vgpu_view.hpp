@@ -21,8 +21,8 @@ struct VgpuSpec {
     Bytes context_bytes = 0;  // counted for each context of a process
     Bytes quota_bytes = 0;
     std::uint32_t share_percent = 100;
-    /// Users whose processes may have it, beside root and the daemon's own. Empty: all who may talk
-    /// to the daemon at all.
+    /// Users whose processes may have it, besides root and the daemon's own. Empty: all that may
+    /// talk to the daemon at all.
     std::vector<std::uint32_t> allow_uids = {};
     Bytes guaranteed_bytes = 0;  // of the quota; 0: all of it
     double priority = 1.0;
@@ -46,20 +46,21 @@ struct VgpuView {
     Bytes peak_bytes = 0;      // since the ledger was made
     std::uint64_t denied = 0;  // allocations refused since the ledger was made
     /// What these asked for, one of them at most 1 TiB. Written by the tenants: it may say anything
-    /// and may fall; who takes differences caps them.
+    /// and may fall; code that takes differences caps them.
     Bytes denied_bytes = 0;
     Bytes wanted_bytes = 0;  // that allocations wait for now, before they are refused; likewise
-    /// GPU time of all processes since the ledger was made, as NVML saw it; likewise input. Rises
-    /// about once per second, five times with a share below 100 %, and only while they launch.
+    /// GPU time of all processes since the ledger was made, as NVML measured it; likewise input.
+    /// Rises about once per second, five times with a share below 100 %, and only while they
+    /// launch.
     std::uint64_t busy_ns = 0;
     /// Time for which launches of all processes that are there now were held up; likewise, and it
     /// falls when one of them ends.
     std::uint64_t waited_ns = 0;
-    bool busy_known = false;  // false: nothing was measured yet, or NVML does not tell
+    bool busy_known = false;  // false: nothing was measured yet, or NVML does not report it
     std::vector<VgpuTenantView> tenants;
 };
 
-/// What somebody wants changed; 0 stays as it is.
+/// What a request changes; 0 stays as it is.
 struct VgpuOrder {
     std::string name;
     Bytes quota_bytes = 0;

@@ -1,6 +1,8 @@
 #include "libfabricshm/base/result.hpp"
 
 #include <cerrno>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "libfabricshm/base/reason.hpp"
@@ -43,6 +45,12 @@ const CodeText& entry_of(Errc code) noexcept {
 }
 
 }  // namespace
+
+void detail::no_value(const Error& error) noexcept {
+    std::fprintf(stderr, "fabric: bug: the value of an error was used: %s (%s)\n",
+                 describe(error).c_str(), name_of(error.code));
+    std::abort();
+}
 
 const char* name_of(Errc code) noexcept {
     return entry_of(code).name;

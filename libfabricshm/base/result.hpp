@@ -59,6 +59,11 @@ Error error_from_errno(int saved_errno, const char* step) noexcept;
 /// speaks of the pool.
 Error error_of_disk(int saved_errno, const char* step) noexcept;
 
+namespace detail {
+/// Prints the error and aborts: value() was asked for although there is none.
+[[noreturn]] void no_value(const Error& error) noexcept;
+}  // namespace detail
+
 template <typename T>
 class [[nodiscard]] Result {
   public:
@@ -68,11 +73,11 @@ class [[nodiscard]] Result {
     bool ok() const noexcept { return state_.index() == 0; }
     explicit operator bool() const noexcept { return ok(); }
 
-    /// The value. Asking for it after a failure is a bug, and aborts.
-    T& value() & { return std::get<0>(state_); }
-    const T& value() const& { return std::get<0>(state_); }
+    /// The value. Asking for it after a failure is a bug: prints the error and aborts.
+    T& value() & { return *held(state_); }
+    const T& value() const& { return *held(state_); }
     /// By value, so that a loop over the value of a temporary owns what it walks over.
-    T value() && { return std::get<0>(std::move(state_)); }
+    T value() && { return std::move(*held(state_)); }
     const Error& error() const { return std::get<1>(state_); }
 
     T* operator->() { return &value(); }
@@ -81,6 +86,13 @@ class [[nodiscard]] Result {
     const T& operator*() const& { return value(); }
 
   private:
+    template <typename State>
+    static auto held(State& state) noexcept {
+        auto* value = std::get_if<0>(&state);
+        if (__builtin_expect(value == nullptr, false)) detail::no_value(*std::get_if<1>(&state));
+        return value;
+    }
+
     std::variant<T, Error> state_;
 };
 

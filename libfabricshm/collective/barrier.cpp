@@ -280,7 +280,7 @@ Result<void> Barrier::sleep_until(const Word& word, std::uint64_t value, int pee
     // counted, so what the membarrier() orders for the first poll holds for all. Sequentially
     // consistent with the fence in raise(); see there.
     const SleeperCount count(word.sleepers);
-    LongWait wait(rank_, world_, long_wait_, screen_);
+    LongWait wait(rank_, world_, long_waits_.from, long_waits_.screen);
     if (!fenced_) membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
     while (true) {
         const std::uint64_t now_there = word.value.load(std::memory_order_seq_cst);
@@ -390,7 +390,7 @@ Result<void> Barrier::poll_until(const Word& word, std::uint64_t value, int peer
         return word.value.load(std::memory_order_acquire) >= value;
     };
     WaitTimer timer(meter_);
-    LongWait wait(rank_, world_, long_wait_, screen_);
+    LongWait wait(rank_, world_, long_waits_.from, long_waits_.screen);
     for (std::uint64_t turn = 0;; ++turn) {
         if (reached()) return {};
         timer.begin();

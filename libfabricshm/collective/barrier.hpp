@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "libfabricshm/base/check.hpp"
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/collective/domains.hpp"
@@ -56,11 +57,9 @@ class Barrier {
         kind_.store(kind, std::memory_order_relaxed);
         bytes_.store(bytes, std::memory_order_relaxed);
     }
-    /// Where waits that have become long are shown; nullptr: nowhere. Outlives this.
-    void set_screen(WaitScreen* screen) noexcept { screen_ = screen; }
-
-    /// From when on a wait is long. Before the first operation.
-    void set_long_wait(Duration from) noexcept { long_wait_ = from; }
+    /// When waits are long and where they are shown. Changed before the first operation.
+    LongWaits& long_waits() noexcept { return long_waits_; }
+    const LongWaits& long_waits() const noexcept { return long_waits_; }
 
     /// Publishes this process's identity, and where it may run; the first step of attaching.
     Result<void> announce(const RankPlace& place);
@@ -109,7 +108,10 @@ class Barrier {
     void release(std::uint64_t value) noexcept;
 
     /// Notes that all ranks have come to `value`.
-    void saw_all(std::uint64_t value) noexcept { all_seen_ = value; }
+    void saw_all(std::uint64_t value) noexcept {
+        FABRIC_DCHECK(value >= all_seen_ && value <= signalled_);
+        all_seen_ = value;
+    }
 
     /// `error` of a wait along the tree: a timeout names the rank that did not come, not the one
     /// that was waited for on its behalf.
@@ -118,12 +120,16 @@ class Barrier {
     /// Raises this rank's clock to `value`: all that it stored before is visible to a rank that
     /// sees it.
     void signal(std::uint64_t value) noexcept {
+        // A clock that went back would let a peer go on that waits for less; wait() relies on it.
+        FABRIC_DCHECK(value > signalled_);
+        signalled_ = value;
         show_processor();
         raise(clock_of(rank_), value);
     }
 
     /// Waits until the clock of `peer` is at least `value`.
     Result<void> wait(int peer, std::uint64_t value, TimePoint deadline) {
+        FABRIC_DCHECK(peer >= 0 && peer < world_ && peer != rank_);
         std::uint64_t& seen = seen_[static_cast<std::size_t>(peer)];
         if (seen >= value || all_seen_ >= value) return {};
         view_.acquire(TouchPoint::kClockRead, &words(peer), kCacheLine, peer);
@@ -136,6 +142,9 @@ class Barrier {
     /// Waits for the clocks of all ranks, this one aside. Starts behind this rank, so that not all
     /// ranks read the same line first.
     Result<void> wait_all(std::uint64_t value, TimePoint deadline) {
+        // All wait for what all signal: a rank that waited for more than it gave would be waited
+        // for by the others in turn, for ever.
+        FABRIC_DCHECK(value <= signalled_);
         if (all_seen_ >= value) return {};
         for (int step = 1; step < world_; ++step) {
             const int peer = rank_ + step < world_ ? rank_ + step : rank_ + step - world_;
@@ -291,7 +300,6 @@ class Barrier {
     std::byte* block_;
     Visibility view_;
     Meter* meter_ = nullptr;
-    WaitScreen* screen_ = nullptr;
     GroupHeader* header_;
     RankWords* ranks_;
     TreeWords* tree_words_;
@@ -305,12 +313,13 @@ class Barrier {
     int looked_at_ = 0;  // checked last for life, of those that are not waited for first
     std::vector<std::uint64_t> seen_;  // the highest clock value seen of each rank
     std::uint64_t all_seen_ = 0;       // all ranks have come to this value
+    std::uint64_t signalled_ = 0;      // this rank's clock, which a peer can't write
     std::size_t shown_parity_ = 0;     // what show_signature() showed last
     std::uint64_t shown_signature_ = 0;
     bool vote_ = true;                       // of the ranks from this one down, then of all
     std::atomic<const char*> kind_{"join"};  // as begin_operation() said
     std::atomic<Bytes> bytes_{0};
-    Duration long_wait_ = kLongWait;
+    LongWaits long_waits_;
     // Where memory is not coherent: the first reason that this process observed or gave. Atomic,
     // since the message threads fail and check, too.
     std::atomic<std::uint64_t> reason_{0};

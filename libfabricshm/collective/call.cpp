@@ -74,8 +74,8 @@ Result<void> check_counts(const Call& call, int world) {
         return Error{Errc::kInvalid, 0, "recv_counts: not one per rank"};
     }
     // 2^48 elements in all keep every product with an element size and a world size in 64 bits.
-    constexpr std::uint64_t kMost = std::uint64_t{1} << 48;
-    const auto too_large = [](std::uint64_t count) { return count > kMost; };
+    constexpr std::uint64_t kMax = std::uint64_t{1} << 48;
+    const auto too_large = [](std::uint64_t count) { return count > kMax; };
     const bool count_stands = call.counts.empty();  // else it is ignored
     if ((count_stands && too_large(call.count)) || std::ranges::any_of(call.counts, too_large) ||
         std::ranges::any_of(call.recv_counts, too_large)) {

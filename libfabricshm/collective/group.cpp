@@ -319,7 +319,7 @@ Result<std::unique_ptr<Group>> Group::attach(GroupPlace place, TimePoint deadlin
         policy->take_place(state->place.rank, state->place.world);
     }
     barrier.set_meter(state->place.meter.get());
-    barrier.set_screen(state->place.screen.get());
+    barrier.long_waits().screen = state->place.screen.get();
     FABRIC_TRY_VOID(
         barrier.announce(state->place.runs_at != nullptr ? *state->place.runs_at : own_place()));
     const auto met = attach_all(*state, deadline);
@@ -380,7 +380,7 @@ std::uint64_t Group::id() const noexcept {
 }
 
 void Group::set_long_wait(Duration from) noexcept {
-    state_->barrier.set_long_wait(from);
+    state_->barrier.long_waits().from = from;
 }
 
 void Group::abort(Errc code, int rank) noexcept {
@@ -495,6 +495,10 @@ Result<void> Group::run_prepared(Operation& operation) {
     if (meter != nullptr && result.ok()) meter->count(metered(operation));
     state_->barrier.view().step(PoolStep::kEnd);
     if (result.ok() && operation.store_cell >= 0) judge_stores(operation, start);
+    // All ranks count the same steps: the next operation starts where this one ended, on every rank
+    // that comes to it.
+    FABRIC_DCHECK(operation.next >= state_->base);
+    FABRIC_DCHECK(!result.ok() || operation.world() == 1 || operation.next > state_->base);
     state_->base = operation.next;
     state_->run_before = 0;
     ++state_->operations;

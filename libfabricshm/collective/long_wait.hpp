@@ -33,6 +33,12 @@ class WaitScreen {
     virtual void hide(int place) noexcept = 0;
 };
 
+/// For all waits of a group.
+struct LongWaits {
+    Duration from = kLongWait;     // named in the log
+    WaitScreen* screen = nullptr;  // nullptr: shown nowhere. Outlives the group
+};
+
 /// One wait, from when it went to sleep to its end. Writes a line when it has lasted `from`, again
 /// after twice that, four times that and so on, and one when it ends. On the screen it is from
 /// kShownWait on, and renewed every second. Used by one thread; costs nothing before that but

@@ -18,9 +18,6 @@ namespace {
 // How long a mailbox that goes waits for receivers of what lies in its stages.
 constexpr auto kFarewell = std::chrono::seconds(5);
 
-// Peers are checked this often while something waits: for what a daemon would have announced.
-constexpr auto kPeerPeriod = std::chrono::milliseconds(10);
-
 // While a thread spins: polls between two readings of the clock, and between two scans of the
 // channels of all peers where bits say which ones to poll.
 constexpr std::uint64_t kPollsPerLook = 64;
@@ -99,7 +96,7 @@ Mailbox::~Mailbox() {
     const TimePoint limit = Clock::now() + kFarewell;
     Barrier& barrier = group_.barrier;
     for (int peer = 0; peer < world_; ++peer) {
-        if (out(peer).stage == nullptr) continue;
+        if (out(peer).stage.memory() == nullptr) continue;
         while (!drained(peer) && !in(peer).corrupt && Clock::now() < limit &&
                barrier.check(peer).ok()) {
             if (!view().coherent()) {
@@ -113,7 +110,7 @@ Mailbox::~Mailbox() {
             barrier.doze(bell, seen, over ? TimePoint{} : Clock::now() + kSleepSlice);
         }
         withdraw(peer);
-        group_.place.release(out(peer).stage);
+        group_.place.release(out(peer).stage.memory());
     }
     while (Kept* kept = all_kept_.front()) {
         all_kept_.erase(*kept);
@@ -198,8 +195,8 @@ bool Mailbox::send_at_once(const Call& call, Bytes bytes) {
         return publish_inline(call.peer, call.tag, call.input, bytes) && !failure_.has_value();
     }
     Outgoing& outgoing = out(call.peer);
-    if (outgoing.stage == nullptr || !has_room(call.peer, 1)) return false;
-    std::byte* place = reserve(outgoing, bytes);
+    if (outgoing.stage.memory() == nullptr || !has_room(call.peer, 1)) return false;
+    std::byte* place = outgoing.stage.reserve(bytes);
     if (place == nullptr) return false;
     const PoisonGuard guard;
     kernels::copy(place, call.input, bytes, false);
@@ -368,6 +365,7 @@ bool Mailbox::take_kept(Ticket& ticket) {
     kept_.erase(kept->peer, kept->tag, *kept);
     kept_of_any_.erase(kAnyPeer, kept->tag, *kept);
     all_kept_.erase(*kept);
+    FABRIC_DCHECK(in(kept->peer).kept_bytes >= kept->bytes.size());
     in(kept->peer).kept_bytes -= kept->bytes.size();
     unsettled_.store(unsettled_.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
     Result<void> result;
@@ -412,7 +410,7 @@ void Mailbox::drive(const Ticket* ticket, Lock& lock) {
     // Behind a policy a poll takes time of its own.
     const std::uint64_t spins = view().active() ? 0 : barrier.spins_for(peer);
     TimePoint awake_until = TimePoint::max();
-    TimePoint next_look{};
+    MessageWait wait(barrier);
     std::uint64_t turn = 0;
     for (std::uint64_t polls = 1;; ++polls, ++turn) {
         if (progress(lock)) turn = 0;
@@ -420,7 +418,7 @@ void Mailbox::drive(const Ticket* ticket, Lock& lock) {
         if (finished(ticket)) return;
         if (hungry_ && supply(lock)) continue;
         const bool spinning = turn % (spins + 1) < spins;
-        if (!spinning || polls % kPollsPerLook == 0) look_at_clock(lock, &next_look);
+        if (!spinning || polls % kPollsPerLook == 0) look_at_clock(ticket, lock, wait);
         if (finished(ticket)) return;
         if (!view().coherent()) {
             lock.unlock();
@@ -443,13 +441,13 @@ void Mailbox::drive(const Ticket* ticket, Lock& lock) {
     }
 }
 
-// Ends what is past its deadline, and every kPeerPeriod what waits for a peer that has ended.
-void Mailbox::look_at_clock(Lock& lock, TimePoint* next_look) {
+// Ends what is past its deadline, and now and then what waits for a peer that has ended. Shows what
+// waits for one that lives: a thread's own message, else the first that none has come for.
+void Mailbox::look_at_clock(const Ticket* ticket, Lock& lock, MessageWait& wait) {
     const TimePoint now = Clock::now();
-    if (*next_look == TimePoint{}) *next_look = now + kPeerPeriod;
-    const bool looks_at_peers = now >= *next_look;
-    if (looks_at_peers) *next_look = now + kPeerPeriod;
-    if (looks_at_peers || now >= next_deadline_) expire(now, looks_at_peers, lock);
+    const bool is_due = wait.is_due(now);
+    if (is_due || now >= next_deadline_) expire(now, is_due, lock);
+    if (is_due) wait.look(ticket != nullptr ? ticket : receives_.front(), in_, now);
     settle_ended(lock);
 }
 
@@ -585,13 +583,14 @@ bool Mailbox::publish_offer(int peer, Ticket& send) {
     Outgoing& outgoing = out(peer);
     std::uint64_t place = kNoOffset;
     if (!send.in_place) {
-        if (send.published != 0 || outgoing.stage == nullptr || !has_room(peer, 1)) return false;
+        if (send.published != 0 || outgoing.stage.memory() == nullptr || !has_room(peer, 1))
+            return false;
         if (outgoing.unoffered != 0) {
             --outgoing.unoffered;
             send.offered = false;
             return false;
         }
-        send.stage = reserve(outgoing, send.bytes);
+        send.stage = outgoing.stage.reserve(send.bytes);
         if (send.stage == nullptr) return false;
         place = static_cast<std::uint64_t>(send.stage - group_.place.arena);
     }
@@ -709,8 +708,9 @@ bool Mailbox::see_taken(int peer) {
         return false;
     }
     outgoing.taken = taken;
+    FABRIC_DCHECK(outgoing.sent - outgoing.taken <= lines_);
     const Bytes emptied = outgoing.head_at[(taken - 1) & (lines_ - 1)];
-    outgoing.stage_tail = std::max(outgoing.stage_tail, emptied);
+    outgoing.stage.release_until(emptied);
     settle_lent(outgoing);
     return true;
 }
@@ -758,15 +758,15 @@ bool Mailbox::publish_inline(int peer, int tag, const std::byte* input, Bytes by
 
 bool Mailbox::publish_staged(int peer, Ticket& send, Lock& lock) {
     Outgoing& outgoing = out(peer);
-    if (outgoing.stage == nullptr) {
+    if (outgoing.stage.memory() == nullptr) {
         hungry_ = true;
         return false;  // until supply() has been here
     }
     if (!has_room(peer, 1)) return false;
     const Bytes bytes =
         std::min(send.bytes - send.published, send.bytes <= kEager ? kEagerPiece : kPiece);
-    std::byte* place = reserve(outgoing, bytes);
-    if (place == nullptr && see_taken(peer)) place = reserve(outgoing, bytes);
+    std::byte* place = outgoing.stage.reserve(bytes);
+    if (place == nullptr && see_taken(peer)) place = outgoing.stage.reserve(bytes);
     if (place == nullptr) return false;
     const bool unlocked = bytes > kLockedCopy;
     bool hit = false;
@@ -809,6 +809,8 @@ void Mailbox::publish_first_line(int peer, const MessageWhat& what, const void* 
 
 void Mailbox::show_lines(int peer, const MessageWhat& what, std::uint64_t lines) {
     Outgoing& outgoing = out(peer);
+    // As has_room() found it: what is in flight is not written over.
+    FABRIC_DCHECK(lines > 0 && outgoing.sent + lines - outgoing.taken <= lines_);
     ChannelLine& line = line_to(peer, outgoing.sent);
     line.what.store(std::bit_cast<std::uint64_t>(what), std::memory_order_relaxed);
     FAULT_POINT("message.before_publish");
@@ -817,27 +819,11 @@ void Mailbox::show_lines(int peer, const MessageWhat& what, std::uint64_t lines)
     line.number.store(outgoing.sent + 1, std::memory_order_release);
     view().publish(TouchPoint::kSent, &line, sizeof line, peer);
     outgoing.sent += lines;
-    outgoing.head_at[(outgoing.sent - 1) & (lines_ - 1)] = outgoing.stage_head;
+    outgoing.head_at[(outgoing.sent - 1) & (lines_ - 1)] = outgoing.stage.head();
     call(peer);
 }
 
 // ---- Stages
-
-// `bytes` of the stage in one piece; nullptr while what is in flight leaves no room. Positions only
-// rise; what is before `stage_tail` is free.
-std::byte* Mailbox::reserve(Outgoing& outgoing, Bytes bytes) noexcept {
-    // Whole lines: on hosts that share no caches a line has one writer, and one message.
-    const Bytes wanted = round_up(bytes, kCacheLine);
-    // An empty stage is used from its start, which is in the cache.
-    if (outgoing.stage_head == outgoing.stage_tail) {
-        outgoing.stage_head = outgoing.stage_tail = round_up(outgoing.stage_head, kStage);
-    }
-    const Bytes left = kStage - outgoing.stage_head % kStage;
-    const Bytes from = wanted <= left ? outgoing.stage_head : outgoing.stage_head + left;
-    if (from + wanted - outgoing.stage_tail > kStage) return nullptr;
-    outgoing.stage_head = from + wanted;
-    return outgoing.stage + from % kStage;
-}
 
 // Makes a stage for one peer and goes on with what waits for it; without the lock, for that may
 // take a round trip to the daemon. False when no send lacks one.
@@ -846,7 +832,7 @@ bool Mailbox::supply(Lock& lock) {
     for_each(sending_, 0, [&](int each) {
         const Ticket* front = out(each).queue.front();
         const bool lacks = front != nullptr && !front->in_place && front->bytes > inline_max_ &&
-                           out(each).stage == nullptr && !out(each).supplying;
+                           out(each).stage.memory() == nullptr && !out(each).supplying;
         if (lacks) peer = each;
     });
     if (peer < 0) {
@@ -858,10 +844,10 @@ bool Mailbox::supply(Lock& lock) {
         const std::uint64_t order = outgoing.queue.front()->order;
         outgoing.supplying = true;
         lock.unlock();
-        std::byte* memory = group_.place.allocate ? group_.place.allocate(kStage) : nullptr;
+        std::byte* memory = group_.place.allocate ? group_.place.allocate(Stage::kBytes) : nullptr;
         lock.lock();
         outgoing.supplying = false;
-        outgoing.stage = memory;
+        outgoing.stage.set_memory(memory);
         stages_ += memory != nullptr ? 1 : 0;
         Ticket* front = outgoing.queue.front();
         // Meanwhile its deadline may have passed, or the group have failed.
@@ -879,9 +865,9 @@ bool Mailbox::supply(Lock& lock) {
 bool Mailbox::take_over_stage(Outgoing& outgoing) noexcept {
     for (int peer = 0; peer < world_; ++peer) {
         Outgoing& other = out(peer);
-        if (other.stage == nullptr || other.busy || !other.queue.empty() || !drained(peer))
+        if (other.stage.memory() == nullptr || other.busy || !other.queue.empty() || !drained(peer))
             continue;
-        outgoing.stage = std::exchange(other.stage, nullptr);
+        outgoing.stage.set_memory(other.stage.take_memory());
         return true;
     }
     return false;
@@ -889,7 +875,7 @@ bool Mailbox::take_over_stage(Outgoing& outgoing) noexcept {
 
 bool Mailbox::drained(int peer) {
     (void)see_taken(peer);
-    return out(peer).stage_head == out(peer).stage_tail;
+    return out(peer).stage.is_empty();
 }
 
 // The memory that untaken lines name goes: their receiver may be at them just now, or come later.
@@ -1172,6 +1158,8 @@ bool Mailbox::begin_message(int peer, const MessageWhat& what, Bytes total, Tick
         asked_.erase(receive->peer, receive->tag, *receive);
         --(receive->peer == kAnyPeer ? any_wanted_ : in(receive->peer).wanted);
     }
+    // One message of a peer at a time: end_message() and abandon() close it.
+    FABRIC_DCHECK(!incoming.active && !incoming.busy);
     incoming.active = true;
     incoming.receive = receive;
     incoming.fits = receive != nullptr && receive->bytes == total;
@@ -1201,6 +1189,7 @@ void Mailbox::store_bytes(Incoming& incoming, const std::byte* data, Bytes bytes
         }
     }
     incoming.done += bytes;
+    FABRIC_DCHECK(incoming.done <= incoming.total);
 }
 
 // Gives `lines` lines, and what they name, back to their sender.
@@ -1218,6 +1207,7 @@ void Mailbox::advance(int peer, std::uint64_t lines) {
 
 void Mailbox::end_message(int peer) {
     Incoming& incoming = in(peer);
+    FABRIC_DCHECK(incoming.active && incoming.done == incoming.total);
     incoming.active = false;
     if (Ticket* receive = std::exchange(incoming.receive, nullptr)) {
         end_receive(*receive,
@@ -1294,6 +1284,8 @@ bool Mailbox::is_being_copied(const Ticket& ticket) const noexcept {
 
 // The ticket is in no chain any more.
 void Mailbox::complete(Ticket& ticket, const Result<void>& result, int sender) {
+    // Once: its caller may be gone after it, and its buffer with it.
+    FABRIC_DCHECK(!ticket.done && !ticket.listed);
     ticket.done = true;
     ticket.result = result;
     ticket.sender = sender;

@@ -26,9 +26,11 @@
 #include <vector>
 
 #include "libfabricshm/collective/mailbox_match.hpp"
+#include "libfabricshm/collective/message_wait.hpp"
 #include "libfabricshm/collective/offer.hpp"
 #include "libfabricshm/collective/operation.hpp"
 #include "libfabricshm/collective/request.hpp"
+#include "libfabricshm/collective/stage.hpp"
 
 namespace fabricshm {
 
@@ -53,9 +55,6 @@ class Mailbox {
     /// A sender of no more does not wait for its receiver while there is room: for 16 messages at
     /// least, or for this many bytes.
     static constexpr Bytes kEager = 64 * kKiB;
-    /// Of the memory in the arena through which messages to one peer go. Pieces do not wrap, so a
-    /// stage of twice kEager would hold what is promised; with more, large messages flow.
-    static constexpr Bytes kStage = 256 * kKiB;
     /// So that the receiver copies one piece while the sender copies the next.
     static constexpr Bytes kPiece = 32 * kKiB;
     static constexpr Bytes kEagerPiece = 8 * kKiB;
@@ -118,15 +117,13 @@ class Mailbox {
         Link<Kept> of_all;
     };
 
-    struct Outgoing {                // to one peer
-        std::uint64_t sent = 0;      // lines
-        std::uint64_t taken = 0;     // as last seen
-        Tickets queue;               // the front is being published
-        Tickets lent;                // published in place, not taken yet
-        std::byte* stage = nullptr;  // kStage bytes of the arena, used as a ring
-        Bytes stage_head = 0;        // how far it was ever filled
-        Bytes stage_tail = 0;        // and emptied
-        std::vector<Bytes> head_at;  // stage_head when line n was written, at n % lines
+    struct Outgoing {             // to one peer
+        std::uint64_t sent = 0;   // lines
+        std::uint64_t taken = 0;  // as last seen
+        Tickets queue;            // the front is being published
+        Tickets lent;             // published in place, not taken yet
+        Stage stage;
+        std::vector<Bytes> head_at;  // the stage's when line n was written, at n % lines
         bool busy = false;           // a thread copies for the front, without the lock
         Ticket* shared = nullptr;    // for this one of `lent` a thread copies, without the lock
         int unoffered = 0;           // so many more messages are not offered
@@ -169,7 +166,7 @@ class Mailbox {
     bool progress(Lock& lock);
     void drive(const Ticket* ticket, Lock& lock);
     bool finished(const Ticket* ticket) const noexcept;
-    void look_at_clock(Lock& lock, TimePoint* next_look);
+    void look_at_clock(const Ticket* ticket, Lock& lock, MessageWait& wait);
     void sleep(const Ticket* ticket, Lock& lock);
     void settle_ended(Lock& lock);
     bool await_line(int peer) const noexcept;
@@ -189,7 +186,6 @@ class Mailbox {
                             std::uint64_t lines);
     void show_lines(int peer, const MessageWhat& what, std::uint64_t lines);
     bool has_room(int peer, std::uint64_t lines);
-    std::byte* reserve(Outgoing& out, Bytes bytes) noexcept;
     bool see_taken(int peer);
     void settle_lent(Outgoing& outgoing);
     bool supply(Lock& lock);

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <unordered_map>
 
+#include "libfabricshm/base/check.hpp"
+
 namespace fabricshm {
 
 template <typename Node>
@@ -22,12 +24,16 @@ class Chain {
     static Node* after(const Node& node) noexcept { return (node.*kLink).after; }
 
     void push_back(Node& node) noexcept {
+        FABRIC_DCHECK((node.*kLink).before == nullptr && (node.*kLink).after == nullptr);
         node.*kLink = {back_, nullptr};
         (back_ != nullptr ? (back_->*kLink).after : front_) = &node;
         back_ = &node;
     }
     void erase(Node& node) noexcept {
         const Link<Node> link = node.*kLink;
+        // It is in this chain: both neighbours, or the ends, know it.
+        FABRIC_DCHECK((link.before != nullptr ? (link.before->*kLink).after : front_) == &node);
+        FABRIC_DCHECK((link.after != nullptr ? (link.after->*kLink).before : back_) == &node);
         (link.before != nullptr ? (link.before->*kLink).after : front_) = link.after;
         (link.after != nullptr ? (link.after->*kLink).before : back_) = link.before;
         node.*kLink = {};
@@ -46,6 +52,7 @@ class MatchIndex {
     /// The node was added under this peer and tag.
     void erase(int peer, int tag, Node& node) noexcept {
         const auto chain = chains_.find(key(peer, tag));
+        FABRIC_DCHECK(chain != chains_.end());
         chain->second.erase(node);
         if (chain->second.empty()) chains_.erase(chain);
     }

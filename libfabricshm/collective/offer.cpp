@@ -5,6 +5,7 @@
 #include <new>
 
 #include "kernels/copy.hpp"
+#include "libfabricshm/base/check.hpp"
 
 namespace fabricshm {
 
@@ -73,6 +74,7 @@ bool SharedCopy::copy_next() noexcept {
     // Relaxed: it only decides which side copies; `copied` and the credit order the bytes.
     if (offer_.claims.fetch_add(1, std::memory_order_relaxed) >= chunks_) return false;
     const Bytes at = (side_ == Side::kReceiver ? own_ : chunks_ - 1 - own_) * kShareChunk;
+    FABRIC_DCHECK(own_ < chunks_ && at < bytes_);
     kernels::copy(to_ + at, from_ + at, std::min(kShareChunk, bytes_ - at), past_cache_);
     ++own_;
     return true;

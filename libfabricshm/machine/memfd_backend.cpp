@@ -21,7 +21,8 @@ std::string MemfdBackend::describe() const {
 
 Result<PoolPiece> MemfdBackend::create(std::uint64_t arena_id, const std::string&, std::uint32_t,
                                        Bytes bytes) {
-    if (bytes == 0 || bytes > kBytesMax) return Error{Errc::kInvalid, 0, "create arena"};
+    if (bytes == 0) return Error{Errc::kInvalid, 0, "create arena"};
+    if (bytes > kBytesMax) return Error{Errc::kNoMemory, 0, "create arena: small pool"};
     // Whole pages, so that the arena's end can have a huge one.
     const Bytes page = plan_.huge_page_bytes != 0 ? plan_.huge_page_bytes : kPageBytes;
     const Bytes size = round_up(bytes, page);

@@ -69,6 +69,7 @@ bool Heap::release(std::byte* block) noexcept {
     const std::lock_guard lock(mutex_);
     if ((tags_[begin] & kKind) != kLive) return false;
     Unit units = tags_[begin] >> 2;
+    FABRIC_DCHECK(blocks_ > 0 && units > 0 && units <= units_ - begin);
     tags_[begin] = 0;
     --blocks_;
 
@@ -97,6 +98,10 @@ bool Heap::empty() const noexcept {
 
 // `node` is one that take_hole() returned, or empty: then one is allocated.
 void Heap::add_hole(Unit begin, Unit units, Holes::node_type node) {
+    FABRIC_DCHECK(units > 0 && begin < units_ && units <= units_ - begin);
+    // Two holes never touch: release() joins them, and so finds a neighbour by the tag at its edge.
+    FABRIC_DCHECK(begin == 0 || (tags_[begin - 1] & kKind) != kFree);
+    FABRIC_DCHECK(begin + units == units_ || (tags_[begin + units] & kKind) != kFree);
     if (node) {
         node.value() = key_of(begin, units);
         holes_.insert(std::move(node));
@@ -107,6 +112,10 @@ void Heap::add_hole(Unit begin, Unit units, Holes::node_type node) {
 }
 
 Heap::Holes::node_type Heap::take_hole(Unit begin, Unit units) noexcept {
+    // The set and the tags at both edges say the same of every hole.
+    FABRIC_DCHECK(tags_[begin] == tag_of(units, kFree));
+    FABRIC_DCHECK(tags_[begin + units - 1] == tag_of(units, kFree));
+    FABRIC_DCHECK(holes_.contains(key_of(begin, units)));
     tags_[begin] = tags_[begin + units - 1] = 0;
     return holes_.extract(key_of(begin, units));
 }

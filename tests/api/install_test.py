@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """Installs into a temporary prefix and builds small programs against it, as a user would: with
-find_package and with pkg-config. Also looks at what libfabricshm.so exports and needs."""
+find_package and with pkg-config. Also checks what libfabricshm.so exports and needs."""
 
 import os
 import re

@@ -197,6 +197,13 @@ class Readme(unittest.TestCase):
         self.assertRegex(output, r"(?m)^ +1024 +512 +bf16 +sum( +[0-9.]+){3} +0( +[0-9.]+){3} +0$")
         self.assertIn("busbw", output)
 
+    def test_fabric_bench_all_leaves_out_what_cannot_be_measured(self):
+        code, output = self.bench("all", "--sizes", "64", "--ranks", "3", "--iterations", "1", "--json")
+        self.assertEqual(code, 0, output)
+        self.assertIn("fabric-bench: left out: send_recv: an even number of ranks", output)
+        rows = json.loads(output[output.index("{"):])["rows"]
+        self.assertEqual(len(rows), 11)
+
     def test_fabric_bench_says_what_is_wrong_with_its_command_line(self):
         for arguments, word in ((("allrduce",), "allreduce"), (("scan", "--dtype", "f31"), "bf16"),
                                 (("scan", "--sizes", "8:4"), "FROM:TO"), ((), "which collective"),

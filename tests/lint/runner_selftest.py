@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The test runner tells passed from failed from skipped, and sees what is left in /dev/shm."""
+"""The test runner distinguishes passed, failed and skipped, and sees what is left in /dev/shm."""
 
 import contextlib
 import io
@@ -120,7 +120,7 @@ class Counting(unittest.TestCase):
 class Leftovers(unittest.TestCase):
     def setUp(self):
         self.before = shm_leftovers.names()
-        # The prefix tells parallel runs apart: only this test's file is looked at.
+        # The prefix separates parallel runs: only this test's file is checked.
         self.file = tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="fabric-selftest-", delete=False)
         self.path = Path(self.file.name)
         self.addCleanup(self.path.unlink, missing_ok=True)

@@ -10,7 +10,7 @@ MODULE = Path(__file__).resolve().parents[2] / "cmake" / "FabricTorch.cmake"
 
 
 def configure(wanted, python):
-    """The exit code and what CMake says when it looks for torch with this interpreter."""
+    """The exit code and what CMake says when it searches for torch with this interpreter."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "look.cmake"
         script.write_text(f'set(FABRIC_BUILD_TORCH {wanted})\nset(Python3_EXECUTABLE "{python}")\n'

@@ -3,7 +3,7 @@
 be switched on has to be found. The first comment of a model says what it stands for and what to run:
 
    code   FILE: FUNCTION ...           what the model stands for; must still be there
-   holds  what it is about: -DX ...    every reachable state is looked at, and none is wrong
+   holds  what it is about: -DX ...    every reachable state is checked, and none is wrong
    leads  what it is about: -DX ...    the formula of the model holds in every fair, endless run
    finds  the first error: -DFAULT_X   spin stops at an error of this kind
 """

@@ -1,4 +1,4 @@
-/* Who owns which bytes, while the daemon is killed and started again at every step.
+/* Which session owns which bytes, while the daemon is killed and started again at every step.
  *
  * code   fabricd/pool/journal.cpp: Journal::append Journal::rewrite
  * code   fabricd/pool/journal_guard.hpp: append note caught_up
@@ -14,15 +14,17 @@
  * code   libfabricshm/client/session_thread.cpp: Session::reconnect Session::attach_again Session::resume
  *
  * CLIENTS processes share one arena with room for two regions, so that every grant may get bytes that
- * somebody had before. Region ids and places are chosen freely among the free ones. The daemon is one
- * thread: what it does for one event is one step, except that it may be killed after every record and
- * before every answer. A record is either written or not: the checksum of journal.cpp makes a torn one
- * none. A client that loses its line says hello again with its token and presents the arena's descriptor.
+ * another session had before. Region ids and places are chosen freely among the free ones. The daemon
+ * is one thread: what it does for one event is one step, except that it may be killed after every
+ * record and before every answer. A record is either written or not: the checksum of journal.cpp
+ * makes a torn one none. A client that loses its line says hello again with its token and presents
+ * the arena's descriptor.
  *
- * Holds: no bytes have two owners, neither in the books nor in what clients were told; nothing that a
- * client holds is taken from it while it is in the arena; the generation of a region that a client is
- * told rises; an ended session stays ended; the journal never contradicts itself; everybody who asks is
- * answered (no invalid end state); when all are gone, nothing is left in the books or the journal.
+ * Holds: no bytes have two owners, neither in the records nor in what clients were granted; nothing
+ * that a client holds is taken from it while it is in the arena; the generation of a region that a
+ * client gets rises; an ended session stays ended; the journal never contradicts itself; every
+ * request is answered (no invalid end state); when all are gone, nothing is left in the records or
+ * the journal.
  *
  * holds  two clients:                          -DBUDGET=6
  * holds  one client, two restarts:             -DCLIENTS=1 -DBUDGET=6 -DCRASHES=2
@@ -90,7 +92,7 @@ byte died = 0;
 byte holds[CLIENTS];     /* 1 + region id */
 byte used = 0;           /* of BUDGET */
 
-/* The books, and what the journal says of them. */
+/* The records, and what the journal says of them. */
 byte sessions = ALL, j_sessions = ALL, j_ending = 0, ended = 0;
 byte arena = NONE;
 bool j_arena = false;
@@ -202,7 +204,7 @@ inline drop_arena() {
     :: else -> break
     od;
     index = 0;
-    /* open_again: who asked for the name gets a new arena. */
+    /* open_again: a session that asked for the name gets a new arena. */
     if
     :: openers != 0 -> arena = MAKING
     :: else -> skip
@@ -295,7 +297,7 @@ inline enter(client_) {
     fi
 }
 
-/* answer_waiting: everybody, or with abandon_arena those that are in it. */
+/* answer_waiting: all, or with abandon_arena those that are in it. */
 inline answer_waiting(good) {
     who = 0;
     do
@@ -332,7 +334,7 @@ inline arena_adopted() {
         outcome = ERROR;
 #ifndef FAULT_STAYS_AWAY
         if
-        :: !away_pending -> abandon = true /* nobody else would give it up */
+        :: !away_pending -> abandon = true /* no other session would give it up */
         :: else -> skip
         fi
 #endif
@@ -347,7 +349,7 @@ inline give_up_on_away() {
     fi
 }
 
-/* abandon_arena: nobody presented it, so all who had it are out of it, by one record. */
+/* abandon_arena: no session presented it, so all that had it are out of it, by one record. */
 inline abandon_arena() {
     abandon = false;
 #ifdef FAULT_LEFT_ONE_BY_ONE
@@ -392,7 +394,7 @@ inline finish_event() {
     fi
 }
 
-/* Two owners of the same bytes: in the books, or in what clients were told and have not given back. */
+/* Two owners of the same bytes: in the records, or in what clients were granted and have not given back. */
 inline check_grant(client_, id) {
     who = 0;
     do
@@ -569,7 +571,7 @@ crash:
         od;
         assert(owner[0] == NOBODY || owner[1] == NOBODY || place[0] != place[1]);
         connected = 0; openers = 0; adopters = 0; adopting = false; away_pending = j_arena;
-        /* An end that was begun is an end: what is left of it follows before anybody may resume. */
+        /* An end that was begun is an end: what is left of it follows before a session may resume. */
         ending = j_ending;
         rewrite();
         /* A post that was on its way is lost; one that its client had kept back is not. */

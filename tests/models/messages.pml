@@ -1,6 +1,7 @@
 /* Messages from one rank to another through a channel whose lines name bytes in the sender's memory.
  *
- * code   libfabricshm/collective/mailbox.cpp: Mailbox::has_room Mailbox::see_taken Mailbox::reserve
+ * code   libfabricshm/collective/mailbox.cpp: Mailbox::has_room Mailbox::see_taken
+ * code   libfabricshm/collective/stage.hpp: reserve release_until
  * code   libfabricshm/collective/mailbox.cpp: Mailbox::publish_piece Mailbox::publish_first_line
  * code   libfabricshm/collective/mailbox.cpp: Mailbox::pull Mailbox::pull_piece Mailbox::advance
  * code   libfabricshm/collective/mailbox.cpp: Mailbox::begin_message Mailbox::take_kept
@@ -11,8 +12,8 @@
  * of tag 1 first, and keeps up to KEEP messages that it does not want yet. The bytes of line n are where
  * those of line n - LINES were; reads take two steps, so that bytes which change under their reader are
  * seen. A sender without room waits, or gives up. When it leaves it waits until all is taken, or its
- * patience ends: then it withdraws what is not taken, and its memory goes. With IN_PLACE the last
- * message is the caller's own buffer, which a sender that gives up takes back at once. Sleeping and
+ * timeout ends: then it withdraws what is not taken, and its memory goes. With IN_PLACE the last
+ * message is the caller's own buffer, which a sender that gives up reclaims at once. Sleeping and
  * waking is in sleep.pml, and memory is that of x86: stores are seen in their order.
  *
  * Holds: what is received was sent, whole, once, in order within its tag; a receiver that ends because
@@ -155,7 +156,7 @@ proctype receiver() {
         :: else -> skip
         fi;
 #endif
-        /* Waits; once in a receive it looks at the peer before anything has come. */
+        /* Waits; once in a receive it checks the peer before anything has come. */
         if
         :: number[AT(next)] == next + 1 -> skip
         :: !looked -> looked = true

@@ -11,7 +11,7 @@
  * code   libfabricshm/collective/group.cpp: Group::run_now run_arrived breaks_group
  *
  * Every rank runs the same OPS operations; which ones, the search chooses. A post holds the clock value
- * at which it was made, so a reader can tell whose and when, and reads and writes take two steps each:
+ * at which it was made, so a reader sees whose and when, and reads and writes take two steps each:
  * half a post, or one that was overwritten under the reader, is seen. Loads and stores are in program
  * order here, as release and acquire make them for data and flag; sleep.pml has what that leaves out.
  *
@@ -24,10 +24,11 @@
  * A slot has two halves. Flat posts fill it; a staged operation puts a chunk into each half, STAGED_CHUNKS
  * in all: what the others reduce of it (`post`) and what this rank reduced (`result`).
  *
- * Holds: a rank that succeeds has everybody's data of this very operation; no post is overwritten
- * while somebody reads it; signatures never differ by mistake; each chunk is claimed once; nobody touches
- * the buffers of a rank that has returned with success; every survivor ends (no invalid end state), with
- * success or with an error, and one that speaks of a dead rank names a dead one, all the same.
+ * Holds: a rank that succeeds has the data of all ranks of this very operation; no post is
+ * overwritten while a rank reads it; signatures never differ by mistake; each chunk is claimed
+ * once; no other touches the buffers of a rank that has returned with success; every survivor ends
+ * (no invalid end state), with success or with an error, and one that speaks of a dead rank names a
+ * dead one, all the same.
  *
  * holds  posts of two ranks:              -DWORLD=2 -DOPS=4 -DPOSTS -DPIECES
  * holds  posts of three ranks:            -DWORLD=3 -DOPS=3 -DPOSTS
@@ -104,11 +105,11 @@
 #define SEEN_AT_LEAST(peer, value) false
 #endif
 
-#define TINY 1   /* run_tiny: data and flag in one slot, everybody reads everybody */
+#define TINY 1   /* run_tiny: data and flag in one slot, every rank reads every other */
 #define AHEAD 6  /* run_tiny as in a broadcast, always from rank 0, which can so run ahead */
-#define ROOTED 2 /* run_slots as in a broadcast: all read the root's post, the root reads nobody's */
+#define ROOTED 2 /* run_slots as in a broadcast: all read the root's post, the root reads none */
 #define SLOTS 3  /* run_slots, two pieces */
-#define DIRECT 4 /* arrive, claim chunks of the buffers in place, meet */
+#define DIRECT 4 /* arrive, claim chunks of the buffers in place, barrier */
 #define SHARED 7 /* as DIRECT, into one output, which is also the input of rank 0 */
 #define STAGED 5 /* post the first chunk, arrive, then chunk by chunk through the slots */
 

@@ -1,4 +1,4 @@
-/* The ring allreduce: each rank reads its neighbour only, and waits for nobody else until the end.
+/* The ring allreduce: each rank reads its neighbour only, and waits for no other until the end.
  *
  * code   libfabricshm/collective/ring.cpp: allreduce_ring run_ring
  * code   libfabricshm/collective/barrier.hpp: wait wait_all
@@ -10,7 +10,7 @@
  * which is overwritten under its reader is seen. After a success the caller uses its buffer again at once.
  *
  * Holds: a partial sum has exactly the ranks that it should have; a rank that succeeds has all ranks in
- * all chunks; nobody reads a buffer that its owner has back; survivors of a death all end.
+ * all chunks; no rank reads a buffer that its owner has back; survivors of a death all end.
  *
  * holds  two ranks:           -DWORLD=2 -DDEATHS=1
  * holds  three ranks:         -DWORLD=3
@@ -35,7 +35,7 @@
 #define BUFFER(rank, chunk) buffer[(rank) * WORLD + (chunk)]
 
 byte clock[WORLD] = 1;
-byte buffer[WORLD * WORLD]; /* by rank and chunk: who is in the sum; 0: the caller has it back */
+byte buffer[WORLD * WORLD]; /* by rank and chunk: which ranks are in the sum; 0: the caller has it back */
 byte broken = 0;            /* 0, or 1 + the rank that died */
 bool died[WORLD];
 byte deaths = 0, ended = 0;
@@ -61,7 +61,7 @@ inline wait(peer, value) {
     fi
 }
 
-/* Waits for the neighbour's last step, and looks at one of its chunks, twice. */
+/* Waits for the neighbour's last step, and reads one of its chunks, twice. */
 inline read_chunk(index, wanted) {
 #ifdef FAULT_ONE_STEP_BEHIND
     wait(before, reached - 1);

@@ -6,12 +6,12 @@
  * code   libfabricshm/vgpu/vgpu.cpp: Vgpu::reserve_waiting Vgpu::reserve_now
  * code   fabricd/vgpu/vgpu_entry.hpp: publish
  *
- * The deadline that a waiter writes down is a flag here, which is never taken back. What is freed changes
+ * The deadline that a waiter writes down is a flag here, which is never withdrawn. What is freed changes
  * under the ledger's lock, a quota without it: its store may be seen later than the load behind it, unless
  * there is a fence. The slices of 20 ms, after which a sleeper tries again in any case, are left out: they
  * are for processes that die between freeing and waking.
  *
- * Holds: whoever waits for room that comes gets it.
+ * Holds: a thread that waits for room that comes gets it.
  *
  * holds  two wait, two free:               -DWAITERS=2 -DFREES=2
  * holds  two wait, one frees, quota grows: -DWAITERS=2 -DFREES=1 -DGROWS=1

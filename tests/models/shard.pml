@@ -10,10 +10,11 @@
  * A copy has two halves, which are read and written one after the other; FREED is what is in bytes that
  * others may have. All words are sequentially consistent here, as they are in the code where it counts.
  * The daemon may be killed between any two steps; the next one knows which copies were granted (the
- * journal) and looks at the word.
+ * journal) and reads the word.
  *
- * Holds: nobody reads bytes that are free; what a read calls valid is one version, whole, and at least as
- * new as what was published when it began; in the end there is one copy, and it is the last version.
+ * Holds: no session reads bytes that are free; what a read calls valid is one version, whole, and at
+ * least as new as what was published when it began; in the end there is one copy, and it is the last
+ * version.
  *
  * holds  one reader, two moves, two writes:     -DREADERS=1 -DMOVES=2 -DWRITES=2
  * holds  two readers, two moves, a write:       -DREADERS=2 -DREADS=1 -DMOVES=2 -DWRITES=1
@@ -62,7 +63,7 @@ byte version = 0;
 
 /* What the journal knows. */
 bool granted[2];
-byte recorded = 0;   /* the valid place, as far as the books know */
+byte recorded = 0;   /* the valid place, as far as the daemon's records go */
 
 byte crashes = CRASHES;
 byte deaths = DEATHS;
@@ -109,7 +110,7 @@ again:
         fi;
         a = low[place];
         b = high[place];
-        /* Even what is going to be called invalid is not somebody else's. */
+        /* Even what is going to be called invalid is not another owner's. */
         assert(a != FREED && b != FREED);
 #ifndef FAULT_NO_LOOK_AT_THE_END
         atomic { valid = (version == seen_version && !writing) }
@@ -168,7 +169,7 @@ copy:
     od;
     goto done;
 restart:
-    /* Which of the two counts is in the word; the books may be a step behind. */
+    /* Which of the two counts is in the word; the records may be a step behind. */
 #ifndef FAULT_BOOKS_DECIDE
     recorded = moves % 2;
 #endif

@@ -18,15 +18,15 @@
  * Sets of ranks are bit masks. Each rank has one region, into which the others of its group store while
  * they work. The daemon is one thread: what it does for one event is one step here, except that it may be
  * killed after each record of its journal and between two answers. Then it starts again from the
- * journal; whoever waits for an answer asks again (Retry::kHarmless), within the grace.
+ * journal; a rank that waits for an answer asks again (Retry::kHarmless), within the grace.
  *
  * A rank that fails to enter the smaller group, because another one died, leaves it and asks to shrink
- * the old group again. Should others have entered, they go on without it and it is told so.
+ * the old group again. Should others have entered, they go on without it and it gets that error.
  *
- * Holds: a region is given away only when nobody can be storing into it; a group has at most one
- * successor, and all who hear of one hear of the same; who is told that the others have gone on is told
- * the truth; when all is quiet, all who live and stayed are in one group that has them all and nobody
- * else, and no region of the dead is kept back.
+ * Holds: a region is given away only when no rank can be storing into it; a group has at most one
+ * successor, and all that hear of one hear of the same; a rank gets the error that the others have gone
+ * on only when they have; when all is quiet, all that live and stayed are in one group that has them
+ * all and no other, and no region of the dead is kept back.
  *
  * holds  two ranks:                            -DWORLD=2 -DDEATHS=1 -DCRASHES=1
  * holds  three ranks, two deaths:              -DWORLD=3 -DDEATHS=2
@@ -79,20 +79,20 @@ byte marked[GROUPS];    /* RankWords::dead */
 byte storing[WORLD];    /* 1 + the group into whose members' regions the rank may be storing */
 
 /* The processes. */
-byte died = 0, gone = 0; /* gone: also those who said goodbye */
+byte died = 0, gone = 0; /* gone: also those that said goodbye */
 byte asks[WORLD];        /* 1 + the group that the rank waits to shrink */
 byte answer[WORLD];      /* 1 + the new group, or NONE for an error */
 byte leaves[WORLD];      /* 1 + the group that the rank has posted its leave of */
 byte in_group[WORLD];
-byte lost = 0; /* of the gone: those who were told that the others went on without them */
+byte lost = 0; /* of the gone: those that got the error that the others went on without them */
 byte deaths = 0, goodbyes = 0, timeouts = 0, crashes = 0;
 
-/* The journal. The books below are these, and what a restart forgets. */
+/* The journal. The records below are these, and what a restart forgets. */
 byte made = 1;           /* groups so far */
 byte members[GROUPS];
 byte live[GROUPS];
 byte from[GROUPS];       /* NONE, or the group it takes the place of */
-bool shrunk[GROUPS];     /* the record; the books may know more from `from` */
+bool shrunk[GROUPS];     /* the record; the daemon may know more from `from` */
 bool ended[GROUPS];      /* GroupGone */
 byte region[WORLD];
 byte sessions = 0;
@@ -206,7 +206,7 @@ inline tell(group) {
     who = 0
 }
 
-/* expire_wait: one survivor's patience ends the attempt for all. */
+/* expire_wait: one survivor's timeout ends the attempt for all. */
 inline expire(group, outcome) {
     who = 0;
     do
@@ -240,7 +240,7 @@ inline check_shrink(group) {
         may_crash();
         shrunk[group] = true;
         may_crash();
-        /* Who still hopes to shrink the group before this one: the others have gone on. */
+        /* A rank that still waits to shrink the group before this one: the others have gone on. */
         if
         :: from[group] != NONE -> expire(from[group], LOST)
         :: else -> skip

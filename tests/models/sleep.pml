@@ -15,8 +15,9 @@
  *
  * Without deaths the model has no clock at all: no slice of 20 ms ends a sleep. A lost wake-up is then
  * a sleeper that sleeps for ever, which the search reports as an invalid end state. With DEATH the
- * raising rank may die at any point. Somebody marks that, or breaks the group, and wakes whoever sleeps
- * then; one who looked just before and falls asleep just after is not woken, and leaves by its slice.
+ * raising rank may die at any point. Another process marks that, or breaks the group, and wakes all
+ * that sleep then; one that checked just before and falls asleep just after is not woken, and leaves by
+ * its slice.
  *
  * holds  two sleepers, membarriers:           -DSLEEPERS=2
  * holds  three sleepers, membarriers:         -DSLEEPERS=3 -DSTEPS=1
@@ -41,12 +42,12 @@
 #define STEPS 2
 #endif
 
-byte word = 0;               /* the clock, as memory and so everybody else has it */
+byte word = 0;               /* the clock, as memory and so all others have it */
 chan stored = [2] of { byte }; /* the raising processor's store buffer, oldest first */
 byte sleepers = 0;           /* RankWords::sleepers */
 bool asleep[SLEEPERS];       /* in the kernel's queue of the futex */
 bool died = false;           /* the raising process is gone */
-bool broken = false;         /* GroupHeader::broken, or RankWords::dead: the sleepers look at both */
+bool broken = false;         /* GroupHeader::broken, or RankWords::dead: the sleepers check both */
 byte left = 0;               /* sleepers that are through */
 
 inline drain() {
@@ -66,7 +67,7 @@ end:
     od
 }
 
-/* FUTEX_WAKE with INT_MAX. The kernel's own barrier comes before its look at the queue. */
+/* FUTEX_WAKE with INT_MAX. The kernel's own barrier comes before its check of the queue. */
 inline futex_wake_all() {
     drain();
     atomic {
@@ -167,7 +168,7 @@ again:
         if
         :: there < wanted ->
             /* The kernel compares and queues under one lock. This, not the load before it, is the
-             * look that has to come after the count and the barrier; the load supplies `there`. */
+             * check that has to come after the count and the barrier; the load supplies `there`. */
             atomic {
                 if
 #ifdef FAULT_SLEEP_UNCOMPARED

@@ -11,12 +11,12 @@
  * its clock, waits for the release of the one above, and releases its own.
  *
  * Every step is one store or one load; the order of stores is kept, as x86 and release keep it. What a
- * sleeper and a waker owe each other is in sleep.pml; here a waiter looks until it sees.
+ * sleeper and a waker owe each other is in sleep.pml; here a waiter polls until it sees.
  *
- * With DEATH one rank may die wherever it stands. A waiter looks at the neighbour it waits for, and
- * at the word that says that the group is broken; who finds its neighbour dead breaks the group with
- * its name. With ASTRAY that rank takes the last round for an operation of another kind, in which it
- * needs nobody: it raises its clock without having shown what the others call, and goes.
+ * With DEATH one rank may die wherever it stands. A waiter checks the neighbour it waits for, and
+ * the word that says that the group is broken; one that finds its neighbour dead breaks the group
+ * with its name. With ASTRAY that rank takes the last round for an operation of another kind, in
+ * which it needs no other: it raises its clock without having shown what the others call, and goes.
  *
  * holds  three levels, three rounds:           -DROUNDS=3
  * holds  four levels, two rounds:              -DDEEP
@@ -45,7 +45,7 @@
 #else
 #define RANKS 4
 #endif
-/* Bytes of one round are told from those of the one before it. */
+/* Bytes of one round are distinguished from those of the one before it. */
 #define mark_of(round) (32 << (round % 2))
 #define all_of(round) (((1 << RANKS) - 1) | mark_of(round))
 #define NONE 255
@@ -131,7 +131,7 @@ proctype rank(byte me) {
             if
             :: post_flag[child] == round -> skip
             :: post_flag[child] != round && clock[child] >= round ->
-                /* Perhaps by another route: looks once more. */
+                /* Perhaps by another route: checks once more. */
                 if
                 :: post_flag[child] == round -> skip
                 :: else -> name(child); goto out
@@ -189,7 +189,7 @@ proctype rank(byte me) {
         down_data[me] = data;
         down_flag[me] = round;
 #endif
-        /* Nobody goes on before all have come. */
+        /* No rank goes on before all have come. */
         child = 0;
         do
         :: child < RANKS -> assert(came[child] >= round); child++
@@ -201,7 +201,7 @@ proctype rank(byte me) {
     od;
 out:
 #ifdef DEATH
-    /* Who fails names the one that died. */
+    /* A rank that fails names the one that died. */
     assert(round > ROUNDS || broken == NONE || broken == victim);
 #endif
     skip;

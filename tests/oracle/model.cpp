@@ -88,7 +88,7 @@ std::uint16_t float_to_bfloat(float value) {
     return static_cast<std::uint16_t>(kept + (up ? 1 : 0));
 }
 
-// The two of 8 bits: all their numbers are few enough to be looked through.
+// The two of 8 bits: all their numbers are few enough to be searched.
 template <int kMantissaBits, int kBias, int kLargest, int kOverflow>
 struct Byte {
     using Stored = std::uint8_t;

@@ -27,7 +27,7 @@ struct Failure {
 constexpr const char* kArenaName = "oracle";
 
 /// Runs all ranks of the program to their ends and returns the first thing that is not as the model
-/// says. `run` tells the groups of different calls apart.
+/// says. `run` distinguishes the groups of different calls.
 std::optional<Failure> play(const Program& program, const PlayOptions& options, std::uint64_t run);
 
 }  // namespace oracle

@@ -44,7 +44,7 @@ class Random {
     std::uint64_t state_;
 };
 
-/// Mixes numbers into one that looks random.
+/// Mixes numbers into one that seems random.
 std::uint64_t mix(std::uint64_t a, std::uint64_t b);
 
 enum class Slab : std::uint8_t { kNone, kArena, kPrivate, kCommon };

@@ -20,7 +20,7 @@ namespace oracle {
 
 namespace {
 
-constexpr std::uint64_t kGuard = 128;  // bytes beside a buffer that are compared with it
+constexpr std::uint64_t kGuard = 128;  // bytes next to a buffer that are compared with it
 constexpr int kMostShrinks = 20;
 
 void spin(std::uint32_t turns) {

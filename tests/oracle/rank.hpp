@@ -14,7 +14,7 @@
 
 namespace oracle {
 
-/// Memory that all processes of a program share beside the library: where each one is, and what
+/// Memory that all processes of a program share outside the library: where each one is, and what
 /// went wrong first.
 struct Board {
     struct Line {

@@ -54,7 +54,8 @@ Child::~Child() {
 }
 
 void Child::kill() {
-    // Once it was killed or waited for there is no number left, and kill(-1) would mean everybody.
+    // Once it was killed or waited for there is no number left, and kill(-1) would mean all
+    // processes.
     if (pid_ <= 0) return;
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);

@@ -1,4 +1,5 @@
-// Processes for tests: what they do is a function of the test, what they saw is their exit code.
+// Processes for tests: what they do is a function of the test, what they observed is their exit
+// code.
 
 #pragma once
 
@@ -41,7 +42,7 @@ class Gate {
     Gate(const Gate&) = delete;
     Gate& operator=(const Gate&) = delete;
 
-    /// Adds one; wakes who waits.
+    /// Adds one; wakes the waiters.
     void open();
     /// Waits until it was opened `count` times; false after 60 s.
     bool wait(int count = 1) const;

@@ -21,7 +21,7 @@ void put(std::byte* to, T value) {
     std::memcpy(to, &value, sizeof value);
 }
 
-// Values with an index are told by one number here: the value times this, and the index.
+// Values with an index are given by one number here: the value times this, and the index.
 constexpr int kIndices = 1000;
 
 template <typename T>
@@ -252,7 +252,7 @@ Call make_call(const RankContext& context, const CollectiveCase& wanted, const S
     return call;
 }
 
-// With counts, all_to_all gives part r to rank r, so a rank receives its own size from everybody.
+// With counts, all_to_all gives part r to rank r, so a rank receives its own size from all ranks.
 int expected_exchange(const RankContext& context, const CollectiveCase& wanted, const Shape& shape,
                       std::uint64_t index) {
     const auto mine = shape.counts[static_cast<std::size_t>(context.rank)];
@@ -306,7 +306,7 @@ bool run_case(RankContext& context, const CollectiveCase& wanted) {
     call.input = buffers.input;
     call.output = buffers.output;
     // Before the operation every rank may have written to the place of a shared result, here each
-    // to a part of it; nobody stores there before all have arrived.
+    // to a part of it; no rank stores there before all have arrived.
     if (wanted.placement == Placement::kSharedResult) {
         const auto part = [&](int rank) {
             const auto ranks = static_cast<std::uint64_t>(context.world);
@@ -318,7 +318,7 @@ bool run_case(RankContext& context, const CollectiveCase& wanted) {
     const auto result = perform(context, wanted, call);
     if (!result.ok()) return report(context, "%s", describe(result.error()).c_str());
     const bool right = verify(context, wanted, shape, call);
-    // A shared result must not be overwritten by the next case while others still look at it.
+    // A shared result must not be overwritten by the next case while others still read it.
     Call barrier;
     barrier.deadline = call.deadline;
     const auto met = context.group.run(barrier);

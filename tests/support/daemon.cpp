@@ -28,7 +28,8 @@ namespace {
 constexpr auto kStartTimeout = 60s;
 constexpr auto kStopTimeout = 30s;
 
-// The child's part: becomes fabricd, or ends with 127. `parent` is who has to be alive.
+// The child's part: becomes fabricd, or ends with 127. `parent` is the process that has to be
+// alive.
 [[noreturn]] void become_fabricd(const std::vector<std::string>& arguments, pid_t parent) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(127);  // it died before the line above
@@ -92,7 +93,7 @@ void Daemon::start() {
 }
 
 void Daemon::kill() {
-    if (pid_ <= 0) return;  // dead already, and kill(-1) would mean everybody
+    if (pid_ <= 0) return;  // dead already, and kill(-1) would mean all processes
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
     pid_ = -1;

@@ -47,7 +47,7 @@ class DaemonThread {
         if (thread_.joinable()) thread_.join();
     }
 
-    /// Looks at the daemon until `wanted` is true of what it holds; false after half a minute.
+    /// Polls the daemon until `wanted` is true of what it holds; false after half a minute.
     bool eventually(const std::function<bool(const fabricd::Snapshot&)>& wanted) {
         const auto deadline = fabricshm::Clock::now() + std::chrono::seconds(30);
         while (fabricshm::Clock::now() < deadline) {

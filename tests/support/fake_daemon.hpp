@@ -1,4 +1,4 @@
-// A daemon that runs in the test's own process and can be told to die, come back, keep silent or
+// A daemon that runs in the test's own process and can be made to die, come back, keep silent or
 // refuse: for tests of the client side, without fabricd.
 
 #pragma once
@@ -38,7 +38,7 @@ class FakeDaemon {
     /// Does not answer requests of this type any more, until speak().
     void be_silent(fabricshm::proto::Type type);
     void speak();
-    /// Reads nothing any more, so that sockets to it fill up; until told to again.
+    /// Reads nothing any more, so that sockets to it fill up; until asked to again.
     void stop_reading(bool stop);
     /// Answers the next request of this type with an error.
     void refuse_next(fabricshm::proto::Type type, fabricshm::Error error);

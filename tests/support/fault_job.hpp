@@ -1,6 +1,6 @@
 // A small job that passes every fault point of the library and makes the daemon pass its own: three
-// ranks with regions, tensors, messages and collectives of every engine, who go on when one of them
-// or the daemon dies. Each checks what it reads, and that every call kept its deadline.
+// ranks with regions, tensors, messages and collectives of every engine, which go on when one of
+// them or the daemon dies. Each checks what it reads, and that every call kept its deadline.
 
 #pragma once
 
@@ -21,7 +21,7 @@ enum JobStage : int {
     kStageEnd = 4,       // all that is held is about to be given back
 };
 
-/// What a rank has been told is its own.
+/// What a rank has been granted.
 struct JobClaim {
     std::uint64_t id;
     std::uint64_t generation;

@@ -180,7 +180,7 @@ bool FaultPlayer::change_data() {
         const int code = timed("wait for tensor", [&] {
             return fabricshm_tensor_wait(arena_, &tensor, 2, kTimeoutMs, &seen);
         });
-        // Who has died takes its tensor along: that has to be said, and at once.
+        // A rank that has died takes its tensor along: that has to be reported, and at once.
         const bool gone = code == FABRICSHM_EPEER || code == FABRICSHM_ENOENT;
         if (code != FABRICSHM_OK && !gone) return report("wait: %s", fabricshm_error_text());
         if (gone) {
@@ -192,8 +192,9 @@ bool FaultPlayer::change_data() {
     return lose_memory();
 }
 
-// A region whose memory the hardware takes away: the next operation on it says so, and nothing else
-// is harmed. The group is this rank's own, since a lost page ends the group of who meets it.
+// A region whose memory the hardware takes away: the next operation on it says so, and all else is
+// intact. The group is this rank's own, since a lost page ends the group of the rank that touches
+// it.
 bool FaultPlayer::lose_memory() {
     fabricshm_region spare{};
     const std::string name = "alone" + std::to_string(rank_);
@@ -219,7 +220,7 @@ bool FaultPlayer::lose_memory() {
     const std::uint64_t named = fabricshm_error_region();
     fabricshm_group_leave(alone);
     if (code != FABRICSHM_EPOISONED) return report("lost: %s", fabricshm_error_text());
-    // 0: the daemon was away; it is told later.
+    // 0: the daemon was away; it is notified later.
     if (named != spare.id && named != 0) return report("lost region %d", static_cast<int>(named));
     return spare.offset != region_.offset || report("its region was given away");
 }

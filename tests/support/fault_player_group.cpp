@@ -33,7 +33,7 @@ bool FaultPlayer::enter() {
                                         static_cast<int>(members_.size()), kTimeoutMs, &group_);
         });
         if (code == FABRICSHM_OK) return true;
-        // Somebody died while the group formed, or one of the others gave up because of that.
+        // A rank died while the group formed, or one of the others gave up because of that.
         const bool again = code == FABRICSHM_EPEER || code == FABRICSHM_EDAEMON ||
                            code == FABRICSHM_EEXIST || code == FABRICSHM_EBROKEN;
         if (!again || Clock::now() > timeout) {
@@ -114,7 +114,7 @@ int FaultPlayer::gather() {
     return code;
 }
 
-// One output for all, in the memory of the group's first rank, which tells where it is.
+// One output for all, in the memory of the group's first rank, which names its place.
 int FaultPlayer::share_output(std::uint64_t count) {
     const std::uint64_t version = ++version_ % 1000;
     float* mine = shared_ + kCount;
@@ -237,7 +237,7 @@ int FaultPlayer::collectives() {
     for (const auto& step : steps) {
         if (const int code = step(); code != FABRICSHM_OK) return code;
     }
-    // Several, since who works is decided by who comes first.
+    // Several, since the rank that comes first does the work.
     for (int i = 0; i < 6; ++i) {
         const int code = allreduce(FABRICSHM_DIRECT, FABRICSHM_ASYNC, shared_, kCount);
         if (code != FABRICSHM_OK) return code;
@@ -245,7 +245,7 @@ int FaultPlayer::collectives() {
     return FABRICSHM_OK;
 }
 
-// Collectives, until they went well for everybody who is alive. The ranks agree on that outside of
+// Collectives, until they went well for all that are alive. The ranks agree on that outside of
 // the library: one may have finished its last operation in which another learnt of a death.
 bool FaultPlayer::rounds() {
     for (;;) {
@@ -258,7 +258,8 @@ bool FaultPlayer::rounds() {
         const std::size_t round = round_++;
         own().round[round] = well ? 1 : 2;
         bool all_well = well;
-        // Who failed shrinks at once: that also ends the waits of those who are still inside.
+        // A rank that failed shrinks at once: that also ends the waits of those that are still
+        // inside.
         for (int rank = 0; well && rank < kJobRanks; ++rank) {
             const auto& posted = board_.ranks[static_cast<std::size_t>(rank)].round[round];
             if (!until("all have ended a round", [&] { return posted != 0 || is_dead(rank); })) {

@@ -37,8 +37,8 @@ bool FaultPlayer::write_shard(std::uint64_t version) {
     return read_shard(rank_, shard, version);
 }
 
-// One whole version, this one or (of a peer who is a step ahead) a later one. Who has died takes
-// its shard along: that has to be said.
+// One whole version, this one or (of a peer that is a step ahead) a later one. A rank that has died
+// takes its shard along: that has to be reported.
 bool FaultPlayer::read_shard(int peer, fabricshm_shard* shard, std::uint64_t version) {
     for (;;) {
         fabricshm_shard_view view{};
@@ -47,7 +47,7 @@ bool FaultPlayer::read_shard(int peer, fabricshm_shard* shard, std::uint64_t ver
         if (code == FABRICSHM_ENOENT && peer != rank_) {
             return until("a dead rank is known", [&] { return is_dead(peer); });
         }
-        // An owner that was killed while it wrote is found out by its reader's timeout at worst.
+        // An owner that was killed while it wrote is found out at its reader's deadline at worst.
         if (code == FABRICSHM_ETIMEOUT && is_dead(peer)) return true;
         if (code != FABRICSHM_OK) return report("read shard: %s", fabricshm_error_text());
         const auto* elements = static_cast<const float*>(view.data);

@@ -43,8 +43,8 @@ class LingeringSocket {
 
     int get() const noexcept { return socket_.get(); }
     fabricshm::Fd duplicate() const { return socket_.duplicate().value(); }
-    /// No longer held here; whoever closes the last duplicate waits. Only when there is another
-    /// one: otherwise that is the caller.
+    /// No longer held here; the process that closes the last duplicate waits. Only when there is
+    /// another one: otherwise that is the caller.
     void reset() noexcept { socket_.reset(); }
 
   private:

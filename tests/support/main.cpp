@@ -1,4 +1,4 @@
-// The main() of every doctest program. Exit code 77 tells ctest that hardware was missing.
+// The main() of every doctest program. Exit code 77 reports missing hardware to ctest.
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>

@@ -71,7 +71,7 @@ Output run_program(const std::vector<std::string>& words, const Environment& env
     Pipe error;
     const pid_t pid = ::fork();
     if (pid == 0) become(pointers.data(), environment, out.ends[1], error.ends[1]);
-    if (pid < 0) return {};  // kill(-1) below would mean everybody
+    if (pid < 0) return {};  // kill(-1) below would mean all processes
     ::close(out.ends[1]);
     ::close(error.ends[1]);
     Output output;

@@ -24,7 +24,7 @@ struct RankContext {
     /// `bytes` of the arena, at the same offset in every rank that asks in the same order with the
     /// same `owner` (a rank, or `world` for what is shared). Owner -1: start again from nothing.
     std::function<std::byte*(int owner, fabricshm::Bytes bytes)> place;
-    /// The seam to the arena, for what tests share beside the group.
+    /// The seam to the arena, for what tests share outside the group.
     fabricshm::Visibility view;
     /// As the daemon does when the process of a rank ends.
     std::function<void(int rank)> mark_dead;

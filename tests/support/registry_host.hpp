@@ -89,7 +89,7 @@ struct NotedMemory final : ArenaMemory {
     std::set<ArenaId> linked;
     std::vector<std::uint64_t> formatted;
     Bytes made_present = 0;  // the most that was, in one call
-    int lost_blocks = 0;     // how many of the next blocks meet lost pages
+    int lost_blocks = 0;     // how many of the next blocks have lost pages
     std::vector<std::pair<std::uint64_t, int>> dead;
 };
 
@@ -119,6 +119,9 @@ struct NotedWork final : PoolWork {
         registry->arena_grown(growth.arena, growth.to, done);
     }
     void destroy(ArenaId arena) noexcept override { destroyed.push_back(arena); }
+    void forget(ArenaId arena, std::shared_ptr<void> records) noexcept override {
+        forgotten.emplace_back(arena, std::move(records));
+    }
 
     static fabricshm::PoolPiece make(Bytes bytes) {
         fabricshm::PoolPiece piece;
@@ -141,6 +144,7 @@ struct NotedWork final : PoolWork {
     std::vector<std::pair<ArenaId, Bytes>> created;
     std::vector<ArenaId> adopted;
     std::vector<ArenaId> destroyed;
+    std::vector<std::pair<ArenaId, std::shared_ptr<void>>> forgotten;
 };
 
 /// Copies that the test makes, or lets fail, when it wants to.

@@ -46,7 +46,7 @@ inline std::unique_ptr<fabricshm::PoolBackend> empty_test_pool(fabricshm::Bytes 
     return pool;
 }
 
-/// One arena of that pool, mapped here and by whoever is forked from here. Ends the program when
+/// One arena of that pool, mapped here and by processes forked from here. Ends the program when
 /// there is none.
 class PoolMemory {
   public:

@@ -19,7 +19,7 @@ class WireClient {
   public:
     static constexpr fabricshm::Duration kTimeout = std::chrono::seconds(30);
 
-    /// Tries again for `timeout` while nobody listens.
+    /// Tries again for `timeout` while no daemon listens.
     static fabricshm::Result<WireClient> connect(const std::string& socket_path,
                                                  fabricshm::Duration timeout = kTimeout);
 

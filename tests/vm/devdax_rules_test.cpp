@@ -72,7 +72,7 @@ TEST_SUITE("vm.devdax_rules") {
         CHECK(errno == EINVAL);
     }
 
-    TEST_CASE("it has no read, write or size, and forgets nothing when it is told to") {
+    TEST_CASE("it has no read, write or size, and forgets nothing when it is asked to") {
         const Fd fd = open_device();
         char byte = 0;
         CHECK(::pread(fd.get(), &byte, 1, 0) == -1);

@@ -1,4 +1,4 @@
-// What the kernel does when memory of a device-DAX is found broken, and who survives it. Runs in a
+// What the kernel does when memory of a device-DAX is found broken, and what survives it. Runs in a
 // guest as root, on the device of FABRIC_TEST_POOL.
 
 #include <doctest/doctest.h>
@@ -55,7 +55,8 @@ unsigned char* block_of(const Job& job, int value) {
 }  // namespace
 
 TEST_SUITE("vm.poison") {
-    TEST_CASE("a broken block is a SIGBUS for who touches it; daemon and neighbours go on") {
+    TEST_CASE(
+        "a broken block is a SIGBUS for the process that touches it; daemon and neighbours go on") {
         Daemon daemon;
         Gate ready, poisoned, done;
         Child neighbour([&]() -> int {

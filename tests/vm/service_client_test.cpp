@@ -1,6 +1,6 @@
 // Two ranks that work until they are asked to end, while what systemd runs is killed, restarted and
 // out of disk: what they compute has to stay right, and what they own has to stay theirs. What they
-// got done lies in files, for a script to look at. FABRIC_TEST_WORK: a folder. `turns` there grows
+// got done lies in files, for a script to check. FABRIC_TEST_WORK: a folder. `turns` there grows
 // with each collective, `grants` with each region granted and given back; the ranks end when there
 // is a file `end`.
 
@@ -37,7 +37,7 @@ void write_count(const char* name, long count) {
 }
 
 /// Not wrong of a request: the disk's state refuses it, or its answer was lost with the daemon that
-/// had it, and nobody can tell what came of it.
+/// had it, and what came of it can't be known.
 bool may_be(int code) {
     return code == 0 || code == FABRICSHM_ESYSTEM || code == FABRICSHM_EDAEMON;
 }
@@ -69,7 +69,7 @@ int work_as(int rank) {
     if (data == nullptr) return failed(3);
     const std::string end = work() + "/end";
     long turns = 0, grants = 0;
-    // Agreed upon: a rank that saw the end alone would leave the other one in a collective.
+    // Agreed upon: a rank that noticed the end alone would leave the other one in a collective.
     for (float ends = 0; ends == 0; ++turns) {
         if (const int step = turn(job, group, data, grants)) return step;
         if (rank == 0) {

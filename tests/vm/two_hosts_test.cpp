@@ -34,7 +34,7 @@ constexpr std::uint64_t kReady = 0x7964616572;
 constexpr auto kTimeout = 300s;
 
 /// What hosts without common caches have to do; here, where all memory is coherent, it proves that
-/// groups work when told that they are apart.
+/// groups work when they are configured as apart.
 class FlushPolicy final : public VisibilityPolicy {
   public:
     void publish(const Access& access) noexcept override { flush(access.data, access.bytes); }
@@ -136,7 +136,7 @@ unsigned char pattern(int rank, int round, Bytes at) {
                                       static_cast<Bytes>(rank) * 101);
 }
 
-/// Both fill a MiB, and each looks at the other's, many times. The number of wrong bytes.
+/// Both fill a MiB, and each reads the other's, many times. The number of wrong bytes.
 std::uint64_t wrong_bytes(SharedArena& arena, int rank) {
     std::uint64_t wrong = 0;
     for (int round = 1; round <= kRounds; ++round) {
@@ -168,7 +168,7 @@ int failed_cases(SharedArena& arena, int rank) {
                         arena.base(),
                         [&](int owner, Bytes bytes) { return arena.give(owner, bytes); },
                         arena.view(),
-                        [](int) {}};  // nobody dies here
+                        [](int) {}};  // no rank dies here
     int failures = 0;
     for (int kind = 0; kind <= static_cast<int>(Kind::kAllToAll); ++kind) {
         for (const Placement placement : {Placement::kArena, Placement::kPrivate}) {

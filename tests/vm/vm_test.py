@@ -25,7 +25,7 @@ SUITES += ["tests/crash/test_crash_" + name for name in ("collective_killed_rank
 
 def soft_reserved(pool: Path | None, mib: int, cpus: int = 2) -> tuple[list, dict]:
     """A machine with a memory node without processors, which the firmware's tables rate as slower;
-    the kernel is told that it is soft-reserved, so that it becomes a DAX device. `pool` is the file
+    the kernel is configured to soft-reserve it, so that it becomes a DAX device. `pool` is the file
     behind it; without one it is the machine's own."""
     memory = (f"memory-backend-file,id=r1,size={mib}M,share=on,mem-path={pool}" if pool else
               f"memory-backend-ram,id=r1,size={mib}M")

@@ -15,6 +15,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -110,6 +111,11 @@ inline Status status_of(int code) {
     return std::monostate{};
 }
 
+/// What an operation reads: any span, array or vector of T, written or not, where T is the element
+/// type of its output.
+template <typename T>
+using Input = std::type_identity_t<std::span<const T>>;
+
 }  // namespace detail
 
 /// The element type of a C++ type; there is none for types that the fabric cannot reduce.
@@ -165,8 +171,7 @@ class Group {
 
     /// `output` becomes the reduction of every rank's `input`; both may be the same memory.
     template <typename T>
-    Status allreduce(std::span<const T> input, std::span<T> output,
-                     fabricshm_op op = FABRICSHM_SUM) {
+    Status allreduce(detail::Input<T> input, std::span<T> output, fabricshm_op op = FABRICSHM_SUM) {
         if (input.size() != output.size()) return detail::wrong_size("allreduce: sizes differ");
         return run(call_of(FABRICSHM_ALLREDUCE, op, input.data(), output, input.size()));
     }
@@ -174,12 +179,12 @@ class Group {
     /// In place.
     template <typename T>
     Status allreduce(std::span<T> buffer, fabricshm_op op = FABRICSHM_SUM) {
-        return allreduce(std::span<const T>(buffer), buffer, op);
+        return allreduce(buffer, buffer, op);
     }
 
     /// Part `rank` of the reduction: `input` holds world parts of the size of `output`.
     template <typename T>
-    Status reduce_scatter(std::span<const T> input, std::span<T> output,
+    Status reduce_scatter(detail::Input<T> input, std::span<T> output,
                           fabricshm_op op = FABRICSHM_SUM) {
         if (input.size() != output.size() * ranks()) {
             return detail::wrong_size("reduce_scatter: the input must hold one part for each rank");
@@ -189,7 +194,7 @@ class Group {
 
     /// Every rank's `input`, in rank order.
     template <typename T>
-    Status all_gather(std::span<const T> input, std::span<T> output) {
+    Status all_gather(detail::Input<T> input, std::span<T> output) {
         if (output.size() != input.size() * ranks()) {
             return detail::wrong_size("all_gather: the output must hold one part for each rank");
         }
@@ -209,7 +214,7 @@ class Group {
     /// The root's `output` becomes the reduction of every rank's `input`; the others' is left alone
     /// and may be empty.
     template <typename T>
-    Status reduce(std::span<const T> input, std::span<T> output, int root,
+    Status reduce(detail::Input<T> input, std::span<T> output, int root,
                   fabricshm_op op = FABRICSHM_SUM) {
         if (rank() == root && input.size() != output.size()) {
             return detail::wrong_size("reduce: sizes differ");
@@ -219,7 +224,7 @@ class Group {
 
     /// Every rank's `input`, in rank order, at the root; the others' `output` may be empty.
     template <typename T>
-    Status gather(std::span<const T> input, std::span<T> output, int root) {
+    Status gather(detail::Input<T> input, std::span<T> output, int root) {
         if (rank() == root && output.size() != input.size() * ranks()) {
             return detail::wrong_size("gather: the output must hold one part for each rank");
         }
@@ -229,7 +234,7 @@ class Group {
 
     /// Part `rank` of the root's `input`; the others' may be empty.
     template <typename T>
-    Status scatter(std::span<const T> input, std::span<T> output, int root) {
+    Status scatter(detail::Input<T> input, std::span<T> output, int root) {
         if (rank() == root && input.size() != output.size() * ranks()) {
             return detail::wrong_size("scatter: the input must hold one part for each rank");
         }
@@ -239,7 +244,7 @@ class Group {
 
     /// Part p of `input` goes to rank p; `output` has what the ranks sent, in rank order.
     template <typename T>
-    Status all_to_all(std::span<const T> input, std::span<T> output) {
+    Status all_to_all(detail::Input<T> input, std::span<T> output) {
         if (input.size() != output.size() || input.size() % ranks() != 0) {
             return detail::wrong_size("all_to_all: both must hold one part for each rank");
         }
@@ -257,6 +262,12 @@ class Group {
         return run(call);
     }
 
+    /// The same of a span that may be written, or whose size is part of its type.
+    template <typename T, std::size_t kExtent>
+    Status send(std::span<T, kExtent> buffer, int peer, int tag = 0) {
+        return send(std::span<const std::remove_const_t<T>>(buffer), peer, tag);
+    }
+
     /// From rank `peer`, or FABRICSHM_ANY_PEER (start() has a Request that says which).
     template <typename T>
     Status recv(std::span<T> buffer, int peer, int tag = 0) {
@@ -268,14 +279,14 @@ class Group {
 
     /// `output` becomes the reduction of the inputs of ranks 0 to this one; both may be the same.
     template <typename T>
-    Status scan(std::span<const T> input, std::span<T> output, fabricshm_op op = FABRICSHM_SUM) {
+    Status scan(detail::Input<T> input, std::span<T> output, fabricshm_op op = FABRICSHM_SUM) {
         if (input.size() != output.size()) return detail::wrong_size("scan: sizes differ");
         return run(call_of(FABRICSHM_SCAN, op, input.data(), output, input.size()));
     }
 
     /// The same without this rank's own input. At rank 0 `output` stays as it is.
     template <typename T>
-    Status exscan(std::span<const T> input, std::span<T> output, fabricshm_op op = FABRICSHM_SUM) {
+    Status exscan(detail::Input<T> input, std::span<T> output, fabricshm_op op = FABRICSHM_SUM) {
         if (input.size() != output.size()) return detail::wrong_size("exscan: sizes differ");
         return run(call_of(FABRICSHM_EXSCAN, op, input.data(), output, input.size()));
     }

@@ -74,7 +74,7 @@ TEST_SUITE("api.client.errors") {
         CHECK(fabricshm_dtype_size(static_cast<fabricshm_dtype>(99)) == 0);
     }
 
-    TEST_CASE("EDAEMON: nobody listens, and the text names the socket") {
+    TEST_CASE("EDAEMON: no daemon listens, and the text names the socket") {
         const std::string socket = "/nonexistent/attach.sock";
         const auto options = options_for(socket);
         fabricshm_session* session = nullptr;
@@ -267,7 +267,7 @@ TEST_SUITE("api.client.errors") {
         CHECK(text_has("tensor 'orphan'"));
     }
 
-    TEST_CASE("two handles of one arena share it, and the last close tells the daemon") {
+    TEST_CASE("two handles of one arena share it, and the last close reaches the daemon") {
         FakeDaemon daemon;
         const Attached a(daemon);
         fabricshm_arena* second = nullptr;

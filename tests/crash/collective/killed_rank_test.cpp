@@ -1,5 +1,5 @@
 // A rank is killed at each named point of every engine: all survivors get kPeer with its number
-// soon, and nobody hangs. There is no daemon here: survivors see the death themselves.
+// soon, and none hangs. There is no daemon here: survivors see the death themselves.
 
 #include <doctest/doctest.h>
 
@@ -44,7 +44,7 @@ struct Scene {
 const Scene kScenes[] = {
     {"tiny.before_post", Algorithm::kAuto, Placement::kArena, 2, Trigger::kAsync},
     {"tiny.posted", Algorithm::kAuto, Placement::kArena, 2, Trigger::kAsync},
-    // A receiver, and a root that others wait for, while who needs nobody runs ahead.
+    // A receiver, and a root that others wait for, while a rank that needs no other runs ahead.
     {"tiny.posted", Algorithm::kAuto, Placement::kArena, 2, Trigger::kAsync, Kind::kBroadcast},
     {"tiny.posted", Algorithm::kAuto, Placement::kArena, 2, Trigger::kAsync, Kind::kReduce},
     {"tiny.before_post", Algorithm::kAuto, Placement::kArena, 2, Trigger::kAsync, Kind::kBroadcast,
@@ -155,8 +155,8 @@ int failures_with(const char* point, const Body& body, int world = kWorld, int v
     return failures;
 }
 
-// Rank 0 takes a message from anybody, whose sender (rank 1) is killed between two pieces. Rank 2
-// lives on, so that somebody could still send.
+// Rank 0 takes a message from any rank, whose sender (rank 1) is killed between two pieces. Rank 2
+// lives on, so that there still is a sender.
 bool take_from_anybody(RankContext& context) {
     std::vector<std::byte> bytes(Mailbox::kPiece * 4);
     Call call;
@@ -212,11 +212,11 @@ TEST_SUITE("crash.collective") {
         }
     }
 
-    TEST_CASE("a receive from anybody whose message stops half-way names the rank that sent it") {
+    TEST_CASE("a receive from any rank whose message stops half-way names the rank that sent it") {
         CHECK(failures_with("message.before_publish", take_from_anybody) == 0);
     }
 
-    TEST_CASE("who waits for a live rank that stays away learns of the death that keeps it away") {
+    TEST_CASE("a wait for a live rank that stays away learns of the death that keeps it away") {
         TestArena arena(kWorld, kPerRank);
         Gate finished;
         const auto codes = run_children(kWorld, [&](int rank) {
@@ -224,7 +224,7 @@ TEST_SUITE("crash.collective") {
             auto group = Group::attach(arena.place(rank), deadline);
             if (!group.ok()) return 2;
             if (rank == 0) return 0;  // as good as killed: its clock will not rise any more
-            // Rank 2 has been told of the death elsewhere. Rank 1 looks at rank 2 first.
+            // Rank 2 has learned of the death elsewhere. Rank 1 checks rank 2 first.
             if (rank == 2) return finished.wait() ? 0 : 3;
             Call call;
             call.kind = Kind::kBarrier;

@@ -1,5 +1,5 @@
-// A rank is stopped in the middle of storing into the buffers of its peers, who give up on it: they
-// know when their buffers are their own again, and the stopped one does not take what it finds
+// A rank is stopped in the middle of storing into the buffers of its peers, which give up on it:
+// they know when their buffers are their own again, and the stopped one does not take what it finds
 // later for a result.
 
 #include <doctest/doctest.h>
@@ -28,7 +28,7 @@ struct Story {
     Gate stopped;   // rank 1 sleeps with a chunk claimed
     Gate used;      // rank 0 has its buffers for other things
     Gate finished;  // rank 1 touches nothing any more
-    Gate looked;    // rank 0 has looked at its buffers
+    Gate looked;    // rank 0 has checked its buffers
 };
 
 // All of it through claimed chunks, of which both ranks get many.
@@ -109,7 +109,7 @@ int other_one(Story& story) {
 }  // namespace
 
 TEST_SUITE("crash.collective.stopped_rank") {
-    TEST_CASE("who gives up on a stopped rank learns when its buffers are its own again") {
+    TEST_CASE("a rank that gives up on a stopped one learns when its buffers are its own again") {
         Story story;
         Child other([&] { return other_one(story); });
         Child victim([&] { return stopped_one(story); });

@@ -1,8 +1,8 @@
 // Every named fault point of the daemon and of the library, found in the sources: a small job is
-// run once and once again for each, and whoever passes the point is killed there. The others go on,
-// a daemon is started again, and the invariants hold: nothing leaks, no bytes have two owners,
-// nobody reads stale data, no call outlasts its deadline. A point that nobody passes fails the
-// test.
+// run once and once again for each, and the process that passes the point is killed there. The
+// others go on, a daemon is started again, and the invariants hold: nothing leaks, no bytes have
+// two owners, no read returns stale data, no call outlasts its deadline. A point that no process
+// passes fails the test.
 
 #include <doctest/doctest.h>
 #include <sys/mman.h>
@@ -37,7 +37,7 @@ namespace {
 
 constexpr auto kTimeout = 120s;
 constexpr int kVictim = 0;  // rank 0 passes every point that any rank passes
-constexpr int kMortal = 2;  // killed by the test, so that the daemon has somebody to reclaim from
+constexpr int kMortal = 2;  // killed by the test, so that the daemon has a session to reclaim from
 
 // Files of this project in /dev/shm: there never are any.
 std::set<std::string> shared_files() {
@@ -132,7 +132,8 @@ class Scenario {
         std::filesystem::resize_file(folder_.file("device"), 64 << 20);
     }
 
-    // A daemon that died while it formatted its device has no journal yet, and is told to again.
+    // A daemon that died while it formatted its device has no journal yet, and is started with
+    // --format again.
     void start_daemon(const std::string& fault) {
         std::vector<std::string> options;
         if (point_.file.find("/machine/") != std::string::npos) {
@@ -191,7 +192,7 @@ class Scenario {
         }
     }
 
-    // Lets the ranks go on once all who live have come as far.
+    // Lets the ranks go on once all that live have come as far.
     void advance() {
         const int next = board_->opened + 1;
         for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -228,7 +229,7 @@ class Scenario {
         for (const auto& found : two_owners(image, claims)) fail(found);
     }
 
-    // Nobody is left: neither in the image nor in the daemon's hands may anything be.
+    // No process is left: neither the image nor the daemon may hold anything.
     void check_end() {
         const auto empty = [&] {
             std::string problem;
@@ -273,7 +274,7 @@ class Scenario {
     bool failed_ = false;
 };
 
-// Who works in a claimed reduction is decided by who comes first, so a point may be missed.
+// The first rank to come works in a claimed reduction, so a point may be missed.
 bool passes(const NamedPoint& point, int passage, int attempts) {
     for (int attempt = 0; attempt < attempts; ++attempt) {
         Scenario scenario(point, passage);
@@ -336,10 +337,11 @@ bool is_killed_elsewhere(const NamedPoint& point) {
 }  // namespace
 
 TEST_SUITE("crash.faults.sweep") {
-    TEST_CASE("who dies at a named fault point leaves a job that goes on and nothing behind") {
+    TEST_CASE(
+        "a process that dies at a named fault point leaves a job that goes on and nothing behind") {
         const auto points = fault_points_of(FABRIC_SOURCE_DIR);
         REQUIRE(points.size() > 40);
-        const char* only = std::getenv("FABRIC_SWEEP_ONLY");  // for people who look for a fault
+        const char* only = std::getenv("FABRIC_SWEEP_ONLY");  // for people in search of a fault
         int kills = 0;
         int elsewhere = 0;
         for (const NamedPoint& point : points) {

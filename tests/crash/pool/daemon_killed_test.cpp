@@ -1,6 +1,6 @@
 // fabricd is killed at each of its fault points, at each passage, while sessions do everything
-// there is to do. A successor takes over. Whatever a session had been told is still true, no bytes
-// have two owners, and when all sessions are gone nothing is left.
+// there is to do. A successor takes over. Whatever a session had been granted is still its own, no
+// bytes have two owners, and when all sessions are gone nothing is left.
 
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -24,7 +24,7 @@ namespace proto = fabricshm::proto;
 
 namespace {
 
-/// One session, and what it has been told.
+/// One session, and what it has been granted.
 struct Party {
     WireClient client;
     fabricshm::Fd arena_fd;
@@ -69,7 +69,7 @@ class Story {
     /// The same, and nothing has been given up yet.
     bool play_to_the_middle(FabricdProcess& daemon) { return attach() && share() && group(daemon); }
 
-    /// True when the daemon ended before it had granted and taken back so many tensors.
+    /// True when the daemon ended before it had granted and reclaimed so many tensors.
     bool come_and_go(FabricdProcess& daemon, int most) {
         Party& alice = parties_[0];
         for (int i = 0; i < most; ++i) {
@@ -222,7 +222,7 @@ fabricd::DaemonOptions successor_options(const std::string& folder) {
     return options;
 }
 
-/// A successor in this process, so that its books can be looked at.
+/// A successor in this process, so that its records can be inspected.
 void take_over(Story& story, const std::string& folder) {
     DaemonThread host(successor_options(folder));
     REQUIRE(host.daemon);

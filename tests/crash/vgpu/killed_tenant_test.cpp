@@ -14,7 +14,7 @@ constexpr std::uint64_t kQuota = 16 * kMiB;
 constexpr std::uint64_t kSurvivors = 4 * kMiB;
 
 // Where a process may die: with the ledger's lock, between two of its stores, with memory that the
-// driver has and the books have not, or the other way round.
+// driver has and the charge tables have not, or the other way round.
 constexpr const char* kPoints[] = {"vgpu.claim.filled", "vgpu.charge.locked", "vgpu.charge.slot",
                                    "vgpu.release.slot", "vgpu.reserved",      "vgpu.allocated",
                                    "vgpu.freed"};
@@ -51,8 +51,7 @@ TEST_CASE("killed at any point, a process leaves no quota taken and none given t
     }
 }
 
-TEST_CASE(
-    "without a daemon the survivors take back what the dead held, and a lock they died with") {
+TEST_CASE("without a daemon the survivors reclaim what the dead held, and a lock they died with") {
     for (const char* point : {"vgpu.charge.locked", "vgpu.charge.slot", "vgpu.allocated"}) {
         CAPTURE(point);
         Stage stage({slice("half", kQuota)});
@@ -63,14 +62,14 @@ TEST_CASE(
         stage.stop_daemon();
         victim->tell("race 7 400 3000000");
         CHECK(victim->answer() == "dead");
-        // Its pipe closes some time before it is gone; nobody may touch its slot before that.
+        // Its pipe closes some time before it is gone; its slot must not be touched before that.
         victim->kill();
         CHECK(survivor->ask("alloc " + bytes(kQuota)) == "ok 0");
         CHECK(survivor->ask("alloc 1") == "2");
     }
 }
 
-TEST_CASE("who dies while it takes back what the dead held leaves that to the next") {
+TEST_CASE("a process that dies while it reclaims what the dead held leaves that to the next") {
     Stage stage({slice("half", kQuota)});
     const auto last = stage.player("half");
     const auto heir =

@@ -15,7 +15,8 @@
 using namespace fabricshm;
 
 TEST_SUITE("faults.real_poison") {
-    TEST_CASE("a page that the kernel declares lost is met under a guard, in every mapping of it") {
+    TEST_CASE(
+        "a page that the kernel declares lost is found under a guard, in every mapping of it") {
         const auto file = std::make_shared<const Fd>(::memfd_create("test", MFD_CLOEXEC));
         constexpr Bytes kBytes = 16 * 4096;
         REQUIRE(::ftruncate(file->get(), kBytes) == 0);
@@ -38,7 +39,7 @@ TEST_SUITE("faults.real_poison") {
         }
         CHECK(one.lost().size() == 1);
         CHECK(two.lost().size() == 1);
-        // Putting back shows the lost page, not an empty one: the next access meets it again.
+        // Putting back shows the lost page, not an empty one: the next access finds it again.
         const PoisonGuard guard;
         const volatile std::byte* again = first.data();
         (void)again[3 * 4096];

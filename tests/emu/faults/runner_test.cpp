@@ -116,7 +116,7 @@ TEST_SUITE("faults.runner") {
         CHECK(count(waited.error, "fill pool: 96 MiB taken") == 1);
     }
 
-    TEST_CASE("a fault that never happened is told, and is a failure") {
+    TEST_CASE("a fault that never happened is reported, and is a failure") {
         const Output done =
             run("[[fault]]\naction = \"kill\"\ntarget = \"rank 7\"\npoint = \"arrive.met\"\n");
         INFO(done.out, done.error);
@@ -124,7 +124,7 @@ TEST_SUITE("faults.runner") {
         CHECK(count(done.error, "kill never happened") == 1);
     }
 
-    // Looked at without a signal: were it wrong, the signal would go to every process of this user.
+    // Checked without a signal: were it wrong, the signal would go to every process of this user.
     TEST_CASE("a daemon that is not there has no process to strike, and is not waited for") {
         emu::OwnDaemon daemon("/nonexistent", {});
         CHECK(daemon.processes().empty());

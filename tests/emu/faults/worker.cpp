@@ -62,7 +62,7 @@ int make_go(fabricshm_arena* arena, fabricshm_tensor* go) {
     return code;
 }
 
-// After a failure: a region of its own again, and the group of those who are left.
+// After a failure: a region of its own again, and the group of the ranks that are left.
 bool recover(fabricshm_arena* arena, fabricshm_group*& group, fabricshm_region& region) {
     fabricshm_group* smaller = nullptr;
     if (fabricshm_group_shrink(group, kTimeoutMs, &smaller) != FABRICSHM_OK) return false;

@@ -86,7 +86,7 @@ bool join(Stage& stage) {
     return runs(stage, allreduce(Algorithm::kAuto, Placement::kPrivate, 200));
 }
 
-// In the flag's line, in both lines of a slot, and beside.
+// In the flag's line, in both lines of a slot, and next to it.
 bool tiny(Stage& stage) {
     return runs(stage, allreduce(Algorithm::kAuto, Placement::kPrivate, 3)) &&
            runs(stage, allreduce(Algorithm::kAuto, Placement::kPrivate, 25)) &&
@@ -186,7 +186,7 @@ bool death_told(Stage& stage) {
     });
 }
 
-// Rank 1's process ends without a word, and no daemon tells: rank 0 looks for it by itself.
+// Rank 1's process ends without a word, and no daemon reports it: rank 0 checks for it by itself.
 bool death_seen(Stage& stage) {
     TestArena arena(2, kPerRank, {2, stage.behaviour});
     std::fflush(nullptr);

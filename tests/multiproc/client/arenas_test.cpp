@@ -3,8 +3,10 @@
 #include <doctest/doctest.h>
 #include <sys/mman.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "tests/support/children.hpp"
@@ -69,7 +71,7 @@ TEST_SUITE("multiproc.client.arenas") {
         Child owner([&]() -> int {
             const Job job(daemon.socket());
             fabricshm_region region;
-            // Most of the arena, so that nobody else has room until it is back.
+            // Most of the arena, so that no other session has room until it is back.
             if (!job.ok || fabricshm_region_create(job.arena, 12 << 20, &region) != 0) {
                 return failed(1);
             }
@@ -180,5 +182,33 @@ TEST_SUITE("multiproc.client.arenas") {
             return 0;
         });
         CHECK(codes == std::vector<int>(8, 0));
+    }
+
+    TEST_CASE("of a session with many threads none is cut off while one opens and closes arenas") {
+        const Daemon daemon;
+        Child child([&]() -> int {
+            const Job job(daemon.socket());
+            if (!job.ok) return failed(1);
+            constexpr int kThreads = 32;
+            std::atomic<int> errors{0};
+            std::vector<std::thread> threads;
+            for (int t = 0; t < kThreads; ++t) {
+                threads.emplace_back([&] {
+                    for (int i = 0; i < 200; ++i) {
+                        fabricshm_region region;
+                        const bool made = fabricshm_region_create(job.arena, 4096, &region) == 0;
+                        if (!made || fabricshm_region_free(job.arena, region.id) != 0) ++errors;
+                    }
+                });
+            }
+            for (int i = 0; i < 200; ++i) {
+                fabricshm_arena* other = nullptr;
+                if (fabricshm_arena_open(job.session, "other", 1 << 20, 0, &other) != 0) ++errors;
+                if (other != nullptr) fabricshm_arena_close(other);
+            }
+            for (auto& thread : threads) thread.join();
+            return errors == 0 ? 0 : failed(2);
+        });
+        CHECK(child.wait() == 0);
     }
 }

@@ -52,7 +52,7 @@ TEST_SUITE("multiproc.client.restart") {
             std::uint64_t version = 0;
             if (fabricshm_tensor_wait(job.arena, &again, 1, 0, &version) != 0) return failed(9);
             if (again.data != tensor.data || version != 1) return 10;
-            // The books are whole: nothing new lands on what was there.
+            // The records are whole: nothing new lands on what was there.
             if (fabricshm_region_create(job.arena, 100'000, &after) != 0) return failed(11);
             const bool apart = after.offset >= before.offset + before.bytes ||
                                before.offset >= after.offset + after.bytes;

@@ -74,7 +74,7 @@ int scribble(const std::string& socket, Gate& there, const std::atomic<bool>& ov
             if (i % 2 == 0) at = at / 4096 * 4096 + random() % 16 * 8;
             std::memcpy(base + at, &value, sizeof value);
         }
-        // So that operations that take a few looks are hit at all of them.
+        // So that operations that take a few polls are hit at all of them.
         if (turn % 16 == 0) ::usleep(0);
     }
     return 0;

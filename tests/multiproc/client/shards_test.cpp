@@ -27,7 +27,7 @@ constexpr std::int64_t kElements = 128 * 1024;  // 1 MiB
 constexpr int kReaders = 3;
 constexpr int kMoves = 200;
 
-/// What the processes of one story tell each other.
+/// What the processes of one story share.
 struct Board {
     std::atomic<std::uint64_t> published{0};
     std::atomic<int> reading{0};
@@ -107,7 +107,7 @@ int read_until_over(const Daemon& daemon, Board& board, int rank) {
         const bool intact = whole(view);
         const bool stale = view.version < least;
         const int code = fabricshm_shard_release(shard.handle, &view);
-        if (code == FABRICSHM_EBUSY) continue;  // the owner wrote: dropped, as told
+        if (code == FABRICSHM_EBUSY) continue;  // the owner wrote: dropped, as reported
         if (code != 0) return failed(4);
         if (!intact) return 5;
         if (stale) return 6;

@@ -101,7 +101,7 @@ TEST_SUITE("multiproc.client.tensors") {
             }
             waiting.open();
             const int code = fabricshm_tensor_wait(job.arena, &tensor, 1, 60'000, nullptr);
-            // Gone, when the daemon was faster than our look at its process.
+            // Gone, when the daemon was faster than our check of its process.
             if (code != FABRICSHM_EPEER && code != FABRICSHM_ENOENT) return failed(2);
             for (int i = 0; i < 2'000'000; ++i) {
                 if (create(job, "orphan", &tensor) == 0) return 0;
@@ -114,7 +114,7 @@ TEST_SUITE("multiproc.client.tensors") {
     }
 
     TEST_CASE(
-        "a name is taken while its tensor lives, and waiting for one that nobody makes ends") {
+        "a name is taken while its tensor lives, and waiting for one that no session makes ends") {
         const Daemon daemon;
         Child child([&]() -> int {
             const Job one(daemon.socket()), two(daemon.socket());

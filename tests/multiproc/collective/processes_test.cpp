@@ -68,7 +68,7 @@ TEST_SUITE("multiproc.collective") {
         CHECK(failures(3, 128 * kMiB, cases) == 0);
     }
 
-    TEST_CASE("64 processes meet on a few cores") {
+    TEST_CASE("64 processes run collectives on a few cores") {
         CHECK(failures(64, 2 * kMiB, all_kinds({1, 40, 1000}, Placement::kArena)) == 0);
         CHECK(failures(64, 2 * kMiB, all_kinds({3, 1000}, Placement::kPrivate)) == 0);
     }

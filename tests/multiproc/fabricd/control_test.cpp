@@ -1,5 +1,5 @@
-// The control loop in the real fabricd: from the steps that a trainer tells to the directives that
-// it gets back, and what fabricctl says about it.
+// The control loop in the real fabricd: from the steps that a trainer reports to the directives
+// that it gets back, and what fabricctl says about it.
 
 #include <doctest/doctest.h>
 #include <fabricshm/fabricshm.h>
@@ -31,8 +31,8 @@ json decisions(const Daemon& daemon) {
     return json::parse(output.out)["decisions"];
 }
 
-/// Two ranks, the second four times slower. Speeds are told and not made: the second says that it
-/// computed all the time since its last step, so the machine's own load changes nothing.
+/// Two ranks, the second four times slower. Speeds are reported and not real: the second says that
+/// it computed all the time since its last step, so the machine's own load changes nothing.
 class UnevenJob {
   public:
     /// With `units` the ranks say that so many wait on each of them, and follow units, not shares.
@@ -147,7 +147,7 @@ class MergingJob {
         if (code == 0) code = fabricshm_group_join(arena, "world", rank, 2, 60'000, &group);
         std::vector<float> gradient(kElements, 0.5F);
         while (code == 0) {
-            // Together, so that nobody waits for one who has left.
+            // Together, so that no rank waits for one that has left.
             float leaves = over_ ? 1.0F : 0.0F;
             code = fabricshm_allreduce(group, &leaves, &leaves, 1, FABRICSHM_F32, FABRICSHM_MAX);
             if (code != 0 || leaves > 0) break;
@@ -181,7 +181,8 @@ class MergingJob {
 }  // namespace
 
 TEST_SUITE("fabricd.control") {
-    TEST_CASE("ranks of unequal speed get shares by speed, and why is told, also by a successor") {
+    TEST_CASE(
+        "ranks of unequal speed get shares by speed, and why is reported, also by a successor") {
         Daemon daemon({"--control-mode=on", "--control-window=100ms"});
         UnevenJob job(daemon);
         REQUIRE(test_support::becomes_true([&] {
@@ -261,7 +262,7 @@ TEST_SUITE("fabricd.control") {
         CHECK(has(ctl(daemon, {"why", std::to_string(first["id"].get<int>())}).out, "S313\n"));
     }
 
-    TEST_CASE("who was refused memory of the pool gets what another device has unused") {
+    TEST_CASE("a device that was refused memory of the pool gets what another one has unused") {
         const test_support::TemporaryDirectory directory;
         const Daemon daemon({"--devices-file", two_devices(directory, false), "--control-mode=on",
                              "--control-window=100ms", "--control-actions=pool",
@@ -281,7 +282,7 @@ TEST_SUITE("fabricd.control") {
         for (const json& device : parsed["devices"]) {
             all += device["vgpu_memory_bytes"].get<std::int64_t>();
             CHECK(device["quota_left_ms"] == 0);
-            // By whom, the device's own books say: this session never made a step.
+            // Of which device, its own accounting says: this session never made a step.
             CHECK((device["bytes_denied"] > 0) == (device["name"] == "near"));
         }
         CHECK(all == 16 << 20);

@@ -120,7 +120,7 @@ TEST_SUITE("fabricd.ctl") {
         CHECK(has(ctl(daemon, {"top", "--count", "1"}).out, "job"));
     }
 
-    TEST_CASE("a device has the quota of its file, and shows who computes on it") {
+    TEST_CASE("a device has the quota of its file, and shows the sessions that compute on it") {
         const Daemon folder;  // for its folder only
         const std::string file = folder.folder() + "/devices.toml";
         std::ofstream(file) << "[[device]]\nname = 'npu0'\nkind = 'npu'\ngflops = 3\n"
@@ -211,7 +211,7 @@ TEST_SUITE("fabricd.ctl") {
         CHECK(has(done.error, "0 sessions left"));
     }
 
-    TEST_CASE("shutdown ends the daemon, and then nobody answers: code 3") {
+    TEST_CASE("shutdown ends the daemon, and then none answers: code 3") {
         Daemon daemon;
         CHECK(ctl(daemon, {"shutdown", "--wait", "60"}).out == "fabricd has ended\n");
         const Output gone = ctl(daemon, {"status"});
@@ -247,7 +247,7 @@ TEST_SUITE("fabricd.ctl") {
         Daemon daemon({"--pool-backend=dax", "--pool-capacity=0",
                        std::string("--pool-dax-device=") + device});
         ::unsetenv("FABRIC_FAULT");
-        // The call that meets the death waits so long for the daemon to come back.
+        // The call that finds the death waits so long for the daemon to come back.
         const Job job(daemon, 5000);
         static_cast<char*>(fabricshm_arena_base(job.arena))[8000000] = 42;
         fabricshm_arena* torn = nullptr;

@@ -73,7 +73,7 @@ TEST_SUITE("fabricd.descriptors") {
         CHECK(waiting.size() == 60);
         CHECK(becomes_true(
             [&] { return has(daemon.log(), "connections wait until there is room"); }));
-        // The admin API and the attach socket meet the shortage together.
+        // The admin API and the attach socket run short together.
         const fabricshm::Fd asks = connect_stream(daemon.folder() + "/admin.sock");
         CHECK(asks);
         const int seconds_at_most = 30;

@@ -95,7 +95,7 @@ int add_up(const std::string& socket, int rank, int world, const test_support::G
                             FABRICSHM_SUM) != 0) {
         return test_support::failed(3);
     }
-    // Stays until the list has been looked at once more: a page goes with its session.
+    // Stays until the list has been fetched once more: a page goes with its session.
     return go.wait(2) ? 0 : 4;
 }
 
@@ -237,7 +237,7 @@ TEST_SUITE("fabricd.operator") {
         CHECK(has(ctl(daemon, {"evict", "arena:none"}).error, "there is no arena 'none'"));
     }
 
-    TEST_CASE("the log may be JSON, and says who asked for the end") {
+    TEST_CASE("the log may be JSON, and names the user that asked for the end") {
         Daemon daemon({"--log-format=json"});
         REQUIRE(ctl(daemon, {"shutdown"}).code == 0);
         (void)daemon.stop();

@@ -199,7 +199,7 @@ TEST_SUITE("fabricd.shards") {
         CHECK(sees(4 << 20, 4 << 20));
         CHECK(quotas_of(job.session).user.limit_bytes == FABRICSHM_NO_LIMIT);
 
-        // Long enough that nobody's timeout ends while the test runs.
+        // Long enough that no grace period ends while the test runs.
         const json shrinking =
             parsed(ctl(daemon, {"quota", "npu0", "1M", "--grace", "3600", "--json"}));
         CHECK(shrinking["subject"] == "npu0");
@@ -220,7 +220,7 @@ TEST_SUITE("fabricd.shards") {
         CHECK(sees(1 << 20, 1 << 20));
         CHECK(quotas_of(job.session).device.left_ms == 0);
         CHECK(fabricshm_region_create(job.arena, 1 << 20, &more) == 0);
-        // Nobody gives back: after the timeout it is cut to what is used.
+        // No session gives back: after the grace period it is cut to what is used.
         const Output text = ctl(daemon, {"quota", "npu0", "64K", "--grace", "0"});
         CHECK(text.code == 0);
         CHECK(text.out == "npu0: 1 MiB until 64 KiB are in use, at most 0 s; 1 MiB used\n");

@@ -135,7 +135,7 @@ TEST_SUITE("fabricd.start") {
         CHECK(has(output.error, "pool.capacity"));
     }
 
-    TEST_CASE("a damaged journal is kept and begun anew, or refused where the key says so") {
+    TEST_CASE("a damaged journal is kept and a new one begun, or refused where the key says so") {
         Daemon daemon;
         daemon.kill();
         const std::string journal = daemon.folder() + "/state/journal";
@@ -216,7 +216,7 @@ TEST_SUITE("fabricd.start end") {
         }));
     }
 
-    TEST_CASE("users who are admitted and can't open the socket are a warning") {
+    TEST_CASE("users that are admitted and can't open the socket are a warning") {
         const Daemon closed({"--server-allow-uids=4000000001"});
         CHECK(has(closed.log(), "server.allow_uids names users that can't open the socket"));
         const Daemon open({"--server-allow-uids=4000000001", "--server-socket-mode=0666"});

@@ -1,5 +1,5 @@
 // What the real fabricd says of processes that train: through fabricctl, through its metrics, over
-// a restart, and beside a session that writes rubbish into its page.
+// a restart, and next to a session that writes rubbish into its page.
 
 #include <doctest/doctest.h>
 #include <sys/socket.h>
@@ -41,12 +41,12 @@ namespace {
 json top(const Daemon& daemon) {
     const auto output = test_support::run_program({FABRICCTL_PATH, "top", "--count", "1", "--json",
                                                    "--socket=" + daemon.folder() + "/admin.sock"});
-    // While the daemon is being restarted nobody answers.
+    // While the daemon is being restarted none answers.
     if (output.code != 0 || !json::accept(output.out)) return json::object();
     return json::parse(output.out)["telemetry"];
 }
 
-// The session that the books confirm as this rank; null when there is none.
+// The session that the daemon's records confirm as this rank; null when there is none.
 json member(const json& telemetry, int rank) {
     const json sessions = telemetry.value("training", json::array());
     for (const json& session : sessions) {
@@ -107,12 +107,11 @@ int train(const std::string& socket, int rank, Gate& stop, bool* asked_to_stop) 
 }  // namespace
 
 TEST_SUITE("multiproc.fabricd.telemetry") {
-    TEST_CASE(
-        "who trains slowly makes the other one wait, and a restart is survived by the counters") {
+    TEST_CASE("a slow rank makes the other one wait, and a restart is survived by the counters") {
         const TemporaryDirectory folder;
         const std::string metrics = folder.file("metrics.sock");
         Daemon daemon({"--telemetry-metrics-socket", metrics, "--telemetry-stale-after", "60s"});
-        // Shared with the children: rank 0 reads it, and its sum tells rank 1.
+        // Shared with the children: rank 0 reads it, and rank 1 has it from the sum.
         const auto flag = fabricshm::make_page_file("flag", 4096, fabricshm::PageAccess::kReadOnly,
                                                     [](std::byte*) noexcept {})
                               .value();
@@ -155,7 +154,7 @@ TEST_SUITE("multiproc.fabricd.telemetry") {
         for (Child& rank : ranks) CHECK(rank.wait() == 0);
     }
 
-    TEST_CASE("a page full of rubbish is looked at without harm, and its claims are not believed") {
+    TEST_CASE("a page full of rubbish is read without harm, and its claims are not believed") {
         Daemon daemon;
         auto hostile = WireClient::attach(daemon.socket(), "hostile").value();
         auto reply =
@@ -206,7 +205,7 @@ TEST_SUITE("multiproc.fabricd.telemetry") {
 
     TEST_CASE("a GPU that says it is faulty is a faulty device, for people and for programs") {
         const TemporaryDirectory folder;
-        // By the name that the daemon looks for.
+        // By the name that the daemon searches for.
         REQUIRE(::symlink(FAKE_NVML_PATH, folder.file("libnvidia-ml.so.1").c_str()) == 0);
         std::ofstream(folder.file("devices.toml"))
             << "[[device]]\nname = 'a'\nkind = 'gpu'\ngflops = 1\nmemory = '1GiB'\n"

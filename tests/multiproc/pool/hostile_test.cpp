@@ -1,4 +1,4 @@
-// A client that does everything wrong, on purpose, beside a job that must not notice.
+// A client that does everything wrong, on purpose, next to a job that must not notice.
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -65,7 +65,7 @@ void drain(const UnixSocket& socket) {
     }
 }
 
-/// The daemon still serves a session that behaves. Of a user who had as many connections as a user
+/// The daemon still serves a session that behaves. Of a user that had as many connections as a user
 /// may have, it refuses the next one until it has seen them end: then once more.
 bool serves(const std::string& socket) {
     const auto timeout = Clock::now() + WireClient::kTimeout;
@@ -124,7 +124,7 @@ int random_fields(const std::string& socket) {
         for (int i = 0; i < 20; ++i) {
             Message request = proto::make_request(random_type(random), 1);
             for (auto& byte : request.raw) byte = static_cast<std::uint8_t>(random());
-            // Half of them get past the first look: an arena that exists, names that end.
+            // Half of them get past the first check: an arena that exists, names that end.
             if (random() % 2 == 0) {
                 request.region.arena_id = arena->arena_id;
                 std::memset(request.raw + 40, 'x', 8);
@@ -194,7 +194,7 @@ int foreign_descriptors(const std::string& socket) {
         if (client->adopt(arena->arena_id, fd->get()).error().code != Errc::kCorrupt) return 5;
     }
     if (client->adopt(arena->arena_id, -1).error().code != Errc::kInvalid) return 6;
-    // A pipe's other end tells when the daemon has closed what it did not ask for.
+    // A pipe's other end shows when the daemon has closed what it did not ask for.
     for (int type = 1; type <= last_type(); ++type) {
         auto session = WireClient::attach(socket, "fds");
         if (!session.ok()) return 7;

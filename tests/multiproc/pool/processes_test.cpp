@@ -120,7 +120,7 @@ TEST_SUITE("multiproc.pool.processes") {
         CHECK(host.eventually([](const Snapshot& all) { return all.sessions.empty(); }));
     }
 
-    TEST_CASE("a live process that lost its connection comes back, and nobody else in its place") {
+    TEST_CASE("a live process that lost its connection comes back, and no other in its place") {
         const TemporaryDirectory directory;
         const auto options = options_at(directory);
         auto* stolen = static_cast<fabricshm::proto::Hello*>(

@@ -1,4 +1,4 @@
-// Users who may open the socket and nothing else, and what they send to keep the daemon busy: it
+// Users that may open the socket and nothing else, and what they send to keep the daemon busy: it
 // answers others all the same, within a bounded time, and ends when it is asked to.
 
 #include <doctest/doctest.h>
@@ -46,7 +46,7 @@ bool send_descriptor(const UnixSocket& socket, int descriptor) {
     return socket.send(proto::bytes_of(request), std::span(&descriptor, 1), until).ok();
 }
 
-// A connection whose unread packet has a socket that lingers: nobody can ask that one not to.
+// A connection whose unread packet has a socket that lingers: no option keeps that one from it.
 Fd nested(LingeringSocket& lingering) {
     auto ends = UnixSocket::pair().value();
     [[maybe_unused]] const bool sent = send_descriptor(ends.first, lingering.get());
@@ -64,7 +64,7 @@ int attack(Gate& done, const std::function<bool()>& body) {
 }
 
 /// The daemon does nothing meanwhile: an attacker that closes its own descriptor after the daemon
-/// has closed its copy would be the one who waits.
+/// has closed its copy would be the one that waits.
 class Stopped {
   public:
     explicit Stopped(pid_t pid) : pid_(pid) {
@@ -83,7 +83,7 @@ bool become(uid_t uid) {
     return ::setresgid(uid, uid, uid) == 0 && ::setresuid(uid, uid, uid) == 0;
 }
 
-/// fabricd with a socket that all may open, and one ordinary user who is admitted.
+/// fabricd with a socket that all may open, and one ordinary user that is admitted.
 struct OpenHouse {
     OpenHouse() { REQUIRE(::chmod(directory.path().c_str(), 0755) == 0); }
     TemporaryDirectory directory;
@@ -97,7 +97,7 @@ struct OpenHouse {
 }  // namespace
 
 TEST_SUITE("multiproc.pool.strangers") {
-    TEST_CASE("a stranger's descriptor that takes an hour to close holds up nobody") {
+    TEST_CASE("a stranger's descriptor that takes an hour to close holds up no session") {
         if (::geteuid() != 0) return;  // only root can be two users
         OpenHouse house;
         REQUIRE(serves(house.socket));

@@ -85,7 +85,7 @@ TEST_CASE("an allocation waits for room, and a larger quota ends that") {
     CHECK(player->answer() == "ok 0");
     CHECK(stage.view("half").wanted_bytes == 0);
     CHECK(stage.view("half").denied == 0);
-    // What the GPU has not can't come; nor does anybody wait who was asked not to.
+    // What the GPU has not can't come; nor does a process wait that was asked not to.
     CHECK(player->ask("alloc " + bytes(std::uint64_t{2} << 30)) == kOutOfMemory);
     const auto hasty = stage.player("half", {"FABRIC_VGPU_WAIT=0s"});
     CHECK(hasty->ask("alloc " + bytes(2 * kMiB)) == kOutOfMemory);
@@ -122,7 +122,7 @@ TEST_CASE("while one thread waits the others allocate, map, release and free") {
         const bool has_size = std::string(waits) != "retain-aside ";
         CHECK(player->ask(waits + (has_size ? bytes(kContext) : "")) == "ok");
         REQUIRE(comes_to_want(stage, kContext));
-        CHECK(player->ask("release-primary") == "201");  // nobody has retained it
+        CHECK(player->ask("release-primary") == "201");  // it was never retained
         const auto made = player->numbers("create " + bytes(2 * kMiB));
         REQUIRE(made.size() == 1);
         CHECK(player->ask("release " + bytes(made[0])) == "ok");
@@ -247,7 +247,7 @@ TEST_CASE("a share of the GPU's time holds launches and graphs back") {
     CHECK(view.busy_ns <= 2 * stage.gpu().processes[0].busy_ns.load());
 }
 
-TEST_CASE("without a share the GPU's time is still told, and a refused launch costs no share") {
+TEST_CASE("without a share the GPU's time is still reported, and a refused launch costs no share") {
     Stage stage({slice("half", kQuota)});
     const auto player = stage.player("half");
     CHECK(!stage.view("half").busy_known);
@@ -257,7 +257,7 @@ TEST_CASE("without a share the GPU's time is still told, and a refused launch co
     const auto files = stage.limits().files_of("half").value();
     const auto map = fabricshm::Mapping::map(files.ledger, 0, fabricshm::kLedgerBytes, {}).value();
     const auto& bucket = reinterpret_cast<fabricshm::LedgerFile*>(map.data())->bucket;
-    // As long as nobody knows what work costs, nothing is charged.
+    // As long as it is unknown what work costs, nothing is charged.
     for (int i = 0; i < 300 && bucket.rate.load() == 0; ++i) {
         CHECK(player->ask("launch-for 100 10000") == "ok");
     }
@@ -269,7 +269,7 @@ TEST_CASE("without a share the GPU's time is still told, and a refused launch co
     CHECK(static_cast<std::int64_t>(bucket.tokens.load()) > -1'000'000'000);
 }
 
-TEST_CASE("what is no request, and who asks for somebody else, is refused and hurts nobody") {
+TEST_CASE("what is no request, and a request for another process, is refused and hurts nothing") {
     Stage stage({slice("half", kQuota)});
     const auto self = fabricshm::own_identity().value();
     const auto good = make_vgpu_request(self, "half").value();
@@ -289,7 +289,7 @@ TEST_CASE("what is no request, and who asks for somebody else, is refused and hu
     request.pid = ::getppid();
     CHECK(asked(stage, request, sizeof request) == static_cast<int>(fabricshm::Errc::kDenied));
     CHECK(asked(stage, good, sizeof good) == 0);
-    // Somebody who connects and never asks.
+    // A process that connects and never asks.
     const auto silent = fabricshm::UnixSocket::connect(
         stage.folder() + "/attach.sock.vgpu", fabricshm::Clock::now() + std::chrono::seconds(20));
     CHECK(silent.ok());

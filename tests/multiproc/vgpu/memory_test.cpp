@@ -82,7 +82,7 @@ TEST_CASE("linear memory: plain, managed, pitched, by dlsym and by cuGetProcAddr
     scene.does("pitch 18446744073709551615 18446744073709551615", kOutOfMemory, 1536);
 }
 
-TEST_CASE("a call that the driver refuses is taken back from the charge tables") {
+TEST_CASE("a call that the driver refuses leaves the charge tables again") {
     Scene scene;
     scene.does("alloc 0", "1", 0);
     scene.does("create 1000", "1", 0);
@@ -91,7 +91,7 @@ TEST_CASE("a call that the driver refuses is taken back from the charge tables")
     scene.does("free 0", "1", 0);
 }
 
-TEST_CASE("a pool counts with what it has taken, and gives it back before anybody is refused") {
+TEST_CASE("a pool counts with what it has taken, and gives it back before a request is refused") {
     Scene scene;
     scene.does("async " + bytes(10 * kMiB), "ok 0", 10 * kMiB);
     scene.does("free-async 0", "ok", 10 * kMiB);
@@ -137,12 +137,12 @@ TEST_CASE("a new pool with the handle of one that another thread is ending is ke
     held.go_on("pool-ended");
     CHECK(held.player->ask("end-aside") == "ok");
     CHECK(held.used() == 0);
-    // On the host, and so it counts for nobody.
+    // On the host, and so it counts for no vGPU.
     CHECK(held.player->ask("async-from 2 " + bytes(2 * kQuota)) == "ok 3");
     CHECK(held.used() == 0);
 }
 
-TEST_CASE("a new pool counts for its own GPU, whoever had its handle before") {
+TEST_CASE("a new pool counts for its own GPU, whichever pool had its handle before") {
     Held held;
     CHECK(held.player->ask("pool host") == "ok 0");
     held.stop_at("pool-ended");
@@ -173,7 +173,8 @@ TEST_CASE("mapped memory counts until its handles and its mappings are gone") {
     scene.does("unmap 5", "ok", 0);
 }
 
-TEST_CASE("memory of others counts for who opens it, and what is too large stays closed") {
+TEST_CASE(
+    "memory of others counts for the process that opens it, and what is too large stays closed") {
     Scene scene;
     CHECK(scene.player->ask("import 7") == "ok 0");
     CHECK(scene.player->ask("map 0 " + bytes(kQuota + kMiB)) == kOutOfMemory);
@@ -219,7 +220,7 @@ TEST_CASE("memory that lies on a peer GPU counts there, whichever GPU is the cur
     CHECK(player->ask("unmap 3") == "ok");
     CHECK(player->ask("release 2") == "ok");
     CHECK(used("peer") == 2 * kMiB);
-    // A peer without a vGPU counts for nobody.
+    // A peer without a vGPU counts for none.
     const auto other = stage.player("half", {"FABRIC_MOCK_DEVICES=2"});
     CHECK(other->ask("open " + bytes(kOnPeer + 2 * kMiB)) == "ok 0");
     CHECK(used("half") == 0);
@@ -335,7 +336,7 @@ TEST_CASE("the end of a context frees what was allocated in it") {
     scene.does("release-primary", "ok", 0);
 }
 
-TEST_CASE("a primary context is charged as long as anybody retains it") {
+TEST_CASE("a primary context is charged as long as it is retained") {
     constexpr std::uint64_t kContext = 3 * kMiB;
     fabricd::VgpuSpec spec = slice("half", kQuota);
     spec.context_bytes = kContext;
@@ -345,7 +346,7 @@ TEST_CASE("a primary context is charged as long as anybody retains it") {
     CHECK(stage.view("half").used_bytes == kContext);
 }
 
-TEST_CASE("where NVML does not tell what a process holds nothing is charged for code") {
+TEST_CASE("where NVML does not report what a process holds nothing is charged for code") {
     Scene scene;
     scene.player = scene.stage.player("half", {"FABRIC_MOCK_NVML_MUTE=1"});
     CHECK(scene.player->ask("hidden-module") == "ok");
@@ -379,7 +380,7 @@ TEST_CASE("the heap of malloc and the buffer of printf count as their limits, a 
     scene.does("limit 0 4096", "ok", 10 * kMiB);
     scene.does("alloc " + bytes(22 * kMiB), "ok 0", 32 * kMiB);
     CHECK(scene.player->ask("end-context") == "ok");
-    CHECK(scene.used() == 4 * kMiB);  // what NVML saw goes with the process
+    CHECK(scene.used() == 4 * kMiB);  // what NVML measured goes with the process
     // Where contexts count as configured NVML is not asked, and so a stack counts for nothing.
     auto configured = slice("half", kQuota);
     configured.context_bytes = kMiB;
@@ -505,7 +506,7 @@ TEST_CASE("a slice of a GPU in MIG mode is found by its name, its older one, and
     }
 }
 
-TEST_CASE("the driver and NVML tell the same, and it is the vGPU") {
+TEST_CASE("the driver and NVML report the same, and it is the vGPU") {
     Scene scene;
     const auto other = scene.stage.player("half");
     const auto stranger = scene.stage.player("");
@@ -517,7 +518,7 @@ TEST_CASE("the driver and NVML tell the same, and it is the vGPU") {
     CHECK(other->numbers("info") == driver);
     const std::vector<std::uint64_t> nvml = {22 * kMiB, kQuota, 2, 10 * kMiB};
     CHECK(scene.player->numbers("nvml") == nvml);
-    // Who is on none sees the GPU.
+    // A process on none sees the GPU.
     CHECK(stranger->numbers("info").at(1) == 1U << 30);
     CHECK(stranger->numbers("nvml").at(2) == 3);
 }

@@ -37,7 +37,7 @@ std::string bytes(std::uint64_t count) {
     return std::to_string(count);
 }
 
-// Those of docs/vgpu.md. What others need of the driver nobody knows.
+// Those of docs/vgpu.md. What others need of the driver is unknown.
 bool is_tried() {
     for (const char* tried : {"10.1.", "11.2.", "11.8.", "13.0."}) {
         if (mock_gpu::runtime_version().rfind(tried, 0) == 0) return true;
@@ -45,7 +45,7 @@ bool is_tried() {
     return false;
 }
 
-// What its start came to. Nothing: the program ended, since a runtime that nobody has tried calls a
+// What its start came to. Nothing: the program ended, since a runtime that was never tried calls a
 // slot of the driver's tables which the mock does not have (tables.cpp). No fault of the shim's.
 std::optional<std::string> start_of(Player& player) {
     const std::string started = player.ask("init");
@@ -163,7 +163,7 @@ TEST_CASE("the CUDA runtime asks the driver for its functions through the shim a
         const auto started = start_of(*player);
         if (!started) continue;
         REQUIRE(*started != "dead");
-        // Older ones look every function up by its symbol; from which version on, only 11.2
+        // Older ones resolve every function by its symbol; from which version on, only 11.2
         // and 11.8 are known to differ.
         if (player->numbers("version").at(0) < 11080) continue;
         std::ifstream file(log);

@@ -1,4 +1,4 @@
-"""The pacer, on a clock that only moves when it is told."""
+"""The pacer, on a clock that only the test moves."""
 
 import unittest
 

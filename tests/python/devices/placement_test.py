@@ -61,7 +61,7 @@ class ByCost(unittest.TestCase):
                 placement = place_by_cost(network, devices, count, in_flight)
                 got = step_of(network, devices, placement, count, in_flight)
                 self.assertAlmostEqual(got, best, delta=1e-9 * best)
-        self.assertTrue(10 < refused < 140, refused)  # both outcomes were met
+        self.assertTrue(10 < refused < 140, refused)  # both outcomes were seen
 
     def test_more_speed_memory_or_devices_never_make_a_step_longer(self):
         generator = random.Random(12)

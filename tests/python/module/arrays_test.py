@@ -252,7 +252,7 @@ class Named(unittest.TestCase):
         self.assertIsInstance(caught.exception, TimeoutError)
 
     def test_what_may_be_held_of_the_pool_is_told(self):
-        # The page it is told in is asked for beside the session's own opening.
+        # The page that reports it is asked for while the session itself opens.
         end = time.monotonic() + 60
         while (quota := self.session.quotas()) is None and time.monotonic() < end:
             pass

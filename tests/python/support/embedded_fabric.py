@@ -15,7 +15,7 @@ def fabric_for(backend, arena_bytes, arenas=2):
         return
     from fabricshm._daemon import EmbeddedDaemon
 
-    pool_bytes = arena_bytes * arenas + (64 << 20)  # and what the daemon keeps beside them
+    pool_bytes = arena_bytes * arenas + (64 << 20)  # and what the daemon keeps besides them
     with EmbeddedDaemon(
         pool_bytes=pool_bytes, default_arena_bytes=arena_bytes, options=["--pool-backend", "emu"]
     ) as daemon:

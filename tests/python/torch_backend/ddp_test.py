@@ -80,7 +80,7 @@ def fp16_hook(rank, world, path):
 
 
 def overlaps(rank, world, path):
-    """A reduction proceeds while this thread computes: it is done before anybody waits for it."""
+    """A reduction proceeds while this thread computes: it is done before the first wait for it."""
     import time
 
     with fabric_test.process_group("fabricshm", path, rank, world):
@@ -92,7 +92,7 @@ def overlaps(rank, world, path):
                 torch.ones(64, 64).mm(torch.ones(64, 64))
                 if time.monotonic() > limit:
                     return "not done without a wait"
-        # Without a future nobody hurries the worker; it starts by itself all the same.
+        # Without a future nothing hurries the worker; it starts by itself all the same.
         value = torch.ones(1000)
         dist.all_reduce(value, async_op=True)
         while (value != world).any():
@@ -118,7 +118,7 @@ def allocator_life(rank, world, path):
             hoard = [torch.empty(1 << 24, dtype=torch.uint8) for _ in range(16)]
         in_arena = [fabric.in_arena(t) for t in hoard]
         del hoard
-        # A forked child may read, allocate and free; the parent's books stay as they are.
+        # A forked child may read, allocate and free; the parent's accounting stays as it is.
         pid = os.fork()
         if pid == 0:
             try:

@@ -92,7 +92,7 @@ def messages(rank, world):
         assert seen == set(range(1, world))
     else:
         dist.send(torch.full((2,), float(rank)), 0)
-    # Tags are told apart even when they come in the other order.
+    # Tags are kept apart even when they come in the other order.
     if rank == 0:
         for tag in (1, 2):
             dist.send(torch.tensor([float(tag)]), 1, tag=tag)
@@ -184,7 +184,7 @@ def monitored(rank, world, gate, opener):
         os.read(gate, 1)  # it would add to the store, too, by leaving
         return ""
     try:
-        # The time counts for who is missing alone: the other one has told the store that it is there.
+        # The time counts for the missing rank alone: the other one has reported itself to the store.
         while rank == 0 and store.num_keys() == keys:
             time.sleep(0)
         dist.monitored_barrier(timeout=timedelta(seconds=0.4), wait_all_ranks=True)
@@ -212,7 +212,7 @@ def dies(rank, world, path):
 
 
 def stays_away(rank, world, path, gate, opener):
-    # The ranks may be slow to meet; only the operation is given a short time.
+    # The ranks may be slow to arrive; only the operation is given a short time.
     with fabric_test.process_group("fabricshm", path, rank, world, timeout=60):
         if rank == 1:
             return os.read(gate, 1)

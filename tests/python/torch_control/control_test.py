@@ -24,7 +24,7 @@ NAN = float("nan")
 
 
 class Script:
-    """A session of tests: directives by the number of looks, and the figures that were told."""
+    """A session of tests: directives by the number of polls, and the figures that were reported."""
 
     def __init__(self, *directives):
         self.directives = list(directives)
@@ -85,7 +85,7 @@ def make_model():
 
 
 def trained(rank, world, path):
-    """Trains under changing directives, in work units; beside it one process on whole batches."""
+    """Trains under changing directives, in work units; for comparison one process on whole batches."""
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(4)
     inputs, targets = torch.randn(150, 20, generator=generator), torch.arange(150) % 3
@@ -140,7 +140,7 @@ class Gradients(unittest.TestCase):
     def test_training_under_changing_shares_is_that_of_one_process(self):
         results = fabric_test.run_ranks(trained, 3, fabric_test.store_path())
         counts, _, _, losses, _, _ = results[0]
-        # Directives hold from the step after the look that brought them; the tail follows too.
+        # Directives hold from the step after the poll that brought them; the tail follows too.
         self.assertEqual(counts[:2], [[12, 12, 8], [12, 12, 8]])
         self.assertEqual(counts[2], [16, 8, 8])
         self.assertEqual(counts[3], [28, 4, 0])
@@ -199,7 +199,7 @@ class Following(unittest.TestCase):
                 follows, 2, fabric_test.store_path())):
             self.assertEqual(
                 counts, [[5, 5]] * 3 + [[7, 3]] * 6 + [[1, 9]] * 3)  # no number is no share
-            self.assertEqual(interval, 1)  # there is no optimizer, whose state would have to meet
+            self.assertEqual(interval, 1)  # there is no optimizer, whose state would have to be averaged
             self.assertEqual(serial, 7)
             self.assertEqual(times, {250_000_000 + rank * 1_000_000_000})  # as the trainer said
 

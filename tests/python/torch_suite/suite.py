@@ -1,7 +1,7 @@
 """PyTorch's own DistributedTest, loaded so that any backend can be put under it.
 
-The suite ships with Debian's python3-torch. Its decorators look at BACKEND while the module is
-imported ("only gloo supports timeouts"), its bodies look at it while a test runs. `load_suite`
+The suite ships with Debian's python3-torch. Its decorators read BACKEND while the module is
+imported ("only gloo supports timeouts"), its bodies read it while a test runs. `load_suite`
 imports it with the decorators of one backend (gloo) and then runs the bodies with another, so that
 a test is never skipped for fabricshm that runs for gloo.
 """
@@ -35,7 +35,7 @@ def load_suite(backend, decorators, world, timeout):
     To be called once per process: what a decorator decided at import stays decided.
     """
     provide_expecttest()
-    sys.argv = sys.argv[:1]  # the suite parses the command line of whoever imports it
+    sys.argv = sys.argv[:1]  # the suite parses the command line of the program that imports it
     os.environ.update(
         BACKEND=decorators,
         WORLD_SIZE=str(world),

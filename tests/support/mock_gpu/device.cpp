@@ -50,14 +50,14 @@ bool is_dead(std::uint64_t pid) {
     return bracket == nullptr || bracket[2] == 'Z' || bracket[2] == 'X';
 }
 
-// The number that NVML has of this process: in a pid namespace, what it was told from outside.
+// The number that NVML has of this process: in a pid namespace, what it was given from outside.
 std::uint64_t own_number() {
     const char* told = std::getenv("FABRIC_MOCK_PID");
     return told != nullptr ? std::strtoull(told, nullptr, 10)
                            : static_cast<std::uint64_t>(::getpid());
 }
 
-// A driver frees what the dead held. From inside a pid namespace nobody is seen to be dead.
+// A driver frees what the dead held. From inside a pid namespace no process is seen to be dead.
 void bury_dead(Device& gpu) {
     if (std::getenv("FABRIC_MOCK_PID") != nullptr) return;
     for (ProcessUse& process : gpu.processes) {

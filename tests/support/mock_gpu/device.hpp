@@ -51,7 +51,7 @@ void give(std::uint64_t bytes);
 std::uint64_t used_by_all(Device& device);
 std::uint64_t used_by_me();
 
-/// Runs a kernel: the GPU's time moves on, and who runs too far ahead of it waits.
+/// Runs a kernel: the GPU's time moves on, and a process that runs too far ahead of it waits.
 void run(std::uint64_t threads);
 
 std::uint64_t now_ns();

@@ -1,5 +1,5 @@
 // The CUDA driver's functions that the player calls, as cuda.h declares them: by their names alone,
-// so that whoever is preloaded is found as in any program.
+// so that a preloaded library is found as in any program.
 
 #pragma once
 

@@ -1,6 +1,6 @@
 // Runs a program in a pid namespace of its own, as a container does: with its own /proc, and as
-// number 1. $FABRIC_MOCK_PID tells the mock driver there by which number NVML knows it. Exit code
-// 77 where this machine does not allow that.
+// number 1. $FABRIC_MOCK_PID gives the mock driver there the number by which NVML knows it. Exit
+// code 77 where this machine does not allow that.
 
 #include <fcntl.h>
 #include <sched.h>

@@ -24,7 +24,7 @@ unsigned int own_index() {
     return index != nullptr ? static_cast<unsigned int>(std::atoi(index)) : 0;
 }
 
-// With $FABRIC_MOCK_NVML_MUTE it does not tell what processes hold.
+// With $FABRIC_MOCK_NVML_MUTE it does not report what processes hold.
 unsigned long long used_as_told(const ProcessUse& process) {
     static const bool is_mute = std::getenv("FABRIC_MOCK_NVML_MUTE") != nullptr;
     return is_mute ? fabricshm::cuda::kNvmlNotAvailable : process.used.load();
@@ -104,7 +104,7 @@ MOCK_EXPORT Status nvmlDeviceGetComputeRunningProcesses(Handle, unsigned int* co
     return processes(count, list);
 }
 
-// What each process had of the GPU's time since the last sample that anybody took.
+// What each process had of the GPU's time since the last sample of any process.
 MOCK_EXPORT Status nvmlDeviceGetProcessUtilization(Handle, fabricshm::cuda::NvmlUtilization* out,
                                                    unsigned int* count, unsigned long long) {
     Device& gpu = device();

@@ -36,7 +36,7 @@ std::string answer(Status status) {
     return status == kSuccess ? "ok" : std::to_string(status);
 }
 
-// Remembers a thing; the answer tells its number.
+// Remembers a thing; the answer has its number.
 std::string made(Status status, std::uint64_t thing, std::uint64_t size = 0) {
     if (status != kSuccess) return answer(status);
     g_things.push_back(thing);

@@ -52,8 +52,8 @@ struct Proc {
     void* address;
 };
 
-// One whose address nobody can look up by a symbol: as far as anybody knows, the real driver may
-// answer with such.
+// One whose address no symbol resolves to: as far as is known, the real driver may answer with
+// such.
 Status nameless_managed(Pointer* out, std::size_t bytes, unsigned int) {
     using Allocate = Status (*)(Pointer*, std::size_t);
     return reinterpret_cast<Allocate>(&procs::cuMemAlloc_v2)(out, bytes);
@@ -76,7 +76,7 @@ void* find(const char* name, int version, std::uint64_t flags) {
 }
 
 // $FABRIC_MOCK_ASKED names a file for what was asked and by which library: a test sees there
-// whether anybody got past the shim.
+// whether a call got past the shim.
 void note(const char* name, int version, std::uint64_t flags, void* caller) {
     static const char* const path = std::getenv("FABRIC_MOCK_ASKED");
     if (path == nullptr) return;

@@ -287,7 +287,7 @@ MOCK_EXPORT Status cuStreamIsCapturing_ptsz(Handle stream, int* state) {
 }
 MOCK_EXPORT Status cuStreamIsCapturing(Handle stream, int* state) {
     const Lock lock(driver().mutex);
-    // Nobody may ask the legacy stream for anything while one that it waits for is captured.
+    // The legacy stream must not be asked for anything while one that it waits for is captured.
     if (stream == nullptr && !driver().capturing.empty()) return kCaptureImplicit;
     *state = driver().capturing.count(stream) > 0 ? 1 : 0;
     return kSuccess;

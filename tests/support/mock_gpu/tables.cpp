@@ -24,7 +24,7 @@ using Lock = std::lock_guard<std::recursive_mutex>;
 
 enum TableName : int { kRuntime, kTools, kThreads, kStorage, kStart, kProof, kTableCount };
 
-// How they begin; nobody outside knows their real names.
+// How they begin; their real names are not public.
 constexpr const char* kNames[kTableCount] = {"6bd5fb6c", "a094798c", "42d85a81",
                                              "c693336e", "263e8860", "d4082055"};
 
@@ -64,7 +64,7 @@ Table unknown_table(std::index_sequence<kSlot...>) {
 
 // --- The runtime's own table ---
 
-// The context that a device's users share; the runtime asks before anybody has made it.
+// The context that a device's users share; the runtime asks before it is made.
 Status primary_context(Handle* out, fabricshm::cuda::Device) {
     *out = &driver().primary;
     return kSuccess;

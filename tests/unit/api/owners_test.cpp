@@ -4,6 +4,7 @@
 
 #include <array>
 #include <fabricshm/fabricshm.hpp>
+#include <vector>
 
 #include "tests/unit/api/fake_abi.hpp"
 
@@ -141,6 +142,29 @@ TEST_SUITE("api.owners") {
         CHECK(called(FABRICSHM_RECV, 2));
         CHECK(fake_abi::last_call().output == part.data());
         CHECK(fake_abi::last_call().peer == FABRICSHM_ANY_PEER);
+    }
+
+    TEST_CASE("what an operation reads may be a span that is written elsewhere, or an array") {
+        auto group = joined_group();
+        std::array<float, 2> part{};
+        std::vector<float> whole(8);
+        const std::span<float> to_part(part), to_whole(whole);
+        CHECK(group.reduce(to_part, to_part, fake_abi::kRank).ok());
+        CHECK(fake_abi::last_call().input == part.data());
+        CHECK(group.allreduce(part, to_part).ok());
+        CHECK(group.reduce_scatter(whole, to_part).ok());
+        CHECK(group.all_gather(to_part, to_whole).ok());
+        CHECK(group.gather({part.data(), 2}, to_whole, fake_abi::kRank).ok());
+        CHECK(group.scatter(to_whole, to_part, fake_abi::kRank).ok());
+        CHECK(group.all_to_all(to_whole, to_whole).ok());
+        CHECK(group.scan(to_part, to_part).ok());
+        CHECK(group.exscan(to_part, to_part).ok());
+        CHECK(group.send(to_part, 2, 7).ok());
+        CHECK(fake_abi::last_call().input == part.data());
+        CHECK(fake_abi::last_call().dtype == FABRICSHM_F32);
+        CHECK(fake_abi::last_call().tag == 7);
+        CHECK(group.send(std::span(part), 2).ok());
+        CHECK(fake_abi::last_call().count == 2);
     }
 
     TEST_CASE("a request that is dropped is waited for, once") {

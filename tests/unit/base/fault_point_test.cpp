@@ -48,7 +48,7 @@ TEST_SUITE("base.fault_point") {
         CHECK(g_fired == std::vector<long>{1, 3, 2});
     }
 
-    TEST_CASE("an entry for somebody else is not armed") {
+    TEST_CASE("an entry for another process is not armed") {
         ::setenv("RANK", "1", 1);
         ::setenv("FABRIC_DEVICE", "gpu0", 1);
         ::setenv("FABRIC_HOST", "left", 1);

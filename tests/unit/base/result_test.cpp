@@ -3,6 +3,9 @@
 #include <doctest/doctest.h>
 
 #include <cerrno>
+#include <string>
+
+#include "tests/support/aborts.hpp"
 
 using fabricshm::Errc;
 using fabricshm::Error;
@@ -37,6 +40,14 @@ TEST_SUITE("base.result") {
         CHECK(quarter(6).error().code == Errc::kInvalid);
         CHECK(only_even(2).ok());
         CHECK_FALSE(only_even(3).ok());
+    }
+
+    TEST_CASE("asking an error for its value is a bug that prints the error") {
+        const std::string text = test_support::aborts_with([] { (void)half(3).value(); });
+        CHECK(text.find("halve: invalid argument (kInvalid)") != std::string::npos);
+        const Result<int> odd = half(5);
+        CHECK_FALSE(test_support::aborts_with([&] { (void)*odd; }).empty());
+        CHECK(test_support::aborts_with([] { (void)half(4).value(); }).empty());
     }
 
     TEST_CASE("a description names the step, the meaning and the rank or the errno") {

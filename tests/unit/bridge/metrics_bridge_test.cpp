@@ -125,7 +125,7 @@ TEST_SUITE("bridge.metrics_bridge") {
     }
 
     TEST_CASE(
-        "an address that is none, a port that is taken and a path that is too long are told") {
+        "an address that is none, a port that is taken and a path that is too long are reported") {
         BridgeOptions options;
         options.socket_path = "/x";
         options.port = 0;

@@ -57,7 +57,7 @@ Result<Message> create_region(Session& session, std::uint64_t arena, TimePoint d
 }  // namespace
 
 TEST_SUITE("client.session") {
-    TEST_CASE("nobody listening is kDaemon, and the daemon's refusal is its own") {
+    TEST_CASE("no daemon listening is kDaemon, and the daemon's refusal is its own") {
         SessionOptions options;
         options.sockets = {"/nonexistent/a", "/nonexistent/b"};
         CHECK(Session::open(options).error().code == Errc::kDaemon);

@@ -5,7 +5,7 @@
 using namespace fabricshm;
 
 TEST_SUITE("client.shard_meters") {
-    TEST_CASE("the shards that are read most are told of, the busiest first") {
+    TEST_CASE("the shards that are read most are reported, the busiest first") {
         ShardMeters meters;
         for (std::uint64_t shard = 1; shard <= 20; ++shard) {
             meters.add(7, shard)->count(shard * 10);
@@ -39,7 +39,7 @@ TEST_SUITE("client.shard_meters") {
     }
 
     TEST_CASE(
-        "two handles of one shard count together, and a closed one is remembered while told") {
+        "two handles of one shard count together, and a closed one is remembered while reported") {
         ShardMeters meters;
         meters.add(1, 1)->count(5);
         meters.add(1, 1)->count(5);
@@ -52,7 +52,7 @@ TEST_SUITE("client.shard_meters") {
         CHECK(told[1].shard == 0);
     }
 
-    TEST_CASE("a session that makes and frees shards all day remembers those that it tells of") {
+    TEST_CASE("a session that makes and frees shards all day remembers those that it reports") {
         ShardMeters meters;
         ShardReads told[kShardsTold];
         const auto open = meters.add(9, 9);

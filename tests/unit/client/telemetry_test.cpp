@@ -45,7 +45,8 @@ DirectiveImage order(std::uint64_t serial, std::uint32_t interval) {
 }  // namespace
 
 TEST_SUITE("client.telemetry") {
-    TEST_CASE("a step is the time since the one before, and what nobody claims is computing") {
+    TEST_CASE(
+        "a step is the time since the one before, and what nothing else claims is computing") {
         Telemetry telemetry;
         const PageFile file = telemetry_file();
         REQUIRE(telemetry.take_telemetry(file.descriptor).ok());
@@ -93,7 +94,8 @@ TEST_SUITE("client.telemetry") {
         CHECK(read(file).world == 4);
     }
 
-    TEST_CASE("reads of shards are told ten times per second, with every step, and at the end") {
+    TEST_CASE(
+        "reads of shards are reported ten times per second, with every step, and at the end") {
         Telemetry telemetry;
         const PageFile file = telemetry_file();
         const auto meter = telemetry.add_shard(2, 3);
@@ -161,7 +163,7 @@ TEST_SUITE("client.telemetry") {
         const PageFile second = directive_file();
         REQUIRE(telemetry.take_directives(second.descriptor).ok());
         CHECK(telemetry.directives().sync_interval == 4);
-        // The serials of a new daemon begin anew.
+        // The serials of a new daemon start again from 1.
         write_directives(second.mapping.data(), order(1, 2));
         CHECK(telemetry.directives().sync_interval == 2);
         const PageFile page = telemetry_file();
@@ -171,7 +173,7 @@ TEST_SUITE("client.telemetry") {
         CHECK(read(page).sync_interval == 2);
     }
 
-    TEST_CASE("the last quotas hold while nobody says others") {
+    TEST_CASE("the last quotas hold until others are announced") {
         Telemetry telemetry;
         CHECK(telemetry.quotas().serial == 0);
         const PageFile first = directive_file();

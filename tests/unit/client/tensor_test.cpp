@@ -69,7 +69,7 @@ TEST_SUITE("client.tensor") {
         CHECK(value == std::byte{9});
     }
 
-    TEST_CASE("nobody making or publishing it ends at the deadline") {
+    TEST_CASE("a wait for one that is never made or published ends at the deadline") {
         FakeDaemon daemon;
         const auto arena = join(daemon);
         CHECK(open_tensor(*arena, "never", Clock::now() + 20ms).error().code == Errc::kTimeout);
@@ -79,7 +79,7 @@ TEST_SUITE("client.tensor") {
         CHECK(wait.error().code == Errc::kTimeout);
     }
 
-    TEST_CASE("a freed tensor is gone for everybody, and its name is free again") {
+    TEST_CASE("a freed tensor is gone for all sessions, and its name is free again") {
         FakeDaemon daemon;
         const auto maker = join(daemon), reader = join(daemon);
         const auto made = create_tensor(*maker, "short", kF32, kShape).value();

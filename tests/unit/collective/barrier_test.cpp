@@ -25,7 +25,7 @@ struct Block {
     std::unique_ptr<std::byte, Free> memory;
 };
 
-// When the waiter looks whether its peer lives, the peer raises its clock and dies.
+// When the waiter checks whether its peer lives, the peer raises its clock and dies.
 struct LastWords final : VisibilityPolicy {
     void publish(const Access&) noexcept override {}
     void acquire(const Access& access) noexcept override {

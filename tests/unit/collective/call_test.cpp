@@ -104,7 +104,7 @@ TEST_SUITE("collective.call") {
         CHECK(refusal(call) == Errc::kInvalid);  // without recv_counts
     }
 
-    TEST_CASE("signatures tell different operations apart and ignore what may differ") {
+    TEST_CASE("signatures distinguish different operations and ignore what may differ") {
         std::byte memory[256];
         const Call one = allreduce(memory, memory, 8);
         Call other = allreduce(memory + 64, memory + 128, 8);

@@ -1,4 +1,4 @@
-// The direct engine when the group breaks under it: alone, beside words that a peer might have
+// The direct engine when the group breaks under it: alone, next to words that a peer might have
 // left.
 
 #include <doctest/doctest.h>

@@ -66,7 +66,7 @@ RankPlace place_on(const Recorded& machine, const std::vector<int>& cpus) {
 }
 
 /// What holds for every tree: each rank is reached once, positions of a subtree follow each other,
-/// and nobody has many children.
+/// and none has many children.
 void check_shape(const Tree& tree) {
     const int world = static_cast<int>(tree.nodes.size());
     CHECK(tree.nodes[0].parent == -1);

@@ -54,7 +54,7 @@ std::vector<CollectiveCase> every_kind(std::uint64_t count, Placement placement,
     return cases;
 }
 
-// The kinds that can have one output for all ranks, in every size class: tiny, beside tiny lines,
+// The kinds that can have one output for all ranks, in every size class: tiny, next to tiny lines,
 // slots, direct, claimed chunks.
 std::vector<CollectiveCase> every_shared_output(Algorithm algorithm) {
     std::vector<CollectiveCase> cases;
@@ -221,14 +221,14 @@ bool told_of_another_root(RankContext& context, Kind kind, std::uint64_t count) 
         return !result.ok() && result.error().code == Errc::kMismatch;
     };
     if (told(context.group.run(call))) return true;
-    // The next ones may be rooted as well, and this rank their root, which waits for nobody.
+    // The next ones may be rooted as well, and this rank their root, which waits for no other.
     Call next;
     next.kind = Kind::kBroadcast;
     next.count = 1;
     next.root = context.rank;
     next.input = next.output = call.output;
     next.deadline = call.deadline;
-    // In a run 23 may pass before ranks that wait for nobody are compared.
+    // In a run 23 may pass before ranks that wait for no other are compared.
     const int most = count * 4 <= kMostAhead ? 24 : 1;
     for (int passed = 0; passed < most; ++passed) {
         if (told(context.group.run(next))) return true;
@@ -491,8 +491,7 @@ TEST_SUITE("collective.group") {
                   // Passed already, as it may be for an operation behind long ones.
                   call.deadline = Clock::now() - std::chrono::seconds(1);
                   call.timeout = std::chrono::seconds(50);
-                  // Rank 0 comes when the other sleeps: a wait that turns slow looks at its
-                  // deadline.
+                  // Rank 0 comes when the other sleeps: a wait that turns slow checks its deadline.
                   if (context.rank == 0) await_sleeper(context);
                   const auto request = context.group.start(call);
                   return (request.ok() && request.value()->wait().ok()) ||
@@ -576,7 +575,7 @@ TEST_SUITE("collective.group") {
         CHECK(failures(3, cases) == 0);
     }
 
-    TEST_CASE("ranks that call different operations are told so, and the group stays broken") {
+    TEST_CASE("ranks that call different operations get an error, and the group stays broken") {
         const int wrong = failures_in_threads(2, kPerRank, [](RankContext& context) {
             float value[1000] = {};
             Call call;
@@ -595,10 +594,10 @@ TEST_SUITE("collective.group") {
         CHECK(wrong == 0);
     }
 
-    TEST_CASE("ranks that differ about the root are told so at the next operation at the latest") {
+    TEST_CASE("ranks that differ about the root get an error at the next operation at the latest") {
         for (const Kind kind :
              {Kind::kBroadcast, Kind::kReduce, Kind::kGather, Kind::kScatter, Kind::kScan}) {
-            // In tiny lines, beside them, through the slots, and in place.
+            // In tiny lines, next to them, through the slots, and in place.
             for (const std::uint64_t count : {2, 400, 3000, 70'000}) {
                 CAPTURE(static_cast<int>(kind));
                 CAPTURE(count);
@@ -610,7 +609,7 @@ TEST_SUITE("collective.group") {
     }
 
     TEST_CASE(
-        "ranks that differ about a tiny root are told so by the next operation of another way") {
+        "ranks that differ about a tiny root get an error by the next operation of another way") {
         CHECK(failures_in_threads(2, kPerRank, [](RankContext& context) {
                   Call call;
                   call.kind = Kind::kBroadcast;
@@ -626,7 +625,9 @@ TEST_SUITE("collective.group") {
               }) == 0);
     }
 
-    TEST_CASE("who waits for a command that the root of a tiny operation never gives is told so") {
+    TEST_CASE(
+        "a rank that waits for a command that the root of a tiny operation never gives gets an "
+        "error") {
         CHECK(failures_in_threads(2, kPerRank, [](RankContext& context) {
                   Call call;
                   call.kind = Kind::kBroadcast;
@@ -662,7 +663,7 @@ TEST_SUITE("collective.group") {
                           : i % 8 == 1 ? Kind::kExscan
                                        : Kind::kBroadcast;
             // Runs of up to 29 tiny ones; between them slots and buffers in place.
-            const std::uint64_t small = i % 4 == 3 ? 900 : 2;  // beside the lines, and in them
+            const std::uint64_t small = i % 4 == 3 ? 900 : 2;  // next to the lines, and in them
             wanted.count = i % 30 != 29 ? small : i % 60 == 29 ? 5000 : 70'000;
             wanted.root = i / 10 % 3;
             wanted.salt = static_cast<std::uint64_t>(i);
@@ -712,7 +713,7 @@ TEST_SUITE("collective.group") {
         CHECK(wrong == 0);
     }
 
-    TEST_CASE("survivors that meet different dead ranks name the same one") {
+    TEST_CASE("survivors that find different dead ranks name the same one") {
         for (int round = 0; round < 10; ++round) {
             std::array<std::atomic<int>, 4> named{-1, -1, -1, -1};
             const int wrong = failures_in_threads(4, 4096, [&](RankContext& context) {
@@ -720,7 +721,7 @@ TEST_SUITE("collective.group") {
                     context.mark_dead(context.rank);
                     return true;
                 }
-                // Each waits for the rank behind it first, and so rank 0 meets 1, and 2 meets 3.
+                // Each waits for the rank behind it first, and so rank 0 finds 1, and 2 finds 3.
                 Call barrier;
                 barrier.deadline = Clock::now() + std::chrono::seconds(60);
                 const auto result = context.group.run(barrier);
@@ -731,7 +732,7 @@ TEST_SUITE("collective.group") {
                 return true;
             });
             CHECK(wrong == 0);
-            // Hosts that share no caches have no exchange that could decide who was first.
+            // Hosts that share no caches have no exchange that could decide which was first.
             if (Hosts::of_environment().count == 0) CHECK(named[0] == named[2]);
             CHECK((named[0] == 1 || named[0] == 3));
         }

@@ -174,6 +174,55 @@ TEST_SUITE("collective.long_wait") {
         }));
     }
 
+    TEST_CASE("a message that does not come is on the screen, and in the log, as a collective is") {
+        const Logged logged(LogLevel::kInfo);
+        TestArena arena(3, 8 * kMiB);
+        const auto screen = std::make_shared<KeptScreen>();
+        std::atomic<int> well{0};
+        WaitRecord shown[2]{};
+        std::vector<std::thread> ranks;
+        for (int rank = 0; rank < 3; ++rank) {
+            ranks.emplace_back([&, rank] {
+                const TimePoint deadline = Clock::now() + std::chrono::seconds(60);
+                GroupPlace place = arena.place(rank);
+                place.screen = screen;
+                const auto group = Group::attach(std::move(place), deadline);
+                if (!group.ok()) return;
+                (*group)->set_long_wait(std::chrono::milliseconds(1));
+                std::byte bytes[24]{};
+                Call call;
+                call.deadline = deadline;
+                call.count = sizeof bytes;
+                call.input = call.output = bytes;
+                // Rank 0 waits for rank 2 in its own thread, rank 1 for any in another one.
+                call.kind = rank == 2 ? Kind::kSend : Kind::kRecv;
+                call.peer = rank == 0 ? 2 : kAnyPeer;
+                if (rank == 0) well += (*group)->run(call).ok() ? 1 : 0;
+                if (rank == 1) well += (*group)->start(call).value()->wait().ok() ? 1 : 0;
+                const auto seen = [&] {
+                    shown[0] = screen->record(0);
+                    shown[1] = screen->record(1);
+                    return shown[0].late[0] != 0 && shown[1].late[0] != 0 &&
+                           has("rank 0 of 3: has waited");
+                };
+                while (rank == 2 && !seen() && Clock::now() < deadline) std::this_thread::yield();
+                for (int peer = 0; rank == 2 && peer < 2; ++peer) {
+                    call.peer = peer;
+                    well += (*group)->run(call).ok() ? 1 : 0;
+                }
+            });
+        }
+        for (auto& rank : ranks) rank.join();
+        CHECK(well == 4);
+        CHECK(std::string(shown[0].kind) == "recv");
+        CHECK(shown[0].late[0] == 1 << 2);
+        CHECK(shown[0].bytes == 24);
+        CHECK(shown[1].late[0] == (1 << 0 | 1 << 2));
+        CHECK(has("for rank 2 (process "));
+        CHECK(has(") in recv, 24 bytes"));
+        for (int rank = 0; rank < 3; ++rank) CHECK(screen->late(rank) == 0);
+    }
+
     TEST_CASE("ranks that wait in a collective name the one that is late") {
         for (const Kind kind : {Kind::kBarrier, Kind::kAllreduce}) {
             const Logged logged(LogLevel::kInfo);

@@ -104,7 +104,7 @@ Errc received_after(const std::function<void(RankContext&)>& harm) {
     return static_cast<Errc>(code.load());
 }
 
-// The same where the harm is one line that looks like the next one.
+// The same where the harm is one line that passes for the next one.
 Errc received_line(MessageWhat what, MessagePiece piece) {
     return received_after([=](RankContext& context) {
         const ChannelOfPeer channel(context);
@@ -144,7 +144,7 @@ TEST_SUITE("collective.mailbox") {
         CHECK(wrong == 0);
     }
 
-    TEST_CASE("messages between buffers in the arena arrive whole, whoever is first") {
+    TEST_CASE("messages between buffers in the arena arrive whole, whichever side is first") {
         const int wrong = failures_in_threads(2, kPerRank, [](RankContext& context) {
             for (const std::size_t size : {4097, 30001, 65536, 65537, 131072, 700001, 9000001}) {
                 for (int turn = 0; turn < 4; ++turn) {
@@ -265,7 +265,7 @@ TEST_SUITE("collective.mailbox") {
         CHECK(wrong == 0);
     }
 
-    TEST_CASE("a receive from anybody says who sent") {
+    TEST_CASE("a receive from any rank names the sender") {
         const int wrong = failures_in_threads(4, kPerRank, [](RankContext& context) {
             if (context.rank != 0) {
                 return sends(context, 0, 9, pattern(5000, context.rank));
@@ -286,7 +286,7 @@ TEST_SUITE("collective.mailbox") {
         CHECK(wrong == 0);
     }
 
-    TEST_CASE("messages and collectives run beside each other") {
+    TEST_CASE("messages and collectives run at the same time") {
         const int wrong = failures_in_threads(3, kPerRank, [](RankContext& context) {
             const int next = (context.rank + 1) % 3;
             const int before = (context.rank + 2) % 3;
@@ -307,7 +307,7 @@ TEST_SUITE("collective.mailbox") {
         CHECK(wrong == 0);
     }
 
-    TEST_CASE("a message put aside in pieces goes to the receive that was there first") {
+    TEST_CASE("a message kept aside in pieces goes to the receive that was there first") {
         const int wrong = failures_in_threads(2, kPerRank, [](RankContext& context) {
             if (context.rank == 0) {
                 return sends(context, 1, 7, pattern(900000, 1)) &&
@@ -346,7 +346,7 @@ TEST_SUITE("collective.mailbox") {
 
     TEST_CASE("a receive that gives up in the middle of a message leaves it to the next one") {
         constexpr int kMessages = 30;
-        const auto sent = [](int i) { return pattern(Mailbox::kStage * 2 + 13, i); };
+        const auto sent = [](int i) { return pattern(Stage::kBytes * 2 + 13, i); };
         const int wrong = failures_in_threads(2, kPerRank, [&](RankContext& context) {
             if (context.rank == 0) {
                 for (int i = 0; i < kMessages; ++i) {
@@ -608,7 +608,7 @@ TEST_SUITE("collective.mailbox") {
                            .ok()) {
                     ++sent;
                 }
-                const int most = kFits + static_cast<int>(Mailbox::kStage / kSize);
+                const int most = kFits + static_cast<int>(Stage::kBytes / kSize);
                 if (sent < kFits || sent > most) return report(context, "%d sent", sent);
                 return sends(context, 2, 3, pattern(8, 1)) && sends(context, 1, 4, {}) &&
                        meets(context);
@@ -682,7 +682,7 @@ TEST_SUITE("collective.mailbox") {
         CHECK(wrong == 0);
     }
 
-    TEST_CASE("in a group of many ranks each finds who sent") {
+    TEST_CASE("in a group of many ranks each finds the sender") {
         constexpr int kWorld = 20;
         const int wrong = failures_in_threads(kWorld, 2 * kMiB, [](RankContext& context) {
             for (int round = 0; round < 10; ++round) {
@@ -757,7 +757,7 @@ TEST_SUITE("collective.mailbox") {
             if (group.ok()) {
                 RankContext context = arena.context(**group);
                 (void)sends(context, 1, 0, pattern(5000, 1));
-                // Who is dead is not waited for.
+                // A dead rank is not waited for.
                 context.mark_dead(1);
                 group->reset();
             }

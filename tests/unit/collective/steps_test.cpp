@@ -1,6 +1,6 @@
 // Compares StepPlan with what the engines really touch. The linker hands every call of the three
 // kernels that move bytes to the functions below first (--wrap, see CMakeLists.txt), which write
-// down who read and wrote how many bytes of whose buffer after how many signals.
+// down which rank read and wrote how many bytes of whose buffer after how many signals.
 
 #include "libfabricshm/collective/steps.hpp"
 
@@ -23,7 +23,7 @@ using namespace fabricshm;
 
 namespace {
 
-constexpr int kAllRanks = -1;  // for claimed work: who does it is decided while it runs
+constexpr int kAllRanks = -1;  // for claimed work: which rank does it is decided while it runs
 
 // rank, signals before, whose buffer, where, write -> bytes
 using Touched = std::map<std::tuple<int, std::uint64_t, int, Where, bool>, Bytes>;

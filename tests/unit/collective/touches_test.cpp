@@ -1,5 +1,5 @@
-// What crosses between ranks on coherent memory is told to the policy byte by byte: a model of a
-// device charges for it. What is needed where memory is not coherent is in tests/emu/hosts.
+// What crosses between ranks on coherent memory is reported to the policy byte by byte: a model of
+// a device charges for it. What is needed where memory is not coherent is in tests/emu/hosts.
 
 #include <doctest/doctest.h>
 
@@ -140,7 +140,7 @@ TEST_SUITE("collective.touches") {
         }
     }
 
-    TEST_CASE("a message is written once and read once, and a line tells of each piece") {
+    TEST_CASE("a message is written once and read once, and a line announces each piece") {
         Call call = call_of(Kind::kSend, Algorithm::kAuto);
         const auto ledgers = run(call);
         CHECK(ledgers[0].sum(TouchPoint::kMessage) == kBytes);
@@ -151,7 +151,7 @@ TEST_SUITE("collective.touches") {
         CHECK(ledgers[1].sum(TouchPoint::kTaken) == kPieces * kCacheLine);
     }
 
-    TEST_CASE("what only memory without coherence needs is not told") {
+    TEST_CASE("what only memory without coherence needs is not reported") {
         const auto ledgers = run(call_of(Kind::kAllreduce, Algorithm::kDirect));
         for (const TouchPoint touch : {TouchPoint::kInput, TouchPoint::kShare,
                                        TouchPoint::kResultClean, TouchPoint::kFailure}) {

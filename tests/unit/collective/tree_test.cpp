@@ -29,7 +29,7 @@ TimePoint soon() {
     return Clock::now() + std::chrono::seconds(60);
 }
 
-/// The lines of posts and releases that a rank looked at, however often.
+/// The lines of posts and releases that a rank read, however often.
 struct Lines final : VisibilityPolicy {
     void publish(const Access&) noexcept override {}
     void acquire(const Access& access) noexcept override {
@@ -75,7 +75,7 @@ struct TreeGroup {
     }
 };
 
-/// Ranks dealt out one by one over nodes and caches, so that none is beside the next.
+/// Ranks dealt out one by one over nodes and caches, so that none is next to its neighbour.
 std::vector<RankPlace> dealt_out(int world) {
     std::vector<RankPlace> places;
     for (int rank = 0; rank < world; ++rank) places.push_back({rank % 2, rank % 5});
@@ -191,7 +191,7 @@ TEST_SUITE("collective.tree") {
         CHECK(group.failures(follows_buffers) == 0);
     }
 
-    TEST_CASE("with 64 ranks none looks at more than some twenty lines for 8 bytes") {
+    TEST_CASE("with 64 ranks none reads more than some twenty lines for 8 bytes") {
         std::vector<Lines> lines(64);
         TreeGroup group{64, {}, &lines};
         CHECK(group.failures([](RankContext& context) {
@@ -208,8 +208,8 @@ TEST_SUITE("collective.tree") {
         CHECK(all <= 63 + 63 + 8);
     }
 
-    TEST_CASE("ranks that call different operations are all told so") {
-        // Rank 1 and 9 are above others, 0 is above all; 5 has nobody below.
+    TEST_CASE("ranks that call different operations all get an error") {
+        // Rank 1 and 9 are above others, 0 is above all; 5 has none below.
         for (const int stray : {0, 1, 5, 9}) {
             for (const Kind kind : {Kind::kBarrier, Kind::kReduceScatter, Kind::kAllGather}) {
                 CAPTURE(stray);
@@ -226,7 +226,8 @@ TEST_SUITE("collective.tree") {
         }
     }
 
-    TEST_CASE("who waits for a root that needs nobody's bytes and went on is told so") {
+    TEST_CASE(
+        "a rank that waits for a root that needs no bytes of others and went on gets an error") {
         for (const int stray : {0, 1, 9}) {
             CAPTURE(stray);
             TreeGroup group{16};

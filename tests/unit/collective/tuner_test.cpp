@@ -42,7 +42,7 @@ TEST_SUITE("collective.tuner") {
         for (const double nanoseconds : *times) CHECK(nanoseconds > 0);
     }
 
-    TEST_CASE("a whole tuning stays within its ranges and is told step by step") {
+    TEST_CASE("a whole tuning stays within its ranges and is reported step by step") {
         TuneOptions options;
         options.world = 2;
         options.rounds = 1;

@@ -102,7 +102,7 @@ TEST_SUITE("ctl.views") {
         CHECK(top["groups"].size() == 1);
     }
 
-    TEST_CASE("top shows who trains how fast, and leaves out what nobody knows") {
+    TEST_CASE("top shows which session trains how fast, and leaves out what is unknown") {
         Picture picture = sample();
         CHECK_FALSE(has(text_view(picture, View::kTop), "Training:"));
         picture.telemetry.number = 3;

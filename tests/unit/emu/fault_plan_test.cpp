@@ -24,7 +24,7 @@ FaultPlan plan_of(const std::string& text) {
 }  // namespace
 
 TEST_SUITE("emu.fault_plan") {
-    TEST_CASE("a plan says what, whom and when") {
+    TEST_CASE("a plan says what, to which process and when") {
         const FaultPlan plan = plan_of(R"(
             [hosts]
             left = [0, 1]

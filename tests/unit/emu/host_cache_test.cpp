@@ -56,12 +56,12 @@ TEST_SUITE("emu.host_cache") {
         CHECK(two.at_a[0] == 1);
     }
 
-    TEST_CASE("what was stored with the value it had is published, and nothing beside it") {
+    TEST_CASE("what was stored with the value it had is published, and nothing next to it") {
         TwoHosts two;
         two.at_b[0] = 5;
         two.at_b[1] = 6;
         two.b.publish(0, 16);
-        // This host never saw the 5 and the 6: it stores a zero over its zero.
+        // This host never read the 5 and the 6: it stores a zero over its zero.
         two.at_a[0] = 0;
         two.a.publish(0, 8);
         CHECK(two.pool[0] == 0);
@@ -82,7 +82,7 @@ TEST_SUITE("emu.host_cache") {
         CHECK(two.pool[0] == 1);
     }
 
-    TEST_CASE("a line moves as a whole: who sees the last word sees the others") {
+    TEST_CASE("a line moves as a whole: a host that sees the last word sees the others") {
         TwoHosts two;
         constexpr std::uint64_t kRounds = 3000;
         std::thread writer([&] {

@@ -59,7 +59,7 @@ int count_failures(const Function& copy) {
 }  // namespace
 
 TEST_SUITE("kernels.copy") {
-    TEST_CASE("every instruction set copies all bytes to all destinations and nothing beside") {
+    TEST_CASE("every instruction set copies all bytes to all destinations and nothing else") {
         for (int i = 0; kernels::kernel_set(i) != nullptr; ++i) {
             const kernels::KernelSet& set = *kernels::kernel_set(i);
             if (!set.available()) continue;

@@ -16,7 +16,7 @@ struct Said {
 };
 
 // What a fresh process with this FABRIC_ISA uses after several calls, and what it says meanwhile.
-// The choice is made once per process, so each question needs one of its own.
+// The choice is made once per process, so each check needs one of its own.
 Said ask_fresh_process(const char* wanted) {
     int errors[2], answer[2];
     REQUIRE(pipe(errors) == 0);
@@ -63,7 +63,7 @@ Said ask_fresh_process(const char* wanted) {
 }  // namespace
 
 TEST_SUITE("kernels.dispatch") {
-    TEST_CASE("without a spec the best available set is taken") {
+    TEST_CASE("without a request the best available set is taken") {
         bool honoured = false;
         const kernels::KernelSet& best = kernels::choose_kernel_set(nullptr, &honoured);
         CHECK(honoured);
@@ -78,7 +78,8 @@ TEST_SUITE("kernels.dispatch") {
         CHECK(honoured);
     }
 
-    TEST_CASE("a spec is honoured when the processor can, and falls back to the best otherwise") {
+    TEST_CASE(
+        "a request is honoured when the processor can, and falls back to the best otherwise") {
         const kernels::KernelSet& best = kernels::choose_kernel_set(nullptr, nullptr);
         for (int i = 0; kernels::kernel_set(i) != nullptr; ++i) {
             const kernels::KernelSet* set = kernels::kernel_set(i);
@@ -92,7 +93,7 @@ TEST_SUITE("kernels.dispatch") {
         CHECK_FALSE(honoured);
     }
 
-    TEST_CASE("FABRIC_ISA decides, and a spec that can't be met is named once on stderr") {
+    TEST_CASE("FABRIC_ISA decides, and a request that can't be met is named once on stderr") {
         const Said scalar = ask_fresh_process("scalar");
         CHECK(scalar.isa == "scalar");
         CHECK(scalar.on_stderr == "");

@@ -45,7 +45,7 @@ double value_of(const Definition& of, int code) {
     return sign * std::ldexp(one + mantissa, exponent - of.bias - of.mantissa_bits);
 }
 
-// Of all codes; looked through for each result, so worked out once.
+// Of all codes; searched for each result, so worked out once.
 const std::array<double, 256>& values_of(const Definition& of) {
     static const auto kTables = [] {
         std::array<std::array<double, 256>, 2> tables{};

@@ -112,7 +112,7 @@ inline void write_special(kernels::DType type, unsigned char* to, unsigned choic
     }
 }
 
-/// What the elements of an input look like.
+/// What the elements of an input are.
 enum class Content { kRandomBits, kOrdinary, kSpecial };
 
 /// Ordinary values lie near one, where sums round, and neither overflow nor vanish.

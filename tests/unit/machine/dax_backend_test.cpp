@@ -178,7 +178,7 @@ TEST_SUITE("machine.dax_backend identity") {
     }
 
     TEST_CASE(
-        "other data anywhere we look keeps a device from being formatted, --format does not") {
+        "other data anywhere we check keeps a device from being formatted, --format does not") {
         for (const Bytes offset : {Bytes{1024}, kBlock - 1, 3 * kBlock - 7}) {
             CAPTURE(offset);
             const StandIn device(3);

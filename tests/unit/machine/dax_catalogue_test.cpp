@@ -60,7 +60,7 @@ TEST_SUITE("machine.dax_catalogue") {
         }
     }
 
-    TEST_CASE("no catalogue, a later version and a damaged one are told apart") {
+    TEST_CASE("no catalogue, a later version and a damaged one are distinguished") {
         std::vector<std::byte> bytes(kCatalogueCopyBytes);
         CHECK(decode_catalogue(bytes.data()).error().code == Errc::kNotFound);
         bytes = stored(two_arenas());

@@ -104,7 +104,7 @@ TEST_SUITE("machine.discovery") {
         CHECK(discover(tree.files()).cxl_regions.at(0).mode == "pmem");
     }
 
-    TEST_CASE("an empty file is told from one that is not there or can't be read") {
+    TEST_CASE("an empty file differs from one that is not there or can't be read") {
         HostTree tree;
         tree.write("sys/full", "one");
         std::ofstream(tree.path("sys/empty")).flush();
@@ -182,7 +182,7 @@ TEST_SUITE("machine.discovery") {
         CHECK(found.processors.cores <= found.processors.threads);
     }
 
-    TEST_CASE("hwloc describes another machine when it is told to") {
+    TEST_CASE("hwloc describes another machine when it is asked to") {
         ::setenv("HWLOC_SYNTHETIC", "package:2 l3:1(size=33554432) core:4 pu:2", 1);
         const auto processors = discover(HostFiles{}).processors;
         ::unsetenv("HWLOC_SYNTHETIC");

@@ -126,7 +126,7 @@ TEST_SUITE("machine.emu_backend growth") {
 }
 
 TEST_SUITE("machine.emu_backend adoption") {
-    TEST_CASE("an arena is taken back after a restart with what it holds") {
+    TEST_CASE("an arena is adopted after a restart with what it holds") {
         PoolPiece kept;
         {
             auto before = pool_of(16 * kMiB);

@@ -52,7 +52,7 @@ TEST_SUITE("machine.far_node") {
         CHECK(host.far()->distance == 32);
     }
 
-    TEST_CASE("a host whose kernel tells no distances has no far node") {
+    TEST_CASE("a host whose kernel reports no distances has no far node") {
         Host host;
         host.found.nodes.push_back({0, "0-7", kGiB, 0, 0, 0, false, {}});
         host.found.nodes.push_back({1, "8-15", kGiB, 0, 0, 0, false, {}});

@@ -32,7 +32,7 @@ TEST_SUITE("machine.numa_backend") {
         REQUIRE(pool.ok());
         const auto piece = std::move((*pool)->create(1, "job", 0, 5 * kMiB)).value();
         const auto mapping = std::move(Mapping::map(piece.fd, 0, piece.bytes, {})).value();
-        // Only what this process has touched is in its page tables, where the kernel looks.
+        // Only what this process has touched is in its page tables, which the kernel reads.
         CHECK(std::all_of(mapping.data(), mapping.data() + mapping.size(),
                           [](std::byte byte) { return byte == std::byte{0}; }));
         CHECK(verify_node(mapping.data(), mapping.size(), 0).ok());

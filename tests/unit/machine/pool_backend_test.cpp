@@ -188,7 +188,7 @@ TEST_SUITE("machine.pool_backend") {
         const Bytes used = pool->totals().used;
         CHECK(pool->create(7, "a", 0, 1).error().code == Errc::kExists);
         CHECK(pool->create(8, "a", 0, 0).error().code == Errc::kInvalid);
-        CHECK_FALSE(pool->create(8, "a", 0, ~Bytes{0}).ok());
+        CHECK(pool->create(8, "a", 0, ~Bytes{0}).error().code == Errc::kNoMemory);
         CHECK(pool->create(8, "a", 0, kCapacity + 1).error().code == Errc::kNoMemory);
         CHECK(pool->create(8, "a", 0, Bytes{1} << 50).error().code == Errc::kNoMemory);
         CHECK(pool->totals().used == used);

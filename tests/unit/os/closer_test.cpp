@@ -30,7 +30,7 @@ struct Watched {
 };
 
 // A file whose close() takes until `socket` is helped: a packet with it waits in a unix socket, so
-// that nobody can ask it not to wait.
+// that it can't be asked not to wait.
 Fd hanging(const LingeringSocket& socket) {
     auto ends = UnixSocket::pair().value();
     const std::byte one{};

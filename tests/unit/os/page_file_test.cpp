@@ -34,7 +34,7 @@ bool can_map_writable(const Fd& file) {
 }  // namespace
 
 TEST_SUITE("os.page_file") {
-    TEST_CASE("the maker of a read-only file writes it, and nobody else can") {
+    TEST_CASE("the maker of a read-only file writes it, and no other process can") {
         const PageFile page = make(PageAccess::kReadOnly);
         const auto view = Mapping::map(page.descriptor, 0, 4096, {.writable = false}).value();
         CHECK(view.data()[0] == std::byte{7});
@@ -51,14 +51,14 @@ TEST_SUITE("os.page_file") {
         CHECK(page.mapping.data()[0] == std::byte{7});
     }
 
-    TEST_CASE("who gets a writable file writes it, and the maker only reads") {
+    TEST_CASE("a process that gets a writable file writes it, and the maker only reads") {
         const PageFile page = make(PageAccess::kReadWrite);
         const auto view = Mapping::map(page.descriptor, 0, 4096, {}).value();
         view.data()[1] = std::byte{8};
         CHECK(page.mapping.data()[1] == std::byte{8});
     }
 
-    TEST_CASE("nobody can cut a page off below somebody who reads it") {
+    TEST_CASE("no process can cut a page off below a reader of it") {
         for (const PageAccess access : {PageAccess::kReadOnly, PageAccess::kReadWrite}) {
             const PageFile page = make(access);
             const Fd again = open_again(page.descriptor);

@@ -59,10 +59,10 @@ int end_of(void (*body)(Memory&)) {
 }  // namespace
 
 TEST_SUITE("os.poison") {
-    TEST_CASE("a lost page is met once, noted, and never read as data afterwards") {
+    TEST_CASE("a lost page is found once, noted, and never read as data afterwards") {
         const Memory memory;
         lose_page(memory.data() + 3 * kPage);
-        CHECK(find_lost(memory.data(), kBytes) == nullptr);  // nobody has touched it
+        CHECK(find_lost(memory.data(), kBytes) == nullptr);  // it was never touched
         {
             const PoisonGuard guard;
             CHECK(memory.read(2 * kPage) == 1);
@@ -142,7 +142,7 @@ TEST_SUITE("os.poison") {
         CHECK(find_lost(memory.data() + kBytes - 1, 1) != nullptr);
     }
 
-    TEST_CASE("what is no longer watched is nobody's business") {
+    TEST_CASE("what is no longer watched is not reported") {
         Memory memory;
         memory.watch->learn({0, kPage});
         memory.watch.reset();

@@ -36,7 +36,7 @@ bool wait_for_end(const Fd& pidfd) {
 }  // namespace
 
 TEST_SUITE("os.process") {
-    TEST_CASE("a pidfd tells the end of a process before anybody waits for it") {
+    TEST_CASE("a pidfd reports the end of a process before it is waited for") {
         const Child child;
         const auto pidfd = open_pidfd(child.pid).value();
         CHECK(pidfd_alive(pidfd));

@@ -77,7 +77,7 @@ TEST_SUITE("os.unix_socket") {
         CHECK((::fcntl(got[0].get(), F_GETFD) & FD_CLOEXEC) != 0);
     }
 
-    TEST_CASE("descriptors nobody asked for are closed and counted") {
+    TEST_CASE("descriptors that were not asked for are closed and counted") {
         auto [left, right] = UnixSocket::pair().value();
         const Fd file = memory_file();
         const int numbers[] = {file.get(), file.get(), file.get()};
@@ -183,7 +183,7 @@ TEST_SUITE("os.unix_socket") {
         CHECK(seen == Errc::kClosed);
     }
 
-    TEST_CASE("a listener accepts, knows who connected and keeps its permissions") {
+    TEST_CASE("a listener accepts, knows the peer that connected and keeps its permissions") {
         const TempDir folder;
         const std::string path = folder.path + "/s";
         auto listener = UnixSocket::listen(path, 0600, 8).value();

@@ -50,6 +50,10 @@ TEST_SUITE("pool.registry_sessions") {
         host.registry->end_session(bob, "test");
         CHECK(host.work.destroyed == std::vector<ArenaId>{arena});
         CHECK(host.registry->snapshot(kNow).arenas.empty());
+        // Its records, of tens of thousands of regions perhaps, end elsewhere.
+        REQUIRE(host.work.forgotten.size() == 1);
+        CHECK(host.work.forgotten[0].first == arena);
+        CHECK(host.work.forgotten[0].second.use_count() == 1);
     }
 
     TEST_CASE("another user's arena is denied and shows nothing") {
@@ -100,6 +104,17 @@ TEST_SUITE("pool.registry_sessions") {
         CHECK(host.registry->snapshot(kNow).arenas.empty());
         host.work.later = false;
         CHECK(host.arena(alice) != ArenaId::kNone);
+    }
+
+    TEST_CASE("an arena of more bytes than can be counted is more than the pool has") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        for (const Bytes bytes : {~Bytes{0}, ~Bytes{0} - 8192, Bytes{1} << 63}) {
+            CHECK(host.arena(alice, "huge", bytes) == ArenaId::kNone);
+            CHECK(host.last_error.code == Errc::kNoMemory);
+        }
+        CHECK(host.work.created.empty());
+        CHECK(host.registry->problems().empty());
     }
 
     TEST_CASE("an arena made for a session that is gone is dropped at once") {
@@ -238,6 +253,19 @@ TEST_SUITE("pool.registry_sessions") {
         SUBCASE("of the arena") {
             host.registry->end_session(alice, "test");
             CHECK(host.region(bob, arena, kCount * Bytes{4096}).ok());
+        }
+        SUBCASE("of the arena, and no more of it goes in this turn than is needed") {
+            host.registry->end_session(alice, "test");
+            const auto left = [&] { return host.registry->snapshot(kNow).regions.size(); };
+            const std::size_t before = left();
+            REQUIRE(before > 3 * std::size_t(limits.freed_at_once));
+            CHECK(host.region(bob, arena, Bytes{4096}).ok());
+            CHECK(left() == before + 1);
+            CHECK_FALSE(host.region(bob, arena, 2 * kCount * Bytes{4096}).ok());
+            CHECK(left() == before + 1);
+            const Bytes wanted = (kCount - before + 1) * Bytes{4096};
+            CHECK(host.region(bob, arena, wanted).ok());
+            CHECK(left() == before + 2 - std::size_t(limits.freed_at_once));
         }
         SUBCASE("of the user's sessions") {
             host.registry->end_session(alice, "test");

@@ -101,9 +101,16 @@ TEST_SUITE("pool.registry_waiting") {
         CHECK(refused([](SessionWait& wait) { wait.record.group_id = 999; }));
         CHECK(refused([](SessionWait& wait) { wait.record.rank = 2; }));
         CHECK(refused([](SessionWait& wait) { wait.record.world = 5; }));
-        SessionWait future = quartet.wait(0, {1});
-        future.record.began_ns = std::int64_t{1} << 62;
-        CHECK(quartet.rows({future}).at(0).waited_ms == 0);
+        // A session shows no wait before it has lasted two seconds.
+        CHECK(refused([](SessionWait& wait) { wait.record.began_ns = std::int64_t{1} << 62; }));
+        const auto began = [](auto ago) {
+            return [ago](SessionWait& wait) {
+                const auto since = (kNow + 7s - ago).time_since_epoch();
+                wait.record.began_ns = std::chrono::nanoseconds(since).count();
+            };
+        };
+        CHECK(refused(began(1999ms)));
+        CHECK_FALSE(refused(began(2s)));
     }
 
     TEST_CASE("a rank that died has no process") {

@@ -66,7 +66,7 @@ TEST_SUITE("proto.codec") {
         CHECK(refusal(region) == Errc::kOk);
     }
 
-    TEST_CASE("what is not a message of ours is corrupt, another version is told apart") {
+    TEST_CASE("what is not a message of ours is corrupt, another version has its own error") {
         Message message = arena_open_request("job");
         CHECK(refusal(message, 511) == Errc::kCorrupt);
         CHECK(refusal(message, 3) == Errc::kCorrupt);

@@ -45,6 +45,23 @@ TEST_SUITE("server.event_loop") {
         CHECK(calls == 1);
     }
 
+    TEST_CASE(
+        "a watch that is changed waits for other events, and for none when there is no such one") {
+        EventLoop loop = EventLoop::make().value();
+        const Fd fd = ready();  // readable, and writable
+        std::uint32_t seen = 0;
+        const auto id =
+            loop.add(fd.get(), EPOLLIN, [&](std::uint32_t events) { seen = events; }).value();
+        loop.change(id, EPOLLOUT);
+        loop.change(id + 1, EPOLLIN);
+        REQUIRE(loop.turn(Clock::now()).ok());
+        CHECK(seen == EPOLLOUT);
+        loop.change(id, 0);
+        seen = 0;
+        REQUIRE(loop.turn(Clock::now()).ok());
+        CHECK(seen == 0);
+    }
+
     TEST_CASE("a descriptor number that is used again does not get the old one's events") {
         EventLoop loop = EventLoop::make().value();
         Fd old = ready();

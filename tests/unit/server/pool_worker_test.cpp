@@ -200,4 +200,22 @@ TEST_SUITE("server.pool_worker") {
         REQUIRE_FALSE(fixture.pool.notes.empty());
         CHECK(fixture.pool.notes.back() == "destroy 1");
     }
+
+    TEST_CASE("the records of an arena end on the worker's thread, after its memory") {
+        Fixture fixture;
+        std::thread::id ended_on;
+        std::string before;
+        const auto records = [&] {
+            return std::shared_ptr<void>(nullptr, [&](void*) {
+                ended_on = std::this_thread::get_id();
+                before = fixture.pool.notes.back();
+            });
+        };
+        fixture.worker.destroy(ArenaId{1});
+        fixture.worker.forget(ArenaId{1}, records());
+        fixture.worker.stop();
+        CHECK(before == "destroy 1");
+        CHECK(ended_on != std::thread::id{});
+        CHECK(ended_on != std::this_thread::get_id());
+    }
 }

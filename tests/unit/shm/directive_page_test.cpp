@@ -63,7 +63,7 @@ TEST_SUITE("shm.directive_page") {
         write_quotas(page.bytes, bad);
         CHECK(read_quotas(page.bytes, read, seen) == PageRead::kTorn);
         CHECK(read.user.limit_bytes == kNoLimit);
-        // The directives beside them are not touched.
+        // The directives next to them are not touched.
         DirectiveImage directives{};
         std::uint64_t none = 0;
         CHECK(read_directives(page.bytes, directives, none) == PageRead::kUnchanged);

@@ -143,7 +143,7 @@ TEST_SUITE("shm.link_meter") {
         }
     }
 
-    TEST_CASE("ranks of two arenas are told apart where a link has a knee") {
+    TEST_CASE("ranks of two arenas are counted apart where a link has a knee") {
         LinkImage links = machine();
         links.channels[0].knee_ranks = 1;
         links.channels[0].knee_loss_permille = 500;
@@ -196,7 +196,7 @@ TEST_SUITE("shm.link_meter") {
         CHECK(run(1, 1) != times);
     }
 
-    TEST_CASE("a look takes the way there before it and the way back after it") {
+    TEST_CASE("a poll takes the way there before it and the way back after it") {
         TestClock clock;
         TestPage page(machine());
         LinkMeter meter(page.data(), machine(), 0, 1, clock);
@@ -310,7 +310,7 @@ TEST_SUITE("shm.link_meter") {
         ::unsetenv("FABRIC_EMULATED_NODE");
     }
 
-    TEST_CASE("a scribbled page delays nobody for long") {
+    TEST_CASE("a scribbled page delays no rank for long") {
         LinkImage links = machine();
         links.channels[0].knee_ranks = 1;
         links.channels[0].knee_loss_permille = 1000;
@@ -323,7 +323,7 @@ TEST_SUITE("shm.link_meter") {
         CHECK(time_of(clock, meter, [&] { meter.read(10'000); }) == 1640);
     }
 
-    TEST_CASE("two threads book at the same time and no byte is lost") {
+    TEST_CASE("two threads charge a link at the same time and no byte is lost") {
         const LinkImage links = shared_link(1, 0, 0, 1.0, 1.0);
         TestPage page(links);
         constexpr int kBookings = 20'000;
@@ -344,7 +344,7 @@ TEST_SUITE("shm.link_meter") {
         std::uint64_t last = clock.now();
         for (int i = 0; i < 20'000; ++i) {
             const std::uint64_t time = clock.now();
-            CHECK(time + 5000 >= last);  // a new look at the system's clock may correct the rate
+            CHECK(time + 5000 >= last);  // a new reading of the system's clock may correct the rate
             last = time;
         }
         for (const std::uint64_t length : {1'000, 60'000, 400'000}) {

@@ -97,7 +97,7 @@ TEST_SUITE("shm.link_policy") {
         CHECK(bench.clock.time == start + 640 + 3000);
     }
 
-    TEST_CASE("a word is looked at for half a read, and raised after what was written") {
+    TEST_CASE("a poll of a word takes half a read, and it is raised after what was written") {
         Bench bench;
         const Visibility view = bench.view();
         const std::uint64_t start = bench.clock.time;
@@ -113,7 +113,7 @@ TEST_SUITE("shm.link_policy") {
         CHECK(bench.clock.time == start + 6 + 640 + 1000 + 700);
     }
 
-    TEST_CASE("a message is there before the word that tells of it") {
+    TEST_CASE("a message is there before the word that announces it") {
         Bench bench;
         const std::uint64_t start = bench.clock.time;
         bench.view().publish(TouchPoint::kMessage, bench.arena.data(), 10'000, 1);

@@ -8,7 +8,7 @@
 using namespace fabricshm;
 
 TEST_SUITE("shm.seqlock") {
-    TEST_CASE("what is copied while somebody writes is never half old and half new") {
+    TEST_CASE("what is copied during a write is never half old and half new") {
         constexpr std::size_t kWords = 16;
         constexpr std::uint64_t kWrites = 20'000;
         SharedWord sequence{0};
@@ -43,7 +43,7 @@ TEST_SUITE("shm.seqlock") {
         CHECK(seqlock_peek(sequence) == 2 * kWrites);
     }
 
-    TEST_CASE("a write that nobody finished is not copied, and the next writer mends it") {
+    TEST_CASE("a write that was never finished is not copied, and the next writer mends it") {
         SharedWord sequence{0};
         SharedWord word{0};
         seqlock_begin(sequence);

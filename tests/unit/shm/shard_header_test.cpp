@@ -75,7 +75,7 @@ TEST_SUITE("shm.shard_header") {
         REQUIRE(pin_shard(*fresh.header, kKey, 0, kNext, 0, Clock::now()).ok());
         CHECK_FALSE(unpin_shard(*fresh.header, 0, kSession, *old));
         CHECK(is_pinned(*fresh.header, 0, 0));
-        // The same with the line taken away after the old session has looked whose it is.
+        // The same with the line taken away after the old session has read whose it is.
         fresh.header->readers[0].session.store(kSession);
         CHECK_FALSE(unpin_shard(*fresh.header, 0, kSession, *old));
         CHECK(is_pinned(*fresh.header, 0, 0));
@@ -83,12 +83,12 @@ TEST_SUITE("shm.shard_header") {
         fresh.header->readers[0].session.store(kNext);
         CHECK(unpin_shard(*fresh.header, 0, kNext, *old));
         CHECK_FALSE(is_pinned(*fresh.header, 0, 0));
-        // Taken back once too often it stays at none.
+        // Removed once too often it stays at none.
         CHECK_FALSE(unpin_shard(*fresh.header, 0, kNext, *old));
         CHECK_FALSE(is_pinned(*fresh.header, 0, 0));
     }
 
-    TEST_CASE("whoever is first, the owner's write or the swap, excludes the other") {
+    TEST_CASE("the first of the two, the owner's write or the swap, excludes the other") {
         const Fresh fresh;
         const ShardWord seen = word_of(*fresh.header);
         REQUIRE(begin_write(*fresh.header, kKey).ok());
@@ -132,7 +132,7 @@ TEST_SUITE("shm.shard_header") {
         CHECK(begin_write(*fresh.header, kKey).error().code == Errc::kNotFound);
     }
 
-    // There is nothing to be marked there, so that the bytes may be somebody else's by now.
+    // There is nothing to be marked there, so that the bytes may be another owner's by now.
     TEST_CASE("on memory that is not coherent a read of a shard that was freed does not count") {
         const Fresh fresh;
         const auto policy = make_policy(find_profile("clflush").value());
@@ -194,7 +194,7 @@ TEST_SUITE("shm.shard_header") {
             }
             if (!swap_places(*fresh.header, seen)) continue;
             ++moves;
-            // The old copy is "freed": whoever still read it would see that.
+            // The old copy is "freed": a session that still read it would see that.
             while (is_pinned(*fresh.header, 0, 1 - next) || is_pinned(*fresh.header, 1, 1 - next)) {
                 std::this_thread::yield();
             }

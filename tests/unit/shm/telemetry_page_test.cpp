@@ -79,7 +79,7 @@ TEST_SUITE("shm.telemetry_page") {
         CHECK(check_telemetry(page.bytes).error().code == Errc::kCorrupt);
     }
 
-    TEST_CASE("a writer that is never done keeps nobody, and what was read stays") {
+    TEST_CASE("a writer that is never done blocks no reader, and what was read stays") {
         Page page;
         TelemetryImage read = empty_telemetry();
         TelemetrySeen seen;

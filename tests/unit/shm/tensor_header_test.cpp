@@ -56,7 +56,7 @@ TEST_SUITE("shm.tensor_header") {
               Errc::kTimeout);
     }
 
-    TEST_CASE("nobody publishing ends at the deadline") {
+    TEST_CASE("a wait without a publish ends at the deadline") {
         SharedTensor tensor;
         format_tensor(*tensor.header, kTensorKey, own_identity().value());
         CHECK(wait_for_version(*tensor.header, kTensorKey, 1, Clock::now() + 5ms).error().code ==
@@ -129,7 +129,7 @@ TEST_SUITE("shm.tensor_header") {
         SharedTensor tensor;
         format_tensor(*tensor.header, kTensorKey, own_identity().value());
         // The tensor was freed and its memory granted again between the waiter's check and its
-        // sleep, as far as the waiter can tell.
+        // sleep, as far as the waiter can see.
         constexpr std::uint64_t kTheirs = 0x0123456789abcdef;
         tensor.header->sleepers.store(kTheirs);
         std::atomic<bool> done{false};

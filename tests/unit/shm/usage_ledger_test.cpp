@@ -89,7 +89,7 @@ TEST_CASE("the quota is granted to the last byte") {
     CHECK(ledger.charge(slot, ~std::uint64_t{0}, *books.page).error().code == Errc::kNoMemory);
     CHECK(ledger.total() == kQuota);
     CHECK(books.file->peak.load() == kQuota);
-    // Who asks may find room and ask again: nothing is refused yet.
+    // A process that asks may find room and ask again: nothing is refused yet.
     CHECK(ledger.uses().front().denied == 0);
     ledger.release(slot, kQuota);
     CHECK(ledger.total() == 0);
@@ -212,7 +212,7 @@ TEST_CASE("the lock of another pid namespace falls only when its process is know
     CHECK(ledger.claim().ok());
 }
 
-TEST_CASE("what a process writes into the ledger can't hurt who reads it") {
+TEST_CASE("what a process writes into the ledger can't hurt its readers") {
     Books books;
     UsageLedger ledger = books.ledger();
     for (auto& slot : books.file->slots) {

@@ -45,7 +45,7 @@ TEST_SUITE("sim.collective_run") {
               doctest::Approx(2 * kMega / 5e9).epsilon(1e-3));
     }
 
-    TEST_CASE("N devices on one memory take N times as long, whoever they are") {
+    TEST_CASE("N devices on one memory take N times as long, whichever they are") {
         for (const int world : {2, 8, 64}) {
             Topology topology = simple_star(world, Placement::kInterleaved);
             topology.nodes.back().media = 10e9;
@@ -69,7 +69,7 @@ TEST_SUITE("sim.collective_run") {
     }
 
     TEST_CASE("a device alone at the end of a narrow uplink is what the others wait for") {
-        // Direct by device memory: everybody reads 1/N of S from it, and writes as much to it.
+        // Direct by device memory: each device reads 1/N of S from it, and writes as much to it.
         Topology topology = simple_star(4, Placement::kDevice);
         topology.nodes[1].up = 1e9;
         const double expected = 3.0 / 4 * kMega / 1e9;  // two flows: its share read by the others,
@@ -116,7 +116,7 @@ TEST_SUITE("sim.collective_run") {
         CHECK(time_of(topology, call) == doctest::Approx(2 * 16 * kMega / 1e9).epsilon(0.01));
     }
 
-    TEST_CASE("nobody ends before the last has come, with either trigger") {
+    TEST_CASE("no device ends before the last has come, with either trigger") {
         const Topology topology = make_topology({}).value();
         for (const Trigger trigger : {Trigger::kAsync, Trigger::kSync}) {
             for (const Algorithm algorithm : kAll) {

@@ -109,7 +109,7 @@ TEST_SUITE("sim.fluid") {
         fluid.advance(end);
         CHECK(fluid.take_ended().size() == 2);
         CHECK(fluid.idle());
-        // Who comes when it is empty has nothing to do.
+        // A flow that starts when it is empty has nothing to do.
         fluid.start_on_pot(2, 0, pot);
         CHECK(fluid.next_end() == end);
         CHECK(fluid.take_ended().size() == 1);

@@ -73,7 +73,7 @@ TEST_SUITE("sim.topology_file") {
         CHECK(slow.window_bytes == 65536);
     }
 
-    TEST_CASE("a error_message names file, line and key") {
+    TEST_CASE("an error message names file, line and key") {
         CHECK(error_message_of("name = ").find("t.toml:1: ") == 0);
         CHECK(error_message_of("speed = 3\n") == "t.toml:1: unknown key speed");
         const std::string text(kTwoRacks);

@@ -7,7 +7,7 @@
 using namespace emu;
 
 TEST_SUITE("sim.topology") {
-    TEST_CASE("every shape has as many devices as it was asked for, and no error_message") {
+    TEST_CASE("every shape has as many devices as it was asked for, and no error message") {
         for (const char* shape : {"star", "tree", "chain"}) {
             for (const int devices : {2, 3, 64, 200, 512}) {
                 TopologySpec spec;
@@ -34,7 +34,7 @@ TEST_SUITE("sim.topology") {
         CHECK_FALSE(make_topology(spec).ok());
     }
 
-    TEST_CASE("a error_message names the node") {
+    TEST_CASE("an error message names the node") {
         TopologySpec spec;
         Topology topology = make_topology(spec).value();
         topology.nodes.back().media = -1;

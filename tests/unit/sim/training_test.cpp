@@ -111,7 +111,7 @@ TEST_SUITE("sim.training") {
         CHECK_FALSE(same(trace, make_trace(spec)));
     }
 
-    TEST_CASE("a policy that gives nobody anything gets even shares") {
+    TEST_CASE("a policy that gives no rank anything gets even shares") {
         const Workload workload = workload_of(4, 5);
         const auto nothing = run_training(workload, quiet({}), [](const Snapshot&) {
             return Decision{{0, 0, 0, 0}, 1};

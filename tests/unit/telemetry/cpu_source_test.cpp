@@ -37,7 +37,7 @@ std::vector<Package> packages() {
 }  // namespace
 
 TEST_SUITE("telemetry.cpu_source") {
-    TEST_CASE("each package is busy by its own processors since the look before") {
+    TEST_CASE("each package is busy by its own processors since the sample before") {
         Machine machine;
         CpuSource source(machine.tree.files(), packages());
         std::vector<DeviceSample> devices;

@@ -66,7 +66,7 @@ FAKE nvmlDeviceGetName(Device gpu, char* name, unsigned bytes) {
 }
 FAKE nvmlDeviceGetUtilizationRates(Device gpu, Utilization* busy) {
     if (!is_first(gpu)) return kNotSupported;
-    // The third look finds that the driver has lost it.
+    // The third poll finds that the driver has lost it.
     if (++g_asked == 3) return kGpuIsLost;
     *busy = {75, 40};
     return kSuccess;

@@ -79,7 +79,7 @@ TEST_SUITE("telemetry.nvml_source") {
         ::setenv("FAKE_NVML_ECC", "2", 1);
         CHECK(faults() == "ecc");
         ::setenv("FAKE_NVML_SLOW", "64", 1);
-        CHECK(faults() == "ecc,stopped");  // the third look: it is lost, and says nothing else
+        CHECK(faults() == "ecc,stopped");  // the third poll: it is lost, and reports nothing else
         CHECK(faults() == "ecc,thermal");
         ::setenv("FAKE_NVML_ECC", "0", 1);   // as after a reset
         ::setenv("FAKE_NVML_SLOW", "4", 1);  // for its power

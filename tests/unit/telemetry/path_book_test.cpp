@@ -54,7 +54,7 @@ TEST_SUITE("telemetry.path_book") {
         CHECK(paths[0].latency_p99_ns <= 299);
     }
 
-    TEST_CASE("who is no member of a group cannot claim its paths") {
+    TEST_CASE("a session that is no member of a group cannot claim its paths") {
         PathBook book;
         SessionSample session = reader(1, 0, 2);
         session.member = false;

@@ -48,7 +48,7 @@ class Client {
     fabricshm_session* session = nullptr;
 };
 
-// Polls, because nothing tells when a page has gone through the socket.
+// Polls, because nothing reports when a page has gone through the socket.
 bool eventually(const std::function<bool()>& wanted) {
     const auto deadline = fabricshm::Clock::now() + std::chrono::seconds(30);
     while (fabricshm::Clock::now() < deadline) {
@@ -111,7 +111,7 @@ TEST_SUITE("telemetry.round_trip") {
         CHECK(sample(*host.daemon)[0].image.directive_serial == 1);
     }
 
-    TEST_CASE("a step without a daemon is counted, and the next daemon is told of all of them") {
+    TEST_CASE("a step without a daemon is counted, and all are reported to the next daemon") {
         const TemporaryDirectory directory;
         DaemonOptions options = options_in(directory);
         auto first = std::make_unique<DaemonThread>(options);
@@ -134,7 +134,7 @@ TEST_SUITE("telemetry.round_trip") {
         REQUIRE(eventually([&] { return client.directives().sync_interval == 2; }));
     }
 
-    TEST_CASE("what a session reads of its shards is seen, under the names that the books have") {
+    TEST_CASE("what a session reads of its shards is seen, under the names that the daemon has") {
         const TemporaryDirectory directory;
         DaemonOptions options = options_in(directory);
         options.sampling.period = std::chrono::milliseconds(10);
@@ -185,7 +185,7 @@ TEST_SUITE("telemetry.round_trip") {
         CHECK(eventually([&] { return sample(*host.daemon).empty(); }));
     }
 
-    TEST_CASE("wrong arguments are refused by name, and a forked child is told so") {
+    TEST_CASE("wrong arguments are refused by name, and so is a forked child") {
         const TemporaryDirectory directory;
         const DaemonOptions options = options_in(directory);
         DaemonThread host(options);

@@ -109,7 +109,7 @@ TEST_SUITE("telemetry.sample_metrics") {
         CHECK(has_line(text, "fabricd_device_fault{device=\"gpu0\",fault=\"ecc\"} 1"));
         CHECK(has_line(text, "fabricd_device_fault{device=\"gpu0\",fault=\"xid\"} 1"));
         CHECK(text.find("fault=\"stopped\"") == std::string::npos);
-        // Old figures are none, and nobody knows the power of this processor.
+        // Old figures are none, and the power of this processor is unknown.
         CHECK(text.find("busy_share{device=\"gpu0\"") == std::string::npos);
         CHECK(text.find("fabricd_device_power_watts") == std::string::npos);
         CHECK(has_line(text,

@@ -91,7 +91,7 @@ TEST_SUITE("telemetry.sampler") {
         CHECK(words_of(sample.faulty[1].faults) == "stopped");
     }
 
-    TEST_CASE("rates are those of what was done since the last look") {
+    TEST_CASE("rates are those of what was done since the last sample") {
         SessionPages pages;
         Session session(pages, 1);
         DeviceWatch devices({});
@@ -135,7 +135,7 @@ TEST_SUITE("telemetry.sampler") {
         CHECK(session.rates.steps_per_s >= 0);
     }
 
-    TEST_CASE("of the shards that a session tells of, those count that it has open") {
+    TEST_CASE("of the shards that a session reports, those count that it has open") {
         SessionPages pages;
         Session session(pages, 1);
         session.image.shards[0] = {5, 1, 10, 1000};
@@ -158,7 +158,7 @@ TEST_SUITE("telemetry.sampler") {
         CHECK(unsure.latest().sessions.at(0).shards.empty());
     }
 
-    TEST_CASE("the books replace what a session says of itself") {
+    TEST_CASE("the daemon's records replace what a session says of itself") {
         SessionPages pages;
         Session session(pages, 1);
         session.image.group_id = 7;
@@ -181,7 +181,7 @@ TEST_SUITE("telemetry.sampler") {
         CHECK(sample.sessions[0].image.memory_used == 42);
     }
 
-    TEST_CASE("what the books confirmed holds for that claim alone, until they are asked again") {
+    TEST_CASE("what the records confirmed holds for that claim alone, until they are asked again") {
         SessionPages pages;
         Session other(pages, 1);
         Session session(pages, 2);
@@ -193,7 +193,7 @@ TEST_SUITE("telemetry.sampler") {
         };
         DeviceWatch devices({});
         SamplerOptions options = every_session();
-        options.details_every = 2;  // the books are asked about it in every other sample
+        options.details_every = 2;  // the records are asked about it in every other sample
         Sampler sampler(pages, devices, options, [](std::vector<SessionClaim>& claims) {
             for (SessionClaim& asked : claims) asked.member = asked.group_id == 7;
         });
@@ -201,7 +201,7 @@ TEST_SUITE("telemetry.sampler") {
         sampler.take(kSecond);
         sampler.take(kSecond);
         CHECK(sampler.latest().sessions[1].member);
-        claim(8);  // somebody else's group
+        claim(8);  // another session's group
         sampler.take(kSecond);
         CHECK_FALSE(sampler.latest().sessions[1].member);
     }

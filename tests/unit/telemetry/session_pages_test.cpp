@@ -90,7 +90,7 @@ TEST_SUITE("telemetry.session_pages") {
         CHECK(sessions[1].image.samples == 7);
     }
 
-    TEST_CASE("who writes nothing for a while, or from far in the future, is stale") {
+    TEST_CASE("a session that writes nothing for a while, or from far in the future, is stale") {
         SessionPages pages;
         Writer writer(pages.open_telemetry(owner(1)).value());
         std::vector<SessionSample> sessions;
@@ -122,7 +122,7 @@ TEST_SUITE("telemetry.session_pages") {
         CHECK(sessions[1].image.peers.at(3).bytes_to == 6);
     }
 
-    TEST_CASE("a second page replaces the first, and its counters begin anew") {
+    TEST_CASE("a second page replaces the first, and its counters start again from 0") {
         SessionPages pages;
         Writer old(pages.open_telemetry(owner(1)).value());
         old.write(10, 500);
@@ -172,7 +172,7 @@ TEST_SUITE("telemetry.session_pages") {
         CHECK(read(pages.open_directives(owner(1)).value()).sync_interval == 2);
     }
 
-    TEST_CASE("quotas are told to those who look at directives, and news raise the serial") {
+    TEST_CASE("quotas are announced to sessions that read directives, and news raise the serial") {
         SessionPages pages;
         const Fd page = pages.open_directives(owner(1)).value();
         Writer other(pages.open_telemetry(owner(2)).value());
@@ -268,7 +268,7 @@ TEST_SUITE("telemetry.session_pages") {
         CHECK(blocks(second) == 0);
     }
 
-    TEST_CASE("waits are those of all sessions, and a look makes no memory of a page's holes") {
+    TEST_CASE("waits are those of all sessions, and a read makes no memory of a page's holes") {
         SessionPages pages;
         const auto blocks = [](const Fd& page) {
             struct stat status {};

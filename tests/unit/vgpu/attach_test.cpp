@@ -1,4 +1,4 @@
-// How a process asks the daemon for its vGPU, and what it does when nobody answers.
+// How a process asks the daemon for its vGPU, and what it does when no daemon answers.
 
 #include <doctest/doctest.h>
 
@@ -18,7 +18,7 @@ using test_support::TemporaryDirectory;
 
 namespace {
 
-// Takes one question; false when none comes.
+// Takes one request; false when none comes.
 bool answer_one(const UnixSocket& listener, Errc code) {
     const TimePoint until = Clock::now() + 30s;
     const auto caller = listener.accept(until);
@@ -36,7 +36,7 @@ bool answer_one(const UnixSocket& listener, Errc code) {
 }  // namespace
 
 TEST_SUITE("vgpu.attach") {
-    TEST_CASE("who is cut off before it was heard asks again") {
+    TEST_CASE("a process that is cut off before it was heard asks again") {
         const TemporaryDirectory folder;
         const auto listener = UnixSocket::listen(folder.file("vgpu"), 0600, 8).value();
         bool heard = false;
@@ -48,7 +48,7 @@ TEST_SUITE("vgpu.attach") {
         });
         const auto attached = Vgpu::attach("half", folder.file("vgpu"));
         CHECK(attached.error().code == Errc::kNotFound);
-        // One more caller, should nobody have asked again: the other thread waits for none then.
+        // One more caller, should none have asked again: the other thread waits for none then.
         if (attached.error().code != Errc::kNotFound) {
             for (int i = 0; i < 3; ++i) (void)UnixSocket::connect(folder.file("vgpu"), {});
         }
@@ -56,7 +56,7 @@ TEST_SUITE("vgpu.attach") {
         CHECK(heard);
     }
 
-    TEST_CASE("who is cut off each time, or finds nobody, does not ask for ever") {
+    TEST_CASE("a process that is cut off each time, or finds no daemon, does not ask for ever") {
         const TemporaryDirectory folder;
         CHECK(Vgpu::attach("half", folder.file("vgpu")).error().code == Errc::kDaemon);
         const auto listener = UnixSocket::listen(folder.file("vgpu"), 0600, 8).value();

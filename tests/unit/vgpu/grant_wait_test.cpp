@@ -42,7 +42,7 @@ TEST_CASE("after a wait in vain there is none for fifteen times as long, or unti
     CHECK(wait.length(kNow, changed) == 2s);
 }
 
-TEST_CASE("what the quota can become counts only for those who wait for it") {
+TEST_CASE("what the quota can become counts only for those that wait for it") {
     CHECK(GrantWait().most_bytes(limits(2000)) == 5000);
     CHECK(GrantWait().most_bytes(limits(0)) == 1000);
     Limits of_an_older_daemon = limits(0);

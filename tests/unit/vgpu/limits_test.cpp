@@ -80,7 +80,7 @@ TEST_CASE("the quotas of one GPU stay below its memory less the reserve") {
     CHECK(VgpuLimits::open(other.path(), too_much).error().code == Errc::kInvalid);
 }
 
-TEST_CASE("a larger quota is there on the next call of who was refused") {
+TEST_CASE("a larger quota is there on the next call of a process that was refused") {
     const TemporaryDirectory folder;
     const auto limits = open(folder, {spec("a", "0", 40 * kMiB)});
     Tenant tenant(*limits, "a");
@@ -248,7 +248,7 @@ TEST_CASE("a ledger that a process cuts short leaves the daemon and the other vG
     Tenant neighbour(*limits, "b");
     REQUIRE(neighbour.charge(20 * kMiB));
     REQUIRE(::ftruncate(files.ledger.get(), 0) == 0);
-    CHECK(limits->list()[0].used_bytes == 40 * kMiB);  // nobody knows of less
+    CHECK(limits->list()[0].used_bytes == 40 * kMiB);  // no lower figure is known
     REQUIRE(limits->resize("a", 20 * kMiB).ok());
     CHECK(limits->step());
     CHECK(limits->list()[0].quota_bytes == 40 * kMiB);
@@ -258,11 +258,11 @@ TEST_CASE("a ledger that a process cuts short leaves the daemon and the other vG
     CHECK(limits->files_of("a").error().code == Errc::kCorrupt);
     CHECK(limits->list()[1].used_bytes == 20 * kMiB);
     CHECK(neighbour.charge(20 * kMiB));
-    // The next daemon makes it anew.
+    // The next daemon makes it again.
     CHECK(open(folder, {spec("a", "0", 40 * kMiB), spec("b", "0", 40 * kMiB)})->files_of("a").ok());
 }
 
-TEST_CASE("files that are not of this boot or not whole are made anew") {
+TEST_CASE("files that are not of this boot or not whole are made again") {
     const TemporaryDirectory folder;
     open(folder, {spec("a", "0", 40 * kMiB)});
     const std::string ledger = folder.file("a.usage");
@@ -309,11 +309,11 @@ TEST_CASE("a vGPU with a list of users is for these, root and the daemon's own u
     CHECK(status("a", kCarol) == static_cast<int>(Errc::kDenied));
     CHECK(status("b", kCarol) == 0);
     CHECK(status("c", kCarol) == static_cast<int>(Errc::kNotFound));
-    // Who may not talk to the daemon does not get in by the other vGPU either.
+    // A user that may not talk to the daemon does not get in by the other vGPU either.
     CHECK(status("b", kStranger) == static_cast<int>(Errc::kDenied));
 }
 
-TEST_CASE("who is one too many is refused, and those who are known can ask again") {
+TEST_CASE("one process too many is refused, and those that are known can ask again") {
     const TemporaryDirectory folder;
     const auto limits = open(folder, {spec("a", "0", 40 * kMiB), spec("b", "0", 40 * kMiB)});
     VgpuServer::Options options;
@@ -338,13 +338,13 @@ TEST_CASE("who is one too many is refused, and those who are known can ask again
     CHECK(asked(folder.file("vgpu"), "a", other(5)) == 0);
 }
 
-TEST_CASE("as many silent callers as are heard at a time do not keep out who asks") {
+TEST_CASE("as many silent callers as are heard at a time do not keep out one that asks") {
     const TemporaryDirectory folder;
     const auto limits = open(folder, {spec("a", "0", 40 * kMiB)});
     VgpuServer::Options options;
     options.socket_path = folder.file("vgpu");
     options.admits = [](std::uint32_t, std::uint32_t, int) { return true; };
-    options.ask_within = std::chrono::hours(1);  // nobody is cut off as long as this runs
+    options.ask_within = std::chrono::hours(1);  // no caller is cut off as long as this runs
     std::atomic<std::uint32_t> user{kAlice};
     options.peer_of = [&](const fabricshm::UnixSocket& socket) {
         auto peer = socket.peer();
@@ -353,7 +353,7 @@ TEST_CASE("as many silent callers as are heard at a time do not keep out who ask
     };
     const auto server = VgpuServer::start(std::move(options), *limits).value();
     const auto until = fabricshm::Clock::now() + std::chrono::seconds(30);
-    // Bob's place is not taken by Alice, who has more of them.
+    // Bob's place is not taken by Alice, a user with more of them.
     user = kBob;
     const auto bob = fabricshm::UnixSocket::connect(folder.file("vgpu"), until).value();
     CHECK(asked(folder.file("vgpu"), "a") == 0);  // and so the server has taken Bob before
@@ -367,7 +367,7 @@ TEST_CASE("as many silent callers as are heard at a time do not keep out who ask
     CHECK(fabricshm::wait_ready(silent[0].get(), POLLIN, until, "hang up").ok());
 }
 
-TEST_CASE("who is not admitted hears so before it has asked") {
+TEST_CASE("a caller that is not admitted hears so before it has asked") {
     const TemporaryDirectory folder;
     const auto limits = open(folder, {spec("a", "0", 40 * kMiB)});
     VgpuServer::Options options;
@@ -381,7 +381,7 @@ TEST_CASE("who is not admitted hears so before it has asked") {
     CHECK(reply.status == static_cast<int>(Errc::kDenied));
 }
 
-TEST_CASE("a caller's descriptor that takes long to close holds up nobody") {
+TEST_CASE("a caller's descriptor that takes long to close holds up no other") {
     const TemporaryDirectory folder;
     const auto limits = open(folder, {spec("a", "0", 40 * kMiB)});
     VgpuServer::Options options;
@@ -399,7 +399,7 @@ TEST_CASE("a caller's descriptor that takes long to close holds up nobody") {
     CHECK(asked(folder.file("vgpu"), "a") == 0);
 }
 
-TEST_CASE("silent callers are cut off, and their places are for those who ask") {
+TEST_CASE("silent callers are cut off, and their places are for those that ask") {
     const TemporaryDirectory folder;
     const auto limits = open(folder, {spec("a", "0", 40 * kMiB)});
     VgpuServer::Options options;
@@ -412,7 +412,7 @@ TEST_CASE("silent callers are cut off, and their places are for those who ask") 
     for (int i = 0; i < 64; ++i) {
         silent.push_back(fabricshm::UnixSocket::connect(folder.file("vgpu"), until).value());
     }
-    // Who asks may lose its processor before it has, and is then cut off as well.
+    // A caller may lose its processor before it has asked, and is then cut off as well.
     int answer = -1;
     while (answer != 0 && fabricshm::Clock::now() < until) {
         answer = asked(folder.file("vgpu"), "a");

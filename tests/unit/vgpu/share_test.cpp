@@ -17,7 +17,7 @@ using fabricshm::ShareBucket;
 namespace {
 
 // A GPU in simulated time: launches of `work` units, each unit keeping it busy for `cost` ns, by a
-// program that launches whenever it may. NVML tells whole per cent.
+// program that launches whenever it may. NVML reports whole per cent.
 struct Gpu {
     ShareBucket bucket{};
     std::int64_t now = 1'000'000'000;
@@ -40,7 +40,7 @@ struct Gpu {
                 busy_in_window = 0.0;
                 window_begin = now;
             }
-            // The queue of launches is short: who is ahead of the GPU waits.
+            // The queue of launches is short: a process ahead of the GPU waits.
             if (busy_until > now + 2'000'000) {
                 now = busy_until - 2'000'000;
                 continue;
@@ -108,7 +108,7 @@ TEST_CASE("too much is cut in proportion, too little is raised a bit") {
     CHECK(next_rate(1000, window) == 1010);
 }
 
-TEST_CASE("who has little to do keeps its rate") {
+TEST_CASE("a process with little to do keeps its rate") {
     ShareWindow window;
     window.wanted = 0.5;
     window.busy = 0.1;

@@ -28,7 +28,7 @@ VgpuSpec spec(const char* name, Bytes quota) {
     return made;
 }
 
-// Three vGPUs that leave 10 MiB of their GPU to nobody, and a process on the first of them.
+// Three vGPUs that leave 10 MiB of their GPU ungranted, and a process on the first of them.
 struct Host {
     test_support::TemporaryDirectory folder;
     std::unique_ptr<VgpuLimits> limits =
@@ -68,7 +68,7 @@ TEST_CASE("one takes what another one gives, in whichever order they are named")
     CHECK(host.shift({{"b", 20, 25}, {"a", 40, 30}, {"c", 20, 25}}) == Errc::kOk);
     CHECK(host.granted() == Host::Quotas{30, 25, 25});
     CHECK(host.sum() == 80 * kMiB);
-    // And what is nobody's, up to the reserve.
+    // And what no vGPU has, up to the reserve.
     CHECK(host.shift({{"b", 25, 36}}) == Errc::kNoMemory);
     CHECK(host.shift({{"b", 25, 31}, {"c", 25, 30}}) == Errc::kNoMemory);
     CHECK(host.granted() == Host::Quotas{30, 25, 25});
@@ -76,26 +76,26 @@ TEST_CASE("one takes what another one gives, in whichever order they are named")
     CHECK(host.sum() == 90 * kMiB);
 }
 
-TEST_CASE("nobody takes what is in use by now, and who was to give keeps all") {
+TEST_CASE("no vGPU takes what is in use by now, and the one that was to give keeps all") {
     Host host;
     REQUIRE(host.tenant.charge(35 * kMiB));
     CHECK(host.shift({{"c", 20, 15}, {"a", 40, 34}, {"b", 20, 31}}) == Errc::kBusy);
     CHECK(host.granted() == Host::Quotas{40, 20, 20});
     CHECK(host.sum() == 80 * kMiB);
     CHECK(host.tenant.charge(5 * kMiB));
-    // Nor where nobody can tell what is in use, or a quota is not what it was.
+    // Nor where the use can't be read, or a quota is not what it was.
     host.tenant.ledger->release(host.tenant.slot, 40 * kMiB);
     CHECK(host.shift({{"a", 39, 20}, {"b", 20, 30}}) == Errc::kBusy);
     CHECK(host.shift({{"d", 1, 2}}) == Errc::kNotFound);
     CHECK(host.shift({{"a", 40, 0}}) == Errc::kInvalid);
     host.tenant.ledger->file().lock = fabricshm::detail::lock_word(
-        fabricshm::own_identity().value());  // of somebody alive, who does not go on
+        fabricshm::own_identity().value());  // of a live process, which does not go on
     CHECK(host.shift({{"a", 40, 20}, {"b", 20, 30}}) == Errc::kTimeout);
     host.tenant.ledger->file().lock = 0;
     CHECK(host.granted() == Host::Quotas{40, 20, 20});
 }
 
-TEST_CASE("where nobody takes, quotas follow their use") {
+TEST_CASE("where no vGPU takes, quotas follow their use") {
     Host host;
     REQUIRE(host.tenant.charge(35 * kMiB));
     CHECK(host.shift({{"a", 40, 30}, {"b", 20, 10}}) == Errc::kOk);
