@@ -19,13 +19,6 @@ using fabricshm::Result;
 
 namespace {
 
-template <typename... Functions>
-struct Overloads : Functions... {
-    using Functions::operator()...;
-};
-template <typename... Functions>
-Overloads(Functions...) -> Overloads<Functions...>;
-
 /// Decisions that can be asked for. Some kilobytes each at most.
 constexpr std::size_t kRecent = 1000;
 
@@ -233,24 +226,23 @@ std::optional<DecisionOutcome> Controller::act(const Decision& decision, const T
 }
 
 Result<void> Controller::act_on_host(const Decision& decision, const Window& window) {
-    // A kind of the host's scope without a function here does not compile.
-    const auto carry_out = Overloads{
-        [&](const Placement& action) { return move_shards(decision, action, window); },
-        [&](const Quota& action) { return parts_.actuators->shift_quotas(action); },
-        [&](const PoolQuota& action) { return parts_.actuators->shift_pool_quotas(action); },
-        [&](const ComputeShare& action) { return set_shares(action); },
-        [&]<typename A>(const A&) requires(A::kInfo.scope != ActionScope::kHost){
-            return Result<void>(Error{Errc::kUnsupported, 0, "act on a decision"});
-}
-};  // namespace fabricd
-return std::visit(carry_out, decision.action);
+    const auto act = [&](const auto& action) -> Result<void> {
+        using A = std::decay_t<decltype(action)>;
+        // A kind of the host's scope without a function of its own does not compile.
+        if constexpr (A::kInfo.scope == ActionScope::kHost) {
+            return carry_out(action, decision, window);
+        } else {
+            return Error{Errc::kUnsupported, 0, "act on a decision"};
+        }
+    };
+    return std::visit(act, decision.action);
 }
 
 // Each for itself: a shard that can't move says nothing about the others, and one that moves is
 // right where it was sent. What became of each is in the windows that follow. Refused only when no
 // move has begun.
-Result<void> Controller::move_shards(const Decision& decision, const Placement& action,
-                                     const Window& window) {
+Result<void> Controller::carry_out(const Placement& action, const Decision& decision,
+                                   const Window& window) {
     Result<void> refused;
     bool any_begun = false;
     for (const auto& [shard, from, node] : action.changes) {
@@ -271,7 +263,7 @@ Result<void> Controller::move_shards(const Decision& decision, const Placement& 
 
 // All of it or nothing: half of a division is none. What was done before one of them failed is
 // taken back, the last first.
-Result<void> Controller::set_shares(const ComputeShare& action) {
+Result<void> Controller::carry_out(const ComputeShare& action, const Decision&, const Window&) {
     auto changes = action.changes;
     // Those that give go before those that take, also when a division is taken back.
     std::stable_partition(changes.begin(), changes.end(),
@@ -284,6 +276,14 @@ Result<void> Controller::set_shares(const ComputeShare& action) {
         return done;
     }
     return {};
+}
+
+Result<void> Controller::carry_out(const Quota& action, const Decision&, const Window&) {
+    return parts_.actuators->shift_quotas(action);
+}
+
+Result<void> Controller::carry_out(const PoolQuota& action, const Decision&, const Window&) {
+    return parts_.actuators->shift_pool_quotas(action);
 }
 
 void Controller::remember(const TickResult& result) {

@@ -75,9 +75,14 @@ class Controller {
     std::optional<DecisionOutcome> act(const Decision& decision, const TickResult& result,
                                        const Window& window);
     fabricshm::Result<void> act_on_host(const Decision& decision, const Window& window);
-    fabricshm::Result<void> move_shards(const Decision& decision, const Placement& action,
-                                        const Window& window);
-    fabricshm::Result<void> set_shares(const ComputeShare& action);
+    fabricshm::Result<void> carry_out(const Placement& action, const Decision& decision,
+                                      const Window& window);
+    fabricshm::Result<void> carry_out(const ComputeShare& action, const Decision& decision,
+                                      const Window& window);
+    fabricshm::Result<void> carry_out(const Quota& action, const Decision& decision,
+                                      const Window& window);
+    fabricshm::Result<void> carry_out(const PoolQuota& action, const Decision& decision,
+                                      const Window& window);
     void remember(const TickResult& result);
     void remember(const DecisionOutcome& outcome);
 
