@@ -80,7 +80,7 @@ struct Quartet {
 
 }  // namespace
 
-TEST_SUITE("pool.registry_groups") {
+TEST_SUITE("pool.groups") {
     TEST_CASE("a group is answered when the last rank has joined") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);

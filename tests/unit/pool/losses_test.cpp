@@ -32,7 +32,7 @@ std::vector<SessionId> told(RegistryHost& host) {
 
 }  // namespace
 
-TEST_SUITE("pool.registry_lost") {
+TEST_SUITE("pool.losses") {
     TEST_CASE("a lost page is named, shown, told to all sessions, and never granted again") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);

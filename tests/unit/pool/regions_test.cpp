@@ -4,7 +4,7 @@
 
 using namespace test_support;
 
-TEST_SUITE("pool.registry_regions") {
+TEST_SUITE("pool.regions") {
     TEST_CASE("regions belong to one session, are seen by all of the arena, and go with it") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);

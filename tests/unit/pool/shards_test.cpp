@@ -111,7 +111,7 @@ struct ShardHost : RegistryHost {
 
 }  // namespace
 
-TEST_SUITE("pool.registry_shards") {
+TEST_SUITE("pool.shards") {
     TEST_CASE("a moved shard is elsewhere, and its old bytes are free") {
         ShardHost host;
         const ShardView before = host.view();

@@ -4,7 +4,7 @@
 
 using namespace test_support;
 
-TEST_SUITE("pool.registry_sessions") {
+TEST_SUITE("pool.sessions") {
     TEST_CASE("a lost connection may come back with the token of the same process") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);

@@ -56,7 +56,7 @@ struct ShiftHost : RegistryHost {
 
 }  // namespace
 
-TEST_SUITE("pool.registry_quotas") {
+TEST_SUITE("pool.quotas") {
     TEST_CASE("what one device gives another one takes, all of it or nothing") {
         ShiftHost host;
         using Pages = ShiftHost::Pages;
