@@ -64,7 +64,7 @@ Result<void> Arenas::open(Ticket ticket, const proto::ArenaOpen& request, Outcom
         if (!books_.is_being_left(arena)) answer_waiting(arena, {Errc::kOk, 0, ""}, out);
     } else if (arena.state == ArenaState::kAway && arena.sessions.count(session->id) != 0) {
         // A session presents what it holds before it asks for anything. This one was never given
-        // the arena that the books say it has: the daemon was killed before it answered. Should
+        // the arena that it has on record: the daemon was killed before it answered. Should
         // that be so for all of its sessions, a new arena is made now instead of after the grace.
         leave(*session, arena, out);
     }

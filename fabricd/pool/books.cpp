@@ -150,7 +150,7 @@ std::vector<std::string> Books::problems() const {
 
 std::vector<std::string> Books::contradictions() const {
     std::vector<std::string> found;
-    // Counted afresh, to compare with the sessions' own books.
+    // Counted afresh, to compare with the sessions' own counts.
     std::map<SessionId, std::pair<int, Bytes>> owned;
     for (const auto& [id, arena] : arenas) {
         check_space(arena, &found);
@@ -175,7 +175,7 @@ std::vector<std::string> Books::contradictions() const {
         if (!equal) found.push_back("session " + std::to_string(raw(id)) + " is miscounted");
         owned.erase(id);
     }
-    // What is left over is of sessions that the books do not know.
+    // What is left over is of sessions that are not there.
     if (!owned.empty()) found.push_back("regions of a session that does not exist");
     if (users.sessions() != static_cast<int>(sessions.size())) {
         found.push_back("sessions are miscounted");
