@@ -39,10 +39,15 @@ struct Region {
     std::optional<std::pair<ArenaId, RegionId>> shard = std::nullopt;
 };
 
+struct Outcome;
+
+/// Serves a request that was parked, and adds to the outcome what follows from it.
+using Serve = std::function<void(Outcome&)>;
+
 /// A request that needs a hole of so many bytes, and is served when the arena has grown.
 struct Parked {
     Bytes bytes = 0;
-    std::function<void()> serve;
+    Serve serve;
 };
 
 enum class ArenaState {
@@ -51,7 +56,8 @@ enum class ArenaState {
     kAway,  // known from the journal; no session has presented its descriptor yet
 };
 
-/// Plain books: every rule about them is the registry's. Used by the control thread only.
+/// Plain data: the rules about it are in arenas.hpp, regions.hpp and groups.hpp. Used by the
+/// control thread only.
 struct Arena {
     ArenaId id = ArenaId::kNone;
     std::string name;

@@ -48,6 +48,13 @@ struct PoolImage {
     std::map<std::pair<ArenaId, RegionId>, ShardImage> shards;  // by home arena and header
 };
 
+/// What is wrong when every record is sound by itself, but not with the others.
+inline constexpr Error kContradiction{Errc::kCorrupt, 0, "restore from journal"};
+
+inline bool ends_with_zero(const char (&field)[fabricshm::proto::kNameBytes]) noexcept {
+    return field[sizeof field - 1] == '\0';
+}
+
 /// Plays the records. kVersion when the file is of another version; kCorrupt when it is damaged or
 /// a record whose CRC is right makes no sense: going on could give memory to two owners.
 Result<PoolImage> replay(const JournalContents& contents);

@@ -56,6 +56,8 @@ class JournalGuard final : public JournalSink {
         JournalGuard& guard_;
     };
 
+    /// Nothing is held back: whatever was said to it is in the file, or the journal is behind.
+    bool is_written() const noexcept { return pending_.empty() && batches_ == 0; }
     bool behind() const noexcept { return behind_; }
     /// Behind, or the last grant could not be written: a whole rewrite shows whether that is over.
     bool failing() const noexcept { return behind_ || refused_; }

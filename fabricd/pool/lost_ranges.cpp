@@ -42,4 +42,14 @@ std::vector<LostRanges::Range> LostRanges::intact(std::uint64_t offset, Bytes by
     return found;
 }
 
+std::vector<LostRanges::Range> LostRanges::outside(const std::vector<Range>& pieces) const {
+    LostRanges owned;
+    for (const auto& [offset, bytes] : pieces) owned.add(offset, bytes);
+    std::vector<Range> found;
+    for (const auto& [offset, bytes] : ranges_) {
+        for (const auto& part : owned.intact(offset, bytes)) found.push_back(part);
+    }
+    return found;
+}
+
 }  // namespace fabricd

@@ -28,6 +28,9 @@ class LostRanges {
     /// The parts of [offset, offset + bytes) that are not lost, in order.
     std::vector<Range> intact(std::uint64_t offset, Bytes bytes) const;
 
+    /// The parts of all of them that lie in none of `pieces`.
+    std::vector<Range> outside(const std::vector<Range>& pieces) const;
+
     const std::map<std::uint64_t, Bytes>& all() const noexcept { return ranges_; }
 
   private:

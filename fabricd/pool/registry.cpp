@@ -1,75 +1,48 @@
 #include "fabricd/pool/registry.hpp"
 
-#include "fabricd/pool/refusals.hpp"
-
 #include <algorithm>
+#include <set>
+#include <span>
 
-#include "libfabricshm/base/fault_point.hpp"
+#include "fabricd/pool/waits.hpp"
+#include "libfabricshm/base/check.hpp"
+#include "libfabricshm/base/log.hpp"
+#include "libfabricshm/proto/codec.hpp"
+#include "libfabricshm/shm/group_block.hpp"
+#include "libfabricshm/shm/tensor_header.hpp"
 
 namespace fabricd {
 
+namespace proto = fabricshm::proto;
+
 Registry::Registry(const Limits& limits, const Parts& parts)
-    : slice_left_(limits.freed_at_once),
-      limits_(limits),
+    : books_(limits, parts.devices),
       journal_(parts.journal),
-      memory_(parts.memory),
-      work_(parts.work),
-      links_(parts.links),
-      copies_(parts.copies),
-      commits_whole_(parts.commits_whole),
-      quotas_(limits),
-      devices_(parts.devices) {}
+      growth_(books_, journal_, *parts.work),
+      losses_(books_, journal_),
+      regions_(books_, journal_, growth_),
+      shards_(books_, journal_, *parts.memory, regions_),
+      moves_({books_, journal_, *parts.memory, growth_, regions_, shards_, parts.copies}),
+      groups_({books_, journal_, *parts.memory, growth_, losses_, regions_, shards_}),
+      arenas_({books_, journal_, *parts.memory, *parts.work, regions_, shards_, groups_,
+               parts.links, parts.commits_whole}),
+      sessions_(books_, journal_, regions_, arenas_),
+      quotas_(books_, journal_),
+      slice_left_(limits.freed_at_once) {}
 
-Registry::Session* Registry::find_session(SessionId session) {
-    const auto found = sessions_.find(session);
-    return found == sessions_.end() ? nullptr : &found->second;
-}
-
-Arena* Registry::find_arena(ArenaId arena) {
-    const auto found = arenas_.find(arena);
-    return found == arenas_.end() ? nullptr : &found->second;
-}
-
-// An arena that the session has not opened does not exist for it, whoever it belongs to.
-Result<Arena*> Registry::arena_of(SessionId session, ArenaId arena) {
-    Arena* found = find_arena(arena);
-    if (found == nullptr || found->sessions.count(session) == 0 || is_ending(session) ||
-        is_leaving(session, arena)) {
-        return Error{Errc::kNotFound, 0, "find arena"};
+// The only way out. Whatever an operation answers or lets go of comes after its records: what a
+// client has heard, a daemon that is started again knows, whenever this one is killed.
+void Registry::carry_out(Outcome out) {
+    // First what follows for other arenas, which may add to the rest.
+    while (!out.left.empty() || !out.reopen.empty()) {
+        for (const ArenaId id : std::exchange(out.left, {})) arenas_.drop_if_unused(id, out);
+        for (const Reopening& again : std::exchange(out.reopen, {})) open_again(again, out);
     }
-    return found;
-}
-
-Result<void> Registry::add_wait(Wait wait) {
-    const auto most = static_cast<std::size_t>(limits_.max_waits_per_session);
-    if (waits_.count_of(wait.ticket.session) >= most) {
-        return refuse_count("waits of the session", "this session", "requests that wait",
-                            limits_.max_waits_per_session, "");
-    }
-    waits_.add(std::move(wait));
-    return {};
-}
-
-void Registry::fail_wait(WaitId id, const Error& error) {
-    const auto wait = waits_.take(id);
-    if (wait) refuse(wait->ticket, wait->asked, error);
-}
-
-void Registry::cancel_waits(SessionId session, ArenaId arena, bool answer) {
-    for (const WaitId id : waits_.of(session)) {
-        if (arena != ArenaId::kNone && waits_.get(id).key.arena != arena) continue;
-        if (answer) fail_wait(id, {Errc::kClosed, 0, "wait"});
-        if (!answer) waits_.take(id);
-    }
-}
-
-void Registry::expire_wait(WaitId id) {
-    const Wait& wait = waits_.get(id);
-    const Error late{Errc::kTimeout, 0, "wait"};
-    if (wait.key.kind != WaitKind::kShrink) return fail_wait(id, late);
-    // One survivor's grace ends the attempt for all: a group of the others would be a surprise
-    // to the one that gave up, who is alive and may still use the old buffers.
-    for (const WaitId other : waits_.with_key(WaitKey(wait.key))) fail_wait(other, late);
+    FABRIC_CHECK(journal_.is_written());
+    for (Answer& answer : out.answers) answers_.push_back(std::move(answer));
+    std::vector<Answer>& given_back = journal_.behind() ? unwritten_ : answers_;
+    for (Answer& answer : out.given_back) given_back.push_back(std::move(answer));
+    for (const MoveEnd& end : out.moved) end.done(end.how);
 }
 
 void Registry::journal_rewritten() {
@@ -78,50 +51,330 @@ void Registry::journal_rewritten() {
     unwritten_.clear();
 }
 
+// ---- Making way -----------------------------------------------------------------------------
+
+void Registry::settle_endings(ArenaId of, const std::function<bool()>& enough) {
+    act([&](Outcome& out) { sessions_.settle_endings(of, enough, out); });
+}
+
+// For a live session of the arena, which therefore stays.
+void Registry::make_way(SessionId session, const Arena& arena, Bytes bytes) {
+    const auto fits = [&] { return regions_.fits(arena, bytes); };
+    // In an arena that is smaller nothing that goes makes room for it.
+    const Bytes rounded = RegionAllocator::rounded(bytes);
+    const bool could_fit = rounded != 0 && rounded <= arena.bytes;
+    if (!fits() && could_fit) settle_endings(arena.id, fits);
+    const auto admits = [&] { return regions_.quota_admits(session, bytes); };
+    if (!admits()) settle_endings(ArenaId::kNone, admits);
+}
+
+// ---- Sessions -------------------------------------------------------------------------------
+
+Result<SessionId> Registry::open_session(const Peer& peer, const std::string& label,
+                                         const Token& token, TimePoint now,
+                                         const std::string& device) {
+    return act([&](Outcome& out) { return sessions_.open(peer, label, token, now, device, out); });
+}
+
+Result<void> Registry::resume_session(SessionId session, const Peer& peer, const Token& token) {
+    return sessions_.resume(session, peer, token);
+}
+
+void Registry::connection_lost(SessionId session, TimePoint now) {
+    sessions_.connection_lost(session, now);
+}
+
+void Registry::end_session(SessionId session, const char* why) {
+    act([&](Outcome& out) { sessions_.end(session, why, slice_left_, out); });
+}
+
+std::uint32_t Registry::shards_open(SessionId session, const fabricshm::ShardReads* told) const {
+    return shards_.open_of(session, told);
+}
+
+// ---- Arenas ---------------------------------------------------------------------------------
+
+Result<void> Registry::open_arena(Ticket ticket, const proto::ArenaOpen& request) {
+    const Session* session = books_.find_session(ticket.session);
+    if (session == nullptr) return Error{Errc::kClosed, 0, "open arena"};
+    const std::size_t all = session->arenas.size();
+    if (static_cast<int>(all) >= books_.limits.max_arenas_per_session) {  // it may have closed one
+        settle_endings(ArenaId::kNone, [&] { return session->arenas.size() < all; });
+    }
+    if (books_.arena_names.count(std::string(request.name)) == 0) {
+        // The memory of their arenas may be what is missing for this one.
+        settle_endings(ArenaId::kNone, [] { return false; });
+    }
+    return act([&](Outcome& out) { return arenas_.open(ticket, request, out); });
+}
+
+void Registry::open_again(const Reopening& again, Outcome& out) {
+    const Session* session = books_.find_session(again.wait.ticket.session);
+    // It may have ended in the same turn: then there is nothing to answer.
+    if (session == nullptr || session->ending) return;
+    const std::size_t all = session->arenas.size();
+    const bool has_all = static_cast<int>(all) >= books_.limits.max_arenas_per_session;
+    if (has_all && books_.arena_names.count(again.name) != 0) {
+        sessions_.settle_endings(
+            ArenaId::kNone, [&] { return session->arenas.size() < all; }, out);
+    }
+    arenas_.open_again(again.wait, again.name, out);
+}
+
+Result<void> Registry::adopt_arena(Ticket ticket, ArenaId arena, fabricshm::Fd presented) {
+    return act(
+        [&](Outcome& out) { return arenas_.adopt(ticket, arena, std::move(presented), out); });
+}
+
+Result<bool> Registry::close_arena(Ticket ticket, ArenaId arena) {
+    return act([&](Outcome& out) { return arenas_.close(ticket, arena, slice_left_, out); });
+}
+
+void Registry::arena_made(ArenaId arena, Result<fabricshm::PoolPiece> piece) {
+    act([&](Outcome& out) { arenas_.made(arena, std::move(piece), out); });
+}
+
+void Registry::arena_adopted(ArenaId arena, Result<fabricshm::PoolPiece> piece) {
+    act([&](Outcome& out) { arenas_.adopted(arena, std::move(piece), out); });
+}
+
+bool Registry::park(SessionId session, ArenaId id, Bytes bytes, bool owned,
+                    std::function<void()> serve) {
+    Arena* const arena = growth_.arena_to_grow(session, id, bytes, owned);
+    if (arena == nullptr) return false;
+    return growth_.park(*arena, bytes, [serve = std::move(serve)](Outcome&) { serve(); });
+}
+
+// Each request is served now, or parked again: others came first, or this was a part of what it
+// needs. After a failure none is: those that find no hole are refused.
+void Registry::arena_grown(ArenaId id, Bytes to, const Result<void>& done) {
+    Arena* const grown = books_.find_arena(id);
+    if (grown == nullptr) return;
+    const Result<void> outcome = growth_.finish(*grown, to, done);
+    for (Parked& parked : std::exchange(grown->parked, {})) {
+        Arena* const still = books_.find_arena(id);
+        const bool may_wait = outcome.ok() && still != nullptr;
+        if (may_wait && growth_.park(*still, parked.bytes, parked.serve)) continue;
+        act([&](Outcome& out) { parked.serve(out); });
+    }
+    growth_.settled();
+    act([&](Outcome& out) { out.left.push_back(id); });
+}
+
+int Registry::descriptor(ArenaId id) const {
+    const Arena* found = books_.find_arena(id);
+    return found == nullptr ? -1 : found->fd.get();
+}
+
+// ---- Regions and tensors --------------------------------------------------------------------
+
+Result<proto::Region> Registry::create_region(SessionId session, const proto::Region& request) {
+    FABRIC_TRY(Arena * arena, books_.arena_of(session, ArenaId{request.arena_id}));
+    make_way(session, *arena, request.bytes);
+    return act([&](Outcome&) { return regions_.create(session, *arena, request.bytes); });
+}
+
+Result<proto::Region> Registry::open_region(SessionId session, const proto::Region& request) const {
+    return regions_.open(session, request);
+}
+
+Result<void> Registry::free_region(SessionId session, ArenaId arena, RegionId region) {
+    return act([&](Outcome&) { return regions_.free(session, arena, region); });
+}
+
+Result<proto::Tensor> Registry::create_tensor(SessionId session, const proto::Tensor& request) {
+    FABRIC_TRY(Arena * arena, books_.arena_of(session, ArenaId{request.region.arena_id}));
+    FABRIC_TRY(const Bytes elements,
+               proto::tensor_bytes(request.dtype, std::span(request.shape, request.ndim)));
+    const Bytes bytes = elements + fabricshm::kTensorHeaderBytes;
+    const std::string name = request.name;
+    regions_.give_up_name(*arena, name);
+    if (arena->tensors.count(name) == 0) make_way(session, *arena, bytes);
+    return act(
+        [&](Outcome& out) { return regions_.create_tensor(session, *arena, request, bytes, out); });
+}
+
+Result<void> Registry::open_tensor(Ticket ticket, const proto::Tensor& request, TimePoint now) {
+    return act([&](Outcome& out) { return regions_.open_tensor(ticket, request, now, out); });
+}
+
+Result<proto::Region> Registry::note_lost(SessionId session, const proto::Region& request) {
+    return act([&](Outcome& out) { return losses_.note(session, request, out); });
+}
+
+// ---- Shards ---------------------------------------------------------------------------------
+
+Result<proto::Shard> Registry::create_shard(SessionId session, const proto::Shard& request) {
+    return act([&](Outcome& out) { return shards_.create(session, request, out); });
+}
+
+Result<void> Registry::open_shard(Ticket ticket, const proto::Shard& request, TimePoint now) {
+    return act([&](Outcome& out) { return shards_.open(ticket, request, now, out); });
+}
+
+Result<void> Registry::close_shard(SessionId session, const proto::Shard& request) {
+    return act([&](Outcome& out) { return shards_.close(session, request, out); });
+}
+
+Result<void> Registry::free_shard(SessionId session, const proto::Shard& request) {
+    return act([&](Outcome& out) { return shards_.free(session, request, out); });
+}
+
+Result<void> Registry::ask_move(SessionId session, const proto::Shard& request) {
+    return act([&](Outcome& out) { return moves_.ask(session, request, out); });
+}
+
+Result<void> Registry::move_shard(const MoveOrder& order, MoveDone done) {
+    return act([&](Outcome& out) { return moves_.order(order, std::move(done), out); });
+}
+
+void Registry::shard_copied(ShardId id, Result<fabricshm::ShardWord> seen) {
+    act([&](Outcome& out) { moves_.copied(id, std::move(seen), out); });
+}
+
+std::optional<ShardView> Registry::shard(const std::string& name) const {
+    const auto named = shard_named(books_, name);
+    if (!named) return std::nullopt;
+    return view_of(books_, books_.shard(*named));
+}
+
+// ---- Quotas ---------------------------------------------------------------------------------
+
+Result<QuotaState> Registry::set_quota(const QuotaOrder& order, TimePoint now) {
+    return act([&](Outcome&) { return quotas_.set(order, now); });
+}
+
+Result<void> Registry::shift_quotas(std::vector<QuotaShift> shifts, TimePoint now) {
+    return act([&](Outcome&) { return quotas_.shift(std::move(shifts), now); });
+}
+
+fabricshm::QuotaImage Registry::quotas_of(const std::string& device, std::uint32_t uid,
+                                          TimePoint now) const {
+    return quotas_.of(device, uid, now);
+}
+
+// ---- Groups ---------------------------------------------------------------------------------
+
+Result<void> Registry::join_group(Ticket ticket, const proto::Group& request, TimePoint now) {
+    return act([&](Outcome& out) -> Result<void> {
+        FABRIC_TRY(const auto complete, groups_.join(ticket, request, now, out));
+        if (!complete) return {};
+        // Whoever comes last has the group formed in the turn of its own request.
+        make_way(ticket.session, books_.arena(complete->arena),
+                 fabricshm::group_block_bytes(request.world));
+        groups_.form(*complete, out);
+        return {};
+    });
+}
+
+Result<void> Registry::leave_group(SessionId session, const proto::Group& request) {
+    return act([&](Outcome& out) { return groups_.leave(session, request, out); });
+}
+
+Result<void> Registry::shrink_group(Ticket ticket, const proto::Group& request, TimePoint now) {
+    return act([&](Outcome& out) { return groups_.shrink(ticket, request, now, out); });
+}
+
+// ---- Time -----------------------------------------------------------------------------------
+
 std::vector<SessionId> Registry::expire(TimePoint now) {
     std::vector<SessionId> ended;
-    slice_left_ = limits_.freed_at_once;
-    while (const auto id = waits_.expired(now)) expire_wait(*id);
-    while (!lost_.empty() && lost_.begin()->first <= now) {
-        ended.push_back(lost_.begin()->second);
+    slice_left_ = books_.limits.freed_at_once;
+    act([&](Outcome& out) { expire_waits(books_, now, out); });
+    while (!books_.lost.empty() && books_.lost.begin()->first <= now) {
+        ended.push_back(books_.lost.begin()->second);
         end_session(ended.back(), "did not come back");
     }
-    if (away_until_ <= now) give_up_on_away();
-    settle_quotas(now);
-    free_in_turn();
-    if (shards_due_ <= now) {
-        shards_pause_ = std::min(2 * shards_pause_, kMaxShardPause);
-        sweep_shards();
-    }
-    const bool look_again = shards_asked_ && shards_due_ == TimePoint::max();
-    if (look_again) shards_due_ = fabricshm::deadline_after(now, shards_pause_);
+    if (arenas_.away_until() <= now) act([&](Outcome& out) { arenas_.give_up_on_away(out); });
+    act([&](Outcome& out) {
+        quotas_.settle(now);
+        free_in_turn(out);
+        shards_.sweep_due(now, out);
+    });
+    // Last: what that led to may have met a copy that is still read.
+    shards_.set_next_look(now);
     return ended;
 }
 
 // What was begun by deaths and is too much for one turn.
-void Registry::free_in_turn() {
-    for (const SessionId id : std::set<SessionId>(ending_)) {
+void Registry::free_in_turn(Outcome& out) {
+    for (const SessionId id : std::set<SessionId>(books_.ending)) {
         if (slice_left_ == 0) break;
-        if (is_ending(id)) slice_left_ = end_some(id, slice_left_);
+        if (books_.is_ending(id)) slice_left_ = sessions_.end_some(id, slice_left_, out);
     }
-    for (const auto& [key, ticket] : std::map(leaving_)) {
+    for (const auto& [key, ticket] : Leaving(books_.leaving)) {
         if (slice_left_ == 0) break;
         const auto& [session, arena] = key;
-        if (is_leaving(session, arena)) slice_left_ = leave_some(session, arena, slice_left_);
+        const bool goes_on = books_.is_leaving(session, arena);
+        if (goes_on) slice_left_ = arenas_.leave_some(session, arena, slice_left_, out);
     }
-    for (const ArenaId id : std::set<ArenaId>(freeing_)) {
-        Arena* const arena = find_arena(id);
-        if (arena != nullptr) slice_left_ = free_some(*arena, slice_left_);
+    for (const ArenaId id : std::set<ArenaId>(books_.freeing)) {
+        Arena* const arena = books_.find_arena(id);
+        if (arena != nullptr) slice_left_ = regions_.free_some(*arena, slice_left_);
     }
 }
 
 TimePoint Registry::next_deadline() const {
     // The next turn, at once.
-    const bool goes_on = !freeing_.empty() || !ending_.empty() || !leaving_.empty();
+    const bool goes_on =
+        !books_.freeing.empty() || !books_.ending.empty() || !books_.leaving.empty();
     if (goes_on) return TimePoint::min();
-    const TimePoint lost = lost_.empty() ? TimePoint::max() : lost_.begin()->first;
-    const TimePoint quotas = std::min(quotas_.next_deadline(), devices_.next_deadline());
-    return std::min({waits_.next_deadline(), lost, away_until_, shards_due_, quotas});
+    const TimePoint lost = books_.lost.empty() ? TimePoint::max() : books_.lost.begin()->first;
+    return std::min({books_.waits.next_deadline(), lost, arenas_.away_until(), shards_.next_look(),
+                     quotas_.next_deadline()});
+}
+
+// ---- The journal ----------------------------------------------------------------------------
+
+Result<void> Registry::restore(const PoolImage& image, TimePoint now, Duration grace) {
+    // Ids go on above everything the journal ever mentioned, and the epoch above its last: what a
+    // client kept from before can be told from what it gets now.
+    books_.grace = grace;
+    books_.daemon_epoch = image.daemon_epoch + 1;
+    books_.last_id = image.last_id;
+    FABRIC_TRY_VOID(sessions_.restore(image, now));
+    for (const auto& [id, arena] : image.arenas) FABRIC_TRY_VOID(arenas_.restore(arena));
+    FABRIC_TRY_VOID(shards_.restore(image));
+    quotas_.restore(image, now);
+    // What no single record shows; after this the books are as good as ones that were kept.
+    if (const auto wrong = contradictions(); !wrong.empty()) {
+        fabricshm::log(fabricshm::LogLevel::kError, "journal: %s", wrong.front().c_str());
+        return kContradiction;
+    }
+    // Before anybody can resume: what was begun is finished.
+    for (const SessionId id : image.ending) end_session(id, "its end had begun before the restart");
+    if (books_.arenas.empty()) return {};
+    // Arenas that no session had open can be presented by nobody: the daemon was killed while it
+    // dropped them. What the device itself remembers is found before anything expires.
+    const bool claimable =
+        std::any_of(books_.arenas.begin(), books_.arenas.end(),
+                    [](const auto& arena) { return !arena.second.sessions.empty(); });
+    arenas_.wait_until(claimable ? fabricshm::deadline_after(now, grace) : now);
+    return {};
+}
+
+bool Registry::found_in_pool(ArenaId id, fabricshm::PoolPiece piece) {
+    Arena* arena = books_.find_arena(id);
+    // Of another size it is not the arena that the journal means.
+    if (arena == nullptr || piece.bytes != arena->bytes) return false;
+    arena_adopted(id, std::move(piece));
+    return true;
+}
+
+Result<void> Registry::write_journal(JournalSink& sink) const {
+    // First: check_start() takes no journal without it.
+    FABRIC_TRY_VOID(sink.add(
+        StartRecord{kJournalMagic, books_.daemon_epoch, books_.last_id, kJournalVersion, 0}));
+    for (const auto& [id, session] : books_.sessions) {
+        FABRIC_TRY_VOID(Sessions::write(session, sink));
+    }
+    for (const auto& [id, arena] : books_.arenas) {
+        // Nobody has been told of it; if its making succeeds, that appends its record.
+        if (arena.state == ArenaState::kMaking) continue;
+        FABRIC_TRY_VOID(Arenas::write(arena, sink));
+    }
+    for (const auto& [id, shard] : books_.shards) FABRIC_TRY_VOID(shards_.write(shard, sink));
+    return quotas_.write(sink);
 }
 
 }  // namespace fabricd

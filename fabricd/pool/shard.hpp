@@ -90,7 +90,8 @@ struct ShardReaderBook {
     bool recovered = false;
 };
 
-/// Plain books: every rule about them is the registry's. Used by the control thread only.
+/// Plain data: the rules about it are in shards.hpp and moves.hpp. Used by the control thread
+/// only.
 struct Shard {
     ShardId id;
     std::uint64_t generation = 0;  // of the header's region

@@ -3,13 +3,14 @@
  * code   fabricd/pool/journal.cpp: Journal::append Journal::rewrite
  * code   fabricd/pool/journal_guard.hpp: append note caught_up
  * code   fabricd/pool/lease.cpp: LeaseTable::grant LeaseTable::release LeaseTable::restore
- * code   fabricd/pool/registry_regions.cpp: Registry::make_region Registry::release_region
- * code   fabricd/pool/registry_arenas.cpp: Registry::open_arena Registry::make_arena Registry::arena_made
- * code   fabricd/pool/registry_arenas.cpp: Registry::adopt_arena Registry::arena_adopted Registry::leave_arena
- * code   fabricd/pool/registry_arenas.cpp: Registry::drop_if_unused Registry::drop_arena Registry::open_again
- * code   fabricd/pool/registry_arenas.cpp: Registry::give_up_on_away Registry::enter_arena Registry::abandon_arena
- * code   fabricd/pool/registry_sessions.cpp: Registry::resume_session Registry::end_session
- * code   fabricd/pool/registry_restore.cpp: Registry::restore Registry::restore_regions
+ * code   fabricd/pool/regions.cpp: Regions::make Regions::release
+ * code   fabricd/pool/arenas.cpp: Arenas::open Arenas::make Arenas::made
+ * code   fabricd/pool/arenas.cpp: Arenas::adopt Arenas::adopted Arenas::leave
+ * code   fabricd/pool/arenas.cpp: Arenas::drop_if_unused Arenas::drop Arenas::open_again
+ * code   fabricd/pool/arenas.cpp: Arenas::give_up_on_away Arenas::enter Arenas::abandon
+ * code   fabricd/pool/sessions.cpp: Sessions::resume Sessions::end
+ * code   fabricd/pool/registry.cpp: Registry::restore Registry::carry_out
+ * code   fabricd/pool/regions.cpp: Regions::restore
  * code   fabricd/server/daemon.cpp: Daemon::Impl::restore Daemon::Impl::rewrite_journal
  * code   libfabricshm/client/session_thread.cpp: Session::reconnect Session::attach_again Session::resume
  *

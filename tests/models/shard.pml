@@ -3,9 +3,9 @@
  * code   libfabricshm/shm/shard_header.cpp: try_pin unpin_shard begin_write publish_shard
  * code   libfabricshm/shm/shard_header.cpp: swap_places is_pinned retire_shard
  * code   fabricd/server/shard_copier.cpp: ShardCopier::await_owner ShardCopier::move_piece
- * code   fabricd/pool/registry_moves.cpp: Registry::begin_move Registry::shard_copied
- * code   fabricd/pool/registry_shards.cpp: Registry::sweep_shard Registry::is_read Registry::drop_copy
- * code   fabricd/pool/registry_shards_restore.cpp: Registry::settle_shards
+ * code   fabricd/pool/moves.cpp: Moves::begin Moves::copied
+ * code   fabricd/pool/shards.cpp: Shards::sweep Shards::is_read Shards::drop_copy
+ * code   fabricd/pool/shards_restore.cpp: Shards::settle
  *
  * A copy has two halves, which are read and written one after the other; FREED is what is in bytes that
  * others may have. All words are sequentially consistent here, as they are in the code where it counts.

@@ -1,15 +1,15 @@
 /* Survivors of a death become a smaller group, while the daemon may be killed and others may die.
  *
- * code   fabricd/pool/registry_groups.cpp: Registry::shrink_group Registry::check_shrink
- * code   fabricd/pool/registry_groups.cpp: Registry::form_group Registry::make_group Registry::set_member
- * code   fabricd/pool/registry_groups.cpp: Registry::mark_members_dead Registry::after_member_change
- * code   fabricd/pool/registry_groups.cpp: Registry::leave_group Registry::reopen_shrink Registry::finish_members
- * code   fabricd/pool/registry_groups.cpp: Registry::answer_shrink_again
- * code   fabricd/pool/registry_regions.cpp: Registry::reclaim_some Registry::sweep_quarantine
- * code   fabricd/pool/registry_restore.cpp: Registry::restore_groups
- * code   fabricd/pool/registry_arenas.cpp: Registry::arena_adopted Registry::leave_arena
- * code   fabricd/pool/registry_sessions.cpp: Registry::end_session
- * code   fabricd/pool/registry.cpp: Registry::expire_wait
+ * code   fabricd/pool/groups.cpp: Groups::shrink Groups::check_shrink
+ * code   fabricd/pool/groups.cpp: Groups::form_group Groups::make Groups::set_member
+ * code   fabricd/pool/groups.cpp: Groups::mark_dead Groups::after_member_change
+ * code   fabricd/pool/groups.cpp: Groups::leave Groups::reopen_shrink Groups::finish_members
+ * code   fabricd/pool/groups.cpp: Groups::answer_shrink_again
+ * code   fabricd/pool/regions.cpp: Regions::reclaim_some Regions::sweep_quarantine
+ * code   fabricd/pool/groups.cpp: Groups::restore
+ * code   fabricd/pool/arenas.cpp: Arenas::adopted Arenas::leave
+ * code   fabricd/pool/sessions.cpp: Sessions::end
+ * code   fabricd/pool/waits.cpp: expire_waits
  * code   fabricd/pool/group.cpp: Group::endangers
  * code   fabricd/pool/image.cpp: Player::group_gone
  * code   libfabricshm/client/c_group.cpp: fabricshm_group_shrink enter

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tests/support/registry_host.hpp"
+#include "tests/support/books_host.hpp"
 
 using namespace test_support;
 
@@ -80,7 +80,7 @@ struct Quartet {
 
 }  // namespace
 
-TEST_SUITE("pool.registry_groups") {
+TEST_SUITE("pool.groups") {
     TEST_CASE("a group is answered when the last rank has joined") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);
@@ -400,5 +400,35 @@ TEST_SUITE("pool.registry_groups") {
         while (host.registry->next_deadline() <= kNow) host.registry->expire(kNow);
         CHECK(host.registry->snapshot(kNow).arenas.at(0).bytes_quarantined == 0);
         CHECK(host.registry->problems().empty());
+    }
+
+    TEST_CASE("a group is complete with its last rank, and all hear of it when it is formed") {
+        BooksHost host;
+        const SessionId alice = host.session().id;
+        const SessionId bob = host.session().id;
+        Arena& arena = host.arena({alice, bob}, 8192 * 4096);
+        proto::Group body{};
+        body.arena_id = raw(arena.id);
+        copy_name(body.name, "ring");
+        body.rank = -1;
+        body.world = 2;
+        CHECK_FALSE(host.groups.join({alice, 1}, body, kNow, host.out).value());
+        const auto complete = host.groups.join({bob, 2}, body, kNow, host.out).value();
+        REQUIRE(complete);
+        CHECK(host.out.empty());
+        host.groups.form(*complete, host.out);
+        CHECK(host.records(RecordType::kGroupMade) == 1);
+        REQUIRE(host.out.answers.size() == 2);
+        CHECK(host.out.answers[1].to.session == bob);
+        CHECK(arena.groups.size() == 1);
+        CHECK(arena.dangers.size() == 2);
+        CHECK(host.books.problems().empty());
+        // Dead is not gone: the survivor may still be storing into what the dead one held.
+        host.groups.mark_dead(alice, arena, host.out);
+        CHECK(arena.endangered(alice));
+        host.groups.mark_dead(bob, arena, host.out);
+        host.groups.leave_all(bob, arena, host.out);
+        CHECK(arena.groups.empty());
+        CHECK(arena.dangers.empty());
     }
 }

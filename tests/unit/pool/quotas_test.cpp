@@ -2,7 +2,7 @@
 
 #include <doctest/doctest.h>
 
-#include "tests/support/registry_host.hpp"
+#include "tests/support/books_host.hpp"
 
 using namespace test_support;
 
@@ -56,7 +56,7 @@ struct ShiftHost : RegistryHost {
 
 }  // namespace
 
-TEST_SUITE("pool.registry_quotas") {
+TEST_SUITE("pool.quotas") {
     TEST_CASE("what one device gives another one takes, all of it or nothing") {
         ShiftHost host;
         using Pages = ShiftHost::Pages;
@@ -278,5 +278,18 @@ TEST_SUITE("pool.registry_quotas") {
         host.restart();
         CHECK(host.device().spec.quota_bytes == 5 * 4096);
         CHECK(host.device().quota_target_bytes == 5 * 4096);
+    }
+
+    TEST_CASE("a quota that cannot be written down is not changed") {
+        BooksHost host({{"gpu0", "gpu", 1.0, 100, 64 * 4096, 4 * 4096, 1.0, 0, {}}});
+        host.file.broken = true;
+        CHECK_FALSE(host.quotas.set({"gpu0", 4096, 0}, kNow).ok());
+        CHECK(host.quotas.changes() == 0);
+        CHECK(host.books.devices.quota_of("gpu0", kNow).quota_bytes == 4 * 4096);
+        host.file.broken = false;
+        CHECK(host.quotas.set({"gpu0", 4096, 0}, kNow).value().quota_bytes == 4096);
+        CHECK(host.quotas.changes() == 1);
+        CHECK(host.quotas.next_deadline() == TimePoint::max());
+        CHECK(host.records(RecordType::kQuota) == 1);
     }
 }

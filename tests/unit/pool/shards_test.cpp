@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "libfabricshm/shm/shard_header.hpp"
-#include "tests/support/registry_host.hpp"
+#include "tests/support/books_host.hpp"
 
 using namespace test_support;
 using fabricshm::ShardHeader;
@@ -111,7 +111,7 @@ struct ShardHost : RegistryHost {
 
 }  // namespace
 
-TEST_SUITE("pool.registry_shards") {
+TEST_SUITE("pool.shards") {
     TEST_CASE("a moved shard is elsewhere, and its old bytes are free") {
         ShardHost host;
         const ShardView before = host.view();
@@ -562,5 +562,30 @@ TEST_SUITE("pool.registry_shards") {
         CHECK(host.registry->free_shard(host.alice, body).error().code == Errc::kNotFound);
         CHECK(host.registry->create_shard(host.alice, host.body()).ok());  // the name is free
         CHECK(host.problem() == "");
+    }
+
+    TEST_CASE("an arena that may have been kept for a copy alone is named when the copy goes") {
+        BooksHost host;
+        Session& alice = host.session();
+        Arena& home = host.arena({alice.id});
+        Arena& other = host.arena({alice.id});
+        proto::Shard body{};
+        body.header.arena_id = raw(home.id);
+        copy_name(body.name, "weights");
+        body.dtype = 1;
+        body.ndim = 1;
+        body.shape[0] = 10;
+        const auto made = host.shards.create(alice.id, body, host.out).value();
+        const ShardId id{home.id, RegionId{made.header.region_id}};
+        Shard& shard = host.books.shard(id);
+        const RegionId copy = host.regions.make_copy(alice, other, 4096, "", id).value();
+        shard.copies[1] = ShardCopy{other.id, copy, other.leases.find(copy)->epoch};
+        host.books.loose_shards.insert(id);
+        CHECK(host.out.left.empty());
+        host.shards.sweep_all(host.out);
+        CHECK_FALSE(shard.copies[1]);
+        CHECK(host.out.left == std::vector{other.id});
+        CHECK(other.regions.empty());
+        CHECK(host.books.problems().empty());
     }
 }

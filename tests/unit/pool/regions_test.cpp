@@ -1,10 +1,10 @@
 #include <doctest/doctest.h>
 
-#include "tests/support/registry_host.hpp"
+#include "tests/support/books_host.hpp"
 
 using namespace test_support;
 
-TEST_SUITE("pool.registry_regions") {
+TEST_SUITE("pool.regions") {
     TEST_CASE("regions belong to one session, are seen by all of the arena, and go with it") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);
@@ -99,5 +99,33 @@ TEST_SUITE("pool.registry_regions") {
         REQUIRE(host.registry->open_tensor({alice, 71}, body, kNow).ok());
         REQUIRE(host.registry->close_arena({alice, 900}, arena).ok());
         CHECK(host.answer(71).error.code == Errc::kClosed);
+    }
+
+    TEST_CASE("a region that cannot be written down leaves no trace") {
+        BooksHost host;
+        Session& alice = host.session();
+        Arena& arena = host.arena({alice.id});
+        host.file.broken = true;
+        CHECK_FALSE(host.regions.create(alice.id, arena, 4096).ok());
+        CHECK(alice.regions == 0);
+        CHECK(arena.regions.empty());
+        CHECK(arena.space.bytes_used() == 0);
+        CHECK(host.books.problems().empty());
+    }
+
+    TEST_CASE("regions of a session that a group keeps from others rest until the group is over") {
+        BooksHost host;
+        Session& alice = host.session();
+        Arena& arena = host.arena({alice.id});
+        const RegionId region = host.regions.make(alice, arena, 4096, std::nullopt).value();
+        arena.dangers[alice.id] = 1;
+        CHECK(host.regions.reclaim_some(alice, arena, 5) == 4);
+        CHECK(arena.leases.find(region)->state == LeaseState::kQuarantined);
+        CHECK(arena.bytes_quarantined == 4096);
+        CHECK(alice.bytes_owned == 0);
+        arena.dangers.clear();
+        host.regions.sweep_quarantine(arena, {alice.id});
+        CHECK(arena.regions.empty());
+        CHECK(host.books.problems().empty());
     }
 }

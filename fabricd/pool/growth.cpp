@@ -1,11 +1,12 @@
-// Registry: arenas that grow. What is granted is committed first, by another thread, while the
-// request for it waits. docs/adr/0018-arenas-grow.md.
+#include "fabricd/pool/growth.hpp"
 
 #include <algorithm>
 
 #include "fabricd/pool/refusals.hpp"
-#include "fabricd/pool/registry.hpp"
+#include "libfabricshm/base/check.hpp"
 #include "libfabricshm/base/fault_point.hpp"
+#include "libfabricshm/base/log.hpp"
+#include "libfabricshm/base/reason.hpp"
 
 namespace fabricd {
 
@@ -20,30 +21,29 @@ static_assert(kGrowthSlice % fabricshm::kArenaStep == 0);
 
 using fabricshm::reason_of;
 
-bool Registry::park(SessionId session, ArenaId id, Bytes bytes, bool owned,
-                    std::function<void()> serve) {
+Arena* Growth::arena_to_grow(SessionId session, ArenaId id, Bytes bytes, bool owned) {
     // Refusals are for the request itself to say.
-    const auto arena = arena_of(session, id);
-    if (!arena.ok()) return false;
-    const std::string& device = find_session(session)->device;
-    if (owned && !devices_.admits(device, RegionAllocator::rounded(bytes))) return false;
-    return park(*arena.value(), bytes, std::move(serve));
+    const auto arena = books_.arena_of(session, id);
+    if (!arena.ok()) return nullptr;
+    const std::string& device = books_.session(session).device;
+    if (owned && !books_.devices.admits(device, RegionAllocator::rounded(bytes))) return nullptr;
+    return needed(*arena.value(), bytes) ? arena.value() : nullptr;
 }
 
-bool Registry::park(Arena& arena, Bytes bytes, std::function<void()> serve) {
-    const auto need = growth_for(arena, bytes);
+bool Growth::park(Arena& arena, Bytes bytes, Serve serve) {
+    const auto need = needed(arena, bytes);
     // As many as may wait for anything else.
     const std::size_t most =
-        arena.sessions.size() * static_cast<std::size_t>(limits_.max_waits_per_session);
+        arena.sessions.size() * static_cast<std::size_t>(books_.limits.max_waits_per_session);
     if (!need || arena.parked.size() >= most) return false;
     if (!arena.growing) {
         // All of it has to fit; the part that is committed now is charged now.
-        if (!quotas_.grow_arena(arena.uid, *need - arena.committed).ok()) return false;
+        if (!books_.users.grow_arena(arena.uid, *need - arena.committed).ok()) return false;
         const Bytes to = std::min(*need, arena.committed + kGrowthSlice);
-        quotas_.resize_arena(arena.uid, *need, to);
+        books_.users.resize_arena(arena.uid, *need, to);
         arena.growing = true;
         arena.parked.push_back({bytes, std::move(serve)});
-        work_->grow(arena.id, to, *need);
+        work_.grow(arena.id, to, *need);
         return true;
     }
     arena.parked.push_back({bytes, std::move(serve)});
@@ -52,7 +52,7 @@ bool Registry::park(Arena& arena, Bytes bytes, std::function<void()> serve) {
 
 // How many bytes have to be committed for a hole of `bytes` at the end of what is; nothing when
 // there is such a hole, or never will be.
-std::optional<Bytes> Registry::growth_for(const Arena& arena, Bytes bytes) const {
+std::optional<Bytes> Growth::needed(const Arena& arena, Bytes bytes) const {
     const Bytes rounded = RegionAllocator::rounded(bytes);
     const bool grows = arena.state == ArenaState::kHere && arena.committed < arena.bytes;
     if (!grows || rounded == 0 || arena.space.largest_hole() >= rounded) return std::nullopt;
@@ -65,44 +65,35 @@ std::optional<Bytes> Registry::growth_for(const Arena& arena, Bytes bytes) const
 
 // Of those that can stand in the way the one that does: the arena's own end, the quota of its user,
 // and the pool, which has just refused to grow it.
-Error Registry::no_room(const char* step, const Arena& arena, Bytes bytes) const {
-    const auto need = growth_for(arena, bytes);
+Error Growth::no_room(const char* step, const Arena& arena, Bytes bytes) const {
+    const auto need = needed(arena, bytes);
     if (!need) return refuse_hole(step, arena, bytes);
     const Bytes more = *need - arena.committed;
-    const auto quota = quotas_.check_growth(arena.uid, more);
+    const auto quota = books_.users.check_growth(arena.uid, more);
     const Error error{Errc::kNoMemory, 0, step};
     if (!quota.ok()) return explain(error, "%s", reason_of(quota.error()));
-    if (growth_failure_.code == Errc::kOk) {
+    if (failure_.code == Errc::kOk) {
         return explain(error, "too many requests wait for arena '%s' to grow", arena.name.c_str());
     }
-    const std::string why = describe(refuse_by_pool(growth_failure_, more, work_->totals()));
+    const std::string why = describe(refuse_by_pool(failure_, more, work_.totals()));
     return explain(error, "arena '%s' can't grow: %s", arena.name.c_str(), why.c_str());
 }
 
-void Registry::arena_grown(ArenaId id, Bytes to, const Result<void>& done) {
-    Arena* arena = find_arena(id);
-    if (arena == nullptr) return;
-    arena->growing = false;
-    const Result<void> outcome = done.ok() ? extend(*arena, to) : done;
-    if (!outcome.ok()) {
-        quotas_.resize_arena(arena->uid, to - arena->committed, 0);
-        fabricshm::log(fabricshm::LogLevel::kWarning, "arena %llu (%s) can't grow: %s", shown(id),
-                       arena->name.c_str(), describe(outcome.error()).c_str());
-    }
-    // Each is served now, or parked again: others came first, or this was a part of what it needs.
-    // After a failure none is: those that find no hole are refused.
-    growth_failure_ = outcome.error();
-    for (Parked& parked : std::exchange(arena->parked, {})) {
-        if (outcome.ok() && park(*arena, parked.bytes, parked.serve)) continue;
-        parked.serve();
-    }
-    growth_failure_ = Error{Errc::kOk, 0, ""};
-    drop_if_unused(id);
+Result<void> Growth::finish(Arena& arena, Bytes to, const Result<void>& done) {
+    FABRIC_CHECK(arena.growing);
+    arena.growing = false;
+    const Result<void> outcome = done.ok() ? extend(arena, to) : done;
+    failure_ = outcome.error();
+    if (outcome.ok()) return {};
+    books_.users.resize_arena(arena.uid, to - arena.committed, 0);
+    fabricshm::log(fabricshm::LogLevel::kWarning, "arena %llu (%s) can't grow: %s", shown(arena.id),
+                   arena.name.c_str(), describe(outcome.error()).c_str());
+    return outcome;
 }
 
 // Written down before anything is granted there: a region beyond what a restarted daemon believes
 // to be committed would be a contradiction.
-Result<void> Registry::extend(Arena& arena, Bytes to) {
+Result<void> Growth::extend(Arena& arena, Bytes to) {
     FAULT_POINT("grow.committed");
     FABRIC_TRY_VOID(journal_.add(ArenaGrownRecord{raw(arena.id), to}));
     FAULT_POINT("grow.written");

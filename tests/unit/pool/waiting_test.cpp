@@ -54,7 +54,7 @@ std::vector<int> late_of(const WaitingView& row) {
 
 }  // namespace
 
-TEST_SUITE("pool.registry_waiting") {
+TEST_SUITE("pool.waiting") {
     TEST_CASE("ranks that wait in one operation make one row, with the process that is late") {
         const Quartet quartet;
         auto other = quartet.wait(3, {0});

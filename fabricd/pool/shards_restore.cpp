@@ -1,8 +1,8 @@
-// Registry: shards after a restart. A move that the crash cut off is finished or undone.
+// Shards: after a restart. A move that the crash cut off is finished or undone.
 
 #include <algorithm>
 
-#include "fabricd/pool/registry.hpp"
+#include "fabricd/pool/shards.hpp"
 #include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/proto/codec.hpp"
 
@@ -28,9 +28,28 @@ Bytes bytes_of(const ShardRecord& record) {
     return *fabricshm::proto::tensor_bytes(record.dtype, std::span(record.shape, record.ndim));
 }
 
+// The region that a record means; nullptr when it is free or used again since.
+Region* still_there(Arena* arena, RegionId id, std::uint64_t generation) {
+    const Lease* lease = arena == nullptr ? nullptr : arena->leases.find(id);
+    const bool there = lease != nullptr && lease->epoch == generation &&
+                       lease->state != LeaseState::kFree && arena->regions.count(id) != 0;
+    return there ? &arena->regions.at(id) : nullptr;
+}
+
+Result<void> restore_readers(const ShardImage& image, const Arena& home, Shard& shard) {
+    std::set<std::uint32_t> taken;
+    for (const auto& [session, slot] : image.readers) {
+        const bool free = slot < fabricshm::kShardReadersMax && taken.insert(slot).second;
+        if (!free) return kShardContradicts;
+        const bool present = home.sessions.count(session) != 0;
+        if (present) shard.readers[session] = {static_cast<int>(slot), 1, true};
+    }
+    return {};
+}
+
 }  // namespace
 
-ShardRecord Registry::record_of(const Shard& shard) const {
+ShardRecord record_of(const Books& books, const Shard& shard) {
     ShardRecord record{};
     record.arena = raw(shard.id.arena);
     record.region = raw(shard.id.header);
@@ -43,7 +62,7 @@ ShardRecord Registry::record_of(const Shard& shard) const {
         written.arena = raw(copy->arena);
         written.region = raw(copy->region);
         written.generation = copy->generation;
-        copy_name(written.device, arenas_.at(copy->arena).regions.at(copy->region).device);
+        copy_name(written.device, books.arena(copy->arena).regions.at(copy->region).device);
     }
     std::copy(std::begin(shard.info.shape), std::end(shard.info.shape), std::begin(record.shape));
     record.dtype = shard.info.dtype;
@@ -54,8 +73,8 @@ ShardRecord Registry::record_of(const Shard& shard) const {
     return record;
 }
 
-Result<void> Registry::write_shard(const Shard& shard, JournalSink& sink) const {
-    FABRIC_TRY_VOID(sink.add(record_of(shard)));
+Result<void> Shards::write(const Shard& shard, JournalSink& sink) const {
+    FABRIC_TRY_VOID(sink.add(record_of(books_, shard)));
     for (const auto& [session, book] : shard.readers) {
         FABRIC_TRY_VOID(
             sink.add(ShardReaderRecord{raw(shard.id.arena), raw(shard.id.header), raw(session),
@@ -64,47 +83,41 @@ Result<void> Registry::write_shard(const Shard& shard, JournalSink& sink) const 
     return {};
 }
 
-Result<void> Registry::restore_shards(const PoolImage& image) {
+Result<void> Shards::restore(const PoolImage& image) {
     for (const auto& [id, stored] : image.shards) FABRIC_TRY_VOID(restore_shard(stored));
-    // Regions that say they are a shard's, but whose shard does not say so: granted right before
-    // the crash, or let go of. Nobody was told of them.
-    for (auto& [arena_id, arena] : arenas_) {
-        std::vector<RegionId> orphans;
-        for (const auto& [id, region] : arena.regions) {
-            if (!region.shard) continue;
-            const Shard* shard = find_shard({region.shard->first, region.shard->second});
-            const auto names = [home = arena_id, lodger = id](const auto& copy) {
-                return copy && copy->arena == home && copy->region == lodger;
-            };
-            const bool header = shard != nullptr && shard->id == ShardId{arena_id, id};
-            const bool copy = shard != nullptr && std::any_of(std::begin(shard->copies),
-                                                              std::end(shard->copies), names);
-            if (!header && !copy) orphans.push_back(id);
-        }
-        for (const RegionId id : orphans) {
-            const Lease& lease = *arena.leases.find(id);
-            Session* owner =
-                lease.state == LeaseState::kHeld ? find_session(lease.session) : nullptr;
-            if (owner != nullptr) count_region(*owner, arena.regions.at(id), -1);
-            release_region(arena, id);
-        }
-    }
+    for (auto& [id, arena] : books_.arenas) free_orphans(arena);
     return {};
 }
 
-// The region that a record means; nullptr when it is free or used again since.
-Region* Registry::still_there(Arena* arena, RegionId id, std::uint64_t generation) {
-    const Lease* lease = arena == nullptr ? nullptr : arena->leases.find(id);
-    const bool there = lease != nullptr && lease->epoch == generation &&
-                       lease->state != LeaseState::kFree && arena->regions.count(id) != 0;
-    return there ? &arena->regions.at(id) : nullptr;
+// Regions that say they are a shard's, but whose shard does not say so: granted right before the
+// crash, or let go of. Nobody was told of them.
+void Shards::free_orphans(Arena& arena) {
+    std::vector<RegionId> orphans;
+    for (const auto& [id, region] : arena.regions) {
+        if (!region.shard) continue;
+        const Shard* shard = books_.find_shard({region.shard->first, region.shard->second});
+        const auto names = [home = arena.id, lodger = id](const auto& copy) {
+            return copy && copy->arena == home && copy->region == lodger;
+        };
+        const bool header = shard != nullptr && shard->id == ShardId{arena.id, id};
+        const bool copy = shard != nullptr &&
+                          std::any_of(std::begin(shard->copies), std::end(shard->copies), names);
+        if (!header && !copy) orphans.push_back(id);
+    }
+    for (const RegionId id : orphans) {
+        const Lease& lease = *arena.leases.find(id);
+        Session* owner =
+            lease.state == LeaseState::kHeld ? books_.find_session(lease.session) : nullptr;
+        if (owner != nullptr) regions_.count(*owner, arena.regions.at(id), -1);
+        regions_.release(arena, id);
+    }
 }
 
-Result<void> Registry::restore_shard(const ShardImage& image) {
+Result<void> Shards::restore_shard(const ShardImage& image) {
     const ShardRecord& record = image.record;
     if (!is_sound(record)) return kShardContradicts;
     const ShardId id{ArenaId{record.arena}, RegionId{record.region}};
-    Arena* home = find_arena(id.arena);
+    Arena* home = books_.find_arena(id.arena);
     const Region* header = still_there(home, id.header, record.generation);
     if (header == nullptr) return {};
     const Lease* lease = home->leases.find(id.header);
@@ -138,26 +151,15 @@ Result<void> Registry::restore_shard(const ShardImage& image) {
     if (!shard.retired && !home->shards.emplace(shard.info.name, id.header).second) {
         return kShardContradicts;
     }
-    if (shard.retired || (first && second)) loose_shards_.insert(id);
-    shards_[id] = std::move(shard);
-    return {};
-}
-
-Result<void> Registry::restore_readers(const ShardImage& image, const Arena& home, Shard& shard) {
-    std::set<std::uint32_t> taken;
-    for (const auto& [session, slot] : image.readers) {
-        const bool free = slot < fabricshm::kShardReadersMax && taken.insert(slot).second;
-        if (!free) return kShardContradicts;
-        const bool present = home.sessions.count(session) != 0;
-        if (present) shard.readers[session] = {static_cast<int>(slot), 1, true};
-    }
+    if (shard.retired || (first && second)) books_.loose_shards.insert(id);
+    books_.shards[id] = std::move(shard);
     return {};
 }
 
 // Nothing when the copy is there no more; else it counts against the device that the record says.
-Result<std::optional<ShardCopy>> Registry::restore_copy(const Shard& shard,
-                                                        const ShardRecord::Copy& copy) {
-    Arena* arena = find_arena(ArenaId{copy.arena});
+Result<std::optional<ShardCopy>> Shards::restore_copy(const Shard& shard,
+                                                      const ShardRecord::Copy& copy) {
+    Arena* arena = books_.find_arena(ArenaId{copy.arena});
     const RegionId id{copy.region};
     Region* const region = still_there(arena, id, copy.generation);
     if (region == nullptr) return std::optional<ShardCopy>{};
@@ -173,19 +175,19 @@ Result<std::optional<ShardCopy>> Registry::restore_copy(const Shard& shard,
         region->device = copy.device;
     } else if (shard.retired) {
         // One retired half-way is retired, and its owner may have been told: the rest is done now.
-        count_region(*find_session(shard.owner), *region, -1);
-        quarantine_region(*arena, id);
+        regions_.count(books_.session(shard.owner), *region, -1);
+        regions_.quarantine(*arena, id);
         region->device = copy.device;
     } else {
-        devices_.release(region->device, region->bytes);
+        books_.devices.release(region->device, region->bytes);
         region->device = copy.device;
-        devices_.charge(region->device, region->bytes);
+        books_.devices.charge(region->device, region->bytes);
     }
     return std::optional<ShardCopy>{found};
 }
 
-void Registry::format_again(const Shard& shard) {
-    if (!shard.copies[0] || !format_shard(shard).ok()) return;
+void Shards::format_again(const Shard& shard) {
+    if (!shard.copies[0] || !format(shard).ok()) return;
     const auto span = header_of(shard);
     for (const auto& [session, book] : shard.readers) {
         if (span.ok()) fabricshm::assign_reader(header_in(*span), book.slot, raw(session));
@@ -195,8 +197,8 @@ void Registry::format_again(const Shard& shard) {
 // The arena's memory is here again. Where a move was cut off, the word says whether the new copy
 // had become the valid one; the other one goes. Any client could have written that word: it can
 // choose between the two copies that the books know, both of them its own job's.
-void Registry::settle_shards(const Arena& arena) {
-    for (auto& [id, shard] : shards_) {
+void Shards::settle(const Arena& arena, Outcome& out) {
+    for (auto& [id, shard] : books_.shards) {
         if (id.arena != arena.id) continue;
         const auto span = header_of(shard);
         if (!span.ok()) continue;
@@ -216,9 +218,9 @@ void Registry::settle_shards(const Arena& arena) {
         }
         if (shard.retired) fabricshm::retire_shard(header);
         FAULT_POINT("move.settled");
-        if (!shard.retired) journal_.note(record_of(shard));
+        if (!shard.retired) journal_.note(record_of(books_, shard));
     }
-    sweep_shards();
+    sweep_all(out);
 }
 
 }  // namespace fabricd

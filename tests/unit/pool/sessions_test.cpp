@@ -1,10 +1,10 @@
 #include <doctest/doctest.h>
 
-#include "tests/support/registry_host.hpp"
+#include "tests/support/books_host.hpp"
 
 using namespace test_support;
 
-TEST_SUITE("pool.registry_sessions") {
+TEST_SUITE("pool.sessions") {
     TEST_CASE("a lost connection may come back with the token of the same process") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);
@@ -390,5 +390,38 @@ TEST_SUITE("pool.registry_sessions") {
         }
         CHECK(host.registry->snapshot(kNow).arenas.empty());
         CHECK(host.registry->problems().empty());
+    }
+
+    TEST_CASE("a session with many regions ends in pieces, or at once when its place is wanted") {
+        BooksHost host;
+        Session& alice = host.session();
+        const SessionId id = alice.id;
+        Arena& arena = host.arena({id});
+        for (int i = 0; i < 5; ++i) {
+            REQUIRE(host.regions.make(alice, arena, 4096, std::nullopt).ok());
+        }
+        int slice = 2;
+        host.sessions.end(id, "test", slice, host.out);
+        CHECK(slice == 0);
+        CHECK(host.books.is_ending(id));
+        CHECK(host.records(RecordType::kSessionEnding) == 1);
+        CHECK(host.sessions.end_some(id, 1, host.out) == 0);
+        CHECK(arena.regions.size() == 2);
+        const auto never = [] { return false; };
+        SUBCASE("of another arena it stays") {
+            host.sessions.settle_endings(ArenaId{raw(arena.id) + 1}, never, host.out);
+            CHECK(arena.regions.size() == 2);
+            host.sessions.settle_endings(arena.id, never, host.out);
+        }
+        SUBCASE("as long as there is not enough") {
+            host.sessions.settle_endings(
+                ArenaId::kNone, [] { return true; }, host.out);
+            CHECK(arena.regions.size() == 2);
+            host.sessions.settle_endings(ArenaId::kNone, never, host.out);
+        }
+        CHECK(host.books.sessions.empty());
+        CHECK(host.books.arenas.empty());
+        CHECK(host.records(RecordType::kSessionEnded) == 1);
+        CHECK(host.books.problems().empty());
     }
 }

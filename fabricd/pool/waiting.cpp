@@ -1,11 +1,11 @@
-// Registry: which ranks wait for which, from what sessions show in their pages.
+// View: which ranks wait for which, from what sessions show in their pages.
 
 #include <algorithm>
 #include <bitset>
 #include <map>
 #include <tuple>
 
-#include "fabricd/pool/registry.hpp"
+#include "fabricd/pool/view.hpp"
 
 namespace fabricd {
 
@@ -48,27 +48,26 @@ Ranks latest(const Row& row) {
     return first.any() ? first : row.late;
 }
 
-}  // namespace
-
 // The group that the record is about; nullptr for a claim that is not true.
-const Group* Registry::confirmed(const SessionWait& wait) const {
+const Group* confirmed(const Books& books, const SessionWait& wait) {
     const WaitRecord& record = wait.record;
     const ArenaId arena{record.arena_id};
     const GroupId group{record.group_id};
-    if (!account_of(SessionId{wait.session_id}, arena, group, record.rank).member) return nullptr;
-    const Group& found = arenas_.at(arena).groups.at(group);
+    if (!account_of(books, SessionId{wait.session_id}, arena, group, record.rank).member)
+        return nullptr;
+    const Group& found = books.arena(arena).groups.at(group);
     return found.world() == record.world ? &found : nullptr;
 }
 
-LateRank Registry::late_rank(const Group& group, int rank) const {
+LateRank late_rank(const Books& books, const Group& group, int rank) {
     const Member& member = group.members[static_cast<std::size_t>(rank)];
-    const auto session = sessions_.find(member.session);
-    if (member.state != MemberState::kLive || session == sessions_.end()) return {rank, 0, 0};
+    const auto session = books.sessions.find(member.session);
+    if (member.state != MemberState::kLive || session == books.sessions.end()) return {rank, 0, 0};
     return {rank, raw(member.session), session->second.peer.pid};
 }
 
 // Groups that are forming are waits and nothing else.
-void Registry::add_forming(TimePoint now, std::vector<WaitingView>& rows) const {
+void add_forming(const Books& books, TimePoint now, std::vector<WaitingView>& rows) {
     struct Joins {
         Ranks ranks;
         int joined = 0;
@@ -76,7 +75,7 @@ void Registry::add_forming(TimePoint now, std::vector<WaitingView>& rows) const 
         TimePoint since = TimePoint::max();
     };
     std::map<WaitKey, Joins> forming;
-    waits_.for_each([&](const Wait& wait) {
+    books.waits.for_each([&](const Wait& wait) {
         if (wait.key.kind != WaitKind::kJoin) return;
         Joins& joins = forming[wait.key];
         if (wait.rank >= 0) joins.ranks.set(static_cast<std::size_t>(wait.rank));
@@ -88,7 +87,7 @@ void Registry::add_forming(TimePoint now, std::vector<WaitingView>& rows) const 
         if (now - joins.since < kShownFrom) continue;
         WaitingView row;
         row.arena_id = raw(key.arena);
-        row.arena = arenas_.at(key.arena).name;
+        row.arena = books.arena(key.arena).name;
         row.group = key.name;
         row.world = joins.world;
         row.operation = "join";
@@ -105,14 +104,16 @@ void Registry::add_forming(TimePoint now, std::vector<WaitingView>& rows) const 
     }
 }
 
-std::vector<WaitingView> Registry::waiting(const std::vector<SessionWait>& shown,
-                                           TimePoint now) const {
+}  // namespace
+
+std::vector<WaitingView> waiting(const Books& books, const std::vector<SessionWait>& shown,
+                                 TimePoint now) {
     std::map<Key, Row> found;
     for (const SessionWait& wait : shown) {
         const WaitRecord& record = wait.record;
         const std::int64_t waited = waited_ms(record, now);
         if (waited < kShownFrom / std::chrono::milliseconds(1)) continue;
-        if (confirmed(wait) == nullptr) continue;
+        if (confirmed(books, wait) == nullptr) continue;
         Row& row = found[{record.arena_id, record.group_id, record.kind, record.bytes}];
         row.waiting.set(static_cast<std::size_t>(record.rank));
         for (int rank = 0; rank < record.world; ++rank) {
@@ -123,16 +124,16 @@ std::vector<WaitingView> Registry::waiting(const std::vector<SessionWait>& shown
     std::vector<WaitingView> rows;
     for (const auto& [key, row] : found) {
         const auto& [arena_id, group_id, operation, bytes] = key;
-        const Arena& arena = arenas_.at(ArenaId{arena_id});
+        const Arena& arena = books.arena(ArenaId{arena_id});
         const Group& group = arena.groups.at(GroupId{group_id});
         WaitingView view{arena_id,          arena.name, group_id, group.name,
                          group.world(),     operation,  bytes,    row.waited_ms,
                          list(row.waiting), {},         0};
-        for (const int rank : list(latest(row))) view.late.push_back(late_rank(group, rank));
+        for (const int rank : list(latest(row))) view.late.push_back(late_rank(books, group, rank));
         view.late_count = static_cast<std::int32_t>(view.late.size());
         rows.push_back(std::move(view));
     }
-    add_forming(now, rows);
+    add_forming(books, now, rows);
     std::ranges::stable_sort(rows, std::greater{}, &WaitingView::waited_ms);
     return rows;
 }

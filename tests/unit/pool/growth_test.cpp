@@ -55,7 +55,7 @@ Limits with_quota(Bytes bytes) {
 
 }  // namespace
 
-TEST_SUITE("pool.registry_growth") {
+TEST_SUITE("pool.growth") {
     TEST_CASE("an arena has its first step, and what fits there is granted at once") {
         Host host;
         CHECK(host.committed() == kArenaStep);

@@ -1,9 +1,8 @@
-// Registry: quotas that change while the daemon runs. docs/devices.md.
+#include "fabricd/pool/quotas.hpp"
 
 #include <algorithm>
 #include <charconv>
 
-#include "fabricd/pool/registry.hpp"
 #include "libfabricshm/base/log.hpp"
 
 namespace fabricd {
@@ -64,7 +63,7 @@ fabricshm::LimitImage image_of(const QuotaState& state, TimePoint now) {
 
 }  // namespace
 
-Result<QuotaState> Registry::set_quota(const QuotaOrder& order, TimePoint now) {
+Result<QuotaState> Quotas::set(const QuotaOrder& order, TimePoint now) {
     const Duration asked = std::chrono::milliseconds(
         std::clamp<std::int64_t>(order.grace_ms, 0, kMaxGrace / std::chrono::milliseconds(1)));
     if (journal_.behind()) return Error{Errc::kSystem, 0, "journal is behind"};
@@ -75,39 +74,40 @@ Result<QuotaState> Registry::set_quota(const QuotaOrder& order, TimePoint now) {
     if (const auto uid = user_of(order.subject)) {
         copy_name(record.subject, subject_of(*uid));
         FABRIC_TRY_VOID(journal_.add(record));
-        quotas_.set_quota(*uid, order.bytes, now, asked);
-        ++quota_changes_;
-        return quotas_.quota_of(*uid, now);
+        books_.users.set_quota(*uid, order.bytes, now, asked);
+        ++changes_;
+        return books_.users.quota_of(*uid, now);
     }
-    FABRIC_TRY(record.file_bytes, devices_.check_quota(order.subject, order.bytes));
+    FABRIC_TRY(record.file_bytes, books_.devices.check_quota(order.subject, order.bytes));
     FABRIC_TRY_VOID(journal_.add(record));
-    devices_.set_quota(order.subject, order.bytes, now, asked);
-    ++quota_changes_;
-    return devices_.quota_of(order.subject, now);
+    books_.devices.set_quota(order.subject, order.bytes, now, asked);
+    ++changes_;
+    return books_.devices.quota_of(order.subject, now);
 }
 
 // In one call: between two of them somebody could take what one gives before another one has it.
-Result<void> Registry::shift_quotas(std::vector<QuotaShift> shifts, TimePoint now) {
-    FABRIC_TRY_VOID(devices_.check_shifts(shifts));
+Result<void> Quotas::shift(std::vector<QuotaShift> shifts, TimePoint now) {
+    FABRIC_TRY_VOID(books_.devices.check_shifts(shifts));
     // Who gives goes first: a daemon that is killed between two records of it has promised nothing
     // twice.
     std::stable_partition(shifts.begin(), shifts.end(), [](const QuotaShift& shift) {
         return shift.after_bytes < shift.before_bytes;
     });
-    FABRIC_TRY_VOID(write_shifts(journal_, shifts, devices_));
+    FABRIC_TRY_VOID(write_shifts(journal_, shifts, books_.devices));
     for (const QuotaShift& shift : shifts) {
-        devices_.set_quota(shift.device, shift.after_bytes, now, Duration::zero());
+        books_.devices.set_quota(shift.device, shift.after_bytes, now, Duration::zero());
     }
-    ++quota_changes_;
+    ++changes_;
     return {};
 }
 
-fabricshm::QuotaImage Registry::quotas_of(const std::string& device, std::uint32_t uid,
-                                          TimePoint now) const {
+fabricshm::QuotaImage Quotas::of(const std::string& device, std::uint32_t uid,
+                                 TimePoint now) const {
     fabricshm::QuotaImage image{};
     // A device that is no longer in the file gets nothing more: 0 means just that.
-    if (devices_.knows(device)) image.device = image_of(devices_.quota_of(device, now), now);
-    image.user = image_of(quotas_.quota_of(uid, now), now);
+    if (books_.devices.knows(device))
+        image.device = image_of(books_.devices.quota_of(device, now), now);
+    image.user = image_of(books_.users.quota_of(uid, now), now);
     if (device.empty()) image.device.limit_bytes = image.device.target_bytes = kNoLimit;
     // Of a user 0 is no limit. From there it may be shrinking.
     if (image.user.limit_bytes == 0) image.user.limit_bytes = kNoLimit;
@@ -115,47 +115,46 @@ fabricshm::QuotaImage Registry::quotas_of(const std::string& device, std::uint32
     return image;
 }
 
-bool Registry::quotas_shrink() const noexcept {
-    return std::min(quotas_.next_deadline(), devices_.next_deadline()) != TimePoint::max();
+TimePoint Quotas::next_deadline() const noexcept {
+    return std::min(books_.users.next_deadline(), books_.devices.next_deadline());
 }
 
 // Shrinking that has come to its end. What it came to is written: after a restart it would be
 // shrunk again to a target that was given up.
-void Registry::settle_quotas(TimePoint now) {
-    for (const auto& [subject, bytes] : devices_.settle(now)) {
-        ++quota_changes_;
+void Quotas::settle(TimePoint now) {
+    for (const auto& [subject, bytes] : books_.devices.settle(now)) {
+        ++changes_;
         fabricshm::log(fabricshm::LogLevel::kInfo, "quota of device %s is %llu bytes",
                        subject.c_str(), static_cast<unsigned long long>(bytes));
-        journal_.note(quota_record(subject, bytes, devices_.file_quota(subject)));
+        journal_.note(quota_record(subject, bytes, books_.devices.file_quota(subject)));
     }
-    for (const auto& [uid, bytes] : quotas_.settle(now)) {
-        ++quota_changes_;
+    for (const auto& [uid, bytes] : books_.users.settle(now)) {
+        ++changes_;
         fabricshm::log(fabricshm::LogLevel::kInfo, "quota of user %u is %llu bytes", uid,
                        static_cast<unsigned long long>(bytes));
         journal_.note(quota_record(subject_of(uid), bytes));
     }
 }
 
-Result<void> Registry::write_quotas(JournalSink& sink) const {
-    for (QuotaRecord record : devices_.changes()) FABRIC_TRY_VOID(sink.add(record));
-    for (QuotaRecord record : quotas_.changes()) FABRIC_TRY_VOID(sink.add(record));
+Result<void> Quotas::write(JournalSink& sink) const {
+    for (QuotaRecord record : books_.devices.changes()) FABRIC_TRY_VOID(sink.add(record));
+    for (QuotaRecord record : books_.users.changes()) FABRIC_TRY_VOID(sink.add(record));
     return {};
 }
 
 // After the regions are counted: whether something fits is known only then. A device whose quota
 // was changed in the file since is the file's again, since that is what people wrote last.
-Result<void> Registry::restore_quotas(const PoolImage& image, TimePoint now) {
+void Quotas::restore(const PoolImage& image, TimePoint now) {
     for (const auto& [subject, record] : image.quotas) {
         const Duration grace = std::chrono::milliseconds(
             std::clamp<std::int64_t>(record.grace_ms, 0, 24 * 3600 * 1000));
         if (const auto uid = user_of(subject)) {
-            quotas_.set_quota(*uid, record.bytes, now, grace);
-        } else if (devices_.file_quota(subject) == record.file_bytes) {
-            const auto fits = devices_.check_quota(subject, record.bytes);
-            if (fits.ok()) devices_.set_quota(subject, record.bytes, now, grace);
+            books_.users.set_quota(*uid, record.bytes, now, grace);
+        } else if (books_.devices.file_quota(subject) == record.file_bytes) {
+            const auto fits = books_.devices.check_quota(subject, record.bytes);
+            if (fits.ok()) books_.devices.set_quota(subject, record.bytes, now, grace);
         }
     }
-    return {};
 }
 
 }  // namespace fabricd

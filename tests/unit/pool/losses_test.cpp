@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tests/support/registry_host.hpp"
+#include "tests/support/books_host.hpp"
 
 using namespace test_support;
 
@@ -32,7 +32,7 @@ std::vector<SessionId> told(RegistryHost& host) {
 
 }  // namespace
 
-TEST_SUITE("pool.registry_lost") {
+TEST_SUITE("pool.losses") {
     TEST_CASE("a lost page is named, shown, told to all sessions, and never granted again") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);
@@ -145,5 +145,20 @@ TEST_SUITE("pool.registry_lost") {
         REQUIRE(host.registry->open_tensor({alice, 9}, RegistryHost::tensor_body(arena, "w"), kNow)
                     .ok());
         CHECK(host.answer(9).error.code == Errc::kPoisoned);
+    }
+
+    TEST_CASE("lost bytes are written down once, and each session of the arena hears of it") {
+        BooksHost host;
+        const SessionId alice = host.session().id;
+        const SessionId bob = host.session().id;
+        Arena& arena = host.arena({alice, bob});
+        const proto::Region where{raw(arena.id), 0, 0, 2 * 4096 + 8, 8};
+        REQUIRE(host.losses.note(alice, where, host.out).ok());
+        CHECK(host.out.answers.size() == 2);
+        REQUIRE(host.losses.note(bob, where, host.out).ok());
+        CHECK(host.out.answers.size() == 2);
+        CHECK(host.records(RecordType::kLost) == 1);
+        CHECK(arena.space.bytes_used() == 4096);
+        CHECK(host.books.problems().empty());
     }
 }

@@ -1,0 +1,482 @@
+#include "fabricd/pool/arenas.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "fabricd/pool/refusals.hpp"
+#include "fabricd/pool/waits.hpp"
+#include "libfabricshm/base/check.hpp"
+#include "libfabricshm/base/fault_point.hpp"
+#include "libfabricshm/base/log.hpp"
+#include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/include/fabricshm/fabricshm.h"
+
+namespace fabricd {
+
+namespace proto = fabricshm::proto;
+
+namespace {
+
+ArenaRecord record_of(const Arena& arena) {
+    ArenaRecord record{};
+    record.arena = raw(arena.id);
+    record.bytes = arena.bytes;
+    record.align = arena.align;
+    record.huge_page_bytes = arena.huge_page_bytes;
+    record.file_offset = arena.file_offset;
+    record.link_bytes = arena.link_bytes;
+    record.device = arena.identity.device;
+    record.inode = arena.identity.inode;
+    record.file_bytes = arena.identity.bytes;
+    record.seals = arena.identity.seals;
+    record.uid = arena.uid;
+    copy_name(record.name, arena.name);
+    return record;
+}
+
+// The grace is over: who asks for the same thing again now really means a second one.
+void forget_recovery(Books& books) {
+    for (auto& [arena_id, arena] : books.arenas) {
+        for (auto& [id, region] : arena.regions) region.recovered = false;
+        for (auto& [id, group] : arena.groups) group.recovered = false;
+    }
+    for (auto& [id, shard] : books.shards) shard.recovered = false;
+}
+
+}  // namespace
+
+Result<void> Arenas::open(Ticket ticket, const proto::ArenaOpen& request, Outcome& out) {
+    Session* session = books_.find_session(ticket.session);
+    if (session == nullptr) return Error{Errc::kClosed, 0, "open arena"};
+    const auto named = books_.arena_names.find(std::string(request.name));
+    if (named == books_.arena_names.end()) return make(ticket, request);
+
+    Arena& arena = books_.arena(named->second);
+    FABRIC_TRY_VOID(check_open(*session, arena, request));
+    // Making takes as long as the memory takes, adoption as long as the grace: both end by
+    // themselves, so the wait needs no deadline of its own.
+    Wait wait{ticket, TimePoint::max(), WaitKey{WaitKind::kArena, arena.id, "", GroupId::kNone},
+              proto::Type::kArenaOpen};
+    wait.bytes = request.bytes;
+    FABRIC_TRY_VOID(add_wait(books_, std::move(wait)));
+    if (arena.state == ArenaState::kHere) {
+        // Else when its last session is gone, and it with that one as a rule.
+        if (!books_.is_being_left(arena)) answer_waiting(arena, {Errc::kOk, 0, ""}, out);
+    } else if (arena.state == ArenaState::kAway && arena.sessions.count(session->id) != 0) {
+        // A session presents what it holds before it asks for anything. This one was never given
+        // the arena that it has on record: the daemon was killed before it answered. Should
+        // that be so for all of its sessions, a new arena is made now instead of after the grace.
+        leave(*session, arena, out);
+    }
+    return {};
+}
+
+Result<void> Arenas::check_open(const Session& session, const Arena& arena,
+                                const proto::ArenaOpen& request) const {
+    // Names are one space for all users of a daemon, so that a name taken by another user is told
+    // as that, and not as an arena that will never come.
+    if (arena.uid != session.peer.uid) {
+        return fabricshm::explain({Errc::kDenied, 0, "the arena belongs to another user"},
+                                  "arena '%s' belongs to another user; names are one space for all "
+                                  "users, take another one",
+                                  arena.name.c_str());
+    }
+    if ((request.flags & FABRICSHM_ARENA_EXCLUSIVE) != 0) {
+        return Error{Errc::kExists, 0, "open arena exclusively"};
+    }
+    const bool one_more = session.arenas.count(arena.id) == 0;
+    if (one_more &&
+        static_cast<int>(session.arenas.size()) >= books_.limits.max_arenas_per_session) {
+        return refuse_count("arenas of the session", "this session", "arenas",
+                            books_.limits.max_arenas_per_session, "limits.arenas_per_session");
+    }
+    return {};
+}
+
+Result<void> Arenas::make(Ticket ticket, const proto::ArenaOpen& request) {
+    Session& session = books_.session(ticket.session);
+    if (books_.draining) return refuse_while_draining("new arenas");
+    if (static_cast<int>(session.arenas.size()) >= books_.limits.max_arenas_per_session) {
+        return refuse_count("arenas of the session", "this session", "arenas",
+                            books_.limits.max_arenas_per_session, "limits.arenas_per_session");
+    }
+    const Bytes wanted = request.bytes != 0 ? request.bytes : books_.limits.default_arena_bytes;
+    const Bytes bytes = fabricshm::round_up(wanted, RegionAllocator::kUnit);
+
+    // The number is taken only when nothing can fail any more; see books_.next_id() below.
+    const ArenaId id{books_.last_id + 1};
+    Wait wait{ticket, TimePoint::max(), WaitKey{WaitKind::kArena, id, "", GroupId::kNone},
+              proto::Type::kArenaOpen};
+    wait.bytes = request.bytes;
+    const Bytes committed = commits_whole_ ? bytes : std::min(bytes, fabricshm::kArenaStep);
+    FABRIC_TRY_VOID(books_.users.take_arena(session.peer.uid, bytes, committed));
+    if (const auto added = add_wait(books_, std::move(wait)); !added.ok()) {
+        books_.users.give_arena(session.peer.uid, committed);
+        return added;
+    }
+    books_.next_id();
+    Arena& arena = books_.arenas[id];
+    arena.id = id;
+    arena.name = request.name;
+    arena.uid = session.peer.uid;
+    arena.bytes = bytes;
+    arena.committed = committed;
+    books_.arena_names[arena.name] = id;
+    // Not written down yet: an arena whose making is cut off by a kill was never seen by anybody,
+    // and its memory goes with the daemon (devdax: take_leftovers() finds it).
+    work_.create(id, arena.name, arena.uid, bytes);
+    return {};
+}
+
+void Arenas::made(ArenaId id, Result<fabricshm::PoolPiece> piece, Outcome& out) {
+    Arena* arena = books_.find_arena(id);
+    if (arena == nullptr) return;
+    // The record comes before any answer: who has the descriptor must find a daemon that knows the
+    // arena.
+    Result<void> done = piece.ok() ? settle(*arena, std::move(piece).value())
+                                   : refuse_by_pool(piece.error(), arena->bytes, work_.totals());
+    if (done.ok()) done = write_new(*arena);
+    answer_waiting(*arena, done.error(), out);
+    if (!done.ok()) return remove(id);
+    // Everybody who wanted it may have died meanwhile.
+    drop_if_unused(id, out);
+}
+
+Result<void> Arenas::write_new(const Arena& arena) {
+    FABRIC_TRY_VOID(journal_.add(record_of(arena)));
+    if (arena.committed == arena.bytes) return {};
+    const auto written = journal_.add(ArenaGrownRecord{raw(arena.id), arena.committed});
+    // Half of it would be an arena that is committed whole.
+    if (!written.ok()) journal_.note(ArenaEndRecord{raw(arena.id)});
+    return written;
+}
+
+// Takes the memory into the books; the arena is usable afterwards.
+Result<void> Arenas::settle(Arena& arena, fabricshm::PoolPiece piece) {
+    FABRIC_TRY(arena.identity, identity_of(piece.fd));
+    FABRIC_TRY_VOID(memory_.add(arena.id, piece));
+    if (arena.state == ArenaState::kMaking) {
+        const Bytes committed = piece.bytes - piece.uncommitted;
+        books_.users.resize_arena(arena.uid, arena.committed, committed);
+        arena.bytes = piece.bytes;
+        arena.committed = committed;
+        arena.space = RegionAllocator(committed);
+        FABRIC_TRY_VOID(add_links(arena));
+    }
+    arena.align = piece.align;
+    arena.huge_page_bytes = piece.huge_page_bytes;
+    arena.file_offset = piece.file_offset;
+    arena.fd = std::move(piece.fd);
+    arena.state = ArenaState::kHere;
+    return {};
+}
+
+// An arena keeps the machine that it was made with, also under a later daemon: its sessions have
+// begun with that one.
+Result<void> Arenas::add_links(Arena& arena) {
+    if (links_ == nullptr) return {};
+    if (!arena.space.reserve(0, fabricshm::kLinkPageBytes)) {
+        return refuse_hole("room for the link page", arena, fabricshm::kLinkPageBytes);
+    }
+    arena.link_bytes = fabricshm::kLinkPageBytes;
+    return memory_.format_links(arena.id, *links_);
+}
+
+// Lets everybody in who waits for the arena, or tells them why not.
+void Arenas::answer_waiting(Arena& arena, const Error& error, Outcome& out) {
+    const WaitKey key{WaitKind::kArena, arena.id, "", GroupId::kNone};
+    for (const WaitId id : books_.waits.with_key(key)) {
+        // It is leaving, and asks for the name again: when it has left.
+        const bool goes_first = books_.is_leaving(books_.waits.get(id).ticket.session, arena.id);
+        if (goes_first && error.code == Errc::kOk) continue;
+        const Wait wait = *books_.waits.take(id);
+        Error outcome = error;
+        if (outcome.code == Errc::kOk) {
+            const auto entered = enter(books_.session(wait.ticket.session), arena);
+            if (!entered.ok()) outcome = entered.error();
+        }
+        out.answers.push_back(refusal_to(wait.ticket, wait.asked, outcome));
+        const bool with_body = wait.asked == proto::Type::kArenaOpen && outcome.code == Errc::kOk;
+        if (with_body) out.answers.back().body = arena.wire();
+        if (outcome.code == Errc::kOk) Losses::tell(wait.ticket.session, arena, out);
+    }
+}
+
+Result<void> Arenas::enter(Session& session, Arena& arena) {
+    if (arena.sessions.count(session.id) != 0) return {};
+    FABRIC_TRY_VOID(journal_.add(ArenaJoinRecord{raw(arena.id), raw(session.id)}));
+    arena.sessions.insert(session.id);
+    session.arenas.insert(arena.id);
+    return {};
+}
+
+Result<void> Arenas::adopt(Ticket ticket, ArenaId id, fabricshm::Fd presented, Outcome& out) {
+    FABRIC_TRY(Arena * arena, books_.arena_of(ticket.session, id));
+    // Looked at here, before the worker has to map anything: a wrong file costs one fstat().
+    FABRIC_TRY(const FileIdentity identity, identity_of(presented));
+    if (!(identity == arena->identity))
+        return Error{Errc::kCorrupt, 0, "adopt arena: another file"};
+    FAULT_POINT("adopt.before");
+    Wait wait{ticket, TimePoint::max(), WaitKey{WaitKind::kArena, id, "", GroupId::kNone},
+              proto::Type::kArenaAdopt};
+    FABRIC_TRY_VOID(add_wait(books_, std::move(wait)));
+    if (arena->state == ArenaState::kHere) {
+        answer_waiting(*arena, {Errc::kOk, 0, ""}, out);
+    } else if (!arena->adopting) {
+        arena->adopting = true;
+        work_.adopt(id, arena->bytes, arena->bytes - arena->committed, std::move(presented));
+    }
+    return {};
+}
+
+void Arenas::adopted(ArenaId id, Result<fabricshm::PoolPiece> piece, Outcome& out) {
+    Arena* arena = books_.find_arena(id);
+    if (arena == nullptr) return;
+    arena->adopting = false;
+    const Result<void> done = piece.ok() ? settle(*arena, std::move(piece).value()) : piece.error();
+    FAULT_POINT("adopt.after");
+    if (done.ok()) groups_.settle(*arena, out);
+    if (done.ok()) shards_.settle(*arena, out);
+    answer_waiting(*arena, done.error(), out);
+    // Who presents it after the grace period is the last that could have: nothing else would ever
+    // end the waits of those who ask for its name.
+    if (arena->state == ArenaState::kAway && gave_up_on_away_) return abandon(id, out);
+    drop_if_unused(id, out);
+}
+
+Result<bool> Arenas::close(Ticket ticket, ArenaId id, int& slice, Outcome& out) {
+    const auto begun = books_.leaving.find({ticket.session, id});
+    if (begun != books_.leaving.end() && !begun->second) {
+        begun->second = ticket;  // on its next connection it asks again
+        return false;
+    }
+    FABRIC_TRY(Arena * arena, books_.arena_of(ticket.session, id));
+    const bool may_lodge = !books_.shards.empty();  // else there is nothing to look for
+    for (const RegionId region :
+         may_lodge ? arena->regions_of(ticket.session) : std::vector<RegionId>{}) {
+        const auto& shard = arena->regions.at(region).shard;
+        if (shard && shard->first != id) return Error{Errc::kBusy, 0, "a shard was moved here"};
+    }
+    close_waits(books_, ticket.session, id, out);
+    begin_leaving(books_.session(ticket.session), *arena, out);
+    slice = leave_some(ticket.session, id, slice, out);
+    if (!books_.is_leaving(ticket.session, id)) return true;
+    books_.leaving[{ticket.session, id}] = ticket;
+    return false;
+}
+
+int Arenas::leave_some(SessionId session, ArenaId id, int most, Outcome& out) {
+    Arena& arena = books_.arena(id);
+    most = regions_.reclaim_some(books_.session(session), arena, most);
+    if (!arena.leases.held_by(session).empty()) {
+        books_.leaving.try_emplace({session, id});
+        return 0;
+    }
+    finish_leaving(books_.session(session), arena, out);
+    return most;
+}
+
+// The connection that they were asked on is gone; what was begun goes on.
+void Arenas::forget_closers(SessionId session) {
+    for (auto at = books_.leaving.lower_bound({session, ArenaId::kNone});
+         at != books_.leaving.end() && at->first.first == session; ++at) {
+        at->second.reset();
+    }
+}
+
+void Arenas::answer_closer(SessionId session, ArenaId arena, Outcome& out) {
+    const auto found = books_.leaving.find({session, arena});
+    if (found == books_.leaving.end()) return;
+    const auto ticket = found->second;
+    books_.leaving.erase(found);
+    if (!ticket) return;
+    out.given_back.push_back({*ticket, proto::Type::kArenaClose, Error{Errc::kOk, 0, ""}, {}});
+}
+
+void Arenas::leave(Session& session, Arena& arena, Outcome& out) {
+    begin_leaving(session, arena, out);
+    (void)regions_.reclaim_some(session, arena, std::numeric_limits<int>::max());
+    finish_leaving(session, arena, out);
+}
+
+void Arenas::begin_leaving(Session& session, Arena& arena, Outcome& out) {
+    // Deaths first: they decide which regions peers may still be storing into.
+    groups_.mark_dead(session.id, arena, out);
+    shards_.leave(session.id, arena.id, out);
+}
+
+void Arenas::finish_leaving(Session& session, Arena& arena, Outcome& out) {
+    FABRIC_CHECK(arena.leases.held_by(session.id).empty());
+    const ArenaId id = arena.id;
+    groups_.leave_all(session.id, arena, out);
+    // After everything it brought about, so that a crash before this line does it all again.
+    arena.sessions.erase(session.id);
+    session.arenas.erase(id);
+    journal_.note(ArenaLeaveRecord{raw(id), raw(session.id)});
+    answer_closer(session.id, id, out);
+    drop_if_unused(id, out);
+    // Sessions that waited for its end, should it have stayed for the sake of something else.
+    Arena* const still = books_.find_arena(id);
+    const bool opens = still != nullptr && still->state == ArenaState::kHere;
+    if (opens && !books_.is_being_left(*still)) answer_waiting(*still, {Errc::kOk, 0, ""}, out);
+}
+
+void Arenas::drop_if_unused(ArenaId id, Outcome& out) {
+    const Arena* arena = books_.find_arena(id);
+    if (arena == nullptr || !arena->sessions.empty()) return;
+    // While the backend works on it nothing is dropped; its answer brings us here again.
+    const bool at_work = arena->adopting || arena->growing || arena->copying != 0;
+    if (arena->state == ArenaState::kMaking || at_work) return;
+    // Nor while a shard of another arena has a copy here: its readers are waited for.
+    const bool lodges = !books_.shards.empty() &&
+                        std::any_of(arena->regions.begin(), arena->regions.end(), [&](auto& entry) {
+                            return entry.second.shard && entry.second.shard->first != id;
+                        });
+    if (lodges) return;
+    drop(id, "nobody has it open", out);
+}
+
+void Arenas::drop(ArenaId id, const char* why, Outcome& out) {
+    Arena& arena = books_.arena(id);
+    fabricshm::log(fabricshm::LogLevel::kInfo, "arena %llu (%s) is dropped: %s", shown(id),
+                   arena.name.c_str(), why);
+    const std::string name = arena.name;
+    const std::vector<Wait> openers = take_openers(arena);
+    answer_waiting(arena, {Errc::kBusy, 0, "the arena is being dropped"}, out);
+    FAULT_POINT("reclaim.drop");
+    journal_.note(ArenaEndRecord{raw(id)});
+    const std::vector<ShardId> lost_a_copy = shards_.forget(id, out);
+    remove(id);
+    shards_.go_on_without(lost_a_copy, out);
+    for (const Wait& wait : openers) out.reopen.push_back({wait, name});
+}
+
+// Who asked for an arena of this name, rather than for this very one, need not hear of its end.
+std::vector<Wait> Arenas::take_openers(const Arena& arena) {
+    std::vector<Wait> openers;
+    for (const WaitId id :
+         books_.waits.with_key({WaitKind::kArena, arena.id, "", GroupId::kNone})) {
+        if (books_.waits.get(id).asked == proto::Type::kArenaOpen)
+            openers.push_back(*books_.waits.take(id));
+    }
+    return openers;
+}
+
+// The dead holders of an arena may be noticed only after somebody else asked for its name, as after
+// a restart of the daemon: that one gets a new arena, as if it had asked a moment later. The first
+// of several makes it, the others find it in the making.
+void Arenas::open_again(const Wait& wait, const std::string& name, Outcome& out) {
+    proto::ArenaOpen request{};
+    copy_name(request.name, name);
+    request.bytes = wait.bytes;
+    const auto asked = open(wait.ticket, request, out);
+    if (!asked.ok()) out.answers.push_back(refusal_to(wait.ticket, wait.asked, asked.error()));
+}
+
+void Arenas::remove(ArenaId id) {
+    const Arena& arena = books_.arena(id);
+    memory_.remove(id);
+    work_.destroy(id);
+    books_.users.give_arena(arena.uid, arena.committed);
+    books_.arena_names.erase(arena.name);
+    books_.freeing.erase(id);
+    auto records = books_.arenas.extract(id);
+    work_.forget(id, std::make_shared<decltype(records)>(std::move(records)));
+}
+
+void Arenas::give_up_on_away(Outcome& out) {
+    away_until_ = TimePoint::max();
+    gave_up_on_away_ = true;
+    forget_recovery(books_);
+    std::vector<ArenaId> away;
+    for (const auto& [id, arena] : books_.arenas) {
+        if (arena.state == ArenaState::kAway && !arena.adopting) away.push_back(id);
+    }
+    for (const ArenaId id : away) {
+        // One may have gone with another, whose shards it was kept for.
+        if (books_.find_arena(id) != nullptr) abandon(id, out);
+    }
+}
+
+// Takes an arena that is away from everybody who had it, alive or not. By the one record of its
+// end, not one by one: a daemon that was killed in the middle would find an arena that its living
+// holders may present, with some of their regions free already.
+void Arenas::abandon(ArenaId id, Outcome& out) {
+    Arena& arena = books_.arena(id);
+    for (const SessionId member : std::exchange(arena.sessions, {})) {
+        close_waits(books_, member, id, out);
+        Session& session = books_.session(member);
+        for (const RegionId region : arena.regions_of(member)) {
+            regions_.count(session, arena.regions.at(region), -1);
+        }
+        session.arenas.erase(id);
+        answer_closer(member, id, out);
+    }
+    drop(id, "nobody presented it after the restart", out);
+}
+
+Result<void> Arenas::restore(const ArenaImage& image) {
+    const ArenaRecord& record = image.record;
+    if (!ends_with_zero(record.name)) return kContradiction;
+    const ArenaId id{record.arena};
+    Arena& arena = books_.arenas[id];
+    arena.id = id;
+    arena.name = record.name;
+    arena.uid = record.uid;
+    // Until a session presents its file.
+    arena.state = ArenaState::kAway;
+    arena.bytes = record.bytes;
+    arena.align = record.align;
+    arena.huge_page_bytes = record.huge_page_bytes;
+    arena.file_offset = record.file_offset;
+    arena.identity = {record.device, record.inode, record.file_bytes, record.seals};
+    arena.link_bytes = record.link_bytes;
+    arena.committed = image.committed.value_or(record.bytes);
+    arena.space = RegionAllocator(arena.committed);
+    // At the start of the arena.
+    if (record.link_bytes != 0 && !arena.space.reserve(0, record.link_bytes)) return kContradiction;
+    // Two arenas of one name: one of them must have ended without a record.
+    if (!books_.arena_names.emplace(arena.name, id).second) return kContradiction;
+    books_.users.restore_arena(arena.uid, arena.committed);
+    for (const SessionId member : image.sessions) {
+        // A session whose end was written down before its last arena was left does not exist.
+        Session* session = books_.find_session(member);
+        if (session == nullptr) return kContradiction;
+        arena.sessions.insert(member);
+        session->arenas.insert(id);
+    }
+    FABRIC_TRY_VOID(regions_.restore(image, arena));
+    FABRIC_TRY_VOID(groups_.restore(image, arena));
+    // After who holds what is known: what of it is free is taken, the rest when it comes back.
+    for (const LostRecord& lost : image.lost) {
+        const bool inside = lost.offset <= arena.bytes && lost.bytes <= arena.bytes - lost.offset;
+        const bool on_units = lost.offset % RegionAllocator::kUnit == 0 &&
+                              lost.bytes % RegionAllocator::kUnit == 0 && lost.bytes != 0;
+        if (!inside || !on_units) return kContradiction;
+        take_lost(arena, lost.offset, lost.bytes);
+    }
+    return {};
+}
+
+Result<void> Arenas::write(const Arena& arena, JournalSink& sink) {
+    // The arena before what lies in it.
+    FABRIC_TRY_VOID(sink.add(record_of(arena)));
+    if (arena.committed < arena.bytes) {
+        FABRIC_TRY_VOID(sink.add(ArenaGrownRecord{raw(arena.id), arena.committed}));
+    }
+    for (const SessionId session : arena.sessions) {
+        FABRIC_TRY_VOID(sink.add(ArenaJoinRecord{raw(arena.id), raw(session)}));
+    }
+    for (const auto& [id, lease] : arena.leases.all()) {
+        FABRIC_TRY_VOID(Regions::write(arena, id, sink));
+    }
+    FABRIC_TRY_VOID(Groups::write(arena, sink));
+    for (const auto& [offset, bytes] : arena.lost.all()) {
+        FABRIC_TRY_VOID(sink.add(LostRecord{raw(arena.id), offset, bytes}));
+    }
+    return {};
+}
+
+}  // namespace fabricd

@@ -1,0 +1,186 @@
+#include "fabricd/pool/books.hpp"
+
+#include <algorithm>
+
+#include "libfabricshm/base/check.hpp"
+
+namespace fabricd {
+
+namespace {
+
+template <typename Map, typename Id>
+auto* find_in(Map& map, const Id& id) {
+    const auto found = map.find(id);
+    return found == map.end() ? nullptr : &found->second;
+}
+
+template <typename Object>
+Object& there(Object* found) {
+    FABRIC_CHECK(found != nullptr);
+    return *found;
+}
+
+// Every piece that is given out, in the order of its bytes: none may touch the next.
+std::vector<std::pair<std::uint64_t, Bytes>> pieces_of(const Arena& arena) {
+    std::vector<std::pair<std::uint64_t, Bytes>> pieces;
+    for (const auto& [id, region] : arena.regions) pieces.emplace_back(region.offset, region.bytes);
+    for (const auto& [id, group] : arena.groups) {
+        pieces.emplace_back(group.block_offset, group.block_bytes);
+    }
+    std::sort(pieces.begin(), pieces.end());
+    return pieces;
+}
+
+// Every byte that is taken has one owner, or is lost.
+void check_space(const Arena& arena, std::vector<std::string>* found) {
+    Bytes sum = arena.link_bytes;  // at the start, and nobody's
+    std::uint64_t end = arena.link_bytes;
+    const auto pieces = pieces_of(arena);
+    for (const auto& [offset, bytes] : arena.lost.outside(pieces)) {
+        // Beyond what is committed nothing is taken.
+        sum += std::min(offset + bytes, std::max(offset, arena.committed)) - offset;
+    }
+    for (const auto& [offset, bytes] : pieces) {
+        if (offset < end) found->push_back("two owners at offset " + std::to_string(offset));
+        end = offset + bytes;
+        sum += bytes;
+    }
+    if (sum != arena.space.bytes_used()) found->push_back("leaked bytes in arena " + arena.name);
+}
+
+void check_quarantine(const Arena& arena, std::vector<std::string>* found) {
+    Bytes sum = 0;
+    for (const auto& [session, left] : arena.leases.quarantined()) {
+        for (const RegionId region : left) sum += arena.regions.at(region).bytes;
+    }
+    if (sum != arena.bytes_quarantined) found->push_back("miscounted quarantine in " + arena.name);
+}
+
+// The count of dangers is what asking every group anew would say.
+void check_dangers(const Arena& arena, std::vector<std::string>* found) {
+    std::map<SessionId, int> anew;
+    for (const auto& [id, group] : arena.groups) {
+        for (const SessionId session : group.sessions()) {
+            if (group.endangers(session)) ++anew[session];
+        }
+    }
+    if (anew != arena.dangers) found->push_back("dangers are miscounted in arena " + arena.name);
+}
+
+}  // namespace
+
+Session* Books::find_session(SessionId id) {
+    return find_in(sessions, id);
+}
+
+Arena* Books::find_arena(ArenaId id) {
+    return find_in(arenas, id);
+}
+
+Shard* Books::find_shard(ShardId id) {
+    return find_in(shards, id);
+}
+
+const Session* Books::find_session(SessionId id) const {
+    return find_in(sessions, id);
+}
+
+const Arena* Books::find_arena(ArenaId id) const {
+    return find_in(arenas, id);
+}
+
+const Shard* Books::find_shard(ShardId id) const {
+    return find_in(shards, id);
+}
+
+Session& Books::session(SessionId id) {
+    return there(find_session(id));
+}
+
+Arena& Books::arena(ArenaId id) {
+    return there(find_arena(id));
+}
+
+Shard& Books::shard(ShardId id) {
+    return there(find_shard(id));
+}
+
+const Session& Books::session(SessionId id) const {
+    return there(find_session(id));
+}
+
+const Arena& Books::arena(ArenaId id) const {
+    return there(find_arena(id));
+}
+
+const Shard& Books::shard(ShardId id) const {
+    return there(find_shard(id));
+}
+
+Result<Arena*> Books::arena_of(SessionId session, ArenaId id) {
+    Arena* found = find_arena(id);
+    if (found == nullptr || found->sessions.count(session) == 0 || is_ending(session) ||
+        is_leaving(session, id)) {
+        return Error{Errc::kNotFound, 0, "find arena"};
+    }
+    return found;
+}
+
+bool Books::is_being_left(const Arena& arena) const {
+    const bool any_goes = !ending.empty() || !leaving.empty();
+    return any_goes && !arena.sessions.empty() &&
+           std::all_of(arena.sessions.begin(), arena.sessions.end(), [&](SessionId session) {
+               return is_ending(session) || is_leaving(session, arena.id);
+           });
+}
+
+std::vector<std::string> Books::problems() const {
+    std::vector<std::string> found = contradictions();
+    for (const auto& [id, arena] : arenas) {
+        for (const auto& [session, left] : arena.leases.quarantined()) {
+            if (arena.endangered(session) || arena.freeing.count(session) != 0) continue;
+            const bool wait_for_readers = std::all_of(
+                left.begin(), left.end(),
+                [&in = arena](auto region) { return in.regions.at(region).shard.has_value(); });
+            if (!wait_for_readers) found.push_back("a quarantine without reason");
+        }
+    }
+    return found;
+}
+
+std::vector<std::string> Books::contradictions() const {
+    std::vector<std::string> found;
+    // Counted afresh, to compare with the sessions' own counts.
+    std::map<SessionId, std::pair<int, Bytes>> owned;
+    for (const auto& [id, arena] : arenas) {
+        check_space(arena, &found);
+        for (const auto& [region_id, region] : arena.regions) {
+            const Lease& lease = *arena.leases.find(region_id);
+            if (lease.state == LeaseState::kFree) found.push_back("a free region has bytes");
+            if (lease.state != LeaseState::kHeld) continue;
+            ++owned[lease.session].first;
+            owned[lease.session].second += region.bytes;
+        }
+        check_dangers(arena, &found);
+        check_quarantine(arena, &found);
+        for (const SessionId member : arena.sessions) {
+            const auto session = sessions.find(member);
+            const bool known = session != sessions.end() && session->second.arenas.count(id) != 0;
+            if (!known) found.push_back("an arena has an unknown session");
+        }
+    }
+    for (const auto& [id, session] : sessions) {
+        const auto [count, bytes] = owned[id];
+        const bool equal = session.regions == count && session.bytes_owned == bytes;
+        if (!equal) found.push_back("session " + std::to_string(raw(id)) + " is miscounted");
+        owned.erase(id);
+    }
+    // What is left over is of sessions that are not there.
+    if (!owned.empty()) found.push_back("regions of a session that does not exist");
+    if (users.sessions() != static_cast<int>(sessions.size())) {
+        found.push_back("sessions are miscounted");
+    }
+    return found;
+}
+
+}  // namespace fabricd

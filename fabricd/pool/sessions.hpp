@@ -1,0 +1,56 @@
+// Sessions: how they begin, lose their connection, come back and end.
+
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "fabricd/pool/arenas.hpp"
+#include "fabricd/pool/books.hpp"
+#include "fabricd/pool/image.hpp"
+#include "fabricd/pool/journal_guard.hpp"
+#include "fabricd/pool/outcome.hpp"
+#include "fabricd/pool/regions.hpp"
+
+namespace fabricd {
+
+/// Used by the control thread only.
+class Sessions {
+  public:
+    Sessions(Books& books, JournalGuard& journal, Regions& regions, Arenas& arenas)
+        : books_(books), journal_(journal), regions_(regions), arenas_(arenas) {}
+
+    /// See Registry::open_session(), resume_session() and connection_lost().
+    Result<SessionId> open(const Peer& peer, const std::string& label, const Token& token,
+                           TimePoint now, const std::string& device, Outcome& out);
+    Result<void> resume(SessionId session, const Peer& peer, const Token& token);
+    void connection_lost(SessionId session, TimePoint now);
+
+    /// Begins its end, and gives back at most `slice` of its regions, which is left what is left of
+    /// that. Idempotent.
+    void end(SessionId session, const char* why, int& slice, Outcome& out);
+    /// There can be tens of thousands of regions: gives back `most` of them, then others are
+    /// served. Returns how many of `most` are left; the session is gone then.
+    int end_some(SessionId session, int most, Outcome& out);
+
+    /// For a request that finds too little of anything: what an ended session still holds is not in
+    /// its way, nor what is in an arena that was closed. In slices until `enough`, and of one arena
+    /// (kNone: of all): what others left elsewhere would hold up this turn for nothing.
+    void settle_endings(ArenaId of, const std::function<bool()>& enough, Outcome& out);
+
+    // ---- The journal -------------------------------------------------------------------------
+
+    static Result<void> write(const Session& session, JournalSink& sink);
+    /// kCorrupt when the journal contradicts itself.
+    Result<void> restore(const PoolImage& image, TimePoint now);
+
+  private:
+    void begin_end(Session& session, Outcome& out);
+
+    Books& books_;
+    JournalGuard& journal_;
+    Regions& regions_;
+    Arenas& arenas_;
+};
+
+}  // namespace fabricd
