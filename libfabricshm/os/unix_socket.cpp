@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "libfabricshm/os/process.hpp"
 
@@ -112,10 +113,13 @@ Received take_descriptors(msghdr& message, std::span<Fd> wanted) {
 // has taken the descriptors.
 Result<std::size_t> receive_packet(int socket, msghdr& message, TimePoint deadline) {
     const msghdr empty = message;
+    bool was_reset = false;
     for (;;) {
         message = empty;
         const ssize_t got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
         if (got >= 0) return static_cast<std::size_t>(got);
+        // Said once, of a peer that closed with packets unread; what it sent before is still there.
+        if (errno == ECONNRESET && !std::exchange(was_reset, true)) continue;
         if (peer_is_gone(errno)) return Error{Errc::kClosed, 0, "receive"};
         if (would_block(errno)) {
             FABRIC_TRY_VOID(wait_ready(socket, POLLIN, deadline, "receive"));

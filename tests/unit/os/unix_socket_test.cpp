@@ -171,6 +171,16 @@ TEST_SUITE("os.unix_socket") {
         CHECK(right.send(as_packet("x"), {}, soon()).error().code == Errc::kClosed);
     }
 
+    TEST_CASE("what a peer sent is received also when it closed with packets unread") {
+        auto ends = UnixSocket::pair().value();
+        REQUIRE(ends.second.send(as_packet("unread"), {}, soon()).ok());
+        REQUIRE(ends.first.send(as_packet("bye"), {}, soon()).ok());
+        ends.first.reset();
+        std::array<std::byte, 64> buffer;
+        CHECK(ends.second.receive(buffer, {}, soon()).value().bytes == 3);
+        CHECK(ends.second.receive(buffer, {}, soon()).error().code == Errc::kClosed);
+    }
+
     TEST_CASE("shut_down wakes a thread that waits without a deadline") {
         auto [left, right] = UnixSocket::pair().value();
         Errc seen = Errc::kOk;
