@@ -39,10 +39,10 @@ struct Region {
     std::optional<std::pair<ArenaId, RegionId>> shard = std::nullopt;
 };
 
-struct Outcome;
+struct Effects;
 
 /// Serves a request that was parked, and adds to the outcome what follows from it.
-using Serve = std::function<void(Outcome&)>;
+using Serve = std::function<void(Effects&)>;
 
 /// A request that needs a hole of so many bytes, and is served when the arena has grown.
 struct Parked {

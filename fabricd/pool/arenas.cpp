@@ -47,7 +47,7 @@ void forget_recovery(Books& books) {
 
 }  // namespace
 
-Result<void> Arenas::open(Ticket ticket, const proto::ArenaOpen& request, Outcome& out) {
+Result<void> Arenas::open(Ticket ticket, const proto::ArenaOpen& request, Effects& out) {
     Session* session = books_.find_session(ticket.session);
     if (session == nullptr) return Error{Errc::kClosed, 0, "open arena"};
     const auto named = books_.arena_names.find(std::string(request.name));
@@ -130,7 +130,7 @@ Result<void> Arenas::make(Ticket ticket, const proto::ArenaOpen& request) {
     return {};
 }
 
-void Arenas::made(ArenaId id, Result<fabricshm::PoolPiece> piece, Outcome& out) {
+void Arenas::made(ArenaId id, Result<fabricshm::PoolPiece> piece, Effects& out) {
     Arena* arena = books_.find_arena(id);
     if (arena == nullptr) return;
     // The record comes before any answer: who has the descriptor must find a daemon that knows the
@@ -185,7 +185,7 @@ Result<void> Arenas::add_links(Arena& arena) {
 }
 
 // Lets everybody in who waits for the arena, or tells them why not.
-void Arenas::answer_waiting(Arena& arena, const Error& error, Outcome& out) {
+void Arenas::answer_waiting(Arena& arena, const Error& error, Effects& out) {
     const WaitKey key{WaitKind::kArena, arena.id, "", GroupId::kNone};
     for (const WaitId id : books_.waits.with_key(key)) {
         // It is leaving, and asks for the name again: when it has left.
@@ -212,7 +212,7 @@ Result<void> Arenas::enter(Session& session, Arena& arena) {
     return {};
 }
 
-Result<void> Arenas::adopt(Ticket ticket, ArenaId id, fabricshm::Fd presented, Outcome& out) {
+Result<void> Arenas::adopt(Ticket ticket, ArenaId id, fabricshm::Fd presented, Effects& out) {
     FABRIC_TRY(Arena * arena, books_.arena_of(ticket.session, id));
     // Looked at here, before the worker has to map anything: a wrong file costs one fstat().
     FABRIC_TRY(const FileIdentity identity, identity_of(presented));
@@ -231,7 +231,7 @@ Result<void> Arenas::adopt(Ticket ticket, ArenaId id, fabricshm::Fd presented, O
     return {};
 }
 
-void Arenas::adopted(ArenaId id, Result<fabricshm::PoolPiece> piece, Outcome& out) {
+void Arenas::adopted(ArenaId id, Result<fabricshm::PoolPiece> piece, Effects& out) {
     Arena* arena = books_.find_arena(id);
     if (arena == nullptr) return;
     arena->adopting = false;
@@ -246,7 +246,7 @@ void Arenas::adopted(ArenaId id, Result<fabricshm::PoolPiece> piece, Outcome& ou
     drop_if_unused(id, out);
 }
 
-Result<bool> Arenas::close(Ticket ticket, ArenaId id, int& slice, Outcome& out) {
+Result<bool> Arenas::close(Ticket ticket, ArenaId id, int& slice, Effects& out) {
     const auto begun = books_.leaving.find({ticket.session, id});
     if (begun != books_.leaving.end() && !begun->second) {
         begun->second = ticket;  // on its next connection it asks again
@@ -267,7 +267,7 @@ Result<bool> Arenas::close(Ticket ticket, ArenaId id, int& slice, Outcome& out) 
     return false;
 }
 
-int Arenas::leave_some(SessionId session, ArenaId id, int most, Outcome& out) {
+int Arenas::leave_some(SessionId session, ArenaId id, int most, Effects& out) {
     Arena& arena = books_.arena(id);
     most = regions_.reclaim_some(books_.session(session), arena, most);
     if (!arena.leases.held_by(session).empty()) {
@@ -286,7 +286,7 @@ void Arenas::forget_closers(SessionId session) {
     }
 }
 
-void Arenas::answer_closer(SessionId session, ArenaId arena, Outcome& out) {
+void Arenas::answer_closer(SessionId session, ArenaId arena, Effects& out) {
     const auto found = books_.leaving.find({session, arena});
     if (found == books_.leaving.end()) return;
     const auto ticket = found->second;
@@ -295,19 +295,19 @@ void Arenas::answer_closer(SessionId session, ArenaId arena, Outcome& out) {
     out.given_back.push_back({*ticket, proto::Type::kArenaClose, Error{Errc::kOk, 0, ""}, {}});
 }
 
-void Arenas::leave(Session& session, Arena& arena, Outcome& out) {
+void Arenas::leave(Session& session, Arena& arena, Effects& out) {
     begin_leaving(session, arena, out);
     (void)regions_.reclaim_some(session, arena, std::numeric_limits<int>::max());
     finish_leaving(session, arena, out);
 }
 
-void Arenas::begin_leaving(Session& session, Arena& arena, Outcome& out) {
+void Arenas::begin_leaving(Session& session, Arena& arena, Effects& out) {
     // Deaths first: they decide which regions peers may still be storing into.
     groups_.mark_dead(session.id, arena, out);
     shards_.leave(session.id, arena.id, out);
 }
 
-void Arenas::finish_leaving(Session& session, Arena& arena, Outcome& out) {
+void Arenas::finish_leaving(Session& session, Arena& arena, Effects& out) {
     FABRIC_CHECK(arena.leases.held_by(session.id).empty());
     const ArenaId id = arena.id;
     groups_.leave_all(session.id, arena, out);
@@ -323,7 +323,7 @@ void Arenas::finish_leaving(Session& session, Arena& arena, Outcome& out) {
     if (opens && !books_.is_being_left(*still)) answer_waiting(*still, {Errc::kOk, 0, ""}, out);
 }
 
-void Arenas::drop_if_unused(ArenaId id, Outcome& out) {
+void Arenas::drop_if_unused(ArenaId id, Effects& out) {
     const Arena* arena = books_.find_arena(id);
     if (arena == nullptr || !arena->sessions.empty()) return;
     // While the backend works on it nothing is dropped; its answer brings us here again.
@@ -338,7 +338,7 @@ void Arenas::drop_if_unused(ArenaId id, Outcome& out) {
     drop(id, "nobody has it open", out);
 }
 
-void Arenas::drop(ArenaId id, const char* why, Outcome& out) {
+void Arenas::drop(ArenaId id, const char* why, Effects& out) {
     Arena& arena = books_.arena(id);
     fabricshm::log(fabricshm::LogLevel::kInfo, "arena %llu (%s) is dropped: %s", shown(id),
                    arena.name.c_str(), why);
@@ -367,7 +367,7 @@ std::vector<Wait> Arenas::take_openers(const Arena& arena) {
 // The dead holders of an arena may be noticed only after somebody else asked for its name, as after
 // a restart of the daemon: that one gets a new arena, as if it had asked a moment later. The first
 // of several makes it, the others find it in the making.
-void Arenas::open_again(const Wait& wait, const std::string& name, Outcome& out) {
+void Arenas::open_again(const Wait& wait, const std::string& name, Effects& out) {
     proto::ArenaOpen request{};
     copy_name(request.name, name);
     request.bytes = wait.bytes;
@@ -386,7 +386,7 @@ void Arenas::remove(ArenaId id) {
     work_.forget(id, std::make_shared<decltype(records)>(std::move(records)));
 }
 
-void Arenas::give_up_on_away(Outcome& out) {
+void Arenas::give_up_on_away(Effects& out) {
     away_until_ = TimePoint::max();
     gave_up_on_away_ = true;
     forget_recovery(books_);
@@ -403,7 +403,7 @@ void Arenas::give_up_on_away(Outcome& out) {
 // Takes an arena that is away from everybody who had it, alive or not. By the one record of its
 // end, not one by one: a daemon that was killed in the middle would find an arena that its living
 // holders may present, with some of their regions free already.
-void Arenas::abandon(ArenaId id, Outcome& out) {
+void Arenas::abandon(ArenaId id, Effects& out) {
     Arena& arena = books_.arena(id);
     for (const SessionId member : std::exchange(arena.sessions, {})) {
         close_waits(books_, member, id, out);

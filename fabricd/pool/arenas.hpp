@@ -7,11 +7,11 @@
 
 #include "fabricd/pool/arena_memory.hpp"
 #include "fabricd/pool/books.hpp"
+#include "fabricd/pool/effects.hpp"
 #include "fabricd/pool/groups.hpp"
 #include "fabricd/pool/image.hpp"
 #include "fabricd/pool/journal_guard.hpp"
 #include "fabricd/pool/losses.hpp"
-#include "fabricd/pool/outcome.hpp"
 #include "fabricd/pool/pool_work.hpp"
 #include "fabricd/pool/regions.hpp"
 #include "fabricd/pool/shards.hpp"
@@ -46,17 +46,17 @@ class Arenas {
 
     // ---- Requests, and what other threads did for them ---------------------------------------
 
-    Result<void> open(Ticket ticket, const fabricshm::proto::ArenaOpen& request, Outcome& out);
-    /// For one whose arena has ended meanwhile; see Outcome::reopen.
-    void open_again(const Wait& wait, const std::string& name, Outcome& out);
-    void made(ArenaId arena, Result<fabricshm::PoolPiece> piece, Outcome& out);
+    Result<void> open(Ticket ticket, const fabricshm::proto::ArenaOpen& request, Effects& out);
+    /// For one whose arena has ended meanwhile; see Effects::reopen.
+    void open_again(const Wait& wait, const std::string& name, Effects& out);
+    void made(ArenaId arena, Result<fabricshm::PoolPiece> piece, Effects& out);
 
-    Result<void> adopt(Ticket ticket, ArenaId arena, fabricshm::Fd presented, Outcome& out);
-    void adopted(ArenaId arena, Result<fabricshm::PoolPiece> piece, Outcome& out);
+    Result<void> adopt(Ticket ticket, ArenaId arena, fabricshm::Fd presented, Effects& out);
+    void adopted(ArenaId arena, Result<fabricshm::PoolPiece> piece, Effects& out);
 
     /// See Registry::close_arena(). At most `slice` regions are given back now; it is left what is
     /// left of that.
-    Result<bool> close(Ticket ticket, ArenaId arena, int& slice, Outcome& out);
+    Result<bool> close(Ticket ticket, ArenaId arena, int& slice, Effects& out);
     /// The connection that they were asked on is gone; what was begun goes on.
     void forget_closers(SessionId session);
 
@@ -64,20 +64,20 @@ class Arenas {
 
     /// All that follows for others, which see it at once; then the regions are given back, and then
     /// the session has left.
-    void begin_leaving(Session& session, Arena& arena, Outcome& out);
-    void finish_leaving(Session& session, Arena& arena, Outcome& out);
+    void begin_leaving(Session& session, Arena& arena, Effects& out);
+    void finish_leaving(Session& session, Arena& arena, Effects& out);
     /// Goes on with that. Returns how many of `most` are left; the arena has been left then.
-    int leave_some(SessionId session, ArenaId arena, int most, Outcome& out);
+    int leave_some(SessionId session, ArenaId arena, int most, Effects& out);
 
     /// Ends the arena unless there is a reason to keep it. Does nothing when it has ended.
-    void drop_if_unused(ArenaId arena, Outcome& out);
+    void drop_if_unused(ArenaId arena, Effects& out);
 
     // ---- After a restart ---------------------------------------------------------------------
 
     /// How long arenas wait to be presented; TimePoint::max() when none does.
     TimePoint away_until() const noexcept { return away_until_; }
     void wait_until(TimePoint deadline) noexcept { away_until_ = deadline; }
-    void give_up_on_away(Outcome& out);
+    void give_up_on_away(Effects& out);
 
     /// kCorrupt when the journal contradicts itself.
     Result<void> restore(const ArenaImage& image);
@@ -91,13 +91,13 @@ class Arenas {
     Result<void> settle(Arena& arena, fabricshm::PoolPiece piece);
     Result<void> add_links(Arena& arena);
     Result<void> write_new(const Arena& arena);
-    void answer_waiting(Arena& arena, const Error& error, Outcome& out);
-    void answer_closer(SessionId session, ArenaId arena, Outcome& out);
-    void leave(Session& session, Arena& arena, Outcome& out);
-    void drop(ArenaId arena, const char* why, Outcome& out);
+    void answer_waiting(Arena& arena, const Error& error, Effects& out);
+    void answer_closer(SessionId session, ArenaId arena, Effects& out);
+    void leave(Session& session, Arena& arena, Effects& out);
+    void drop(ArenaId arena, const char* why, Effects& out);
     std::vector<Wait> take_openers(const Arena& arena);
     void remove(ArenaId arena);
-    void abandon(ArenaId arena, Outcome& out);
+    void abandon(ArenaId arena, Effects& out);
 
     Books& books_;
     JournalGuard& journal_;

@@ -42,7 +42,7 @@ const Group* successor_of(const Arena& arena, GroupId id) {
 }  // namespace
 
 Result<std::optional<WaitKey>> Groups::join(Ticket ticket, const proto::Group& request,
-                                            TimePoint now, Outcome& out) {
+                                            TimePoint now, Effects& out) {
     FABRIC_TRY(Arena * arena, books_.arena_of(ticket.session, ArenaId{request.arena_id}));
     if (arena->state != ArenaState::kHere) return Error{Errc::kBusy, 0, "arena is not here yet"};
     const std::string name = request.name;
@@ -61,7 +61,7 @@ Result<std::optional<WaitKey>> Groups::join(Ticket ticket, const proto::Group& r
     return joined < request.world ? std::nullopt : std::optional(key);
 }
 
-void Groups::form(const WaitKey& key, Outcome& out) {
+void Groups::form(const WaitKey& key, Effects& out) {
     FABRIC_CHECK(key.kind == WaitKind::kJoin);
     const std::vector<WaitId> waiting = books_.waits.with_key(key);
     // A requested number is granted (check_forming() let no two have the same); the others get what
@@ -109,7 +109,7 @@ Result<void> Groups::check_forming(const WaitKey& key, const proto::Group& reque
 // A daemon that was killed after writing a group down, but before all members had heard of it, is
 // asked again by those: they get the answer that was lost.
 bool Groups::answer_again(const Arena& arena, Ticket ticket, const proto::Group& request,
-                          Outcome& out) {
+                          Effects& out) {
     const auto named = arena.group_names.find(std::string(request.name));
     if (named == arena.group_names.end()) return false;
     const Group& group = arena.groups.at(named->second);
@@ -123,7 +123,7 @@ bool Groups::answer_again(const Arena& arena, Ticket ticket, const proto::Group&
 
 // Makes the group of those who wait and answers them all.
 void Groups::form_group(Arena& arena, const std::string& name, const std::vector<WaitId>& by_rank,
-                        GroupId shrunk_from, Outcome& out) {
+                        GroupId shrunk_from, Effects& out) {
     std::vector<SessionId> sessions;
     for (const WaitId id : by_rank) sessions.push_back(books_.waits.get(id).ticket.session);
     const auto made = make(arena, name, sessions, shrunk_from, out);
@@ -141,7 +141,7 @@ void Groups::form_group(Arena& arena, const std::string& name, const std::vector
 
 // Room for a group block, formatted. Where the hardware lost a page it looks for another place.
 Result<std::uint64_t> Groups::place_block(Arena& arena, Bytes bytes,
-                                          const fabricshm::GroupBlockInfo& info, Outcome& out) {
+                                          const fabricshm::GroupBlockInfo& info, Effects& out) {
     for (;;) {
         const auto offset = arena.space.allocate(bytes);
         if (!offset) return growth_.no_room("room for the group block", arena, bytes);
@@ -155,7 +155,7 @@ Result<std::uint64_t> Groups::place_block(Arena& arena, Bytes bytes,
 
 Result<Group*> Groups::make(Arena& arena, const std::string& name,
                             const std::vector<SessionId>& by_rank, GroupId shrunk_from,
-                            Outcome& out) {
+                            Effects& out) {
     Group group;
     group.id = GroupId{books_.next_id()};
     group.arena = arena.id;
@@ -194,7 +194,7 @@ std::pair<Arena*, Group*> Groups::find(SessionId session, const proto::Group& re
     return {nullptr, nullptr};
 }
 
-Result<void> Groups::leave(SessionId session, const proto::Group& request, Outcome& out) {
+Result<void> Groups::leave(SessionId session, const proto::Group& request, Effects& out) {
     const auto [arena, group] = find(session, request);
     if (group == nullptr) return Error{Errc::kNotFound, 0, "leave group"};
     const auto rank = group->live_rank_of(session, request.rank);
@@ -209,7 +209,7 @@ Result<void> Groups::leave(SessionId session, const proto::Group& request, Outco
 }
 
 Result<void> Groups::shrink(Ticket ticket, const proto::Group& request, TimePoint now,
-                            Outcome& out) {
+                            Effects& out) {
     const auto [arena, group] = find(ticket.session, request);
     if (group == nullptr) return Error{Errc::kNotFound, 0, "shrink group"};
     const auto rank = group->live_rank_of(ticket.session, request.rank);
@@ -239,7 +239,7 @@ Result<void> Groups::shrink(Ticket ticket, const proto::Group& request, TimePoin
 }
 
 // Again an answer that may have been lost with the daemon.
-bool Groups::answer_shrink_again(const Group* successor, Ticket ticket, Outcome& out) {
+bool Groups::answer_shrink_again(const Group* successor, Ticket ticket, Effects& out) {
     if (successor == nullptr || !successor->recovered) return false;
     const auto rank = successor->live_rank_of(ticket.session, -1);
     if (!rank) return false;
@@ -249,10 +249,10 @@ bool Groups::answer_shrink_again(const Group* successor, Ticket ticket, Outcome&
 }
 
 // Makes the smaller group once every live member has asked for it, and its block has room.
-void Groups::check_shrink(Arena& arena, GroupId id, Outcome& out) {
+void Groups::check_shrink(Arena& arena, GroupId id, Effects& out) {
     if (!shrink_is_complete(arena, id)) return;
     const int live = arena.groups.at(id).count(MemberState::kLive);
-    const auto later = [this, arena_id = arena.id, id](Outcome& then) {
+    const auto later = [this, arena_id = arena.id, id](Effects& then) {
         shrink_now(arena_id, id, then);
     };
     const bool parked = growth_.park(arena, fabricshm::group_block_bytes(live), later);
@@ -268,7 +268,7 @@ bool Groups::shrink_is_complete(const Arena& arena, GroupId id) const {
 }
 
 // Members may have left, died or given up since it was complete.
-void Groups::shrink_now(ArenaId arena_id, GroupId id, Outcome& out) {
+void Groups::shrink_now(ArenaId arena_id, GroupId id, Effects& out) {
     Arena* const still = books_.find_arena(arena_id);
     if (still == nullptr || !shrink_is_complete(*still, id)) return;
     Arena& arena = *still;
@@ -295,7 +295,7 @@ void Groups::shrink_now(ArenaId arena_id, GroupId id, Outcome& out) {
 // The group `gone` has ended. If it was made by a shrink and nobody went on from it, the one before
 // it may be shrunk again: a rank that dies while the survivors meet must not end the job. In the
 // journal the end of `gone` says the same; see image.cpp.
-void Groups::reopen_shrink(Arena& arena, const Group& gone, Outcome& out) {
+void Groups::reopen_shrink(Arena& arena, const Group& gone, Effects& out) {
     const auto before = arena.groups.find(gone.shrunk_from);
     if (before == arena.groups.end() || gone.shrunk) return;
     before->second.shrunk = false;
@@ -309,7 +309,7 @@ void Groups::set_member(Arena& arena, Group& group, int rank, MemberState state)
                                     static_cast<std::uint32_t>(state)});
 }
 
-void Groups::mark_dead(SessionId session, Arena& arena, Outcome& out) {
+void Groups::mark_dead(SessionId session, Arena& arena, Effects& out) {
     for (auto& [id, group] : arena.groups) {
         while (const auto rank = group.live_rank_of(session, -1)) {
             set_member(arena, group, *rank, MemberState::kDead);
@@ -327,7 +327,7 @@ void Groups::mark_dead(SessionId session, Arena& arena, Outcome& out) {
     if (!safe.empty()) sweep(arena, safe, out);
 }
 
-void Groups::leave_all(SessionId session, Arena& arena, Outcome& out) {
+void Groups::leave_all(SessionId session, Arena& arena, Effects& out) {
     std::vector<GroupId> touched;
     for (const auto& [id, group] : arena.groups) {
         if (group.has(session)) touched.push_back(id);
@@ -335,7 +335,7 @@ void Groups::leave_all(SessionId session, Arena& arena, Outcome& out) {
     for (const GroupId id : touched) after_member_change(arena, id, out);
 }
 
-void Groups::sweep(Arena& arena, const std::vector<SessionId>& members, Outcome& out) {
+void Groups::sweep(Arena& arena, const std::vector<SessionId>& members, Effects& out) {
     regions_.sweep_quarantine(arena, members);
     shards_.sweep_all(out);
 }
@@ -344,7 +344,7 @@ void Groups::sweep(Arena& arena, const std::vector<SessionId>& members, Outcome&
 // nobody is in any more, and regions that were kept for their sake. Nobody would come back to them:
 // who left a group has left it, and only the end of a group that failed lets the one before it be
 // shrunk again.
-void Groups::finish_members(Arena& arena, Outcome& out) {
+void Groups::finish_members(Arena& arena, Effects& out) {
     std::vector<GroupId> over;
     for (const auto& [id, group] : arena.groups) {
         if (group.count(MemberState::kLive) == 0) over.push_back(id);
@@ -355,7 +355,7 @@ void Groups::finish_members(Arena& arena, Outcome& out) {
     sweep(arena, dead, out);
 }
 
-void Groups::settle(Arena& arena, Outcome& out) {
+void Groups::settle(Arena& arena, Effects& out) {
     // Deaths that were noticed while there was no daemon, or no memory to write them to.
     for (const auto& [id, group] : arena.groups) {
         for (int rank = 0; rank < group.world(); ++rank) {
@@ -367,7 +367,7 @@ void Groups::settle(Arena& arena, Outcome& out) {
 }
 
 // A member left or died: the group may be over, or those who wait to shrink it may be complete.
-void Groups::after_member_change(Arena& arena, GroupId id, Outcome& out) {
+void Groups::after_member_change(Arena& arena, GroupId id, Effects& out) {
     check_shrink(arena, id, out);
     Group& group = arena.groups.at(id);
     std::vector<SessionId> safe;  // perhaps: from this group nothing is stored any more

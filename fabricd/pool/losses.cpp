@@ -32,7 +32,7 @@ Answer news_for(SessionId session, const proto::Region& news) {
     return {Ticket{session, 0}, proto::Type::kPoisoned, Error{Errc::kOk, 0, ""}, news};
 }
 
-void tell_all(const Arena& arena, const proto::Region& news, Outcome& out) {
+void tell_all(const Arena& arena, const proto::Region& news, Effects& out) {
     fabricshm::log(fabricshm::LogLevel::kError,
                    "arena %llu (%s): the hardware lost %llu bytes at offset %llu, region %llu",
                    shown(arena.id), arena.name.c_str(), static_cast<unsigned long long>(news.bytes),
@@ -43,7 +43,7 @@ void tell_all(const Arena& arena, const proto::Region& news, Outcome& out) {
 
 }  // namespace
 
-Result<proto::Region> Losses::note(SessionId session, const proto::Region& request, Outcome& out) {
+Result<proto::Region> Losses::note(SessionId session, const proto::Region& request, Effects& out) {
     FABRIC_TRY(Arena * arena, books_.arena_of(session, ArenaId{request.arena_id}));
     constexpr Bytes kUnit = RegionAllocator::kUnit;
     const std::uint64_t first = request.offset / kUnit * kUnit;
@@ -62,7 +62,7 @@ Result<proto::Region> Losses::note(SessionId session, const proto::Region& reque
     return news;
 }
 
-void Losses::lose(Arena& arena, std::uint64_t offset, Bytes bytes, Outcome& out) {
+void Losses::lose(Arena& arena, std::uint64_t offset, Bytes bytes, Effects& out) {
     take(arena, offset, bytes);
     tell_all(arena, region_at(arena, offset, bytes), out);
 }
@@ -73,7 +73,7 @@ void Losses::take(Arena& arena, std::uint64_t offset, Bytes bytes) {
     take_lost(arena, offset, bytes);
 }
 
-void Losses::tell(SessionId session, const Arena& arena, Outcome& out) {
+void Losses::tell(SessionId session, const Arena& arena, Effects& out) {
     for (const auto& [offset, bytes] : arena.lost.all()) {
         out.answers.push_back(news_for(session, region_at(arena, offset, bytes)));
     }

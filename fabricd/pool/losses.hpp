@@ -4,8 +4,8 @@
 #pragma once
 
 #include "fabricd/pool/books.hpp"
+#include "fabricd/pool/effects.hpp"
 #include "fabricd/pool/journal_guard.hpp"
-#include "fabricd/pool/outcome.hpp"
 
 namespace fabricd {
 
@@ -16,12 +16,12 @@ class Losses {
 
     /// What a session met; see Registry::note_lost().
     Result<fabricshm::proto::Region> note(SessionId session,
-                                          const fabricshm::proto::Region& request, Outcome& out);
+                                          const fabricshm::proto::Region& request, Effects& out);
     /// What the daemon met itself, in bytes that are free.
-    void lose(Arena& arena, std::uint64_t offset, Bytes bytes, Outcome& out);
+    void lose(Arena& arena, std::uint64_t offset, Bytes bytes, Effects& out);
 
     /// Notifies a session that opens or presents the arena of all that it lost before.
-    static void tell(SessionId session, const Arena& arena, Outcome& out);
+    static void tell(SessionId session, const Arena& arena, Effects& out);
 
   private:
     void take(Arena& arena, std::uint64_t offset, Bytes bytes);

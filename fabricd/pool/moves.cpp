@@ -31,7 +31,7 @@ std::optional<std::string> argument_of(const std::string& text, const std::strin
 
 }  // namespace
 
-Result<void> Moves::ask(SessionId session, const proto::Shard& request, Outcome& out) {
+Result<void> Moves::ask(SessionId session, const proto::Shard& request, Effects& out) {
     FABRIC_TRY(Shard * shard, shard_of(books_, session, request));
     if (shard->owner != session) return Error{Errc::kDenied, 0, "move shard of another session"};
     FABRIC_TRY_VOID(check(*shard));
@@ -39,7 +39,7 @@ Result<void> Moves::ask(SessionId session, const proto::Shard& request, Outcome&
     return begin(*shard, target, request.bytes_per_second, nullptr, out);
 }
 
-Result<void> Moves::order(const MoveOrder& order, MoveDone done, Outcome& out) {
+Result<void> Moves::order(const MoveOrder& order, MoveDone done, Effects& out) {
     const auto named = shard_named(books_, order.shard);
     if (!named) {
         return fabricshm::explain(
@@ -118,7 +118,7 @@ Result<void> Moves::check(const Shard& shard) const {
 
 // When the target has room, or can't have any.
 Result<void> Moves::begin(Shard& shard, const MoveTarget& target, Bytes bytes_per_second,
-                          MoveDone done, Outcome& out) {
+                          MoveDone done, Effects& out) {
     FABRIC_TRY_VOID(check(shard));
     Session& owner = books_.session(shard.owner);
     Arena& arena = books_.arena(target.arena);
@@ -129,7 +129,7 @@ Result<void> Moves::begin(Shard& shard, const MoveTarget& target, Bytes bytes_pe
     }
     const ShardCopy& old = *shard.copies[shard.current];
     const Region& from = books_.arena(old.arena).regions.at(old.region);
-    const auto later = [this, id = shard.id, target, bytes_per_second, done](Outcome& then) {
+    const auto later = [this, id = shard.id, target, bytes_per_second, done](Effects& then) {
         Shard* const still = books_.find_shard(id);
         const Result<void> begun = still != nullptr
                                        ? grant_copy(*still, target, bytes_per_second, done, then)
@@ -142,7 +142,7 @@ Result<void> Moves::begin(Shard& shard, const MoveTarget& target, Bytes bytes_pe
 
 // Grants the new copy's bytes and has them filled. Nothing else changes before the copy is done.
 Result<void> Moves::grant_copy(Shard& shard, const MoveTarget& target, Bytes bytes_per_second,
-                               MoveDone done, Outcome& out) {
+                               MoveDone done, Effects& out) {
     FABRIC_TRY_VOID(check(shard));
     Session& owner = books_.session(shard.owner);
     Arena* const target_arena = books_.find_arena(target.arena);
@@ -202,7 +202,7 @@ void Moves::count_copying(const Shard& shard, int change) {
     books_.arena(shard.id.arena).copying += change;
 }
 
-void Moves::copied(ShardId id, Result<ShardWord> seen, Outcome& out) {
+void Moves::copied(ShardId id, Result<ShardWord> seen, Effects& out) {
     // A shard that is being copied is not forgotten, unless its journal was of another mind.
     Shard* const found = books_.find_shard(id);
     if (found == nullptr || !found->move) return;
@@ -231,7 +231,7 @@ void Moves::copied(ShardId id, Result<ShardWord> seen, Outcome& out) {
 }
 
 // What is not the valid copy goes: at once, or when its last reader is done.
-void Moves::end(Shard& shard, const Result<void>& how, Outcome& out) {
+void Moves::end(Shard& shard, const Result<void>& how, Effects& out) {
     const ShardId id = shard.id;
     out.left.push_back(id.arena);
     for (const auto& copy : shard.copies) out.left.push_back(copy->arena);

@@ -7,9 +7,9 @@
 
 #include "fabricd/pool/arena_memory.hpp"
 #include "fabricd/pool/books.hpp"
+#include "fabricd/pool/effects.hpp"
 #include "fabricd/pool/growth.hpp"
 #include "fabricd/pool/journal_guard.hpp"
-#include "fabricd/pool/outcome.hpp"
 #include "fabricd/pool/regions.hpp"
 #include "fabricd/pool/shards.hpp"
 
@@ -38,11 +38,11 @@ class Moves {
           copies_(needs.copies) {}
 
     /// Its owner asks; see Registry::ask_move().
-    Result<void> ask(SessionId session, const fabricshm::proto::Shard& request, Outcome& out);
+    Result<void> ask(SessionId session, const fabricshm::proto::Shard& request, Effects& out);
     /// People or the control loop do; see Registry::move_shard().
-    Result<void> order(const MoveOrder& order, MoveDone done, Outcome& out);
+    Result<void> order(const MoveOrder& order, MoveDone done, Effects& out);
     /// See Registry::shard_copied().
-    void copied(ShardId id, Result<fabricshm::ShardWord> seen, Outcome& out);
+    void copied(ShardId id, Result<fabricshm::ShardWord> seen, Effects& out);
 
   private:
     Result<MoveTarget> parse_target(const Shard& shard, const std::string& text) const;
@@ -50,12 +50,12 @@ class Moves {
     Result<int> node_of_device(const std::string& device) const;
     Result<void> check(const Shard& shard) const;
     Result<void> begin(Shard& shard, const MoveTarget& target, Bytes bytes_per_second,
-                       MoveDone done, Outcome& out);
+                       MoveDone done, Effects& out);
     Result<void> grant_copy(Shard& shard, const MoveTarget& target, Bytes bytes_per_second,
-                            MoveDone done, Outcome& out);
+                            MoveDone done, Effects& out);
     Result<void> start_copy(Shard& shard);
     void count_copying(const Shard& shard, int change);
-    void end(Shard& shard, const Result<void>& how, Outcome& out);
+    void end(Shard& shard, const Result<void>& how, Effects& out);
 
     Books& books_;
     JournalGuard& journal_;

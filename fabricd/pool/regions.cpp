@@ -82,7 +82,7 @@ Result<void> Regions::free(SessionId session, ArenaId id, RegionId region) {
 
 Result<proto::Tensor> Regions::create_tensor(SessionId session, Arena& arena,
                                              const proto::Tensor& request, Bytes bytes,
-                                             Outcome& out) {
+                                             Effects& out) {
     TensorInfo info;
     info.name = request.name;
     info.dtype = request.dtype;
@@ -108,7 +108,7 @@ Result<proto::Tensor> Regions::create_tensor(SessionId session, Arena& arena,
 }
 
 Result<void> Regions::open_tensor(Ticket ticket, const proto::Tensor& request, TimePoint now,
-                                  Outcome& out) {
+                                  Effects& out) {
     FABRIC_TRY(Arena * arena, books_.arena_of(ticket.session, ArenaId{request.region.arena_id}));
     const std::string name = request.name;
     give_up_name(*arena, name);
@@ -123,7 +123,7 @@ Result<void> Regions::open_tensor(Ticket ticket, const proto::Tensor& request, T
     return {};
 }
 
-void Regions::answer_tensor(Arena& arena, RegionId region, Outcome& out) {
+void Regions::answer_tensor(Arena& arena, RegionId region, Effects& out) {
     const std::string& name = arena.regions.at(region).tensor->name;
     const Session* owner = books_.find_session(arena.leases.find(region)->session);
     const std::int32_t pid = owner != nullptr ? owner->peer.pid : 0;

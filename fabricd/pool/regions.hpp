@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "fabricd/pool/books.hpp"
+#include "fabricd/pool/effects.hpp"
 #include "fabricd/pool/growth.hpp"
 #include "fabricd/pool/image.hpp"
 #include "fabricd/pool/journal_guard.hpp"
-#include "fabricd/pool/outcome.hpp"
 
 namespace fabricd {
 
@@ -31,9 +31,9 @@ class Regions {
     /// `bytes`: of the elements and the header.
     Result<fabricshm::proto::Tensor> create_tensor(SessionId session, Arena& arena,
                                                    const fabricshm::proto::Tensor& request,
-                                                   Bytes bytes, Outcome& out);
+                                                   Bytes bytes, Effects& out);
     Result<void> open_tensor(Ticket ticket, const fabricshm::proto::Tensor& request, TimePoint now,
-                             Outcome& out);
+                             Effects& out);
 
     /// Whether there is a hole for `bytes` more, and whether the quota of the session's device
     /// admits them. If not, what sessions at their end still have may be in the way.
@@ -77,7 +77,7 @@ class Regions {
     Result<void> check_room(Session& session, const Arena& arena, Bytes bytes);
     void undo(Session& session, Arena& arena, RegionId region);
     void reclaim(Session& session, Arena& arena, RegionId region);
-    void answer_tensor(Arena& arena, RegionId region, Outcome& out);
+    void answer_tensor(Arena& arena, RegionId region, Effects& out);
 
     Books& books_;
     JournalGuard& journal_;

@@ -32,7 +32,7 @@ Registry::Registry(const Limits& limits, const Parts& parts)
 
 // The only way out. Whatever an operation answers or lets go of comes after its records: what a
 // client has heard, a daemon that is started again knows, whenever this one is killed.
-void Registry::carry_out(Outcome out) {
+void Registry::carry_out(Effects out) {
     // First what follows for other arenas, which may add to the rest.
     while (!out.left.empty() || !out.reopen.empty()) {
         for (const ArenaId id : std::exchange(out.left, {})) arenas_.drop_if_unused(id, out);
@@ -54,7 +54,7 @@ void Registry::journal_rewritten() {
 // ---- Making way -----------------------------------------------------------------------------
 
 void Registry::settle_endings(ArenaId of, const std::function<bool()>& enough) {
-    act([&](Outcome& out) { sessions_.settle_endings(of, enough, out); });
+    act([&](Effects& out) { sessions_.settle_endings(of, enough, out); });
 }
 
 // For a live session of the arena, which therefore stays.
@@ -73,7 +73,7 @@ void Registry::make_way(SessionId session, const Arena& arena, Bytes bytes) {
 Result<SessionId> Registry::open_session(const Peer& peer, const std::string& label,
                                          const Token& token, TimePoint now,
                                          const std::string& device) {
-    return act([&](Outcome& out) { return sessions_.open(peer, label, token, now, device, out); });
+    return act([&](Effects& out) { return sessions_.open(peer, label, token, now, device, out); });
 }
 
 Result<void> Registry::resume_session(SessionId session, const Peer& peer, const Token& token) {
@@ -85,7 +85,7 @@ void Registry::connection_lost(SessionId session, TimePoint now) {
 }
 
 void Registry::end_session(SessionId session, const char* why) {
-    act([&](Outcome& out) { sessions_.end(session, why, slice_left_, out); });
+    act([&](Effects& out) { sessions_.end(session, why, slice_left_, out); });
 }
 
 std::uint32_t Registry::shards_open(SessionId session, const fabricshm::ShardReads* told) const {
@@ -105,10 +105,10 @@ Result<void> Registry::open_arena(Ticket ticket, const proto::ArenaOpen& request
         // The memory of their arenas may be what is missing for this one.
         settle_endings(ArenaId::kNone, [] { return false; });
     }
-    return act([&](Outcome& out) { return arenas_.open(ticket, request, out); });
+    return act([&](Effects& out) { return arenas_.open(ticket, request, out); });
 }
 
-void Registry::open_again(const Reopening& again, Outcome& out) {
+void Registry::open_again(const Reopening& again, Effects& out) {
     const Session* session = books_.find_session(again.wait.ticket.session);
     // It may have ended in the same turn: then there is nothing to answer.
     if (session == nullptr || session->ending) return;
@@ -123,26 +123,26 @@ void Registry::open_again(const Reopening& again, Outcome& out) {
 
 Result<void> Registry::adopt_arena(Ticket ticket, ArenaId arena, fabricshm::Fd presented) {
     return act(
-        [&](Outcome& out) { return arenas_.adopt(ticket, arena, std::move(presented), out); });
+        [&](Effects& out) { return arenas_.adopt(ticket, arena, std::move(presented), out); });
 }
 
 Result<bool> Registry::close_arena(Ticket ticket, ArenaId arena) {
-    return act([&](Outcome& out) { return arenas_.close(ticket, arena, slice_left_, out); });
+    return act([&](Effects& out) { return arenas_.close(ticket, arena, slice_left_, out); });
 }
 
 void Registry::arena_made(ArenaId arena, Result<fabricshm::PoolPiece> piece) {
-    act([&](Outcome& out) { arenas_.made(arena, std::move(piece), out); });
+    act([&](Effects& out) { arenas_.made(arena, std::move(piece), out); });
 }
 
 void Registry::arena_adopted(ArenaId arena, Result<fabricshm::PoolPiece> piece) {
-    act([&](Outcome& out) { arenas_.adopted(arena, std::move(piece), out); });
+    act([&](Effects& out) { arenas_.adopted(arena, std::move(piece), out); });
 }
 
 bool Registry::park(SessionId session, ArenaId id, Bytes bytes, bool owned,
                     std::function<void()> serve) {
     Arena* const arena = growth_.arena_to_grow(session, id, bytes, owned);
     if (arena == nullptr) return false;
-    return growth_.park(*arena, bytes, [serve = std::move(serve)](Outcome&) { serve(); });
+    return growth_.park(*arena, bytes, [serve = std::move(serve)](Effects&) { serve(); });
 }
 
 // Each request is served now, or parked again: others came first, or this was a part of what it
@@ -155,10 +155,10 @@ void Registry::arena_grown(ArenaId id, Bytes to, const Result<void>& done) {
         Arena* const still = books_.find_arena(id);
         const bool may_wait = outcome.ok() && still != nullptr;
         if (may_wait && growth_.park(*still, parked.bytes, parked.serve)) continue;
-        act([&](Outcome& out) { parked.serve(out); });
+        act([&](Effects& out) { parked.serve(out); });
     }
     growth_.settled();
-    act([&](Outcome& out) { out.left.push_back(id); });
+    act([&](Effects& out) { out.left.push_back(id); });
 }
 
 int Registry::descriptor(ArenaId id) const {
@@ -171,7 +171,7 @@ int Registry::descriptor(ArenaId id) const {
 Result<proto::Region> Registry::create_region(SessionId session, const proto::Region& request) {
     FABRIC_TRY(Arena * arena, books_.arena_of(session, ArenaId{request.arena_id}));
     make_way(session, *arena, request.bytes);
-    return act([&](Outcome&) { return regions_.create(session, *arena, request.bytes); });
+    return act([&](Effects&) { return regions_.create(session, *arena, request.bytes); });
 }
 
 Result<proto::Region> Registry::open_region(SessionId session, const proto::Region& request) const {
@@ -179,7 +179,7 @@ Result<proto::Region> Registry::open_region(SessionId session, const proto::Regi
 }
 
 Result<void> Registry::free_region(SessionId session, ArenaId arena, RegionId region) {
-    return act([&](Outcome&) { return regions_.free(session, arena, region); });
+    return act([&](Effects&) { return regions_.free(session, arena, region); });
 }
 
 Result<proto::Tensor> Registry::create_tensor(SessionId session, const proto::Tensor& request) {
@@ -191,45 +191,45 @@ Result<proto::Tensor> Registry::create_tensor(SessionId session, const proto::Te
     regions_.give_up_name(*arena, name);
     if (arena->tensors.count(name) == 0) make_way(session, *arena, bytes);
     return act(
-        [&](Outcome& out) { return regions_.create_tensor(session, *arena, request, bytes, out); });
+        [&](Effects& out) { return regions_.create_tensor(session, *arena, request, bytes, out); });
 }
 
 Result<void> Registry::open_tensor(Ticket ticket, const proto::Tensor& request, TimePoint now) {
-    return act([&](Outcome& out) { return regions_.open_tensor(ticket, request, now, out); });
+    return act([&](Effects& out) { return regions_.open_tensor(ticket, request, now, out); });
 }
 
 Result<proto::Region> Registry::note_lost(SessionId session, const proto::Region& request) {
-    return act([&](Outcome& out) { return losses_.note(session, request, out); });
+    return act([&](Effects& out) { return losses_.note(session, request, out); });
 }
 
 // ---- Shards ---------------------------------------------------------------------------------
 
 Result<proto::Shard> Registry::create_shard(SessionId session, const proto::Shard& request) {
-    return act([&](Outcome& out) { return shards_.create(session, request, out); });
+    return act([&](Effects& out) { return shards_.create(session, request, out); });
 }
 
 Result<void> Registry::open_shard(Ticket ticket, const proto::Shard& request, TimePoint now) {
-    return act([&](Outcome& out) { return shards_.open(ticket, request, now, out); });
+    return act([&](Effects& out) { return shards_.open(ticket, request, now, out); });
 }
 
 Result<void> Registry::close_shard(SessionId session, const proto::Shard& request) {
-    return act([&](Outcome& out) { return shards_.close(session, request, out); });
+    return act([&](Effects& out) { return shards_.close(session, request, out); });
 }
 
 Result<void> Registry::free_shard(SessionId session, const proto::Shard& request) {
-    return act([&](Outcome& out) { return shards_.free(session, request, out); });
+    return act([&](Effects& out) { return shards_.free(session, request, out); });
 }
 
 Result<void> Registry::ask_move(SessionId session, const proto::Shard& request) {
-    return act([&](Outcome& out) { return moves_.ask(session, request, out); });
+    return act([&](Effects& out) { return moves_.ask(session, request, out); });
 }
 
 Result<void> Registry::move_shard(const MoveOrder& order, MoveDone done) {
-    return act([&](Outcome& out) { return moves_.order(order, std::move(done), out); });
+    return act([&](Effects& out) { return moves_.order(order, std::move(done), out); });
 }
 
 void Registry::shard_copied(ShardId id, Result<fabricshm::ShardWord> seen) {
-    act([&](Outcome& out) { moves_.copied(id, std::move(seen), out); });
+    act([&](Effects& out) { moves_.copied(id, std::move(seen), out); });
 }
 
 std::optional<ShardView> Registry::shard(const std::string& name) const {
@@ -241,11 +241,11 @@ std::optional<ShardView> Registry::shard(const std::string& name) const {
 // ---- Quotas ---------------------------------------------------------------------------------
 
 Result<QuotaState> Registry::set_quota(const QuotaOrder& order, TimePoint now) {
-    return act([&](Outcome&) { return quotas_.set(order, now); });
+    return act([&](Effects&) { return quotas_.set(order, now); });
 }
 
 Result<void> Registry::shift_quotas(std::vector<QuotaShift> shifts, TimePoint now) {
-    return act([&](Outcome&) { return quotas_.shift(std::move(shifts), now); });
+    return act([&](Effects&) { return quotas_.shift(std::move(shifts), now); });
 }
 
 fabricshm::QuotaImage Registry::quotas_of(const std::string& device, std::uint32_t uid,
@@ -256,7 +256,7 @@ fabricshm::QuotaImage Registry::quotas_of(const std::string& device, std::uint32
 // ---- Groups ---------------------------------------------------------------------------------
 
 Result<void> Registry::join_group(Ticket ticket, const proto::Group& request, TimePoint now) {
-    return act([&](Outcome& out) -> Result<void> {
+    return act([&](Effects& out) -> Result<void> {
         FABRIC_TRY(const auto complete, groups_.join(ticket, request, now, out));
         if (!complete) return {};
         // Whoever comes last has the group formed in the turn of its own request.
@@ -268,11 +268,11 @@ Result<void> Registry::join_group(Ticket ticket, const proto::Group& request, Ti
 }
 
 Result<void> Registry::leave_group(SessionId session, const proto::Group& request) {
-    return act([&](Outcome& out) { return groups_.leave(session, request, out); });
+    return act([&](Effects& out) { return groups_.leave(session, request, out); });
 }
 
 Result<void> Registry::shrink_group(Ticket ticket, const proto::Group& request, TimePoint now) {
-    return act([&](Outcome& out) { return groups_.shrink(ticket, request, now, out); });
+    return act([&](Effects& out) { return groups_.shrink(ticket, request, now, out); });
 }
 
 // ---- Time -----------------------------------------------------------------------------------
@@ -280,13 +280,13 @@ Result<void> Registry::shrink_group(Ticket ticket, const proto::Group& request, 
 std::vector<SessionId> Registry::expire(TimePoint now) {
     std::vector<SessionId> ended;
     slice_left_ = books_.limits.freed_at_once;
-    act([&](Outcome& out) { expire_waits(books_, now, out); });
+    act([&](Effects& out) { expire_waits(books_, now, out); });
     while (!books_.lost.empty() && books_.lost.begin()->first <= now) {
         ended.push_back(books_.lost.begin()->second);
         end_session(ended.back(), "did not come back");
     }
-    if (arenas_.away_until() <= now) act([&](Outcome& out) { arenas_.give_up_on_away(out); });
-    act([&](Outcome& out) {
+    if (arenas_.away_until() <= now) act([&](Effects& out) { arenas_.give_up_on_away(out); });
+    act([&](Effects& out) {
         quotas_.settle(now);
         free_in_turn(out);
         shards_.sweep_due(now, out);
@@ -297,7 +297,7 @@ std::vector<SessionId> Registry::expire(TimePoint now) {
 }
 
 // What was begun by deaths and is too much for one turn.
-void Registry::free_in_turn(Outcome& out) {
+void Registry::free_in_turn(Effects& out) {
     for (const SessionId id : std::set<SessionId>(books_.ending)) {
         if (slice_left_ == 0) break;
         if (books_.is_ending(id)) slice_left_ = sessions_.end_some(id, slice_left_, out);

@@ -15,13 +15,13 @@
 #include "fabricd/pool/arena_memory.hpp"
 #include "fabricd/pool/arenas.hpp"
 #include "fabricd/pool/books.hpp"
+#include "fabricd/pool/effects.hpp"
 #include "fabricd/pool/groups.hpp"
 #include "fabricd/pool/growth.hpp"
 #include "fabricd/pool/image.hpp"
 #include "fabricd/pool/journal_guard.hpp"
 #include "fabricd/pool/losses.hpp"
 #include "fabricd/pool/moves.hpp"
-#include "fabricd/pool/outcome.hpp"
 #include "fabricd/pool/pool_work.hpp"
 #include "fabricd/pool/quotas.hpp"
 #include "fabricd/pool/regions.hpp"
@@ -140,7 +140,7 @@ class Registry {
     /// The answer to a request that was parked.
     template <typename Body>
     void answer(Ticket to, fabricshm::proto::Type type, const Result<Body>& outcome) {
-        Outcome out;
+        Effects out;
         if (outcome.ok()) {
             out.answers.push_back({to, type, Error{Errc::kOk, 0, ""}, outcome.value()});
         } else {
@@ -151,7 +151,7 @@ class Registry {
     /// Likewise, for one that is answered later still unless it is refused.
     void refuse(Ticket to, fabricshm::proto::Type type, const Result<void>& outcome) {
         if (outcome.ok()) return;
-        Outcome out;
+        Effects out;
         out.answers.push_back(refusal_to(to, type, outcome.error()));
         carry_out(std::move(out));
     }
@@ -265,8 +265,8 @@ class Registry {
     /// Does one thing, and then what follows from it.
     template <typename Operation>
     auto act(Operation operation) {
-        Outcome out;
-        if constexpr (std::is_void_v<std::invoke_result_t<Operation, Outcome&>>) {
+        Effects out;
+        if constexpr (std::is_void_v<std::invoke_result_t<Operation, Effects&>>) {
             operation(out);
             carry_out(std::move(out));
         } else {
@@ -275,11 +275,11 @@ class Registry {
             return result;
         }
     }
-    void carry_out(Outcome out);
+    void carry_out(Effects out);
     void settle_endings(ArenaId of, const std::function<bool()>& enough);
     void make_way(SessionId session, const Arena& arena, Bytes bytes);
-    void open_again(const Reopening& again, Outcome& out);
-    void free_in_turn(Outcome& out);
+    void open_again(const Reopening& again, Effects& out);
+    void free_in_turn(Effects& out);
 
     Books books_;
     JournalGuard journal_;

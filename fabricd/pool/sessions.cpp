@@ -39,7 +39,7 @@ Result<void> resume_allowed(const Session& session, const Peer& peer, const Toke
 }  // namespace
 
 Result<SessionId> Sessions::open(const Peer& peer, const std::string& label, const Token& token,
-                                 TimePoint now, const std::string& device, Outcome& out) {
+                                 TimePoint now, const std::string& device, Effects& out) {
     // Sessions of before go on: draining is for a daemon that is to be replaced, and its jobs
     // should end by themselves.
     if (books_.draining) return refuse_while_draining("new sessions");
@@ -102,7 +102,7 @@ void Sessions::connection_lost(SessionId id, TimePoint now) {
     books_.lost.emplace(session->lost_until, id);
 }
 
-void Sessions::end(SessionId id, const char* why, int& slice, Outcome& out) {
+void Sessions::end(SessionId id, const char* why, int& slice, Effects& out) {
     Session* session = books_.find_session(id);
     if (session == nullptr || session->ending) return;
     fabricshm::log(fabricshm::LogLevel::kDebug, "session %llu (pid %d) ends: %s", shown(id),
@@ -111,7 +111,7 @@ void Sessions::end(SessionId id, const char* why, int& slice, Outcome& out) {
     slice = end_some(id, slice, out);
 }
 
-void Sessions::begin_end(Session& session, Outcome& out) {
+void Sessions::begin_end(Session& session, Effects& out) {
     const SessionId id = session.id;
     drop_waits(books_, id);
     arenas_.forget_closers(id);
@@ -129,7 +129,7 @@ void Sessions::begin_end(Session& session, Outcome& out) {
     }
 }
 
-int Sessions::end_some(SessionId id, int most, Outcome& out) {
+int Sessions::end_some(SessionId id, int most, Effects& out) {
     books_.ending.erase(id);
     Session& session = books_.session(id);
     while (!session.arenas.empty()) {
@@ -153,7 +153,7 @@ int Sessions::end_some(SessionId id, int most, Outcome& out) {
     return most;
 }
 
-void Sessions::settle_endings(ArenaId of, const std::function<bool()>& enough, Outcome& out) {
+void Sessions::settle_endings(ArenaId of, const std::function<bool()>& enough, Effects& out) {
     const int most = books_.limits.freed_at_once;
     for (const SessionId id : std::set<SessionId>(books_.ending)) {
         const auto concerns = [&] {

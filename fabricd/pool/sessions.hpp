@@ -7,9 +7,9 @@
 
 #include "fabricd/pool/arenas.hpp"
 #include "fabricd/pool/books.hpp"
+#include "fabricd/pool/effects.hpp"
 #include "fabricd/pool/image.hpp"
 #include "fabricd/pool/journal_guard.hpp"
-#include "fabricd/pool/outcome.hpp"
 #include "fabricd/pool/regions.hpp"
 
 namespace fabricd {
@@ -22,21 +22,21 @@ class Sessions {
 
     /// See Registry::open_session(), resume_session() and connection_lost().
     Result<SessionId> open(const Peer& peer, const std::string& label, const Token& token,
-                           TimePoint now, const std::string& device, Outcome& out);
+                           TimePoint now, const std::string& device, Effects& out);
     Result<void> resume(SessionId session, const Peer& peer, const Token& token);
     void connection_lost(SessionId session, TimePoint now);
 
     /// Begins its end, and gives back at most `slice` of its regions, which is left what is left of
     /// that. Idempotent.
-    void end(SessionId session, const char* why, int& slice, Outcome& out);
+    void end(SessionId session, const char* why, int& slice, Effects& out);
     /// There can be tens of thousands of regions: gives back `most` of them, then others are
     /// served. Returns how many of `most` are left; the session is gone then.
-    int end_some(SessionId session, int most, Outcome& out);
+    int end_some(SessionId session, int most, Effects& out);
 
     /// For a request that finds too little of anything: what an ended session still holds is not in
     /// its way, nor what is in an arena that was closed. In slices until `enough`, and of one arena
     /// (kNone: of all): what others left elsewhere would hold up this turn for nothing.
-    void settle_endings(ArenaId of, const std::function<bool()>& enough, Outcome& out);
+    void settle_endings(ArenaId of, const std::function<bool()>& enough, Effects& out);
 
     // ---- The journal -------------------------------------------------------------------------
 
@@ -45,7 +45,7 @@ class Sessions {
     Result<void> restore(const PoolImage& image, TimePoint now);
 
   private:
-    void begin_end(Session& session, Outcome& out);
+    void begin_end(Session& session, Effects& out);
 
     Books& books_;
     JournalGuard& journal_;

@@ -46,7 +46,7 @@ Result<Shard*> shard_of(Books& books, SessionId session, const proto::Shard& req
     return shard;
 }
 
-Result<proto::Shard> Shards::create(SessionId session, const proto::Shard& request, Outcome& out) {
+Result<proto::Shard> Shards::create(SessionId session, const proto::Shard& request, Effects& out) {
     FABRIC_TRY(Arena * arena, books_.arena_of(session, ArenaId{request.header.arena_id}));
     FABRIC_TRY(const Bytes bytes,
                proto::tensor_bytes(request.dtype, std::span(request.shape, request.ndim)));
@@ -75,7 +75,7 @@ Result<proto::Shard> Shards::create(SessionId session, const proto::Shard& reque
 // Two regions, one for the header and one for the elements, and then the shard that they belong to.
 // Their records say that they are some shard's: what a crash leaves in between is freed.
 Result<Shard*> Shards::place(Session& owner, Arena& arena, const TensorInfo& info, Bytes bytes,
-                             Outcome& out) {
+                             Effects& out) {
     // The header's id is not known yet: kNone stands for the region itself.
     FABRIC_TRY(const RegionId header, regions_.make(owner, arena, kShardHeaderBytes, std::nullopt,
                                                     ShardId{arena.id, RegionId::kNone}));
@@ -141,7 +141,7 @@ Result<proto::Shard> Shards::open_now(Shard& shard, SessionId session) {
     return wire(books_, shard, slot);
 }
 
-Result<void> Shards::open(Ticket ticket, const proto::Shard& request, TimePoint now, Outcome& out) {
+Result<void> Shards::open(Ticket ticket, const proto::Shard& request, TimePoint now, Effects& out) {
     FABRIC_TRY(Arena * arena, books_.arena_of(ticket.session, ArenaId{request.header.arena_id}));
     const std::string name = request.name;
     const TimePoint deadline =
@@ -154,7 +154,7 @@ Result<void> Shards::open(Ticket ticket, const proto::Shard& request, TimePoint 
     return {};
 }
 
-void Shards::answer_waiting(Shard& shard, Outcome& out) {
+void Shards::answer_waiting(Shard& shard, Effects& out) {
     const WaitKey key{WaitKind::kShard, shard.id.arena, shard.info.name, GroupId::kNone};
     for (const WaitId id : books_.waits.with_key(key)) {
         const Wait wait = *books_.waits.take(id);
@@ -167,7 +167,7 @@ void Shards::answer_waiting(Shard& shard, Outcome& out) {
     }
 }
 
-Result<void> Shards::close(SessionId session, const proto::Shard& request, Outcome& out) {
+Result<void> Shards::close(SessionId session, const proto::Shard& request, Effects& out) {
     FABRIC_TRY(Shard * shard, shard_of(books_, session, request));
     const auto reader = shard->readers.find(session);
     if (reader == shard->readers.end()) return Error{Errc::kNotFound, 0, "close shard"};
@@ -177,7 +177,7 @@ Result<void> Shards::close(SessionId session, const proto::Shard& request, Outco
     return {};
 }
 
-Result<void> Shards::free(SessionId session, const proto::Shard& request, Outcome& out) {
+Result<void> Shards::free(SessionId session, const proto::Shard& request, Effects& out) {
     FABRIC_TRY(Shard * shard, shard_of(books_, session, request));
     if (shard->owner != session) return Error{Errc::kDenied, 0, "free shard of another session"};
     if (shard->retired) return Error{Errc::kNotFound, 0, "free shard"};
@@ -199,7 +199,7 @@ void Shards::drop_reader(Shard& shard, SessionId session) {
 
 // From here on nobody begins to read it. What is read stays as it is until the last reader is done:
 // all its regions are kept from others meanwhile, as those of dead sessions are.
-void Shards::retire(Shard& shard, Outcome& out) {
+void Shards::retire(Shard& shard, Effects& out) {
     const ShardId id = shard.id;
     if (!shard.retired) end(shard);
     sweep(id, out);
@@ -230,7 +230,7 @@ void Shards::end(Shard& shard) {
     if (shard.move) shard.move->progress->cancelled.store(true, std::memory_order_relaxed);
 }
 
-void Shards::leave(SessionId session, ArenaId arena, Outcome& out) {
+void Shards::leave(SessionId session, ArenaId arena, Effects& out) {
     std::vector<ShardId> touched;
     for (const auto& [id, shard] : books_.shards) {
         const bool copied_there =
@@ -272,7 +272,7 @@ void Shards::release_copy(Shard& shard, int place) {
     regions_.release(arena, copy.region);
 }
 
-void Shards::drop_copy(Shard& shard, int place, Outcome& out) {
+void Shards::drop_copy(Shard& shard, int place, Effects& out) {
     const ArenaId arena = shard.copies[place]->arena;
     const ArenaId home = shard.id.arena;
     release_copy(shard, place);
@@ -285,7 +285,7 @@ bool Shards::is_endangered(const Shard& shard, ArenaId arena) const {
 }
 
 // Asks to be called again for what is still read.
-void Shards::sweep(ShardId id, Outcome& out) {
+void Shards::sweep(ShardId id, Effects& out) {
     Shard* shard = books_.find_shard(id);
     const bool is_loose =
         shard != nullptr && (shard->retired || (shard->copies[0] && shard->copies[1]));
@@ -310,7 +310,7 @@ void Shards::sweep(ShardId id, Outcome& out) {
     books_.loose_shards.erase(id);
 }
 
-void Shards::sweep_all(Outcome& out) {
+void Shards::sweep_all(Effects& out) {
     due_ = TimePoint::max();
     asked_ = false;
     // A copy: those that are gone leave the set.
@@ -318,7 +318,7 @@ void Shards::sweep_all(Outcome& out) {
     for (const ShardId id : ids) sweep(id, out);
 }
 
-void Shards::sweep_due(TimePoint now, Outcome& out) {
+void Shards::sweep_due(TimePoint now, Effects& out) {
     if (due_ > now) return;
     pause_ = std::min(2 * pause_, kMaxPause);
     sweep_all(out);
@@ -333,7 +333,7 @@ void Shards::look_soon() noexcept {
     due_ = TimePoint::max();
 }
 
-std::vector<ShardId> Shards::forget(ArenaId arena, Outcome& out) {
+std::vector<ShardId> Shards::forget(ArenaId arena, Effects& out) {
     std::vector<ShardId> lost_a_copy;
     for (auto next = books_.shards.begin(); next != books_.shards.end();) {
         auto& [id, shard] = *next;
@@ -360,7 +360,7 @@ std::vector<ShardId> Shards::forget(ArenaId arena, Outcome& out) {
     return lost_a_copy;
 }
 
-void Shards::go_on_without(const std::vector<ShardId>& lost_a_copy, Outcome& out) {
+void Shards::go_on_without(const std::vector<ShardId>& lost_a_copy, Effects& out) {
     for (const ShardId id : lost_a_copy) {
         if (Shard* const shard = books_.find_shard(id); shard != nullptr) retire(*shard, out);
     }

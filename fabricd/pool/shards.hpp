@@ -7,9 +7,9 @@
 
 #include "fabricd/pool/arena_memory.hpp"
 #include "fabricd/pool/books.hpp"
+#include "fabricd/pool/effects.hpp"
 #include "fabricd/pool/image.hpp"
 #include "fabricd/pool/journal_guard.hpp"
-#include "fabricd/pool/outcome.hpp"
 #include "fabricd/pool/regions.hpp"
 #include "libfabricshm/shm/telemetry_page.hpp"
 
@@ -29,11 +29,11 @@ class Shards {
     // ---- Requests ----------------------------------------------------------------------------
 
     Result<fabricshm::proto::Shard> create(SessionId session,
-                                           const fabricshm::proto::Shard& request, Outcome& out);
+                                           const fabricshm::proto::Shard& request, Effects& out);
     Result<void> open(Ticket ticket, const fabricshm::proto::Shard& request, TimePoint now,
-                      Outcome& out);
-    Result<void> close(SessionId session, const fabricshm::proto::Shard& request, Outcome& out);
-    Result<void> free(SessionId session, const fabricshm::proto::Shard& request, Outcome& out);
+                      Effects& out);
+    Result<void> close(SessionId session, const fabricshm::proto::Shard& request, Effects& out);
+    Result<void> free(SessionId session, const fabricshm::proto::Shard& request, Effects& out);
 
     /// See Registry::shards_open().
     std::uint32_t open_of(SessionId session, const fabricshm::ShardReads* told) const;
@@ -42,25 +42,25 @@ class Shards {
 
     Result<ArenaSpan> header_of(const Shard& shard) const;
     /// The copy at `place`, which has no readers, and its bytes.
-    void drop_copy(Shard& shard, int place, Outcome& out);
+    void drop_copy(Shard& shard, int place, Effects& out);
     /// A session leaves the arena: what it owns there ends, what it reads there it reads no more.
-    void leave(SessionId session, ArenaId arena, Outcome& out);
+    void leave(SessionId session, ArenaId arena, Effects& out);
     /// The arena is going, and what lies in it: its own regions are no longer counted, and the
     /// record of its end is written, so nothing more is said of them. Returns shards of other
     /// arenas that had a copy in it: when it is gone, go_on_without() ends them.
-    std::vector<ShardId> forget(ArenaId arena, Outcome& out);
-    void go_on_without(const std::vector<ShardId>& lost_a_copy, Outcome& out);
+    std::vector<ShardId> forget(ArenaId arena, Effects& out);
+    void go_on_without(const std::vector<ShardId>& lost_a_copy, Effects& out);
     /// The arena's memory is here again after a restart.
-    void settle(const Arena& arena, Outcome& out);
+    void settle(const Arena& arena, Effects& out);
 
     // ---- Old copies --------------------------------------------------------------------------
 
     /// Frees what can have no readers any more.
-    void sweep(ShardId id, Outcome& out);
-    void sweep_all(Outcome& out);
+    void sweep(ShardId id, Effects& out);
+    void sweep_all(Effects& out);
     /// sweep_all() when its time has come. A reader gives no sign when it is done, so the daemon
     /// looks: soon at first, since reads are short, then ever less often.
-    void sweep_due(TimePoint now, Outcome& out);
+    void sweep_due(TimePoint now, Effects& out);
     /// At the end of a turn.
     void set_next_look(TimePoint now) noexcept;
     /// TimePoint::max() when no old copy is read.
@@ -78,13 +78,13 @@ class Shards {
     static constexpr Duration kMaxPause = std::chrono::milliseconds(128);
 
     Result<Shard*> place(Session& owner, Arena& arena, const TensorInfo& info, Bytes bytes,
-                         Outcome& out);
+                         Effects& out);
     Result<void> format(const Shard& shard);
     void format_again(const Shard& shard);
     Result<fabricshm::proto::Shard> open_now(Shard& shard, SessionId session);
-    void answer_waiting(Shard& shard, Outcome& out);
+    void answer_waiting(Shard& shard, Effects& out);
     void drop_reader(Shard& shard, SessionId session);
-    void retire(Shard& shard, Outcome& out);
+    void retire(Shard& shard, Effects& out);
     void end(Shard& shard);
     void release_copy(Shard& shard, int place);
     bool is_read(const Shard& shard, int place) const;

@@ -197,7 +197,7 @@ void Shards::format_again(const Shard& shard) {
 // The arena's memory is here again. Where a move was cut off, the word says whether the new copy
 // had become the valid one; the other one goes. Any client could have written that word: it can
 // choose between the two copies that the books know, both of them its own job's.
-void Shards::settle(const Arena& arena, Outcome& out) {
+void Shards::settle(const Arena& arena, Effects& out) {
     for (auto& [id, shard] : books_.shards) {
         if (id.arena != arena.id) continue;
         const auto span = header_of(shard);

@@ -13,7 +13,7 @@ Result<void> add_wait(Books& books, Wait wait) {
     return {};
 }
 
-void fail_wait(Books& books, WaitId id, const Error& error, Outcome& out) {
+void fail_wait(Books& books, WaitId id, const Error& error, Effects& out) {
     const auto wait = books.waits.take(id);
     if (wait) out.answers.push_back(refusal_to(wait->ticket, wait->asked, error));
 }
@@ -22,7 +22,7 @@ void drop_waits(Books& books, SessionId session) {
     for (const WaitId id : books.waits.of(session)) books.waits.take(id);
 }
 
-void close_waits(Books& books, SessionId session, ArenaId arena, Outcome& out) {
+void close_waits(Books& books, SessionId session, ArenaId arena, Effects& out) {
     for (const WaitId id : books.waits.of(session)) {
         if (books.waits.get(id).key.arena != arena) continue;
         fail_wait(books, id, {Errc::kClosed, 0, "wait"}, out);
@@ -31,7 +31,7 @@ void close_waits(Books& books, SessionId session, ArenaId arena, Outcome& out) {
 
 namespace {
 
-void expire_wait(Books& books, WaitId id, Outcome& out) {
+void expire_wait(Books& books, WaitId id, Effects& out) {
     const Wait& wait = books.waits.get(id);
     const Error late{Errc::kTimeout, 0, "wait"};
     if (wait.key.kind != WaitKind::kShrink) return fail_wait(books, id, late, out);
@@ -44,7 +44,7 @@ void expire_wait(Books& books, WaitId id, Outcome& out) {
 
 }  // namespace
 
-void expire_waits(Books& books, TimePoint now, Outcome& out) {
+void expire_waits(Books& books, TimePoint now, Effects& out) {
     while (const auto id = books.waits.expired(now)) expire_wait(books, *id, out);
 }
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "fabricd/pool/books.hpp"
-#include "fabricd/pool/outcome.hpp"
+#include "fabricd/pool/effects.hpp"
 
 namespace fabricd {
 
@@ -11,15 +11,15 @@ namespace fabricd {
 Result<void> add_wait(Books& books, Wait wait);
 
 /// Answers it with the error. Does nothing when it has ended already.
-void fail_wait(Books& books, WaitId id, const Error& error, Outcome& out);
+void fail_wait(Books& books, WaitId id, const Error& error, Effects& out);
 
 /// Of a session whose connection is gone: without an answer.
 void drop_waits(Books& books, SessionId session);
 
 /// For what the session wants of the arena that it leaves: kClosed.
-void close_waits(Books& books, SessionId session, ArenaId arena, Outcome& out);
+void close_waits(Books& books, SessionId session, ArenaId arena, Effects& out);
 
 /// All whose deadline is not after `now`: kTimeout.
-void expire_waits(Books& books, TimePoint now, Outcome& out);
+void expire_waits(Books& books, TimePoint now, Effects& out);
 
 }  // namespace fabricd

@@ -14,6 +14,7 @@ struct IdleWork final : PoolWork {
     void adopt(ArenaId, Bytes, Bytes, fabricshm::Fd) override {}
     void grow(ArenaId, Bytes to, Bytes) override { grown.push_back(to); }
     void destroy(ArenaId arena) noexcept override { destroyed.push_back(arena); }
+    void forget(ArenaId, std::shared_ptr<void>) noexcept override {}
     std::vector<ArenaId> created;
     std::vector<Bytes> grown;
     std::vector<ArenaId> destroyed;
@@ -69,7 +70,7 @@ struct BooksHost {
     Arenas arenas{{books, journal, memory, work, regions, shards, groups, nullptr, true}};
     Sessions sessions{books, journal, regions, arenas};
     Quotas quotas{books, journal};
-    Outcome out;
+    Effects out;
 };
 
 }  // namespace test_support

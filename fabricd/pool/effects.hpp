@@ -1,4 +1,4 @@
-// Outcome: what an operation leads to outside the daemon's data, as a value. The registry carries
+// Effects: what an operation leads to outside the daemon's data, as a value. The registry carries
 // it out, in one place, when the operation is over and its records are in the journal.
 
 #pragma once
@@ -41,7 +41,7 @@ struct MoveEnd {
 };
 
 /// An operation adds to the one that it is given. Used by the control thread only.
-struct Outcome {
+struct Effects {
     std::vector<Answer> answers;
     // To be sent only when the journal says it: what was given back is held by a daemon that is
     // started again from a journal that does not.

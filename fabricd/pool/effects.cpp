@@ -1,4 +1,4 @@
-#include "fabricd/pool/outcome.hpp"
+#include "fabricd/pool/effects.hpp"
 
 #include "libfabricshm/base/reason.hpp"
 
