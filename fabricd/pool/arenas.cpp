@@ -103,7 +103,10 @@ Result<void> Arenas::make(Ticket ticket, const proto::ArenaOpen& request) {
                             books_.limits.max_arenas_per_session, "limits.arenas_per_session");
     }
     const Bytes wanted = request.bytes != 0 ? request.bytes : books_.limits.default_arena_bytes;
-    const Bytes bytes = fabricshm::round_up(wanted, RegionAllocator::kUnit);
+    const Bytes bytes = RegionAllocator::rounded(wanted);
+    if (bytes == 0) {  // more than can be counted, and so than any pool has
+        return refuse_by_pool({Errc::kNoMemory, 0, "create arena"}, wanted, work_.totals());
+    }
 
     // The number is taken only when nothing can fail any more; see books_.next_id() below.
     const ArenaId id{books_.last_id + 1};

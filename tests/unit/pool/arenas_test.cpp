@@ -75,6 +75,7 @@ TEST_SUITE("pool.arenas") {
         Arena& arena = host.arena({});
         const ShardId guest{ArenaId{99}, RegionId{1}};
         REQUIRE(host.regions.make(alice, arena, 4096, std::nullopt, guest).ok());
+        host.books.shards[guest].id = guest;
         host.arenas.drop_if_unused(arena.id, host.out);
         CHECK(host.books.arenas.count(arena.id) == 1);
     }
