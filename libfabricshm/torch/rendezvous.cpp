@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "libfabricshm/torch/invitation.hpp"
 #include "libfabricshm/torch/job_arena.hpp"
 
 namespace fabricshm::torch_backend {
@@ -20,16 +21,6 @@ namespace {
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 using Clock = std::chrono::steady_clock;
-
-// What rank 0 publishes for the others; one line each in the store.
-struct Invitation {
-    std::string host;
-    std::string daemon;  // in words
-    std::string memory;  // which file the arena is: two daemons have arenas of one name
-    std::string arena;
-    std::string group;
-    std::string error;  // not empty: rank 0 could not open the arena
-};
 
 // Unset and empty are the same.
 std::string environment(const char* name) {
@@ -91,26 +82,6 @@ std::string random_name(const char* prefix) {
     return name.str();
 }
 
-// The error comes last, since it is the only one that may contain line ends.
-std::vector<std::uint8_t> encode(const Invitation& invitation) {
-    const std::string text = invitation.host + '\n' + invitation.daemon + '\n' + invitation.memory +
-                             '\n' + invitation.arena + '\n' + invitation.group + '\n' +
-                             invitation.error;
-    return {text.begin(), text.end()};
-}
-
-Invitation decode(const std::vector<std::uint8_t>& bytes) {
-    std::istringstream text(std::string(bytes.begin(), bytes.end()));
-    Invitation invitation;
-    std::getline(text, invitation.host);
-    std::getline(text, invitation.daemon);
-    std::getline(text, invitation.memory);
-    std::getline(text, invitation.arena);
-    std::getline(text, invitation.group);
-    std::getline(text, invitation.error, '\0');
-    return invitation;
-}
-
 // The second process group of a process goes into the arena of the first: tensors that are in it
 // already are zero copy for both.
 std::string choose_arena() {
@@ -139,19 +110,23 @@ std::shared_ptr<JobArena> invite(const StorePtr& store, const std::string& key,
         auto arena = open_arena(invitation.arena);
         invitation.daemon = fabricshm_session_daemon(arena->session());
         invitation.memory = memory_identity(arena->handle());
-        store->set(key, encode(invitation));
+        store->set(key, encode_invitation(invitation));
         return arena;
     } catch (const std::exception& error) {
         // The others are waiting for the key: they get the reason instead of a timeout.
         invitation.error = error.what();
-        store->set(key, encode(invitation));
+        store->set(key, encode_invitation(invitation));
         throw;
     }
 }
 
 std::shared_ptr<JobArena> accept(const StorePtr& store, const std::string& key, int rank,
                                  Invitation& invitation) {
-    invitation = decode(store->get(key));
+    const auto read = decode_invitation(store->get(key));
+    TORCH_CHECK(read.has_value(),
+                "fabricshm: what rank 0 published is no invitation: have all ranks the same "
+                "version of fabricshm, and does nothing else write to the store's keys?");
+    invitation = *read;
     if (!invitation.error.empty()) throw std::runtime_error("rank 0: " + invitation.error);
     // By the boot and not by the host's name: containers of one host may have different names, and
     // machines made from one image the same.
