@@ -38,17 +38,8 @@ namespace {
 constexpr int kHandshakes = 64;  // connections beyond the sessions: on their way in or out
 
 Limits limits_of(const DaemonOptions& options) {
-    Limits limits;
-    limits.default_arena_bytes = options.default_arena_bytes;
-    limits.max_arena_bytes = options.max_arena_bytes;
-    limits.user_quota_bytes = options.user_quota_bytes;
-    limits.max_sessions = options.max_sessions;
+    Limits limits = options.limits;
     limits.own_uid = ::geteuid();
-    limits.max_sessions_per_user = options.max_sessions_per_user;
-    limits.max_arenas_per_user = options.max_arenas_per_user;
-    limits.max_arenas_per_session = options.max_arenas_per_session;
-    limits.max_regions_per_session = options.max_regions_per_session;
-    limits.max_groups_per_arena = options.max_groups_per_arena;
     return limits;
 }
 
@@ -58,10 +49,11 @@ Result<void> check(const DaemonOptions& options) {
     if (!absolute(options.socket_path)) return Error{Errc::kInvalid, 0, "socket_path"};
     if (!absolute(options.state_dir)) return Error{Errc::kInvalid, 0, "state_dir"};
     if ((options.socket_mode & ~0777u) != 0) return Error{Errc::kInvalid, 0, "socket_mode"};
-    if (options.default_arena_bytes == 0) return Error{Errc::kInvalid, 0, "default_arena_bytes"};
-    const int least = std::min({options.max_sessions, options.max_sessions_per_user,
-                                options.max_arenas_per_user, options.max_arenas_per_session,
-                                options.max_regions_per_session, options.max_groups_per_arena});
+    const Limits& limits = options.limits;
+    if (limits.default_arena_bytes == 0) return Error{Errc::kInvalid, 0, "default_arena_bytes"};
+    const int least = std::min({limits.max_sessions, limits.max_sessions_per_user,
+                                limits.max_arenas_per_user, limits.max_arenas_per_session,
+                                limits.max_regions_per_session, limits.max_groups_per_arena});
     if (least < 1) return Error{Errc::kInvalid, 0, "limits"};
     if (options.links) FABRIC_TRY_VOID(fabricshm::check_links(*options.links));
     if (options.adopt_grace < Duration::zero()) return Error{Errc::kInvalid, 0, "adopt_grace"};
@@ -321,7 +313,7 @@ void Daemon::Impl::compacted(const Result<void>& done) {
 // As many as are wanted, or as there are descriptors for: out of them the daemon could not even say
 // no, and others in this process would be hit.
 Result<int> Daemon::Impl::connections_possible() const {
-    const int wanted = options.max_sessions + kHandshakes;
+    const int wanted = options.limits.max_sessions + kHandshakes;
     const long limit = raise_descriptor_limit();
     const int possible = connections_for(limit, open_descriptors(), wanted);
     if (possible == wanted) return wanted;
@@ -342,8 +334,8 @@ Result<void> Daemon::Impl::open_socket() {
                Listener::open({options.socket_path, options.socket_mode}, admission));
     AttachLimits limits;
     FABRIC_TRY(limits.places.all, connections_possible());
-    limits.places.per_user = options.max_sessions_per_user + kHandshakes;
-    limits.default_arena_bytes = options.default_arena_bytes;
+    limits.places.per_user = options.limits.max_sessions_per_user + kHandshakes;
+    limits.default_arena_bytes = options.limits.default_arena_bytes;
     limits.replies = options.replies;
     server = std::make_unique<AttachServer>(*loop, *registry, pages, closer, std::move(listener),
                                             std::move(admission), limits);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "fabricd/pool/quota.hpp"
 #include "fabricd/pool/snapshot.hpp"
 #include "fabricd/server/outbox.hpp"
 #include "fabricd/server/request_stats.hpp"
@@ -38,15 +39,7 @@ struct DaemonOptions {
     std::string state_dir;                  // the journal's; made with 0700 when missing
     bool refuses_damage = false;  // a damaged journal ends the start; else the daemon begins anew
 
-    Bytes default_arena_bytes = fabricshm::kGiB;
-    Bytes max_arena_bytes = 0;
-    Bytes user_quota_bytes = 0;
-    int max_sessions = 4096;
-    int max_sessions_per_user = 1024;
-    int max_arenas_per_user = 64;
-    int max_arenas_per_session = 16;
-    int max_regions_per_session = 65536;
-    int max_groups_per_arena = 1024;
+    Limits limits;  // of clients; own_uid is filled in
     ReplyLimits replies;
 
     std::vector<DeviceSpec> devices;  // that sessions may say they compute on

@@ -16,7 +16,7 @@ inline fabricd::DaemonOptions options_in(const TemporaryDirectory& directory) {
     fabricd::DaemonOptions options;
     options.socket_path = directory.file("run/attach.sock");
     options.state_dir = directory.file("state");
-    options.default_arena_bytes = 4 * fabricshm::kMiB;
+    options.limits.default_arena_bytes = 4 * fabricshm::kMiB;
     return options;
 }
 
