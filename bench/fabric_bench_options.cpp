@@ -146,13 +146,19 @@ struct Option {
     const char* help;
     std::vector<std::string> words;
     std::function<bool(const std::string&, BenchOptions&)> set;
+    const char* range = "";  // of the value, for the message when it is refused
 };
 
 using Text = const std::string&;
 
 // Completions and the parser read this. `set` stores the value, and refuses with false.
 const std::vector<Option> kOptions = {
-    {"--sizes", "FROM:TO[:FACTOR]", "bytes of the larger buffer of a rank (8:128M:2)", {}, sizes},
+    {"--sizes",
+     "FROM:TO[:FACTOR]",
+     "bytes of the larger buffer of a rank (8:128M:2)",
+     {},
+     sizes,
+     " with 1 byte <= FROM <= TO <= 16G, and FACTOR from 2 to 1024"},
     {"--ranks",
      "N",
      "processes, 1 to 256 (2)",
@@ -162,7 +168,8 @@ const std::vector<Option> kOptions = {
          if (!number(text, 1, FABRICSHM_WORLD_MAX, ranks)) return false;
          options.ranks = static_cast<int>(ranks);
          return true;
-     }},
+     },
+     " from 1 to 256"},
     {"--dtype", "TYPE", "type of the elements (f32)", type_names(), set_type},
     {"--op", "OP", "reduction (sum)", names(kOps),
      [](Text text, BenchOptions& options) {
@@ -190,16 +197,18 @@ const std::vector<Option> kOptions = {
      }},
     {"--iterations",
      "N",
-     "operations per row (by size: 20 to 2000)",
+     "operations per row, 1 to 100000000 (by size: 20 to 2000)",
      {},
      [](Text text, BenchOptions& options) {
          return number(text, 1, 100'000'000, options.iterations);
-     }},
+     },
+     " from 1 to 100000000"},
     {"--warmup",
      "N",
      "operations before them, at most as many (5)",
      {},
-     [](Text text, BenchOptions& options) { return number(text, 0, 1'000'000, options.warmup); }},
+     [](Text text, BenchOptions& options) { return number(text, 0, 1'000'000, options.warmup); },
+     " from 0 to 1000000"},
     {"--check",
      nullptr,
      "compare every element of a first run; exit code 1 if one is wrong",
@@ -295,7 +304,7 @@ void add_option(CLI::App& app, const Option& option, BenchOptions& options) {
     const std::string expected = option.words.empty() ? option.value : joined(option.words);
     const auto store = [&option, &options, expected](const std::string& value) {
         if (option.set(value, options)) return std::string();
-        return "'" + value + "': expected " + expected;
+        return "'" + value + "': expected " + expected + option.range;
     };
     // The check stores what it finds right: the value is read once.
     app.add_option(option.name, option.help)
