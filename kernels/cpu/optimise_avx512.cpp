@@ -1,0 +1,18 @@
+#include <atomic>
+#include <cstdint>
+#include <utility>
+
+#include "kernels/cpu/optimise_table.hpp"
+
+// What these headers define inline must not be called below: it would be compiled again for this
+// instruction set, and the linker might keep that copy for all.
+#include "kernels/cpu/isa_avx512.hpp"
+
+#include "kernels/cpu/optimise_half.hpp"
+#include "kernels/cpu/optimise_tiles.hpp"
+
+namespace kernels {
+
+constexpr OptimiseTable kOptimiseAvx512 = make_optimise_table();
+
+}  // namespace kernels
