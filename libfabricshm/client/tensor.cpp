@@ -73,7 +73,7 @@ Result<Located> locate(const Arena& arena, const void* data, std::uint64_t regio
 }  // namespace
 
 Result<TensorView> create_tensor(Arena& arena, const std::string& name, std::uint32_t dtype,
-                                 std::span<const std::int64_t> shape) {
+                                 std::span<const std::int64_t> shape, Lasting lasting) {
     FABRIC_TRY(const Bytes bytes, proto::tensor_bytes(dtype, shape));
     // The maker is written into the header: a name can be made again, a process's identity cannot.
     FABRIC_TRY(const ProcessIdentity owner, own_identity());
@@ -82,6 +82,7 @@ Result<TensorView> create_tensor(Arena& arena, const std::string& name, std::uin
     request.tensor.region.arena_id = arena.id();
     request.tensor.dtype = dtype;
     request.tensor.ndim = static_cast<std::uint32_t>(shape.size());
+    request.tensor.flags = lasting == Lasting::kYes ? proto::kTensorLasting : 0;
     std::copy(shape.begin(), shape.end(), request.tensor.shape);
     FABRIC_TRY(const proto::Message reply,
                arena.call(request, "create tensor", arena.deadline_for(bytes), Retry::kNever));
@@ -146,6 +147,18 @@ Result<void> free_tensor(Arena& arena, const void* data, Bytes bytes, std::uint6
     // Refused: it is there as before, and its readers see it again.
     restore_tensor(*tensor.header, view);
     return reply.error();
+}
+
+Result<void> free_lasting(Arena& arena, const std::string& name) {
+    FABRIC_TRY(const TensorView view, open_tensor(arena, name, kNoWait));
+    proto::Message request = proto::make_request(proto::Type::kTensorFree, 0);
+    request.tensor.region.arena_id = arena.id();
+    request.tensor.region.region_id = view.region_id;
+    request.tensor.region.generation = *arena.tensor_generation(view.region_id);
+    FABRIC_TRY(
+        [[maybe_unused]] const auto reply,
+        arena.call(request, "free tensor", arena.session().default_deadline(), Retry::kHarmless));
+    return {};
 }
 
 }  // namespace fabricshm

@@ -74,30 +74,38 @@ void ParameterSet::format(std::byte* memory, const ParameterSpec& spec) {
     header.total = layout.total;
 }
 
-Result<std::unique_ptr<ParameterSet>> ParameterSet::attach(Group& group, Visibility view,
-                                                           std::byte* memory, Bytes bytes,
-                                                           ParameterSpec spec, TimePoint deadline) {
+Result<void> ParameterSet::check(const Visibility& view, const std::byte* memory, Bytes bytes,
+                                 const ParameterSpec& spec) {
     FABRIC_TRY_VOID(check_spec(spec));
     if (!view.coherent()) {
         return explain({Errc::kUnsupported, 0, "shared parameters"},
                        "the ranks' memory is not coherent; parameters can be shared by the ranks "
                        "of one coherent host");
     }
+    const auto& header = *reinterpret_cast<const ParameterHeader*>(memory);
+    if (bytes < sizeof header || header.magic != kParameterMagic) {
+        return Error{Errc::kCorrupt, 0, "shared parameters: no such block"};
+    }
+    if (header.signature != fabricshm::signature_of(spec)) {
+        return explain({Errc::kMismatch, 0, "shared parameters"},
+                       "the set was made of other parameters, types or slots");
+    }
+    if (bytes < ParameterLayout::of(spec).total) {
+        return Error{Errc::kCorrupt, 0, "shared parameters: too short"};
+    }
+    return {};
+}
+
+Result<std::unique_ptr<ParameterSet>> ParameterSet::attach(Group& group, Visibility view,
+                                                           std::byte* memory, Bytes bytes,
+                                                           ParameterSpec spec, TimePoint deadline) {
+    FABRIC_TRY_VOID(check(view, memory, bytes, spec));
     if (group.world() > spec.slots) {
         return explain({Errc::kInvalid, 0, "shared parameters"}, "%d ranks, and slots for %d",
                        group.world(), spec.slots);
     }
     FABRIC_TRY(const ProcessIdentity self, own_identity());
     auto set = std::unique_ptr<ParameterSet>(new ParameterSet(view, memory, std::move(spec)));
-    const ParameterHeader& header = set->words_.header();
-    if (bytes < set->layout_.total) return Error{Errc::kCorrupt, 0, "shared parameters: too short"};
-    if (header.magic != kParameterMagic) {
-        return Error{Errc::kCorrupt, 0, "shared parameters: no such block"};
-    }
-    if (header.signature != fabricshm::signature_of(set->spec_)) {
-        return explain({Errc::kMismatch, 0, "shared parameters"},
-                       "the set was made of other parameters, types or slots");
-    }
     std::vector<int> slots;
     for (int rank = 0; rank < group.world(); ++rank) slots.push_back(rank);
     set->adopt(group, std::move(slots));

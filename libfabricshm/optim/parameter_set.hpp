@@ -40,6 +40,10 @@ class ParameterSet {
     /// one process, before any other knows of it. Touches every byte but the gradients'.
     static void format(std::byte* memory, const ParameterSpec& spec);
 
+    /// What attach() asks of memory that may hold a set of `spec`; waits for no rank.
+    static Result<void> check(const Visibility& view, const std::byte* memory, Bytes bytes,
+                              const ParameterSpec& spec);
+
     /// Takes the place of the group's rank; its slot has the number of its rank. By all ranks,
     /// after one of them has formatted the memory: a barrier. The set may have been used by others
     /// before, if these have ended or closed it between two steps (kBusy, kCorrupt otherwise).
