@@ -236,6 +236,16 @@ uint64_t fabricshm_parameters_steps(const fabricshm_parameters* set) {
     return set != nullptr && set->set != nullptr ? set->set->steps() : 0;
 }
 
+int fabricshm_parameters_set_steps(fabricshm_parameters* set, uint64_t steps) {
+    const char* function = "fabricshm_parameters_set_steps";
+    return guarded(function, [&]() -> int {
+        if (const int code = check_set(function, set); code != 0) return code;
+        if (set->set == nullptr) return fail_set({Errc::kClosed, 0, "its group was left"}, *set);
+        const auto taken = set->set->set_steps(steps);
+        return taken.ok() ? FABRICSHM_OK : fail_set(taken.error(), *set);
+    });
+}
+
 int fabricshm_parameters_share(fabricshm_parameters* set, const double* shares, int count) {
     const char* function = "fabricshm_parameters_share";
     return guarded(function, [&]() -> int {

@@ -150,7 +150,12 @@ Result<void> free_tensor(Arena& arena, const void* data, Bytes bytes, std::uint6
 }
 
 Result<void> free_lasting(Arena& arena, const std::string& name) {
-    FABRIC_TRY(const TensorView view, open_tensor(arena, name, kNoWait));
+    // Not waited for to be made; but what this process said before has to leave it first.
+    auto found = open_tensor(arena, name, Clock::now() + std::chrono::milliseconds(500));
+    if (!found.ok() && found.error().code == Errc::kTimeout) {
+        return Error{Errc::kNotFound, 0, "free tensor"};
+    }
+    FABRIC_TRY(const TensorView view, std::move(found));
     proto::Message request = proto::make_request(proto::Type::kTensorFree, 0);
     request.tensor.region.arena_id = arena.id();
     request.tensor.region.region_id = view.region_id;

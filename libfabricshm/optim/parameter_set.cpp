@@ -192,6 +192,14 @@ Result<void> ParameterSet::share(std::vector<double> shares) {
     return {};
 }
 
+Result<void> ParameterSet::set_steps(std::uint64_t steps) {
+    if (pending_) return Error{Errc::kBroken, 0, "step: the one before failed"};
+    applied_ = steps;
+    // Release, as after a step; another group goes on from here.
+    words_.own().applied.store(steps, std::memory_order_release);
+    return {};
+}
+
 Result<void> ParameterSet::check_call(const StepCall& call) const {
     const std::uint32_t most = *std::ranges::max_element(layout_.options);
     if (call.hyper.size() <= most) {

@@ -79,6 +79,10 @@ FABRICSHM_API int fabricshm_parameter_view(const fabricshm_parameters* set, uint
 /* Steps that were applied so far, by all groups that had the set. */
 FABRICSHM_API uint64_t fabricshm_parameters_steps(const fabricshm_parameters* set);
 
+/* Says how many steps led to what is in the set now, after values and state were written into it (a
+ * checkpoint, say). The same on all ranks, between two steps. */
+FABRICSHM_API int fabricshm_parameters_set_steps(fabricshm_parameters* set, uint64_t steps);
+
 /* How much of the set each rank steps from now on, by rank: any numbers from 0 on that are not all
  * 0. The same on all ranks, between two steps; until then all are equal. */
 FABRICSHM_API int fabricshm_parameters_share(fabricshm_parameters* set, const double* shares,
