@@ -102,14 +102,28 @@ Result<proto::Tensor> Regions::create_tensor(SessionId session, Arena& arena,
         // asks again, and this is the answer that was lost.
         const bool own = arena.leases.find(named->second)->session == session;
         const bool same = found.tensor->dtype == info.dtype && found.tensor->ndim == info.ndim &&
-                          found.tensor->lasting == info.lasting &&
                           std::equal(info.shape, std::end(info.shape), found.tensor->shape);
-        if (found.recovered && own && same) return arena.wire_tensor(named->second, pid);
+        if (own && same && info.lasting) {
+            FABRIC_TRY_VOID(make_lasting(arena, named->second));
+            return arena.wire_tensor(named->second, pid);
+        }
+        // A lasting one is in use: its holder may not even be its maker.
+        const bool unseen = found.recovered && !found.tensor->lasting;
+        if (unseen && own && same) return arena.wire_tensor(named->second, pid);
         return Error{Errc::kExists, 0, "create tensor"};
     }
     FABRIC_TRY(const RegionId region, make(books_.session(session), arena, bytes, std::move(info)));
     answer_tensor(arena, region, out);
     return arena.wire_tensor(region, pid);
+}
+
+Result<void> Regions::make_lasting(Arena& arena, RegionId id) {
+    TensorInfo& tensor = *arena.regions.at(id).tensor;
+    if (tensor.lasting) return {};
+    tensor.lasting = true;
+    const auto written = write(arena, id, journal_);
+    if (!written.ok()) tensor.lasting = false;
+    return written;
 }
 
 Result<void> Regions::open_tensor(Ticket ticket, const proto::Tensor& request, TimePoint now,

@@ -78,6 +78,7 @@ class Regions {
     Result<void> check_room(Session& session, const Arena& arena, Bytes bytes);
     void undo(Session& session, Arena& arena, RegionId region);
     void reclaim(Session& session, Arena& arena, RegionId region, Session* heir);
+    Result<void> make_lasting(Arena& arena, RegionId region);
     Session* heir_of(const Session& session, const Arena& arena);
     void hand_over(Session& from, Session& to, Arena& arena, RegionId region);
     static RegionRecord record_of(const Arena& arena, RegionId region);

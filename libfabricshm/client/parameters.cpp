@@ -3,6 +3,7 @@
 #include <array>
 #include <vector>
 
+#include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/client/tensor.hpp"
 #include "libfabricshm/include/fabricshm/fabricshm.h"
@@ -26,10 +27,12 @@ Result<Memory> make_or_find(Arena& arena, const std::string& name, const Paramet
                             bool makes, TimePoint deadline) {
     if (makes) {
         const std::array shape{static_cast<std::int64_t>(parameter_bytes(spec))};
-        const auto made = create_tensor(arena, name, FABRICSHM_U8, shape, Lasting::kYes);
+        const auto made = create_tensor(arena, name, FABRICSHM_U8, shape);
         if (made.ok()) {
             std::byte* const memory = memory_of(*made);
             ParameterSet::format(memory, spec);
+            FAULT_POINT("parameters.formatted");
+            FABRIC_TRY_VOID(make_lasting(arena, *made));
             return Memory{memory, ParameterLayout::of(spec).total};
         }
         if (made.error().code != Errc::kExists) return made.error();

@@ -73,7 +73,7 @@ Result<Located> locate(const Arena& arena, const void* data, std::uint64_t regio
 }  // namespace
 
 Result<TensorView> create_tensor(Arena& arena, const std::string& name, std::uint32_t dtype,
-                                 std::span<const std::int64_t> shape, Lasting lasting) {
+                                 std::span<const std::int64_t> shape) {
     FABRIC_TRY(const Bytes bytes, proto::tensor_bytes(dtype, shape));
     // The maker is written into the header: a name can be made again, a process's identity cannot.
     FABRIC_TRY(const ProcessIdentity owner, own_identity());
@@ -82,7 +82,6 @@ Result<TensorView> create_tensor(Arena& arena, const std::string& name, std::uin
     request.tensor.region.arena_id = arena.id();
     request.tensor.dtype = dtype;
     request.tensor.ndim = static_cast<std::uint32_t>(shape.size());
-    request.tensor.flags = lasting == Lasting::kYes ? proto::kTensorLasting : 0;
     std::copy(shape.begin(), shape.end(), request.tensor.shape);
     FABRIC_TRY(const proto::Message reply,
                arena.call(request, "create tensor", arena.deadline_for(bytes), Retry::kNever));
@@ -147,6 +146,21 @@ Result<void> free_tensor(Arena& arena, const void* data, Bytes bytes, std::uint6
     // Refused: it is there as before, and its readers see it again.
     restore_tensor(*tensor.header, view);
     return reply.error();
+}
+
+Result<void> make_lasting(Arena& arena, const TensorView& tensor) {
+    proto::Message request = proto::make_request(proto::Type::kTensorCreate, 0);
+    FABRIC_TRY_VOID(proto::set_name(request.tensor.name, tensor.name, "name"));
+    request.tensor.region.arena_id = arena.id();
+    request.tensor.dtype = tensor.dtype;
+    request.tensor.ndim = tensor.ndim;
+    std::copy(tensor.shape.begin(), tensor.shape.end(), request.tensor.shape);
+    request.tensor.flags = proto::kTensorLasting;
+    // Harmless: what is lasting already stays so.
+    FABRIC_TRY([[maybe_unused]] const auto reply,
+               arena.call(request, "make tensor lasting", arena.session().default_deadline(),
+                          Retry::kHarmless));
+    return {};
 }
 
 Result<void> free_lasting(Arena& arena, const std::string& name) {

@@ -26,13 +26,9 @@ struct TensorView {
     std::string name;
 };
 
-/// Whether a tensor stays when its maker goes: see proto::kTensorLasting.
-enum class Lasting { kNo, kYes };
-
 /// Makes the tensor with version 0. kExists when the name is taken.
 Result<TensorView> create_tensor(Arena& arena, const std::string& name, std::uint32_t dtype,
-                                 std::span<const std::int64_t> shape,
-                                 Lasting lasting = Lasting::kNo);
+                                 std::span<const std::int64_t> shape);
 
 /// Opens it, waiting for it to be made. kTimeout.
 Result<TensorView> open_tensor(Arena& arena, const std::string& name, TimePoint deadline);
@@ -48,6 +44,11 @@ Result<std::uint64_t> await_tensor(Arena& arena, const void* data, Bytes bytes,
 
 /// Gives the tensor back; waiters for it get kNotFound. Only its owner may (kDenied).
 Result<void> free_tensor(Arena& arena, const void* data, Bytes bytes, std::uint64_t region_id);
+
+/// From here on the tensor, which this session has made, belongs to all sessions that have the
+/// arena open (proto::kTensorLasting). Once its elements are what others may find: a maker that
+/// dies before takes it along.
+Result<void> make_lasting(Arena& arena, const TensorView& tensor);
 
 /// Gives a lasting tensor back, whichever session made it. kNotFound when there is none.
 Result<void> free_lasting(Arena& arena, const std::string& name);

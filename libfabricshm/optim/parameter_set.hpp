@@ -73,8 +73,8 @@ class ParameterSet {
     /// same on all ranks, between two steps. kInvalid: not one finite share per rank, above 0.
     Result<void> share(std::vector<double> shares);
 
-    /// So many steps led to what is in the set. The same on all ranks, between two steps. kBroken: a
-    /// step failed.
+    /// So many steps led to what is in the set. The same on all ranks, between two steps. kBroken:
+    /// a step failed.
     Result<void> set_steps(std::uint64_t steps);
 
     /// Merges the gradients of all ranks in the order of their slots and moves the parameters; on

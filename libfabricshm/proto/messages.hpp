@@ -106,7 +106,7 @@ struct Tensor {     // create: name, dtype, ndim, shape, flags; open: name, time
     std::uint32_t flags;     // create: kTensorLasting
 };
 /// It belongs to all sessions that have the arena open: at the end of one it goes over to another,
-/// and any of them may free it.
+/// and any of them may free it. Of a tensor that its owner has made before: it does from now on.
 inline constexpr std::uint32_t kTensorLasting = 1;
 
 // create: name, dtype, ndim, shape, flags; open: name, timeout_ms; close, free: header's ids;

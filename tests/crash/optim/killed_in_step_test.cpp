@@ -334,13 +334,20 @@ TEST_SUITE("crash.optim.killed_in_step") {
     }
 
     TEST_CASE("a survivor that dies while it recovers: the last one finishes for both") {
+        struct Second {
+            const char* point;
+            int passage;
+        };
+        const Second seconds[] = {{"recover.agreed", 1}, {"recover.shard", 1},
+                                  {"recover.shard", 2},  {"step.chunk", 4},
+                                  {"step.chunk", 6},     {"recover.finished", 1}};
         for (const char* first : {"step.ready:kill:2", "step.chunk:kill:3", "step.begin:kill:2"}) {
-            for (const char* then :
-                 {"recover.agreed:kill", "recover.shard:kill:1", "recover.shard:kill:2",
-                  "step.chunk:kill:4", "step.chunk:kill:6", "recover.finished:kill"}) {
+            for (const Second& second : seconds) {
+                const std::string then =
+                    std::string(second.point) + ":kill:" + std::to_string(second.passage);
                 const bool begins = std::string(first).starts_with("step.begin");
-                const bool shard = std::string(then).starts_with("recover.shard") ||
-                                   std::string(then).starts_with("step.chunk");
+                const bool shard =
+                    then.starts_with("recover.shard") || then.starts_with("step.chunk");
                 // Where nothing was begun there is no shard to finish.
                 if (begins && shard) continue;
                 for (const int victim : {0, 1, 2}) {

@@ -110,6 +110,31 @@ TEST_SUITE("pool.regions") {
         for (const auto& left : host.registry->snapshot(kNow).arenas) CHECK(left.name != "job");
     }
 
+    TEST_CASE("a tensor is made lasting by its owner, and goes with it before that") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kBob);
+        const ArenaId arena = host.arena(alice);
+        host.arena(bob);
+        REQUIRE(host.tensor(alice, arena, "early").ok());
+        REQUIRE(host.tensor(alice, arena, "late").ok());
+        auto body = RegistryHost::tensor_body(arena, "late");
+        body.flags = proto::kTensorLasting;
+        CHECK(host.registry->create_tensor(bob, body).error().code == Errc::kExists);
+        host.journal.broken = true;
+        CHECK_FALSE(host.registry->create_tensor(alice, body).ok());
+        host.journal.broken = false;
+        REQUIRE(host.registry->create_tensor(alice, body).ok());
+        CHECK(host.registry->create_tensor(alice, body).ok());
+        host.restart();
+        REQUIRE(host.restored.ok());
+        host.registry->end_session(alice, "test");
+        CHECK(host.registry->snapshot(kNow).arenas.at(0).bytes_used == 4096);
+        CHECK(host.tensor(bob, arena, "early").ok());
+        CHECK(host.tensor(bob, arena, "late").error().code == Errc::kExists);
+        CHECK(host.registry->problems().empty());
+    }
+
     TEST_CASE("a lasting tensor is freed by any session of its arena, and by no other") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);
