@@ -124,7 +124,7 @@ struct RegionRecord {
     std::uint64_t session;
     std::uint64_t offset;
     std::uint64_t bytes;
-    std::uint32_t state;      // LeaseState
+    std::uint32_t state;  // LeaseState
     // kTensorOfSession, kTensorOfArena: the kTensor record before it belongs to it.
     std::uint32_t is_tensor;
     // The shard that it is the header or a copy of, 0 and 0 for others. One that its shard's kShard
