@@ -104,7 +104,7 @@ struct UndoLog {
 
 /// One step of `count` elements. The merged gradient is g = scale * (w0 * g0 + w1 * g1 + ...): each
 /// gradient is widened to f32 exactly, then every product and sum is rounded to f32, in the order
-/// given. Divisions and roots are exact (rounded once). docs/kernels.md has the formulas.
+/// given. Divisions and roots are exact (rounded once). docs/optimisers.md has the formulas.
 /// - Every instruction set, chunking and alignment gives the same bits.
 /// - NaN and infinity in a gradient spread as IEEE 754 says, into state and parameters; to skip
 /// such

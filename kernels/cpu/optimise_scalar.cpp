@@ -1,5 +1,5 @@
 // Optimiser steps in plain C++: the definition of right for every other version. Formulas are those
-// of docs/kernels.md, each operation rounded to f32 (-ffp-contract=off).
+// of docs/optimisers.md, each operation rounded to f32 (-ffp-contract=off).
 
 #include <utility>
 
