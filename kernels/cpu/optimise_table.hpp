@@ -26,8 +26,8 @@ constexpr int copy_index(DType type) noexcept {
     return -1;
 }
 
-/// Elements of a block: a whole number of lines of every type. See docs/kernels.md for the sizes
-/// that were tried.
+/// Elements of a block: a whole number of lines of every type, and short enough that the lines of
+/// eight arrays and of what is fetched ahead of them stay in the first-level cache.
 inline constexpr std::size_t kBlockElements = 256;
 
 /// Squares are summed in so many lanes, by index: registers of every width divide them.
