@@ -52,7 +52,7 @@ const KernelSet* kernel_set(int index) noexcept;
 /// null) says whether the request was met; a null or empty one always is.
 const KernelSet& choose_kernel_set(const char* wanted, bool* honoured) noexcept;
 
-/// Runs `job` on one set, as kernels::reduce() does on the chosen one.
+/// Run `job` on one set, as kernels::reduce(), optimise() and merge() do on the chosen one.
 void reduce_with(const KernelSet& set, const ReduceJob& job) noexcept;
 void optimise_with(const KernelSet& set, const OptimiseJob& job) noexcept;
 Merged merge_with(const KernelSet& set, const MergeJob& job) noexcept;

@@ -1,15 +1,16 @@
-#include <atomic>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
-#include "kernels/cpu/optimise_table.hpp"
+#include "kernels/cpu/float8.hpp"
+#include "kernels/cpu/half.hpp"
+#include "kernels/cpu/kernel_set.hpp"
+#include "kernels/cpu/number_of.hpp"
 
-// What these headers define inline must not be called below: it would be compiled again for this
-// instruction set, and the linker might keep that copy for all.
+// From here on for this instruction set only, see reduce_avx512.cpp.
 #include "kernels/cpu/isa_avx512.hpp"
 
-#include "kernels/cpu/optimise_half.hpp"
-#include "kernels/cpu/optimise_tiles.hpp"
+#include "kernels/cpu/optimise_vector.hpp"
 
 namespace kernels {
 

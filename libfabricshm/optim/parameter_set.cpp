@@ -35,6 +35,7 @@ std::uint64_t signature_of(const StepCall& call, std::uint64_t applied,
         }
         seed = mixed(seed, hyper.nesterov ? 1 : 0);
         seed = mixed(seed, hyper.maximize ? 1 : 0);
+        seed = mixed(seed, hyper.decoupled ? 1 : 0);
     }
     seed = mixed(seed, call.scale);
     seed = mixed(seed, call.clip_norm);
