@@ -78,9 +78,9 @@ struct ParameterLayout {
     static ParameterLayout of(const ParameterSpec& spec);
 };
 
-/// What is stepped at once, and so what an undo log holds. 2 Ki elements of AdamW are 24 KiB of
+/// What is stepped at once, and so what an undo log holds. 1 Ki elements of AdamW are 12 KiB of
 /// log and as much of parameters and state, which the second level cache keeps.
-inline constexpr std::uint64_t kLogElements = 2048;
+inline constexpr std::uint64_t kLogElements = 1024;
 
 /// Cuts `elements`, a multiple of kBlockElements, in proportion to `shares` (all equal when empty),
 /// in whole blocks. Shares are not negative and not all 0.

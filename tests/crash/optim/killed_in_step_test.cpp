@@ -29,7 +29,7 @@ using namespace test_support;
 namespace {
 
 constexpr int kWorld = 3;
-constexpr int kElements = 9000;  // five logs for each of three shards, the last one short
+constexpr int kElements = 9000;  // three logs for each of three shards
 
 TimePoint in_a_minute() {
     return Clock::now() + std::chrono::seconds(60);
