@@ -1,5 +1,6 @@
 /* The C header alone, as C11 with every warning: it compiles or the build fails. */
 #include <fabricshm/fabricshm.h>
+#include <fabricshm/optim.h>
 #include <fabricshm/shard.h>
 
 _Static_assert(FABRICSHM_OK == 0, "success is 0");
@@ -10,3 +11,9 @@ _Static_assert(sizeof(fabricshm_directive) == 3112, "grow at the end; raise the 
 _Static_assert(sizeof(fabricshm_quota) == 80, "grow at the end; raise the minor version");
 
 _Static_assert(sizeof(fabricshm_shard_view) == 104, "fabricshm_shard_view");
+_Static_assert(sizeof(fabricshm_parameter) == 24, "fabricshm_parameter");
+_Static_assert(sizeof(fabricshm_parameters_spec) == 40, "grow at the end; raise the minor version");
+_Static_assert(sizeof(fabricshm_parameter_memory) == 56, "fabricshm_parameter_memory");
+_Static_assert(sizeof(fabricshm_hyper) == 64, "fabricshm_hyper");
+_Static_assert(sizeof(fabricshm_step_call) == 64, "grow at the end; raise the minor version");
+_Static_assert(sizeof(fabricshm_step_report) == 48, "grow at the end; raise the minor version");

@@ -1,5 +1,6 @@
 // The C++ header alone, with every warning: it compiles or the build fails.
 #include <fabricshm/fabricshm.hpp>
+#include <fabricshm/optim.hpp>
 #include <fabricshm/shard.hpp>
 
 static_assert(fabricshm::api::kDTypeOf<const double> == FABRICSHM_F64);

@@ -1,7 +1,7 @@
 // Shared parameters through the C ABI, a daemon and processes: what programs do with them.
 
 #include <doctest/doctest.h>
-#include <fabricshm/optim.h>
+#include <fabricshm/optim.hpp>
 
 #include <cmath>
 #include <csignal>
@@ -187,6 +187,35 @@ int refuse_all(const Daemon& daemon) {
     return 0;
 }
 
+// The same by the C++ owners.
+int train_in_cpp(const Daemon& daemon, int rank, int world) {
+    namespace fabric = fabricshm::api;
+    fabric::SessionOptions where;
+    where.socket = daemon.socket();
+    where.timeout_ms = kTimeoutMs;
+    auto session = fabric::Session::open(where);
+    if (!session.ok()) return 1;
+    auto arena = session->open_arena("job", 64 << 20);
+    if (!arena.ok()) return 2;
+    auto group = arena->join("world", rank, world);
+    if (!group.ok()) return 3;
+    const std::vector<fabric::ParameterShape> shapes = {{"w", {10, 20}, 0}, {"b", {}, 0}};
+    fabric::Parameters::Options options;
+    options.optimiser = FABRICSHM_SGD;
+    auto set = fabric::Parameters::open(*group, "model", shapes, options);
+    if (!set.ok()) return 4;
+    if (set->values(0).size() != 200 || set->values(1).size() != 1) return 5;
+    if (!set->gradient<double>(0).empty() || set->values(2).data() != nullptr) return 6;
+    for (float& g : set->gradient<float>(0)) g = static_cast<float>(rank);
+    set->gradient<float>(1)[0] = 4;
+    const auto report = set->step(fabricshm_hyper_make(1));
+    if (!report.ok() || report.value().step != 1) return 7;
+    for (const float w : set->values(0)) {
+        if (w != -static_cast<float>(world - 1) / 2) return 8;
+    }
+    return set->values(1)[0] == -4 && set->steps() == 1 ? 0 : 9;
+}
+
 std::string joined(const std::vector<int>& codes) {
     std::string text;
     for (const int code : codes) text += std::to_string(code) + " ";
@@ -204,6 +233,13 @@ TEST_SUITE("multiproc.client.parameters") {
             INFO(joined(codes));
             for (const int code : codes) CHECK(code == 0);
         }
+    }
+
+    TEST_CASE("the C++ owners do the same") {
+        const Daemon daemon;
+        const auto codes = run_children(2, [&](int rank) { return train_in_cpp(daemon, rank, 2); });
+        INFO(joined(codes));
+        for (const int code : codes) CHECK(code == 0);
     }
 
     TEST_CASE("the set outlives the rank that made it, and serves a later group") {

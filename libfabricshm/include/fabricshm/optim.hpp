@@ -1,0 +1,132 @@
+// optim.hpp: C++20 owners over optim.h. Header only; the rules are those of optim.h, the types
+// those of fabricshm.hpp.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fabricshm/optim.h>
+#include <fabricshm/fabricshm.hpp>
+
+namespace fabricshm::api {
+
+/// A tensor of the model, by name, shape and the number of the hyperparameters that move it.
+struct ParameterShape {
+    std::string name;
+    std::vector<std::int64_t> shape;
+    std::uint32_t options = 0;
+};
+
+/// Parameters and optimiser state that exist once for all ranks of a group. Keeps the group; the
+/// set itself stays in the arena when this goes.
+class Parameters {
+  public:
+    struct Options {
+        fabricshm_optimiser optimiser = FABRICSHM_ADAMW;
+        fabricshm_dtype gradients = FABRICSHM_F32;
+        fabricshm_dtype copy = FABRICSHM_F32;  // F32: none
+        int slots = 0;                         // 0: the ranks of the group
+        std::int64_t timeout_ms = FABRICSHM_TIMEOUT_DEFAULT;
+    };
+
+    /// By all ranks: makes the set `name`, or finds it as another group has left it.
+    static Expected<Parameters> open(const Group& group, std::string_view name,
+                                     std::span<const ParameterShape> shapes,
+                                     const Options& options) {
+        std::vector<fabricshm_parameter> parameters;
+        for (const ParameterShape& shape : shapes) {
+            parameters.push_back({shape.name.c_str(), shape.shape.data(),
+                                  static_cast<std::int32_t>(shape.shape.size()), shape.options});
+        }
+        const fabricshm_parameters_spec spec{
+            sizeof spec,       parameters.data(), parameters.size(), options.optimiser,
+            options.gradients, options.copy,      options.slots};
+        fabricshm_parameters* set = nullptr;
+        const int code = fabricshm_parameters_open(group.get(), std::string(name).c_str(), &spec,
+                                                   options.timeout_ms, &set);
+        if (code < 0) return detail::last_error(code);
+        return Parameters(group, set, options.gradients);
+    }
+    static Expected<Parameters> open(const Group& group, std::string_view name,
+                                     std::span<const ParameterShape> shapes) {
+        return open(group, name, shapes, Options{});
+    }
+
+    fabricshm_parameters* get() const noexcept { return state_->set; }
+    std::uint64_t steps() const noexcept { return fabricshm_parameters_steps(get()); }
+    /// Whose ranks step it; another one after recover().
+    const Group& group() const noexcept { return state_->group; }
+
+    /// Of parameter `index`: its values, of all ranks; empty when there is none of that number.
+    std::span<float> values(std::size_t index) const {
+        const fabricshm_parameter_memory memory = view(index);
+        return {memory.values, memory.count};
+    }
+    /// This rank's gradient; empty when T is not its type.
+    template <typename T>
+    std::span<T> gradient(std::size_t index) const {
+        const fabricshm_parameter_memory memory = view(index);
+        if (kDTypeOf<T> != state_->gradients) return {};
+        return {static_cast<T*>(memory.gradient), memory.count};
+    }
+    fabricshm_parameter_memory view(std::size_t index) const {
+        fabricshm_parameter_memory memory{};
+        (void)fabricshm_parameter_view(get(), index, &memory);
+        return memory;
+    }
+
+    /// By all ranks; fabricshm_step_make() gives the usual call.
+    Expected<fabricshm_step_report> step(const fabricshm_step_call& call) {
+        fabricshm_step_report report{};
+        report.struct_size = sizeof report;
+        const int code = fabricshm_parameters_step(get(), &call, &report);
+        if (code < 0) return detail::last_error(code);
+        return report;
+    }
+    /// All parameters by the same hyperparameters.
+    Expected<fabricshm_step_report> step(const fabricshm_hyper& hyper) {
+        return step(fabricshm_step_make(&hyper, 1));
+    }
+
+    Status share(std::span<const double> shares) {
+        return detail::status_of(
+            fabricshm_parameters_share(get(), shares.data(), static_cast<int>(shares.size())));
+    }
+
+    /// After a failure, by all ranks of `survivors`, which a shrink has made: true when the step
+    /// that failed has happened.
+    Expected<bool> recover(const Group& survivors,
+                           std::int64_t timeout_ms = FABRICSHM_TIMEOUT_DEFAULT) {
+        int applied = 0;
+        const int code = fabricshm_parameters_recover(get(), survivors.get(), timeout_ms, &applied);
+        if (code < 0) return detail::last_error(code);
+        state_->group = survivors;
+        return applied == 1;
+    }
+
+  private:
+    struct State {
+        Group group;
+        fabricshm_parameters* set;
+        fabricshm_dtype gradients;
+        State(const Group& of, fabricshm_parameters* opened, fabricshm_dtype type)
+            : group(of), set(opened), gradients(type) {}
+        // Before its group, which goes with the members.
+        ~State() { fabricshm_parameters_close(set); }
+        State(const State&) = delete;
+        State& operator=(const State&) = delete;
+    };
+    Parameters(const Group& group, fabricshm_parameters* set, fabricshm_dtype gradients)
+        : state_(std::make_shared<State>(group, set, gradients)) {}
+
+    std::shared_ptr<State> state_;
+};
+
+}  // namespace fabricshm::api
