@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "fabricd/pool/states.hpp"
+
 namespace fabricd {
 
 struct SessionView {
@@ -112,7 +114,7 @@ struct RegionView {
     std::uint64_t bytes = 0;
     std::uint64_t owner_session = 0;
     std::string tensor_name;  // empty: not a tensor
-    std::string state;        // "live", "quarantined", "bad": the hardware lost a page of it
+    RegionState state = RegionState::kUnknown;
 };
 
 struct GroupView {
@@ -123,7 +125,7 @@ struct GroupView {
     std::int32_t world = 0;
     std::int32_t joined = 0;
     std::vector<std::int32_t> dead_ranks;
-    std::string state;  // "forming", "complete", "broken"
+    GroupState state = GroupState::kUnknown;
 };
 
 /// A rank that others wait for, and where it is.
@@ -160,8 +162,7 @@ struct ShardView {
     std::string home_device;    // whose quota counts them; "": none
     std::uint32_t readers = 0;  // sessions that have it open
     std::uint64_t moves = 0;
-    // "here", "fixed": can't move, "moving", "draining": the old copy is still read, "retired"
-    std::string state;
+    ShardState state = ShardState::kUnknown;
     std::uint64_t moved_bytes = 0;  // while it moves
 };
 

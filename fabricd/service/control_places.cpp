@@ -207,7 +207,7 @@ void PlaceSource::add_shards(const Places& places, PlacementWindow& placement) c
     for (const ShardView& view : places.shards) {
         const std::size_t home = node_of(view.home_device);
         // Neither one that is about to go nor one whose memory does not let it move.
-        const bool stays = view.state == "retired" || view.state == "fixed";
+        const bool stays = view.state == ShardState::kRetired || view.state == ShardState::kFixed;
         if (home == placement.nodes.size() || stays) continue;
         ShardWindow shard;
         shard.id = view.id;
@@ -215,7 +215,7 @@ void PlaceSource::add_shards(const Places& places, PlacementWindow& placement) c
         // As its copy is counted: in whole units.
         shard.bytes = static_cast<double>(fabricshm::round_up(view.bytes, RegionAllocator::kUnit));
         shard.home = static_cast<std::uint32_t>(home);
-        shard.moving = view.state == "moving" || view.state == "draining";
+        shard.moving = is_moving(view.state);
         const auto known = demands.find({view.arena_id, view.id});
         if (known != demands.end()) {
             shard.reads = known->second.rates;

@@ -46,7 +46,7 @@ void ReadShards::drop_beyond_max() {
 
 void ReadShards::keep_moving(const Places& places) {
     for (const ShardView& shard : places.shards) {
-        if (shard.state != "moving" && shard.state != "draining") continue;
+        if (!is_moving(shard.state)) continue;
         const auto known = seen_.find({ArenaId{shard.arena_id}, RegionId{shard.id}});
         if (known != seen_.end()) known->second = look_;
     }

@@ -65,16 +65,16 @@ TEST_SUITE("fabricd.read_shards") {
         places.shards.resize(2);
         for (ShardView& shard : places.shards) shard.arena_id = 3;
         places.shards[0].id = 5;
-        places.shards[0].state = "moving";
+        places.shards[0].state = ShardState::kMoving;
         places.shards[1].id = 6;  // of somebody else's: nobody reads it
-        places.shards[1].state = "moving";
+        places.shards[1].state = ShardState::kMoving;
         shards.look(told({{5, 1}}));
         for (int i = 0; i < 5; ++i) {
             shards.keep_moving(places);
             shards.look(told({}));
             CHECK(shown(shards) == std::vector<std::uint64_t>{5});
         }
-        places.shards[0].state = "here";
+        places.shards[0].state = ShardState::kHere;
         for (int i = 0; i < 2; ++i) {
             shards.keep_moving(places);
             shards.look(told({}));

@@ -22,7 +22,7 @@ struct Trio {
     }
     std::string state_of(const proto::Region& region) const {
         for (const RegionView& view : host.registry->snapshot(kNow).regions) {
-            if (view.id == region.region_id) return view.state;
+            if (view.id == region.region_id) return std::string(name_of(view.state));
         }
         return "free";
     }
@@ -89,7 +89,7 @@ TEST_SUITE("pool.groups") {
         host.arena(bob);
         const auto first = host.join(alice, arena, "g", -1, 2);
         CHECK_FALSE(host.answered(first));
-        CHECK(host.registry->snapshot(kNow).groups.at(0).state == "forming");
+        CHECK(host.registry->snapshot(kNow).groups.at(0).state == GroupState::kForming);
         const auto second = host.join(bob, arena, "g", 0, 2);
         const proto::Group a = host.group_of(first);
         const proto::Group b = host.group_of(second);

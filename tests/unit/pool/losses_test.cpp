@@ -16,7 +16,7 @@ proto::Region loss(ArenaId arena, std::uint64_t offset, Bytes bytes = 1) {
 
 std::string state_of(RegistryHost& host, std::uint64_t region) {
     for (const auto& view : host.registry->snapshot(kNow).regions) {
-        if (view.id == region) return view.state;
+        if (view.id == region) return std::string(name_of(view.state));
     }
     return "";
 }

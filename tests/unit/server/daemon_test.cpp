@@ -100,7 +100,7 @@ TEST_SUITE("server.daemon") {
         const Snapshot all = host.daemon->snapshot();
         CHECK(all.sessions.size() == 2);
         CHECK(all.regions.size() == 2);
-        CHECK(all.groups.at(0).state == "complete");
+        CHECK(all.groups.at(0).state == GroupState::kComplete);
         CHECK(all.pool.used_bytes == 8 * kMiB);
     }
 
