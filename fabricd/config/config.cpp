@@ -47,6 +47,16 @@ std::optional<std::string> text_of(const toml::node& node) {
     return text;
 }
 
+// Keys under a former name; decision journals of before have them, too.
+struct FormerKey {
+    const char* name;
+    const char* now;
+};
+constexpr FormerKey kFormerKeys[] = {
+    {"control.quota_least", "control.quota_min"},
+    {"control.share_least", "control.share_min"},
+};
+
 // Some eighty keys, looked up at the start only: a list is fast enough and keeps their order.
 const ConfigKey* find_key(const std::string& name) {
     const auto& keys = config_keys();
@@ -87,6 +97,9 @@ ErrorMessage read_section(Config& config, const std::string& section, const toml
         const std::string name = section + "." + std::string(key.str());
         const std::string where = file + line_of(key.source());
         const ConfigKey* known = find_key(name);
+        if (const std::string now = renamed_key(name); !now.empty()) {
+            return where + ": " + name + " is called " + now + " now";
+        }
         if (known == nullptr) {
             return where + ": unknown key \"" + name + "\"" + did_you_mean(name, key_names());
         }
@@ -121,9 +134,26 @@ std::string section_of(const ConfigKey& key) {
 
 }  // namespace
 
+std::string renamed_key(const std::string& name) {
+    for (const FormerKey& former : kFormerKeys) {
+        if (name == former.name) return former.now;
+    }
+    return "";
+}
+
+ErrorMessage refuse_former_option(const std::string& argument) {
+    const std::string option = argument.substr(0, argument.find('='));
+    for (const FormerKey& former : kFormerKeys) {
+        if (option != option_name(std::string(former.name))) continue;
+        return "command line: " + option + " is called " + option_name(std::string(former.now)) +
+               " now";
+    }
+    return {};
+}
+
 // As the key, with hyphens: one name to remember.
-std::string option_name(const ConfigKey& key) {
-    std::string name = "--" + key.name;
+std::string option_name(const std::string& key) {
+    std::string name = "--" + key;
     std::replace_if(
         name.begin(), name.end(), [](char c) { return c == '.' || c == '_'; }, '-');
     return name;

@@ -126,8 +126,19 @@ struct ConfigKey {
 /// All keys, in the order in which they are shown.
 const std::vector<ConfigKey>& config_keys();
 
+/// What a key that was called `name` before is called now; "" for every other name. A file with the
+/// former name is refused with a line that says the new one.
+std::string renamed_key(const std::string& name);
+
+/// That line, for an option of the command line under a former name ("--x" or "--x=1"); nothing for
+/// other texts.
+ErrorMessage refuse_former_option(const std::string& argument);
+
 /// "--pool-capacity" for "pool.capacity".
-std::string option_name(const ConfigKey& key);
+std::string option_name(const std::string& key);
+inline std::string option_name(const ConfigKey& key) {
+    return option_name(key.name);
+}
 
 /// Sets one key from text, or says what would have been right. `where` goes in front of the line:
 /// "fabricd.toml:3" or "command line".

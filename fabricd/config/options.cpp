@@ -71,6 +71,9 @@ ErrorMessage parse_options(int argc, const char* const* argv, Options& options) 
         handles.push_back(app.add_option(option_name(config_keys()[i]), given[i])
                               ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast));
     }
+    for (int i = 1; i < argc; ++i) {
+        if (auto former = refuse_former_option(argv[i])) return former;
+    }
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {

@@ -20,12 +20,12 @@ namespace fabricd {
 /// milliseconds and the journal its history. For the loop's thread.
 class ReadShards {
   public:
-    static constexpr std::size_t kMost = 4096;
+    static constexpr std::size_t kMaxShards = 4096;
 
     /// A shard is shown for `keep` windows more when nobody reads it any longer: the loop may be
     /// about to judge its move, or let it rest. `pause`: so many windows may lie between two in
     /// which the bytes of a shard that is read all the time rise.
-    explicit ReadShards(std::int64_t keep, std::int64_t pause = 1, std::size_t most = kMost)
+    explicit ReadShards(std::int64_t keep, std::int64_t pause = 1, std::size_t most = kMaxShards)
         : keep_(keep + pause), pause_(pause), most_(most) {}
 
     /// Once per window, with sessions by id. Costs one pass over what the sessions tell.

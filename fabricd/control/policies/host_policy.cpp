@@ -22,10 +22,10 @@ using fabricshm::Bytes;
 namespace {
 
 constexpr std::uint64_t kWholeDevice = 100;  // per cent
-constexpr double kLeastShareChange = 5;      // of them: less is noise of the usage
+constexpr double kMinShareChange = 5;        // of them: less is noise of the usage
 // S422's least part where nothing is asked for: so little is still a whole per cent, rounded up,
 // and 0 % would be no share at all.
-constexpr double kLeastPart = 1e-9;
+constexpr double kMinPart = 1e-9;
 
 // Whole per cents on the way from `before` to `wanted` that change at most `most` of the device.
 std::vector<double> step_towards(const std::vector<double>& before,
@@ -256,14 +256,14 @@ std::optional<Decision> propose_compute_shares(const QuotaDevice& device,
     const auto known = share_case(device, config);
     if (!known) return std::nullopt;
     const auto parts =
-        allocate_tasks(known->tasks, known->total, std::max(config.share_least, kLeastPart));
+        allocate_tasks(known->tasks, known->total, std::max(config.share_min, kMinPart));
     if (!parts) return std::nullopt;
     const std::vector<double> after = step_towards(known->before, *parts, config.quota_step);
     // A share that nobody misses is left alone: it is lent when somebody is held up.
     bool helps = false;
     for (std::size_t i = 0; i < after.size(); ++i) {
         const double more = after[i] - known->before[i];
-        helps = helps || (is_held_up(*known->users[i]) && more >= kLeastShareChange);
+        helps = helps || (is_held_up(*known->users[i]) && more >= kMinShareChange);
     }
     if (!helps) return std::nullopt;
     Decision decision = share_decision(device, *known, after);
@@ -281,7 +281,7 @@ std::optional<Decision> propose_share_returns(const QuotaDevice& device,
         any = any || (is_short && is_held_up(*known->users[i]));
     }
     const auto parts =
-        allocate_tasks(known->tasks, known->total, std::max(config.share_least, kLeastPart));
+        allocate_tasks(known->tasks, known->total, std::max(config.share_min, kMinPart));
     if (!any || !parts) return std::nullopt;
     // At once, however much it is: time that is lent can be taken back at any moment.
     return as_return(share_decision(device, *known, {parts->begin(), parts->end()}));

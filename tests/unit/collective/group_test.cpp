@@ -26,7 +26,7 @@ using namespace test_support;
 namespace {
 
 constexpr Bytes kPerRank = 8 * kMiB;
-constexpr Bytes kMostAhead = 16 * kKiB;  // above it no operation is part of a run
+constexpr Bytes kMaxAhead = 16 * kKiB;  // above it no operation is part of a run
 
 int failures(int world, const std::vector<CollectiveCase>& cases) {
     return failures_in_threads(world, kPerRank, [&](RankContext& context) {
@@ -229,7 +229,7 @@ bool told_of_another_root(RankContext& context, Kind kind, std::uint64_t count) 
     next.input = next.output = call.output;
     next.deadline = call.deadline;
     // In a run 23 may pass before ranks that wait for no other are compared.
-    const int most = count * 4 <= kMostAhead ? 24 : 1;
+    const int most = count * 4 <= kMaxAhead ? 24 : 1;
     for (int passed = 0; passed < most; ++passed) {
         if (told(context.group.run(next))) return true;
     }
@@ -615,10 +615,10 @@ TEST_SUITE("collective.group") {
                   call.kind = Kind::kBroadcast;
                   call.root = context.rank;
                   call.count = 1;
-                  call.input = call.output = context.place(context.rank, 2 * kMostAhead);
+                  call.input = call.output = context.place(context.rank, 2 * kMaxAhead);
                   call.deadline = Clock::now() + std::chrono::seconds(50);
                   if (!context.group.run(call).ok()) return report(context, "a root waited");
-                  call.count = 2 * kMostAhead;
+                  call.count = 2 * kMaxAhead;
                   const auto next = context.group.run(call);
                   return (!next.ok() && next.error().code == Errc::kMismatch) ||
                          report(context, "not told");

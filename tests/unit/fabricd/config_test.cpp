@@ -52,6 +52,19 @@ TEST_SUITE("fabricd.config") {
         CHECK(error_message("pool = 1\n") == "f.toml:1: pool is a section: [pool]");
     }
 
+    TEST_CASE("a key under its former name is refused with the name that it has now") {
+        CHECK(error_message("[control]\nquota_least = 0.1\n") ==
+              "f.toml:2: control.quota_least is called control.quota_min now");
+        CHECK(error_message("[control]\nshare_least = 0.1\n") ==
+              "f.toml:2: control.share_least is called control.share_min now");
+    }
+
+    TEST_CASE("former names lead to keys, and none of them is a key") {
+        CHECK(renamed_key("control.quota_least") == "control.quota_min");
+        CHECK(renamed_key("control.quota_min").empty());
+        for (const auto& key : config_keys()) CHECK(renamed_key(key.name).empty());
+    }
+
     TEST_CASE("a bad value is one line that says what would be right") {
         CHECK(error_message("[log]\nlevel = 'loud'\n") ==
               "f.toml:2: bad value \"loud\" for log.level: wanted one of debug, info, warning, "

@@ -209,13 +209,13 @@ TEST_SUITE("control.journal.decision_journal") {
     TEST_CASE("a full journal is rotated, stays within its bound and begins with the settings") {
         const test_support::TemporaryDirectory directory;
         const std::string path = directory.path() + "/decisions";
-        constexpr fabricshm::Bytes kMost = 64 << 10;
-        auto journal = DecisionJournal::open(path, kMost, "a=1\n").value();
+        constexpr fabricshm::Bytes kMaxBytes = 64 << 10;
+        auto journal = DecisionJournal::open(path, kMaxBytes, "a=1\n").value();
         for (std::uint64_t i = 1; i <= 1000; ++i) {
             REQUIRE(journal.add(window_of(i)).ok());
-            CHECK(journal.size() <= kMost / 2);
+            CHECK(journal.size() <= kMaxBytes / 2);
         }
-        CHECK(size_of(path) + size_of(path + ".1") <= static_cast<off_t>(kMost));
+        CHECK(size_of(path) + size_of(path + ".1") <= static_cast<off_t>(kMaxBytes));
         const auto story = read_decision_journal(path).value();
         CHECK(story.starts.size() == 2);
         CHECK_FALSE(story.starts[1].is_daemons);  // the same one goes on

@@ -315,7 +315,7 @@ TEST_SUITE("control.loop.lending") {
     TEST_CASE("a quota of nothing is not set, since it would be none at all") {
         ControlConfig config = acting();
         config.quota_filled = 1;
-        config.quota_least = 0;
+        config.quota_min = 0;
         QuotaDevice device{"gpu0", 100 * kMiB, 0, {}};
         // Together more than the device: what is not used shrinks to nothing.
         device.users.push_back({"used", 100 * kMiB, 100 * kMiB, 0, 1, 0, 0, 0, 1, 0});
@@ -330,7 +330,7 @@ TEST_SUITE("control.loop.lending") {
 
     TEST_CASE("who lends all but the last byte gives what the taker gets, and no less") {
         ControlConfig config = acting();
-        config.quota_least = 0;
+        config.quota_min = 0;
         const QuotaWindow taker{"taker", 64 * kMiB, 64 * kMiB, 10 * kMiB, 1, 0, 0, 0, 1, 0};
         for (const double lent : {1.0, 2.0, 1 * kMiB}) {
             CAPTURE(lent);

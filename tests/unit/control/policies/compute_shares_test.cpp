@@ -107,7 +107,7 @@ TEST_SUITE("control.policies.compute_shares") {
 
     TEST_CASE("an idle vGPU keeps a per cent, also where no least share is asked for") {
         ControlConfig config = acting();
-        config.share_least = 0;
+        config.share_min = 0;
         config.quota_step = 1;
         QuotaDevice device{"gpu0", 1e9, 0, {}};
         device.users = {user("busy", 1, 50, 50, 0.5), user("idle", 0, 50, 50, 0)};
