@@ -217,9 +217,9 @@ ErrorMessage read_config_file(Config& config, const std::string& path) {
 }
 
 ErrorMessage check_config(const Config& config) {
-    const auto& arena = config.arena;
+    const Limits& limits = config.limits;
     // Only where both are given: 0 is "the pool is the limit".
-    if (arena.max_bytes != 0 && arena.default_bytes > arena.max_bytes) {
+    if (limits.max_arena_bytes != 0 && limits.default_arena_bytes > limits.max_arena_bytes) {
         return std::string("arena.default_bytes is larger than arena.max_bytes");
     }
     // Named, and not "auto", which never takes a dax device.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "fabricd/control/control_config.hpp"
+#include "fabricd/pool/limits.hpp"
 #include "libfabricshm/base/units.hpp"
 
 namespace fabricd {
@@ -18,6 +19,7 @@ using fabricshm::Bytes;
 using fabricshm::Duration;
 
 /// The values of all keys. The names are those of the table: `pool.huge_pages` is pool.huge_pages.
+/// Those of [limits] and [arena] are in one struct, which the daemon takes as it is.
 /// Plain data: what a key may hold is checked where it is read, what keys demand of each other in
 /// check_config(), and what the host has by whoever uses it.
 struct Config {
@@ -46,21 +48,7 @@ struct Config {
         bool dax_format = false;  // --format only: in a file it would wipe the device at each start
     } pool;
 
-    struct Arena {
-        Bytes default_bytes = fabricshm::kGiB;
-        Bytes max_bytes = 0;
-    } arena;
-
-    struct Limits {
-        Bytes user_quota = 0;
-        std::int64_t sessions = 4096;
-        std::int64_t sessions_per_user = 1024;
-        std::int64_t arenas_per_user = 64;
-        std::int64_t arenas_per_session = 16;
-        std::int64_t regions_per_session = 65536;
-        std::int64_t groups_per_arena = 1024;
-        Bytes move_bytes_per_second = 0;
-    } limits;
+    Limits limits;
 
     struct Devices {
         std::string file;

@@ -472,7 +472,7 @@ Result<std::unique_ptr<Daemon>> Daemon::start(DaemonOptions options,
         [shared_loop](std::function<void()> task) { return shared_loop->post(std::move(task)); });
     impl->mover = std::make_unique<ShardMover>(
         [shared_loop](std::function<void()> task) { return shared_loop->post(std::move(task)); },
-        impl->options.move_bytes_per_second);
+        impl->options.limits.move_bytes_per_second);
     impl->compactor = std::make_unique<JournalCompactor>(
         [shared_loop](std::function<void()> task) { return shared_loop->post(std::move(task)); });
     FABRIC_TRY_VOID(impl->restore());

@@ -41,7 +41,7 @@ TEST_SUITE("fabricd.config") {
         CHECK(config.server.socket_mode == 0660);
         CHECK(config.server.allow_uids == std::vector<std::uint32_t>{1000, 0});
         CHECK(config.state.adopt_grace == std::chrono::milliseconds(1500));
-        CHECK(config.arena.default_bytes == 4 * kMiB);
+        CHECK(config.limits.default_arena_bytes == 4 * kMiB);
     }
 
     TEST_CASE("an unknown key or section is one line that names it and its line") {
@@ -131,7 +131,7 @@ TEST_SUITE("fabricd.config") {
     TEST_CASE("sizes that contradict each other are refused") {
         Config config;
         CHECK_FALSE(check_config(config));
-        config.arena.max_bytes = config.arena.default_bytes - 1;
+        config.limits.max_arena_bytes = config.limits.default_arena_bytes - 1;
         CHECK(check_config(config));
     }
 
