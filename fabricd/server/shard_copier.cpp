@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/copy.hpp"
+#include "libfabricshm/base/check.hpp"
 #include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/machine/node_pages.hpp"
 #include "libfabricshm/os/poison.hpp"
@@ -30,6 +31,7 @@ ShardCopier::ShardCopier(CopyJob job, TimePoint now)
       bucket_(job_.bytes_per_second, now),
       due_(now),
       timeout_(fabricshm::deadline_after(now, kOwnerTimeout)) {
+    FABRIC_CHECK(job_.progress != nullptr);
     // Relaxed, here and below: for people who look at it; the swap does not depend on it.
     job_.progress->done.store(0, std::memory_order_relaxed);
 }
@@ -78,7 +80,9 @@ bool ShardCopier::pay(TokenBucket& all, TimePoint now) {
 }
 
 Result<void> ShardCopier::move_piece(PresentPages& pages) {
+    FABRIC_CHECK(stage_ == Stage::kPiece);  // paid for, from both buckets
     const Bytes bytes = piece();
+    FABRIC_CHECK(bytes > 0 && done_ + bytes <= job_.bytes);
     const auto lost = [](const ArenaSpan& span, Bytes at, Bytes length) {
         return fabricshm::any_lost() && fabricshm::find_lost(span.data + at, length) != nullptr;
     };

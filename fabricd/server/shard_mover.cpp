@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "libfabricshm/base/check.hpp"
 #include "libfabricshm/machine/node_pages.hpp"
 
 namespace fabricd {
@@ -20,6 +21,7 @@ constexpr Duration kMaxSleep = std::chrono::milliseconds(20);
 }  // namespace
 
 void ShardMover::start(Done done) {
+    FABRIC_CHECK(done && !thread_.joinable());
     done_ = std::move(done);
     thread_ = std::thread([this] { serve(); });
     ::pthread_setname_np(thread_.native_handle(), "fabric-mover");
@@ -86,7 +88,8 @@ void ShardMover::advance(ShardCopier& copy) {
     if (!outcome) return;
     auto seen = std::make_shared<ShardCopier::Outcome>(std::move(*outcome));
     const ShardId shard = copy.job().shard;
-    copies_.pop_back();  // it is the last one; see next_due()
+    FABRIC_CHECK(&copy == &copies_.back());  // see next_due()
+    copies_.pop_back();
     // The mutex of the other thread's queue orders everything above before the swap.
     post_([this, shard, seen] { done_(shard, std::move(*seen)); });
 }

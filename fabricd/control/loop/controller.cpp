@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "libfabricshm/base/check.hpp"
 #include "libfabricshm/base/log.hpp"
 
 namespace fabricd {
@@ -103,6 +104,7 @@ Controller::~Controller() {
 }
 
 void Controller::start() {
+    FABRIC_CHECK(!thread_.joinable());
     thread_ = std::thread([this] { run(); });
     ::pthread_setname_np(thread_.native_handle(), "fabric-loop");
 }
@@ -207,14 +209,17 @@ void Controller::write(const Record& record) {
 
 std::optional<DecisionOutcome> Controller::act(const Decision& decision, const TickResult& result,
                                                const Window& window) {
+    FABRIC_CHECK(decision.id != 0);  // the loop numbered it, and it has been journalled
     const bool nothing_to_do =
         decision.outcome == Outcome::kNotApplied || kind_of(decision) == ActionKind::kAlarm;
     if (nothing_to_do || parts_.actuators == nullptr) return std::nullopt;
     Result<void> done;
     if (decision.serial != 0) {
-        for (const Directive& directive : result.directives) {
-            if (directive.decision == decision.id) done = parts_.actuators->direct(directive);
-        }
+        const auto directive = std::find_if(
+            result.directives.begin(), result.directives.end(),
+            [&](const Directive& candidate) { return candidate.decision == decision.id; });
+        FABRIC_CHECK(directive != result.directives.end());  // see Loop::direct()
+        done = parts_.actuators->direct(*directive);
     } else {
         done = act_on_host(decision, window);
     }
@@ -293,6 +298,7 @@ void Controller::remember(const TickResult& result) {
         recent_.push_back(decision);
         if (recent_.size() > kRecent) recent_.pop_front();
     }
+    FABRIC_CHECK(recent_.size() <= kRecent);
 }
 
 void Controller::remember(const DecisionOutcome& outcome) {

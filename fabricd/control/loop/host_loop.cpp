@@ -5,6 +5,7 @@
 
 #include "fabricd/control/policies/host_policy.hpp"
 #include "fabricd/control/policies/pool_policy.hpp"
+#include "libfabricshm/base/check.hpp"
 
 namespace fabricd {
 
@@ -200,6 +201,7 @@ bool HostLoop::give_back(Ground& ground, std::optional<Decision> proposal, Told&
             result.outcomes.push_back(*ended);
         }
         ground.promises.note(*proposal);
+        FABRIC_CHECK(!ground.trial.running());
         ground.given_back = proposal->id;
         if (!std::exchange(ground.failed, false)) ground.failures = 0;
     }
@@ -236,6 +238,7 @@ std::optional<Decision> HostLoop::propose_moves(const PlacementWindow& known) co
 // that has not, or is gone, leaves the verdict to the others.
 HostLoop::Progress HostLoop::settle_moves(const PlacementWindow& now) {
     Trial& trial = shards_.trial;
+    FABRIC_CHECK(trial.running());
     Progress progress = Progress::kInForce;
     // A copy: what is settled is dropped from the trial's own.
     const std::vector<NamedChange<std::uint32_t>> moves = moves_of(trial.decision());
@@ -300,6 +303,7 @@ bool HostLoop::judge(Ground& ground, Progress progress, Users users, Told& resul
     const double measured = trial.decision().objective * pace_.part_of(ground.usual);
     auto ended = trial.judge(measured, true, config_.probation, config_.cool_down);
     if (!ended) return false;
+    FABRIC_CHECK(!trial.running());  // a verdict is the end of it
     if (!has_judges && ended->outcome == Outcome::kKept) {
         // Nothing was promised and nothing broken.
         ended->outcome = Outcome::kUnjudged;
@@ -314,6 +318,7 @@ bool HostLoop::judge(Ground& ground, Progress progress, Users users, Told& resul
     if (ground.dropped > 0) ended->reason += "; some of its shards did not move";
     result.outcomes.push_back(*ended);
     if (!back) return false;
+    FABRIC_CHECK(back->undoes == trial.decision().id);
     back->id = ++last_id;
     ground.promises.note(*back);
     result.decisions.push_back(std::move(*back));
@@ -321,6 +326,7 @@ bool HostLoop::judge(Ground& ground, Progress progress, Users users, Told& resul
 }
 
 void HostLoop::begin(Ground& ground, Decision decision, Told& result, std::uint64_t& last_id) {
+    FABRIC_CHECK(allows(kind_of(decision)) && !ground.trial.running());  // see may()
     decision.id = ++last_id;
     decision.objective = pace_.objective();
     decision.promised = pace_.objective();  // it must not harm

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "fabricd/control/loop/loop.hpp"
+#include "libfabricshm/base/check.hpp"
 
 namespace fabricd {
 
@@ -46,7 +47,7 @@ class Replayer {
         const Window& window = story_.windows[index];
         if (begins_anew(index)) {
             loop_.emplace(config_, decisions_.empty() ? 0 : decisions_.back().id);
-        } else if (!loop_->watches(*last_)) {
+        } else if (FABRIC_CHECK(last_ != nullptr); !loop_->watches(*last_)) {
             idle(last_->number, window.number);
         }
         last_ = &window;
