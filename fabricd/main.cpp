@@ -38,8 +38,8 @@ constexpr int kHostFailed = 1;
 constexpr int kMisconfigured = 2;
 constexpr auto kNotifyTimeout = std::chrono::seconds(5);
 
-// One line, to standard error even when there is a log file: whoever started it looks there, and
-// systemd keeps it.
+// One line, to standard error even when there is a log file: the shell that started it shows it,
+// and systemd keeps it.
 int fail_start(const ErrorMessage& error_message) {
     std::fprintf(stderr, "fabricd: %s\n", error_message->c_str());
     return error_message.is_of_host ? kHostFailed : kMisconfigured;

@@ -125,7 +125,7 @@ void add_bandwidth(CLI::App& app, SimOptions& options, SimTexts& texts) {
         ->type_name("TIME");
     command
         ->add_option("--hidden", query.hidden_share,
-                     "Share of the step that communication may run beside (default 0.5)")
+                     "Share of the step that communication may overlap with (default 0.5)")
         ->type_name("SHARE")
         ->check(CLI::Range(0.0, 1.0));
     command

@@ -210,7 +210,7 @@ ErrorMessage read_config_file(Config& config, const std::string& path) {
     }
     std::ifstream file(path);
     std::ostringstream text;
-    // Reading an empty file sets the fail bit of `text`, so that only `file` tells.
+    // Reading an empty file sets the fail bit of `text`, so that only `file` shows it.
     if (file) text << file.rdbuf();
     if (!file || file.bad()) return path + ": can't be read";
     return read_toml(config, text.str(), path);
@@ -225,7 +225,7 @@ ErrorMessage check_config(const Config& config) {
     // Named, and not "auto", which never takes a dax device.
     const bool is_dax = config.pool.backend == "dax";
     const bool shared = !config.server.allow_uids.empty() || !config.server.socket_group.empty();
-    // Every user who holds the descriptor of a dax device can map all of it (docs/pool.md).
+    // Every user that holds the descriptor of a dax device can map all of it (docs/pool.md).
     if (is_dax && shared && !config.pool.dax_trust_users) {
         return std::string(
             "a dax pool can't keep users apart: admit none besides the daemon's own "

@@ -1,4 +1,5 @@
-// What fabricd can be told: one table of keys, read from a TOML file and from the command line.
+// What fabricd is configured by: one table of keys, read from a TOML file and from the command
+// line.
 // --help, --print-config, the checks and docs/configuration.md all come from that table.
 
 #pragma once
@@ -21,7 +22,7 @@ using fabricshm::Duration;
 /// The values of all keys. The names are those of the table: `pool.huge_pages` is pool.huge_pages.
 /// Those of [limits] and [arena] are in one struct, which the daemon takes as it is.
 /// Plain data: what a key may hold is checked where it is read, what keys demand of each other in
-/// check_config(), and what the host has by whoever uses it.
+/// check_config(), and what the host has where the value is used.
 struct Config {
     struct Server {
         std::string runtime_dir;  // filled in by resolve_paths() when empty, as are the next two
@@ -143,7 +144,8 @@ ErrorMessage read_toml(Config& config, const std::string& text, const std::strin
 ErrorMessage read_config_file(Config& config, const std::string& path);
 
 /// What no single key can say: sizes that contradict each other, and the isolation of a dax pool.
-/// In the order of the checks: the first one that fails is told, in terms of the keys to change.
+/// In the order of the checks: the first one that fails is reported, in terms of the keys to
+/// change.
 ErrorMessage check_config(const Config& config);
 
 /// "pool.capacity (8GiB, now 16GiB), log.file (, now /var/log/x)": the keys whose values differ but

@@ -64,7 +64,7 @@ ConfigKey flag_key(const char* name, Field<bool> field, const char* help);
 /// 0600 to 0777 in octal: the owner can always connect.
 ConfigKey mode_key(const char* name, Field<unsigned> field, const char* help);
 
-/// Names or numbers. Names are looked up when the key is read, so that a user who is missing is
+/// Names or numbers. Names are looked up when the key is read, so that a user that is missing is
 /// reported at the start and not at the first attach.
 ConfigKey users_key(const char* name, Field<std::vector<std::uint32_t>> field, const char* help);
 

@@ -1,5 +1,5 @@
-// What the control loop can be told: section [control] of the configuration, where each field has
-// its range and its help. Every coefficient of docs/control_reference.md is here.
+// What the control loop is configured by: section [control] of the configuration, where each field
+// has its range and its help. Every coefficient of docs/control_reference.md is here.
 
 #pragma once
 

@@ -138,7 +138,7 @@ void add_quota(CLI::App& app, Parser& parser, CtlOptions& options) {
         ->required();
     quota
         ->add_option("--grace", options.quota_grace,
-                     "Wait so long for those who hold more to give it back (default 30)")
+                     "Wait so long for holders of more to return it (default 30)")
         ->type_name("SECONDS")
         ->check(CLI::Range(0.0, 86400.0));
     add_common(*quota, options);
@@ -232,7 +232,7 @@ Parser::Parser(CtlOptions& options) {
         app.add_subcommand("arenas", "The arenas: one per job"),
         app.add_subcommand("regions", "The regions and tensors inside arenas"),
         app.add_subcommand("sessions", "The attached processes"),
-        app.add_subcommand("groups", "The groups of ranks, and who of them died"),
+        app.add_subcommand("groups", "The groups of ranks, and which of them died"),
         app.add_subcommand("devices", "The devices: speed, memory, vGPU quota and what is used"),
         app.add_subcommand("shards", "The shards: where they are, and which of them move"),
         app.add_subcommand("waiting",

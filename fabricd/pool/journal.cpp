@@ -343,7 +343,7 @@ Result<void> Journal::write_out() {
 }
 
 void Journal::discard() noexcept {
-    // On a full disk its space is somebody's.
+    // On a full disk its space is missing elsewhere.
     if (is_successor()) ::unlink(own_path_.c_str());
     file_.reset();
 }

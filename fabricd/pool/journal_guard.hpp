@@ -1,4 +1,4 @@
-// JournalGuard: what happens to the books while the journal can't be written (a full disk).
+// JournalGuard: what happens to the pool's state while the journal can't be written (a full disk).
 
 #pragma once
 
@@ -12,8 +12,8 @@ namespace fabricd {
 
 /// Grants are refused when they cannot be written down. Releases by the death of a process happen
 /// all the same: it is no more to hold on, and a daemon that is started again notices the death
-/// anew. A release that was not written puts the journal behind: a later grant of the same bytes
-/// would make it contradict itself, so there is none until the journal has been written anew. Used
+/// again. A release that was not written puts the journal behind: a later grant of the same bytes
+/// would make it contradict itself, so there is none until the journal has been rewritten. Used
 /// by the control thread only.
 class JournalGuard final : public JournalSink {
   public:
@@ -44,7 +44,7 @@ class JournalGuard final : public JournalSink {
     }
 
     /// While one lives, releases are collected and written together: what ends a session can be
-    /// tens of thousands of them. Until then nobody may be answered.
+    /// tens of thousands of them. Until then no request may be answered.
     class Batch {
       public:
         explicit Batch(JournalGuard& guard) : guard_(guard) { ++guard_.batches_; }

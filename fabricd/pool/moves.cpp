@@ -128,8 +128,8 @@ Result<void> Moves::begin(Shard& shard, const MoveTarget& target, Bytes bytes_pe
     FABRIC_TRY_VOID(check(shard));
     Session& owner = books_.session(shard.owner);
     Arena& arena = books_.arena(target.arena);
-    // The owner holds the copy, so it must have the arena: who else would present it after a
-    // restart of the daemon?
+    // The owner holds the copy, so it must have the arena: no other would present it after a
+    // restart of the daemon.
     if (arena.sessions.count(owner.id) == 0) {
         return Error{Errc::kDenied, 0, "the owner has not opened the target's arena"};
     }
@@ -194,7 +194,7 @@ Result<void> Moves::start_copy(Shard& shard) {
     job.bytes_per_second = shard.move->bytes_per_second;
     job.node = shard.move->target.node;
     job.progress = shard.move->progress;
-    // Nobody reads there: the copy that was there before had no readers left when it went.
+    // Nothing reads there: the copy that was there before had no readers left when it went.
     const ShardCopy& copy = *shard.copies[place];
     const Region& region = books_.arena(copy.arena).regions.at(copy.region);
     FABRIC_CHECK(region.bytes >= shard.bytes);  // make_copy() made it as long as the valid one

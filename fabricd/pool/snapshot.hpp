@@ -43,7 +43,7 @@ struct DeviceSpec {
     std::string gpu = {};             // the CUDA GPU: "GPU-...", "MIG-..." or an ordinal; "": none
     std::uint64_t reserve_bytes = 0;  // of the GPU's memory, never given to its vGPUs
     std::uint64_t context_bytes = 0;  // counted for each CUDA context; 0: what NVML sees
-    std::vector<std::uint32_t> allow_uids = {};  // users of the vGPU; none: whoever may attach
+    std::vector<std::uint32_t> allow_uids = {};  // users of the vGPU; none: all that may attach
     // What the control loop never keeps from it when it needs it; 0: nothing said.
     std::uint64_t guaranteed_bytes = 0;
     double priority = 1.0;      // against the other devices, any scale

@@ -74,7 +74,7 @@ bool visit_some(const Map& map, Id& last, int& left, Look look) {
     return true;
 }
 
-// Sessions at their end are gone for all but the books; all others are connected or lost.
+// Sessions at their end are gone for all but the accounts; all others are connected or lost.
 SnapshotTotals totals_of(const Books& books) {
     SnapshotTotals totals;
     totals.sessions = books.sessions.size() - books.ending.size();

@@ -146,7 +146,7 @@ void pack_watch(const Snapshot& snapshot, const DaemonFacts& facts, bool with_re
     for (const auto& session : snapshot.sessions) pack(session, *message.add_sessions());
     for (const auto& group : snapshot.groups) pack(group, *message.add_groups());
     for (const auto& device : snapshot.devices) pack(device, *message.add_devices());
-    // Regions may be a million, so they are sent to those who show them.
+    // Regions may be a million, so they are sent to programs that show them.
     if (!with_regions) return;
     for (const auto& region : snapshot.regions) pack(region, *message.add_regions());
 }

@@ -68,7 +68,7 @@ class Daemon {
     /// they are answered once run() is entered. Fails with kBusy while another daemon is alive on
     /// that socket, kInvalid for an option out of its range, kDenied or kSystem from the system,
     /// kCorrupt for a damaged journal with `refuses_damage`, or with arenas in the pool that only
-    /// the journal could have told of. A disk that is full or read-only does not end it: nothing is
+    /// the journal could have named. A disk that is full or read-only does not end it: nothing is
     /// granted then until it can be written.
     static Result<std::unique_ptr<Daemon>> start(DaemonOptions options,
                                                  std::unique_ptr<fabricshm::PoolBackend> backend);
@@ -95,7 +95,7 @@ class Daemon {
     /// since run(). Any thread, as all that follows.
     RequestStats request_stats();
 
-    /// Devices and those of `shards` that there are, for who asks often. As snapshot().
+    /// Devices and those of `shards` that there are, for frequent callers. As snapshot().
     Places places(const std::vector<ShardId>& shards);
 
     /// Which ranks wait for which; see Registry::waiting(). As snapshot().

@@ -15,7 +15,7 @@ using fabricshm::Clock;
 
 namespace {
 
-// A cancelled copy that sleeps is woken by nobody.
+// A cancelled copy that sleeps is woken by nothing.
 constexpr Duration kMaxSleep = std::chrono::milliseconds(20);
 
 }  // namespace
@@ -73,7 +73,7 @@ bool ShardMover::take_orders() {
     return !stopping_;
 }
 
-// In turn: who was served goes to the back of the line.
+// In turn: one that was served goes to the back of the line.
 ShardCopier* ShardMover::next_due(TimePoint now) {
     for (std::size_t i = 0; i < copies_.size(); ++i) {
         copies_.push_back(std::move(copies_.front()));

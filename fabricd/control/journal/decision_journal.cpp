@@ -137,7 +137,7 @@ bool tell_file(const std::string& path, Teller& teller, JournalStory& story) {
     if (whole == 0 && !bytes->empty()) {
         story.bad.push_back({path, Error{Errc::kCorrupt, 0, "read decision journal"}});
     } else {
-        // Said, not hidden: somebody may wonder why the last decision is missing.
+        // Said, not hidden: a reader may wonder why the last decision is missing.
         story.torn = story.torn || whole != bytes->size();
     }
     return true;

@@ -60,7 +60,7 @@ DeviceFaults faults_on(const Sample& sample, const std::string& device) {
 }
 
 /// Jobs in the order of arena and group, their ranks by rank. Two sessions that claim one rank are
-/// told apart by the daemon's books (`member`), so there is one of each.
+/// distinguished by the registry (`member`), so there is one of each.
 std::vector<JobWindow> group_by_job(std::vector<std::pair<const SessionSample*, RankWindow>> all) {
     const auto key = [](const auto& entry) {
         const auto& image = entry.first->image;
@@ -120,7 +120,7 @@ Window WindowMaker::next(const Sample& sample) {
         FABRIC_CHECK(i == 0 || sample.sessions[i - 1].session_id < session.session_id);
         const Before now = counters_of(session);
         fresh.push_back(now);
-        // A session can claim any group; the daemon's books decide whose figures count.
+        // A session can claim any group; the registry decides whose figures count.
         if (!session.member || session.image.group_id == 0) continue;
         RankWindow rank = last_words(session);
         rank.faults = faults_on(sample, session.device);

@@ -75,7 +75,7 @@ void HostPace::begin() noexcept {
 
 void HostPace::add(const JobState& job) {
     if (job.windows == 0) return;
-    // Begun anew after each directive: until then what it did last is the best guess.
+    // Begun again after each directive: until then what it did last is the best guess.
     const bool is_known = job.objective.known() && job.objective.mean > 0;
     pace_.push_back({job.objective_now, is_known ? job.objective.mean : job.objective_now,
                      static_cast<double>(job.ranks.size())});
@@ -256,7 +256,7 @@ HostLoop::Progress HostLoop::settle_moves(const PlacementWindow& now) {
             progress = Progress::kUnderWay;
             continue;
         }
-        // What somebody else has moved, back home or elsewhere, was not refused.
+        // What another order has moved, back home or elsewhere, was not refused.
         const bool stayed =
             is_known && shard->home == move.before && !shards_.arrived.contains(move.name);
         if (stayed) watch_.refuse(move.name, config_.cool_down);
@@ -278,13 +278,13 @@ HostLoop::Progress HostLoop::progress_of(const Trial& trial, Users users) {
 // Why nothing can be said of the action on this ground any more; nothing while it can.
 const char* HostLoop::interruption_of(const Ground& ground, Progress progress) const {
     // Also without jobs: it must not be taken for what holds.
-    if (progress == Progress::kReplaced) return "it was changed by somebody else meanwhile";
+    if (progress == Progress::kReplaced) return "it was changed from outside meanwhile";
     const bool has_judges = ground.trial.decision().objective > 0;
     const bool is_void = has_judges && (pace_.jobs() != ground.jobs || pace_.stirred());
     return is_void ? "the jobs of the host changed meanwhile" : nullptr;
 }
 
-// True when this window has had its action: something was taken back, or broken off.
+// True when this window has had its action: something was rolled back, or broken off.
 bool HostLoop::judge(Ground& ground, Progress progress, Users users, Told& result,
                      std::uint64_t& last_id) {
     Trial& trial = ground.trial;
@@ -359,7 +359,7 @@ std::optional<DecisionOutcome> HostLoop::failed(std::uint64_t decision, const st
     const auto end = [&](Ground& ground) -> std::optional<DecisionOutcome> {
         Trial& trial = ground.trial;
         if (ground.given_back == decision) {
-            // Mostly somebody took memory between look and action: soon again, and not so often
+            // Mostly a tenant took memory between look and action: soon again, and not so often
             // that the log fills.
             ground.failed = true;
             ground.failures = std::min(ground.failures + 1, kDoublings);

@@ -25,7 +25,7 @@ constexpr std::int64_t kOwnDoing = 3;
 /// Windows in a row that wait for the next one to show whether a rank is slow or was held up.
 constexpr std::int64_t kMaxDoubt = 2;
 
-/// Times that a probation begins anew because speeds changed.
+/// Times that a probation begins again because speeds changed.
 constexpr int kPromises = 4;
 
 /// A share that rose by less is no cause of anything.
@@ -119,7 +119,7 @@ JobState* Loop::job_of(const JobWindow& window) {
     if (!window.is_whole()) return known == jobs_.end() ? nullptr : &known->second;
     if (known != jobs_.end()) {
         if (known->second.is_of(window)) return &known->second;
-        // Other sessions in the old places: directives for those would reach nobody.
+        // Other sessions in the old places: directives for those would reach no rank.
         remember(known->second);
         jobs_.erase(known);
     }
@@ -262,7 +262,7 @@ void Loop::undo_job(JobState& job, TickResult& result) {
     back.gain = 0;
     back.objective = job.objective_now;
     back.promised = undone.objective;
-    back.reason = "takes back decision " + std::to_string(undone.id);
+    back.reason = "reverses decision " + std::to_string(undone.id);
     back.outcome = Outcome::kDone;
     back.measured = 0;
     direct(job, back, result);
@@ -295,7 +295,7 @@ void Loop::decide_job(JobState& job, TickResult& result) {
     // Where one rank's speed has changed, and another one's seems to: the next window knows both.
     const bool is_half_known = job.any_changed() && job.any_suspect() && !job.has_hesitated;
     job.has_hesitated = is_half_known;
-    // One kind at a time: with two changes at once nobody could tell which of them did it.
+    // One kind at a time: with two changes at once no verdict could say which of them did it.
     for (const auto& [kind, propose] : job_actions()) {
         // Where slow ranks are not drained, those that are were drained for a fault.
         const bool is_allowed = allows(kind) || kind == ActionKind::kReturn;

@@ -22,7 +22,7 @@ Holder holder_of(const QuotaWindow& user, const ControlConfig& config) {
     const double right = (user.used + user.denied) / filled;
     // An idle one keeps a little, so that it can begin at once with something.
     holder.keeps = std::ceil(std::max(user.used / filled, config.quota_min * holder.promised));
-    // Who was refused memory does not get less, whatever the refusal was about.
+    // A user that was refused memory does not get less, whatever the refusal was about.
     if (user.denied > 0) holder.keeps = std::max(holder.keeps, holder.held);
     const double step = std::max(config.quota_step * user.quota, kMinStep);
     holder.asks = asks_of(user, std::min(right - user.quota, step), config);
@@ -30,7 +30,7 @@ Holder holder_of(const QuotaWindow& user, const ControlConfig& config) {
 }
 
 double asks_of(const QuotaWindow& user, double more, const ControlConfig& config) {
-    // Beyond its promise a quota that nobody misses is left alone, also where people made it small.
+    // Beyond its promise a quota that is not missed is left alone, also where people made it small.
     const bool is_short = user.quota < user.promised && more > config.gain * user.quota;
     return (is_short || user.denied > 0) && more >= 1 ? more : 0;
 }

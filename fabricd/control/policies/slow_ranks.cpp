@@ -142,8 +142,8 @@ std::optional<Decision> propose_return(const JobState& job, const ControlConfig&
         if (has_drain_fault(rank, config)) continue;
         Decision decision = decision_on(job);
         Return trial{rank.rank, shares_now(job), {}};
-        // As much as a rank always keeps, so that one that is as slow as it was holds up nobody for
-        // long. With a floor of 0 it would learn nothing.
+        // As much as a rank always keeps, so that one that is as slow as it was holds up no other
+        // for long. With a floor of 0 it would learn nothing.
         const double share =
             std::max(config.share_floor, kMinTrial) / static_cast<double>(job.ranks.size());
         trial.after = trial.before;

@@ -12,7 +12,7 @@ bool Trial::may(ActionKind kind) const noexcept {
 }
 
 void Trial::begin(const Decision& decision, double noise) {
-    FABRIC_CHECK(!running());        // one at a time: of two no verdict could tell which did it
+    FABRIC_CHECK(!running());        // one at a time: of two no verdict could say which did it
     FABRIC_CHECK(decision.id != 0);  // 0 is what running() takes for nothing
     // What it replaced is what a rollback needs. Not a copy of it all: its facts are most of it,
     // and a window in which every job decides would spend its time on copying them.

@@ -113,7 +113,7 @@ TEST_SUITE("pool.groups") {
         CHECK(host.last_error.code == Errc::kExists);
     }
 
-    TEST_CASE("who waits too long is told and no longer counts") {
+    TEST_CASE("a rank that waits too long hears of it and no longer counts") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);
         const ArenaId arena = host.arena(alice, "job", 1 << 24);
@@ -189,7 +189,7 @@ TEST_SUITE("pool.groups") {
         CHECK(a.epoch > trio.groups[0].epoch);
         CHECK(a.block_offset != trio.groups[0].block_offset);
         CHECK(trio.state_of(trio.regions[0]) == "free");
-        // The old block stays until the old group is left: somebody may still look at it.
+        // The old block stays until the old group is left: a rank may still read it.
         CHECK(trio.host.registry->snapshot(kNow).groups.size() == 2);
         trio.leave(1);
         trio.leave(2);
@@ -217,7 +217,7 @@ TEST_SUITE("pool.groups") {
         CHECK(trio.host.group_of(asked).world == 1);
     }
 
-    TEST_CASE("when one survivor gives up waiting, all who wait to shrink are told") {
+    TEST_CASE("when one survivor gives up waiting, all that wait to shrink hear of it") {
         Trio trio;
         trio.kill(0);
         const auto impatient = trio.host.shrink(trio.sessions[1], trio.groups[1], 1000);
@@ -275,7 +275,7 @@ TEST_SUITE("pool.groups") {
         CHECK(four.host.registry->problems().empty());
     }
 
-    TEST_CASE("who failed to enter a smaller group from which others went on is told so") {
+    TEST_CASE("a rank that failed to enter a smaller group from which others went on hears of it") {
         Quartet four;
         four.kill(0);
         const auto smaller = four.shrink_all({1, 2, 3});
@@ -310,7 +310,7 @@ TEST_SUITE("pool.groups") {
         CHECK(trio.host.registry->problems().empty());
     }
 
-    TEST_CASE("no room for the block is told to all who met") {
+    TEST_CASE("no room for the block is answered to all that waited") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);
         const ArenaId arena = host.arena(alice, "job", 4096);
@@ -368,7 +368,7 @@ TEST_SUITE("pool.groups") {
             const Bytes before = left();
             CHECK(before > 0);
             CHECK(host.registry->problems().empty());
-            // What is not given back yet is granted to nobody, what is can be.
+            // What is not given back yet is not granted, what is can be.
             const auto region = host.region(bob, arena);
             REQUIRE(region.ok());
             host.registry->expire(kNow);

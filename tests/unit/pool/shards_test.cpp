@@ -1,4 +1,4 @@
-// Shards in the books: copies, swaps, readers, deaths and restarts.
+// Shards in the registry: copies, swaps, readers, deaths and restarts.
 
 #include <doctest/doctest.h>
 
@@ -136,7 +136,7 @@ TEST_SUITE("pool.shards") {
         CHECK(host.problem() == "");
     }
 
-    TEST_CASE("who asks for some shards gets those that there are, and the devices") {
+    TEST_CASE("a caller that asks for some shards gets those that there are, and the devices") {
         ShardHost host;
         proto::Shard other = host.body();
         copy_name(other.name, "other");
@@ -203,7 +203,7 @@ TEST_SUITE("pool.shards") {
         CHECK(host.problem() == "");
     }
 
-    TEST_CASE("an old copy is kept for as long as somebody reads it") {
+    TEST_CASE("an old copy is kept for as long as a session reads it") {
         ShardHost host;
         const Bytes used = host.used();
         const auto pin = host.pin();
@@ -276,7 +276,7 @@ TEST_SUITE("pool.shards") {
         CHECK(host.problem() == "");
     }
 
-    TEST_CASE("an owner that dies in the middle of a move: the copier's bytes are nobody else's") {
+    TEST_CASE("an owner that dies in the middle of a move: the copier's bytes go to no other") {
         ShardHost host;
         REQUIRE(host.move().ok());
         const Bytes used = host.used();

@@ -225,7 +225,7 @@ TEST_SUITE("server.admin_server") {
 }
 
 TEST_SUITE("server.admin_server vgpus") {
-    TEST_CASE("who looks at a move asks for its shard, and not for all that there is") {
+    TEST_CASE("a client that watches a move asks for its shard, and not for all that there is") {
         Fixture fixture;
         Call moving;
         MigrateRequest request;

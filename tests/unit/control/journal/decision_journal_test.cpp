@@ -138,7 +138,7 @@ TEST_SUITE("control.journal.decision_journal") {
         }
     }
 
-    TEST_CASE("the journal tells windows, decisions and what became of them") {
+    TEST_CASE("the journal has windows, decisions and what became of them") {
         const test_support::TemporaryDirectory directory;
         const std::string path = directory.path() + "/decisions";
         {
@@ -238,7 +238,7 @@ TEST_SUITE("control.journal.decision_journal") {
         CHECK(story.starts.empty());
     }
 
-    TEST_CASE("a daemon killed between two files leaves one that tells all") {
+    TEST_CASE("a daemon killed between two files leaves one that has all") {
         const test_support::TemporaryDirectory directory;
         const std::string path = directory.path() + "/decisions";
         make_both_files(path);
@@ -264,7 +264,7 @@ TEST_SUITE("control.journal.decision_journal") {
         }
     }
 
-    TEST_CASE("where a daemon begins is told apart from where a file does") {
+    TEST_CASE("where a daemon begins differs from where a file does") {
         const test_support::TemporaryDirectory directory;
         const std::string path = directory.path() + "/decisions";
         make_both_files(path);
@@ -278,7 +278,7 @@ TEST_SUITE("control.journal.decision_journal") {
         CHECK(story.starts[2].window == story.windows.size() - 1);
     }
 
-    TEST_CASE("what actuators refused is told with its window, what failed later is not") {
+    TEST_CASE("what actuators refused is kept with its window, what failed later is not") {
         const test_support::TemporaryDirectory directory;
         const std::string path = directory.path() + "/decisions";
         auto journal = DecisionJournal::open(path, 1 << 20, "a=1\n").value();
