@@ -1,5 +1,6 @@
 #include "fabricd/ctl/environment.hpp"
 
+#include <cstdio>
 #include <cstdlib>
 
 #include "fabricd/ctl/json.hpp"
@@ -70,6 +71,12 @@ std::string environment_json() {
                         {"meaning", variable.meaning}});
     }
     return one_line({{"environment", list}});
+}
+
+CtlExit print_environment(const CtlOptions& options) {
+    const std::string text = options.json ? environment_json() + "\n" : environment_text();
+    std::fputs(text.c_str(), stdout);
+    return CtlExit::kOk;
 }
 
 }  // namespace fabricd
