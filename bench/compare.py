@@ -162,7 +162,7 @@ def start_contenders(options, ranks, scratch, builds):
         launch(starting, families, options, lambda one: Ranks(one, ranks, control, scratch))
         return those_that_come_up(starting, options)
     except BaseException:
-        # Interrupted: nobody else knows of them yet.
+        # Interrupted: nothing else knows of them yet.
         for ranks_of_set, _ in starting:
             ranks_of_set.stop()
         raise
@@ -218,7 +218,7 @@ def run_world(options, ranks, scratch, builds, line_trip, clock, document):
     bench = Bench(running, entries, options, say, line_trip)
     cases = list(cases_for(options, ranks))
     try:
-        say(f"{ranks} ranks: {', '.join(entry.name for entry in entries) or 'nobody'}")
+        say(f"{ranks} ranks: {', '.join(entry.name for entry in entries) or 'none'}")
         # A case that would swap is measured one contender at a time, see Bench.measure().
         budget = 0.4 * fingerprint.memory_available()
         for ranks_of_set in running.values():

@@ -104,7 +104,7 @@ def plan_of(options):
 
 
 def config_of(options, name):
-    """Configuration of the daemon beside what each benchmark has."""
+    """Configuration of the daemon besides what each benchmark has."""
     if not knows_control(options):
         return ""
     mode = "on" if name == "on" else "off"
@@ -213,7 +213,7 @@ def run(options, name, seed):
             wait_for(start_ranks(options, name, seed, folder, daemon.socket_path), watch)
             decisions = watch.ask("decisions") if name == "on" else None
             if name == "on" and decisions is None:
-                say("control: fabricd told of no loop; this run is one without")
+                say("control: fabricd reported no loop; this run is one without")
         finally:
             daemon.stop()
         ranks = []
@@ -259,10 +259,10 @@ def page_of(results, options):
     lines = ["| run | seconds | of the ideal | accuracy | time to 85 % | late steps "
              "| daemon |",
              "|---|---:|---:|---:|---:|---:|---:|"]
-    for name, (found, told) in results.items():
+    for name, (found, figures) in results.items():
         lines.append(
-            f"| {name} | {told['seconds']:.1f} | {percent(told['of_ideal'])} | "
-            f"{percent(told['final_accuracy'])} | {number(told['time_to_accuracy_s'], '{:.1f} s')} | "
+            f"| {name} | {figures['seconds']:.1f} | {percent(figures['of_ideal'])} | "
+            f"{percent(figures['final_accuracy'])} | {number(figures['time_to_accuracy_s'], '{:.1f} s')} | "
             f"{late_of(found, options)} | "
             f"{number(found.get('daemon_cpu_share'), '{:.2%} of a core')} |")
     lines += ["", "| run | speeds | samples/s | ideal | of the ideal | once settled | settled after "
@@ -309,8 +309,8 @@ def decisions_of(name, found):
     for row in rows:
         key = (row["kind"], row["outcome"] or "open")
         counts[key] = counts.get(key, 0) + 1
-    told = ", ".join(f"{count} {kind} {outcome}" for (kind, outcome), count in counts.items())
-    return f"\nDecisions of the run {name}: {told}.\n"
+    summary = ", ".join(f"{count} {kind} {outcome}" for (kind, outcome), count in counts.items())
+    return f"\nDecisions of the run {name}: {summary}.\n"
 
 
 def missing():

@@ -42,7 +42,7 @@ class WrittenDirectives:
         return Directives(serial=len(due), **fields)
 
     def report(self, **_figures):
-        """Counts the steps; nobody listens."""
+        """Counts the steps; no daemon reads them."""
         self._steps += 1
 
 
@@ -120,7 +120,7 @@ class Rank:
             neighbour.wait()
 
     def step(self, mine, number, phase):
-        """One step, and what is to be told of it."""
+        """One step, and what is to be reported of it."""
         images, labels = self.data[0][mine], self.data[1][mine]
         counts = self.sampler.step_counts
         self.device.begin(counts[self.options.rank], phase)

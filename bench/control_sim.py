@@ -34,7 +34,7 @@ def parse_options(arguments):
     add("--devices", default="8,16,32,64,128,256,512,1024", metavar="LIST",
         help="how many (default 8,16,32,64,128,256,512,1024)")
     add("--build", default=os.path.join(SOURCE, "build", "release"), metavar="DIR")
-    add("--json", metavar="FILE", help="write everything that the simulator told")
+    add("--json", metavar="FILE", help="write everything that the simulator reported")
     add("--plot", metavar="FILE", help="draw it (PNG)")
     return parser.parse_args(arguments)
 

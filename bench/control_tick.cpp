@@ -79,7 +79,7 @@ void deciding_tick(benchmark::State& state) {
     std::size_t decisions = 0;
     for (auto _ : state) {
         state.PauseTiming();
-        // Anew in each iteration: after a decision the loop waits and would decide nothing.
+        // Made again in each iteration: after a decision the loop waits and would decide nothing.
         fabricd::WindowMaker maker;
         fabricd::Loop loop(acting());
         // As many windows as it takes until the next one is the one that decides.

@@ -2,8 +2,8 @@
 """What does fabricd cost while others work?
 
 Starts a fabricd of its own with the defaults (telemetry ten times a second, the control loop deciding
-once a second without acting) and measures the processor time of all its threads: with nobody attached,
-then with jobs of a few ranks, each of which meets its peers in an all_reduce and reports a step, at
+once a second without acting) and measures the processor time of all its threads: with no session attached,
+then with jobs of a few ranks, each of which joins its peers in an all_reduce and reports a step, at
 a rate. Attaching is not counted. Prints a table.
 """
 

@@ -191,7 +191,7 @@ class Stand {
         std::string wrong;
         for (std::size_t i = 0; i < pairs_.size(); ++i) {
             fill(case_.collective, contender_.rank(), pairs_[i]);
-            contender_.barrier();  // nobody starts on a shared output while another still reads it
+            contender_.barrier();  // no rank starts on a shared output while another still reads it
             contender_.run(i);
             contender_.barrier();
             const std::string here =
@@ -259,7 +259,7 @@ int serve(Contender& contender, const std::string& control, const std::string& n
     pipe.write_line("hello " + std::to_string(getpid()) + " " + contender.version());
     // Destroyed before the contender: its buffers are the contender's memory.
     Stand stand(contender);
-    // The end of the pipe is the end of the orchestrator: nobody is left to measure for.
+    // The end of the pipe is the end of the orchestrator: nothing is left to measure for.
     while (const auto line = pipe.read_line()) {
         std::istringstream words(*line);
         std::string verb;

@@ -90,10 +90,11 @@ class Contender {
     virtual void barrier() = 0;
 };
 
-/// Serves turns until told to quit. `control` is the folder with the pipes; `name` the prefix.
+/// Serves turns until a line says to quit. `control` is the folder with the pipes; `name` the
+/// prefix.
 int serve(Contender& contender, const std::string& control, const std::string& name);
 
-/// Prints one line and ends the process: a benchmark has nobody to recover for.
+/// Prints one line and ends the process: a benchmark has nothing to recover.
 [[noreturn]] void die(const std::string& what);
 
 /// The rank with which `rank` plays ping-pong.

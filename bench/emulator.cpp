@@ -31,7 +31,7 @@ struct Options {
     std::string preset;
     CheckPlan plan;
     std::size_t bytes = 0;
-    double most_error = 0;  // per cent; 0: only report
+    double max_error = 0;  // per cent; 0: only report
     bool json = false;
     bool slow_motion = false;  // also where the preset is out of reach
 };
@@ -125,7 +125,7 @@ Options parse(int argc, char** argv) {
     options.plan.latency_operations = std::stoi(option(argc, argv, "--operations", "2001"));
     options.plan.bulk_ns = std::stoull(option(argc, argv, "--sample-ms", "300")) * 1'000'000;
     options.bytes = std::stoull(option(argc, argv, "--bytes", "268435456"));
-    options.most_error = std::stod(option(argc, argv, "--most-error", "0"));
+    options.max_error = std::stod(option(argc, argv, "--max-error", "0"));
     options.json = option(argc, argv, "--json", "no") == std::string("yes");
     options.slow_motion = option(argc, argv, "--slow-motion", "yes") == std::string("yes");
     // At least 64 KiB for each rank: less would stay in its caches, and no memory would be
@@ -192,8 +192,8 @@ int main(int argc, char** argv) {
         if (!line.reach.all()) continue;
         worst = std::max(worst, emu::worst_error_percent(line.measured, line.rated));
     }
-    if (options.most_error == 0 || worst <= options.most_error) return 0;
+    if (options.max_error == 0 || worst <= options.max_error) return 0;
     std::fprintf(stderr, "bench_emulator: an error of %.1f %% is above %.1f %%\n", worst,
-                 options.most_error);
+                 options.max_error);
     return 1;
 }

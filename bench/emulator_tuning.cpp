@@ -70,7 +70,7 @@ Options parse(int argc, char** argv) {
         std::chrono::microseconds(std::stoll(option(argc, argv, "--sample-us", "10000")));
     options.rounds = std::stoi(option(argc, argv, "--rounds", "5"));
     options.json = option(argc, argv, "--json", "no") == std::string("yes");
-    // One rank has nobody to talk to, and no round no median.
+    // One rank has no peer to talk to, and no round no median.
     if (options.tune.world < 2 || options.rounds < 1)
         bench::die("--ranks or --rounds is too small");
     return options;
@@ -173,7 +173,7 @@ void print_times(const std::vector<Table>& tables, const Machine& machine) {
     std::printf("\n");
 }
 
-// Raw figures: whoever reads this draws a conclusion of their own.
+// Raw figures: the conclusion is the reader's.
 void print_json(const std::vector<Table>& tables, const std::vector<Machine>& machines) {
     std::printf("{");
     for (const Machine& machine : machines) {

@@ -130,8 +130,8 @@ bool sizes(const std::string& text, BenchOptions& options) {
     options.to = parts.size() > 1 ? parse_size(parts[1]) : options.from;
     options.factor = 2;
     if (parts.size() == 3 && !number(parts[2], 2, 1024, options.factor)) return false;
-    constexpr std::uint64_t kMost = std::uint64_t{16} << 30;
-    return options.from != 0 && options.to >= options.from && options.to <= kMost;
+    constexpr std::uint64_t kMaxBytes = std::uint64_t{16} << 30;
+    return options.from != 0 && options.to >= options.from && options.to <= kMaxBytes;
 }
 
 constexpr const char* kCompletionHelp = "print the script that completes this command line";

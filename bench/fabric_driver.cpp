@@ -9,7 +9,7 @@
 
 namespace {
 
-// The library's own words, since a benchmark has nobody else to tell.
+// The library's own words, since a benchmark has no caller to return them to.
 void need(int result, const char* step) {
     if (result == FABRICSHM_OK) return;
     bench::die(std::string(step) + ": " + fabricshm_error_name(result) + ": " +
@@ -121,7 +121,7 @@ class FabricContender final : public bench::Contender {
         if (rank() == 0)
             need(fabricshm_region_create(arena_, bytes, &region), "make the shared result");
         std::uint64_t id = region.id;
-        need(fabricshm_broadcast(group_, &id, 1, FABRICSHM_U64, 0), "tell the shared result");
+        need(fabricshm_broadcast(group_, &id, 1, FABRICSHM_U64, 0), "announce the shared result");
         if (rank() != 0) need(fabricshm_region_open(arena_, id, &region), "open the shared result");
         shared_id_ = id;
         return region.base;
@@ -159,7 +159,7 @@ class FabricContender final : public bench::Contender {
     }
 
     // The call is used for both directions: two fields differ, and setting them costs nothing
-    // beside a message.
+    // against a message.
     void ping_pong(fabricshm_call& call) {
         const bool serves = rank() % 2 == 0;
         call.kind = serves ? FABRICSHM_SEND : FABRICSHM_RECV;

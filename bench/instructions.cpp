@@ -70,7 +70,7 @@ Job job_of(int argc, char** argv) {
 
 }  // namespace
 
-// What callgrind is told to count: everything between entering and leaving it. Its name is that.
+// What callgrind counts: everything between entering and leaving it. Its name is that.
 extern "C" [[gnu::noinline]] int counted_operation(fabricshm_group* group,
                                                    const fabricshm_call* call) {
     const int result = fabricshm_run(group, call);

@@ -2,7 +2,7 @@
 """How many instructions does an operation cost a rank, waiting left out, with 2 to 256 ranks?
 
 Counted with callgrind, so that a machine of two cores can say it: see bench/instructions.cpp for how
-waiting is left out. With --against a second build is counted beside. Exits with 77 without valgrind.
+waiting is left out. With --against a second build is counted, too. Exits with 77 without valgrind.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def parse_options(arguments):
     add("--counted", default="first,last", help="ranks that are counted: first,last (default)")
     add("--rounds", type=int, default=5, help="operations that are counted (default 5)")
     add("--build", default=os.path.join(SOURCE, "build", "release"), metavar="DIR")
-    add("--against", metavar="DIR", help="count the bench_instructions of another build beside")
+    add("--against", metavar="DIR", help="count the bench_instructions of another build, too")
     return parser.parse_args(arguments)
 
 

@@ -1,4 +1,4 @@
-// How long does one leave of a group keep the control thread, by what rests in quarantine beside
+// How long does one leave of a group keep the control thread, by what rests in quarantine next to
 // it? And the journal, when it is written again, and a snapshot for the admin API?
 //
 //   bench_leave_costs [REGIONS GROUPS]      (65536 800)
@@ -82,11 +82,12 @@ std::vector<proto::Group> make_groups(Registry& registry, std::uint64_t arena,
     return made;
 }
 
-// From the books, and from its own file: what the control thread does of that, and what is done
-// beside it.
+// From the registry's state, and from its own file: what the control thread does of that, and what
+// is done next to it.
 void rewrite(Journal& journal, Registry& registry) {
     std::printf(
-        "journal rewritten from the books (at the start, after a full disk): %.2f ms\n", ms_of([&] {
+        "journal rewritten from the state in memory (at the start, after a full disk): %.2f ms\n",
+        ms_of([&] {
             (void)journal.rewrite([&](JournalSink& sink) { return registry.write_journal(sink); });
         }));
     std::unique_ptr<Compaction> compaction;
@@ -159,7 +160,7 @@ int run(int regions, int groups) {
         worst = std::max(
             worst, ms_of([&] { (void)registry.leave_group(sessions[1], made[std::size_t(i)]); }));
     }
-    std::printf("leave beside %d quarantined regions and %d groups, worst: %.3f ms\n", regions,
+    std::printf("leave next to %d quarantined regions and %d groups, worst: %.3f ms\n", regions,
                 groups, worst);
     std::printf("leave that ends the quarantine: %.2f ms\n",
                 ms_of([&] { (void)registry.leave_group(sessions[1], made.back()); }));

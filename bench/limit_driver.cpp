@@ -1,5 +1,6 @@
-// What would the collectives cost if nobody ever had to wait? The ranks move the bytes an algorithm
-// has to move, between each other's buffers, without flags: the algorithm's limit on this memory.
+// What would the collectives cost if no rank ever had to wait? The ranks move the bytes an
+// algorithm has to move, between each other's buffers, without flags: the algorithm's limit on this
+// memory.
 //
 //   push  each rank reduces its part from all inputs and stores it into every output
 //   pull  each rank reduces its part into its own output, then copies the others' parts from theirs
@@ -144,7 +145,7 @@ class LimitContender final : public bench::Contender {
     }
 
     void barrier() override {
-        // Monotonic: the word is never reset, so nobody can be lapped.
+        // Monotonic: the word is never reset, so no rank can be lapped.
         barriers_ += static_cast<std::uint64_t>(world_);
         // acq_rel: what a rank wrote before the barrier is seen by all after it.
         shared_.barrier->arrived.value.fetch_add(1, std::memory_order_acq_rel);
@@ -378,7 +379,7 @@ int main(int argc, char** argv) {
         if (forked < 0) bench::die("cannot fork the ranks");
         if (forked == 0) rank = child;
     }
-    // Should the first rank die, the others have nobody to end them.
+    // Should the first rank die, nothing else ends the others.
     if (rank != 0) prctl(PR_SET_PDEATHSIG, SIGKILL);
     // It may have died before that line, and then no signal comes.
     if (rank != 0 && getppid() != first) return 1;

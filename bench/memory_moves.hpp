@@ -30,7 +30,7 @@ struct Move {
 /// The loops of one instruction set. Any alignment; pure and thread-safe.
 struct MemoryMoves {
     /// A table of plain functions: chosen once and called through pointers, which costs nothing
-    /// beside a buffer of kilobytes.
+    /// against a buffer of kilobytes.
     const char* isa;
     void (*move)(const Move&);
     float (*read)(const float* from, std::size_t count);

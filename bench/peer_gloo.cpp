@@ -48,7 +48,7 @@ class GlooContender final : public bench::Contender {
         auto context = std::make_shared<gloo::rendezvous::Context>(rank, world);
         // As long as the orchestrator waits for a turn by default; gloo gives up by throwing.
         context->setTimeout(std::chrono::minutes(2));
-        // A folder of the run's own; gloo leaves files in it that nobody may find later.
+        // A folder of the run's own; gloo leaves files in it that no later run may find.
         gloo::rendezvous::FileStore store(store_folder);
         context->connectFullMesh(store, device);
         context_ = context;

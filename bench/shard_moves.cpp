@@ -29,7 +29,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A move that takes longer has failed: the shard stays where it is, and nobody would see it moved.
+// A move that takes longer has failed: the shard stays where it is, and no reader would see it
+// moved.
 constexpr auto kMaxMove = std::chrono::seconds(120);
 
 enum Phase : int { kCopy, kMove, kNothing, kPhases };
@@ -105,8 +106,8 @@ void read_all_the_time(const char* socket, std::uint64_t bytes, Board& board) {
 }
 
 // From the order to the first read that begins at the new place. It takes `least` seconds, and
-// nobody looks before: on two processors looking takes the mover's, and a memcpy has nobody looking
-// at it.
+// no reader polls before: on two processors polling takes the mover's, and a memcpy has no poll
+// next to it.
 double move_once(fabricshm_shard* shard, double least) {
     fabricshm_shard_view view{};
     if (fabricshm_shard_read(shard, 1, 60'000, &view) != 0) fail("read");
@@ -114,7 +115,7 @@ double move_once(fabricshm_shard* shard, double least) {
     fabricshm_shard_release(shard, &view);
     int code = FABRICSHM_EBUSY;
     // The old copy of the last move may still be counted as read.
-    // Begins anew with each attempt: the time that is wanted is that of the move which was taken.
+    // Begins again with each attempt: the time that is wanted is that of the move which was taken.
     auto begin = Clock::now();
     const auto deadline = begin + kMaxMove;
     while (code == FABRICSHM_EBUSY && Clock::now() < deadline) {
@@ -238,7 +239,7 @@ int main(int argc, char** argv) {
     std::memset(to.base, 3, bytes);
     while (!board.ready.load()) ::usleep(1000);
     Figures warm;
-    measure_round(shard, board, from, to, bytes, warm);  // pages that nobody had touched
+    measure_round(shard, board, from, to, bytes, warm);  // pages that were never touched
     Figures figures;
     for (int i = 0; i < rounds; ++i) measure_round(shard, board, from, to, bytes, figures);
     board.over.store(true);

@@ -42,7 +42,7 @@ class Sessions {
   public:
     Sessions(SessionPages& pages, int count) {
         for (int id = 1; id <= count; ++id) {
-            // Of no process: a page does not care who writes to it.
+            // Of no process: a page does not depend on the writer.
             const PageOwner owner{static_cast<std::uint64_t>(id), id, 0, "bench", ""};
             auto file = pages.open_telemetry(owner);
             if (!file.ok()) return;
@@ -119,7 +119,7 @@ void look(benchmark::State& state) {
         return;
     }
     DeviceWatch devices({});
-    // No books to ask and no devices: what is measured is the pages alone.
+    // No registry to ask and no devices: what is measured is the pages alone.
     Sampler sampler(pages, devices, {}, {});
     Writer writer(sessions, static_cast<int>(state.range(1)));
     // The first look makes the entries; the daemon makes each once, when a session comes.

@@ -1,4 +1,4 @@
-# What `cmake --install` puts where for those who link the library; programs and Python packages are
+# What `cmake --install` puts where for programs that link the library; programs and Python packages are
 # installed by their folders. Included last, when the target fabricshm is known.
 #   component `development`: headers, libfabricshm.so, find_package and pkg-config files
 include(CMakePackageConfigHelpers)

@@ -28,7 +28,7 @@ function(fabric_python_module target package name)
 endfunction()
 
 # fabric_python_program(name): configures name.in, which finds its packages at FABRIC_PACKAGES, into a
-# program: beside the packages in the build tree, in bin/ when installed.
+# program: next to the packages in the build tree, in bin/ when installed.
 function(fabric_python_program name)
     set(modes OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
     set(FABRIC_PACKAGES .)

@@ -38,8 +38,8 @@ constexpr int kHostFailed = 1;
 constexpr int kMisconfigured = 2;
 constexpr auto kNotifyTimeout = std::chrono::seconds(5);
 
-// One line, to standard error even when there is a log file: whoever started it looks there, and
-// systemd keeps it.
+// One line, to standard error even when there is a log file: the shell that started it shows it,
+// and systemd keeps it.
 int fail_start(const ErrorMessage& error_message) {
     std::fprintf(stderr, "fabricd: %s\n", error_message->c_str());
     return error_message.is_of_host ? kHostFailed : kMisconfigured;
@@ -62,17 +62,9 @@ DaemonOptions daemon_options(const Config& config, Bytes capacity,
     options.socket_group = config.server.socket_group;
     options.allow_uids = config.server.allow_uids;
     options.state_dir = config.state.dir;
-    // A small pool should still serve those who name no size.
-    options.limits.default_arena_bytes = std::min(config.arena.default_bytes, capacity);
-    options.limits.max_arena_bytes = config.arena.max_bytes;
-    options.limits.user_quota_bytes = config.limits.user_quota;
-    options.limits.max_sessions = static_cast<int>(config.limits.sessions);
-    options.limits.max_sessions_per_user = static_cast<int>(config.limits.sessions_per_user);
-    options.limits.max_arenas_per_user = static_cast<int>(config.limits.arenas_per_user);
-    options.limits.max_arenas_per_session = static_cast<int>(config.limits.arenas_per_session);
-    options.limits.max_regions_per_session = static_cast<int>(config.limits.regions_per_session);
-    options.limits.max_groups_per_arena = static_cast<int>(config.limits.groups_per_arena);
-    options.move_bytes_per_second = config.limits.move_bytes_per_second;
+    options.limits = config.limits;
+    // A small pool should still serve programs that name no size.
+    options.limits.default_arena_bytes = std::min(config.limits.default_arena_bytes, capacity);
     options.refuses_damage = config.state.damaged_journal == "refuse";
     options.adopt_grace = config.state.adopt_grace;
     options.sampling.period = config.telemetry.interval;

@@ -1,4 +1,4 @@
-"""Who is compared: the process sets that are started, and the entries each of them serves."""
+"""What is compared: the process sets that are started, and the entries each of them serves."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ class ProcessSet:
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of the comparison: a process set and what it is told to do."""
+    """One row of the comparison: a process set and what it is to do."""
 
     name: str
     family: str  # the best entry of a family stands for it

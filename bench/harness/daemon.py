@@ -39,7 +39,7 @@ class Daemon:
 
     @property
     def pid(self):
-        """Of the process, for who measures it."""
+        """Of the process, for measurements."""
         return self._process.pid
 
     def wait_ready(self, timeout=30):

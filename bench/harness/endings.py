@@ -38,7 +38,7 @@ def _unwind(number):
 
 @contextlib.contextmanager
 def unbroken():
-    """Holds that exception back for a moment: a process that is started is noted down, too, by who ends it."""
+    """Holds that exception back for a moment: a process that is started is noted down, too, by the code that ends it."""
     global _unbroken  # pylint: disable=global-statement
     _unbroken += 1
     try:

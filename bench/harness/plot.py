@@ -45,7 +45,7 @@ PICTURES = (
 
 
 def plot(rows, path):
-    """Writes the pictures of what was measured beside `path`, the first one there; returns their
+    """Writes the pictures of what was measured next to `path`, the first one there; returns their
     paths."""
     import matplotlib  # pylint: disable=import-outside-toplevel
     matplotlib.use("Agg")

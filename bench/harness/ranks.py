@@ -108,7 +108,7 @@ class Ranks:
         while None in answers:
             waiting = {self._pipes[rank][1]: rank
                        for rank in range(self.world) if answers[rank] is None}
-            # Woken five times a second without an answer, to see whether somebody died.
+            # Woken five times a second without an answer, to see whether a rank died.
             ready, _, _ = select.select(list(waiting), [], [], 0.2)
             for descriptor in ready:
                 rank = waiting[descriptor]
@@ -135,7 +135,7 @@ class Ranks:
 
 
 def _cpu_seconds(pid):
-    """CPU time of all threads of a process, to the nanosecond where the kernel tells."""
+    """CPU time of all threads of a process, to the nanosecond where the kernel has it."""
     total = 0
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):

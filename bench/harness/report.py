@@ -62,14 +62,14 @@ def states_of(results):
 
 
 def views_of(results, state, pinned):
-    """By entry name. The limits are pinned whatever the others are, and stand beside both."""
+    """By entry name. The limits are pinned whatever the others are, and stand next to both."""
     views = {name: View(result, state) for name, result in results.items()
              if result.entry.pinned == pinned or result.entry.family.startswith("limit")}
     return {name: view for name, view in views.items() if view.samples}
 
 
 def best_of(views, family):
-    """The view of a family with the least median, or None. One with few samples beside another's
+    """The view of a family with the least median, or None. One with few samples next to another's
     many does not stand for its family."""
     own = [view for view in views.values() if view.entry.family == family]
     most = max((len(view.samples) for view in own), default=0)
@@ -160,7 +160,7 @@ def _our_cells(row, family):
     found = row["families"].get(family)
     if not found:
         return [""] * 5
-    # What came before stands beside ours and is judged by that ratio alone.
+    # What came before stands next to ours and is judged by that ratio alone.
     if family.startswith("before"):
         return [time_text(found["median_ns"]), "", "", "", ""]
     # Below that, waiting and not the bytes decides; the ping-pongs say how well it is done.
@@ -242,7 +242,7 @@ def markdown(document):
              "", "Machine: " + ", ".join(f"{key} {value}" for key, value in limits.items()) + ".",
              "", "`ratio` is best peer's time / ours in the same rounds; `limit %` the share of "
              "what the same bytes cost without waiting; near and far are the two cores by a cache "
-             "line's trip beside each sample. See docs/benchmarks.md.", ""]
+             "line's trip next to each sample. See docs/benchmarks.md.", ""]
     for title, text in sections(document["rows"]):
         lines += [f"## {title}", "", text, ""]
     # Below a hundredth of a core it is the measuring itself.

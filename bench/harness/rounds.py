@@ -118,7 +118,7 @@ class Bench:
         first = 1 + max(max(result.samples, default=-1) for result in order)
         done, trip = 0, self._line_trip.measure()
         while self._goes_on(done, until):
-            # Another order each round: nobody always follows the same neighbour.
+            # Another order each round: no contender always follows the same neighbour.
             shift = done % len(order)
             # Rotated rather than shuffled: the same run has the same order.
             for result in order[shift:] + order[:shift]:

@@ -45,7 +45,7 @@ examples:
   fabric-place model.onnx devices.toml --map convolution=npu,gpu --json | jq .predicted_step_s
 
 environment:
-  FABRICCTL, FABRICD   programs to use instead of those beside this one or in PATH
+  FABRICCTL, FABRICD   programs to use instead of those next to this one or in PATH
 
 exit codes: 0 done, 1 the run failed or the outputs differ, 2 wrong usage or no possible plan,
 128 + N ended by signal N

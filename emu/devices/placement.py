@@ -91,7 +91,7 @@ def _fill(network, devices, placement, banned):
 def _no_room(layer, devices):
     most = max((device.quota_bytes for device in devices), default=0)
     return PlacementError(
-        f"no device has room for layer {layer.name} ({layer.weight_bytes} bytes of weights) beside"
+        f"no device has room for layer {layer.name} ({layer.weight_bytes} bytes of weights) besides"
         f" the others; the largest quota is {most} bytes")
 
 

@@ -123,16 +123,16 @@ def run_text(options, plan, outcome):
     predicted = plan.schedule.seconds
     rows = []
     for d, device in enumerate(plan.devices):
-        told = run.devices.get(device.name)
-        if told is not None:
+        figures = run.devices.get(device.name)
+        if figures is not None:
             expected = _busy(plan)[d] * options.micro_batches
-            rows.append((device.name, _ms(expected), _ms(told["busy_s"]), _ms(told["real_s"]),
-                         f"{told['late']} of {told['segments']}"))
+            rows.append((device.name, _ms(expected), _ms(figures["busy_s"]), _ms(figures["real_s"]),
+                         f"{figures['late']} of {figures['segments']}"))
     parts = [
         f"measured step   {_ms(run.seconds)} ms, {(run.seconds / predicted - 1) * 100:+.1f} % of the"
         " prediction",
         "\n" + _table(("DEVICE", "PREDICTED BUSY MS", "BUSY MS", "THIS MACHINE MS", "LATE"), rows)]
-    if any(told["late"] for told in run.devices.values()):
+    if any(figures["late"] for figures in run.devices.values()):
         parts.append("late: this machine needed longer than the device would; slow the devices down")
     parts.append("\n" + _comparison_text(comparison, options, single))
     return "\n".join(parts)

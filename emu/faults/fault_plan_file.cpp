@@ -134,7 +134,7 @@ void check_together(const Fault& fault, bool timed, const FaultPlan& plan, Reade
     if (at_point && timed) reader.report("after", "and point or operations exclude each other");
     if (!at_point && !timed) reader.report("point", "is missing (or operations, or after)");
     if (daemon && !plan.own_daemon) {
-        reader.report("target", "daemon needs a [daemon] table: only an own one may be harmed");
+        reader.report("target", "daemon needs a [daemon] table: faults need a daemon of their own");
     }
     switch (fault.action) {
         case Action::kSlow:

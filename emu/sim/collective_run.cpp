@@ -22,7 +22,7 @@ using fabricshm::Whose;
 namespace {
 
 // More steps than this, of all ranks together, are not run one by one: some seconds.
-constexpr double kMostSteps = 2e6;
+constexpr double kMaxSteps = 2e6;
 constexpr std::uint64_t kPiecesRun = 8;
 
 }  // namespace
@@ -244,7 +244,7 @@ RunResult simulate_allreduce(const Topology& topology, const AllreduceCall& call
         fabric.prepare(plan, streaming);
         return run_lockstep(fabric, plan, arrivals);
     }
-    if (!plan.in_pieces() || steps <= kMostSteps || plan.pieces().count <= kPiecesRun) {
+    if (!plan.in_pieces() || steps <= kMaxSteps || plan.pieces().count <= kPiecesRun) {
         return run_pieces(0);
     }
     // Two runs of the first pieces: their difference is the pace, free of what the beginning costs.

@@ -42,22 +42,22 @@ int Fluid::add_pot(double units) {
     return static_cast<int>(pots_.size()) - 1;
 }
 
-void Fluid::start(int who, int load, double units) {
+void Fluid::start(int job, int load, double units) {
     // An activity without units would end before it began, and its step is to be skipped by its
     // maker.
     FABRIC_CHECK(units > 0);
-    active_.push_back({who, load, -1, units, 0, false, false});
+    active_.push_back({job, load, -1, units, 0, false, false});
     // Rates are computed when asked for, so that all that starts at one moment costs one
     // computation.
     changed_ = true;
 }
 
-void Fluid::start_on_pot(int who, int load, int pot) {
+void Fluid::start_on_pot(int job, int load, int pot) {
     if (pots_[at(pot)].left <= 0) {
-        ended_.push_back(who);  // the others have done it all
+        ended_.push_back(job);  // the others have done it all
         return;
     }
-    active_.push_back({who, load, pot, 0, 0, false, false});
+    active_.push_back({job, load, pot, 0, 0, false, false});
     changed_ = true;
 }
 
@@ -93,7 +93,7 @@ void Fluid::advance(Seconds to) {
         const double rate = activity.pot < 0 ? activity.rate : pots_[at(activity.pot)].rate;
         const bool over = units_left(activity) <= rate * (std::abs(to) * 1e-12 + 1e-15);
         if (over) {
-            ended_.push_back(activity.who);
+            ended_.push_back(activity.job);
         } else {
             going.push_back(activity);
         }

@@ -50,10 +50,10 @@ class Fluid {
     /// A number of units that several activities work off together (claims).
     int add_pot(double units);
 
-    /// Starts `units` of progress for `who`. Takes effect at the current time.
-    void start(int who, int load, double units);
+    /// Starts `units` of progress for `job`. Takes effect at the current time.
+    void start(int job, int load, double units);
     /// The same on what is left in a pot; ends, for all that work on it, when it is empty.
-    void start_on_pot(int who, int load, int pot);
+    void start_on_pot(int job, int load, int pot);
 
     /// When the first activity ends; infinity when none runs. Computes rates if something changed:
     /// a few passes over resources and activities.
@@ -74,7 +74,7 @@ class Fluid {
 
   private:
     struct Activity {
-        int who = 0;
+        int job = 0;
         int load = 0;
         int pot = -1;
         double left = 0;  // units; unused with a pot

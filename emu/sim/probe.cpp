@@ -26,8 +26,8 @@ using fabricshm::Result;
 
 namespace {
 
-constexpr int kMostWorkers = 8;
-constexpr int kMostPoints = 24;
+constexpr int kMaxWorkers = 8;
+constexpr int kMaxPoints = 24;
 // The best of so many counts: a virtual core is taken away now and then, and what it can do when it
 // is there is asked.
 constexpr int kBatches = 7;
@@ -42,10 +42,10 @@ struct alignas(128) SharedWord {
 struct Board {
     SharedWord arrived;
     SharedWord ping[2];
-    double kept[kMostWorkers][kMostPoints];
-    double handed[kMostWorkers][kMostPoints];
-    double given[kMostWorkers][kMostPoints];
-    double streamed[kMostWorkers][kMostPoints];
+    double kept[kMaxWorkers][kMaxPoints];
+    double handed[kMaxWorkers][kMaxPoints];
+    double given[kMaxWorkers][kMaxPoints];
+    double streamed[kMaxWorkers][kMaxPoints];
     double exchange;
     double yield_trip;
 };
@@ -269,7 +269,7 @@ class SharedMemory {
 CacheCurve curve_of(const Board& board, const std::vector<Bytes>& footprints, int workers) {
     CacheCurve curve;
     for (std::size_t point = 0; point < footprints.size(); ++point) {
-        const auto slowest = [&](const double(&measured)[kMostWorkers][kMostPoints]) {
+        const auto slowest = [&](const double(&measured)[kMaxWorkers][kMaxPoints]) {
             double most = 0;
             for (int worker = 0; worker < workers; ++worker) {
                 most = std::max(most, measured[worker][point]);
@@ -291,12 +291,12 @@ CacheCurve curve_of(const Board& board, const std::vector<Bytes>& footprints, in
 Result<MachineLimits> probe_machine(const ProbeOptions& options) {
     MachineLimits limits;
     limits.cores = usable_cores();
-    const int workers = std::clamp(limits.cores, 1, kMostWorkers);
+    const int workers = std::clamp(limits.cores, 1, kMaxWorkers);
     std::vector<Bytes> footprints;
     for (Bytes bytes = options.least; bytes <= options.most; bytes *= 2)
         // Doubling, since a cache's size is felt on a logarithmic scale.
         footprints.push_back(bytes);
-    if (footprints.empty() || footprints.size() > kMostPoints) {
+    if (footprints.empty() || footprints.size() > kMaxPoints) {
         return Error{Errc::kInvalid, 0, "probe: sizes out of range"};
     }
     const SharedMemory words(sizeof(Board));

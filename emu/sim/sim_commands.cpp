@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <fstream>
 
+#include "libfabricshm/base/check.hpp"
+
 namespace emu {
 
 using fabricshm::Algorithm;
@@ -13,31 +15,19 @@ using fabricshm::kMiB;
 
 namespace {
 
-using Outcome = std::variant<Report, SimFailure>;
-
 // Defaults by command, after parsing: the same option means another list in each.
 template <typename T>
 void fall_back(std::vector<T>& list, std::vector<T> fallback) {
     if (list.empty()) list = std::move(fallback);
 }
 
-Outcome run_allreduce(SimOptions& options, Topology topology) {
-    fall_back(options.sizes,
-              {8, 1 * kKiB, 8 * kKiB, 64 * kKiB, 512 * kKiB, 4 * kMiB, 32 * kMiB, 256 * kMiB});
-    fall_back(options.algorithms, {Algorithm::kDirect, Algorithm::kRing, Algorithm::kHost});
-    return answer_allreduce({std::move(topology), options.sizes, options.algorithms,
-                             options.trigger, !options.outside_arena});
-}
-
-Outcome run_crossover(SimOptions& options) {
-    fall_back(options.devices, {2, 4, 8, 16, 32, 64, 128, 256});
-    options.crossover.spec = options.spec;
-    options.crossover.devices = options.devices;
-    // A file describes one machine of one size.
-    if (options.shape != "star" && options.shape != "tree" && options.shape != "chain") {
-        return SimFailure{2, "crossover: --topology: star, tree or chain, since it makes several"};
+// Of the commands for one topology.
+std::variant<Topology, SimFailure> one_topology(const SimOptions& options) {
+    auto made = topology_of(options);
+    if (auto* error_message = std::get_if<std::string>(&made)) {
+        return SimFailure{2, options.command + ": " + *error_message};
     }
-    return answer_crossover(options.crossover);
+    return std::get<Topology>(std::move(made));
 }
 
 double mean_of_traces(const std::vector<double>& values) {
@@ -46,7 +36,7 @@ double mean_of_traces(const std::vector<double>& values) {
     return sum / static_cast<double>(values.size());
 }
 
-Outcome run_training_command(SimOptions& options, Topology topology) {
+Report compare_policies(SimOptions& options, Topology topology) {
     Workload& workload = options.workload;
     const std::size_t devices = topology.devices().size();
     // A device of speed 1 does a thousand samples per second, so that a batch of 100 per device
@@ -96,7 +86,49 @@ Outcome run_training_command(SimOptions& options, Topology topology) {
     return report;
 }
 
-Outcome run_control(SimOptions& options) {
+}  // namespace
+
+SimOutcome simulate_allreduce(SimOptions& options) {
+    auto topology = one_topology(options);
+    if (auto* failure = std::get_if<SimFailure>(&topology)) return std::move(*failure);
+    fall_back(options.sizes,
+              {8, 1 * kKiB, 8 * kKiB, 64 * kKiB, 512 * kKiB, 4 * kMiB, 32 * kMiB, 256 * kMiB});
+    fall_back(options.algorithms, {Algorithm::kDirect, Algorithm::kRing, Algorithm::kHost});
+    return answer_allreduce({std::get<Topology>(std::move(topology)), options.sizes,
+                             options.algorithms, options.trigger, !options.outside_arena});
+}
+
+SimOutcome simulate_crossover(SimOptions& options) {
+    fall_back(options.devices, {2, 4, 8, 16, 32, 64, 128, 256});
+    options.crossover.spec = options.spec;
+    options.crossover.devices = options.devices;
+    // A file describes one machine of one size.
+    if (options.shape != "star" && options.shape != "tree" && options.shape != "chain") {
+        return SimFailure{2, "crossover: --topology: star, tree or chain, since it makes several"};
+    }
+    return answer_crossover(options.crossover);
+}
+
+SimOutcome simulate_training(SimOptions& options) {
+    auto topology = one_topology(options);
+    if (auto* failure = std::get_if<SimFailure>(&topology)) return std::move(*failure);
+    return compare_policies(options, std::get<Topology>(std::move(topology)));
+}
+
+SimOutcome simulate_stragglers(SimOptions& options) {
+    auto topology = one_topology(options);
+    if (auto* failure = std::get_if<SimFailure>(&topology)) return std::move(*failure);
+    options.stragglers.topology = std::get<Topology>(std::move(topology));
+    return answer_stragglers(options.stragglers);
+}
+
+SimOutcome simulate_bandwidth(SimOptions& options) {
+    fall_back(options.devices, {2, 4, 8, 16, 32, 64});
+    options.bandwidth.devices = options.devices;
+    return answer_bandwidth(options.bandwidth);
+}
+
+SimOutcome simulate_control(SimOptions& options) {
     ControlQuery& query = options.control;
     fall_back(options.devices, {8, 64, 256, 1024});
     if (options.shape != "star" && options.shape != "tree" && options.shape != "chain") {
@@ -113,7 +145,7 @@ Outcome run_control(SimOptions& options) {
     return answer_control(query);
 }
 
-Outcome run_validate(SimOptions& options) {
+SimOutcome simulate_validate(SimOptions& options) {
     fall_back(options.devices, {2, 4});
     fall_back(options.sizes, {8, 1 * kKiB, 8 * kKiB, 64 * kKiB, 512 * kKiB, 4 * kMiB, 32 * kMiB});
     fall_back(options.algorithms, {Algorithm::kFlat, Algorithm::kDirect, Algorithm::kRing,
@@ -132,27 +164,10 @@ Outcome run_validate(SimOptions& options) {
     return std::move(report).value();
 }
 
-}  // namespace
-
-std::variant<Report, SimFailure> run_sim_command(SimOptions options) {
-    if (options.command == "validate") return run_validate(options);
-    if (options.command == "control") return run_control(options);
-    // Before a topology is made: these make their own, one per size.
-    if (options.command == "crossover") return run_crossover(options);
-    if (options.command == "bandwidth") {
-        fall_back(options.devices, {2, 4, 8, 16, 32, 64});
-        options.bandwidth.devices = options.devices;
-        return answer_bandwidth(options.bandwidth);
-    }
-    auto made = topology_of(options);
-    if (auto* error_message = std::get_if<std::string>(&made)) {
-        return SimFailure{2, options.command + ": " + *error_message};
-    }
-    Topology& topology = std::get<Topology>(made);
-    if (options.command == "allreduce") return run_allreduce(options, std::move(topology));
-    if (options.command == "training") return run_training_command(options, std::move(topology));
-    options.stragglers.topology = std::move(topology);
-    return answer_stragglers(options.stragglers);
+SimOutcome run_sim_command(SimOptions options) {
+    const SimCommand* command = find_sim_command(options.command);
+    FABRIC_CHECK(command != nullptr);  // or the parser would not have taken it
+    return command->run(options);
 }
 
 bool print_report(const Report& report, const SimOptions& options) {

@@ -4,13 +4,6 @@ namespace emu {
 
 namespace {
 
-// Every command has these three: an answer is for people, for a spreadsheet or for a program.
-void add_output(CLI::App& command, SimOptions& options, SimTexts& texts) {
-    command.add_flag("--json", texts.json, "Print JSON");
-    command.add_flag("--csv", texts.csv, "Print CSV");
-    command.add_option("--output", options.output, "Write to a file instead")->type_name("PATH");
-}
-
 // Texts stay texts here; sim_options.cpp makes rates, sizes and placements of them and says in one
 // line what is wrong.
 void add_topology(CLI::App& command, SimOptions& options, SimTexts& texts) {
@@ -54,177 +47,153 @@ void add_devices(CLI::App& command, SimTexts& texts, const char* fallback) {
         ->type_name("N,...");
 }
 
-void add_allreduce(CLI::App& app, SimOptions& options, SimTexts& texts) {
-    auto* command = app.add_subcommand("allreduce",
-                                       "How long an allreduce takes, by size and "
-                                       "algorithm");
-    add_topology(*command, options, texts);
-    add_devices(*command, texts, "8");
-    command->add_option("--sizes", texts.sizes, "Bytes of the vector, e.g. 8KiB,1MiB")
-        ->type_name("SIZE,...");
-    command
-        ->add_option("--algorithms", texts.algorithms,
-                     "Of auto, flat, direct, ring, staged, host (default direct,ring,host)")
-        ->type_name("NAME,...");
-    command->add_option("--trigger", texts.trigger, "async (default) or sync")->type_name("NAME");
-    command->add_flag("--outside-arena", options.outside_arena,
-                      "Buffers are not in the pool and are staged through it");
-    add_output(*command, options, texts);
-}
-
-void add_crossover(CLI::App& app, SimOptions& options, SimTexts& texts) {
-    auto* command = app.add_subcommand("crossover", "From which size on the ring beats direct");
-    add_topology(*command, options, texts);
-    add_devices(*command, texts, "2,4,8,16,32,64,128,256");
-    add_output(*command, options, texts);
-}
-
-void add_stragglers(CLI::App& app, SimOptions& options, SimTexts& texts) {
-    auto* command = app.add_subcommand("stragglers", "What slow and late devices cost");
-    StragglerQuery& query = options.stragglers;
-    add_topology(*command, options, texts);
-    add_devices(*command, texts, "8");
-    command->add_option("--size", texts.size, "Bytes of the vector (default 64MiB)")
-        ->type_name("SIZE");
-    command->add_option("--slow", query.slow, "How many times slower is slow (default 4)")
-        ->type_name("X")
-        ->check(CLI::Range(1.0, 1e6));
-    command->add_option("--late", texts.late, "Mean lateness (default 1ms)")->type_name("TIME");
-    command->add_option("--runs", query.runs, "Of each random scenario (default 20)")
-        ->type_name("N")
-        ->check(CLI::Range(1, 100000));
-    command->add_option("--seed", query.seed, "Of the random scenarios (default 1)")
-        ->type_name("N");
-    add_output(*command, options, texts);
-}
-
-// No topology: the pool's rate is what is sought, so that the shape is a star whose pool gets it.
-void add_bandwidth(CLI::App& app, SimOptions& options, SimTexts& texts) {
-    auto* command = app.add_subcommand("bandwidth", "What pool bandwidth a model needs");
-    BandwidthQuery& query = options.bandwidth;
-    command
-        ->add_option("--model", texts.model,
-                     "resnet50 (default), gpt2, gpt2-xl, or any name "
-                     "together with --parameters and --step")
-        ->type_name("NAME");
-    command->add_option("--parameters", texts.parameters, "Instead of the model's")
-        ->type_name("N")
-        ->check(CLI::Range(1.0, 1e13));
-    command->add_option("--bytes-each", query.bytes_each, "Of a gradient's value (default 4)")
-        ->type_name("N")
-        ->check(CLI::Range(1.0, 8.0));
-    command->add_option("--batch", texts.batch, "Samples of a device in a step (default 32)")
-        ->type_name("N")
-        ->check(CLI::Range(1e-3, 1e9));
-    command
-        ->add_option("--tflops", texts.tflops,
-                     "What a device really does of 10^12 operations/s (default 20)")
-        ->type_name("X")
-        ->check(CLI::Range(1e-6, 1e6));
-    command->add_option("--step", texts.step, "Computing time of a step, instead of the above")
-        ->type_name("TIME");
-    command
-        ->add_option("--hidden", query.hidden_share,
-                     "Share of the step that communication may run beside (default 0.5)")
-        ->type_name("SHARE")
-        ->check(CLI::Range(0.0, 1.0));
-    command
-        ->add_option("--target", query.target_share,
-                     "Exposed communication over the whole step (default 0.1)")
-        ->type_name("SHARE")
-        ->check(CLI::Range(0.001, 0.99));
-    command->add_option("--bucket", texts.bucket, "Bytes of one operation (default 25MiB)")
-        ->type_name("SIZE");
-    command->add_option("--link", texts.link, "Of the devices, as in the other commands")
-        ->type_name("NAME");
-    add_devices(*command, texts, "2,4,8,16,32,64");
-    add_output(*command, options, texts);
-}
-
 // Training and control walk the same traces, so that their answers can be compared.
-void add_trace(CLI::App* command, SimOptions& options, SimTexts& texts) {
+void add_trace(CLI::App& command, SimOptions& options, SimTexts& texts) {
     TraceSpec& trace = options.trace;
-    command->add_option("--steps", trace.steps, "Of a run (default 1000)")
+    command.add_option("--steps", trace.steps, "Of a run (default 1000)")
         ->type_name("N")
         ->check(CLI::Range(1, 10'000'000));
-    command->add_option("--stragglers", trace.stragglers, "Times a device turns slow (default 1)")
+    command.add_option("--stragglers", trace.stragglers, "Times a device turns slow (default 1)")
         ->type_name("N")
         ->check(CLI::Range(0, 100000));
-    command->add_option("--slow-speed", trace.slow_speed, "Of a slow device (default 0.5)")
+    command.add_option("--slow-speed", trace.slow_speed, "Of a slow device (default 0.5)")
         ->type_name("X")
         ->check(CLI::Range(0.001, 1.0));
-    command->add_option("--length", trace.length, "Mean steps of being slow (default 200)")
+    command.add_option("--length", trace.length, "Mean steps of being slow (default 200)")
         ->type_name("N");
-    command->add_option("--failures", trace.failures, "Devices that end (default 0)")
+    command.add_option("--failures", trace.failures, "Devices that end (default 0)")
         ->type_name("N")
         ->check(CLI::Range(0, 8191));
-    command->add_option("--noise", trace.noise, "Of compute times, a share (default 0.02)")
+    command.add_option("--noise", trace.noise, "Of compute times, a share (default 0.02)")
         ->type_name("SHARE")
         ->check(CLI::Range(0.0, 1.0));
-    command->add_option("--gradient", texts.gradient, "Bytes merged in a step (default 100MiB)")
+    command.add_option("--gradient", texts.gradient, "Bytes merged in a step (default 100MiB)")
         ->type_name("SIZE");
-    command->add_option("--move", texts.move, "Moving the whole batch's data (default 0s)")
+    command.add_option("--move", texts.move, "Moving the whole batch's data (default 0s)")
         ->type_name("TIME");
-    command->add_option("--recovery", texts.recovery, "After a failure (default 1s)")
+    command.add_option("--recovery", texts.recovery, "After a failure (default 1s)")
         ->type_name("TIME");
-    command->add_option("--traces", options.traces, "Different ones (default 20)")
+    command.add_option("--traces", options.traces, "Different ones (default 20)")
         ->type_name("N")
         ->check(CLI::Range(1, 100000));
-    command->add_option("--seed", trace.seed, "Of the first trace (default 1)")->type_name("N");
-}
-
-void add_training(CLI::App& app, SimOptions& options, SimTexts& texts) {
-    auto* command = app.add_subcommand("training",
-                                       "Step by step with stragglers and failures: "
-                                       "policies against an oracle");
-    add_topology(*command, options, texts);
-    add_devices(*command, texts, "8");
-    add_trace(command, options, texts);
-    add_output(*command, options, texts);
-}
-
-void add_control(CLI::App& app, SimOptions& options, SimTexts& texts) {
-    auto* command = app.add_subcommand(
-        "control", "What fabricd's control loop makes of stragglers and failures");
-    add_topology(*command, options, texts);
-    add_devices(*command, texts, "8,64,256,1024");
-    add_trace(command, options, texts);
-    command
-        ->add_option("--speeds", texts.speeds,
-                     "Of the devices in turn, relative (default 1), e.g. 1,1,0.5,0.25")
-        ->type_name("X,...");
-    command->add_option("--window", texts.window, "Of the loop (default 1s)")->type_name("TIME");
-    add_output(*command, options, texts);
-}
-
-// No topology either: the machine is the one that it runs on.
-void add_validate(CLI::App& app, SimOptions& options, SimTexts& texts) {
-    auto* command =
-        app.add_subcommand("validate", "Measure allreduces on this machine and compare");
-    add_devices(*command, texts, "2,4");
-    command->add_option("--sizes", texts.sizes, "Bytes of the vector (default 8 to 32MiB)")
-        ->type_name("SIZE,...");
-    command->add_option("--algorithms", texts.algorithms, "Default flat,direct,ring,staged,host")
-        ->type_name("NAME,...");
-    command
-        ->add_option("--sample", texts.sample, "Measuring time per case and round (default 10ms)")
-        ->type_name("TIME");
-    command->add_option("--rounds", options.validate.rounds, "Default 3")
-        ->type_name("N")
-        ->check(CLI::Range(1, 1000));
-    add_output(*command, options, texts);
+    command.add_option("--seed", trace.seed, "Of the first trace (default 1)")->type_name("N");
 }
 
 }  // namespace
 
-void add_sim_commands(CLI::App& app, SimOptions& options, SimTexts& texts) {
-    add_allreduce(app, options, texts);
-    add_crossover(app, options, texts);
-    add_stragglers(app, options, texts);
-    add_bandwidth(app, options, texts);
-    add_training(app, options, texts);
-    add_control(app, options, texts);
-    add_validate(app, options, texts);
+// Every command has these three: an answer is for people, for a spreadsheet or for a program.
+void add_output_flags(CLI::App& command, SimOptions& options, SimTexts& texts) {
+    command.add_flag("--json", texts.json, "Print JSON");
+    command.add_flag("--csv", texts.csv, "Print CSV");
+    command.add_option("--output", options.output, "Write to a file instead")->type_name("PATH");
+}
+
+void add_allreduce_flags(CLI::App& command, SimOptions& options, SimTexts& texts) {
+    add_topology(command, options, texts);
+    add_devices(command, texts, "8");
+    command.add_option("--sizes", texts.sizes, "Bytes of the vector, e.g. 8KiB,1MiB")
+        ->type_name("SIZE,...");
+    command
+        .add_option("--algorithms", texts.algorithms,
+                    "Of auto, flat, direct, ring, staged, host (default direct,ring,host)")
+        ->type_name("NAME,...");
+    command.add_option("--trigger", texts.trigger, "async (default) or sync")->type_name("NAME");
+    command.add_flag("--outside-arena", options.outside_arena,
+                     "Buffers are not in the pool and are staged through it");
+}
+
+void add_crossover_flags(CLI::App& command, SimOptions& options, SimTexts& texts) {
+    add_topology(command, options, texts);
+    add_devices(command, texts, "2,4,8,16,32,64,128,256");
+}
+
+void add_stragglers_flags(CLI::App& command, SimOptions& options, SimTexts& texts) {
+    StragglerQuery& query = options.stragglers;
+    add_topology(command, options, texts);
+    add_devices(command, texts, "8");
+    command.add_option("--size", texts.size, "Bytes of the vector (default 64MiB)")
+        ->type_name("SIZE");
+    command.add_option("--slow", query.slow, "How many times slower is slow (default 4)")
+        ->type_name("X")
+        ->check(CLI::Range(1.0, 1e6));
+    command.add_option("--late", texts.late, "Mean lateness (default 1ms)")->type_name("TIME");
+    command.add_option("--runs", query.runs, "Of each random scenario (default 20)")
+        ->type_name("N")
+        ->check(CLI::Range(1, 100000));
+    command.add_option("--seed", query.seed, "Of the random scenarios (default 1)")->type_name("N");
+}
+
+// No topology: the pool's rate is what is sought, so that the shape is a star whose pool gets it.
+void add_bandwidth_flags(CLI::App& command, SimOptions& options, SimTexts& texts) {
+    BandwidthQuery& query = options.bandwidth;
+    command
+        .add_option("--model", texts.model,
+                    "resnet50 (default), gpt2, gpt2-xl, or any name "
+                    "together with --parameters and --step")
+        ->type_name("NAME");
+    command.add_option("--parameters", texts.parameters, "Instead of the model's")
+        ->type_name("N")
+        ->check(CLI::Range(1.0, 1e13));
+    command.add_option("--bytes-each", query.bytes_each, "Of a gradient's value (default 4)")
+        ->type_name("N")
+        ->check(CLI::Range(1.0, 8.0));
+    command.add_option("--batch", texts.batch, "Samples of a device in a step (default 32)")
+        ->type_name("N")
+        ->check(CLI::Range(1e-3, 1e9));
+    command
+        .add_option("--tflops", texts.tflops,
+                    "What a device really does of 10^12 operations/s (default 20)")
+        ->type_name("X")
+        ->check(CLI::Range(1e-6, 1e6));
+    command.add_option("--step", texts.step, "Computing time of a step, instead of the above")
+        ->type_name("TIME");
+    command
+        .add_option("--hidden", query.hidden_share,
+                    "Share of the step that communication may overlap with (default 0.5)")
+        ->type_name("SHARE")
+        ->check(CLI::Range(0.0, 1.0));
+    command
+        .add_option("--target", query.target_share,
+                    "Exposed communication over the whole step (default 0.1)")
+        ->type_name("SHARE")
+        ->check(CLI::Range(0.001, 0.99));
+    command.add_option("--bucket", texts.bucket, "Bytes of one operation (default 25MiB)")
+        ->type_name("SIZE");
+    command.add_option("--link", texts.link, "Of the devices, as in the other commands")
+        ->type_name("NAME");
+    add_devices(command, texts, "2,4,8,16,32,64");
+}
+
+void add_training_flags(CLI::App& command, SimOptions& options, SimTexts& texts) {
+    add_topology(command, options, texts);
+    add_devices(command, texts, "8");
+    add_trace(command, options, texts);
+}
+
+void add_control_flags(CLI::App& command, SimOptions& options, SimTexts& texts) {
+    add_topology(command, options, texts);
+    add_devices(command, texts, "8,64,256,1024");
+    add_trace(command, options, texts);
+    command
+        .add_option("--speeds", texts.speeds,
+                    "Of the devices in turn, relative (default 1), e.g. 1,1,0.5,0.25")
+        ->type_name("X,...");
+    command.add_option("--window", texts.window, "Of the loop (default 1s)")->type_name("TIME");
+}
+
+// No topology either: the machine is the one that it runs on.
+void add_validate_flags(CLI::App& command, SimOptions& options, SimTexts& texts) {
+    add_devices(command, texts, "2,4");
+    command.add_option("--sizes", texts.sizes, "Bytes of the vector (default 8 to 32MiB)")
+        ->type_name("SIZE,...");
+    command.add_option("--algorithms", texts.algorithms, "Default flat,direct,ring,staged,host")
+        ->type_name("NAME,...");
+    command
+        .add_option("--sample", texts.sample, "Measuring time per case and round (default 10ms)")
+        ->type_name("TIME");
+    command.add_option("--rounds", options.validate.rounds, "Default 3")
+        ->type_name("N")
+        ->check(CLI::Range(1, 1000));
 }
 
 }  // namespace emu

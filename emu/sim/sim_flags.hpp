@@ -36,7 +36,16 @@ struct SimTexts {
     bool version = false;
 };
 
-/// Adds every command. What the flags write to has to outlive the parsing.
-void add_sim_commands(CLI::App& app, SimOptions& options, SimTexts& texts);
+// Of each command its own; what the flags write to has to outlive the parsing.
+void add_allreduce_flags(CLI::App& command, SimOptions& options, SimTexts& texts);
+void add_crossover_flags(CLI::App& command, SimOptions& options, SimTexts& texts);
+void add_stragglers_flags(CLI::App& command, SimOptions& options, SimTexts& texts);
+void add_bandwidth_flags(CLI::App& command, SimOptions& options, SimTexts& texts);
+void add_training_flags(CLI::App& command, SimOptions& options, SimTexts& texts);
+void add_control_flags(CLI::App& command, SimOptions& options, SimTexts& texts);
+void add_validate_flags(CLI::App& command, SimOptions& options, SimTexts& texts);
+
+/// And those that all have.
+void add_output_flags(CLI::App& command, SimOptions& options, SimTexts& texts);
 
 }  // namespace emu

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "emu/sim/sim_command.hpp"
 #include "emu/sim/sim_flags.hpp"
 #include "emu/sim/sim_units.hpp"
 #include "emu/sim/topology_file.hpp"
@@ -183,7 +184,11 @@ std::optional<SimExit> parse_sim_options(int argc, const char* const* argv, SimO
     app.name("fabric-sim");
     app.add_flag("-V,--version", texts.version, "Print the version");
     app.require_subcommand(0, 1);
-    add_sim_commands(app, options, texts);
+    for (const SimCommand& row : sim_commands()) {
+        CLI::App& command = *app.add_subcommand(row.name, row.help);
+        row.add_flags(command, options, texts);
+        add_output_flags(command, options, texts);
+    }
     app.footer(kExamples);
     try {
         app.parse(argc, argv);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains a CNN on Fashion-MNIST over the fabric, and over gloo beside it, and compares.
+"""Trains a CNN on Fashion-MNIST over the fabric, and over gloo as well, and compares.
 
 Started by scripts/demo; or, with any number of ranks:
 
@@ -121,7 +121,7 @@ def train(contenders, data, test, options):
     progress = Progress(options.epochs * -(-steps // BLOCK_STEPS))
     for epoch in range(options.epochs):
         for number, block in enumerate(blocks_of(data, epoch, options.batch, options.steps)):
-            # Whoever goes first finds cold caches: that is each one's turn.
+            # The contender that goes first finds cold caches: that is each one's turn.
             turn = number % len(contenders)
             for contender in contenders[turn:] + contenders[:turn]:
                 contender.train_block(block)

@@ -20,7 +20,7 @@ constexpr const char* kHelp =
     "  --listen ADDRESS:PORT   an IPv4 address of this host (default 127.0.0.1:9464). The metrics\n"
     "                          name jobs and are not protected: any other address shows them to "
     "all\n"
-    "                          who reach it.\n"
+    "                          that reach it.\n"
     "  -h, --help, -V, --version\n\n"
     "Ends on SIGTERM and SIGINT. Exit codes: 0 ended on request, 1 failed, 2 wrong usage.\n";
 

@@ -47,6 +47,16 @@ std::optional<std::string> text_of(const toml::node& node) {
     return text;
 }
 
+// Keys under a former name; decision journals of before have them, too.
+struct FormerKey {
+    const char* name;
+    const char* now;
+};
+constexpr FormerKey kFormerKeys[] = {
+    {"control.quota_least", "control.quota_min"},
+    {"control.share_least", "control.share_min"},
+};
+
 // Some eighty keys, looked up at the start only: a list is fast enough and keeps their order.
 const ConfigKey* find_key(const std::string& name) {
     const auto& keys = config_keys();
@@ -87,6 +97,9 @@ ErrorMessage read_section(Config& config, const std::string& section, const toml
         const std::string name = section + "." + std::string(key.str());
         const std::string where = file + line_of(key.source());
         const ConfigKey* known = find_key(name);
+        if (const std::string now = renamed_key(name); !now.empty()) {
+            return where + ": " + name + " is called " + now + " now";
+        }
         if (known == nullptr) {
             return where + ": unknown key \"" + name + "\"" + did_you_mean(name, key_names());
         }
@@ -121,9 +134,26 @@ std::string section_of(const ConfigKey& key) {
 
 }  // namespace
 
+std::string renamed_key(const std::string& name) {
+    for (const FormerKey& former : kFormerKeys) {
+        if (name == former.name) return former.now;
+    }
+    return "";
+}
+
+ErrorMessage refuse_former_option(const std::string& argument) {
+    const std::string option = argument.substr(0, argument.find('='));
+    for (const FormerKey& former : kFormerKeys) {
+        if (option != option_name(std::string(former.name))) continue;
+        return "command line: " + option + " is called " + option_name(std::string(former.now)) +
+               " now";
+    }
+    return {};
+}
+
 // As the key, with hyphens: one name to remember.
-std::string option_name(const ConfigKey& key) {
-    std::string name = "--" + key.name;
+std::string option_name(const std::string& key) {
+    std::string name = "--" + key;
     std::replace_if(
         name.begin(), name.end(), [](char c) { return c == '.' || c == '_'; }, '-');
     return name;
@@ -180,22 +210,22 @@ ErrorMessage read_config_file(Config& config, const std::string& path) {
     }
     std::ifstream file(path);
     std::ostringstream text;
-    // Reading an empty file sets the fail bit of `text`, so that only `file` tells.
+    // Reading an empty file sets the fail bit of `text`, so that only `file` shows it.
     if (file) text << file.rdbuf();
     if (!file || file.bad()) return path + ": can't be read";
     return read_toml(config, text.str(), path);
 }
 
 ErrorMessage check_config(const Config& config) {
-    const auto& arena = config.arena;
+    const Limits& limits = config.limits;
     // Only where both are given: 0 is "the pool is the limit".
-    if (arena.max_bytes != 0 && arena.default_bytes > arena.max_bytes) {
+    if (limits.max_arena_bytes != 0 && limits.default_arena_bytes > limits.max_arena_bytes) {
         return std::string("arena.default_bytes is larger than arena.max_bytes");
     }
     // Named, and not "auto", which never takes a dax device.
     const bool is_dax = config.pool.backend == "dax";
     const bool shared = !config.server.allow_uids.empty() || !config.server.socket_group.empty();
-    // Every user who holds the descriptor of a dax device can map all of it (docs/pool.md).
+    // Every user that holds the descriptor of a dax device can map all of it (docs/pool.md).
     if (is_dax && shared && !config.pool.dax_trust_users) {
         return std::string(
             "a dax pool can't keep users apart: admit none besides the daemon's own "

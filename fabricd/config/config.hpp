@@ -1,4 +1,5 @@
-// What fabricd can be told: one table of keys, read from a TOML file and from the command line.
+// What fabricd is configured by: one table of keys, read from a TOML file and from the command
+// line.
 // --help, --print-config, the checks and docs/configuration.md all come from that table.
 
 #pragma once
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "fabricd/control/control_config.hpp"
+#include "fabricd/pool/limits.hpp"
 #include "libfabricshm/base/units.hpp"
 
 namespace fabricd {
@@ -18,8 +20,9 @@ using fabricshm::Bytes;
 using fabricshm::Duration;
 
 /// The values of all keys. The names are those of the table: `pool.huge_pages` is pool.huge_pages.
+/// Those of [limits] and [arena] are in one struct, which the daemon takes as it is.
 /// Plain data: what a key may hold is checked where it is read, what keys demand of each other in
-/// check_config(), and what the host has by whoever uses it.
+/// check_config(), and what the host has where the value is used.
 struct Config {
     struct Server {
         std::string runtime_dir;  // filled in by resolve_paths() when empty, as are the next two
@@ -46,21 +49,7 @@ struct Config {
         bool dax_format = false;  // --format only: in a file it would wipe the device at each start
     } pool;
 
-    struct Arena {
-        Bytes default_bytes = fabricshm::kGiB;
-        Bytes max_bytes = 0;
-    } arena;
-
-    struct Limits {
-        Bytes user_quota = 0;
-        std::int64_t sessions = 4096;
-        std::int64_t sessions_per_user = 1024;
-        std::int64_t arenas_per_user = 64;
-        std::int64_t arenas_per_session = 16;
-        std::int64_t regions_per_session = 65536;
-        std::int64_t groups_per_arena = 1024;
-        Bytes move_bytes_per_second = 0;
-    } limits;
+    Limits limits;
 
     struct Devices {
         std::string file;
@@ -126,8 +115,19 @@ struct ConfigKey {
 /// All keys, in the order in which they are shown.
 const std::vector<ConfigKey>& config_keys();
 
+/// What a key that was called `name` before is called now; "" for every other name. A file with the
+/// former name is refused with a line that says the new one.
+std::string renamed_key(const std::string& name);
+
+/// That line, for an option of the command line under a former name ("--x" or "--x=1"); nothing for
+/// other texts.
+ErrorMessage refuse_former_option(const std::string& argument);
+
 /// "--pool-capacity" for "pool.capacity".
-std::string option_name(const ConfigKey& key);
+std::string option_name(const std::string& key);
+inline std::string option_name(const ConfigKey& key) {
+    return option_name(key.name);
+}
 
 /// Sets one key from text, or says what would have been right. `where` goes in front of the line:
 /// "fabricd.toml:3" or "command line".
@@ -144,7 +144,8 @@ ErrorMessage read_toml(Config& config, const std::string& text, const std::strin
 ErrorMessage read_config_file(Config& config, const std::string& path);
 
 /// What no single key can say: sizes that contradict each other, and the isolation of a dax pool.
-/// In the order of the checks: the first one that fails is told, in terms of the keys to change.
+/// In the order of the checks: the first one that fails is reported, in terms of the keys to
+/// change.
 ErrorMessage check_config(const Config& config);
 
 /// "pool.capacity (8GiB, now 16GiB), log.file (, now /var/log/x)": the keys whose values differ but

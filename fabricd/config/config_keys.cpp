@@ -52,7 +52,7 @@ std::vector<ConfigKey> pool_keys() {
         text_key("pool.dax_uuid", "UUID", FIELD(pool.dax_uuid),
                  "Refuse the device unless its catalogue has this UUID. Empty: any."),
         flag_key("pool.dax_trust_users", FIELD(pool.dax_trust_users),
-                 "Admit several users to a dax pool, all of whom can reach all of its arenas."),
+                 "Admit several users to a dax pool: each of them can reach all of its arenas."),
         count_key("pool.hosts", 1, 1024, FIELD(pool.hosts),
                   "Hosts that reach the pool. With more than one fabricd starts only with a proven "
                   "pool.visibility."),
@@ -67,27 +67,28 @@ std::vector<ConfigKey> pool_keys() {
     };
 }
 
-// 0 is a value only where there is a word for it; a count of 0 would admit nobody.
+// 0 is a value only where there is a word for it; a count of 0 would admit no session.
 std::vector<ConfigKey> limit_keys() {
     return {
-        size_key("arena.default_bytes", 2 * kMiB, 64 * kTiB, nullptr, FIELD(arena.default_bytes),
-                 "Size of an arena whose maker names none."),
+        size_key("arena.default_bytes", 2 * kMiB, 64 * kTiB, nullptr,
+                 FIELD(limits.default_arena_bytes), "Size of an arena whose maker names none."),
         size_key("arena.max_bytes", 2 * kMiB, 64 * kTiB, "the pool is the limit",
-                 FIELD(arena.max_bytes), "Largest arena."),
+                 FIELD(limits.max_arena_bytes), "Largest arena."),
 
         size_key("limits.user_quota", 2 * kMiB, 64 * kTiB, "the pool is the limit",
-                 FIELD(limits.user_quota), "Committed bytes of all arenas of one user together."),
-        count_key("limits.sessions", 1, 100000, FIELD(limits.sessions),
+                 FIELD(limits.user_quota_bytes),
+                 "Committed bytes of all arenas of one user together."),
+        count_key("limits.sessions", 1, 100000, FIELD(limits.max_sessions),
                   "Sessions in all; 16 more for root and the daemon's user."),
-        count_key("limits.sessions_per_user", 1, 100000, FIELD(limits.sessions_per_user),
+        count_key("limits.sessions_per_user", 1, 100000, FIELD(limits.max_sessions_per_user),
                   "Sessions of one user."),
-        count_key("limits.arenas_per_user", 1, 100000, FIELD(limits.arenas_per_user),
+        count_key("limits.arenas_per_user", 1, 100000, FIELD(limits.max_arenas_per_user),
                   "Arenas of one user."),
-        count_key("limits.arenas_per_session", 1, 1000, FIELD(limits.arenas_per_session),
+        count_key("limits.arenas_per_session", 1, 1000, FIELD(limits.max_arenas_per_session),
                   "Arenas that one session has open."),
-        count_key("limits.regions_per_session", 1, 10000000, FIELD(limits.regions_per_session),
+        count_key("limits.regions_per_session", 1, 10000000, FIELD(limits.max_regions_per_session),
                   "Regions that one session owns."),
-        count_key("limits.groups_per_arena", 1, 100000, FIELD(limits.groups_per_arena),
+        count_key("limits.groups_per_arena", 1, 100000, FIELD(limits.max_groups_per_arena),
                   "Groups in one arena."),
         size_key("limits.move_bytes_per_second", kMiB, kTiB, "no limit",
                  FIELD(limits.move_bytes_per_second),

@@ -97,10 +97,10 @@ std::vector<ConfigKey> stage_keys() {
                    "Largest change of a quota at once, as a share (S322)."),
         size_key("control.quota_reserve", kMiB, 64 * kTiB, "the device file's",
                  FABRIC_FIELD(control.quota_reserve), "Memory of a device that stays free (S322)."),
-        number_key("control.quota_least", 0, 1, FABRIC_FIELD(control.quota_least),
+        number_key("control.quota_min", 0, 1, FABRIC_FIELD(control.quota_min),
                    "Part of its promised memory that an idle device or vGPU does not lend (S323, "
                    "S413)."),
-        number_key("control.share_least", 0, 1, FABRIC_FIELD(control.share_least),
+        number_key("control.share_min", 0, 1, FABRIC_FIELD(control.share_min),
                    "Least compute share of a vGPU, as a part of the even one (S422)."),
         number_key("control.alarm_speed", 0, 1, FABRIC_FIELD(control.alarm_speed),
                    "A rank below this part of the median speed is slow."),

@@ -133,7 +133,7 @@ Wanted read_wait(const toml::node& value, DeviceSpec& device) {
 Wanted read_uids(const toml::node& value, DeviceSpec& device) {
     const char* wanted = "a list of 1 to 256 user ids, as [1000, 1001]";
     const auto* list = value.as_array();
-    // An empty one would read like "nobody" and mean "everybody".
+    // An empty one would read like "no user" and mean "every user".
     if (list == nullptr || list->empty() || list->size() > kUsersMax) return wanted;
     for (const auto& item : *list) {
         const auto* uid = item.as_integer();
@@ -204,7 +204,7 @@ std::string place(const std::string& file, const toml::source_region& source) {
 }
 
 ErrorMessage read_device(const toml::table& table, const std::string& file, DeviceSpec& device) {
-    // Missing keys first: a device without a name is told by its line.
+    // Missing keys first: a device without a name is named by its line.
     const std::string where = place(file, table.source());
     for (const char* key : kRequired) {
         if (!table.contains(key)) return where + ": the device has no " + key;
@@ -293,7 +293,7 @@ ErrorMessage parse_device_file(const std::string& text, const std::string& name,
 ErrorMessage read_device_file(const std::string& path, std::vector<DeviceSpec>& devices) {
     std::ifstream file(path);
     std::ostringstream text;
-    // Reading an empty file sets the fail bit of `text`, so that only `file` tells.
+    // Reading an empty file sets the fail bit of `text`, so that only `file` shows it.
     if (file) text << file.rdbuf();
     if (!file || file.bad()) return path + ": can't be read";
     return parse_device_file(text.str(), path, devices);

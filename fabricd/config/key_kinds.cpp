@@ -107,20 +107,31 @@ ConfigKey size_key(const char* name, Bytes low, Bytes high, const char* zero, Fi
     return finish(std::move(key));
 }
 
-ConfigKey count_key(const char* name, std::int64_t low, std::int64_t high,
-                    Field<std::int64_t> field, const char* help) {
+// Also for a field that is no wider than its range needs.
+template <typename Whole>
+ConfigKey whole_key(const char* name, std::int64_t low, std::int64_t high, Field<Whole> field,
+                    const char* help) {
     ConfigKey key{name, "whole number", std::to_string(low) + " to " + std::to_string(high),
                   "",   help,           {},
                   {}};
     key.set = [=](Config& config, const std::string& text) {
         const auto value = parse_integer(text);
         if (!value || *value < low || *value > high) return false;
-        field(config) = *value;
+        field(config) = static_cast<Whole>(*value);  // in the range, which `Whole` holds
         return true;
     };
     key.get = [field](const Config& config) { return std::to_string(read(field, config)); };
     key.is_quoted = false;
     return finish(std::move(key));
+}
+
+ConfigKey count_key(const char* name, std::int64_t low, std::int64_t high,
+                    Field<std::int64_t> field, const char* help) {
+    return whole_key(name, low, high, field, help);
+}
+
+ConfigKey count_key(const char* name, int low, int high, Field<int> field, const char* help) {
+    return whole_key(name, low, high, field, help);
 }
 
 ConfigKey words_key(const char* name, std::vector<std::string> words, Field<std::string> field,

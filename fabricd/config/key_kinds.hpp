@@ -49,6 +49,7 @@ ConfigKey size_key(const char* name, Bytes low, Bytes high, const char* zero, Fi
 /// `low` to `high`, both included. Written without quotes in TOML, as the next one.
 ConfigKey count_key(const char* name, std::int64_t low, std::int64_t high,
                     Field<std::int64_t> field, const char* help);
+ConfigKey count_key(const char* name, int low, int high, Field<int> field, const char* help);
 
 /// A number without a unit.
 ConfigKey number_key(const char* name, double low, double high, Field<double> field,
@@ -63,8 +64,8 @@ ConfigKey flag_key(const char* name, Field<bool> field, const char* help);
 /// 0600 to 0777 in octal: the owner can always connect.
 ConfigKey mode_key(const char* name, Field<unsigned> field, const char* help);
 
-/// Names or numbers. Names are looked up when the key is read, so that a user who is missing is
-/// told at the start and not at the first attach.
+/// Names or numbers. Names are looked up when the key is read, so that a user that is missing is
+/// reported at the start and not at the first attach.
 ConfigKey users_key(const char* name, Field<std::vector<std::uint32_t>> field, const char* help);
 
 }  // namespace fabricd

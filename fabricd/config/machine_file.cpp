@@ -127,7 +127,7 @@ ErrorMessage read_part(const toml::table& table, const std::string& file, const 
         if (!error_message) return where + "unknown key \"" + what + "." + word + "\"";
         if (!error_message->empty()) return where + what + "." + word + " takes " + *error_message;
     }
-    // After the values, so that a mistake in one of them is told first.
+    // After the values, so that a mistake in one of them is reported first.
     for (const auto& [known, place] : names) {
         if (!place->empty()) continue;
         return file + place_of(table.source()) + ": this " + what + " lacks \"" + known + "\"";
@@ -135,7 +135,8 @@ ErrorMessage read_part(const toml::table& table, const std::string& file, const 
     return {};
 }
 
-// Calls read(table) for each table of [[what]]. `[what]` is the usual mistake, and is told as such.
+// Calls read(table) for each table of [[what]]. `[what]` is the usual mistake, and is reported as
+// such.
 template <typename Read>
 ErrorMessage each_table(const toml::node& node, const std::string& file, const std::string& what,
                         const Read& read) {
@@ -251,7 +252,7 @@ ErrorMessage find_machine(const std::string& name_or_path, EmulatedMachine& mach
                          std::filesystem::path(name_or_path).extension() == ".toml";
     if (!is_path) {
         std::string names;
-        // All of them in the line: whoever misspelt one sees it.
+        // All of them in the line: a misspelt one is one of these.
         for (const auto& preset : emu::presets()) names += preset.name + ", ";
         return "\"" + name_or_path + "\" is no preset (" + names +
                "fabricd --emulate list) and no path of a machine file";

@@ -67,9 +67,12 @@ ErrorMessage parse_options(int argc, const char* const* argv, Options& options) 
     std::vector<std::string> given(config_keys().size());
     std::vector<CLI::Option*> handles;
     for (std::size_t i = 0; i < given.size(); ++i) {
-        // The last one counts, so that a script can add to somebody's command line.
+        // The last one counts, so that a script can add to a given command line.
         handles.push_back(app.add_option(option_name(config_keys()[i]), given[i])
                               ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast));
+    }
+    for (int i = 1; i < argc; ++i) {
+        if (auto former = refuse_former_option(argv[i])) return former;
     }
     try {
         app.parse(argc, argv);

@@ -22,7 +22,7 @@ std::string fallback_dir() {
 }
 
 // Follows links: an administrator may have linked the file elsewhere. Unlike prepare_runtime_dir(),
-// it gives nobody rights.
+// it gives no rights away.
 bool is_file(const std::string& path) {
     struct stat status {};
     return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
@@ -68,7 +68,7 @@ ErrorMessage prepare_runtime_dir(const std::string& path, bool others_enter) {
         error_message.is_of_host = is_full;
         return error_message;
     }
-    // lstat(): a link of somebody else in /tmp would lead the sockets to wherever that user likes.
+    // lstat(): a link of another user in /tmp would lead the sockets to wherever that user likes.
     struct stat status {};
     if (::lstat(path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) {
         return path + " is not a folder (server.runtime_dir)";

@@ -1,4 +1,4 @@
-// Where the sockets are, and that nobody else can put theirs there first.
+// Where the sockets are, and that no other user can put theirs there first.
 
 #pragma once
 
@@ -22,7 +22,7 @@ std::string default_config_file();
 void resolve_paths(Config& config);
 
 /// Makes `path` when it is missing, then insists that it is a folder (no link) of this user that
-/// nobody else can write to: in a shared /tmp somebody else may have been there first. With
+/// no other user can write to: in a shared /tmp another one may have been there first. With
 /// `others_enter` a new folder is 0755 instead of 0700.
 ErrorMessage prepare_runtime_dir(const std::string& path, bool others_enter);
 

@@ -1,5 +1,5 @@
-// What the control loop can be told: section [control] of the configuration, where each field has
-// its range and its help. Every coefficient of docs/control_reference.md is here.
+// What the control loop is configured by: section [control] of the configuration, where each field
+// has its range and its help. Every coefficient of docs/control_reference.md is here.
 
 #pragma once
 
@@ -56,9 +56,9 @@ struct ControlConfig {
     double quota_busy = 0.25;
     double quota_step = 0.25;
     fabricshm::Bytes quota_reserve = 0;
-    double quota_least = 0.1;  // of its promise, that an idle tenant does not lend
+    double quota_min = 0.1;  // of its promise, that an idle tenant does not lend
     // S422.
-    double share_least = 0.1;
+    double share_min = 0.1;
     // The alarm.
     double alarm_speed = 0.2;  // of the median rank's
     std::int64_t alarm_windows = 20;

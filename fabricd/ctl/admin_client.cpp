@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "admin.grpc.pb.h"
+#include "fabricd/config/runtime_dir.hpp"
 #include "fabricd/server/admin_codec.hpp"
 #include "fabricd/server/admin_server.hpp"
 #include "fabricd/server/decision_codec.hpp"
@@ -92,6 +93,17 @@ AdminClient::AdminClient(std::unique_ptr<Channel> channel) noexcept
     : channel_(std::move(channel)) {}
 AdminClient::AdminClient(AdminClient&&) noexcept = default;
 AdminClient::~AdminClient() = default;
+
+std::string find_admin_socket(const std::string& named) {
+    if (!named.empty()) return named;
+    if (const char* given = std::getenv("FABRIC_ADMIN_SOCKET")) return given;
+    const auto usual = admin_socket_candidates();
+    for (const auto& path : usual) {
+        const Errc found = probe_socket(path);
+        if (found == Errc::kOk || found == Errc::kDenied) return path;
+    }
+    return usual.front();
+}
 
 Result<AdminClient> AdminClient::connect(const std::string& socket_path) {
     // gRPC says UNAVAILABLE to all of these; people want to know which it is.

@@ -15,6 +15,12 @@
 
 namespace fabricd {
 
+/// The named socket, else $FABRIC_ADMIN_SOCKET, else the first of the usual ones that is there.
+/// A socket that we may not use counts as found: "for the daemon's own user" helps more than "no
+/// daemon answers" at some other place. With none found, the message names the place that was tried
+/// first.
+std::string find_admin_socket(const std::string& named);
+
 /// Errors: kDaemon when no daemon listens, kDenied when this user may not, kTimeout; kNotFound,
 /// kInvalid and kNoMemory as the daemon gave them; kInternal for every other refusal. last_text()
 /// has the daemon's own words. Not thread-safe.

@@ -3,9 +3,12 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <deque>
+#include <functional>
+#include <map>
 
-#include "fabricd/config/completion.hpp"
 #include "fabricd/config/nearest_word.hpp"
+#include "fabricd/ctl/ctl_command.hpp"
 #include "libfabricshm/base/units.hpp"
 
 namespace fabricd {
@@ -36,15 +39,24 @@ constexpr const char* kExamples =
     "  fabricctl shutdown                 end the daemon; sessions go on and find the next\n"
     "\nExit codes: 0 done, 1 failed, 2 wrong usage, 3 no daemon is running.\n";
 
-// Every command that asks the daemon has these two: fabricctl is used by scripts as much as by
-// people.
-void add_common(CLI::App& app, CtlOptions& options) {
-    app.add_flag("--json", options.json, "Print JSON, one line per picture");
-    app.add_option("--socket", options.socket,
-                   "Admin socket (default: $FABRIC_ADMIN_SOCKET, $XDG_RUNTIME_DIR/fabricd, "
-                   "/run/fabricd, /tmp/fabricd-UID)")
-        ->type_name("PATH");
-}
+/// The parser, and the places it writes to that are no fields of CtlOptions.
+struct Parser {
+    explicit Parser(CtlOptions& options);
+
+    void add_command(const CtlCommand& row, CtlOptions& options);
+    void add_argument(CLI::App& command, const CtlArgument& row, CtlOptions& options);
+    CLI::Option* add_value(CLI::App& command, const CtlArgument& row, CtlOptions& options);
+
+    CLI::App app{"Looks at fabricd and steers it. Run 'fabricctl COMMAND --help' for its options."};
+    double watch = 0.0;
+    bool version = false;
+    std::map<const CLI::Option*, const CtlArgument*> rows;
+    // Texts and numbers that become other things after the parsing. A deque: they stay where they
+    // are. What `finish` returns is wrong with one of them.
+    std::deque<std::string> texts;
+    std::deque<double> numbers;
+    std::vector<std::function<std::string()>> finish;
+};
 
 /// A whole number from 1 on, or from 0 on, in a message that a person can read: CLI11's own names
 /// the range of a double, and takes -1 for the largest number there is.
@@ -60,6 +72,16 @@ CLI::Validator whole_number(bool from_zero = false) {
     return {check, ""};
 }
 
+// Every command that asks the daemon has these two: fabricctl is used by scripts as much as by
+// people.
+void add_common(CLI::App& app, CtlOptions& options) {
+    app.add_flag("--json", options.json, "Print JSON, one line per picture");
+    app.add_option("--socket", options.socket,
+                   "Admin socket (default: $FABRIC_ADMIN_SOCKET, $XDG_RUNTIME_DIR/fabricd, "
+                   "/run/fabricd, /tmp/fabricd-UID)")
+        ->type_name("PATH");
+}
+
 // --watch without a value leaves a zero in `seconds`, which parse_ctl_options() makes the default.
 // The range is what the daemon's watch takes.
 void add_watch(CLI::App& app, double& seconds, CtlOptions& options) {
@@ -72,246 +94,127 @@ void add_watch(CLI::App& app, double& seconds, CtlOptions& options) {
         ->check(whole_number());
 }
 
-// Up to a week: seconds as milliseconds stay far from an overflow.
-void add_wait(CLI::App& app, double& seconds, const char* help) {
-    app.add_option("--wait", seconds, help)
-        ->type_name("SECONDS")
-        ->check(CLI::Range(0.0, 86400.0 * 7));
-}
-
-// `bytes` is text here, as in the next two: sizes have units, which parse_bytes() knows and the
-// parser does not.
-void add_vgpu_commands(CLI::App& app, CtlOptions& options, std::string& bytes) {
-    add_common(*app.add_subcommand("vgpus", "The vGPUs: quota, share and use of their GPUs"),
-               options);
-    auto* resize = app.add_subcommand("vgpu-resize", "Change the quota of a vGPU as it runs");
-    resize->add_option("NAME", options.vgpu.name, "The vGPU")->required();
-    resize->add_option("BYTES", bytes, "Its quota of GPU memory: 512MiB, 20GiB")->required();
-    add_common(*resize, options);
-    auto* share = app.add_subcommand("vgpu-share", "Change the compute share of a vGPU as it runs");
-    share->add_option("NAME", options.vgpu.name, "The vGPU")->required();
-    share->add_option("PERCENT", options.vgpu.share_percent, "Its share of the GPU's time")
-        ->required()
-        ->check(CLI::Range(1, 100));
-    add_common(*share, options);
-}
-
-struct Parser;
-void add_migrate(CLI::App& app, Parser& parser, CtlOptions& options);
-void add_quota(CLI::App& app, Parser& parser, CtlOptions& options);
-
-/// The parser, and the places it writes to that are no fields of CtlOptions.
-struct Parser {
-    explicit Parser(CtlOptions& options);
-
-    CLI::App app{"Looks at fabricd and steers it. Run 'fabricctl COMMAND --help' for its options."};
-    double watch = 0.0;
-    double wait = 0.0;
-    std::string vgpu_bytes;
-    bool version = false;
-    std::string limit;
-    std::string bytes;
+template <typename... Cases>
+struct Overloaded : Cases... {
+    using Cases::operator()...;
 };
+template <typename... Cases>
+Overloaded(Cases...) -> Overloaded<Cases...>;
 
-void add_migrate(CLI::App& app, Parser& parser, CtlOptions& options) {
-    auto* migrate = app.add_subcommand("migrate", "Move a shard while it is read");
-    migrate->add_option("SHARD", options.shard, "Which one, as fabricctl shards calls it")
-        ->required()
-        ->type_name("ARENA/NAME");
-    migrate
-        ->add_option("TARGET", options.target,
-                     "here (another place of its arena), arena:NAME, device:NAME or node:N")
-        ->required();
-    migrate
-        ->add_option("--limit", parser.limit,
-                     "Copy at most so many bytes per second, with K, M, G (never more than the "
-                     "daemon's limits.move_bytes_per_second)")
-        ->type_name("BYTES/S");
-    add_common(*migrate, options);
+// One case for each kind of value; a kind without one does not compile.
+CLI::Option* Parser::add_value(CLI::App& command, const CtlArgument& row, CtlOptions& options) {
+    const auto flag = [&](const CtlFlag& value) -> CLI::Option* {
+        return command.add_flag(row.name, value.field(options), row.help);
+    };
+    const auto text = [&](const CtlText& value) {
+        auto* option = command.add_option(row.name, value.field(options), row.help);
+        return value.words.empty() ? option : option->check(CLI::IsMember(value.words));
+    };
+    const auto several = [&](const CtlTexts& value) {
+        return command.add_option(row.name, value.field(options), row.help);
+    };
+    const auto whole = [&](const CtlWhole& value) {
+        return command.add_option(row.name, value.field(options), row.help)
+            ->check(whole_number(value.from_zero));
+    };
+    const auto number = [&](const CtlNumber& value) {
+        const auto add = [&](auto field) {
+            return command.add_option(row.name, field(options), row.help)
+                ->check(CLI::Range(value.low, value.high));
+        };
+        return std::visit(add, value.field);
+    };
+    const auto seconds = [&](const CtlSeconds& value) {
+        const auto range = CLI::Range(0.0, value.high);
+        if (const auto* plain = std::get_if<CtlField<double>>(&value.field)) {
+            return command.add_option(row.name, (*plain)(options), row.help)->check(range);
+        }
+        double& given = numbers.emplace_back();
+        auto* option = command.add_option(row.name, given, row.help)->check(range);
+        auto& field = std::get<CtlField<std::optional<double>>>(value.field)(options);
+        finish.emplace_back([option, &given, &field] {
+            if (option->count() > 0) field = given;
+            return std::string();
+        });
+        return option;
+    };
+    // Sizes have units, which parse_bytes() knows and the parser does not.
+    const auto size = [&](const CtlSize& value) {
+        std::string& given = texts.emplace_back();
+        auto* option = command.add_option(row.name, given, row.help);
+        auto& field = value.field(options);
+        finish.emplace_back([option, &given, &field, name = row.name, zero = value.zero] {
+            if (option->count() == 0) return std::string();
+            const auto bytes = fabricshm::parse_bytes(given);
+            if (bytes.ok()) field = *bytes;
+            if (bytes.ok() && (zero || *bytes != 0)) return std::string();
+            return name + (zero ? ": not a size: " + given
+                                : std::string(" takes a size as 512MiB or 20GiB"));
+        });
+        return option;
+    };
+    return std::visit(Overloaded{flag, text, several, whole, number, seconds, size}, row.value);
 }
 
-void add_quota(CLI::App& app, Parser& parser, CtlOptions& options) {
-    auto* quota = app.add_subcommand("quota", "Change what a device or a user may hold");
-    quota->add_option("SUBJECT", options.subject, "A device of the device file, or user:NAME")
-        ->required();
-    quota->add_option("BYTES", parser.bytes, "The quota, with K, M, G or T; of a user 0: no limit")
-        ->required();
-    quota
-        ->add_option("--grace", options.quota_grace,
-                     "Wait so long for those who hold more to give it back (default 30)")
-        ->type_name("SECONDS")
-        ->check(CLI::Range(0.0, 86400.0));
-    add_common(*quota, options);
+void Parser::add_argument(CLI::App& command, const CtlArgument& row, CtlOptions& options) {
+    auto* option = add_value(command, row, options);
+    if (row.name[0] != '-') option->required();
+    if (row.type != nullptr) option->type_name(row.type);
+    rows[option] = &row;
 }
 
-/// What an operator asks first.
-void add_operator_commands(CLI::App& app, CtlOptions& options) {
-    auto* health = app.add_subcommand(
-        "health", "Whether the daemon is well, with the time of a round trip (exit code 1: not)");
-    add_common(*health, options);
-    auto* events = app.add_subcommand("events", "The newest lines of the daemon's log");
-    events->add_option("--last", options.last, "The newest N (default 20); 0: all there are")
-        ->type_name("N")
-        ->check(whole_number(true));
-    add_common(*events, options);
-    auto* inspect =
-        app.add_subcommand("inspect", "All that has an id or a name, and what belongs to it");
-    inspect->add_option("ID", options.subject, "An id, a name, or the pid of a session")
-        ->required();
-    add_common(*inspect, options);
-    auto* evict = app.add_subcommand(
-        "evict", "End the process of a session, or all of an arena; others get their memory");
-    evict->add_option("SUBJECT", options.subject, "A session's id, or arena:NAME")->required();
-    evict->add_option("--grace", options.grace, "From SIGTERM to SIGKILL (default 10)")
-        ->type_name("SECONDS")
-        ->check(CLI::Range(0.0, 3600.0));
-    add_common(*evict, options);
-    auto* env = app.add_subcommand(
-        "env", "The environment variables that count, and their values (works without a daemon)");
-    env->add_flag("--json", options.json, "Print JSON");
-    auto* completion =
-        app.add_subcommand("completion", "The script that completes this command line in a shell");
-    completion->add_option("SHELL", options.subject, "bash, zsh or fish")
-        ->required()
-        ->check(CLI::IsMember({"bash", "zsh", "fish"}));
-}
-
-/// What shows the work of the control loop.
-void add_decisions(CLI::App& app, CtlOptions& options) {
-    auto* decisions = app.add_subcommand("decisions", "What the control loop decided");
-    decisions->add_option("--last", options.last, "The newest N (default 20); 0: all there are")
-        ->type_name("N")
-        ->check(whole_number(true));
-    add_common(*decisions, options);
-    auto* why = app.add_subcommand("why", "One decision stage by stage, with its numbers");
-    why->add_option("ID", options.decision_id, "From fabricctl decisions")
-        ->required()
-        ->check(whole_number());
-    add_common(*why, options);
-    auto* replay = app.add_subcommand(
-        "replay", "Run a decision journal through the loop again (works without a daemon)");
-    replay->add_option("FILE", options.file, "Journal: decisions in the state folder of fabricd")
-        ->required();
-    replay
-        ->add_option("--set", options.settings,
-                     "Another value for a key of section [control], such as gain=0.1")
-        ->type_name("KEY=VALUE");
-    replay->add_flag("--json", options.json, "Print JSON");
-}
-
-void add_tune(CLI::App& app, CtlOptions& options) {
-    auto* tune = app.add_subcommand(
-        "tune", "Measure this machine and keep the sizes at which groups change their ways");
-    tune->add_option("--ranks", options.ranks, "World sizes to measure (default 2 4)")
-        ->type_name("N")
-        ->check(CLI::Range(2, 256));
-    tune->add_option("--output", options.output,
-                     "File to write (default: $FABRIC_TUNING, ~/.cache/fabricd/tuning.conf)")
-        ->type_name("PATH");
-    tune->add_option("--emulate", options.emulate,
-                     "Measure on this machine instead: a preset of fabricd --emulate list, or the "
-                     "path of a machine file")
-        ->type_name("MACHINE");
-    tune->add_option("--slow-motion", options.slow_motion,
-                     "With --emulate: every access takes so many times as long (default 1)")
-        ->type_name("N")
-        ->check(CLI::Range(1, 1000));
-    tune->add_flag("--quick", options.quick, "One short round: a first idea, not to be kept");
-    tune->add_flag("--json", options.json, "Print JSON");
+void Parser::add_command(const CtlCommand& row, CtlOptions& options) {
+    auto& command = *app.add_subcommand(row.name, row.help);
+    for (const CtlArgument& argument : row.arguments) add_argument(command, argument, options);
+    if (!std::holds_alternative<CtlRun>(row.handler)) add_common(command, options);
+    if (std::holds_alternative<View>(row.handler)) add_watch(command, watch, options);
 }
 
 Parser::Parser(CtlOptions& options) {
     app.name("fabricctl");
     app.add_flag("-V,--version", version, "Print the version");
-    // None at all is complained about in our own words.
+    // None at all is reported in our own words.
     app.require_subcommand(0, 1);
-    // What can be watched. All of them get the same options below.
-    const CLI::App* views[] = {
-        app.add_subcommand("status", "The daemon and its pool in a few lines"),
-        app.add_subcommand("pools", "The pool: where it is and how full"),
-        app.add_subcommand("arenas", "The arenas: one per job"),
-        app.add_subcommand("regions", "The regions and tensors inside arenas"),
-        app.add_subcommand("sessions", "The attached processes"),
-        app.add_subcommand("groups", "The groups of ranks, and who of them died"),
-        app.add_subcommand("devices", "The devices: speed, memory, vGPU quota and what is used"),
-        app.add_subcommand("shards", "The shards: where they are, and which of them move"),
-        app.add_subcommand("waiting",
-                           "The operations in which ranks wait, and the ranks that are late"),
-        app.add_subcommand("top",
-                           "Training rates, load, arenas, sessions and groups, again and again"),
-    };
-    for (const CLI::App* view : views) {
-        auto* command = app.get_subcommand(view->get_name());
-        add_common(*command, options);
-        add_watch(*command, watch, options);
-    }
-    app.get_subcommand("regions")
-        ->add_option("--arena", options.arena_id, "Only those of the arena with this id")
-        ->type_name("ID")
-        ->check(whole_number());
-    app.get_subcommand("devices")
-        ->add_option("--file", options.file,
-                     "Check this device file and show it; works without a daemon")
-        ->type_name("PATH");
-    auto* discover =
-        app.add_subcommand("discover", "What this host offers as a pool (works without a daemon)");
-    discover->add_flag("--json", options.json, "Print JSON");
-    add_tune(app, options);
-    add_migrate(app, *this, options);
-    add_quota(app, *this, options);
-    add_operator_commands(app, options);
-    add_decisions(app, options);
-    auto* drain = app.add_subcommand("drain", "Take no new sessions and arenas");
-    drain->add_flag("--off", options.drain_off, "Take them again");
-    add_common(*drain, options);
-    add_wait(*drain, wait, "Wait until all sessions have ended, at most this long");
-    add_vgpu_commands(app, options, vgpu_bytes);
-    auto* shutdown = app.add_subcommand("shutdown", "End the daemon");
-    add_common(*shutdown, options);
-    add_wait(*shutdown, wait, "Wait until it has ended, at most this long (default 10)");
+    for (const CtlCommand& row : ctl_commands()) add_command(row, options);
     app.footer(kExamples);  // last: commands would inherit it
 }
 
-/// What a value is, by the name that --help shows for it.
-void complete_value(CompletedOption& completed, const CLI::Option& option) {
+/// What a shell completes for a value: what its row suggests, else by the name that --help shows.
+CompletedOption completed_value(const Parser& parser, const CLI::Option& option) {
     using Value = CompletedOption::Value;
+    CompletedOption completed{"", option.get_description()};
     const std::string type = option.get_type_name();
     const bool is_flag = option.get_items_expected_max() == 0;
     completed.value = is_flag                                                ? Value::kNone
                       : type == "PATH" || option.get_single_name() == "FILE" ? Value::kFile
                                                                              : Value::kAny;
+    const auto known = parser.rows.find(&option);
+    if (known == parser.rows.end()) return completed;
+    const CtlArgument& row = *known->second;
+    completed.words = row.suggested;
+    completed.lines = row.suggested_by;
+    if (const auto* text = std::get_if<CtlText>(&row.value); text && !text->words.empty()) {
+        completed.words = text->words;
+    }
+    if (!completed.words.empty() || !completed.lines.empty()) completed.value = Value::kWords;
+    return completed;
 }
 
-std::vector<CompletedOption> completed_options(const CLI::App& app) {
+std::vector<CompletedOption> completed_options(const Parser& parser, const CLI::App& app) {
     std::vector<CompletedOption> options;
     for (const CLI::Option* option : app.get_options()) {
         if (option->get_lnames().empty()) continue;
-        CompletedOption completed{"--" + option->get_lnames().front(), option->get_description()};
-        complete_value(completed, *option);
-        if (completed.name == "--arena") {
-            completed.value = CompletedOption::Value::kWords;
-            completed.lines =
-                "fabricctl arenas --json 2>/dev/null | grep -o '\"id\":[0-9]*' | cut -d: -f2";
-        } else if (completed.name == "--emulate") {
-            completed.value = CompletedOption::Value::kWords;
-            completed.lines = "fabricd --emulate list 2>/dev/null | tail -n +2 | cut -d' ' -f1";
-        }
-        options.push_back(completed);
+        options.push_back(completed_value(parser, *option));
+        options.back().name = "--" + option->get_lnames().front();
     }
     return options;
 }
 
 /// The words that stand alone: of migrate after the shard, of completion the shells.
-CompletedOption completed_argument(const CLI::App& command) {
+CompletedOption completed_argument(const Parser& parser, const CLI::App& command) {
     CompletedOption argument;
     for (const CLI::Option* option : command.get_options()) {
-        if (!option->get_lnames().empty()) continue;
-        argument.help = option->get_description();
-        complete_value(argument, *option);
-        const std::string name = option->get_single_name();
-        if (name == "TARGET") argument.words = {"here", "arena:", "device:", "node:"};
-        if (name == "SHELL") argument.words = {"bash", "zsh", "fish"};
-        if (!argument.words.empty()) argument.value = CompletedOption::Value::kWords;
+        if (option->get_lnames().empty()) argument = completed_value(parser, *option);
     }
     return argument;
 }
@@ -340,15 +243,6 @@ std::string left_over(CLI::App& app, const std::string& said) {
         for (const auto& name : option->get_lnames()) known.push_back("--" + name);
     }
     return "unknown option '" + words[0] + "'" + did_you_mean(words[0], known);
-}
-
-CompletedProgram completed_program(const CLI::App& app) {
-    CompletedProgram program{"fabricctl", completed_options(app), {}};
-    for (const CLI::App* command : app.get_subcommands({})) {
-        program.commands.push_back({command->get_name(), command->get_description(),
-                                    completed_options(*command), completed_argument(*command)});
-    }
-    return program;
 }
 
 }  // namespace
@@ -383,33 +277,26 @@ CtlParse parse_ctl_options(int argc, const char* const* argv, CtlOptions& option
         // Without a value the parser leaves a zero, which no interval may be.
         options.watch = parser.watch > 0.0 ? parser.watch : kWatchSeconds;
     }
-    const auto size = [](const std::string& text, std::uint64_t& bytes) {
-        const auto parsed = fabricshm::parse_bytes(text);
-        if (parsed.ok()) bytes = *parsed;
-        return parsed.ok();
-    };
     // After the parser is done, so that the error message can name the option and the text that
     // people wrote.
-    if (given("--limit") && !size(parser.limit, options.limit_bytes)) {
-        return usage("--limit: not a size: " + parser.limit);
+    for (const auto& finish : parser.finish) {
+        if (const std::string wrong = finish(); !wrong.empty()) return usage(wrong);
     }
-    if (options.command == "quota" && !size(parser.bytes, options.quota_bytes)) {
-        return usage("BYTES: not a size: " + parser.bytes);
-    }
-    if (options.command == "vgpu-resize") {
-        const auto bytes = fabricshm::parse_bytes(parser.vgpu_bytes);
-        // Not 0: that would take the memory of running processes away. (For a user's quota 0 means
-        // no limit.)
-        if (!bytes.ok() || *bytes == 0) return usage("BYTES takes a size as 512MiB or 20GiB");
-        options.vgpu.quota_bytes = *bytes;
-    }
-    if (options.command == "completion") {
-        return {CtlExit::kOk, completion_script(completed_program(app), options.subject).value()};
-    }
-    if (given("--wait")) options.wait = parser.wait;
     if (given("--count") && !options.watch) return usage("--count needs --watch");
     if (given("--file") && options.watch) return usage("--file and --watch exclude each other");
     return {};
+}
+
+CompletedProgram ctl_program() {
+    CtlOptions options;
+    const Parser parser(options);
+    CompletedProgram program{"fabricctl", completed_options(parser, parser.app), {}};
+    for (const CLI::App* command : parser.app.get_subcommands({})) {
+        program.commands.push_back({command->get_name(), command->get_description(),
+                                    completed_options(parser, *command),
+                                    completed_argument(parser, *command)});
+    }
+    return program;
 }
 
 }  // namespace fabricd

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "fabricd/config/completion.hpp"
 #include "fabricd/vgpu/vgpu_view.hpp"
 
 namespace fabricd {
@@ -56,5 +57,8 @@ struct CtlParse {
 /// Fills in `options`. Never ends the process, main does: so tests can check what was printed. With
 /// an `exit` the options are half filled in and not to be used.
 CtlParse parse_ctl_options(int argc, const char* const* argv, CtlOptions& options);
+
+/// What a shell can complete, from the same rows.
+CompletedProgram ctl_program();
 
 }  // namespace fabricd

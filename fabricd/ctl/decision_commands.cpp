@@ -27,7 +27,17 @@ ErrorMessage set_one(Config& config, const std::string& setting, const std::stri
     for (const ConfigKey& key : config_keys()) {
         if (key.name == name) return set_key(config, key, setting.substr(equals + 1), where);
     }
+    if (const std::string now = renamed_key(name); !now.empty()) {
+        return where + ": " + name + " is called " + now + " now";
+    }
     return where + ": there is no key \"" + name + "\"";
+}
+
+/// A key of a journal under the name that it has now.
+std::string with_present_name(const std::string& setting) {
+    const auto equals = std::min(setting.find('='), setting.size());
+    const std::string now = renamed_key(setting.substr(0, equals));
+    return now.empty() ? setting : now + setting.substr(equals);
 }
 
 /// What the journal was written with; keys that are gone by now are skipped.
@@ -37,7 +47,9 @@ ControlConfig settings_of(const JournalStory& story) {
     Config config;
     if (story.starts.empty()) return config.control;
     std::istringstream lines(story.starts.back().settings);
-    for (std::string line; std::getline(lines, line);) (void)set_one(config, line, "journal");
+    for (std::string line; std::getline(lines, line);) {
+        (void)set_one(config, with_present_name(line), "journal");
+    }
     return config.control;
 }
 

@@ -1,5 +1,6 @@
 #include "fabricd/ctl/environment.hpp"
 
+#include <cstdio>
 #include <cstdlib>
 
 #include "fabricd/ctl/json.hpp"
@@ -38,7 +39,7 @@ const std::vector<EnvironmentVariable>& environment_variables() {
         {"FABRIC_TORCH_THRESHOLD", "PyTorch", "65536", "bytes from which a tensor is large"},
         {"FABRIC_VGPU", "vGPU", "FABRIC_DEVICE",
          "vGPU of the program that preloads libfabricvgpu.so"},
-        {"FABRIC_VGPU_SOCKET", "vGPU", "beside FABRIC_SOCKET",
+        {"FABRIC_VGPU_SOCKET", "vGPU", "next to FABRIC_SOCKET",
          "socket that vGPUs are asked for at"},
         {"FABRIC_VGPU_WAIT", "vGPU", "the device file's vgpu_wait",
          "time that an allocation waits for room, as 2s"},
@@ -70,6 +71,12 @@ std::string environment_json() {
                         {"meaning", variable.meaning}});
     }
     return one_line({{"environment", list}});
+}
+
+CtlExit print_environment(const CtlOptions& options) {
+    const std::string text = options.json ? environment_json() + "\n" : environment_text();
+    std::fputs(text.c_str(), stdout);
+    return CtlExit::kOk;
 }
 
 }  // namespace fabricd

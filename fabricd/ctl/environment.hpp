@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "fabricd/ctl/ctl_options.hpp"
+
 namespace fabricd {
 
 struct EnvironmentVariable {
@@ -20,5 +22,8 @@ const std::vector<EnvironmentVariable>& environment_variables();
 /// With the values of this process, as a table and as one line of JSON.
 std::string environment_text();
 std::string environment_json();
+
+/// fabricctl env.
+CtlExit print_environment(const CtlOptions& options);
 
 }  // namespace fabricd

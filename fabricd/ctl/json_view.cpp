@@ -7,9 +7,19 @@ namespace fabricd {
 
 namespace {
 
+// States by name.
+template <typename Value>
+const Value& shown(const Value& value) {
+    return value;
+}
+template <ViewState State>
+std::string_view shown(const State& state) {
+    return name_of(state);
+}
+
 // The fields of docs/fabricctl.md, by the lists in view_fields.hpp. Scripts read them: they are
 // added to, never renamed. Offsets are in the arena, not in any process: mappings differ.
-#define FABRIC_TO_JSON(name) {#name, view.name},
+#define FABRIC_TO_JSON(name) {#name, shown(view.name)},
 #define FABRIC_VIEW_JSON(View, fields)                                 \
     Json to_json(const View& view) {                                   \
         return Json::object({fields(FABRIC_TO_JSON, FABRIC_TO_JSON)}); \

@@ -28,6 +28,10 @@ std::string number(std::uint64_t value) {
     return std::to_string(value);
 }
 
+std::string text_of(ViewState auto state) {
+    return std::string(name_of(state));
+}
+
 // One fact per line, for people and for `grep memory`. "start" is the daemon epoch: it
 // distinguishes two daemons that had the same process number.
 std::string status_text(const StatusView& status) {
@@ -105,7 +109,7 @@ std::string regions_text(const Picture& picture) {
     for (const auto& region : picture.regions) {
         table.add({number(region.arena_id), number(region.id), number(region.generation),
                    number(region.offset), format_bytes(region.bytes), number(region.owner_session),
-                   region.state, region.tensor_name.empty() ? "-" : region.tensor_name});
+                   text_of(region.state), region.tensor_name.empty() ? "-" : region.tensor_name});
     }
     return table.text();
 }
@@ -151,8 +155,8 @@ std::string groups_text(const Picture& picture) {
                  {"DEAD RANKS"}});
     for (const auto& group : picture.groups) {
         table.add({number(group.arena_id), number(group.id), group.name, number(group.epoch),
-                   std::to_string(group.joined) + "/" + std::to_string(group.world), group.state,
-                   dead_ranks(group)});
+                   std::to_string(group.joined) + "/" + std::to_string(group.world),
+                   text_of(group.state), dead_ranks(group)});
     }
     return table.text();
 }
@@ -217,11 +221,12 @@ std::string shards_text(const Picture& picture) {
                  {"MOVES", kRight},
                  {"STATE"}});
     for (const auto& shard : picture.shards) {
-        const bool moving = shard.state == "moving";
-        table.add({shard.name, format_bytes(shard.bytes), shard.home_arena, number(shard.offset),
-                   shard.home_device.empty() ? "-" : shard.home_device, number(shard.owner_session),
-                   number(shard.readers), number(shard.moves),
-                   shard.state + (moving ? " " + share(shard.moved_bytes, shard.bytes) : "")});
+        const bool moving = shard.state == ShardState::kMoving;
+        table.add(
+            {shard.name, format_bytes(shard.bytes), shard.home_arena, number(shard.offset),
+             shard.home_device.empty() ? "-" : shard.home_device, number(shard.owner_session),
+             number(shard.readers), number(shard.moves),
+             text_of(shard.state) + (moving ? " " + share(shard.moved_bytes, shard.bytes) : "")});
     }
     return table.text();
 }

@@ -74,21 +74,8 @@ std::string text_of(const std::vector<VgpuView>& vgpus) {
     return table.text();
 }
 
-}  // namespace
-
-bool is_vgpu_command(const std::string& command) {
-    return command == "vgpus" || command == "vgpu-resize" || command == "vgpu-share";
-}
-
-Result<void> run_vgpu_command(const CtlOptions& options, AdminClient& client) {
-    std::vector<VgpuView> vgpus;
-    if (options.command == "vgpus") {
-        FABRIC_TRY(vgpus, client.vgpus());
-    } else {
-        FABRIC_TRY(VgpuView changed, client.set_vgpu(options.vgpu));
-        vgpus.push_back(std::move(changed));
-    }
-    // Always a list: the JSON of a change reads as that of a query.
+// Always a list: the JSON of a change reads as that of a query.
+void print(const CtlOptions& options, const std::vector<VgpuView>& vgpus) {
     if (options.json) {
         Json list = Json::array();
         for (const auto& vgpu : vgpus) list.push_back(to_json(vgpu));
@@ -96,6 +83,19 @@ Result<void> run_vgpu_command(const CtlOptions& options, AdminClient& client) {
     } else {
         std::printf("%s", text_of(vgpus).c_str());
     }
+}
+
+}  // namespace
+
+Result<void> show_vgpus(const CtlOptions& options, AdminClient& client) {
+    FABRIC_TRY(const auto vgpus, client.vgpus());
+    print(options, vgpus);
+    return {};
+}
+
+Result<void> change_vgpu(const CtlOptions& options, AdminClient& client) {
+    FABRIC_TRY(VgpuView changed, client.set_vgpu(options.vgpu));
+    print(options, {std::move(changed)});
     return {};
 }
 

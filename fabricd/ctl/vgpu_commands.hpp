@@ -7,12 +7,12 @@
 
 namespace fabricd {
 
-/// Whether `command` is one of them.
-bool is_vgpu_command(const std::string& command);
+/// Prints the vGPUs.
+fabricshm::Result<void> show_vgpus(const CtlOptions& options, AdminClient& client);
 
-/// Does what the options say and prints the vGPUs, or the one that was changed.
-/// A changed vGPU is shown as it is right after the order: a quota below what is in use follows the
-/// use down, and shows where it is and where it goes.
-fabricshm::Result<void> run_vgpu_command(const CtlOptions& options, AdminClient& client);
+/// Changes the quota or the share that options.vgpu has, and prints the vGPU as it is right after
+/// the order: a quota below what is in use follows the use down, and shows where it is and where it
+/// goes.
+fabricshm::Result<void> change_vgpu(const CtlOptions& options, AdminClient& client);
 
 }  // namespace fabricd

@@ -12,7 +12,7 @@ std::vector<RegionId> Arena::regions_of(SessionId session) const {
     return {held.begin(), held.end()};
 }
 
-// Counted and not asked for anew: with hundreds of groups and of dead sessions every leave would
+// Counted and not asked for again: with hundreds of groups and of dead sessions every leave would
 // cost the product of both.
 bool Arena::count_danger(Group& group) {
     const bool is_danger = !group.shrunk && group.count(MemberState::kLive) != 0;
@@ -31,7 +31,7 @@ proto::Region Arena::wire(RegionId region) const {
     return {raw(id), raw(region), leases.find(region)->epoch, found.offset, found.bytes};
 }
 
-// The owner's pid goes along so that a reader who waits for a version can see that nobody will
+// The owner's pid goes along so that a reader that waits for a version can see that no process will
 // publish it any more.
 proto::Tensor Arena::wire_tensor(RegionId region, std::int32_t owner_pid) const {
     const TensorInfo& info = *regions.at(region).tensor;
@@ -50,7 +50,7 @@ proto::ArenaOpen Arena::wire() const {
     proto::ArenaOpen reply{};
     copy_name(reply.name, name);
     reply.bytes = bytes;
-    // What a client needs for its mapping; the descriptor goes beside it.
+    // What a client needs for its mapping; the descriptor goes with it.
     reply.huge_page_bytes = static_cast<std::uint32_t>(huge_page_bytes);
     reply.arena_id = raw(id);
     reply.file_offset = file_offset;

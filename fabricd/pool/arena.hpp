@@ -1,4 +1,5 @@
-// Arena: one job's memory as the daemon books it: regions, tensors, groups, and who has it open.
+// Arena: one job's memory as the daemon keeps it: regions, tensors, groups, and which sessions have
+// it open.
 
 #pragma once
 
@@ -78,8 +79,8 @@ struct Arena {
     FileIdentity identity;
     fabricshm::Fd fd;  // what clients get a duplicate of
 
-    // Bytes, ids and names are three books on purpose: bytes are free as soon as nobody can be
-    // storing into them, an id has to rest, and a name is free at once.
+    // Bytes, ids and names are three accounts on purpose: bytes are free as soon as no process can
+    // be storing into them, an id has to rest, and a name is free at once.
     RegionAllocator space{0};
     LostRanges lost;
     LeaseTable leases;

@@ -100,7 +100,7 @@ Result<ArenaSpan> MappedArenas::distant(ArenaId arena, std::uint64_t offset, Byt
     // The offset is the daemon's own, but a journal may have brought it here.
     const fabricshm::Mapping& mapping = found->second->mapping;
     if (!mapping.holds(offset, bytes)) return Error{Errc::kCorrupt, 0, "touch arena"};
-    // The mapping is held by whoever copies: the arena may be dropped meanwhile.
+    // The mapping is held by the copy: the arena may be dropped meanwhile.
     return ArenaSpan{found->second, mapping.data() + offset};
 }
 

@@ -15,7 +15,7 @@
 
 namespace fabricd {
 
-/// Bytes of an arena, mapped for as long as somebody holds this: also after the arena was dropped.
+/// Bytes of an arena, mapped for as long as this is held: also after the arena was dropped.
 struct ArenaSpan {
     std::shared_ptr<const void> keep;
     std::byte* data = nullptr;
@@ -38,7 +38,7 @@ class ArenaMemory {
     virtual Result<void> add(ArenaId arena, const fabricshm::PoolPiece& piece) = 0;
     virtual void remove(ArenaId arena) noexcept = 0;
 
-    /// The link page of an emulated machine, before anybody hears of the arena.
+    /// The link page of an emulated machine, before any client hears of the arena.
     virtual Result<void> format_links(ArenaId arena, const fabricshm::LinkImage& links) = 0;
 
     /// An empty group block, before any member hears of it. kPoisoned: the hardware lost a page
@@ -46,8 +46,8 @@ class ArenaMemory {
     virtual Result<void> format_group(ArenaId arena, std::uint64_t offset,
                                       const fabricshm::GroupBlockInfo& info) = 0;
 
-    /// Tells the group's members that a rank is dead. A failure is logged, not returned: the caller
-    /// is cleaning up and could do nothing else.
+    /// Notifies the group's members that a rank is dead. A failure is logged, not returned: the
+    /// caller is cleaning up and could do nothing else.
     virtual void mark_dead(ArenaId arena, std::uint64_t offset, int world, int rank) noexcept = 0;
 
     /// Present and writable bytes, for headers of shards. kBusy: the arena is not here.

@@ -36,7 +36,7 @@ ArenaRecord record_of(const Arena& arena) {
     return record;
 }
 
-// The grace is over: who asks for the same thing again now really means a second one.
+// The grace is over: a client that asks for the same thing again now means a second one.
 void forget_recovery(Books& books) {
     for (auto& [arena_id, arena] : books.arenas) {
         for (auto& [id, region] : arena.regions) region.recovered = false;
@@ -75,8 +75,8 @@ Result<void> Arenas::open(Ticket ticket, const proto::ArenaOpen& request, Effect
 
 Result<void> Arenas::check_open(const Session& session, const Arena& arena,
                                 const proto::ArenaOpen& request) const {
-    // Names are one space for all users of a daemon, so that a name taken by another user is told
-    // as that, and not as an arena that will never come.
+    // Names are one space for all users of a daemon, so that a name taken by another user is
+    // refused as that, and not as an arena that will never come.
     if (arena.uid != session.peer.uid) {
         return fabricshm::explain({Errc::kDenied, 0, "the arena belongs to another user"},
                                   "arena '%s' belongs to another user; names are one space for all "
@@ -127,7 +127,7 @@ Result<void> Arenas::make(Ticket ticket, const proto::ArenaOpen& request) {
     arena.bytes = bytes;
     arena.committed = committed;
     books_.arena_names[arena.name] = id;
-    // Not written down yet: an arena whose making is cut off by a kill was never seen by anybody,
+    // Not written down yet: an arena whose making is cut off by a kill was never seen by a client,
     // and its memory goes with the daemon (devdax: take_leftovers() finds it).
     work_.create(id, arena.name, arena.uid, bytes);
     return {};
@@ -136,14 +136,14 @@ Result<void> Arenas::make(Ticket ticket, const proto::ArenaOpen& request) {
 void Arenas::made(ArenaId id, Result<fabricshm::PoolPiece> piece, Effects& out) {
     Arena* arena = books_.find_arena(id);
     if (arena == nullptr) return;
-    // The record comes before any answer: who has the descriptor must find a daemon that knows the
-    // arena.
+    // The record comes before any answer: a client with the descriptor must find a daemon that
+    // knows the arena.
     Result<void> done = piece.ok() ? settle(*arena, std::move(piece).value())
                                    : refuse_by_pool(piece.error(), arena->bytes, work_.totals());
     if (done.ok()) done = write_new(*arena);
     answer_waiting(*arena, done.error(), out);
     if (!done.ok()) return remove(id);
-    // Everybody who wanted it may have died meanwhile.
+    // All that wanted it may have died meanwhile.
     drop_if_unused(id, out);
 }
 
@@ -156,7 +156,7 @@ Result<void> Arenas::write_new(const Arena& arena) {
     return written;
 }
 
-// Takes the memory into the books; the arena is usable afterwards.
+// Takes the memory into the accounts; the arena is usable afterwards.
 Result<void> Arenas::settle(Arena& arena, fabricshm::PoolPiece piece) {
     FABRIC_TRY(arena.identity, identity_of(piece.fd));
     FABRIC_TRY_VOID(memory_.add(arena.id, piece));
@@ -187,7 +187,7 @@ Result<void> Arenas::add_links(Arena& arena) {
     return memory_.format_links(arena.id, *links_);
 }
 
-// Lets everybody in who waits for the arena, or tells them why not.
+// Lets all in that wait for the arena, or answers them why not.
 void Arenas::answer_waiting(Arena& arena, const Error& error, Effects& out) {
     const WaitKey key{WaitKind::kArena, arena.id, "", GroupId::kNone};
     for (const WaitId id : books_.waits.with_key(key)) {
@@ -243,8 +243,8 @@ void Arenas::adopted(ArenaId id, Result<fabricshm::PoolPiece> piece, Effects& ou
     if (done.ok()) groups_.settle(*arena, out);
     if (done.ok()) shards_.settle(*arena, out);
     answer_waiting(*arena, done.error(), out);
-    // Who presents it after the grace period is the last that could have: nothing else would ever
-    // end the waits of those who ask for its name.
+    // A session that presents it after the grace period is the last that could have: nothing else
+    // would ever end the waits of those that ask for its name.
     if (arena->state == ArenaState::kAway && gave_up_on_away_) return abandon(id, out);
     drop_if_unused(id, out);
 }
@@ -338,7 +338,7 @@ void Arenas::drop_if_unused(ArenaId id, Effects& out) {
                             return entry.second.shard && entry.second.shard->first != id;
                         });
     if (lodges) return;
-    drop(id, "nobody has it open", out);
+    drop(id, "no session has it open", out);
 }
 
 void Arenas::drop(ArenaId id, const char* why, Effects& out) {
@@ -356,7 +356,8 @@ void Arenas::drop(ArenaId id, const char* why, Effects& out) {
     for (const Wait& wait : openers) out.reopen.push_back({wait, name});
 }
 
-// Who asked for an arena of this name, rather than for this very one, need not hear of its end.
+// A client that asked for an arena of this name, rather than for this very one, need not hear of
+// its end.
 std::vector<Wait> Arenas::take_openers(const Arena& arena) {
     std::vector<Wait> openers;
     for (const WaitId id :
@@ -367,7 +368,7 @@ std::vector<Wait> Arenas::take_openers(const Arena& arena) {
     return openers;
 }
 
-// The dead holders of an arena may be noticed only after somebody else asked for its name, as after
+// The dead holders of an arena may be noticed only after another one asked for its name, as after
 // a restart of the daemon: that one gets a new arena, as if it had asked a moment later. The first
 // of several makes it, the others find it in the making.
 void Arenas::open_again(const Wait& wait, const std::string& name, Effects& out) {
@@ -403,7 +404,7 @@ void Arenas::give_up_on_away(Effects& out) {
     }
 }
 
-// Takes an arena that is away from everybody who had it, alive or not. By the one record of its
+// Takes an arena that is away from all that had it, alive or not. By the one record of its
 // end, not one by one: a daemon that was killed in the middle would find an arena that its living
 // holders may present, with some of their regions free already.
 void Arenas::abandon(ArenaId id, Effects& out) {
@@ -417,7 +418,7 @@ void Arenas::abandon(ArenaId id, Effects& out) {
         session.arenas.erase(id);
         answer_closer(member, id, out);
     }
-    drop(id, "nobody presented it after the restart", out);
+    drop(id, "no session presented it after the restart", out);
 }
 
 Result<void> Arenas::restore(const ArenaImage& image) {
@@ -452,7 +453,7 @@ Result<void> Arenas::restore(const ArenaImage& image) {
     }
     FABRIC_TRY_VOID(regions_.restore(image, arena));
     FABRIC_TRY_VOID(groups_.restore(image, arena));
-    // After who holds what is known: what of it is free is taken, the rest when it comes back.
+    // After it is known what is held: what of it is free is taken, the rest when it comes back.
     for (const LostRecord& lost : image.lost) {
         const bool inside = lost.offset <= arena.bytes && lost.bytes <= arena.bytes - lost.offset;
         const bool on_units = lost.offset % RegionAllocator::kUnit == 0 &&

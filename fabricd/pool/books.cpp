@@ -33,7 +33,7 @@ std::vector<std::pair<std::uint64_t, Bytes>> pieces_of(const Arena& arena) {
 
 // Every byte that is taken has one owner, or is lost.
 void check_space(const Arena& arena, std::vector<std::string>* found) {
-    Bytes sum = arena.link_bytes;  // at the start, and nobody's
+    Bytes sum = arena.link_bytes;  // at the start, and of no region
     std::uint64_t end = arena.link_bytes;
     const auto pieces = pieces_of(arena);
     for (const auto& [offset, bytes] : arena.lost.outside(pieces)) {
@@ -56,7 +56,7 @@ void check_quarantine(const Arena& arena, std::vector<std::string>* found) {
     if (sum != arena.bytes_quarantined) found->push_back("miscounted quarantine in " + arena.name);
 }
 
-// The count of dangers is what asking every group anew would say.
+// The count of dangers is what asking every group again would say.
 void check_dangers(const Arena& arena, std::vector<std::string>* found) {
     std::map<SessionId, int> anew;
     for (const auto& [id, group] : arena.groups) {

@@ -72,7 +72,7 @@ struct Books {
     const Arena& arena(ArenaId id) const;
     const Shard& shard(ShardId id) const;
 
-    /// An arena that the session has not opened does not exist for it, whoever it belongs to.
+    /// An arena that the session has not opened does not exist for it, whatever user it belongs to.
     Result<Arena*> arena_of(SessionId session, ArenaId arena);
 
     bool is_ending(SessionId session) const { return ending.count(session) != 0; }

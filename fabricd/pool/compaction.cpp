@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "fabricd/pool/image.hpp"
+#include "libfabricshm/base/check.hpp"
 #include "libfabricshm/base/fault_point.hpp"
 
 namespace fabricd {
@@ -34,6 +35,8 @@ Compaction::~Compaction() {
 }
 
 Result<void> Compaction::write() {
+    FABRIC_CHECK(old_);
+    FABRIC_CHECK(end_.records >= written_.records);  // each round goes on where the last one ended
     ++rounds_;
     FAULT_POINT("journal.compact.begin");
     if (written_.records == 0) FABRIC_TRY_VOID(write_whole());
@@ -62,6 +65,7 @@ Result<void> Compaction::write_whole() {
 }
 
 Result<void> Compaction::copy_rest(const Fd& from, const JournalHead& end) {
+    FABRIC_CHECK(fresh_.file());  // write_whole() made it
     FABRIC_TRY_VOID(read_records(from, written_, end, [this](const JournalEntry& record) {
         return fresh_.append(record.type, record.payload);
     }));
@@ -70,8 +74,11 @@ Result<void> Compaction::copy_rest(const Fd& from, const JournalHead& end) {
 }
 
 bool Compaction::is_near(const Journal& journal) noexcept {
+    const bool is_same = journal.incarnation() == incarnation_;
+    // One that was not rewritten only grows: what is in the new file is in it.
+    FABRIC_CHECK(!is_same || journal.head().bytes >= written_.bytes);
     const bool is_near = journal.head().bytes - written_.bytes <= kMaxRest;
-    const bool goes_on = rounds_ < kMaxRounds && journal.incarnation() == incarnation_;
+    const bool goes_on = rounds_ < kMaxRounds && is_same;
     if (is_near || !goes_on) return true;
     end_ = journal.head();
     return false;
@@ -79,10 +86,14 @@ bool Compaction::is_near(const Journal& journal) noexcept {
 
 Result<Fd> Compaction::finish(Journal& journal) {
     if (journal.incarnation() != incarnation_) return Error{Errc::kBusy, 0, "compact journal"};
+    FABRIC_CHECK(rounds_ > 0);  // write() came before
     if (written_.records != journal.head().records) {
         FABRIC_TRY_VOID(copy_rest(journal.file(), journal.head()));
         FABRIC_TRY_VOID(fresh_.write_out());
     }
+    // It lacks nothing: whatever was answered is in what is about to be the journal.
+    FABRIC_CHECK(written_.records == journal.head().records);
+    FABRIC_CHECK(written_.last == journal.head().last);
     FAULT_POINT("journal.compact.before");
     FABRIC_TRY(Fd old, journal.replace_by(std::exchange(fresh_, Journal(""))));
     FAULT_POINT("journal.compact.after");

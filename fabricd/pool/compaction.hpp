@@ -40,8 +40,8 @@ class Compaction {
     Compaction& operator=(const Compaction&) = delete;
 
     /// Any thread. Takes as long as reading, playing and writing the journal takes, and waits for
-    /// the disk. kCorrupt: the file does not say what was appended to it, and the books have to be
-    /// written instead. kClosed: cancelled. Else errors of the disk.
+    /// the disk. kCorrupt: the file does not say what was appended to it, and the state in memory
+    /// has to be written instead. kClosed: cancelled. Else errors of the disk.
     fabricshm::Result<void> write();
 
     /// Control thread, after write(). False when so much was appended that write() is to be called

@@ -25,7 +25,7 @@ DeviceTable::Entry* DeviceTable::find(const std::string& device) noexcept {
 Result<void> DeviceTable::attach(const std::string& device) {
     if (device.empty()) return {};
     Entry* entry = find(device);
-    // One that lives on from an older file takes nobody new.
+    // One that lives on from an older file takes no new sessions.
     if (entry == nullptr || !entry->view.configured) {
         return fabricshm::explain({Errc::kNotFound, 0, "device of the session"},
                                   "there is no device '%s' in the device file (devices.file; "
@@ -134,7 +134,7 @@ Result<void> DeviceTable::check_shifts(const std::vector<QuotaShift>& shifts) co
         const Entry& entry = entries_.at(shift.device);
         const bool is_as_seen =
             !entry.quota.shrinking() && entry.quota.limit() == shift.before_bytes;
-        if (!is_as_seen) return Error{Errc::kBusy, 0, "somebody else set a quota meanwhile"};
+        if (!is_as_seen) return Error{Errc::kBusy, 0, "the quota was set from outside meanwhile"};
         const bool gives = shift.after_bytes < shift.before_bytes;
         if (gives && entry.view.bytes_used > shift.after_bytes) {
             return Error{Errc::kBusy, 0, "a device uses more by now than it was to keep"};

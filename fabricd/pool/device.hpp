@@ -26,7 +26,7 @@ class DeviceTable {
     Result<void> attach(const std::string& device);
 
     /// The same for a session of the journal. A device that is no longer in the file is kept as
-    /// long as it has sessions, but gets no more memory: nobody says what its quota would be.
+    /// long as it has sessions, but gets no more memory: nothing says what its quota would be.
     void restore(const std::string& device);
 
     /// The last session of a device that is not in the file takes its entry along.

@@ -1,4 +1,4 @@
-// FileIdentity: what tells one arena's file from every other file.
+// FileIdentity: what distinguishes one arena's file from every other file.
 
 #pragma once
 

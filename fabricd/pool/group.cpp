@@ -28,7 +28,7 @@ int Group::live_ranks_of(SessionId session) const noexcept {
     }));
 }
 
-// A shrunk group endangers nobody: its survivors have all stopped storing when they asked to
+// A shrunk group endangers nothing: its survivors have all stopped storing when they asked to
 // shrink.
 bool Group::endangers(SessionId session) const noexcept {
     return !shrunk && count(MemberState::kLive) != 0 && has(session);
@@ -47,7 +47,8 @@ std::optional<int> Group::live_rank_of(SessionId session, int hint) const noexce
     return only;
 }
 
-// Wishes first, so that who came early without one does not take the rank that a later one names.
+// Given ranks first, so that one that came early without does not get the rank that a later one
+// names.
 std::vector<int> assign_ranks(const std::vector<int>& wanted) {
     std::vector<bool> taken(wanted.size(), false);
     for (const int rank : wanted) {

@@ -19,7 +19,7 @@ struct Member {
     MemberState state = MemberState::kLive;
 };
 
-/// Plain books, as Arena. A group is made when the last rank has joined, so its members never
+/// Plain data, as Arena. A group is made when the last rank has joined, so its members never
 /// become more; a broken one is only left or shrunk.
 ///
 /// The group's id is also its epoch: ids rise, so a group made again under the same name has a

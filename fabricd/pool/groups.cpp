@@ -46,8 +46,8 @@ Result<std::optional<WaitKey>> Groups::join(Ticket ticket, const proto::Group& r
     FABRIC_TRY(Arena * arena, books_.arena_of(ticket.session, ArenaId{request.arena_id}));
     if (arena->state != ArenaState::kHere) return Error{Errc::kBusy, 0, "arena is not here yet"};
     const std::string name = request.name;
-    // Before the name is checked: to the daemon a complete group is in the way of a new one, to who
-    // asks again it is the answer.
+    // Before the name is checked: to the daemon a complete group is in the way of a new one; to a
+    // session that asks again it is the answer.
     if (answer_again(*arena, ticket, request, out)) return std::optional<WaitKey>{};
     FABRIC_TRY_VOID(check_name(*arena, name));
 
@@ -121,7 +121,7 @@ bool Groups::answer_again(const Arena& arena, Ticket ticket, const proto::Group&
     return true;
 }
 
-// Makes the group of those who wait and answers them all.
+// Makes the group of those that wait and answers them all.
 void Groups::form_group(Arena& arena, const std::string& name, const std::vector<WaitId>& by_rank,
                         GroupId shrunk_from, Effects& out) {
     std::vector<SessionId> sessions;
@@ -173,7 +173,7 @@ Result<Group*> Groups::make(Arena& arena, const std::string& name,
     // Written down: the group exists from here on, also for a daemon that is killed before the
     // first answer.
     const GroupId id = group.id;
-    // The name goes to a shrunk group only if nobody has met under it since its predecessor.
+    // The name goes to a shrunk group only if no group was formed under it since its predecessor.
     const auto named = arena.group_names.find(name);
     const bool stolen = shrunk_from != GroupId::kNone && named != arena.group_names.end() &&
                         named->second != shrunk_from;
@@ -218,8 +218,8 @@ Result<void> Groups::shrink(Ticket ticket, const proto::Group& request, TimePoin
     if (group->shrunk) {
         const Group* successor = successor_of(*arena, group->id);
         if (answer_shrink_again(successor, ticket, out)) return {};
-        // Who took no place in the successor, or gave it up, may ask for another one, which is made
-        // when all have given up on this one.
+        // A rank that took no place in the successor, or gave it up, may ask for another one, which
+        // is made when all have given up on this one.
         const bool gave_up =
             successor != nullptr && !successor->shrunk &&
             successor->live_ranks_of(ticket.session) < group->live_ranks_of(ticket.session);
@@ -279,12 +279,12 @@ void Groups::shrink_now(ArenaId arena_id, GroupId id, Effects& out) {
     });
     const std::size_t before = arena.groups.size();
     form_group(arena, found->second.name, by_rank, id, out);
-    if (arena.groups.size() == before) return;  // no room; all have been told
+    if (arena.groups.size() == before) return;  // no room; all have been answered
     Group& group = arena.groups.at(id);
     group.shrunk = true;
     journal_.note(GroupShrunkRecord{raw(arena.id), raw(id)});
     const bool over = arena.count_danger(group);
-    // Who still hopes to shrink the group before this one once more: the others have gone on.
+    // Ranks that still hope to shrink the group before this one once more: the others have gone on.
     const Error gone_on{Errc::kBroken, 0, "the group has been shrunk"};
     for (const WaitId other :
          books_.waits.with_key({WaitKind::kShrink, arena.id, "", group.shrunk_from}))
@@ -292,9 +292,9 @@ void Groups::shrink_now(ArenaId arena_id, GroupId id, Effects& out) {
     if (over) sweep(arena, group.sessions(), out);
 }
 
-// The group `gone` has ended. If it was made by a shrink and nobody went on from it, the one before
-// it may be shrunk again: a rank that dies while the survivors meet must not end the job. In the
-// journal the end of `gone` says the same; see image.cpp.
+// The group `gone` has ended. If it was made by a shrink and no rank went on from it, the one
+// before it may be shrunk again: a rank that dies while the survivors meet must not end the job. In
+// the journal the end of `gone` says the same; see image.cpp.
 void Groups::reopen_shrink(Arena& arena, const Group& gone, Effects& out) {
     const auto before = arena.groups.find(gone.shrunk_from);
     if (before == arena.groups.end() || gone.shrunk) return;
@@ -341,9 +341,9 @@ void Groups::sweep(Arena& arena, const std::vector<SessionId>& members, Effects&
 }
 
 // What a daemon had no time for that was killed after a member's last record: ends of groups which
-// nobody is in any more, and regions that were kept for their sake. Nobody would come back to them:
-// who left a group has left it, and only the end of a group that failed lets the one before it be
-// shrunk again.
+// no rank is in any more, and regions that were kept for their sake. Nothing would come back to
+// them: a rank that left a group has left it, and only the end of a group that failed lets the one
+// before it be shrunk again.
 void Groups::finish_members(Arena& arena, Effects& out) {
     std::vector<GroupId> over;
     for (const auto& [id, group] : arena.groups) {
@@ -366,7 +366,7 @@ void Groups::settle(Arena& arena, Effects& out) {
     finish_members(arena, out);
 }
 
-// A member left or died: the group may be over, or those who wait to shrink it may be complete.
+// A member left or died: the group may be over, or those that wait to shrink it may be complete.
 void Groups::after_member_change(Arena& arena, GroupId id, Effects& out) {
     check_shrink(arena, id, out);
     Group& group = arena.groups.at(id);
@@ -406,7 +406,8 @@ Result<void> Groups::restore(const ArenaImage& image, Arena& arena) {
         for (std::size_t rank = 0; rank < stored.states.size(); ++rank) {
             const Member member{SessionId{record.sessions[rank]},
                                 static_cast<MemberState>(stored.states[rank])};
-            // Who leaves the arena has left its groups or is dead in them, and that came first.
+            // A session that leaves the arena has left its groups or is dead in them, and that came
+            // first.
             const bool present = arena.sessions.count(member.session) != 0;
             if (member.state == MemberState::kLive && !present) return kContradiction;
             group.members.push_back(member);

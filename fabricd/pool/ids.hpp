@@ -18,13 +18,13 @@ using fabricshm::Result;
 using fabricshm::TimePoint;
 
 // Sessions, arenas and groups draw from one counter that the journal keeps: an id is never used
-// twice, also not after a restart. 0 is nobody.
+// twice, also not after a restart. 0 is none.
 enum class SessionId : std::uint64_t { kNone = 0 };
 enum class ArenaId : std::uint64_t { kNone = 0 };
 enum class GroupId : std::uint64_t { kNone = 0 };
 
 // Regions are numbered within their arena and the numbers are used again; the generation, which is
-// the epoch of the region's lease, tells the uses apart.
+// the epoch of the region's lease, distinguishes the uses.
 enum class RegionId : std::uint64_t { kNone = 0 };
 
 /// The number that goes over the wire and into the journal.
@@ -39,8 +39,8 @@ constexpr unsigned long long shown(Id id) noexcept {
     return static_cast<unsigned long long>(id);
 }
 
-/// Who asked what: where an answer that comes later has to go. A ticket may outlive its session:
-/// the answer is dropped then.
+/// Which session asked what: where an answer that comes later has to go. A ticket may outlive its
+/// session: the answer is dropped then.
 struct Ticket {
     SessionId session = SessionId::kNone;
     std::uint64_t request_id = 0;

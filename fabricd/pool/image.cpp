@@ -229,7 +229,7 @@ bool Replay::Player::group_gone(const JournalContents::Entry& entry) {
     auto& groups = arena(record.arena)->groups;
     const auto gone = groups.find(GroupId{record.group});
     if (gone == groups.end()) return false;
-    // As Registry::reopen_shrink(): nobody went on from it.
+    // As Registry::reopen_shrink(): no rank went on from it.
     const auto before = groups.find(GroupId{gone->second.record.shrunk_from});
     if (before != groups.end() && !gone->second.shrunk) before->second.shrunk = false;
     groups.erase(gone);

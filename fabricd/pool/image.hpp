@@ -16,7 +16,7 @@
 
 namespace fabricd {
 
-/// What later records of the group have made of it is beside its own record.
+/// What later records of the group have made of it is next to its own record.
 struct GroupImage {
     GroupRecord record;
     std::vector<std::uint32_t> states;  // MemberState by rank

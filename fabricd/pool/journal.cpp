@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "libfabricshm/base/check.hpp"
 #include "libfabricshm/base/crc32c.hpp"
 #include "libfabricshm/base/fault_point.hpp"
 
@@ -33,6 +34,7 @@ constexpr Bytes kReserveStep = 256 * fabricshm::kKiB;
 // Of a file that is read or written as a whole: large against a system call, small against memory.
 constexpr Bytes kPiece = 256 * fabricshm::kKiB;
 static_assert(kPiece >= sizeof(RecordHeader) + kRecordBytesMax);
+static_assert(kRecordBytesMax <= UINT16_MAX, "RecordHeader::bytes holds every length");
 
 std::uint32_t crc_of(JournalHead head) {
     head.crc = 0;
@@ -59,6 +61,7 @@ std::array<std::uint64_t, 2> boot_of_host() {
 // Behind `records`, so that several records cost one system call. Header, then payload.
 void encode(RecordType type, std::span<const std::byte> payload, JournalHead* head,
             std::vector<std::byte>* records) {
+    FABRIC_CHECK(payload.size() <= kRecordBytesMax);  // or a reader would call it damage
     RecordHeader header{0, static_cast<std::uint16_t>(type),
                         static_cast<std::uint16_t>(payload.size()), head->records};
     const std::size_t begin = records->size();
@@ -266,6 +269,10 @@ Result<void> Journal::append_releases(const std::vector<JournalEntry>& records) 
 }
 
 Result<void> Journal::write_behind(const std::vector<std::byte>& records, JournalHead next) {
+    // Behind the end that counts, and the next head counts these records and no others.
+    FABRIC_CHECK(!is_successor());
+    FABRIC_CHECK(next.bytes == head_.bytes + records.size());
+    FABRIC_CHECK(next.records >= head_.records);
     const Bytes end = sizeof(JournalHead) + head_.bytes;
     FAULT_POINT("journal.append.before");
     // Under a fault plan the record goes out in two halves, so that a crash can fall between them.
@@ -281,6 +288,9 @@ Result<void> Journal::write_behind(const std::vector<std::byte>& records, Journa
 
 // Sixty-four bytes in one page: a kill leaves the old head or the new one.
 Result<void> Journal::write_head(JournalHead next) {
+    // All that it counts is in the file already: with one record missing none is believed.
+    FABRIC_CHECK(unwritten_.empty());
+    FABRIC_CHECK(next.magic == kHeadMagic);
     next.crc = crc_of(next);
     FABRIC_TRY_VOID(write_at(file_, 0, std::as_bytes(std::span(&next, 1))));
     head_ = next;
@@ -290,6 +300,7 @@ Result<void> Journal::write_head(JournalHead next) {
 Result<void> Journal::make_room(Bytes end) {
     if (end <= reserved_to_) return {};
     const Bytes to = fabricshm::round_up(end, kReserveStep);
+    FABRIC_CHECK(to >= end && to > reserved_to_);
     // The file's size stays: it ends with its last record.
     const auto from = static_cast<off_t>(reserved_to_);
     const auto length = static_cast<off_t>(to - reserved_to_);
@@ -315,6 +326,8 @@ Result<Journal> Journal::make_successor(const std::string& path, const char* suf
 }
 
 Result<void> Journal::flush() {
+    FABRIC_CHECK(is_successor());
+    FABRIC_CHECK(unwritten_.size() <= head_.bytes);  // the head counts them already
     const Bytes begin = sizeof(JournalHead) + head_.bytes - unwritten_.size();
     FABRIC_TRY_VOID(write_at(file_, begin, unwritten_));
     unwritten_.clear();
@@ -330,12 +343,16 @@ Result<void> Journal::write_out() {
 }
 
 void Journal::discard() noexcept {
-    // On a full disk its space is somebody's.
+    // On a full disk its space is missing elsewhere.
     if (is_successor()) ::unlink(own_path_.c_str());
     file_.reset();
 }
 
 Result<Fd> Journal::replace_by(Journal successor) {
+    // Written out, and nothing appended since: write_head() left its checksum.
+    FABRIC_CHECK(successor.is_successor() && successor.unwritten_.empty());
+    FABRIC_CHECK(successor.head_.crc == crc_of(successor.head_));
+    FABRIC_CHECK(successor.path_ == path_);
     // The old journal is complete until here and the new one from here on. What it has to survive
     // needs no sync: see the head of journal.hpp.
     if (::rename(successor.own_path_.c_str(), path_.c_str()) != 0) {
@@ -347,6 +364,7 @@ Result<Fd> Journal::replace_by(Journal successor) {
     successor.incarnation_ = incarnation_ + 1;
     Fd old = std::move(file_);
     *this = std::move(successor);
+    FABRIC_CHECK(!is_successor());  // from here on each append counts at once
     return old;
 }
 
@@ -366,6 +384,8 @@ Result<void> Journal::rewrite(const std::function<Result<void>(JournalSink&)>& w
 
 Result<void> read_records(const Fd& file, const JournalHead& from, const JournalHead& to,
                           const std::function<Result<void>(const JournalEntry&)>& play) {
+    // Both are heads of this process, and a journal grows.
+    FABRIC_CHECK(from.bytes <= to.bytes && from.records <= to.records);
     const Error corrupt{Errc::kCorrupt, 0, "read journal"};
     Chain chain{from.records, from.last};
     JournalEntry entry;

@@ -6,10 +6,11 @@
 // no fsync: the journal has to outlive the daemon, not the host, because neither do the arenas it
 // speaks of (memfds; devdax has its own catalogue). A killed daemon leaves the page cache as it is.
 //
-// So what a kill leaves unfinished lies behind the end that the head names, and was answered to
-// nobody: it is dropped. Whatever is wrong before that end is damage, and then nothing of the file
-// is believed: with a record missing the same bytes could be granted to two owners. Each checksum
-// goes on from that of the record before, so that none can be left out, added or exchanged.
+// So what a kill leaves unfinished lies behind the end that the head names, and no answer
+// was sent for it: it is dropped. Whatever is wrong before that end is damage, and then nothing of
+// the file is believed: with a record missing the same bytes could be granted to two owners. Each
+// checksum goes on from that of the record before, so that none can be left out, added or
+// exchanged.
 
 #pragma once
 
@@ -56,8 +57,8 @@ struct JournalEntry {
     bool operator==(const JournalEntry&) const = default;
 };
 
-/// Where records go: the file, or a vector in tests. A grant is written before it is answered: who
-/// reads the journal after a crash knows of everything that a client may have been told.
+/// Where records go: the file, or a vector in tests. A grant is written before it is answered: a
+/// daemon that reads the journal after a crash knows of everything that a client may have heard.
 class JournalSink {
   public:
     virtual ~JournalSink() = default;
@@ -81,7 +82,7 @@ class JournalSink {
     }
 };
 
-/// Keeps nothing: for books that are about to be written anew as a whole.
+/// Keeps nothing: for state that is about to be written again as a whole.
 class NoJournal final : public JournalSink {
   public:
     fabricshm::Result<void> append(RecordType, std::span<const std::byte>) override { return {}; }
@@ -94,7 +95,7 @@ struct JournalDamage {
     std::uint64_t records_read = 0;  // before it
     std::uint64_t records = 0;       // that the head speaks of; 0: the head itself is damaged
     std::uint64_t bytes = 0;         // of the file
-    bool other_boot = false;         // written before the host started: nobody of then is alive
+    bool other_boot = false;         // written before the host started: no process of then is alive
 };
 
 /// One line for a person.
@@ -109,19 +110,19 @@ struct JournalContents {
     bool old_layout = false;  // of a version without a head
 };
 
-/// Pure. `boot`: of this host, to tell whether the file is of another boot.
+/// Pure. `boot`: of this host, to find out whether the file is of another boot.
 JournalContents parse_journal(std::span<const std::byte> bytes,
                               std::span<const std::uint64_t, 2> boot);
 JournalContents parse_journal(std::span<const std::byte> bytes);
 
-/// The file at `path`, which nobody is writing. One that is not there is an empty journal; an empty
-/// file is a damaged one. Fails with the errno of the file system.
+/// The file at `path`, which no process is writing. One that is not there is an empty journal; an
+/// empty file is a damaged one. Fails with the errno of the file system.
 fabricshm::Result<JournalContents> read_journal(const std::string& path);
 
 /// Writes one file. Used by the control thread only, but for a successor, which is of one thread at
 /// a time. Costs two write() into the page cache per call of append() or append_releases(). Fails
 /// with kSystem and the errno of the file system (a full disk: ENOSPC), and then nothing was
-/// written as far as a reader can tell.
+/// written as far as a reader can see.
 class Journal final : public JournalSink {
   public:
     /// Disk space that is kept for releases: for some ten thousand of them, when there is room for
@@ -144,7 +145,7 @@ class Journal final : public JournalSink {
 
     // The steps of a rewrite, for Compaction.
 
-    /// An empty journal in a file beside the one at `path`. Until it replaces that one its records
+    /// An empty journal in a file next to the one at `path`. Until it replaces that one its records
     /// are collected and written in large pieces; after a failure it is good for discard() alone.
     static fabricshm::Result<Journal> make_successor(const std::string& path, const char* suffix);
     /// Of a successor: all that was appended, and the head that makes it count.
@@ -168,7 +169,7 @@ class Journal final : public JournalSink {
     fabricshm::Result<void> make_room(fabricshm::Bytes end);
 
     std::string path_;
-    std::string own_path_;  // of a successor, which nobody reads yet
+    std::string own_path_;  // of a successor, which is not read yet
     fabricshm::Fd file_;
     JournalHead head_{};                // as in the file
     fabricshm::Bytes reserved_to_ = 0;  // the file system keeps space up to here

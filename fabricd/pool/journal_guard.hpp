@@ -1,18 +1,19 @@
-// JournalGuard: what happens to the books while the journal can't be written (a full disk).
+// JournalGuard: what happens to the pool's state while the journal can't be written (a full disk).
 
 #pragma once
 
 #include <vector>
 
 #include "fabricd/pool/journal.hpp"
+#include "libfabricshm/base/check.hpp"
 #include "libfabricshm/base/log.hpp"
 
 namespace fabricd {
 
 /// Grants are refused when they cannot be written down. Releases by the death of a process happen
 /// all the same: it is no more to hold on, and a daemon that is started again notices the death
-/// anew. A release that was not written puts the journal behind: a later grant of the same bytes
-/// would make it contradict itself, so there is none until the journal has been written anew. Used
+/// again. A release that was not written puts the journal behind: a later grant of the same bytes
+/// would make it contradict itself, so there is none until the journal has been rewritten. Used
 /// by the control thread only.
 class JournalGuard final : public JournalSink {
   public:
@@ -26,6 +27,7 @@ class JournalGuard final : public JournalSink {
         // A grant of bytes whose release is not in the file would make two owners of them there.
         write_pending();
         if (behind_) return refusal();
+        FABRIC_CHECK(pending_.empty());
         const auto written = sink_->append(type, payload);
         refused_ = !written.ok();
         if (refused_) errno_ = errno_of(written.error());
@@ -42,11 +44,12 @@ class JournalGuard final : public JournalSink {
     }
 
     /// While one lives, releases are collected and written together: what ends a session can be
-    /// tens of thousands of them. Until then nobody may be answered.
+    /// tens of thousands of them. Until then no request may be answered.
     class Batch {
       public:
         explicit Batch(JournalGuard& guard) : guard_(guard) { ++guard_.batches_; }
         ~Batch() {
+            FABRIC_CHECK(guard_.batches_ > 0);
             if (--guard_.batches_ == 0) guard_.write_pending();
         }
         Batch(const Batch&) = delete;
@@ -61,7 +64,11 @@ class JournalGuard final : public JournalSink {
     bool behind() const noexcept { return behind_; }
     /// Behind, or the last grant could not be written: a whole rewrite shows whether that is over.
     bool failing() const noexcept { return behind_ || refused_; }
-    void caught_up() noexcept { behind_ = refused_ = false; }
+    void caught_up() noexcept {
+        // A release that came behind the rewrite would be in the file twice.
+        FABRIC_CHECK(is_written());
+        behind_ = refused_ = false;
+    }
     void fall_behind(const fabricshm::Error& why) noexcept {
         behind_ = true;
         errno_ = errno_of(why);
@@ -81,6 +88,7 @@ class JournalGuard final : public JournalSink {
 
     void write_pending() {
         if (pending_.empty()) return;
+        FABRIC_CHECK(!behind_);  // note() collects nothing then, and falling behind drops all
         const auto written = sink_->append_releases(pending_);
         pending_.clear();
         if (written.ok()) return;

@@ -37,8 +37,8 @@ enum class RecordType : std::uint16_t {
     kArenaGrown = 20,
 };
 
-/// First in the file and nowhere else. `magic` tells a journal from any other file, `version` its
-/// layout.
+/// First in the file and nowhere else. `magic` distinguishes a journal from any other file,
+/// `version` its layout.
 struct StartRecord {
     static constexpr RecordType kType = RecordType::kStart;
     std::uint64_t magic;
@@ -71,7 +71,7 @@ struct SessionEndingRecord {
     std::uint64_t session;
 };
 
-/// Also how the arena's file can be told when a session presents it after a restart.
+/// Also how the arena's file is recognised when a session presents it after a restart.
 struct ArenaRecord {
     static constexpr RecordType kType = RecordType::kArenaMade;
     std::uint64_t arena;

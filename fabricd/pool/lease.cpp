@@ -36,7 +36,7 @@ bool LeaseTable::hand_over(RegionId region, SessionId to) {
 }
 
 bool LeaseTable::quarantine(RegionId region) {
-    // Only what is held: a region that was freed is nobody's to keep back.
+    // Only what is held: a region that was freed has nothing to keep back.
     const auto found = leases_.find(region);
     if (found == leases_.end() || found->second.state != LeaseState::kHeld) return false;
     const SessionId session = found->second.session;

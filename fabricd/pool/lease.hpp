@@ -18,7 +18,8 @@ enum class LeaseState : std::uint32_t {
     kQuarantined = 2,  // the session is gone, but peers may still be storing into the region
 };
 
-/// Plain data. A free lease keeps its epoch: it is what tells the next holder from the last.
+/// Plain data. A free lease keeps its epoch: it is what distinguishes the next holder from the
+/// last.
 struct Lease {
     SessionId session = SessionId::kNone;
     std::uint64_t epoch = 0;  // rises with every grant of the region id: its generation
@@ -35,8 +36,9 @@ class LeaseTable {
         std::uint64_t epoch;
     };
 
-    /// Released ids rest until this many are free, and the one that rested longest goes first: who
-    /// asks for a region by its id alone shortly after its end finds nothing, not another region.
+    /// Released ids rest until this many are free, and the one that rested longest goes first: a
+    /// client that asks for a region by its id alone shortly after its end finds nothing, not
+    /// another region.
     static constexpr std::size_t kResting = 256;
 
     explicit LeaseTable(std::size_t resting = kResting) : resting_(resting) {}
@@ -76,7 +78,7 @@ class LeaseTable {
 
   private:
     // A released lease stays here with its epoch: were it erased, the id's next holder would start
-    // at 1 again and a peer with an old reference could not tell the difference.
+    // at 1 again and a peer with an old reference could not see the difference.
     std::map<RegionId, Lease> leases_;
     // The leases that are not free, by session. Sessions that have none have no entry.
     using BySession = std::map<SessionId, std::set<RegionId>>;

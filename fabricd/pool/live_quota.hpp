@@ -11,7 +11,7 @@ namespace fabricd {
 
 /// Grows at once. Shrinks in two phases: from the announcement on nothing is granted beyond the
 /// target; the limit itself is cut when what is used fits, or at the deadline, and then not below
-/// what is used. So nobody ever loses memory by it, and a limit that is shown is never exceeded.
+/// what is used. So no user ever loses memory by it, and a limit that is shown is never exceeded.
 class LiveQuota {
   public:
     explicit LiveQuota(Bytes limit = 0) noexcept : limit_(limit) {}
@@ -21,7 +21,7 @@ class LiveQuota {
     /// Ends a shrinking whose time has come. True when it changed anything.
     bool settle(Bytes used, TimePoint now) noexcept;
 
-    /// Whether `bytes` may be granted beside `used`.
+    /// Whether `bytes` may be granted on top of `used`.
     bool admits(Bytes used, Bytes bytes) const noexcept;
 
     Bytes limit() const noexcept { return limit_; }

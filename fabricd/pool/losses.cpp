@@ -27,7 +27,7 @@ proto::Region region_at(const Arena& arena, std::uint64_t offset, Bytes bytes) {
     return news;
 }
 
-// To nobody's question: the ticket has no request.
+// Not asked for: the ticket has no request.
 Answer news_for(SessionId session, const proto::Region& news) {
     return {Ticket{session, 0}, proto::Type::kPoisoned, Error{Errc::kOk, 0, ""}, news};
 }

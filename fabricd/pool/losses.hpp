@@ -30,7 +30,7 @@ class Losses {
     JournalGuard& journal_;
 };
 
-/// Takes lost bytes out of circulation: those that are free at once, those that somebody holds when
+/// Takes lost bytes out of circulation: those that are free at once, those that are held when
 /// they come back.
 void take_lost(Arena& arena, std::uint64_t offset, Bytes bytes);
 

@@ -23,6 +23,11 @@ constexpr int kMaxCopies = 8;
 // Above it are no nodes on any machine that Linux runs on.
 constexpr int kMaxNodes = 1024;
 
+// What a move under way has, from grant_copy() to end(): the valid copy and the one being filled.
+bool has_two_copies(const Shard& shard) {
+    return shard.move && shard.copies[0] && shard.copies[1];
+}
+
 // What stands behind "KIND:"; nothing when `text` is of another kind.
 std::optional<std::string> argument_of(const std::string& text, const std::string& kind) {
     if (text.compare(0, kind.size() + 1, kind + ":") != 0) return std::nullopt;
@@ -53,6 +58,7 @@ Result<void> Moves::order(const MoveOrder& order, MoveDone done, Effects& out) {
 }
 
 Result<MoveTarget> Moves::parse_target(const Shard& shard, const std::string& text) const {
+    FABRIC_CHECK(!shard.retired && shard.copies[shard.current]);  // retired ones have no name
     MoveTarget target;
     target.arena = shard.copies[shard.current]->arena;
     if (text == "here") return target;
@@ -122,8 +128,8 @@ Result<void> Moves::begin(Shard& shard, const MoveTarget& target, Bytes bytes_pe
     FABRIC_TRY_VOID(check(shard));
     Session& owner = books_.session(shard.owner);
     Arena& arena = books_.arena(target.arena);
-    // The owner holds the copy, so it must have the arena: who else would present it after a
-    // restart of the daemon?
+    // The owner holds the copy, so it must have the arena: no other would present it after a
+    // restart of the daemon.
     if (arena.sessions.count(owner.id) == 0) {
         return Error{Errc::kDenied, 0, "the owner has not opened the target's arena"};
     }
@@ -156,6 +162,7 @@ Result<void> Moves::grant_copy(Shard& shard, const MoveTarget& target, Bytes byt
     FABRIC_TRY(const RegionId region,
                regions_.make_copy(owner, arena, from.bytes, device, shard.id));
     const int place = 1 - shard.current;
+    FABRIC_CHECK(!shard.move && !shard.copies[place]);  // see check(): one copy, and it is valid
     shard.copies[place] = {arena.id, region, arena.leases.find(region)->epoch};
     books_.loose_shards.insert(shard.id);
     shard.move =
@@ -175,6 +182,8 @@ Result<void> Moves::start_copy(Shard& shard) {
         const Region& region = books_.arena(copy.arena).regions.at(copy.region);
         return memory_.distant(copy.arena, region.offset, region.bytes);
     };
+    FABRIC_CHECK(has_two_copies(shard));
+    FABRIC_CHECK(shard.move->attempts < kMaxCopies);
     const int place = 1 - shard.current;
     CopyJob job;
     job.shard = shard.id;
@@ -185,9 +194,10 @@ Result<void> Moves::start_copy(Shard& shard) {
     job.bytes_per_second = shard.move->bytes_per_second;
     job.node = shard.move->target.node;
     job.progress = shard.move->progress;
-    // Nobody reads there: the copy that was there before had no readers left when it went.
+    // Nothing reads there: the copy that was there before had no readers left when it went.
     const ShardCopy& copy = *shard.copies[place];
     const Region& region = books_.arena(copy.arena).regions.at(copy.region);
+    FABRIC_CHECK(region.bytes >= shard.bytes);  // make_copy() made it as long as the valid one
     fabricshm::set_place(header_in(job.header), place, raw(copy.arena), region.offset);
     ++shard.move->attempts;
     count_copying(shard, +1);
@@ -198,8 +208,12 @@ Result<void> Moves::start_copy(Shard& shard) {
 // Both ends of the copy, and the home: were that dropped, the shard would be forgotten, and the
 // bytes that the copier writes to be granted to others.
 void Moves::count_copying(const Shard& shard, int change) {
-    for (const auto& end : shard.copies) books_.arena(end->arena).copying += change;
-    books_.arena(shard.id.arena).copying += change;
+    const auto count = [change](Arena& arena) {
+        arena.copying += change;
+        FABRIC_CHECK(arena.copying >= 0);
+    };
+    for (const auto& end : shard.copies) count(books_.arena(end->arena));
+    count(books_.arena(shard.id.arena));
 }
 
 void Moves::copied(ShardId id, Result<ShardWord> seen, Effects& out) {
@@ -207,6 +221,7 @@ void Moves::copied(ShardId id, Result<ShardWord> seen, Effects& out) {
     Shard* const found = books_.find_shard(id);
     if (found == nullptr || !found->move) return;
     Shard& shard = *found;
+    FABRIC_CHECK(has_two_copies(shard));  // both ends were kept while the copier had them
     // The arenas may be dropped again. A shard that was retired meanwhile gives its bytes back.
     count_copying(shard, -1);
     if (shard.retired) return end(shard, Error{Errc::kNotFound, 0, "move shard"}, out);
@@ -220,6 +235,7 @@ void Moves::copied(ShardId id, Result<ShardWord> seen, Effects& out) {
         // that is started after a crash here reads it from the word.
         FAULT_POINT("move.swapped");
         shard.current = 1 - shard.current;
+        FABRIC_CHECK(shard.copies[shard.current]);
         ++shard.moves;
         journal_.note(record_of(books_, shard));
         return end(shard, {}, out);
@@ -232,6 +248,7 @@ void Moves::copied(ShardId id, Result<ShardWord> seen, Effects& out) {
 
 // What is not the valid copy goes: at once, or when its last reader is done.
 void Moves::end(Shard& shard, const Result<void>& how, Effects& out) {
+    FABRIC_CHECK(has_two_copies(shard));
     const ShardId id = shard.id;
     out.left.push_back(id.arena);
     for (const auto& copy : shard.copies) out.left.push_back(copy->arena);

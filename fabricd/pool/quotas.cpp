@@ -85,11 +85,11 @@ Result<QuotaState> Quotas::set(const QuotaOrder& order, TimePoint now) {
     return books_.devices.quota_of(order.subject, now);
 }
 
-// In one call: between two of them somebody could take what one gives before another one has it.
+// In one call: between two of them a third could get what one gives before another one has it.
 Result<void> Quotas::shift(std::vector<QuotaShift> shifts, TimePoint now) {
     FABRIC_TRY_VOID(books_.devices.check_shifts(shifts));
-    // Who gives goes first: a daemon that is killed between two records of it has promised nothing
-    // twice.
+    // A quota that gives goes first: a daemon that is killed between two records of it has promised
+    // nothing twice.
     std::stable_partition(shifts.begin(), shifts.end(), [](const QuotaShift& shift) {
         return shift.after_bytes < shift.before_bytes;
     });

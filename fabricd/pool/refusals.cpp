@@ -29,8 +29,8 @@ Error refuse_arena_size(const char* step, Bytes wanted, Bytes most) {
                               format_bytes(wanted).c_str(), format_bytes(most).c_str());
 }
 
-// The backends' steps tell their cases apart: "machine is full", "commit arena" of a kernel without
-// pages, and the pool's own "pool is full", "small pool", "no such range on the device".
+// The backends' steps distinguish their cases: "machine is full", "commit arena" of a kernel
+// without pages, and the pool's own "pool is full", "small pool", "no such range on the device".
 Error refuse_by_pool(const Error& error, Bytes wanted, const fabricshm::PoolTotals& totals) {
     if (error.code != Errc::kNoMemory) return error;
     const Bytes left = totals.capacity > totals.used ? totals.capacity - totals.used : 0;

@@ -16,7 +16,7 @@ namespace proto = fabricshm::proto;
 
 namespace {
 
-// Of a region that somebody holds, and that has room for it.
+// Of a region that is held, and that has room for it.
 bool is_tensor(const TensorRecord& tensor, const RegionRecord& region) {
     const bool held = region.state == static_cast<std::uint32_t>(LeaseState::kHeld);
     const bool named = ends_with_zero(tensor.name) && region.shard_region == 0;
@@ -93,7 +93,7 @@ Result<proto::Tensor> Regions::create_tensor(SessionId session, Arena& arena,
     std::copy_n(request.shape, request.ndim, info.shape);
     info.lasting = (request.flags & proto::kTensorLasting) != 0;
 
-    // Whoever opens it hears which process made it.
+    // A session that opens it hears which process made it.
     const std::int32_t pid = books_.session(session).peer.pid;
     const auto named = arena.tensors.find(info.name);
     if (named != arena.tensors.end()) {
@@ -180,8 +180,8 @@ Result<RegionId> Regions::make(Session& session, Arena& arena, Bytes bytes,
     const auto offset = arena.space.allocate(rounded);
     if (!offset) return growth_.no_room("room in the arena", arena, bytes);
 
-    // The books first, the journal second, the answer last: a grant that cannot be written is taken
-    // back, and a daemon that is killed in between never told anybody of it.
+    // The state first, the journal second, the answer last: a grant that cannot be written is
+    // undone, and a daemon that is killed in between never announced it.
     const LeaseTable::Grant grant = arena.leases.grant(session.id);
     Region& region = arena.regions[grant.region];
     region = Region{*offset, rounded, std::move(tensor), false, session.device};
@@ -371,7 +371,7 @@ void Regions::give_up_name(Arena& arena, const std::string& name) {
     reclaim(ending, arena, named->second, heir_of(ending, arena));
 }
 
-// Only the end of a group, or a shrink of it, ends a danger, and only to its members: of those who
+// Only the end of a group, or a shrink of it, ends a danger, and only to its members: of those that
 // died, and are in no other group that does, the regions are free. Not all at once, for there can
 // be tens of thousands.
 void Regions::sweep_quarantine(Arena& arena, const std::vector<SessionId>& members) {

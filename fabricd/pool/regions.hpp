@@ -51,7 +51,7 @@ class Regions {
     /// For the elements of a shard, counted against `device`.
     Result<RegionId> make_copy(Session& owner, Arena& arena, Bytes bytes, std::string device,
                                ShardId shard);
-    /// In its owner's books: `change` is +1 or -1.
+    /// In its owner's accounts: `change` is +1 or -1.
     void count(Session& session, const Region& region, int change);
     void release(Arena& arena, RegionId region);
     void quarantine(Arena& arena, RegionId region);

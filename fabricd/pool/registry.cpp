@@ -88,8 +88,8 @@ void Registry::end_session(SessionId session, const char* why) {
     act([&](Effects& out) { sessions_.end(session, why, slice_left_, out); });
 }
 
-std::uint32_t Registry::shards_open(SessionId session, const fabricshm::ShardReads* told) const {
-    return shards_.open_of(session, told);
+std::uint32_t Registry::shards_open(SessionId session, const fabricshm::ShardReads* claims) const {
+    return shards_.open_of(session, claims);
 }
 
 // ---- Arenas ---------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ Result<void> Registry::join_group(Ticket ticket, const proto::Group& request, Ti
     return act([&](Effects& out) -> Result<void> {
         FABRIC_TRY(const auto complete, groups_.join(ticket, request, now, out));
         if (!complete) return {};
-        // Whoever comes last has the group formed in the turn of its own request.
+        // The rank that comes last has the group formed in the turn of its own request.
         make_way(ticket.session, books_.arena(complete->arena),
                  fabricshm::group_block_bytes(request.world));
         groups_.form(*complete, out);
@@ -328,7 +328,7 @@ TimePoint Registry::next_deadline() const {
 
 Result<void> Registry::restore(const PoolImage& image, TimePoint now, Duration grace) {
     // Ids go on above everything the journal ever mentioned, and the epoch above its last: what a
-    // client kept from before can be told from what it gets now.
+    // client kept from before is distinguishable from what it gets now.
     books_.grace = grace;
     books_.daemon_epoch = image.daemon_epoch + 1;
     books_.last_id = image.last_id;
@@ -336,15 +336,15 @@ Result<void> Registry::restore(const PoolImage& image, TimePoint now, Duration g
     for (const auto& [id, arena] : image.arenas) FABRIC_TRY_VOID(arenas_.restore(arena));
     FABRIC_TRY_VOID(shards_.restore(image));
     quotas_.restore(image, now);
-    // What no single record shows; after this the books are as good as ones that were kept.
+    // What no single record shows; after this the state is as good as one that was kept.
     if (const auto wrong = contradictions(); !wrong.empty()) {
         fabricshm::log(fabricshm::LogLevel::kError, "journal: %s", wrong.front().c_str());
         return kContradiction;
     }
-    // Before anybody can resume: what was begun is finished.
+    // Before any session can resume: what was begun is finished.
     for (const SessionId id : image.ending) end_session(id, "its end had begun before the restart");
     if (books_.arenas.empty()) return {};
-    // Arenas that no session had open can be presented by nobody: the daemon was killed while it
+    // Arenas that no session had open can't be presented: the daemon was killed while it
     // dropped them. What the device itself remembers is found before anything expires.
     const bool claimable =
         std::any_of(books_.arenas.begin(), books_.arenas.end(),
@@ -369,7 +369,7 @@ Result<void> Registry::write_journal(JournalSink& sink) const {
         FABRIC_TRY_VOID(Sessions::write(session, sink));
     }
     for (const auto& [id, arena] : books_.arenas) {
-        // Nobody has been told of it; if its making succeeds, that appends its record.
+        // No client has heard of it; if its making succeeds, that appends its record.
         if (arena.state == ArenaState::kMaking) continue;
         FABRIC_TRY_VOID(Arenas::write(arena, sink));
     }

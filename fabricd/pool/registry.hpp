@@ -112,8 +112,9 @@ class Registry {
         return fabricd::account_of(books_, session, arena, group, rank);
     }
 
-    /// Bit i: the session has the shard open that `told[i]` names. Up to the first that names none.
-    std::uint32_t shards_open(SessionId session, const fabricshm::ShardReads* told) const;
+    /// Bit i: the session has the shard open that `claims[i]` names. Up to the first that names
+    /// none.
+    std::uint32_t shards_open(SessionId session, const fabricshm::ShardReads* claims) const;
 
     // ---- Arenas ------------------------------------------------------------------------------
 
@@ -173,7 +174,7 @@ class Registry {
     // ---- Lost memory --------------------------------------------------------------------------
 
     /// A session met bytes that the hardware lost. They are taken out of circulation, all sessions
-    /// of the arena are told, and the region they lie in (id 0: none) is returned.
+    /// of the arena are notified, and the region they lie in (id 0: none) is returned.
     Result<fabricshm::proto::Region> note_lost(SessionId session,
                                                const fabricshm::proto::Region& request);
 
@@ -207,7 +208,7 @@ class Registry {
 
     /// Shifts quota between devices, all of it in one go or nothing: their sum is never above what
     /// it was, and nothing is left to wait for. kNotFound, kInvalid: as above, or more than there
-    /// is; kBusy: a quota is not what it was, or one who gives uses more than it is to keep.
+    /// is; kBusy: a quota is not what it was, or one that gives uses more than it is to keep.
     Result<void> shift_quotas(std::vector<QuotaShift> shifts, TimePoint now);
 
     /// What a session of that device and user may hold, for it to know. Its serial is 0.
@@ -227,7 +228,7 @@ class Registry {
 
     // ---- Time and answers --------------------------------------------------------------------
 
-    /// Everything whose time has come: waits, sessions that did not come back, arenas nobody
+    /// Everything whose time has come: waits, sessions that did not come back, arenas never
     /// claimed. Returns the sessions that this ended.
     std::vector<SessionId> expire(TimePoint now);
     /// When to call expire() next; TimePoint::max() when nothing is pending.
@@ -248,8 +249,8 @@ class Registry {
     Places places(const std::vector<ShardId>& wanted, TimePoint now) const {  // that there are
         return fabricd::places(books_, wanted, now);
     }
-    /// Who waits for whom, the longest wait first: of what sessions say (tamed, see
-    /// wait_record.hpp) that for which the books confirm group and rank, and of groups that are
+    /// Which ranks wait for which, the longest wait first: of what sessions say (tamed, see
+    /// wait_record.hpp) that for which the registry confirms group and rank, and of groups that are
     /// forming.
     std::vector<WaitingView> waiting(const std::vector<fabricshm::SessionWait>& shown,
                                      TimePoint now) const {

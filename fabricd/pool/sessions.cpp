@@ -98,7 +98,7 @@ void Sessions::connection_lost(SessionId id, TimePoint now) {
     arenas_.forget_closers(id);
     session->connected = false;
     session->lost_until = fabricshm::deadline_after(now, books_.grace);
-    // No record of it: a daemon that is killed now gives every session the whole grace anew.
+    // No record of it: a daemon that is killed now gives every session the whole grace again.
     books_.lost.emplace(session->lost_until, id);
 }
 

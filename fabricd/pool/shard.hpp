@@ -1,4 +1,4 @@
-// Shard: a named tensor that can move while it is read, as the daemon books it. docs/migration.md.
+// Shard: a named tensor that can move while it is read, as the daemon keeps it. docs/migration.md.
 
 #pragma once
 
@@ -62,7 +62,7 @@ struct CopyJob {
     std::shared_ptr<CopyProgress> progress;
 };
 
-/// Who makes copies. The result comes back through Registry::shard_copied(): the word as it was
+/// What makes copies. The result comes back through Registry::shard_copied(): the word as it was
 /// before the copy, or why there is none.
 class CopyWork {
   public:
@@ -72,7 +72,7 @@ class CopyWork {
     virtual bool knows_node(int) const { return true; }
 };
 
-/// Told once how a move ended, on the control thread.
+/// Called once with how a move ended, on the control thread.
 using MoveDone = std::function<void(const Result<void>&)>;
 
 struct ShardMove {
@@ -108,7 +108,7 @@ struct Shard {
     bool settled = true;
 
     // At most two. copies[current] is the valid one; another one that no move is filling is left
-    // over, and goes when nobody reads it any more.
+    // over, and goes when no session reads it any more.
     std::optional<ShardCopy> copies[2];
     int current = 0;
     std::map<SessionId, ShardReaderBook> readers;

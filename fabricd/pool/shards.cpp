@@ -197,8 +197,8 @@ void Shards::drop_reader(Shard& shard, SessionId session) {
     shard.readers.erase(reader);
 }
 
-// From here on nobody begins to read it. What is read stays as it is until the last reader is done:
-// all its regions are kept from others meanwhile, as those of dead sessions are.
+// From here on no session begins to read it. What is read stays as it is until the last reader is
+// done: all its regions are kept from others meanwhile, as those of dead sessions are.
 void Shards::retire(Shard& shard, Effects& out) {
     const ShardId id = shard.id;
     if (!shard.retired) end(shard);
@@ -276,7 +276,7 @@ void Shards::drop_copy(Shard& shard, int place, Effects& out) {
     const ArenaId arena = shard.copies[place]->arena;
     const ArenaId home = shard.id.arena;
     release_copy(shard, place);
-    // An arena that nobody has open is kept for the readers of what was moved there.
+    // An arena that no session has open is kept for the readers of what was moved there.
     if (arena != home) out.left.push_back(arena);
 }
 

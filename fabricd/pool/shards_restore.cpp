@@ -90,7 +90,7 @@ Result<void> Shards::restore(const PoolImage& image) {
 }
 
 // Regions that say they are a shard's, but whose shard does not say so: granted right before the
-// crash, or let go of. Nobody was told of them.
+// crash, or let go of. No client heard of them.
 void Shards::free_orphans(Arena& arena) {
     std::vector<RegionId> orphans;
     for (const auto& [id, region] : arena.regions) {
@@ -174,7 +174,8 @@ Result<std::optional<ShardCopy>> Shards::restore_copy(const Shard& shard,
     if (!is_held) {
         region->device = copy.device;
     } else if (shard.retired) {
-        // One retired half-way is retired, and its owner may have been told: the rest is done now.
+        // One retired half-way is retired, and its owner may have heard of it: the rest is done
+        // now.
         regions_.count(books_.session(shard.owner), *region, -1);
         regions_.quarantine(*arena, id);
         region->device = copy.device;
@@ -196,7 +197,7 @@ void Shards::format_again(const Shard& shard) {
 
 // The arena's memory is here again. Where a move was cut off, the word says whether the new copy
 // had become the valid one; the other one goes. Any client could have written that word: it can
-// choose between the two copies that the books know, both of them its own job's.
+// choose between the two copies that the registry knows, both of them its own job's.
 void Shards::settle(const Arena& arena, Effects& out) {
     for (auto& [id, shard] : books_.shards) {
         if (id.arena != arena.id) continue;
@@ -212,7 +213,7 @@ void Shards::settle(const Arena& arena, Effects& out) {
         shard.settled = true;
         std::set<int> taken;
         for (const auto& [session, book] : shard.readers) taken.insert(book.slot);
-        // Lines of those who died or left while nobody could write here.
+        // Lines of those that died or left while nothing could write here.
         for (int slot = 0; slot < fabricshm::kShardReadersMax; ++slot) {
             if (taken.count(slot) == 0) fabricshm::assign_reader(header, slot, 0);
         }

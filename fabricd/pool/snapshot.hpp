@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "fabricd/pool/states.hpp"
+
 namespace fabricd {
 
 struct SessionView {
@@ -41,7 +43,7 @@ struct DeviceSpec {
     std::string gpu = {};             // the CUDA GPU: "GPU-...", "MIG-..." or an ordinal; "": none
     std::uint64_t reserve_bytes = 0;  // of the GPU's memory, never given to its vGPUs
     std::uint64_t context_bytes = 0;  // counted for each CUDA context; 0: what NVML sees
-    std::vector<std::uint32_t> allow_uids = {};  // users of the vGPU; none: whoever may attach
+    std::vector<std::uint32_t> allow_uids = {};  // users of the vGPU; none: all that may attach
     // What the control loop never keeps from it when it needs it; 0: nothing said.
     std::uint64_t guaranteed_bytes = 0;
     double priority = 1.0;      // against the other devices, any scale
@@ -112,7 +114,7 @@ struct RegionView {
     std::uint64_t bytes = 0;
     std::uint64_t owner_session = 0;
     std::string tensor_name;  // empty: not a tensor
-    std::string state;        // "live", "quarantined", "bad": the hardware lost a page of it
+    RegionState state = RegionState::kUnknown;
 };
 
 struct GroupView {
@@ -123,7 +125,7 @@ struct GroupView {
     std::int32_t world = 0;
     std::int32_t joined = 0;
     std::vector<std::int32_t> dead_ranks;
-    std::string state;  // "forming", "complete", "broken"
+    GroupState state = GroupState::kUnknown;
 };
 
 /// A rank that others wait for, and where it is.
@@ -160,8 +162,7 @@ struct ShardView {
     std::string home_device;    // whose quota counts them; "": none
     std::uint32_t readers = 0;  // sessions that have it open
     std::uint64_t moves = 0;
-    // "here", "fixed": can't move, "moving", "draining": the old copy is still read, "retired"
-    std::string state;
+    ShardState state = ShardState::kUnknown;
     std::uint64_t moved_bytes = 0;  // while it moves
 };
 

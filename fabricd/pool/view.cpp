@@ -37,9 +37,10 @@ RegionView view_of(const Arena& arena, RegionId id, const Region& region) {
     view.bytes = region.bytes;
     view.owner_session = raw(lease.session);
     view.tensor_name = region.tensor ? region.tensor->name : "";
-    view.state = lease.state == LeaseState::kQuarantined ? "quarantined" : "live";
+    const bool quarantined = lease.state == LeaseState::kQuarantined;
+    view.state = quarantined ? RegionState::kQuarantined : RegionState::kLive;
     // Above the state of the lease: this is what people have to act upon.
-    if (arena.lost.touches(region.offset, region.bytes)) view.state = "bad";
+    if (arena.lost.touches(region.offset, region.bytes)) view.state = RegionState::kBad;
     return view;
 }
 
@@ -56,7 +57,8 @@ GroupView view_of(const Group& group) {
         if (state == MemberState::kDead) view.dead_ranks.push_back(rank);
     }
     // A shrunk group has had its day, too.
-    view.state = group.broken() || group.shrunk ? "broken" : "complete";
+    const bool over = group.broken() || group.shrunk;
+    view.state = over ? GroupState::kBroken : GroupState::kComplete;
     return view;
 }
 
@@ -72,7 +74,7 @@ bool visit_some(const Map& map, Id& last, int& left, Look look) {
     return true;
 }
 
-// Sessions at their end are gone for all but the books; all others are connected or lost.
+// Sessions at their end are gone for all but the accounts; all others are connected or lost.
 SnapshotTotals totals_of(const Books& books) {
     SnapshotTotals totals;
     totals.sessions = books.sessions.size() - books.ending.size();
@@ -128,8 +130,9 @@ bool walk_regions(const Books& books, SnapshotWalk& walk, int& left) {
             }
         }
         for (const auto& [offset, bytes] : arena.lost.outside(walk.bad)) {
-            // Region and owner 0: nobody's.
-            walk.all.regions.push_back({raw(at->first), 0, 0, offset, bytes, 0, "", "bad"});
+            // Region and owner 0: bytes that belong to no region.
+            walk.all.regions.push_back(
+                {raw(at->first), 0, 0, offset, bytes, 0, "", RegionState::kBad});
         }
     }
     walk.arena = ArenaId::kNone;
@@ -154,7 +157,7 @@ bool walk_groups(const Books& books, SnapshotWalk& walk, int& left) {
         view.name = wait.key.name;
         view.world = wait.world;
         ++view.joined;
-        view.state = "forming";
+        view.state = GroupState::kForming;
     });
     for (auto& [key, view] : forming) walk.all.groups.push_back(std::move(view));
     return true;
@@ -175,6 +178,13 @@ Bytes room_of(const Books& books, const std::string& device) {
     Bytes room = 0;
     for (const ArenaId id : arenas) room += books.arena(id).room();
     return room;
+}
+
+ShardState state_of(const Shard& shard) {
+    if (shard.retired) return ShardState::kRetired;
+    if (shard.move) return ShardState::kMoving;
+    if (shard.copies[0] && shard.copies[1]) return ShardState::kDraining;
+    return shard.fixed ? ShardState::kFixed : ShardState::kHere;
 }
 
 }  // namespace
@@ -223,9 +233,7 @@ ShardView view_of(const Books& books, const Shard& shard) {
     view.bytes = shard.bytes;
     view.readers = static_cast<std::uint32_t>(shard.readers.size());
     view.moves = shard.moves;
-    const bool two = shard.copies[0] && shard.copies[1];
-    const char* still = shard.fixed ? "fixed" : "here";
-    view.state = shard.retired ? "retired" : shard.move ? "moving" : two ? "draining" : still;
+    view.state = state_of(shard);
     // Relaxed: a picture may be a little old.
     if (shard.move) view.moved_bytes = shard.move->progress->done.load(std::memory_order_relaxed);
     const auto& copy = shard.copies[shard.current];

@@ -22,8 +22,8 @@ std::vector<WaitId> listed(const Map& map, const Key& key) {
 
 }  // namespace
 
-// Ids rise, and sets keep them in order: who asked first is first in every list, which is what
-// ranks that ask for no number are numbered by.
+// Ids rise, and sets keep them in order: the one that asked first is first in every list, which is
+// what ranks that ask for no number are numbered by.
 WaitId WaitList::add(Wait wait) {
     const WaitId id = ++last_;
     by_key_[wait.key].insert(id);

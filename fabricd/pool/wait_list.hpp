@@ -35,7 +35,7 @@ struct Wait {
     fabricshm::proto::Type asked{};  // the request, for the reply's type
     int rank = -1;                   // kJoin: the wanted one, kShrink: the one in the old group
     int world = 0;                   // kJoin
-    fabricshm::Bytes bytes = 0;      // kArena: the size asked for, should it have to be made anew
+    fabricshm::Bytes bytes = 0;      // kArena: the size asked for, should it have to be made again
     TimePoint since = TimePoint::max();  // kJoin: when it was asked
 };
 
@@ -66,7 +66,7 @@ class WaitList {
     /// One whose deadline is not after `now`; the earliest.
     std::optional<WaitId> expired(TimePoint now) const;
 
-    /// TimePoint::max() when nobody waits.
+    /// TimePoint::max() when none waits.
     TimePoint next_deadline() const;
     bool empty() const noexcept { return waits_.empty(); }
 

@@ -95,7 +95,7 @@ void add_forming(const Books& books, TimePoint now, std::vector<WaitingView>& ro
             std::chrono::duration_cast<std::chrono::milliseconds>(now - joins.since).count();
         row.waiting = list(joins.ranks);
         row.late_count = joins.world - joins.joined;
-        // Who did not say its rank may become any of those that are left.
+        // A session that did not say its rank may become any of those that are left.
         const bool all_said = static_cast<int>(joins.ranks.count()) == joins.joined;
         for (int rank = 0; all_said && rank < joins.world; ++rank) {
             if (!joins.ranks.test(static_cast<std::size_t>(rank))) row.late.push_back({rank, 0, 0});

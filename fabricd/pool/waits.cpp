@@ -36,7 +36,7 @@ void expire_wait(Books& books, WaitId id, Effects& out) {
     const Error late{Errc::kTimeout, 0, "wait"};
     if (wait.key.kind != WaitKind::kShrink) return fail_wait(books, id, late, out);
     // One survivor's grace ends the attempt for all: a group of the others would be a surprise
-    // to the one that gave up, who is alive and may still use the old buffers.
+    // to the one that gave up, which is alive and may still use the old buffers.
     for (const WaitId other : books.waits.with_key(WaitKey(wait.key))) {
         fail_wait(books, other, late, out);
     }

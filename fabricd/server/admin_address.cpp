@@ -42,7 +42,7 @@ Errc probe_socket(const std::string& socket_path) {
     const fabricshm::Fd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     const int failed =
         ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
-    // EAGAIN: its queue is full, so somebody has it.
+    // EAGAIN: its queue is full, so it is in use.
     if (failed == 0 || errno == EAGAIN) return Errc::kOk;
     if (errno == ENOENT || errno == ENOTDIR) return Errc::kNotFound;
     return errno == EACCES || errno == EPERM ? Errc::kDenied : Errc::kDaemon;

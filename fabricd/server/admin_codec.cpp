@@ -16,6 +16,19 @@ template <typename Number>
 Number sent(Number value) {
     return value;
 }
+template <ViewState State>
+std::string sent(State state) {
+    return std::string(name_of(state));
+}
+
+template <typename Field, typename Value>
+void receive(Field& field, const Value& value) {
+    field = value;
+}
+template <ViewState State>
+void receive(State& field, const std::string& name) {
+    field = state_named<State>(name);
+}
 
 }  // namespace
 
@@ -30,7 +43,7 @@ namespace {
 
 #define FABRIC_PACK(name) message.set_##name(sent(view.name));
 #define FABRIC_PACK_LIST(name) message.mutable_##name()->Add(view.name.begin(), view.name.end());
-#define FABRIC_UNPACK(name) view.name = message.name();
+#define FABRIC_UNPACK(name) receive(view.name, message.name());
 #define FABRIC_UNPACK_LIST(name) view.name.assign(message.name().begin(), message.name().end());
 
 void pack_efficiency(const DeviceEfficiency& view, admin::v1::Efficiency& message){
@@ -133,7 +146,7 @@ void pack_watch(const Snapshot& snapshot, const DaemonFacts& facts, bool with_re
     for (const auto& session : snapshot.sessions) pack(session, *message.add_sessions());
     for (const auto& group : snapshot.groups) pack(group, *message.add_groups());
     for (const auto& device : snapshot.devices) pack(device, *message.add_devices());
-    // Regions may be a million, so they are sent to those who show them.
+    // Regions may be a million, so they are sent to programs that show them.
     if (!with_regions) return;
     for (const auto& region : snapshot.regions) pack(region, *message.add_regions());
 }

@@ -35,10 +35,10 @@ constexpr int kThreadsMax = 32;
 constexpr int kBacklog = 64;
 constexpr int kShortMs = 100;  // out of descriptors: until some may have come back
 
-/// A fresh folder of mode 0700 beside the socket, removed with what is left in it.
+/// A fresh folder of mode 0700 next to the socket, removed with what is left in it.
 class PrivateFolder {
   public:
-    // Beside the socket, since a rename does not cross file systems.
+    // Next to the socket, since a rename does not cross file systems.
     explicit PrivateFolder(const std::string& socket_path)
         : path_(socket_path.substr(0, socket_path.rfind('/')) + "/.aXXXXXX") {
         if (::mkdtemp(path_.data()) == nullptr) path_.clear();
@@ -89,7 +89,7 @@ struct AdminServer::Impl {
     explicit Impl(AdminHooks hooks) : service(std::move(hooks)) {}
 
     std::string path;
-    // Tells it from a successor's in the destructor.
+    // In the destructor it is compared with a successor's.
     ino_t inode = 0;  // of our socket
     AdminService service;
     std::unique_ptr<grpc::Server> server;
@@ -135,7 +135,7 @@ Result<std::unique_ptr<AdminServer>> AdminServer::start(const std::string& socke
         return Error{Errc::kBusy, 0, "start admin API"};
 
     // A socket has the mode that umask says. Made in a private folder, it gets its mode
-    // before anybody can reach it, and takes its place in one step.
+    // before any client can reach it, and takes its place in one step.
     const PrivateFolder hidden(socket_path);
     if (!hidden) return error_from_errno(errno, "start admin API");
     auto impl = std::make_unique<Impl>(std::move(hooks));

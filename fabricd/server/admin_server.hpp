@@ -47,7 +47,7 @@ struct AdminHooks {
 class AdminServer {
   public:
     /// Listens at `socket_path` (absolute, its folder is there). A socket left behind by a daemon
-    /// that died is replaced; kBusy when somebody answers on it. kInvalid: the path is too long.
+    /// that died is replaced; kBusy when a daemon answers on it. kInvalid: the path is too long.
     static fabricshm::Result<std::unique_ptr<AdminServer>> start(const std::string& socket_path,
                                                                  AdminHooks hooks);
 
@@ -65,8 +65,8 @@ class AdminServer {
 /// "unix:/path" with the characters escaped that a gRPC address can't have.
 std::string grpc_address(const std::string& socket_path);
 
-/// What connecting to a socket gives: kOk: somebody listens; kNotFound, kDenied, or kDaemon: a file
-/// that nobody listens on.
+/// What connecting to a socket gives: kOk: a daemon listens; kNotFound, kDenied, or kDaemon: a file
+/// that none listens on.
 fabricshm::Errc probe_socket(const std::string& socket_path);
 
 }  // namespace fabricd

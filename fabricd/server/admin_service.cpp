@@ -15,13 +15,13 @@ using namespace admin::v1;
 
 namespace {
 
-// What the client says of itself: gRPC knows nobody behind a unix socket. Only the daemon's own
-// user and root can open it, and these could write into the log anyway.
+// What the client says of itself: gRPC does not know the peer of a unix socket. Only the daemon's
+// own user and root can open it, and these could write into the log anyway.
 std::string caller_of(const grpc::ServerContext& context) {
     constexpr std::size_t kMax = 100;
     const auto& metadata = context.client_metadata();
     const auto found = metadata.find("fabric-caller");
-    if (found == metadata.end()) return "a client that does not say who it is";
+    if (found == metadata.end()) return "a client without a name";
     return printable(std::string(found->second.data(), std::min(found->second.size(), kMax)));
 }
 

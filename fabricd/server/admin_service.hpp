@@ -13,8 +13,8 @@
 namespace fabricd {
 
 /// A place among the calls that last. Each of them keeps a thread of gRPC for as long as its client
-/// likes and asks for snapshots all the time: without a limit they would leave no thread to anybody
-/// who only wants to know how the daemon is.
+/// likes and asks for snapshots all the time: without a limit they would leave no thread to a
+/// client that only wants to know how the daemon is.
 class LongCall {
   public:
     static constexpr int kMax = 16;
@@ -34,8 +34,8 @@ class LongCall {
 };
 
 /// Short handlers answer from one snapshot. All of them may run at once, on threads of gRPC.
-/// Whoever can open the socket is the daemon's own user or root, so that nothing else is checked
-/// but the values.
+/// A client that can open the socket is the daemon's own user or root, so that nothing else is
+/// checked but the values.
 class AdminService final : public admin::v1::Admin::Service {
   public:
     explicit AdminService(AdminHooks hooks);

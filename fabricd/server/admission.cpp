@@ -32,7 +32,7 @@ Result<Admission> Admission::make(std::vector<std::uint32_t> uids, const std::st
     admission.uids_.push_back(0);
     admission.uids_.push_back(::geteuid());
     if (group.empty()) return admission;
-    // Once, at the start: a name service may be slow, and nobody may wait for it on the control
+    // Once, at the start: a name service may be slow, and no client may wait for it on the control
     // thread.
     const struct group* entry = ::getgrnam(group.c_str());
     if (entry == nullptr) {

@@ -1,4 +1,4 @@
-// Admission: who may attach at all.
+// Admission: which users may attach at all.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// AttachServer: when it has to act next, and what sessions are told of their quotas.
+// AttachServer: when it has to act next, and what sessions hear of their quotas.
 // docs/devices.md.
 
 #include <algorithm>

@@ -73,7 +73,7 @@ AttachServer::~AttachServer() {
 }
 
 Result<void> AttachServer::start() {
-    // Before anybody can say hello: a session whose process is gone must not be there to be
+    // Before any client can say hello: a session whose process is gone must not be there to be
     // resumed.
     watch_restored();
     FABRIC_TRY(accepting_,
@@ -87,7 +87,7 @@ void AttachServer::accept() {
         kAcceptsPerTurn, [this](UnixSocket socket) { take_connection(std::move(socket)); },
         Clock::now());
     if (can_go_on) return;
-    // Who waits in the queue stays there: it would only keep the loop awake.
+    // What waits in the queue stays there: it would only keep the loop awake.
     loop_.remove(accepting_);
     accepting_ = 0;
     accept_again_ = fabricshm::deadline_after(Clock::now(), kAcceptAgain);
@@ -115,7 +115,7 @@ void AttachServer::take_connection(UnixSocket socket) {
     const auto credentials = socket.peer();
     const Peer peer =
         credentials.ok() ? Peer{credentials->pid, credentials->uid, credentials->gid} : Peer{};
-    // Before anything of it is read. Who cannot be named is refused as well.
+    // Before anything of it is read. A peer without credentials is refused as well.
     if (!credentials.ok() || !admission_.admits(peer.uid, peer.gid, socket.get())) {
         const Error error{Errc::kDenied, 0, "this user is not admitted"};
         refusals_.refused("connection", peer.pid, peer.uid, error, Clock::now());
@@ -160,7 +160,7 @@ bool AttachServer::park(ConnectionId id) {
     return true;
 }
 
-// The session, if there is one, is told that it has no connection; it may come back.
+// The session, if there is one, is notified that it has no connection; it may come back.
 void AttachServer::drop(ConnectionId id, const char* why) {
     const auto found = connections_.find(id);
     if (found == connections_.end()) return;
@@ -173,7 +173,7 @@ void AttachServer::drop(ConnectionId id, const char* why) {
     stalled_.erase({connection.stalled_at, id});
     loop_.remove(connection.watch);
     places_.give_back(connection.peer.uid, connection.is_greeted);
-    // With what the client sent and nobody has read.
+    // With what the client sent and the daemon has not read.
     closer_.close(connection.peer.uid, connection.socket.release());
     fabricshm::log(LogLevel::kDebug, "connection of pid %d closed: %s", connection.peer.pid, why);
 
@@ -196,7 +196,8 @@ void AttachServer::read_from(ConnectionId id) {
 bool AttachServer::read_one(ConnectionId id) {
     const auto found = connections_.find(id);
     if (found == connections_.end()) return false;
-    // Who does not read what it asked for asks for nothing more: so what waits for it is bounded.
+    // A client that does not read what it asked for asks for nothing more: so what waits for it is
+    // bounded.
     if (!found->second.outbox.empty()) return false;
     if (park(id)) return false;
     proto::Message request;
@@ -302,7 +303,8 @@ bool AttachServer::hello(ConnectionId id, const proto::Message& request) {
     const auto session = greet(connection, request.hello, &token);
     if (!session.ok()) {
         const bool told = refuse(id, request.header, session.error());
-        // Who says to be another session is not kept either; a full house may be tried again.
+        // A client that claims another's session is not kept either; a full house may be tried
+        // again.
         if (told && session.error().code == Errc::kDenied) drop(id, "not that session");
         return connections_.count(id) != 0;
     }
@@ -333,7 +335,7 @@ bool AttachServer::hello(ConnectionId id, const proto::Message& request) {
     connection.is_greeted = true;
     greeting_.erase(id);
     places_.greeted(connection.peer.uid);
-    // Its arenas' files: nobody else has any to show.
+    // Its arenas' files: no other client has any to show.
     if (request.hello.session_id != 0) (void)connection.socket.allow_descriptors(true);
 
     proto::Message reply = proto::make_reply(request);
@@ -345,7 +347,7 @@ bool AttachServer::hello(ConnectionId id, const proto::Message& request) {
 }
 
 // The session's telemetry or directive page: a matter between it and the control loop, of which the
-// books know nothing.
+// registry knows nothing.
 bool AttachServer::open_page(ConnectionId id, const proto::Message& request) {
     const Connection& connection = connections_.at(id);
     auto names = registry_.names_of(connection.session);
@@ -375,7 +377,7 @@ Result<SessionId> AttachServer::greet(Connection& connection, const proto::Hello
         FABRIC_TRY_VOID(registry_.resume_session(session, peer, *token));
         return session;
     }
-    // From the kernel: a token that can be guessed is somebody else's session.
+    // From the kernel: a token that can be guessed is another process's session.
     FABRIC_TRY_VOID(fabricshm::fill_random(std::as_writable_bytes(std::span(*token))));
     return registry_.open_session(peer, wanted.label, *token, Clock::now(), wanted.device);
 }

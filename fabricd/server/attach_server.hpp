@@ -30,13 +30,13 @@ struct AttachLimits {
     PlaceLimits places;
     Duration hello_within = std::chrono::seconds(10);
     ReplyLimits replies;
-    Bytes default_arena_bytes = 0;  // told to every client
+    Bytes default_arena_bytes = 0;  // sent to every client
 };
 
 /// Turns what happens on sockets and to processes into calls of the registry, and its answers into
-/// packets. Who connects is admitted or refused before a byte of it is read. Everything that
-/// arrives is checked before it is used; nobody who is slow, silent or wrong is waited for, nor for
-/// what it sent to be closed. Used by the control thread only.
+/// packets. A peer is admitted or refused before a byte of it is read. Everything that
+/// arrives is checked before it is used; no peer that is slow, silent or wrong is waited for, nor
+/// for what it sent to be closed. Used by the control thread only.
 class AttachServer {
   public:
     /// What came from clients is closed by `closer`. The references outlive the server.
@@ -47,7 +47,7 @@ class AttachServer {
     AttachServer(const AttachServer&) = delete;
     AttachServer& operator=(const AttachServer&) = delete;
 
-    /// Sessions get this descriptor beside those of arenas that have a link page; -1: none. It
+    /// Sessions get this descriptor with those of arenas that have a link page; -1: none. It
     /// outlives the server. Before start().
     void share_links(int descriptor) noexcept { links_ = descriptor; }
 
@@ -141,7 +141,7 @@ class AttachServer {
     ConnectionPlaces places_;
     ConnectionId last_ = 0;
     std::uint64_t quotas_told_ = 0;  // Registry::quota_changes() then
-    TimePoint quotas_due_;           // when to tell again what is used, while one shrinks
+    TimePoint quotas_due_;           // when to send again what is used, while one shrinks
 };
 
 }  // namespace fabricd

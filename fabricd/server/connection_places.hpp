@@ -1,4 +1,4 @@
-// ConnectionPlaces: how many connections each user holds, and who may have one more.
+// ConnectionPlaces: how many connections each user holds, and which may have one more.
 
 #pragma once
 
@@ -18,7 +18,7 @@ struct PlaceLimits {
 /// Plain counting, by user. Not thread-safe.
 class ConnectionPlaces {
   public:
-    /// `own` is the daemon's user, for whom some places are kept, as they are for root: who fills
+    /// `own` is the daemon's user, with some places kept for it, as for root: a user that fills
     /// the others must not keep those out that can do something about it.
     ConnectionPlaces(const PlaceLimits& limits, std::uint32_t own) : limits_(limits), own_(own) {}
 

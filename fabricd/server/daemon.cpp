@@ -74,7 +74,7 @@ struct Daemon::Impl {
     std::unique_ptr<PoolBackend> backend;
     LockFile state_lock;
     std::unique_ptr<Journal> journal;
-    NoJournal unwritten;  // of the books until the first rewrite
+    NoJournal unwritten;  // of the state until the first rewrite
     MappedArenas memory;
     std::unique_ptr<EventLoop> loop;
     std::unique_ptr<PoolWorker> worker;
@@ -91,7 +91,7 @@ struct Daemon::Impl {
     TimePoint next_tick = started;
     TimePoint next_error_message = started;
     JournalSchedule schedule;
-    bool is_damaged = false;  // the journal that lies there, and is still to be put aside
+    bool is_damaged = false;  // the journal that lies there, and is still to be renamed
 
     RequestStats admin_stats;
 
@@ -147,7 +147,7 @@ struct Daemon::Impl {
 
 Daemon::Impl::~Impl() {
     if (sampler) sampler->stop();
-    // First the loop, so that the worker's last results are taken by nobody; then the worker, which
+    // First the loop, so that the worker's last results are taken by none; then the worker, which
     // uses the backend.
     if (loop) loop->close();
     if (worker) worker->stop();
@@ -201,18 +201,18 @@ Result<void> Daemon::Impl::restore() {
     return {};
 }
 
-// Safe: sessions of before are unknown, and their memfds nobody else's. The file stays for people.
+// Safe: sessions of before are unknown, and their memfds not reachable by others. The file stays
+// for people.
 Result<void> Daemon::Impl::start_empty(const JournalContents& contents, const Error& why) {
     const std::string what = contents.damage ? describe(*contents.damage) : describe(why);
     if (options.refuses_damage && why.code == Errc::kCorrupt) {
         fabricshm::log(LogLevel::kError, "%s is damaged: %s", journal_path().c_str(), what.c_str());
         return Error{Errc::kCorrupt, 0, "the journal is damaged (state.damaged_journal)"};
     }
-    fabricshm::log(
-        LogLevel::kError,
-        "%s can't be used: %s. It is put aside, and the daemon begins anew: the sessions "
-        "of before can't come back",
-        journal_path().c_str(), what.c_str());
+    fabricshm::log(LogLevel::kError,
+                   "%s can't be used: %s. It is renamed, and the daemon starts empty: the sessions "
+                   "of before can't come back",
+                   journal_path().c_str(), what.c_str());
     is_damaged = true;
     make_registry();
     return registry->restore(PoolImage{}, started, options.adopt_grace);
@@ -242,9 +242,10 @@ Result<void> Daemon::Impl::take_leftovers(bool journal_trusted) {
     for (fabricshm::PoolLeftover& leftover : found) {
         const ArenaId id{leftover.arena_id};
         if (registry->found_in_pool(id, std::move(leftover.piece))) continue;
-        // Made, but never given to anybody: the daemon was killed before it wrote that down.
-        fabricshm::log(LogLevel::kWarning, "arena %llu of the pool belongs to nobody", shown(id));
-        // By the worker, though it has not started yet: it keeps the books of what is used.
+        // Made, but never granted: the daemon was killed before it wrote that down.
+        fabricshm::log(LogLevel::kWarning, "arena %llu of the pool belongs to no session",
+                       shown(id));
+        // By the worker, though it has not started yet: it keeps the account of what is used.
         worker->destroy(id);
     }
     return {};
@@ -259,8 +260,8 @@ Result<void> Daemon::Impl::rewrite_journal() {
     return {};
 }
 
-// From the books, on this thread: at the start, when the file lacks something, or when it does not
-// say what was written.
+// From the state in memory, on this thread: at the start, when the file lacks something, or when it
+// does not say what was written.
 void Daemon::Impl::try_rewrite() {
     const bool was_behind = registry->journal_behind();
     const auto done = rewrite_journal();
@@ -300,14 +301,14 @@ void Daemon::Impl::compacted(const Result<void>& done) {
     if (done.ok()) return schedule.rewritten(journal->size());
     // The other thread has to read the whole journal for each.
     schedule.put_off_compaction(Clock::now());
-    if (done.error().code == Errc::kBusy) return;  // it was rewritten from the books meanwhile
+    if (done.error().code == Errc::kBusy) return;  // it was rewritten as a whole meanwhile
     if (done.error().code == Errc::kCorrupt) {
         fabricshm::log(LogLevel::kError,
-                       "%s does not say what was written into it; it is written anew",
+                       "%s does not say what was written into it; it is rewritten",
                        journal_path().c_str());
         return try_rewrite();
     }
-    report_disk(done.error(), "; the journal grows until it can be written anew");
+    report_disk(done.error(), "; the journal grows until it can be rewritten");
 }
 
 // As many as are wanted, or as there are descriptors for: out of them the daemon could not even say
@@ -360,7 +361,7 @@ Result<void> Daemon::Impl::share_links(const fabricshm::LinkImage& image) {
 }
 
 Result<void> Daemon::Impl::serve() {
-    // Not before the control thread runs: its sockets and the books are for this thread alone.
+    // Not before the control thread runs: its sockets and the registry are for this thread alone.
     // Accepting begins here and not in start(): the first hello wants an answer.
     FABRIC_TRY_VOID(server->start());
     while (!loop->stopping()) {
@@ -374,7 +375,7 @@ Result<void> Daemon::Impl::serve() {
 void Daemon::Impl::pass_time() {
     const TimePoint now = Clock::now();
     server->expire(now);
-    // When the books got ahead of a journal that could not be written, or may be about to.
+    // When the state got ahead of a journal that could not be written, or may be about to.
     if (registry->journal_failing()) {
         if (schedule.may_rewrite(now, [this] { return disk_has_room(); })) try_rewrite();
     } else if (schedule.may_compact(now, journal->size())) {
@@ -411,7 +412,7 @@ void Daemon::Impl::make_sampler() {
 }
 
 // On the sampler's thread: what a session says of its memory, its rank and its shards is replaced
-// by what the books say, and these are for the control thread alone.
+// by what the registry says, and that is for the control thread alone.
 void Daemon::Impl::fill_from_registry(std::vector<SessionClaim>& claims) {
     on_control_thread([&] {
         for (SessionClaim& claim : claims) {
@@ -472,7 +473,7 @@ Result<std::unique_ptr<Daemon>> Daemon::start(DaemonOptions options,
         [shared_loop](std::function<void()> task) { return shared_loop->post(std::move(task)); });
     impl->mover = std::make_unique<ShardMover>(
         [shared_loop](std::function<void()> task) { return shared_loop->post(std::move(task)); },
-        impl->options.move_bytes_per_second);
+        impl->options.limits.move_bytes_per_second);
     impl->compactor = std::make_unique<JournalCompactor>(
         [shared_loop](std::function<void()> task) { return shared_loop->post(std::move(task)); });
     FABRIC_TRY_VOID(impl->restore());
@@ -482,8 +483,8 @@ Result<std::unique_ptr<Daemon>> Daemon::start(DaemonOptions options,
 }
 
 Result<void> Daemon::run() {
-    // The worker and the mover before anybody can ask for something, the sampler after `running`,
-    // since it asks the control thread from the first moment on.
+    // The worker and the mover before any client can ask for something, the sampler after
+    // `running`, since it asks the control thread from the first moment on.
     Impl& impl = *impl_;
     impl.worker->start(
         [&impl](ArenaId id, Result<fabricshm::PoolPiece> piece) {
@@ -512,13 +513,14 @@ Result<void> Daemon::run() {
         impl.running = false;
         impl.loop->close();
     }
-    // Not before: it may be waiting for the control thread, which from here on is whoever asks.
+    // Not before: it may be waiting for the control thread, which from here on is the one that
+    // asks.
     impl.sampler->stop();
     impl.worker->stop();
     impl.mover->stop();
     impl.compactor->stop();
     impl.server.reset();  // the socket goes now: a successor may start before this object is gone
-    // Nobody could come back to what it says, so it does not stay behind. Still under the lock.
+    // No session could come back to what it says, so it does not stay behind. Still under the lock.
     if (served.ok() && impl.registry->idle()) ::unlink(impl.journal_path().c_str());
     return served;
 }

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "fabricd/pool/quota.hpp"
+#include "fabricd/pool/limits.hpp"
 #include "fabricd/pool/snapshot.hpp"
 #include "fabricd/server/outbox.hpp"
 #include "fabricd/server/request_stats.hpp"
@@ -37,17 +37,15 @@ struct DaemonOptions {
     std::string socket_group;  // "": none; else the socket's group, whose members are admitted
     std::vector<std::uint32_t> allow_uids;  // besides root and the daemon's own user
     std::string state_dir;                  // the journal's; made with 0700 when missing
-    bool refuses_damage = false;  // a damaged journal ends the start; else the daemon begins anew
+    bool refuses_damage = false;  // a damaged journal ends the start; else the daemon starts empty
 
-    Limits limits;  // of clients; own_uid is filled in
+    Limits limits;  // of clients
     ReplyLimits replies;
 
     std::vector<DeviceSpec> devices;  // that sessions may say they compute on
     /// The links of an emulated machine: new arenas get a link page. Nothing: none is emulated.
     std::optional<fabricshm::LinkImage> links;
     std::string machine;  // one line on it, for status
-
-    Bytes move_bytes_per_second = 0;  // of all moving shards together; 0: no limit
 
     Duration adopt_grace = std::chrono::seconds(10);  // for sessions to come back after a restart
 
@@ -70,7 +68,7 @@ class Daemon {
     /// they are answered once run() is entered. Fails with kBusy while another daemon is alive on
     /// that socket, kInvalid for an option out of its range, kDenied or kSystem from the system,
     /// kCorrupt for a damaged journal with `refuses_damage`, or with arenas in the pool that only
-    /// the journal could have told of. A disk that is full or read-only does not end it: nothing is
+    /// the journal could have named. A disk that is full or read-only does not end it: nothing is
     /// granted then until it can be written.
     static Result<std::unique_ptr<Daemon>> start(DaemonOptions options,
                                                  std::unique_ptr<fabricshm::PoolBackend> backend);
@@ -97,7 +95,7 @@ class Daemon {
     /// since run(). Any thread, as all that follows.
     RequestStats request_stats();
 
-    /// Devices and those of `shards` that there are, for who asks often. As snapshot().
+    /// Devices and those of `shards` that there are, for frequent callers. As snapshot().
     Places places(const std::vector<ShardId>& shards);
 
     /// Which ranks wait for which; see Registry::waiting(). As snapshot().

@@ -51,7 +51,7 @@ void add_arenas(const Snapshot& snapshot, MetricsText& text) {
 
 std::string metrics_page(const Snapshot& snapshot, const Sample& sample) {
     MetricsText text;
-    // For people who read the page; Prometheus takes any order.
+    // For people that read the page; Prometheus takes any order.
     add_daemon(snapshot, text);
     add_arenas(snapshot, text);
     add_sample_metrics(sample, text);

@@ -129,7 +129,7 @@ void EventLoop::run_posted() {
 void EventLoop::close() {
     {
         const std::lock_guard lock(shared_->mutex);
-        // From here on post() says no. What was posted before still runs below: somebody may be
+        // From here on post() says no. What was posted before still runs below: a thread may be
         // waiting for its end.
         shared_->closed = true;
     }

@@ -74,7 +74,7 @@ void JournalCompactor::serve() {
         orders_.pop_front();
         lock.unlock();
         work();
-        work = nullptr;  // with what it holds, before anybody waits for the lock
+        work = nullptr;  // with what it holds, before the lock is waited for
         lock.lock();
     }
 }

@@ -24,7 +24,7 @@ Result<void> make_directory_for(const std::string& path, const Admission& admiss
     if (slash == std::string::npos || slash == 0) return Error{Errc::kInvalid, 0, "socket path"};
     const std::string directory = path.substr(0, slash);
     struct stat status {};
-    // A directory that somebody else made keeps its group and mode: an administrator may have meant
+    // A directory that was there keeps its group and mode: an administrator may have meant
     // them.
     const bool fresh = ::stat(directory.c_str(), &status) != 0;
     FABRIC_TRY_VOID(make_directory(directory, admission.has_group() ? 0750 : 0700));
@@ -60,7 +60,7 @@ Result<Listener> Listener::open(const ListenerOptions& options, const Admission&
             return fabricshm::error_from_errno(errno, "set group of socket");
         }
     }
-    // Last: whoever may connect finds group and mode as they are to be.
+    // Last: a client that may connect finds group and mode as they are to be.
     if (::chmod(options.path.c_str(), options.mode) != 0) {
         return fabricshm::error_from_errno(errno, "set mode of socket");
     }

@@ -21,7 +21,7 @@ struct ListenerOptions {
 /// One attach socket. Used by the control thread only.
 class Listener {
   public:
-    /// Makes the directory, takes the lock beside the socket, replaces a socket that a dead daemon
+    /// Makes the directory, takes the lock next to the socket, replaces a socket that a dead daemon
     /// left. kBusy while a live daemon has it.
     static Result<Listener> open(const ListenerOptions& options, const Admission& admission);
 
@@ -36,7 +36,7 @@ class Listener {
     /// stays readable, and are to be asked for again in a while. Says so at most once per second.
     bool accept(int most, const std::function<void(fabricshm::UnixSocket)>& take, TimePoint now);
 
-    /// Removes the file and gives the socket away, for who wants to decide where it is closed: with
+    /// Removes the file and gives the socket away, for callers that decide where it is closed: with
     /// it go all connections that wait, and what they sent.
     fabricshm::Fd release() noexcept;
 

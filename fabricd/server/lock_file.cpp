@@ -76,8 +76,8 @@ Result<void> make_directory(const std::string& path, unsigned mode) {
         return fabricshm::error_of_disk(errno, "look at directory");
     }
     if (!S_ISDIR(status.st_mode)) return Error{Errc::kInvalid, 0, "not a directory"};
-    // Who owns the directory can replace what is in it: sockets, journals and locks must not lie in
-    // somebody else's.
+    // The directory's owner can replace what is in it: sockets, journals and locks must not lie in
+    // another user's.
     const bool ours = status.st_uid == ::geteuid() || status.st_uid == 0;
     if (!ours) return Error{Errc::kDenied, 0, "the directory belongs to another user"};
     return {};
@@ -88,7 +88,7 @@ Result<void> check_not_open_to_all(const std::string& path) {
     if (::stat(path.c_str(), &status) != 0) {
         return fabricshm::error_from_errno(errno, "look at directory");
     }
-    // Sticky or not: whoever may add a file can put one where we are going to make ours.
+    // Sticky or not: a user that may add a file can put one where we are going to make ours.
     const bool is_open = (status.st_mode & S_IWOTH) != 0;
     if (is_open) return Error{Errc::kDenied, 0, "the state folder is writable by all users"};
     return {};

@@ -27,7 +27,7 @@ class LockFile {
 };
 
 /// Makes `path` and the directories above it that are missing, each with `mode`. kDenied when it
-/// belongs to a user who is neither this one nor root: that user could replace what is in it.
+/// belongs to a user that is neither this one nor root: that user could replace what is in it.
 fabricshm::Result<void> make_directory(const std::string& path, unsigned mode);
 
 /// kDenied when users besides its owner and its group may write into `path`.

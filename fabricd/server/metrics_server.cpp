@@ -66,7 +66,7 @@ Result<void> listen_at(const Fd& socket, const sockaddr* address, socklen_t byte
     return {};
 }
 
-// True when somebody answers there.
+// True when a server answers there.
 bool is_served(const sockaddr_un& address) {
     const auto socket = open_socket(AF_UNIX);
     return socket.ok() && ::connect(socket->get(), reinterpret_cast<const sockaddr*>(&address),
@@ -107,7 +107,7 @@ Result<Fd> listen_loopback(std::uint16_t port) {
     }
     Fd socket = std::move(made).value();
     const int on = 1;
-    // After a restart the old connections linger for a minute; they are in nobody's way.
+    // After a restart the old connections linger for a minute; they hinder nothing.
     ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -217,7 +217,7 @@ std::vector<pollfd> MetricsServer::Impl::waits() const {
     return all;
 }
 
-// Patience is the same for all, so the first one's ends first.
+// The timeout is the same for all, so the first one's ends first.
 int MetricsServer::Impl::timeout_ms() const {
     int timeout = is_short ? kShortMs : -1;
     if (clients.empty()) return timeout;

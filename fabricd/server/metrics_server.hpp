@@ -23,8 +23,8 @@ class MetricsServer {
     /// Makes the text of a page; called on the server's thread.
     using Page = std::function<std::string()>;
 
-    /// kBusy when somebody serves that socket or port, kInvalid for a path that is too long. With
-    /// an empty address nothing is served.
+    /// kBusy when another process serves that socket or port, kInvalid for a path that is too long.
+    /// With an empty address nothing is served.
     static fabricshm::Result<std::unique_ptr<MetricsServer>> start(const MetricsAddress& address,
                                                                    Page page);
 

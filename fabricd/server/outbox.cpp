@@ -41,8 +41,8 @@ Result<void> Outbox::push(const UnixSocket& socket, Packet packet,
     // In the order in which they were made.
     if (held_.empty()) {
         const auto sent = attempt(socket, packet, descriptor_of, links);
-        // Who has shut down hears no more, but what it sent before that has yet to be read: its
-        // goodbye, as a rule. The end of its packets drops it.
+        // A client that has shut down hears no more, but what it sent before that has yet to be
+        // read: its goodbye, as a rule. The end of its packets drops it.
         if (sent.ok() || sent.error().code == Errc::kClosed) return {};
         if (sent.error().code != Errc::kTimeout) return sent;
     }

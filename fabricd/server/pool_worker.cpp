@@ -27,7 +27,7 @@ void PoolWorker::stop() noexcept {
 
 void PoolWorker::create(ArenaId arena, const std::string& name, std::uint32_t uid, Bytes bytes) {
     const bool is_quick = !backend_.commits_whole() || bytes <= fabricshm::kArenaStep;
-    // Dropped when stopping: nobody would hear of the result, and the memory would be made for
+    // Dropped when stopping: the result would reach no client, and the memory would be made for
     // nothing.
     enqueue(arena, {[=, this] {
                         auto piece = backend_.create(raw(arena), name, uid, bytes);
@@ -55,7 +55,7 @@ void PoolWorker::grow(ArenaId arena, Bytes to, Bytes need) {
 }
 
 void PoolWorker::destroy(ArenaId arena) noexcept {
-    // Quick, so that who comes after it finds the memory free.
+    // Quick, so that what comes after it finds the memory free.
     enqueue(arena, {[=, this] {
                         // Done even when stopping: a device remembers its arenas, and this one
                         // would come back as a leftover.
@@ -108,8 +108,8 @@ void PoolWorker::enqueue(ArenaId arena, Job job) {
     changed_.notify_one();
 }
 
-// The one whose next job is quick and came first: who makes an arena finds free what was given back
-// before. Now and then the first whose job is not, since quick ones can come without end.
+// The one whose next job is quick and came first: the making of an arena finds free what was given
+// back before. Now and then the first whose job is not, since quick ones can come without end.
 ArenaId PoolWorker::take_turn() {
     constexpr int kQuickInRow = 16;
     const auto is_quick = [this](ArenaId arena) { return jobs_.at(arena).front().is_quick; };
@@ -161,7 +161,7 @@ void PoolWorker::count() {
 }
 
 void PoolWorker::report(const Done& done, ArenaId arena, Result<fabricshm::PoolPiece> piece) {
-    count();  // before anybody hears of it and asks
+    count();  // before a client hears of it and asks
     auto carried = std::make_shared<Result<fabricshm::PoolPiece>>(std::move(piece));
     post_([&done, arena, carried] { done(arena, std::move(*carried)); });
 }

@@ -77,7 +77,7 @@ class PoolWorker final : public PoolWork {
     mutable std::mutex mutex_;  // guards what follows; never held while the backend works
     std::condition_variable changed_;
     std::map<ArenaId, std::deque<Job>> jobs_;  // no empty ones
-    std::deque<ArenaId> turns_;  // those that have jobs; who was served goes to the end
+    std::deque<ArenaId> turns_;  // those that have jobs; one that was served goes to the end
     std::uint64_t last_job_ = 0;
     int quick_ones_ = 0;  // in a row, while something else waits
     bool stopping_ = false;

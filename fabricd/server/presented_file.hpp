@@ -7,7 +7,7 @@
 namespace fabricd {
 
 /// True when `presented` is a memory file, or the very file that `own` is (-1: none): of these
-/// fstat() and close() return at once. Of others they may wait for as long as whoever serves the
+/// fstat() and close() return at once. Of others they may wait for as long as the server of the
 /// file likes, so such a descriptor is not touched on the control thread at all.
 bool is_harmless(const fabricshm::Fd& presented, int own) noexcept;
 

@@ -1,4 +1,4 @@
-// RefusalLog: one line per refusal (or whatever clients can bring about), until somebody makes a
+// RefusalLog: one line per refusal (or whatever clients can bring about), until a client makes a
 // flood of them.
 
 #pragma once
@@ -20,8 +20,8 @@ class RefusalLog {
     /// Whether a line may be written now. Takes one off the budget.
     bool admits(TimePoint now);
 
-    /// The same, for who writes the line: says before it how many `things` ("refusals") were left
-    /// out since the last one.
+    /// The same, for a caller that writes the line: says before it how many `things` ("refusals")
+    /// were left out since the last one.
     bool begins_line(const char* things, TimePoint now);
 
   private:

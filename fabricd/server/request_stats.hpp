@@ -16,7 +16,7 @@
 namespace fabricd {
 
 /// Counts on the control thread, a few tens of nanoseconds a request. What waits (an open, a join)
-/// counts with the time until it was put aside. Copied as a whole for the metrics.
+/// counts with the time until it was parked. Copied as a whole for the metrics.
 class RequestStats {
   public:
     /// Upper ends of the buckets in seconds, from what a table look-up takes to a stall.

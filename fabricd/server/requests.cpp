@@ -18,7 +18,8 @@ namespace {
 
 using Reply = std::optional<Message>;
 
-// Failed or not, the reply repeats type and id of the request, by which the client finds who asked.
+// Failed or not, the reply repeats type and id of the request, by which the client finds the
+// caller.
 Reply reply_with(const Message& request, const Result<void>& outcome) {
     if (!outcome.ok()) return proto::make_error_reply(request.header, outcome.error());
     return proto::make_reply(request);
@@ -179,7 +180,7 @@ Reply serve_now(Registry& registry, Ticket ticket, const Message& request, fabri
             return reply_with(request, registry.ask_move(session, request.shard));
         case Type::kPoisoned:
             return reply_with(request, registry.note_lost(session, region));
-        // Connections, not the books, know what to do with these: AttachServer takes them out
+        // Connections, not the registry, know what to do with these: AttachServer takes them out
         // before.
         case Type::kHello:
         case Type::kBye:

@@ -15,7 +15,7 @@ namespace fabricd {
 /// `request` has passed proto::check_request(); `descriptor` is what came with it, if anything.
 /// Returns the reply, or nothing when it comes through Registry::take_answers(). On the control
 /// thread; never blocks: what takes long is begun here and answered later. While the journal can't
-/// be written nothing is granted, and nothing is taken back of which the next daemon would not
+/// be written nothing is granted, and nothing is reclaimed of which the next daemon would not
 /// know.
 std::optional<fabricshm::proto::Message> serve(Registry& registry, SessionId session,
                                                const fabricshm::proto::Message& request,

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/copy.hpp"
+#include "libfabricshm/base/check.hpp"
 #include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/machine/node_pages.hpp"
 #include "libfabricshm/os/poison.hpp"
@@ -15,11 +16,11 @@ using fabricshm::ShardWord;
 
 namespace {
 
-// Large enough that the bookkeeping between two pieces costs nothing beside them, small enough that
-// a limit of 100 MB/s is kept within 10 ms and a cancelled copy ends soon.
+// Large enough that the bookkeeping between two pieces costs nothing next to them, small enough
+// that a limit of 100 MB/s is kept within 10 ms and a cancelled copy ends soon.
 constexpr Bytes kPieceBytes = fabricshm::kMiB;
 
-// How long one copy waits for an owner who is writing, and how often it looks.
+// How long one copy waits for an owner that is writing, and how often it polls.
 constexpr Duration kOwnerTimeout = std::chrono::milliseconds(250);
 constexpr Duration kOwnerLook = std::chrono::microseconds(500);
 
@@ -30,7 +31,8 @@ ShardCopier::ShardCopier(CopyJob job, TimePoint now)
       bucket_(job_.bytes_per_second, now),
       due_(now),
       timeout_(fabricshm::deadline_after(now, kOwnerTimeout)) {
-    // Relaxed, here and below: for people who look at it; the swap does not depend on it.
+    FABRIC_CHECK(job_.progress != nullptr);
+    // Relaxed, here and below: for display only; the swap does not depend on it.
     job_.progress->done.store(0, std::memory_order_relaxed);
 }
 
@@ -78,7 +80,9 @@ bool ShardCopier::pay(TokenBucket& all, TimePoint now) {
 }
 
 Result<void> ShardCopier::move_piece(PresentPages& pages) {
+    FABRIC_CHECK(stage_ == Stage::kPiece);  // paid for, from both buckets
     const Bytes bytes = piece();
+    FABRIC_CHECK(bytes > 0 && done_ + bytes <= job_.bytes);
     const auto lost = [](const ArenaSpan& span, Bytes at, Bytes length) {
         return fabricshm::any_lost() && fabricshm::find_lost(span.data + at, length) != nullptr;
     };
@@ -89,7 +93,7 @@ Result<void> ShardCopier::move_piece(PresentPages& pages) {
     // A lost page reads as zeros here and is counted; a hole that a client punched into a file that
     // is out of memory is the same signal.
     const fabricshm::PoisonGuard guard;
-    // Past the cache: nobody will read these bytes on this core, and those who train would lose
+    // Past the cache: these bytes will not be read on this core, and those that train would lose
     // what they have there. It ends with a store fence.
     kernels::copy(to, job_.from.data + done_, bytes, true);
     // Also what was lost earlier: an empty page lies there since, and raises no signal any more.

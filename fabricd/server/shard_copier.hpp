@@ -24,7 +24,7 @@ class ShardCopier {
     /// From when on there is something to do. A step before that does nothing.
     TimePoint due() const noexcept { return due_; }
 
-    /// Whether somebody wants it to end.
+    /// Whether it is to end.
     bool cancelled() const noexcept {
         // Relaxed: seen a piece later it is as good.
         return job_.progress->cancelled.load(std::memory_order_relaxed);

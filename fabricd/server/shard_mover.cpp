@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "libfabricshm/base/check.hpp"
 #include "libfabricshm/machine/node_pages.hpp"
 
 namespace fabricd {
@@ -14,12 +15,13 @@ using fabricshm::Clock;
 
 namespace {
 
-// A cancelled copy that sleeps is woken by nobody.
+// A cancelled copy that sleeps is woken by nothing.
 constexpr Duration kMaxSleep = std::chrono::milliseconds(20);
 
 }  // namespace
 
 void ShardMover::start(Done done) {
+    FABRIC_CHECK(done && !thread_.joinable());
     done_ = std::move(done);
     thread_ = std::thread([this] { serve(); });
     ::pthread_setname_np(thread_.native_handle(), "fabric-mover");
@@ -71,7 +73,7 @@ bool ShardMover::take_orders() {
     return !stopping_;
 }
 
-// In turn: who was served goes to the back of the line.
+// In turn: one that was served goes to the back of the line.
 ShardCopier* ShardMover::next_due(TimePoint now) {
     for (std::size_t i = 0; i < copies_.size(); ++i) {
         copies_.push_back(std::move(copies_.front()));
@@ -86,7 +88,8 @@ void ShardMover::advance(ShardCopier& copy) {
     if (!outcome) return;
     auto seen = std::make_shared<ShardCopier::Outcome>(std::move(*outcome));
     const ShardId shard = copy.job().shard;
-    copies_.pop_back();  // it is the last one; see next_due()
+    FABRIC_CHECK(&copy == &copies_.back());  // see next_due()
+    copies_.pop_back();
     // The mutex of the other thread's queue orders everything above before the swap.
     post_([this, shard, seen] { done_(shard, std::move(*seen)); });
 }

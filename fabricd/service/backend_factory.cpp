@@ -74,7 +74,7 @@ ErrorMessage make_numa(const Config& config, int node, const HostFiles& files,
                  "pool.numa_node, pool.capacity, pool.huge_pages", pool);
 }
 
-// A dax device is never guessed among several: the wrong one may hold somebody's data.
+// A dax device is never guessed among several: the wrong one may hold data.
 ErrorMessage make_dax(const Config& config, const Discovery& found, const HostFiles& files,
                       std::unique_ptr<PoolBackend>& pool) {
     fabricshm::DaxOptions options;

@@ -14,7 +14,7 @@ constexpr double kGiga = 1e9;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 /// How far a measured way may be off what the device file says of its links, as a factor. Ranks
-/// measure, and what they tell of one job counts for the shards of all.
+/// measure, and what they report of one job counts for the shards of all.
 constexpr double kWayFactor = 10;
 
 std::vector<DeviceView> nodes_of(const Places& places) {
@@ -32,8 +32,8 @@ double quota_of(const DeviceView& device) {
     return static_cast<double>(target != 0 ? std::min(quota, target) : quota);
 }
 
-// Where it is at home it is there already. Nobody elsewhere: now, which is what nobody knows
-// better.
+// Where it is at home it is there already. With no reader elsewhere: now, for want
+// of a better value.
 double until_elsewhere(const std::vector<double>& until, std::size_t home) {
     double first = kNever;
     for (std::size_t node = 0; node < until.size(); ++node) {
@@ -82,7 +82,7 @@ void PlaceSource::look_at_reads(const SessionSample& session, std::int64_t now_n
             reads.rate = static_cast<double>(told.bytes - reads.bytes) / seconds;
         } else if (is_new || told.bytes < reads.bytes ||
                    (told.bytes == reads.bytes && now_ns - reads.changed_ns > quiet_ns_)) {
-            // What it read before we looked, or anew after it fell, has no time to it.
+            // What it read before we looked, or again after it fell, has no time to it.
             reads.rate = 0;
         }
         if (is_new || told.bytes != reads.bytes) reads.changed_ns = now_ns;
@@ -112,7 +112,7 @@ void PlaceSource::look_at_paths(const Sample& sample) {
 }
 
 // S212's time until needed: as long after the last read as that was after the one before. One that
-// is read in every look is needed now, and who was not seen to read does not need it.
+// is read in every look is needed now, and one that was not seen to read does not need it.
 double PlaceSource::until_next_s(const Reads& reads) const {
     if (reads.gap_ns == 0) return kNever;
     if (reads.gap_ns <= quiet_ns_) return 0;
@@ -120,7 +120,7 @@ double PlaceSource::until_next_s(const Reads& reads) const {
     return static_cast<double>(std::max<std::int64_t>(next_ns - now_ns_, 0)) * 1e-9;
 }
 
-// By the daemon's own books, which no session can write, and of all its sessions: also of those
+// By the daemon's own accounts, which no session can write, and of all its sessions: also of those
 // that make no steps. Nothing for a device that is seen for the first time.
 double PlaceSource::denied_since(const DeviceView& device) {
     const auto [before, is_new] = denied_.try_emplace(device.spec.name, device.bytes_denied);
@@ -139,7 +139,7 @@ void PlaceSource::add_to(Window& window) {
         window.placement.nodes.push_back(
             {device.spec.name, is_faulty ? 0 : speed, std::max(quota - used, 0.0)});
         const double denied = denied_since(device);
-        // Somebody has ordered this one to shrink, and it holds more than it is to: nobody can tell
+        // This one was ordered to shrink, and it holds more than it is to: it is not known
         // yet what it will keep, and so not what there is to divide.
         const bool is_shrinking = quota < static_cast<double>(device.spec.quota_bytes);
         if (is_shrinking) continue;
@@ -174,7 +174,7 @@ void PlaceSource::add_bandwidth(const Places& places, PlacementWindow& placement
                 placement.bandwidth.push_back(0);
                 continue;
             }
-            // Where nobody has measured the way, it is as fast as the slower of two links.
+            // Where the way was never measured, it is as fast as the slower of two links.
             double bytes_per_s =
                 kGiga * std::min(from.spec.link_gbytes_per_s, to.spec.link_gbytes_per_s);
             const auto measured = paths_.find({from.spec.name, to.spec.name});
@@ -207,7 +207,7 @@ void PlaceSource::add_shards(const Places& places, PlacementWindow& placement) c
     for (const ShardView& view : places.shards) {
         const std::size_t home = node_of(view.home_device);
         // Neither one that is about to go nor one whose memory does not let it move.
-        const bool stays = view.state == "retired" || view.state == "fixed";
+        const bool stays = view.state == ShardState::kRetired || view.state == ShardState::kFixed;
         if (home == placement.nodes.size() || stays) continue;
         ShardWindow shard;
         shard.id = view.id;
@@ -215,7 +215,7 @@ void PlaceSource::add_shards(const Places& places, PlacementWindow& placement) c
         // As its copy is counted: in whole units.
         shard.bytes = static_cast<double>(fabricshm::round_up(view.bytes, RegionAllocator::kUnit));
         shard.home = static_cast<std::uint32_t>(home);
-        shard.moving = view.state == "moving" || view.state == "draining";
+        shard.moving = is_moving(view.state);
         const auto known = demands.find({view.arena_id, view.id});
         if (known != demands.end()) {
             shard.reads = known->second.rates;

@@ -49,7 +49,7 @@ class PlaceSource {
     using ShardKey = std::pair<std::uint64_t, std::uint64_t>;  // arena, header's region
     using ReadKey = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>;  // session, and that
 
-    /// A counter of a session that is told about once per second, more or less.
+    /// A counter of a session that is reported about once per second, more or less.
     struct Reads {
         std::uint64_t bytes = 0;
         std::int64_t changed_ns = 0;
@@ -62,7 +62,7 @@ class PlaceSource {
     /// What is known of the readers of a shard.
     struct Demand {
         std::vector<double> rates;  // bytes per second, by node
-        std::vector<double> until;  // seconds until the node reads again, as far as one can tell
+        std::vector<double> until;  // seconds until the node reads again, as far as is known
     };
 
     double until_next_s(const Reads& reads) const;

@@ -59,7 +59,7 @@ void QuotaSource::add_to(Window& window) {
         const std::string& name = vgpu.spec.name;
         // What was refused before the loop first looked is an old story.
         const auto [known, is_new] = refusals_.try_emplace(name, vgpu.denied_bytes);
-        // A ledger is written by its processes: a count that fell begins anew, and a lie is worth
+        // A ledger is written by its processes: a count that fell starts again, and a lie is worth
         // no more than asking for the whole GPU, which any of them may do.
         const Bytes before = is_new ? vgpu.denied_bytes : known->second;
         const Bytes refused = vgpu.denied_bytes - std::min(vgpu.denied_bytes, before);
@@ -72,7 +72,7 @@ void QuotaSource::add_to(Window& window) {
                                                   : vgpu.quota_bytes;
         user.quota = static_cast<double>(quota);
         // No more is in use than was granted, whatever the ledger says: a use above all memory
-        // would leave the vGPUs beside this one with nothing above theirs.
+        // would leave the other vGPUs with nothing above theirs.
         user.used = static_cast<double>(std::min(vgpu.used_bytes, vgpu.quota_bytes));
         // What is waited for is demand before it is refused: waiting processes have their answer in
         // the window after this.

@@ -1,4 +1,5 @@
-// What a service of Type=notify tells systemd. Plain datagrams, so that libsystemd is not needed.
+// What a service of Type=notify sends to systemd. Plain datagrams, so that libsystemd is not
+// needed.
 
 #pragma once
 
@@ -17,7 +18,7 @@ namespace fabricd {
 void notify_systemd(const std::string& state,
                     fabricshm::Duration timeout = fabricshm::Duration::zero()) noexcept;
 
-/// Read from the environment each time; systemd sets it before the start and nobody changes it.
+/// Read from the environment each time; systemd sets it before the start and nothing changes it.
 /// How often systemd wants to hear "WATCHDOG=1" from this process at the latest; nothing when it
 /// does not watch.
 std::optional<fabricshm::Duration> watchdog_interval();

@@ -10,7 +10,7 @@ void ReadShards::look(const Sample& sample) {
     now.reserve(told_.size());
     std::size_t from = 0;
     for (const SessionSample& session : sample.sessions) {
-        // Who is on no device is at no place that a shard could move to.
+        // A session on no device is at no place that a shard could move to.
         if (session.device.empty()) continue;
         while (from < told_.size() && told_[from].session < session.session_id) ++from;
         for (const auto& told : session.shards) {
@@ -25,7 +25,7 @@ void ReadShards::look(const Sample& sample) {
     if (left_out_ > 0) drop_beyond_max();
 }
 
-// `from`: where the session's part of the last look begins. It tells of a few shards only.
+// `from`: where the session's part of the last look begins. It reports a few shards only.
 bool ReadShards::has_risen(const Told& now, std::size_t from) const {
     for (; from < told_.size() && told_[from].session == now.session; ++from) {
         if (told_[from].shard == now.shard) return now.bytes != told_[from].bytes;
@@ -46,7 +46,7 @@ void ReadShards::drop_beyond_max() {
 
 void ReadShards::keep_moving(const Places& places) {
     for (const ShardView& shard : places.shards) {
-        if (shard.state != "moving" && shard.state != "draining") continue;
+        if (!is_moving(shard.state)) continue;
         const auto known = seen_.find({ArenaId{shard.arena_id}, RegionId{shard.id}});
         if (known != seen_.end()) known->second = look_;
     }

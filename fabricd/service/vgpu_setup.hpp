@@ -26,8 +26,8 @@ std::uint64_t usual_wait_ms(const Config& config);
 /// The devices with a GPU, as vGPUs; `wait_ms` for those that say nothing of it.
 std::vector<VgpuSpec> vgpu_specs(const std::vector<DeviceSpec>& devices, std::uint64_t wait_ms);
 
-/// Opens their pages in the state folder and listens beside the attach socket. After the daemon has
-/// taken the lock of that folder. A disk that does not take the pages is no reason to keep all
+/// Opens their pages in the state folder and listens next to the attach socket. After the daemon
+/// has taken the lock of that folder. A disk that does not take the pages is no reason to keep all
 /// others from the pool: then there are no vGPUs until the next start, and no process gets a GPU.
 ErrorMessage start_vgpus(const Config& config, const std::vector<DeviceSpec>& devices,
                          Vgpus& vgpus);

@@ -44,7 +44,7 @@ Result<VgpuLimits::Changes> VgpuLimits::changes_of(const std::vector<VgpuShift>&
         if (vgpu == nullptr) return Error{Errc::kNotFound, 0, "find the vGPU"};
         if (shift.after_bytes == 0) return Error{Errc::kInvalid, 0, "quota of a vGPU"};
         if (vgpu->limits.grant_bytes() != shift.before_bytes) {
-            return Error{Errc::kBusy, 0, "somebody else set a quota meanwhile"};
+            return Error{Errc::kBusy, 0, "the quota was set from outside meanwhile"};
         }
         changes.push_back({vgpu, shift.after_bytes, vgpu->limits});
     }

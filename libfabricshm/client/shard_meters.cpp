@@ -21,7 +21,7 @@ std::shared_ptr<ShardMeter> ShardMeters::add(std::uint64_t arena, std::uint64_t 
 }
 
 // Without allocating: it is called where a handle is destroyed.
-void ShardMeters::tell(ShardReads (&told)[kShardsTold]) noexcept {
+void ShardMeters::tell(ShardReads (&reported)[kShardsTold]) noexcept {
     std::array<std::pair<const Key, Entry>*, kShardsTold> hottest;
     std::size_t count = 0;
     for (auto& item : meters_) {
@@ -38,12 +38,12 @@ void ShardMeters::tell(ShardReads (&told)[kShardsTold]) noexcept {
         for (std::size_t i = count - 1; i > place; --i) hottest[i] = hottest[i - 1];
         hottest[place] = &item;
     }
-    std::fill(std::begin(told), std::end(told), ShardReads{});
+    std::fill(std::begin(reported), std::end(reported), ShardReads{});
     for (std::size_t i = 0; i < count; ++i) {
         auto& [key, entry] = *hottest[i];
         entry.told = true;
-        told[i] = {key.first, key.second, entry.meter->reads.load(std::memory_order_relaxed),
-                   entry.last};
+        reported[i] = {key.first, key.second, entry.meter->reads.load(std::memory_order_relaxed),
+                       entry.last};
     }
     // Or a session that makes and frees shards all day would remember each of them.
     std::erase_if(meters_, [](const auto& item) {

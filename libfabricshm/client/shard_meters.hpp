@@ -33,9 +33,9 @@ class ShardMeters {
     /// The shard's meter, counting on where another handle of it left off.
     std::shared_ptr<ShardMeter> add(std::uint64_t arena, std::uint64_t shard);
 
-    /// Puts the shards that were read most, lately, in front of `told`, and forgets those that no
-    /// handle has open and that are not among them. A call is about 0.1 s after the one before.
-    void tell(ShardReads (&told)[kShardsTold]) noexcept;
+    /// Puts the shards that were read most, lately, in front of `reported`, and forgets those that
+    /// no handle has open and that are not among them. A call is about 0.1 s after the one before.
+    void tell(ShardReads (&reported)[kShardsTold]) noexcept;
 
     std::size_t size() const noexcept { return meters_.size(); }
 
@@ -44,7 +44,7 @@ class ShardMeters {
 
     struct Entry {
         std::shared_ptr<ShardMeter> meter;
-        std::uint64_t last = 0;  // bytes, at the last call of tell()
+        std::uint64_t last = 0;  // bytes, at the last report
         double heat = 0;         // bytes, of which each call forgets an eighth
         bool told = false;       // by the last call
     };

@@ -136,7 +136,7 @@ Result<void> run_arrived(Operation& operation) {
 TimePoint time_for_stores(const Operation& operation) noexcept {
     const Bytes all = operation.largest_part * static_cast<Bytes>(operation.world());
     const bool timed =
-        operation.rank() == 0 && operation.route != Route::kTiny && all >= StorePolicy::kLeastBytes;
+        operation.rank() == 0 && operation.route != Route::kTiny && all >= StorePolicy::kMinBytes;
     return timed ? Clock::now() : TimePoint{};
 }
 

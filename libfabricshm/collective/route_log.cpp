@@ -12,14 +12,14 @@ namespace fabricshm {
 namespace {
 
 // A job calls a few dozen kinds of operations; one that calls more than this has had enough lines.
-constexpr std::size_t kMostTold = 1024;
-std::atomic<std::uint64_t> g_told[kMostTold];
+constexpr std::size_t kMaxReported = 1024;
+std::atomic<std::uint64_t> g_told[kMaxReported];
 
 // True for the first caller with this key. Relaxed: the words guard nothing but themselves.
 bool is_first(std::uint64_t key) noexcept {
     key |= 1;  // 0 is an empty place
-    for (std::size_t i = 0; i < kMostTold; ++i) {
-        auto& place = g_told[(key + i) % kMostTold];
+    for (std::size_t i = 0; i < kMaxReported; ++i) {
+        auto& place = g_told[(key + i) % kMaxReported];
         std::uint64_t found = place.load(std::memory_order_relaxed);
         if (found == 0 && place.compare_exchange_strong(found, key, std::memory_order_relaxed)) {
             return true;

@@ -10,9 +10,9 @@ namespace {
 // Posts below this fit into the first-level cache together with what else is going on; outputs are
 // mostly owned by the core that stores them, so there the question only arises with the size of the
 // cache.
-constexpr int kSlotsFrom = std::bit_width(StorePolicy::kLeastBytes) - 1;
+constexpr int kSlotsFrom = std::bit_width(StorePolicy::kMinBytes) - 1;
 constexpr int kOutputsFrom = 19;  // 512 KiB
-constexpr int kLeastLog = 13;
+constexpr int kMinLog = 13;
 
 // The first trial comes soon, since the first guess is only that; then once in 64 operations, and
 // less and less often while the answer stays the same. A trial is four operations, of which the
@@ -37,7 +37,7 @@ int StorePolicy::cell_of(StorePlace place, Kind kind, Bytes bytes) noexcept {
     const int log = std::bit_width(bytes) - 1;
     if (log < (place == StorePlace::kSlots ? kSlotsFrom : kOutputsFrom)) return -1;
     if (static_cast<int>(kind) >= kStoreKinds) return -1;
-    const int size_class = std::min(log - kLeastLog, kStoreClasses - 1);
+    const int size_class = std::min(log - kMinLog, kStoreClasses - 1);
     return (static_cast<int>(place) * kStoreKinds + static_cast<int>(kind)) * kStoreClasses +
            size_class;
 }
@@ -47,7 +47,7 @@ StorePlace StorePolicy::place_of(int cell) noexcept {
 }
 
 Bytes StorePolicy::least_bytes(int cell) noexcept {
-    return Bytes{1} << (cell % kStoreClasses + kLeastLog);
+    return Bytes{1} << (cell % kStoreClasses + kMinLog);
 }
 
 StorePolicy::StorePolicy() : cells_(kStoreCells) {

@@ -27,7 +27,7 @@ enum class StorePlace { kSlots, kOutputs, kSharedOutput };
 class StorePolicy {
   public:
     /// Operations of fewer bytes, of all ranks together, have no cell.
-    static constexpr Bytes kLeastBytes = 8 * kKiB;
+    static constexpr Bytes kMinBytes = 8 * kKiB;
 
     /// A cell of the table: operations that are measured together. -1: too small to care.
     static int cell_of(StorePlace place, Kind kind, Bytes bytes) noexcept;

@@ -21,13 +21,13 @@ constexpr const char* kAlgorithmNames[] = {"auto", "flat", "direct", "ring", "st
 struct Field {
     const char* key;
     std::uint64_t Tuning::*value;
-    std::uint64_t least;
-    std::uint64_t most;
+    std::uint64_t min;
+    std::uint64_t max;
 };
 
 constexpr Field kFields[] = {
-    {"flat_most_bytes", &Tuning::max_flat, 0, 64 * kKiB},
-    {"ahead_most_bytes", &Tuning::max_ahead, 0, 16 * kKiB},
+    {"flat_max_bytes", &Tuning::max_flat, 0, 64 * kKiB},
+    {"ahead_max_bytes", &Tuning::max_ahead, 0, 16 * kKiB},
     {"two_phase_from_bytes", &Tuning::two_phase_from, 0, kGiB},
     {"two_phase_world", &Tuning::two_phase_world, 2, 1024},
     {"piece_bytes", &Tuning::piece_bytes, 4 * kKiB, 64 * kMiB},
@@ -37,7 +37,18 @@ constexpr Field kFields[] = {
     {"spins", &Tuning::spins, 0, 1'000'000},
     {"yields", &Tuning::yields, 0, 1'000'000},
     {"tree_world", &Tuning::tree_world, 2, Tuning::kNoTree},
-    {"tree_most_bytes", &Tuning::max_tree, 0, kTreeBudget},
+    {"tree_max_bytes", &Tuning::max_tree, 0, kTreeBudget},
+};
+// Keys that files of before have, and what is said of them: a value that is passed over in silence
+// would look measured.
+struct FormerField {
+    const char* key;
+    const char* message;
+};
+constexpr FormerField kFormerFields[] = {
+    {"flat_most_bytes", "tuning: flat_most_bytes is called flat_max_bytes now"},
+    {"ahead_most_bytes", "tuning: ahead_most_bytes is called ahead_max_bytes now"},
+    {"tree_most_bytes", "tuning: tree_most_bytes is called tree_max_bytes now"},
 };
 // A table for all world sizes is some KiB.
 constexpr std::size_t kMaxTable = 1 << 20;
@@ -71,11 +82,14 @@ Result<void> apply_line(Tuning& tuning, const std::string& key, const std::strin
         char* end = nullptr;
         const std::uint64_t number = std::strtoull(value.c_str(), &end, 10);
         const bool whole = !value.empty() && end == value.c_str() + value.size();
-        if (!whole || number < field.least || number > field.most) {
+        if (!whole || number < field.min || number > field.max) {
             return Error{Errc::kCorrupt, 0, "tuning: value out of range"};
         }
         tuning.*field.value = number;
         return {};
+    }
+    for (const FormerField& former : kFormerFields) {
+        if (key == former.key) return Error{Errc::kCorrupt, 0, former.message};
     }
     return Error{Errc::kCorrupt, 0, "tuning: unknown key"};
 }
@@ -191,7 +205,7 @@ Tuning unpack_tuning(const std::uint64_t* words) noexcept {
     Tuning tuning;
     for (const Field& field : kFields) {
         // The words come from shared memory: whatever is there, values stay in their ranges.
-        tuning.*field.value = std::clamp(*words++, field.least, field.most);
+        tuning.*field.value = std::clamp(*words++, field.min, field.max);
     }
     const auto last = static_cast<std::uint64_t>(Algorithm::kHost);
     tuning.forced = *words <= last ? static_cast<Algorithm>(*words) : Algorithm::kAuto;

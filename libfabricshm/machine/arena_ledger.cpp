@@ -1,5 +1,6 @@
 #include "libfabricshm/machine/arena_ledger.hpp"
 
+#include "libfabricshm/base/check.hpp"
 #include "libfabricshm/machine/arena_file.hpp"
 
 namespace fabricshm {
@@ -12,10 +13,13 @@ Result<void> ArenaLedger::check_room(Bytes bytes) const {
 }
 
 Result<PoolPiece> ArenaLedger::enter(std::uint64_t arena_id, PoolPiece piece) {
+    FABRIC_CHECK(piece.uncommitted <= piece.bytes);
+    FABRIC_CHECK(find(arena_id) == nullptr);  // counted twice, it would be given back once
     FABRIC_TRY(Fd copy, piece.fd.duplicate());
     const Bytes committed = piece.bytes - piece.uncommitted;
     used_ += committed;
     held_[arena_id] = Held{std::move(copy), piece.bytes, committed};
+    FABRIC_DCHECK(adds_up());
     return piece;
 }
 
@@ -25,9 +29,19 @@ const ArenaLedger::Held* ArenaLedger::find(std::uint64_t arena_id) const {
 }
 
 void ArenaLedger::grown(std::uint64_t arena_id, Bytes committed) {
-    Held& held = held_.at(arena_id);
+    const auto found = held_.find(arena_id);
+    FABRIC_CHECK(found != held_.end());
+    Held& held = found->second;
+    FABRIC_CHECK(committed >= held.committed && committed <= held.bytes);
     used_ += committed - held.committed;
     held.committed = committed;
+    FABRIC_DCHECK(adds_up());
+}
+
+bool ArenaLedger::adds_up() const noexcept {
+    Bytes sum = 0;
+    for (const auto& [id, held] : held_) sum += held.committed;
+    return sum == used_;
 }
 
 void ArenaLedger::drop(std::uint64_t arena_id) noexcept {
@@ -35,8 +49,10 @@ void ArenaLedger::drop(std::uint64_t arena_id) noexcept {
     if (found == held_.end()) return;
     // Clients may map it on: dropping the descriptor alone would give nothing back.
     empty_arena_file(found->second.fd, 0, found->second.bytes);
+    FABRIC_CHECK(used_ >= found->second.committed);
     used_ -= found->second.committed;
     held_.erase(found);
+    FABRIC_DCHECK(adds_up());
 }
 
 }  // namespace fabricshm

@@ -40,6 +40,9 @@ class ArenaLedger {
     PoolTotals totals() const noexcept { return {capacity_, used_}; }
 
   private:
+    /// What is used is what all of them have committed. A pass over them: for FABRIC_DCHECK.
+    bool adds_up() const noexcept;
+
     Bytes capacity_;
     Bytes used_ = 0;  // may pass capacity_ after an adoption: those pages exist already
     std::unordered_map<std::uint64_t, Held> held_;

@@ -11,14 +11,14 @@ namespace {
 
 // Nothing that this process charges can take longer; what a scribbled page says beyond it is
 // ignored.
-constexpr std::uint64_t kMostAhead = 10'000'000'000;
+constexpr std::uint64_t kMaxAhead = 10'000'000'000;
 
 // However many ranks share a link, something still gets through.
 constexpr double kKneeFloor = 0.1;
 
 // A wait that ended late makes the next operation start early by as much, if that follows at once:
 // the emulator's own lateness is no property of the machine. Not more than this.
-constexpr std::uint64_t kMostBehind = 200'000;
+constexpr std::uint64_t kMaxBehind = 200'000;
 constexpr std::uint64_t kAtOnce = 20'000;
 
 int node_of(int rank, int world, int nodes) {
@@ -35,7 +35,7 @@ int node_of(int rank, int world, int nodes) {
 
 // A time in the page that no rank could have written is taken for `now`.
 std::uint64_t sane(std::uint64_t until, std::uint64_t now) noexcept {
-    return until > now + kMostAhead ? now : until;
+    return until > now + kMaxAhead ? now : until;
 }
 
 // Charges `length` from `from` on; until when the channel is taken then. Relaxed throughout: the
@@ -95,8 +95,8 @@ void LinkMeter::wait(std::uint64_t until) noexcept {
     const std::uint64_t real = clock_.now();
     const std::uint64_t end = std::max(until, real - behind_);
     std::uint64_t after = real;
-    if (end > real + cost_) after = clock_.wait(std::min(end, real + kMostAhead) - cost_);
-    behind_ = std::min(after > end ? after - end : 0, kMostBehind);
+    if (end > real + cost_) after = clock_.wait(std::min(end, real + kMaxAhead) - cost_);
+    behind_ = std::min(after > end ? after - end : 0, kMaxBehind);
     last_ = after - behind_;
 }
 
@@ -113,7 +113,7 @@ void LinkMeter::book(Bytes bytes, bool is_read) noexcept {
     }
     const std::uint64_t latency = is_read ? route_.read_latency_ns : route_.write_latency_ns;
     due_ = std::max(due_, done + latency + tail());
-    due_ = std::min(due_, now + kMostAhead);
+    due_ = std::min(due_, now + kMaxAhead);
     be_busy(due_);
     last_ = now;
     wrote_ = wrote_ || !is_read;
@@ -128,7 +128,7 @@ std::uint64_t LinkMeter::book_on(int index, double bytes, bool is_read,
     Rest& rest = rest_[static_cast<std::size_t>(index)];
     double& owed = is_read ? rest.read : rest.write;
     const double exact = bytes * per_byte / knee_factor(channel, from) + owed;
-    const auto whole = std::min(static_cast<std::uint64_t>(exact), kMostAhead);
+    const auto whole = std::min(static_cast<std::uint64_t>(exact), kMaxAhead);
     owed = exact - static_cast<double>(whole) < 1.0 ? exact - static_cast<double>(whole) : 0.0;
 
     const bool uses_read = is_read || channel.half_duplex != 0;

@@ -9,8 +9,8 @@ namespace fabricshm {
 namespace {
 
 // Far beyond any memory that could be called a pool: a second of latency, 1 MB/s.
-constexpr std::uint32_t kMostLatency = 1'000'000'000;
-constexpr double kMostPerByte = 1000.0;
+constexpr std::uint32_t kMaxLatency = 1'000'000'000;
+constexpr double kMaxPerByte = 1000.0;
 
 bool is_name(const char (&name)[kLinkNameBytes]) noexcept {
     if (name[0] == '\0' || name[kLinkNameBytes - 1] != '\0') return false;
@@ -24,13 +24,13 @@ bool is_name(const char (&name)[kLinkNameBytes]) noexcept {
 }
 
 bool is_cost(double ns_per_byte) noexcept {
-    return std::isfinite(ns_per_byte) && ns_per_byte >= 0 && ns_per_byte <= kMostPerByte;
+    return std::isfinite(ns_per_byte) && ns_per_byte >= 0 && ns_per_byte <= kMaxPerByte;
 }
 
 bool is_route(const LinkRoute& route, std::uint32_t channels) noexcept {
-    bool good = route.read_latency_ns <= kMostLatency && route.write_latency_ns <= kMostLatency &&
+    bool good = route.read_latency_ns <= kMaxLatency && route.write_latency_ns <= kMaxLatency &&
                 route.hop_count <= kLinkHops && route.tail_permille <= 1000 &&
-                route.tail_latency_ns <= kMostLatency;
+                route.tail_latency_ns <= kMaxLatency;
     for (std::uint32_t i = 0; good && i < route.hop_count; ++i) {
         good = route.hops[i].channel < channels && route.hops[i].permille <= 1000;
     }

@@ -133,7 +133,7 @@ std::string Communicator::difference(int peer) const try {
 void Communicator::step(fabricshm_step_info info) const {
     // The group is this one's, whatever the caller left there.
     info.group = group_;
-    check(fabricshm_step(arena_->session(), &info), "tell of a step");
+    check(fabricshm_step(arena_->session(), &info), "report a step");
 }
 
 std::optional<fabricshm_directive> Communicator::directives() const {

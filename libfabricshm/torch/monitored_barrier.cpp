@@ -76,7 +76,7 @@ void ProcessGroupFabricshm::monitoredBarrier(const c10d::BarrierOptions& options
     // The first words are those that programs written for gloo expect.
     TORCH_CHECK(heard && store_->get(outcome) == kPresent, "Rank ", getRank(),
                 " successfully reached monitoredBarrier, but received errors while waiting for "
-                "send/recv from rank 0; rank 0 says who is missing");
+                "send/recv from rank 0; rank 0 says which is missing");
 }
 
 }  // namespace fabricshm::torch_backend

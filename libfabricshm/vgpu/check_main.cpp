@@ -12,7 +12,7 @@ constexpr const char* kHelp =
     "usage: fabric-vgpu-check [--json] [--help] [--version]\n"
     "Lists the functions of this host's CUDA driver (libcuda.so.1) that allocate, import, launch "
     "or\n"
-    "tell sizes and that libfabricvgpu.so lets pass uncounted. Needs no GPU.\n"
+    "report sizes and that libfabricvgpu.so lets pass uncounted. Needs no GPU.\n"
     "Exit codes: 0 none, 1 some, 2 wrong usage, 3 there is no driver.\n";
 
 void print_json(const std::vector<std::string>& missing, std::size_t exports) {

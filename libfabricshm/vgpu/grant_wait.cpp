@@ -25,9 +25,9 @@ std::optional<Duration> grant_wait_from(const char* text) {
 Duration GrantWait::configured(const Limits& limits) const noexcept {
     if (asked_) return *asked_;
     // The page is the daemon's, which keeps to the bound; one of another version may not.
-    constexpr auto kMostMs =
+    constexpr auto kMaxMs =
         std::chrono::duration_cast<std::chrono::milliseconds>(kMaxGrantWait).count();
-    return std::chrono::milliseconds(std::min(limits.wait_ms, static_cast<std::uint64_t>(kMostMs)));
+    return std::chrono::milliseconds(std::min(limits.wait_ms, static_cast<std::uint64_t>(kMaxMs)));
 }
 
 Duration GrantWait::length(TimePoint now, const Limits& limits) const noexcept {

@@ -32,7 +32,7 @@ void nap(std::int64_t length_ns) noexcept {
 void say_once_that_nobody_tells(const Vgpu& vgpu) {
     static std::atomic<bool> said{false};
     if (said.exchange(true, kRelaxed)) return;
-    say("%s: no compute share: NVML does not tell who is busy", vgpu.name().c_str());
+    say("%s: no compute share: NVML does not report which process is busy", vgpu.name().c_str());
 }
 
 std::uint64_t part_of(double share, std::int64_t length_ns) noexcept {

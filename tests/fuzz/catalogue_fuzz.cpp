@@ -1,5 +1,5 @@
 // The catalogue on a DAX device. What is accepted is written back as it was read, and new ranges
-// are found beside the ranges that are taken.
+// are found next to the ranges that are taken.
 
 #include "libfabricshm/machine/dax_catalogue.hpp"
 

@@ -9,7 +9,8 @@ using namespace emu;
 
 namespace {
 
-// As libfabricshm/base/fault_point.cpp takes FABRIC_FAULT apart: who@point:action:count[:argument].
+// As libfabricshm/base/fault_point.cpp takes FABRIC_FAULT apart:
+// process@point:action:count[:argument].
 void require_entries(const std::string& armed, const FaultPlan& plan) {
     std::size_t begin = 0;
     while (begin < armed.size()) {

@@ -1,6 +1,6 @@
 // The daemon's journal: any bytes, and records whose checksums are right but which contradict each
-// other. What is believed makes sound books, that can be written down and read again, and of which
-// nothing stays: whatever has no living owner goes when its time has passed.
+// other. What is believed makes a sound state, that can be written down and read again, and of
+// which nothing stays: whatever has no living owner goes when its time has passed.
 
 #include <array>
 

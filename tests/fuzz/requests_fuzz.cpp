@@ -1,6 +1,6 @@
 // A story of several sessions: messages in any order, lost connections, deaths, time, copies that
 // end and restarts of the daemon at any record. Only what proto::check_request() takes reaches the
-// registry, as in the server. All along the books balance, every reply is one that a client
+// registry, as in the server. All along the accounts balance, every reply is one that a client
 // takes, and at the end nothing is left.
 
 #include "fabricd/server/requests.hpp"

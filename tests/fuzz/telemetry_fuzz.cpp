@@ -140,7 +140,7 @@ class Daemon {
         pages_.sample(sample_.sessions, sample_.taken_ns, kStaleNs, static_cast<unsigned>(round),
                       1);
         for (SessionSample& session : sample_.sessions) {
-            // As the daemon's books would: what is claimed is true.
+            // As the daemon's registry would: what is claimed is true.
             session.confirmed = {session.image.arena_id, session.image.group_id,
                                  session.image.rank};
             session.member = session.image.group_id != 0;

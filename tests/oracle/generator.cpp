@@ -16,7 +16,7 @@ namespace {
 constexpr std::uint64_t kEagerBytes = 64 << 10;
 // What one rank sends ahead to another one that has not asked yet.
 constexpr std::uint64_t kAheadBytes = 256 << 10;
-constexpr int kMostOutstanding = 6;
+constexpr int kMaxOutstanding = 6;
 
 struct Interval {
     Slab slab;
@@ -173,8 +173,8 @@ void Generator::choose_tuning() {
             program_.tuning +=
                 std::to_string(world) + "." + key + " = " + std::to_string(value) + "\n";
         };
-        line("flat_most_bytes", std::min<std::uint64_t>(random_.pick(kSizes), 65536));
-        line("ahead_most_bytes", std::min<std::uint64_t>(random_.pick(kSizes), 16384));
+        line("flat_max_bytes", std::min<std::uint64_t>(random_.pick(kSizes), 65536));
+        line("ahead_max_bytes", std::min<std::uint64_t>(random_.pick(kSizes), 16384));
         line("two_phase_from_bytes", random_.pick(kSizes));
         line("two_phase_world", static_cast<std::uint64_t>(random_.between(2, 5)));
         line("piece_bytes", 4096u << random_.below(9));
@@ -395,7 +395,7 @@ void Generator::emit_group(int rank, Action::Type type, int group, const std::ve
 
 void Generator::run_or_start(int rank, int operation, int start_chance) {
     auto& outstanding = rank_at(rank).outstanding;
-    if (outstanding.size() < kMostOutstanding && random_.chance(start_chance)) {
+    if (outstanding.size() < kMaxOutstanding && random_.chance(start_chance)) {
         emit(rank, Action::Type::kStart, operation);
         outstanding.push_back(operation);
         return;

@@ -21,7 +21,7 @@ namespace oracle {
 namespace {
 
 constexpr std::uint64_t kGuard = 128;  // bytes next to a buffer that are compared with it
-constexpr int kMostShrinks = 20;
+constexpr int kMaxShrinks = 20;
 
 void spin(std::uint32_t turns) {
     for (std::uint32_t i = 0; i < turns; ++i) asm volatile("pause" ::: "memory");
@@ -535,7 +535,7 @@ bool RankPlayer::shrink(const Action& action) {
     Group& group = groups_[static_cast<std::size_t>(action.group)];
     fabricshm_group* survivors = nullptr;
     int code = FABRICSHM_EINTERNAL;
-    for (int attempt = 0; attempt < kMostShrinks; ++attempt) {
+    for (int attempt = 0; attempt < kMaxShrinks; ++attempt) {
         code = fabricshm_group_shrink(group.handle, FABRICSHM_TIMEOUT_DEFAULT, &survivors);
         moved();
         // Another one may die meanwhile, where several do.

@@ -12,8 +12,8 @@ from pathlib import Path
 from image import kernel_of, program
 
 # Twenty times what a quiet machine needs, for this runs where others build.
-PATIENCE = 800.0
-BOOT_PATIENCE = 120.0
+TIMEOUT_S = 800.0
+BOOT_TIMEOUT_S = 120.0
 
 COMMON = ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-accel", "tcg,thread=multi",
           "-cpu", "max", "-serial", "stdio"]
@@ -88,7 +88,7 @@ class Machine:
 
     def is_up(self) -> bool:
         """Waits until its first process runs; false when that does not happen."""
-        deadline = self.start + BOOT_PATIENCE
+        deadline = self.start + BOOT_TIMEOUT_S
         with self.changed:
             while not self.report.is_up and self.process.poll() is None:
                 if not self.changed.wait(min(1.0, max(deadline - time.monotonic(), 0.0))):
@@ -97,11 +97,11 @@ class Machine:
             return self.report.is_up
 
     def wait(self) -> Report:
-        """Until it has ended, or PATIENCE has passed; then it is killed."""
+        """Until it has ended, or TIMEOUT_S has passed; then it is killed."""
         try:
-            self.process.wait(max(self.start + PATIENCE - time.monotonic(), 0.1))
+            self.process.wait(max(self.start + TIMEOUT_S - time.monotonic(), 0.1))
         except subprocess.TimeoutExpired:
-            print(f"{self.name}: did not end within {PATIENCE:.0f} s", flush=True)
+            print(f"{self.name}: did not end within {TIMEOUT_S:.0f} s", flush=True)
         self.stop()
         return self.report
 
@@ -134,7 +134,7 @@ def introduce(machines: list) -> None:
         if len(places) == 1 and "" not in places:
             for machine in machines:
                 machine.go()
-        if time.monotonic() - machines[0].start > PATIENCE:
+        if time.monotonic() - machines[0].start > TIMEOUT_S:
             return
         time.sleep(0.05)
 

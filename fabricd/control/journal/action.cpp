@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "libfabricshm/base/check.hpp"
+
 namespace fabricd {
 
 namespace {
@@ -78,6 +80,7 @@ void read(A& action, const ActionFrame& frame) {
 
 template <std::size_t I = 0>
 Action empty_action(std::size_t kind) {
+    FABRIC_CHECK(kind < kActionKinds);  // a number from outside is looked at in action_of()
     if constexpr (I + 1 < kActionKinds) {
         if (kind != I) return empty_action<I + 1>(kind);
     }
@@ -131,6 +134,7 @@ void drop_change(Action& action, std::size_t at) {
     std::visit(
         [&](auto& known) {
             if constexpr (NamedAction<std::decay_t<decltype(known)>>) {
+                FABRIC_CHECK(at < known.changes.size());
                 known.changes.erase(known.changes.begin() + static_cast<std::ptrdiff_t>(at));
             }
         },

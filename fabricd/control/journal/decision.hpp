@@ -14,8 +14,8 @@ namespace fabricd {
 enum class Outcome : std::uint8_t {
     kPending = 0,     // on probation
     kKept = 1,        // as good as promised
-    kUndone = 2,      // worse than promised: taken back
-    kUnjudged = 3,    // something else changed meanwhile, or nobody acted on it
+    kUndone = 2,      // worse than promised: rolled back
+    kUnjudged = 3,    // something else changed meanwhile, or no rank acted on it
     kFailed = 4,      // the actuator refused
     kNotApplied = 5,  // dry run
     kDone = 6,        // takes effect by itself: alarms, and the taking back of an action
@@ -42,7 +42,7 @@ struct Decision {
     double gain = 0;           // predicted, a share
     double cost_s = 0;         // predicted, of acting
     std::uint64_t serial = 0;  // of the directives that carry it out; 0: none do
-    std::uint64_t undoes = 0;  // the decision that this one takes back; 0: none
+    std::uint64_t undoes = 0;  // the decision that this one reverses; 0: none
     std::string reason;        // one line for people
     std::vector<Fact> facts;
 

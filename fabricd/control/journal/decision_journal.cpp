@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "fabricd/control/journal/decision_record.hpp"
+#include "libfabricshm/base/check.hpp"
 #include "libfabricshm/base/crc32c.hpp"
 
 namespace fabricd {
@@ -30,6 +31,7 @@ constexpr std::size_t kUnchecked = offsetof(FrameHeader, bytes);
 // One buffer, so that a frame is one write(): a killed daemon leaves it whole or torn, never in
 // two places.
 RecordBytes frame_of(FrameType type, std::span<const std::byte> payload) {
+    FABRIC_CHECK(payload.size() <= kFrameBytesMax);  // parse_frames() stops at a longer one
     FrameHeader header{kFrameMagic, 0, static_cast<std::uint32_t>(payload.size()),
                        static_cast<std::uint16_t>(type), 0};
     RecordBytes frame(sizeof header + payload.size());
@@ -135,7 +137,7 @@ bool tell_file(const std::string& path, Teller& teller, JournalStory& story) {
     if (whole == 0 && !bytes->empty()) {
         story.bad.push_back({path, Error{Errc::kCorrupt, 0, "read decision journal"}});
     } else {
-        // Said, not hidden: somebody may wonder why the last decision is missing.
+        // Said, not hidden: a reader may wonder why the last decision is missing.
         story.torn = story.torn || whole != bytes->size();
     }
     return true;
@@ -174,6 +176,8 @@ Result<JournalStory> read_decision_journal(const std::string& path) {
 
 Result<DecisionJournal> DecisionJournal::open(std::string path, Bytes bytes_max,
                                               std::string settings, std::uint64_t last_id) {
+    // Whole lines: the last decision's number is a line of its own behind them.
+    FABRIC_CHECK(settings.empty() || settings.back() == '\n');
     DecisionJournal journal(std::move(path), bytes_max, std::move(settings), last_id);
     journal.file_ =
         Fd(::open(journal.path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
@@ -181,6 +185,7 @@ Result<DecisionJournal> DecisionJournal::open(std::string path, Bytes bytes_max,
     FABRIC_TRY(const RecordBytes bytes, read_all(journal.file_));
     // A torn end is cut off, or frames written behind it could never be found.
     journal.size_ = parse_frames(bytes, [](FrameType, std::span<const std::byte>) {});
+    FABRIC_CHECK(journal.size_ <= bytes.size());  // ftruncate() must cut, and not fill with zeros
     if (::ftruncate(journal.file_.get(), static_cast<off_t>(journal.size_)) != 0) {
         return fabricshm::error_from_errno(errno, "cut decision journal");
     }
@@ -228,7 +233,10 @@ Result<void> DecisionJournal::append_record(FrameType type, std::span<const std:
 }
 
 Result<void> DecisionJournal::append(FrameType type, std::span<const std::byte> payload) {
+    FABRIC_CHECK(file_);  // open() and begin_file() end with one, or with an error
     const RecordBytes frame = frame_of(type, payload);
+    FABRIC_DCHECK(parse_frames(frame, [](FrameType, std::span<const std::byte>) {}) ==
+                  frame.size());
     std::size_t done = 0;
     while (done < frame.size()) {
         const ssize_t put = ::pwrite(file_.get(), frame.data() + done, frame.size() - done,

@@ -3,7 +3,7 @@
 //   PATH, PATH.1 = frame*      frame = FrameHeader | payload
 //
 // Framed rather than lines of text: a killed daemon leaves at most one torn frame, which its
-// checksum tells; NaN and the last bit of every double come back as they were, which a replay
+// checksum shows; NaN and the last bit of every double come back as they were, which a replay
 // needs. Bounded: a full file becomes PATH.1, in place of the one before.
 
 #pragma once
@@ -29,9 +29,9 @@ enum class FrameType : std::uint16_t {
     kWindow = 2,
     kDecision = 3,
     kOutcome = 4,
-    // As kSettings, where a daemon begins. Told apart, since the windows do not tell: one that had
-    // nothing to say at first begins with a number above the last one of the daemon before. Older
-    // daemons wrote kSettings in both places.
+    // As kSettings, where a daemon begins. A type of its own, since the windows do not show it: one
+    // that had nothing to say at first begins with a number above the last one of the daemon
+    // before. Older daemons wrote kSettings in both places.
     kStart = 5,
 };
 
@@ -67,7 +67,7 @@ struct JournalStory {
     std::vector<Start> starts;
     std::vector<Window> windows;
     std::vector<Decision> decisions;  // by id
-    std::vector<Failure> failures;    // by window: the loop was told, and a replay has to tell it
+    std::vector<Failure> failures;    // by window: the loop was notified, and so it is in a replay
     std::vector<BadFile> bad;
     std::uint64_t last_id = 0;  // of all that were ever made, also of those not here any more
     bool torn = false;          // the end of a file was no whole frame

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "libfabricshm/base/check.hpp"
+
 namespace fabricd {
 
 namespace {
@@ -196,7 +198,10 @@ void fields(Walker& walker, Window& w) {
     const std::size_t expected = later.size();
     walker.later(later);
     std::size_t at = 0;
-    if (later.size() == expected) visit_later(w, [&](double& field) { field = later[at++]; });
+    if (later.size() == expected) {
+        visit_later(w, [&](double& field) { field = later[at++]; });
+        FABRIC_CHECK(at == expected);  // the same fields in the same order, both times
+    }
     // By rank, in turn.
     std::vector<DeviceFaults> faults;
     for (const JobWindow& job : w.jobs) {
@@ -211,18 +216,20 @@ void fields(Walker& walker, Window& w) {
 }
 
 template <typename T>
-RecordBytes write(T record) {  // a copy: fields() is one function for both ways
-    Writer writer;
-    fields(writer, record);
-    return writer.take();
-}
-
-template <typename T>
 std::optional<T> read(std::span<const std::byte> bytes) {
     Reader reader(bytes);
     T record;
     fields(reader, record);
     return reader.ended_well() ? std::optional(std::move(record)) : std::nullopt;
+}
+
+template <typename T>
+RecordBytes write(T record) {  // a copy: fields() is one function for both ways
+    Writer writer;
+    fields(writer, record);
+    RecordBytes bytes = writer.take();
+    FABRIC_DCHECK(read<T>(bytes).has_value());  // a journal that can't be read is no journal
+    return bytes;
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <tuple>
 #include <utility>
 
+#include "libfabricshm/base/check.hpp"
+
 namespace fabricd {
 
 namespace {
@@ -58,7 +60,7 @@ DeviceFaults faults_on(const Sample& sample, const std::string& device) {
 }
 
 /// Jobs in the order of arena and group, their ranks by rank. Two sessions that claim one rank are
-/// told apart by the daemon's books (`member`), so there is one of each.
+/// distinguished by the registry (`member`), so there is one of each.
 std::vector<JobWindow> group_by_job(std::vector<std::pair<const SessionSample*, RankWindow>> all) {
     const auto key = [](const auto& entry) {
         const auto& image = entry.first->image;
@@ -74,6 +76,7 @@ std::vector<JobWindow> group_by_job(std::vector<std::pair<const SessionSample*, 
                             jobs.back().group != image.group_id;
         if (is_new) jobs.push_back({image.arena_id, image.group_id, image.world, {}});
         JobWindow& job = jobs.back();
+        FABRIC_CHECK(job.ranks.empty() || job.ranks.back().rank <= rank.rank);  // sorted above
         if (!job.ranks.empty() && job.ranks.back().rank == rank.rank) continue;
         job.ranks.push_back(std::move(rank));
     }
@@ -113,9 +116,11 @@ Window WindowMaker::next(const Sample& sample) {
     for (std::size_t i = 0; i < sample.sessions.size(); ++i) {
         if (i + kFetchAhead < sample.sessions.size()) fetch(sample.sessions[i + kFetchAhead]);
         const SessionSample& session = sample.sessions[i];
+        // By id, as the sampler has them: both lists are walked once.
+        FABRIC_CHECK(i == 0 || sample.sessions[i - 1].session_id < session.session_id);
         const Before now = counters_of(session);
         fresh.push_back(now);
-        // A session can claim any group; the daemon's books decide whose figures count.
+        // A session can claim any group; the registry decides whose figures count.
         if (!session.member || session.image.group_id == 0) continue;
         RankWindow rank = last_words(session);
         rank.faults = faults_on(sample, session.device);

@@ -35,8 +35,8 @@ struct JobWindow {
     std::int32_t world = 0;
     std::vector<RankWindow> ranks;  // by rank; only those that have a page
 
-    /// Every rank is there, once, in its place. The books confirm each rank and not how many there
-    /// are: that is what rank 0 says, and ranks 0, 2, 5 of "3" must not be taken for 0, 1, 2.
+    /// Every rank is there, once, in its place. The registry confirms each rank and not how many
+    /// there are: that is what rank 0 says, and ranks 0, 2, 5 of "3" must not be taken for 0, 1, 2.
     bool is_whole() const noexcept;
 };
 
@@ -49,7 +49,7 @@ struct QuotaWindow {
     double busy = 0;                         // part of the time in which others keep the GPU busy
     double usage = 0;                        // part of the time in which this one does
     double priority = 1;
-    std::uint64_t percent = 0;    // compute share in force; 0: nobody knows how it is used
+    std::uint64_t percent = 0;    // compute share in force; 0: it is not known how it is used
     double promised = 0;          // bytes that are its own; 0: what its quota is when first seen
     double promised_percent = 0;  // of compute; likewise
     double held_up = 0;           // part of the window in which a launch waited for compute time
@@ -67,7 +67,7 @@ struct ShardWindow {
     double until_needed_s = 0;
     std::uint32_t home = 0;
     std::vector<double> reads;  // bytes per second by each node
-    std::string name = {};      // "ARENA/NAME": whom a decision is about
+    std::string name = {};      // "ARENA/NAME": what a decision is about
     bool moving = false;        // a move is under way, or its old copy is still read
 };
 struct NodeWindow {
@@ -102,7 +102,7 @@ struct Window {
 class WindowMaker {
   public:
     /// The window from the sample before to this one. A session whose page is new, or whose
-    /// counters fell (a hostile or restarted client), begins anew and has made no steps.
+    /// counters fell (a hostile or restarted client), starts again and has made no steps.
     Window next(const Sample& sample);
 
   private:

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "libfabricshm/base/check.hpp"
 #include "libfabricshm/base/log.hpp"
 
 namespace fabricd {
@@ -37,16 +38,16 @@ void log_decision(const Decision& decision) {
         decision.outcome == Outcome::kNotApplied ? " (dry run, not applied)" : "");
 }
 
-// Of quotas that somebody came before us at the step says all there is to say.
+// Where another change of a quota came first, the step says all there is to say.
 std::string why_not(const Decision& decision, const Error& error) {
     const bool is_quota =
         action_as<Quota>(decision) != nullptr || action_as<PoolQuota>(decision) != nullptr;
     return is_quota && error.code == Errc::kBusy ? error.step : fabricshm::describe(error);
 }
 
-// Away from the names that the journal goes on with; one that was put aside before is replaced.
+// Away from the names that the journal goes on with; one that was renamed before is replaced.
 void put_aside(const JournalStory::BadFile& bad) {
-    log(LogLevel::kError, "%s: %s; it is put aside as %s.bad", bad.path.c_str(),
+    log(LogLevel::kError, "%s: %s; it is renamed to %s.bad", bad.path.c_str(),
         fabricshm::describe(bad.why).c_str(), bad.path.c_str());
     // If that fails as well, opening it says so.
     (void)std::rename(bad.path.c_str(), (bad.path + ".bad").c_str());
@@ -103,6 +104,7 @@ Controller::~Controller() {
 }
 
 void Controller::start() {
+    FABRIC_CHECK(!thread_.joinable());
     thread_ = std::thread([this] { run(); });
     ::pthread_setname_np(thread_.native_handle(), "fabric-loop");
 }
@@ -120,7 +122,7 @@ void Controller::run() {
     auto next = Clock::now();
     for (;;) {
         step();
-        // A window that came late is not made up for: two short ones would tell nothing.
+        // A window that came late is not made up for: two short ones would show nothing.
         next = std::max(next + loop_->config().window, Clock::now());
         std::unique_lock lock(mutex_);
         if (wake_.wait_until(lock, next, [this] { return stopping_; })) return;
@@ -131,7 +133,7 @@ void Controller::step() {
     Window window;
     bool is_new = false;
     parts_.look([&](const Sample& sample) {
-        // Of one sample there is one window: the next would say that nobody made a step.
+        // Of one sample there is one window: the next would say that no rank made a step.
         is_new = sample.number != last_sample_;
         last_sample_ = sample.number;
         if (is_new) window = maker_.next(sample);
@@ -207,14 +209,17 @@ void Controller::write(const Record& record) {
 
 std::optional<DecisionOutcome> Controller::act(const Decision& decision, const TickResult& result,
                                                const Window& window) {
+    FABRIC_CHECK(decision.id != 0);  // the loop numbered it, and it has been journalled
     const bool nothing_to_do =
         decision.outcome == Outcome::kNotApplied || kind_of(decision) == ActionKind::kAlarm;
     if (nothing_to_do || parts_.actuators == nullptr) return std::nullopt;
     Result<void> done;
     if (decision.serial != 0) {
-        for (const Directive& directive : result.directives) {
-            if (directive.decision == decision.id) done = parts_.actuators->direct(directive);
-        }
+        const auto directive = std::find_if(
+            result.directives.begin(), result.directives.end(),
+            [&](const Directive& candidate) { return candidate.decision == decision.id; });
+        FABRIC_CHECK(directive != result.directives.end());  // see Loop::direct()
+        done = parts_.actuators->direct(*directive);
     } else {
         done = act_on_host(decision, window);
     }
@@ -262,10 +267,10 @@ Result<void> Controller::carry_out(const Placement& action, const Decision& deci
 }
 
 // All of it or nothing: half of a division is none. What was done before one of them failed is
-// taken back, the last first.
+// rolled back, the last first.
 Result<void> Controller::carry_out(const ComputeShare& action, const Decision&, const Window&) {
     auto changes = action.changes;
-    // Those that give go before those that take, also when a division is taken back.
+    // Those that give go before those that take, also when a division is rolled back.
     std::stable_partition(changes.begin(), changes.end(),
                           [](const auto& change) { return change.after < change.before; });
     Actuators& actuators = *parts_.actuators;
@@ -293,6 +298,7 @@ void Controller::remember(const TickResult& result) {
         recent_.push_back(decision);
         if (recent_.size() > kRecent) recent_.pop_front();
     }
+    FABRIC_CHECK(recent_.size() <= kRecent);
 }
 
 void Controller::remember(const DecisionOutcome& outcome) {

@@ -18,8 +18,8 @@
 
 namespace fabricd {
 
-/// What carries decisions out; called on the controller's thread, one call at a time. Who can do
-/// only some of it leaves the rest as it is here: refused, which the journal then says.
+/// What carries decisions out; called on the controller's thread, one call at a time. One that can
+/// do only some of it leaves the rest as it is here: refused, which the journal then says.
 class Actuators {
   public:
     virtual ~Actuators() = default;
@@ -27,9 +27,9 @@ class Actuators {
     virtual fabricshm::Result<void> direct(const Directive& directive);
     /// Begins it; the windows say what came of it. `node` by the name that the window gives it.
     virtual fabricshm::Result<void> move_shard(const std::string& shard, const std::string& node);
-    /// All quotas, of vGPUs and of the pool, or none. Nobody gets what others have
-    /// not given: kBusy when somebody came between the decision and this call; the error's step
-    /// says how.
+    /// All quotas, of vGPUs and of the pool, or none. No quota gets what others have
+    /// not given: kBusy when another change came between the decision and this call; the error's
+    /// step says how.
     virtual fabricshm::Result<void> shift_quotas(const Quota& action);
     virtual fabricshm::Result<void> shift_pool_quotas(const PoolQuota& action);
     virtual fabricshm::Result<void> set_compute_share(const std::string& user, unsigned percent);
@@ -49,7 +49,7 @@ struct ControllerParts {
 class Controller {
   public:
     /// Reads the journal of the daemon before: ids go on, and its decisions can be asked for. A
-    /// file of it that cannot be read is put aside and logged: watching is more important.
+    /// file of it that cannot be read is renamed and logged: watching is more important.
     Controller(ControlConfig config, ControllerParts parts);
     ~Controller();
     Controller(const Controller&) = delete;

@@ -5,6 +5,7 @@
 
 #include "fabricd/control/policies/host_policy.hpp"
 #include "fabricd/control/policies/pool_policy.hpp"
+#include "libfabricshm/base/check.hpp"
 
 namespace fabricd {
 
@@ -74,7 +75,7 @@ void HostPace::begin() noexcept {
 
 void HostPace::add(const JobState& job) {
     if (job.windows == 0) return;
-    // Begun anew after each directive: until then what it did last is the best guess.
+    // Begun again after each directive: until then what it did last is the best guess.
     const bool is_known = job.objective.known() && job.objective.mean > 0;
     pace_.push_back({job.objective_now, is_known ? job.objective.mean : job.objective_now,
                      static_cast<double>(job.ranks.size())});
@@ -200,6 +201,7 @@ bool HostLoop::give_back(Ground& ground, std::optional<Decision> proposal, Told&
             result.outcomes.push_back(*ended);
         }
         ground.promises.note(*proposal);
+        FABRIC_CHECK(!ground.trial.running());
         ground.given_back = proposal->id;
         if (!std::exchange(ground.failed, false)) ground.failures = 0;
     }
@@ -236,6 +238,7 @@ std::optional<Decision> HostLoop::propose_moves(const PlacementWindow& known) co
 // that has not, or is gone, leaves the verdict to the others.
 HostLoop::Progress HostLoop::settle_moves(const PlacementWindow& now) {
     Trial& trial = shards_.trial;
+    FABRIC_CHECK(trial.running());
     Progress progress = Progress::kInForce;
     // A copy: what is settled is dropped from the trial's own.
     const std::vector<NamedChange<std::uint32_t>> moves = moves_of(trial.decision());
@@ -253,7 +256,7 @@ HostLoop::Progress HostLoop::settle_moves(const PlacementWindow& now) {
             progress = Progress::kUnderWay;
             continue;
         }
-        // What somebody else has moved, back home or elsewhere, was not refused.
+        // What another order has moved, back home or elsewhere, was not refused.
         const bool stayed =
             is_known && shard->home == move.before && !shards_.arrived.contains(move.name);
         if (stayed) watch_.refuse(move.name, config_.cool_down);
@@ -275,13 +278,13 @@ HostLoop::Progress HostLoop::progress_of(const Trial& trial, Users users) {
 // Why nothing can be said of the action on this ground any more; nothing while it can.
 const char* HostLoop::interruption_of(const Ground& ground, Progress progress) const {
     // Also without jobs: it must not be taken for what holds.
-    if (progress == Progress::kReplaced) return "it was changed by somebody else meanwhile";
+    if (progress == Progress::kReplaced) return "it was changed from outside meanwhile";
     const bool has_judges = ground.trial.decision().objective > 0;
     const bool is_void = has_judges && (pace_.jobs() != ground.jobs || pace_.stirred());
     return is_void ? "the jobs of the host changed meanwhile" : nullptr;
 }
 
-// True when this window has had its action: something was taken back, or broken off.
+// True when this window has had its action: something was rolled back, or broken off.
 bool HostLoop::judge(Ground& ground, Progress progress, Users users, Told& result,
                      std::uint64_t& last_id) {
     Trial& trial = ground.trial;
@@ -300,6 +303,7 @@ bool HostLoop::judge(Ground& ground, Progress progress, Users users, Told& resul
     const double measured = trial.decision().objective * pace_.part_of(ground.usual);
     auto ended = trial.judge(measured, true, config_.probation, config_.cool_down);
     if (!ended) return false;
+    FABRIC_CHECK(!trial.running());  // a verdict is the end of it
     if (!has_judges && ended->outcome == Outcome::kKept) {
         // Nothing was promised and nothing broken.
         ended->outcome = Outcome::kUnjudged;
@@ -314,6 +318,7 @@ bool HostLoop::judge(Ground& ground, Progress progress, Users users, Told& resul
     if (ground.dropped > 0) ended->reason += "; some of its shards did not move";
     result.outcomes.push_back(*ended);
     if (!back) return false;
+    FABRIC_CHECK(back->undoes == trial.decision().id);
     back->id = ++last_id;
     ground.promises.note(*back);
     result.decisions.push_back(std::move(*back));
@@ -321,6 +326,7 @@ bool HostLoop::judge(Ground& ground, Progress progress, Users users, Told& resul
 }
 
 void HostLoop::begin(Ground& ground, Decision decision, Told& result, std::uint64_t& last_id) {
+    FABRIC_CHECK(allows(kind_of(decision)) && !ground.trial.running());  // see may()
     decision.id = ++last_id;
     decision.objective = pace_.objective();
     decision.promised = pace_.objective();  // it must not harm
@@ -353,7 +359,7 @@ std::optional<DecisionOutcome> HostLoop::failed(std::uint64_t decision, const st
     const auto end = [&](Ground& ground) -> std::optional<DecisionOutcome> {
         Trial& trial = ground.trial;
         if (ground.given_back == decision) {
-            // Mostly somebody took memory between look and action: soon again, and not so often
+            // Mostly a tenant took memory between look and action: soon again, and not so often
             // that the log fills.
             ground.failed = true;
             ground.failures = std::min(ground.failures + 1, kDoublings);

@@ -24,7 +24,7 @@ namespace fabricd {
 
 /// What the jobs of the host get done together: what actions beyond one job are judged by. Samples
 /// of different jobs are no common currency, and each job says itself how many it made. So each is
-/// compared with what it usually says, and counts by its ranks, which the daemon's books confirm.
+/// compared with what it usually says, and counts by its ranks, which the registry confirms.
 class HostPace {
   public:
     void begin() noexcept;
@@ -45,7 +45,8 @@ class HostPace {
     double part_of(const std::vector<double>& before) const noexcept;
     bool fresh() const noexcept { return fresh_; }
     bool stirred() const noexcept { return stirred_; }
-    std::uint64_t jobs() const noexcept { return jobs_; }  // tells one set of jobs from another
+    /// Differs from one set of jobs to another.
+    std::uint64_t jobs() const noexcept { return jobs_; }
     /// Usual relative scatter of what they do.
     double noise(double least) const noexcept;
 

@@ -7,6 +7,7 @@
 #include "fabricd/control/policies/job_policy.hpp"
 #include "fabricd/control/policies/share_plan.hpp"
 #include "fabricd/control/policies/slow_ranks.hpp"
+#include "libfabricshm/base/check.hpp"
 
 namespace fabricd {
 
@@ -24,11 +25,25 @@ constexpr std::int64_t kOwnDoing = 3;
 /// Windows in a row that wait for the next one to show whether a rank is slow or was held up.
 constexpr std::int64_t kMaxDoubt = 2;
 
-/// Times that a probation begins anew because speeds changed.
+/// Times that a probation begins again because speeds changed.
 constexpr int kPromises = 4;
 
 /// A share that rose by less is no cause of anything.
 constexpr double kShareRise = 0.01;
+
+// The journal and the list of recent decisions are by id, and a directive is journalled with its
+// decision before it is carried out.
+[[maybe_unused]] bool is_in_order(const TickResult& result) {
+    const auto& all = result.decisions;
+    const auto by_id = [](const Decision& a, const Decision& b) { return a.id < b.id; };
+    const auto has_decision = [&](const Directive& directive) {
+        return std::any_of(all.begin(), all.end(), [&](const Decision& decision) {
+            return decision.id == directive.decision && decision.serial == directive.serial;
+        });
+    };
+    return std::is_sorted(all.begin(), all.end(), by_id) &&
+           std::all_of(result.directives.begin(), result.directives.end(), has_decision);
+}
 
 double noise_of(const Ewma& objective, const ControlConfig& config) {
     const double scatter = objective.mean > 0 ? objective.deviation / objective.mean : 0;
@@ -60,6 +75,8 @@ TickResult Loop::tick(const Window& window) {
     HostLoop::Told told = host_.tick(window, weights_.level, last_id_);
     for (const DecisionOutcome& outcome : told.outcomes) tell(outcome, result);
     for (Decision& decision : told.decisions) tell(std::move(decision), result);
+    FABRIC_CHECK(!is_dry() || result.directives.empty());
+    FABRIC_DCHECK(is_in_order(result));
     return result;
 }
 
@@ -102,7 +119,7 @@ JobState* Loop::job_of(const JobWindow& window) {
     if (!window.is_whole()) return known == jobs_.end() ? nullptr : &known->second;
     if (known != jobs_.end()) {
         if (known->second.is_of(window)) return &known->second;
-        // Other sessions in the old places: directives for those would reach nobody.
+        // Other sessions in the old places: directives for those would reach no rank.
         remember(known->second);
         jobs_.erase(known);
     }
@@ -233,7 +250,9 @@ void Loop::answer_speed_change(JobState& job, TickResult& result) {
 }
 
 void Loop::undo_job(JobState& job, TickResult& result) {
+    FABRIC_CHECK(!job.trial.running());  // its verdict has ended it
     const Decision undone = job.trial.decision();
+    FABRIC_CHECK(undone.serial != 0);  // ranks have heard of it
     // Not judged in its turn: it restores what was there, and a rollback of a rollback is a
     // pendulum.
     Decision back = undone;
@@ -243,7 +262,7 @@ void Loop::undo_job(JobState& job, TickResult& result) {
     back.gain = 0;
     back.objective = job.objective_now;
     back.promised = undone.objective;
-    back.reason = "takes back decision " + std::to_string(undone.id);
+    back.reason = "reverses decision " + std::to_string(undone.id);
     back.outcome = Outcome::kDone;
     back.measured = 0;
     direct(job, back, result);
@@ -276,7 +295,7 @@ void Loop::decide_job(JobState& job, TickResult& result) {
     // Where one rank's speed has changed, and another one's seems to: the next window knows both.
     const bool is_half_known = job.any_changed() && job.any_suspect() && !job.has_hesitated;
     job.has_hesitated = is_half_known;
-    // One kind at a time: with two changes at once nobody could tell which of them did it.
+    // One kind at a time: with two changes at once no verdict could say which of them did it.
     for (const auto& [kind, propose] : job_actions()) {
         // Where slow ranks are not drained, those that are were drained for a fault.
         const bool is_allowed = allows(kind) || kind == ActionKind::kReturn;
@@ -315,6 +334,7 @@ void Loop::take(JobState& job, Decision decision, TickResult& result) {
         if (const auto ended = job.trial.interrupt("a device failed")) tell(*ended, result);
     }
     direct(job, decision, result);
+    FABRIC_CHECK(!job.trial.running());  // what was on probation has been interrupted
     if (is_judged) job.trial.begin(decision, noise_of(job.objective, config_));
     tell(std::move(decision), result);
     job.forget_pace();
@@ -322,10 +342,14 @@ void Loop::take(JobState& job, Decision decision, TickResult& result) {
 
 // Keeps what was decided and says all of it, since a page holds one image.
 void Loop::direct(JobState& job, Decision& decision, TickResult& result) {
+    FABRIC_CHECK(!is_dry());
     job.acted = 0;
     job.doubtful = 0;
     job.begin_probe();
     apply(job, decision.action, decision.undoes != 0);
+    // By rank or not at all: that is how a page is read.
+    FABRIC_CHECK(job.shares.empty() || job.shares.size() == job.ranks.size());
+    FABRIC_CHECK(job.units.empty() || job.units.size() == job.ranks.size());
     decision.id = ++last_id_;
     // Above all that a session of the job has ever seen, also from another daemon or in another
     // group: a page refuses what does not rise.
@@ -367,6 +391,8 @@ std::optional<DecisionOutcome> Loop::end_failed(std::uint64_t decision, const st
 
 void Loop::tell(Decision decision, TickResult& result) {
     if (decision.id == 0) decision.id = ++last_id_;
+    FABRIC_CHECK(decision.id <= last_id_);  // or its number would come again
+    FABRIC_CHECK(!is_dry() || decision.outcome != Outcome::kPending);  // nothing is on probation
     decision.window = window_;
     ++counters_.decisions[static_cast<std::size_t>(kind_of(decision))];
     if (decision.outcome != Outcome::kPending) {

@@ -56,14 +56,14 @@ struct LoopCounters {
 /// allocated for a job about which nothing is decided.
 class Loop {
   public:
-    /// `last_id` is that of the last decision in the journal. mode "off" is not for the loop: who
-    /// wants nothing decided does not tick.
+    /// `last_id` is that of the last decision in the journal. mode "off" is not for the loop: a
+    /// caller that wants nothing decided does not tick.
     explicit Loop(ControlConfig config, std::uint64_t last_id = 0);
     Loop(const Loop&) = delete;  // parts of it look at its settings
     Loop& operator=(const Loop&) = delete;
 
-    /// Takes a window. With mode "dry-run" decisions are made and told, but have no directives, and
-    /// nothing is expected to come of them.
+    /// Takes a window. With mode "dry-run" decisions are made and reported, but have no directives,
+    /// and nothing is expected to come of them.
     TickResult tick(const Window& window);
 
     /// An actuator could not carry out a decision of the last tick, which may be one that takes

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "fabricd/control/loop/loop.hpp"
+#include "libfabricshm/base/check.hpp"
 
 namespace fabricd {
 
@@ -23,7 +24,7 @@ bool same_values(const Decision& a, const Decision& b) {
                       });
 }
 
-// Whom it is about and whether it takes something back; ids differ as soon as one decision more is
+// What it is about and whether it reverses something; ids differ as soon as one decision more is
 // made.
 auto subject_of(const Decision& decision) {
     return std::tuple(kind_of(decision), decision.arena, decision.group, decision.device,
@@ -46,7 +47,7 @@ class Replayer {
         const Window& window = story_.windows[index];
         if (begins_anew(index)) {
             loop_.emplace(config_, decisions_.empty() ? 0 : decisions_.back().id);
-        } else if (!loop_->watches(*last_)) {
+        } else if (FABRIC_CHECK(last_ != nullptr); !loop_->watches(*last_)) {
             idle(last_->number, window.number);
         }
         last_ = &window;
@@ -58,7 +59,7 @@ class Replayer {
     }
 
     // A file that begins in the middle of a run has settings at its head, too. In journals of older
-    // daemons only numbers that begin again tell another daemon from that.
+    // daemons only numbers that begin again show another daemon.
     bool begins_anew(std::size_t index) {
         bool is_start = false;
         bool is_daemons = false;
@@ -70,8 +71,8 @@ class Replayer {
     }
 
     // Behind a window with nothing in it the next ones are not in the journal, being as empty; they
-    // count for cool-downs all the same. Any other gap is of windows that were too large: nobody
-    // knows what was in them.
+    // count for cool-downs all the same. Any other gap is of windows that were too large: it is not
+    // known what was in them.
     void idle(std::uint64_t from, std::uint64_t to) {
         // By then every wait is over, the longest of which is 16 cool-downs (see Trial): a number
         // that lies costs no more.
@@ -134,7 +135,7 @@ std::vector<ReplayDifference> compare(const std::vector<Decision>& then,
     std::vector<char> paired(now.size(), 0);
     for (const Decision& old : then) {
         ReplayDifference difference{ReplayDifference::Side::kOnlyThen, &old, nullptr, false};
-        // Each at most once: two decisions of one window about one subject are told apart by order.
+        // Each at most once: two decisions of one window about one subject are matched by order.
         for (std::size_t i = 0; i < now.size(); ++i) {
             const bool is_it = paired[i] == 0 && now[i].window == old.window &&
                                subject_of(now[i]) == subject_of(old);

@@ -1,9 +1,9 @@
 // Replay: the windows of a journal through the loop again, with other settings.
 //
 // The windows stay what they were: a decision that is made now and was not made then changes
-// nothing about what the job did afterwards. So a replay tells which decisions would have been made
+// nothing about what the job did afterwards. So a replay shows which decisions would have been made
 // on the way that was gone, and its first difference is worth more than its last. What would have
-// come of them, the simulator can tell.
+// come of them, the simulator can show.
 
 #pragma once
 
@@ -15,11 +15,11 @@
 
 namespace fabricd {
 
-/// What the loop decides on these windows; it begins anew at each start of the daemon. What was
+/// What the loop decides on these windows; it starts again at each start of the daemon. What was
 /// refused when it was to be carried out is refused again, where it is decided in the same window.
 std::vector<Decision> replay(const JournalStory& story, const ControlConfig& config);
 
-/// Decisions of one run beside those of another.
+/// Decisions of one run next to those of another.
 struct ReplayDifference {
     enum class Side { kBoth, kOnlyThen, kOnlyNow };
     Side side = Side::kBoth;

@@ -22,10 +22,10 @@ using fabricshm::Bytes;
 namespace {
 
 constexpr std::uint64_t kWholeDevice = 100;  // per cent
-constexpr double kLeastShareChange = 5;      // of them: less is noise of the usage
+constexpr double kMinShareChange = 5;        // of them: less is noise of the usage
 // S422's least part where nothing is asked for: so little is still a whole per cent, rounded up,
 // and 0 % would be no share at all.
-constexpr double kLeastPart = 1e-9;
+constexpr double kMinPart = 1e-9;
 
 // Whole per cents on the way from `before` to `wanted` that change at most `most` of the device.
 std::vector<double> step_towards(const std::vector<double>& before,
@@ -71,7 +71,7 @@ void spare_what_is_used(std::vector<NamedChange<Bytes>>& back, std::span<const Q
     }
 }
 
-// Memory that is in use stays where it is; all else can be taken back at any moment.
+// Memory that is in use stays where it is; all else can be reclaimed at any moment.
 template <typename A>
 void spare(A& action, std::span<const QuotaWindow> users) {
     constexpr bool kIsMemory = std::is_same_v<A, Quota> || std::is_same_v<A, PoolQuota>;
@@ -197,7 +197,7 @@ bool is_held_up(const QuotaWindow& user) {
     return user.held_up > kHeldUp;
 }
 
-// What it would use if nothing held it up, as far as that can be told; its share caps what is
+// What it would use if nothing held it up, as far as that is known; its share caps what is
 // measured.
 double demand_of(const QuotaWindow& user) {
     return user.usage / std::max(1 - user.held_up, kHeldUp);
@@ -216,7 +216,7 @@ std::optional<ShareCase> share_case(const QuotaDevice& device, const ControlConf
         promised += own_percent(user);
     }
     // What the administrator left free stays free; shares that add up to more than the device are
-    // a promise that only somebody idle keeps, and not for the loop to mend.
+    // a promise that only an idle tenant keeps, and not for the loop to mend.
     if (known.users.size() < 2 || known.total > kWholeDevice) return std::nullopt;
     const double part =
         promised > 0 ? std::min(static_cast<double>(known.total) / promised, 1.0) : 0;
@@ -256,18 +256,19 @@ std::optional<Decision> propose_compute_shares(const QuotaDevice& device,
     const auto known = share_case(device, config);
     if (!known) return std::nullopt;
     const auto parts =
-        allocate_tasks(known->tasks, known->total, std::max(config.share_least, kLeastPart));
+        allocate_tasks(known->tasks, known->total, std::max(config.share_min, kMinPart));
     if (!parts) return std::nullopt;
     const std::vector<double> after = step_towards(known->before, *parts, config.quota_step);
-    // A share that nobody misses is left alone: it is lent when somebody is held up.
+    // A share that is not missed is left alone: it is lent when another tenant is held up.
     bool helps = false;
     for (std::size_t i = 0; i < after.size(); ++i) {
         const double more = after[i] - known->before[i];
-        helps = helps || (is_held_up(*known->users[i]) && more >= kLeastShareChange);
+        helps = helps || (is_held_up(*known->users[i]) && more >= kMinShareChange);
     }
     if (!helps) return std::nullopt;
     Decision decision = share_decision(device, *known, after);
-    decision.reason = "time of " + device.name + " that others don't use goes to who is held up";
+    decision.reason =
+        "time of " + device.name + " that others don't use goes to tenants that are held up";
     return decision;
 }
 
@@ -281,9 +282,9 @@ std::optional<Decision> propose_share_returns(const QuotaDevice& device,
         any = any || (is_short && is_held_up(*known->users[i]));
     }
     const auto parts =
-        allocate_tasks(known->tasks, known->total, std::max(config.share_least, kLeastPart));
+        allocate_tasks(known->tasks, known->total, std::max(config.share_min, kMinPart));
     if (!any || !parts) return std::nullopt;
-    // At once, however much it is: time that is lent can be taken back at any moment.
+    // At once, however much it is: time that is lent can be reclaimed at any moment.
     return as_return(share_decision(device, *known, {parts->begin(), parts->end()}));
 }
 
@@ -297,7 +298,8 @@ std::optional<Decision> propose_placement(const PlacementWindow& window,
     const PriorityWeights weights{config.urgency_weight, config.size_weight,
                                   std::chrono::duration<double>(config.urgency_time).count(),
                                   config.large_first};
-    // S212 says who is asked first; memory and the number of moves at once run out in that order.
+    // S212 says which shard is asked first; memory and the number of moves at once run out in that
+    // order.
     PlacementInput input;
     for (const std::size_t i : priority_list(items, weights)) {
         const ShardWindow& shard = window.shards[i];
@@ -349,7 +351,7 @@ std::optional<Decision> taking_back(const Decision& undone, std::span<const Quot
     drop_unchanged(back.action);
     if (frame_of(back.action).names.empty()) return std::nullopt;
     back.facts.clear();
-    back.reason = "takes back decision " + std::to_string(undone.id);
+    back.reason = "reverses decision " + std::to_string(undone.id);
     back.outcome = Outcome::kDone;
     back.measured = 0;
     return back;

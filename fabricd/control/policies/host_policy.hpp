@@ -12,8 +12,8 @@
 
 namespace fabricd {
 
-/// S321 to S323: memory quotas of a device's users. Who was refused memory gets what is free,
-/// and then what others don't use, who lend it (lending.hpp): all quotas are together never less
+/// S321 to S323: memory quotas of a device's users. A user that was refused memory gets what is
+/// free, and then what others don't use and lend (lending.hpp): all quotas are together never less
 /// than before, as long as they fit into the device. What shrinks comes first.
 std::optional<Decision> propose_quotas(const QuotaDevice& device, const ControlConfig& config);
 
@@ -37,9 +37,9 @@ std::optional<Decision> propose_share_returns(const QuotaDevice& device,
 std::optional<Decision> propose_placement(const PlacementWindow& window,
                                           const ControlConfig& config);
 
-/// What takes `undone` back, which holds as it was decided. Of memory nobody loses what it uses:
-/// who got some gives back what of it is unused, and who gave it gets so much less, so that the
-/// quotas are together what they were before. Nothing when there is nothing to give back.
+/// What reverses `undone`, which holds as it was decided. Of memory no user loses what it uses:
+/// one that got some returns what of it is unused, and one that gave it gets so much less, so that
+/// the quotas are together what they were before. Nothing when there is nothing to return.
 std::optional<Decision> taking_back(const Decision& undone, std::span<const QuotaWindow> users);
 
 /// How an action about the vGPUs of one GPU comes about: what is proposed, and what gives promises

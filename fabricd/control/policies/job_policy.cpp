@@ -56,7 +56,7 @@ std::optional<Decision> propose_units(const JobState& job, const ControlConfig& 
     double computing_s = 0;
     for (std::size_t i = 0; i < job.ranks.size(); ++i) {
         const RankState& rank = job.ranks[i];
-        // What was decided last; a job that nobody has directed yet says itself what it has queued.
+        // What was decided last; a job that was never directed says itself what it has queued.
         const double units = i < job.units.size() ? job.units[i] : rank.queue;
         tasks.push_back(static_cast<std::uint64_t>(units));
         all += tasks.back();

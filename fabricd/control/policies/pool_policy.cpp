@@ -45,7 +45,7 @@ double quotas_of(const std::vector<Holder>& holders) {
     return sum;
 }
 
-// S412: in which ratio those that ask share what nobody holds. What each asks for is the memory
+// S412: in which ratio those that ask share what is free. What each asks for is the memory
 // that it can take.
 bool set_ratio(std::vector<Holder>& holders, const PoolWindow& pool) {
     std::vector<AllocationNode> nodes;

@@ -12,7 +12,7 @@
 namespace fabricd {
 
 /// S411 to S413: quotas of the devices. What all quotas are together stays what the administrator
-/// made it. A device that was refused memory gets what others don't use, who lend it (lending.hpp);
+/// made it. A device that was refused memory gets what others don't use and lend (lending.hpp);
 /// where several ask, in S412's ratio, by what each holds and was refused (D), its priority (P) and
 /// its speed (Q). No quota grows by more than control.quota_step at once.
 std::optional<Decision> propose_pool_quotas(const PoolWindow& pool, const ControlConfig& config);

@@ -13,7 +13,7 @@ void Promises::complete(std::span<QuotaWindow> users, double half_life) {
         const auto [place, is_new] = users_.try_emplace(window.name);
         User& user = place->second;
         window.promised = promise_of(user.memory, is_new, window.promised, window.quota);
-        // 0 says that nothing measures it now, not that anybody set it.
+        // 0 says that nothing measures it now, not that it was set.
         if (window.percent != 0) {
             const bool is_first = user.compute.now == 0;
             window.promised_percent = promise_of(user.compute, is_first, window.promised_percent,

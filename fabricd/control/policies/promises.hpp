@@ -15,18 +15,18 @@ namespace fabricd {
 /// Of the users of one GPU, or of the devices of the pool.
 class Promises {
   public:
-    /// Completes a window: the promises, which are what the device file says until somebody beside
-    /// the loop sets a quota or a share (then that is the promise), and what was used and missed of
-    /// compute time lately: the most of some windows, which counts half after `half_life`. Bursts
-    /// leave gaps that are no idleness.
+    /// Completes a window: the promises, which are what the device file says until something
+    /// besides the loop sets a quota or a share (then that is the promise), and what was used and
+    /// missed of compute time lately: the most of some windows, which counts half after
+    /// `half_life`. Bursts leave gaps that are no idleness.
     void complete(std::span<QuotaWindow> users, double half_life);
 
     /// The loop has decided this and has it carried out: what changes by it is lent, not promised.
     void note(const Decision& decision);
 
   private:
-    /// What holds, as far as the loop knows. Until the next window nobody knows whether a decision
-    /// was carried out: both are the loop's doing then.
+    /// What holds, as far as the loop knows. Until the next window it is not known whether a
+    /// decision was carried out: both are the loop's doing then.
     struct Part {
         double promised = 0;
         double now = 0, before = 0;

@@ -8,7 +8,7 @@ namespace fabricd {
 namespace {
 
 /// What a quota may always change by: a quarter of next to nothing is nothing.
-constexpr double kLeastStep = 2.0 * 1024 * 1024;
+constexpr double kMinStep = 2.0 * 1024 * 1024;
 
 }  // namespace
 
@@ -21,16 +21,16 @@ Holder holder_of(const QuotaWindow& user, const ControlConfig& config) {
     const double filled = std::max(config.quota_filled, 0.01);
     const double right = (user.used + user.denied) / filled;
     // An idle one keeps a little, so that it can begin at once with something.
-    holder.keeps = std::ceil(std::max(user.used / filled, config.quota_least * holder.promised));
-    // Who was refused memory does not get less, whatever the refusal was about.
+    holder.keeps = std::ceil(std::max(user.used / filled, config.quota_min * holder.promised));
+    // A user that was refused memory does not get less, whatever the refusal was about.
     if (user.denied > 0) holder.keeps = std::max(holder.keeps, holder.held);
-    const double step = std::max(config.quota_step * user.quota, kLeastStep);
+    const double step = std::max(config.quota_step * user.quota, kMinStep);
     holder.asks = asks_of(user, std::min(right - user.quota, step), config);
     return holder;
 }
 
 double asks_of(const QuotaWindow& user, double more, const ControlConfig& config) {
-    // Beyond its promise a quota that nobody misses is left alone, also where people made it small.
+    // Beyond its promise a quota that is not missed is left alone, also where people made it small.
     const bool is_short = user.quota < user.promised && more > config.gain * user.quota;
     return (is_short || user.denied > 0) && more >= 1 ? more : 0;
 }

@@ -23,7 +23,7 @@ Holder holder_of(const QuotaWindow& user, const ControlConfig& config);
 /// What of `more` a user asks for, that would be filled just right with it.
 double asks_of(const QuotaWindow& user, double more, const ControlConfig& config);
 
-/// Whether with `after` somebody has all of its promise again, or so much more of it that it is
+/// Whether with `after` some holder has all of its promise again, or so much more of it that it is
 /// worth deciding about: what a taker frees byte by byte is no decision each.
 bool is_worth_returning(std::span<const Holder> holders, const std::vector<double>& after,
                         double gain);

@@ -19,7 +19,7 @@ class ShardWatch {
   public:
     /// Takes a window. What it gives back has smoothed reads, and only the shards that may be moved
     /// now: known for control.imbalance_windows in a row, and at rest for control.cool_down windows
-    /// since the last move, whoever ordered it: two readers of one shard would otherwise take it
+    /// since the last move, whatever ordered it: two readers of one shard would otherwise take it
     /// from each other for ever.
     PlacementWindow update(const PlacementWindow& window, const ControlConfig& config,
                            double weight);

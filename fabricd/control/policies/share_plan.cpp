@@ -82,7 +82,7 @@ Promise promise_of_shares(const JobState& job, const std::vector<double>& before
                           const std::vector<double>& after) {
     const double computing = largest_of(compute_times(job, before));
     const double rest = std::max(job.step_s.mean - computing, 0.0);
-    // Whoever takes over samples has to fetch them: about the part of a step that moves.
+    // A rank that takes over samples has to fetch them: about the part of a step that moves.
     const double cost = moved_part(before, after) * job.step_s.mean;
     return {computing + rest, largest_of(compute_times(job, after)) + rest, cost};
 }

@@ -40,10 +40,10 @@ std::vector<double> shares_now(const JobState& job);
 /// Every rank that has work has a known speed. One unknown speed makes every share a guess.
 bool all_speeds_known(const JobState& job);
 
-/// S113 for the speeds of now; nothing when nobody can work.
+/// S113 for the speeds of now; nothing when no rank can work.
 std::optional<std::vector<double>> wanted_shares(const JobState& job, const ControlConfig& config);
 
-/// The step is the slowest rank's computing, and what is left of today's step beside that.
+/// The step is the slowest rank's computing, and what is left of today's step besides that.
 Promise promise_of_shares(const JobState& job, const std::vector<double>& before,
                           const std::vector<double>& after);
 

@@ -14,7 +14,7 @@ namespace {
 constexpr int kRetryDoublings = 4;
 
 /// Of the even share: with nothing to do a rank would show nothing.
-constexpr double kLeastTrial = 0.01;
+constexpr double kMinTrial = 0.01;
 
 std::int64_t windows_until_retry(const RankState& rank, const ControlConfig& config) {
     return config.drain_retry << std::min(rank.relapses, kRetryDoublings);
@@ -142,10 +142,10 @@ std::optional<Decision> propose_return(const JobState& job, const ControlConfig&
         if (has_drain_fault(rank, config)) continue;
         Decision decision = decision_on(job);
         Return trial{rank.rank, shares_now(job), {}};
-        // As much as a rank always keeps, so that one that is as slow as it was holds up nobody for
-        // long. With a floor of 0 it would learn nothing.
+        // As much as a rank always keeps, so that one that is as slow as it was holds up no other
+        // for long. With a floor of 0 it would learn nothing.
         const double share =
-            std::max(config.share_floor, kLeastTrial) / static_cast<double>(job.ranks.size());
+            std::max(config.share_floor, kMinTrial) / static_cast<double>(job.ranks.size());
         trial.after = trial.before;
         for (double& other : trial.after) other *= 1 - share;
         trial.after[i] += share;

@@ -29,7 +29,7 @@ std::optional<Decision> propose_fault_drain(const JobState& job, const ControlCo
 std::optional<Decision> propose_drain(const JobState& job, const ControlConfig& config);
 
 /// Gives a drained rank a small share after control.drain_retry windows, twice as many after each
-/// time that it was still slow then (at most 16 times as many): without work nobody knows its
+/// time that it was still slow then (at most 16 times as many): without work nothing shows its
 /// speed. Not while its device has such a fault.
 std::optional<Decision> propose_return(const JobState& job, const ControlConfig& config);
 

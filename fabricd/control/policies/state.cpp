@@ -12,8 +12,8 @@ namespace {
 
 constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 
-/// No daemon gets so far: who reports a higher serial made it up, and one near the largest number
-/// would make the next one 0.
+/// No daemon gets so far: a rank that reports a higher serial made it up, and one near the largest
+/// number would make the next one 0.
 constexpr std::uint64_t kMaxSerial = std::uint64_t{1} << 62;
 
 /// Nothing is stale, everybody made steps, and the numbers can be computed with.
@@ -48,7 +48,7 @@ void observe_speed(RankState& state, const StepCost& step, const SmoothingWeight
     state.sample_s_before = state.sample_s.mean;
     const double value = step.compute_s / (step.samples + state.fixed_samples);
     const bool is_probed = probe_window > 0 && state.probe.before.samples > 0;
-    // A speed that it has had before is no matter of shares, and nothing can be learned beside it.
+    // A speed that it has had before is no matter of shares, and nothing can be learned next to it.
     if (!is_probed || (probe_window < kProbeWindows && state.sample_s.is_return(value))) {
         state.probe = CostProbe{};
         state.changed = state.sample_s.update(value, weights.level);
@@ -78,7 +78,7 @@ void observe_rank(RankState& state, const RankWindow& rank, const SmoothingWeigh
     state.gradients = observe_gradients(state.gradients, reading, weights.level, weights.slope);
 }
 
-// What does not need news: who they are and what they act on.
+// What does not need news: their identity and what they act on.
 void take_over(JobState& state, const JobWindow& job) {
     for (RankState& rank : state.ranks) rank.changed = false;
     if (job.ranks.size() != state.ranks.size()) return;

@@ -130,8 +130,8 @@ struct JobState {
     void begin_probe();
     /// The ranks of `window` are those of the state, session by session.
     bool is_of(const JobWindow& window) const noexcept;
-    /// Begins the means anew by which actions are judged: what was measured before belongs to other
-    /// shares, units or intervals.
+    /// Begins the means again by which actions are judged: what was measured before belongs to
+    /// other shares, units or intervals.
     void forget_pace();
 };
 

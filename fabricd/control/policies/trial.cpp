@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "libfabricshm/base/check.hpp"
+
 namespace fabricd {
 
 // Both in windows with news: a job that stands still does not cool down either.
@@ -10,6 +12,8 @@ bool Trial::may(ActionKind kind) const noexcept {
 }
 
 void Trial::begin(const Decision& decision, double noise) {
+    FABRIC_CHECK(!running());        // one at a time: of two no verdict could say which did it
+    FABRIC_CHECK(decision.id != 0);  // 0 is what running() takes for nothing
     // What it replaced is what a rollback needs. Not a copy of it all: its facts are most of it,
     // and a window in which every job decides would spend its time on copying them.
     probation_ = Probation{};
@@ -37,6 +41,7 @@ void Trial::promise_again(double without, double with, bool is_same) noexcept {
 }
 
 void Trial::resume(double without, double with) noexcept {
+    FABRIC_CHECK(can_resume());
     const double noise = probation_.noise;
     probation_ = Probation{};
     probation_.decision = interrupted_;
@@ -100,7 +105,9 @@ void Trial::drop(std::size_t at) {
 // done and undone for ever.
 void Trial::wait_after_undoing(std::int64_t cool_down) noexcept {
     constexpr std::uint8_t kDoublings = 4;
+    FABRIC_CHECK(cool_down >= 0);
     std::uint8_t& times = undone_[static_cast<std::size_t>(kind_of(decision_))];
+    FABRIC_CHECK(times <= kDoublings);
     wait(kind_of(decision_), cool_down << times);
     times = std::min<std::uint8_t>(times + 1, kDoublings);
 }
@@ -110,6 +117,8 @@ void Trial::wait(ActionKind kind, std::int64_t windows) noexcept {
 }
 
 DecisionOutcome Trial::end(Outcome outcome, const char* reason, double measured) {
+    // The probation and the decision that a rollback starts from are one.
+    FABRIC_CHECK(running() && probation_.decision == decision_.id);
     probation_.decision = 0;
     return {decision_.id, 0, outcome, measured, reason};
 }

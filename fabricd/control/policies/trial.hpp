@@ -28,7 +28,7 @@ class Trial {
 
     /// A window's objective. What came of it when the probation ends with this window: then nothing
     /// is on probation any more. After kUndone the kind waits `cool_down` windows, twice as long
-    /// after each further one in a row (at most 16 times); after kUnjudged-by-nobody once.
+    /// after each further one in a row (at most 16 times); after kUnjudged for want of a job once.
     std::optional<DecisionOutcome> judge(double objective, bool in_force, std::int64_t length,
                                          std::int64_t cool_down);
 
@@ -64,7 +64,7 @@ class Trial {
 
     bool running() const noexcept { return probation_.running(); }
     const Probation& probation() const noexcept { return probation_; }
-    /// The last decision that was on probation: what an undoing has to take back.
+    /// The last decision that was on probation: what an undoing has to reverse.
     const Decision& decision() const noexcept { return decision_; }
 
   private:

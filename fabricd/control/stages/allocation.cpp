@@ -28,7 +28,7 @@ class Quanta {
 
     std::vector<std::uint64_t> take() {
         const std::vector<double> all(parts_.size(), left_ + sum_of(parts_));
-        // Nobody needs it and nobody was promised it.
+        // No task needs it and none was promised it.
         give(all, all);
         return {parts_.begin(), parts_.end()};
     }

@@ -18,8 +18,8 @@ struct TaskDemand {
 };
 
 /// A_i = R_total w_i / sum w, w = u p / (1 + d), in whole quanta of the device (1 % of compute), of
-/// what is left when everybody has what it needs of its promise; nobody gets more than it needs
-/// before all have that, and what nobody needs goes home, to those below their promise. Nobody
+/// what is left when every task has what it needs of its promise; none gets more than it needs
+/// before all have that, and what no task needs goes home, to those below their promise. None
 /// falls below `floor` (0.1: a tenth) of the even part, as far as the quanta go. The quanta always
 /// sum to `total`. Nothing when an input is unusable.
 std::optional<std::vector<std::uint64_t>> allocate_tasks(std::span<const TaskDemand> tasks,

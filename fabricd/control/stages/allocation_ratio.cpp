@@ -7,7 +7,7 @@ namespace fabricd {
 
 namespace {
 
-/// Over the largest; all 1 when nobody has any: then this quantity does not tell them apart.
+/// Over the largest; all 1 when no node has any: then this quantity makes no difference.
 std::vector<double> over_largest(std::vector<double> values) {
     const double largest = largest_of(values);
     for (double& value : values) value = largest > 0 ? value / largest : 1;

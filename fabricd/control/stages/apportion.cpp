@@ -57,7 +57,7 @@ std::vector<double> fill_under_caps(double total, std::span<const double> weight
     std::vector<double> parts(weights.size(), 0);
     std::vector<char> open(weights.size());
     double left = usable(total) ? total : 0;
-    // Each round either fills somebody up or hands out all that is left, so n + 1 rounds are
+    // Each round either fills one up or hands out all that is left, so n + 1 rounds are
     // enough.
     for (std::size_t round = 0; round <= weights.size() && left > 0; ++round) {
         std::vector<double> now(weights.size(), 0);

@@ -13,12 +13,12 @@ namespace fabricd {
 /// everybody gets the same.
 std::vector<double> shares_of(std::span<const double> weights);
 
-/// Divides `units` in proportion to `weights` by largest remainder: nobody is further than one unit
-/// from its exact part, and the units sum up. Equal remainders go to the lower index, so that the
-/// same input always gives the same answer.
+/// Divides `units` in proportion to `weights` by largest remainder: no part is further than one
+/// unit from its exact part, and the units sum up. Equal remainders go to the lower index, so that
+/// the same input always gives the same answer.
 std::vector<std::uint64_t> whole_units(std::uint64_t units, std::span<const double> weights);
 
-/// Divides `total` in proportion to `weights`, but gives nobody more than its cap; what a cap cuts
+/// Divides `total` in proportion to `weights`, but gives no part more than its cap; what a cap cuts
 /// off goes to those below theirs, again by weight (water-filling), and to those without weight
 /// last. Sums to min(total, sum of caps).
 std::vector<double> fill_under_caps(double total, std::span<const double> weights,

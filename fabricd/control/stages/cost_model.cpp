@@ -8,7 +8,7 @@ namespace fabricd {
 namespace {
 
 /// With less difference the line turns with every breath of noise.
-constexpr double kLeastDifference = 0.1;
+constexpr double kMinDifference = 0.1;
 
 /// A fixed part counts when it is this many standard deviations above none.
 constexpr double kSigmas = 3;
@@ -32,7 +32,7 @@ std::optional<CostLine> fit_cost(const StepCost& before, const StepCost& after,
     if (!is_sound(before) || !is_sound(after)) return std::nullopt;
     const double more = after.samples - before.samples;
     const double largest = std::max(before.samples, after.samples);
-    if (std::abs(more) < kLeastDifference * largest) return std::nullopt;
+    if (std::abs(more) < kMinDifference * largest) return std::nullopt;
     const double sample_s = (after.compute_s - before.compute_s) / more;
     if (!(sample_s > 0)) return std::nullopt;
     const double fixed_s = before.compute_s - sample_s * before.samples;

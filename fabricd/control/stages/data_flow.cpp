@@ -19,8 +19,8 @@ std::optional<std::vector<double>> balanced_shares(std::span<const double> speed
     }
     const double least = floor / working;
     std::vector<double> shares(speeds.size(), 0);
-    // Who would fall below the floor is put on it; the others then end together with what is left,
-    // which may push another one below: at most as many rounds as there are ranks.
+    // A rank that would fall below the floor is put on it; the others then end together with what
+    // is left, which may push another one below: at most as many rounds as there are ranks.
     for (bool again = true; again;) {
         again = false;
         double left = 1;

@@ -17,10 +17,10 @@ namespace fabricd {
 /// step takes each (f_i + b_i) / C_i. `speeds` in samples per second when computing; `fixed` the
 /// part of a batch that a rank's fixed costs are worth (0: none). Sums to 1; a rank of speed 0 gets
 /// 0. Speeds are measured with what others on the device take away, so that L is in C already.
-/// `floor` (below 1) is a part of the even share that nobody with a speed falls below: a rank that
+/// `floor` (below 1) is a part of the even share that no rank with a speed falls below: a rank that
 /// gets no work is never measured again. Where that alone is too much for a rank, the others end
 /// together.
-/// Nothing when an input is unusable or nobody has a speed.
+/// Nothing when an input is unusable or no rank has a speed.
 std::optional<std::vector<double>> balanced_shares(std::span<const double> speeds,
                                                    std::span<const double> fixed, double floor);
 

@@ -13,7 +13,7 @@ struct Imbalance {
 };
 
 /// From the compute time per step of each rank, in seconds (any unit: both results have none).
-/// Nothing when there is no rank or a time is unusable; nobody computing is balanced.
+/// Nothing when there is no rank or a time is unusable; no rank computing is balanced.
 std::optional<Imbalance> imbalance_of(std::span<const double> compute_s);
 
 }  // namespace fabricd

@@ -26,7 +26,7 @@ double weight_of(const Holder& holder) {
     return usable(holder.weight) ? holder.weight : 0;
 }
 
-/// What each would give when nobody may fall below `least(holder)`.
+/// What each would give when none may fall below `least(holder)`.
 template <typename Least>
 Parts offers(std::span<const Holder> holders, const Parts& held, Least least) {
     Parts parts;

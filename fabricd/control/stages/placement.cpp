@@ -58,7 +58,7 @@ class Placer {
         return remote / node.speed;
     }
 
-    // Seconds of reading per second, of all nodes together. A way that nobody has measured counts
+    // Seconds of reading per second, of all nodes together. A way that was never measured counts
     // like the item's own move would: it must not look free.
     double reading_time(const PlacedItem& item, std::size_t home) const {
         double time = 0;

@@ -15,13 +15,13 @@ Exit = namedtuple("Exit", "rank pid code")  # code: as a shell reports it, 128 +
 
 
 def exit_text(ended):
-    who = f"rank {ended.rank} (pid {ended.pid})"
+    worker = f"rank {ended.rank} (pid {ended.pid})"
     if ended.code <= 128:
-        return f"{who} exited with code {ended.code}"
+        return f"{worker} exited with code {ended.code}"
     try:
-        return f"{who} was killed by {signal.Signals(ended.code - 128).name}"
+        return f"{worker} was killed by {signal.Signals(ended.code - 128).name}"
     except ValueError:
-        return f"{who} exited with code {ended.code}"
+        return f"{worker} exited with code {ended.code}"
 
 
 class _Prefixer:

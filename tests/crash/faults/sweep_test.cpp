@@ -357,7 +357,7 @@ TEST_SUITE("crash.faults.sweep") {
                 continue;
             }
             const bool reached = passes(point, 1, 3);
-            CHECK_MESSAGE(reached, "nobody passes ", point.name, " (", point.file,
+            CHECK_MESSAGE(reached, "no process passes ", point.name, " (", point.file,
                           "): make the job of tests/support/fault_player.cpp do what passes it");
             kills += reached ? 1 : 0;
             // Also later in the story, where there is a later passage.

@@ -66,7 +66,7 @@ TEST_SUITE("fabricd.ctl") {
         REQUIRE(output.code == 0);
         const json line = json::parse(output.out);
         CHECK(line["path"] == file);
-        CHECK(has(line["tuning"]["2"], "2.flat_most_bytes = "));
+        CHECK(has(line["tuning"]["2"], "2.flat_max_bytes = "));
         std::ifstream written(file);
         std::string first;
         CHECK(std::getline(written, first));

@@ -246,7 +246,7 @@ TEST_SUITE("fabricd.shards") {
         CHECK(fabricshm_arena_open(job.session, "large", 9 << 20, 0, &large) == 0);
 
         check_refused(quota({"npu7", "1M"}), 1, "there is no device 'npu7'");
-        check_refused(quota({"user:nobody-of-that-name", "1M"}), 1, "there is no user");
+        check_refused(quota({"user:no-user-of-that-name", "1M"}), 1, "there is no user");
         check_refused(quota({"npu0", "2G"}), 1, "has 1 GiB of memory, less than 2 GiB");
         check_refused(quota({"npu0", "much"}), 2, "BYTES: not a size: much");
         check_refused(quota({"npu0"}), 2, "BYTES");

@@ -357,13 +357,13 @@ TEST_CASE("where NVML does not report what a process holds nothing is charged fo
 
 TEST_CASE("contexts and modules count, as configured or as NVML sees them") {
     constexpr std::uint64_t kContext = 3 * kMiB;
-    fabricd::VgpuSpec configured = slice("told", kQuota);
+    fabricd::VgpuSpec configured = slice("given", kQuota);
     configured.context_bytes = kContext;
     Stage stage({configured, slice("seen", kQuota)}, 1U << 30, kContext);
-    const auto told = stage.player("told");
-    CHECK(stage.view("told").used_bytes == kContext);
+    const auto told = stage.player("given");
+    CHECK(stage.view("given").used_bytes == kContext);
     CHECK(told->ask("end-context") == "ok");
-    CHECK(stage.view("told").used_bytes == 0);
+    CHECK(stage.view("given").used_bytes == 0);
     const auto seen = stage.player("seen");
     CHECK(stage.view("seen").used_bytes == kContext);
     CHECK(seen->ask("module") == "ok");

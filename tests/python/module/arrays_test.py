@@ -281,8 +281,8 @@ class Named(unittest.TestCase):
 
 class Errors(unittest.TestCase):
     def test_without_a_daemon_the_error_names_the_socket(self):
-        with self.assertRaisesRegex(fabricshm.DaemonError, "nobody-here") as caught:
-            fabricshm.Session(socket="/tmp/nobody-here.sock")
+        with self.assertRaisesRegex(fabricshm.DaemonError, "no-daemon-here") as caught:
+            fabricshm.Session(socket="/tmp/no-daemon-here.sock")
         self.assertIsInstance(caught.exception, ConnectionError)
         self.assertLess(caught.exception.code, 0)
 

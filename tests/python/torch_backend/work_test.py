@@ -239,7 +239,7 @@ def mismatch(rank, world, path):
 
 
 def no_daemon(rank, world, path):
-    os.environ["FABRIC_SOCKET"] = "/tmp/nobody-here.sock"
+    os.environ["FABRIC_SOCKET"] = "/tmp/no-daemon-here.sock"
     try:
         with fabric_test.process_group("fabricshm", path, rank, world, timeout=30):
             return "no error"
@@ -284,7 +284,7 @@ class Work(unittest.TestCase):
     def test_a_monitored_barrier_names_who_is_missing(self):
         results = self.run_in((3,), monitored, *os.pipe())
         self.assertIn("Rank 1 failed to pass monitoredBarrier in 400 ms", results[0])
-        self.assertIn("rank 0 says who is missing", results[2])
+        self.assertIn("rank 0 says which is missing", results[2])
 
 
 class Failures(unittest.TestCase):
@@ -306,7 +306,7 @@ class Failures(unittest.TestCase):
 
     def test_without_a_daemon_every_rank_says_so(self):
         for text in fabric_test.run_ranks(no_daemon, 2, fabric_test.store_path()):
-            self.assertIn("nobody-here", text)
+            self.assertIn("no-daemon-here", text)
             self.assertNotIn("frame #", text)
             self.assertIn("fabricrun", text)
 

@@ -86,7 +86,7 @@ void note(const char* name, int version, std::uint64_t flags, void* caller) {
     std::FILE* file = std::fopen(path, "a");
     if (file == nullptr) return;
     std::fprintf(file, "%s:%d:%d %s\n", name, version, static_cast<int>(flags),
-                 slash != nullptr ? slash + 1 : "somebody");
+                 slash != nullptr ? slash + 1 : "unnamed");
     std::fclose(file);
 }
 

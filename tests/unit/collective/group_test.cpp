@@ -26,7 +26,7 @@ using namespace test_support;
 namespace {
 
 constexpr Bytes kPerRank = 8 * kMiB;
-constexpr Bytes kMostAhead = 16 * kKiB;  // above it no operation is part of a run
+constexpr Bytes kMaxAhead = 16 * kKiB;  // above it no operation is part of a run
 
 int failures(int world, const std::vector<CollectiveCase>& cases) {
     return failures_in_threads(world, kPerRank, [&](RankContext& context) {
@@ -229,11 +229,11 @@ bool told_of_another_root(RankContext& context, Kind kind, std::uint64_t count) 
     next.input = next.output = call.output;
     next.deadline = call.deadline;
     // In a run 23 may pass before ranks that wait for no other are compared.
-    const int most = count * 4 <= kMostAhead ? 24 : 1;
+    const int most = count * 4 <= kMaxAhead ? 24 : 1;
     for (int passed = 0; passed < most; ++passed) {
         if (told(context.group.run(next))) return true;
     }
-    return report(context, "kind %d: not told", int(kind));
+    return report(context, "kind %d: not reported", int(kind));
 }
 
 // Rank 0 gives `count` numbers to the others, one by one; rank 2 begins when rank 0 has given
@@ -589,7 +589,7 @@ TEST_SUITE("collective.group") {
             const auto second = context.group.run(call);
             const bool told = !first.ok() && first.error().code == Errc::kMismatch;
             const bool stays = !second.ok() && second.error().code == Errc::kBroken;
-            return (told && stays) || report(context, "not told");
+            return (told && stays) || report(context, "not reported");
         });
         CHECK(wrong == 0);
     }
@@ -615,13 +615,13 @@ TEST_SUITE("collective.group") {
                   call.kind = Kind::kBroadcast;
                   call.root = context.rank;
                   call.count = 1;
-                  call.input = call.output = context.place(context.rank, 2 * kMostAhead);
+                  call.input = call.output = context.place(context.rank, 2 * kMaxAhead);
                   call.deadline = Clock::now() + std::chrono::seconds(50);
                   if (!context.group.run(call).ok()) return report(context, "a root waited");
-                  call.count = 2 * kMostAhead;
+                  call.count = 2 * kMaxAhead;
                   const auto next = context.group.run(call);
                   return (!next.ok() && next.error().code == Errc::kMismatch) ||
-                         report(context, "not told");
+                         report(context, "not reported");
               }) == 0);
     }
 
@@ -687,10 +687,10 @@ TEST_SUITE("collective.group") {
                 call.deadline = Clock::now() + std::chrono::seconds(30);
                 const auto result = context.group.run(call);
                 if (result.ok() || result.error().code != Errc::kMismatch) {
-                    return report(context, "not told");
+                    return report(context, "not reported");
                 }
                 return output == std::vector<std::uint64_t>(16, 0) ||
-                       report(context, "got bytes that nobody sent to it");
+                       report(context, "got bytes that no rank sent to it");
             });
             CHECK(failed == 0);
         }

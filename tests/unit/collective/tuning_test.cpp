@@ -25,6 +25,17 @@ TEST_SUITE("collective.tuning") {
         CHECK_FALSE(parse_tuning("nothing here\n", 4, {}).ok());
     }
 
+    TEST_CASE("a key under its former name is refused with the name that it has now") {
+        for (const std::string what : {"flat", "ahead", "tree"}) {
+            const auto parsed = parse_tuning("4." + what + "_most_bytes = 1024\n", 4, {});
+            REQUIRE_FALSE(parsed.ok());
+            const std::string message = parsed.error().step;
+            CHECK(message.find(what + "_most_bytes is called " + what + "_max_bytes") !=
+                  std::string::npos);
+            CHECK(parse_tuning("4." + what + "_max_bytes = 1024\n", 4, {}).ok());
+        }
+    }
+
     TEST_CASE("words of the block are clamped into their ranges") {
         Tuning tuning;
         tuning.forced = Algorithm::kRing;

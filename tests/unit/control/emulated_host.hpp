@@ -91,7 +91,7 @@ class ShardHost : public Actuators {
         shard.name = name;
         shard.bytes = bytes;
         shard.home_device = "near";
-        shard.state = "here";
+        shard.state = ShardState::kHere;
         places.shards.push_back(shard);
         for (SessionSample& session : sample.sessions) {
             session.shards.push_back({3, shard.id, 0, 0});

@@ -2,7 +2,12 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <set>
 #include <vector>
+
+#include "fabricd/ctl/ctl_command.hpp"
+#include "tests/support/manual_page.hpp"
 
 using namespace fabricd;
 
@@ -21,6 +26,52 @@ CtlParse parse(std::vector<const char*> words) {
 }  // namespace
 
 TEST_SUITE("ctl.ctl_options") {
+    TEST_CASE("the manual page has an entry for each command, and no other ones") {
+        std::multiset<std::string> names;
+        for (const CtlCommand& command : ctl_commands()) names.insert(command.name);
+        CHECK(test_support::commands_of_manual(FABRIC_SOURCE_DIR "/docs/man/fabricctl.1") == names);
+    }
+
+    TEST_CASE("each command is found, has a help line, and is completed with its options") {
+        const CompletedProgram program = ctl_program();
+        REQUIRE(program.commands.size() == ctl_commands().size());
+        for (std::size_t i = 0; i < ctl_commands().size(); ++i) {
+            const CtlCommand& row = ctl_commands()[i];
+            CAPTURE(row.name);
+            CHECK(find_ctl_command(row.name) == &row);
+            CHECK(parse({"--help"}).text.find(row.help) != std::string::npos);
+            const CompletedCommand& completed = program.commands[i];
+            CHECK(completed.name == row.name);
+            const std::string help = parse({row.name, "--help"}).text;
+            for (const CtlArgument& argument : row.arguments) {
+                CAPTURE(argument.name);
+                CHECK(help.find(argument.name) != std::string::npos);
+                const auto& options = completed.options;
+                const bool is_there = std::any_of(
+                    options.begin(), options.end(),
+                    [&](const CompletedOption& option) { return option.name == argument.name; });
+                CHECK(is_there == (argument.name[0] == '-'));
+            }
+        }
+        CHECK(find_ctl_command("reboot") == nullptr);
+    }
+
+    TEST_CASE("sizes have units, and a vGPU's is not 0") {
+        CtlOptions quota;
+        REQUIRE_FALSE(parse({"quota", "user:me", "0", "--grace", "2"}, quota).exit);
+        CHECK(quota.quota_bytes == 0);
+        CHECK(quota.quota_grace == 2);
+        CtlOptions resize;
+        REQUIRE_FALSE(parse({"vgpu-resize", "a", "512M"}, resize).exit);
+        CHECK(resize.vgpu.quota_bytes == 512U << 20);
+        CHECK(parse({"vgpu-resize", "a", "0"}).text.find("BYTES takes a size") !=
+              std::string::npos);
+        CHECK(parse({"quota", "gpu0", "much"}).text.find("BYTES: not a size: much") !=
+              std::string::npos);
+        CHECK(parse({"migrate", "a/b", "here", "--limit", "x"}).text.find("--limit: not a size") !=
+              std::string::npos);
+    }
+
     TEST_CASE("a command with its options is understood") {
         CtlOptions options;
         REQUIRE_FALSE(parse({"regions", "--arena", "7", "--json", "--socket", "/s"}, options).exit);

@@ -23,15 +23,15 @@ Picture sample() {
     picture.pools = {status.pool};
     picture.arenas = {{7, "small", 4000000000U, 1 << 20, 1 << 19, 0, 1},
                       {8, "large", 0, 1 << 24, 0, 4096, 2}};
-    picture.regions = {{7, 1, 3, 4096, 8192, 5, "weights", "live"},
-                       {7, 2, 1, 16384, 4096, 5, "", "quarantined"}};
+    picture.regions = {{7, 1, 3, 4096, 8192, 5, "weights", RegionState::kLive},
+                       {7, 2, 1, 16384, 4096, 5, "", RegionState::kQuarantined}};
     picture.sessions = {{5, 100, 0, "trai\xffn", 1500, 8192, true, "gpu0"},
                         {6, 101, 0, "", 10, 0, false, ""}};
     picture.devices = {
         {{"gpu0", "gpu", 40.5, 50, 2 << 20, 1 << 20, 8, 2000, {}}, true, 2, 1 << 19},
         {{"old", "", 0, 100, 0, 0, 0, 0, {}}, false, 1, 4096},
         {{"hot", "gpu", 1, 100, 1, 1, 1, 1, {}}, true, 1, 0, 0, 0, 0, 0, "ecc,thermal"}};
-    picture.groups = {{7, 9, "world", 4, 8, 7, {2, 5}, "broken"}};
+    picture.groups = {{7, 9, "world", 4, 8, 7, {2, 5}, GroupState::kBroken}};
     return picture;
 }
 
@@ -51,6 +51,19 @@ TEST_SUITE("ctl.views") {
         Picture draining = sample();
         draining.status.draining = true;
         CHECK(has(text_view(draining, View::kStatus), "draining"));
+    }
+
+    TEST_CASE("states are shown by name, and one of a newer daemon as unknown") {
+        Picture picture = sample();
+        CHECK(has(text_view(picture, View::kRegions), "quarantined"));
+        CHECK(has(text_view(picture, View::kGroups), "broken"));
+        const auto state = [&] {
+            return json::parse(json_view(picture, View::kGroups))["groups"][0]["state"];
+        };
+        CHECK(state() == "broken");
+        picture.groups[0].state = GroupState::kUnknown;
+        CHECK(has(text_view(picture, View::kGroups), "unknown"));
+        CHECK(state() == "unknown");
     }
 
     TEST_CASE("every view has its rows") {

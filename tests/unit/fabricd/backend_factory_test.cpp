@@ -38,7 +38,7 @@ TEST_SUITE("fabricd.backend_factory") {
         CHECK(host.outcome().find("pool.capacity") != std::string::npos);
     }
 
-    TEST_CASE("numa without a CPU-less node wants to be told which") {
+    TEST_CASE("numa without a CPU-less node has to be configured with one") {
         Host host;
         host.config.pool.backend = "numa";
         CHECK(host.outcome().find("(pool.numa_node)") != std::string::npos);

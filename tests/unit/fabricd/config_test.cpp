@@ -41,7 +41,7 @@ TEST_SUITE("fabricd.config") {
         CHECK(config.server.socket_mode == 0660);
         CHECK(config.server.allow_uids == std::vector<std::uint32_t>{1000, 0});
         CHECK(config.state.adopt_grace == std::chrono::milliseconds(1500));
-        CHECK(config.arena.default_bytes == 4 * kMiB);
+        CHECK(config.limits.default_arena_bytes == 4 * kMiB);
     }
 
     TEST_CASE("an unknown key or section is one line that names it and its line") {
@@ -50,6 +50,19 @@ TEST_SUITE("fabricd.config") {
         CHECK(error_message("[pol]\n") == "f.toml:1: unknown key \"pol\" (did you mean pool?)");
         CHECK(error_message("capacity = 1\n") == "f.toml:1: unknown key \"capacity\"");
         CHECK(error_message("pool = 1\n") == "f.toml:1: pool is a section: [pool]");
+    }
+
+    TEST_CASE("a key under its former name is refused with the name that it has now") {
+        CHECK(error_message("[control]\nquota_least = 0.1\n") ==
+              "f.toml:2: control.quota_least is called control.quota_min now");
+        CHECK(error_message("[control]\nshare_least = 0.1\n") ==
+              "f.toml:2: control.share_least is called control.share_min now");
+    }
+
+    TEST_CASE("former names lead to keys, and none of them is a key") {
+        CHECK(renamed_key("control.quota_least") == "control.quota_min");
+        CHECK(renamed_key("control.quota_min").empty());
+        for (const auto& key : config_keys()) CHECK(renamed_key(key.name).empty());
     }
 
     TEST_CASE("a bad value is one line that says what would be right") {
@@ -118,7 +131,7 @@ TEST_SUITE("fabricd.config") {
     TEST_CASE("sizes that contradict each other are refused") {
         Config config;
         CHECK_FALSE(check_config(config));
-        config.arena.max_bytes = config.arena.default_bytes - 1;
+        config.limits.max_arena_bytes = config.limits.default_arena_bytes - 1;
         CHECK(check_config(config));
     }
 

@@ -112,14 +112,14 @@ struct Host : RegistryHost {
 
 bool blames_others(const Controller& controller) {
     for (const Decision& decision : controller.decisions(0)) {
-        if (decision.outcome_reason.find("somebody else") != std::string::npos) return true;
+        if (decision.outcome_reason.find("from outside") != std::string::npos) return true;
     }
     return false;
 }
 
 }  // namespace
 
-TEST_CASE("who was refused memory gets what another device does not use, at once") {
+TEST_CASE("a device that was refused memory gets what another device does not use, at once") {
     Host host({16 * kMiB, 64 * kMiB});
     REQUIRE(host.take(0, 16 * kMiB));
     CHECK_FALSE(host.take(0, 4 * kMiB));
@@ -198,7 +198,7 @@ TEST_CASE("an idle device lends its quota and gets it back in the next window") 
     CHECK(host.controller->decisions(1)[0].outcome == Outcome::kDone);
 }
 
-TEST_CASE("a device that somebody has ordered to shrink is left alone until it has") {
+TEST_CASE("a device that was ordered to shrink is left alone until it has") {
     Host host({16 * kMiB, 64 * kMiB, 64 * kMiB});
     REQUIRE(host.take(0, 16 * kMiB));
     REQUIRE(host.take(1, 30 * kMiB));
@@ -239,7 +239,7 @@ TEST_CASE("whatever is taken between looks and actions, the quotas are together 
             }
         }
         CHECK(host.sum() <= 112 * kMiB);
-        CHECK(host.sum() > 112 * kMiB - 300 * 3);  // what is less than a byte is nobody's
+        CHECK(host.sum() > 112 * kMiB - 300 * 3);  // what is less than a byte is lost
         CHECK_FALSE(blames_others(*host.controller));
         CHECK(host.registry->problems().empty());
         const auto& outcomes = host.controller->counters().outcomes;

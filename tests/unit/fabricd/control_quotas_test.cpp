@@ -103,7 +103,7 @@ TEST_CASE("what is waited for counts as demand in each window, and the loop answ
     CHECK(host.user(0).denied == 0);
 }
 
-TEST_CASE("what a window tells of refusals are their bytes since the last look") {
+TEST_CASE("what a window has of refusals are their bytes since the last look") {
     Host host;
     VgpuTenant tenant(*host.limits, "a");
     tenant.refused(7 * kMiB);
@@ -173,10 +173,10 @@ TEST_CASE("a ledger that lies moves no more than a program that asks for the who
     CHECK(given() > 30 * kMiB);
     CHECK(host.sum() <= kRoom);
     file.denied_bytes = 5;
-    CHECK(host.user(0).denied == 0);  // a count that falls begins anew
+    CHECK(host.user(0).denied == 0);  // a count that falls starts again
 }
 
-TEST_CASE("refused memory grows the quota on the page, at the cost of who has it unused") {
+TEST_CASE("refused memory grows the quota on the page, at the cost of the one that has it unused") {
     Host host;
     VgpuTenant needy(*host.limits, "a");
     VgpuTenant idle(*host.limits, "b");
@@ -195,7 +195,8 @@ TEST_CASE("refused memory grows the quota on the page, at the cost of who has it
     CHECK(needy.charge(1));
 }
 
-TEST_CASE("who takes memory between the look and the action keeps it, and the outcome says so") {
+TEST_CASE(
+    "a vGPU that takes memory between the look and the action keeps it, and the outcome says so") {
     Host host;
     VgpuTenant needy(*host.limits, "a");
     VgpuTenant busy(*host.limits, "b");

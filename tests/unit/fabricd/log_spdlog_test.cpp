@@ -24,7 +24,7 @@ std::string contents(const std::string& path) {
 }  // namespace
 
 TEST_SUITE("fabricd.log_spdlog") {
-    TEST_CASE("lines reach the file with their level, and a renamed file is opened anew") {
+    TEST_CASE("lines reach the file with their level, and a renamed file is opened again") {
         char folder[] = "/tmp/fabric-log-XXXXXX";
         REQUIRE(::mkdtemp(folder) != nullptr);
         const std::string path = std::string(folder) + "/fabricd.log";

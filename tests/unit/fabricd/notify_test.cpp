@@ -35,7 +35,7 @@ class Systemd {
     Systemd(const Systemd&) = delete;
     Systemd& operator=(const Systemd&) = delete;
 
-    /// Messages that nobody has read yet, until there is no room for another one.
+    /// Messages that were not read yet, until there is no room for another one.
     void fill() const {
         const fabricshm::Fd sender(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
         while (::sendto(sender.get(), "old", 3, MSG_DONTWAIT,
@@ -72,7 +72,7 @@ TEST_SUITE("fabricd.notify") {
         CHECK(systemd.next() == "READY=1\nSTATUS=here");
     }
 
-    TEST_CASE("what finds no room is lost at once, or waits for it when it is told to") {
+    TEST_CASE("what finds no room is lost at once, or waits for it when it is asked to") {
         const Systemd systemd;
         systemd.fill();
         notify_systemd("WATCHDOG=1");

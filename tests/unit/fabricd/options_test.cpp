@@ -73,6 +73,15 @@ TEST_SUITE("fabricd.options") {
               0);
     }
 
+    TEST_CASE("an option under its former name is one line that says the name that it has now") {
+        for (const char* given : {"--control-quota-least", "--control-quota-least=0.5"}) {
+            CHECK(error_message({given}) ==
+                  "command line: --control-quota-least is called --control-quota-min now");
+        }
+        CHECK(error_message({"--control-share-least", "0.5"}) ==
+              "command line: --control-share-least is called --control-share-min now");
+    }
+
     TEST_CASE("a mistake in the file is named with file and line") {
         const File file("[log]\n# a comment\nlevle = 'info'\n");
         CHECK(error_message({"-c", file.path}) ==

@@ -6,7 +6,7 @@ using namespace fabricd;
 
 namespace {
 
-/// A session tells of these shards, each with so many bytes read so far.
+/// A session reports these shards, each with so many bytes read so far.
 Sample told(const std::vector<std::pair<std::uint64_t, std::uint64_t>>& shards,
             const char* device = "near") {
     Sample sample;
@@ -59,22 +59,23 @@ TEST_SUITE("fabricd.read_shards") {
         }
     }
 
-    TEST_CASE("a shard that moves is shown until it is there, though nobody reads it any more") {
+    TEST_CASE(
+        "a shard that moves is shown until it is there, though no session reads it any more") {
         ReadShards shards(1);
         Places places;
         places.shards.resize(2);
         for (ShardView& shard : places.shards) shard.arena_id = 3;
         places.shards[0].id = 5;
-        places.shards[0].state = "moving";
-        places.shards[1].id = 6;  // of somebody else's: nobody reads it
-        places.shards[1].state = "moving";
+        places.shards[0].state = ShardState::kMoving;
+        places.shards[1].id = 6;  // of another job: no session reads it
+        places.shards[1].state = ShardState::kMoving;
         shards.look(told({{5, 1}}));
         for (int i = 0; i < 5; ++i) {
             shards.keep_moving(places);
             shards.look(told({}));
             CHECK(shown(shards) == std::vector<std::uint64_t>{5});
         }
-        places.shards[0].state = "here";
+        places.shards[0].state = ShardState::kHere;
         for (int i = 0; i < 2; ++i) {
             shards.keep_moving(places);
             shards.look(told({}));
@@ -94,7 +95,7 @@ TEST_SUITE("fabricd.read_shards") {
         CHECK(shards.left_out() == 0);
     }
 
-    TEST_CASE("who is read gets the place of who is only open") {
+    TEST_CASE("a shard that is read gets the place of one that is only open") {
         ReadShards shards(10, 1, 2);
         for (std::uint64_t i = 1; i <= 4; ++i) {
             shards.look(told({{1, 1}, {2, 1}, {8, i}, {9, i}}));

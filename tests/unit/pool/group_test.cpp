@@ -25,7 +25,8 @@ TEST_SUITE("pool.group") {
         CHECK(assign_ranks({}).empty());
     }
 
-    TEST_CASE("a group endangers the memory of whoever was in it, until all others are gone") {
+    TEST_CASE(
+        "a group endangers the memory of every session that was in it, until all others are gone") {
         Group group = of({{kA, MemberState::kDead}, {kB, MemberState::kLive}});
         CHECK(group.endangers(kA));
         CHECK_FALSE(group.endangers(SessionId{3}));
@@ -35,7 +36,7 @@ TEST_SUITE("pool.group") {
         CHECK_FALSE(group.endangers(kA));
     }
 
-    TEST_CASE("survivors that moved on to a smaller group endanger nobody") {
+    TEST_CASE("survivors that moved on to a smaller group endanger nothing") {
         Group group = of({{kA, MemberState::kDead}, {kB, MemberState::kLive}});
         group.shrunk = true;
         CHECK_FALSE(group.endangers(kA));

@@ -22,7 +22,7 @@ struct Trio {
     }
     std::string state_of(const proto::Region& region) const {
         for (const RegionView& view : host.registry->snapshot(kNow).regions) {
-            if (view.id == region.region_id) return view.state;
+            if (view.id == region.region_id) return std::string(name_of(view.state));
         }
         return "free";
     }
@@ -89,7 +89,7 @@ TEST_SUITE("pool.groups") {
         host.arena(bob);
         const auto first = host.join(alice, arena, "g", -1, 2);
         CHECK_FALSE(host.answered(first));
-        CHECK(host.registry->snapshot(kNow).groups.at(0).state == "forming");
+        CHECK(host.registry->snapshot(kNow).groups.at(0).state == GroupState::kForming);
         const auto second = host.join(bob, arena, "g", 0, 2);
         const proto::Group a = host.group_of(first);
         const proto::Group b = host.group_of(second);
@@ -113,7 +113,7 @@ TEST_SUITE("pool.groups") {
         CHECK(host.last_error.code == Errc::kExists);
     }
 
-    TEST_CASE("who waits too long is told and no longer counts") {
+    TEST_CASE("a rank that waits too long hears of it and no longer counts") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);
         const ArenaId arena = host.arena(alice, "job", 1 << 24);
@@ -189,7 +189,7 @@ TEST_SUITE("pool.groups") {
         CHECK(a.epoch > trio.groups[0].epoch);
         CHECK(a.block_offset != trio.groups[0].block_offset);
         CHECK(trio.state_of(trio.regions[0]) == "free");
-        // The old block stays until the old group is left: somebody may still look at it.
+        // The old block stays until the old group is left: a rank may still read it.
         CHECK(trio.host.registry->snapshot(kNow).groups.size() == 2);
         trio.leave(1);
         trio.leave(2);
@@ -217,7 +217,7 @@ TEST_SUITE("pool.groups") {
         CHECK(trio.host.group_of(asked).world == 1);
     }
 
-    TEST_CASE("when one survivor gives up waiting, all who wait to shrink are told") {
+    TEST_CASE("when one survivor gives up waiting, all that wait to shrink hear of it") {
         Trio trio;
         trio.kill(0);
         const auto impatient = trio.host.shrink(trio.sessions[1], trio.groups[1], 1000);
@@ -275,7 +275,7 @@ TEST_SUITE("pool.groups") {
         CHECK(four.host.registry->problems().empty());
     }
 
-    TEST_CASE("who failed to enter a smaller group from which others went on is told so") {
+    TEST_CASE("a rank that failed to enter a smaller group from which others went on hears of it") {
         Quartet four;
         four.kill(0);
         const auto smaller = four.shrink_all({1, 2, 3});
@@ -310,7 +310,7 @@ TEST_SUITE("pool.groups") {
         CHECK(trio.host.registry->problems().empty());
     }
 
-    TEST_CASE("no room for the block is told to all who met") {
+    TEST_CASE("no room for the block is answered to all that waited") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);
         const ArenaId arena = host.arena(alice, "job", 4096);
@@ -368,7 +368,7 @@ TEST_SUITE("pool.groups") {
             const Bytes before = left();
             CHECK(before > 0);
             CHECK(host.registry->problems().empty());
-            // What is not given back yet is granted to nobody, what is can be.
+            // What is not given back yet is not granted, what is can be.
             const auto region = host.region(bob, arena);
             REQUIRE(region.ok());
             host.registry->expire(kNow);

@@ -133,7 +133,7 @@ TEST_SUITE("pool.growth") {
     TEST_CASE("the user's quota counts what is committed") {
         Host host(with_quota(kArenaBytes));
         CHECK(host.charged() == kArenaStep);
-        // A second arena of the same size would not have fitted beside the first one.
+        // A second arena of the same size would not have fitted next to the first one.
         const ArenaId other = host.arena(host.alice, "other", kArenaBytes);
         CHECK(other != ArenaId::kNone);
         CHECK(host.charged() == 2 * kArenaStep);

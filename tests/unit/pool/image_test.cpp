@@ -75,7 +75,7 @@ TEST_SUITE("pool.image") {
         CHECK(regions.at(RegionId{9}).generation == 3);
     }
 
-    TEST_CASE("a journal of another version is told from a broken one") {
+    TEST_CASE("a journal of another version is distinguished from a broken one") {
         MemoryJournal journal;
         REQUIRE(journal.add(StartRecord{kJournalMagic, 1, 0, kJournalVersion + 1, 0}).ok());
         CHECK(replay(journal.contents).error().code == Errc::kVersion);
@@ -91,7 +91,7 @@ TEST_SUITE("pool.image") {
             session.session = 1;
             fixture.write(session);
         }
-        SUBCASE("the end of a session that nobody opened") {
+        SUBCASE("the end of a session that was never opened") {
             fixture.write(SessionEndRecord{77});
         }
         SUBCASE("a stranger in an arena") {

@@ -159,7 +159,7 @@ TEST_SUITE("pool.journal") {
         }
     }
 
-    TEST_CASE("damage is told in words: what, where, and how much of it is lost") {
+    TEST_CASE("damage is described in words: what, where, and how much of it is lost") {
         Fixture fixture;
         File damaged = read_file(fixture.path);
         damaged[kStart + kEach + 20] ^= 1;
@@ -171,7 +171,7 @@ TEST_SUITE("pool.journal") {
         CHECK(describe(*parse(damaged).damage) == "its head is damaged (byte 0 of " + size + ")");
     }
 
-    TEST_CASE("a damaged file tells whether the host was started since") {
+    TEST_CASE("a damaged file shows whether the host was started since") {
         Fixture fixture;
         File damaged = read_file(fixture.path);
         damaged.pop_back();

@@ -16,12 +16,12 @@ proto::Region loss(ArenaId arena, std::uint64_t offset, Bytes bytes = 1) {
 
 std::string state_of(RegistryHost& host, std::uint64_t region) {
     for (const auto& view : host.registry->snapshot(kNow).regions) {
-        if (view.id == region) return view.state;
+        if (view.id == region) return std::string(name_of(view.state));
     }
     return "";
 }
 
-// Sessions that were told of a loss without having asked.
+// Sessions that heard of a loss without having asked.
 std::vector<SessionId> told(RegistryHost& host) {
     std::vector<SessionId> sessions;
     for (const Answer& answer : host.registry->take_answers()) {
@@ -33,7 +33,7 @@ std::vector<SessionId> told(RegistryHost& host) {
 }  // namespace
 
 TEST_SUITE("pool.losses") {
-    TEST_CASE("a lost page is named, shown, told to all sessions, and never granted again") {
+    TEST_CASE("a lost page is named, shown, reported to all sessions, and never granted again") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);
         const SessionId bob = host.session(kBob);
@@ -65,7 +65,7 @@ TEST_SUITE("pool.losses") {
         CHECK(host.region(alice, arena, kPage).error().code == Errc::kNoMemory);
     }
 
-    TEST_CASE("told twice it is one loss, and the second time nobody is bothered") {
+    TEST_CASE("reported twice it is one loss, and the second time no session is notified") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);
         const ArenaId arena = host.arena(alice);
@@ -88,7 +88,7 @@ TEST_SUITE("pool.losses") {
         CHECK(told(host).empty());
     }
 
-    TEST_CASE("what is lost stays lost over a restart, whoever held it") {
+    TEST_CASE("what is lost stays lost over a restart, whichever session held it") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);
         const ArenaId arena = host.arena(alice, "job", 16 * kPage);

@@ -37,7 +37,7 @@ struct ShiftHost : RegistryHost {
     }
     /// In pages.
     Errc shift(Bytes from, Bytes to, Bytes other_from, Bytes other_to) {
-        // Who takes comes first: the order does not matter.
+        // The one that takes comes first: the order does not matter.
         return registry
             ->shift_quotas(
                 {{"gpu1", other_from * 4096, other_to * 4096}, {"gpu0", from * 4096, to * 4096}},
@@ -66,7 +66,8 @@ TEST_SUITE("pool.quotas") {
         CHECK(host.shift(2, 1, 4, 5) == Errc::kBusy);
         CHECK(host.shift(8, 7, 4, 5) == Errc::kBusy);
         REQUIRE(host.registry->set_quota({"gpu0", 8 * 4096, 0}, kNow).ok());
-        // One page less than it holds; more than there is; more than the device has; nobody.
+        // One page less than it holds; more than there is; more than the device has; no such
+        // device.
         CHECK(host.shift(8, 2, 4, 10) == Errc::kBusy);
         CHECK(host.shift(8, 7, 4, 6) == Errc::kInvalid);
         CHECK(host.shift(8, 3, 4, 65) == Errc::kInvalid);
@@ -162,7 +163,8 @@ TEST_SUITE("pool.quotas") {
     }
 
     TEST_CASE(
-        "who asks again and again wants no more than its arenas can hold, each of them once") {
+        "a session that asks again and again wants no more than its arenas can hold, each of them "
+        "once") {
         QuotaHost host;
         const ArenaId small = host.arena(host.alice, "small", 8 * 4096);
         REQUIRE(host.region(host.alice, small, 2 * 4096).ok());
@@ -179,7 +181,7 @@ TEST_SUITE("pool.quotas") {
         CHECK(device.arena_room_bytes == room);
     }
 
-    TEST_CASE("nobody loses memory when nothing is given back") {
+    TEST_CASE("no session loses memory when nothing is given back") {
         QuotaHost host;
         REQUIRE(host.region(host.alice, host.job, 4 * 4096).ok());
         REQUIRE(host.set("gpu0", 4096).ok());
@@ -219,7 +221,7 @@ TEST_SUITE("pool.quotas") {
         CHECK(quotas.user.limit_bytes == 67 * 4096);
     }
 
-    TEST_CASE("what sessions are told: the limit, what it shrinks to, and until when") {
+    TEST_CASE("what sessions hear: the limit, what it shrinks to, and until when") {
         QuotaHost host;
         using fabricshm::kNoLimit;
         const auto quotas = [&](const char* device, TimePoint now = kNow) {
@@ -254,8 +256,7 @@ TEST_SUITE("pool.quotas") {
         CHECK(quotas("gpu0").user.limit_bytes == 64 * 4096);
     }
 
-    TEST_CASE(
-        "after a restart quotas are what they were told to be, until the file says otherwise") {
+    TEST_CASE("after a restart quotas are what they were set to, until the file says otherwise") {
         QuotaHost host;
         REQUIRE(host.region(host.alice, host.job, 4 * 4096).ok());
         REQUIRE(host.set("gpu0", 2 * 4096).ok());
@@ -265,7 +266,7 @@ TEST_SUITE("pool.quotas") {
         CHECK(host.device().spec.quota_bytes == 4 * 4096);
         CHECK(host.device().quota_target_bytes == 2 * 4096);
         CHECK_FALSE(host.registry->idle());
-        // Written anew, the journal says the same.
+        // Rewritten, the journal says the same.
         MemoryJournal fresh;
         REQUIRE(host.registry->write_journal(fresh).ok());
         host.journal.contents = fresh.contents;

@@ -38,7 +38,7 @@ TEST_SUITE("pool.regions") {
         CHECK(host.registry->problems().empty());
     }
 
-    TEST_CASE("who opens a tensor waits until it is made, or until the timeout") {
+    TEST_CASE("a session that opens a tensor waits until it is made, or until the timeout") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);
         const SessionId bob = host.session(kBob);

@@ -1,4 +1,4 @@
-// Random stories: whatever happens, in whatever order and with restarts at any record, the books
+// Random stories: whatever happens, in whatever order and with restarts at any record, the accounts
 // balance, no byte has two owners, and what a journal says can be taken over.
 
 #include <doctest/doctest.h>
@@ -96,7 +96,7 @@ class Story {
     }
 
     void check() {
-        // A record that is lost can leave a quarantine without a reason, which harms nobody.
+        // A record that is lost can leave a quarantine without a reason, which does no harm.
         const std::vector<std::string> problems =
             is_corrupt_ ? host.registry->contradictions() : host.registry->problems();
         for (const std::string& problem : problems) MESSAGE(problem);
@@ -313,7 +313,7 @@ bool believes_nonsense(unsigned seed) {
 }  // namespace
 
 TEST_SUITE("pool.registry_random") {
-    TEST_CASE("forty random stories keep the books, and leave nothing at their end") {
+    TEST_CASE("forty random stories keep sound accounts, and leave nothing at their end") {
         for (unsigned seed = 0; seed < 40; ++seed) {
             CAPTURE(seed);
             Story story(seed);
@@ -326,7 +326,7 @@ TEST_SUITE("pool.registry_random") {
     }
 
     TEST_CASE(
-        "twenty random stories with restarts at any record, compacted or not, keep the books too") {
+        "twenty random stories with restarts at any record, compacted or not, keep them too") {
         for (unsigned seed = 100; seed < 120; ++seed) {
             CAPTURE(seed);
             Story story(seed);
@@ -341,8 +341,9 @@ TEST_SUITE("pool.registry_random") {
         }
     }
 
-    // Their checksums are right, what they say contradicts itself: some of it can't be told from
-    // what a daemon might have written, and then the books have to be sound all the same.
+    // Their checksums are right, what they say contradicts itself: some of it can't be
+    // distinguished from what a daemon might have written, and then the state has to be sound all
+    // the same.
     TEST_CASE("nonsense in a journal is refused or harmless, and never ends the daemon") {
         int believed = 0;
         int refused = 0;

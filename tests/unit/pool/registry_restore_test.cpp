@@ -38,7 +38,7 @@ TEST_SUITE("pool.registry_restore") {
         REQUIRE(host.restored.ok());
         CHECK(host.registry->daemon_epoch() == 2);
         CHECK(host.registry->problems().empty());
-        CHECK(host.region(alice, arena).ok());  // books alone, no memory needed
+        CHECK(host.region(alice, arena).ok());  // accounts alone, no memory needed
         CHECK(host.join(alice, arena, "other", 0, 1) == 0);
         CHECK(host.last_error.code == Errc::kBusy);
         CHECK(host.registry->resume_session(alice, kAlice, kToken).ok());
@@ -71,7 +71,7 @@ TEST_SUITE("pool.registry_restore") {
         host.restart();
         REQUIRE(host.restored.ok());
         CHECK(host.memory.linked.empty());
-        // The page is nobody's to be given away: the same regions as before, and none over it.
+        // The page is not to be given away: the same regions as before, and none over it.
         CHECK(host.region(alice, linked)->offset >= fabricshm::kLinkPageBytes);
         CHECK(host.registry->problems().empty());
     }
@@ -87,7 +87,7 @@ TEST_SUITE("pool.registry_restore") {
         CHECK(host.arena(alice, "large", 3 * 4096) != ArenaId::kNone);
     }
 
-    TEST_CASE("only the arena's own file is adopted, and only for who had it open") {
+    TEST_CASE("only the arena's own file is adopted, and only for sessions that had it open") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);
         const SessionId mallory = host.session(kMallory);
@@ -103,7 +103,7 @@ TEST_SUITE("pool.registry_restore") {
         CHECK(host.work.adopted.empty());
     }
 
-    TEST_CASE("what nobody claims within the grace is dropped") {
+    TEST_CASE("what no session claims within the grace is dropped") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);
         const SessionId bob = host.session(kBob);
@@ -124,7 +124,8 @@ TEST_SUITE("pool.registry_restore") {
     }
 
     TEST_CASE(
-        "who opens an arena that is still away waits for it, or gets a new one when it is gone") {
+        "a session that opens an arena that is still away waits for it, or gets a new one when it "
+        "is gone") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);
         const ArenaId arena = host.arena(alice);
@@ -145,7 +146,8 @@ TEST_SUITE("pool.registry_restore") {
         }
     }
 
-    TEST_CASE("who asks for an arena before its dead holders are noticed gets a new one") {
+    TEST_CASE(
+        "a session that asks for an arena before its dead holders are noticed gets a new one") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);
         const ArenaId arena = host.arena(alice);
@@ -154,7 +156,7 @@ TEST_SUITE("pool.registry_restore") {
         const SessionId carol = host.session(kBob);
         REQUIRE(host.registry->open_arena({bob, 71}, RegistryHost::arena_body("job", 1)).ok());
         REQUIRE(host.registry->open_arena({carol, 72}, RegistryHost::arena_body("job", 0)).ok());
-        SUBCASE("and so does everybody who asked after") {
+        SUBCASE("and so does every session that asked after") {
             host.registry->end_session(alice, "its process ended");
             const Answer first = host.answer(71);
             REQUIRE(first.error.code == Errc::kOk);
@@ -196,7 +198,7 @@ TEST_SUITE("pool.registry_restore") {
         CHECK(host.registry->problems().empty());
     }
 
-    TEST_CASE("who waits for an arena that nobody brings back is given a new one") {
+    TEST_CASE("a session that waits for an arena that none brings back is given a new one") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);
         const SessionId bob = host.session(kBob);
@@ -208,7 +210,7 @@ TEST_SUITE("pool.registry_restore") {
         CHECK(host.answer(71).error.code == Errc::kOk);
     }
 
-    TEST_CASE("an arena that was being dropped is not kept for anybody") {
+    TEST_CASE("an arena that was being dropped is not kept for any session") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);
         const ArenaId arena = host.arena(alice);
@@ -358,7 +360,7 @@ TEST_SUITE("pool.registry_restore") {
         CHECK(host.restored.error().code == Errc::kCorrupt);
     }
 
-    TEST_CASE("an arena that the device itself remembers needs nobody to present it") {
+    TEST_CASE("an arena that the device itself remembers needs no session to present it") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);
         const ArenaId arena = host.arena(alice);
@@ -414,7 +416,7 @@ TEST_SUITE("pool.registry_restore") {
     }
 
     // Everything that a restarted daemon takes from its living holders, cut off after every record.
-    TEST_CASE("who may resume after a crash still has every region that it was given") {
+    TEST_CASE("a session that may resume after a crash still has every region that it was given") {
         for (const bool given_up : {true, false}) {
             RegistryHost host;
             const SessionId alice = host.session(kAlice);

@@ -38,7 +38,7 @@ TEST_SUITE("pool.sessions") {
         CHECK(host.session(kAlice) != alice);
     }
 
-    TEST_CASE("an arena is shared by name within a user and lives as long as somebody has it") {
+    TEST_CASE("an arena is shared by name within a user and lives as long as a session has it") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);
         const SessionId bob = host.session(kBob);
@@ -67,7 +67,7 @@ TEST_SUITE("pool.sessions") {
         CHECK(host.join(mallory, arena, "g", 0, 1) == 0);
     }
 
-    TEST_CASE("exclusive means that nobody has it yet") {
+    TEST_CASE("exclusive means that no session has it yet") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);
         CHECK(host.arena(alice, "job", 4096, 1) != ArenaId::kNone);
@@ -76,7 +76,8 @@ TEST_SUITE("pool.sessions") {
     }
 
     TEST_CASE(
-        "while an arena is being made all who ask wait, and who dies meanwhile is no member") {
+        "while an arena is being made all that ask wait, and one that dies meanwhile is no "
+        "member") {
         RegistryHost host;
         host.work.later = true;
         const SessionId alice = host.session(kAlice);
@@ -323,7 +324,7 @@ TEST_SUITE("pool.sessions") {
         const SessionId bob = host.session(kBob);
         const ArenaId arena = host.arena(alice, "job", kCount * Bytes{4096});
         bool stays = true;
-        SUBCASE("beside a session that stays") {}
+        SUBCASE("next to a session that stays") {}
         SUBCASE("by its only session") {
             stays = false;
         }

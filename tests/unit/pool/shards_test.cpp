@@ -1,4 +1,4 @@
-// Shards in the books: copies, swaps, readers, deaths and restarts.
+// Shards in the registry: copies, swaps, readers, deaths and restarts.
 
 #include <doctest/doctest.h>
 
@@ -117,13 +117,13 @@ TEST_SUITE("pool.shards") {
         const ShardView before = host.view();
         const Bytes used = host.used();
         REQUIRE(host.move().ok());
-        CHECK(host.view().state == "moving");
+        CHECK(host.view().state == ShardState::kMoving);
         CHECK(host.move().error().code == Errc::kBusy);
         host.copy();
         REQUIRE(host.ended);
         CHECK(host.ended->ok());
         CHECK(host.view().offset != before.offset);
-        CHECK(host.view().state == "here");
+        CHECK(host.view().state == ShardState::kHere);
         CHECK(host.view().moves == 1);
         CHECK(host.registry->shard("job/s")->offset == host.view().offset);
         for (const char* name : {"job/other", "other/s", "job", ""}) {
@@ -136,7 +136,7 @@ TEST_SUITE("pool.shards") {
         CHECK(host.problem() == "");
     }
 
-    TEST_CASE("who asks for some shards gets those that there are, and the devices") {
+    TEST_CASE("a caller that asks for some shards gets those that there are, and the devices") {
         ShardHost host;
         proto::Shard other = host.body();
         copy_name(other.name, "other");
@@ -203,7 +203,7 @@ TEST_SUITE("pool.shards") {
         CHECK(host.problem() == "");
     }
 
-    TEST_CASE("an old copy is kept for as long as somebody reads it") {
+    TEST_CASE("an old copy is kept for as long as a session reads it") {
         ShardHost host;
         const Bytes used = host.used();
         const auto pin = host.pin();
@@ -211,7 +211,7 @@ TEST_SUITE("pool.shards") {
         REQUIRE(host.move().ok());
         host.copy();
         CHECK(host.ended->ok());
-        CHECK(host.view().state == "draining");
+        CHECK(host.view().state == ShardState::kDraining);
         CHECK(host.used() == used + kShardBytes);
         CHECK(host.move().error().code == Errc::kBusy);
         host.registry->expire(kNow);
@@ -219,10 +219,10 @@ TEST_SUITE("pool.shards") {
         CHECK(next > kNow);
         CHECK(next < kNow + 1s);
         host.registry->expire(next);
-        CHECK(host.view().state == "draining");
+        CHECK(host.view().state == ShardState::kDraining);
         host.unpin(*pin);
         host.registry->expire(kNow + 10s);
-        CHECK(host.view().state == "here");
+        CHECK(host.view().state == ShardState::kHere);
         CHECK(host.used() == used);
     }
 
@@ -234,7 +234,7 @@ TEST_SUITE("pool.shards") {
         const Bytes block = host.used() - used;
         REQUIRE(host.move().ok());
         host.copy();
-        CHECK(host.view().state == "here");
+        CHECK(host.view().state == ShardState::kHere);
         CHECK(host.used() == used + block);
         host.registry->end_session(host.alice, "died");
         CHECK(host.used() == used + block);
@@ -250,7 +250,7 @@ TEST_SUITE("pool.shards") {
         REQUIRE(host.move().ok());
         host.copy();
         host.registry->end_session(host.bob, "died");
-        CHECK(host.view().state == "here");
+        CHECK(host.view().state == ShardState::kHere);
         CHECK(host.view().readers == 1);
         CHECK(host.used() == used);
         CHECK(host.problem() == "");
@@ -262,7 +262,7 @@ TEST_SUITE("pool.shards") {
         REQUIRE(pin.ok());
         host.registry->end_session(host.alice, "died");
         CHECK(host.pin().error().code == Errc::kNotFound);
-        CHECK(host.view().state == "retired");
+        CHECK(host.view().state == ShardState::kRetired);
         CHECK(host.used() == kHeaderBytes + kShardBytes);
         host.unpin(*pin);
         host.registry->expire(kNow + 1s);
@@ -276,7 +276,7 @@ TEST_SUITE("pool.shards") {
         CHECK(host.problem() == "");
     }
 
-    TEST_CASE("an owner that dies in the middle of a move: the copier's bytes are nobody else's") {
+    TEST_CASE("an owner that dies in the middle of a move: the copier's bytes go to no other") {
         ShardHost host;
         REQUIRE(host.move().ok());
         const Bytes used = host.used();
@@ -360,11 +360,11 @@ TEST_SUITE("pool.shards") {
             if (swapped) REQUIRE(fabricshm::swap_places(host.header(), seen));
             host.restart();
             REQUIRE(host.restored.ok());
-            CHECK(host.view().state == "draining");
+            CHECK(host.view().state == ShardState::kDraining);
             host.come_back({host.job, far});
             host.registry->expire(kNow);
             CHECK(host.view().home_arena == (swapped ? "far" : "job"));
-            CHECK(host.view().state == "here");
+            CHECK(host.view().state == ShardState::kHere);
             CHECK(host.used() == used);
             const auto pin = host.pin();
             REQUIRE(pin.ok());
@@ -397,7 +397,7 @@ TEST_SUITE("pool.shards") {
             REQUIRE(host.restored.ok());
             host.come_back({host.job});
             host.registry->expire(kNow);
-            CHECK(host.view().state == "here");
+            CHECK(host.view().state == ShardState::kHere);
             CHECK(host.used() == kHeaderBytes + kShardBytes);
             CHECK(host.pin()->offset == host.view().offset);
             CHECK(host.problem() == "");
@@ -454,7 +454,7 @@ TEST_SUITE("pool.shards") {
         }
         host.registry->expire(kNow + 1h);
         CHECK(host.registry->snapshot(kNow).arenas.empty());
-        CHECK(host.view().state == "");
+        CHECK(host.view().state == ShardState::kUnknown);
         CHECK(host.problem() == "");
     }
 
@@ -484,7 +484,7 @@ TEST_SUITE("pool.shards") {
         body.header = host.opened.header;
         std::strcpy(body.target, "here");
         REQUIRE(host.registry->free_shard(host.alice, body).ok());
-        REQUIRE(host.view().state == "retired");
+        REQUIRE(host.view().state == ShardState::kRetired);
         CHECK(host.registry->ask_move(host.alice, body).error().code == Errc::kNotFound);
         CHECK(host.copies.jobs.empty());
         CHECK(host.problem() == "");

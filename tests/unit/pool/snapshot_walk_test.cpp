@@ -85,7 +85,7 @@ TEST_SUITE("pool.snapshot_walk") {
         CHECK(whole.totals.sessions_connected == 2);
         CHECK(whole.totals.arenas == 3);
         CHECK(whole.totals.groups == whole.groups.size());
-        // Two pieces of nobody's lost memory are no regions.
+        // Two pieces of lost memory of no region are no regions.
         CHECK(whole.regions.size() == whole.totals.regions + 1);
         for (int most : {1, 2, 3, 5, 8, 100}) {
             CAPTURE(most);

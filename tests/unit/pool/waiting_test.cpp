@@ -1,4 +1,4 @@
-// Who waits for whom, as the books and the pages together say it.
+// Which ranks wait for which, as the registry and the pages together say it.
 
 #include <doctest/doctest.h>
 
@@ -87,7 +87,7 @@ TEST_SUITE("pool.waiting") {
         CHECK(late_of(round[0]) == std::vector<int>{1, 2});
     }
 
-    TEST_CASE("a claim that the books do not confirm makes no row") {
+    TEST_CASE("a claim that the registry does not confirm makes no row") {
         const Quartet quartet;
         const auto refused = [&](auto change) {
             SessionWait wait = quartet.wait(0, {1});

@@ -29,13 +29,13 @@ Snapshot sample() {
     snapshot.sessions = {{1, 100, 1000, "train\xff.py", 50, 4096, true, "gpu0"},
                          {2, 101, 1000, "gone", 60, 0, false, ""}};
     snapshot.arenas = {{7, "job", 1000, 1 << 20, 4096, 0, 1}};
-    snapshot.regions = {{7, 1, 1, 0, 4096, 1, "weights", "live"},
-                        {8, 2, 1, 4096, 4096, 2, "", "quarantined"}};
+    snapshot.regions = {{7, 1, 1, 0, 4096, 1, "weights", RegionState::kLive},
+                        {8, 2, 1, 4096, 4096, 2, "", RegionState::kQuarantined}};
     snapshot.devices = {
         {{"gpu0", "gpu", 40.5, 50, 2 << 20, 1 << 20, 8, 2000, {0.5, 1, 1, 1}}, true, 2, 4096}};
     snapshot.devices[0].spec.numa_node = 1;
     snapshot.devices[0].faults = "ecc";
-    snapshot.groups = {{7, 5, "world", 2, 4, 3, {1, 2}, "broken"}};
+    snapshot.groups = {{7, 5, "world", 2, 4, 3, {1, 2}, GroupState::kBroken}};
     snapshot.totals = {2, 1, 1, 2, 1};
     return snapshot;
 }
@@ -132,7 +132,10 @@ TEST_SUITE("server.admin_server") {
         Call second;
         REQUIRE(fixture.stub->Regions(&second, of_arena, &regions).ok());
         REQUIRE(regions.regions_size() == 1);
-        CHECK(unpack(regions.regions(0)).state == "quarantined");
+        CHECK(regions.regions(0).state() == "quarantined");
+        CHECK(unpack(regions.regions(0)).state == RegionState::kQuarantined);
+        regions.mutable_regions(0)->set_state("compressed");  // of a newer daemon
+        CHECK(unpack(regions.regions(0)).state == RegionState::kUnknown);
 
         GroupsReply groups;
         Call third;
@@ -222,7 +225,7 @@ TEST_SUITE("server.admin_server") {
 }
 
 TEST_SUITE("server.admin_server vgpus") {
-    TEST_CASE("who looks at a move asks for its shard, and not for all that there is") {
+    TEST_CASE("a client that watches a move asks for its shard, and not for all that there is") {
         Fixture fixture;
         Call moving;
         MigrateRequest request;

@@ -33,7 +33,7 @@ TEST_SUITE("server.admission") {
         CHECK_FALSE(admission.admits(kStranger + 1, kStranger, -1));
     }
 
-    TEST_CASE("without a group nobody comes in by a group, not even by group 0") {
+    TEST_CASE("without a group no user comes in by a group, not even by group 0") {
         const Admission admission = Admission::make({}, "").value();
         CHECK_FALSE(admission.admits(kStranger, 0, -1));
     }

@@ -100,7 +100,7 @@ TEST_SUITE("server.daemon") {
         const Snapshot all = host.daemon->snapshot();
         CHECK(all.sessions.size() == 2);
         CHECK(all.regions.size() == 2);
-        CHECK(all.groups.at(0).state == "complete");
+        CHECK(all.groups.at(0).state == GroupState::kComplete);
         CHECK(all.pool.used_bytes == 8 * kMiB);
     }
 
@@ -117,7 +117,7 @@ TEST_SUITE("server.daemon") {
         }));
     }
 
-    TEST_CASE("a goodbye is heard behind a request whose answer nobody waits for any more") {
+    TEST_CASE("a goodbye is heard behind a request whose answer is not waited for any more") {
         const TemporaryDirectory directory;
         DaemonOptions options = options_in(directory);
         // A session that is only cut off stays for so long.
@@ -227,7 +227,7 @@ TEST_SUITE("server.daemon") {
         CHECK(daemon->snapshot().pool.backend == "emu");
     }
 
-    TEST_CASE("what a killed daemon left on a device and nobody knows of is free again") {
+    TEST_CASE("what a killed daemon left on a device and no record names is free again") {
         const TemporaryDirectory directory;
         fabricshm::DaxOptions dax;
         dax.device = directory.file("device");

@@ -229,7 +229,7 @@ TEST_SUITE("server.full_disk") {
         CHECK(holds(*second.daemon, region));
     }
 
-    TEST_CASE("what there is no space to start with is the disk's fault, and told so") {
+    TEST_CASE("what there is no space to start with is the disk's fault, and says so") {
         const Fixture fixture;
         if (!fixture.disk.is_there) return;
         fixture.disk.fill();

@@ -56,7 +56,7 @@ TEST_SUITE("server.listener") {
         CHECK(mode_of(path) == ~0u);
     }
 
-    TEST_CASE("a second daemon is told that one is alive, and takes nothing away") {
+    TEST_CASE("a second daemon hears that one is alive, and takes nothing away") {
         const TemporaryDirectory directory;
         const std::string path = directory.file("attach.sock");
         auto first = Listener::open({path}, anybody());

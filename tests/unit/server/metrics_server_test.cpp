@@ -57,7 +57,7 @@ sockaddr_in loopback(std::uint16_t port) {
     return address;
 }
 
-// A port that nobody has right now; another process may take it before we do.
+// A port that is free right now; another process may take it before we do.
 std::uint16_t free_port() {
     const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address = loopback(0);
@@ -100,7 +100,7 @@ TEST_SUITE("server.metrics_server") {
             for (int i = 0; i < 3; ++i) {
                 CHECK(ask(connect_unix(path), "GET /metrics HTTP/1.1\r\n\r\n").ends_with("up 1\n"));
             }
-            // One that sends garbage, or goes at once, is in nobody's way.
+            // One that sends garbage, or goes at once, hinders no other client.
             CHECK(ask(connect_unix(path), std::string(10'000, 'x')).starts_with("HTTP/1.1 400"));
             connect_unix(path).reset();
             CHECK(ask(connect_unix(path), "GET /metrics HTTP/1.1\r\n\r\n").ends_with("up 1\n"));
@@ -110,7 +110,7 @@ TEST_SUITE("server.metrics_server") {
         CHECK(::access(path.c_str(), F_OK) != 0);
     }
 
-    TEST_CASE("silent clients hold up nobody, however many there are") {
+    TEST_CASE("silent clients hold up no other client, however many there are") {
         const TemporaryDirectory folder;
         const std::string path = folder.file("metrics.sock");
         const auto server = MetricsServer::start({path, 0}, page);

@@ -20,7 +20,7 @@ TEST_SUITE("server.presented_file") {
         CHECK(is_harmless(same, own.get()));
     }
 
-    TEST_CASE("others are not: who serves them may let the daemon wait") {
+    TEST_CASE("others are not: their server may let the daemon wait") {
         const Fd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
         const Fd zero(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
         int ends[2];

@@ -22,7 +22,7 @@ void keep(fabricshm::LogLevel, const char* line) {
 }  // namespace
 
 TEST_SUITE("server.refusal_log") {
-    TEST_CASE("each refusal is one line that says who, what and why") {
+    TEST_CASE("each refusal is one line that says which client, what and why") {
         fabricshm::set_log_sink(keep);
         g_lines.clear();
         RefusalLog log;

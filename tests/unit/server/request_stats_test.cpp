@@ -28,7 +28,7 @@ TEST_SUITE("server.request_stats") {
         has("fabricd_request_seconds_sum{request=\"arena_open\"} 20.002001");
     }
 
-    TEST_CASE("requests of the admin API are counted beside those of sessions, by their name") {
+    TEST_CASE("requests of the admin API are counted next to those of sessions, by their name") {
         RequestStats admin;
         admin.count("admin_snapshot", 2ms);
         RequestStats stats;

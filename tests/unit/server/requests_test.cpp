@@ -80,7 +80,7 @@ TEST_SUITE("server.requests") {
         CHECK(proto::error_of(reply->header, "adopt").code == Errc::kInvalid);
     }
 
-    TEST_CASE("greetings are not for the books") {
+    TEST_CASE("greetings are not for the registry") {
         Fixture fixture;
         for (const Type type : {Type::kHello, Type::kBye}) {
             const auto reply = fixture.serve(proto::make_request(type, 46));

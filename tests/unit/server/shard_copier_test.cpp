@@ -85,7 +85,7 @@ TEST_SUITE("server.shard_copier") {
         CHECK(job.progress->done.load() == kBytes);
     }
 
-    TEST_CASE("an owner who writes is waited for, and not without end") {
+    TEST_CASE("an owner that writes is waited for, and not without end") {
         const Place place;
         TokenBucket all(0, kNow);
         REQUIRE(fabricshm::begin_write(place.header(), {1, 1}).ok());

@@ -15,7 +15,7 @@ namespace {
 
 constexpr Bytes kBytes = 3 * kMiB;
 
-/// Shards of nobody, and what the mover says of each.
+/// Shards of no session, and what the mover says of each.
 class Host {
   public:
     Host() {

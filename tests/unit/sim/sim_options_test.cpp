@@ -2,7 +2,11 @@
 
 #include <doctest/doctest.h>
 
+#include <set>
 #include <vector>
+
+#include "emu/sim/sim_command.hpp"
+#include "tests/support/manual_page.hpp"
 
 using namespace emu;
 
@@ -22,6 +26,24 @@ std::string error_message(const std::vector<const char*>& words) {
 }  // namespace
 
 TEST_SUITE("sim.sim_options") {
+    TEST_CASE("each command is in the help and in the manual page, and no other one is there") {
+        std::multiset<std::string> names;
+        SimOptions unused;
+        const std::string help = parse({"--help"}, unused)->text;
+        for (const SimCommand& command : sim_commands()) {
+            CAPTURE(command.name);
+            names.insert(command.name);
+            CHECK(help.find(command.help) != std::string::npos);
+            CHECK(find_sim_command(command.name) == &command);
+            SimOptions options;
+            CHECK_FALSE(parse({command.name, "--json"}, options));
+            CHECK(options.command == command.name);
+        }
+        CHECK(names ==
+              test_support::commands_of_manual(FABRIC_SOURCE_DIR "/docs/man/fabric-sim.1"));
+        CHECK(find_sim_command("guess") == nullptr);
+    }
+
     TEST_CASE("lists, units and names become values") {
         SimOptions options;
         CHECK_FALSE(parse(

@@ -138,7 +138,7 @@ TEST_SUITE("control.journal.decision_journal") {
         }
     }
 
-    TEST_CASE("the journal tells windows, decisions and what became of them") {
+    TEST_CASE("the journal has windows, decisions and what became of them") {
         const test_support::TemporaryDirectory directory;
         const std::string path = directory.path() + "/decisions";
         {
@@ -209,13 +209,13 @@ TEST_SUITE("control.journal.decision_journal") {
     TEST_CASE("a full journal is rotated, stays within its bound and begins with the settings") {
         const test_support::TemporaryDirectory directory;
         const std::string path = directory.path() + "/decisions";
-        constexpr fabricshm::Bytes kMost = 64 << 10;
-        auto journal = DecisionJournal::open(path, kMost, "a=1\n").value();
+        constexpr fabricshm::Bytes kMaxBytes = 64 << 10;
+        auto journal = DecisionJournal::open(path, kMaxBytes, "a=1\n").value();
         for (std::uint64_t i = 1; i <= 1000; ++i) {
             REQUIRE(journal.add(window_of(i)).ok());
-            CHECK(journal.size() <= kMost / 2);
+            CHECK(journal.size() <= kMaxBytes / 2);
         }
-        CHECK(size_of(path) + size_of(path + ".1") <= static_cast<off_t>(kMost));
+        CHECK(size_of(path) + size_of(path + ".1") <= static_cast<off_t>(kMaxBytes));
         const auto story = read_decision_journal(path).value();
         CHECK(story.starts.size() == 2);
         CHECK_FALSE(story.starts[1].is_daemons);  // the same one goes on
@@ -238,7 +238,7 @@ TEST_SUITE("control.journal.decision_journal") {
         CHECK(story.starts.empty());
     }
 
-    TEST_CASE("a daemon killed between two files leaves one that tells all") {
+    TEST_CASE("a daemon killed between two files leaves one that has all") {
         const test_support::TemporaryDirectory directory;
         const std::string path = directory.path() + "/decisions";
         make_both_files(path);
@@ -264,7 +264,7 @@ TEST_SUITE("control.journal.decision_journal") {
         }
     }
 
-    TEST_CASE("where a daemon begins is told apart from where a file does") {
+    TEST_CASE("where a daemon begins differs from where a file does") {
         const test_support::TemporaryDirectory directory;
         const std::string path = directory.path() + "/decisions";
         make_both_files(path);
@@ -278,7 +278,7 @@ TEST_SUITE("control.journal.decision_journal") {
         CHECK(story.starts[2].window == story.windows.size() - 1);
     }
 
-    TEST_CASE("what actuators refused is told with its window, what failed later is not") {
+    TEST_CASE("what actuators refused is kept with its window, what failed later is not") {
         const test_support::TemporaryDirectory directory;
         const std::string path = directory.path() + "/decisions";
         auto journal = DecisionJournal::open(path, 1 << 20, "a=1\n").value();

@@ -69,7 +69,7 @@ class EmulatedHost : public Actuators {
 
     EmulatedJob job;
     bool fails = false;
-    bool is_idle = false;  // nobody has opened a session
+    bool is_idle = false;  // no session is open
 
   private:
     Sample sample_;
@@ -178,7 +178,7 @@ TEST_SUITE("control.loop.controller") {
         CHECK(metrics.find("outcomes_total{outcome=\"kept\"} 1\n") != std::string::npos);
     }
 
-    TEST_CASE("the journal tells the same story, and a successor goes on with it") {
+    TEST_CASE("the journal has the same story, and a successor goes on with it") {
         const test_support::TemporaryDirectory directory;
         const std::string path = directory.path() + "/decisions";
         EmulatedHost host({400, 400, 200, 100});
@@ -269,7 +269,8 @@ TEST_SUITE("control.loop.controller") {
         CHECK_FALSE(std::filesystem::exists(path + "2"));
     }
 
-    TEST_CASE("a replay of pool quotas that somebody came before refuses them, too, and says why") {
+    TEST_CASE(
+        "a replay of pool quotas that another change came before refuses them, too, and says why") {
         const test_support::TemporaryDirectory directory;
         const std::string path = directory.path() + "/decisions";
         QuietHost host([](Window& window) {
@@ -312,7 +313,8 @@ TEST_SUITE("control.loop.controller") {
     }
 
     TEST_CASE(
-        "of a quota that somebody came before the step says why, else all of the error does") {
+        "of a quota that another change came before the step says why, else all of the error "
+        "does") {
         using fabricshm::Errc;
         using fabricshm::Error;
         const Error busy{Errc::kBusy, 0, "more is used by now"};
@@ -363,7 +365,7 @@ TEST_SUITE("control.loop.controller") {
         check_replay(path, acting());
     }
 
-    TEST_CASE("a replay begins anew with each daemon, also with one that was idle at first") {
+    TEST_CASE("a replay starts again with each daemon, also with one that was idle at first") {
         const test_support::TemporaryDirectory directory;
         const std::string path = directory.path() + "/decisions";
         for (const int idle : {0, 100}) {
@@ -430,12 +432,12 @@ TEST_SUITE("control.loop.controller") {
         CHECK(image_of(directive).error().code == fabricshm::Errc::kUnsupported);
     }
 
-    TEST_CASE("what is no journal is put aside, not written over") {
+    TEST_CASE("what is no journal is renamed, not written over") {
         const test_support::TemporaryDirectory directory;
         const std::string path = directory.path() + "/decisions";
         std::FILE* file = std::fopen(path.c_str(), "w");
         REQUIRE(file != nullptr);
-        std::fputs("something else that somebody may still want", file);
+        std::fputs("something else that a user may still want", file);
         std::fclose(file);
         EmulatedHost host({400, 100});
         Controller controller(acting(), host.parts(path));
@@ -444,7 +446,7 @@ TEST_SUITE("control.loop.controller") {
         CHECK(read_decision_journal(path)->decisions.size() == 1);
     }
 
-    TEST_CASE("a corrupt file alone is put aside, and numbers go on from the other one") {
+    TEST_CASE("a corrupt file alone is renamed, and numbers go on from the other one") {
         for (const bool is_older : {false, true}) {
             CAPTURE(is_older);
             const test_support::TemporaryDirectory directory;

@@ -119,7 +119,7 @@ TEST_SUITE("control.loop.edges") {
     }
 
     TEST_CASE(
-        "a new promise is no less than what was there, and begins anew unless it is the same") {
+        "a new promise is no less than what was there, and begins again unless it is the same") {
         Probation probation;
         probation.decision = 1;
         for (const double value : {0.0, 10.0, 10.0}) probation.update(value, true, 5);
@@ -135,7 +135,7 @@ TEST_SUITE("control.loop.edges") {
         CHECK(probation.mean() == 4);
     }
 
-    TEST_CASE("a line through two steps tells what a step costs whatever the samples") {
+    TEST_CASE("a line through two steps shows what a step costs whatever the samples") {
         // 0.1 s a sample and 1 s each step.
         const StepCost before{10, 2}, after{20, 3};
         const auto line = fit_cost(before, after, 0.05, 0.05).value();
@@ -230,7 +230,7 @@ TEST_SUITE("control.loop.edges") {
         CHECK(left_after(10, 1.5, 20, 0.01) == Approx(20));  // as it foretells
         CHECK(left_after(10, 1.4, 20, 0.01) == Approx(13.333).epsilon(0.001));
         CHECK(left_after(10, 1.0, 20, 0.13) == 20);  // all of that may be noise
-        CHECK(left_after(19, 1.9, 20, 0.01) == 20);  // too small a change to tell
+        CHECK(left_after(19, 1.9, 20, 0.01) == 20);  // too small a change to see
         CHECK(left_after(10, 1.0, 0, 0.01) == 0);
     }
 
@@ -326,7 +326,7 @@ TEST_SUITE("control.loop.edges") {
         CHECK(place_items(two_nodes(), {60, 0, 4, 0.9})->size() == 1);
         auto input = two_nodes();
         input.items[0].reads = {4e7, 1e8};
-        // 4/10 of it begins anew: 6 s less 2.4 s.
+        // 4/10 of it begins again: 6 s less 2.4 s.
         CHECK(place_items(input, {60, 0, 4, 0.55})->size() == 1);
         CHECK(place_items(input, {60, 0, 4, 0.65})->empty());
         input = two_nodes();
@@ -424,14 +424,14 @@ TEST_SUITE("control.loop.edges") {
         // Each over its largest: 1 against the cube root of 1/8 * 1/2 * 1/3.
         const double other = std::cbrt(1.0 / 48);
         CHECK(allocation_ratio(nodes, 10)->at(0) == Approx(1 / (1 + other)));
-        // A quantity that nobody has tells nobody apart.
+        // A quantity that no node has makes no difference.
         const AllocationNode idle[] = {{8, 0, 1, 100}, {1, 0, 1, 100}};
         CHECK(allocation_ratio(idle, 10)->at(0) == Approx(2.0 / 3));
         const TaskDemand tasks[] = {{1, 1, 0, 0, 10}, {1, 1, 0, 0, 10}};
         CHECK(allocate_tasks(tasks, 10, 1).value() == Units{5, 5});
         CHECK_FALSE(allocate_tasks(tasks, 10, 1.1));
         CHECK_FALSE(allocate_tasks(tasks, 10, kNan));
-        // Less than one for each: nobody has a floor.
+        // Less than one for each: none has a floor.
         const TaskDemand three[] = {{0, 1, 0, 0, 0}, {0, 1, 0, 0, 0}, {1, 1, 0, 0, 10}};
         CHECK(allocate_tasks(three, 2, 1).value() == Units{0, 0, 2});
     }
@@ -482,7 +482,7 @@ TEST_SUITE("control.loop.edges") {
         CHECK_FALSE(as_return(decision));
     }
 
-    TEST_CASE("a promise is what it was first, until somebody else sets it; use is its largest") {
+    TEST_CASE("a promise is what it was first, until it is set from outside; use is its largest") {
         Promises promises;
         std::vector<QuotaWindow> users(1);
         users[0].name = "a";
@@ -529,7 +529,7 @@ TEST_SUITE("control.loop.edges") {
             rest = std::min(2 * rest, 16 * config.cool_down);
         }
         CHECK(watch.without_refused(one_shard(1)).shards.empty());
-        looks_until_ready(watch, one_shard(0));  // somebody moved it: that counts anew
+        looks_until_ready(watch, one_shard(0));  // it was moved: that counts again
         CHECK(watch.without_refused(one_shard(0)).shards.size() == 1);
         watch.refuse("job/s", 0);
         CHECK(looks_until_ready(watch, one_shard(0)) == 2);

@@ -122,7 +122,7 @@ std::vector<int> windows_of_returns(ControlConfig config, int windows, std::set<
 }  // namespace
 
 TEST_SUITE("control.loop.host_loop") {
-    TEST_CASE("a refused allocation lets a quota grow, and it is told what would not be applied") {
+    TEST_CASE("a refused allocation lets a quota grow, and what would not be applied is reported") {
         Loop loop(acting());
         Window window;
         window.number = 1;
@@ -160,7 +160,7 @@ TEST_SUITE("control.loop.host_loop") {
         REQUIRE(tight);
         CHECK(sum(after_of(*tight)) == 1000 * kMB);
         CHECK(after_of(*tight, "needy", 0) > 100 * kMB);
-        // What nobody was refused is left alone, but where it was promised.
+        // What no user was refused is left alone, but where it was promised.
         full.users[0].denied = 0;
         full.users[0].used = 92 * kMB;
         CHECK_FALSE(propose_quotas(full, acting()));
@@ -190,7 +190,7 @@ TEST_SUITE("control.loop.host_loop") {
         CHECK(sum(after_of(*decision)) == doctest::Approx(400 * kMB));
         CHECK(decision->facts.size() == 12);
 
-        // Nobody is refused, or nothing is left to give: all stays.
+        // No user is refused, or nothing is left to give: all stays.
         CHECK_FALSE(propose_pool_quotas(
             pool_with({pool_user("a", 100, 100, 0, 1), pool_user("b", 300, 20, 0, 1)}), acting()));
         CHECK_FALSE(propose_pool_quotas(
@@ -295,7 +295,7 @@ TEST_SUITE("control.loop.host_loop") {
         CHECK(decided[1] >= 6 + 20);
     }
 
-    TEST_CASE("a quota that is taken back leaves what is in use, and the sum stays") {
+    TEST_CASE("a quota that is rolled back leaves what is in use, and the sum stays") {
         struct Case {
             double used_by_a;
             double a, b;  // quotas in the end
@@ -327,7 +327,7 @@ TEST_SUITE("control.loop.host_loop") {
         const auto result = host.until_ended();
         REQUIRE(result.outcomes.size() == 1);
         CHECK(result.outcomes[0].outcome == Outcome::kUnjudged);
-        CHECK(result.outcomes[0].reason == "it was changed by somebody else meanwhile");
+        CHECK(result.outcomes[0].reason == "it was changed from outside meanwhile");
         CHECK(result.decisions.empty());
         CHECK(host.pool.devices[0].quota == 300 * kMB);
     }

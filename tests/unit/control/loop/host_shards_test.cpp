@@ -80,7 +80,7 @@ TEST_SUITE("control.loop.host_shards") {
         const auto result = loop.tick(window);
         REQUIRE(result.outcomes.size() == 1);
         CHECK(result.outcomes[0].outcome == Outcome::kUnjudged);
-        CHECK(result.outcomes[0].reason.find("somebody else") != std::string::npos);
+        CHECK(result.outcomes[0].reason.find("from outside") != std::string::npos);
     }
 
     TEST_CASE("a shard that did not move rests for the cool-down, others may go sooner") {
@@ -109,7 +109,7 @@ TEST_SUITE("control.loop.host_shards") {
             later = until_decided(loop, window, 1);
             REQUIRE(later.size() == 1);
             CHECK(names_of(later[0]) == std::vector<std::string>{"job/other"});
-            // It moves, is judged by nobody, and the first one has its turn again.
+            // It moves, is not judged, and the first one has its turn again.
             window.placement.shards.pop_back();
             later = until_decided(loop, window, 40);
             REQUIRE(later.size() == 1);
@@ -165,7 +165,7 @@ TEST_SUITE("control.loop.host_shards") {
         CHECK(decision->facts.back().value == doctest::Approx(6));
     }
 
-    TEST_CASE("a move that costs the jobs samples is taken back, one for which they end is not") {
+    TEST_CASE("a move that costs the jobs samples is rolled back, one for which they end is not") {
         for (const bool ends : {false, true}) {
             CAPTURE(ends);
             Loop loop(acting());
@@ -218,7 +218,7 @@ TEST_SUITE("control.loop.host_shards") {
         }
     }
 
-    TEST_CASE("no shard goes to a device that is faulty, whoever reads it there") {
+    TEST_CASE("no shard goes to a device that is faulty, whatever reads it there") {
         for (const DeviceFaults faults : {1U, 8U}) {
             CAPTURE(faults);
             ShardHost host;

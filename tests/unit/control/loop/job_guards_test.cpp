@@ -56,7 +56,7 @@ TEST_SUITE("control.loop.job_guards") {
         CHECK(window.jobs[0].ranks[0].compute_s == doctest::Approx(0.4));
     }
 
-    TEST_CASE("a new page or a counter that fell begins anew, and strangers are no members") {
+    TEST_CASE("a new page or a counter that fell begins again, and strangers are no members") {
         Sample sample;
         SessionSample session{};
         session.session_id = 3;
@@ -136,7 +136,7 @@ TEST_SUITE("control.loop.job_guards") {
         CHECK(run(rest, loop, 20).directives.at(0).serial > first.serial);
     }
 
-    TEST_CASE("other sessions in the places of a group are told, and not those of before") {
+    TEST_CASE("other sessions in the places of a group are directed, and not those of before") {
         Loop loop(acting());
         EmulatedJob job({100, 100});
         run(job, loop, 10);
@@ -216,7 +216,7 @@ TEST_SUITE("control.loop.job_guards") {
         job.strain = 1.5;
         Loop loop(acting());
         const auto all = run(job, loop, 1000);
-        const auto tries = count(all, ActionKind::kBatchShares) / 2;  // and taken back
+        const auto tries = count(all, ActionKind::kBatchShares) / 2;  // and rolled back
         CHECK(tries >= 3);
         CHECK(tries <= 8);  // and not the forty that fit
     }

@@ -101,7 +101,7 @@ Holder holder(double promised, double held, double in_use, double asks = 0) {
 
 TEST_SUITE("control.loop.lending") {
     TEST_CASE(
-        "who needs its promise gets loans back first, then what is free, then a loan itself") {
+        "one that needs its promise gets loans back first, then what is free, then a loan itself") {
         // The second has borrowed from the first; the third uses little of its own.
         const Holder three[] = {holder(100, 20, 20, 80), holder(100, 180, 130, 50),
                                 holder(100, 100, 10)};
@@ -110,12 +110,13 @@ TEST_SUITE("control.loop.lending") {
         const Holder full[] = {holder(100, 20, 20, 80), holder(100, 180, 180),
                                holder(100, 100, 100)};
         CHECK(give_back(full, 300) == std::vector<double>{20, 180, 100});
-        // Nobody is owed anything.
+        // No holder is owed anything.
         const Holder content[] = {holder(100, 100, 100, 50), holder(100, 100, 0)};
         CHECK(give_back(content, 200) == std::vector<double>{100, 100});
     }
 
-    TEST_CASE("who wants more than its promise gets what is free, and what others do not use") {
+    TEST_CASE(
+        "one that wants more than its promise gets what is free, and what others do not use") {
         const Holder three[] = {holder(100, 100, 100, 60), holder(100, 100, 10),
                                 holder(50, 90, 60)};
         CHECK(lend(three, 310) == std::vector<double>{160, 90, 60});
@@ -292,7 +293,7 @@ TEST_SUITE("control.loop.lending") {
         CHECK(after_of(*decision, "a", 0) == doctest::Approx(2e9));
     }
 
-    TEST_CASE("what is taken back is what its own user does not use") {
+    TEST_CASE("what is reclaimed is what its own user does not use") {
         Decision undone;
         undone.id = 4;
         undone.action = Quota{{{"giver", 300, 200}, {"other", 200, 150}, {"taker", 100, 250}}};
@@ -307,7 +308,7 @@ TEST_SUITE("control.loop.lending") {
         CHECK(after_of(*back, "taker", 0) == 160);
         CHECK(after_of(*back, "giver", 0) == 260);
         CHECK(after_of(*back, "other", 0) == 180);
-        // A use that nobody knows may be all of it.
+        // A use that is not known may be all of it.
         users[2].used = std::nan("");
         CHECK_FALSE(taking_back(undone, users));
     }
@@ -315,7 +316,7 @@ TEST_SUITE("control.loop.lending") {
     TEST_CASE("a quota of nothing is not set, since it would be none at all") {
         ControlConfig config = acting();
         config.quota_filled = 1;
-        config.quota_least = 0;
+        config.quota_min = 0;
         QuotaDevice device{"gpu0", 100 * kMiB, 0, {}};
         // Together more than the device: what is not used shrinks to nothing.
         device.users.push_back({"used", 100 * kMiB, 100 * kMiB, 0, 1, 0, 0, 0, 1, 0});
@@ -328,9 +329,9 @@ TEST_SUITE("control.loop.lending") {
         }
     }
 
-    TEST_CASE("who lends all but the last byte gives what the taker gets, and no less") {
+    TEST_CASE("one that lends all but the last byte gives what the taker gets, and no less") {
         ControlConfig config = acting();
-        config.quota_least = 0;
+        config.quota_min = 0;
         const QuotaWindow taker{"taker", 64 * kMiB, 64 * kMiB, 10 * kMiB, 1, 0, 0, 0, 1, 0};
         for (const double lent : {1.0, 2.0, 1 * kMiB}) {
             CAPTURE(lent);

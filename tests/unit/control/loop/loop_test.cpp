@@ -52,7 +52,7 @@ int windows_until_judged(int glitches) {
     return 1000;
 }
 
-/// Whether shares are taken back for a rank that they made slower, when the ranks have these
+/// Whether shares are rolled back for a rank that they made slower, when the ranks have these
 /// speeds from so many windows after the decision on.
 bool is_own_doing(const std::vector<double>& first, int after, const std::vector<double>& then) {
     ControlConfig config = acting();
@@ -152,7 +152,7 @@ TEST_SUITE("control.loop.loop") {
         CHECK(job.shares[3] == 0.25);
     }
 
-    TEST_CASE("an action that makes things worse is taken back and not tried again for long") {
+    TEST_CASE("an action that makes things worse is rolled back and not tried again for long") {
         EmulatedJob job({100, 100, 100, 50});
         job.strain = 1.5;  // no rank bears more than its even share
         Loop loop(acting());
@@ -374,7 +374,7 @@ TEST_SUITE("control.loop.loop") {
         CHECK(windows_until_judged(5) == usual + 4);
     }
 
-    TEST_CASE("shares are taken back at once only for ranks that they made slower themselves") {
+    TEST_CASE("shares are rolled back at once only for ranks that they made slower themselves") {
         // More work for the first three, less for the last: 2/7 and 1/7.
         const std::vector<double> uneven = {100, 100, 100, 50};
         CHECK(is_own_doing(uneven, 0, {30, 100, 100, 50}));

@@ -1,5 +1,5 @@
 // Replays against the loop that made the journal: the oracle is the run itself, with actuators that
-// refuse now and then, daemons that begin anew, and stretches of which nothing is in the journal.
+// refuse now and then, daemons that start again, and stretches of which nothing is in the journal.
 
 #include "fabricd/control/loop/replay.hpp"
 
@@ -211,7 +211,7 @@ TEST_SUITE("control.loop.replay") {
         }
     }
 
-    TEST_CASE("a gap behind a window with news is of windows that nobody knows") {
+    TEST_CASE("a gap behind a window with news is of windows that are unknown") {
         Run run(acting());
         Window window;
         window.pool = short_pool();
@@ -275,7 +275,7 @@ TEST_SUITE("control.loop.replay") {
               std::vector<Side>{Side::kBoth, Side::kOnlyNow});
         CHECK(sides({quota(4, "gpu0"), quota(4, "gpu0")}, {quota(4, "gpu0")}) ==
               std::vector<Side>{Side::kBoth, Side::kOnlyThen});
-        // In the order of windows, whoever made them.
+        // In the order of windows, whatever run made them.
         CHECK(sides({quota(2, "gpu0"), quota(6, "gpu0")}, {quota(1, "gpu0"), quota(4, "gpu0")}) ==
               std::vector<Side>{Side::kOnlyNow, Side::kOnlyThen, Side::kOnlyNow, Side::kOnlyThen});
         // Those of one window in the order in which they were made.

@@ -84,7 +84,8 @@ double all_of_it(int) {
 }  // namespace
 
 TEST_SUITE("control.policies.compute_shares") {
-    TEST_CASE("time that is not used goes to who is held up, in steps; what is unknown stays") {
+    TEST_CASE(
+        "time that is not used goes to tenants that are held up, in steps; what is unknown stays") {
         QuotaDevice device{"gpu0", 1e9, 0, {}};
         device.users = {user("busy", 0.20, 20, 20, 0.5), user("idle", 0.01, 70, 70, 0),
                         user("unseen", 0, 0, 0, 0)};
@@ -94,7 +95,7 @@ TEST_SUITE("control.policies.compute_shares") {
         CHECK(names_of(*decision) == std::vector<std::string>{"idle", "busy"});
         CHECK(sum(after_of(*decision)) == 90);
         CHECK(after_of(*decision)[1] == 45);  // a quarter of the device at once
-        // Nobody misses anything, however little others use; or it is all in use.
+        // No tenant misses anything, however little others use; or it is all in use.
         device.users[0].held_up = 0.04;
         CHECK_FALSE(propose_compute_shares(device, acting()));
         device.users[0].held_up = 0.5;
@@ -107,7 +108,7 @@ TEST_SUITE("control.policies.compute_shares") {
 
     TEST_CASE("an idle vGPU keeps a per cent, also where no least share is asked for") {
         ControlConfig config = acting();
-        config.share_least = 0;
+        config.share_min = 0;
         config.quota_step = 1;
         QuotaDevice device{"gpu0", 1e9, 0, {}};
         device.users = {user("busy", 1, 50, 50, 0.5), user("idle", 0, 50, 50, 0)};
@@ -181,7 +182,7 @@ TEST_SUITE("control.policies.compute_shares") {
         CHECK(after_of(*back, "idle", 0) == 4);
     }
 
-    TEST_CASE("an owner that is held up gets its promise at once, and nobody judges that") {
+    TEST_CASE("an owner that is held up gets its promise at once, and that is not judged") {
         QuotaDevice device{"gpu0", 1e9, 0, {}};
         device.users = {user("borrower", 0.9, 95, 50, 0.3), user("owner", 0.05, 5, 50, 0.9)};
         const auto back = propose_share_returns(device, acting());

@@ -373,7 +373,7 @@ TEST_SUITE("control.policies.job_figures") {
     }
 
     TEST_CASE(
-        "no shares without an imbalance, a batch, or a rank's speed; not all ranks are told") {
+        "no shares without an imbalance, a batch, or a rank's speed; not all ranks are directed") {
         const ControlConfig config;
         JobState job = job_of({0.016, 0.004});
         job.batch = 0;

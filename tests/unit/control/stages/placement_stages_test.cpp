@@ -77,7 +77,7 @@ TEST_SUITE("control.stages.placement_stages") {
         CHECK(items[order[2]].id == 3);
     }
 
-    TEST_CASE("an item moves to who reads it, once that is worth the copying") {
+    TEST_CASE("an item moves to its reader, once that is worth the copying") {
         auto input = two_nodes();
         const auto moves = place_items(input, {}).value();
         REQUIRE(moves.size() == 1);

@@ -179,10 +179,10 @@ TEST_SUITE("control.stages.quota_stages") {
         // Priority counts, and waiting for others counts against it.
         const TaskDemand weighed[] = {{10, 2, 0, 0, 100}, {10, 1, 0, 0, 100}, {10, 2, 1, 0, 100}};
         CHECK(allocate_tasks(weighed, 100, 0).value() == Parts{50, 25, 25});
-        // Who uses nothing keeps a tenth of the even part, so that it can begin again.
+        // A task that uses nothing keeps a tenth of the even part, so that it can begin again.
         const TaskDemand idle[] = {{1, 1, 0, 50, 100}, {0, 1, 0, 50, 0}};
         CHECK(allocate_tasks(idle, 100, 0.1).value() == Parts{95, 5});
-        // Nobody gets more than it needs: the rest goes home.
+        // No task gets more than it needs: the rest goes home.
         const TaskDemand modest[] = {{1, 1, 0, 30, 40}, {0, 1, 0, 70, 0}};
         CHECK(allocate_tasks(modest, 100, 0.1).value() == Parts{40, 60});
         const TaskDemand content[] = {{1, 1, 0, 30, 10}, {1, 1, 0, 70, 10}};

@@ -1,0 +1,219 @@
+// The commands of fabricctl, one row each. The manual page fabricctl(1) has the same ones.
+
+#include <algorithm>
+
+#include "fabricd/ctl/ctl_command.hpp"
+#include "fabricd/ctl/decision_commands.hpp"
+#include "fabricd/ctl/environment.hpp"
+#include "fabricd/ctl/host_commands.hpp"
+#include "fabricd/ctl/operator_commands.hpp"
+#include "fabricd/ctl/shard_commands.hpp"
+#include "fabricd/ctl/tune_command.hpp"
+#include "fabricd/ctl/vgpu_commands.hpp"
+
+namespace fabricd {
+
+namespace {
+
+#define FIELD(member)                   \
+    [](CtlOptions & options) -> auto& { \
+        return options.member;          \
+    }
+
+constexpr double kHour = 3600;
+constexpr double kDay = 24 * kHour;
+
+// Up to a week: seconds as milliseconds stay far from an overflow.
+CtlArgument wait_option(const char* help) {
+    return {"--wait", help, CtlSeconds{FIELD(wait), 7 * kDay}, "SECONDS"};
+}
+
+CtlArgument last_option() {
+    return {"--last", "The newest N (default 20); 0: all there are", CtlWhole{FIELD(last), true},
+            "N"};
+}
+
+// Of commands that do without a daemon; the others have it anyway.
+CtlArgument json_option() {
+    return {"--json", "Print JSON", CtlFlag{FIELD(json)}};
+}
+
+std::vector<CtlCommand> view_commands() {
+    return {
+        {"status", "The daemon and its pool in a few lines", View::kStatus},
+        {"pools", "The pool: where it is and how full", View::kPools},
+        {"arenas", "The arenas: one per job", View::kArenas},
+        {"regions",
+         "The regions and tensors inside arenas",
+         View::kRegions,
+         {{"--arena",
+           "Only those of the arena with this id",
+           CtlWhole{FIELD(arena_id)},
+           "ID",
+           {},
+           "fabricctl arenas --json 2>/dev/null | grep -o '\"id\":[0-9]*' | cut -d: -f2"}}},
+        {"sessions", "The attached processes", View::kSessions},
+        {"groups", "The groups of ranks, and which of them died", View::kGroups},
+        {"devices",
+         "The devices: speed, memory, vGPU quota and what is used",
+         View::kDevices,
+         {{"--file", "Check this device file and show it; works without a daemon",
+           CtlText{FIELD(file)}, "PATH"}}},
+        {"shards", "The shards: where they are, and which of them move", View::kShards},
+        {"waiting", "The operations in which ranks wait, and the ranks that are late",
+         View::kWaiting},
+        {"top", "Training rates, load, arenas, sessions and groups, again and again", View::kTop},
+    };
+}
+
+std::vector<CtlCommand> measuring_commands() {
+    return {
+        {"discover",
+         "What this host offers as a pool (works without a daemon)",
+         discover_host,
+         {json_option()}},
+        {"tune",
+         "Measure this machine and keep the sizes at which groups change their ways",
+         run_tune,
+         {{"--ranks", "World sizes to measure (default 2 4)", CtlNumber{FIELD(ranks), 2, 256}, "N"},
+          {"--output", "File to write (default: $FABRIC_TUNING, ~/.cache/fabricd/tuning.conf)",
+           CtlText{FIELD(output)}, "PATH"},
+          {"--emulate",
+           "Measure on this machine instead: a preset of fabricd --emulate list, or the path of a "
+           "machine file",
+           CtlText{FIELD(emulate)},
+           "MACHINE",
+           {},
+           "fabricd --emulate list 2>/dev/null | tail -n +2 | cut -d' ' -f1"},
+          {"--slow-motion", "With --emulate: every access takes so many times as long (default 1)",
+           CtlNumber{FIELD(slow_motion), 1, 1000}, "N"},
+          {"--quick", "One short round: a first idea, not to be kept", CtlFlag{FIELD(quick)}},
+          json_option()}},
+    };
+}
+
+std::vector<CtlCommand> order_commands() {
+    return {
+        {"migrate",
+         "Move a shard while it is read",
+         migrate_shard,
+         {{"SHARD", "Which one, as fabricctl shards calls it", CtlText{FIELD(shard)}, "ARENA/NAME"},
+          {"TARGET",
+           "here (another place of its arena), arena:NAME, device:NAME or node:N",
+           CtlText{FIELD(target)},
+           nullptr,
+           {"here", "arena:", "device:", "node:"}},
+          {"--limit",
+           "Copy at most so many bytes per second, with K, M, G (never more than the daemon's "
+           "limits.move_bytes_per_second)",
+           CtlSize{FIELD(limit_bytes)}, "BYTES/S"}}},
+        {"quota",
+         "Change what a device or a user may hold",
+         set_quota,
+         {{"SUBJECT", "A device of the device file, or user:NAME", CtlText{FIELD(subject)}},
+          {"BYTES", "The quota, with K, M, G or T; of a user 0: no limit",
+           CtlSize{FIELD(quota_bytes)}},
+          {"--grace", "Wait so long for holders of more to return it (default 30)",
+           CtlSeconds{FIELD(quota_grace), kDay}, "SECONDS"}}},
+    };
+}
+
+std::vector<CtlCommand> operator_commands() {
+    return {
+        {"health", "Whether the daemon is well, with the time of a round trip (exit code 1: not)",
+         show_health},
+        {"events", "The newest lines of the daemon's log", show_events, {last_option()}},
+        {"inspect",
+         "All that has an id or a name, and what belongs to it",
+         inspect,
+         {{"ID", "An id, a name, or the pid of a session", CtlText{FIELD(subject)}}}},
+        {"evict",
+         "End the process of a session, or all of an arena; others get their memory",
+         evict,
+         {{"SUBJECT", "A session's id, or arena:NAME", CtlText{FIELD(subject)}},
+          {"--grace", "From SIGTERM to SIGKILL (default 10)", CtlSeconds{FIELD(grace), kHour},
+           "SECONDS"}}},
+        {"env",
+         "The environment variables that count, and their values (works without a daemon)",
+         print_environment,
+         {json_option()}},
+        {"completion",
+         "The script that completes this command line in a shell",
+         print_completion,
+         {{"SHELL", "bash, zsh or fish", CtlText{FIELD(subject), {"bash", "zsh", "fish"}}}}},
+    };
+}
+
+std::vector<CtlCommand> decision_commands() {
+    return {
+        {"decisions", "What the control loop decided", show_decisions, {last_option()}},
+        {"why",
+         "One decision stage by stage, with its numbers",
+         show_why,
+         {{"ID", "From fabricctl decisions", CtlWhole{FIELD(decision_id)}}}},
+        {"replay",
+         "Run a decision journal through the loop again (works without a daemon)",
+         run_replay,
+         {{"FILE", "Journal: decisions in the state folder of fabricd", CtlText{FIELD(file)}},
+          {"--set", "Another value for a key of section [control], such as gain=0.1",
+           CtlTexts{FIELD(settings)}, "KEY=VALUE"},
+          json_option()}},
+    };
+}
+
+std::vector<CtlCommand> daemon_commands() {
+    return {
+        {"drain",
+         "Take no new sessions and arenas",
+         drain_daemon,
+         {{"--off", "Take them again", CtlFlag{FIELD(drain_off)}},
+          wait_option("Wait until all sessions have ended, at most this long")}},
+        {"vgpus", "The vGPUs: quota, share and use of their GPUs", show_vgpus},
+        // Not 0: that would take the memory of running processes away. (For a user's quota 0 means
+        // no limit.)
+        {"vgpu-resize",
+         "Change the quota of a vGPU as it runs",
+         change_vgpu,
+         {{"NAME", "The vGPU", CtlText{FIELD(vgpu.name)}},
+          {"BYTES", "Its quota of GPU memory: 512MiB, 20GiB",
+           CtlSize{FIELD(vgpu.quota_bytes), false}}}},
+        {"vgpu-share",
+         "Change the compute share of a vGPU as it runs",
+         change_vgpu,
+         {{"NAME", "The vGPU", CtlText{FIELD(vgpu.name)}},
+          {"PERCENT", "Its share of the GPU's time",
+           CtlNumber{FIELD(vgpu.share_percent), 1, 100}}}},
+        {"shutdown",
+         "End the daemon",
+         shut_down,
+         {wait_option("Wait until it has ended, at most this long (default 10)")}},
+    };
+}
+
+std::vector<CtlCommand> make_commands() {
+    std::vector<CtlCommand> commands;
+    for (auto* part : {view_commands, measuring_commands, order_commands, operator_commands,
+                       decision_commands, daemon_commands}) {
+        for (CtlCommand& command : part()) commands.push_back(std::move(command));
+    }
+    return commands;
+}
+
+#undef FIELD
+
+}  // namespace
+
+const std::vector<CtlCommand>& ctl_commands() {
+    static const std::vector<CtlCommand> commands = make_commands();
+    return commands;
+}
+
+const CtlCommand* find_ctl_command(const std::string& name) {
+    const auto& commands = ctl_commands();
+    const auto found =
+        std::find_if(commands.begin(), commands.end(),
+                     [&](const CtlCommand& command) { return command.name == name; });
+    return found == commands.end() ? nullptr : &*found;
+}
+
+}  // namespace fabricd
