@@ -42,6 +42,7 @@ proto::Tensor Arena::wire_tensor(RegionId region, std::int32_t owner_pid) const 
     tensor.dtype = info.dtype;
     tensor.ndim = info.ndim;
     tensor.owner_pid = owner_pid;
+    tensor.flags = info.lasting ? proto::kTensorLasting : 0;
     return tensor;
 }
 

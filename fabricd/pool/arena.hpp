@@ -26,6 +26,7 @@ struct TensorInfo {
     std::uint32_t dtype = 0;
     std::uint32_t ndim = 0;
     std::int64_t shape[fabricshm::proto::kDimsMax] = {};
+    bool lasting = false;  // kTensorLasting
 };
 
 /// Bytes of an arena that were granted. The owner and generation are in the arena's LeaseTable.

@@ -112,6 +112,10 @@ struct ArenaLeaveRecord {
     std::uint64_t session;
 };
 
+/// In RegionRecord::is_tensor.
+inline constexpr std::uint32_t kTensorOfSession = 1;
+inline constexpr std::uint32_t kTensorOfArena = 2;  // lasting
+
 struct RegionRecord {
     static constexpr RecordType kType = RecordType::kRegion;
     std::uint64_t arena;
@@ -120,8 +124,9 @@ struct RegionRecord {
     std::uint64_t session;
     std::uint64_t offset;
     std::uint64_t bytes;
-    std::uint32_t state;      // LeaseState
-    std::uint32_t is_tensor;  // 1: the kTensor record before it belongs to it
+    std::uint32_t state;  // LeaseState
+    // kTensorOfSession, kTensorOfArena: the kTensor record before it belongs to it.
+    std::uint32_t is_tensor;
     // The shard that it is the header or a copy of, 0 and 0 for others. One that its shard's kShard
     // does not name was granted or let go of right before a crash, and is freed.
     std::uint64_t shard_arena;

@@ -26,6 +26,15 @@ bool LeaseTable::release(RegionId region) {
     return true;
 }
 
+bool LeaseTable::hand_over(RegionId region, SessionId to) {
+    const auto found = leases_.find(region);
+    if (found == leases_.end() || found->second.state != LeaseState::kHeld) return false;
+    unlist(held_, found->second.session, region);
+    found->second.session = to;
+    held_[to].insert(region);
+    return true;
+}
+
 bool LeaseTable::quarantine(RegionId region) {
     // Only what is held: a region that was freed is nobody's to keep back.
     const auto found = leases_.find(region);

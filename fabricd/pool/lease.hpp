@@ -48,6 +48,9 @@ class LeaseTable {
     /// Ends the lease, held or quarantined; the id may be granted again. False when it is free.
     bool release(RegionId region);
 
+    /// Another session holds it from now on, under the same epoch. False unless it is held.
+    bool hand_over(RegionId region, SessionId to);
+
     /// Keeps the id and its bytes from everybody until release(). False unless it is held.
     bool quarantine(RegionId region);
 

@@ -71,11 +71,14 @@ Result<void> Regions::free(SessionId session, ArenaId id, RegionId region) {
     if (lease == nullptr || lease->state != LeaseState::kHeld) {
         return Error{Errc::kNotFound, 0, "free region"};
     }
-    if (lease->session != session) return Error{Errc::kDenied, 0, "free region of another session"};
     const Region& found = arena->regions.at(region);
+    const bool lasting = found.tensor && found.tensor->lasting;
+    if (lease->session != session && !lasting) {
+        return Error{Errc::kDenied, 0, "free region of another session"};
+    }
     // A shard's bytes are not its owner's alone: readers may hold them.
     if (found.shard) return Error{Errc::kDenied, 0, "free region of a shard"};
-    count(books_.session(session), found, -1);
+    count(books_.session(lease->session), found, -1);
     release(*arena, region);
     return {};
 }
@@ -88,6 +91,7 @@ Result<proto::Tensor> Regions::create_tensor(SessionId session, Arena& arena,
     info.dtype = request.dtype;
     info.ndim = request.ndim;
     std::copy_n(request.shape, request.ndim, info.shape);
+    info.lasting = (request.flags & proto::kTensorLasting) != 0;
 
     // Whoever opens it hears which process made it.
     const std::int32_t pid = books_.session(session).peer.pid;
@@ -99,12 +103,27 @@ Result<proto::Tensor> Regions::create_tensor(SessionId session, Arena& arena,
         const bool own = arena.leases.find(named->second)->session == session;
         const bool same = found.tensor->dtype == info.dtype && found.tensor->ndim == info.ndim &&
                           std::equal(info.shape, std::end(info.shape), found.tensor->shape);
-        if (found.recovered && own && same) return arena.wire_tensor(named->second, pid);
+        if (own && same && info.lasting) {
+            FABRIC_TRY_VOID(make_lasting(arena, named->second));
+            return arena.wire_tensor(named->second, pid);
+        }
+        // A lasting one is in use: its holder may not even be its maker.
+        const bool unseen = found.recovered && !found.tensor->lasting;
+        if (unseen && own && same) return arena.wire_tensor(named->second, pid);
         return Error{Errc::kExists, 0, "create tensor"};
     }
     FABRIC_TRY(const RegionId region, make(books_.session(session), arena, bytes, std::move(info)));
     answer_tensor(arena, region, out);
     return arena.wire_tensor(region, pid);
+}
+
+Result<void> Regions::make_lasting(Arena& arena, RegionId id) {
+    TensorInfo& tensor = *arena.regions.at(id).tensor;
+    if (tensor.lasting) return {};
+    tensor.lasting = true;
+    const auto written = write(arena, id, journal_);
+    if (!written.ok()) tensor.lasting = false;
+    return written;
 }
 
 Result<void> Regions::open_tensor(Ticket ticket, const proto::Tensor& request, TimePoint now,
@@ -192,7 +211,7 @@ Result<RegionId> Regions::make_copy(Session& owner, Arena& arena, Bytes bytes, s
     return region;
 }
 
-Result<void> Regions::write(const Arena& arena, RegionId id, JournalSink& sink) {
+RegionRecord Regions::record_of(const Arena& arena, RegionId id) {
     const Lease& lease = *arena.leases.find(id);
     RegionRecord record{raw(arena.id),
                         raw(id),
@@ -205,21 +224,28 @@ Result<void> Regions::write(const Arena& arena, RegionId id, JournalSink& sink) 
                         0,
                         0};
     const auto found = arena.regions.find(id);
-    if (found == arena.regions.end()) return sink.add(record);  // free: its generation counts
+    if (found == arena.regions.end()) return record;  // free: its generation counts
     record.offset = found->second.offset;
     record.bytes = found->second.bytes;
     if (const auto& shard = found->second.shard) {
         record.shard_arena = raw(shard->first);
         record.shard_region = raw(shard->second);
     }
-    if (found->second.tensor) {
+    if (const auto& tensor = found->second.tensor) {
+        record.is_tensor = tensor->lasting ? kTensorOfArena : kTensorOfSession;
+    }
+    return record;
+}
+
+Result<void> Regions::write(const Arena& arena, RegionId id, JournalSink& sink) {
+    const RegionRecord record = record_of(arena, id);
+    if (record.is_tensor != 0) {
         // Before the region's own record: one that says it is a tensor finds it.
-        const TensorInfo& info = *found->second.tensor;
+        const TensorInfo& info = *arena.regions.at(id).tensor;
         TensorRecord tensor{raw(arena.id), raw(id), {}, info.dtype, info.ndim, {}};
         std::copy(std::begin(info.shape), std::end(info.shape), std::begin(tensor.shape));
         copy_name(tensor.name, info.name);
         FABRIC_TRY_VOID(sink.add(tensor));
-        record.is_tensor = 1;
     }
     return sink.add(record);
 }
@@ -285,20 +311,46 @@ void Regions::quarantine(Arena& arena, RegionId id) {
 int Regions::reclaim_some(Session& session, Arena& arena, int most) {
     const JournalGuard::Batch batch(journal_);
     const std::set<RegionId>* held = &arena.leases.held_by(session.id);
+    Session* const heir = held->empty() ? nullptr : heir_of(session, arena);
     for (; most > 0 && !held->empty(); --most) {
-        reclaim(session, arena, *held->begin());
+        reclaim(session, arena, *held->begin(), heir);
         held = &arena.leases.held_by(session.id);
     }
     return most;
 }
 
-void Regions::reclaim(Session& session, Arena& arena, RegionId region) {
+// Another session that stays: which of them does not matter. nullptr: the arena goes as well.
+Session* Regions::heir_of(const Session& session, const Arena& arena) {
+    for (const SessionId id : arena.sessions) {
+        if (id == session.id || books_.is_ending(id) || books_.is_leaving(id, arena.id)) continue;
+        return &books_.session(id);
+    }
+    return nullptr;
+}
+
+void Regions::reclaim(Session& session, Arena& arena, RegionId id, Session* heir) {
+    const Region& region = arena.regions.at(id);
+    if (heir != nullptr && region.tensor && region.tensor->lasting) {
+        hand_over(session, *heir, arena, id);
+        return;
+    }
     // One verdict for all regions of the session: which of them a peer stores into is known to the
     // ranks alone.
     const bool endangered = arena.endangered(session.id);
-    count(session, arena.regions.at(region), -1);
-    if (endangered) quarantine(arena, region);
-    if (!endangered) release(arena, region);
+    count(session, region, -1);
+    if (endangered) quarantine(arena, id);
+    if (!endangered) release(arena, id);
+}
+
+// Its bytes are in use, so no quota is asked; the device of the new holder pays.
+void Regions::hand_over(Session& from, Session& to, Arena& arena, RegionId id) {
+    FAULT_POINT("reclaim.hand_over");
+    Region& region = arena.regions.at(id);
+    count(from, region, -1);
+    region.device = to.device;
+    count(to, region, +1);
+    FABRIC_CHECK(arena.leases.hand_over(id, to.id));
+    journal_.note(record_of(arena, id));
 }
 
 bool Regions::fits(const Arena& arena, Bytes bytes) const {
@@ -314,7 +366,9 @@ void Regions::give_up_name(Arena& arena, const std::string& name) {
     const auto named = arena.tensors.find(name);
     if (named == arena.tensors.end()) return;
     const SessionId owner = arena.leases.find(named->second)->session;
-    if (books_.is_ending(owner)) reclaim(books_.session(owner), arena, named->second);
+    if (!books_.is_ending(owner)) return;
+    Session& ending = books_.session(owner);
+    reclaim(ending, arena, named->second, heir_of(ending, arena));
 }
 
 // Only the end of a group, or a shrink of it, ends a danger, and only to its members: of those who
@@ -372,8 +426,10 @@ Result<void> Regions::restore(const ArenaImage& image, Arena& arena) {
             if (described == image.tensors.end()) return kContradiction;
             // A checksum says that it was written so, not that a daemon of this build wrote it.
             const TensorRecord& tensor = described->second;
-            if (!is_tensor(tensor, record)) return kContradiction;
+            if (!is_tensor(tensor, record) || record.is_tensor > kTensorOfArena)
+                return kContradiction;
             region.tensor = info_of(tensor);
+            region.tensor->lasting = record.is_tensor == kTensorOfArena;
             if (!arena.tensors.emplace(region.tensor->name, id).second) return kContradiction;
         }
         if (state != LeaseState::kHeld) continue;

@@ -58,7 +58,8 @@ class Regions {
 
     // ---- Giving back -------------------------------------------------------------------------
 
-    /// Gives back, or into quarantine, what the session holds of the arena. Returns how many of
+    /// Gives back, or into quarantine, what the session holds of the arena; lasting tensors go over
+    /// to another session that has the arena open, whatever its quota. Returns how many of
     /// `most` are left; there is more when none is.
     int reclaim_some(Session& session, Arena& arena, int most);
 
@@ -76,7 +77,11 @@ class Regions {
   private:
     Result<void> check_room(Session& session, const Arena& arena, Bytes bytes);
     void undo(Session& session, Arena& arena, RegionId region);
-    void reclaim(Session& session, Arena& arena, RegionId region);
+    void reclaim(Session& session, Arena& arena, RegionId region, Session* heir);
+    Result<void> make_lasting(Arena& arena, RegionId region);
+    Session* heir_of(const Session& session, const Arena& arena);
+    void hand_over(Session& from, Session& to, Arena& arena, RegionId region);
+    static RegionRecord record_of(const Arena& arena, RegionId region);
     void answer_tensor(Arena& arena, RegionId region, Effects& out);
 
     Books& books_;

@@ -34,10 +34,11 @@ bool has_avx512() noexcept {
 
 // The order is the choice: the last one that is available wins.
 constexpr KernelSet kSets[] = {
-    {"scalar", always, &kReduceScalar, copy_scalar, copy_scalar},
+    {"scalar", always, &kReduceScalar, copy_scalar, copy_scalar, &kOptimiseScalar},
 #ifdef FABRIC_HAS_VECTOR_SETS
-    {"avx2", has_avx2, &kReduceAvx2, copy_streaming_avx2, copy_cached_avx2},
-    {"avx512", has_avx512, &kReduceAvx512, copy_streaming_avx512, copy_cached_avx512},
+    {"avx2", has_avx2, &kReduceAvx2, copy_streaming_avx2, copy_cached_avx2, &kOptimiseAvx2},
+    {"avx512", has_avx512, &kReduceAvx512, copy_streaming_avx512, copy_cached_avx512,
+     &kOptimiseAvx512},
 #endif
 };
 constexpr int kSetCount = sizeof kSets / sizeof kSets[0];
@@ -99,6 +100,14 @@ void reduce_with(const KernelSet& set, const ReduceJob& job) noexcept {
 
 void reduce(const ReduceJob& job) noexcept {
     reduce_with(active_set(), job);
+}
+
+void optimise(const OptimiseJob& job) noexcept {
+    optimise_with(active_set(), job);
+}
+
+Merged merge(const MergeJob& job) noexcept {
+    return merge_with(active_set(), job);
 }
 
 const char* isa_name() noexcept {

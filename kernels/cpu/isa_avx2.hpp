@@ -21,6 +21,7 @@ struct Isa {
     [[gnu::always_inline]] static void stream(char* to, V value) {
         _mm256_stream_si256(reinterpret_cast<__m256i*>(to), (__m256i)value);
     }
+    [[gnu::always_inline]] static __m256 root(__m256 value) { return _mm256_sqrt_ps(value); }
     [[gnu::always_inline]] static __m256 widen_f16(const char* from) {
         return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
     }

@@ -23,6 +23,14 @@ struct Isa {
         _mm256_stream_si256(reinterpret_cast<__m256i*>(to), half[0]);
         _mm256_stream_si256(reinterpret_cast<__m256i*>(to + 32), half[1]);
     }
+    [[gnu::always_inline]] static Wide root(Wide value) {
+        __m256 half[2];
+        __builtin_memcpy(half, &value, sizeof half);
+        half[0] = _mm256_sqrt_ps(half[0]);
+        half[1] = _mm256_sqrt_ps(half[1]);
+        __builtin_memcpy(&value, half, sizeof half);
+        return value;
+    }
     [[gnu::always_inline]] static Wide widen_f16(const char* from) {
         Wide result;
         for (int i = 0; i < 2; ++i) {

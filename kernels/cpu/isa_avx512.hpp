@@ -24,6 +24,7 @@ struct Isa {
     [[gnu::always_inline]] static void stream(char* to, V value) {
         _mm512_stream_si512(reinterpret_cast<__m512i*>(to), (__m512i)value);
     }
+    [[gnu::always_inline]] static __m512 root(__m512 value) { return _mm512_sqrt_ps(value); }
     [[gnu::always_inline]] static __m512 widen_f16(const char* from) {
         return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
     }

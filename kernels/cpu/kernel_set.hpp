@@ -5,6 +5,7 @@
 
 #include <cstddef>
 
+#include "kernels/cpu/optimise_table.hpp"
 #include "kernels/reduce.hpp"
 
 namespace kernels {
@@ -40,6 +41,7 @@ struct KernelSet {
     const ReduceTable* reduce;     // source_count >= 1, count >= 1
     CopyFunction copy_streaming;   // ends with a store fence
     CopyFunction copy_cached;
+    const OptimiseTable* optimise;
 };
 
 /// The sets this build knows, the plainest first; not all of them need be available.
@@ -50,8 +52,10 @@ const KernelSet* kernel_set(int index) noexcept;
 /// null) says whether the request was met; a null or empty one always is.
 const KernelSet& choose_kernel_set(const char* wanted, bool* honoured) noexcept;
 
-/// Runs `job` on one set, as kernels::reduce() does on the chosen one.
+/// Run `job` on one set, as kernels::reduce(), optimise() and merge() do on the chosen one.
 void reduce_with(const KernelSet& set, const ReduceJob& job) noexcept;
+void optimise_with(const KernelSet& set, const OptimiseJob& job) noexcept;
+Merged merge_with(const KernelSet& set, const MergeJob& job) noexcept;
 
 extern const ReduceTable kReduceScalar;
 extern const ReduceTable kReduceAvx2;

@@ -3,6 +3,7 @@
 // the instruction set on (#pragma GCC target) and says
 //   Isa::kBytes                      the width of a register
 //   Isa::stream(to, value)           store past the cache; `to` is aligned to the width
+//   Isa::root(value)                 the square roots of a register of floats
 //   Isa::widen_f16(from)             half a register's worth of f16 as a register of floats
 //   Isa::narrow_f16(first, second)   the reverse, to nearest even, of two registers
 // All of it sits in an unnamed namespace: with a shared name the linker would keep one copy of each

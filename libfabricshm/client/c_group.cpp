@@ -111,6 +111,7 @@ int check_own(const fabricshm_group& group) {
 void drop_group(fabricshm_group* handle) noexcept {
     const std::uint64_t id = handle->group->id();
     const int rank = handle->group->rank();
+    for (fabricshm_parameters* set : handle->sets) leave_group(*set);
     // Before the daemon is notified: it waits for what was started, and the daemon would give the
     // rank's place away.
     handle->group.reset();

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/client/arena.hpp"
@@ -17,6 +18,8 @@
 
 /// A handle stays where it is, since the caller has its address; what it owns is shared with the
 /// operations that use it.
+struct fabricshm_parameters;
+
 struct fabricshm_session {
     std::shared_ptr<fabricshm::Session> session;
 
@@ -42,6 +45,7 @@ struct fabricshm_group {
     std::shared_ptr<fabricshm::Arena> arena;
     std::string name;
     std::unique_ptr<fabricshm::Group> group;
+    std::vector<fabricshm_parameters*> sets;  // that are stepped by it; under the session's mutex
 
     // The last call, and the number under which the group keeps it: see repeats() of
     // c_collective.cpp. Like the group itself, for one collective at a time.
@@ -76,6 +80,9 @@ std::string place_of(const Arena& arena);
 /// Lets go of an arena handle, and of the arena itself when it was the last one. Under both of the
 /// session's mutexes.
 void drop_arena(fabricshm_session& session, fabricshm_arena* handle) noexcept;
+
+/// The group of the set is about to go: from here on the set can only be closed.
+void leave_group(fabricshm_parameters& set) noexcept;
 
 /// Leaves a group: waits for what was started in it, then notifies the daemon.
 void drop_group(fabricshm_group* handle) noexcept;

@@ -148,4 +148,36 @@ Result<void> free_tensor(Arena& arena, const void* data, Bytes bytes, std::uint6
     return reply.error();
 }
 
+Result<void> make_lasting(Arena& arena, const TensorView& tensor) {
+    proto::Message request = proto::make_request(proto::Type::kTensorCreate, 0);
+    FABRIC_TRY_VOID(proto::set_name(request.tensor.name, tensor.name, "name"));
+    request.tensor.region.arena_id = arena.id();
+    request.tensor.dtype = tensor.dtype;
+    request.tensor.ndim = tensor.ndim;
+    std::copy(tensor.shape.begin(), tensor.shape.end(), request.tensor.shape);
+    request.tensor.flags = proto::kTensorLasting;
+    // Harmless: what is lasting already stays so.
+    FABRIC_TRY([[maybe_unused]] const auto reply,
+               arena.call(request, "make tensor lasting", arena.session().default_deadline(),
+                          Retry::kHarmless));
+    return {};
+}
+
+Result<void> free_lasting(Arena& arena, const std::string& name) {
+    // Not waited for to be made; but what this process said before has to leave it first.
+    auto found = open_tensor(arena, name, Clock::now() + std::chrono::milliseconds(500));
+    if (!found.ok() && found.error().code == Errc::kTimeout) {
+        return Error{Errc::kNotFound, 0, "free tensor"};
+    }
+    FABRIC_TRY(const TensorView view, std::move(found));
+    proto::Message request = proto::make_request(proto::Type::kTensorFree, 0);
+    request.tensor.region.arena_id = arena.id();
+    request.tensor.region.region_id = view.region_id;
+    request.tensor.region.generation = *arena.tensor_generation(view.region_id);
+    FABRIC_TRY(
+        [[maybe_unused]] const auto reply,
+        arena.call(request, "free tensor", arena.session().default_deadline(), Retry::kHarmless));
+    return {};
+}
+
 }  // namespace fabricshm

@@ -45,4 +45,12 @@ Result<std::uint64_t> await_tensor(Arena& arena, const void* data, Bytes bytes,
 /// Gives the tensor back; waiters for it get kNotFound. Only its owner may (kDenied).
 Result<void> free_tensor(Arena& arena, const void* data, Bytes bytes, std::uint64_t region_id);
 
+/// From here on the tensor, which this session has made, belongs to all sessions that have the
+/// arena open (proto::kTensorLasting). Once its elements are what others may find: a maker that
+/// dies before takes it along.
+Result<void> make_lasting(Arena& arena, const TensorView& tensor);
+
+/// Gives a lasting tensor back, whichever session made it. kNotFound when there is none.
+Result<void> free_lasting(Arena& arena, const std::string& name);
+
 }  // namespace fabricshm

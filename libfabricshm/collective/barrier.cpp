@@ -340,7 +340,8 @@ void Barrier::report_late(LongWait& wait, const Word& word, std::uint64_t value,
     }
     if (late < 0 || late >= world_ || late == rank_) late = peer;
     if (late < 0 || late >= world_) return;
-    Doing doing{"a message", 0};
+    const bool of_step = word.seen == TouchPoint::kStepRead;
+    Doing doing{of_step ? "a step" : "a message", 0};
     if (of_operation) {
         doing = {kind_.load(std::memory_order_relaxed), bytes_.load(std::memory_order_relaxed)};
     }
@@ -351,7 +352,7 @@ void Barrier::report_late(LongWait& wait, const Word& word, std::uint64_t value,
     if (std::ranges::all_of(record.late, [](std::uint64_t bits) { return bits == 0; })) {
         add_late(record, late);
     }
-    wait.show(record, of_operation ? doing : Doing{"message", 0}, now);
+    wait.show(record, of_operation ? doing : Doing{of_step ? "step" : "message", 0}, now);
 }
 
 void Barrier::enlist(const Word& word) noexcept {

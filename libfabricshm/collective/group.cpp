@@ -387,6 +387,23 @@ void Group::abort(Errc code, int rank) noexcept {
     state_->barrier.fail(code, rank);
 }
 
+void Group::raise(const Word& word, std::uint64_t value) noexcept {
+    state_->barrier.raise(word, value);
+}
+
+Result<void> Group::await(const Word& word, std::uint64_t value, int peer, TimePoint deadline) {
+    // Acquire, against the release in raise(): what was stored before the value is seen with it.
+    if (word.value.load(std::memory_order_acquire) >= value) return {};
+    if (state_->failed) return Error{Errc::kBroken, 0, "step: the group failed before"};
+    return ended(state_->barrier.await(word, value, peer, deadline));
+}
+
+Result<void> Group::intact(const PoisonGuard& guard) {
+    if (!guard.hit()) return {};
+    state_->poisoned(PoisonGuard::place());
+    return ended(state_->barrier.check(-1));
+}
+
 void Group::retire() noexcept {
     state_->failed = true;
     Barrier& barrier = state_->barrier;

@@ -17,12 +17,14 @@
 namespace fabricshm {
 
 class Mailbox;
+class PoisonGuard;
 class WaitScreen;
 class Worker;
 struct GroupState;
 struct Operation;
 struct RankPlace;
 struct Tuning;
+struct Word;
 
 /// Where a group lives: what the daemon said when the group was joined.
 struct GroupPlace {
@@ -105,6 +107,19 @@ class Group {
     /// none to time: on emulated hosts, while operations run on the group's own thread, after a
     /// failure. Some 20 us; by the thread that runs the group's operations.
     std::optional<PeerRead> time_peer(int peer) noexcept;
+
+    // For what the ranks do on words of their own in the arena (optim/); besides collectives, from
+    // any one thread.
+
+    /// Stores `value` with release and wakes the ranks that wait for it.
+    void raise(const Word& word, std::uint64_t value) noexcept;
+
+    /// Waits until `word`, which `peer` raises, is at least `value`. A failure is one of an
+    /// operation: it breaks the group, and names the rank.
+    Result<void> await(const Word& word, std::uint64_t value, int peer, TimePoint deadline);
+
+    /// kPoisoned, and the group is broken, when this thread touched a lost page inside `guard`.
+    Result<void> intact(const PoisonGuard& guard);
 
     /// Makes every wait of this process in the group end with `code` soon. Thread-safe.
     void abort(Errc code, int rank) noexcept;

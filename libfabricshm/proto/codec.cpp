@@ -108,6 +108,7 @@ Result<void> check_shape(const Shaped& tensor) {
 }
 
 Result<void> check_tensor_create(const Tensor& tensor) {
+    FABRIC_TRY_VOID(need((tensor.flags & ~kTensorLasting) == 0, "tensor flags"));
     FABRIC_TRY_VOID(need(tensor.region.arena_id != kNoId, "arena id"));
     FABRIC_TRY_VOID(need(is_name(tensor.name, 1), "tensor name"));
     return check_shape(tensor);

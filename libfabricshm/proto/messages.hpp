@@ -95,7 +95,7 @@ struct Region {  // create: bytes in; open, free: region_id in; replies: all
     std::uint64_t bytes;
 };
 
-struct Tensor {     // create: name, dtype, ndim, shape; open: name, timeout_ms
+struct Tensor {     // create: name, dtype, ndim, shape, flags; open: name, timeout_ms
     Region region;  // reply. A tensor's region starts with a TensorHeader (shm/)
     char name[kNameBytes];
     std::int64_t shape[kDimsMax];
@@ -103,8 +103,11 @@ struct Tensor {     // create: name, dtype, ndim, shape; open: name, timeout_ms
     std::uint32_t dtype;
     std::uint32_t ndim;
     std::int32_t owner_pid;  // reply: in the daemon's pid namespace
-    std::int32_t reserved;
+    std::uint32_t flags;     // create: kTensorLasting
 };
+/// It belongs to all sessions that have the arena open: at the end of one it goes over to another,
+/// and any of them may free it. Of a tensor that its owner has made before: it does from now on.
+inline constexpr std::uint32_t kTensorLasting = 1;
 
 // create: name, dtype, ndim, shape, flags; open: name, timeout_ms; close, free: header's ids;
 // move: header's ids, target, bytes_per_second

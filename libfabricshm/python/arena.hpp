@@ -68,6 +68,9 @@ class Arena {
     std::shared_ptr<Group> join(const std::string& name, int rank, int world,
                                 std::int64_t timeout_ms);
 
+    /// For what stands on the arena and keeps it; raises when it was closed.
+    std::shared_ptr<ArenaHandle> handle() const { return open(); }
+
     void close();
     bool closed() const { return handle_ == nullptr; }
 

@@ -51,6 +51,9 @@ class Group {
     /// Borrowed; raises when the group was left.
     const fabricshm_group* raw() const { return open()->group; }
 
+    /// For what stands on the group and keeps it; raises when the group was left.
+    std::shared_ptr<GroupHandle> handle() const { return open(); }
+
     /// Runs it to its end, without the interpreter's lock.
     void run(const CallArguments& arguments) const;
     /// Starts it; the arrays are kept until it is complete.

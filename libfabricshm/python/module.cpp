@@ -5,10 +5,12 @@
 #include <pybind11/stl.h>
 
 #include "kernels/dtype.hpp"
+#include "kernels/optimise.hpp"
 #include "libfabricshm/collective/kinds.hpp"
 #include "libfabricshm/python/arena.hpp"
 #include "libfabricshm/python/dlpack.hpp"
 #include "libfabricshm/python/group.hpp"
+#include "libfabricshm/python/parameters.hpp"
 #include "libfabricshm/python/request.hpp"
 #include "libfabricshm/python/session.hpp"
 
@@ -157,6 +159,52 @@ void bind_memory(py::module_& module) {
         .def_property_readonly("closed", &Arena::closed);
 }
 
+void bind_parameters(py::module_& module) {
+    py::dict rules;
+    for (const auto& row : kernels::kRuleRows) {
+        rules[row.name] = py::make_tuple(static_cast<int>(row.rule), row.states());
+    }
+    module.attr("OPTIMISERS") = rules;
+    py::class_<fabricshm_hyper>(module, "Hyper")
+        .def(py::init([] { return fabricshm_hyper_make(1e-3); }))
+        .def_readwrite("learning_rate", &fabricshm_hyper::learning_rate)
+        .def_readwrite("beta1", &fabricshm_hyper::beta1)
+        .def_readwrite("beta2", &fabricshm_hyper::beta2)
+        .def_readwrite("epsilon", &fabricshm_hyper::epsilon)
+        .def_readwrite("weight_decay", &fabricshm_hyper::weight_decay)
+        .def_readwrite("momentum", &fabricshm_hyper::momentum)
+        .def_readwrite("dampening", &fabricshm_hyper::dampening)
+        .def_readwrite("nesterov", &fabricshm_hyper::nesterov)
+        .def_readwrite("maximize", &fabricshm_hyper::maximize);
+    py::class_<fabricshm_step_report>(module, "StepReport")
+        .def_readonly("step", &fabricshm_step_report::step)
+        .def_readonly("norm", &fabricshm_step_report::norm)
+        .def_property_readonly("skipped",
+                               [](const fabricshm_step_report& self) { return self.skipped != 0; })
+        .def_property_readonly("waited",
+                               [](const fabricshm_step_report& self) {
+                                   return static_cast<double>(self.waited_ns) * 1e-9;
+                               })
+        .def_property_readonly("computed", [](const fabricshm_step_report& self) {
+            return static_cast<double>(self.computed_ns) * 1e-9;
+        });
+    py::class_<Parameters>(module, "Parameters")
+        .def(py::init(&Parameters::open), py::arg("group"), py::arg("name"), py::arg("spec"),
+             py::arg("optimiser"), py::arg("gradients"), py::arg("copy"), py::arg("slots"),
+             py::arg("timeout_ms"))
+        .def_static("bytes", &Parameters::bytes, py::arg("spec"), py::arg("optimiser"),
+                    py::arg("gradients"), py::arg("copy"), py::arg("slots"))
+        .def("view", &Parameters::view, py::arg("index"))
+        .def("step", &Parameters::step, py::arg("hyper"), py::arg("weight"), py::arg("scale"),
+             py::arg("clip_norm"), py::arg("skip_nonfinite"), py::arg("timeout_ms"))
+        .def("share", &Parameters::share, py::arg("shares"))
+        .def("recover", &Parameters::recover, py::arg("group"), py::arg("timeout_ms"))
+        .def("set_steps", &Parameters::set_steps, py::arg("steps"))
+        .def_property_readonly("steps", &Parameters::steps)
+        .def("close", &Parameters::close);
+    module.def("free_parameters", &free_parameters, py::arg("arena"), py::arg("name"));
+}
+
 void bind_group(py::module_& module) {
     py::class_<CallArguments>(module, "Call")
         .def(py::init<>())
@@ -208,4 +256,5 @@ PYBIND11_MODULE(_fabricshm, module) {
     bind_shards(module);
     bind_memory(module);
     bind_group(module);
+    bind_parameters(module);
 }

@@ -78,6 +78,10 @@ constexpr TouchRow kTouches[] = {
     {TouchPoint::kVersionBefore, "version_before.acquire", kApart},
     {TouchPoint::kRetire, "retire.publish", kBoth},
     {TouchPoint::kRegionReturn, "region_return.acquire", kApart},
+    // Shared parameters: how far the ranks are in a step, and what a rank reads of the others.
+    {TouchPoint::kStep, "step.publish", kTogether},
+    {TouchPoint::kStepRead, "step.acquire", kTogether},
+    {TouchPoint::kGradientRead, "gradient.acquire", kTogether},
 };
 static_assert(std::size(kTouches) == static_cast<std::size_t>(kTouchCount));
 constexpr bool in_order() {

@@ -81,8 +81,11 @@ enum class TouchPoint : std::uint8_t {
     kVersionBefore,
     kRetire,
     kRegionReturn,
+    kStep,
+    kStepRead,
+    kGradientRead,
 };
-inline constexpr int kTouchCount = static_cast<int>(TouchPoint::kRegionReturn) + 1;
+inline constexpr int kTouchCount = static_cast<int>(TouchPoint::kGradientRead) + 1;
 
 /// Which memory a touch exists on: some are needed only where hosts do not share caches, others
 /// belong to ways of working that exist only where they do.

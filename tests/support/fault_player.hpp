@@ -3,6 +3,7 @@
 #pragma once
 
 #include <fabricshm/fabricshm.h>
+#include <fabricshm/optim.h>
 #include <fabricshm/shard.h>
 
 #include <array>
@@ -21,6 +22,7 @@ class FaultPlayer {
     FaultPlayer(JobBoard& board, std::string socket, int rank)
         : board_(board), socket_(std::move(socket)), rank_(rank) {}
     ~FaultPlayer() {
+        fabricshm_parameters_close(set_);
         if (group_ != nullptr) fabricshm_group_leave(group_);
         for (fabricshm_shard* shard : shards_) fabricshm_shard_close(shard);
         fabricshm_session_close(session_);
@@ -86,6 +88,10 @@ class FaultPlayer {
     int offered_messages(std::uint64_t count, bool late);
     int message(int to, int from, const float* sent, float* received, std::uint64_t count);
     bool shrink();
+    int train();
+    int open_parameters();
+    int recover_parameters(fabricshm_group* group);
+    void step_model(std::uint64_t version);
 
     static constexpr std::int64_t kTimeoutMs = 15'000;
     static constexpr std::uint64_t kCount = 20'000;  // floats of the larger collectives
@@ -110,7 +116,10 @@ class FaultPlayer {
     float* shared_ = nullptr;                           // in the arena
     std::array<fabricshm_shard*, kJobRanks> shards_{};  // the own one, and those of the peers
     fabricshm_group* group_ = nullptr;
-    std::vector<int> members_;  // of group_: ranks of the job, in the group's order
+    fabricshm_parameters* set_ = nullptr;
+    std::vector<float> model_;    // what the set's parameters have to be
+    std::uint64_t stepping_ = 0;  // the version of the step that failed; 0: none did
+    std::vector<int> members_;    // of group_: ranks of the job, in the group's order
     std::size_t round_ = 0;
     std::uint64_t version_ = 1;  // of what is computed with: differs from call to call
 };

@@ -229,6 +229,7 @@ int FaultPlayer::collectives() {
         [&] { return gather(); },
         [&] { return share_output(100); },
         [&] { return share_output(kCount); },
+        [&] { return train(); },
         [&] { return messages(10); },
         [&] { return messages(kCount); },
         [&] { return offered_messages(4000, true); },
@@ -280,7 +281,9 @@ bool FaultPlayer::shrink() {
     if (!insist("shrink", [&] { return fabricshm_group_shrink(group_, kTimeoutMs, &smaller); })) {
         return false;
     }
+    const int recovered = recover_parameters(smaller);
     fabricshm_group_leave(std::exchange(group_, smaller));
+    if (recovered != FABRICSHM_OK) return report("recover: %s", fabricshm_error_text());
     members_.erase(std::remove_if(members_.begin(), members_.end(), dead), members_.end());
     const bool right = fabricshm_group_world(group_) == static_cast<int>(members_.size());
     return right || report("the shrunk group has %d ranks", fabricshm_group_world(group_));

@@ -133,6 +133,10 @@ class Arena(_Closing):
         """The tensor `name`, waiting for a peer to make it."""
         return self._tensor(self._handle.open_tensor(name, milliseconds(timeout)))
 
+    def free_parameters(self, name):
+        """Ends the set of parameters `name` for all ranks, which have closed it."""
+        _fabricshm.free_parameters(self._handle, name)
+
     def create_shard(self, name, shape, dtype="float32"):
         """A named tensor that fabricd may move while peers read it. Not cleared."""
         shape = [shape] if numpy.isscalar(shape) else list(shape)

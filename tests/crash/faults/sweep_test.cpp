@@ -306,6 +306,10 @@ constexpr Elsewhere kElsewhere[] = {
     {"pull.combined", "/tests/crash/collective/killed_rank_test.cpp"},
     {"pull.reduced", "/tests/crash/collective/killed_rank_test.cpp"},
     {"pull.shared", "/tests/crash/collective/killed_rank_test.cpp"},
+    // A survivor that is killed while it finishes the step of another.
+    {"recover.agreed", "/tests/crash/optim/killed_in_step_test.cpp"},
+    {"recover.finished", "/tests/crash/optim/killed_in_step_test.cpp"},
+    {"recover.shard", "/tests/crash/optim/killed_in_step_test.cpp"},
     {"shrink.retired", "/tests/crash/client/shrink_test.cpp"},
     // The job has too few ranks for a tree.
     {"tree.before_post", "/tests/crash/collective/killed_rank_test.cpp"},

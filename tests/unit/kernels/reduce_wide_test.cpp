@@ -35,8 +35,8 @@ void copy_wide_streaming(void* const* destinations, int count, const void* sourc
 namespace kernels_test {
 
 const kernels::KernelSet* tested_set() {
-    static const kernels::KernelSet kWide = {"wide", nullptr, &kWideTable, copy_wide_streaming,
-                                             copy_wide_cached};
+    static const kernels::KernelSet kWide = {
+        "wide", nullptr, &kWideTable, copy_wide_streaming, copy_wide_cached, nullptr};
     if (available_set("avx2") != nullptr) return &kWide;
     test_support::skip("this processor has no AVX2");
     return nullptr;

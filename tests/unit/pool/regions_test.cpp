@@ -76,6 +76,106 @@ TEST_SUITE("pool.regions") {
         CHECK(host.registry->problems().empty());
     }
 
+    TEST_CASE(
+        "a lasting tensor goes over to another session of its arena, and ends with the last") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kBob);
+        const SessionId outside = host.session(kBob);
+        const ArenaId arena = host.arena(alice);
+        host.arena(bob);
+        host.arena(outside, "other");
+        auto body = RegistryHost::tensor_body(arena, "w", 5000);
+        body.flags = proto::kTensorLasting;
+        const auto tensor = host.registry->create_tensor(alice, body).value();
+        CHECK(tensor.flags == proto::kTensorLasting);
+        REQUIRE(host.tensor(alice, arena, "mortal").ok());
+        host.registry->end_session(alice, "test");
+        CHECK(host.registry->problems().empty());
+        // Every reference to it stays good: region, generation and place are the same.
+        REQUIRE(host.registry->open_tensor({bob, 71}, body, kNow).ok());
+        const auto found = std::get<proto::Tensor>(host.answer(71).body);
+        CHECK(found.region.region_id == tensor.region.region_id);
+        CHECK(found.region.generation == tensor.region.generation);
+        CHECK(found.region.offset == tensor.region.offset);
+        CHECK(found.owner_pid == kBob.pid);
+        CHECK(host.registry->snapshot(kNow).arenas.at(0).bytes_used == 4096);
+
+        // A restarted daemon knows it, too, and what becomes of it.
+        host.restart();
+        REQUIRE(host.registry->problems().empty());
+        CHECK(host.registry->snapshot(kNow).arenas.at(0).bytes_used == 4096);
+        host.registry->end_session(bob, "test");
+        CHECK(host.registry->problems().empty());
+        for (const auto& left : host.registry->snapshot(kNow).arenas) CHECK(left.name != "job");
+    }
+
+    TEST_CASE("a tensor is made lasting by its owner, and goes with it before that") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kBob);
+        const ArenaId arena = host.arena(alice);
+        host.arena(bob);
+        REQUIRE(host.tensor(alice, arena, "early").ok());
+        REQUIRE(host.tensor(alice, arena, "late").ok());
+        auto body = RegistryHost::tensor_body(arena, "late");
+        body.flags = proto::kTensorLasting;
+        CHECK(host.registry->create_tensor(bob, body).error().code == Errc::kExists);
+        host.journal.broken = true;
+        CHECK_FALSE(host.registry->create_tensor(alice, body).ok());
+        host.journal.broken = false;
+        REQUIRE(host.registry->create_tensor(alice, body).ok());
+        CHECK(host.registry->create_tensor(alice, body).ok());
+        host.restart();
+        REQUIRE(host.restored.ok());
+        host.registry->end_session(alice, "test");
+        CHECK(host.registry->snapshot(kNow).arenas.at(0).bytes_used == 4096);
+        CHECK(host.tensor(bob, arena, "early").ok());
+        CHECK(host.tensor(bob, arena, "late").error().code == Errc::kExists);
+        CHECK(host.registry->problems().empty());
+    }
+
+    TEST_CASE("a lasting tensor is freed by any session of its arena, and by no other") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kBob);
+        const SessionId outside = host.session(kBob);
+        const ArenaId arena = host.arena(alice);
+        host.arena(bob);
+        auto body = RegistryHost::tensor_body(arena, "w", 5000);
+        body.flags = proto::kTensorLasting;
+        const auto tensor = host.registry->create_tensor(alice, body).value();
+        const RegionId region{tensor.region.region_id};
+        CHECK_FALSE(host.registry->free_region(outside, arena, region).ok());
+        CHECK(host.registry->free_region(bob, arena, region).ok());
+        CHECK(host.registry->problems().empty());
+        CHECK(host.registry->snapshot(kNow).arenas.at(0).bytes_used == 0);
+    }
+
+    TEST_CASE("lasting tensors of a session with many go over in slices, and no byte is lost") {
+        Limits limits;
+        limits.freed_at_once = 3;
+        RegistryHost host(limits);
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kBob);
+        const ArenaId arena = host.arena(alice);
+        host.arena(bob);
+        for (int i = 0; i < 10; ++i) {
+            auto body = RegistryHost::tensor_body(arena, ("w" + std::to_string(i)).c_str());
+            body.flags = proto::kTensorLasting;
+            REQUIRE(host.registry->create_tensor(alice, body).ok());
+        }
+        host.registry->end_session(alice, "test");
+        // Asked for by name before its turn has come.
+        const auto last = RegistryHost::tensor_body(arena, "w9", 5000);
+        REQUIRE(host.registry->open_tensor({bob, 71}, last, kNow).ok());
+        CHECK(std::get<proto::Tensor>(host.answer(71).body).owner_pid == kBob.pid);
+        CHECK(host.registry->problems().empty());
+        for (int turn = 0; turn < 10; ++turn) host.registry->expire(kNow);
+        CHECK(host.registry->snapshot(kNow).arenas.at(0).bytes_used == 10 * 4096);
+        CHECK(host.registry->problems().empty());
+    }
+
     TEST_CASE("a session has only so many waits, and they end with it") {
         Limits limits;
         limits.max_waits_per_session = 2;

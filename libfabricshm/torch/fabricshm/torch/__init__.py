@@ -36,13 +36,15 @@ __all__ = [
     "arena_name",
     "in_arena",
     "is_registered",
+    "share",
     "use_arena_allocator",
 ]
 
 NAME = "fabricshm"
 # Loaded when they are asked for: fabricrun imports this module while `import torch` is under way, and
 # the training loop's side needs all of torch.
-_HOMES = {"Control": "_control", "Directives": "_session", "FabricSampler": "_sampler"}
+_HOMES = {"Control": "_control", "Directives": "_session", "FabricSampler": "_sampler",
+          "share": ".optim"}  # fmt: skip
 _MODES = {"0": "off", "off": "off", "auto": "scoped", "1": "scoped", "all": "all"}
 
 

@@ -1,0 +1,98 @@
+#include "libfabricshm/client/parameters.hpp"
+
+#include <array>
+#include <vector>
+
+#include "libfabricshm/base/fault_point.hpp"
+#include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/client/tensor.hpp"
+#include "libfabricshm/include/fabricshm/fabricshm.h"
+
+namespace fabricshm {
+
+namespace {
+
+// A tensor's elements begin behind its header; the arrays of a set on pages.
+std::byte* memory_of(const TensorView& view) noexcept {
+    const auto place = reinterpret_cast<std::uintptr_t>(view.data);
+    return view.data + (round_up(place, kPageBytes) - place);
+}
+
+struct Memory {
+    std::byte* data = nullptr;
+    Bytes bytes = 0;
+};
+
+Result<Memory> make_or_find(Arena& arena, const std::string& name, const ParameterSpec& spec,
+                            bool makes, TimePoint deadline) {
+    if (makes) {
+        const std::array shape{static_cast<std::int64_t>(parameter_bytes(spec))};
+        const auto made = create_tensor(arena, name, FABRICSHM_U8, shape);
+        if (made.ok()) {
+            std::byte* const memory = memory_of(*made);
+            ParameterSet::format(memory, spec);
+            FAULT_POINT("parameters.formatted");
+            FABRIC_TRY_VOID(make_lasting(arena, *made));
+            return Memory{memory, ParameterLayout::of(spec).total};
+        }
+        if (made.error().code != Errc::kExists) return made.error();
+    }
+    FABRIC_TRY(const TensorView view, open_tensor(arena, name, deadline));
+    std::byte* const memory = memory_of(view);
+    const auto before = static_cast<Bytes>(memory - view.data);
+    return Memory{memory, view.bytes > before ? view.bytes - before : 0};
+}
+
+// Every rank learns how the others fared: one that has no memory would let them wait in vain.
+Result<void> agree(Group& group, Errc code, TimePoint deadline) {
+    const std::uint64_t mine = static_cast<std::uint64_t>(code);
+    std::vector<std::uint64_t> all(static_cast<std::size_t>(group.world()));
+    Call call;
+    call.kind = Kind::kAllGather;
+    call.dtype = kernels::DType::kU64;
+    call.count = 1;
+    call.input = reinterpret_cast<const std::byte*>(&mine);
+    call.output = reinterpret_cast<std::byte*>(all.data());
+    call.deadline = deadline;
+    FABRIC_TRY_VOID(group.run(call));
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+        const auto theirs = static_cast<Errc>(all[rank]);
+        if (theirs == Errc::kOk) continue;
+        return explain({theirs, static_cast<int>(rank), "open parameters"}, "rank %zu: %s", rank,
+                       text_of(theirs));
+    }
+    return {};
+}
+
+}  // namespace
+
+Bytes parameter_bytes(const ParameterSpec& spec) {
+    return ParameterLayout::of(spec).total + kPageBytes;
+}
+
+Result<std::unique_ptr<ParameterSet>> open_parameters(Arena& arena, Group& group,
+                                                      const std::string& name, ParameterSpec spec,
+                                                      TimePoint deadline) {
+    if (spec.slots == 0) spec.slots = group.world();
+    FABRIC_TRY_VOID(check_spec(spec));
+    Result<Memory> memory = Error{Errc::kInternal, 0, "open parameters"};
+    // Rank 0 first: the others find what it has made and formatted.
+    if (group.rank() == 0) memory = make_or_find(arena, name, spec, true, deadline);
+    const Errc first = group.rank() != 0 || memory.ok() ? Errc::kOk : memory.error().code;
+    const auto made = agree(group, first, deadline);
+    if (group.rank() == 0 && !memory.ok()) return memory.error();
+    FABRIC_TRY_VOID(made);
+    if (group.rank() != 0) memory = make_or_find(arena, name, spec, false, deadline);
+    if (memory.ok()) {
+        const auto fits =
+            ParameterSet::check(arena.visibility(), memory->data, memory->bytes, spec);
+        if (!fits.ok()) memory = fits.error();
+    }
+    const auto found = agree(group, memory.ok() ? Errc::kOk : memory.error().code, deadline);
+    if (!memory.ok()) return memory.error();
+    FABRIC_TRY_VOID(found);
+    return ParameterSet::attach(group, arena.visibility(), memory->data, memory->bytes,
+                                std::move(spec), deadline);
+}
+
+}  // namespace fabricshm

@@ -1,0 +1,23 @@
+// Where the memory of a parameter set comes from: a lasting tensor of the group's arena.
+
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/client/arena.hpp"
+#include "libfabricshm/collective/group.hpp"
+#include "libfabricshm/optim/parameter_set.hpp"
+
+namespace fabricshm {
+
+/// By all ranks of `group`: makes or finds the set's memory, and attaches to it.
+Result<std::unique_ptr<ParameterSet>> open_parameters(Arena& arena, Group& group,
+                                                      const std::string& name, ParameterSpec spec,
+                                                      TimePoint deadline);
+
+/// Bytes of its tensor, for a valid spec.
+Bytes parameter_bytes(const ParameterSpec& spec);
+
+}  // namespace fabricshm

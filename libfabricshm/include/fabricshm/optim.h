@@ -1,0 +1,165 @@
+/* optim.h: parameters that exist once for all ranks of a group, and the optimiser step that adds up
+ * the ranks' gradients and moves them in one pass. docs/optimisers.md of the project.
+ *
+ *   all ranks   fabricshm_parameters_open()   fabricshm_parameter_view()
+ *   each step   write the own gradients       fabricshm_parameters_step()   read the parameters
+ *
+ * Functions return 0 or a negative FABRICSHM_E* code; after a failure the outputs are untouched. A
+ * set serves one call at a time, and so does its group. Not async-signal-safe.
+ */
+#ifndef FABRICSHM_OPTIM_H
+#define FABRICSHM_OPTIM_H
+
+#include <fabricshm/fabricshm.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fabricshm_parameters fabricshm_parameters;
+
+typedef enum fabricshm_optimiser {
+    FABRICSHM_SGD = 0,
+    FABRICSHM_ADAM = 1,
+    FABRICSHM_ADAMW = 2,
+    FABRICSHM_ADABELIEF = 3,
+    FABRICSHM_MAX_ADABELIEF = 4
+} fabricshm_optimiser;
+
+/* One tensor of the model. */
+typedef struct fabricshm_parameter {
+    const char* name; /* no two alike */
+    const int64_t* shape;
+    int32_t ndim;     /* 0: one element */
+    uint32_t options; /* which of the step's fabricshm_hyper it is moved by, below 1024 */
+} fabricshm_parameter;
+
+/* What a set is made of; the same on all ranks. */
+typedef struct fabricshm_parameters_spec {
+    size_t struct_size; /* sizeof(fabricshm_parameters_spec) */
+    const fabricshm_parameter* parameters;
+    uint64_t count;
+    fabricshm_optimiser optimiser;
+    fabricshm_dtype gradients; /* F32, F16 or BF16 */
+    fabricshm_dtype copy;      /* F16 or BF16: also keep the parameters so; F32: no copy */
+    int32_t slots;             /* ranks that it will ever have at once; 0: the group's */
+} fabricshm_parameters_spec;
+
+/* Bytes of the arena that a set of `world` ranks takes: parameters and state once, and a gradient
+ * for each slot. 0: the spec is not valid. */
+FABRICSHM_API uint64_t fabricshm_parameters_bytes(const fabricshm_parameters_spec* spec, int world);
+
+/* By all ranks of the group: makes the set `name` in the group's arena, all zeros, or goes on with
+ * the one that is there (of the same spec, EMISMATCH; closed by all or at rest, EBUSY). It belongs
+ * to no session: it stays until fabricshm_parameters_free(), or until the last session closes the
+ * arena. ENOMEM, EDENIED as for tensors. EUNSUPPORTED: the ranks' memory is not coherent. EPEER,
+ * ETIMEOUT as in a barrier. Clears the memory: about 0.3 s/GiB. */
+FABRICSHM_API int fabricshm_parameters_open(fabricshm_group* group, const char* name,
+                                            const fabricshm_parameters_spec* spec,
+                                            int64_t timeout_ms, fabricshm_parameters** set);
+/* This rank's part in it ends, the set stays. Before its group is left. NULL is allowed. */
+FABRICSHM_API void fabricshm_parameters_close(fabricshm_parameters* set);
+/* The set `name` ends for all ranks, which have closed it. ENOENT: there is none. */
+FABRICSHM_API int fabricshm_parameters_free(fabricshm_arena* arena, const char* name);
+
+/* Where a parameter is, in this process, until the set is closed. Elements row-major, no gaps. All
+ * of it may be read between steps; values and state may be written by one rank at a time, followed
+ * by a barrier, and gradients by the rank whose they are. */
+typedef struct fabricshm_parameter_memory {
+    float* values;   /* of all ranks */
+    void* copy;      /* of all ranks; NULL: none */
+    void* gradient;  /* this rank's own */
+    float* state[3]; /* momentum or m, v or s, running maximum; NULL: the optimiser has none */
+    uint64_t count;  /* elements */
+} fabricshm_parameter_memory;
+
+FABRICSHM_API int fabricshm_parameter_view(const fabricshm_parameters* set, uint64_t index,
+                                           fabricshm_parameter_memory* memory);
+
+/* Steps that were applied so far, by all groups that had the set. */
+FABRICSHM_API uint64_t fabricshm_parameters_steps(const fabricshm_parameters* set);
+
+/* Says how many steps led to what is in the set now, after values and state were written into it (a
+ * checkpoint, say). The same on all ranks, between two steps. */
+FABRICSHM_API int fabricshm_parameters_set_steps(fabricshm_parameters* set, uint64_t steps);
+
+/* How much of the set each rank steps from now on, by rank: any numbers from 0 on that are not all
+ * 0. The same on all ranks, between two steps; until then all are equal. */
+FABRICSHM_API int fabricshm_parameters_share(fabricshm_parameters* set, const double* shares,
+                                             int count);
+
+/* What moves a parameter; the meaning of each is in docs/optimisers.md. */
+typedef struct fabricshm_hyper {
+    double learning_rate;
+    double beta1;
+    double beta2;
+    double epsilon;
+    double weight_decay; /* decoupled, but for SGD and ADAM, where it is added to the gradient */
+    double momentum;     /* SGD, as the two below */
+    double dampening;
+    int32_t nesterov;
+    int32_t maximize;
+} fabricshm_hyper;
+
+/* A step; the same on all ranks, but for the weight. Make it with fabricshm_step_make(). */
+typedef struct fabricshm_step_call {
+    size_t struct_size; /* sizeof(fabricshm_step_call) */
+    const fabricshm_hyper* hyper;
+    uint64_t hyper_count;   /* more than the highest `options` of a parameter */
+    double weight;          /* of this rank's gradient in the sum; NaN: one of the mean */
+    double scale;           /* of the sum: 1 / loss scale, say */
+    double clip_norm;       /* above 0: the gradient of the whole set is scaled down to it */
+    int32_t skip_nonfinite; /* 1: an infinity or a NaN in any rank's gradient skips the step */
+    int32_t reserved;       /* 0 */
+    int64_t timeout_ms;
+} fabricshm_step_call;
+
+typedef struct fabricshm_step_report {
+    size_t struct_size; /* sizeof(fabricshm_step_report) */
+    uint64_t step;      /* as fabricshm_parameters_steps() */
+    double norm;        /* of the merged, scaled gradient, before clipping; NaN: not asked for */
+    int64_t waited_ns;  /* for other ranks */
+    int64_t computed_ns;
+    int32_t skipped; /* 1: nothing was changed, since the gradient was not finite */
+    int32_t reserved;
+} fabricshm_step_report;
+
+/* PyTorch's defaults. */
+static inline fabricshm_hyper fabricshm_hyper_make(double learning_rate) {
+    const fabricshm_hyper hyper = {learning_rate, 0.9, 0.999, 1e-8, 0.0, 0.0, 0.0, 0, 0};
+    return hyper;
+}
+
+static inline fabricshm_step_call fabricshm_step_make(const fabricshm_hyper* hyper,
+                                                      uint64_t hyper_count) {
+    const fabricshm_step_call call = {
+        sizeof(fabricshm_step_call), hyper, hyper_count, __builtin_nan(""), 1.0, 0.0, 0, 0,
+        FABRICSHM_TIMEOUT_DEFAULT};
+    return call;
+}
+
+/* By all ranks: adds up the gradients in the order of the slots, which are the ranks of the group
+ * that opened the set, and moves the parameters. On return all are moved, and gradients may be
+ * written again. `report` (its struct_size set) may be NULL.
+ *
+ * EMISMATCH: a rank called it with other values; nothing has changed on any rank. EINVAL: this rank
+ * alone; the others wait. EPEER, ETIMEOUT, EBROKEN, EPOISONED end the group: leave gradients and
+ * parameters alone, fabricshm_group_shrink(), then fabricshm_parameters_recover().
+ * Reads all gradients once, moves parameters and state once: docs/optimisers.md has the bytes. */
+FABRICSHM_API int fabricshm_parameters_step(fabricshm_parameters* set,
+                                            const fabricshm_step_call* call,
+                                            fabricshm_step_report* report);
+
+/* By all ranks of `group`, which a shrink has made of the set's: settles the step that failed, as
+ * a whole. `applied` (may be NULL) receives 1 when it has happened, with the gradients of all
+ * ranks, 0 when it has not. From then on the set belongs to `group`, in equal shares; the old one
+ * can be left. ETIMEOUT: a process that is not in `group` is alive and inside of the step; the text
+ * names it. EPEER: one more died; shrink `group` and call again with the result. */
+FABRICSHM_API int fabricshm_parameters_recover(fabricshm_parameters* set, fabricshm_group* group,
+                                               int64_t timeout_ms, int* applied);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

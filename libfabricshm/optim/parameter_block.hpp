@@ -1,0 +1,88 @@
+// What the ranks of a parameter set share besides its arrays: how far each has come in the step
+// under way. docs/optimisers.md has the protocol, tests/models/step.pml checks it.
+//
+//   ParameterHeader | SlotRecord[slots] | undo logs | parameters | state | copy | gradients[slots]
+
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "libfabricshm/base/units.hpp"
+
+namespace fabricshm {
+
+inline constexpr std::uint64_t kParameterMagic = 0x3153524150424146;  // "FABPARS1"
+inline constexpr std::uint32_t kParameterVersion = 1;
+
+/// Written by the rank that makes the set, before any other can find it, but for the words of
+/// recovery, which are written between two barriers by rank 0 of the group that recovers.
+struct alignas(kCachePair) ParameterHeader {
+    std::uint64_t magic;
+    std::uint64_t signature;
+    Bytes total;
+    char pad_[kCachePair - 24];
+
+    // Rises when the set goes over to another group. A rank that finds it changed after it has
+    // entered a step does not belong to the set any more, and turns back.
+    std::atomic<std::uint64_t> era;
+    // All attempts up to this one are decided; `applied` steps had been applied then.
+    std::atomic<std::uint64_t> resolved;
+    std::atomic<std::uint64_t> applied;
+    char pad2_[kCachePair - 24];
+
+    char pad3_[kPageBytes - 2 * kCachePair];
+};
+static_assert(sizeof(ParameterHeader) == kPageBytes);
+
+/// What one rank shows to the others. Written by that rank; after its death by the one survivor
+/// that finishes its shard. Attempts count from 1 and only rise: no word is ever reset, so that a
+/// rank that comes late cannot take an old value for a new one.
+struct alignas(kCachePair) SlotRecord {
+    // Its gradients of this attempt are complete, and it reads no parameters.
+    std::atomic<std::uint64_t> ready;
+    std::atomic<std::uint32_t> ready_sleepers;
+    std::uint32_t reserved;
+    // What the rank calls the step with, for even and odd attempts, stored before `ready`: when
+    // calls differ a rank goes on at once, and may be one attempt ahead of one that still compares.
+    std::uint64_t signature[2];
+    double weight[2];  // of its gradient in the sum; NaN: one of the mean
+    char pad_[kCachePair - 48];
+
+    // Its shard's square sum is there (steps that clip or check).
+    std::atomic<std::uint64_t> measured;
+    std::atomic<std::uint32_t> measured_sleepers;
+    std::uint32_t finite;  // 1: all of the merged gradient of its shard is
+    char pad2_[kCachePair - 16];
+
+    // Its shard is done.
+    std::atomic<std::uint64_t> done;
+    std::atomic<std::uint32_t> done_sleepers;
+    char pad3_[kCachePair - 12];
+
+    // 1 while its process may touch the set.
+    std::atomic<std::uint32_t> inside;
+    // Of its process, so that survivors can distinguish dead from slow.
+    std::int32_t pid;
+    std::uint64_t start_time;
+    std::uint64_t pid_namespace;
+    char pad4_[kCachePair - 24];
+
+    // Steps that were applied when the rank left the last one that went well.
+    std::atomic<std::uint64_t> applied;
+    // The attempt that `cursor` and `logged` are about.
+    std::atomic<std::uint64_t> started;
+    // Elements of the shard before `cursor` are stepped. Those from `cursor` to `logged` may be:
+    // their old values are in the log.
+    std::atomic<std::uint64_t> cursor;
+    std::atomic<std::uint64_t> logged;
+    char pad5_[kCachePair - 32];
+
+    // The square sum of the merged gradient of its shard, exactly (base/exact_sum.hpp).
+    std::uint64_t square_sum[36];
+    char pad6_[3 * kCachePair - 36 * 8];
+};
+static_assert(sizeof(SlotRecord) == 8 * kCachePair);
+
+}  // namespace fabricshm

@@ -1,0 +1,287 @@
+#include "libfabricshm/optim/parameter_set.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "libfabricshm/base/check.hpp"
+#include "libfabricshm/base/fault_point.hpp"
+#include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/os/poison.hpp"
+#include "libfabricshm/os/process.hpp"
+
+namespace fabricshm {
+
+namespace {
+
+constexpr Error kRefused{Errc::kInvalid, 0, "step"};
+
+std::uint64_t mixed(std::uint64_t seed, double value) noexcept {
+    seed = (seed ^ std::bit_cast<std::uint64_t>(value)) * 0x9e3779b97f4a7c15;
+    return seed ^ seed >> 32;
+}
+
+// Of all that has to be the same on all ranks.
+std::uint64_t signature_of(const StepCall& call, std::uint64_t applied,
+                           const std::vector<double>& shares) noexcept {
+    std::uint64_t seed = 0x5354455031 + applied;
+    for (const kernels::Hyper& hyper : call.hyper) {
+        for (const double value : {hyper.learning_rate, hyper.beta1, hyper.beta2, hyper.epsilon,
+                                   hyper.weight_decay, hyper.momentum, hyper.dampening}) {
+            seed = mixed(seed, value);
+        }
+        seed = mixed(seed, hyper.nesterov ? 1 : 0);
+        seed = mixed(seed, hyper.maximize ? 1 : 0);
+        seed = mixed(seed, hyper.decoupled ? 1 : 0);
+    }
+    seed = mixed(seed, call.scale);
+    seed = mixed(seed, call.clip_norm);
+    seed = mixed(seed, call.skip_nonfinite ? 1 : 0);
+    for (const double share : shares) seed = mixed(seed, share);
+    return seed;
+}
+
+}  // namespace
+
+Result<void> ParameterSet::pass_barrier(Group& group, TimePoint deadline) {
+    Call call;
+    call.kind = Kind::kBarrier;
+    call.deadline = deadline;
+    return group.run(call);
+}
+
+ParameterSet::ParameterSet(Visibility view, std::byte* memory, ParameterSpec spec)
+    : memory_(memory),
+      spec_(std::move(spec)),
+      layout_(ParameterLayout::of(spec_)),
+      step_(spec_, layout_, memory, view),
+      words_(memory, layout_.slots) {}
+
+ParameterSet::~ParameterSet() {
+    // A step that failed and was never recovered holds up the others no longer.
+    words_.leave();
+}
+
+void ParameterSet::format(std::byte* memory, const ParameterSpec& spec) {
+    const ParameterLayout layout = ParameterLayout::of(spec);
+    // The gradients are cleared by their own ranks, which then have their pages near.
+    std::memset(memory, 0, layout.gradients);
+    auto& header = *reinterpret_cast<ParameterHeader*>(memory);
+    header.magic = kParameterMagic;
+    header.signature = fabricshm::signature_of(spec);
+    header.total = layout.total;
+}
+
+Result<void> ParameterSet::check(const Visibility& view, const std::byte* memory, Bytes bytes,
+                                 const ParameterSpec& spec) {
+    FABRIC_TRY_VOID(check_spec(spec));
+    if (!view.coherent()) {
+        return explain({Errc::kUnsupported, 0, "shared parameters"},
+                       "the ranks' memory is not coherent; parameters can be shared by the ranks "
+                       "of one coherent host");
+    }
+    const auto& header = *reinterpret_cast<const ParameterHeader*>(memory);
+    if (bytes < sizeof header || header.magic != kParameterMagic) {
+        return Error{Errc::kCorrupt, 0, "shared parameters: no such block"};
+    }
+    if (header.signature != fabricshm::signature_of(spec)) {
+        return explain({Errc::kMismatch, 0, "shared parameters"},
+                       "the set was made of other parameters, types or slots");
+    }
+    if (bytes < ParameterLayout::of(spec).total) {
+        return Error{Errc::kCorrupt, 0, "shared parameters: too short"};
+    }
+    return {};
+}
+
+Result<std::unique_ptr<ParameterSet>> ParameterSet::attach(Group& group, Visibility view,
+                                                           std::byte* memory, Bytes bytes,
+                                                           ParameterSpec spec, TimePoint deadline) {
+    FABRIC_TRY_VOID(check(view, memory, bytes, spec));
+    if (group.world() > spec.slots) {
+        return explain({Errc::kInvalid, 0, "shared parameters"}, "%d ranks, and slots for %d",
+                       group.world(), spec.slots);
+    }
+    FABRIC_TRY(const ProcessIdentity self, own_identity());
+    auto set = std::unique_ptr<ParameterSet>(new ParameterSet(view, memory, std::move(spec)));
+    std::vector<int> slots;
+    for (int rank = 0; rank < group.world(); ++rank) slots.push_back(rank);
+    set->adopt(group, std::move(slots));
+    FABRIC_TRY_VOID(set->take_over(deadline));
+    SlotRecord& own = set->words_.own();
+    own.pid = self.pid;
+    own.start_time = self.start_time;
+    own.pid_namespace = self.pid_namespace;
+    std::memset(memory + set->layout_.gradients +
+                    static_cast<Bytes>(set->slot()) * set->layout_.gradient_stride,
+                0, set->layout_.gradient_stride);
+    FABRIC_TRY_VOID(pass_barrier(group, deadline));
+    return set;
+}
+
+// From whatever group had the set before, if any: attempts and steps are counted on from its own.
+Result<void> ParameterSet::take_over(TimePoint deadline) {
+    // Acquire, here and below: what was stored before the words is visible with them.
+    attempts_ = words_.header().resolved.load(std::memory_order_acquire);
+    applied_ = words_.header().applied.load(std::memory_order_acquire);
+    for (int slot = 0; slot < spec_.slots; ++slot) {
+        const SlotRecord& of = words_.record(slot);
+        const ProcessIdentity process{of.pid, of.start_time, of.pid_namespace};
+        if (of.inside.load(std::memory_order_acquire) != 0 &&
+            liveness_of(process) != Liveness::kDead) {
+            return explain({Errc::kBusy, 0, "shared parameters"},
+                           "the process of slot %d (pid %d) is in the middle of a step", slot,
+                           of.pid);
+        }
+        const std::uint64_t started = of.started.load(std::memory_order_acquire);
+        if (started > of.done.load(std::memory_order_acquire)) {
+            return explain({Errc::kCorrupt, 0, "shared parameters"},
+                           "slot %d was left in the middle of step attempt %llu", slot,
+                           static_cast<unsigned long long>(started));
+        }
+        attempts_ = std::max(attempts_, of.ready.load(std::memory_order_acquire));
+        applied_ = std::max(applied_, of.applied.load(std::memory_order_acquire));
+    }
+    // No rank raises a word before all have read them.
+    return pass_barrier(words_.group(), deadline);
+}
+
+// The set belongs to `group` from here on; `slots` of its ranks.
+void ParameterSet::adopt(Group& group, std::vector<int> slots) {
+    step_.set_members(slots);
+    words_.adopt(group, std::move(slots));
+    shares_.clear();
+    shards_ = cut_shards(layout_.elements, shares_, group.world());
+    pending_.reset();
+}
+
+float* ParameterSet::values(std::size_t index) const noexcept {
+    return floats(layout_.parameters) + layout_.pieces[index].begin;
+}
+
+std::byte* ParameterSet::copy(std::size_t index) const noexcept {
+    if (layout_.copy == 0) return nullptr;
+    return memory_ + layout_.copy + layout_.pieces[index].begin * kernels::size_of(spec_.copy);
+}
+
+std::byte* ParameterSet::gradient(std::size_t index) const noexcept {
+    return memory_ + layout_.gradients + static_cast<Bytes>(slot()) * layout_.gradient_stride +
+           layout_.pieces[index].begin * kernels::size_of(spec_.gradients);
+}
+
+float* ParameterSet::state(std::size_t index, int which) const noexcept {
+    return floats(layout_.state[which]) + layout_.pieces[index].begin;
+}
+
+Result<void> ParameterSet::share(std::vector<double> shares) {
+    if (shares.size() != static_cast<std::size_t>(world())) {
+        return explain(kRefused, "%zu shares for %d ranks", shares.size(), world());
+    }
+    double sum = 0;
+    for (const double share : shares) {
+        if (!(share >= 0) || !std::isfinite(share)) {
+            return explain(kRefused, "share %g is not a finite number from 0 on", share);
+        }
+        sum += share;
+    }
+    if (!(sum > 0) || !std::isfinite(sum)) return explain(kRefused, "the shares add up to %g", sum);
+    shares_ = std::move(shares);
+    shards_ = cut_shards(layout_.elements, shares_, world());
+    return {};
+}
+
+Result<void> ParameterSet::set_steps(std::uint64_t steps) {
+    if (pending_) return Error{Errc::kBroken, 0, "step: the one before failed"};
+    applied_ = steps;
+    // Release, as after a step; another group goes on from here.
+    words_.own().applied.store(steps, std::memory_order_release);
+    return {};
+}
+
+Result<void> ParameterSet::check_call(const StepCall& call) const {
+    const std::uint32_t most = *std::ranges::max_element(layout_.options);
+    if (call.hyper.size() <= most) {
+        return explain(kRefused, "%zu sets of options; a parameter has options %u",
+                       call.hyper.size(), most);
+    }
+    for (const kernels::Hyper& hyper : call.hyper) {
+        if (const char* field = kernels::unusable_field(spec_.rule, hyper); field != nullptr) {
+            return explain(kRefused, "%s is out of its range", field);
+        }
+    }
+    if (!std::isfinite(call.scale)) return explain(kRefused, "scale is not finite");
+    if (std::isinf(call.weight)) return explain(kRefused, "weight is not finite");
+    if (!(call.clip_norm >= 0)) return explain(kRefused, "clip_norm is below 0");
+    return {};
+}
+
+Result<StepReport> ParameterSet::step(const StepCall& call) {
+    FABRIC_TRY_VOID(check_call(call));
+    if (pending_) return Error{Errc::kBroken, 0, "step: the one before failed"};
+    FABRIC_TRY_VOID(words_.enter());
+    Attempt what{attempts_ + 1, call, signature_of(call, applied_, shares_)};
+    attempts_ = what.number;
+    const PoisonGuard guard;
+    Result<StepReport> report = attempt(what);
+    if (const auto state = words_.group().intact(guard); !state.ok()) report = state.error();
+    if (report.ok()) {
+        applied_ = report->step;
+        words_.own().applied.store(applied_, std::memory_order_release);
+    } else if (report.error().code != Errc::kMismatch) {
+        pending_ = std::move(what);
+    }
+    words_.leave();
+    return report;
+}
+
+Result<StepReport> ParameterSet::attempt(const Attempt& what) {
+    const StepCall& call = what.call;
+    const std::uint64_t number = what.number;
+    const TimePoint begun = Clock::now();
+    FAULT_POINT("step.begin");
+    SlotRecord& mine = words_.own();
+    mine.signature[number & 1] = what.signature;
+    mine.weight[number & 1] = call.weight;
+    words_.raise(StepWord::kReady, number);
+    FAULT_POINT("step.ready");
+    FABRIC_TRY_VOID(words_.await(StepWord::kReady, number, call.deadline));
+    const TimePoint all_ready = Clock::now();
+    FABRIC_TRY_VOID(compare(what));
+    step_.begin(call, number, applied_ + 1);
+    const ElementRange shard = this->shard();
+    Duration waited = all_ready - begun;
+    if (call.measures()) {
+        step_.measure(shard, mine);
+        words_.raise(StepWord::kMeasured, number);
+        FAULT_POINT("step.measured");
+        const TimePoint measured = Clock::now();
+        FABRIC_TRY_VOID(words_.await(StepWord::kMeasured, number, call.deadline));
+        waited += Clock::now() - measured;
+    }
+    const StepVerdict verdict = step_.judge(call);
+    if (!verdict.skipped) FABRIC_TRY_VOID(step_.run(number, verdict, shard, slot()));
+    FAULT_POINT("step.shard");
+    words_.raise(StepWord::kDone, number);
+    const TimePoint done = Clock::now();
+    FABRIC_TRY_VOID(words_.await(StepWord::kDone, number, call.deadline));
+    FAULT_POINT("step.done");
+    const TimePoint end = Clock::now();
+    waited += end - done;
+    return StepReport{applied_ + (verdict.skipped ? 0 : 1), verdict.skipped, verdict.norm, waited,
+                      end - begun - waited};
+}
+
+// All ranks find the same: none steps its shard when any two differ.
+Result<void> ParameterSet::compare(const Attempt& what) const noexcept {
+    for (int peer = 0; peer < world(); ++peer) {
+        const SlotRecord& of = words_.record(words_.members()[static_cast<std::size_t>(peer)]);
+        if (of.signature[what.number & 1] == what.signature) continue;
+        return Error{Errc::kMismatch, peer, "step"};
+    }
+    return {};
+}
+
+}  // namespace fabricshm

@@ -1,0 +1,101 @@
+#include "libfabricshm/optim/step_words.hpp"
+
+#include <algorithm>
+#include <thread>
+
+#include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/collective/barrier.hpp"
+#include "libfabricshm/os/process.hpp"
+
+namespace fabricshm {
+
+namespace {
+
+Word word_of(SlotRecord& record, StepWord word) noexcept {
+    constexpr auto kTouch = TouchPoint::kStep;
+    constexpr auto kRead = TouchPoint::kStepRead;
+    switch (word) {
+        case StepWord::kReady:
+            return {record.ready, record.ready_sleepers, kTouch, kRead};
+        case StepWord::kMeasured:
+            return {record.measured, record.measured_sleepers, kTouch, kRead};
+        default:
+            return {record.done, record.done_sleepers, kTouch, kRead};
+    }
+}
+
+}  // namespace
+
+void StepWords::adopt(Group& group, std::vector<int> slots) {
+    group_ = &group;
+    members_ = std::move(slots);
+    slot_ = members_[static_cast<std::size_t>(group.rank())];
+    // Acquire: what was decided before the era began is visible.
+    era_ = header().era.load(std::memory_order_acquire);
+}
+
+Result<void> StepWords::enter() noexcept {
+    // Store, then load, both sequentially consistent, as send_away() and await_absent() do with the
+    // two words in the other order: either this rank sees the new era and turns back, or the others
+    // see that it is inside, and wait for it.
+    own().inside.store(1, std::memory_order_seq_cst);
+    if (header().era.load(std::memory_order_seq_cst) == era_) return {};
+    leave();
+    return explain({Errc::kBroken, 0, "step"}, "the other ranks went on without this one");
+}
+
+void StepWords::leave() noexcept {
+    if (group_ == nullptr) return;  // it was never in
+    // Release: all that this rank did to the set comes before.
+    own().inside.store(0, std::memory_order_release);
+}
+
+void StepWords::raise(Group& group, int slot, StepWord word, std::uint64_t number) noexcept {
+    group.raise(word_of(record(slot), word), number);
+}
+
+Result<void> StepWords::await(StepWord word, std::uint64_t number, TimePoint deadline) {
+    const int world = group_->world();
+    // Behind this rank first, so that not all read the same line at once.
+    for (int step = 1; step < world; ++step) {
+        const int peer = (group_->rank() + step) % world;
+        SlotRecord& of = record(members_[static_cast<std::size_t>(peer)]);
+        FABRIC_TRY_VOID(group_->await(word_of(of, word), number, peer, deadline));
+    }
+    return {};
+}
+
+bool StepWords::all_have(StepWord word, std::uint64_t number) const noexcept {
+    return std::ranges::all_of(members_, [&](int slot) {
+        // Acquire: with the word, what its rank stored before is visible.
+        return word_of(record(slot), word).value.load(std::memory_order_acquire) >= number;
+    });
+}
+
+void StepWords::send_away() noexcept {
+    header().era.fetch_add(1, std::memory_order_seq_cst);  // see enter()
+}
+
+// One that is stopped in the middle of its shard would go on some day, and overwrite what others
+// have finished for it.
+Result<void> StepWords::await_absent(const std::vector<int>& present, TimePoint deadline) const {
+    for (const int slot : members_) {
+        if (std::ranges::find(present, slot) != present.end()) continue;
+        const SlotRecord& of = record(slot);
+        const ProcessIdentity process{of.pid, of.start_time, of.pid_namespace};
+        // Sequentially consistent, after the era was raised: see enter().
+        while (of.inside.load(std::memory_order_seq_cst) != 0 &&
+               liveness_of(process) != Liveness::kDead) {
+            if (Clock::now() >= deadline) {
+                return explain({Errc::kTimeout, slot, "recover step"},
+                               "the process of slot %d (pid %d) is alive and in the middle of the "
+                               "step; end it, and call again",
+                               slot, of.pid);
+            }
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+    }
+    return {};
+}
+
+}  // namespace fabricshm

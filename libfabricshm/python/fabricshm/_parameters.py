@@ -1,0 +1,126 @@
+"""Parameters that exist once for all ranks of a group. docs/optimisers.md."""
+
+import math
+
+import numpy
+
+from . import _fabricshm
+from ._arrays import milliseconds, storage, type_code, type_name
+
+_HYPER = ("learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "momentum", "dampening",
+          "nesterov", "maximize")  # fmt: skip
+
+
+def optimiser_code(name):
+    if name not in _fabricshm.OPTIMISERS:
+        known = ", ".join(_fabricshm.OPTIMISERS)
+        raise ValueError(f"there is no optimiser {name!r}; there are {known}")
+    return _fabricshm.OPTIMISERS[name][0]
+
+
+def hyper(**values):
+    """What moves a parameter: learning_rate, beta1, beta2, epsilon, weight_decay; of sgd also
+    momentum, dampening, nesterov; maximize. The defaults are PyTorch's."""
+    made = _fabricshm.Hyper()
+    for name, value in values.items():
+        if name not in _HYPER:
+            raise TypeError(f"a step has no {name!r}; it has {', '.join(_HYPER)}")
+        setattr(made, name, int(value) if name in ("nesterov", "maximize") else float(value))
+    return made
+
+
+def _listed(shapes, options):
+    for name, shape in shapes.items():
+        whole = (shape,) if numpy.isscalar(shape) else shape
+        yield str(name), [int(length) for length in whole], int(options.get(name, 0))
+
+
+class Parameters:
+    """The set `name`: made by all ranks of `group`, or found as another group has left it.
+
+        set = fabricshm.Parameters(group, "model", {"w": (784, 10), "b": 10}, optimiser="adamw")
+        set.gradients["w"][...] = ...
+        set.step(learning_rate=1e-3)         # by all ranks
+        set.values["w"]                      # moved, the same memory in every process
+
+    shapes: of each parameter, by name. optimiser: sgd, adam, adamw, adabelief or max_adabelief.
+    gradients: float32, float16 or bfloat16. copy: float16 or bfloat16 to keep the parameters in that
+    type, too. slots: the most ranks that will ever share it (default: the group's). options: which of
+    the hyperparameters of a step moves a parameter, by name (default 0).
+    Arrays are NumPy views of shared memory (uint16 for bfloat16), until close().
+    """
+
+    def __init__(self, group, name, shapes, optimiser="adamw", gradients="float32", copy=None,
+                 slots=0, options=None, timeout=None):  # fmt: skip
+        self.name = name
+        self.optimiser = optimiser
+        self._options = dict(options or {})
+        listed = list(_listed(shapes, self._options))
+        types = [type_name(gradients), "float32" if copy is None else type_name(copy)]
+        self._handle = _fabricshm.Parameters(
+            group._handle, name, listed, optimiser_code(optimiser), type_code(types[0]),
+            type_code(types[1]), slots, milliseconds(timeout))  # fmt: skip
+        self.values, self.gradients, self.copies, self.states = {}, {}, {}, {}
+        for index, (each, shape, _) in enumerate(listed):
+            values, copied, gradient, states = self._handle.view(index)
+            self.values[each] = values.view("float32").reshape(shape)
+            self.gradients[each] = gradient.view(storage(types[0])).reshape(shape)
+            self.states[each] = [state.view("float32").reshape(shape) for state in states]
+            if copied is not None:
+                self.copies[each] = copied.view(storage(types[1])).reshape(shape)
+
+    @staticmethod
+    def bytes(shapes, world, optimiser="adamw", gradients="float32", copy=None):
+        """What such a set takes of an arena."""
+        types = [type_name(gradients), "float32" if copy is None else type_name(copy)]
+        return _fabricshm.Parameters.bytes(
+            list(_listed(shapes, {})), optimiser_code(optimiser), type_code(types[0]),
+            type_code(types[1]), world)  # fmt: skip
+
+    @property
+    def steps(self):
+        """Steps that were applied so far. Assigned by all ranks alike after values and states were
+        written (a checkpoint): as many as led to them."""
+        return self._handle.steps
+
+    @steps.setter
+    def steps(self, count):
+        self._handle.set_steps(count)
+
+    def step(self, options=None, weight=None, scale=1.0, clip_norm=None, skip_nonfinite=False,
+             timeout=None, **values):  # fmt: skip
+        """Adds up the gradients of all ranks and moves the parameters; by all ranks. Returns a report:
+        .step, .skipped, .norm (of the merged gradient, before clipping; NaN when it is not needed),
+        .waited and .computed in seconds.
+
+        **values: the hyperparameters of all, or `options`: a list of fabricshm.optim.hyper(), by the
+        number that a parameter's options say. weight: of this rank's gradient in the sum, by default
+        1 / world. clip_norm: the gradient of the whole set is scaled down to it. skip_nonfinite: an
+        infinity or a NaN in any rank's gradient skips the step on all.
+
+        PeerError: a rank died. Leave gradients and parameters alone, shrink the group, recover().
+        """
+        if options is not None and values:
+            raise TypeError("give either options or hyperparameters")
+        chosen = [hyper(**values)] * (1 + max(self._options.values(), default=0))
+        return self._handle.step(
+            list(options) if options is not None else chosen,
+            math.nan if weight is None else float(weight), float(scale),
+            0.0 if clip_norm is None else float(clip_norm), bool(skip_nonfinite),
+            milliseconds(timeout))  # fmt: skip
+
+    def share(self, shares):
+        """How much of the set each rank steps from now on, by rank; the same on all ranks."""
+        self._handle.share([float(share) for share in shares])
+
+    def recover(self, group, timeout=None):
+        """Goes on with `group`, which a shrink has made; by all of its ranks. True: the step that failed
+        has happened, with the gradients of all ranks; False: it has not, on any rank."""
+        return self._handle.recover(group._handle, milliseconds(timeout))
+
+    def close(self):
+        """This rank's part ends. The set stays until Arena.free_parameters(), or as long as the
+        arena is open in any process."""
+        for views in (self.values, self.gradients, self.copies, self.states):
+            views.clear()
+        self._handle.close()
