@@ -152,6 +152,7 @@ CompletedProgram completed_program() {
                        "fabricd --emulate list 2>/dev/null | tail -n +2 | cut -d' ' -f1"});
     options.push_back(
         {"--completion", "Print this script", Value::kWords, {"bash", "zsh", "fish"}});
+    options.push_back({"--foreground", "Accepted; it always stays in the foreground"});
     options.push_back({"--help", "Print all options"});
     options.push_back({"--version", "Print the version"});
     for (const auto& key : config_keys()) {

@@ -368,17 +368,6 @@ std::vector<Wait> Arenas::take_openers(const Arena& arena) {
     return openers;
 }
 
-// The dead holders of an arena may be noticed only after another one asked for its name, as after
-// a restart of the daemon: that one gets a new arena, as if it had asked a moment later. The first
-// of several makes it, the others find it in the making.
-void Arenas::open_again(const Wait& wait, const std::string& name, Effects& out) {
-    proto::ArenaOpen request{};
-    copy_name(request.name, name);
-    request.bytes = wait.bytes;
-    const auto asked = open(wait.ticket, request, out);
-    if (!asked.ok()) out.answers.push_back(refusal_to(wait.ticket, wait.asked, asked.error()));
-}
-
 void Arenas::remove(ArenaId id) {
     const Arena& arena = books_.arena(id);
     memory_.remove(id);

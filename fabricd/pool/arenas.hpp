@@ -47,8 +47,6 @@ class Arenas {
     // ---- Requests, and what other threads did for them ---------------------------------------
 
     Result<void> open(Ticket ticket, const fabricshm::proto::ArenaOpen& request, Effects& out);
-    /// For one whose arena has ended meanwhile; see Effects::reopen.
-    void open_again(const Wait& wait, const std::string& name, Effects& out);
     void made(ArenaId arena, Result<fabricshm::PoolPiece> piece, Effects& out);
 
     Result<void> adopt(Ticket ticket, ArenaId arena, fabricshm::Fd presented, Effects& out);

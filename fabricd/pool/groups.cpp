@@ -6,6 +6,7 @@
 #include "fabricd/pool/waits.hpp"
 #include "libfabricshm/base/check.hpp"
 #include "libfabricshm/base/fault_point.hpp"
+#include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/shm/group_block.hpp"
 
 namespace fabricd {
@@ -83,7 +84,12 @@ Result<void> Groups::check_name(const Arena& arena, const std::string& name) con
         // A broken group keeps its members and its memory, but not its name: a restarted job may
         // meet again before the last survivor of the old one is gone.
         const bool in_the_way = !group.shrunk && !group.broken();
-        if (in_the_way) return Error{Errc::kExists, 0, "the group is complete"};
+        if (in_the_way) {
+            return fabricshm::explain({Errc::kExists, 0, "the group is complete"},
+                                      "group '%s' of arena '%s' is complete: its ranks leave it "
+                                      "first, or a new one takes another name",
+                                      name.c_str(), arena.name.c_str());
+        }
     }
     // Broken ones count, too: their blocks are still there.
     if (static_cast<int>(arena.groups.size()) >= books_.limits.max_groups_per_arena) {
@@ -94,13 +100,19 @@ Result<void> Groups::check_name(const Arena& arena, const std::string& name) con
 }
 
 Result<void> Groups::check_forming(const WaitKey& key, const proto::Group& request) const {
+    const char* const arena = books_.arena(key.arena).name.c_str();
     for (const WaitId id : books_.waits.with_key(key)) {
         const Wait& other = books_.waits.get(id);
         if (other.world != request.world) {
-            return Error{Errc::kInvalid, 0, "another rank gave another world size"};
+            return fabricshm::explain({Errc::kInvalid, 0, "another rank gave another world size"},
+                                      "group '%s' of arena '%s' is asked for with %d ranks, by "
+                                      "another rank with %d",
+                                      key.name.c_str(), arena, request.world, other.world);
         }
         if (request.rank >= 0 && other.rank == request.rank) {
-            return Error{Errc::kExists, 0, "the rank is taken"};
+            return fabricshm::explain({Errc::kExists, 0, "the rank is taken"},
+                                      "rank %d of group '%s' of arena '%s' has joined already",
+                                      request.rank, key.name.c_str(), arena);
         }
     }
     return {};

@@ -28,6 +28,7 @@ Registry::Registry(const Limits& limits, const Parts& parts)
                parts.links, parts.commits_whole}),
       sessions_(books_, journal_, regions_, arenas_),
       quotas_(books_, journal_),
+      room_waits_({books_, regions_, arenas_, *parts.work}),
       slice_left_(limits.freed_at_once) {}
 
 // The only way out. Whatever an operation answers or lets go of comes after its records: what a
@@ -51,29 +52,12 @@ void Registry::journal_rewritten() {
     unwritten_.clear();
 }
 
-// ---- Making way -----------------------------------------------------------------------------
-
-void Registry::settle_endings(ArenaId of, const std::function<bool()>& enough) {
-    act([&](Effects& out) { sessions_.settle_endings(of, enough, out); });
-}
-
-// For a live session of the arena, which therefore stays.
-void Registry::make_way(SessionId session, const Arena& arena, Bytes bytes) {
-    const auto fits = [&] { return regions_.fits(arena, bytes); };
-    // In an arena that is smaller nothing that goes makes room for it.
-    const Bytes rounded = RegionAllocator::rounded(bytes);
-    const bool could_fit = rounded != 0 && rounded <= arena.bytes;
-    if (!fits() && could_fit) settle_endings(arena.id, fits);
-    const auto admits = [&] { return regions_.quota_admits(session, bytes); };
-    if (!admits()) settle_endings(ArenaId::kNone, admits);
-}
-
 // ---- Sessions -------------------------------------------------------------------------------
 
 Result<SessionId> Registry::open_session(const Peer& peer, const std::string& label,
                                          const Token& token, TimePoint now,
                                          const std::string& device) {
-    return act([&](Effects& out) { return sessions_.open(peer, label, token, now, device, out); });
+    return act([&](Effects&) { return sessions_.open(peer, label, token, now, device); });
 }
 
 Result<void> Registry::resume_session(SessionId session, const Peer& peer, const Token& token) {
@@ -95,30 +79,22 @@ std::uint32_t Registry::shards_open(SessionId session, const fabricshm::ShardRea
 // ---- Arenas ---------------------------------------------------------------------------------
 
 Result<void> Registry::open_arena(Ticket ticket, const proto::ArenaOpen& request) {
-    const Session* session = books_.find_session(ticket.session);
-    if (session == nullptr) return Error{Errc::kClosed, 0, "open arena"};
-    const std::size_t all = session->arenas.size();
-    if (static_cast<int>(all) >= books_.limits.max_arenas_per_session) {  // it may have closed one
-        settle_endings(ArenaId::kNone, [&] { return session->arenas.size() < all; });
-    }
-    if (books_.arena_names.count(std::string(request.name)) == 0) {
-        // The memory of their arenas may be what is missing for this one.
-        settle_endings(ArenaId::kNone, [] { return false; });
-    }
-    return act([&](Effects& out) { return arenas_.open(ticket, request, out); });
+    return act([&](Effects& out) { return room_waits_.open(ticket, request, out); });
 }
 
+// The dead holders of an arena may be noticed only after another session asked for its name, as
+// after a restart of the daemon: that one gets a new arena, as if it had asked a moment later. The
+// first of several makes it, the others find it in the making.
 void Registry::open_again(const Reopening& again, Effects& out) {
     const Session* session = books_.find_session(again.wait.ticket.session);
     // It may have ended in the same turn: then there is nothing to answer.
     if (session == nullptr || session->ending) return;
-    const std::size_t all = session->arenas.size();
-    const bool has_all = static_cast<int>(all) >= books_.limits.max_arenas_per_session;
-    if (has_all && books_.arena_names.count(again.name) != 0) {
-        sessions_.settle_endings(
-            ArenaId::kNone, [&] { return session->arenas.size() < all; }, out);
-    }
-    arenas_.open_again(again.wait, again.name, out);
+    proto::ArenaOpen request{};
+    copy_name(request.name, again.name);
+    request.bytes = again.wait.bytes;
+    const auto asked = room_waits_.open(again.wait.ticket, request, out);
+    if (asked.ok()) return;
+    out.answers.push_back(refusal_to(again.wait.ticket, again.wait.asked, asked.error()));
 }
 
 Result<void> Registry::adopt_arena(Ticket ticket, ArenaId arena, fabricshm::Fd presented) {
@@ -131,6 +107,7 @@ Result<bool> Registry::close_arena(Ticket ticket, ArenaId arena) {
 }
 
 void Registry::arena_made(ArenaId arena, Result<fabricshm::PoolPiece> piece) {
+    if (room_waits_.makes_again(arena, piece)) return;
     act([&](Effects& out) { arenas_.made(arena, std::move(piece), out); });
 }
 
@@ -139,10 +116,13 @@ void Registry::arena_adopted(ArenaId arena, Result<fabricshm::PoolPiece> piece) 
 }
 
 bool Registry::park(SessionId session, ArenaId id, Bytes bytes, bool owned,
-                    std::function<void()> serve) {
+                    const std::function<void()>& serve) {
     Arena* const arena = growth_.arena_to_grow(session, id, bytes, owned);
-    if (arena == nullptr) return false;
-    return growth_.park(*arena, bytes, [serve = std::move(serve)](Effects&) { serve(); });
+    const auto when_grown = [=, this](Effects&) {
+        if (!room_waits_.wait_for_hole(session, id, bytes, owned, serve)) serve();
+    };
+    if (arena != nullptr && growth_.park(*arena, bytes, when_grown)) return true;
+    return room_waits_.wait_for_hole(session, id, bytes, owned, serve);
 }
 
 // Each request is served now, or parked again: others came first, or this was a part of what it
@@ -170,7 +150,6 @@ int Registry::descriptor(ArenaId id) const {
 
 Result<proto::Region> Registry::create_region(SessionId session, const proto::Region& request) {
     FABRIC_TRY(Arena * arena, books_.arena_of(session, ArenaId{request.arena_id}));
-    make_way(session, *arena, request.bytes);
     return act([&](Effects&) { return regions_.create(session, *arena, request.bytes); });
 }
 
@@ -189,7 +168,6 @@ Result<proto::Tensor> Registry::create_tensor(SessionId session, const proto::Te
     const Bytes bytes = elements + fabricshm::kTensorHeaderBytes;
     const std::string name = request.name;
     regions_.give_up_name(*arena, name);
-    if (arena->tensors.count(name) == 0) make_way(session, *arena, bytes);
     return act(
         [&](Effects& out) { return regions_.create_tensor(session, *arena, request, bytes, out); });
 }
@@ -259,9 +237,6 @@ Result<void> Registry::join_group(Ticket ticket, const proto::Group& request, Ti
     return act([&](Effects& out) -> Result<void> {
         FABRIC_TRY(const auto complete, groups_.join(ticket, request, now, out));
         if (!complete) return {};
-        // The rank that comes last has the group formed in the turn of its own request.
-        make_way(ticket.session, books_.arena(complete->arena),
-                 fabricshm::group_block_bytes(request.world));
         groups_.form(*complete, out);
         return {};
     });
@@ -291,6 +266,7 @@ std::vector<SessionId> Registry::expire(TimePoint now) {
         free_in_turn(out);
         shards_.sweep_due(now, out);
     });
+    act([&](Effects& out) { room_waits_.serve_some(out); });
     // Last: what that led to may have met a copy that is still read.
     shards_.set_next_look(now);
     return ended;
@@ -316,8 +292,8 @@ void Registry::free_in_turn(Effects& out) {
 
 TimePoint Registry::next_deadline() const {
     // The next turn, at once.
-    const bool goes_on =
-        !books_.freeing.empty() || !books_.ending.empty() || !books_.leaving.empty();
+    const bool goes_on = !books_.freeing.empty() || !books_.ending.empty() ||
+                         !books_.leaving.empty() || !room_waits_.empty();
     if (goes_on) return TimePoint::min();
     const TimePoint lost = books_.lost.empty() ? TimePoint::max() : books_.lost.begin()->first;
     return std::min({books_.waits.next_deadline(), lost, arenas_.away_until(), shards_.next_look(),

@@ -25,6 +25,7 @@
 #include "fabricd/pool/pool_work.hpp"
 #include "fabricd/pool/quotas.hpp"
 #include "fabricd/pool/regions.hpp"
+#include "fabricd/pool/room_waits.hpp"
 #include "fabricd/pool/sessions.hpp"
 #include "fabricd/pool/shards.hpp"
 #include "fabricd/pool/snapshot.hpp"
@@ -127,14 +128,14 @@ class Registry {
     void arena_made(ArenaId arena, Result<fabricshm::PoolPiece> piece);
     void arena_adopted(ArenaId arena, Result<fabricshm::PoolPiece> piece);
 
-    // ---- Arenas that grow ---------------------------------------------------------------------
+    // ---- Arenas that grow, and room that is given back ----------------------------------------
 
     /// Before a request of `session` for a hole of `bytes`. True: the arena has none, but may have
-    /// one when more of it is committed. That has begun, and `serve` is called when it is done,
-    /// well or not: to serve the request, and not to ask this again. False: serve it now. `owned`
-    /// bytes count against the quota of the session's device.
+    /// one when more of it is committed, or when what ended has given back what it held. `serve` is
+    /// called when that is so, well or not: to serve the request, and not to ask this again. False:
+    /// serve it now. `owned` bytes count against the quota of the session's device.
     bool park(SessionId session, ArenaId arena, Bytes bytes, bool owned,
-              std::function<void()> serve);
+              const std::function<void()>& serve);
 
     void arena_grown(ArenaId arena, Bytes to, const Result<void>& done);
 
@@ -277,8 +278,6 @@ class Registry {
         }
     }
     void carry_out(Effects out);
-    void settle_endings(ArenaId of, const std::function<bool()>& enough);
-    void make_way(SessionId session, const Arena& arena, Bytes bytes);
     void open_again(const Reopening& again, Effects& out);
     void free_in_turn(Effects& out);
 
@@ -294,6 +293,7 @@ class Registry {
     Arenas arenas_;
     Sessions sessions_;
     Quotas quotas_;
+    RoomWaits room_waits_;
 
     int slice_left_;  // of Limits::freed_at_once, in this turn
     std::vector<Answer> answers_;

@@ -1,7 +1,6 @@
 #include "fabricd/pool/sessions.hpp"
 
 #include <algorithm>
-#include <map>
 #include <set>
 
 #include "fabricd/pool/refusals.hpp"
@@ -39,22 +38,11 @@ Result<void> resume_allowed(const Session& session, const Peer& peer, const Toke
 }  // namespace
 
 Result<SessionId> Sessions::open(const Peer& peer, const std::string& label, const Token& token,
-                                 TimePoint now, const std::string& device, Effects& out) {
+                                 TimePoint now, const std::string& device) {
     // Sessions of before go on: draining is for a daemon that is to be replaced, and its jobs
     // should end by themselves.
     if (books_.draining) return refuse_while_draining("new sessions");
-    auto counted = books_.users.take_session(peer.uid);
-    if (!counted.ok()) {
-        settle_endings(
-            ArenaId::kNone,
-            [&] {
-                if (!counted.ok()) counted = books_.users.take_session(peer.uid);
-                return counted.ok();
-            },
-            out);
-        if (!counted.ok()) counted = books_.users.take_session(peer.uid);
-    }
-    FABRIC_TRY_VOID(counted);
+    FABRIC_TRY_VOID(books_.users.take_session(peer.uid));
     if (const auto attached = books_.devices.attach(device); !attached.ok()) {
         books_.users.give_session(peer.uid);
         return attached.error();
@@ -118,6 +106,8 @@ void Sessions::begin_end(Session& session, Effects& out) {
     if (!session.connected) books_.lost.erase({session.lost_until, id});
     session.connected = false;
     session.ending = true;
+    // What it holds is given back in pieces; the next session of its user need not wait for that.
+    books_.users.give_session(session.peer.uid);
 
     // First: its process may be alive (away for too long, or its pool was given up). Were the
     // daemon killed half-way, the process could resume and go on using regions that are free again.
@@ -146,29 +136,10 @@ int Sessions::end_some(SessionId id, int most, Effects& out) {
     // once more.
     journal_.note(SessionEndRecord{raw(id)});
     FABRIC_CHECK(session.regions == 0 && session.bytes_owned == 0);
-    books_.users.give_session(session.peer.uid);
     books_.devices.detach(session.device);
     books_.sessions.erase(id);
     FAULT_POINT("reclaim.end");
     return most;
-}
-
-void Sessions::settle_endings(ArenaId of, const std::function<bool()>& enough, Effects& out) {
-    const int most = books_.limits.freed_at_once;
-    for (const SessionId id : std::set<SessionId>(books_.ending)) {
-        const auto concerns = [&] {
-            return books_.ending.count(id) != 0 &&
-                   (of == ArenaId::kNone || books_.session(id).arenas.count(of) != 0);
-        };
-        while (concerns() && !enough()) (void)end_some(id, most, out);
-    }
-    for (const auto& entry : std::map(books_.leaving)) {
-        const auto [session, arena] = entry.first;
-        if (of != ArenaId::kNone && arena != of) continue;
-        while (books_.is_leaving(session, arena) && !enough()) {
-            (void)arenas_.leave_some(session, arena, most, out);
-        }
-    }
 }
 
 Result<void> Sessions::restore(const PoolImage& image, TimePoint now) {

@@ -2,7 +2,6 @@
 
 #pragma once
 
-#include <functional>
 #include <string>
 
 #include "fabricd/pool/arenas.hpp"
@@ -22,7 +21,7 @@ class Sessions {
 
     /// See Registry::open_session(), resume_session() and connection_lost().
     Result<SessionId> open(const Peer& peer, const std::string& label, const Token& token,
-                           TimePoint now, const std::string& device, Effects& out);
+                           TimePoint now, const std::string& device);
     Result<void> resume(SessionId session, const Peer& peer, const Token& token);
     void connection_lost(SessionId session, TimePoint now);
 
@@ -32,11 +31,6 @@ class Sessions {
     /// There can be tens of thousands of regions: gives back `most` of them, then others are
     /// served. Returns how many of `most` are left; the session is gone then.
     int end_some(SessionId session, int most, Effects& out);
-
-    /// For a request that finds too little of anything: what an ended session still holds is not in
-    /// its way, nor what is in an arena that was closed. In slices until `enough`, and of one arena
-    /// (kNone: of all): what others left elsewhere would hold up this turn for nothing.
-    void settle_endings(ArenaId of, const std::function<bool()>& enough, Effects& out);
 
     // ---- The journal -------------------------------------------------------------------------
 

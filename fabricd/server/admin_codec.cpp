@@ -39,59 +39,51 @@ std::string printable(const std::string& text) {
     return result;
 }
 
-namespace {
-
+// Each view by the list of its fields in view_fields.hpp.
+// clang-format off
 #define FABRIC_PACK(name) message.set_##name(sent(view.name));
 #define FABRIC_PACK_LIST(name) message.mutable_##name()->Add(view.name.begin(), view.name.end());
+#define FABRIC_PACK_ALL(fields) fields(FABRIC_PACK, FABRIC_PACK_LIST)
+
 #define FABRIC_UNPACK(name) receive(view.name, message.name());
 #define FABRIC_UNPACK_LIST(name) view.name.assign(message.name().begin(), message.name().end());
+#define FABRIC_UNPACK_ALL(fields) fields(FABRIC_UNPACK, FABRIC_UNPACK_LIST)
 
-void pack_efficiency(const DeviceEfficiency& view, admin::v1::Efficiency& message){
-    FABRIC_EFFICIENCY_FIELDS(FABRIC_PACK, FABRIC_PACK_LIST)}
+#define FABRIC_CODEC(View, Message, fields)            \
+    void pack(const View& view, Message& message) {    \
+        FABRIC_PACK_ALL(fields)                        \
+    }                                                  \
+    View unpack(const Message& message) {              \
+        View view;                                     \
+        FABRIC_UNPACK_ALL(fields)                      \
+        return view;                                   \
+    }
+// clang-format on
 
-DeviceEfficiency unpack_efficiency(const admin::v1::Efficiency& message) {
-    DeviceEfficiency view;
-    FABRIC_EFFICIENCY_FIELDS(FABRIC_UNPACK, FABRIC_UNPACK_LIST)
-    return view;
-}
+namespace {
 
-void pack_late(const LateRank& view,
-               admin::v1::LateRank& message){FABRIC_LATE_RANK_FIELDS(FABRIC_PACK, FABRIC_PACK_LIST)}
-
-LateRank unpack_late(const admin::v1::LateRank& message) {
-    LateRank view;
-    FABRIC_LATE_RANK_FIELDS(FABRIC_UNPACK, FABRIC_UNPACK_LIST)
-    return view;
-}
+FABRIC_CODEC(DeviceEfficiency, admin::v1::Efficiency, FABRIC_EFFICIENCY_FIELDS)
+FABRIC_CODEC(LateRank, admin::v1::LateRank, FABRIC_LATE_RANK_FIELDS)
 
 }  // namespace
 
-// Each by the list of its fields in view_fields.hpp.
-#define FABRIC_CODEC(View, Message, fields)                                            \
-    void pack(const View& view,                                                        \
-              admin::v1::Message& message){fields(FABRIC_PACK, FABRIC_PACK_LIST)} View \
-    unpack(const admin::v1::Message& message) {                                        \
-        View view;                                                                     \
-        fields(FABRIC_UNPACK, FABRIC_UNPACK_LIST) return view;                         \
-    }
-
-FABRIC_CODEC(PoolView, Pool, FABRIC_POOL_FIELDS)
-FABRIC_CODEC(ArenaView, Arena, FABRIC_ARENA_FIELDS)
-FABRIC_CODEC(RegionView, Region, FABRIC_REGION_FIELDS)
-FABRIC_CODEC(SessionView, Session, FABRIC_SESSION_FIELDS)
-FABRIC_CODEC(GroupView, Group, FABRIC_GROUP_FIELDS)
-FABRIC_CODEC(ShardView, Shard, FABRIC_SHARD_FIELDS)
+FABRIC_CODEC(PoolView, admin::v1::Pool, FABRIC_POOL_FIELDS)
+FABRIC_CODEC(ArenaView, admin::v1::Arena, FABRIC_ARENA_FIELDS)
+FABRIC_CODEC(RegionView, admin::v1::Region, FABRIC_REGION_FIELDS)
+FABRIC_CODEC(SessionView, admin::v1::Session, FABRIC_SESSION_FIELDS)
+FABRIC_CODEC(GroupView, admin::v1::Group, FABRIC_GROUP_FIELDS)
+FABRIC_CODEC(ShardView, admin::v1::Shard, FABRIC_SHARD_FIELDS)
 
 void pack(const DeviceView& of, admin::v1::Device& message) {
     {
         const DeviceSpec& view = of.spec;
-        FABRIC_DEVICE_SPEC_FIELDS(FABRIC_PACK, FABRIC_PACK_LIST)
+        FABRIC_PACK_ALL(FABRIC_DEVICE_SPEC_FIELDS)
     }
     {
         const DeviceView& view = of;
-        FABRIC_DEVICE_FIELDS(FABRIC_PACK, FABRIC_PACK_LIST)
+        FABRIC_PACK_ALL(FABRIC_DEVICE_FIELDS)
     }
-    pack_efficiency(of.spec.efficiency, *message.mutable_efficiency());
+    pack(of.spec.efficiency, *message.mutable_efficiency());
     if (of.spec.numa_node >= 0) message.set_numa_node(of.spec.numa_node);
 }
 
@@ -99,26 +91,26 @@ DeviceView unpack(const admin::v1::Device& message) {
     DeviceView of;
     {
         DeviceSpec& view = of.spec;
-        FABRIC_DEVICE_SPEC_FIELDS(FABRIC_UNPACK, FABRIC_UNPACK_LIST)
+        FABRIC_UNPACK_ALL(FABRIC_DEVICE_SPEC_FIELDS)
     }
     {
         DeviceView& view = of;
-        FABRIC_DEVICE_FIELDS(FABRIC_UNPACK, FABRIC_UNPACK_LIST)
+        FABRIC_UNPACK_ALL(FABRIC_DEVICE_FIELDS)
     }
-    of.spec.efficiency = unpack_efficiency(message.efficiency());
+    of.spec.efficiency = unpack(message.efficiency());
     if (message.has_numa_node()) of.spec.numa_node = message.numa_node();
     return of;
 }
 
 void pack(const WaitingView& view, admin::v1::Waiting& message) {
-    FABRIC_WAITING_FIELDS(FABRIC_PACK, FABRIC_PACK_LIST)
-    for (const LateRank& late : view.late) pack_late(late, *message.add_late());
+    FABRIC_PACK_ALL(FABRIC_WAITING_FIELDS)
+    for (const LateRank& late : view.late) pack(late, *message.add_late());
 }
 
 WaitingView unpack(const admin::v1::Waiting& message) {
     WaitingView view;
-    FABRIC_WAITING_FIELDS(FABRIC_UNPACK, FABRIC_UNPACK_LIST)
-    for (const auto& late : message.late()) view.late.push_back(unpack_late(late));
+    FABRIC_UNPACK_ALL(FABRIC_WAITING_FIELDS)
+    for (const auto& late : message.late()) view.late.push_back(unpack(late));
     return view;
 }
 

@@ -6,7 +6,8 @@
  * code   fabricd/pool/regions.cpp: Regions::make Regions::release
  * code   fabricd/pool/arenas.cpp: Arenas::open Arenas::make Arenas::made
  * code   fabricd/pool/arenas.cpp: Arenas::adopt Arenas::adopted Arenas::leave
- * code   fabricd/pool/arenas.cpp: Arenas::drop_if_unused Arenas::drop Arenas::open_again
+ * code   fabricd/pool/arenas.cpp: Arenas::drop_if_unused Arenas::drop
+ * code   fabricd/pool/registry.cpp: Registry::open_again
  * code   fabricd/pool/arenas.cpp: Arenas::give_up_on_away Arenas::enter Arenas::abandon
  * code   fabricd/pool/sessions.cpp: Sessions::resume Sessions::end
  * code   fabricd/pool/registry.cpp: Registry::restore Registry::carry_out

@@ -86,7 +86,8 @@ std::vector<JobWindow> group_by_job(std::vector<std::pair<const SessionSample*, 
 }  // namespace
 
 bool JobWindow::is_whole() const noexcept {
-    if (static_cast<std::int64_t>(ranks.size()) != world) return false;
+    // A window of a journal may say that a job of no ranks has all of them.
+    if (ranks.empty() || static_cast<std::int64_t>(ranks.size()) != world) return false;
     for (std::size_t i = 0; i < ranks.size(); ++i) {
         if (ranks[i].rank != static_cast<std::int32_t>(i)) return false;
     }

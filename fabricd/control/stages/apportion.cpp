@@ -32,8 +32,10 @@ std::vector<std::uint64_t> whole_units(std::uint64_t units, std::span<const doub
     std::uint64_t given = 0;
     for (std::size_t i = 0; i < shares.size(); ++i) {
         const double exact = shares[i] * static_cast<double>(units);
-        // Rounding of the product may pass what is left when `units` is beyond 2^53.
-        parts[i] = std::min(static_cast<std::uint64_t>(exact), units - given);
+        // Rounding of the product may pass what is left when `units` is beyond 2^53, and all
+        // integers when it is close to 2^64: compared before it is converted.
+        const std::uint64_t most = units - given;
+        parts[i] = exact < static_cast<double>(most) ? static_cast<std::uint64_t>(exact) : most;
         given += parts[i];
         remainders[i] = exact - std::floor(exact);
     }

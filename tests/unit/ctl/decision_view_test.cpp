@@ -82,6 +82,18 @@ TEST_SUITE("ctl.decision_view") {
         CHECK(decision["facts"][1]["stage"] == "S112");
     }
 
+    TEST_CASE("a kind of action that only a later daemon knows is shown as unknown") {
+        admin::v1::ControlDecision message;
+        pack(shares(), message);
+        // Cut to a byte it would be that of a kind that there is.
+        message.set_kind(259);
+        const Decision back = unpack(message);
+        CHECK(has(decisions_text({back}), "unknown"));
+        CHECK(has(why_text(back), "unknown"));
+        CHECK_FALSE(has(decisions_text({back}), "batch shares"));
+        CHECK(json::parse(decisions_json({back}))["decisions"][0]["kind"] == "unknown");
+    }
+
     TEST_CASE("a replay shows the same, the missing and the new, and says what it cannot know") {
         const std::vector<Decision> then = {shares()};
         std::vector<Decision> now = {shares(), shares()};

@@ -65,7 +65,9 @@ TEST_SUITE("pool.arenas") {
         CHECK(host.out.answers.empty());
         REQUIRE(host.out.reopen.size() == 1);
         const Reopening again = host.out.reopen.front();
-        host.arenas.open_again(again.wait, again.name, host.out);
+        CHECK(again.name == wanted.name);
+        CHECK(again.wait.ticket.request_id == 5);
+        REQUIRE(host.arenas.open(again.wait.ticket, wanted, host.out).ok());
         CHECK(host.work.created.size() == 1);
     }
 

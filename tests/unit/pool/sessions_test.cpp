@@ -251,8 +251,18 @@ TEST_SUITE("pool.sessions") {
         const ArenaId arena = host.arena(alice, "job", kCount * Bytes{4096});
         host.arena(bob);
         for (int i = 0; i < kCount; ++i) REQUIRE(host.region(alice, arena).ok());
+        // After how many turns a region of so many pages is served.
+        const auto room_for = [&](int pages) {
+            bool served = false;
+            int turns = 0;
+            const bool waits =
+                host.registry->park(bob, arena, pages * Bytes{4096}, true, [&] { served = true; });
+            for (; waits && !served; ++turns) host.registry->expire(kNow);
+            return turns;
+        };
         SUBCASE("of the arena") {
             host.registry->end_session(alice, "test");
+            CHECK(room_for(kCount) > 1);
             CHECK(host.region(bob, arena, kCount * Bytes{4096}).ok());
         }
         SUBCASE("of the arena, and no more of it goes in this turn than is needed") {
@@ -260,12 +270,15 @@ TEST_SUITE("pool.sessions") {
             const auto left = [&] { return host.registry->snapshot(kNow).regions.size(); };
             const std::size_t before = left();
             REQUIRE(before > 3 * std::size_t(limits.freed_at_once));
+            CHECK(room_for(1) == 0);
             CHECK(host.region(bob, arena, Bytes{4096}).ok());
             CHECK(left() == before + 1);
+            CHECK(room_for(2 * kCount) == 0);
             CHECK_FALSE(host.region(bob, arena, 2 * kCount * Bytes{4096}).ok());
             CHECK(left() == before + 1);
-            const Bytes wanted = (kCount - before + 1) * Bytes{4096};
-            CHECK(host.region(bob, arena, wanted).ok());
+            const int wanted = kCount - static_cast<int>(before) + 1;
+            CHECK(room_for(wanted) == 1);
+            CHECK(host.region(bob, arena, wanted * Bytes{4096}).ok());
             CHECK(left() == before + 2 - std::size_t(limits.freed_at_once));
         }
         SUBCASE("of the user's sessions") {
@@ -372,6 +385,8 @@ TEST_SUITE("pool.sessions") {
         }
         SUBCASE("a new arena needs what it had: that does not wait") {
             const ArenaId next = host.arena(alice, "next", 8 * Bytes{4096});
+            CHECK_FALSE(host.answered(71));
+            host.settle();
             CHECK(host.answered(71));
             REQUIRE(host.registry->close_arena({alice, 72}, next).value());
         }
@@ -393,7 +408,7 @@ TEST_SUITE("pool.sessions") {
         CHECK(host.registry->problems().empty());
     }
 
-    TEST_CASE("a session with many regions ends in pieces, or at once when its place is wanted") {
+    TEST_CASE("a session with many regions ends in pieces, and its place is free before that") {
         BooksHost host;
         Session& alice = host.session();
         const SessionId id = alice.id;
@@ -408,18 +423,8 @@ TEST_SUITE("pool.sessions") {
         CHECK(host.records(RecordType::kSessionEnding) == 1);
         CHECK(host.sessions.end_some(id, 1, host.out) == 0);
         CHECK(arena.regions.size() == 2);
-        const auto never = [] { return false; };
-        SUBCASE("of another arena it stays") {
-            host.sessions.settle_endings(ArenaId{raw(arena.id) + 1}, never, host.out);
-            CHECK(arena.regions.size() == 2);
-            host.sessions.settle_endings(arena.id, never, host.out);
-        }
-        SUBCASE("as long as there is not enough") {
-            host.sessions.settle_endings(
-                ArenaId::kNone, [] { return true; }, host.out);
-            CHECK(arena.regions.size() == 2);
-            host.sessions.settle_endings(ArenaId::kNone, never, host.out);
-        }
+        CHECK(host.books.users.sessions() == 0);
+        CHECK(host.sessions.end_some(id, 3, host.out) == 1);
         CHECK(host.books.sessions.empty());
         CHECK(host.books.arenas.empty());
         CHECK(host.records(RecordType::kSessionEnded) == 1);

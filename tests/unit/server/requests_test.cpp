@@ -49,6 +49,35 @@ TEST_SUITE("server.requests") {
         CHECK(reply->region.region_id == 0);
     }
 
+    TEST_CASE("a join that is refused names its group and its arena, as its line of the log does") {
+        Fixture fixture;
+        Message request = proto::make_request(Type::kGroupJoin, 44);
+        request.group.arena_id = raw(fixture.host.arena(fixture.who, "wide", 1 << 24));
+        copy_name(request.group.name, "ring");
+        request.group.world = 2;
+        request.group.timeout_ms = 1000;
+        REQUIRE_FALSE(fixture.serve(request).has_value());
+        const auto names_both = [&] {
+            const auto reply = fixture.serve(request);
+            const std::string line = describe(proto::error_of(reply.value(), "answer"));
+            return line.find("'ring'") != std::string::npos &&
+                   line.find("'wide'") != std::string::npos;
+        };
+        SUBCASE("of a rank that has joined") {
+            CHECK(names_both());
+        }
+        SUBCASE("of another size") {
+            request.group.world = 3;
+            request.group.rank = 2;
+            CHECK(names_both());
+        }
+        SUBCASE("of a group that is complete") {
+            request.group.rank = 1;
+            REQUIRE_FALSE(fixture.serve(request).has_value());
+            CHECK(names_both());
+        }
+    }
+
     TEST_CASE("what has to wait is answered later, with the id of the request") {
         Fixture fixture;
         Message request = proto::make_request(Type::kTensorOpen, 43);

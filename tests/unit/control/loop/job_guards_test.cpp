@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "fabricd/control/loop/loop.hpp"
+#include "fabricd/control/loop/replay.hpp"
 #include "tests/support/decision_values.hpp"
 #include "tests/unit/control/emulated_job.hpp"
 
@@ -96,6 +97,18 @@ TEST_SUITE("control.loop.job_guards") {
         CHECK(job.is_whole());
         job.world = -1;
         CHECK_FALSE(job.is_whole());
+    }
+
+    TEST_CASE("a job of no ranks, as only a file can say it, is no whole job and decides nothing") {
+        CHECK_FALSE(JobWindow{1, 7, 0, {}}.is_whole());
+        JournalStory story;
+        for (std::uint64_t number = 1; number <= 3; ++number) {
+            story.windows.emplace_back();
+            story.windows.back().number = number;
+            story.windows.back().length_s = 1;
+            story.windows.back().jobs = {JobWindow{1, 7, 0, {}}};
+        }
+        CHECK(replay(story, ControlConfig{}).empty());
     }
 
     TEST_CASE("a serial that a session makes up corrupts no other job's directives") {

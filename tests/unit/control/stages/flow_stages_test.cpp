@@ -293,6 +293,16 @@ TEST_SUITE("control.stages.flow_stages") {
         CHECK(whole_units(7, {}).empty());
         const double even[] = {1, 1};
         CHECK(whole_units(~0ULL, even)[0] + whole_units(~0ULL, even)[1] == ~0ULL);
+        // Beyond 2^53 a double is some units more or less than they are: 2^60 + 129 becomes 127
+        // more, 2^60 + 127 becomes as many less, and 2^64 - 1 what no integer is.
+        const std::vector<double> one = {1};
+        for (const std::uint64_t units : {(1ULL << 60) + 129, (1ULL << 60) + 127, ~0ULL}) {
+            CAPTURE(units);
+            CHECK(whole_units(units, one) == std::vector<std::uint64_t>{units});
+            const auto halves = whole_units(units, even);
+            CHECK(halves[0] <= units);
+            CHECK(halves[1] == units - halves[0]);
+        }
     }
 
     TEST_CASE("filling under caps gives all that fits and never more than a cap") {
