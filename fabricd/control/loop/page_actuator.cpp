@@ -25,10 +25,6 @@ Result<DirectiveImage> image_of(const Directive& directive) {
         directive.units.size() > most) {
         return Error{Errc::kUnsupported, 0, "direct a job of more than 256 ranks"};
     }
-    // By rank or not at all, as the loop keeps them.
-    const std::size_t ranks = directive.sessions.size();
-    FABRIC_CHECK(directive.shares.empty() || directive.shares.size() == ranks);
-    FABRIC_CHECK(directive.units.empty() || directive.units.size() == ranks);
     // All of it each time: a page holds one image, and a trainer that missed one misses nothing.
     image.serial = directive.serial;
     image.decision = directive.decision;
@@ -48,6 +44,10 @@ Result<DirectiveImage> image_of(const Directive& directive) {
 }
 
 Result<void> PageActuator::direct(const Directive& directive) {
+    // By rank or not at all, as the loop keeps them.
+    const std::size_t ranks = directive.sessions.size();
+    FABRIC_CHECK(directive.shares.empty() || directive.shares.size() == ranks);
+    FABRIC_CHECK(directive.units.empty() || directive.units.size() == ranks);
     FABRIC_TRY(const DirectiveImage image, image_of(directive));
     if (directive.sessions.empty()) return Error{Errc::kInvalid, 0, "direct a job"};
     // Rank 0 last: when it acts, the others' pages say the same already.
