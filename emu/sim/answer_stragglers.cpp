@@ -65,7 +65,7 @@ std::vector<Scenario> scenarios(const StragglerQuery& query) {
         };
     };
     return {
-        {"none", false, nothing, together},
+        {"nobody", false, nothing, together},
         {"slow engine", false,
          [=](Topology& topology) {
              device(topology).read /= slow;
@@ -123,8 +123,8 @@ std::vector<Cell> row_of(const StragglerQuery& query, const Scenario& scenario,
         from_last.push_back(result.from_last());
     }
     const double median = quantile(from_last, 0.5);
-    // "none" comes first in every list, so that all others have something to be compared with.
-    if (scenario.name == "none") undisturbed = median;
+    // "nobody" comes first in every list, so that all others have something to be compared with.
+    if (scenario.name == "nobody") undisturbed = median;
     return {scenario.name,
             std::string(variant.name),
             quantile(from_first, 0.5),
