@@ -69,7 +69,8 @@ struct alignas(kCachePair) SlotRecord {
     std::uint64_t pid_namespace;
     char pad4_[kCachePair - 24];
 
-    // Steps that were applied when the rank left the last one that went well.
+    // Steps that are applied once attempt `done` is done by all; stored before `done`, so that
+    // others that find the set after a death of all ranks count right.
     std::atomic<std::uint64_t> applied;
     // The attempt that `cursor` and `logged` are about.
     std::atomic<std::uint64_t> started;

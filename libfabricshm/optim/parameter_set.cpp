@@ -60,11 +60,6 @@ ParameterSet::ParameterSet(Visibility view, std::byte* memory, ParameterSpec spe
       step_(spec_, layout_, memory, view),
       words_(memory, layout_.slots) {}
 
-ParameterSet::~ParameterSet() {
-    // A step that failed and was never recovered holds up the others no longer.
-    words_.leave();
-}
-
 void ParameterSet::format(std::byte* memory, const ParameterSpec& spec) {
     const ParameterLayout layout = ParameterLayout::of(spec);
     // The gradients are cleared by their own ranks, which then have their pages near.
@@ -109,12 +104,14 @@ Result<std::unique_ptr<ParameterSet>> ParameterSet::attach(Group& group, Visibil
     auto set = std::unique_ptr<ParameterSet>(new ParameterSet(view, memory, std::move(spec)));
     std::vector<int> slots;
     for (int rank = 0; rank < group.world(); ++rank) slots.push_back(rank);
-    set->adopt(group, std::move(slots));
+    set->adopt(group, std::move(slots), 0);
     FABRIC_TRY_VOID(set->take_over(deadline));
     SlotRecord& own = set->words_.own();
     own.pid = self.pid;
     own.start_time = self.start_time;
     own.pid_namespace = self.pid_namespace;
+    // The process that had the slot may have died in a step. Relaxed: the barrier comes after it.
+    own.inside.store(0, std::memory_order_relaxed);
     std::memset(memory + set->layout_.gradients +
                     static_cast<Bytes>(set->slot()) * set->layout_.gradient_stride,
                 0, set->layout_.gradient_stride);
@@ -124,6 +121,7 @@ Result<std::unique_ptr<ParameterSet>> ParameterSet::attach(Group& group, Visibil
 
 // From whatever group had the set before, if any: attempts and steps are counted on from its own.
 Result<void> ParameterSet::take_over(TimePoint deadline) {
+    std::uint64_t newest = 0;  // attempt that any shard was stepped for
     // Acquire, here and below: what was stored before the words is visible with them.
     attempts_ = words_.header().resolved.load(std::memory_order_acquire);
     applied_ = words_.header().applied.load(std::memory_order_acquire);
@@ -142,17 +140,32 @@ Result<void> ParameterSet::take_over(TimePoint deadline) {
                            "slot %d was left in the middle of step attempt %llu", slot,
                            static_cast<unsigned long long>(started));
         }
+        newest = std::max(newest, started);
         attempts_ = std::max(attempts_, of.ready.load(std::memory_order_acquire));
         applied_ = std::max(applied_, of.applied.load(std::memory_order_acquire));
     }
+    // The others of that attempt may have died before they began their shards.
+    for (int slot = 0; slot < spec_.slots; ++slot) {
+        const SlotRecord& of = words_.record(slot);
+        if (of.ready.load(std::memory_order_acquire) < newest) continue;
+        if (of.done.load(std::memory_order_acquire) >= newest) continue;
+        return explain({Errc::kCorrupt, 0, "shared parameters"},
+                       "step attempt %llu was left undone by slot %d",
+                       static_cast<unsigned long long>(newest), slot);
+    }
+    // Ranks that have not closed the set find it gone.
+    if (rank() == 0) words_.send_away();
     // No rank raises a word before all have read them.
-    return pass_barrier(words_.group(), deadline);
+    FABRIC_TRY_VOID(pass_barrier(words_.group(), deadline));
+    // None of these ranks steps before all have come to the next barrier.
+    adopt(words_.group(), words_.members(), words_.era());
+    return {};
 }
 
 // The set belongs to `group` from here on; `slots` of its ranks.
-void ParameterSet::adopt(Group& group, std::vector<int> slots) {
+void ParameterSet::adopt(Group& group, std::vector<int> slots, std::uint64_t era) {
     step_.set_members(slots);
-    words_.adopt(group, std::move(slots));
+    words_.adopt(group, std::move(slots), era);
     shares_.clear();
     shards_ = cut_shards(layout_.elements, shares_, group.world());
     pending_.reset();
@@ -177,6 +190,7 @@ float* ParameterSet::state(std::size_t index, int which) const noexcept {
 }
 
 Result<void> ParameterSet::share(std::vector<double> shares) {
+    if (pending_) return Error{Errc::kBroken, 0, "step: the one before failed"};
     if (shares.size() != static_cast<std::size_t>(world())) {
         return explain(kRefused, "%zu shares for %d ranks", shares.size(), world());
     }
@@ -196,8 +210,12 @@ Result<void> ParameterSet::share(std::vector<double> shares) {
 Result<void> ParameterSet::set_steps(std::uint64_t steps) {
     if (pending_) return Error{Errc::kBroken, 0, "step: the one before failed"};
     applied_ = steps;
-    // Release, as after a step; another group goes on from here.
-    words_.own().applied.store(steps, std::memory_order_release);
+    // Whatever was counted before, in any slot: the highest is taken by a group that goes on from
+    // here. All ranks store the same. Release, as after a step.
+    words_.header().applied.store(steps, std::memory_order_release);
+    for (int slot = 0; slot < spec_.slots; ++slot) {
+        words_.record(slot).applied.store(steps, std::memory_order_release);
+    }
     return {};
 }
 
@@ -229,7 +247,6 @@ Result<StepReport> ParameterSet::step(const StepCall& call) {
     if (const auto state = words_.group().intact(guard); !state.ok()) report = state.error();
     if (report.ok()) {
         applied_ = report->step;
-        words_.own().applied.store(applied_, std::memory_order_release);
     } else if (report.error().code != Errc::kMismatch) {
         pending_ = std::move(what);
     }
@@ -264,14 +281,16 @@ Result<StepReport> ParameterSet::attempt(const Attempt& what) {
     const StepVerdict verdict = step_.judge(call);
     if (!verdict.skipped) FABRIC_TRY_VOID(step_.run(number, verdict, shard, slot()));
     FAULT_POINT("step.shard");
+    const std::uint64_t steps = applied_ + (verdict.skipped ? 0 : 1);
+    // Relaxed: the release of `done` makes it visible before.
+    mine.applied.store(steps, std::memory_order_relaxed);
     words_.raise(StepWord::kDone, number);
     const TimePoint done = Clock::now();
     FABRIC_TRY_VOID(words_.await(StepWord::kDone, number, call.deadline));
     FAULT_POINT("step.done");
     const TimePoint end = Clock::now();
     waited += end - done;
-    return StepReport{applied_ + (verdict.skipped ? 0 : 1), verdict.skipped, verdict.norm, waited,
-                      end - begun - waited};
+    return StepReport{steps, verdict.skipped, verdict.norm, waited, end - begun - waited};
 }
 
 // All ranks find the same: none steps its shard when any two differ.

@@ -51,7 +51,7 @@ class ParameterSet {
     static Result<std::unique_ptr<ParameterSet>> attach(Group& group, Visibility view,
                                                         std::byte* memory, Bytes bytes,
                                                         ParameterSpec spec, TimePoint deadline);
-    ~ParameterSet();
+    ~ParameterSet() = default;
     ParameterSet(const ParameterSet&) = delete;
     ParameterSet& operator=(const ParameterSet&) = delete;
 
@@ -71,6 +71,7 @@ class ParameterSet {
 
     /// How much of the set each rank steps from now on; in proportion to what it computes, say. The
     /// same on all ranks, between two steps. kInvalid: not one finite share per rank, above 0.
+    /// kBroken: a step failed; its shards are finished as they were cut.
     Result<void> share(std::vector<double> shares);
 
     /// So many steps led to what is in the set. The same on all ranks, between two steps. kBroken:
@@ -86,8 +87,9 @@ class ParameterSet {
 
     /// After a shrink, by all ranks of the new group: finishes the step that failed if it had
     /// begun on any rank, else drops it; then the set belongs to `group`. A rank that is not in the
-    /// new group has to be dead, or outside of step() (kTimeout names its slot). May be repeated
-    /// with a smaller group when another rank dies meanwhile.
+    /// new group has to be dead, or outside of step(): else all ranks get kTimeout, which names its
+    /// slot, and may call again. May be repeated with a smaller group when another rank dies
+    /// meanwhile, or any other failure ended `group`.
     Result<RecoverReport> recover(Group& group, TimePoint deadline);
 
   private:
@@ -103,6 +105,14 @@ class ParameterSet {
     struct Survivors {
         std::vector<int> slots;
         std::uint64_t number = 0;  // the last attempt that any of them made
+        std::uint64_t last = 0;  // that any member made, of those that are not there any more, too
+        std::uint64_t era = 0;   // in which they go on
+    };
+    /// What became of an attempt.
+    struct Decision {
+        bool applied = false;
+        std::uint64_t steps = 0;
+        bool is_kept = false;  // in the header
     };
 
     static Result<void> pass_barrier(Group& group, TimePoint deadline);
@@ -117,9 +127,12 @@ class ParameterSet {
     Result<StepReport> attempt(const Attempt& what);
     Result<void> compare(const Attempt& what) const noexcept;
     Result<Survivors> agree(Group& group, TimePoint deadline) const;
-    Result<RecoverReport> decide(Group& group, TimePoint deadline);
+    Result<void> keep_out_absent(Group& group, Survivors& survivors, TimePoint deadline);
+    Result<RecoverReport> recover_in(Group& group, TimePoint deadline);
+    Result<Decision> decide(Group& group, const Survivors& survivors);
+    Result<bool> was_done(std::uint64_t number) const;
     Result<bool> finish(Group& group, const Survivors& survivors);
-    void adopt(Group& group, std::vector<int> slots);
+    void adopt(Group& group, std::vector<int> slots, std::uint64_t era);
 
     std::byte* memory_;
     ParameterSpec spec_;

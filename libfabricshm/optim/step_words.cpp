@@ -26,26 +26,29 @@ Word word_of(SlotRecord& record, StepWord word) noexcept {
 
 }  // namespace
 
-void StepWords::adopt(Group& group, std::vector<int> slots) {
+void StepWords::adopt(Group& group, std::vector<int> slots, std::uint64_t era) {
     group_ = &group;
     members_ = std::move(slots);
     slot_ = members_[static_cast<std::size_t>(group.rank())];
-    // Acquire: what was decided before the era began is visible.
-    era_ = header().era.load(std::memory_order_acquire);
+    era_ = era;
 }
 
 Result<void> StepWords::enter() noexcept {
+    const auto turn_back = [] {
+        return explain({Errc::kBroken, 0, "step"}, "the other ranks went on without this one");
+    };
+    // Before the store: the slot may be that of another process by now.
+    if (era() != era_) return turn_back();
     // Store, then load, both sequentially consistent, as send_away() and await_absent() do with the
     // two words in the other order: either this rank sees the new era and turns back, or the others
     // see that it is inside, and wait for it.
     own().inside.store(1, std::memory_order_seq_cst);
-    if (header().era.load(std::memory_order_seq_cst) == era_) return {};
+    if (era() == era_) return {};
     leave();
-    return explain({Errc::kBroken, 0, "step"}, "the other ranks went on without this one");
+    return turn_back();
 }
 
 void StepWords::leave() noexcept {
-    if (group_ == nullptr) return;  // it was never in
     // Release: all that this rank did to the set comes before.
     own().inside.store(0, std::memory_order_release);
 }

@@ -24,8 +24,10 @@ class StepWords {
     /// `records`: of the slots, from the start of `memory`.
     StepWords(std::byte* memory, Bytes records) : memory_(memory), records_(records) {}
 
-    /// From here on this rank meets the ranks of `group`, whose slots these are, by rank.
-    void adopt(Group& group, std::vector<int> slots);
+    /// From here on this rank meets the ranks of `group`, whose slots these are, by rank. `era`:
+    /// read while all of them were known to wait for this rank; one read later could be that of
+    /// others that have sent this rank away.
+    void adopt(Group& group, std::vector<int> slots, std::uint64_t era);
 
     Group& group() const noexcept { return *group_; }
     int slot() const noexcept { return slot_; }
@@ -52,6 +54,9 @@ class StepWords {
     /// Waits until all others have; kPeer and kTimeout name the rank, and break the group.
     Result<void> await(StepWord word, std::uint64_t number, TimePoint deadline);
     bool all_have(StepWord word, std::uint64_t number) const noexcept;
+
+    /// That of the header now.
+    std::uint64_t era() const noexcept { return header().era.load(std::memory_order_seq_cst); }
 
     /// Sends away the ranks that are members and not `present`: they find the set gone, once
     /// `send_away()` has returned on one rank. await_absent() waits for those that are inside until

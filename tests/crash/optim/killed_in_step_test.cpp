@@ -247,6 +247,22 @@ bool play(Stage& stage, int rank) {
     return is_like(set, model, rank);
 }
 
+// Steps until it is killed, or fails because of another one's death; then it just ends.
+void step_on(Stage& stage, int rank, const char* fault) {
+    if (fault != nullptr) fault::arm(fault);
+    const auto group = Group::attach(stage.all.place(rank), in_a_minute());
+    if (!group.ok()) return;
+    const auto set = ParameterSet::attach(**group, {}, stage.memory.data,
+                                          ParameterLayout::of(spec()).total, spec(), in_a_minute());
+    if (!set.ok()) return;
+    if (rank == 0) std::fill_n((*set)->values(0), kElements, 1.0f);
+    for (std::uint64_t number = 0; number < 10; ++number) {
+        auto* gradient = reinterpret_cast<float*>((*set)->gradient(0));
+        for (int i = 0; i < kElements; ++i) gradient[i] = gradient_of(rank, number, i);
+        if (!(*set)->step(call_of(stage.story)).ok()) return;
+    }
+}
+
 struct Outcome {
     int failures = 0;
     int killed = 0;
@@ -363,6 +379,53 @@ TEST_SUITE("crash.optim.killed_in_step") {
                     CHECK(outcome.killed >= 1);
                 }
             }
+        }
+    }
+
+    TEST_CASE("when no rank is left, others get the set as it was after a step, and its count") {
+        struct Death {
+            const char* faults[kWorld];  // of the ranks; nullptr: it ends when it hears of a death
+            bool refused;                // shards are stepped, and others are not
+            std::uint64_t steps;
+        };
+        const Death deaths[] = {
+            {{"step.done:kill:3", "step.done:kill:3", "step.done:kill:3"}, false, 3},
+            {{"step.begin:kill:3", nullptr, nullptr}, false, 2},
+            {{"step.ready:kill:3", nullptr, nullptr}, true, 0},
+            {{nullptr, "step.ready:kill:3", "step.ready:kill:3"}, true, 0},
+            {{nullptr, nullptr, "step.chunk:kill:4"}, true, 0},
+        };
+        for (const Death& death : deaths) {
+            Stage stage(Story{});
+            std::fflush(nullptr);
+            std::vector<pid_t> ranks;
+            for (int rank = 0; rank < kWorld; ++rank) {
+                const pid_t child = ::fork();
+                FABRIC_CHECK(child >= 0);
+                if (child == 0) {
+                    step_on(stage, rank, death.faults[rank]);
+                    ::_exit(0);
+                }
+                ranks.push_back(child);
+            }
+            for (const pid_t rank : ranks) ::waitpid(rank, nullptr, 0);
+            const auto group = Group::attach(stage.one.place(0), in_a_minute());
+            REQUIRE(group.ok());
+            const auto set =
+                ParameterSet::attach(**group, {}, stage.memory.data,
+                                     ParameterLayout::of(spec()).total, spec(), in_a_minute());
+            CAPTURE(&death - deaths);
+            REQUIRE(set.ok() == !death.refused);
+            if (!set.ok()) {
+                CHECK(set.error().code == Errc::kCorrupt);
+                continue;
+            }
+            Model model;
+            for (std::uint64_t step = 0; step < death.steps; ++step) {
+                model.step({0, 1, 2}, step, call_of(stage.story));
+            }
+            CHECK((*set)->steps() == death.steps);
+            CHECK(is_like(**set, model, 0));
         }
     }
 }
