@@ -21,10 +21,6 @@ using fabricshm::Result;
 
 namespace {
 
-std::chrono::milliseconds milliseconds(double seconds) {
-    return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000.0));
-}
-
 // One line, and the code that scripts check: a missing daemon has another code than its refusal, so
 // that a script can start one.
 CtlExit fail(const Error& error, const std::string& socket, const std::string& said) {

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -47,6 +48,11 @@ struct CtlOptions {
     std::uint64_t decision_id = 0;      // of why
     std::vector<std::string> settings;  // of replay: key=value
 };
+
+/// Times of options are seconds.
+inline std::chrono::milliseconds milliseconds(double seconds) {
+    return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000.0));
+}
 
 /// What main should do next: go on with the command, or end with this code after this text.
 struct CtlParse {

@@ -17,10 +17,6 @@ using fabricshm::Result;
 
 namespace {
 
-std::chrono::milliseconds milliseconds(double seconds) {
-    return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000.0));
-}
-
 /// Prints how many sessions are left until there are none.
 Result<void> wait_for_sessions(AdminClient& client, double seconds) {
     // A watch that ends itself, in place of asking again and again: it also ends at once when the

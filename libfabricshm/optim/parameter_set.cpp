@@ -17,7 +17,7 @@ namespace fabricshm {
 
 namespace {
 
-constexpr Error kRefused{Errc::kInvalid, 0, "step"};
+constexpr Error kBadStep{Errc::kInvalid, 0, "step"};
 
 std::uint64_t mixed(std::uint64_t seed, double value) noexcept {
     seed = (seed ^ std::bit_cast<std::uint64_t>(value)) * 0x9e3779b97f4a7c15;
@@ -192,16 +192,16 @@ float* ParameterSet::state(std::size_t index, int which) const noexcept {
 Result<void> ParameterSet::share(std::vector<double> shares) {
     if (pending_) return Error{Errc::kBroken, 0, "step: the one before failed"};
     if (shares.size() != static_cast<std::size_t>(world())) {
-        return explain(kRefused, "%zu shares for %d ranks", shares.size(), world());
+        return explain(kBadStep, "%zu shares for %d ranks", shares.size(), world());
     }
     double sum = 0;
     for (const double share : shares) {
         if (!(share >= 0) || !std::isfinite(share)) {
-            return explain(kRefused, "share %g is not a finite number from 0 on", share);
+            return explain(kBadStep, "share %g is not a finite number from 0 on", share);
         }
         sum += share;
     }
-    if (!(sum > 0) || !std::isfinite(sum)) return explain(kRefused, "the shares add up to %g", sum);
+    if (!(sum > 0) || !std::isfinite(sum)) return explain(kBadStep, "the shares add up to %g", sum);
     shares_ = std::move(shares);
     shards_ = cut_shards(layout_.elements, shares_, world());
     return {};
@@ -222,17 +222,17 @@ Result<void> ParameterSet::set_steps(std::uint64_t steps) {
 Result<void> ParameterSet::check_call(const StepCall& call) const {
     const std::uint32_t most = *std::ranges::max_element(layout_.options);
     if (call.hyper.size() <= most) {
-        return explain(kRefused, "%zu sets of options; a parameter has options %u",
+        return explain(kBadStep, "%zu sets of options; a parameter has options %u",
                        call.hyper.size(), most);
     }
     for (const kernels::Hyper& hyper : call.hyper) {
         if (const char* field = kernels::unusable_field(spec_.rule, hyper); field != nullptr) {
-            return explain(kRefused, "%s is out of its range", field);
+            return explain(kBadStep, "%s is out of its range", field);
         }
     }
-    if (!std::isfinite(call.scale)) return explain(kRefused, "scale is not finite");
-    if (std::isinf(call.weight)) return explain(kRefused, "weight is not finite");
-    if (!(call.clip_norm >= 0)) return explain(kRefused, "clip_norm is below 0");
+    if (!std::isfinite(call.scale)) return explain(kBadStep, "scale is not finite");
+    if (std::isinf(call.weight)) return explain(kBadStep, "weight is not finite");
+    if (!(call.clip_norm >= 0)) return explain(kBadStep, "clip_norm is below 0");
     return {};
 }
 

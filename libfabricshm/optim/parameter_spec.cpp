@@ -13,7 +13,7 @@ namespace fabricshm {
 
 namespace {
 
-constexpr Error kRefused{Errc::kInvalid, 0, "shared parameters"};
+constexpr Error kBadSpec{Errc::kInvalid, 0, "shared parameters"};
 
 // FNV-1a over what differs between specs.
 class Mixer {
@@ -52,19 +52,19 @@ std::uint64_t checked_elements(const std::vector<std::int64_t>& shape) noexcept 
 Result<void> check_parameter(const Parameter& parameter) {
     const char* name = parameter.name.c_str();
     if (parameter.name.empty() || parameter.name.size() >= proto::kNameBytes) {
-        return explain(kRefused, "parameter '%.80s': a name has 1 to %zu bytes", name,
+        return explain(kBadSpec, "parameter '%.80s': a name has 1 to %zu bytes", name,
                        proto::kNameBytes - 1);
     }
     if (parameter.shape.size() > proto::kDimsMax) {
-        return explain(kRefused, "parameter '%s': %zu dimensions, at most %zu", name,
+        return explain(kBadSpec, "parameter '%s': %zu dimensions, at most %zu", name,
                        parameter.shape.size(), proto::kDimsMax);
     }
     if (parameter.options >= kMaxOptions) {
-        return explain(kRefused, "parameter '%s': options %u is not below %u", name,
+        return explain(kBadSpec, "parameter '%s': options %u is not below %u", name,
                        parameter.options, kMaxOptions);
     }
     if (checked_elements(parameter.shape) == 0) {
-        return explain(kRefused, "parameter '%s': its shape has no elements, or more than 2^40",
+        return explain(kBadSpec, "parameter '%s': its shape has no elements, or more than 2^40",
                        name);
     }
     return {};
@@ -77,24 +77,24 @@ std::uint64_t Parameter::elements() const noexcept {
 }
 
 Result<void> check_spec(const ParameterSpec& spec) {
-    if (spec.parameters.empty()) return explain(kRefused, "there is no parameter");
+    if (spec.parameters.empty()) return explain(kBadSpec, "there is no parameter");
     if (spec.slots < 1 || spec.slots > kWorldMax) {
-        return explain(kRefused, "slots %d is not 1 to %d", spec.slots, kWorldMax);
+        return explain(kBadSpec, "slots %d is not 1 to %d", spec.slots, kWorldMax);
     }
     if (static_cast<int>(spec.rule) >= kernels::kRuleCount) {
-        return explain(kRefused, "there is no optimiser %d", static_cast<int>(spec.rule));
+        return explain(kBadSpec, "there is no optimiser %d", static_cast<int>(spec.rule));
     }
-    if (!is_gradient(spec.gradients)) return explain(kRefused, "gradients are f32, f16 or bf16");
-    if (!is_gradient(spec.copy)) return explain(kRefused, "a copy is f32, f16 or bf16");
+    if (!is_gradient(spec.gradients)) return explain(kBadSpec, "gradients are f32, f16 or bf16");
+    if (!is_gradient(spec.copy)) return explain(kBadSpec, "a copy is f32, f16 or bf16");
     std::set<std::string> names;
     std::uint64_t elements = 0;
     for (const Parameter& parameter : spec.parameters) {
         FABRIC_TRY_VOID(check_parameter(parameter));
         if (!names.insert(parameter.name).second) {
-            return explain(kRefused, "two parameters are named '%s'", parameter.name.c_str());
+            return explain(kBadSpec, "two parameters are named '%s'", parameter.name.c_str());
         }
         elements += parameter.elements();
-        if (elements > kMaxElements) return explain(kRefused, "more than 2^40 elements");
+        if (elements > kMaxElements) return explain(kBadSpec, "more than 2^40 elements");
     }
     return {};
 }
