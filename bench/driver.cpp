@@ -83,8 +83,8 @@ Turn parse_turn(std::istringstream& words) {
         turn.wanted.pairs >> turn.warmup >> turn.iterations >> turn.check;
     // The orchestrator is of the same version: what is not understood is a bug, and ends the rank.
     if (!words) die("cannot read the order of the orchestrator");
-    const char* const kNames[] = {
-        "allreduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "send_recv", "scan"};
+    const char* const kNames[] = {"allreduce", "all_gather", "reduce_scatter", "broadcast",
+                                  "barrier",   "send_recv",  "scan",           "step"};
     for (std::size_t i = 0; i < std::size(kNames); ++i)
         if (collective == kNames[i]) turn.wanted.collective = static_cast<Collective>(i);
     turn.wanted.place = place == "in"       ? Place::kIn
@@ -104,7 +104,7 @@ class Stand {
         const std::string why = refusal(turn.wanted);
         if (!why.empty()) return "unsupported " + why;
         // Cases that repeat keep their buffers: their pages are there, as in a job that trains.
-        const bool is_new = !(turn.wanted == case_) || pairs_.empty();
+        const bool is_new = !(turn.wanted == case_) || !holds_;
         if (is_new) set_up(turn.wanted);
         // Checked in the same buffers and before they are timed, so that no wrong result gets a
         // time.
@@ -116,9 +116,12 @@ class Stand {
     }
 
     void drop() {
-        if (pairs_.empty()) return;
+        if (!holds_) return;
+        holds_ = false;
+        tensors_.clear();
         contender_.forget();
-        for (const auto& [block, bytes] : blocks_) contender_.release(case_.memory, block, bytes);
+        for (const Block& block : blocks_)
+            contender_.release(block.memory, block.start, block.bytes);
         if (shared_ != nullptr) contender_.release_shared(shared_, case_.bytes);
         blocks_.clear();
         pairs_.clear();
@@ -126,6 +129,12 @@ class Stand {
     }
 
   private:
+    struct Block {
+        void* start;
+        std::size_t bytes;
+        Memory memory;
+    };
+
     // Whole parts only: what to do with a rest differs between the libraries.
     std::string refusal(const Case& wanted) const {
         const std::size_t parts = static_cast<std::size_t>(contender_.world()) * sizeof(float);
@@ -134,24 +143,63 @@ class Stand {
         if (has_parts && wanted.bytes % parts != 0) return "not a whole element per rank";
         if (wanted.collective == Collective::kSendRecv && contender_.world() % 2 != 0)
             return "a rank would have no partner";
-        return contender_.refuses(wanted);
+        const bool steps = wanted.collective == Collective::kStep;
+        if (steps && wanted.place == Place::kOut) return "a step is in place";
+        if (steps && wanted.place == Place::kIn && !has_local_step()) return "no step";
+        return contender_.refuses(steps && wanted.place == Place::kIn ? allreduce_of(wanted)
+                                                                      : wanted);
+    }
+
+    /// What the ranks do together in a step that each of them ends alone.
+    static Case allreduce_of(const Case& step) {
+        Case inner = step;
+        inner.collective = Collective::kAllreduce;
+        return inner;
     }
 
     void set_up(const Case& wanted) {
         // The last case's memory first, or a large case would need twice as much.
         drop();
         case_ = wanted;
+        holds_ = true;
+        steps_ = 0;
+        if (wanted.collective == Collective::kStep) return set_up_step();
         if (wanted.place == Place::kShared) shared_ = contender_.allocate_shared(wanted.bytes);
         for (int i = 0; i < wanted.pairs; ++i) pairs_.push_back(make_pair());
         contender_.prepare(case_, pairs_);
     }
 
-    float* take(std::size_t count) {
+    void set_up_step() {
+        if (case_.place == Place::kShared) {
+            tensors_ = contender_.prepare_step(case_);
+            return;
+        }
+        const std::size_t count = case_.bytes / sizeof(float);
+        float* gradient = take(count);
+        pairs_.push_back({gradient, gradient, count, count});
+        contender_.prepare(allreduce_of(case_), pairs_);
+        // Parameters and state are the rank's own, wherever the gradient has to be.
+        float* own[3];
+        for (float*& array : own) {
+            array = take(count, Memory::kHeap);
+        }
+        tensors_ = {{gradient, own[0], own[1], own[2], count}};
+    }
+
+    float* take(std::size_t count) { return take(count, case_.memory); }
+
+    float* take(std::size_t count, Memory memory) {
         const std::size_t bytes = count * sizeof(float);
-        void* block = contender_.allocate(case_.memory, bytes);
+        void* block = contender_.allocate(memory, bytes);
         std::memset(block, 0, bytes);  // first touch by the rank that uses it
-        blocks_.emplace_back(block, bytes);
+        blocks_.push_back({block, bytes, memory});
         return static_cast<float*>(block);
+    }
+
+    void run(std::size_t pair) {
+        contender_.run(pair);
+        if (case_.collective == Collective::kStep && case_.place == Place::kIn)
+            local_step(tensors_[0], contender_.world(), ++steps_);
     }
 
     // The same layout for all contenders, whatever they call their arguments.
@@ -188,6 +236,7 @@ class Stand {
 
     /// Runs each pair once on known values and looks at every element of the result.
     std::string check() {
+        if (case_.collective == Collective::kStep) return check_step();
         std::string wrong;
         for (std::size_t i = 0; i < pairs_.size(); ++i) {
             fill(case_.collective, contender_.rank(), pairs_[i]);
@@ -205,18 +254,37 @@ class Stand {
         return wrong;
     }
 
+    /// The first step from zeros, looked at by every rank, and zeros again: a gradient of zeros
+    /// stays one however often it is summed, and no state comes near the numbers that are slow.
+    std::string check_step() {
+        fill_step(contender_.rank(), tensors_);
+        contender_.barrier();
+        run(0);
+        contender_.barrier();
+        const std::string wrong = verify_step(contender_.world(), tensors_);
+        contender_.barrier();
+        const bool owns = case_.place == Place::kIn || contender_.rank() == 0;
+        for (const StepTensor& tensor : tensors_) {
+            std::memset(tensor.gradient, 0, tensor.count * sizeof(float));
+            for (float* array : {tensor.values, tensor.first, tensor.second})
+                if (owns) std::memset(array, 0, tensor.count * sizeof(float));
+        }
+        contender_.barrier();
+        return wrong;
+    }
+
     // All ranks begin together and end together; the time is this rank's own, and the slowest one
     // counts, see rounds.py.
     std::int64_t time_batch(const Turn& turn) {
-        const std::size_t pairs = pairs_.size();
+        const std::size_t pairs = pairs_.empty() ? 1 : pairs_.size();
         contender_.barrier();
-        for (std::size_t i = 0; i < turn.warmup; ++i) contender_.run(i % pairs);
+        for (std::size_t i = 0; i < turn.warmup; ++i) run(i % pairs);
         contender_.barrier();
         const std::int64_t start = now_ns();
         // A counter that is compared and not a remainder, which would be part of what is measured.
         std::size_t pair = 0;
         for (std::size_t i = 0; i < turn.iterations; ++i) {
-            contender_.run(pair);
+            run(pair);
             if (++pair == pairs) pair = 0;
         }
         const std::int64_t length = now_ns() - start;
@@ -228,8 +296,11 @@ class Stand {
     Contender& contender_;
     Case case_;
     std::vector<Buffers> pairs_;
-    std::vector<std::pair<void*, std::size_t>> blocks_;
+    std::vector<Block> blocks_;
+    std::vector<StepTensor> tensors_;
     void* shared_ = nullptr;
+    std::uint64_t steps_ = 0;  // of this case, by local_step()
+    bool holds_ = false;       // the memory of case_
 };
 
 }  // namespace
@@ -253,6 +324,10 @@ void* Contender::allocate_shared(std::size_t /*bytes*/) {
 }
 
 void Contender::release_shared(void* /*block*/, std::size_t /*bytes*/) {}
+
+std::vector<StepTensor> Contender::prepare_step(const Case& /*wanted*/) {
+    die("this contender shares no parameters");
+}
 
 int serve(Contender& contender, const std::string& control, const std::string& name) {
     Control pipe(control, name, contender.rank());

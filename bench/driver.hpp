@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "bench/local_step.hpp"
+
 namespace bench {
 
 /// In the order of the names in parse_turn().
@@ -24,14 +26,17 @@ enum class Collective {
     kBroadcast,
     kBarrier,
     kSendRecv,  // a ping-pong of each even rank with the odd one behind it
-    kScan
+    kScan,
+    kStep  // an optimiser step: see Case
 };
 enum class Place { kOut, kIn, kShared };  // kShared: every rank passes the same output buffer
 enum class Memory { kHeap, kArena };
 
 /// What is measured. `bytes` is the whole vector: what allreduce and broadcast hand out, what
 /// all_gather collects and reduce_scatter starts from; a rank's part is `bytes / world`. Of send
-/// and receive it is one message, and one run is two of them: there and back.
+/// and receive it is one message, and one run is two of them: there and back. Of a step of AdamW it
+/// is a gradient: kIn is an allreduce of it in place and then local_step() on the rank's own copy
+/// of all parameters, kShared what the contender does itself with parameters that all ranks share.
 struct Case {
     Collective collective = Collective::kAllreduce;
     std::size_t bytes = 0;
@@ -76,6 +81,10 @@ class Contender {
     /// that accept Place::kShared.
     virtual void* allocate_shared(std::size_t bytes);
     virtual void release_shared(void* block, std::size_t bytes);
+
+    /// Of a step with shared parameters, in place of prepare(): makes all memory, zeros, until
+    /// forget(). What lies where, in this process.
+    virtual std::vector<StepTensor> prepare_step(const Case& wanted);
 
     /// Called once per case with all its buffer pairs, which stay until forget(); run(i) then works
     /// on pair i.

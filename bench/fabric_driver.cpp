@@ -4,8 +4,12 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <sstream>
 
 #include "bench/driver.hpp"
+#include "bench/fabric_step.hpp"
 
 namespace {
 
@@ -46,6 +50,7 @@ fabricshm_kind kind_of(bench::Collective collective) {
         case bench::Collective::kScan:
             // By its value: headers of older libraries do not have it, and refuses() finds out.
             return static_cast<fabricshm_kind>(11);
+        case bench::Collective::kStep:
         case bench::Collective::kBarrier:
             break;
     }
@@ -59,10 +64,25 @@ void share_output(Call& call) {
     if constexpr (requires { call.flags; }) call.flags |= 1u;
 }
 
+/// Lines of dimensions from the file that is called as the case has bytes; without it one tensor.
+std::vector<std::vector<std::int64_t>> read_shapes(const std::string& folder, std::size_t bytes) {
+    std::vector<std::vector<std::int64_t>> shapes;
+    std::ifstream file(folder + "/" + std::to_string(bytes));
+    std::string line;
+    while (std::getline(file, line)) {
+        std::istringstream words(line);
+        shapes.emplace_back();
+        for (std::int64_t length = 0; words >> length;) shapes.back().push_back(length);
+    }
+    if (shapes.empty()) shapes.push_back({static_cast<std::int64_t>(bytes / sizeof(float))});
+    return shapes;
+}
+
 class FabricContender final : public bench::Contender {
   public:
     FabricContender(const std::string& socket, const std::string& arena, std::uint64_t bytes,
-                    int rank, int world) {
+                    int rank, int world, std::string shapes)
+        : shapes_(std::move(shapes)) {
         fabricshm_session_options options{};
         options.struct_size = sizeof options;
         options.socket = socket.c_str();
@@ -86,6 +106,8 @@ class FabricContender final : public bench::Contender {
         const bool is_shared = wanted.place == bench::Place::kShared;
         if (wanted.collective == bench::Collective::kSendRecv && wanted.algorithm != "auto")
             return "messages have no algorithms";
+        if (wanted.collective == bench::Collective::kStep)
+            return wanted.algorithm == "auto" || wanted.algorithm == "clip" ? "" : "no such step";
         if (is_shared && wanted.collective != bench::Collective::kAllreduce)
             return "only allreduce has the same result everywhere";
         if (wanted.collective == bench::Collective::kScan && !has_scan()) return "no scan";
@@ -133,6 +155,13 @@ class FabricContender final : public bench::Contender {
         if (rank() == 0) need(fabricshm_region_free(arena_, shared_id_), "free the shared result");
     }
 
+    std::vector<bench::StepTensor> prepare_step(const bench::Case& wanted) override {
+        step_ = bench::make_fabric_step(arena_, group_, read_shapes(shapes_, wanted.bytes),
+                                        wanted.algorithm == "clip");
+        if (!step_) bench::die("this library has no optimiser step");
+        return step_->tensors();
+    }
+
     void prepare(const bench::Case& wanted, const std::vector<bench::Buffers>& pairs) override {
         is_ping_pong_ = wanted.collective == bench::Collective::kSendRecv;
         // Built once per case: what is timed is the operation and not the filling in of its
@@ -140,9 +169,13 @@ class FabricContender final : public bench::Contender {
         for (const bench::Buffers& b : pairs) calls_.push_back(make_call(wanted, b));
     }
 
-    void forget() override { calls_.clear(); }
+    void forget() override {
+        calls_.clear();
+        step_.reset();
+    }
 
     void run(std::size_t pair) override {
+        if (step_) return step_->run();
         if (is_ping_pong_) return ping_pong(calls_[pair]);
         need(fabricshm_run(group_, &calls_[pair]), "run");
     }
@@ -186,6 +219,8 @@ class FabricContender final : public bench::Contender {
         return call;
     }
 
+    std::string shapes_;
+    std::unique_ptr<bench::FabricStep> step_;
     fabricshm_session* session_ = nullptr;
     fabricshm_arena* arena_ = nullptr;
     fabricshm_group* group_ = nullptr;
@@ -202,9 +237,9 @@ int main(int argc, char** argv) {
     // Before the session opens: the library counts the cores that it may use.
     if (option(argc, argv, "--pin", "no") == "yes")
         bench::pin_to_core(std::stoi(option(argc, argv, "--rank")));
-    FabricContender contender(option(argc, argv, "--socket"), option(argc, argv, "--arena"),
-                              std::stoull(option(argc, argv, "--arena-bytes")),
-                              std::stoi(option(argc, argv, "--rank")),
-                              std::stoi(option(argc, argv, "--world")));
+    FabricContender contender(
+        option(argc, argv, "--socket"), option(argc, argv, "--arena"),
+        std::stoull(option(argc, argv, "--arena-bytes")), std::stoi(option(argc, argv, "--rank")),
+        std::stoi(option(argc, argv, "--world")), option(argc, argv, "--shapes", ""));
     return bench::serve(contender, control, option(argc, argv, "--name"));
 }

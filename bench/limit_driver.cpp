@@ -12,8 +12,9 @@
 //   -split  each piece into the own output first, then copied from the cache to the others'
 //
 // With a shared result push and pull are one: read everything once, store one part. A message is
-// copied once, half of it by either rank. The barrier is a ping-pong of one cache line between
-// ranks 0 and 1. Results are not checked: parts may be read before they are there.
+// copied once, half of it by either rank. An optimiser step reads the gradients of all, and reads
+// and writes parameters and states once (push, push-ahead). The barrier is a ping-pong of one cache
+// line between ranks 0 and 1. Results are not checked: parts may be read before they are there.
 
 #include <sched.h>
 #include <sys/mman.h>
@@ -28,6 +29,7 @@
 
 #include "bench/driver.hpp"
 #include "bench/memory_moves.hpp"
+#include "bench/step_pass.hpp"
 
 namespace {
 
@@ -74,6 +76,7 @@ class LimitContender final : public bench::Contender {
             wanted.algorithm.find("pull") != std::string::npos)
             return "a message is moved by both ranks";
         if (wanted.collective == bench::Collective::kScan) return "each output is another sum";
+        if (wanted.collective == bench::Collective::kStep) return refuses_step(wanted);
         if (wanted.algorithm.find("-split") != std::string::npos &&
             (wanted.collective != bench::Collective::kAllreduce ||
              wanted.place == bench::Place::kShared))
@@ -85,6 +88,12 @@ class LimitContender final : public bench::Contender {
         if (2 * wanted.bytes * static_cast<std::size_t>(wanted.pairs) > shared_.stride)
             return "larger than --area-bytes";
         return "";
+    }
+
+    std::string refuses_step(const bench::Case& wanted) const {
+        if (wanted.place != bench::Place::kShared) return "parameters are shared";
+        if (wanted.algorithm != "push" && wanted.algorithm != "push-ahead") return "no such step";
+        return 3 * (wanted.bytes + kSkew) > shared_.stride ? "larger than --area-bytes" : "";
     }
 
     bool in_place_result_at_start() const override { return false; }
@@ -107,6 +116,27 @@ class LimitContender final : public bench::Contender {
     void* allocate_shared(std::size_t /*bytes*/) override { return stretch(world_); }
     void release_shared(void* /*block*/, std::size_t /*bytes*/) override { discard(world_); }
 
+    // The gradients in the ranks' own stretches, parameters and states one after the other in the
+    // last one. Nothing is checked, so nobody asks where.
+    std::vector<bench::StepTensor> prepare_step(const bench::Case& wanted) override {
+        case_ = wanted;
+        prefetch_ = wanted.algorithm == "push-ahead" ? kPrefetchBytes : 0;
+        gradient_ = static_cast<float*>(allocate(wanted.memory, wanted.bytes));
+        for (std::size_t array = 0; array < 3; ++array) {
+            char* block = stretch(world_) + array * step_stride();
+            populate(block, wanted.bytes);
+            moved_[array] = reinterpret_cast<float*>(block);
+        }
+        return {};
+    }
+
+    void forget() override {
+        if (gradient_ == nullptr) return;
+        gradient_ = nullptr;
+        release(case_.memory, nullptr, 0);
+        release_shared(nullptr, 0);
+    }
+
     void prepare(const bench::Case& wanted, const std::vector<bench::Buffers>& pairs) override {
         case_ = wanted;
         pairs_ = pairs;
@@ -124,6 +154,7 @@ class LimitContender final : public bench::Contender {
     }
 
     void run(std::size_t pair) override {
+        if (case_.collective == bench::Collective::kStep) return step();
         const bench::Buffers& b = pairs_[pair];
         switch (case_.collective) {
             case bench::Collective::kAllreduce:
@@ -139,7 +170,8 @@ class LimitContender final : public bench::Contender {
             case bench::Collective::kSendRecv:
                 return ping_pong_messages(b);
             case bench::Collective::kScan:
-                return;  // refused
+            case bench::Collective::kStep:
+                return;  // refused, and above
         }
     }
 
@@ -157,6 +189,21 @@ class LimitContender final : public bench::Contender {
 
     char* stretch(int index) const {
         return shared_.area + static_cast<std::size_t>(index) * shared_.stride;
+    }
+
+    // Whole pages, so that a page is of one array.
+    std::size_t step_stride() const {
+        return ((case_.bytes + 4095) & ~std::size_t{4095}) + (kSkew & ~std::size_t{4095});
+    }
+
+    void step() const {
+        const std::size_t whole = case_.bytes / sizeof(float);
+        const std::size_t count = rank_ == world_ - 1 ? whole - start(rank_) : part();
+        const float* sources[kMaxWorld];
+        for (int i = 0; i < world_; ++i) sources[i] = of_peer(gradient_, i) + start(rank_);
+        float* values[3];
+        for (int i = 0; i < 3; ++i) values[i] = moved_[i] + start(rank_);
+        bench::step_pass(sources, world_, values, count, prefetch_);
     }
 
     /// The pages all at once, as the pool makes those of an arena: pages that lie together in
@@ -345,6 +392,8 @@ class LimitContender final : public bench::Contender {
     bool split_ = false;
     bench::Store store_ = bench::Store::kCached;
     std::size_t prefetch_ = 0;
+    float* gradient_ = nullptr;  // of a step; of all its ranks at the same place in their stretches
+    float* moved_[3] = {};
     bench::Case case_;
     std::vector<bench::Buffers> pairs_;
 };

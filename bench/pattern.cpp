@@ -1,5 +1,6 @@
 #include "bench/pattern.hpp"
 
+#include <cmath>
 #include <cstddef>
 
 namespace bench {
@@ -57,6 +58,32 @@ std::string verify(Collective collective, int rank, int world, const Buffers& bu
         if (buffers.output[i] == want) continue;
         return "element " + std::to_string(i) + " of rank " + std::to_string(rank) + " is " +
                std::to_string(buffers.output[i]) + " instead of " + std::to_string(want);
+    }
+    return "";
+}
+
+void fill_step(int rank, const std::vector<StepTensor>& tensors) {
+    std::size_t index = 0;
+    for (const StepTensor& tensor : tensors)
+        for (std::size_t i = 0; i < tensor.count; ++i) tensor.gradient[i] = value(rank, index++);
+}
+
+// From zeros the moments are a share of the gradient and of its square, and corrected they are
+// those themselves: a parameter moves by the learning rate, against the gradient's sign.
+std::string verify_step(int world, const std::vector<StepTensor>& tensors) {
+    std::size_t index = 0;
+    for (const StepTensor& tensor : tensors) {
+        for (std::size_t i = 0; i < tensor.count; ++i, ++index) {
+            const double mean = sum_of_all(world, index) / world;
+            const double moved = -AdamWOptions{}.learning_rate * mean / (mean + 1e-8);
+            const double off =
+                std::abs(tensor.first[i] - 0.1 * mean) + 100 * std::abs(tensor.values[i] - moved);
+            if (off < 1e-4) continue;
+            return "element " + std::to_string(index) + " was moved to " +
+                   std::to_string(tensor.values[i]) + " instead of " + std::to_string(moved) +
+                   ", its first moment to " + std::to_string(tensor.first[i]) + " instead of " +
+                   std::to_string(0.1 * mean);
+        }
     }
     return "";
 }

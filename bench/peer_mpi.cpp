@@ -70,6 +70,8 @@ class MpiContender final : public bench::Contender {
                 MPI_Scan(input, b.output, static_cast<int>(b.output_count), MPI_FLOAT, MPI_SUM,
                          MPI_COMM_WORLD);
                 break;
+            case bench::Collective::kStep:
+                break;  // comes here as an allreduce
         }
     }
 

@@ -44,12 +44,15 @@ class Entry:
         return self.family.split("-")[0].split(":")[0] in ("fabric", "before")
 
     def can_take(self, case):
-        """A shared result is one allreduce with one output: it has no other forms. The limits are
+        """A shared result is one allreduce with one output: it has no other forms, but for an
+        optimiser step, which shares parameters. The limits are
         about bytes: where there are few, waiting is all there is."""
         if self.family.startswith("limit") and 0 < case.bytes < LIMIT_FROM_BYTES:
             return False
         if case.collective == "barrier" and self.is_ours:
             return self.family in ("fabric", "before")  # no buffers: one form
+        if case.collective == "step":
+            return True  # the entry says which form of it
         return not self.place or (case.collective == "allreduce" and case.place == "out")
 
 

@@ -37,6 +37,8 @@ def minimum_bytes(case, shared=False):
         "barrier": 0,
         "send_recv": 2 * size,
         "scan": ranks * 2 * size,
+        # Gradients are read; parameters and two states are read and written, once for all ranks.
+        "step": (ranks + 6) * size,
     }
     return per_kind[case.collective]
 

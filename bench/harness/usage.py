@@ -9,3 +9,12 @@ def cpu_seconds(pid):
         # Behind the name, which may hold anything but ends with the last bracket.
         fields = file.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def proportional_bytes(pid):
+    """Memory of the process, of what it shares its part."""
+    with open(f"/proc/{pid}/smaps_rollup") as file:
+        for line in file:
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0
