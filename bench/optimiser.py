@@ -47,6 +47,7 @@ OURS = "fabric-shared"
 PEER_SETTINGS = ("openmpi-default", "openmpi-eager-64k", "openmpi-ucx", "openmpi-ring-256k",
                  "openmpi-sm-256k", "mpich-default", "mpich-cells-256k", "mpich-release-gather",
                  "gloo-chunked", "gloo-halving-doubling")
+QUICK_SETTINGS = ("openmpi-default", "mpich-default", "gloo-chunked")
 
 
 def parse_options(arguments):
@@ -57,41 +58,43 @@ def parse_options(arguments):
     add("--models", type=compare.list_of(str, tuple(shapes.MODELS)), default=["resnet50"],
         help=f"of {', '.join(shapes.MODELS)} (default resnet50)")
     add("--ranks", type=compare.list_of(int, (2, 3, 4)), default=[2], help="default 2")
-    add("--rounds", type=int, default=7, help="samples per contender (default 7)")
+    add("--rounds", type=int, help="samples per contender (default 7)")
     add("--seconds", type=float, metavar="S", help="as many rounds as fit into S seconds")
-    add("--sample-ms", type=float, default=50, help="least length of a sample (default 50)")
+    add("--sample-ms", type=float, help="least length of a sample (default 50)")
     add("--contenders", type=compare.list_of(str, tuple(ABOUT)), default=list(ABOUT),
         help="families (default: all)")
     add("--require", type=compare.list_of(str, tuple(ABOUT)), default=[],
         help="families that must have been measured, else exit with 1")
     add("--near-below", type=float, default=NEAR_BELOW_NS, help=argparse.SUPPRESS)
+    add("--quick", action="store_true", help="of each peer one setting, 3 rounds of 5 ms")
     add("--json", metavar="FILE", help="write everything measured")
     add("--markdown", metavar="FILE", help="write the tables as a page")
     add("--title", default="Optimiser steps compared")
     add("--build", default=os.path.join(compare.SOURCE, "build", "release"), metavar="DIR")
     add("--timeout", type=float, default=120, help="seconds a turn may take (default 120)")
     options = parser.parse_args(arguments)
-    # What the harness asks of a comparison of collectives.
-    options.pairs, options.quick = 1, False
+    options.rounds = options.rounds or (3 if options.quick else 7)
+    options.sample_ms = options.sample_ms or (5 if options.quick else 50)
+    options.pairs = 1  # asked for by the harness, as of collectives
     return options
 
 
 class StepBench(Bench):
     """Settings are scouted one after the other, and keep their memory only if all fit."""
 
-    _scouting = False
+    _kept_sets = None  # names; None while settings are scouted
 
     def _choose(self, case, memory_budget):
-        self._scouting = True
+        self._kept_sets = None
         kept = super()._choose(case, memory_budget)
-        self._scouting = False
+        self._kept_sets = {result.entry.process_set for result in kept.values()}
         return kept
 
     def _is_large(self, case, memory_budget):
-        if self._scouting:
+        if self._kept_sets is None:
             return True
         # Gradient, parameters and two states of each rank; most share less.
-        return len(self._sets) * 4 * case.bytes * case.ranks > memory_budget
+        return len(self._kept_sets) * 4 * case.bytes * case.ranks > memory_budget
 
 
 def model_bytes(name):
@@ -147,10 +150,11 @@ def wanted_sets(options, ranks, scratch, socket):
             form = ("clip" if name == "fabric-clip" else "auto", "arena",
                     "" if name == "fabric" else "shared")
             yield process_set, [Entry(name, name, name, *form)]
+    settings = QUICK_SETTINGS if options.quick else PEER_SETTINGS
     for family in contenders.PEERS:
         for process_set in found[family]:
             yield process_set, [entry for entry in contenders.entries_of(family, process_set)
-                                if entry.name in PEER_SETTINGS]
+                                if entry.name in settings]
     process_set = torch_set(options, ranks, scratch, socket, 5 * largest * 2 + (1 << 30))
     if process_set:
         yield process_set, [Entry(family, family, "torch", family.removeprefix("torch-"))
@@ -185,7 +189,7 @@ def measure_memory(running, entries, case):
         ranks.order("drop", 120)
         before = sum(map(usage.proportional_bytes, ranks.pids))
         answers = ranks.order(f"measure step {case.bytes} {entry.place or case.place} {entry.memory} "
-                              f"{entry.algorithm} 1 0 1 0", 300)
+                              f"{entry.algorithm} 1 0 1 {int(entry.is_checked)}", 300)
         if all(words[0] == "time" for words in answers):
             found[entry.family] = sum(map(usage.proportional_bytes, ranks.pids)) - before
         ranks.order("drop", 120)
@@ -203,7 +207,7 @@ def run_world(options, ranks, scratch, socket, line_trip, clock, document):
         for model in options.models:
             case = Case("step", model_bytes(model), "in", ranks)
             memory = measure_memory(running, entries, case)
-            budget = 0.5 * fingerprint.memory_available()
+            budget = 0.6 * fingerprint.memory_available()
             bench.measure(case, budget, clock.next_turn())
             results = bench.results(case)
             for row in report.rows_of(case, results, document["limits"]):
@@ -234,8 +238,8 @@ def ratios_of(results, state):
 
 def table_of(row):
     """Markdown of one model, number of ranks and state of the cores."""
-    lines = [["contender", "setting", "samples", "ms per step", "quartiles", "time / ours",
-              "GB/s", "memory MiB"]]
+    lines = [["contender", "setting", "samples", "ms per step", "quartiles", "least",
+              "time / ours", "GB/s", "memory MiB"]]
     for family, about in ABOUT.items():
         found = row["families"].get(family)
         if not found:
@@ -245,7 +249,7 @@ def table_of(row):
         ratio, memory = row["ratios"].get(family), row["memory"].get(family)
         setting = found["entry"].removeprefix(family).removeprefix("-")
         lines.append([about, setting, str(len(samples)), f"{found['median_ns'] / 1e6:.1f}",
-                      f"{low:.1f} - {high:.1f}", "" if ratio is None else f"{ratio:.2f}",
+                      f"{low:.1f} - {high:.1f}", f"{min(samples):.1f}", "" if ratio is None else f"{ratio:.2f}",
                       f"{found['gb_per_s']:.1f}",
                       "" if memory is None else f"{memory / 2**20:.0f}"])
     return report.aligned(lines)
@@ -313,7 +317,6 @@ def main(arguments=None):
                 "load": [os.getloadavg()[0]],
                 "options": {key: value for key, value in vars(options).items()
                             if key not in left_out}}
-    options.quick = options.models == ["tiny"]
     document["limits"] = compare.measure_limits(options)
     line_trip = LineTrip(find_program(options.build, "bench_line_trip"), options.near_below)
     daemon, measured = None, set()
