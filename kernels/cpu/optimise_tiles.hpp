@@ -110,7 +110,7 @@ FABRIC_TILE_INLINE void move_tile(const StepFactors& f, float scale, Tile& tile,
         float root;
         if constexpr (kRule == Rule::kMaxAdaBelief) {
             const float corrected = v[i] / f.less2;
-            s[i] = corrected > s[i] ? corrected : s[i];
+            s[i] = s[i] > corrected ? s[i] : corrected;  // in this order a NaN becomes the maximum
             root = __builtin_sqrtf(s[i]);
         } else {
             root = __builtin_sqrtf(v[i]) / f.root_less2;
