@@ -24,6 +24,7 @@ struct Isa {
     [[gnu::always_inline]] static __m256 widen_f16(const char* from) {
         return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
     }
+    [[gnu::always_inline]] static __m256 root(__m256 value) { return _mm256_sqrt_ps(value); }
     [[gnu::always_inline]] static __m256i narrow_f16(__m256 low, __m256 high) {
         // Lane order: `low` ends in the lower half, as the elements came.
         return _mm256_set_m128i(_mm256_cvtps_ph(high, _MM_FROUND_TO_NEAREST_INT),

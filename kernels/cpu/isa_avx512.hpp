@@ -27,6 +27,7 @@ struct Isa {
     [[gnu::always_inline]] static __m512 widen_f16(const char* from) {
         return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
     }
+    [[gnu::always_inline]] static __m512 root(__m512 value) { return _mm512_sqrt_ps(value); }
     [[gnu::always_inline]] static __m512i narrow_f16(__m512 low, __m512 high) {
         const __m256i first = _mm512_cvtps_ph(low, _MM_FROUND_TO_NEAREST_INT);
         const __m256i second = _mm512_cvtps_ph(high, _MM_FROUND_TO_NEAREST_INT);

@@ -9,12 +9,22 @@ namespace kernels {
 namespace {
 
 struct Half {
-    static void widen(float* to, const std::uint16_t* from, std::size_t count) {
-        for (std::size_t i = 0; i < count; ++i) to[i] = f16_to_f32(from[i]);
-    }
-    static void narrow(std::uint16_t* to, const float* from, std::size_t count) {
-        for (std::size_t i = 0; i < count; ++i) to[i] = f32_to_f16(from[i]);
-    }
+    static float widen(std::uint16_t half) { return f16_to_f32(half); }
+    static std::uint16_t narrow(float value) { return f32_to_f16(value); }
+};
+
+}  // namespace
+}  // namespace kernels
+
+#include "kernels/cpu/optimise_lane.hpp"
+
+namespace kernels {
+namespace {
+
+// Several at a time, of which the compiler makes what vectors it has.
+struct Tiles {
+    using Lanes = OneLane;
+    static constexpr int kRegisters = 32;
 };
 
 }  // namespace

@@ -18,7 +18,9 @@ struct OptimiseTable {
     MergeFunction merge[kGradientTypeCount];
 };
 
+// As half.hpp has them, whose functions may not be called where these are used.
 inline constexpr std::uint16_t kTileNanBF16 = 0x7fc0u;
+inline constexpr std::uint16_t kTileNanF16 = 0x7e00u;
 
 extern const OptimiseTable kOptimiseScalar;
 extern const OptimiseTable kOptimiseAvx2;

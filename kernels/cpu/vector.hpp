@@ -5,6 +5,7 @@
 //   Isa::stream(to, value)           store past the cache; `to` is aligned to the width
 //   Isa::widen_f16(from)             half a register's worth of f16 as a register of floats
 //   Isa::narrow_f16(first, second)   the reverse, to nearest even, of two registers
+//   Isa::root(value)                 the square roots of a register of floats
 // All of it sits in an unnamed namespace: with a shared name the linker would keep one copy of each
 // function for all files, and a plain processor could meet the AVX-512 one.
 
