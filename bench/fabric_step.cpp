@@ -2,7 +2,7 @@
 
 #include "bench/driver.hpp"
 
-// This file is also built with older libraries, which are measured beside this one.
+// This file is also built with older libraries, which are measured next to this one.
 #if __has_include(<fabricshm/optim.h>)
 #include <fabricshm/optim.h>
 

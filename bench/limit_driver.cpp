@@ -92,8 +92,9 @@ class LimitContender final : public bench::Contender {
 
     std::string refuses_step(const bench::Case& wanted) const {
         if (wanted.place != bench::Place::kShared) return "parameters are shared";
-        if (wanted.algorithm != "push" && wanted.algorithm != "push-ahead") return "no such step";
-        return 3 * (wanted.bytes + kSkew) > shared_.stride ? "larger than --area-bytes" : "";
+        const std::string& how = wanted.algorithm;
+        if (how != "push" && how != "push-ahead" && how != "copy") return "no such step";
+        return 3 * (wanted.bytes + kSkew + 4096) > shared_.stride ? "larger than --area-bytes" : "";
     }
 
     bool in_place_result_at_start() const override { return false; }
@@ -117,13 +118,16 @@ class LimitContender final : public bench::Contender {
     void release_shared(void* /*block*/, std::size_t /*bytes*/) override { discard(world_); }
 
     // The gradients in the ranks' own stretches, parameters and states one after the other in the
-    // last one. Nothing is checked, so nobody asks where.
+    // last one. Nothing is checked, so that no caller needs to know where.
     std::vector<bench::StepTensor> prepare_step(const bench::Case& wanted) override {
         case_ = wanted;
         prefetch_ = wanted.algorithm == "push-ahead" ? kPrefetchBytes : 0;
+        store_ = bench::Store::kStreaming;  // of the copy
         gradient_ = static_cast<float*>(allocate(wanted.memory, wanted.bytes));
         for (std::size_t array = 0; array < 3; ++array) {
-            char* block = stretch(world_) + array * step_stride();
+            // Whole pages, so that a page is of one array.
+            const std::size_t pages = ((wanted.bytes + kSkew) & ~std::size_t{4095}) + 4096;
+            char* block = stretch(world_) + array * pages;
             populate(block, wanted.bytes);
             moved_[array] = reinterpret_cast<float*>(block);
         }
@@ -191,11 +195,6 @@ class LimitContender final : public bench::Contender {
         return shared_.area + static_cast<std::size_t>(index) * shared_.stride;
     }
 
-    // Whole pages, so that a page is of one array.
-    std::size_t step_stride() const {
-        return ((case_.bytes + 4095) & ~std::size_t{4095}) + (kSkew & ~std::size_t{4095});
-    }
-
     void step() const {
         const std::size_t whole = case_.bytes / sizeof(float);
         const std::size_t count = rank_ == world_ - 1 ? whole - start(rank_) : part();
@@ -203,6 +202,7 @@ class LimitContender final : public bench::Contender {
         for (int i = 0; i < world_; ++i) sources[i] = of_peer(gradient_, i) + start(rank_);
         float* values[3];
         for (int i = 0; i < 3; ++i) values[i] = moved_[i] + start(rank_);
+        if (case_.algorithm == "copy") return move(sources, 1, values, 1, count);
         bench::step_pass(sources, world_, values, count, prefetch_);
     }
 

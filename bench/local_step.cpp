@@ -1,6 +1,6 @@
 #include "bench/local_step.hpp"
 
-// This file is also built with older libraries, which are measured beside this one.
+// This file is also built with older libraries, which are measured next to this one.
 #if __has_include("kernels/optimise.hpp")
 #include "kernels/optimise.hpp"
 

@@ -15,6 +15,7 @@ import os
 import statistics
 import sys
 import tempfile
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 # pylint: disable=wrong-import-position
@@ -30,6 +31,7 @@ from harness.rounds import Bench, Case  # noqa: E402
 
 # Families, in the order of the tables, and what each of them does.
 ABOUT = {
+    "limit-copy": "copy of one gradient, by all ranks together",
     "limit-shared": "limit: the bytes of the shared step, without waiting",
     "fabric-shared": "fabric: step over shared parameters",
     "fabric-clip": "fabric: the same, clipped to a norm",
@@ -44,9 +46,8 @@ ABOUT = {
 }
 OURS = "fabric-shared"
 # The best for vectors of this size in docs/perf; a run picks among them again.
-PEER_SETTINGS = ("openmpi-default", "openmpi-eager-64k", "openmpi-ucx", "openmpi-ring-256k",
-                 "openmpi-sm-256k", "mpich-default", "mpich-cells-256k", "mpich-release-gather",
-                 "gloo-chunked", "gloo-halving-doubling")
+PEER_SETTINGS = ("openmpi-default", "openmpi-eager-64k", "openmpi-ring-256k", "mpich-default",
+                 "mpich-cells-256k", "gloo-chunked")
 QUICK_SETTINGS = ("openmpi-default", "mpich-default", "gloo-chunked")
 
 
@@ -59,7 +60,7 @@ def parse_options(arguments):
         help=f"of {', '.join(shapes.MODELS)} (default resnet50)")
     add("--ranks", type=compare.list_of(int, (2, 3, 4)), default=[2], help="default 2")
     add("--rounds", type=int, help="samples per contender (default 7)")
-    add("--seconds", type=float, metavar="S", help="as many rounds as fit into S seconds")
+    add("--seconds", type=float, metavar="S", help="of each model and number of ranks as many rounds as fit into S seconds")
     add("--sample-ms", type=float, help="least length of a sample (default 50)")
     add("--contenders", type=compare.list_of(str, tuple(ABOUT)), default=list(ABOUT),
         help="families (default: all)")
@@ -89,6 +90,11 @@ class StepBench(Bench):
         kept = super()._choose(case, memory_budget)
         self._kept_sets = {result.entry.process_set for result in kept.values()}
         return kept
+
+    def measure_for(self, case, memory_budget, seconds):
+        """As measure(), with the time for scouting on top of that of the rounds."""
+        self._kept[case] = self._choose(case, memory_budget)
+        self.measure(case, memory_budget, None if seconds is None else time.monotonic() + seconds)
 
     def _is_large(self, case, memory_budget):
         if self._kept_sets is None:
@@ -142,8 +148,11 @@ def wanted_sets(options, ranks, scratch, socket):
     # Twice, since the limit has parameters and both states in one stretch.
     found = contenders.process_sets(builds, ranks, scratch, 2 * largest, 1, (False,))
     for limit in found["limit"]:
-        yield limit, [Entry(f"limit-shared-{how}", "limit-shared", "limit", how, "arena", "shared")
-                      for how in ("push", "push-ahead")]
+        # The copy is a set of its own, so that it keeps its memory.
+        for name, family, ways in (("limit", "limit-shared", ("push", "push-ahead")),
+                                   ("limit-copy", "limit-copy", ("copy",))):
+            yield dataclasses.replace(limit, name=name), [
+                Entry(f"{family}-{how}", family, name, how, "arena", "shared") for how in ways]
     for fabric in found["fabric"]:
         for process_set in fabric_sets(fabric, scratch):
             name = process_set.name
@@ -196,7 +205,7 @@ def measure_memory(running, entries, case):
     return found
 
 
-def run_world(options, ranks, scratch, socket, line_trip, clock, document):
+def run_world(options, ranks, scratch, socket, line_trip, document):
     """Measures all models with so many ranks; the families that answered."""
     running, entries = start(options, ranks, scratch, socket)
     bench = StepBench(running, entries, options, say, line_trip)
@@ -208,7 +217,7 @@ def run_world(options, ranks, scratch, socket, line_trip, clock, document):
             case = Case("step", model_bytes(model), "in", ranks)
             memory = measure_memory(running, entries, case)
             budget = 0.6 * fingerprint.memory_available()
-            bench.measure(case, budget, clock.next_turn())
+            bench.measure_for(case, budget, options.seconds)
             results = bench.results(case)
             for row in report.rows_of(case, results, document["limits"]):
                 say_row(row)
@@ -247,10 +256,12 @@ def table_of(row):
         samples = [value / 1e6 for value in found["samples_ns"]]
         low, high = quartiles(samples)
         ratio, memory = row["ratios"].get(family), row["memory"].get(family)
+        # Of a copy: read and written.
+        rate = 2 * row["bytes"] / found["median_ns"] if family == "limit-copy" else found["gb_per_s"]
         setting = found["entry"].removeprefix(family).removeprefix("-")
         lines.append([about, setting, str(len(samples)), f"{found['median_ns'] / 1e6:.1f}",
                       f"{low:.1f} - {high:.1f}", f"{min(samples):.1f}", "" if ratio is None else f"{ratio:.2f}",
-                      f"{found['gb_per_s']:.1f}",
+                      f"{rate:.1f}",
                       "" if memory is None else f"{memory / 2**20:.0f}"])
     return report.aligned(lines)
 
@@ -277,7 +288,7 @@ def markdown(document):
                                          for key, value in document["limits"].items()) + ".", "",
              "`time / ours` is the median over the rounds of a contender's time by that of the step over "
              "shared parameters in the same round; GB/s counts what a shared step has to move, whatever "
-             "the contender moves; memory is what the case adds to the proportional set sizes of all ranks "
+             "the contender moves (of the copy: what it reads and writes); memory is what the case adds to the proportional set sizes of all ranks "
              "together.", ""]
     for row in document["rows"]:
         state = {"near": ", near cores", "far": ", far cores"}.get(row["state"], "")
@@ -310,7 +321,6 @@ def start_daemon(options, scratch):
 def main(arguments=None):
     """0; 1 when a contender gave a wrong result or died."""
     options = parse_options(arguments)
-    clock = compare.Clock(options.seconds, len(options.ranks) * len(options.models))
     left_out = ("json", "markdown", "build")
     document = {"title": options.title, "versions": {}, "rows": [], "faults": [], "mixed": 0,
                 "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -326,7 +336,7 @@ def main(arguments=None):
             daemon = start_daemon(options, scratch)
             socket = daemon.socket_path if daemon else None
             for ranks in options.ranks:
-                measured |= run_world(options, ranks, scratch, socket, line_trip, clock, document)
+                measured |= run_world(options, ranks, scratch, socket, line_trip, document)
         finally:
             line_trip.stop()
             if daemon:

@@ -204,7 +204,7 @@ class Rank:
 
 
 def serve(options):
-    """Until it is told to quit, or the orchestrator is gone."""
+    """Until an order to quit, or the orchestrator is gone."""
     base = os.path.join(options.control, f"{options.name}.{options.rank}")
     with open(f"{base}.in") as orders, open(f"{base}.out", "w", buffering=1) as answers:
         rank = Rank(options)
