@@ -327,7 +327,7 @@ def main(arguments=None):
                 "load": [os.getloadavg()[0]],
                 "options": {key: value for key, value in vars(options).items()
                             if key not in left_out}}
-    document["limits"] = compare.measure_limits(options)
+    document["limits"] = {} if options.quick else compare.measure_limits(options)
     line_trip = LineTrip(find_program(options.build, "bench_line_trip"), options.near_below)
     daemon, measured = None, set()
     with tempfile.TemporaryDirectory(prefix="fabric-bench-") as scratch:
