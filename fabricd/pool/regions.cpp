@@ -117,6 +117,13 @@ Result<proto::Tensor> Regions::create_tensor(SessionId session, Arena& arena,
     return arena.wire_tensor(region, pid);
 }
 
+bool Regions::has_tensor(const Arena& arena, const std::string& name) const {
+    const auto named = arena.tensors.find(name);
+    if (named == arena.tensors.end()) return false;
+    const bool lasting = arena.regions.at(named->second).tensor->lasting;
+    return lasting || !books_.is_ending(arena.leases.find(named->second)->session);
+}
+
 Result<void> Regions::make_lasting(Arena& arena, RegionId id) {
     TensorInfo& tensor = *arena.regions.at(id).tensor;
     if (tensor.lasting) return {};

@@ -32,6 +32,8 @@ class Regions {
     Result<fabricshm::proto::Tensor> create_tensor(SessionId session, Arena& arena,
                                                    const fabricshm::proto::Tensor& request,
                                                    Bytes bytes, Effects& out);
+    /// Whether the name is taken, by a session that stays.
+    bool has_tensor(const Arena& arena, const std::string& name) const;
     Result<void> open_tensor(Ticket ticket, const fabricshm::proto::Tensor& request, TimePoint now,
                              Effects& out);
 

@@ -161,6 +161,11 @@ Result<void> Registry::free_region(SessionId session, ArenaId arena, RegionId re
     return act([&](Effects&) { return regions_.free(session, arena, region); });
 }
 
+bool Registry::has_tensor(ArenaId id, const std::string& name) const {
+    const auto arena = books_.arenas.find(id);
+    return arena != books_.arenas.end() && regions_.has_tensor(arena->second, name);
+}
+
 Result<proto::Tensor> Registry::create_tensor(SessionId session, const proto::Tensor& request) {
     FABRIC_TRY(Arena * arena, books_.arena_of(session, ArenaId{request.region.arena_id}));
     FABRIC_TRY(const Bytes elements,

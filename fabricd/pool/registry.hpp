@@ -168,6 +168,7 @@ class Registry {
     Result<fabricshm::proto::Region> open_region(SessionId session,
                                                  const fabricshm::proto::Region& request) const;
     Result<void> free_region(SessionId session, ArenaId arena, RegionId region);
+    bool has_tensor(ArenaId arena, const std::string& name) const;
     Result<fabricshm::proto::Tensor> create_tensor(SessionId session,
                                                    const fabricshm::proto::Tensor& request);
     Result<void> open_tensor(Ticket ticket, const fabricshm::proto::Tensor& request, TimePoint now);

@@ -121,6 +121,9 @@ void serve_parked(Registry& registry, Ticket ticket, const Message& request, Tim
 bool parks(Registry& registry, Ticket ticket, const Message& request, TimePoint now) {
     const Hole hole = hole_for(request);
     if (hole.bytes == 0) return false;
+    // One that is there needs no room: the answer is that it is, or it is made lasting.
+    const bool is_tensor = proto::type_of(request.header) == Type::kTensorCreate;
+    if (is_tensor && registry.has_tensor(hole.arena, request.tensor.name)) return false;
     const auto later = [&registry, ticket, request, now] {
         serve_parked(registry, ticket, request, now);
     };

@@ -66,7 +66,10 @@ std::string describe(const Error& error) {
     const std::string reason = reason_of(error);
     line += reason.empty() ? text_of(error.code) : reason;
     const bool names_rank = error.code == Errc::kPeer || error.code == Errc::kMismatch;
-    if (names_rank) line += " (rank " + std::to_string(error.detail) + ")";
+    // Only of such a wait: other times that ran out are no rank's.
+    const bool names_late = error.code == Errc::kTimeout && error.detail >= 0 &&
+                            std::strcmp(error.step, "wait for a peer") == 0;
+    if (names_rank || names_late) line += " (rank " + std::to_string(error.detail) + ")";
     const bool names_region = error.code == Errc::kPoisoned && error.detail > 0;
     if (names_region) line += " (region " + std::to_string(error.detail) + ")";
     if (error.code == Errc::kSystem) line += std::string(" (") + std::strerror(error.detail) + ")";

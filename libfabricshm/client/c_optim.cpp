@@ -119,6 +119,9 @@ int check_step(const char* function, const fabricshm_step_call* call,
         return refuse("%s: call->hyper_count is above %u", function, kMaxOptions);
     }
     if (call->reserved != 0) return refuse("%s: call->reserved is not 0", function);
+    if (call->skip_nonfinite != 0 && call->skip_nonfinite != 1) {
+        return refuse("%s: call->skip_nonfinite is not 0 or 1", function);
+    }
     if (report != nullptr && report->struct_size < sizeof(fabricshm_step_report)) {
         return refuse("%s: report->struct_size is %zu, not %zu", function, report->struct_size,
                       sizeof(fabricshm_step_report));
@@ -202,7 +205,7 @@ int fabricshm_parameters_free(fabricshm_arena* arena, const char* name) {
         if (arena->arena->session().is_foreign()) {
             return fail({Errc::kClosed, 0, ""}, "%s", function);
         }
-        const auto freed = free_lasting(*arena->arena, name);
+        const auto freed = free_parameters(*arena->arena, name);
         if (freed.ok()) return FABRICSHM_OK;
         return fail(freed.error(), "parameters '%s' in arena '%s'", name,
                     arena->arena->name().c_str());

@@ -43,6 +43,17 @@ Result<Memory> make_or_find(Arena& arena, const std::string& name, const Paramet
     return Memory{memory, view.bytes > before ? view.bytes - before : 0};
 }
 
+// The words behind an error are kept for the last one of a thread alone; agreeing makes others.
+class KeptReason {
+  public:
+    explicit KeptReason(const Error& error) : error_(error), text_(reason_of(error)) {}
+    Error again() const { return text_.empty() ? error_ : explain(error_, "%s", text_.c_str()); }
+
+  private:
+    Error error_;
+    std::string text_;
+};
+
 // Every rank learns how the others fared: one that has no memory would let them wait in vain.
 Result<void> agree(Group& group, Errc code, TimePoint deadline) {
     const std::uint64_t mine = static_cast<std::uint64_t>(code);
@@ -79,8 +90,9 @@ Result<std::unique_ptr<ParameterSet>> open_parameters(Arena& arena, Group& group
     // Rank 0 first: the others find what it has made and formatted.
     if (group.rank() == 0) memory = make_or_find(arena, name, spec, true, deadline);
     const Errc first = group.rank() != 0 || memory.ok() ? Errc::kOk : memory.error().code;
+    const KeptReason why(memory.ok() ? Error{} : memory.error());
     const auto made = agree(group, first, deadline);
-    if (group.rank() == 0 && !memory.ok()) return memory.error();
+    if (group.rank() == 0 && !memory.ok()) return why.again();
     FABRIC_TRY_VOID(made);
     if (group.rank() != 0) memory = make_or_find(arena, name, spec, false, deadline);
     if (memory.ok()) {
@@ -88,11 +100,25 @@ Result<std::unique_ptr<ParameterSet>> open_parameters(Arena& arena, Group& group
             ParameterSet::check(arena.visibility(), memory->data, memory->bytes, spec);
         if (!fits.ok()) memory = fits.error();
     }
+    const KeptReason own(memory.ok() ? Error{} : memory.error());
     const auto found = agree(group, memory.ok() ? Errc::kOk : memory.error().code, deadline);
-    if (!memory.ok()) return memory.error();
+    if (!memory.ok()) return own.again();
     FABRIC_TRY_VOID(found);
     return ParameterSet::attach(group, arena.visibility(), memory->data, memory->bytes,
                                 std::move(spec), deadline);
+}
+
+Result<void> free_parameters(Arena& arena, const std::string& name) {
+    // Not waited for to be made; but what this process said before has to leave it first.
+    auto found = open_tensor(arena, name, Clock::now() + std::chrono::milliseconds(500));
+    if (!found.ok() && found.error().code == Errc::kTimeout) {
+        return Error{Errc::kNotFound, 0, "free parameters"};
+    }
+    FABRIC_TRY(const TensorView view, std::move(found));
+    const std::byte* const memory = memory_of(view);
+    const auto before = static_cast<Bytes>(memory - view.data);
+    FABRIC_TRY_VOID(check_closed(memory, view.bytes > before ? view.bytes - before : 0));
+    return free_lasting(arena, view);
 }
 
 }  // namespace fabricshm

@@ -17,6 +17,10 @@ Result<std::unique_ptr<ParameterSet>> open_parameters(Arena& arena, Group& group
                                                       const std::string& name, ParameterSpec spec,
                                                       TimePoint deadline);
 
+/// Ends the set for all: kBusy while a living process has it open, kNotFound when there is none,
+/// kExists when the name is another tensor's.
+Result<void> free_parameters(Arena& arena, const std::string& name);
+
 /// Bytes of its tensor, for a valid spec.
 Bytes parameter_bytes(const ParameterSpec& spec);
 

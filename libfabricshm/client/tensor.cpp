@@ -163,17 +163,11 @@ Result<void> make_lasting(Arena& arena, const TensorView& tensor) {
     return {};
 }
 
-Result<void> free_lasting(Arena& arena, const std::string& name) {
-    // Not waited for to be made; but what this process said before has to leave it first.
-    auto found = open_tensor(arena, name, Clock::now() + std::chrono::milliseconds(500));
-    if (!found.ok() && found.error().code == Errc::kTimeout) {
-        return Error{Errc::kNotFound, 0, "free tensor"};
-    }
-    FABRIC_TRY(const TensorView view, std::move(found));
+Result<void> free_lasting(Arena& arena, const TensorView& tensor) {
     proto::Message request = proto::make_request(proto::Type::kTensorFree, 0);
     request.tensor.region.arena_id = arena.id();
-    request.tensor.region.region_id = view.region_id;
-    request.tensor.region.generation = *arena.tensor_generation(view.region_id);
+    request.tensor.region.region_id = tensor.region_id;
+    request.tensor.region.generation = *arena.tensor_generation(tensor.region_id);
     FABRIC_TRY(
         [[maybe_unused]] const auto reply,
         arena.call(request, "free tensor", arena.session().default_deadline(), Retry::kHarmless));

@@ -50,7 +50,7 @@ Result<void> free_tensor(Arena& arena, const void* data, Bytes bytes, std::uint6
 /// dies before takes it along.
 Result<void> make_lasting(Arena& arena, const TensorView& tensor);
 
-/// Gives a lasting tensor back, whichever session made it. kNotFound when there is none.
-Result<void> free_lasting(Arena& arena, const std::string& name);
+/// Gives a lasting tensor back, whichever session made it.
+Result<void> free_lasting(Arena& arena, const TensorView& tensor);
 
 }  // namespace fabricshm

@@ -22,7 +22,8 @@ struct alignas(kCachePair) ParameterHeader {
     std::uint64_t magic;
     std::uint64_t signature;
     Bytes total;
-    char pad_[kCachePair - 24];
+    std::uint64_t slots;
+    char pad_[kCachePair - 32];
 
     // Rises when the set goes over to another group. A rank that finds it changed after it has
     // entered a step does not belong to the set any more, and turns back.
@@ -63,8 +64,9 @@ struct alignas(kCachePair) SlotRecord {
 
     // 1 while its process may touch the set.
     std::atomic<std::uint32_t> inside;
-    // Of its process, so that survivors can distinguish dead from slow.
-    std::int32_t pid;
+    // Of its process, so that survivors can distinguish dead from slow, from attach() until the set
+    // is closed; 0: the slot has none.
+    std::atomic<std::int32_t> pid;
     std::uint64_t start_time;
     std::uint64_t pid_namespace;
     char pad4_[kCachePair - 24];

@@ -60,6 +60,11 @@ ParameterSet::ParameterSet(Visibility view, std::byte* memory, ParameterSpec spe
       step_(spec_, layout_, memory, view),
       words_(memory, layout_.slots) {}
 
+ParameterSet::~ParameterSet() {
+    // Release: nothing of this rank comes after it, so that the memory may be given back.
+    if (is_open_) words_.own().pid.store(0, std::memory_order_release);
+}
+
 void ParameterSet::format(std::byte* memory, const ParameterSpec& spec) {
     const ParameterLayout layout = ParameterLayout::of(spec);
     // The gradients are cleared by their own ranks, which then have their pages near.
@@ -68,6 +73,7 @@ void ParameterSet::format(std::byte* memory, const ParameterSpec& spec) {
     header.magic = kParameterMagic;
     header.signature = fabricshm::signature_of(spec);
     header.total = layout.total;
+    header.slots = static_cast<std::uint64_t>(spec.slots);
 }
 
 Result<void> ParameterSet::check(const Visibility& view, const std::byte* memory, Bytes bytes,
@@ -80,7 +86,8 @@ Result<void> ParameterSet::check(const Visibility& view, const std::byte* memory
     }
     const auto& header = *reinterpret_cast<const ParameterHeader*>(memory);
     if (bytes < sizeof header || header.magic != kParameterMagic) {
-        return Error{Errc::kCorrupt, 0, "shared parameters: no such block"};
+        return explain({Errc::kExists, 0, "shared parameters"},
+                       "the tensor of this name is no set of parameters");
     }
     if (header.signature != fabricshm::signature_of(spec)) {
         return explain({Errc::kMismatch, 0, "shared parameters"},
@@ -88,6 +95,26 @@ Result<void> ParameterSet::check(const Visibility& view, const std::byte* memory
     }
     if (bytes < ParameterLayout::of(spec).total) {
         return Error{Errc::kCorrupt, 0, "shared parameters: too short"};
+    }
+    return {};
+}
+
+Result<void> check_closed(const std::byte* memory, Bytes bytes) {
+    const auto& header = *reinterpret_cast<const ParameterHeader*>(memory);
+    if (bytes < sizeof header || header.magic != kParameterMagic) {
+        return explain({Errc::kExists, 0, "shared parameters"},
+                       "the tensor of this name is no set of parameters");
+    }
+    const auto* records = reinterpret_cast<const SlotRecord*>(memory + sizeof header);
+    const Bytes room = (bytes - sizeof header) / sizeof(SlotRecord);
+    for (Bytes slot = 0; slot < std::min(header.slots, room); ++slot) {
+        // Acquire: with it, the rest of the process's identity.
+        const std::int32_t pid = records[slot].pid.load(std::memory_order_acquire);
+        const ProcessIdentity process{pid, records[slot].start_time, records[slot].pid_namespace};
+        if (pid == 0 || liveness_of(process) == Liveness::kDead) continue;
+        return explain({Errc::kBusy, 0, "shared parameters"},
+                       "the process of slot %llu (pid %d) has the set open",
+                       static_cast<unsigned long long>(slot), pid);
     }
     return {};
 }
@@ -107,9 +134,10 @@ Result<std::unique_ptr<ParameterSet>> ParameterSet::attach(Group& group, Visibil
     set->adopt(group, std::move(slots), 0);
     FABRIC_TRY_VOID(set->take_over(deadline));
     SlotRecord& own = set->words_.own();
-    own.pid = self.pid;
     own.start_time = self.start_time;
     own.pid_namespace = self.pid_namespace;
+    own.pid.store(self.pid, std::memory_order_release);
+    set->is_open_ = true;
     // The process that had the slot may have died in a step. Relaxed: the barrier comes after it.
     own.inside.store(0, std::memory_order_relaxed);
     std::memset(memory + set->layout_.gradients +
@@ -127,12 +155,13 @@ Result<void> ParameterSet::take_over(TimePoint deadline) {
     applied_ = words_.header().applied.load(std::memory_order_acquire);
     for (int slot = 0; slot < spec_.slots; ++slot) {
         const SlotRecord& of = words_.record(slot);
-        const ProcessIdentity process{of.pid, of.start_time, of.pid_namespace};
+        const ProcessIdentity process{of.pid.load(std::memory_order_acquire), of.start_time,
+                                      of.pid_namespace};
         if (of.inside.load(std::memory_order_acquire) != 0 &&
             liveness_of(process) != Liveness::kDead) {
             return explain({Errc::kBusy, 0, "shared parameters"},
                            "the process of slot %d (pid %d) is in the middle of a step", slot,
-                           of.pid);
+                           process.pid);
         }
         const std::uint64_t started = of.started.load(std::memory_order_acquire);
         if (started > of.done.load(std::memory_order_acquire)) {
@@ -208,6 +237,8 @@ Result<void> ParameterSet::share(std::vector<double> shares) {
 }
 
 Result<void> ParameterSet::set_steps(std::uint64_t steps) {
+    constexpr std::uint64_t kMaxSteps = std::uint64_t{1} << 53;  // a double counts as far
+    if (steps > kMaxSteps) return explain(kBadStep, "steps is above 2^53");
     if (pending_) return Error{Errc::kBroken, 0, "step: the one before failed"};
     applied_ = steps;
     // Whatever was counted before, in any slot: the highest is taken by a group that goes on from
@@ -230,8 +261,11 @@ Result<void> ParameterSet::check_call(const StepCall& call) const {
             return explain(kBadStep, "%s is out of its range", field);
         }
     }
-    if (!std::isfinite(call.scale)) return explain(kBadStep, "scale is not finite");
-    if (std::isinf(call.weight)) return explain(kBadStep, "weight is not finite");
+    const auto fits = [](double value) { return std::isfinite(static_cast<float>(value)); };
+    if (!fits(call.scale)) return explain(kBadStep, "scale %g is not a float32", call.scale);
+    if (!std::isnan(call.weight) && !fits(call.weight)) {
+        return explain(kBadStep, "weight %g is not a float32", call.weight);
+    }
     if (!(call.clip_norm >= 0)) return explain(kBadStep, "clip_norm is below 0");
     return {};
 }
@@ -271,7 +305,7 @@ Result<StepReport> ParameterSet::attempt(const Attempt& what) {
     const ElementRange shard = this->shard();
     Duration waited = all_ready - begun;
     if (call.measures()) {
-        step_.measure(shard, mine);
+        step_.measure(call, shard, mine);
         words_.raise(StepWord::kMeasured, number);
         FAULT_POINT("step.measured");
         const TimePoint measured = Clock::now();

@@ -51,7 +51,7 @@ class ParameterSet {
     static Result<std::unique_ptr<ParameterSet>> attach(Group& group, Visibility view,
                                                         std::byte* memory, Bytes bytes,
                                                         ParameterSpec spec, TimePoint deadline);
-    ~ParameterSet() = default;
+    ~ParameterSet();
     ParameterSet(const ParameterSet&) = delete;
     ParameterSet& operator=(const ParameterSet&) = delete;
 
@@ -143,7 +143,11 @@ class ParameterSet {
     std::vector<double> shares_;        // by rank; empty: equal
     std::uint64_t attempts_ = 0;
     std::uint64_t applied_ = 0;
+    bool is_open_ = false;            // the slot has this process's identity
     std::optional<Attempt> pending_;  // failed, and not recovered yet
 };
+
+/// kBusy when a living process has the set in this memory open; kExists when there is none.
+Result<void> check_closed(const std::byte* memory, Bytes bytes);
 
 }  // namespace fabricshm

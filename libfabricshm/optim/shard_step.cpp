@@ -51,7 +51,16 @@ void ShardStep::find_sources(std::uint64_t at) noexcept {
     }
 }
 
-void ShardStep::measure(const ElementRange& shard, SlotRecord& into) {
+// Of the sum, clipping aside.
+double ShardStep::scale_of(const StepCall& call) const noexcept {
+    const double mean = weighted_ ? 1.0 : 1.0 / static_cast<double>(members_.size());
+    return call.scale * mean;
+}
+
+// Where a step may be skipped what would move the parameters is measured: a finite sum can be
+// scaled beyond all numbers. Where it is only clipped the sum itself, since the scale may become
+// small enough.
+void ShardStep::measure(const StepCall& call, const ElementRange& shard, SlotRecord& into) {
     ExactSum sum;
     bool finite = true;
     charge(shard, false);
@@ -61,6 +70,7 @@ void ShardStep::measure(const ElementRange& shard, SlotRecord& into) {
     job.gradient_count = static_cast<int>(sources_.size());
     job.weights = weighted_ ? weights_.data() : nullptr;
     job.count = kBlockElements;
+    if (call.skip_nonfinite) job.scale = static_cast<float>(scale_of(call));
     for (std::uint64_t at = shard.begin; at < shard.end; at += kBlockElements) {
         find_sources(at);
         const kernels::Merged merged = kernels::merge(job);
@@ -73,8 +83,7 @@ void ShardStep::measure(const ElementRange& shard, SlotRecord& into) {
 
 // From what all ranks have shown, so that all judge alike.
 StepVerdict ShardStep::judge(const StepCall& call) const noexcept {
-    const double mean = weighted_ ? 1.0 : 1.0 / static_cast<double>(members_.size());
-    const double scale = call.scale * mean;
+    const double scale = scale_of(call);
     if (!call.measures()) {
         return {false, std::numeric_limits<double>::quiet_NaN(), static_cast<float>(scale)};
     }
@@ -87,8 +96,9 @@ StepVerdict ShardStep::judge(const StepCall& call) const noexcept {
         std::copy_n(of.square_sum, words.size(), words.begin());
         sum.add(ExactSum(words));
     }
+    const double unit = call.skip_nonfinite ? 1 : std::abs(scale);
     const double norm =
-        finite ? std::abs(scale) * std::sqrt(sum.value()) : std::numeric_limits<double>::infinity();
+        finite ? unit * std::sqrt(sum.value()) : std::numeric_limits<double>::infinity();
     if (!finite && call.skip_nonfinite) return {true, norm, 0};
     double clip = 1;
     // As PyTorch's clip_grad_norm_ does: its small number keeps a norm of 0 from dividing.

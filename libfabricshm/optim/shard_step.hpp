@@ -58,7 +58,7 @@ class ShardStep {
     void begin(const StepCall& call, std::uint64_t number, std::uint64_t step);
 
     /// The square sum of the merged gradient of `shard`, and whether it is finite.
-    void measure(const ElementRange& shard, SlotRecord& into);
+    void measure(const StepCall& call, const ElementRange& shard, SlotRecord& into);
 
     /// From what all members have measured, so that all judge alike.
     StepVerdict judge(const StepCall& call) const noexcept;
@@ -72,6 +72,7 @@ class ShardStep {
     float* floats(Bytes offset) const noexcept {
         return reinterpret_cast<float*>(memory_ + offset);
     }
+    double scale_of(const StepCall& call) const noexcept;
     void find_sources(std::uint64_t at) noexcept;
     void charge(const ElementRange& shard, bool steps) const noexcept;
     kernels::OptimiseJob job_of(ElementRange range, kernels::UndoLog& log, int slot) const noexcept;

@@ -85,7 +85,8 @@ Result<void> StepWords::await_absent(const std::vector<int>& present, TimePoint 
     for (const int slot : members_) {
         if (std::ranges::find(present, slot) != present.end()) continue;
         const SlotRecord& of = record(slot);
-        const ProcessIdentity process{of.pid, of.start_time, of.pid_namespace};
+        const ProcessIdentity process{of.pid.load(std::memory_order_acquire), of.start_time,
+                                      of.pid_namespace};
         // Sequentially consistent, after the era was raised: see enter().
         while (of.inside.load(std::memory_order_seq_cst) != 0 &&
                liveness_of(process) != Liveness::kDead) {
@@ -93,7 +94,7 @@ Result<void> StepWords::await_absent(const std::vector<int>& present, TimePoint 
                 return explain({Errc::kTimeout, slot, "recover step"},
                                "the process of slot %d (pid %d) is alive and in the middle of the "
                                "step; end it, and call again",
-                               slot, of.pid);
+                               slot, process.pid);
             }
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
         }

@@ -342,7 +342,10 @@ void FakeDaemon::send(std::uint64_t connection, const Message& reply, int descri
     const auto found = connections_.find(connection);
     if (found == connections_.end()) return;
     const std::span<const int> descriptors(&descriptor, descriptor >= 0 ? 1 : 0);
-    (void)found->second.send(proto::bytes_of(reply), descriptors, TimePoint{});
+    // Waits for room: a client with thousands of replies before this one may not have read them
+    // yet.
+    (void)found->second.send(proto::bytes_of(reply), descriptors,
+                             Clock::now() + std::chrono::seconds(30));
 }
 
 }  // namespace test_support

@@ -274,8 +274,9 @@ FABRICSHM_API void fabricshm_group_leave(fabricshm_group* group);
 FABRICSHM_API int fabricshm_group_rank(const fabricshm_group* group);
 FABRICSHM_API int fabricshm_group_world(const fabricshm_group* group);
 
-/* After EPEER, ETIMEOUT or EBROKEN: makes a new group of the members that are alive and call this
- * too, ranks in the old order without gaps. The old group stays broken; leave it. EPEER, ETIMEOUT,
+/* After EPEER, ETIMEOUT or EBROKEN: makes a new group of the members that are alive, ranks in the
+ * old order without gaps, once all of them have called this. The old group stays broken; leave it.
+ * ETIMEOUT: a member lives and has not called it (one that is stopped, say: end it). EPEER,
  * EBROKEN: another one died or gave up meanwhile. The call may be repeated, on the same group. */
 FABRICSHM_API int fabricshm_group_shrink(fabricshm_group* group, int64_t timeout_ms,
                                          fabricshm_group** survivors);

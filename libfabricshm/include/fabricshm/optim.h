@@ -30,7 +30,7 @@ typedef enum fabricshm_optimiser {
 typedef struct fabricshm_parameter {
     const char* name; /* no two alike */
     const int64_t* shape;
-    int32_t ndim;     /* 0: one element */
+    int32_t ndim;     /* 0: one element; no dimension is 0 */
     uint32_t options; /* which of the step's fabricshm_hyper it is moved by, below 1024 */
 } fabricshm_parameter;
 
@@ -59,7 +59,8 @@ FABRICSHM_API int fabricshm_parameters_open(fabricshm_group* group, const char* 
                                             int64_t timeout_ms, fabricshm_parameters** set);
 /* This rank's part in it ends, the set stays. Before its group is left. NULL is allowed. */
 FABRICSHM_API void fabricshm_parameters_close(fabricshm_parameters* set);
-/* The set `name` ends for all ranks, which have closed it. ENOENT: there is none. */
+/* The set `name` ends for all ranks. EBUSY: a living process has not closed it; the text names it.
+ * ENOENT: there is none. EEXIST: the name is another tensor's. */
 FABRICSHM_API int fabricshm_parameters_free(fabricshm_arena* arena, const char* name);
 
 /* Where a parameter is, in this process, until the set is closed. Elements row-major, no gaps. All
@@ -109,7 +110,7 @@ typedef struct fabricshm_step_call {
     double weight;          /* of this rank's gradient in the sum; NaN: one of the mean */
     double scale;           /* of the sum: 1 / loss scale, say */
     double clip_norm;       /* above 0: the gradient of the whole set is scaled down to it */
-    int32_t skip_nonfinite; /* 1: an infinity or a NaN in any rank's gradient skips the step */
+    int32_t skip_nonfinite; /* 1: an infinity or a NaN in the merged, scaled gradient skips it */
     int32_t reserved;       /* 0 */
     int64_t timeout_ms;
 } fabricshm_step_call;

@@ -1,11 +1,14 @@
 """Parameters that exist once for all ranks of a group. docs/optimisers.md."""
 
+import collections.abc
 import math
+import operator
 
 import numpy
 
 from . import _fabricshm
 from ._arrays import milliseconds, storage, type_code, type_name
+from ._errors import ClosedError
 
 _HYPER = ("learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "momentum", "dampening",
           "nesterov", "maximize")  # fmt: skip
@@ -30,9 +33,36 @@ def hyper(**values):
 
 
 def _listed(shapes, options):
+    unknown = set(options) - set(shapes)
+    if unknown:
+        raise ValueError(f"options: there is no parameter {sorted(map(str, unknown))[0]!r}")
     for name, shape in shapes.items():
-        whole = (shape,) if numpy.isscalar(shape) else shape
-        yield str(name), [int(length) for length in whole], int(options.get(name, 0))
+        if not isinstance(name, str) or "\0" in name:
+            raise TypeError(f"the name of a parameter is text, not {name!r}")
+        whole = shape if isinstance(shape, collections.abc.Sequence) else (shape,)
+        try:
+            lengths = [operator.index(length) for length in whole]
+        except TypeError:
+            raise TypeError(f"the shape of {name!r} is whole numbers, not {shape!r}") from None
+        yield name, lengths, operator.index(options.get(name, 0))
+
+
+class _Views(collections.abc.Mapping):
+    """Arrays by name. Written into (`set.values["w"][...] = x`), never exchanged."""
+
+    def __init__(self):
+        self._arrays = {}
+
+    def __getitem__(self, name):
+        if self._arrays is None:
+            raise ClosedError("the set of parameters is closed")
+        return self._arrays[name]
+
+    def __iter__(self):
+        return iter(self._arrays or ())
+
+    def __len__(self):
+        return len(self._arrays or ())
 
 
 class Parameters:
@@ -52,6 +82,8 @@ class Parameters:
 
     def __init__(self, group, name, shapes, optimiser="adamw", gradients="float32", copy=None,
                  slots=0, options=None, timeout=None):  # fmt: skip
+        if not hasattr(group, "_handle"):
+            raise TypeError(f"group is a fabricshm.Group, not {type(group).__name__}")
         self.name = name
         self.optimiser = optimiser
         self._options = dict(options or {})
@@ -60,14 +92,14 @@ class Parameters:
         self._handle = _fabricshm.Parameters(
             group._handle, name, listed, optimiser_code(optimiser), type_code(types[0]),
             type_code(types[1]), slots, milliseconds(timeout))  # fmt: skip
-        self.values, self.gradients, self.copies, self.states = {}, {}, {}, {}
+        self.values, self.gradients, self.copies, self.states = _Views(), _Views(), _Views(), _Views()
         for index, (each, shape, _) in enumerate(listed):
             values, copied, gradient, states = self._handle.view(index)
-            self.values[each] = values.view("float32").reshape(shape)
-            self.gradients[each] = gradient.view(storage(types[0])).reshape(shape)
-            self.states[each] = [state.view("float32").reshape(shape) for state in states]
+            self.values._arrays[each] = values.view("float32").reshape(shape)
+            self.gradients._arrays[each] = gradient.view(storage(types[0])).reshape(shape)
+            self.states._arrays[each] = [state.view("float32").reshape(shape) for state in states]
             if copied is not None:
-                self.copies[each] = copied.view(storage(types[1])).reshape(shape)
+                self.copies._arrays[each] = copied.view(storage(types[1])).reshape(shape)
 
     @staticmethod
     def bytes(shapes, world, optimiser="adamw", gradients="float32", copy=None):
@@ -122,5 +154,5 @@ class Parameters:
         """This rank's part ends. The set stays until Arena.free_parameters(), or as long as the
         arena is open in any process."""
         for views in (self.values, self.gradients, self.copies, self.states):
-            views.clear()
+            views._arrays = None
         self._handle.close()

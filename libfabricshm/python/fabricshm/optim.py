@@ -212,7 +212,9 @@ class SharedOptimiser(torch.optim.Optimizer):
         steps = 0
         for tensor, states in zip(self.shared.tensors, self.shared.states):
             entry = self.state[tensor]
-            steps = max(steps, int(entry.get("step", 0)))
+            # PyTorch's SGD counts no steps: with a momentum, the first one is behind it.
+            counted = entry.get("step", 1 if entry.get(self.state_names[0]) is not None else 0)
+            steps = max(steps, int(counted))
             for name, state in zip(self.state_names, states):
                 if self.shared.group.rank == 0 and entry.get(name) is not None:
                     state.copy_(entry[name])

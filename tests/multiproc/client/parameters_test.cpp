@@ -178,6 +178,20 @@ int refuse_all(const Daemon& daemon) {
         FABRICSHM_EMISMATCH) {
         return failed(14);
     }
+    if (fabricshm_parameters_free(job.arena, "m") != FABRICSHM_EBUSY) return failed(20);
+    if (std::string(fabricshm_error_text()).find("has the set open") == std::string::npos) {
+        return failed(21);
+    }
+    // The name of another tensor is neither opened nor freed.
+    fabricshm_tensor plain{};
+    const std::int64_t shape[] = {4096};
+    if (fabricshm_tensor_create(job.arena, "t", FABRICSHM_F32, 1, shape, &plain) != 0) return 22;
+    Model model2;
+    if (fabricshm_parameters_open(group, "t", &model2.spec, kTimeoutMs, &other) !=
+        FABRICSHM_EEXIST) {
+        return failed(23);
+    }
+    if (fabricshm_parameters_free(job.arena, "t") != FABRICSHM_EEXIST) return failed(24);
     // Left before it was closed: nothing but closing is left to do.
     fabricshm_group_leave(group);
     if (step(set) != FABRICSHM_ECLOSED) return failed(15);

@@ -133,7 +133,29 @@ def refusals(rank, world):
             raise AssertionError("learning_rate -1")
         except fabricshm.FabricError as error:
             assert "learning_rate" in str(error)
+        for words, call in {
+            "item assignment": lambda: set.values.__setitem__("w", 0) if hasattr(set.values, "__setitem__")
+            else exec("s.values['w'] = 0", {"s": set}),
+            "no parameter 'wieght'": lambda: fabricshm.Parameters(group, "n", SHAPES, options={"wieght": 1}),
+            "whole numbers": lambda: fabricshm.Parameters(group, "n", {"w": 2.9}),
+            "fabricshm.Group": lambda: fabricshm.Parameters(None, "n", SHAPES),
+        }.items():
+            try:
+                call()
+                raise AssertionError(words)
+            except (TypeError, ValueError) as error:
+                assert words in str(error), (words, str(error))
+        # Finite gradients that the scale makes infinite are skipped, too.
+        for name in SHAPES:
+            set.gradients[name][...] = 3e38
+        assert set.step(learning_rate=1, scale=4, skip_nonfinite=True).skipped
+        assert all((set.values[name] == 0).all() for name in SHAPES)
         set.close()
+        try:
+            set.values["w"]
+            raise AssertionError("closed values")
+        except fabricshm.ClosedError:
+            pass
         try:
             set.step(learning_rate=1)
             raise AssertionError("closed")

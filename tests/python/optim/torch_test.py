@@ -132,6 +132,23 @@ def groups_and_state(rank, world):
         for got, want in zip(other.parameters(), model.parameters()):
             assert torch.equal(got, want)
 
+        # PyTorch's SGD has a momentum, and no count of steps.
+        theirs_model, ours_model = network(), network()
+        theirs = torch.optim.SGD(theirs_model.parameters(), lr=0.1, momentum=0.9)
+        for step in range(5):
+            theirs.zero_grad()
+            loss_of(theirs_model, 0, step).backward()
+            theirs.step()
+        ours_model.load_state_dict(theirs_model.state_dict())
+        ours = optim.SGD(ours_model.parameters(), lr=0.1, momentum=0.9, group=group, name="third")
+        ours.load_state_dict(theirs.state_dict())
+        for step in range(5, 8):
+            for optimiser, each in ((theirs, theirs_model), (ours, ours_model)):
+                optimiser.zero_grad()
+                loss_of(each, 0, step).backward()
+                optimiser.step()
+        compare(ours_model, theirs_model)
+
 
 def shared_module(rank, world):
     torch.set_num_threads(1)

@@ -374,7 +374,7 @@ TEST_SUITE("optim.parameter_set") {
         CHECK(failures_in_threads(1, kMiB, [&](RankContext& context) {
                   auto none = ParameterSet::attach(context.group, {}, memory.data(), memory.bytes(),
                                                    spec, soon());
-                  if (none.ok() || none.error().code != Errc::kCorrupt) return false;
+                  if (none.ok() || none.error().code != Errc::kExists) return false;
                   ParameterSet::format(memory.data(), spec);
                   ParameterSpec other = spec;
                   other.parameters[1].shape = {18};

@@ -135,6 +135,20 @@ TEST_SUITE("pool.regions") {
         CHECK(host.registry->problems().empty());
     }
 
+    TEST_CASE("a name that is taken asks for no room, and one whose owner goes does") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kBob);
+        const ArenaId arena = host.arena(alice);
+        host.arena(bob);
+        CHECK_FALSE(host.registry->has_tensor(arena, "w"));
+        REQUIRE(host.tensor(alice, arena, "w").ok());
+        CHECK(host.registry->has_tensor(arena, "w"));
+        CHECK_FALSE(host.registry->has_tensor(ArenaId{77}, "w"));
+        host.registry->end_session(alice, "test");
+        CHECK_FALSE(host.registry->has_tensor(arena, "w"));
+    }
+
     TEST_CASE("a lasting tensor is freed by any session of its arena, and by no other") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);
