@@ -48,7 +48,7 @@ int go_on(fabricshm_group* group) {
     return failed(12);
 }
 
-int live(const Daemon& daemon, int rank, const char* point) {
+int live(const Daemon& daemon, Gate& through, int rank, const char* point) {
     const Job job(daemon.socket(), 96 << 20);
     fabricshm_group* group = nullptr;
     if (!job.ok) return 1;
@@ -57,7 +57,9 @@ int live(const Daemon& daemon, int rank, const char* point) {
     }
     float sum = 0;
     if (sum_up(group, &sum) != FABRICSHM_OK || sum != kWorld) return failed(3);
-    if (rank == kFirst) ::raise(SIGKILL);
+    // Once all are through: a rank that is still in the first sum may hear of the death there.
+    if (rank == kFirst) return through.wait(kWorld - 1) ? ::raise(SIGKILL) : 4;
+    through.open();
     if (sum_up(group, &sum) != FABRICSHM_EPEER) return failed(4);
     if (rank == kSecond) fabricshm::fault::arm(point);
     return go_on(group);
@@ -70,8 +72,9 @@ TEST_SUITE("crash.client.shrink") {
         for (const char* point :
              {"shrink.retired", "group.answered", "group.announced", "group.attached"}) {
             const Daemon daemon;
+            Gate through;
             const auto codes =
-                run_children(kWorld, [&](int rank) { return live(daemon, rank, point); });
+                run_children(kWorld, [&](int rank) { return live(daemon, through, rank, point); });
             const bool killed = codes[kFirst] == 128 + SIGKILL && codes[kSecond] == 128 + SIGKILL;
             const bool lives = codes[0] == 0 && codes[3] == 0;
             if (!killed || !lives) MESSAGE("daemon: ", daemon.log());

@@ -79,8 +79,8 @@ def train(rank, world):
             assert abs(report.norm - norm) < 1e-4 * norm, (report.norm, norm)
             model.step({name: x * min(1, 2 / norm) for name, x in g.items()})
             compare(set, model)
-        group.barrier()
         set.close()
+        group.barrier()  # all have closed it
         if rank == 0:
             arena.free_parameters("model")
 
