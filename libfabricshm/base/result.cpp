@@ -65,7 +65,8 @@ std::string describe(const Error& error) {
     line += line.empty() ? "" : ": ";
     const std::string reason = reason_of(error);
     line += reason.empty() ? text_of(error.code) : reason;
-    const bool names_rank = error.code == Errc::kPeer || error.code == Errc::kMismatch;
+    const bool names_rank =
+        (error.code == Errc::kPeer || error.code == Errc::kMismatch) && error.detail >= 0;
     // Only of such a wait: other times that ran out are no rank's.
     const bool names_late = error.code == Errc::kTimeout && error.detail >= 0 &&
                             std::strcmp(error.step, "wait for a peer") == 0;

@@ -7,6 +7,7 @@
 #include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/client/tensor.hpp"
 #include "libfabricshm/include/fabricshm/fabricshm.h"
+#include "libfabricshm/optim/agreement.hpp"
 
 namespace fabricshm {
 
@@ -56,21 +57,20 @@ class KeptReason {
 
 // Every rank learns how the others fared: one that has no memory would let them wait in vain.
 Result<void> agree(Group& group, Errc code, TimePoint deadline) {
-    const std::uint64_t mine = static_cast<std::uint64_t>(code);
-    std::vector<std::uint64_t> all(static_cast<std::size_t>(group.world()));
-    Call call;
-    call.kind = Kind::kAllGather;
-    call.dtype = kernels::DType::kU64;
-    call.count = 1;
-    call.input = reinterpret_cast<const std::byte*>(&mine);
-    call.output = reinterpret_cast<std::byte*>(all.data());
-    call.deadline = deadline;
-    FABRIC_TRY_VOID(group.run(call));
+    FABRIC_TRY(const auto all, gather(group, {static_cast<std::uint64_t>(code)}, deadline));
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
-        const auto theirs = static_cast<Errc>(all[rank]);
-        if (theirs == Errc::kOk) continue;
-        return explain({theirs, static_cast<int>(rank), "open parameters"}, "rank %zu: %s", rank,
-                       text_of(theirs));
+        if (all[rank] == 0) continue;
+        const auto by = static_cast<int>(rank);
+        // What another process says is input.
+        if (all[rank] > static_cast<std::uint64_t>(Errc::kPoisoned)) {
+            return explain({Errc::kCorrupt, 0, "open parameters"}, "rank %d: unknown error %llu",
+                           by, static_cast<unsigned long long>(all[rank]));
+        }
+        auto theirs = static_cast<Errc>(all[rank]);
+        const char* const text = text_of(theirs);
+        // What its system said is not known here.
+        if (theirs == Errc::kSystem) theirs = Errc::kPeer;
+        return explain({theirs, by, "open parameters"}, "rank %d: %s", by, text);
     }
     return {};
 }

@@ -14,7 +14,7 @@
 namespace fabricshm {
 
 inline constexpr std::uint64_t kParameterMagic = 0x3153524150424146;  // "FABPARS1"
-inline constexpr std::uint32_t kParameterVersion = 1;
+inline constexpr std::uint32_t kParameterVersion = 2;
 
 /// Written by the rank that makes the set, before any other can find it, but for the words of
 /// recovery, which are written between two barriers by rank 0 of the group that recovers.
@@ -64,12 +64,14 @@ struct alignas(kCachePair) SlotRecord {
 
     // 1 while its process may touch the set.
     std::atomic<std::uint32_t> inside;
-    // Of its process, so that survivors can distinguish dead from slow, from attach() until the set
-    // is closed; 0: the slot has none.
-    std::atomic<std::int32_t> pid;
+    std::uint32_t reserved2;
+    // Of its process, from attach() until the set is closed: the pid in the lower half, so that
+    // survivors can distinguish dead from slow; above it the era in which it took the slot, so that
+    // a process that opens a set twice and closes the first does not close the second. 0: none.
+    std::atomic<std::uint64_t> owner;
     std::uint64_t start_time;
     std::uint64_t pid_namespace;
-    char pad4_[kCachePair - 24];
+    char pad4_[kCachePair - 32];
 
     // Steps that are applied once attempt `done` is done by all; stored before `done`, so that
     // others that find the set after a death of all ranks count right.

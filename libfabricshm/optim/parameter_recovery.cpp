@@ -12,6 +12,7 @@
 
 #include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/optim/agreement.hpp"
 #include "libfabricshm/optim/parameter_set.hpp"
 #include "libfabricshm/os/poison.hpp"
 
@@ -20,21 +21,6 @@ namespace fabricshm {
 namespace {
 
 constexpr Error kCorruptRecord{Errc::kCorrupt, 0, "recover step: what a rank says of itself"};
-
-// What every rank says, by rank: as many numbers as each has.
-Result<std::vector<std::uint64_t>> gather(Group& group, const std::vector<std::uint64_t>& mine,
-                                          TimePoint deadline) {
-    std::vector<std::uint64_t> all(mine.size() * static_cast<std::size_t>(group.world()));
-    Call call;
-    call.kind = Kind::kAllGather;
-    call.dtype = kernels::DType::kU64;
-    call.count = mine.size();
-    call.input = reinterpret_cast<const std::byte*>(mine.data());
-    call.output = reinterpret_cast<std::byte*>(all.data());
-    call.deadline = deadline;
-    FABRIC_TRY_VOID(group.run(call));
-    return all;
-}
 
 }  // namespace
 
@@ -84,10 +70,11 @@ Result<void> ParameterSet::keep_out_absent(Group& group, Survivors& survivors, T
                        "process, and call again",
                        static_cast<int>(other - 1));
     }
+    // Acquire, here and below: with a word, what was stored before it is visible. The words of
+    // ranks that are not there do not change any more.
     survivors.last =
         std::max(survivors.number, words_.header().resolved.load(std::memory_order_acquire));
     for (const int slot : words_.members()) {
-        // Acquire, as everywhere. The words of ranks that are not there do not change any more.
         const SlotRecord& of = words_.record(slot);
         survivors.last = std::max(survivors.last, of.ready.load(std::memory_order_acquire));
     }
@@ -124,9 +111,7 @@ Result<bool> ParameterSet::finish(Group& group, const Survivors& survivors) {
 }
 
 Result<RecoverReport> ParameterSet::recover(Group& group, TimePoint deadline) {
-    // Others wait for this rank as if it were in a step. It need not ask for the era: if it does
-    // not belong to `group`, nothing of it goes on here.
-    words_.own().inside.store(1, std::memory_order_seq_cst);
+    FABRIC_TRY_VOID(words_.enter_recovery());
     const PoisonGuard guard;
     Result<RecoverReport> report = recover_in(group, deadline);
     if (const auto state = group.intact(guard); !state.ok()) report = state.error();

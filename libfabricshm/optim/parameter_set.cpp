@@ -10,6 +10,7 @@
 #include "libfabricshm/base/check.hpp"
 #include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/optim/agreement.hpp"
 #include "libfabricshm/os/poison.hpp"
 #include "libfabricshm/os/process.hpp"
 
@@ -44,14 +45,14 @@ std::uint64_t signature_of(const StepCall& call, std::uint64_t applied,
     return seed;
 }
 
-}  // namespace
-
-Result<void> ParameterSet::pass_barrier(Group& group, TimePoint deadline) {
-    Call call;
-    call.kind = Kind::kBarrier;
-    call.deadline = deadline;
-    return group.run(call);
+Result<const ParameterHeader*> header_of(const std::byte* memory, Bytes bytes) {
+    const auto* header = reinterpret_cast<const ParameterHeader*>(memory);
+    if (bytes >= sizeof *header && header->magic == kParameterMagic) return header;
+    return explain({Errc::kExists, 0, "shared parameters"},
+                   "the tensor of this name is no set of parameters");
 }
+
+}  // namespace
 
 ParameterSet::ParameterSet(Visibility view, std::byte* memory, ParameterSpec spec)
     : memory_(memory),
@@ -61,8 +62,7 @@ ParameterSet::ParameterSet(Visibility view, std::byte* memory, ParameterSpec spe
       words_(memory, layout_.slots) {}
 
 ParameterSet::~ParameterSet() {
-    // Release: nothing of this rank comes after it, so that the memory may be given back.
-    if (is_open_) words_.own().pid.store(0, std::memory_order_release);
+    words_.give_up_slot();
 }
 
 void ParameterSet::format(std::byte* memory, const ParameterSpec& spec) {
@@ -84,13 +84,9 @@ Result<void> ParameterSet::check(const Visibility& view, const std::byte* memory
                        "the ranks' memory is not coherent; parameters can be shared by the ranks "
                        "of one coherent host");
     }
-    const auto& header = *reinterpret_cast<const ParameterHeader*>(memory);
-    if (bytes < sizeof header || header.magic != kParameterMagic) {
-        return explain({Errc::kExists, 0, "shared parameters"},
-                       "the tensor of this name is no set of parameters");
-    }
-    if (header.signature != fabricshm::signature_of(spec)) {
-        return explain({Errc::kMismatch, 0, "shared parameters"},
+    FABRIC_TRY(const ParameterHeader* header, header_of(memory, bytes));
+    if (header->signature != fabricshm::signature_of(spec)) {
+        return explain({Errc::kMismatch, -1, "shared parameters"},
                        "the set was made of other parameters, types or slots");
     }
     if (bytes < ParameterLayout::of(spec).total) {
@@ -100,21 +96,15 @@ Result<void> ParameterSet::check(const Visibility& view, const std::byte* memory
 }
 
 Result<void> check_closed(const std::byte* memory, Bytes bytes) {
-    const auto& header = *reinterpret_cast<const ParameterHeader*>(memory);
-    if (bytes < sizeof header || header.magic != kParameterMagic) {
-        return explain({Errc::kExists, 0, "shared parameters"},
-                       "the tensor of this name is no set of parameters");
-    }
-    const auto* records = reinterpret_cast<const SlotRecord*>(memory + sizeof header);
-    const Bytes room = (bytes - sizeof header) / sizeof(SlotRecord);
-    for (Bytes slot = 0; slot < std::min(header.slots, room); ++slot) {
-        // Acquire: with it, the rest of the process's identity.
-        const std::int32_t pid = records[slot].pid.load(std::memory_order_acquire);
-        const ProcessIdentity process{pid, records[slot].start_time, records[slot].pid_namespace};
-        if (pid == 0 || liveness_of(process) == Liveness::kDead) continue;
+    FABRIC_TRY(const ParameterHeader* header, header_of(memory, bytes));
+    const auto* records = reinterpret_cast<const SlotRecord*>(memory + sizeof *header);
+    const Bytes room = (bytes - sizeof *header) / sizeof(SlotRecord);
+    for (Bytes slot = 0; slot < std::min(header->slots, room); ++slot) {
+        const ProcessIdentity process = process_of(records[slot]);
+        if (process.pid == 0 || liveness_of(process) == Liveness::kDead) continue;
         return explain({Errc::kBusy, 0, "shared parameters"},
                        "the process of slot %llu (pid %d) has the set open",
-                       static_cast<unsigned long long>(slot), pid);
+                       static_cast<unsigned long long>(slot), process.pid);
     }
     return {};
 }
@@ -133,13 +123,7 @@ Result<std::unique_ptr<ParameterSet>> ParameterSet::attach(Group& group, Visibil
     for (int rank = 0; rank < group.world(); ++rank) slots.push_back(rank);
     set->adopt(group, std::move(slots), 0);
     FABRIC_TRY_VOID(set->take_over(deadline));
-    SlotRecord& own = set->words_.own();
-    own.start_time = self.start_time;
-    own.pid_namespace = self.pid_namespace;
-    own.pid.store(self.pid, std::memory_order_release);
-    set->is_open_ = true;
-    // The process that had the slot may have died in a step. Relaxed: the barrier comes after it.
-    own.inside.store(0, std::memory_order_relaxed);
+    set->words_.take_slot(self);
     std::memset(memory + set->layout_.gradients +
                     static_cast<Bytes>(set->slot()) * set->layout_.gradient_stride,
                 0, set->layout_.gradient_stride);
@@ -155,8 +139,7 @@ Result<void> ParameterSet::take_over(TimePoint deadline) {
     applied_ = words_.header().applied.load(std::memory_order_acquire);
     for (int slot = 0; slot < spec_.slots; ++slot) {
         const SlotRecord& of = words_.record(slot);
-        const ProcessIdentity process{of.pid.load(std::memory_order_acquire), of.start_time,
-                                      of.pid_namespace};
+        const ProcessIdentity process = process_of(of);
         if (of.inside.load(std::memory_order_acquire) != 0 &&
             liveness_of(process) != Liveness::kDead) {
             return explain({Errc::kBusy, 0, "shared parameters"},

@@ -115,7 +115,6 @@ class ParameterSet {
         bool is_kept = false;  // in the header
     };
 
-    static Result<void> pass_barrier(Group& group, TimePoint deadline);
     int rank() const noexcept { return words_.group().rank(); }
     int world() const noexcept { return words_.group().world(); }
     float* floats(Bytes offset) const noexcept {
@@ -143,7 +142,6 @@ class ParameterSet {
     std::vector<double> shares_;        // by rank; empty: equal
     std::uint64_t attempts_ = 0;
     std::uint64_t applied_ = 0;
-    bool is_open_ = false;            // the slot has this process's identity
     std::optional<Attempt> pending_;  // failed, and not recovered yet
 };
 

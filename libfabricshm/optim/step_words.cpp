@@ -5,7 +5,6 @@
 
 #include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/collective/barrier.hpp"
-#include "libfabricshm/os/process.hpp"
 
 namespace fabricshm {
 
@@ -24,7 +23,17 @@ Word word_of(SlotRecord& record, StepWord word) noexcept {
     }
 }
 
+Error turn_back() {
+    return explain({Errc::kBroken, 0, "step"}, "the other ranks went on without this one");
+}
+
 }  // namespace
+
+ProcessIdentity process_of(const SlotRecord& record) noexcept {
+    // Acquire: with it, the rest of the identity.
+    const std::uint64_t owner = record.owner.load(std::memory_order_acquire);
+    return {static_cast<std::int32_t>(owner & 0xffffffff), record.start_time, record.pid_namespace};
+}
 
 void StepWords::adopt(Group& group, std::vector<int> slots, std::uint64_t era) {
     group_ = &group;
@@ -33,10 +42,32 @@ void StepWords::adopt(Group& group, std::vector<int> slots, std::uint64_t era) {
     era_ = era;
 }
 
+void StepWords::take_slot(const ProcessIdentity& self) noexcept {
+    owner_ = era_ << 32 | static_cast<std::uint32_t>(self.pid);
+    own().start_time = self.start_time;
+    own().pid_namespace = self.pid_namespace;
+    // Release: with it, the two before.
+    own().owner.store(owner_, std::memory_order_release);
+    // The process that had the slot may have died in a step. Relaxed: a barrier comes after it.
+    own().inside.store(0, std::memory_order_relaxed);
+}
+
+void StepWords::give_up_slot() noexcept {
+    if (owner_ == 0) return;
+    // Only this rank's own: the slot may be another's by now. Release: nothing of this rank comes
+    // after it, so that the memory may be given back.
+    own().owner.compare_exchange_strong(owner_, 0, std::memory_order_release,
+                                        std::memory_order_relaxed);
+}
+
+Result<void> StepWords::enter_recovery() noexcept {
+    // Relaxed: an owner that is not this rank any more never becomes it again.
+    if (own().owner.load(std::memory_order_relaxed) != owner_) return turn_back();
+    own().inside.store(1, std::memory_order_seq_cst);  // see enter()
+    return {};
+}
+
 Result<void> StepWords::enter() noexcept {
-    const auto turn_back = [] {
-        return explain({Errc::kBroken, 0, "step"}, "the other ranks went on without this one");
-    };
     // Before the store: the slot may be that of another process by now.
     if (era() != era_) return turn_back();
     // Store, then load, both sequentially consistent, as send_away() and await_absent() do with the
@@ -85,8 +116,7 @@ Result<void> StepWords::await_absent(const std::vector<int>& present, TimePoint 
     for (const int slot : members_) {
         if (std::ranges::find(present, slot) != present.end()) continue;
         const SlotRecord& of = record(slot);
-        const ProcessIdentity process{of.pid.load(std::memory_order_acquire), of.start_time,
-                                      of.pid_namespace};
+        const ProcessIdentity process = process_of(of);
         // Sequentially consistent, after the era was raised: see enter().
         while (of.inside.load(std::memory_order_seq_cst) != 0 &&
                liveness_of(process) != Liveness::kDead) {

@@ -12,11 +12,15 @@
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/collective/group.hpp"
 #include "libfabricshm/optim/parameter_block.hpp"
+#include "libfabricshm/os/process.hpp"
 
 namespace fabricshm {
 
 /// How far a rank has come in an attempt.
 enum class StepWord { kReady, kMeasured, kDone };
+
+/// The process that has the slot; pid 0: none.
+ProcessIdentity process_of(const SlotRecord& record) noexcept;
 
 /// One rank's side. Threads: one call at a time. Borrows the memory, and the group from adopt() on.
 class StepWords {
@@ -40,10 +44,18 @@ class StepWords {
     }
     SlotRecord& own() const noexcept { return record(slot_); }
 
+    /// From here on the slot is this process's, in the era of adopt(), and nothing of it is inside;
+    /// others see so behind the next barrier. Back: unless another has taken it since.
+    void take_slot(const ProcessIdentity& self) noexcept;
+    void give_up_slot() noexcept;
+
     /// Before this rank touches anything that others may: kBroken when the set has gone over to
     /// other ranks since adopt(). Others wait until leave().
     Result<void> enter() noexcept;
     void leave() noexcept;
+    /// As enter(), whatever the era: the others of a recovery change it. If this rank does not
+    /// belong to those, nothing of it goes on.
+    Result<void> enter_recovery() noexcept;
 
     /// This rank has come so far; and, by a survivor, a rank that is dead.
     void raise(StepWord word, std::uint64_t number) noexcept {
@@ -55,7 +67,7 @@ class StepWords {
     Result<void> await(StepWord word, std::uint64_t number, TimePoint deadline);
     bool all_have(StepWord word, std::uint64_t number) const noexcept;
 
-    /// That of the header now.
+    /// That of the header now. Sequentially consistent: see enter().
     std::uint64_t era() const noexcept { return header().era.load(std::memory_order_seq_cst); }
 
     /// Sends away the ranks that are members and not `present`: they find the set gone, once
@@ -71,6 +83,7 @@ class StepWords {
     int slot_ = 0;
     std::vector<int> members_;
     std::uint64_t era_ = 0;
+    std::uint64_t owner_ = 0;  // what take_slot() stored
 };
 
 }  // namespace fabricshm

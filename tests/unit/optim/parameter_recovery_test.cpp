@@ -72,7 +72,7 @@ class Block {
     /// As if this process, or one that has ended, were in a step in `slot`.
     void enter(int slot, bool alive) const {
         const ProcessIdentity self = own_identity().value();
-        record(slot).pid = self.pid;
+        record(slot).owner = static_cast<std::uint32_t>(self.pid);
         record(slot).start_time = self.start_time + (alive ? 0 : 1);
         record(slot).pid_namespace = self.pid_namespace;
         record(slot).inside = 1;
@@ -180,6 +180,34 @@ TEST_SUITE("optim.parameter_recovery") {
         CHECK(all_are(**new_set, 0));
         CHECK((*new_set)->step(call_until(soon())).ok());
         CHECK(all_are(**new_set, -1));
+    }
+
+    TEST_CASE("closing a set again that is open a second time leaves that one open") {
+        const Block block(1);
+        TestArena first(1, 64 * kKiB), second(1, 64 * kKiB);
+        const auto old_group = alone(first), new_group = alone(second);
+        auto old_set = block.attach(*old_group), new_set = block.attach(*new_group);
+        REQUIRE((old_set.ok() && new_set.ok()));
+        old_set->reset();
+        const auto open = check_closed(block.base, block.layout.total);
+        REQUIRE(!open.ok());
+        CHECK(open.error().code == Errc::kBusy);
+        new_set->reset();
+        CHECK(check_closed(block.base, block.layout.total).ok());
+    }
+
+    TEST_CASE("a set that others have taken over is not recovered, and stays theirs") {
+        const Block block(1);
+        TestArena first(1, 64 * kKiB), second(1, 64 * kKiB), third(1, 64 * kKiB);
+        const auto old_group = alone(first), new_group = alone(second), other = alone(third);
+        const auto old_set = block.attach(*old_group), new_set = block.attach(*new_group);
+        REQUIRE((old_set.ok() && new_set.ok()));
+        // As if the process that has the slot were in a step.
+        block.record(0).inside = 1;
+        const auto late = (*old_set)->recover(*other, soon());
+        REQUIRE(!late.ok());
+        CHECK(late.error().code == Errc::kBroken);
+        CHECK(block.record(0).inside == 1);
     }
 
     TEST_CASE("a count that was set back is the one that another group goes on from") {
@@ -356,7 +384,7 @@ TEST_SUITE("optim.parameter_recovery") {
                               of.logged = any(kElements);
                               of.finite = static_cast<std::uint32_t>(any(2));
                               for (std::uint64_t& word : of.square_sum) word = bits();
-                              of.pid = static_cast<std::int32_t>(any(1 << 15));
+                              of.owner = any(1 << 15);
                               of.inside = static_cast<std::uint32_t>(any(2));
                               if (bits() % 2 == 0) of.signature[1] = block.record(0).signature[1];
                               of.weight[1] = static_cast<double>(any(2));
