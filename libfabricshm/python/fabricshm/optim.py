@@ -29,7 +29,7 @@ _TYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "b
 class SharedParameters:
     """The tensors of a module in a set: `share()` makes it, an optimiser steps it."""
 
-    def __init__(self, tensors, group, rule, name, options, timeout):
+    def __init__(self, tensors, group, rule, name, options, timeout, arena=None):
         types = {tensor.dtype for tensor in tensors}
         if len(types) != 1 or not types <= set(_TYPES):
             found = ", ".join(sorted(str(each) for each in types)) or "none"
@@ -45,7 +45,7 @@ class SharedParameters:
         self.set = Parameters(
             group, name, dict(zip(names, (tensor.shape for tensor in self.tensors))), rule,
             gradients=kind, copy=None if kind == "float32" else kind,
-            options=dict(zip(names, options)), timeout=timeout)  # fmt: skip
+            options=dict(zip(names, options)), timeout=timeout, arena=arena)  # fmt: skip
         fresh = self.set.steps == 0
         self.gradients, self.masters, self.states = [], [], []
         for each, tensor in zip(names, self.tensors):
@@ -86,13 +86,13 @@ class SharedParameters:
 _shared = weakref.WeakValueDictionary()
 
 
-def share(module, group, optimiser="adamw", name="module", timeout=None):
+def share(module, group, optimiser="adamw", name="module", timeout=None, arena=None):
     """Moves parameters and gradients of `module` into the arena of `group`: one copy of the
     parameters for all ranks, with rank 0's values, and a gradient for each. By all ranks. An optimiser
     of this module that is made of module.parameters() afterwards steps them; `optimiser` says which it
     will be, since its state is made as well. Returns the module."""
     tensors = [tensor for tensor in module.parameters() if tensor.requires_grad]
-    made = SharedParameters(tensors, group, optimiser, name, [0] * len(tensors), timeout)
+    made = SharedParameters(tensors, group, optimiser, name, [0] * len(tensors), timeout, arena)
     for tensor in tensors:
         _shared[id(tensor)] = made
     module._fabricshm_shared = made
@@ -103,7 +103,7 @@ class SharedOptimiser(torch.optim.Optimizer):
     """What the optimisers have in common. Beyond PyTorch's interface:
 
     group: whose ranks share the parameters; None when share() has moved them already. name: of the set
-    in the group's arena. clip_norm, skip_nonfinite: as for fabricshm.Parameters.step(). survive: when a
+    in `arena` (one, or several to choose the fastest of; by default the group's). clip_norm, skip_nonfinite: as for fabricshm.Parameters.step(). survive: when a
     rank dies the others shrink the group and go on; the step in which it died is finished or tried again.
     """
 
@@ -111,11 +111,11 @@ class SharedOptimiser(torch.optim.Optimizer):
     state_names = ()
 
     def __init__(self, params, defaults, group=None, name="optimiser", clip_norm=None,
-                 skip_nonfinite=False, survive=False, timeout=None):  # fmt: skip
+                 skip_nonfinite=False, survive=False, timeout=None, arena=None):  # fmt: skip
         super().__init__(params, defaults)
         tensors = list(itertools.chain.from_iterable(g["params"] for g in self.param_groups))
         options = [i for i, g in enumerate(self.param_groups) for _ in g["params"]]
-        self.shared = self._find(tensors, group, name, options, timeout)
+        self.shared = self._find(tensors, group, name, options, timeout, arena)
         self.clip_norm = clip_norm
         self.skip_nonfinite = skip_nonfinite
         self.survive = survive
@@ -123,12 +123,12 @@ class SharedOptimiser(torch.optim.Optimizer):
         self.report = None  # of the last step
         self._show_state()
 
-    def _find(self, tensors, group, name, options, timeout):
+    def _find(self, tensors, group, name, options, timeout, arena):
         found = {id(_shared[id(t)]): _shared[id(t)] for t in tensors if id(t) in _shared}
         if not found:
             if group is None:
                 raise TypeError("group: whose ranks share the parameters? Or share() the module first")
-            return SharedParameters(tensors, group, self.rule, name, options, timeout)
+            return SharedParameters(tensors, group, self.rule, name, options, timeout, arena)
         shared = next(iter(found.values()))
         if len(found) != 1 or [id(t) for t in shared.tensors] != [id(t) for t in tensors]:
             raise ValueError("an optimiser steps all parameters that share() has moved, and no others")
