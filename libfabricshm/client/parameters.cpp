@@ -81,14 +81,14 @@ Result<void> check_nodes(const ParameterPlace& place, TimePoint deadline) {
     const VisibilityPolicy* const machine = place.home.policy();
     if (machine == nullptr || place.arena.policy() != nullptr) return {};
     const int node = machine->node(place.group.rank(), place.group.world());
-    FABRIC_TRY(const auto nodes,
-               gather(place.group, {static_cast<std::uint64_t>(node)}, deadline));
+    FABRIC_TRY(const auto nodes, gather(place.group, {static_cast<std::uint64_t>(node)}, deadline));
     for (const std::uint64_t other : nodes) {
         if (other == nodes[0]) continue;
-        return explain({Errc::kUnsupported, 0, "open parameters"},
-                       "the ranks run on different nodes of the emulated machine, and arena '%s' is "
-                       "in one node's own memory",
-                       place.arena.name().c_str());
+        return explain(
+            {Errc::kUnsupported, 0, "open parameters"},
+            "the ranks run on different nodes of the emulated machine, and arena '%s' is "
+            "in one node's own memory",
+            place.arena.name().c_str());
     }
     return {};
 }
