@@ -1,5 +1,17 @@
 from types import TracebackType
-from typing import Any, ContextManager, Literal, Optional, Sequence, Tuple, Type, TypeVar, Union
+from typing import (
+    Any,
+    ContextManager,
+    List,
+    Literal,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+    Type,
+    TypeVar,
+    Union,
+)
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +31,8 @@ from ._errors import (
     PeerError as PeerError,
     PoisonedError as PoisonedError,
 )
-from ._fabricshm import Directive, Quota, Region, Request as Request, version as version
+from ._fabricshm import Directive, Hyper, Quota, Region, Request as Request, StepReport
+from ._fabricshm import version as version
 
 __version__: str
 
@@ -31,6 +44,7 @@ Array = npt.NDArray[Any]
 ArrayLike = Any  # an array, a Tensor, or anything with __dlpack__
 DType = Union[str, npt.DTypeLike]
 Shape = Union[int, Sequence[int]]
+Optimiser = Literal["sgd", "adam", "adamw", "adabelief", "max_adabelief"]
 _Self = TypeVar("_Self")
 
 def located(dtype: DType = ...) -> np.dtype[Any]: ...
@@ -109,6 +123,7 @@ class Arena(_Closing):
     def copy(self, source: npt.ArrayLike) -> Array: ...
     def create_tensor(self, name: str, shape: Shape, dtype: DType = ...) -> Tensor: ...
     def open_tensor(self, name: str, timeout: Optional[float] = ...) -> Tensor: ...
+    def free_parameters(self, name: str) -> None: ...
     def create_shard(self, name: str, shape: Shape, dtype: DType = ...) -> Shard: ...
     def open_shard(self, name: str, timeout: Optional[float] = ...) -> Shard: ...
     def create_region(self, bytes: int) -> Region: ...
@@ -192,4 +207,49 @@ class Group(_Closing):
     def shrink(self, timeout: Optional[float] = ...) -> Group: ...
     def quiesce(self, timeout: Optional[float] = ...) -> None: ...
     def leave(self) -> None: ...
+    def close(self) -> None: ...
+
+class Parameters:
+    name: str
+    optimiser: str
+    values: Mapping[str, Array]
+    gradients: Mapping[str, Array]
+    copies: Mapping[str, Array]
+    states: Mapping[str, List[Array]]
+    def __init__(
+        self,
+        group: Group,
+        name: str,
+        shapes: Mapping[str, Shape],
+        optimiser: Optimiser = ...,
+        gradients: DType = ...,
+        copy: Optional[DType] = ...,
+        slots: int = ...,
+        options: Optional[Mapping[str, int]] = ...,
+        timeout: Optional[float] = ...,
+    ) -> None: ...
+    @staticmethod
+    def bytes(
+        shapes: Mapping[str, Shape],
+        world: int,
+        optimiser: Optimiser = ...,
+        gradients: DType = ...,
+        copy: Optional[DType] = ...,
+    ) -> int: ...
+    @property
+    def steps(self) -> int: ...
+    @steps.setter
+    def steps(self, count: int) -> None: ...
+    def step(
+        self,
+        options: Optional[Sequence[Hyper]] = ...,
+        weight: Optional[float] = ...,
+        scale: float = ...,
+        clip_norm: Optional[float] = ...,
+        skip_nonfinite: bool = ...,
+        timeout: Optional[float] = ...,
+        **values: float,
+    ) -> StepReport: ...
+    def share(self, shares: Sequence[float]) -> None: ...
+    def recover(self, group: Group, timeout: Optional[float] = ...) -> bool: ...
     def close(self) -> None: ...

@@ -9,10 +9,12 @@ TIMEOUT_DEFAULT: int
 DTYPES: List[DType]
 OPS: Dict[str, int]
 KINDS: Dict[str, int]
+OPTIMISERS: Dict[str, Tuple[int, int]]  # by name: its number, and how many arrays of state it has
 
 def version() -> str: ...
 def to_dlpack(array: npt.NDArray[Any], type: str) -> Any: ...
 def from_dlpack(capsule: Any) -> Tuple[npt.NDArray[Any], str]: ...
+def free_parameters(arena: Arena, name: str) -> None: ...
 
 class DType:
     @property
@@ -154,6 +156,7 @@ class Call:
     tag: int
     algorithm: int
     trigger: int
+    flags: int
     timeout_ms: int
     counts: Optional[Sequence[int]]
     recv_counts: Optional[Sequence[int]]
@@ -178,3 +181,71 @@ class Request:
     def wait(self) -> None: ...
     @property
     def peer(self) -> int: ...
+
+class Hyper:
+    learning_rate: float
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+    momentum: float
+    dampening: float
+    nesterov: int
+    maximize: int
+    def __init__(self) -> None: ...
+
+class StepReport:
+    @property
+    def step(self) -> int: ...
+    @property
+    def norm(self) -> float: ...
+    @property
+    def skipped(self) -> bool: ...
+    @property
+    def waited(self) -> float: ...
+    @property
+    def computed(self) -> float: ...
+
+class Parameters:
+    def __init__(
+        self,
+        group: Group,
+        name: str,
+        spec: Sequence[Tuple[str, Sequence[int], int]],
+        optimiser: int,
+        gradients: int,
+        copy: int,
+        slots: int,
+        timeout_ms: int,
+    ) -> None: ...
+    @staticmethod
+    def bytes(
+        spec: Sequence[Tuple[str, Sequence[int], int]],
+        optimiser: int,
+        gradients: int,
+        copy: int,
+        slots: int,
+    ) -> int: ...
+    def view(
+        self, index: int
+    ) -> Tuple[
+        npt.NDArray[np.uint8],
+        Optional[npt.NDArray[np.uint8]],
+        npt.NDArray[np.uint8],
+        List[npt.NDArray[np.uint8]],
+    ]: ...
+    def step(
+        self,
+        hyper: Sequence[Hyper],
+        weight: float,
+        scale: float,
+        clip_norm: float,
+        skip_nonfinite: bool,
+        timeout_ms: int,
+    ) -> StepReport: ...
+    def share(self, shares: Sequence[float]) -> None: ...
+    def recover(self, group: Group, timeout_ms: int) -> bool: ...
+    def set_steps(self, steps: int) -> None: ...
+    @property
+    def steps(self) -> int: ...
+    def close(self) -> None: ...

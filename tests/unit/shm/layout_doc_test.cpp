@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "libfabricshm/optim/parameter_block.hpp"
 #include "libfabricshm/shm/directive_page.hpp"
 #include "libfabricshm/shm/group_block.hpp"
 #include "libfabricshm/shm/link_page.hpp"
@@ -154,6 +155,34 @@ TEST_SUITE("shm.layout_doc") {
             FIELD(TensorHeader, sleepers),
         };
         CHECK(table_below("## A tensor") == fields);
+    }
+
+    TEST_CASE("the tables of a parameter set are those of the structures") {
+        const Table header = {
+            FIELD(ParameterHeader, magic),   FIELD(ParameterHeader, signature),
+            FIELD(ParameterHeader, total),   FIELD(ParameterHeader, slots),
+            FIELD(ParameterHeader, era),     FIELD(ParameterHeader, resolved),
+            FIELD(ParameterHeader, applied),
+        };
+        CHECK(table_below("### ParameterHeader") == header);
+        const Table slot = {
+            FIELD(SlotRecord, ready),         FIELD(SlotRecord, ready_sleepers),
+            FIELD(SlotRecord, signature),     FIELD(SlotRecord, weight),
+            FIELD(SlotRecord, measured),      FIELD(SlotRecord, measured_sleepers),
+            FIELD(SlotRecord, finite),        FIELD(SlotRecord, done),
+            FIELD(SlotRecord, done_sleepers), FIELD(SlotRecord, inside),
+            FIELD(SlotRecord, owner),         FIELD(SlotRecord, start_time),
+            FIELD(SlotRecord, pid_namespace), FIELD(SlotRecord, applied),
+            FIELD(SlotRecord, started),       FIELD(SlotRecord, cursor),
+            FIELD(SlotRecord, logged),        FIELD(SlotRecord, square_sum),
+        };
+        CHECK(table_below("### SlotRecord") == slot);
+        CHECK(sizeof(ParameterHeader) == 4096);
+        CHECK(sizeof(SlotRecord) == 1024);
+        CHECK(text_of_page().find("`0x3153524150424146`") != std::string::npos);
+        CHECK(kParameterMagic == 0x3153524150424146);
+        CHECK(text_of_page().find("this layout, which is 2") != std::string::npos);
+        CHECK(kParameterVersion == 2);
     }
 
     TEST_CASE("the tables of the link page are those of the structures") {
