@@ -35,7 +35,8 @@ class SharedStep final : public FabricStep {
                                                 FABRICSHM_ADAMW,
                                                 FABRICSHM_F32,
                                                 FABRICSHM_F32,
-                                                0};
+                                                0,
+                                                nullptr};
         need(fabricshm_parameters_open(group, kName, &spec, 60'000, &set_), "make the parameters");
         count_ = parameters.size();
         hyper_ = fabricshm_hyper_make(AdamWOptions{}.learning_rate);

@@ -309,8 +309,10 @@ def start_daemon(options, scratch):
         return None
     largest = max(model_bytes(name) for name in options.models)
     with unbroken():
-        # Five arenas with at most 12 gradients each, see wanted_sets(); memory is used as it is needed.
-        daemon = Daemon(program, scratch, 5 * (24 * largest + (1 << 30)))
+        # Five arenas with at most 12 gradients each, see wanted_sets(); memory is used as it is needed,
+        # but not even promised beyond what the machine has.
+        wanted = 5 * (24 * largest + (1 << 30))
+        daemon = Daemon(program, scratch, min(wanted, int(0.9 * fingerprint.memory_available())))
     problem = daemon.wait_ready()
     if problem:
         daemon.stop()

@@ -86,6 +86,11 @@ Result<void> Arenas::check_open(const Session& session, const Arena& arena,
     if ((request.flags & FABRICSHM_ARENA_EXCLUSIVE) != 0) {
         return Error{Errc::kExists, 0, "open arena exclusively"};
     }
+    if ((request.flags & FABRICSHM_ARENA_LOCAL) != 0 && arena.link_bytes != 0) {
+        return fabricshm::explain({Errc::kExists, 0, "open arena"},
+                                  "arena '%s' is there, and not in local memory",
+                                  arena.name.c_str());
+    }
     const bool one_more = session.arenas.count(arena.id) == 0;
     if (one_more &&
         static_cast<int>(session.arenas.size()) >= books_.limits.max_arenas_per_session) {
@@ -101,6 +106,10 @@ Result<void> Arenas::make(Ticket ticket, const proto::ArenaOpen& request) {
     if (static_cast<int>(session.arenas.size()) >= books_.limits.max_arenas_per_session) {
         return refuse_count("arenas of the session", "this session", "arenas",
                             books_.limits.max_arenas_per_session, "limits.arenas_per_session");
+    }
+    if ((request.flags & FABRICSHM_ARENA_LOCAL) != 0 && !is_local_) {
+        return fabricshm::explain({Errc::kUnsupported, 0, "open arena"},
+                                  "this daemon has no memory of the host's own besides its pool");
     }
     const Bytes wanted = request.bytes != 0 ? request.bytes : books_.limits.default_arena_bytes;
     const Bytes bytes = RegionAllocator::rounded(wanted);
@@ -126,6 +135,9 @@ Result<void> Arenas::make(Ticket ticket, const proto::ArenaOpen& request) {
     arena.uid = session.peer.uid;
     arena.bytes = bytes;
     arena.committed = committed;
+    const bool is_local = (request.flags & FABRICSHM_ARENA_LOCAL) != 0;
+    // No machine is emulated for memory of the host's own.
+    if (links_ != nullptr && !is_local) arena.link_bytes = fabricshm::kLinkPageBytes;
     books_.arena_names[arena.name] = id;
     // Not written down yet: an arena whose making is cut off by a kill was never seen by a client,
     // and its memory goes with the daemon (devdax: take_leftovers() finds it).
@@ -179,11 +191,10 @@ Result<void> Arenas::settle(Arena& arena, fabricshm::PoolPiece piece) {
 // An arena keeps the machine that it was made with, also under a later daemon: its sessions have
 // begun with that one.
 Result<void> Arenas::add_links(Arena& arena) {
-    if (links_ == nullptr) return {};
+    if (arena.link_bytes == 0) return {};
     if (!arena.space.reserve(0, fabricshm::kLinkPageBytes)) {
         return refuse_hole("room for the link page", arena, fabricshm::kLinkPageBytes);
     }
-    arena.link_bytes = fabricshm::kLinkPageBytes;
     return memory_.format_links(arena.id, *links_);
 }
 

@@ -31,6 +31,7 @@ class Arenas {
         Groups& groups;
         const fabricshm::LinkImage* links;  // of the emulated machine; nullptr: none
         bool commits_whole;                 // PoolBackend::commits_whole()
+        bool is_local;                      // PoolBackend::is_local()
     };
 
     explicit Arenas(const Needs& needs)
@@ -42,7 +43,8 @@ class Arenas {
           shards_(needs.shards),
           groups_(needs.groups),
           links_(needs.links),
-          commits_whole_(needs.commits_whole) {}
+          commits_whole_(needs.commits_whole),
+          is_local_(needs.is_local) {}
 
     // ---- Requests, and what other threads did for them ---------------------------------------
 
@@ -106,6 +108,7 @@ class Arenas {
     Groups& groups_;
     const fabricshm::LinkImage* links_;
     const bool commits_whole_;
+    const bool is_local_;
     TimePoint away_until_ = TimePoint::max();
     bool gave_up_on_away_ = false;  // the grace after a restart is over
 };

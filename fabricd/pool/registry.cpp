@@ -25,7 +25,7 @@ Registry::Registry(const Limits& limits, const Parts& parts)
       moves_({books_, journal_, *parts.memory, growth_, regions_, shards_, parts.copies}),
       groups_({books_, journal_, *parts.memory, growth_, losses_, regions_, shards_}),
       arenas_({books_, journal_, *parts.memory, *parts.work, regions_, shards_, groups_,
-               parts.links, parts.commits_whole}),
+               parts.links, parts.commits_whole, parts.is_local}),
       sessions_(books_, journal_, regions_, arenas_),
       quotas_(books_, journal_),
       room_waits_({books_, regions_, arenas_, *parts.work}),

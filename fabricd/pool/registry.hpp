@@ -49,6 +49,7 @@ class Registry {
         const fabricshm::LinkImage* links = nullptr;  // of the emulated machine; nullptr: none
         CopyWork* copies = nullptr;                   // nullptr: shards don't move
         bool commits_whole = true;                    // PoolBackend::commits_whole()
+        bool is_local = false;                        // PoolBackend::is_local()
     };
 
     Registry(const Limits& limits, const Parts& parts);

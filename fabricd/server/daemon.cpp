@@ -160,7 +160,7 @@ void Daemon::Impl::make_registry() {
     registry = std::make_unique<Registry>(
         limits_of(options), Registry::Parts{&unwritten, &memory, worker.get(), options.devices,
                                             options.links ? &*options.links : nullptr, mover.get(),
-                                            backend->commits_whole()});
+                                            backend->commits_whole(), backend->is_local()});
 }
 
 Result<void> Daemon::Impl::open_state() {

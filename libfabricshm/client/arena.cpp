@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "libfabricshm/base/fault_point.hpp"
+#include "libfabricshm/include/fabricshm/fabricshm.h"
 #include "libfabricshm/proto/codec.hpp"
 #include "libfabricshm/shm/flush_policy.hpp"
 #include "libfabricshm/shm/link_policy.hpp"
@@ -113,7 +114,8 @@ Result<std::shared_ptr<Arena>> Arena::open(std::shared_ptr<Session> session,
     request.arena_open.bytes = bytes;
     request.arena_open.flags = flags;
     // Asked again, an exclusive open could find the arena that its first attempt made.
-    const Retry retry = flags == 0 ? Retry::kHarmless : Retry::kNever;
+    const bool exclusive = (flags & FABRICSHM_ARENA_EXCLUSIVE) != 0;
+    const Retry retry = exclusive ? Retry::kNever : Retry::kHarmless;
     // Some pools commit a new arena whole before the daemon answers; `bytes` of 0, its default,
     // gets one gibibyte's time.
     const TimePoint deadline = deadline_after(session->default_deadline(), clearing_time(bytes));

@@ -33,7 +33,8 @@ int check_open(const fabricshm_session* session, const char* name, std::uint32_t
                fabricshm_arena** arena) {
     if (session == nullptr) return refuse("fabricshm_arena_open: session is NULL");
     if (arena == nullptr) return refuse("fabricshm_arena_open: arena is NULL");
-    if ((flags & ~static_cast<std::uint32_t>(FABRICSHM_ARENA_EXCLUSIVE)) != 0) {
+    constexpr std::uint32_t kKnown = FABRICSHM_ARENA_EXCLUSIVE | FABRICSHM_ARENA_LOCAL;
+    if ((flags & ~kKnown) != 0) {
         return refuse("fabricshm_arena_open: flags has unknown bits");
     }
     return check_name("fabricshm_arena_open", name);

@@ -199,6 +199,7 @@ int fabricshm_group_shrink(fabricshm_group* group, int64_t timeout_ms,
         handle->arena = group->arena;
         handle->name = group->name;
         handle->group = std::move(joined).value();
+        if (group->symmetric != nullptr) group->symmetric->settle();
         *survivors = adopt(std::move(handle));
         return FABRICSHM_OK;
     });
@@ -213,6 +214,7 @@ int fabricshm_group_quiesce(fabricshm_group* group, int64_t timeout_ms) {
         }
         const auto quiet = group->group->quiesce(deadline_of(group->arena->session(), timeout_ms));
         if (!quiet.ok()) return fail(quiet.error(), "group '%s'", group->name.c_str());
+        if (group->symmetric != nullptr) group->symmetric->settle();
         return FABRICSHM_OK;
     });
 }

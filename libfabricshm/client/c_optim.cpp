@@ -15,6 +15,7 @@
 struct fabricshm_parameters {
     std::string name;
     std::shared_ptr<fabricshm::Arena> arena;
+    std::uint64_t home = 0;  // the id of its groups' arena
     fabricshm_session* session = nullptr;
     fabricshm_group* group = nullptr;
     std::unique_ptr<fabricshm::ParameterSet> set;
@@ -82,6 +83,24 @@ int check_set(const char* function, const fabricshm_parameters* set) {
 int fail_set(const Error& error, const fabricshm_parameters& set) {
     return fail(error, "parameters '%s' in arena '%s'", set.name.c_str(),
                 set.arena->name().c_str());
+}
+
+// The arena that a spec names, or the group's; nullptr after a refusal.
+std::shared_ptr<Arena> arena_of(const char* function, const fabricshm_group& group,
+                                const fabricshm_parameters_spec& spec) {
+    if (spec.arena == nullptr) return group.arena;
+    if (spec.arena->session == group.session) return spec.arena->arena;
+    (void)refuse("%s: spec->arena is of another session than the group", function);
+    return nullptr;
+}
+
+// Of a call that opens or measures a set.
+int check_open(const char* function, const fabricshm_group* group,
+               const fabricshm_parameters_spec* spec, std::int64_t timeout_ms) {
+    if (group == nullptr) return refuse("%s: group is NULL", function);
+    if (group->arena->session().is_foreign()) return fail({Errc::kClosed, 0, ""}, "%s", function);
+    if (const int code = check_given(function, spec); code != 0) return code;
+    return check_timeout(function, timeout_ms);
 }
 
 // `group` is nullptr when the set is closed.
@@ -163,25 +182,44 @@ int fabricshm_parameters_open(fabricshm_group* group, const char* name,
                               fabricshm_parameters** set) {
     const char* function = "fabricshm_parameters_open";
     return guarded(function, [&]() -> int {
-        if (group == nullptr) return refuse("%s: group is NULL", function);
         if (set == nullptr) return refuse("%s: set is NULL", function);
-        if (group->arena->session().is_foreign()) {
-            return fail({Errc::kClosed, 0, ""}, "%s", function);
-        }
+        if (const int code = check_open(function, group, spec, timeout_ms); code != 0) return code;
         if (const int code = check_name(function, name); code != 0) return code;
-        if (const int code = check_given(function, spec); code != 0) return code;
-        if (const int code = check_timeout(function, timeout_ms); code != 0) return code;
         auto handle = std::make_unique<fabricshm_parameters>();
         handle->name = name;
-        handle->arena = group->arena;
+        handle->arena = arena_of(function, *group, *spec);
+        if (handle->arena == nullptr) return FABRICSHM_EINVAL;
+        handle->home = group->arena->id();
         handle->session = group->session;
-        auto opened = open_parameters(*group->arena, *group->group, name,
+        auto opened = open_parameters({*group->group, *group->arena, *handle->arena}, name,
                                       spec_of(*spec, group->group->world()),
                                       deadline_of(group->arena->session(), timeout_ms));
         if (!opened.ok()) return fail_set(opened.error(), *handle);
         handle->set = std::move(opened).value();
         move_to(*handle, group);
         *set = handle.release();
+        return FABRICSHM_OK;
+    });
+}
+
+int fabricshm_parameters_estimate(fabricshm_group* group, const fabricshm_parameters_spec* spec,
+                                  int64_t timeout_ms, uint64_t* step_ns) {
+    const char* function = "fabricshm_parameters_estimate";
+    return guarded(function, [&]() -> int {
+        if (const int code = check_open(function, group, spec, timeout_ms); code != 0) return code;
+        if (step_ns == nullptr) return refuse("%s: step_ns is NULL", function);
+        const std::shared_ptr<Arena> arena = arena_of(function, *group, *spec);
+        if (arena == nullptr) return FABRICSHM_EINVAL;
+        // No two groups of an arena have one name.
+        const std::string name = "estimate:" + group->name.substr(0, FABRICSHM_NAME_MAX - 10);
+        const auto estimate = estimate_step({*group->group, *group->arena, *arena}, name,
+                                            spec_of(*spec, group->group->world()),
+                                            deadline_of(arena->session(), timeout_ms));
+        if (!estimate.ok()) {
+            return fail(estimate.error(), "a step of parameters in arena '%s'",
+                        arena->name().c_str());
+        }
+        *step_ns = static_cast<std::uint64_t>(*estimate / std::chrono::nanoseconds(1));
         return FABRICSHM_OK;
     });
 }
@@ -301,9 +339,9 @@ int fabricshm_parameters_recover(fabricshm_parameters* set, fabricshm_group* gro
         if (const int code = check_set(function, set); code != 0) return code;
         if (group == nullptr) return refuse("%s: group is NULL", function);
         if (const int code = check_timeout(function, timeout_ms); code != 0) return code;
-        if (group->arena->id() != set->arena->id()) {
-            return refuse("%s: the group is in arena '%s', the set in '%s'", function,
-                          group->arena->name().c_str(), set->arena->name().c_str());
+        if (group->arena->id() != set->home) {
+            return refuse("%s: the group is in arena '%s', the set's own was in another", function,
+                          group->arena->name().c_str());
         }
         if (set->set == nullptr) return fail_set({Errc::kClosed, 0, "its group was left"}, *set);
         const auto recovered =

@@ -14,6 +14,7 @@
 #include "libfabricshm/client/fork_guard.hpp"
 #include "libfabricshm/client/session.hpp"
 #include "libfabricshm/collective/group.hpp"
+#include "libfabricshm/collective/symmetric.hpp"
 #include "libfabricshm/include/fabricshm/fabricshm.h"
 
 /// A handle stays where it is, since the caller has its address; what it owns is shared with the
@@ -46,6 +47,8 @@ struct fabricshm_group {
     std::string name;
     std::unique_ptr<fabricshm::Group> group;
     std::vector<fabricshm_parameters*> sets;  // that are stepped by it; under the session's mutex
+    // Made at the first call. It goes after `group` has waited for what runs: peers use its memory.
+    std::unique_ptr<fabricshm::SymmetricReduce> symmetric;
 
     // The last call, and the number under which the group keeps it: see repeats() of
     // c_collective.cpp. Like the group itself, for one collective at a time.

@@ -1,5 +1,6 @@
 #include "libfabricshm/client/parameters.hpp"
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -75,17 +76,37 @@ Result<void> agree(Group& group, Errc code, TimePoint deadline) {
     return {};
 }
 
+// Memory of one node's own is out of the others' reach: on a real machine, and so here.
+Result<void> check_nodes(const ParameterPlace& place, TimePoint deadline) {
+    const VisibilityPolicy* const machine = place.home.policy();
+    if (machine == nullptr || place.arena.policy() != nullptr) return {};
+    const int node = machine->node(place.group.rank(), place.group.world());
+    FABRIC_TRY(const auto nodes, gather(place.group, {static_cast<std::uint64_t>(node)}, deadline));
+    for (const std::uint64_t other : nodes) {
+        if (other == nodes[0]) continue;
+        return explain(
+            {Errc::kUnsupported, 0, "open parameters"},
+            "the ranks run on different nodes of the emulated machine, and arena '%s' is "
+            "in one node's own memory",
+            place.arena.name().c_str());
+    }
+    return {};
+}
+
 }  // namespace
 
 Bytes parameter_bytes(const ParameterSpec& spec) {
     return ParameterLayout::of(spec).total + kPageBytes;
 }
 
-Result<std::unique_ptr<ParameterSet>> open_parameters(Arena& arena, Group& group,
+Result<std::unique_ptr<ParameterSet>> open_parameters(const ParameterPlace& place,
                                                       const std::string& name, ParameterSpec spec,
                                                       TimePoint deadline) {
+    Group& group = place.group;
+    Arena& arena = place.arena;
     if (spec.slots == 0) spec.slots = group.world();
     FABRIC_TRY_VOID(check_spec(spec));
+    FABRIC_TRY_VOID(check_nodes(place, deadline));
     Result<Memory> memory = Error{Errc::kInternal, 0, "open parameters"};
     // Rank 0 first: the others find what it has made and formatted.
     if (group.rank() == 0) memory = make_or_find(arena, name, spec, true, deadline);
@@ -106,6 +127,37 @@ Result<std::unique_ptr<ParameterSet>> open_parameters(Arena& arena, Group& group
     FABRIC_TRY_VOID(found);
     return ParameterSet::attach(group, arena.visibility(), memory->data, memory->bytes,
                                 std::move(spec), deadline);
+}
+
+Result<Duration> estimate_step(const ParameterPlace& place, const std::string& name,
+                               const ParameterSpec& spec, TimePoint deadline) {
+    // Larger than the second-level caches, so that it is memory that is measured.
+    constexpr std::int64_t kElements = 1 << 21;
+    constexpr int kSteps = 5;
+    FABRIC_TRY_VOID(check_spec(spec));
+    ParameterSpec small = spec;
+    small.parameters = {{"probe", {kElements}, 0}};
+    small.slots = place.group.world();
+    Duration least = Duration::max();
+    {
+        FABRIC_TRY(const auto set, open_parameters(place, name, small, deadline));
+        StepCall call;
+        call.hyper.resize(1);
+        call.deadline = deadline;
+        for (int step = 0; step < kSteps; ++step) {
+            FABRIC_TRY(const StepReport report, set->step(call));
+            least = std::min(least, report.waited + report.computed);
+        }
+    }
+    const auto mine = static_cast<std::uint64_t>(least / std::chrono::nanoseconds(1));
+    // Also a barrier: all have closed it.
+    FABRIC_TRY(const auto all, gather(place.group, {mine}, deadline));
+    if (place.group.rank() == 0) FABRIC_TRY_VOID(free_parameters(place.arena, name));
+    const double share =
+        static_cast<double>(ParameterLayout::of(spec).elements) / static_cast<double>(kElements);
+    // What another process says is input: a number that no step takes is cut.
+    const double slowest = std::min(static_cast<double>(*std::ranges::max_element(all)), 1e12);
+    return std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(slowest * share, 1e18)));
 }
 
 Result<void> free_parameters(Arena& arena, const std::string& name) {

@@ -1,4 +1,5 @@
-// Where the memory of a parameter set comes from: a lasting tensor of the group's arena.
+// Where the memory of a parameter set comes from: a lasting tensor of the group's arena, or of
+// another one that lies nearer.
 
 #pragma once
 
@@ -12,10 +13,24 @@
 
 namespace fabricshm {
 
-/// By all ranks of `group`: makes or finds the set's memory, and attaches to it.
-Result<std::unique_ptr<ParameterSet>> open_parameters(Arena& arena, Group& group,
+/// The group that shares a set, and the memory that it is in: `arena` is the group's `home`, or
+/// another one, the same on all ranks.
+struct ParameterPlace {
+    Group& group;
+    Arena& home;
+    Arena& arena;
+};
+
+/// By all ranks of the group: makes or finds the set's memory, and attaches to it. kUnsupported:
+/// the ranks run on different nodes of an emulated machine, and `arena` is memory of one.
+Result<std::unique_ptr<ParameterSet>> open_parameters(const ParameterPlace& place,
                                                       const std::string& name, ParameterSpec spec,
                                                       TimePoint deadline);
+
+/// By all ranks, with the same answer on all: how long a step of a set of `spec` takes that lies
+/// there, worked out from steps of a small one, `name`, that is made for it and freed again.
+Result<Duration> estimate_step(const ParameterPlace& place, const std::string& name,
+                               const ParameterSpec& spec, TimePoint deadline);
 
 /// Ends the set for all: kBusy while a living process has it open, kNotFound when there is none,
 /// kExists when the name is another tensor's.

@@ -35,6 +35,7 @@ void spread_pages(MemfdPlan& plan, const HostFiles& files) {
 Result<std::unique_ptr<PoolBackend>> make_emu_backend(EmuOptions options) {
     MemfdPlan plan;
     plan.kind = "emu";
+    plan.local = true;
     plan.place = "in ordinary memory";
     FABRIC_TRY_VOID(
         plan_huge_pages(plan, options.huge_pages, options.reserved_page_bytes, options.files));

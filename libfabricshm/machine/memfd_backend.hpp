@@ -24,6 +24,7 @@ struct MemfdPlan {
     Bytes capacity = 0;
     Bytes huge_page_bytes = 0;  // 0: small pages
     bool hugetlb = false;
+    bool local = false;  // PoolBackend::is_local()
 
     /// What can be committed now; asked before each commit.
     std::function<Bytes()> available;
@@ -43,6 +44,7 @@ class MemfdBackend final : public PoolBackend {
                              Bytes bytes) override;
     /// Reserved pages are taken for a whole mapping when it is made, and not page by page.
     bool commits_whole() const noexcept override { return plan_.hugetlb; }
+    bool is_local() const noexcept override { return plan_.local; }
     Result<PoolPiece> adopt(std::uint64_t arena_id, Bytes bytes, Fd presented,
                             Bytes uncommitted) override;
     Result<void> grow(std::uint64_t arena_id, Bytes to, Bytes need) override;

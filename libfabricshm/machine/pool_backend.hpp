@@ -55,6 +55,9 @@ class PoolBackend {
     /// create() commits the first kArenaStep bytes, and grow() the others.
     virtual bool commits_whole() const noexcept { return true; }
 
+    /// True when arenas lie in the host's ordinary memory, next to its processors.
+    virtual bool is_local() const noexcept { return false; }
+
     /// Makes an arena of at least `bytes`, all zero. kNoMemory when the pool is full, or smaller
     /// than that; nothing stays behind then.
     virtual Result<PoolPiece> create(std::uint64_t arena_id, const std::string& name,

@@ -11,8 +11,10 @@ namespace fabricshm {
 
 namespace {
 
-// Above this a shard and what belongs to it do not stay in the cache from one step to the next.
-constexpr Bytes kStreamingFrom = 16 * kMiB;
+// Whether a shard and what belongs to it do not stay in the cache from one step to the next.
+bool is_streamed(const ElementRange& shard) noexcept {
+    return shard.count() * sizeof(float) * 4 > 16 * kMiB;
+}
 
 }  // namespace
 
@@ -70,6 +72,7 @@ void ShardStep::measure(const StepCall& call, const ElementRange& shard, SlotRec
     job.gradient_count = static_cast<int>(sources_.size());
     job.weights = weighted_ ? weights_.data() : nullptr;
     job.count = kBlockElements;
+    job.streaming = is_streamed(shard);
     if (call.skip_nonfinite) job.scale = static_cast<float>(scale_of(call));
     for (std::uint64_t at = shard.begin; at < shard.end; at += kBlockElements) {
         find_sources(at);
@@ -169,7 +172,7 @@ Result<void> ShardStep::run(std::uint64_t number, const StepVerdict& verdict,
     // The record is shared memory: a range outside of the shard would be another rank's.
     const bool sound = at >= shard.begin && at <= shard.end && logged <= shard.end;
     if (!sound) return Error{Errc::kCorrupt, slot, "step: the record of a slot"};
-    const bool streaming = shard.count() * sizeof(float) * 4 > kStreamingFrom;
+    const bool streaming = is_streamed(shard);
     kernels::UndoLog log;
     auto segment = static_cast<std::size_t>(
         std::ranges::upper_bound(layout_.segments, at, {}, &ElementRange::begin) -

@@ -49,7 +49,7 @@ void bind_session(py::module_& module) {
                       const std::optional<std::string>&, const std::optional<std::string>&>(),
              py::arg("socket"), py::arg("timeout_ms"), py::arg("label"), py::arg("device"))
         .def("open_arena", &Session::open_arena, py::arg("name"), py::arg("bytes"),
-             py::arg("exclusive"))
+             py::arg("exclusive"), py::arg("local"))
         .def("step", &Session::step, py::arg("samples"), py::arg("loss"), py::arg("gradient_norm"),
              py::arg("mean_gradient_norm"), py::arg("compute_ns"), py::arg("queue"),
              py::arg("group"))
@@ -191,7 +191,10 @@ void bind_parameters(py::module_& module) {
     py::class_<Parameters>(module, "Parameters")
         .def(py::init(&Parameters::open), py::arg("group"), py::arg("name"), py::arg("spec"),
              py::arg("optimiser"), py::arg("gradients"), py::arg("copy"), py::arg("slots"),
-             py::arg("timeout_ms"))
+             py::arg("arena"), py::arg("timeout_ms"))
+        .def_static("estimate", &Parameters::estimate, py::arg("group"), py::arg("spec"),
+                    py::arg("optimiser"), py::arg("gradients"), py::arg("copy"), py::arg("arena"),
+                    py::arg("timeout_ms"))
         .def_static("bytes", &Parameters::bytes, py::arg("spec"), py::arg("optimiser"),
                     py::arg("gradients"), py::arg("copy"), py::arg("slots"))
         .def("view", &Parameters::view, py::arg("index"))

@@ -14,7 +14,8 @@ namespace {
 // The C structs, which point into the list.
 class Spec {
   public:
-    Spec(const ParameterList& list, int optimiser, int gradients, int copy, int slots) {
+    Spec(const ParameterList& list, int optimiser, int gradients, int copy, int slots,
+         fabricshm_arena* arena) {
         for (const auto& [name, shape, options] : list) {
             parameters_.push_back(
                 {name.c_str(), shape.data(), static_cast<std::int32_t>(shape.size()), options});
@@ -25,7 +26,8 @@ class Spec {
                  static_cast<fabricshm_optimiser>(optimiser),
                  static_cast<fabricshm_dtype>(gradients),
                  static_cast<fabricshm_dtype>(copy),
-                 slots};
+                 slots,
+                 arena};
     }
     Spec(const Spec&) = delete;
     Spec& operator=(const Spec&) = delete;
@@ -39,22 +41,37 @@ class Spec {
 }  // namespace
 
 Parameters Parameters::open(const Group& group, const std::string& name, const ParameterList& list,
-                            int optimiser, int gradients, int copy, int slots,
+                            int optimiser, int gradients, int copy, int slots, const Arena* arena,
                             std::int64_t timeout_ms) {
     const std::shared_ptr<GroupHandle> of = group.handle();
-    const Spec spec(list, optimiser, gradients, copy, slots);
+    const std::shared_ptr<ArenaHandle> in = arena != nullptr ? arena->handle() : of->arena;
+    const Spec spec(list, optimiser, gradients, copy, slots, in->arena);
     fabricshm_parameters* opened = nullptr;
     check(without_lock([&] {
         std::lock_guard one_at_a_time(of->calling);
         return fabricshm_parameters_open(of->group, name.c_str(), spec.get(), timeout_ms, &opened);
     }));
-    return Parameters(std::make_shared<ParametersHandle>(of, opened),
+    return Parameters(std::make_shared<ParametersHandle>(of, in, opened),
                       fabricshm_dtype_size(static_cast<fabricshm_dtype>(gradients)));
+}
+
+std::uint64_t Parameters::estimate(const Group& group, const ParameterList& list, int optimiser,
+                                   int gradients, int copy, const Arena* arena,
+                                   std::int64_t timeout_ms) {
+    const std::shared_ptr<GroupHandle> of = group.handle();
+    const std::shared_ptr<ArenaHandle> in = arena != nullptr ? arena->handle() : of->arena;
+    const Spec spec(list, optimiser, gradients, copy, 0, in->arena);
+    std::uint64_t step_ns = 0;
+    check(without_lock([&] {
+        std::lock_guard one_at_a_time(of->calling);
+        return fabricshm_parameters_estimate(of->group, spec.get(), timeout_ms, &step_ns);
+    }));
+    return step_ns;
 }
 
 std::uint64_t Parameters::bytes(const ParameterList& list, int optimiser, int gradients, int copy,
                                 int slots) {
-    const Spec spec(list, optimiser, gradients, copy, slots);
+    const Spec spec(list, optimiser, gradients, copy, slots, nullptr);
     const std::uint64_t bytes = fabricshm_parameters_bytes(spec.get(), slots);
     if (bytes == 0) check(FABRICSHM_EINVAL);
     return bytes;
@@ -71,7 +88,7 @@ py::tuple Parameters::view(std::uint64_t index) const {
     check(fabricshm_parameter_view(handle->set, index, &memory));
     const auto array = [&](void* data, std::size_t element) -> py::object {
         if (data == nullptr) return py::none();
-        return borrowed_array(handle->group->arena, data, memory.count * element);
+        return borrowed_array(handle->arena, data, memory.count * element);
     };
     py::list states;
     for (float* state : memory.state) {

@@ -19,10 +19,11 @@
 
 namespace fabricshm::python {
 
-/// Keeps the group that it is stepped by, and so the arena.
+/// Keeps the group that it is stepped by, and the arena that it lies in.
 struct ParametersHandle : Owned {
-    ParametersHandle(std::shared_ptr<GroupHandle> of, fabricshm_parameters* opened)
-        : group(std::move(of)), set(opened) {}
+    ParametersHandle(std::shared_ptr<GroupHandle> of, std::shared_ptr<ArenaHandle> in,
+                     fabricshm_parameters* opened)
+        : group(std::move(of)), arena(std::move(in)), set(opened) {}
     ~ParametersHandle() {
         if (mine()) fabricshm_parameters_close(set);
     }
@@ -30,6 +31,7 @@ struct ParametersHandle : Owned {
     ParametersHandle& operator=(const ParametersHandle&) = delete;
 
     std::shared_ptr<GroupHandle> group;
+    std::shared_ptr<ArenaHandle> arena;
     fabricshm_parameters* set;
 };
 
@@ -41,8 +43,12 @@ using ParameterList =
 class Parameters {
   public:
     static Parameters open(const Group& group, const std::string& name, const ParameterList& spec,
-                           int optimiser, int gradients, int copy, int slots,
+                           int optimiser, int gradients, int copy, int slots, const Arena* arena,
                            std::int64_t timeout_ms);
+    /// Nanoseconds of a step; `arena` of None: the group's.
+    static std::uint64_t estimate(const Group& group, const ParameterList& spec, int optimiser,
+                                  int gradients, int copy, const Arena* arena,
+                                  std::int64_t timeout_ms);
     static std::uint64_t bytes(const ParameterList& spec, int optimiser, int gradients, int copy,
                                int slots);
 

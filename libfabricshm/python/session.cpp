@@ -24,10 +24,11 @@ Session::Session(const std::optional<std::string>& socket, std::int64_t timeout_
 }
 
 std::shared_ptr<Arena> Session::open_arena(const std::string& name, std::uint64_t bytes,
-                                           bool exclusive) {
+                                           bool exclusive, bool local) {
     if (closed()) raise_closed("session");
     const auto session = handle_;  // another thread may close it meanwhile
-    const std::uint32_t flags = exclusive ? FABRICSHM_ARENA_EXCLUSIVE : 0;
+    const std::uint32_t flags = (exclusive ? FABRICSHM_ARENA_EXCLUSIVE : 0) |  //
+                                (local ? FABRICSHM_ARENA_LOCAL : 0);
     fabricshm_arena* opened = nullptr;
     check(without_lock([&] {
         return fabricshm_arena_open(session->session, name.c_str(), bytes, flags, &opened);

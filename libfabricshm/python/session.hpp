@@ -23,7 +23,8 @@ class Session {
             const std::optional<std::string>& label, const std::optional<std::string>& device);
 
     /// `exclusive`: raises when the arena is there already.
-    std::shared_ptr<Arena> open_arena(const std::string& name, std::uint64_t bytes, bool exclusive);
+    std::shared_ptr<Arena> open_arena(const std::string& name, std::uint64_t bytes, bool exclusive,
+                                      bool local);
 
     /// Ends a step. NaN and -1 are "not known"; group: None, as in the last step.
     void step(std::uint64_t samples, double loss, double gradient_norm, double mean_gradient_norm,

@@ -21,18 +21,6 @@ constexpr double kKneeFloor = 0.1;
 constexpr std::uint64_t kMaxBehind = 200'000;
 constexpr std::uint64_t kAtOnce = 20'000;
 
-int node_of(int rank, int world, int nodes) {
-    const char* given = std::getenv("FABRIC_EMULATED_NODE");
-    if (given != nullptr && *given != '\0') {
-        char* end = nullptr;
-        const long node = std::strtol(given, &end, 10);
-        if (*end == '\0' && node >= 0 && node < nodes) return static_cast<int>(node);
-        log(LogLevel::kWarning, "FABRIC_EMULATED_NODE=%s is not a node of the machine (0 to %d)",
-            given, nodes - 1);
-    }
-    return rank * nodes / std::max(world, 1);
-}
-
 // A time in the page that no rank could have written is taken for `now`.
 std::uint64_t sane(std::uint64_t until, std::uint64_t now) noexcept {
     return until > now + kMaxAhead ? now : until;
@@ -58,6 +46,18 @@ int slot_of(int node, int rank, std::uint32_t salt) noexcept {
 }
 
 }  // namespace
+
+int LinkMeter::node_of(int rank, int world, int nodes) noexcept {
+    const char* given = std::getenv("FABRIC_EMULATED_NODE");
+    if (given != nullptr && *given != '\0') {
+        char* end = nullptr;
+        const long node = std::strtol(given, &end, 10);
+        if (*end == '\0' && node >= 0 && node < nodes) return static_cast<int>(node);
+        log(LogLevel::kWarning, "FABRIC_EMULATED_NODE=%s is not a node of the machine (0 to %d)",
+            given, nodes - 1);
+    }
+    return rank * nodes / std::max(world, 1);
+}
 
 LinkMeter::LinkMeter(std::byte* page, const LinkImage& image, int rank, int world, LinkClock& clock,
                      std::byte* pool, std::uint32_t salt) noexcept

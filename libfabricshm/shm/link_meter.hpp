@@ -32,6 +32,9 @@ class LinkMeter {
     LinkMeter(std::byte* page, const LinkImage& image, int rank, int world, LinkClock& clock,
               std::byte* pool = nullptr, std::uint32_t salt = 0) noexcept;
 
+    /// Of a machine of `nodes`.
+    static int node_of(int rank, int world, int nodes) noexcept;
+
     /// An operation starts here: time that passed before was not spent on the pool.
     void begin() noexcept;
 

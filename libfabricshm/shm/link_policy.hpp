@@ -37,6 +37,9 @@ class LinkPolicy final : public VisibilityPolicy {
     void use(Bytes read, Bytes written) noexcept override;
     void step(PoolStep step) noexcept override;
     void take_place(int rank, int world) noexcept override;
+    int node(int rank, int world) const noexcept override {
+        return LinkMeter::node_of(rank, world, static_cast<int>(image_.node_count));
+    }
     const char* machine() const noexcept override { return image_.name; }
 
   private:

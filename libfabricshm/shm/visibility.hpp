@@ -154,6 +154,13 @@ class VisibilityPolicy {
         (void)rank;
         (void)world;
     }
+    /// The node of the emulated machine that `rank` of `world` runs on, if that is this process; 0
+    /// for none. Memory of another node's own is out of its reach.
+    virtual int node(int rank, int world) const noexcept {
+        (void)rank;
+        (void)world;
+        return 0;
+    }
     /// The emulated machine's name, a part of the name of its tuning's file; "" for none.
     virtual const char* machine() const noexcept { return ""; }
 };

@@ -12,7 +12,7 @@ _Static_assert(sizeof(fabricshm_quota) == 80, "grow at the end; raise the minor 
 
 _Static_assert(sizeof(fabricshm_shard_view) == 104, "fabricshm_shard_view");
 _Static_assert(sizeof(fabricshm_parameter) == 24, "fabricshm_parameter");
-_Static_assert(sizeof(fabricshm_parameters_spec) == 40, "grow at the end; raise the minor version");
+_Static_assert(sizeof(fabricshm_parameters_spec) == 48, "grow at the end; raise the minor version");
 _Static_assert(sizeof(fabricshm_parameter_memory) == 56, "fabricshm_parameter_memory");
 _Static_assert(sizeof(fabricshm_hyper) == 64, "fabricshm_hyper");
 _Static_assert(sizeof(fabricshm_step_call) == 64, "grow at the end; raise the minor version");

@@ -17,8 +17,8 @@ constexpr std::uint64_t kElements = 5000;
 int FaultPlayer::open_parameters() {
     const std::int64_t shape[] = {static_cast<std::int64_t>(kElements)};
     const fabricshm_parameter parameter{"w", shape, 1, 0};
-    const fabricshm_parameters_spec spec{sizeof spec,   &parameter,    1,        FABRICSHM_SGD,
-                                         FABRICSHM_F32, FABRICSHM_F32, kJobRanks};
+    const fabricshm_parameters_spec spec{sizeof spec,   &parameter,    1,         FABRICSHM_SGD,
+                                         FABRICSHM_F32, FABRICSHM_F32, kJobRanks, nullptr};
     const int code = timed("open parameters", [&] {
         return fabricshm_parameters_open(group_, "model", &spec, kTimeoutMs, &set_);
     });

@@ -186,7 +186,11 @@ FABRICSHM_API const char* fabricshm_session_daemon(const fabricshm_session* sess
 /* ---- Arena and regions ----------------------------------------------------------------------- */
 
 enum {
-    FABRICSHM_ARENA_EXCLUSIVE = 1u /* EEXIST when the arena already exists */
+    FABRICSHM_ARENA_EXCLUSIVE = 1u, /* EEXIST when the arena already exists */
+    /* In the host's ordinary memory, next to its processors, however far the pool is; only the
+     * processes of this host reach it. EUNSUPPORTED: the daemon's pool is a device and it has no
+     * other memory. EEXIST: the arena is there, and in an emulated machine's memory. */
+    FABRICSHM_ARENA_LOCAL = 2u
 };
 
 /* Opens the arena `name` of this user, making it with `bytes` (0: the daemon's default) if it is

@@ -43,6 +43,10 @@ typedef struct fabricshm_parameters_spec {
     fabricshm_dtype gradients; /* F32, F16 or BF16 */
     fabricshm_dtype copy;      /* F16 or BF16: also keep the parameters so; F32: no copy */
     int32_t slots;             /* ranks that it will ever have at once; 0: the group's */
+    /* Where the set lies: NULL, the group's arena; or another one of the same session, on all ranks
+     * the same, that stays open longer than the set. One that was opened with FABRICSHM_ARENA_LOCAL
+     * is near where the pool is far: docs/optimisers.md, "Where it lies". */
+    fabricshm_arena* arena;
 } fabricshm_parameters_spec;
 
 /* Bytes of the arena that a set of `world` ranks takes: parameters and state once, and a gradient
@@ -57,6 +61,12 @@ FABRICSHM_API uint64_t fabricshm_parameters_bytes(const fabricshm_parameters_spe
 FABRICSHM_API int fabricshm_parameters_open(fabricshm_group* group, const char* name,
                                             const fabricshm_parameters_spec* spec,
                                             int64_t timeout_ms, fabricshm_parameters** set);
+/* By all ranks, with one answer for all: how many nanoseconds a step of such a set would take in
+ * spec->arena, from steps of a small one that is made and freed there. To choose between arenas.
+ * Some 10 ms, and 2^21 elements' memory. */
+FABRICSHM_API int fabricshm_parameters_estimate(fabricshm_group* group,
+                                                const fabricshm_parameters_spec* spec,
+                                                int64_t timeout_ms, uint64_t* step_ns);
 /* This rank's part in it ends, the set stays. Before its group is left. NULL is allowed. */
 FABRICSHM_API void fabricshm_parameters_close(fabricshm_parameters* set);
 /* The set `name` ends for all ranks. EBUSY: a living process has not closed it; the text names it.

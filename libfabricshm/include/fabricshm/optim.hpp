@@ -34,6 +34,7 @@ class Parameters {
         fabricshm_dtype copy = FABRICSHM_F32;  // F32: none
         int slots = 0;                         // 0: the ranks of the group
         std::int64_t timeout_ms = FABRICSHM_TIMEOUT_DEFAULT;
+        const Arena* arena = nullptr;  // nullptr: the group's; else kept open for the set's life
     };
 
     /// By all ranks: makes the set `name`, or finds it as another group has left it.
@@ -46,8 +47,10 @@ class Parameters {
                                   static_cast<std::int32_t>(shape.shape.size()), shape.options});
         }
         const fabricshm_parameters_spec spec{
-            sizeof spec,       parameters.data(), parameters.size(), options.optimiser,
-            options.gradients, options.copy,      options.slots};
+            sizeof spec,       parameters.data(),
+            parameters.size(), options.optimiser,
+            options.gradients, options.copy,
+            options.slots,     options.arena != nullptr ? options.arena->get() : nullptr};
         fabricshm_parameters* set = nullptr;
         const int code = fabricshm_parameters_open(group.get(), std::string(name).c_str(), &spec,
                                                    options.timeout_ms, &set);

@@ -31,9 +31,10 @@ class Session(_Closing):
     def __init__(self, socket=None, timeout=30.0, label=None, device=None):
         self._handle = _fabricshm.Session(socket, milliseconds(timeout), label, device)
 
-    def arena(self, name, bytes=0, exclusive=False):
-        """Opens the arena `name`, making it with `bytes` (0: the daemon's default) if need be."""
-        return Arena(self._handle.open_arena(name, bytes, exclusive), name)
+    def arena(self, name, bytes=0, exclusive=False, local=False):
+        """Opens the arena `name`, making it with `bytes` (0: the daemon's default) if need be.
+        local: in the host's ordinary memory, however far the pool is."""
+        return Arena(self._handle.open_arena(name, bytes, exclusive, local), name)
 
     def step(self, samples=0, loss=None, gradient_norm=None, mean_gradient_norm=None,
              compute=None, queue=0, group=None):  # fmt: skip

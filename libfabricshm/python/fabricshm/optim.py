@@ -19,80 +19,23 @@ import weakref
 import torch
 
 from ._errors import PeerError
-from ._parameters import Parameters, hyper
+from ._moment import MomentParameters
+from ._parameters import hyper
+from ._shared import SharedParameters
 
 __all__ = ["SGD", "Adam", "AdamW", "AdaBelief", "MaxAdaBelief", "SharedOptimiser", "hyper", "share"]
-
-_TYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
-
-
-class SharedParameters:
-    """The tensors of a module in a set: `share()` makes it, an optimiser steps it."""
-
-    def __init__(self, tensors, group, rule, name, options, timeout):
-        types = {tensor.dtype for tensor in tensors}
-        if len(types) != 1 or not types <= set(_TYPES):
-            found = ", ".join(sorted(str(each) for each in types)) or "none"
-            raise TypeError(f"parameters of one type are shared, of {', '.join(_TYPES.values())}; "
-                            f"these are {found}")  # fmt: skip
-        if any(tensor.device.type != "cpu" for tensor in tensors):
-            raise TypeError("parameters on the CPU are shared")
-        self.rule = rule
-        self.group = group
-        self.tensors = list(tensors)
-        kind = _TYPES[self.tensors[0].dtype]
-        names = [f"p{index}" for index in range(len(self.tensors))]
-        self.set = Parameters(
-            group, name, dict(zip(names, (tensor.shape for tensor in self.tensors))), rule,
-            gradients=kind, copy=None if kind == "float32" else kind,
-            options=dict(zip(names, options)), timeout=timeout)  # fmt: skip
-        fresh = self.set.steps == 0
-        self.gradients, self.masters, self.states = [], [], []
-        for each, tensor in zip(names, self.tensors):
-            self._take(each, tensor, fresh)
-        group.barrier()
-
-    def _take(self, name, tensor, fresh):
-        master = torch.from_numpy(self.set.values[name])
-        view = master
-        if self.set.copies:
-            view = torch.from_numpy(self.set.copies[name].view("int16")).view(tensor.dtype)
-        gradient = self.set.gradients[name]
-        if gradient.dtype == "uint16":
-            gradient = gradient.view("int16")
-        gradient = torch.from_numpy(gradient).view(tensor.dtype)
-        # One rank's values are everyone's; a set that was there has its own.
-        if fresh and self.group.rank == 0:
-            master.copy_(tensor.data)
-            if view is not master:
-                view.copy_(tensor.data)
-        tensor.data = view
-        tensor.grad = gradient
-        self.masters.append(master)
-        self.gradients.append(gradient)
-        self.states.append([torch.from_numpy(state) for state in self.set.states[name]])
-
-    def gather_gradients(self):
-        """What autograd or the program has put elsewhere goes to where the other ranks read it."""
-        for tensor, gradient in zip(self.tensors, self.gradients):
-            if tensor.grad is None:
-                gradient.zero_()
-            elif tensor.grad.data_ptr() != gradient.data_ptr():
-                gradient.copy_(tensor.grad)
-            tensor.grad = gradient
-
 
 # By id of a tensor, which its SharedParameters keeps; the module keeps those.
 _shared = weakref.WeakValueDictionary()
 
 
-def share(module, group, optimiser="adamw", name="module", timeout=None):
+def share(module, group, optimiser="adamw", name="module", timeout=None, arena=None):
     """Moves parameters and gradients of `module` into the arena of `group`: one copy of the
     parameters for all ranks, with rank 0's values, and a gradient for each. By all ranks. An optimiser
     of this module that is made of module.parameters() afterwards steps them; `optimiser` says which it
     will be, since its state is made as well. Returns the module."""
     tensors = [tensor for tensor in module.parameters() if tensor.requires_grad]
-    made = SharedParameters(tensors, group, optimiser, name, [0] * len(tensors), timeout)
+    made = SharedParameters(tensors, group, optimiser, name, [0] * len(tensors), timeout, arena)
     for tensor in tensors:
         _shared[id(tensor)] = made
     module._fabricshm_shared = made
@@ -103,19 +46,20 @@ class SharedOptimiser(torch.optim.Optimizer):
     """What the optimisers have in common. Beyond PyTorch's interface:
 
     group: whose ranks share the parameters; None when share() has moved them already. name: of the set
-    in the group's arena. clip_norm, skip_nonfinite: as for fabricshm.Parameters.step(). survive: when a
+    in `arena` (one, or several to choose the fastest of; by default the group's). clip_norm, skip_nonfinite: as for fabricshm.Parameters.step(). survive: when a
     rank dies the others shrink the group and go on; the step in which it died is finished or tried again.
     """
 
     rule = ""
     state_names = ()
+    parameters_class = SharedParameters
 
     def __init__(self, params, defaults, group=None, name="optimiser", clip_norm=None,
-                 skip_nonfinite=False, survive=False, timeout=None):  # fmt: skip
+                 skip_nonfinite=False, survive=False, timeout=None, arena=None):  # fmt: skip
         super().__init__(params, defaults)
         tensors = list(itertools.chain.from_iterable(g["params"] for g in self.param_groups))
         options = [i for i, g in enumerate(self.param_groups) for _ in g["params"]]
-        self.shared = self._find(tensors, group, name, options, timeout)
+        self.shared = self._find(tensors, group, name, options, timeout, arena)
         self.clip_norm = clip_norm
         self.skip_nonfinite = skip_nonfinite
         self.survive = survive
@@ -123,12 +67,12 @@ class SharedOptimiser(torch.optim.Optimizer):
         self.report = None  # of the last step
         self._show_state()
 
-    def _find(self, tensors, group, name, options, timeout):
+    def _find(self, tensors, group, name, options, timeout, arena):
         found = {id(_shared[id(t)]): _shared[id(t)] for t in tensors if id(t) in _shared}
         if not found:
             if group is None:
                 raise TypeError("group: whose ranks share the parameters? Or share() the module first")
-            return SharedParameters(tensors, group, self.rule, name, options, timeout)
+            return self.parameters_class(tensors, group, self.rule, name, options, timeout, arena)
         shared = next(iter(found.values()))
         if len(found) != 1 or [id(t) for t in shared.tensors] != [id(t) for t in tensors]:
             raise ValueError("an optimiser steps all parameters that share() has moved, and no others")
@@ -181,7 +125,7 @@ class SharedOptimiser(torch.optim.Optimizer):
         options = [hyper(**self.hyper_of(group)) for group in self.param_groups]
         while True:
             try:
-                self.report = self.shared.set.step(
+                self.report = self.shared.step(
                     options, weight, scale, self.clip_norm, self.skip_nonfinite, self.timeout)  # fmt: skip
                 break
             except PeerError:
@@ -190,6 +134,7 @@ class SharedOptimiser(torch.optim.Optimizer):
                     raise
                 if self._recover():
                     break
+        self.shared.settle()
         for entry in self.state.values():
             entry["step"].fill_(self.shared.set.steps)
         return loss
@@ -215,9 +160,7 @@ class SharedOptimiser(torch.optim.Optimizer):
             # PyTorch's SGD counts no steps: with a momentum, the first one is behind it.
             counted = entry.get("step", 1 if entry.get(self.state_names[0]) is not None else 0)
             steps = max(steps, int(counted))
-            for name, state in zip(self.state_names, states):
-                if self.shared.group.rank == 0 and entry.get(name) is not None:
-                    state.copy_(entry[name])
+            self.shared.load(states, [entry.get(name) for name in self.state_names])
         self.shared.group.barrier()
         self.shared.set.steps = steps
         self.state.clear()
@@ -269,5 +212,20 @@ class AdaBelief(_Moments):
 
 
 class MaxAdaBelief(_Moments):
+    """mode "gradient": of the mean of the ranks' gradients, as all other optimisers. "moment": each rank
+    keeps the moments of its own gradient, in private memory; the means of m and of the maximum of s over
+    the ranks move the parameters. Nothing can be clipped or skipped in it."""
+
     rule = "max_adabelief"
     state_names = ("exp_avg", "exp_avg_var", "max_exp_avg_var")
+
+    def __init__(self, params, *args, mode="gradient", **shared):
+        if mode not in ("gradient", "moment"):
+            raise ValueError(f"mode is 'gradient' or 'moment', not {mode!r}")
+        self.mode = mode
+        if mode == "moment":
+            if shared.get("clip_norm") is not None or shared.get("skip_nonfinite"):
+                raise ValueError("mode 'moment' merges no gradients that could be clipped or skipped")
+            self.rule = "max_adabelief, by moments"
+            self.parameters_class = MomentParameters
+        super().__init__(params, *args, **shared)

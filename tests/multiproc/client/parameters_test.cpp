@@ -29,7 +29,8 @@ struct Model {
                                    FABRICSHM_SGD,
                                    FABRICSHM_F32,
                                    FABRICSHM_BF16,
-                                   0};
+                                   0,
+                                   nullptr};
 };
 
 // SGD without momentum: what each step does can be said in one line.

@@ -136,7 +136,7 @@ TEST_SUITE("proto.codec") {
 
     TEST_CASE("unknown flags are refused, not ignored") {
         Message message = arena_open_request("job");
-        message.arena_open.flags = 2;
+        message.arena_open.flags = 4;
         CHECK(refusal(message) == Errc::kInvalid);
         message.arena_open.flags = 0;
         message.arena_open.bytes = ~0ULL;
