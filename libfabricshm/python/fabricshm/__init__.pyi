@@ -84,7 +84,9 @@ class Session(_Closing):
         label: Optional[str] = ...,
         device: Optional[str] = ...,
     ) -> None: ...
-    def arena(self, name: str, bytes: int = ..., exclusive: bool = ...) -> Arena: ...
+    def arena(
+        self, name: str, bytes: int = ..., exclusive: bool = ..., local: bool = ...
+    ) -> Arena: ...
     def step(
         self,
         samples: int = ...,
@@ -212,6 +214,7 @@ class Group(_Closing):
 class Parameters:
     name: str
     optimiser: str
+    arena: Optional[Arena]  # None: the group's
     values: Mapping[str, Array]
     gradients: Mapping[str, Array]
     copies: Mapping[str, Array]
@@ -227,6 +230,7 @@ class Parameters:
         slots: int = ...,
         options: Optional[Mapping[str, int]] = ...,
         timeout: Optional[float] = ...,
+        arena: Union[Arena, Sequence[Optional[Arena]], None] = ...,
     ) -> None: ...
     @staticmethod
     def bytes(
