@@ -84,7 +84,7 @@ class Session(_Closing):
         label: Optional[str] = ...,
         device: Optional[str] = ...,
     ) -> None: ...
-    def arena(self, name: str, bytes: int = ..., exclusive: bool = ...) -> Arena: ...
+    def arena(self, name: str, bytes: int = ..., exclusive: bool = ..., local: bool = ...) -> Arena: ...
     def step(
         self,
         samples: int = ...,
@@ -216,6 +216,7 @@ class Parameters:
     gradients: Mapping[str, Array]
     copies: Mapping[str, Array]
     states: Mapping[str, List[Array]]
+    arena: Optional[Arena]
     def __init__(
         self,
         group: Group,
@@ -227,6 +228,7 @@ class Parameters:
         slots: int = ...,
         options: Optional[Mapping[str, int]] = ...,
         timeout: Optional[float] = ...,
+        arena: Union[Arena, Sequence[Optional[Arena]], None] = ...,
     ) -> None: ...
     @staticmethod
     def bytes(

@@ -30,7 +30,7 @@ class Session:
     def __init__(
         self, socket: Optional[str], timeout_ms: int, label: Optional[str], device: Optional[str]
     ) -> None: ...
-    def open_arena(self, name: str, bytes: int, exclusive: bool) -> Arena: ...
+    def open_arena(self, name: str, bytes: int, exclusive: bool, local: bool) -> Arena: ...
     def step(
         self,
         samples: int,
@@ -216,8 +216,19 @@ class Parameters:
         gradients: int,
         copy: int,
         slots: int,
+        arena: Optional[Arena],
         timeout_ms: int,
     ) -> None: ...
+    @staticmethod
+    def estimate(
+        group: Group,
+        spec: Sequence[Tuple[str, Sequence[int], int]],
+        optimiser: int,
+        gradients: int,
+        copy: int,
+        arena: Optional[Arena],
+        timeout_ms: int,
+    ) -> int: ...
     @staticmethod
     def bytes(
         spec: Sequence[Tuple[str, Sequence[int], int]],
