@@ -84,9 +84,7 @@ class Session(_Closing):
         label: Optional[str] = ...,
         device: Optional[str] = ...,
     ) -> None: ...
-    def arena(
-        self, name: str, bytes: int = ..., exclusive: bool = ..., local: bool = ...
-    ) -> Arena: ...
+    def arena(self, name: str, bytes: int = ..., exclusive: bool = ..., local: bool = ...) -> Arena: ...
     def step(
         self,
         samples: int = ...,
@@ -214,11 +212,11 @@ class Group(_Closing):
 class Parameters:
     name: str
     optimiser: str
-    arena: Optional[Arena]  # None: the group's
     values: Mapping[str, Array]
     gradients: Mapping[str, Array]
     copies: Mapping[str, Array]
     states: Mapping[str, List[Array]]
+    arena: Optional[Arena]
     def __init__(
         self,
         group: Group,
