@@ -65,10 +65,12 @@ Result<proto::Region> Regions::open(SessionId session, const proto::Region& requ
     return arena->second.wire(RegionId{request.region_id});
 }
 
-Result<void> Regions::free(SessionId session, ArenaId id, RegionId region) {
+Result<void> Regions::free(SessionId session, ArenaId id, RegionId region,
+                           std::uint64_t generation) {
     FABRIC_TRY(Arena * arena, books_.arena_of(session, id));
     const Lease* lease = arena->leases.find(region);
-    if (lease == nullptr || lease->state != LeaseState::kHeld) {
+    const bool held = lease != nullptr && lease->state == LeaseState::kHeld;
+    if (!held || (generation != 0 && lease->epoch != generation)) {
         return Error{Errc::kNotFound, 0, "free region"};
     }
     const Region& found = arena->regions.at(region);

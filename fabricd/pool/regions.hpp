@@ -27,7 +27,8 @@ class Regions {
     Result<fabricshm::proto::Region> create(SessionId session, Arena& arena, Bytes bytes);
     Result<fabricshm::proto::Region> open(SessionId session,
                                           const fabricshm::proto::Region& request) const;
-    Result<void> free(SessionId session, ArenaId arena, RegionId region);
+    /// `generation` of 0: whatever has the number now; else kNotFound for a later owner.
+    Result<void> free(SessionId session, ArenaId arena, RegionId region, std::uint64_t generation);
     /// `bytes`: of the elements and the header.
     Result<fabricshm::proto::Tensor> create_tensor(SessionId session, Arena& arena,
                                                    const fabricshm::proto::Tensor& request,

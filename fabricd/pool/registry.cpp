@@ -157,8 +157,9 @@ Result<proto::Region> Registry::open_region(SessionId session, const proto::Regi
     return regions_.open(session, request);
 }
 
-Result<void> Registry::free_region(SessionId session, ArenaId arena, RegionId region) {
-    return act([&](Effects&) { return regions_.free(session, arena, region); });
+Result<void> Registry::free_region(SessionId session, ArenaId arena, RegionId region,
+                                   std::uint64_t generation) {
+    return act([&](Effects&) { return regions_.free(session, arena, region, generation); });
 }
 
 bool Registry::has_tensor(ArenaId id, const std::string& name) const {

@@ -168,7 +168,8 @@ class Registry {
                                                    const fabricshm::proto::Region& request);
     Result<fabricshm::proto::Region> open_region(SessionId session,
                                                  const fabricshm::proto::Region& request) const;
-    Result<void> free_region(SessionId session, ArenaId arena, RegionId region);
+    Result<void> free_region(SessionId session, ArenaId arena, RegionId region,
+                             std::uint64_t generation = 0);
     bool has_tensor(ArenaId arena, const std::string& name) const;
     Result<fabricshm::proto::Tensor> create_tensor(SessionId session,
                                                    const fabricshm::proto::Tensor& request);

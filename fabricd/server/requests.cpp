@@ -160,11 +160,13 @@ Reply serve_now(Registry& registry, Ticket ticket, const Message& request, fabri
             return reply_with(request, registry.create_tensor(session, request.tensor));
         case Type::kTensorOpen:
             return refusal_of(request, registry.open_tensor(ticket, request.tensor, now));
-        // A tensor is a region; its name goes with it.
+        // A tensor is a region; its name goes with it. Asked again after a restart, the request may
+        // find another tensor under the number.
         case Type::kTensorFree:
-            return reply_with(request,
-                              registry.free_region(session, ArenaId{tensor_region.arena_id},
-                                                   RegionId{tensor_region.region_id}));
+            return reply_with(
+                request,
+                registry.free_region(session, ArenaId{tensor_region.arena_id},
+                                     RegionId{tensor_region.region_id}, tensor_region.generation));
         case Type::kGroupJoin:
             return refusal_of(request, registry.join_group(ticket, request.group, now));
         case Type::kGroupLeave:

@@ -76,6 +76,23 @@ Result<void> agree(Group& group, Errc code, TimePoint deadline) {
     return {};
 }
 
+// Of the ranks' best of some steps, in nanoseconds; the same on all.
+Result<double> slowest_step(Group& group, ParameterSet& set, TimePoint deadline) {
+    constexpr int kSteps = 5;
+    Duration least = Duration::max();
+    StepCall call;
+    call.hyper.resize(1);
+    call.deadline = deadline;
+    for (int step = 0; step < kSteps; ++step) {
+        FABRIC_TRY(const StepReport report, set.step(call));
+        least = std::min(least, report.waited + report.computed);
+    }
+    const auto mine = static_cast<std::uint64_t>(least / std::chrono::nanoseconds(1));
+    FABRIC_TRY(const auto all, gather(group, {mine}, deadline));
+    // What another process says is input: a number that no step takes is cut.
+    return std::min(static_cast<double>(*std::ranges::max_element(all)), 1e12);
+}
+
 // Memory of one node's own is out of the others' reach: on a real machine, and so here.
 Result<void> check_nodes(const ParameterPlace& place, TimePoint deadline) {
     const VisibilityPolicy* const machine = place.home.policy();
@@ -133,31 +150,22 @@ Result<Duration> estimate_step(const ParameterPlace& place, const std::string& n
                                const ParameterSpec& spec, TimePoint deadline) {
     // Larger than the second-level caches, so that it is memory that is measured.
     constexpr std::int64_t kElements = 1 << 21;
-    constexpr int kSteps = 5;
     FABRIC_TRY_VOID(check_spec(spec));
     ParameterSpec small = spec;
     small.parameters = {{"probe", {kElements}, 0}};
     small.slots = place.group.world();
-    Duration least = Duration::max();
-    {
-        FABRIC_TRY(const auto set, open_parameters(place, name, small, deadline));
-        StepCall call;
-        call.hyper.resize(1);
-        call.deadline = deadline;
-        for (int step = 0; step < kSteps; ++step) {
-            FABRIC_TRY(const StepReport report, set->step(call));
-            least = std::min(least, report.waited + report.computed);
-        }
-    }
-    const auto mine = static_cast<std::uint64_t>(least / std::chrono::nanoseconds(1));
-    // Also a barrier: all have closed it.
-    FABRIC_TRY(const auto all, gather(place.group, {mine}, deadline));
-    if (place.group.rank() == 0) FABRIC_TRY_VOID(free_parameters(place.arena, name));
+    auto set = open_parameters(place, name, small, deadline);
+    if (!set.ok()) return set.error();
+    const auto slowest = slowest_step(place.group, **set, deadline);
+    set->reset();
+    // All have closed it, or some have it open still after a failure: then it stays, as long as the
+    // arena.
+    if (slowest.ok()) FABRIC_TRY_VOID(pass_barrier(place.group, deadline));
+    if (place.group.rank() == 0) (void)free_parameters(place.arena, name);
+    if (!slowest.ok()) return slowest.error();
     const double share =
         static_cast<double>(ParameterLayout::of(spec).elements) / static_cast<double>(kElements);
-    // What another process says is input: a number that no step takes is cut.
-    const double slowest = std::min(static_cast<double>(*std::ranges::max_element(all)), 1e12);
-    return std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(slowest * share, 1e18)));
+    return std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(*slowest * share, 1e18)));
 }
 
 Result<void> free_parameters(Arena& arena, const std::string& name) {

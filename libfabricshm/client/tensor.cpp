@@ -168,10 +168,11 @@ Result<void> free_lasting(Arena& arena, const TensorView& tensor) {
     request.tensor.region.arena_id = arena.id();
     request.tensor.region.region_id = tensor.region_id;
     request.tensor.region.generation = *arena.tensor_generation(tensor.region_id);
-    FABRIC_TRY(
-        [[maybe_unused]] const auto reply,
-        arena.call(request, "free tensor", arena.session().default_deadline(), Retry::kHarmless));
-    return {};
+    const auto reply =
+        arena.call(request, "free tensor", arena.session().default_deadline(), Retry::kHarmless);
+    // It was there a moment ago: freed by the first attempt of this call, or by another process.
+    if (reply.ok() || reply.error().code == Errc::kNotFound) return {};
+    return reply.error();
 }
 
 }  // namespace fabricshm

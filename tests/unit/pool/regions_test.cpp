@@ -70,7 +70,12 @@ TEST_SUITE("pool.regions") {
         host.arena(bob);
         const auto first = host.tensor(alice, arena, "w").value();
         CHECK(host.registry->free_region(alice, arena, RegionId{first.region.region_id}).ok());
-        REQUIRE(host.tensor(alice, arena, "w").ok());
+        const auto second = host.tensor(alice, arena, "w").value();
+        // A request for one that had the number before, asked again after its answer was lost.
+        const auto again = host.registry->free_region(
+            alice, arena, RegionId{second.region.region_id}, second.region.generation + 1);
+        REQUIRE(!again.ok());
+        CHECK(again.error().code == Errc::kNotFound);
         host.registry->end_session(alice, "test");
         CHECK(host.tensor(bob, arena, "w").ok());
         CHECK(host.registry->problems().empty());
