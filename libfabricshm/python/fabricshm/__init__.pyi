@@ -19,6 +19,7 @@ from ._errors import (
     PeerError as PeerError,
     PoisonedError as PoisonedError,
 )
+from ._symmetric import SymmetricSum as SymmetricSum
 from ._fabricshm import Directive, Quota, Region, Request as Request, version as version
 
 __version__: str
@@ -130,6 +131,15 @@ class Group(_Closing):
     def all_reduce(
         self, array: ArrayLike, op: Op = ..., out: Optional[ArrayLike] = ..., **options: Any
     ) -> Any: ...
+    def allreduce_symmetric(
+        self,
+        array: ArrayLike,
+        method: Literal["packed", "cholesky"] = ...,
+        out: Optional[ArrayLike] = ...,
+        max_error: float = ...,
+        algorithm: str = ...,
+        timeout: Optional[float] = ...,
+    ) -> SymmetricSum: ...
     def broadcast(self, array: ArrayLike, root: int = ..., **options: Any) -> Any: ...
     def reduce(
         self,
