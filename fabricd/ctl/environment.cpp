@@ -22,6 +22,8 @@ const std::vector<EnvironmentVariable>& environment_variables() {
         {"FABRIC_TUNING", "library", "~/.cache/fabricd/tuning.conf", "file of fabricctl tune"},
         {"FABRIC_CHECK", "library", "none",
          "buffers: every operation checks that the ranks' buffers keep apart"},
+        {"FABRIC_LAPACK", "library", "OpenBLAS or LAPACK, if there",
+         "library that factorises symmetric matrices; off: none"},
         {"FABRIC_ISA", "library", "the best there is", "scalar, avx2 or avx512, for comparisons"},
         {"FABRIC_VISIBILITY", "library", "coherent",
          "how bytes cross between hosts: the profile of the job"},

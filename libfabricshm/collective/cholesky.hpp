@@ -52,8 +52,8 @@ class Cholesky {
     /// obstacle, what is in `packed` is undefined. `max_error` 0: any error is taken.
     virtual CholeskyOutcome encode(const void* matrix, void* packed, double max_error) noexcept = 0;
 
-    /// Adds to `sum` the L L^T of `packed`, or the own one when that is nullptr; `first`: stores it.
-    /// The lower triangle only.
+    /// Adds to `sum` the L L^T of `packed`, or the own one when that is nullptr; `first`: stores
+    /// it. The lower triangle only.
     virtual void add(const void* packed, void* sum, bool first) noexcept = 0;
 };
 

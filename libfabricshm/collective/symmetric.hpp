@@ -42,8 +42,8 @@ struct SymmetricCall {
 
 /// The same on all ranks.
 struct SymmetricReport {
-    SymmetricMethod method = SymmetricMethod::kPacked;           // that was used
-    CholeskyObstacle obstacle = CholeskyObstacle::kNone;         // why it is not the one asked for
+    SymmetricMethod method = SymmetricMethod::kPacked;    // that was used
+    CholeskyObstacle obstacle = CholeskyObstacle::kNone;  // why it is not the one asked for
     double jitter = 0;            // the largest that a rank added to its diagonal, of its mean
     double error = 0;             // the largest ||L L^T - A|| / ||A|| of a rank
     Bytes sent_bytes = 0;         // of one packed matrix

@@ -71,6 +71,24 @@ std::shared_ptr<Request> Group::start(const CallArguments& arguments) const {
                                      arguments.input, arguments.output);
 }
 
+fabricshm_symmetric_report Group::run_symmetric(const SymmetricArguments& arguments) const {
+    const std::shared_ptr<GroupHandle> handle = open();
+    fabricshm_symmetric_call call =
+        fabricshm_symmetric_make(static_cast<fabricshm_symmetric_method>(arguments.method),
+                                 static_cast<fabricshm_dtype>(arguments.dtype), arguments.n,
+                                 readable(arguments.input), writable(arguments.output));
+    call.algorithm = static_cast<fabricshm_algorithm>(arguments.algorithm);
+    call.max_error = arguments.max_error;
+    call.timeout_ms = arguments.timeout_ms;
+    fabricshm_symmetric_report report{};
+    report.struct_size = sizeof report;
+    check(without_lock([&] {
+        std::lock_guard one_at_a_time(handle->calling);
+        return fabricshm_allreduce_symmetric(handle->group, &call, &report);
+    }));
+    return report;
+}
+
 std::shared_ptr<Group> Group::shrink(std::int64_t timeout_ms) const {
     const std::shared_ptr<GroupHandle> handle = open();
     fabricshm_group* survivors = nullptr;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include <fabricshm/symmetric.h>
 #include "libfabricshm/python/handles.hpp"
 
 namespace fabricshm::python {
@@ -39,6 +40,18 @@ struct CallArguments {
     fabricshm_call to_call() const;
 };
 
+/// The same for a symmetric matrix.
+struct SymmetricArguments {
+    int method = 0;
+    int dtype = 0;
+    int algorithm = 0;
+    std::uint64_t n = 0;
+    pybind11::object input;
+    pybind11::object output;
+    double max_error = 0;
+    std::int64_t timeout_ms = FABRICSHM_TIMEOUT_DEFAULT;
+};
+
 /// One rank's membership. From any Python thread: collectives run one at a time, sends and receives
 /// concurrently with them.
 class Group {
@@ -58,6 +71,8 @@ class Group {
     void run(const CallArguments& arguments) const;
     /// Starts it; the arrays are kept until it is complete.
     std::shared_ptr<Request> start(const CallArguments& arguments) const;
+    /// Sums the ranks' matrices, without the interpreter's lock.
+    fabricshm_symmetric_report run_symmetric(const SymmetricArguments& arguments) const;
     /// A new group of the survivors.
     std::shared_ptr<Group> shrink(std::int64_t timeout_ms) const;
     /// Waits until no peer stores into this rank's arrays any more.

@@ -226,12 +226,34 @@ void bind_group(py::module_& module) {
         .def_readwrite("timeout_ms", &CallArguments::timeout_ms)
         .def_readwrite("counts", &CallArguments::counts)
         .def_readwrite("recv_counts", &CallArguments::recv_counts);
+    py::class_<SymmetricArguments>(module, "SymmetricCall")
+        .def(py::init<>())
+        .def_readwrite("method", &SymmetricArguments::method)
+        .def_readwrite("dtype", &SymmetricArguments::dtype)
+        .def_readwrite("algorithm", &SymmetricArguments::algorithm)
+        .def_readwrite("n", &SymmetricArguments::n)
+        .def_readwrite("input", &SymmetricArguments::input)
+        .def_readwrite("output", &SymmetricArguments::output)
+        .def_readwrite("max_error", &SymmetricArguments::max_error)
+        .def_readwrite("timeout_ms", &SymmetricArguments::timeout_ms);
+    py::class_<fabricshm_symmetric_report>(module, "SymmetricReport")
+        .def_property_readonly(
+            "method",
+            [](const fabricshm_symmetric_report& self) { return static_cast<int>(self.method); })
+        .def_property_readonly(
+            "obstacle",
+            [](const fabricshm_symmetric_report& self) { return static_cast<int>(self.obstacle); })
+        .def_readonly("jitter", &fabricshm_symmetric_report::jitter)
+        .def_readonly("error", &fabricshm_symmetric_report::error)
+        .def_readonly("sent_bytes", &fabricshm_symmetric_report::sent_bytes)
+        .def_readonly("fallbacks", &fabricshm_symmetric_report::fallbacks);
     py::class_<Group, std::shared_ptr<Group>>(module, "Group")
         .def_property_readonly("rank", &Group::rank)
         .def_property_readonly("world", &Group::world)
         .def_property_readonly("id", &Group::id)
         .def("run", &Group::run, py::arg("call"))
         .def("start", &Group::start, py::arg("call"))
+        .def("run_symmetric", &Group::run_symmetric, py::arg("call"))
         .def("shrink", &Group::shrink, py::arg("timeout_ms"))
         .def("quiesce", &Group::quiesce, py::arg("timeout_ms"))
         .def("leave", &Group::leave)

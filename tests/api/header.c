@@ -2,6 +2,7 @@
 #include <fabricshm/fabricshm.h>
 #include <fabricshm/optim.h>
 #include <fabricshm/shard.h>
+#include <fabricshm/symmetric.h>
 
 _Static_assert(FABRICSHM_OK == 0, "success is 0");
 _Static_assert(sizeof(fabricshm_session_options) == 40, "grow at the end; raise the minor version");
@@ -17,3 +18,6 @@ _Static_assert(sizeof(fabricshm_parameter_memory) == 56, "fabricshm_parameter_me
 _Static_assert(sizeof(fabricshm_hyper) == 64, "fabricshm_hyper");
 _Static_assert(sizeof(fabricshm_step_call) == 64, "grow at the end; raise the minor version");
 _Static_assert(sizeof(fabricshm_step_report) == 48, "grow at the end; raise the minor version");
+_Static_assert(sizeof(fabricshm_symmetric_call) == 64, "grow at the end; raise the minor version");
+_Static_assert(sizeof(fabricshm_symmetric_report) == 48,
+               "grow at the end; raise the minor version");

@@ -2,5 +2,6 @@
 #include <fabricshm/fabricshm.hpp>
 #include <fabricshm/optim.hpp>
 #include <fabricshm/shard.hpp>
+#include <fabricshm/symmetric.hpp>
 
 static_assert(fabricshm::api::kDTypeOf<const double> == FABRICSHM_F64);

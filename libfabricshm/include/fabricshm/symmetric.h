@@ -57,16 +57,9 @@ typedef struct fabricshm_symmetric_report {
 static inline fabricshm_symmetric_call fabricshm_symmetric_make(fabricshm_symmetric_method method,
                                                                 fabricshm_dtype dtype, uint64_t n,
                                                                 const void* input, void* output) {
-    const fabricshm_symmetric_call call = {sizeof(fabricshm_symmetric_call),
-                                           method,
-                                           dtype,
-                                           FABRICSHM_AUTO,
-                                           0,
-                                           n,
-                                           input,
-                                           output,
-                                           0.0,
-                                           FABRICSHM_TIMEOUT_DEFAULT};
+    const fabricshm_symmetric_call call = {
+        sizeof(fabricshm_symmetric_call), method, dtype, FABRICSHM_AUTO, 0, n, input, output, 0.0,
+        FABRICSHM_TIMEOUT_DEFAULT};
     return call;
 }
 

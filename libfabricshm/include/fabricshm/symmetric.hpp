@@ -28,8 +28,8 @@ Expected<fabricshm_symmetric_report> allreduce_symmetric(const Group& group, std
     // Above 2^20, where n * n might wrap, the library refuses n itself.
     const bool fits = n > 1u << 20 || (input.size() == n * n && output.size() == n * n);
     if (!fits) return detail::wrong_size("allreduce_symmetric: not n * n elements");
-    fabricshm_symmetric_call call = fabricshm_symmetric_make(options.method, kDTypeOf<T>, n,
-                                                             input.data(), output.data());
+    fabricshm_symmetric_call call =
+        fabricshm_symmetric_make(options.method, kDTypeOf<T>, n, input.data(), output.data());
     call.algorithm = options.algorithm;
     call.max_error = options.max_error;
     call.timeout_ms = options.timeout_ms;

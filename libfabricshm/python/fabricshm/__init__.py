@@ -43,6 +43,7 @@ _HOMES = {
     "_session": ("Arena", "Group", "Session"),
     "_parameters": ("Parameters", "hyper"),
     "_shards": ("ChangedError", "Shard"),
+    "_symmetric": ("SymmetricSum",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

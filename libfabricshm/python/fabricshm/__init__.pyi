@@ -33,6 +33,7 @@ from ._errors import (
 )
 from ._fabricshm import Directive, Hyper, Quota, Region, Request as Request, StepReport
 from ._fabricshm import version as version
+from ._symmetric import SymmetricSum as SymmetricSum
 
 __version__: str
 
@@ -145,6 +146,15 @@ class Group(_Closing):
     def all_reduce(
         self, array: ArrayLike, op: Op = ..., out: Optional[ArrayLike] = ..., **options: Any
     ) -> Any: ...
+    def allreduce_symmetric(
+        self,
+        array: ArrayLike,
+        method: Literal["packed", "cholesky"] = ...,
+        out: Optional[ArrayLike] = ...,
+        max_error: float = ...,
+        algorithm: str = ...,
+        timeout: Optional[float] = ...,
+    ) -> SymmetricSum: ...
     def broadcast(self, array: ArrayLike, root: int = ..., **options: Any) -> Any: ...
     def reduce(
         self,

@@ -4,7 +4,7 @@ import math
 
 import numpy
 
-from . import _fabricshm
+from . import _fabricshm, _symmetric
 from ._arrays import Tensor, as_tensor, milliseconds, op_code, storage, type_code, type_name, NAMES
 from ._shards import Shard
 
@@ -212,6 +212,24 @@ class Group(_Closing):
         data = as_tensor(array, options.get("dtype"))
         result = data if out is None else self._alike(out, data, data.array.size)
         return self._do("allreduce", data, result, data.array.size, op=op, **options)
+
+    def allreduce_symmetric(
+        self, array, method="packed", out=None, max_error=0.0, algorithm="auto", timeout=None
+    ):
+        """The sum of all ranks' symmetric matrices, on every rank, for half the bytes; in place
+        without `out`. Returns a SymmetricSum: the array, and how it was made.
+
+        array: n x n, float32 or float64. Its lower triangle is read; the sum has both.
+        method: "packed" sends triangles and is exact. "cholesky" sends factors of positive definite
+        matrices, and goes as "packed" where a rank has none, or one with a larger error than
+        `max_error` (0: any). docs/symmetric.md of the project.
+        """
+        data = as_tensor(array)
+        size = _symmetric.size_of(data.array.shape) ** 2
+        result = data if out is None else self._alike(out, data, size)
+        return _symmetric.run(
+            self._handle, data, result, method, ALGORITHMS[algorithm], max_error, timeout
+        )
 
     def broadcast(self, array, root=0, **options):
         """The root's array, on every rank."""
