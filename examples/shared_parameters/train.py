@@ -9,71 +9,20 @@ reads them all. The ranks are processes that this script starts itself, so that 
 """
 
 import argparse
-import math
 import os
-import pathlib
 import signal
 import sys
 import time
 
 import numpy
 import torch
-from torch import nn
-from torch.nn import functional
+from tasks import TASKS
 
 import fabricshm
 from fabricshm import optim
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "fashion_mnist"))
-
 OPTIMISERS = {"sgd": optim.SGD, "adam": optim.Adam, "adamw": optim.AdamW, "adabelief": optim.AdaBelief,
               "max_adabelief": optim.MaxAdaBelief}  # fmt: skip
-WORDNET = "/usr/share/wordnet/data.noun"  # Debian's wordnet-base
-
-
-class Images:
-    """Fashion-MNIST and its CNN of 421,642 parameters."""
-
-    def __init__(self):
-        import fashion_mnist
-
-        self.model = fashion_mnist.Cnn()
-        self.images, self.labels = fashion_mnist.load("train")
-
-    def loss(self, generator, count):
-        chosen = torch.randint(len(self.images), (count,), generator=generator)
-        return functional.cross_entropy(self.model(self.images[chosen]), self.labels[chosen])
-
-
-class Characters:
-    """The definitions of WordNet's nouns, and a transformer that foretells their next character."""
-
-    def __init__(self, width=128, length=64):
-        self.length = length
-        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True)
-        self.model = nn.ModuleDict({
-            "characters": nn.Embedding(128, width),
-            "positions": nn.Embedding(length, width),
-            "layers": nn.TransformerEncoder(layer, 2),
-            "scores": nn.Linear(width, 128),
-        })
-        try:
-            lines = pathlib.Path(WORDNET).read_text("ascii", "ignore").splitlines()
-        except FileNotFoundError:
-            raise SystemExit(f"{WORDNET} is missing: apt install wordnet-base")
-        text = "\n".join(line.rsplit("| ", 1)[-1].strip() for line in lines if not line.startswith("  "))
-        self.text = torch.frombuffer(bytearray(text.encode("ascii")), dtype=torch.uint8).long()
-
-    def loss(self, generator, count):
-        starts = torch.randint(len(self.text) - self.length - 1, (count, 1), generator=generator)
-        windows = self.text[starts + torch.arange(self.length + 1)]
-        x = self.model["characters"](windows[:, :-1]) + self.model["positions"](torch.arange(self.length))
-        later = torch.full((self.length, self.length), -math.inf).triu(1)
-        scores = self.model["scores"](self.model["layers"](x, later))
-        return functional.cross_entropy(scores.transpose(1, 2), windows[:, 1:])
-
-
-TASKS = {"images": Images, "characters": Characters}
 
 
 def shared_bytes():
@@ -87,13 +36,14 @@ def train(rank, options):
     torch.set_num_threads(1)
     torch.manual_seed(1)
     task = TASKS[options.task]()
+    mode = {"mode": options.mode} if options.mode else {}
     generator = torch.Generator().manual_seed(1000 + rank)
     count = sum(tensor.numel() for tensor in task.model.parameters())
     with fabricshm.Session() as session:
         room = 4 * count * (4 + options.ranks) + (64 << 20)
         group = session.arena(f"train-{os.getppid()}", bytes=room).join("ranks", rank, options.ranks)
         make = OPTIMISERS[options.optimiser]
-        optimiser = make(task.model.parameters(), lr=options.lr, group=group, survive=options.survive)
+        optimiser = make(task.model.parameters(), lr=options.lr, group=group, survive=options.survive, **mode)
         started = time.perf_counter()
         for step in range(1, options.steps + 1):
             optimiser.zero_grad()
@@ -115,15 +65,22 @@ def train(rank, options):
 
 
 def report(optimiser, count, options):
-    arrays = 1 + len(optimiser.state_names)
-    once = 4 * count * arrays / 1e6
+    """What there is once instead of once for each rank, and what that saves by what /proc counts."""
     held = numpy.array([float(shared_bytes())])
     optimiser.group.all_reduce(held)
     if optimiser.group.rank != 0:
         return
+    held = held[0] / 1e6
+    arrays = 1 if options.mode == "moment" else 1 + len(optimiser.state_names)
+    once, gradients = 4 * count * arrays / 1e6, 4 * count * options.ranks / 1e6
     print(f"{count:,} parameters and their state: {once:.1f} MB, once for all ranks; a copy for each of "
           f"{options.ranks} would be {options.ranks * once:.1f} MB")  # fmt: skip
-    print(f"shared memory that the ranks touch, gradients included, by /proc: {held[0] / 1e6:.1f} MB", flush=True)
+    print(f"shared memory that the ranks touch, gradients included, by /proc: {held:.1f} MB", flush=True)
+    if options.mode == "moment":
+        print("the moments are each rank's own")
+    else:
+        copies = options.ranks * once + gradients
+        print(f"copies and gradients would be {copies:.1f} MB: {copies - held:.1f} MB are saved", flush=True)
 
 
 def main():
@@ -131,6 +88,7 @@ def main():
     parser.add_argument("--ranks", type=int, default=2, help="processes (default 2)")
     parser.add_argument("--task", choices=TASKS, default="images")
     parser.add_argument("--optimiser", choices=OPTIMISERS, default="adamw")
+    parser.add_argument("--mode", choices=("gradient", "moment"), help="of max_adabelief (default gradient)")
     parser.add_argument("--lr", type=float, default=1e-3, help="learning rate (default 0.001)")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch", type=int, default=32, help="samples per rank and step (default 32)")
@@ -140,6 +98,8 @@ def main():
     options = parser.parse_args()
     if options.ranks < 1 or options.steps < 1 or options.every < 1 or options.batch < 1:
         parser.error("--ranks, --steps, --every and --batch are 1 at least")
+    if options.mode and options.optimiser != "max_adabelief":
+        parser.error("--mode is of --optimiser max_adabelief")
     children = {}
     for rank in range(options.ranks):
         sys.stdout.flush()

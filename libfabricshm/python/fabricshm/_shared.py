@@ -79,6 +79,19 @@ class SharedParameters:
         """One attempt, by all ranks. PeerError: it may be repeated once the set is recovered."""
         return self.set.step(options, weight, scale, clip_norm, skip_nonfinite, timeout)
 
+    @property
+    def steps(self):
+        """Steps that were applied so far."""
+        return self.set.steps
+
+    @steps.setter
+    def steps(self, count):
+        self.set.steps = count
+
+    def recover(self, group, timeout):
+        """True: the step that failed has happened."""
+        return self.set.recover(group, timeout)
+
     def settle(self):
         """The step that was attempted last has been applied."""
 

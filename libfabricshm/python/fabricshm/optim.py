@@ -13,13 +13,16 @@ The parameters of the module become views of shared memory, with rank 0's values
 gradients, one for each rank. Without PyTorch: fabricshm.Parameters.
 """
 
+import functools
 import itertools
+import time
 import weakref
 
 import torch
 
 from ._errors import PeerError
 from ._moment import MomentParameters
+from ._overlap import BucketedParameters
 from ._parameters import hyper
 from ._shared import SharedParameters
 
@@ -46,8 +49,12 @@ class SharedOptimiser(torch.optim.Optimizer):
     """What the optimisers have in common. Beyond PyTorch's interface:
 
     group: whose ranks share the parameters; None when share() has moved them already. name: of the set
-    in `arena` (one, or several to choose the fastest of; by default the group's). clip_norm, skip_nonfinite: as for fabricshm.Parameters.step(). survive: when a
-    rank dies the others shrink the group and go on; the step in which it died is finished or tried again.
+    in `arena` (one, or several to choose the fastest of; by default the group's). clip_norm,
+    skip_nonfinite: as for fabricshm.Parameters.step(). survive: when a rank dies the others shrink the
+    group and go on; the step in which it died is finished or tried again.
+    overlap: a thread steps the parameters in buckets of `bucket_bytes`, last ones first, while backward goes
+    on; sets NAME.0, NAME.1 and so on. One backward per step; from its first gradient until step() returns
+    the group is the optimiser's, and no hyperparameter changes. exposed_ms: how long step() took after all.
     """
 
     rule = ""
@@ -55,7 +62,14 @@ class SharedOptimiser(torch.optim.Optimizer):
     parameters_class = SharedParameters
 
     def __init__(self, params, defaults, group=None, name="optimiser", clip_norm=None,
-                 skip_nonfinite=False, survive=False, timeout=None, arena=None):  # fmt: skip
+                 skip_nonfinite=False, survive=False, timeout=None, arena=None, overlap=False,
+                 bucket_bytes=4 << 20):  # fmt: skip
+        if overlap and (clip_norm is not None or skip_nonfinite):
+            raise ValueError("with overlap nothing can be clipped or skipped: the norm is that of all buckets")
+        if overlap and self.parameters_class is not SharedParameters:
+            raise ValueError("overlap is not for this mode")
+        if overlap:
+            self.parameters_class = functools.partial(BucketedParameters, bucket_bytes=bucket_bytes)
         super().__init__(params, defaults)
         tensors = list(itertools.chain.from_iterable(g["params"] for g in self.param_groups))
         options = [i for i, g in enumerate(self.param_groups) for _ in g["params"]]
@@ -64,7 +78,11 @@ class SharedOptimiser(torch.optim.Optimizer):
         self.skip_nonfinite = skip_nonfinite
         self.survive = survive
         self.timeout = timeout
-        self.report = None  # of the last step
+        self.report = None  # of the last step; with overlap, of its last bucket
+        self.exposed_ms = None  # of the last step(), without its closure
+        self.overlap = overlap
+        if overlap:
+            self.shared.start(self._options)
         self._show_state()
 
     def _find(self, tensors, group, name, options, timeout, arena):
@@ -73,6 +91,8 @@ class SharedOptimiser(torch.optim.Optimizer):
             if group is None:
                 raise TypeError("group: whose ranks share the parameters? Or share() the module first")
             return self.parameters_class(tensors, group, self.rule, name, options, timeout, arena)
+        if self.parameters_class is not SharedParameters:
+            raise ValueError("this mode needs group=, and no share() before")
         shared = next(iter(found.values()))
         if len(found) != 1 or [id(t) for t in shared.tensors] != [id(t) for t in tensors]:
             raise ValueError("an optimiser steps all parameters that share() has moved, and no others")
@@ -86,7 +106,7 @@ class SharedOptimiser(torch.optim.Optimizer):
     def _show_state(self):
         for tensor, states in zip(self.shared.tensors, self.shared.states):
             entry = self.state[tensor]
-            entry["step"] = torch.tensor(float(self.shared.set.steps))
+            entry["step"] = torch.tensor(float(self.shared.steps))
             entry.update(zip(self.state_names, states))
 
     @property
@@ -102,6 +122,8 @@ class SharedOptimiser(torch.optim.Optimizer):
     def zero_grad(self, set_to_none=False):
         """set_to_none: autograd makes new gradients, which step() copies; otherwise it adds to those
         that the ranks share."""
+        if self.overlap and self.shared.is_begun:
+            raise RuntimeError("backward has begun a step: step() first")
         for tensor, gradient in zip(self.shared.tensors, self.shared.gradients):
             if set_to_none:
                 tensor.grad = None
@@ -121,8 +143,11 @@ class SharedOptimiser(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if self.overlap and (weight is not None or scale != 1.0):
+            raise ValueError("with overlap gradients are summed before step() is called: no weight, no scale")
+        begun = time.perf_counter()
         self.shared.gather_gradients()
-        options = [hyper(**self.hyper_of(group)) for group in self.param_groups]
+        options = self._options()
         while True:
             try:
                 self.report = self.shared.step(
@@ -136,15 +161,19 @@ class SharedOptimiser(torch.optim.Optimizer):
                     break
         self.shared.settle()
         for entry in self.state.values():
-            entry["step"].fill_(self.shared.set.steps)
+            entry["step"].fill_(self.shared.steps)
+        self.exposed_ms = 1000 * (time.perf_counter() - begun)
         return loss
+
+    def _options(self):
+        return [hyper(**self.hyper_of(group)) for group in self.param_groups]
 
     def _recover(self):
         old = self.shared.group
         while True:
             smaller = old.shrink(self.timeout)
             try:
-                applied = self.shared.set.recover(smaller, self.timeout)
+                applied = self.shared.recover(smaller, self.timeout)
             except PeerError:  # one more died meanwhile
                 old = smaller
                 continue
@@ -162,7 +191,7 @@ class SharedOptimiser(torch.optim.Optimizer):
             steps = max(steps, int(counted))
             self.shared.load(states, [entry.get(name) for name in self.state_names])
         self.shared.group.barrier()
-        self.shared.set.steps = steps
+        self.shared.steps = steps
         self.state.clear()
         self._show_state()
 
