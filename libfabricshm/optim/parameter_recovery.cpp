@@ -12,6 +12,7 @@
 
 #include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/optim/gather.hpp"
 #include "libfabricshm/optim/parameter_set.hpp"
 #include "libfabricshm/os/poison.hpp"
 
@@ -20,21 +21,6 @@ namespace fabricshm {
 namespace {
 
 constexpr Error kCorruptRecord{Errc::kCorrupt, 0, "recover step: what a rank says of itself"};
-
-// What every rank says, by rank: as many numbers as each has.
-Result<std::vector<std::uint64_t>> gather(Group& group, const std::vector<std::uint64_t>& mine,
-                                          TimePoint deadline) {
-    std::vector<std::uint64_t> all(mine.size() * static_cast<std::size_t>(group.world()));
-    Call call;
-    call.kind = Kind::kAllGather;
-    call.dtype = kernels::DType::kU64;
-    call.count = mine.size();
-    call.input = reinterpret_cast<const std::byte*>(mine.data());
-    call.output = reinterpret_cast<std::byte*>(all.data());
-    call.deadline = deadline;
-    FABRIC_TRY_VOID(group.run(call));
-    return all;
-}
 
 }  // namespace
 

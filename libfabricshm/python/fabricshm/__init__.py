@@ -42,6 +42,7 @@ _HOMES = {
     "_fabricshm": ("Request", "version"),
     "_session": ("Arena", "Group", "Session"),
     "_parameters": ("Parameters",),
+    "_snapshots": ("Snapshot", "latest_snapshot"),
     "_shards": ("ChangedError", "Shard"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -29,7 +29,7 @@ _TYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "b
 class SharedParameters:
     """The tensors of a module in a set: `share()` makes it, an optimiser steps it."""
 
-    def __init__(self, tensors, group, rule, name, options, timeout):
+    def __init__(self, tensors, group, rule, name, options, timeout, names=None):
         types = {tensor.dtype for tensor in tensors}
         if len(types) != 1 or not types <= set(_TYPES):
             found = ", ".join(sorted(str(each) for each in types)) or "none"
@@ -41,7 +41,8 @@ class SharedParameters:
         self.group = group
         self.tensors = list(tensors)
         kind = _TYPES[self.tensors[0].dtype]
-        names = [f"p{index}" for index in range(len(self.tensors))]
+        # As files of snapshots have them.
+        names = names or [f"p{index}" for index in range(len(self.tensors))]
         self.set = Parameters(
             group, name, dict(zip(names, (tensor.shape for tensor in self.tensors))), rule,
             gradients=kind, copy=None if kind == "float32" else kind,
@@ -91,8 +92,9 @@ def share(module, group, optimiser="adamw", name="module", timeout=None):
     parameters for all ranks, with rank 0's values, and a gradient for each. By all ranks. An optimiser
     of this module that is made of module.parameters() afterwards steps them; `optimiser` says which it
     will be, since its state is made as well. Returns the module."""
-    tensors = [tensor for tensor in module.parameters() if tensor.requires_grad]
-    made = SharedParameters(tensors, group, optimiser, name, [0] * len(tensors), timeout)
+    named = {each: tensor for each, tensor in module.named_parameters() if tensor.requires_grad}
+    tensors = list(named.values())
+    made = SharedParameters(tensors, group, optimiser, name, [0] * len(tensors), timeout, list(named))
     for tensor in tensors:
         _shared[id(tensor)] = made
     module._fabricshm_shared = made
@@ -205,6 +207,18 @@ class SharedOptimiser(torch.optim.Optimizer):
                 continue
             self.shared.group = smaller
             return applied
+
+    def snapshot(self, directory, keep=3, **options):
+        """Parameters and state to disk while steps go on, as fabricshm.Parameters.snapshot(); by all
+        ranks. Learning rates and the like are the program's to keep."""
+        return self.shared.set.snapshot(directory, keep, **options)
+
+    def restore(self, path, timeout=None):
+        """Parameters, state and number of steps from a snapshot; by all ranks. Gradients stay."""
+        steps = self.shared.set.restore(path, timeout)
+        for entry in self.state.values():
+            entry["step"].fill_(steps)
+        return steps
 
     def load_state_dict(self, state_dict):
         """By all ranks, with the same: of this class, or of PyTorch's for sgd, adam and adamw."""
