@@ -66,8 +66,7 @@ int fabricshm_parameters_snapshot_wait(fabricshm_parameters* set, int64_t timeou
                           sizeof(fabricshm_snapshot_report));
         }
         if (set->set == nullptr) return fail_set({Errc::kClosed, 0, "its group was left"}, *set);
-        const auto waited =
-            set->snapshots->wait(deadline_of(set->arena->session(), timeout_ms));
+        const auto waited = set->snapshots->wait(deadline_of(set->arena->session(), timeout_ms));
         if (!waited.ok()) return fail_set(waited.error(), *set);
         if (report == nullptr) return FABRICSHM_OK;
         const std::size_t size = report->struct_size;

@@ -154,9 +154,9 @@ Result<SnapshotReport> ParameterSnapshots::wait(TimePoint deadline) {
     }
     const Kept kept(own);
     const bool named = own.code == Errc::kOk && writer_->report().named;
-    FABRIC_TRY(const auto all, gather(set_.words_.group(),
-                                      {static_cast<std::uint64_t>(own.code), named ? 1U : 0U},
-                                      deadline));
+    FABRIC_TRY(const auto all,
+               gather(set_.words_.group(), {static_cast<std::uint64_t>(own.code), named ? 1U : 0U},
+                      deadline));
     // A failure comes before a rank that is late: calling again would not help.
     std::optional<std::size_t> failed;
     bool any_late = false;

@@ -67,9 +67,9 @@ Result<std::shared_ptr<SnapshotStage>> SnapshotStage::make(const SnapshotPlan& p
     auto stage = std::shared_ptr<SnapshotStage>(new SnapshotStage(std::move(arrays), shard));
     // An extent begins within its first block, and each file and array begins one at most.
     const Bytes extents = plan.files.size() + stage->arrays_.size();
-    const Bytes bytes = round_up(shard.count() * sizeof(float) * stage->arrays_.size() +
-                                     2 * extents * kDiskBlock,
-                                 kPageBytes);
+    const Bytes bytes =
+        round_up(shard.count() * sizeof(float) * stage->arrays_.size() + 2 * extents * kDiskBlock,
+                 kPageBytes);
     if (before != nullptr && before->mapping_.size() >= bytes) {
         stage->mapping_ = std::move(before->mapping_);
     } else {

@@ -66,8 +66,7 @@ Result<void> reserve(const DiskFile& file, const PlannedFile& planned,
 
 }  // namespace
 
-SnapshotWriter::SnapshotWriter(SnapshotJob job)
-    : job_(std::move(job)), directory_(job_.directory) {
+SnapshotWriter::SnapshotWriter(SnapshotJob job) : job_(std::move(job)), directory_(job_.directory) {
     thread_ = start_without_signals(this, [](SnapshotWriter* self) { self->run(); });
 }
 
@@ -85,6 +84,7 @@ bool SnapshotWriter::wait_until(TimePoint deadline) {
 void SnapshotWriter::run() noexcept {
     const TimePoint begun = Clock::now();
     report_.step = job_.plan.stamp.step;
+    FAULT_POINT("snapshot.begun");
     job_.stage->save_all();
     report_.staged = Clock::now() - begun;
     FAULT_POINT("snapshot.saved");
@@ -238,13 +238,11 @@ Result<void> SnapshotWriter::finish_files(const std::string& at) {
     FABRIC_TRY(const auto checksums, read_checksums(at));
     for (std::size_t i = 0; i < job_.plan.files.size(); ++i) {
         const std::string path = at + "/" + job_.plan.files[i].name;
-        const std::string header =
-            format_header(job_.plan.header_of(job_.spec, i, checksums[i]));
+        const std::string header = format_header(job_.plan.header_of(job_.spec, i, checksums[i]));
         auto file = DiskFile::open(path);
         if (!file.ok()) return explain_disk(file.error(), path);
-        auto written = write_all(file->buffered(),
-                                 reinterpret_cast<const std::byte*>(header.data()), header.size(),
-                                 0);
+        auto written = write_all(
+            file->buffered(), reinterpret_cast<const std::byte*>(header.data()), header.size(), 0);
         if (written.ok()) written = file->sync();
         if (!written.ok()) return explain_disk(written.error(), path);
     }

@@ -108,8 +108,8 @@ void DiskWriter::reap(bool all) noexcept {
         } else if (const Bytes done = result < 0 ? 0 : static_cast<Bytes>(result);
                    done < write.bytes) {
             // What is left may be no whole blocks; the kernel says so where that matters.
-            const auto rest = write_all(write.fd, write.data + done, write.bytes - done,
-                                        write.offset + done);
+            const auto rest =
+                write_all(write.fd, write.data + done, write.bytes - done, write.offset + done);
             if (!rest.ok() && error_ == 0) error_ = rest.error().detail;
         }
         ring_->idle.push_back(index);

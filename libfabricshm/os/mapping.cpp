@@ -58,8 +58,7 @@ Result<Mapping> Mapping::map(const Fd& fd, std::uint64_t offset, Bytes bytes,
 }
 
 Result<Mapping> Mapping::own(Bytes bytes) {
-    void* data =
-        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED) return error_from_errno(errno, "map memory");
     // Hints, both: without them it takes longer, here and in fork().
     ::madvise(data, bytes, MADV_HUGEPAGE);

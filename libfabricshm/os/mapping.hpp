@@ -26,8 +26,8 @@ class Mapping {
     static Result<Mapping> map(const Fd& fd, std::uint64_t offset, Bytes bytes,
                                const MapOptions& options);
 
-    /// `bytes` of memory of this process alone, in huge pages where there are any; a child of fork()
-    /// does not have it. Zeros, not touched yet.
+    /// `bytes` of memory of this process alone, in huge pages where there are any; a child of
+    /// fork() does not have it. Zeros, not touched yet.
     static Result<Mapping> own(Bytes bytes);
 
     Mapping() = default;
