@@ -17,3 +17,5 @@ _Static_assert(sizeof(fabricshm_parameter_memory) == 56, "fabricshm_parameter_me
 _Static_assert(sizeof(fabricshm_hyper) == 64, "fabricshm_hyper");
 _Static_assert(sizeof(fabricshm_step_call) == 64, "grow at the end; raise the minor version");
 _Static_assert(sizeof(fabricshm_step_report) == 48, "grow at the end; raise the minor version");
+_Static_assert(sizeof(fabricshm_snapshot_call) == 40, "grow at the end; raise the minor version");
+_Static_assert(sizeof(fabricshm_snapshot_report) == 48, "grow at the end; raise the minor version");

@@ -171,8 +171,8 @@ typedef struct fabricshm_snapshot_call {
 } fabricshm_snapshot_call;
 
 static inline fabricshm_snapshot_call fabricshm_snapshot_make(const char* directory) {
-    const fabricshm_snapshot_call call = {
-        sizeof(fabricshm_snapshot_call), directory, 0, 3, 0, FABRICSHM_TIMEOUT_DEFAULT};
+    const fabricshm_snapshot_call call = {sizeof(fabricshm_snapshot_call), directory, 0, 3, 0,
+                                          FABRICSHM_TIMEOUT_DEFAULT};
     return call;
 }
 
@@ -182,8 +182,8 @@ static inline fabricshm_snapshot_call fabricshm_snapshot_make(const char* direct
 #define FABRICSHM_SNAPSHOT_DIRECT 4u     /* past the page cache */
 typedef struct fabricshm_snapshot_report {
     size_t struct_size;
-    uint64_t step;  /* steps that had been applied */
-    uint64_t bytes; /* written by this rank */
+    uint64_t step;     /* steps that had been applied */
+    uint64_t bytes;    /* written by this rank */
     int64_t staged_ns; /* until the shard was copied: until then a step may have to copy, too */
     int64_t total_ns;
     uint32_t path;
@@ -191,17 +191,19 @@ typedef struct fabricshm_snapshot_report {
 } fabricshm_snapshot_report;
 
 /* By all ranks, between two steps: parameters and state as they are now are written to
- * `directory`/step-NNNNNN, by a thread of each rank, while steps go on. Until the snapshot was waited
- * for, values and states are changed by steps alone. Takes memory of its own, once: what a rank's
- * shard takes. EBUSY: the one before was not waited for. EMISMATCH: ranks called it with other
- * values. EINVAL: a parameter is named `__metadata__` or `optimizer.`... EBROKEN: a step failed. */
+ * `directory`/step-NNNNNN, by a thread of each rank, while steps go on. Until the snapshot was
+ * waited for, values and states are changed by steps alone. Takes memory of its own, once: what a
+ * rank's shard takes. EBUSY: the one before was not waited for. EMISMATCH: ranks called it with
+ * other values. EINVAL: a parameter is named `__metadata__` or `optimizer.`... EBROKEN: a step
+ * failed. */
 FABRICSHM_API int fabricshm_parameters_snapshot_begin(fabricshm_parameters* set,
                                                       const fabricshm_snapshot_call* call);
 
 /* By all ranks: 0 once the snapshot is on the disk, whole and under its name. When any rank failed
  * all do, nothing of it is left, and snapshots of before are as they were: ESYSTEM with the file in
- * the text (a full disk, say), EPEER: a rank died before its part was written. ETIMEOUT: it is still
- * being written, call again. ENOENT: none was begun. `report` (its struct_size set) may be NULL. */
+ * the text (a full disk, say), EPEER: a rank died before its part was written. ETIMEOUT: it is
+ * still being written, call again. ENOENT: none was begun. `report` (its struct_size set) may be
+ * NULL. */
 FABRICSHM_API int fabricshm_parameters_snapshot_wait(fabricshm_parameters* set, int64_t timeout_ms,
                                                      fabricshm_snapshot_report* report);
 
@@ -210,9 +212,10 @@ FABRICSHM_API int fabricshm_parameters_snapshot_over(fabricshm_parameters* set);
 
 /* By all ranks, as many as there are now: fills the set from the snapshot in the directory `path`;
  * `step` (may be NULL) receives its number of steps, which the set has from here on. All ranks fail
- * alike. EMISMATCH (the text names the tensor), ENOENT, EVERSION, and ECORRUPT of a header leave the
- * set as it was. ECORRUPT of a tensor (the text names it, and the file) and ESYSTEM may leave it
- * half filled: steps are EBROKEN then, until another restore succeeds. EBUSY: a snapshot is under way. */
+ * alike. EMISMATCH (the text names the tensor), ENOENT, EVERSION, and ECORRUPT of a header leave
+ * the set as it was. ECORRUPT of a tensor (the text names it, and the file) and ESYSTEM may leave
+ * it half filled: steps are EBROKEN then, until another restore succeeds. EBUSY: a snapshot is
+ * under way. */
 FABRICSHM_API int fabricshm_parameters_restore(fabricshm_parameters* set, const char* path,
                                                int64_t timeout_ms, uint64_t* step);
 
