@@ -63,7 +63,7 @@ LIBRARIES = {
     r"(.*mmintrin|x86intrin|arm_neon|cpuid)\.h": {"kernels"},
     r"(cuda|cuda_runtime|cuda_bf16|cuda_fp16|cublas.*|cusolver.*|nvml)\.h|cuda/":
         {"kernels", "libfabricshm/vgpu", "fabricd/telemetry"},
-    r"liburing(\.h|/)": {"fabricd/data"},
+    r"liburing(\.h|/)": {"libfabricshm/os"},
     r"rdma/": {"fabricd/net"},
     r"(grpcpp|grpc|google/protobuf)/": {"fabricd/server", "fabricd/jobs", "fabricd/net", "fabricd/ctl", "tests"},
     r"toml(\+\+|plusplus)/|toml\.hpp": {"fabricd/config", "emu", "emu/sim"},

@@ -6,20 +6,9 @@
 #include <mutex>
 
 #include "libfabricshm/client/c_error.hpp"
-#include "libfabricshm/client/handles.hpp"
 #include "libfabricshm/client/parameters.hpp"
+#include "libfabricshm/client/parameters_handle.hpp"
 #include "libfabricshm/client/tensor.hpp"
-#include "libfabricshm/include/fabricshm/optim.h"
-
-/// `group` is nullptr once it was left: then the set can be closed, and nothing else.
-struct fabricshm_parameters {
-    std::string name;
-    std::shared_ptr<fabricshm::Arena> arena;
-    std::uint64_t home = 0;  // the id of its groups' arena
-    fabricshm_session* session = nullptr;
-    fabricshm_group* group = nullptr;
-    std::unique_ptr<fabricshm::ParameterSet> set;
-};
 
 namespace fabricshm {
 
@@ -72,17 +61,6 @@ int check_given(const char* function, const fabricshm_parameters_spec* spec) {
                       static_cast<unsigned long long>(i), FABRICSHM_DIMS_MAX);
     }
     return FABRICSHM_OK;
-}
-
-int check_set(const char* function, const fabricshm_parameters* set) {
-    if (set == nullptr) return refuse("%s: set is NULL", function);
-    if (set->arena->session().is_foreign()) return fail({Errc::kClosed, 0, ""}, "%s", function);
-    return FABRICSHM_OK;
-}
-
-int fail_set(const Error& error, const fabricshm_parameters& set) {
-    return fail(error, "parameters '%s' in arena '%s'", set.name.c_str(),
-                set.arena->name().c_str());
 }
 
 // The arena that a spec names, or the group's; nullptr after a refusal.
@@ -150,8 +128,20 @@ int check_step(const char* function, const fabricshm_step_call* call,
 
 }  // namespace
 
+int check_set(const char* function, const fabricshm_parameters* set) {
+    if (set == nullptr) return refuse("%s: set is NULL", function);
+    if (set->arena->session().is_foreign()) return fail({Errc::kClosed, 0, ""}, "%s", function);
+    return FABRICSHM_OK;
+}
+
+int fail_set(const Error& error, const fabricshm_parameters& set) {
+    return fail(error, "parameters '%s' in arena '%s'", set.name.c_str(),
+                set.arena->name().c_str());
+}
+
 void leave_group(fabricshm_parameters& set) noexcept {
     set.group = nullptr;
+    set.snapshots.reset();
     // Its last word in the shared records; the memory stays mapped until the set is closed.
     set.set.reset();
 }
@@ -196,6 +186,7 @@ int fabricshm_parameters_open(fabricshm_group* group, const char* name,
                                       deadline_of(group->arena->session(), timeout_ms));
         if (!opened.ok()) return fail_set(opened.error(), *handle);
         handle->set = std::move(opened).value();
+        handle->snapshots = std::make_unique<ParameterSnapshots>(*handle->set);
         move_to(*handle, group);
         *set = handle.release();
         return FABRICSHM_OK;
@@ -228,6 +219,7 @@ void fabricshm_parameters_close(fabricshm_parameters* set) {
     if (set == nullptr) return;
     // In a child of fork() the records are the parent's: nothing is said in them.
     if (set->arena->session().is_foreign()) {
+        (void)set->snapshots.release();
         (void)set->set.release();
         return;
     }

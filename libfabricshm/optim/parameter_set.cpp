@@ -176,6 +176,7 @@ Result<void> ParameterSet::take_over(TimePoint deadline) {
 
 // The set belongs to `group` from here on; `slots` of its ranks.
 void ParameterSet::adopt(Group& group, std::vector<int> slots, std::uint64_t era) {
+    step_.settle();
     step_.set_members(slots);
     words_.adopt(group, std::move(slots), era);
     shares_.clear();
@@ -214,6 +215,8 @@ Result<void> ParameterSet::share(std::vector<double> shares) {
         sum += share;
     }
     if (!(sum > 0) || !std::isfinite(sum)) return explain(kBadStep, "the shares add up to %g", sum);
+    // Another rank may step what this one's snapshot still lacks, once this one is ready.
+    step_.settle();
     shares_ = std::move(shares);
     shards_ = cut_shards(layout_.elements, shares_, world());
     return {};
@@ -256,6 +259,10 @@ Result<void> ParameterSet::check_call(const StepCall& call) const {
 Result<StepReport> ParameterSet::step(const StepCall& call) {
     FABRIC_TRY_VOID(check_call(call));
     if (pending_) return Error{Errc::kBroken, 0, "step: the one before failed"};
+    if (is_half_restored_) {
+        return explain({Errc::kBroken, 0, "step"},
+                       "restoring a snapshot failed; what is in the set is no state of it");
+    }
     FABRIC_TRY_VOID(words_.enter());
     Attempt what{attempts_ + 1, call, signature_of(call, applied_, shares_)};
     attempts_ = what.number;

@@ -93,6 +93,7 @@ class ParameterSet {
     Result<RecoverReport> recover(Group& group, TimePoint deadline);
 
   private:
+    friend class ParameterSnapshots;  // needs the group, and what steps wait for
     ParameterSet(Visibility view, std::byte* memory, ParameterSpec spec);
 
     /// All that decides what an attempt does to a shard.
@@ -142,6 +143,7 @@ class ParameterSet {
     std::vector<double> shares_;        // by rank; empty: equal
     std::uint64_t attempts_ = 0;
     std::uint64_t applied_ = 0;
+    bool is_half_restored_ = false;   // nothing but another snapshot makes it whole
     std::optional<Attempt> pending_;  // failed, and not recovered yet
 };
 

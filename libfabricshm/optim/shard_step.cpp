@@ -185,6 +185,7 @@ Result<void> ShardStep::run(std::uint64_t number, const StepVerdict& verdict,
     while (at < shard.end) {
         while (at >= layout_.segments[segment].end) ++segment;
         const ElementRange chunk = chunk_at(at, segment, shard.end);
+        if (stage_) stage_->save(chunk);
         kernels::OptimiseJob job = job_of(chunk, log, slot);
         find_sources(at);
         job.gradients = sources_.data();

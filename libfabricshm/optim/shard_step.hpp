@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "kernels/optimise.hpp"
@@ -13,6 +15,7 @@
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/optim/parameter_block.hpp"
 #include "libfabricshm/optim/parameter_spec.hpp"
+#include "libfabricshm/optim/snapshot_stage.hpp"
 #include "libfabricshm/shm/visibility.hpp"
 
 namespace fabricshm {
@@ -53,6 +56,13 @@ class ShardStep {
         return reinterpret_cast<SlotRecord*>(memory_ + layout_.slots)[slot];
     }
 
+    /// From here on what a step is about to change is saved first; nullptr: nothing is. All that is
+    /// not saved yet is, when the shards are cut in another way: settle().
+    void set_stage(std::shared_ptr<SnapshotStage> stage) noexcept { stage_ = std::move(stage); }
+    void settle() noexcept {
+        if (stage_) stage_->save_all();
+    }
+
     /// The weights that the members have shown for attempt `number`, and what step `step`
     /// multiplies by. Before all that follows.
     void begin(const StepCall& call, std::uint64_t number, std::uint64_t step);
@@ -87,6 +97,7 @@ class ShardStep {
     bool weighted_ = false;                      // some member has shown a weight
     std::vector<kernels::StepFactors> factors_;  // by options
     std::vector<const void*> sources_;           // by member
+    std::shared_ptr<SnapshotStage> stage_;       // of a snapshot under way
 };
 
 }  // namespace fabricshm

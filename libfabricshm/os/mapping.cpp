@@ -57,6 +57,18 @@ Result<Mapping> Mapping::map(const Fd& fd, std::uint64_t offset, Bytes bytes,
     return mapping;
 }
 
+Result<Mapping> Mapping::own(Bytes bytes) {
+    void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) return error_from_errno(errno, "map memory");
+    // Hints, both: without them it takes longer, here and in fork().
+    ::madvise(data, bytes, MADV_HUGEPAGE);
+    ::madvise(data, bytes, MADV_DONTFORK);
+    Mapping mapping;
+    mapping.data_ = static_cast<std::byte*>(data);
+    mapping.bytes_ = bytes;
+    return mapping;
+}
+
 Mapping::Mapping(Mapping&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
 

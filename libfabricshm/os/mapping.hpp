@@ -1,4 +1,4 @@
-// Mapping: a shared mapping of a piece of a file into this process.
+// Mapping: a shared mapping of a piece of a file into this process, or memory of its own.
 
 #pragma once
 
@@ -25,6 +25,10 @@ class Mapping {
     /// be an offset that is not a multiple of `align`, on a device: here it is kInvalid.
     static Result<Mapping> map(const Fd& fd, std::uint64_t offset, Bytes bytes,
                                const MapOptions& options);
+
+    /// `bytes` of memory of this process alone, in huge pages where there are any; a child of
+    /// fork() does not have it. Zeros, not touched yet.
+    static Result<Mapping> own(Bytes bytes);
 
     Mapping() = default;
     Mapping(Mapping&& other) noexcept;

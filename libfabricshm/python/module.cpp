@@ -204,8 +204,34 @@ void bind_parameters(py::module_& module) {
         .def("recover", &Parameters::recover, py::arg("group"), py::arg("timeout_ms"))
         .def("set_steps", &Parameters::set_steps, py::arg("steps"))
         .def_property_readonly("steps", &Parameters::steps)
+        .def("snapshot_begin", &Parameters::snapshot_begin, py::arg("directory"), py::arg("keep"),
+             py::arg("file_bytes"), py::arg("plain_writes"), py::arg("timeout_ms"))
+        .def("snapshot_wait", &Parameters::snapshot_wait, py::arg("timeout_ms"))
+        .def_property_readonly("snapshot_over", &Parameters::snapshot_over)
+        .def("restore", &Parameters::restore, py::arg("path"), py::arg("timeout_ms"))
         .def("close", &Parameters::close);
     module.def("free_parameters", &free_parameters, py::arg("arena"), py::arg("name"));
+}
+
+void bind_snapshots(py::module_& module) {
+    const auto has = [](std::uint32_t bit) {
+        return [bit](const fabricshm_snapshot_report& self) { return (self.path & bit) != 0; };
+    };
+    py::class_<fabricshm_snapshot_report>(module, "SnapshotReport")
+        .def_readonly("step", &fabricshm_snapshot_report::step)
+        .def_readonly("bytes", &fabricshm_snapshot_report::bytes)
+        .def_property_readonly("staged",
+                               [](const fabricshm_snapshot_report& self) {
+                                   return static_cast<double>(self.staged_ns) * 1e-9;
+                               })
+        .def_property_readonly("total",
+                               [](const fabricshm_snapshot_report& self) {
+                                   return static_cast<double>(self.total_ns) * 1e-9;
+                               })
+        .def_property_readonly("uring", has(FABRICSHM_SNAPSHOT_URING))
+        .def_property_readonly("registered", has(FABRICSHM_SNAPSHOT_REGISTERED))
+        .def_property_readonly("direct", has(FABRICSHM_SNAPSHOT_DIRECT));
+    module.def("latest_snapshot", &latest_snapshot, py::arg("directory"));
 }
 
 void bind_group(py::module_& module) {
@@ -282,4 +308,5 @@ PYBIND11_MODULE(_fabricshm, module) {
     bind_memory(module);
     bind_group(module);
     bind_parameters(module);
+    bind_snapshots(module);
 }

@@ -137,6 +137,48 @@ void Parameters::set_steps(std::uint64_t steps) const {
     check(fabricshm_parameters_set_steps(held()->set, steps));
 }
 
+void Parameters::snapshot_begin(const std::string& directory, std::uint32_t keep,
+                                std::uint64_t file_bytes, bool plain_writes,
+                                std::int64_t timeout_ms) const {
+    const std::shared_ptr<ParametersHandle> handle = held();
+    fabricshm_snapshot_call call = fabricshm_snapshot_make(directory.c_str());
+    call.keep = keep;
+    call.file_bytes = file_bytes;
+    call.plain_writes = plain_writes ? 1 : 0;
+    call.timeout_ms = timeout_ms;
+    check(without_lock([&] {
+        std::lock_guard one_at_a_time(handle->group->calling);
+        return fabricshm_parameters_snapshot_begin(handle->set, &call);
+    }));
+}
+
+fabricshm_snapshot_report Parameters::snapshot_wait(std::int64_t timeout_ms) const {
+    const std::shared_ptr<ParametersHandle> handle = held();
+    fabricshm_snapshot_report report{};
+    report.struct_size = sizeof report;
+    check(without_lock([&] {
+        std::lock_guard one_at_a_time(handle->group->calling);
+        return fabricshm_parameters_snapshot_wait(handle->set, timeout_ms, &report);
+    }));
+    return report;
+}
+
+std::uint64_t Parameters::restore(const std::string& path, std::int64_t timeout_ms) const {
+    const std::shared_ptr<ParametersHandle> handle = held();
+    std::uint64_t step = 0;
+    check(without_lock([&] {
+        std::lock_guard one_at_a_time(handle->group->calling);
+        return fabricshm_parameters_restore(handle->set, path.c_str(), timeout_ms, &step);
+    }));
+    return step;
+}
+
+std::string latest_snapshot(const std::string& directory) {
+    char path[4096];
+    check(fabricshm_snapshot_latest(directory.c_str(), path, sizeof path));
+    return path;
+}
+
 void free_parameters(const Arena& arena, const std::string& name) {
     const std::shared_ptr<ArenaHandle> handle = arena.handle();
     check(without_lock([&] { return fabricshm_parameters_free(handle->arena, name.c_str()); }));

@@ -61,6 +61,11 @@ class Parameters {
     /// Whether the step that failed was applied.
     bool recover(const Group& group, std::int64_t timeout_ms) const;
     void set_steps(std::uint64_t steps) const;
+    void snapshot_begin(const std::string& directory, std::uint32_t keep, std::uint64_t file_bytes,
+                        bool plain_writes, std::int64_t timeout_ms) const;
+    fabricshm_snapshot_report snapshot_wait(std::int64_t timeout_ms) const;
+    bool snapshot_over() const { return fabricshm_parameters_snapshot_over(held()->set) != 0; }
+    std::uint64_t restore(const std::string& path, std::int64_t timeout_ms) const;
     std::uint64_t steps() const { return fabricshm_parameters_steps(held()->set); }
     void close() { handle_.reset(); }
 
@@ -75,5 +80,8 @@ class Parameters {
 
 /// Ends the set `name` of the arena for all.
 void free_parameters(const Arena& arena, const std::string& name);
+
+/// The path of the newest snapshot in a directory.
+std::string latest_snapshot(const std::string& directory);
 
 }  // namespace fabricshm::python

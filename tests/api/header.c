@@ -21,3 +21,5 @@ _Static_assert(sizeof(fabricshm_step_report) == 48, "grow at the end; raise the 
 _Static_assert(sizeof(fabricshm_symmetric_call) == 64, "grow at the end; raise the minor version");
 _Static_assert(sizeof(fabricshm_symmetric_report) == 48,
                "grow at the end; raise the minor version");
+_Static_assert(sizeof(fabricshm_snapshot_call) == 40, "grow at the end; raise the minor version");
+_Static_assert(sizeof(fabricshm_snapshot_report) == 48, "grow at the end; raise the minor version");

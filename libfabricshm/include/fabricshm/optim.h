@@ -169,6 +169,70 @@ FABRICSHM_API int fabricshm_parameters_step(fabricshm_parameters* set,
 FABRICSHM_API int fabricshm_parameters_recover(fabricshm_parameters* set, fabricshm_group* group,
                                                int64_t timeout_ms, int* applied);
 
+/* Snapshots: docs/snapshots.md of the project has the files. */
+
+typedef struct fabricshm_snapshot_call {
+    size_t struct_size;    /* sizeof(fabricshm_snapshot_call) */
+    const char* directory; /* of this set's snapshots alone; made if its parent is there */
+    uint64_t file_bytes;   /* a file is not longer, unless one tensor alone is; 0: 4 GiB */
+    uint32_t keep;         /* the newest that are left; 0: all */
+    uint32_t plain_writes; /* 1: as if the kernel had no io_uring */
+    int64_t timeout_ms;
+} fabricshm_snapshot_call;
+
+static inline fabricshm_snapshot_call fabricshm_snapshot_make(const char* directory) {
+    const fabricshm_snapshot_call call = {sizeof(fabricshm_snapshot_call), directory, 0, 3, 0,
+                                          FABRICSHM_TIMEOUT_DEFAULT};
+    return call;
+}
+
+/* What this rank did. Bits of `path`: how its bytes went to the disk. */
+#define FABRICSHM_SNAPSHOT_URING 1u      /* by io_uring; else by write calls, one at a time */
+#define FABRICSHM_SNAPSHOT_REGISTERED 2u /* from memory that stays pinned */
+#define FABRICSHM_SNAPSHOT_DIRECT 4u     /* past the page cache */
+typedef struct fabricshm_snapshot_report {
+    size_t struct_size;
+    uint64_t step;     /* steps that had been applied */
+    uint64_t bytes;    /* written by this rank */
+    int64_t staged_ns; /* until the shard was copied: until then a step may have to copy, too */
+    int64_t total_ns;
+    uint32_t path;
+    uint32_t reserved;
+} fabricshm_snapshot_report;
+
+/* By all ranks, between two steps: parameters and state as they are now are written to
+ * `directory`/step-NNNNNN, by a thread of each rank, while steps go on. Until the snapshot was
+ * waited for, values and states are changed by steps alone. Takes memory of its own, once: what a
+ * rank's shard takes. EBUSY: the one before was not waited for. EMISMATCH: ranks called it with
+ * other values. EINVAL: a parameter is named `__metadata__` or `optimizer.`... EBROKEN: a step
+ * failed. */
+FABRICSHM_API int fabricshm_parameters_snapshot_begin(fabricshm_parameters* set,
+                                                      const fabricshm_snapshot_call* call);
+
+/* By all ranks: 0 once the snapshot is on the disk, whole and under its name. When any rank failed
+ * all do, nothing of it is left, and snapshots of before are as they were: ESYSTEM with the file in
+ * the text (a full disk, say), EPEER: a rank died before its part was written. ETIMEOUT: it is
+ * still being written, call again. ENOENT: none was begun. `report` (its struct_size set) may be
+ * NULL. */
+FABRICSHM_API int fabricshm_parameters_snapshot_wait(fabricshm_parameters* set, int64_t timeout_ms,
+                                                     fabricshm_snapshot_report* report);
+
+/* 1 once this rank's part is over, or when there is none; 0 before. Waits for nothing. */
+FABRICSHM_API int fabricshm_parameters_snapshot_over(fabricshm_parameters* set);
+
+/* By all ranks, as many as there are now: fills the set from the snapshot in the directory `path`;
+ * `step` (may be NULL) receives its number of steps, which the set has from here on. All ranks fail
+ * alike. EMISMATCH (the text names the tensor), ENOENT, EVERSION, and ECORRUPT of a header leave
+ * the set as it was. ECORRUPT of a tensor (the text names it, and the file) and ESYSTEM may leave
+ * it half filled: steps are EBROKEN then, until another restore succeeds. EBUSY: a snapshot is
+ * under way. */
+FABRICSHM_API int fabricshm_parameters_restore(fabricshm_parameters* set, const char* path,
+                                               int64_t timeout_ms, uint64_t* step);
+
+/* The path of the newest whole snapshot in `directory`, into `path` of `bytes` bytes. ENOENT: there
+ * is none. EINVAL: `path` is too short. */
+FABRICSHM_API int fabricshm_snapshot_latest(const char* directory, char* path, size_t bytes);
+
 #ifdef __cplusplus
 }
 #endif

@@ -114,6 +114,29 @@ class Parameters {
         return applied == 1;
     }
 
+    /// By all ranks, between two steps: begins to write a snapshot while steps go on.
+    /// fabricshm_snapshot_make() gives the usual call.
+    Status snapshot_begin(const fabricshm_snapshot_call& call) {
+        return detail::status_of(fabricshm_parameters_snapshot_begin(get(), &call));
+    }
+    /// By all ranks: it is on the disk.
+    Expected<fabricshm_snapshot_report> snapshot_wait(
+        std::int64_t timeout_ms = FABRICSHM_TIMEOUT_DEFAULT) {
+        fabricshm_snapshot_report report{};
+        report.struct_size = sizeof report;
+        const int code = fabricshm_parameters_snapshot_wait(get(), timeout_ms, &report);
+        if (code < 0) return detail::last_error(code);
+        return report;
+    }
+    /// By all ranks: the set becomes what the snapshot in `path` holds; its number of steps.
+    Expected<std::uint64_t> restore(const std::string& path,
+                                    std::int64_t timeout_ms = FABRICSHM_TIMEOUT_DEFAULT) {
+        std::uint64_t step = 0;
+        const int code = fabricshm_parameters_restore(get(), path.c_str(), timeout_ms, &step);
+        if (code < 0) return detail::last_error(code);
+        return step;
+    }
+
   private:
     struct State {
         Group group;

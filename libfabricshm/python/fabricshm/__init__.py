@@ -42,6 +42,7 @@ _HOMES = {
     "_fabricshm": ("Request", "version"),
     "_session": ("Arena", "Group", "Session"),
     "_parameters": ("Parameters", "hyper"),
+    "_snapshots": ("Snapshot", "latest_snapshot"),
     "_shards": ("ChangedError", "Shard"),
     "_symmetric": ("SymmetricSum",),
 }

@@ -24,7 +24,7 @@ _ARRAYS = 3  # m, s and the maximum
 class MomentParameters(SharedParameters):
     """Parameters in the pool, moments in this process."""
 
-    def __init__(self, tensors, group, rule, name, options, timeout, arena=None):
+    def __init__(self, tensors, group, rule, name, options, timeout, arena=None, names=None):
         sizes = [tensor.numel() for tensor in tensors]
         total = sum(sizes)
         # A step that comes to nothing must leave the state alone: it is worked out next to it.
@@ -33,7 +33,7 @@ class MomentParameters(SharedParameters):
         self._mean = torch.zeros(total)
         self._directions = []  # in the pool, where the other ranks read them
         self._options = list(options)
-        super().__init__(tensors, group, rule, name, options, timeout, arena)
+        super().__init__(tensors, group, rule, name, options, timeout, arena, names)
         self._places = []
         for index, (tensor, end) in enumerate(zip(self.tensors, torch.tensor(sizes).cumsum(0).tolist())):
             self._places.append(slice(end - tensor.numel(), end))
@@ -78,6 +78,13 @@ class MomentParameters(SharedParameters):
         root = self._mean[place].sqrt_().add_(values.epsilon)
         mean = self._next[0, place] / (1 - values.beta1**number)
         torch.div(mean, root, out=self._directions[index].view(-1))
+
+    def snapshot(self, directory, keep, **options):
+        raise ValueError("a snapshot has what the ranks share, and these moments are each rank's own: "
+                         "save state_dict() of every rank")  # fmt: skip
+
+    def restore(self, path, timeout):
+        raise ValueError("the moments of this mode are in no snapshot: load_state_dict()")
 
     def settle(self):
         self._kept.copy_(self._next)

@@ -159,6 +159,13 @@ class BucketedParameters:
             bucket.recover(group, timeout)
         return self.steps == self._target
 
+    def snapshot(self, directory, keep, **options):
+        raise ValueError("with overlap there are several sets, and no snapshot of all at one step: "
+                         "save state_dict()")  # fmt: skip
+
+    def restore(self, path, timeout):
+        raise ValueError("with overlap there are several sets, and a snapshot is of one: load_state_dict()")
+
     def settle(self):
         self._forget()
 

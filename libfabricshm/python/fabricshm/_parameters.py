@@ -3,10 +3,11 @@
 import collections.abc
 import math
 import operator
+import os
 
 import numpy
 
-from . import _fabricshm
+from . import _fabricshm, _snapshots
 from ._arrays import milliseconds, storage, type_code, type_name
 from ._errors import ClosedError, FabricError
 
@@ -174,6 +175,18 @@ class Parameters:
         """Goes on with `group`, which a shrink has made; by all of its ranks. True: the step that failed
         has happened, with the gradients of all ranks; False: it has not, on any rank."""
         return self._handle.recover(group._handle, milliseconds(timeout))
+
+    def snapshot(self, directory, keep=3, file_bytes=None, plain_writes=False, timeout=None):
+        """Begins to write parameters and state as they are now to directory/step-NNNNNN, as safetensors,
+        while steps go on; by all ranks, between two steps. Returns a Snapshot, to wait() for before the
+        next one. The newest `keep` are left (0: all). file_bytes: a file is not longer (default 4 GiB),
+        unless one tensor alone is. plain_writes: without io_uring."""
+        return _snapshots.begin(self._handle, directory, keep, file_bytes, plain_writes, timeout)
+
+    def restore(self, path, timeout=None):
+        """The set becomes what the snapshot in the directory `path` holds; by all ranks, as many as there
+        are now. Returns its number of steps. MismatchError: it is one of another set."""
+        return self._handle.restore(os.fspath(path), milliseconds(timeout))
 
     def close(self):
         """This rank's part ends. The set stays until Arena.free_parameters(), or as long as the

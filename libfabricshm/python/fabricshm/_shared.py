@@ -10,7 +10,7 @@ TYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bf
 class SharedParameters:
     """The tensors of a module in a set: `share()` makes it, an optimiser steps it."""
 
-    def __init__(self, tensors, group, rule, name, options, timeout, arena=None):
+    def __init__(self, tensors, group, rule, name, options, timeout, arena=None, names=None):
         types = {tensor.dtype for tensor in tensors}
         if len(types) != 1 or not types <= set(TYPES):
             found = ", ".join(sorted(str(each) for each in types)) or "none"
@@ -22,7 +22,8 @@ class SharedParameters:
         self.group = group
         self.tensors = list(tensors)
         kind = TYPES[self.tensors[0].dtype]
-        names = [f"p{index}" for index in range(len(self.tensors))]
+        # As files of snapshots have them.
+        names = names or [f"p{index}" for index in range(len(self.tensors))]
         self.set = Parameters(
             group, name, dict(zip(names, (tensor.shape for tensor in self.tensors))),
             optimiser=self._stepped_by(), gradients=self._gradient_type(kind),
@@ -91,6 +92,12 @@ class SharedParameters:
     def recover(self, group, timeout):
         """True: the step that failed has happened."""
         return self.set.recover(group, timeout)
+
+    def snapshot(self, directory, keep, **options):
+        return self.set.snapshot(directory, keep, **options)
+
+    def restore(self, path, timeout):
+        return self.set.restore(path, timeout)
 
     def settle(self):
         """The step that was attempted last has been applied."""

@@ -37,8 +37,9 @@ def share(module, group, optimiser="adamw", name="module", timeout=None, arena=N
     parameters for all ranks, with rank 0's values, and a gradient for each. By all ranks. An optimiser
     of this module that is made of module.parameters() afterwards steps them; `optimiser` says which it
     will be, since its state is made as well. Returns the module."""
-    tensors = [tensor for tensor in module.parameters() if tensor.requires_grad]
-    made = SharedParameters(tensors, group, optimiser, name, [0] * len(tensors), timeout, arena)
+    named = {each: tensor for each, tensor in module.named_parameters() if tensor.requires_grad}
+    tensors = list(named.values())
+    made = SharedParameters(tensors, group, optimiser, name, [0] * len(tensors), timeout, arena, list(named))
     for tensor in tensors:
         _shared[id(tensor)] = made
     module._fabricshm_shared = made
@@ -179,6 +180,18 @@ class SharedOptimiser(torch.optim.Optimizer):
                 continue
             self.shared.group = smaller
             return applied
+
+    def snapshot(self, directory, keep=3, **options):
+        """Parameters and state to disk while steps go on, as fabricshm.Parameters.snapshot(); by all
+        ranks. Learning rates and the like are the program's to keep."""
+        return self.shared.snapshot(directory, keep, **options)
+
+    def restore(self, path, timeout=None):
+        """Parameters, state and number of steps from a snapshot; by all ranks. Gradients stay."""
+        steps = self.shared.restore(path, timeout)
+        for entry in self.state.values():
+            entry["step"].fill_(steps)
+        return steps
 
     def load_state_dict(self, state_dict):
         """By all ranks, with the same: of this class, or of PyTorch's for sgd, adam and adamw."""

@@ -1,0 +1,33 @@
+// What fabricshm_parameters of the C ABI is.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "libfabricshm/client/handles.hpp"
+#include "libfabricshm/include/fabricshm/optim.h"
+#include "libfabricshm/optim/parameter_set.hpp"
+#include "libfabricshm/optim/parameter_snapshots.hpp"
+
+/// `group` is nullptr once it was left: then the set can be closed, and nothing else.
+struct fabricshm_parameters {
+    std::string name;
+    std::shared_ptr<fabricshm::Arena> arena;
+    std::uint64_t home = 0;  // the id of its groups' arena
+    fabricshm_session* session = nullptr;
+    fabricshm_group* group = nullptr;
+    std::unique_ptr<fabricshm::ParameterSet> set;
+    std::unique_ptr<fabricshm::ParameterSnapshots> snapshots;  // after the set, so gone before it
+};
+
+namespace fabricshm {
+
+/// 0, or the refusal of a set that is NULL or another process's.
+int check_set(const char* function, const fabricshm_parameters* set);
+
+/// The failure, with the names of set and arena.
+int fail_set(const Error& error, const fabricshm_parameters& set);
+
+}  // namespace fabricshm
