@@ -23,7 +23,7 @@ namespace {
 
 constexpr const char* kStep = "read snapshot";
 constexpr Error kCorruptFile{Errc::kCorrupt, 0, kStep};
-constexpr Error kOther{Errc::kMismatch, 0, "restore snapshot"};
+constexpr Error kOther{Errc::kMismatch, -1, "restore snapshot"};
 // Small enough that the checksum finds it in the cache.
 constexpr Bytes kReadBytes = kMiB;
 

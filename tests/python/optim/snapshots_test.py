@@ -120,6 +120,11 @@ def train_and_write(rank, world, directory, plain_writes, file_bytes, shares):
         return {name: values.copy() for name, values in copy_of(parameters).items()}
 
 
+def late_writer(rank, world, directory):
+    """The threads that write come later than the steps, which have to save everything themselves."""
+    train_and_write(rank, world, directory, False, None, None)
+
+
 def restore(rank, world, path, expected, more):
     """As it was, in another set, of another number of ranks; and it goes on from there."""
     with fabric_test.group_of(rank, world) as (_, group):
@@ -311,12 +316,17 @@ class SnapshotsTest(unittest.TestCase):
             train_and_write, world, self.directory, plain_writes, file_bytes, shares)  # fmt: skip
         return os.path.join(self.directory, "step-000003"), results[0]
 
-    def assert_killed(self, story, point, directory):
-        """Runs two ranks of victim() or another story; at least one is killed at the point."""
-        environment = {**os.environ, "FABRIC_FAULT": point}
+    @staticmethod
+    def codes_of(story, fault, directory):
+        """How two ranks of victim() or another story end."""
+        environment = {**os.environ, "FABRIC_FAULT": fault}
         ranks = [subprocess.Popen([sys.executable, __file__, story, str(rank), directory], env=environment)
                  for rank in range(2)]  # fmt: skip
-        codes = [rank.wait(fabric_test.DEADLINE) for rank in ranks]
+        return [rank.wait(fabric_test.DEADLINE) for rank in ranks]
+
+    def assert_killed(self, story, point, directory):
+        """At least one is killed at the point."""
+        codes = self.codes_of(story, point, directory)
         self.assertIn(-signal.SIGKILL, codes)
         self.assertLessEqual(set(codes), {0, -signal.SIGKILL})
 
@@ -326,6 +336,9 @@ class SnapshotsTest(unittest.TestCase):
                 with self.subTest(world=world, shares=shares, plain_writes=plain_writes):
                     self.written(world, plain_writes, None, shares)
                     os.rename(self.directory, f"{self.directory}-{world}{shares}{plain_writes}")
+
+    def test_steps_that_come_before_the_writer_save_what_they_change(self):
+        self.assertEqual(self.codes_of("late_writer", "snapshot.begun:slow:1:500000", self.directory), [0, 0])
 
     def test_large_ones_are_several_files_with_an_index(self):
         path, _ = self.written(2, False, 200_000)
