@@ -31,6 +31,7 @@ def options():
     add("--sizes", default="256,1024,4096", help="n, with commas")
     add("--types", default="float32,float64")
     add("--place", choices=("arena", "private"), default="arena", help="where the matrices lie")
+    add("--machine", default="", help="to emulate: a preset of fabricd --emulate list")
     add("--ways", default=",".join(WAYS), help="which to measure; full and packed always")
     add("--rounds", type=int, default=11)
     add("--json", help="file for the result and the machine")
@@ -160,7 +161,8 @@ def main():
     sizes = [int(size) for size in given.sizes.split(",")]
     with tempfile.TemporaryDirectory() as folder:
         pool = arena_bytes(sizes, given.ranks) + (64 << 20)
-        daemon = Daemon(os.path.join(given.build, "fabricd", "fabricd"), folder, pool)
+        daemon = Daemon(os.path.join(given.build, "fabricd", "fabricd"), folder, pool,
+                        f'[emulate]\nmachine = "{given.machine}"\n')
         try:
             problem = daemon.wait_ready()
             if problem:
@@ -172,7 +174,7 @@ def main():
     if given.json:
         root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
         with open(given.json, "w") as file:
-            json.dump({"ranks": given.ranks, "cases": cases,
+            json.dump({"ranks": given.ranks, "place": given.place, "emulated": given.machine, "cases": cases,
                        "machine": fingerprint.fingerprint(root, {})}, file, indent=1)
             file.write("\n")
 
