@@ -120,7 +120,8 @@ def serve(rank, options, report):
     import fabricshm
 
     torch.set_num_threads(1)
-    with fabricshm.Session() as session:
+    # Ranks wait long for each other where others have the cores.
+    with fabricshm.Session(timeout=600) as session:
         arena = session.arena("convergence", bytes=256 << 20)
         with arena.join("ranks", rank, options.ranks) as group:
             for name in options.tasks:
