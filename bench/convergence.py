@@ -31,6 +31,7 @@ RULES = {
     "max-AdaBelief, moment": ("MaxAdaBelief", {"mode": "moment"}),
 }
 TASKS = ("images", "characters")
+SETTINGS = ("ranks", "steps", "every", "batch", "seeds", "lr", "eps", "belief_eps")
 DECAY = 0.01  # AdamW's default, for all
 
 
@@ -49,6 +50,7 @@ def parse_options(arguments):
     add("--eps", type=float, default=1e-8, help="epsilon of AdamW (default 1e-8)")
     add("--belief-eps", type=float, default=1e-16, help="epsilon of the others (default 1e-16)")
     add("--build", default=os.path.join(SOURCE, "build", "release"), metavar="DIR")
+    add("--kept", metavar="FILE,FILE", help="tables and picture of what --json has written, of several runs together")
     add("--json", metavar="FILE", help="write everything measured")
     add("--markdown", metavar="FILE", help="write the tables as a page")
     add("--plot", metavar="FILE", help="draw the curves; the ending says the format")
@@ -118,7 +120,8 @@ def serve(rank, options, report):
     import fabricshm
 
     torch.set_num_threads(1)
-    with fabricshm.Session() as session:
+    # Ranks wait long for each other where others have the cores.
+    with fabricshm.Session(timeout=600) as session:
         arena = session.arena("convergence", bytes=256 << 20)
         with arena.join("ranks", rank, options.ranks) as group:
             for name in options.tasks:
@@ -188,52 +191,76 @@ def table_of(rows, task):
     return lines
 
 
-def page_of(rows, options, machine):
+def page_of(machine, settings, rows):
     """The tables, with the settings."""
-    lines = [f"{options.ranks} ranks with {options.batch} samples each, {options.steps} steps, seeds "
-             f"{', '.join(map(str, options.seeds))}; learning rate {options.lr:g}, β = (0.9, 0.999), λ = {DECAY:g}, "
-             f"ε = {options.eps:g} of AdamW and {options.belief_eps:g} of the others. Commit {machine['commit']}, "
-             f"PyTorch {machine['versions']['torch']}.", ""]
-    for task in options.tasks:
+    lines = [f"{settings['ranks']} ranks with {settings['batch']} samples each, {settings['steps']} steps, seeds "
+             f"{', '.join(map(str, settings['seeds']))}; learning rate {settings['lr']:g}, β = (0.9, 0.999), "
+             f"λ = {DECAY:g}, ε = {settings['eps']:g} of AdamW and {settings['belief_eps']:g} of the others. Commit "
+             f"{machine['commit']}, PyTorch {machine['versions']['torch']}.", ""]
+    for task in dict.fromkeys(row["task"] for row in rows):
         of = [row for row in rows if row["task"] == task]
         lines += [f"## {task} ({of[0]['parameters']:,} parameters)", "", *table_of(rows, task), ""]
     return "\n".join(lines)
 
 
-def main(arguments=None):
-    options = parse_options(arguments)
-    unwind_on_signals()
+def run(options):
+    """(what --json writes, exit code)."""
     python = os.path.join(options.build, "python")
     program = os.path.join(options.build, "fabricd", "fabricd")
     if not os.path.exists(os.path.join(python, "fabricshm", "torch", "_backend.so")) or not os.path.exists(program):
         print(f"skipped: {options.build} has no module for PyTorch or no fabricd", file=sys.stderr)
-        return SKIPPED
+        return None, SKIPPED
     sys.path.insert(0, python)
     with tempfile.TemporaryDirectory(prefix="fabric-convergence-") as folder:
         daemon = Daemon(program, folder, 512 << 20)
         try:
             if trouble := daemon.wait_ready():
                 print(f"fabricd: {trouble}", file=sys.stderr)
-                return 1
+                return None, 1
             os.environ["FABRIC_SOCKET"] = daemon.socket_path
             rows, code = measure(options)
         finally:
             daemon.stop()
     if code != 0:
-        return abs(code)
+        return None, abs(code)
     import torch
+    settings = {name: getattr(options, name) for name in SETTINGS}
     machine = fingerprint.fingerprint(SOURCE, {"torch": torch.__version__})
+    return {"machine": machine, "settings": settings, "rows": rows}, 0
+
+
+def join(paths):
+    """What several runs have written, as one; their settings are the same but for the tasks."""
+    found = []
+    for path in paths:
+        with open(path) as file:
+            found.append(json.load(file))
+    for other in found[1:]:
+        if other["settings"] != found[0]["settings"]:
+            raise SystemExit(f"the runs have other settings: {found[0]['settings']}, {other['settings']}")
+        found[0]["rows"] += other["rows"]
+    return found[0]
+
+
+def main(arguments=None):
+    options = parse_options(arguments)
+    unwind_on_signals()
+    if options.kept:
+        kept = join(options.kept.split(","))
+    else:
+        kept, code = run(options)
+        if kept is None:
+            return code
     if options.json:
-        settings = {key: value for key, value in vars(options).items() if key not in ("json", "markdown", "plot", "build")}
         with open(options.json, "w") as file:
-            json.dump({"machine": machine, "settings": settings, "rows": rows}, file)
-    page = page_of(rows, options, machine)
+            json.dump(kept, file)
+    page = page_of(**kept)
     print(page)
     if options.markdown:
         with open(options.markdown, "w") as file:
             file.write(page + "\n")
     if options.plot:
-        curves.plot(rows, options.plot)
+        curves.plot(kept["rows"], options.plot)
     return 0
 
 

@@ -36,15 +36,16 @@ def train(rank, options):
     torch.set_num_threads(1)
     torch.manual_seed(1)
     task = TASKS[options.task]()
-    mode = {"mode": options.mode} if options.mode else {}
+    more = {"mode": options.mode} if options.mode else {}
     generator = torch.Generator().manual_seed(1000 + rank)
     count = sum(tensor.numel() for tensor in task.model.parameters())
     with fabricshm.Session() as session:
         room = 4 * count * (4 + options.ranks) + (64 << 20)
         group = session.arena(f"train-{os.getppid()}", bytes=room).join("ranks", rank, options.ranks)
         make = OPTIMISERS[options.optimiser]
-        optimiser = make(task.model.parameters(), lr=options.lr, group=group, survive=options.survive, **mode)
-        started = time.perf_counter()
+        optimiser = make(task.model.parameters(), lr=options.lr, group=group, survive=options.survive,
+                         overlap=options.overlap, bucket_bytes=1 << 18, **more)  # fmt: skip
+        started, exposed = time.perf_counter(), 0.0
         for step in range(1, options.steps + 1):
             optimiser.zero_grad()
             loss = task.loss(generator, options.batch)
@@ -53,13 +54,14 @@ def train(rank, options):
                 print(f"step {step}: rank {rank} is killed", flush=True)
                 os.kill(os.getpid(), signal.SIGKILL)
             optimiser.step()
+            exposed += optimiser.exposed_ms
             if step % options.every == 0 or step == options.steps:
                 mean = numpy.array([loss.item()])
                 optimiser.group.all_reduce(mean, op="avg")
                 if optimiser.group.rank == 0:
                     seconds = (time.perf_counter() - started) / step
                     print(f"step {step} of {options.steps}: loss {mean[0]:.3f}, {optimiser.group.world} ranks, "
-                          f"{1000 * seconds:.0f} ms a step", flush=True)  # fmt: skip
+                          f"{1000 * seconds:.0f} ms a step, {exposed / step:.1f} of them in step()", flush=True)  # fmt: skip
         report(optimiser, count, options)
         optimiser.group.barrier()
 
@@ -93,6 +95,7 @@ def main():
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch", type=int, default=32, help="samples per rank and step (default 32)")
     parser.add_argument("--every", type=int, default=50, help="steps between two lines (default 50)")
+    parser.add_argument("--overlap", action="store_true", help="step layers while backward goes on")
     parser.add_argument("--survive", action="store_true", help="go on when a rank dies")
     parser.add_argument("--kill", type=int, default=0, metavar="STEP", help="the last rank dies in this step")
     options = parser.parse_args()
@@ -100,6 +103,8 @@ def main():
         parser.error("--ranks, --steps, --every and --batch are 1 at least")
     if options.mode and options.optimiser != "max_adabelief":
         parser.error("--mode is of --optimiser max_adabelief")
+    if options.overlap and options.mode == "moment":
+        parser.error("--overlap is not for --mode moment")
     children = {}
     for rank in range(options.ranks):
         sys.stdout.flush()

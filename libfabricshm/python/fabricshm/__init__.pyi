@@ -1,3 +1,4 @@
+import os
 from types import TracebackType
 from typing import (
     Any,
@@ -31,7 +32,7 @@ from ._errors import (
     PeerError as PeerError,
     PoisonedError as PoisonedError,
 )
-from ._fabricshm import Directive, Hyper, Quota, Region, Request as Request, StepReport
+from ._fabricshm import Directive, Hyper, Quota, Region, Request as Request, SnapshotReport, StepReport
 from ._fabricshm import version as version
 from ._symmetric import SymmetricSum as SymmetricSum
 
@@ -45,6 +46,7 @@ Array = npt.NDArray[Any]
 ArrayLike = Any  # an array, a Tensor, or anything with __dlpack__
 DType = Union[str, npt.DTypeLike]
 Shape = Union[int, Sequence[int]]
+Path = Union[str, "os.PathLike[str]"]
 Optimiser = Literal["sgd", "adam", "adamw", "adabelief", "max_adabelief"]
 _Self = TypeVar("_Self")
 
@@ -221,6 +223,16 @@ class Group(_Closing):
 
 def hyper(**values: float) -> Hyper: ...
 
+class Snapshot:
+    directory: str
+    report: Optional[SnapshotReport]
+    def __init__(self, handle: Any, directory: str) -> None: ...
+    @property
+    def over(self) -> bool: ...
+    def wait(self, timeout: Optional[float] = ...) -> SnapshotReport: ...
+
+def latest_snapshot(directory: Path) -> str: ...
+
 class Parameters:
     name: str
     optimiser: str
@@ -266,4 +278,13 @@ class Parameters:
     ) -> StepReport: ...
     def share(self, shares: Sequence[float]) -> None: ...
     def recover(self, group: Group, timeout: Optional[float] = ...) -> bool: ...
+    def snapshot(
+        self,
+        directory: Path,
+        keep: int = ...,
+        file_bytes: Optional[int] = ...,
+        plain_writes: bool = ...,
+        timeout: Optional[float] = ...,
+    ) -> Snapshot: ...
+    def restore(self, path: Path, timeout: Optional[float] = ...) -> int: ...
     def close(self) -> None: ...

@@ -195,7 +195,7 @@ def rare_gradient(rank, world):
             set = fabricshm.Parameters(group, rule, {"x": 1}, rule)
             set.values["x"][0] = 0.5
             before, falls = 0.0, 0
-            for step in range(1, 2001):
+            for step in range(1, 1201):
                 set.gradients["x"][0] = LARGE if step % PERIOD == 1 else -1.0
                 rate = RATE / step**0.5
                 set.step(learning_rate=rate, beta1=FORGETFUL[0], beta2=FORGETFUL[1], weight_decay=0)
@@ -216,7 +216,7 @@ def rare_gradient_by_moments(rank, world):
         x = torch.nn.Parameter(torch.tensor([0.5]))
         made = optim.MaxAdaBelief([x], RATE, FORGETFUL, weight_decay=0, mode="moment", group=group)
         before, falls = 0.0, 0
-        for step in range(1, 2001):
+        for step in range(1, 401):
             x.grad = torch.tensor([LARGE if (step + rank) % PERIOD == 1 else -1.0])
             rate = made.param_groups[0]["lr"] = RATE / step**0.5
             made.step()
@@ -250,7 +250,7 @@ class MaxAdaBeliefTest(unittest.TestCase):
     def test_what_adabelief_forgets_the_maximum_keeps(self):
         found = fabric_test.run_ranks(rare_gradient, 1)[0]
         place, falls = found["adabelief"]
-        self.assertGreater(falls, 1000)
+        self.assertGreater(falls, 500)
         self.assertGreater(place, 0.9)
         place, falls = found["max_adabelief"]
         self.assertEqual(falls, 0)
