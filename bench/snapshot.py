@@ -17,6 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
+import traceback
 
 import numpy
 
@@ -86,7 +87,7 @@ def run_round(parameters, group, options, folder):
         during.append(timed_step(parameters))
         # By all ranks alike: as long as any still writes.
         mine = numpy.array([0 if snapshot.over and len(during) >= options.steps else 1], "int32")
-        going = group.allreduce(mine, op="max")[0] != 0
+        going = group.all_reduce(mine, op="max")[0] != 0
     report = snapshot.wait()
     return {
         "alone": alone, "during": during, "begin": begun, "bytes": report.bytes, "total": report.total,
@@ -133,6 +134,8 @@ def run_ranks(options, folder):
             try:
                 run_rank(rank, options, folder, write_end)
                 code = 0
+            except BaseException:  # pylint: disable=broad-exception-caught
+                traceback.print_exc()
             finally:
                 os._exit(code)
         os.close(write_end)

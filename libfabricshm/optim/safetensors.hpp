@@ -39,7 +39,7 @@ inline constexpr Bytes kHeaderUnit = 4096;
 inline constexpr Bytes kMaxHeader = 100'000'000;
 
 /// Of the JSON between the length and the tensors. kCorrupt: it is no such header, its own checksum
-/// does not hold (where there is one), or its tensors leave gaps. Anything may be in `json`.
+/// does not hold (ours have one), or its tensors leave gaps. Anything may be in `json`.
 Result<StoredHeader> parse_header(std::string_view json);
 
 /// Eight hexadecimal digits.

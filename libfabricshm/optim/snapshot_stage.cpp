@@ -95,6 +95,21 @@ void SnapshotStage::copy(ElementRange range) noexcept {
     }
 }
 
+void SnapshotStage::save_staged(const std::byte* begin, const std::byte* end) noexcept {
+    // The last part that begins at or before `begin`, and those behind it: parts are in the order
+    // of their places.
+    auto part = std::ranges::upper_bound(parts_, begin, {}, &Part::data);
+    if (part != parts_.begin()) --part;
+    for (; part != parts_.end() && part->data < end; ++part) {
+        const Bytes bytes = part->elements.count() * sizeof(float);
+        const Bytes first = begin > part->data ? static_cast<Bytes>(begin - part->data) : Bytes{0};
+        const Bytes last = std::min(bytes, static_cast<Bytes>(end - part->data));
+        if (first >= last) continue;
+        save({part->elements.begin + first / sizeof(float),
+              part->elements.begin + (last + sizeof(float) - 1) / sizeof(float)});
+    }
+}
+
 bool SnapshotStage::save(ElementRange range) noexcept {
     range = {std::max(range.begin, shard_.begin), std::min(range.end, shard_.end)};
     bool copied = false;

@@ -52,6 +52,10 @@ class SnapshotStage {
     bool save(ElementRange range) noexcept;
     void save_all() noexcept { save(shard_); }
 
+    /// Saves the elements that the stage has from `begin` to `end`: with the parameters that are
+    /// written first, their states.
+    void save_staged(const std::byte* begin, const std::byte* end) noexcept;
+
     const std::vector<Extent>& extents() const noexcept { return extents_; }
     const std::vector<Part>& parts() const noexcept { return parts_; }
     std::span<std::byte> memory() const noexcept { return memory_; }

@@ -82,17 +82,13 @@ bool SnapshotWriter::wait_until(TimePoint deadline) {
 }
 
 void SnapshotWriter::run() noexcept {
-    const TimePoint begun = Clock::now();
     report_.step = job_.plan.stamp.step;
     FAULT_POINT("snapshot.begun");
-    job_.stage->save_all();
-    report_.staged = Clock::now() - begun;
-    FAULT_POINT("snapshot.saved");
     if (const auto written = write(); !written.ok()) {
         error_ = written.error();
         reason_ = explanation_of(error_);
     }
-    report_.total = Clock::now() - begun;
+    report_.total = Clock::now() - begun_;
     const std::lock_guard lock(mutex_);
     over_ = true;
     changed_.notify_all();
@@ -135,7 +131,8 @@ Result<void> SnapshotWriter::write() {
     return name_if_last();
 }
 
-// While the disk writes a slice, its checksums are worked out.
+// While the disk writes a slice, its checksums are worked out, and the next one is saved with its
+// states: by the time the parameters are written all is saved.
 Result<void> SnapshotWriter::write_extents(DiskWriter& writer, std::vector<DiskFile>& files) {
     for (const SnapshotStage::Extent& extent : job_.stage->extents()) {
         for (Bytes done = 0; done < extent.bytes;) {
@@ -144,6 +141,7 @@ Result<void> SnapshotWriter::write_extents(DiskWriter& writer, std::vector<DiskF
             const Bytes offset = extent.offset + done;
             const Bytes end = std::min(extent.offset + extent.bytes,
                                        (offset + kSliceBytes) / kDiskBlock * kDiskBlock);
+            job_.stage->save_staged(extent.data + done, extent.data + done + (end - offset));
             const auto written =
                 writer.write(files[extent.file], extent.data + done, end - offset, offset);
             if (!written.ok()) {
@@ -154,6 +152,11 @@ Result<void> SnapshotWriter::write_extents(DiskWriter& writer, std::vector<DiskF
             FAULT_POINT("snapshot.slice");
         }
         report_.bytes += extent.bytes;
+        if (report_.staged != Duration{}) continue;
+        // The parameters are through, or as much of them as is in one file.
+        job_.stage->save_all();
+        report_.staged = Clock::now() - begun_;
+        FAULT_POINT("snapshot.saved");
     }
     return {};
 }

@@ -77,6 +77,7 @@ class SnapshotWriter {
     std::size_t next_part_ = 0;             // whose checksum is being worked out
     Bytes part_bytes_ = 0;                  // of it that are in the checksum
     SnapshotReport report_;
+    TimePoint begun_ = Clock::now();
     Error error_{Errc::kOk, 0, ""};
     std::string reason_;
     std::atomic<bool> gives_up_{false};
