@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import tempfile
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
@@ -215,7 +216,61 @@ def survive(rank, world):
             assert (theirs == theirs[0]).all()
 
 
+def to_disk_and_back(rank, world, folder):
+    torch.set_num_threads(1)
+    with fabric_test.group_of(rank, world) as (_, group):
+        model = torch.nn.Sequential(torch.nn.Linear(20, 33), torch.nn.Linear(33, 5)).to(torch.bfloat16)
+        optim.share(model, group, "adamw")
+        made = optim.AdamW(model.parameters(), lr=0.01)
+
+        def train(steps):
+            for step in steps:
+                made.zero_grad()
+                inputs, labels = batch_of(rank, step)
+                torch.nn.functional.cross_entropy(model(inputs.bfloat16()).float(), labels).backward()
+                made.step()
+            group.barrier()
+            values = [p.detach().clone() for p in model.parameters()]
+            group.barrier()
+            return values
+
+        before = train(range(3))
+        snapshot = made.snapshot(folder)
+        after = train(range(3, 6))
+        report = snapshot.wait()
+        assert report.step == 3 and (rank > 0 or report.bytes > 0)  # so few bytes may be one rank's
+        assert made.restore(fabricshm.latest_snapshot(folder)) == 3
+        for p, value in zip(model.parameters(), before):
+            assert torch.equal(p, value)
+            assert made.state[p]["step"] == 3
+        group.barrier()
+        # The state is back, too: the same gradients lead to the same bits again.
+        for value, again in zip(after, train(range(3, 6))):
+            assert torch.equal(value, again)
+
+
+def without_snapshots(rank, world, folder):
+    with fabric_test.group_of(rank, world) as (_, group):
+        for options in (dict(overlap=True), dict(mode="moment")):
+            name = next(iter(options))
+            made = optim.MaxAdaBelief(torch.nn.Linear(3, 2).parameters(), group=group, name=name, **options)
+            for call in (lambda: made.snapshot(folder), lambda: made.restore(folder)):
+                try:
+                    call()
+                    raise AssertionError("not one set that all ranks share")
+                except ValueError as error:
+                    assert "state_dict" in str(error)
+
+
 class TorchTest(unittest.TestCase):
+    def test_a_shared_module_goes_to_disk_and_back(self):
+        with tempfile.TemporaryDirectory() as folder:
+            fabric_test.run_ranks(to_disk_and_back, 2, folder)
+
+    def test_what_is_not_one_shared_set_says_that_it_has_no_snapshots(self):
+        with tempfile.TemporaryDirectory() as folder:
+            fabric_test.run_ranks(without_snapshots, 2, folder)
+
     def test_each_optimiser_does_what_pytorchs_does(self):
         for world in (1, 2):
             with self.subTest(world=world):
