@@ -45,37 +45,6 @@ Result<Memory> make_or_find(Arena& arena, const std::string& name, const Paramet
     return Memory{memory, view.bytes > before ? view.bytes - before : 0};
 }
 
-// The words behind an error are kept for the last one of a thread alone; agreeing makes others.
-class KeptReason {
-  public:
-    explicit KeptReason(const Error& error) : error_(error), text_(reason_of(error)) {}
-    Error again() const { return text_.empty() ? error_ : explain(error_, "%s", text_.c_str()); }
-
-  private:
-    Error error_;
-    std::string text_;
-};
-
-// Every rank learns how the others fared: one that has no memory would let them wait in vain.
-Result<void> agree(Group& group, Errc code, TimePoint deadline) {
-    FABRIC_TRY(const auto all, gather(group, {static_cast<std::uint64_t>(code)}, deadline));
-    for (std::size_t rank = 0; rank < all.size(); ++rank) {
-        if (all[rank] == 0) continue;
-        const auto by = static_cast<int>(rank);
-        // What another process says is input.
-        if (all[rank] > static_cast<std::uint64_t>(Errc::kPoisoned)) {
-            return explain({Errc::kCorrupt, 0, "open parameters"}, "rank %d: unknown error %llu",
-                           by, static_cast<unsigned long long>(all[rank]));
-        }
-        auto theirs = static_cast<Errc>(all[rank]);
-        const char* const text = text_of(theirs);
-        // What its system said is not known here.
-        if (theirs == Errc::kSystem) theirs = Errc::kPeer;
-        return explain({theirs, by, "open parameters"}, "rank %d: %s", by, text);
-    }
-    return {};
-}
-
 // Of the ranks' best of some steps, in nanoseconds; the same on all.
 Result<double> slowest_step(Group& group, ParameterSet& set, TimePoint deadline) {
     constexpr int kSteps = 5;
@@ -125,23 +94,18 @@ Result<std::unique_ptr<ParameterSet>> open_parameters(const ParameterPlace& plac
     FABRIC_TRY_VOID(check_spec(spec));
     FABRIC_TRY_VOID(check_nodes(place, deadline));
     Result<Memory> memory = Error{Errc::kInternal, 0, "open parameters"};
+    constexpr const char* kStep = "open parameters";
+    const auto outcome = [&] { return memory.ok() ? Result<void>() : memory.error(); };
     // Rank 0 first: the others find what it has made and formatted.
     if (group.rank() == 0) memory = make_or_find(arena, name, spec, true, deadline);
-    const Errc first = group.rank() != 0 || memory.ok() ? Errc::kOk : memory.error().code;
-    const KeptReason why(memory.ok() ? Error{} : memory.error());
-    const auto made = agree(group, first, deadline);
-    if (group.rank() == 0 && !memory.ok()) return why.again();
-    FABRIC_TRY_VOID(made);
+    FABRIC_TRY_VOID(agree(group, group.rank() == 0 ? outcome() : Result<void>(), kStep, deadline));
     if (group.rank() != 0) memory = make_or_find(arena, name, spec, false, deadline);
     if (memory.ok()) {
         const auto fits =
             ParameterSet::check(arena.visibility(), memory->data, memory->bytes, spec);
         if (!fits.ok()) memory = fits.error();
     }
-    const KeptReason own(memory.ok() ? Error{} : memory.error());
-    const auto found = agree(group, memory.ok() ? Errc::kOk : memory.error().code, deadline);
-    if (!memory.ok()) return own.again();
-    FABRIC_TRY_VOID(found);
+    FABRIC_TRY_VOID(agree(group, outcome(), kStep, deadline));
     return ParameterSet::attach(group, arena.visibility(), memory->data, memory->bytes,
                                 std::move(spec), deadline);
 }

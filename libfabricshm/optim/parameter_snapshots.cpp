@@ -29,20 +29,6 @@ std::uint64_t signature_of(const SnapshotCall& call) noexcept {
     return directory << 32 ^ bytes << 8 ^ call.keep;
 }
 
-// An error with its words, which another explain() of this thread would replace.
-struct Kept {
-    Error error;
-    std::string text;
-    explicit Kept(const Error& of) : error(of), text(reason_of(of)) {}
-    Error again() const { return text.empty() ? error : explain(error, "%s", text.c_str()); }
-};
-
-// The words in which another rank's failure is reported here.
-Error of_other(std::uint64_t code, std::size_t rank, const char* step) {
-    const auto errc = static_cast<Errc>(code);
-    return explain({errc, static_cast<int>(rank), step}, "rank %zu: %s", rank, text_of(errc));
-}
-
 std::uint16_t rounded(float value, kernels::DType type) noexcept {
     return type == kernels::DType::kF16 ? kernels::f32_to_f16(value) : kernels::f32_to_bf16(value);
 }
@@ -76,19 +62,6 @@ void ParameterSnapshots::end() noexcept {
     set_.step_.set_stage(nullptr);
 }
 
-// All ranks fail when one does: the others would wait for it in the next call.
-Result<void> ParameterSnapshots::agree(const Result<void>& own, const char* step,
-                                       TimePoint deadline) {
-    const Kept kept(own.ok() ? Error{} : own.error());
-    const auto mine = static_cast<std::uint64_t>(own.ok() ? Errc::kOk : own.error().code);
-    FABRIC_TRY(const auto all, gather(set_.words_.group(), {mine}, deadline));
-    if (!own.ok()) return kept.again();
-    for (std::size_t rank = 0; rank < all.size(); ++rank) {
-        if (all[rank] != 0) return of_other(all[rank], rank, step);
-    }
-    return {};
-}
-
 Result<void> ParameterSnapshots::prepare(const SnapshotCall& call, const SnapshotStamp& stamp) {
     SnapshotJob job;
     job.plan = SnapshotPlan::of(set_.spec_, stamp, std::max(call.file_bytes, Bytes{1}));
@@ -120,18 +93,19 @@ Result<void> ParameterSnapshots::begin(const SnapshotCall& call, TimePoint deadl
         !filled.ok() && own.ok()) {
         own = filled;
     }
-    const Kept kept(own.ok() ? Error{} : own.error());
+    const KeptError kept(own.ok() ? Error{} : own.error());
     const auto code = static_cast<std::uint64_t>(own.ok() ? Errc::kOk : own.error().code);
     FABRIC_TRY(const auto all, gather(set_.words_.group(),
                                       {code, set_.applied_, signature_of(call), id}, deadline));
     if (!own.ok()) return kept.again();
     for (std::size_t at = 0; at < all.size(); at += 4) {
-        if (all[at] != 0) return of_other(all[at], at / 4, kStep);
+        if (all[at] != 0) return failure_of(static_cast<int>(at / 4), all[at], kStep);
         const bool is_same = all[at + 1] == all[1] && all[at + 2] == all[2];
         if (!is_same) return Error{Errc::kMismatch, static_cast<int>(at / 4), kStep};
     }
     // All use rank 0's number.
-    const auto begun = agree(prepare(call, {set_.applied_, all[3]}), kStep, deadline);
+    const auto begun =
+        agree(set_.words_.group(), prepare(call, {set_.applied_, all[3]}), kStep, deadline);
     if (!begun.ok()) end();
     return begun;
 }
@@ -152,7 +126,7 @@ Result<SnapshotReport> ParameterSnapshots::wait(TimePoint deadline) {
     } else if (writer_->error().code != Errc::kOk) {
         own = explain(writer_->error(), "%s", writer_->reason().c_str());
     }
-    const Kept kept(own);
+    const KeptError kept(own);
     const bool named = own.code == Errc::kOk && writer_->report().named;
     FABRIC_TRY(const auto all,
                gather(set_.words_.group(), {static_cast<std::uint64_t>(own.code), named ? 1U : 0U},
@@ -178,7 +152,7 @@ Result<SnapshotReport> ParameterSnapshots::wait(TimePoint deadline) {
         }
         end();
         if (own.code != Errc::kOk) return kept.again();
-        if (failed) return of_other(all[2 * *failed], *failed, kStep);
+        if (failed) return failure_of(static_cast<int>(*failed), all[2 * *failed], kStep);
         return explain({Errc::kPeer, 0, kStep}, "a rank died before it had written its part");
     }
     end();
@@ -216,13 +190,13 @@ Result<std::uint64_t> ParameterSnapshots::restore(const std::string& path, TimeP
         stored = StoredSnapshot::open(path);
         own = stored.ok() ? stored->check(set_.spec_) : Result<void>(stored.error());
     }
-    FABRIC_TRY_VOID(agree(own, kRestore, deadline));
+    FABRIC_TRY_VOID(agree(set_.words_.group(), own, kRestore, deadline));
     // A group that finds the set after a death of all in the middle takes it for a new one.
     set_.is_half_restored_ = true;
     FABRIC_TRY_VOID(set_.set_steps(0));
-    FABRIC_TRY_VOID(agree(load(*stored), kRestore, deadline));
+    FABRIC_TRY_VOID(agree(set_.words_.group(), load(*stored), kRestore, deadline));
     // No rank goes on before all have counted.
-    FABRIC_TRY_VOID(agree(set_.set_steps(stored->step()), kRestore, deadline));
+    FABRIC_TRY_VOID(agree(set_.words_.group(), set_.set_steps(stored->step()), kRestore, deadline));
     set_.is_half_restored_ = false;
     return stored->step();
 }

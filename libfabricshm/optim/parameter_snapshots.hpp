@@ -55,7 +55,6 @@ class ParameterSnapshots {
 
   private:
     Result<void> prepare(const SnapshotCall& call, const SnapshotStamp& stamp);
-    Result<void> agree(const Result<void>& own, const char* step, TimePoint deadline);
     Result<void> load(const class StoredSnapshot& stored);
     void end() noexcept;
 
