@@ -21,9 +21,6 @@ using fabricshm::Result;
 
 namespace {
 
-// Of calls with one answer. They wait for the control thread's next turn, well below a second; so
-// much is for a host that swaps.
-constexpr auto kDeadline = std::chrono::seconds(30);
 constexpr int kReplyBytesMax = 256 << 20;  // a million regions
 
 // For the daemon's log. The user of the login and not only root, which many become by sudo.
@@ -87,6 +84,7 @@ Errc code_of(const grpc::Status& status) {
 // Keeps gRPC's headers out of admin_client.hpp, and so out of all commands.
 struct AdminClient::Channel {
     std::unique_ptr<Admin::Stub> stub;
+    std::chrono::milliseconds timeout{};
 };
 
 AdminClient::AdminClient(std::unique_ptr<Channel> channel) noexcept
@@ -105,7 +103,8 @@ std::string find_admin_socket(const std::string& named) {
     return usual.front();
 }
 
-Result<AdminClient> AdminClient::connect(const std::string& socket_path) {
+Result<AdminClient> AdminClient::connect(const std::string& socket_path,
+                                         std::chrono::milliseconds timeout) {
     // gRPC says UNAVAILABLE to all of these; people want to know which it is.
     const Errc found = probe_socket(socket_path);
     if (found == Errc::kDenied || found == Errc::kInvalid) return Error{found, 0, "connect"};
@@ -115,6 +114,7 @@ Result<AdminClient> AdminClient::connect(const std::string& socket_path) {
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     arguments.SetMaxReceiveMessageSize(kReplyBytesMax);
     auto channel = std::make_unique<Channel>();
+    channel->timeout = timeout;
     channel->stub = Admin::NewStub(grpc::CreateCustomChannel(
         grpc_address(socket_path), grpc::InsecureChannelCredentials(), arguments));
     return AdminClient(std::move(channel));
@@ -124,7 +124,7 @@ template <typename Method, typename Request, typename Reply>
 Result<void> AdminClient::call(Method method, const Request& request, Reply& reply) {
     // By the system's clock: that is what gRPC takes for a deadline.
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kDeadline);
+    context.set_deadline(std::chrono::system_clock::now() + channel_->timeout);
     context.AddMetadata("fabric-caller", caller());
     const grpc::Status status = (channel_->stub.get()->*method)(&context, request, &reply);
     if (status.ok()) return {};

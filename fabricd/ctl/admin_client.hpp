@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -25,11 +26,16 @@ std::string find_admin_socket(const std::string& named);
 /// kInvalid and kNoMemory as the daemon gave them; kInternal for every other refusal. last_text()
 /// has the daemon's own words. Not thread-safe.
 /// Asks a daemon on this host, one request at a time. Each call blocks until its answer is there,
-/// half a minute at most; watch() and migrate() last as long as what they follow.
+/// `timeout` at most; watch() and migrate() last as long as what they follow.
 class AdminClient {
   public:
-    /// Connects to `socket_path` and checks that a daemon is there.
-    static fabricshm::Result<AdminClient> connect(const std::string& socket_path);
+    /// Of calls with one answer. They wait for the control thread's next turn, well below a second;
+    /// so much is for a host that swaps.
+    static constexpr std::chrono::milliseconds kTimeout{30000};
+
+    /// Connects to `socket_path` and checks that a daemon is there. `timeout`: of each later call.
+    static fabricshm::Result<AdminClient> connect(const std::string& socket_path,
+                                                  std::chrono::milliseconds timeout = kTimeout);
     AdminClient(AdminClient&&) noexcept;
     ~AdminClient();
 

@@ -4,6 +4,7 @@
 
 #include "fabricd/ctl/ctl_command.hpp"
 #include "fabricd/ctl/decision_commands.hpp"
+#include "fabricd/ctl/doctor/doctor_command.hpp"
 #include "fabricd/ctl/environment.hpp"
 #include "fabricd/ctl/host_commands.hpp"
 #include "fabricd/ctl/operator_commands.hpp"
@@ -72,6 +73,16 @@ std::vector<CtlCommand> measuring_commands() {
          "What this host offers as a pool (works without a daemon)",
          discover_host,
          {json_option()}},
+        {"doctor",
+         "What is wrong with this host, and what mends it (works without a daemon; exit code 1: "
+         "something is)",
+         run_doctor,
+         {{"--config", "The daemon's configuration file (default: the one it would read)",
+           CtlText{FIELD(file)}, "PATH"},
+          {"--socket",
+           "Admin socket, with the attach socket next to it (default: the usual places)",
+           CtlText{FIELD(socket)}, "PATH"},
+          json_option()}},
         {"tune",
          "Measure this machine and keep the sizes at which groups change their ways",
          run_tune,

@@ -20,6 +20,7 @@ constexpr double kWatchSeconds = 1.0;
 constexpr const char* kExamples =
     "\nExamples:\n"
     "  fabricctl discover                 what this host offers, and which pool auto takes\n"
+    "  fabricctl doctor                   what is wrong with it, and the commands that mend it\n"
     "  fabricctl status                   one look at the daemon\n"
     "  fabricctl top                      training, load, arenas and sessions, once per second\n"
     "  fabricctl waiting                  which rank is late, and in what\n"

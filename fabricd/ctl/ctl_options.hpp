@@ -42,8 +42,9 @@ struct CtlOptions {
     std::uint64_t quota_bytes = 0;  // of quota
     double quota_grace = 30.0;      // of quota: seconds
     VgpuOrder vgpu;                 // of vgpu-resize and vgpu-share
-    std::string file;  // of devices: the device file to check; "": ask the daemon; of replay: the
-                       // journal
+    // Of devices the device file to check ("": ask the daemon), of doctor the configuration, of
+    // replay the journal.
+    std::string file;
     std::size_t last = 20;              // of decisions; 0: all that the daemon remembers
     std::uint64_t decision_id = 0;      // of why
     std::vector<std::string> settings;  // of replay: key=value

@@ -37,40 +37,49 @@ Bytes reclaimable(const HostFiles& files, const std::string& stat, const std::st
     return 0;
 }
 
-Bytes left(std::optional<std::uint64_t> limit, std::optional<std::uint64_t> used, Bytes cache) {
-    // "max" (v2) is no number; v1 says "no limit" with a number near 2^63.
-    if (!limit || !used || *limit > kUnlimited / 4) return kUnlimited;
+// "max" (v2) is no number; v1 says "no limit" with a number near 2^63.
+Bytes limit_or_unlimited(std::optional<std::uint64_t> limit) {
+    return !limit || *limit > kUnlimited / 4 ? kUnlimited : *limit;
+}
+
+/// What the two versions call the same things.
+struct GroupFiles {
+    const char* mount;
+    const char* limit;
+    const char* used;
+    const char* cache;  // the line of memory.stat
+};
+constexpr GroupFiles kVersion1{"/sys/fs/cgroup/memory", "/memory.limit_in_bytes",
+                               "/memory.usage_in_bytes", "total_inactive_file"};
+constexpr GroupFiles kVersion2{"/sys/fs/cgroup", "/memory.max", "/memory.current", "inactive_file"};
+
+Bytes limit_of(const HostFiles& files, const GroupFiles& version, const std::string& group) {
+    return limit_or_unlimited(files.number(group + version.limit));
+}
+
+Bytes left_in(const HostFiles& files, const GroupFiles& version, const std::string& group) {
+    const Bytes limit = limit_of(files, version, group);
+    const auto used = files.number(group + version.used);
+    if (limit == kUnlimited || !used) return kUnlimited;
     // Usage has page cache in it, of which the inactive part goes first.
+    const Bytes cache = reclaimable(files, group + "/memory.stat", version.cache);
     const Bytes busy = *used - std::min<Bytes>(*used, cache);
-    return *limit - std::min<Bytes>(*limit, busy);
+    return limit - std::min<Bytes>(limit, busy);
 }
 
-Bytes left_in_v2(const HostFiles& files, const std::string& group) {
-    return left(files.number(group + "/memory.max"), files.number(group + "/memory.current"),
-                reclaimable(files, group + "/memory.stat", "inactive_file"));
-}
-
-Bytes left_in_v1(const HostFiles& files, const std::string& group) {
-    return left(files.number(group + "/memory.limit_in_bytes"),
-                files.number(group + "/memory.usage_in_bytes"),
-                reclaimable(files, group + "/memory.stat", "total_inactive_file"));
-}
-
-/// The smallest of one group and all above it: a limit anywhere up the tree binds.
-template <typename LeftIn>
-Bytes left_up_the_tree(const HostFiles& files, const std::string& mount, std::string path,
-                       LeftIn left_in) {
-    Bytes result = left_in(files, mount);
+/// Calls `visit` with a group and all above it: a limit anywhere up the tree binds.
+template <typename Visit>
+void up_the_tree(const GroupFiles& version, std::string path, const Visit& visit) {
+    visit(version, version.mount);
     while (!path.empty() && path != "/") {
-        result = std::min(result, left_in(files, mount + path));
+        visit(version, version.mount + path);
         path.erase(path.rfind('/'));
     }
-    return result;
 }
 
-Bytes left_in_groups(const HostFiles& files) {
-    Bytes result = kUnlimited;
-    std::istringstream lines(files.text("/proc/self/cgroup").value_or(""));
+template <typename Visit>
+void each_group(const HostFiles& files, const std::string& process, const Visit& visit) {
+    std::istringstream lines(files.text("/proc/" + process + "/cgroup").value_or(""));
     // Each line is "id:controllers:path"; version 2 is id 0 with no controllers.
     for (std::string line; std::getline(lines, line);) {
         const auto first = line.find(':');
@@ -80,21 +89,40 @@ Bytes left_in_groups(const HostFiles& files) {
         const auto path = line.substr(second + 1);
         if (path.empty() || path[0] != '/') continue;
         if (controllers.empty()) {
-            result = std::min(result, left_up_the_tree(files, "/sys/fs/cgroup", path, left_in_v2));
+            up_the_tree(kVersion2, path, visit);
         } else if (("," + controllers + ",").find(",memory,") != std::string::npos) {
-            result = std::min(result,
-                              left_up_the_tree(files, "/sys/fs/cgroup/memory", path, left_in_v1));
+            up_the_tree(kVersion1, path, visit);
         }
     }
-    return result;
 }
 
 }  // namespace
 
-Bytes available_memory(const HostFiles& files) {
-    const auto meminfo = files.text("/proc/meminfo").value_or("");
-    const Bytes machine = meminfo_field(meminfo, "MemAvailable").value_or(0);
-    return std::min(machine, left_in_groups(files));
+Bytes available_memory(const HostFiles& files, const std::string& process) {
+    Bytes result = memory_info(files, "MemAvailable").value_or(0);
+    each_group(files, process, [&](const GroupFiles& version, const std::string& group) {
+        result = std::min(result, left_in(files, version, group));
+    });
+    return result;
+}
+
+std::optional<MemoryLimit> tightest_memory_limit(const HostFiles& files,
+                                                 const std::string& process) {
+    MemoryLimit tightest;
+    bool is_seen = false;
+    each_group(files, process, [&](const GroupFiles& version, const std::string& group) {
+        // The topmost group has no limit, and so no file for one.
+        const bool is_top = group == version.mount && files.exists(group + "/cgroup.procs");
+        is_seen = is_seen || is_top || files.exists(group + version.limit);
+        const Bytes limit = limit_of(files, version, group);
+        if (limit < tightest.bytes) tightest = {group, limit};
+    });
+    if (!is_seen) return std::nullopt;
+    return tightest;
+}
+
+std::optional<Bytes> memory_info(const HostFiles& files, const std::string& field) {
+    return meminfo_field(files.text("/proc/meminfo").value_or(""), field);
 }
 
 std::optional<Bytes> available_memory_of_node(const HostFiles& files, int node) {

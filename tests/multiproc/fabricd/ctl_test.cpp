@@ -3,9 +3,11 @@
 #include <doctest/doctest.h>
 #include <fabricshm/fabricshm.h>
 
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -73,6 +75,56 @@ TEST_SUITE("fabricd.ctl") {
         const Output wrong = test_support::run_program({FABRICCTL_PATH, "tune", "--ranks", "1"});
         CHECK(wrong.code == 2);
         CHECK(has(wrong.error, "--ranks"));
+    }
+
+    TEST_CASE("doctor finds the daemon that runs, leaves no session, and names one that hangs") {
+        const Daemon daemon;
+        const auto check = [](const json& view, const std::string& name) {
+            for (const json& row : view["checks"]) {
+                if (row["check"] == name) return row;
+            }
+            return json();
+        };
+        // Its exit code is the host's, of which a test knows nothing.
+        const Output well = ctl(daemon, {"doctor", "--json"});
+        const json view = json::parse(well.out);
+        CHECK(well.code == (view["ill"] == true ? 1 : 0));
+        CHECK(check(view, "admin-socket")["grade"] == "ok");
+        CHECK(check(view, "attach-socket")["grade"] == "ok");
+        CHECK(has(check(view, "attach-socket")["finding"], "version 1 of the protocol"));
+        CHECK(test_support::becomes_true(
+            [&] { return has(ctl(daemon, {"events"}).out, "session 1 ends: goodbye"); }));
+        CHECK(ctl_json(daemon, {"sessions"})["sessions"].empty());
+
+        ::kill(daemon.pid(), SIGSTOP);
+        ::waitpid(daemon.pid(), nullptr, WUNTRACED);
+        const Output hangs = ctl(daemon, {"doctor", "--json"});
+        ::kill(daemon.pid(), SIGCONT);
+        CHECK(hangs.code == 1);
+        CHECK(check(json::parse(hangs.out), "admin-socket")["grade"] == "problem");
+        CHECK(has(check(json::parse(hangs.out), "attach-socket")["finding"], "no answer within"));
+    }
+
+    TEST_CASE("doctor needs no daemon, and says what is wrong with a configuration") {
+        const Daemon daemon;  // for its folder only
+        const std::string file = daemon.folder() + "/wrong.toml";
+        std::ofstream(file) << "[pool]\nsize = 3\n";
+        const std::string socket = "--socket=" + daemon.folder() + "/none/admin.sock";
+        const Output wrong = test_support::run_program(
+            {FABRICCTL_PATH, "doctor", "--json", "--config", file, socket});
+        CHECK(wrong.code == 1);
+        const json view = json::parse(wrong.out);
+        CHECK(view["checks"][0]["grade"] == "problem");
+        CHECK(has(view["checks"][0]["finding"], "wrong.toml:2"));
+        CHECK(view["checks"][2]["grade"] == "note");
+        const Output none =
+            test_support::run_program({FABRICCTL_PATH, "doctor", "--config", file + ".not"});
+        CHECK(none.code == 2);
+        // What it names as the way to see the mistake says the same.
+        const Output print =
+            test_support::run_program({FABRICD_PATH, "--config=" + file, "--print-config"});
+        CHECK(print.code == 2);
+        CHECK(has(print.error, "wrong.toml:2"));
     }
 
     TEST_CASE("every view shows a job, to people and to programs") {

@@ -34,6 +34,23 @@ TEST_SUITE("machine.memory_budget") {
         CHECK(available_memory(tree.files()) == 3 * kGiB);
     }
 
+    TEST_CASE("the tightest limit up the tree is named with its group, of any process") {
+        HostTree tree;
+        tree.write("proc/self/cgroup", "0::/");
+        tree.write("proc/77/cgroup", "0::/system.slice/fabricd.service");
+        CHECK_FALSE(tightest_memory_limit(tree.files()));  // nothing of the groups can be seen
+        tree.write("sys/fs/cgroup/cgroup.procs", "1");
+        REQUIRE(tightest_memory_limit(tree.files()));
+        CHECK(tightest_memory_limit(tree.files())->folder.empty());
+        tree.write("sys/fs/cgroup/system.slice/memory.max", "4294967296");
+        tree.write("sys/fs/cgroup/system.slice/fabricd.service/memory.max", "8589934592");
+        const auto limit = tightest_memory_limit(tree.files(), "77");
+        REQUIRE(limit);
+        CHECK(limit->folder == "/sys/fs/cgroup/system.slice");
+        CHECK(limit->bytes == 4 * kGiB);
+        CHECK_FALSE(tightest_memory_limit(tree.files(), "78"));
+    }
+
     TEST_CASE("a limit of version 1 binds, and its huge number means none") {
         HostTree tree;
         tree.write("proc/meminfo", kMeminfo);
