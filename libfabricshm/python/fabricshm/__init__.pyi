@@ -19,7 +19,7 @@ from ._errors import (
     PeerError as PeerError,
     PoisonedError as PoisonedError,
 )
-from ._fabricshm import Directive, Quota, Region, Request as Request, version as version
+from ._fabricshm import Directive, Launch, Quota, Region, Request as Request, version as version
 
 __version__: str
 
@@ -33,6 +33,7 @@ DType = Union[str, npt.DTypeLike]
 Shape = Union[int, Sequence[int]]
 _Self = TypeVar("_Self")
 
+def launch() -> Launch: ...
 def located(dtype: DType = ...) -> np.dtype[Any]: ...
 def bfloat16_from(array: npt.ArrayLike) -> npt.NDArray[np.uint16]: ...
 def bfloat16_to(array: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]: ...
