@@ -15,6 +15,8 @@
 #include <string_view>
 #include <vector>
 
+#include "libfabricshm/base/launcher.hpp"
+
 namespace fabricshm::fault {
 
 namespace {
@@ -41,8 +43,8 @@ bool is_variable(const char* variable, std::string_view wanted) {
 }
 
 bool is_rank(std::string_view wanted) {
-    for (const char* variable : {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}) {
-        if (std::getenv(variable) != nullptr) return is_variable(variable, wanted);
+    for (const LauncherRow& row : launcher_table()) {
+        if (std::getenv(row.rank[0]) != nullptr) return is_variable(row.rank[0], wanted);
     }
     return false;
 }

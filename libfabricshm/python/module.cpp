@@ -9,6 +9,7 @@
 #include "libfabricshm/collective/kinds.hpp"
 #include "libfabricshm/python/arena.hpp"
 #include "libfabricshm/python/dlpack.hpp"
+#include "libfabricshm/python/errors.hpp"
 #include "libfabricshm/python/group.hpp"
 #include "libfabricshm/python/parameters.hpp"
 #include "libfabricshm/python/request.hpp"
@@ -57,6 +58,31 @@ void bind_session(py::module_& module) {
         .def("quotas", &Session::quotas)
         .def("close", &Session::close)
         .def_property_readonly("closed", &Session::closed);
+}
+
+fabricshm_launch launch() {
+    fabricshm_launch read{};
+    read.struct_size = sizeof read;
+    check(fabricshm_launcher(&read));
+    return read;
+}
+
+void bind_launch(py::module_& module) {
+    const auto or_none = [](std::int32_t number) -> std::optional<std::int32_t> {
+        if (number < 0) return std::nullopt;
+        return number;
+    };
+    using Launch = fabricshm_launch;
+    py::class_<Launch>(module, "Launch")
+        .def_readonly("rank", &Launch::rank)
+        .def_readonly("world", &Launch::world)
+        .def_property_readonly("local_rank", [=](const Launch& l) { return or_none(l.local_rank); })
+        .def_property_readonly("local_world",
+                               [=](const Launch& l) { return or_none(l.local_world); })
+        .def_property_readonly("node", [=](const Launch& l) { return or_none(l.node); })
+        .def_property_readonly("nodes", [=](const Launch& l) { return or_none(l.nodes); })
+        .def_readonly("launcher", &Launch::launcher);
+    module.def("launch", &launch);
 }
 
 // Lists of the ranks of the group it is about, since only those mean something.
@@ -301,6 +327,7 @@ PYBIND11_MODULE(_fabricshm, module) {
     module.def("to_dlpack", &to_dlpack, py::arg("array"), py::arg("type"));
     module.def("from_dlpack", &from_dlpack, py::arg("capsule"));
     bind_tables(module);
+    bind_launch(module);
     bind_session(module);
     bind_directive(module);
     bind_quota(module);

@@ -11,7 +11,7 @@
 namespace fabricshm::torch_backend {
 
 struct Invitation {
-    std::string host;
+    std::string host;    // os/identity.hpp, as it is encoded there
     std::string daemon;  // in words
     std::string memory;  // which file the arena is: two daemons have arenas of one name
     std::string arena;

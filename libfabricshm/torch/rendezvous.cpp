@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "libfabricshm/os/identity.hpp"
 #include "libfabricshm/torch/invitation.hpp"
 #include "libfabricshm/torch/job_arena.hpp"
 
@@ -50,12 +51,24 @@ std::uint64_t arena_bytes() {
     return count << shift;
 }
 
-// Differs between hosts, and between boots of one.
+// Of this rank, before there is a daemon: the host alone.
 std::string host_identity() {
-    std::ifstream file("/proc/sys/kernel/random/boot_id");
-    std::string identity;
-    std::getline(file, identity);
-    return identity;
+    Identity identity;
+    identity.host = own_host();
+    return encode_identity(identity);
+}
+
+// Raises when this rank is not on the host of rank 0, with both in the text.
+void check_host(const std::string& inviting, int rank) {
+    const auto theirs = decode_identity(inviting);
+    TORCH_CHECK(theirs.has_value(),
+                "fabricshm: rank 0 did not say which host it is on: have all ranks the same "
+                "version of fabricshm?");
+    const auto difference =
+        difference_of(own_host(), "rank " + std::to_string(rank), theirs->host, "rank 0");
+    if (!difference) return;
+    throw std::runtime_error("fabricshm: all ranks of a process group have to be on one host; " +
+                             *difference);
 }
 
 // The file behind the arena, as the kernel names it: device and inode, and where the arena begins
@@ -128,10 +141,7 @@ std::shared_ptr<JobArena> accept(const StorePtr& store, const std::string& key, 
                 "version of fabricshm, and does nothing else write to the store's keys?");
     invitation = *read;
     if (!invitation.error.empty()) throw std::runtime_error("rank 0: " + invitation.error);
-    // By the boot and not by the host's name: containers of one host may have different names, and
-    // machines made from one image the same.
-    TORCH_CHECK(invitation.host == host_identity(),
-                "fabricshm: all ranks of a process group have to be on the host of rank 0");
+    check_host(invitation.host, rank);
     auto arena = open_arena(invitation.arena);
     if (memory_identity(arena->handle()) == invitation.memory) return arena;
     throw std::runtime_error(

@@ -1,5 +1,6 @@
 // What rank 0 of a PyTorch process group publishes, from a store that others write to.
 
+#include "libfabricshm/os/identity.hpp"
 #include "libfabricshm/torch/invitation.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
@@ -16,6 +17,11 @@ bool has_control(const std::string& text, bool but_line_ends) {
 
 void run(fuzz::Data data) {
     const auto* first = reinterpret_cast<const std::uint8_t*>(data.data());
+    const std::string_view line(reinterpret_cast<const char*>(data.data()), data.size());
+    if (const auto identity = fabricshm::decode_identity(line)) {
+        FUZZ_REQUIRE(!has_control(identity->host.name + identity->daemon.place, false));
+        FUZZ_REQUIRE(fabricshm::decode_identity(encode_identity(*identity)) == identity);
+    }
     const auto read = decode_invitation({first, data.size()});
     if (!read) return;
     for (const auto* field :
@@ -34,6 +40,10 @@ std::vector<fuzz::Buffer> seeds() {
         const auto all = std::as_bytes(std::span(bytes));
         made.emplace_back(all.begin(), all.end());
     }
+    fabricshm::Identity identity;
+    identity.host = {1, 2, 3, "host"};
+    identity.daemon.place = "/run/fabricd/attach.sock (pid 1)";
+    made.push_back(fuzz::buffer_of(fabricshm::encode_identity(identity)));
     return made;
 }
 

@@ -153,6 +153,31 @@ typedef struct fabricshm_arena fabricshm_arena;
 typedef struct fabricshm_group fabricshm_group;
 typedef struct fabricshm_request fabricshm_request;
 
+/* ---- Launcher -------------------------------------------------------------------------------- */
+
+/* What the launcher of this process set in its environment. -1: it does not say. */
+typedef struct fabricshm_launch {
+    size_t struct_size; /* sizeof(fabricshm_launch) */
+    int32_t rank;
+    int32_t world;
+    int32_t local_rank;   /* among the ranks of its host */
+    int32_t local_world;  /* how many those are */
+    int32_t node;         /* which host it is */
+    int32_t nodes;        /* how many those are */
+    const char* launcher; /* "torchrun" (also by hand, and by fabricrun), "openmpi", "mpich" or
+                             "slurm"; static storage */
+} fabricshm_launch;
+
+/* Reads rank, world and places from the variables of torchrun, OpenMPI, MPICH and Slurm; the first
+ * of these that has both rank and world counts, and others that agree with it fill in what it does
+ * not say. docs/hosts.md of the project has the table. Set struct_size before the call.
+ *
+ * ENOENT: no launcher started this process. EINVAL: an argument is NULL, struct_size is too small,
+ * a variable is no number or out of its range, rank or world is missing, or two launchers
+ * contradict each other; the text names the variable. Reads the environment, so not while another
+ * thread changes that. */
+FABRICSHM_API int fabricshm_launcher(fabricshm_launch* launch);
+
 /* ---- Session --------------------------------------------------------------------------------- */
 
 typedef struct fabricshm_session_options {

@@ -435,6 +435,15 @@ class Arena {
     std::shared_ptr<fabricshm_arena> handle_;
 };
 
+/// Rank, world and places of this process, as its launcher set them: see fabricshm_launcher().
+inline Expected<fabricshm_launch> launch() {
+    fabricshm_launch read{};
+    read.struct_size = sizeof read;
+    const int code = fabricshm_launcher(&read);
+    if (code < 0) return detail::last_error(code);
+    return read;
+}
+
 struct SessionOptions {
     std::string socket;           // empty: where fabricd usually listens
     std::int64_t timeout_ms = 0;  // of calls that wait; 0: 30 s

@@ -40,7 +40,7 @@ _HOMES = {
         "PoisonedError",
     ),
     "_fabricshm": ("Request", "version"),
-    "_session": ("Arena", "Group", "Session"),
+    "_session": ("Arena", "Group", "Session", "launch"),
     "_parameters": ("Parameters", "hyper"),
     "_snapshots": ("Snapshot", "latest_snapshot"),
     "_shards": ("ChangedError", "Shard"),

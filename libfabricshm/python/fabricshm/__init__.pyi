@@ -32,7 +32,7 @@ from ._errors import (
     PeerError as PeerError,
     PoisonedError as PoisonedError,
 )
-from ._fabricshm import Directive, Hyper, Quota, Region, Request as Request, SnapshotReport, StepReport
+from ._fabricshm import Directive, Hyper, Launch, Quota, Region, Request as Request, SnapshotReport, StepReport
 from ._fabricshm import version as version
 from ._symmetric import SymmetricSum as SymmetricSum
 
@@ -50,6 +50,7 @@ Path = Union[str, "os.PathLike[str]"]
 Optimiser = Literal["sgd", "adam", "adamw", "adabelief", "max_adabelief"]
 _Self = TypeVar("_Self")
 
+def launch() -> Launch: ...
 def located(dtype: DType = ...) -> np.dtype[Any]: ...
 def bfloat16_from(array: npt.ArrayLike) -> npt.NDArray[np.uint16]: ...
 def bfloat16_to(array: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]: ...

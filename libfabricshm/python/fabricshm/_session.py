@@ -12,6 +12,16 @@ ALGORITHMS = {"auto": 0, "flat": 1, "direct": 2, "ring": 3, "staged": 4, "host":
 TRIGGERS = {"async": 0, "sync": 1}
 
 
+def launch():
+    """Rank, world and places of this process, as torchrun, fabricrun, mpirun or srun set them.
+
+    .rank and .world; .local_rank, .local_world, .node and .nodes, each None where the launcher does
+    not say; .launcher. NotFoundError: there was no launcher. InvalidArgumentError: the variable it
+    names is wrong, or two launchers contradict each other.
+    """
+    return _fabricshm.launch()
+
+
 class _Closing:
     def __enter__(self):
         return self

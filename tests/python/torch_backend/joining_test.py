@@ -1,7 +1,9 @@
 """How ranks come together: quickly, at one daemon, and with a word on what went wrong."""
 
+import ctypes
 import os
 import sys
+import tempfile
 import time
 import unittest
 
@@ -32,6 +34,36 @@ def joined(rank, world, path, sockets, come):
             return took, ""
     except RuntimeError as error:
         return time.monotonic() - before, str(error)
+
+
+CLONE_NEWNS, CLONE_NEWUSER, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 0x10000000, 0x1000, 0x4000, 0x40000
+
+
+def become_another_host(folder):
+    """This process has another boot from now on, as one on another host. False: it may not."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    flags = CLONE_NEWNS if os.geteuid() == 0 else CLONE_NEWNS | CLONE_NEWUSER
+    boot = os.path.join(folder, "boot_id")
+    with open(boot, "w") as file:
+        file.write("00000000-1111-2222-3333-444444444444\n")
+    # Private first: or the mount would be seen outside of the new namespace.
+    return (libc.unshare(flags) == 0
+            and libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None) == 0
+            and libc.mount(boot.encode(), b"/proc/sys/kernel/random/boot_id", None, MS_BIND, None) == 0)
+
+
+def able_to_move(_rank, _world, folder):
+    return become_another_host(folder)
+
+
+def joined_from_two_hosts(rank, world, path, folder):
+    if rank == 1 and not become_another_host(folder):
+        return None
+    try:
+        with fabric_test.process_group("fabricshm", path, rank, world, timeout=60):
+            return "no error"
+    except RuntimeError as error:
+        return str(error)
 
 
 def called(rank, world, path, calls):
@@ -72,6 +104,15 @@ class Joining(unittest.TestCase):
                 self.assertLess(took, 30)  # of a timeout of 60 s
                 self.assertIn(f"{sockets[0]} (pid ", text)
                 self.assertIn(f"rank 1 to {other.socket} (pid ", text)
+
+    def test_ranks_on_two_hosts_hear_of_both_at_once(self):
+        with tempfile.TemporaryDirectory(prefix="fabric-hosts-") as folder:
+            if fabric_test.run_ranks(able_to_move, 1, folder) == [False]:
+                self.skipTest("mount namespaces are not allowed here")
+            texts = fabric_test.run_ranks(joined_from_two_hosts, 2, fabric_test.store_path(), folder)
+        for text in texts:
+            self.assertIn("they are on two hosts: rank 1 on ", text)
+            self.assertRegex(text, r"rank 0 on \S+ \(boot [0-9a-f]{8}\)")
 
     def test_ranks_that_do_not_come_are_named(self):
         sockets = [os.environ["FABRIC_SOCKET"]] * 4

@@ -62,6 +62,12 @@ int fabricshm_error_rank(void) {
     return g_state.rank;
 }
 
+int fabricshm_launcher(fabricshm_launch* launch) {
+    launch->rank = fake_abi::kRank;
+    launch->world = fake_abi::kWorld;
+    return note("launcher");
+}
+
 int fabricshm_session_open(const fabricshm_session_options*, fabricshm_session** session) {
     return note("open session", session);
 }

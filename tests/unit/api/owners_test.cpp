@@ -50,6 +50,18 @@ TEST_SUITE("api.owners") {
               Calls{"open session", "open arena", "alloc", "free", "close arena", "close session"});
     }
 
+    TEST_CASE("rank and world of the launcher need no session") {
+        fake_abi::reset();
+        const auto here = fabric::launch();
+        REQUIRE(here.ok());
+        CHECK(here.value().rank == fake_abi::kRank);
+        CHECK(here.value().world == fake_abi::kWorld);
+        CHECK(here.value().struct_size == sizeof(fabricshm_launch));
+        CHECK(fake_abi::calls() == Calls{"launcher"});
+        fake_abi::fail_with(FABRICSHM_EINVAL, -1, "RANK is \"x\"");
+        CHECK(fabric::launch().error().text == "RANK is \"x\"");
+    }
+
     TEST_CASE("a failure carries code, rank and text, and closes nothing that was not opened") {
         fake_abi::reset();
         fake_abi::fail_with(FABRICSHM_EPEER, 2, "rank 2 is gone");
