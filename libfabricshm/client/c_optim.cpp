@@ -5,6 +5,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/client/c_error.hpp"
 #include "libfabricshm/client/parameters.hpp"
 #include "libfabricshm/client/parameters_handle.hpp"
@@ -70,6 +71,22 @@ std::shared_ptr<Arena> arena_of(const char* function, const fabricshm_group& gro
     if (spec.arena->session == group.session) return spec.arena->arena;
     (void)refuse("%s: spec->arena is of another session than the group", function);
     return nullptr;
+}
+
+// Two handles of one set in a process would be one memory under two names, and the first of them
+// sent away.
+Result<void> check_not_open(fabricshm_session& session, const fabricshm_parameters& wanted) {
+    const std::lock_guard lock(session.mutex);
+    for (const fabricshm_group* group : session.groups) {
+        for (const fabricshm_parameters* other : group->sets) {
+            if (other->name != wanted.name || !other->arena->is_same(*wanted.arena)) continue;
+            return explain({Errc::kBusy, 0, "open parameters"},
+                           "this process has the set open already, in group '%s': close it first, "
+                           "or take another name",
+                           group->name.c_str());
+        }
+    }
+    return {};
 }
 
 // Of a call that opens or measures a set.
@@ -183,6 +200,7 @@ int fabricshm_parameters_open(fabricshm_group* group, const char* name,
         handle->session = group->session;
         auto opened = open_parameters({*group->group, *group->arena, *handle->arena}, name,
                                       spec_of(*spec, group->group->world()),
+                                      check_not_open(*group->session, *handle),
                                       deadline_of(group->arena->session(), timeout_ms));
         if (!opened.ok()) return fail_set(opened.error(), *handle);
         handle->set = std::move(opened).value();
@@ -201,9 +219,7 @@ int fabricshm_parameters_estimate(fabricshm_group* group, const fabricshm_parame
         if (step_ns == nullptr) return refuse("%s: step_ns is NULL", function);
         const std::shared_ptr<Arena> arena = arena_of(function, *group, *spec);
         if (arena == nullptr) return FABRICSHM_EINVAL;
-        // No two groups of an arena have one name.
-        const std::string name = "estimate:" + group->name.substr(0, FABRICSHM_NAME_MAX - 10);
-        const auto estimate = estimate_step({*group->group, *group->arena, *arena}, name,
+        const auto estimate = estimate_step({*group->group, *group->arena, *arena},
                                             spec_of(*spec, group->group->world()),
                                             deadline_of(arena->session(), timeout_ms));
         if (!estimate.ok()) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <vector>
 
 #include "libfabricshm/base/fault_point.hpp"
@@ -9,6 +10,7 @@
 #include "libfabricshm/client/tensor.hpp"
 #include "libfabricshm/include/fabricshm/fabricshm.h"
 #include "libfabricshm/optim/agreement.hpp"
+#include "libfabricshm/os/random.hpp"
 
 namespace fabricshm {
 
@@ -87,7 +89,7 @@ Bytes parameter_bytes(const ParameterSpec& spec) {
 
 Result<std::unique_ptr<ParameterSet>> open_parameters(const ParameterPlace& place,
                                                       const std::string& name, ParameterSpec spec,
-                                                      TimePoint deadline) {
+                                                      const Result<void>& own, TimePoint deadline) {
     Group& group = place.group;
     Arena& arena = place.arena;
     if (spec.slots == 0) spec.slots = group.world();
@@ -97,6 +99,7 @@ Result<std::unique_ptr<ParameterSet>> open_parameters(const ParameterPlace& plac
     constexpr const char* kStep = "open parameters";
     const auto outcome = [&] { return memory.ok() ? Result<void>() : memory.error(); };
     // Rank 0 first: the others find what it has made and formatted.
+    FABRIC_TRY_VOID(agree(group, own, kStep, deadline));
     if (group.rank() == 0) memory = make_or_find(arena, name, spec, true, deadline);
     FABRIC_TRY_VOID(agree(group, group.rank() == 0 ? outcome() : Result<void>(), kStep, deadline));
     if (group.rank() != 0) memory = make_or_find(arena, name, spec, false, deadline);
@@ -110,15 +113,21 @@ Result<std::unique_ptr<ParameterSet>> open_parameters(const ParameterPlace& plac
                                 std::move(spec), deadline);
 }
 
-Result<Duration> estimate_step(const ParameterPlace& place, const std::string& name,
-                               const ParameterSpec& spec, TimePoint deadline) {
+Result<Duration> estimate_step(const ParameterPlace& place, const ParameterSpec& spec,
+                               TimePoint deadline) {
     // Larger than the second-level caches, so that it is memory that is measured.
     constexpr std::int64_t kElements = 1 << 21;
     FABRIC_TRY_VOID(check_spec(spec));
     ParameterSpec small = spec;
     small.parameters = {{"probe", {kElements}, 0}};
     small.slots = place.group.world();
-    auto set = open_parameters(place, name, small, deadline);
+    // Of no other group, nor of this one before a death in the middle: what that left behind stays
+    // as long as the arena.
+    std::uint64_t own = 0;
+    (void)fill_random(std::as_writable_bytes(std::span(&own, 1)));
+    FABRIC_TRY(const auto numbers, gather(place.group, {own}, deadline));
+    const std::string name = "estimate:" + std::to_string(numbers[0]);
+    auto set = open_parameters(place, name, small, {}, deadline);
     if (!set.ok()) return set.error();
     const auto slowest = slowest_step(place.group, **set, deadline);
     set->reset();

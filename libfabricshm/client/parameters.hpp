@@ -21,16 +21,17 @@ struct ParameterPlace {
     Arena& arena;
 };
 
-/// By all ranks of the group: makes or finds the set's memory, and attaches to it. kUnsupported:
+/// By all ranks of the group: makes or finds the set's memory, and attaches to it; but if `own` is
+/// this rank's reason not to, no rank does. kUnsupported:
 /// the ranks run on different nodes of an emulated machine, and `arena` is memory of one.
 Result<std::unique_ptr<ParameterSet>> open_parameters(const ParameterPlace& place,
                                                       const std::string& name, ParameterSpec spec,
-                                                      TimePoint deadline);
+                                                      const Result<void>& own, TimePoint deadline);
 
 /// By all ranks, with the same answer on all: how long a step of a set of `spec` takes that lies
-/// there, worked out from steps of a small one, `name`, that is made for it and freed again.
-Result<Duration> estimate_step(const ParameterPlace& place, const std::string& name,
-                               const ParameterSpec& spec, TimePoint deadline);
+/// there, worked out from steps of a small one that is made for it and freed again.
+Result<Duration> estimate_step(const ParameterPlace& place, const ParameterSpec& spec,
+                               TimePoint deadline);
 
 /// Ends the set for all: kBusy while a living process has it open, kNotFound when there is none,
 /// kExists when the name is another tensor's.

@@ -54,10 +54,10 @@ typedef struct fabricshm_parameters_spec {
 FABRICSHM_API uint64_t fabricshm_parameters_bytes(const fabricshm_parameters_spec* spec, int world);
 
 /* By all ranks of the group: makes the set `name` in the group's arena, all zeros, or goes on with
- * the one that is there (of the same spec, EMISMATCH; closed by all or at rest, EBUSY). It belongs
- * to no session: it stays until fabricshm_parameters_free(), or until the last session closes the
- * arena. ENOMEM, EDENIED as for tensors. EUNSUPPORTED: the ranks' memory is not coherent. EPEER,
- * ETIMEOUT as in a barrier. Clears the memory: about 0.3 s/GiB. */
+ * the one that is there (of the same spec, EMISMATCH; closed by all or at rest, EBUSY; not open in
+ * this process, EBUSY). It belongs to no session: it stays until fabricshm_parameters_free(), or
+ * until the last session closes the arena. ENOMEM, EDENIED as for tensors. EUNSUPPORTED: the ranks'
+ * memory is not coherent. EPEER, ETIMEOUT as in a barrier. Clears the memory: about 0.3 s/GiB. */
 FABRICSHM_API int fabricshm_parameters_open(fabricshm_group* group, const char* name,
                                             const fabricshm_parameters_spec* spec,
                                             int64_t timeout_ms, fabricshm_parameters** set);

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,7 +35,7 @@ class Parameters {
         fabricshm_dtype copy = FABRICSHM_F32;  // F32: none
         int slots = 0;                         // 0: the ranks of the group
         std::int64_t timeout_ms = FABRICSHM_TIMEOUT_DEFAULT;
-        const Arena* arena = nullptr;  // nullptr: the group's; else kept open for the set's life
+        const Arena* arena = nullptr;  // nullptr: the group's; the set keeps it open
     };
 
     /// By all ranks: makes the set `name`, or finds it as another group has left it.
@@ -55,7 +56,9 @@ class Parameters {
         const int code = fabricshm_parameters_open(group.get(), std::string(name).c_str(), &spec,
                                                    options.timeout_ms, &set);
         if (code < 0) return detail::last_error(code);
-        return Parameters(group, set, options.gradients);
+        std::optional<Arena> arena;
+        if (options.arena != nullptr) arena = *options.arena;
+        return Parameters(group, std::move(arena), set, options.gradients);
     }
     static Expected<Parameters> open(const Group& group, std::string_view name,
                                      std::span<const ParameterShape> shapes) {
@@ -140,17 +143,20 @@ class Parameters {
   private:
     struct State {
         Group group;
+        std::optional<Arena> arena;
         fabricshm_parameters* set;
         fabricshm_dtype gradients;
-        State(const Group& of, fabricshm_parameters* opened, fabricshm_dtype type)
-            : group(of), set(opened), gradients(type) {}
+        State(const Group& of, std::optional<Arena> in, fabricshm_parameters* opened,
+              fabricshm_dtype type)
+            : group(of), arena(std::move(in)), set(opened), gradients(type) {}
         // Before its group, which goes with the members.
         ~State() { fabricshm_parameters_close(set); }
         State(const State&) = delete;
         State& operator=(const State&) = delete;
     };
-    Parameters(const Group& group, fabricshm_parameters* set, fabricshm_dtype gradients)
-        : state_(std::make_shared<State>(group, set, gradients)) {}
+    Parameters(const Group& group, std::optional<Arena> arena, fabricshm_parameters* set,
+               fabricshm_dtype gradients)
+        : state_(std::make_shared<State>(group, std::move(arena), set, gradients)) {}
 
     std::shared_ptr<State> state_;
 };

@@ -13,12 +13,22 @@ ranks, so that the mean of the quotients is the quotient of the mean, and SGD wi
 parameters by it. So they exist once here too, and what survives a death is what the set's step says.
 """
 
+import math
+
 import torch
 
 from ._parameters import hyper
 from ._shared import SharedParameters, copy_states
 
 _ARRAYS = 3  # m, s and the maximum
+
+
+def check(values):
+    """The step in the pool is SGD, which does not look at these."""
+    for name, usable in (("beta1", 0 <= values.beta1 < 1), ("beta2", 0 <= values.beta2 < 1),
+                         ("epsilon", 0 <= values.epsilon < math.inf)):  # fmt: skip
+        if not usable:
+            raise ValueError(f"{name} is out of its range: {getattr(values, name)}")
 
 
 class MomentParameters(SharedParameters):
@@ -52,6 +62,8 @@ class MomentParameters(SharedParameters):
         return torch.zeros_like(tensor, memory_format=torch.contiguous_format)
 
     def step(self, options, weight, scale, clip_norm, skip_nonfinite, timeout):
+        for values in options:
+            check(values)
         number = self.set.steps + 1
         for index, option in enumerate(self._options):
             self._move_moments(index, options[option], number, scale)

@@ -10,10 +10,12 @@ backward reads values that move.
 """
 
 import concurrent.futures
+import os
 
 import torch
 
-from ._errors import PeerError
+from ._errors import ClosedError, PeerError
+from ._parameters import HYPER
 from ._shared import SharedParameters
 
 
@@ -30,12 +32,19 @@ def cut(tensors, bytes):
     return buckets
 
 
+def _values(hyper):
+    return tuple(getattr(hyper, name) for name in HYPER)
+
+
 class BucketedParameters:
     """Does for an optimiser what SharedParameters does, by buckets. `start(options)` comes first."""
 
     def __init__(self, tensors, group, rule, name, options, timeout, arena=None,
                  bucket_bytes=4 << 20):  # fmt: skip
+        if bucket_bytes < 1:
+            raise ValueError(f"bucket_bytes is {bucket_bytes}, not 1 or more")
         self.rule = rule
+        self._process = os.getpid()
         self.tensors = list(tensors)
         self.gradients = [None] * len(self.tensors)
         self.states = [None] * len(self.tensors)
@@ -64,6 +73,7 @@ class BucketedParameters:
         self._target = None  # steps of each bucket once it is done
         self._arrived = set()  # tensors, by position
         self._handed = []  # of each bucket handed over, what becomes of it
+        self._versions = []  # of the gradients that were
         self._left = [len(bucket.tensors) for bucket in self._buckets]
         self._failed = False
 
@@ -77,6 +87,7 @@ class BucketedParameters:
 
     @torch.no_grad()
     def _arrive(self, position, number):
+        self._check_process()
         if position in self._arrived:
             raise RuntimeError("with overlap a step has one backward; its second one would change gradients "
                                "that the ranks are reading")  # fmt: skip
@@ -90,6 +101,7 @@ class BucketedParameters:
             self._begin()
         bucket = self._buckets[len(self._handed)]
         bucket.gather_gradients()
+        self._versions += [(gradient, gradient._version) for gradient in bucket.gradients]
         self._handed.append(self._thread.submit(self._step_in_thread, bucket))
 
     def _begin(self):
@@ -138,8 +150,27 @@ class BucketedParameters:
         while len(self._handed) < len(self._buckets):
             self._hand_over()
 
-    def step(self, *_):
+    def _check_process(self):
+        if os.getpid() != self._process:  # which has the thread that steps
+            raise ClosedError("the optimiser is the parent's, before a fork")
+
+    def check(self, options):
+        """What was changed after it was handed over would be ignored. The step is ended by another call."""
+        self._check_process()
+        if self._begun is None:
+            return
+        if any(_values(now) != _values(then) for now, then in zip(options, self._begun)):
+            raise ValueError("a hyperparameter was changed between backward and step(): with overlap the step "
+                             "begins with the first gradient")  # fmt: skip
+        versions, self._versions = self._versions, []
+        if any(gradient._version != version for gradient, version in versions):
+            concurrent.futures.wait(self._handed)  # the group is quiet then
+            raise ValueError("a gradient was changed between backward and step() (clip_grad_norm_, say): with "
+                             "overlap it is handed over as backward leaves it. step() again ends the step so")  # fmt: skip
+
+    def step(self, options, *_):
         """Waits for the buckets; again after a failure: steps those that are not done."""
+        self._check_process()
         if not self._handed:
             return [self._step_one(bucket) for bucket in self._buckets][-1]
         handed, self._handed = self._handed, []

@@ -9,9 +9,9 @@ import numpy
 
 from . import _fabricshm, _snapshots
 from ._arrays import milliseconds, storage, type_code, type_name
-from ._errors import ClosedError, FabricError
+from ._errors import ClosedError, FabricError, FabricTimeoutError, NotFoundError
 
-_HYPER = ("learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "momentum", "dampening",
+HYPER = ("learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "momentum", "dampening",
           "nesterov", "maximize")  # fmt: skip
 
 
@@ -27,8 +27,8 @@ def hyper(**values):
     momentum, dampening, nesterov; maximize. The defaults are PyTorch's."""
     made = _fabricshm.Hyper()
     for name, value in values.items():
-        if name not in _HYPER:
-            raise TypeError(f"a step has no {name!r}; it has {', '.join(_HYPER)}")
+        if name not in HYPER:
+            raise TypeError(f"a step has no {name!r}; it has {', '.join(HYPER)}")
         setattr(made, name, int(value) if name in ("nesterov", "maximize") else float(value))
     return made
 
@@ -48,13 +48,35 @@ def _listed(shapes, options):
         yield name, lengths, operator.index(options.get(name, 0))
 
 
+def _chosen(group, name, listed, kind, arenas, timeout):
+    """The arena that the set is in already, else the one in which a step is the fastest; the same on all
+    ranks."""
+    if not arenas or not all(hasattr(arena, "free_parameters") for arena in arenas):
+        raise TypeError("arena: a fabricshm.Arena, or a list of them")
+    if len(arenas) == 1:
+        return arenas[0]
+    found = numpy.array([_place_of(name, arenas) if group.rank == 0 else 0], "int32")
+    group.broadcast(found, root=0, timeout=timeout)
+    return arenas[found[0]] if found[0] >= 0 else _fastest(group, listed, kind, arenas, timeout)
+
+
+def _place_of(name, arenas):
+    for index, arena in enumerate(arenas):
+        try:
+            # Long enough for a daemon that is busy: a set that is overlooked would be made again.
+            arena._handle.open_tensor(name, 500)
+            return index
+        except (NotFoundError, FabricTimeoutError):
+            continue
+    return -1
+
+
 def _fastest(group, listed, kind, arenas, timeout):
-    """The arena in which a step is the fastest; the same on all ranks, as the estimates are."""
-    best, least, failure = None, math.inf, ValueError("arena: an empty list")
+    best, least, failure = None, math.inf, None
     for arena in arenas:
         try:
             takes = _fabricshm.Parameters.estimate(
-                group._handle, listed, *kind, arena and arena._handle, milliseconds(timeout))  # fmt: skip
+                group._handle, listed, *kind, arena._handle, milliseconds(timeout))  # fmt: skip
         except FabricError as problem:
             if problem.name not in ("FABRICSHM_EUNSUPPORTED", "FABRICSHM_ENOMEM"):
                 raise
@@ -97,8 +119,8 @@ class Parameters:
     gradients: float32, float16 or bfloat16. copy: float16 or bfloat16 to keep the parameters in that
     type, too. slots: the most ranks that will ever share it (default: the group's). options: which of
     the hyperparameters of a step moves a parameter, by name (default 0). arena: where the set lies, by
-    default where the group is; or a list of arenas, of which the fastest is measured (by less than a
-    twentieth: the first).
+    default where the group is; or a list of arenas: the one that has the set already, else the fastest, as
+    it is measured (by less than a twentieth: the first).
     Arrays are NumPy views of shared memory (uint16 for bfloat16), until close().
     """
 
@@ -112,8 +134,9 @@ class Parameters:
         listed = list(_listed(shapes, self._options))
         types = [type_name(gradients), "float32" if copy is None else type_name(copy)]
         kind = (optimiser_code(optimiser), type_code(types[0]), type_code(types[1]))
-        if isinstance(arena, (list, tuple)):
-            arena = _fastest(group, listed, kind, arena, timeout)
+        if arena is not None:
+            several = arena if isinstance(arena, (list, tuple)) else [arena]
+            arena = _chosen(group, name, listed, kind, several, timeout)
         self.arena = arena
         self._handle = _fabricshm.Parameters(
             group._handle, name, listed, *kind, slots, arena and arena._handle,

@@ -14,7 +14,6 @@ gradients, one for each rank. Without PyTorch: fabricshm.Parameters.
 """
 
 import functools
-import itertools
 import time
 import weakref
 
@@ -72,8 +71,12 @@ class SharedOptimiser(torch.optim.Optimizer):
         if overlap:
             self.parameters_class = functools.partial(BucketedParameters, bucket_bytes=bucket_bytes)
         super().__init__(params, defaults)
-        tensors = list(itertools.chain.from_iterable(g["params"] for g in self.param_groups))
-        options = [i for i, g in enumerate(self.param_groups) for _ in g["params"]]
+        # Frozen ones are left alone, as PyTorch leaves what has no gradient.
+        chosen = [(t, i) for i, g in enumerate(self.param_groups) for t in g["params"] if t.requires_grad]
+        if not chosen:
+            raise ValueError("all parameters are frozen: none has requires_grad")
+        tensors, options = [t for t, _ in chosen], [i for _, i in chosen]
+        self._frozen = [t for g in self.param_groups for t in g["params"] if not t.requires_grad]
         self.shared = self._find(tensors, group, name, options, timeout, arena)
         self.clip_norm = clip_norm
         self.skip_nonfinite = skip_nonfinite
@@ -147,8 +150,11 @@ class SharedOptimiser(torch.optim.Optimizer):
         if self.overlap and (weight is not None or scale != 1.0):
             raise ValueError("with overlap gradients are summed before step() is called: no weight, no scale")
         begun = time.perf_counter()
-        self.shared.gather_gradients()
+        self._check_frozen()
         options = self._options()
+        if self.overlap:
+            self.shared.check(options)
+        self.shared.gather_gradients()
         while True:
             try:
                 self.report = self.shared.step(
@@ -165,6 +171,15 @@ class SharedOptimiser(torch.optim.Optimizer):
             entry["step"].fill_(self.shared.steps)
         self.exposed_ms = 1000 * (time.perf_counter() - begun)
         return loss
+
+    def _check_frozen(self):
+        # Silently they would stay where they are, or go on by their momentum and decay.
+        if any(t.requires_grad for t in self._frozen):
+            raise ValueError("a parameter was frozen when the optimiser was made, and is not any more: make "
+                             "another optimiser, after this one is closed, under another name")  # fmt: skip
+        if not all(t.requires_grad for t in self.shared.tensors):
+            raise ValueError("a parameter was frozen after the optimiser was made: make another optimiser of "
+                             "those that are left, under another name")  # fmt: skip
 
     def _options(self):
         return [hyper(**self.hyper_of(group)) for group in self.param_groups]

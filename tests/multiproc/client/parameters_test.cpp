@@ -172,13 +172,22 @@ int refuse_all(const Daemon& daemon) {
     if (fabricshm_parameters_step(set, &call, nullptr) != FABRICSHM_EINVAL) return 12;
     fabricshm_parameter_memory memory{};
     if (fabricshm_parameter_view(set, 1, &memory) != FABRICSHM_EINVAL) return 13;
-    // A set of another make under the same name.
-    model.shape[0] = 7;
+    // Two handles would be one memory under two names.
     fabricshm_parameters* other = nullptr;
+    if (fabricshm_parameters_open(group, "m", &model.spec, kTimeoutMs, &other) != FABRICSHM_EBUSY ||
+        std::string(fabricshm_error_text()).find("open already") == std::string::npos) {
+        return failed(25);
+    }
+    // A set of another make under the same name.
+    fabricshm_parameters_close(set);
+    model.shape[0] = 7;
     if (fabricshm_parameters_open(group, "m", &model.spec, kTimeoutMs, &other) !=
         FABRICSHM_EMISMATCH) {
         return failed(14);
     }
+    model.shape[0] = kCount;
+    if (fabricshm_parameters_open(group, "m", &model.spec, kTimeoutMs, &set) != 0)
+        return failed(26);
     if (fabricshm_parameters_free(job.arena, "m") != FABRICSHM_EBUSY) return failed(20);
     if (std::string(fabricshm_error_text()).find("has the set open") == std::string::npos) {
         return failed(21);

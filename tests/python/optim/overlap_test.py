@@ -161,6 +161,12 @@ def refusals(rank, world):
                 raise AssertionError(words)
             except kind as error:
                 assert words in str(error), error
+        # The refused backward had added to gradients before its hooks were asked.
+        try:
+            made.step()
+            raise AssertionError("gradients of two backwards were taken for one")
+        except ValueError as error:
+            assert "gradient was changed" in str(error), error
         made.step()
         assert made.shared.steps == 1
 

@@ -70,6 +70,43 @@ def choose(rank, world, node=None):
     return taken, refused, again
 
 
+def again(rank, world):
+    """Opened a second time, from a list in which another arena would be as fast or faster."""
+    with fabricshm.Session() as session:
+        first = session.arena("first", bytes=BYTES)
+        second = session.arena("second", bytes=BYTES)
+        with first.join("ranks", rank, world) as group:
+            held = fabricshm.Parameters(group, "model", SHAPES, "sgd", arena=second)
+            held.gradients["w"][...] = 1
+            held.step(learning_rate=1)
+            busy = code_of(lambda: fabricshm.Parameters(group, "model", SHAPES, "sgd", arena=second))
+            held.close()
+            group.barrier()
+            held = fabricshm.Parameters(group, "model", SHAPES, "sgd", arena=[first, second])
+            return held.arena.name, held.steps, float(held.values["w"][0, 0]), busy
+
+
+def survive_measuring(rank, world):
+    with fabricshm.Session() as session:
+        first = session.arena("first", bytes=BYTES)
+        second = session.arena("second", bytes=BYTES)
+        group = first.join("ranks", rank, world)
+        if rank == 0:
+            group.barrier()
+            os.kill(os.getpid(), 9)
+        try:
+            group.barrier()
+            fabricshm.Parameters(group, "model", SHAPES, "sgd", arena=[first, second])
+            raise AssertionError("measured without rank 0")
+        except fabricshm.PeerError:
+            pass
+        smaller = group.shrink()
+        held = fabricshm.Parameters(smaller, "model", SHAPES, "sgd", arena=[first, second])
+        held.gradients["w"][...] = 1
+        held.step(learning_rate=1)
+        return float(held.values["w"][0, 0])
+
+
 def survive(rank, world):
     with fabricshm.Session() as session:
         pool = session.arena("job", bytes=BYTES)
@@ -116,6 +153,12 @@ class Placement(unittest.TestCase):
     def test_ranks_on_different_nodes_have_no_local_memory_in_common(self):
         found = ranks(choose, 2, (0, 1), options=["--emulate", self.machine])
         self.assertEqual(found, [("job", "FABRICSHM_EUNSUPPORTED", "FABRICSHM_EEXIST")] * 2)
+
+    def test_a_set_is_found_where_it_is_and_not_opened_twice(self):
+        self.assertEqual(ranks(again, 2), [("second", 1, -1.0, "FABRICSHM_EBUSY")] * 2)
+
+    def test_survivors_of_a_death_in_a_measurement_can_measure(self):
+        self.assertEqual(ranks(survive_measuring, 3, dead=(0,))[1:], [-1.0, -1.0])
 
     def test_a_set_in_local_memory_survives_a_rank(self):
         found = ranks(survive, 3, dead=(0,))

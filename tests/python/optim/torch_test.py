@@ -262,7 +262,100 @@ def without_snapshots(rank, world, folder):
                     assert "state_dict" in str(error)
 
 
+def refused(call, word):
+    try:
+        call()
+        raise AssertionError(f"not refused: {word}")
+    except ValueError as error:
+        assert word in str(error), error
+
+
+def frozen(rank, world):
+    torch.set_num_threads(1)
+    with fabric_test.group_of(rank, world) as (_, group):
+        for overlap in (False, True):
+            model = network()
+            model[0].requires_grad_(False)
+            kept = [p.detach().clone() for p in model[0].parameters()]
+            made = optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.1, group=group, overlap=overlap,
+                               name=f"frozen{overlap}")  # fmt: skip
+            for step in range(4):
+                made.zero_grad()
+                loss_of(model, rank, step).backward()
+                made.step()
+            for p, before in zip(model[0].parameters(), kept):
+                assert torch.equal(p, before)
+            model[3].requires_grad_(False)
+            refused(made.step, "frozen after")
+            model.requires_grad_(True)
+            refused(made.step, "not any more")
+        refused(lambda: optim.SGD(network().requires_grad_(False).parameters(), lr=1.0, group=group), "requires_grad")
+
+
+def changed_too_late(rank, world):
+    torch.set_num_threads(1)
+    with fabric_test.group_of(rank, world) as (_, group):
+        model = network()
+        made = optim.SGD(model.parameters(), lr=0.1, group=group, overlap=True)
+        loss_of(model, rank, 0).backward()
+        made.param_groups[0]["lr"] = 0.0
+        refused(made.step, "hyperparameter")
+        made.param_groups[0]["lr"] = 0.1
+        made.step()
+        made.zero_grad()
+        loss_of(model, rank, 1).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-6)
+        refused(made.step, "gradient was changed")
+        made.step()
+        group.barrier()
+        made.zero_grad()
+        loss_of(model, rank, 2).backward()
+        made.step()
+        assert made.report.step == 3
+
+
+def twice_in_one_process(rank, world):
+    with fabric_test.group_of(rank, world) as (_, group):
+        first = optim.SGD(network().parameters(), lr=0.1, group=group)
+        try:
+            optim.SGD(network().parameters(), lr=0.1, group=group)
+            raise AssertionError("two networks with one memory")
+        except fabricshm.FabricError as error:
+            assert error.name == "FABRICSHM_EBUSY" and "another name" in str(error), error
+        loss_of(network(), rank, 0)
+        first.step()
+
+
+def in_a_child(rank, world):
+    torch.set_num_threads(1)
+    with fabric_test.group_of(rank, world) as (_, group):
+        made = optim.SGD(network().parameters(), lr=0.1, group=group, overlap=True)
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                made.step()
+            except fabricshm.ClosedError:
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(pid, 0)[1] == 0
+        made.step()
+
+
 class TorchTest(unittest.TestCase):
+    def test_frozen_parameters_stay_and_may_not_change_sides(self):
+        fabric_test.run_ranks(frozen, 2)
+
+    def test_what_is_changed_after_it_was_handed_over_is_refused(self):
+        fabric_test.run_ranks(changed_too_late, 2)
+
+    def test_two_optimisers_of_one_name_do_not_share_memory(self):
+        fabric_test.run_ranks(twice_in_one_process, 2)
+
+    def test_an_overlapping_optimiser_is_closed_in_a_child(self):
+        fabric_test.run_ranks(in_a_child, 2)
+
     def test_a_shared_module_goes_to_disk_and_back(self):
         with tempfile.TemporaryDirectory() as folder:
             fabric_test.run_ranks(to_disk_and_back, 2, folder)
