@@ -22,6 +22,12 @@ def launch():
     return _fabricshm.launch()
 
 
+def _number(table, name, what):
+    if name not in table:
+        raise ValueError(f"there is no {what} {name!r}; there are {', '.join(table)}")
+    return table[name]
+
+
 class _Closing:
     def __enter__(self):
         return self
@@ -238,7 +244,7 @@ class Group(_Closing):
         size = _symmetric.size_of(data.array.shape) ** 2
         result = data if out is None else self._alike(out, data, size)
         return _symmetric.run(
-            self._handle, data, result, method, ALGORITHMS[algorithm], max_error, timeout
+            self._handle, data, result, method, _number(ALGORITHMS, algorithm, "algorithm"), max_error, timeout
         )
 
     def broadcast(self, array, root=0, **options):
@@ -392,7 +398,8 @@ class Group(_Closing):
         call.output = out.array if out is not None else None
         call.count = count
         call.op, call.root, call.peer, call.tag = op_code(op), root, peer, tag
-        call.algorithm, call.trigger = ALGORITHMS[algorithm], TRIGGERS[trigger]
+        call.algorithm = _number(ALGORITHMS, algorithm, "algorithm")
+        call.trigger = _number(TRIGGERS, trigger, "trigger")
         call.timeout_ms = milliseconds(timeout)
         call.flags = 1 if shared_output else 0  # FABRICSHM_SHARED_OUTPUT
         call.counts, call.recv_counts = counts, recv_counts

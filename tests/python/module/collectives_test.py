@@ -245,6 +245,8 @@ def bad_arguments(rank, world):
         for expected, call in [
             (ValueError, lambda: group.all_reduce(array.T[1:])),
             (ValueError, lambda: group.all_reduce(array, op="median")),
+            (ValueError, lambda: group.all_reduce(array, algorithm="fastest")),
+            (ValueError, lambda: group.all_reduce(array, trigger="now")),
             (TypeError, lambda: group.all_reduce(array.astype("complex64"))),
             (TypeError, lambda: group.all_reduce([1, 2])),
             (TypeError, lambda: group.all_reduce(array, out=numpy.zeros((4, 4)))),

@@ -76,6 +76,7 @@ def wrong_arguments(rank, world):
         for error, call in (
             (ValueError, lambda: group.allreduce_symmetric(numpy.zeros((2, 3)))),
             (ValueError, lambda: group.allreduce_symmetric(numpy.zeros(9))),
+            (ValueError, lambda: group.allreduce_symmetric(numpy.zeros((2, 2)), algorithm="fastest")),
             (ValueError, lambda: group.allreduce_symmetric(square, method="lu")),
             (ValueError, lambda: group.allreduce_symmetric(square, out=numpy.zeros((2, 2)))),
             (TypeError, lambda: group.allreduce_symmetric(square, out=numpy.zeros((3, 3), "f4"))),
