@@ -223,7 +223,6 @@ Result<void> ParameterSet::share(std::vector<double> shares) {
 }
 
 Result<void> ParameterSet::set_steps(std::uint64_t steps) {
-    constexpr std::uint64_t kMaxSteps = std::uint64_t{1} << 53;  // a double counts as far
     if (steps > kMaxSteps) return explain(kBadStep, "steps is above 2^53");
     if (pending_) return Error{Errc::kBroken, 0, "step: the one before failed"};
     applied_ = steps;

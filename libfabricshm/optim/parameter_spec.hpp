@@ -56,6 +56,9 @@ inline constexpr std::uint64_t kParameterAlign = 32;
 /// not depend on how many ranks there are.
 inline constexpr std::uint64_t kBlockElements = 1024;
 
+/// No set has more steps: a double counts as far.
+inline constexpr std::uint64_t kMaxSteps = std::uint64_t{1} << 53;
+
 /// Where everything lies, in bytes from the start of the set's memory.
 struct ParameterLayout {
     std::vector<ElementRange> pieces;    // of the parameters, in their order

@@ -56,10 +56,35 @@ std::vector<std::string> names_in(const std::string& path, std::error_code& erro
     return names;
 }
 
-// Files alone: what is none of ours is left, and the directory with it.
-void remove_flat(const std::string& path) {
+bool is_of_snapshot(std::string_view name) {
+    return name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") ||
+           name.starts_with("part-");
+}
+
+// Through links, too: an old one may have been moved to another disk.
+bool holds_model(const std::string& path) {
     std::error_code error;
-    for (const std::string& name : names_in(path, error)) ::unlink((path + "/" + name).c_str());
+    const std::vector<std::string> names = names_in(path, error);
+    return std::ranges::any_of(names, [](const std::string& name) {
+        return name.starts_with("model") && name.ends_with(".safetensors");
+    });
+}
+
+// Itself, and not what a link leads to.
+bool is_directory(const std::string& path) {
+    struct stat now {};
+    return ::lstat(path.c_str(), &now) == 0 && S_ISDIR(now.st_mode);
+}
+
+// What a snapshot is made of, and nothing else; no link is followed. What is none of ours is left,
+// and the directory with it.
+void remove_flat(const std::string& path) {
+    const Fd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!directory) return;
+    std::error_code error;
+    for (const std::string& name : names_in(path, error)) {
+        if (is_of_snapshot(name)) ::unlinkat(directory.get(), name.c_str(), 0);
+    }
     ::rmdir(path.c_str());
 }
 
@@ -91,7 +116,9 @@ Result<std::vector<KeptSnapshot>> SnapshotDirectory::snapshots() const {
     std::error_code error;
     std::vector<KeptSnapshot> found;
     for (const std::string& name : names_in(path_, error)) {
-        if (const auto step = step_of(name)) found.push_back({*step, path_ + "/" + name});
+        const auto step = step_of(name);
+        const std::string path = path_ + "/" + name;
+        if (step && holds_model(path)) found.push_back({*step, path});
     }
     if (error) return explain_disk(error_of_disk(error.value(), "read a directory"), path_);
     std::ranges::sort(found, {}, &KeptSnapshot::step);
@@ -152,8 +179,9 @@ Result<void> SnapshotDirectory::commit(const SnapshotStamp& stamp) const {
 }
 
 void SnapshotDirectory::prune(const SnapshotStamp& stamp, std::uint32_t keep) const {
-    const auto found = snapshots();
+    auto found = snapshots();
     if (!found.ok() || keep == 0) return;
+    std::erase_if(*found, [](const KeptSnapshot& each) { return !is_directory(each.path); });
     std::size_t left = found->size();
     for (const KeptSnapshot& old : *found) {
         if (left <= keep) return;

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
+#include <set>
 
 #include "libfabricshm/base/check.hpp"
 #include "libfabricshm/base/crc32c.hpp"
@@ -63,9 +64,11 @@ std::string text_of(const std::vector<std::int64_t>& shape) {
 }  // namespace
 
 Result<StoredSnapshot::File> StoredSnapshot::read_file(const std::string& path) {
-    const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    // Not blocking: a pipe would wait for a writer.
+    const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     struct stat now {};
     if (!fd || ::fstat(fd.get(), &now) != 0) return explain_disk(error_of_disk(errno, kStep), path);
+    if (!S_ISREG(now.st_mode)) return explain(kCorruptFile, "%s: it is no file", path.c_str());
     const auto bytes = static_cast<Bytes>(now.st_size);
     std::array<unsigned char, 8> start{};
     auto got = read_all(fd.get(), reinterpret_cast<std::byte*>(start.data()), start.size(), 0);
@@ -139,7 +142,8 @@ Result<void> StoredSnapshot::check_stamps() {
         }
     }
     std::uint64_t count = 0;
-    if (!parse(value_of(first, kStepKey), step_) || !parse(value_of(first, kFilesKey), count)) {
+    if (!parse(value_of(first, kStepKey), step_) || !parse(value_of(first, kFilesKey), count) ||
+        step_ > kMaxSteps) {
         return explain(kCorruptFile, "%s: the header is damaged", files_.front().path.c_str());
     }
     if (count == files_.size()) return {};
@@ -168,6 +172,12 @@ Result<void> StoredSnapshot::check(const ParameterSpec& spec) const {
             const std::vector<std::int64_t>& shape = spec.parameters[i].shape;
             const bool fits = tensor.dtype == "F32" && tensor.shape == shape &&
                               tensor.bytes() == spec.parameters[i].elements() * sizeof(float);
+            // Now, and not when the set has been written into.
+            const StoredHeader& header = files_[found->second.file].header;
+            if (fits && value_of(header, kChecksumKey + name).empty()) {
+                return explain(kCorruptFile, "%s: tensor '%.80s' has no checksum",
+                               files_[found->second.file].path.c_str(), name.c_str());
+            }
             if (fits) continue;
             return explain(kOther, "tensor '%.80s' is %.8s %.60s in the snapshot, F32 %.60s here",
                            name.c_str(), tensor.dtype.c_str(), text_of(tensor.shape).c_str(),
@@ -175,7 +185,16 @@ Result<void> StoredSnapshot::check(const ParameterSpec& spec) const {
         }
     }
     if (known == tensors_.size()) return {};
-    return explain(kOther, "the snapshot has %zu tensors, the set %zu", tensors_.size(), known);
+    std::set<std::string> own_names;
+    for (int array = 0; array < arrays; ++array) {
+        for (std::size_t i = 0; i < spec.parameters.size(); ++i) {
+            own_names.insert(stored_name(spec, array, i));
+        }
+    }
+    const auto other = std::ranges::find_if(
+        tensors_, [&](const auto& each) { return own_names.count(each.first) == 0; });
+    return explain(kOther, "the set has no tensor '%.80s', which the snapshot has",
+                   other == tensors_.end() ? "" : other->first.c_str());
 }
 
 Result<void> StoredSnapshot::read(const std::string& name, std::byte* data) const {
@@ -184,7 +203,7 @@ Result<void> StoredSnapshot::read(const std::string& name, std::byte* data) cons
     const Place place = found->second;
     const File& file = files_[place.file];
     const StoredTensor& tensor = file.header.tensors[place.tensor];
-    const Fd fd(::open(file.path.c_str(), O_RDONLY | O_CLOEXEC));
+    const Fd fd(::open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (!fd) return explain_disk(error_of_disk(errno, kStep), file.path);
     ::posix_fadvise(fd.get(), static_cast<off_t>(file.data + tensor.begin),
                     static_cast<off_t>(tensor.bytes()), POSIX_FADV_WILLNEED);

@@ -3,7 +3,6 @@
 import collections.abc
 import math
 import operator
-import os
 
 import numpy
 
@@ -209,7 +208,7 @@ class Parameters:
     def restore(self, path, timeout=None):
         """The set becomes what the snapshot in the directory `path` holds; by all ranks, as many as there
         are now. Returns its number of steps. MismatchError: it is one of another set."""
-        return self._handle.restore(os.fspath(path), milliseconds(timeout))
+        return self._handle.restore(_snapshots.path_text(path), milliseconds(timeout))
 
     def close(self):
         """This rank's part ends. The set stays until Arena.free_parameters(), or as long as the

@@ -36,12 +36,19 @@ class Snapshot:
         return self.report
 
 
+def path_text(path):
+    text = os.fspath(path)
+    if "\0" in text:
+        raise ValueError(f"a path has no zero character: {text!r}")
+    return text
+
+
 def begin(handle, directory, keep, file_bytes, plain_writes, timeout):
-    directory = os.fspath(directory)
+    directory = path_text(directory)
     handle.snapshot_begin(directory, keep, file_bytes or 0, bool(plain_writes), milliseconds(timeout))
     return Snapshot(handle, directory)
 
 
 def latest_snapshot(directory):
     """The path of the newest whole snapshot in a directory; NotFoundError when there is none."""
-    return _fabricshm.latest_snapshot(os.fspath(directory))
+    return _fabricshm.latest_snapshot(path_text(directory))

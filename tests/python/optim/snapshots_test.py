@@ -151,6 +151,15 @@ def several(rank, world, directory, keep):
         return copy_of(parameters)
 
 
+def pipe(rank, world, path):
+    with fabric_test.group_of(rank, world) as (_, group):
+        try:
+            opened(group).restore(path)
+            raise AssertionError("a pipe was read")
+        except fabricshm.FabricError as error:
+            assert error.name == "FABRICSHM_ECORRUPT", error
+
+
 def two_at_once(rank, world, directory):
     with fabric_test.group_of(rank, world) as (_, group):
         parameters = opened(group)
@@ -363,6 +372,37 @@ class SnapshotsTest(unittest.TestCase):
                 results = fabric_test.run_ranks(several, 2, directory, keep)
                 self.assertEqual(sorted(os.listdir(directory)), left)
                 same(read_snapshot(fabricshm.latest_snapshot(directory))[1], results[0])
+
+    def test_what_links_lead_to_and_what_is_no_snapshot_is_left_alone(self):
+        os.mkdir(self.directory)
+        with tempfile.TemporaryDirectory() as outside:
+            for link in ("step-000000", ".step-000000.partial-0123456789abcdef"):
+                archive = os.path.join(outside, "archive" + link)
+                os.mkdir(archive)
+                with open(os.path.join(archive, "model.safetensors"), "w") as file:
+                    file.write("kept")
+                os.symlink(archive, os.path.join(self.directory, link))
+            own = os.path.join(self.directory, "step-000500")
+            os.mkdir(own)
+            with open(os.path.join(own, "notes.txt"), "w") as file:
+                file.write("kept")
+            os.mkdir(os.path.join(self.directory, "step-999999"))
+            fabric_test.run_ranks(several, 2, self.directory, 1)
+            for link in ("step-000000", ".step-000000.partial-0123456789abcdef"):
+                with open(os.path.join(self.directory, link, "model.safetensors")) as file:
+                    self.assertEqual(file.read(), "kept")
+            self.assertEqual(os.listdir(own), ["notes.txt"])
+            newest = fabricshm.latest_snapshot(self.directory)
+            self.assertNotIn("step-999999", newest)
+            self.assertTrue(os.path.isdir(os.path.join(self.directory, "step-999999")))
+        with self.assertRaises(ValueError):
+            fabricshm.latest_snapshot(self.directory + "\0tail")
+
+    def test_a_pipe_is_no_snapshot_and_is_not_waited_for(self):
+        fabric_test.run_ranks(seed, 2, self.directory)
+        path = fabricshm.latest_snapshot(self.directory)
+        os.mkfifo(os.path.join(path, "pipe.safetensors"))
+        fabric_test.run_ranks(pipe, 2, path)
 
     def test_one_is_waited_for_before_the_next(self):
         fabric_test.run_ranks(two_at_once, 2, self.directory)
