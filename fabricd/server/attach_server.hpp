@@ -51,6 +51,13 @@ class AttachServer {
     /// outlives the server. Before start().
     void share_links(int descriptor) noexcept { links_ = descriptor; }
 
+    /// What sessions learn of the daemon that they are attached to. Before start().
+    void identify(const std::array<std::uint8_t, 16>& instance,
+                  const std::array<std::uint8_t, 16>& pool) noexcept {
+        instance_ = instance;
+        pool_ = pool;
+    }
+
     /// Begins to accept, and to watch the processes of sessions known from the journal.
     Result<void> start();
 
@@ -119,6 +126,8 @@ class AttachServer {
     EventLoop& loop_;
     Registry& registry_;
     int links_ = -1;  // see share_links()
+    std::array<std::uint8_t, 16> instance_{};
+    std::array<std::uint8_t, 16> pool_{};
     SessionPages& pages_;
     fabricshm::Closer& closer_;
     Listener listener_;

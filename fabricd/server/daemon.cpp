@@ -22,6 +22,7 @@
 #include "fabricd/server/shard_mover.hpp"
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/os/identity.hpp"
 #include "libfabricshm/os/page_file.hpp"
 
 namespace fabricd {
@@ -340,6 +341,8 @@ Result<void> Daemon::Impl::open_socket() {
     limits.replies = options.replies;
     server = std::make_unique<AttachServer>(*loop, *registry, pages, closer, std::move(listener),
                                             std::move(admission), limits);
+    FABRIC_TRY(const auto instance, fabricshm::instance_of(options.state_dir));
+    server->identify(instance, backend->uuid());
     if (options.links) FABRIC_TRY_VOID(share_links(*options.links));
     return {};
 }

@@ -20,6 +20,7 @@
 #include "libfabricshm/client/connection.hpp"
 #include "libfabricshm/client/telemetry.hpp"
 #include "libfabricshm/os/fd.hpp"
+#include "libfabricshm/os/identity.hpp"
 #include "libfabricshm/os/poison.hpp"
 #include "libfabricshm/os/unix_socket.hpp"
 #include "libfabricshm/proto/messages.hpp"
@@ -110,6 +111,9 @@ class Session {
     const std::string& device() const noexcept { return options_.device; }
     /// The socket and the process of the daemon that it was opened with, for people.
     const std::string& daemon() const noexcept { return daemon_; }
+    /// Where this process is attached: host, daemon and pool. What ranks compare that come
+    /// together.
+    Identity place() const;
     /// now + timeout().
     TimePoint default_deadline() const noexcept;
 
