@@ -53,7 +53,11 @@ Hosts Hosts::of_environment() {
     if (colon == std::string::npos) return hosts;
     const std::string temper = words.substr(colon + 1);
     hosts.coherent = temper == "coherent";
-    if (!hosts.coherent) hosts.behaviour.temper = temper_of(temper);
+    if (hosts.coherent) {
+        hosts.count = 0;  // of those that share no caches
+    } else {
+        hosts.behaviour.temper = temper_of(temper);
+    }
     return hosts;
 }
 

@@ -36,7 +36,7 @@ struct RankContext {
 struct Hosts {
     int count = 0;
     emu::HostBehaviour behaviour{};
-    /// Their caches are kept coherent, but each has a kernel of its own.
+    /// With a count of 0: hosts whose caches are kept coherent, with a kernel each.
     bool coherent = false;
 
     /// FABRIC_TEST_HOSTS=4 or 4:strict (eager, random, coherent), as fabric_test_on_hosts() sets
