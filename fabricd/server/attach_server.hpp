@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -30,7 +31,11 @@ struct AttachLimits {
     PlaceLimits places;
     Duration hello_within = std::chrono::seconds(10);
     ReplyLimits replies;
-    Bytes default_arena_bytes = 0;  // sent to every client
+    // Sent to every client: the size of an arena that is opened without one, which daemon this is,
+    // and the UUID of its pool.
+    Bytes default_arena_bytes = 0;
+    std::array<std::uint8_t, 16> instance{};
+    std::array<std::uint8_t, 16> pool{};
 };
 
 /// Turns what happens on sockets and to processes into calls of the registry, and its answers into
@@ -50,13 +55,6 @@ class AttachServer {
     /// Sessions get this descriptor with those of arenas that have a link page; -1: none. It
     /// outlives the server. Before start().
     void share_links(int descriptor) noexcept { links_ = descriptor; }
-
-    /// What sessions learn of the daemon that they are attached to. Before start().
-    void identify(const std::array<std::uint8_t, 16>& instance,
-                  const std::array<std::uint8_t, 16>& pool) noexcept {
-        instance_ = instance;
-        pool_ = pool;
-    }
 
     /// Begins to accept, and to watch the processes of sessions known from the journal.
     Result<void> start();
@@ -126,8 +124,6 @@ class AttachServer {
     EventLoop& loop_;
     Registry& registry_;
     int links_ = -1;  // see share_links()
-    std::array<std::uint8_t, 16> instance_{};
-    std::array<std::uint8_t, 16> pool_{};
     SessionPages& pages_;
     fabricshm::Closer& closer_;
     Listener listener_;

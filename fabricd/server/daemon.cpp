@@ -338,11 +338,11 @@ Result<void> Daemon::Impl::open_socket() {
     FABRIC_TRY(limits.places.all, connections_possible());
     limits.places.per_user = options.limits.max_sessions_per_user + kHandshakes;
     limits.default_arena_bytes = options.limits.default_arena_bytes;
+    FABRIC_TRY(limits.instance, fabricshm::instance_of(options.state_dir));
+    limits.pool = backend->uuid();
     limits.replies = options.replies;
     server = std::make_unique<AttachServer>(*loop, *registry, pages, closer, std::move(listener),
                                             std::move(admission), limits);
-    FABRIC_TRY(const auto instance, fabricshm::instance_of(options.state_dir));
-    server->identify(instance, backend->uuid());
     if (options.links) FABRIC_TRY_VOID(share_links(*options.links));
     return {};
 }

@@ -301,14 +301,14 @@ SessionIdentity Session::identity() const {
     return identity_;
 }
 
-Identity Session::place() const {
-    const SessionIdentity known = identity();
-    return {own_host(), {known.instance, daemon_}, {known.pool}};
-}
-
 bool Session::connected() const {
     const std::lock_guard lock(mutex_);
     return state_ == State::kConnected;
+}
+
+Identity place_of(const Session& session) {
+    const SessionIdentity known = session.identity();
+    return {own_host(), {known.instance, session.daemon()}, {known.pool}};
 }
 
 }  // namespace fabricshm

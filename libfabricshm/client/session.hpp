@@ -111,9 +111,6 @@ class Session {
     const std::string& device() const noexcept { return options_.device; }
     /// The socket and the process of the daemon that it was opened with, for people.
     const std::string& daemon() const noexcept { return daemon_; }
-    /// Where this process is attached: host, daemon and pool. What ranks compare that come
-    /// together.
-    Identity place() const;
     /// now + timeout().
     TimePoint default_deadline() const noexcept;
 
@@ -194,5 +191,8 @@ class Session {
     std::thread* thread_ =
         nullptr;  // not a member: a forked child must neither join nor destroy it
 };
+
+/// Where the session is attached: host, daemon and pool. What ranks compare that come together.
+Identity place_of(const Session& session);
 
 }  // namespace fabricshm
