@@ -21,7 +21,7 @@ bool failed(int code, const char* step, TransportError& error) {
 }
 
 template <typename Object>
-int keep(int code, Object* made, Held<Object>& held) {
+int keep(int code, Object*& made, Held<Object>& held) {
     if (code == 0) held.reset(made);
     return code;
 }
