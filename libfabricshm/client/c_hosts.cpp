@@ -77,6 +77,8 @@ net::HostsSpec spec_for(const std::shared_ptr<Arena>& arena, const std::string& 
         return block.ok() ? block.value() : nullptr;
     };
     made.release = [arena](std::byte* block) { arena->heap().release(block); };
+    made.leave = [arena](std::uint64_t id, int rank) { post_leave(*arena, id, rank); };
+    made.coherent = arena->policy() == nullptr;
     return made;
 }
 
@@ -89,8 +91,35 @@ int check_one_pool(const char* function, const fabricshm_group& group) {
                 "group '%s'", group.name.c_str());
 }
 
-int shrink_hosts(fabricshm_group& group, std::int64_t, fabricshm_group**) {
-    return check_one_pool("fabricshm_group_shrink", group);
+namespace {
+
+// What joined: one in several pools, or, when all of its ranks are here, the local group.
+int keep(std::unique_ptr<fabricshm_group> handle, std::unique_ptr<net::HostsGroup> joined,
+         fabricshm_group** group) {
+    handle->hosts = std::move(joined);
+    if (handle->hosts->links() == nullptr) {
+        handle->group = handle->hosts->take_local();
+        handle->hosts.reset();
+    }
+    *group = adopt(std::move(handle));
+    return FABRICSHM_OK;
+}
+
+}  // namespace
+
+int shrink_hosts(fabricshm_group& group, std::int64_t timeout_ms, fabricshm_group** survivors) {
+    net::HostsSpec wanted = spec_for(group.arena, group.name);
+    net::HostsGroup& old = *group.hosts;
+    wanted.join = [&old, arena = group.arena](int, int, TimePoint deadline) {
+        return shrink_group(arena, old.local(), deadline);
+    };
+    auto handle = std::make_unique<fabricshm_group>();
+    handle->session = group.session;
+    handle->arena = group.arena;
+    handle->name = group.name;
+    auto made = old.shrink(std::move(wanted), deadline_of(group.arena->session(), timeout_ms));
+    if (!made.ok()) return fail(made.error(), "survivors of group '%s'", group.name.c_str());
+    return keep(std::move(handle), std::move(made).value(), survivors);
 }
 
 }  // namespace fabricshm
@@ -107,12 +136,8 @@ int fabricshm_group_join_hosts(fabricshm_arena* arena, const fabricshm_hosts_spe
         wanted.rank = spec->rank;
         wanted.world = spec->world;
         if (spec->trusted != nullptr) wanted.trusted = spec->trusted;
-        wanted.coherent = arena->arena->policy() == nullptr;
         wanted.exchange = [spec](const void* mine, std::size_t bytes, void* all) {
             return spec->exchange(spec->context, mine, bytes, all) == 0;
-        };
-        wanted.leave = [held = arena->arena](std::uint64_t id, int rank) {
-            post_leave(*held, id, rank);
         };
         auto handle = std::make_unique<fabricshm_group>();
         auto joined = net::HostsGroup::join(
@@ -123,13 +148,7 @@ int fabricshm_group_join_hosts(fabricshm_arena* arena, const fabricshm_hosts_spe
         handle->session = arena->session;
         handle->arena = arena->arena;
         handle->name = spec->name;
-        handle->hosts = std::move(joined).value();
-        if (handle->hosts->links() == nullptr) {
-            handle->group = handle->hosts->take_local();
-            handle->hosts.reset();
-        }
-        *group = adopt(std::move(handle));
-        return FABRICSHM_OK;
+        return keep(std::move(handle), std::move(joined).value(), group);
     });
 }
 

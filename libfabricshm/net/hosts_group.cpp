@@ -247,7 +247,11 @@ Error HostsGroup::ended(const Error& error) {
     local_->abort(Errc::kBroken, verdict_of(error));
     const auto known = local_->check();
     const Error first = known.ok() ? error : of_local(known.error());
-    if (links_ != nullptr) links_->spread(first.code, first.detail);
+    // What it has sent and may come late must not be taken for something of the next epoch.
+    const bool gone = first.code == Errc::kPeer && first.detail >= 0 && first.detail < world() &&
+                      plan_.remote(first.detail, spec_.rank);
+    if (gone) links_->fence(first.detail);
+    links_->spread(first.code, first.detail);
     Error result = first.code == Errc::kBroken ? error : first;
     if (*result.step == '\0') result.step = "collective";
     return named(result);

@@ -68,6 +68,11 @@ class HostsGroup {
     Result<void> run(const Call& call);
     Result<std::shared_ptr<Request>> start(Call call);
 
+    /// The group of the members that are left, once all of them call this; `spec` has join() for the
+    /// survivors of this pool. Once in the life of a group. kPeer: hosts are out of reach that are
+    /// not known to be dead, and this side is not the larger one.
+    Result<std::unique_ptr<HostsGroup>> shrink(HostsSpec spec, TimePoint deadline);
+
     /// `host` is dead, as something outside knows: nothing that its ranks write lands from now on,
     /// and what waits for them ends with kPeer. Thread-safe.
     void on_host_lost(int host) noexcept;

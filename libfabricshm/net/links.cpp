@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "libfabricshm/base/check.hpp"
@@ -29,6 +30,13 @@ constexpr Duration kGoodbye = std::chrono::seconds(1);
 constexpr Duration kLull = std::chrono::milliseconds(5);
 constexpr int kListenMs = 100;
 constexpr std::uint64_t kMessagesPerCredit = 32;
+
+// Whether this says that there is no such process any more. What a network that is cut says does not,
+// and neither does what our own end of the connection did.
+bool is_death(int error) noexcept {
+    return error == ECONNRESET || error == ECONNREFUSED || error == ENOTCONN || error == EPIPE ||
+           error == ECONNABORTED || error == ESHUTDOWN;
+}
 
 constexpr unsigned bit_of(Note note) noexcept {
     return 1u << static_cast<unsigned>(note);
@@ -130,7 +138,7 @@ std::uint32_t Links::word_of(Note note, std::uint32_t value) const noexcept {
 
 Errc Links::post(int peer, Note note, std::uint32_t value) noexcept {
     const Errc code = transport_->write(peer, nullptr, 0, 0, word_of(note, value), &notes_);
-    if (code == Errc::kPeer) lose(peer);
+    if (code == Errc::kPeer) lose(peer, false);
     return code;
 }
 
@@ -173,9 +181,11 @@ void Links::acknowledge(int peer) noexcept {
     pay();
 }
 
-void Links::lose(int peer) noexcept {
+void Links::lose(int peer, bool dead) noexcept {
     Peer& it = at(peer);
+    if (dead) it.dead = true;
     if (it.lost.exchange(true)) return;
+    transport_->fence(peer);
     if (closing_ || it.leaving) return;
     const auto rank = static_cast<std::uint64_t>(peer) + 1;
     std::uint64_t none = 0;
@@ -184,7 +194,7 @@ void Links::lose(int peer) noexcept {
 
 void Links::handle(const Event& event) noexcept {
     if (event.what == Event::What::kArrived) return handle_word(event.word);
-    if (event.peer >= 0) lose(event.peer);
+    if (event.peer >= 0) lose(event.peer, is_death(event.error));
 }
 
 void Links::handle_word(std::uint32_t word) noexcept {
@@ -236,7 +246,7 @@ void Links::handle_word(std::uint32_t word) noexcept {
             from.left = true;
             return;
         case Note::kControl:
-            from.controls |= 1u << (value & 1);
+            from.controls |= 1u << (value % kControlRounds);
             return;
         case Note::kPing:
             if (value == 0) owe(peer, Note::kPing);
@@ -336,7 +346,7 @@ Result<void> Links::send(int peer, const std::byte* from, Bytes bytes, std::uint
         if (sent || to.lost || place + bytes - to.free_from > spec_.ring_bytes) return sent;
         const Errc code = transport_->write(peer, from, bytes, kDoorHead + place % spec_.ring_bytes,
                                             word_of(Note::kData, mark), &pending);
-        if (code == Errc::kPeer) lose(peer);
+        if (code == Errc::kPeer) lose(peer, false);
         if (code != Errc::kOk) return false;
         to.write_at = place + bytes;
         to.ends.push_back(to.write_at);
@@ -393,7 +403,7 @@ Result<void> Links::send_control(int peer, int round, const std::vector<std::byt
         if (!posted && !at(peer).lost) {
             const Errc code = transport_->write(peer, control.framed.data(), control.framed.size(),
                                                 control_at(round), word, &control.pending);
-            if (code == Errc::kPeer) lose(peer);
+            if (code == Errc::kPeer) lose(peer, false);
             posted = code == Errc::kOk;
         }
         return posted && control.pending.load(std::memory_order_acquire) == 0;
@@ -401,9 +411,12 @@ Result<void> Links::send_control(int peer, int round, const std::vector<std::byt
     return wait(peer, deadline, "send", done, true);
 }
 
-std::optional<std::vector<std::byte>> Links::control_of(int peer, int round, TimePoint deadline) {
-    const auto come = [&] { return (at(peer).controls >> round & 1) != 0; };
-    if (!wait(peer, deadline, "receive", come, true).ok()) return std::nullopt;
+std::optional<std::vector<std::byte>> Links::control_of(int peer, int round) {
+    {
+        const std::lock_guard lock(mutex_);
+        if ((at(peer).controls >> round & 1) == 0 && progress(1) == 0) return std::nullopt;
+        if ((at(peer).controls >> round & 1) == 0) return std::nullopt;
+    }
     const std::byte* box = transport_->memory(peer) + control_at(round);
     std::uint64_t length = 0;
     std::memcpy(&length, box, kLengthBytes);
@@ -430,14 +443,14 @@ std::optional<Error> Links::failure() const noexcept {
                  static_cast<std::int32_t>(static_cast<std::uint32_t>(failure)) - 1, "peer"};
 }
 
-void Links::condemn(int peer) noexcept {
-    transport_->fence(peer);
-    lose(peer);
-    transport_->wake();
+void Links::probe(int peer) noexcept {
+    const std::lock_guard lock(mutex_);
+    ping(peer);
 }
 
-bool Links::lost(int peer) const noexcept {
-    return at(peer).lost;
+void Links::condemn(int peer) noexcept {
+    lose(peer, true);
+    transport_->wake();
 }
 
 }  // namespace fabricshm::net

@@ -46,8 +46,10 @@ struct LinksSpec {
 
 /// Before each message and ring: a line for words that are written for their notes alone.
 inline constexpr Bytes kDoorHead = 64;
+/// Texts that a peer may get in an epoch: those of one shrink.
+inline constexpr int kControlRounds = 4;
 constexpr Bytes door_bytes(const LinksSpec& spec) noexcept {
-    return kDoorHead + spec.ring_bytes + 2 * round_up(spec.control_bytes + 8, 64);
+    return kDoorHead + spec.ring_bytes + kControlRounds * round_up(spec.control_bytes + 8, 64);
 }
 
 /// Threads: lost(), condemn() from any; everything else by the thread that runs an operation.
@@ -81,21 +83,27 @@ class Links {
     /// Waits until `pending` is 0.
     Result<void> settle(const std::atomic<int>& pending, TimePoint deadline);
 
-    /// One text for each of two rounds and each peer.
+    /// One text for each round and peer; also when the group has failed.
     Result<void> send_control(int peer, int round, const std::vector<std::byte>& text,
                               TimePoint deadline);
-    /// Waits for it unless the peer is lost; nothing: it has not come by `deadline`.
-    std::optional<std::vector<std::byte>> control_of(int peer, int round, TimePoint deadline);
+    /// Nothing: it has not come. Makes progress, for a few milliseconds if there is nothing to do.
+    std::optional<std::vector<std::byte>> control_of(int peer, int round);
 
     /// All that can be reached learn that the group failed. Once; never waits for long.
     void spread(Errc code, int rank) noexcept;
     /// What a peer spread, or a connection that was lost.
     std::optional<Error> failure() const noexcept;
 
-    /// This peer is dead, as something outside says: nothing that it writes lands from now on.
+    /// Nothing that it writes lands from now on. Thread-safe.
+    void fence(int peer) noexcept { transport_->fence(peer); }
+    /// Asks whether its connection is still there; the answer comes later, as lost().
+    void probe(int peer) noexcept;
+    /// This peer is dead, as something outside says. Fences it.
     void condemn(int peer) noexcept;
     /// Its connection ended, or it is condemned.
-    bool lost(int peer) const noexcept;
+    bool lost(int peer) const noexcept { return at(peer).lost; }
+    /// It is known to be dead, and not only out of reach.
+    bool dead(int peer) const noexcept { return at(peer).dead; }
     /// How long nothing has been heard of it.
     Duration silence_of(int peer) const noexcept;
 
@@ -117,6 +125,7 @@ class Links {
         unsigned controls = 0;    // bits of rounds
         unsigned owes = 0;        // bits of notes that could not be sent yet
         std::atomic<bool> lost{false};
+        std::atomic<bool> dead{false};
         std::atomic<std::int64_t> heard_ns{0};
     };
 
@@ -131,7 +140,7 @@ class Links {
     void acknowledge(int peer) noexcept;
     void handle(const Event& event) noexcept;
     void handle_word(std::uint32_t word) noexcept;
-    void lose(int peer) noexcept;
+    void lose(int peer, bool dead) noexcept;
     int progress(int wait_ms) noexcept;
     void ping(int peer) noexcept;
     void serve();
