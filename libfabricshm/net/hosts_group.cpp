@@ -24,6 +24,9 @@ constexpr Bytes kMaxMessage = 256 * kKiB;
 constexpr Bytes kMinMessage = 16 * kKiB;
 constexpr Bytes kMaxRings = 128 * kMiB;  // of one rank, for all others
 
+// How much longer ranks wait for each other in a pool than for the network.
+constexpr Duration kGrace = std::chrono::seconds(2);
+
 // What ranks say of themselves, first; and, once they know where all are, how to reach them.
 struct Introduction {
     std::uint64_t magic = kMagic;
@@ -237,8 +240,8 @@ Error HostsGroup::named(const Error& error) const noexcept {
     const bool names = error.code == Errc::kPeer || error.code == Errc::kMismatch ||
                        error.code == Errc::kTimeout;
     if (!names || error.detail < 0 || error.detail >= world()) return error;
-    return explain(error, "%s of rank %d on host %s", text_of(error.code), error.detail,
-                   host_name(error.detail).c_str());
+    return explain(error, "rank %d on host %s: %s", error.detail, host_name(error.detail).c_str(),
+                   text_of(error.code));
 }
 
 // A failure ends the group for all. The first one that this pool knows is what all its ranks give.
@@ -327,7 +330,8 @@ Result<void> HostsGroup::run_local(const Step& step, const LocalCall& local) {
     call.output = local.output;
     call.count = local.bytes / step.element;
     for (const Bytes bytes : local.counts) call.counts.push_back(bytes / step.element);
-    call.deadline = step.call.deadline;
+    // The rank that waits for the network is the first to give up: it knows for whom it waited.
+    call.deadline = deadline_after(step.call.deadline, kGrace);
     const auto result = local_->run(call);
     if (result.ok()) return {};
     // A verdict of the network, by the rank that waited there, comes as a broken group.

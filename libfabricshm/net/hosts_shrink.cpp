@@ -109,7 +109,7 @@ Result<void> Shrink::collect(const std::vector<int>& own) {
                 reachable = reachable || !links_.lost(rank);
             }
             if (!reachable) break;
-            if (Clock::now() - probed < std::chrono::milliseconds(100)) continue;
+            if (Clock::now() - probed < std::chrono::milliseconds(50)) continue;
             probed = Clock::now();
             for (const int rank : plan.ranks_of(host)) links_.probe(rank);
         }

@@ -21,9 +21,11 @@ constexpr Bytes kLengthBytes = sizeof(std::uint64_t);
 // A wait polls so long before it sleeps in the transport: about what a message takes to come.
 constexpr Duration kPolling = std::chrono::microseconds(200);
 constexpr int kSliceMs = 5;
-constexpr Duration kPingEvery = std::chrono::milliseconds(100);
+constexpr Duration kPingEvery = std::chrono::milliseconds(50);
 // Of a peer that has not been heard of for so long although it was asked: it is gone, or cut off.
 constexpr Duration kSilence = std::chrono::seconds(1);
+// How long a connection may refuse a word to a peer before it counts as ended.
+constexpr Duration kRefused = std::chrono::milliseconds(250);
 // How long the last bytes may take that a rank that leaves has sent.
 constexpr Duration kGoodbye = std::chrono::seconds(1);
 // The thread between operations begins to listen when none came for so long.
@@ -270,8 +272,18 @@ Duration Links::silence_of(int peer) const noexcept {
 
 // The answer says that the peer lives; the question finds out whether its connection does.
 void Links::ping(int peer) noexcept {
-    if (at(peer).lost || at(peer).leaving) return;
-    (void)post(peer, Note::kPing, 0);
+    Peer& it = at(peer);
+    if (it.lost || it.leaving) return;
+    const TimePoint now = Clock::now();
+    if (post(peer, Note::kPing, 0) != Errc::kBusy) {
+        it.busy_since = TimePoint{};
+        return;
+    }
+    if (it.busy_since == TimePoint{}) it.busy_since = now;
+    // Providers on TCP report the end of a connection to writes on their way alone. To others they
+    // say "busy" for as long as they try to connect again, which takes a process at the other end.
+    // A connection that is cut, or whose peer is stopped, takes these few bytes.
+    if (it.greeted && now - it.busy_since >= kRefused) lose(peer, true);
 }
 
 Result<void> Links::reason_to_stop(int peer, TimePoint now, TimePoint deadline, const char* step) {

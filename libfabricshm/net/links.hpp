@@ -122,6 +122,7 @@ class Links {
         bool greeted = false;
         std::atomic<bool> leaving{false};  // it sent kLeave
         bool left = false;        // it answered ours
+        TimePoint busy_since{};   // it takes no ping since then
         unsigned controls = 0;    // bits of rounds
         unsigned owes = 0;        // bits of notes that could not be sent yet
         std::atomic<bool> lost{false};

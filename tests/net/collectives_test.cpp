@@ -54,7 +54,7 @@ void fill(std::vector<std::byte>& bytes, fabricshm_dtype dtype, int rank) {
 // The same ranks twice: over several pools, and in one.
 struct Pair {
     Pair(const std::string& socket, ExchangeBoard& board, const Counts& counts, int rank)
-        : hosts(socket, board, counts, rank), one(socket, 48 << 20, "common") {
+        : hosts(socket, board, counts, rank), one(socket, 160 << 20, "common") {
         if (hosts.group == nullptr || !one.ok) return;
         if (fabricshm_group_join(one.arena, "flat", rank, hosts.world, 30'000, &flat) != 0) {
             failed(101);
@@ -119,7 +119,7 @@ bool goes_with(fabricshm_dtype dtype, fabricshm_op op) {
 }
 
 void check_all(const Counts& counts, const std::function<int(Pair&)>& body) {
-    const Daemon daemon;
+    const Daemon daemon({"--pool-capacity=1GiB"});
     ExchangeBoard board;
     const int world = world_of(counts);
     const auto codes = run_children(world, [&](int rank) -> int {

@@ -37,7 +37,7 @@ bool text_has(const char* part) {
 
 // Some ranks die after the first operation; the others learn it, and go on with each other.
 void check_deaths(const Counts& counts, const std::vector<int>& dying) {
-    const Daemon daemon;
+    const Daemon daemon({"--pool-capacity=1GiB"});
     ExchangeBoard board;
     const int world = test_support::world_of(counts);
     const auto is_dying = [&](int rank) {

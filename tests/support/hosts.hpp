@@ -92,7 +92,7 @@ inline fabricshm_hosts_spec hosts_spec(ExchangePlace& place, const char* name,
 struct HostsRank {
     HostsRank(const std::string& socket, ExchangeBoard& board, const std::vector<int>& counts,
               int which, const char* trusted = "127.0.0.0/8")
-        : job(socket, 48 << 20, ("pool" + std::to_string(host_of(counts, which))).c_str()),
+        : job(socket, 160 << 20, ("pool" + std::to_string(host_of(counts, which))).c_str()),
           rank(which),
           world(world_of(counts)) {
         if (!job.ok) return;
