@@ -84,7 +84,7 @@ Call translate(const fabricshm_group& group, const fabricshm_call& given) {
     call.input = static_cast<const std::byte*>(given.input);
     call.output = static_cast<std::byte*>(given.output);
     call.count = given.count;
-    const int world = group.group->world();
+    const int world = group.world();
     // Copied, since a started operation outlives the caller's arrays.
     if (given.counts != nullptr) call.counts.assign(given.counts, given.counts + world);
     if (given.recv_counts != nullptr) {
@@ -106,7 +106,7 @@ bool repeats(const fabricshm_group& group, const fabricshm_call& call) noexcept 
            last.trigger == call.trigger && last.root == call.root && last.count == call.count &&
            last.timeout_ms == call.timeout_ms && last.flags == call.flags &&
            last.reserved == call.reserved && call.counts == nullptr &&
-           call.recv_counts == nullptr && group.last_number != 0 &&
+           call.recv_counts == nullptr && group.last_number != 0 && group.hosts == nullptr &&
            group.last_number == group.group->kept() && !group.arena->session().is_foreign();
 }
 
@@ -115,6 +115,7 @@ void remember(fabricshm_group& group, const fabricshm_call& call) noexcept {
     // A message does not take the place of the last collective, and a timeout of 0 is no timeout
     // that repeat() takes.
     if (call.kind == FABRICSHM_SEND || call.kind == FABRICSHM_RECV || call.timeout_ms == 0) return;
+    if (group.hosts != nullptr) return;
     // A caller that knows fewer members is not read behind them; repeats() compares the size first.
     if (call.struct_size != sizeof call) return;
     group.last_number = group.group->kept();
@@ -155,7 +156,9 @@ int fabricshm_run(fabricshm_group* group, const fabricshm_call* call) {
             return result.ok() ? FABRICSHM_OK : code_of(result, name_of(*group, *call));
         }
         if (const int code = check("fabricshm_run", group, call); code != FABRICSHM_OK) return code;
-        const Result<void> result = group->group->run(translate(*group, *call));
+        const Result<void> result = group->hosts != nullptr
+                                        ? group->hosts->run(translate(*group, *call))
+                                        : group->group->run(translate(*group, *call));
         // The text is made on failure only: this is the data path.
         if (!result.ok()) return code_of(result, name_of(*group, *call));
         remember(*group, *call);
@@ -173,7 +176,8 @@ int fabricshm_start(fabricshm_group* group, const fabricshm_call* call,
         auto handle = std::make_unique<fabricshm_request>();
         // Made now, since the group may be left before the text is asked for.
         handle->what = name_of(*group, *call);
-        auto started = group->group->start(translate(*group, *call));
+        auto started = group->hosts != nullptr ? group->hosts->start(translate(*group, *call))
+                                               : group->group->start(translate(*group, *call));
         if (!started.ok()) return fail(started.error(), "%s", handle->what.c_str());
         handle->request = std::move(started).value();
         *request = handle.release();

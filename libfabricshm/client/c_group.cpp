@@ -10,15 +10,6 @@ namespace fabricshm {
 
 namespace {
 
-// Not waited for: a rank that leaves has nothing to hear any more.
-void post_leave(Arena& arena, std::uint64_t group_id, int rank) noexcept {
-    proto::Message request = proto::make_request(proto::Type::kGroupLeave, 0);
-    request.group.arena_id = arena.id();
-    request.group.group_id = group_id;
-    request.group.rank = rank;  // a session may hold several ranks, by threads
-    arena.session().post(request);
-}
-
 // The waits of one group, in the page of its session.
 class GroupScreen final : public WaitScreen {
   public:
@@ -77,13 +68,6 @@ Result<std::unique_ptr<Group>> ask_and_enter(const std::shared_ptr<Arena>& arena
     return enter(arena, reply.group, deadline);
 }
 
-// Under the session's lock, since the session leaves its groups when it is closed.
-fabricshm_group* adopt(std::unique_ptr<fabricshm_group> handle) {
-    const std::lock_guard lock(handle->session->mutex);
-    handle->session->groups.insert(handle.get());
-    return handle.release();
-}
-
 int check_join(const fabricshm_arena* arena, const char* name, int rank, int world,
                std::int64_t timeout_ms, fabricshm_group** group) {
     const char* function = "fabricshm_group_join";
@@ -108,12 +92,49 @@ int check_own(const fabricshm_group& group) {
 
 }  // namespace
 
+// Not waited for: a rank that leaves has nothing to hear any more.
+void post_leave(Arena& arena, std::uint64_t group_id, int rank) noexcept {
+    proto::Message request = proto::make_request(proto::Type::kGroupLeave, 0);
+    request.group.arena_id = arena.id();
+    request.group.group_id = group_id;
+    request.group.rank = rank;  // a session may hold several ranks, by threads
+    arena.session().post(request);
+}
+
+Result<std::unique_ptr<Group>> join_group(const std::shared_ptr<Arena>& arena,
+                                          const std::string& name, int rank, int world,
+                                          TimePoint deadline) {
+    proto::Message request = proto::make_request(proto::Type::kGroupJoin, 0);
+    (void)proto::set_name(request.group.name, name, "name");  // checked by the caller
+    request.group.arena_id = arena->id();
+    request.group.rank = rank;
+    request.group.world = world;
+    return ask_and_enter(arena, request, "join group", deadline);
+}
+
+Result<std::unique_ptr<Group>> shrink_group(const std::shared_ptr<Arena>& arena, const Group& group,
+                                            TimePoint deadline) {
+    proto::Message request = proto::make_request(proto::Type::kGroupShrink, 0);
+    request.group.arena_id = arena->id();
+    request.group.group_id = group.id();
+    request.group.rank = group.rank();
+    // A survivor that asks again after a restart of the daemon finds its place in the new group.
+    return ask_and_enter(arena, request, "shrink group", deadline);
+}
+
+fabricshm_group* adopt(std::unique_ptr<fabricshm_group> handle) {
+    const std::lock_guard lock(handle->session->mutex);
+    handle->session->groups.insert(handle.get());
+    return handle.release();
+}
+
 void drop_group(fabricshm_group* handle) noexcept {
-    const std::uint64_t id = handle->group->id();
-    const int rank = handle->group->rank();
+    const std::uint64_t id = handle->local().id();
+    const int rank = handle->local().rank();
     for (fabricshm_parameters* set : handle->sets) leave_group(*set);
     // Before the daemon is notified: it waits for what was started, and the daemon would give the
     // rank's place away.
+    handle->hosts.reset();
     handle->group.reset();
     post_leave(*handle->arena, id, rank);
     delete handle;
@@ -132,14 +153,9 @@ int fabricshm_group_join(fabricshm_arena* arena, const char* name, int rank, int
             code != FABRICSHM_OK) {
             return code;
         }
-        proto::Message request = proto::make_request(proto::Type::kGroupJoin, 0);
-        (void)proto::set_name(request.group.name, name, "name");  // checked above
-        request.group.arena_id = arena->arena->id();
-        request.group.rank = rank;
-        request.group.world = world;
         auto handle = std::make_unique<fabricshm_group>();
-        auto joined = ask_and_enter(arena->arena, request, "join group",
-                                    deadline_of(arena->arena->session(), timeout_ms));
+        auto joined = join_group(arena->arena, name, rank, world,
+                                 deadline_of(arena->arena->session(), timeout_ms));
         if (!joined.ok() && joined.error().code == Errc::kTimeout) {
             // Ranks at two daemons each wait in vain, and only this line can say why.
             return fail(joined.error(), "group '%s' of %d ranks, all attached to %s", name, world,
@@ -168,12 +184,12 @@ void fabricshm_group_leave(fabricshm_group* group) {
 
 int fabricshm_group_rank(const fabricshm_group* group) {
     if (group == nullptr) return refuse("fabricshm_group_rank: group is NULL");
-    return group->group->rank();
+    return group->rank();
 }
 
 int fabricshm_group_world(const fabricshm_group* group) {
     if (group == nullptr) return refuse("fabricshm_group_world: group is NULL");
-    return group->group->world();
+    return group->world();
 }
 
 int fabricshm_group_shrink(fabricshm_group* group, int64_t timeout_ms,
@@ -185,19 +201,14 @@ int fabricshm_group_shrink(fabricshm_group* group, int64_t timeout_ms,
         if (const int code = check_timeout("fabricshm_group_shrink", timeout_ms); code != 0) {
             return code;
         }
-        proto::Message request = proto::make_request(proto::Type::kGroupShrink, 0);
-        request.group.arena_id = group->arena->id();
-        request.group.group_id = group->group->id();
-        request.group.rank = group->group->rank();
+        if (group->hosts != nullptr) return shrink_hosts(*group, timeout_ms, survivors);
         // The daemon gives the memory of the dead away once all survivors have asked: from here on
         // this rank must not store into it.
         group->group->retire();
         FAULT_POINT("shrink.retired");
         auto handle = std::make_unique<fabricshm_group>();
-        // A survivor that asks again after a restart of the daemon finds its place in the new
-        // group.
-        auto joined = ask_and_enter(group->arena, request, "shrink group",
-                                    deadline_of(group->arena->session(), timeout_ms));
+        auto joined = shrink_group(group->arena, *group->group,
+                                   deadline_of(group->arena->session(), timeout_ms));
         if (!joined.ok())
             return fail(joined.error(), "survivors of group '%s'", group->name.c_str());
         handle->session = group->session;
@@ -217,7 +228,9 @@ int fabricshm_group_quiesce(fabricshm_group* group, int64_t timeout_ms) {
         if (const int code = check_timeout("fabricshm_group_quiesce", timeout_ms); code != 0) {
             return code;
         }
-        const auto quiet = group->group->quiesce(deadline_of(group->arena->session(), timeout_ms));
+        // What comes over the network lands in the group's own memory, not in the caller's.
+        if (group->hosts != nullptr) group->hosts->retire();
+        const auto quiet = group->local().quiesce(deadline_of(group->arena->session(), timeout_ms));
         if (!quiet.ok()) return fail(quiet.error(), "group '%s'", group->name.c_str());
         if (group->symmetric != nullptr) group->symmetric->settle();
         return FABRICSHM_OK;

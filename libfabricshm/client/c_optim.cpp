@@ -94,6 +94,7 @@ int check_open(const char* function, const fabricshm_group* group,
                const fabricshm_parameters_spec* spec, std::int64_t timeout_ms) {
     if (group == nullptr) return refuse("%s: group is NULL", function);
     if (group->arena->session().is_foreign()) return fail({Errc::kClosed, 0, ""}, "%s", function);
+    if (const int code = check_one_pool(function, *group); code != 0) return code;
     if (const int code = check_given(function, spec); code != 0) return code;
     return check_timeout(function, timeout_ms);
 }
@@ -346,6 +347,7 @@ int fabricshm_parameters_recover(fabricshm_parameters* set, fabricshm_group* gro
     return guarded(function, [&]() -> int {
         if (const int code = check_set(function, set); code != 0) return code;
         if (group == nullptr) return refuse("%s: group is NULL", function);
+        if (const int code = check_one_pool(function, *group); code != 0) return code;
         if (const int code = check_timeout(function, timeout_ms); code != 0) return code;
         if (group->arena->id() != set->home) {
             return refuse("%s: the group is in arena '%s', the set's own was in another", function,

@@ -37,6 +37,7 @@ int check(const fabricshm_group* group, const fabricshm_symmetric_call* call,
     if (group->arena->session().is_foreign()) {
         return fail({Errc::kClosed, 0, ""}, "group '%s'", group->name.c_str());
     }
+    if (const int code = check_one_pool(kFunction, *group); code != 0) return code;
     if (const int code =
             check_struct_size("call", call, call->struct_size, sizeof(fabricshm_symmetric_call));
         code != FABRICSHM_OK) {

@@ -39,9 +39,9 @@ StepInfo step_of(const fabricshm_step_info& info) {
     step.queue = info.queue;
     if (info.group == nullptr) return step;
     step.arena_id = info.group->arena->id();
-    step.group_id = info.group->group->id();
-    step.rank = info.group->group->rank();
-    step.world = info.group->group->world();
+    step.group_id = info.group->local().id();
+    step.rank = info.group->local().rank();
+    step.world = info.group->local().world();
     return step;
 }
 
@@ -109,7 +109,7 @@ int fabricshm_step(fabricshm_session* session, const fabricshm_step_info* info) 
         if (const int code = check_info(session, info); code != FABRICSHM_OK) return code;
         if (session->session->is_foreign()) return fail({Errc::kClosed, 0, "step"}, "session");
         session->session->step(step_of(info == nullptr ? fabricshm_step_info_make(0) : *info));
-        if (info != nullptr && info->group != nullptr) read_peer(*session, *info->group->group);
+        if (info != nullptr && info->group != nullptr) read_peer(*session, info->group->local());
         return FABRICSHM_OK;
     });
 }
@@ -136,7 +136,7 @@ int fabricshm_quotas(fabricshm_session* session, fabricshm_quota* quota) {
 }
 
 uint64_t fabricshm_group_id(const fabricshm_group* group) {
-    return group == nullptr ? 0 : group->group->id();
+    return group == nullptr ? 0 : group->local().id();
 }
 
 }  // extern "C"

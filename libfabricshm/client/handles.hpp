@@ -16,6 +16,7 @@
 #include "libfabricshm/collective/group.hpp"
 #include "libfabricshm/collective/symmetric.hpp"
 #include "libfabricshm/include/fabricshm/fabricshm.h"
+#include "libfabricshm/net/hosts_group.hpp"
 
 /// A handle stays where it is, since the caller has its address; what it owns is shared with the
 /// operations that use it.
@@ -46,7 +47,8 @@ struct fabricshm_group {
     fabricshm_session* session = nullptr;
     std::shared_ptr<fabricshm::Arena> arena;
     std::string name;
-    std::unique_ptr<fabricshm::Group> group;
+    std::unique_ptr<fabricshm::Group> group;            // in one pool; else nullptr
+    std::unique_ptr<fabricshm::net::HostsGroup> hosts;  // in several; else nullptr
     std::vector<fabricshm_parameters*> sets;  // that are stepped by it; under the session's mutex
     // Made at the first call. It goes after `group` has waited for what runs: peers use its memory.
     std::unique_ptr<fabricshm::SymmetricReduce> symmetric;
@@ -56,6 +58,11 @@ struct fabricshm_group {
     fabricshm_call last{};
     std::uint64_t last_number = 0;
     fabricshm::Duration last_timeout{};
+
+    /// What the daemon of this host knows of it.
+    fabricshm::Group& local() const noexcept { return hosts ? hosts->local() : *group; }
+    int rank() const noexcept { return hosts ? hosts->rank() : group->rank(); }
+    int world() const noexcept { return hosts ? hosts->world() : group->world(); }
 };
 
 struct fabricshm_request {
@@ -87,6 +94,23 @@ void drop_arena(fabricshm_session& session, fabricshm_arena* handle) noexcept;
 
 /// The group of the set is about to go: from here on the set can only be closed.
 void leave_group(fabricshm_parameters& set) noexcept;
+
+/// The group of this arena, as the daemon gives it; waits until all ranks are there.
+Result<std::unique_ptr<Group>> join_group(const std::shared_ptr<Arena>& arena,
+                                          const std::string& name, int rank, int world,
+                                          TimePoint deadline);
+/// The survivors of a group that was retired.
+Result<std::unique_ptr<Group>> shrink_group(const std::shared_ptr<Arena>& arena, const Group& group,
+                                            TimePoint deadline);
+/// fabricshm_group_shrink() of a group of several hosts.
+int shrink_hosts(fabricshm_group& group, std::int64_t timeout_ms, fabricshm_group** survivors);
+/// Notifies the daemon that a rank has left a group.
+void post_leave(Arena& arena, std::uint64_t group_id, int rank) noexcept;
+/// Enters a handle into its session, under the session's lock: the session leaves its groups when
+/// it is closed.
+fabricshm_group* adopt(std::unique_ptr<fabricshm_group> handle);
+/// 0, or the refusal of what goes in one pool alone.
+int check_one_pool(const char* function, const fabricshm_group& group);
 
 /// Leaves a group: waits for what was started in it, then notifies the daemon.
 void drop_group(fabricshm_group* handle) noexcept;

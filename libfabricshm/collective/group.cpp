@@ -392,6 +392,13 @@ void Group::abort(Errc code, int rank) noexcept {
     state_->barrier.fail(code, rank);
 }
 
+Result<void> Group::check() noexcept {
+    for (int peer = 0; peer < world(); ++peer) {
+        if (peer != rank()) FABRIC_TRY_VOID(state_->barrier.check(peer));
+    }
+    return state_->barrier.check(-1);
+}
+
 void Group::raise(const Word& word, std::uint64_t value) noexcept {
     state_->barrier.raise(word, value);
 }

@@ -310,6 +310,49 @@ FABRICSHM_API int fabricshm_tensor_free(fabricshm_arena* arena, const fabricshm_
  * complete. EINVAL: another rank gave another world size. */
 FABRICSHM_API int fabricshm_group_join(fabricshm_arena* arena, const char* name, int rank,
                                        int world, int64_t timeout_ms, fabricshm_group** group);
+/* Gathers `bytes` bytes of each rank into `all`, which has world times as many, in rank order: 0,
+ * or anything else when that failed. As MPI_Allgather of bytes does it, or a store of keys. */
+typedef int (*fabricshm_exchange)(void* context, const void* mine, size_t bytes, void* all);
+
+/* A group whose ranks may be on several hosts. */
+typedef struct fabricshm_hosts_spec {
+    size_t struct_size; /* sizeof(fabricshm_hosts_spec) */
+    const char* name;
+    int32_t rank;
+    int32_t world;
+    fabricshm_exchange exchange; /* called twice, on this thread, by all ranks */
+    void* context;               /* of exchange */
+    /* Networks between the hosts that may be used, as "10.0.0.0/8,fd00::/8": of the first one in
+     * which this host has an address that address is taken. NULL: $FABRIC_NET_TRUSTED. What crosses
+     * it is neither encrypted nor authenticated. */
+    const char* trusted;
+    int64_t timeout_ms;
+} fabricshm_hosts_spec;
+
+/* Joins a group whose ranks are in the arenas of several daemons, on one host or on several: ranks
+ * whose arena is the same memory are one host of the group. Where all of them are, this is
+ * fabricshm_group_join(). Else libfabricshm_net.so is loaded, and the ranks are connected by
+ * libfabric; docs/hosts.md of the project says which operations such a group has (EUNSUPPORTED
+ * otherwise). All ranks wait until all are connected.
+ *
+ * EDENIED: no trusted network was named, or this host has no address in it. EUNSUPPORTED: there is
+ * no libfabricshm_net.so, no provider of libfabric suits, or the arena's memory is not coherent.
+ * EPEER: a rank failed; the text has its host and its reason. ETIMEOUT. EINVAL: also when the
+ * exchange failed. */
+FABRICSHM_API int fabricshm_group_join_hosts(fabricshm_arena* arena,
+                                             const fabricshm_hosts_spec* spec,
+                                             fabricshm_group** group);
+
+/* How many hosts the group's ranks are on, and on which of them, 0 to hosts - 1, `rank` is. */
+FABRICSHM_API int fabricshm_group_hosts(const fabricshm_group* group);
+FABRICSHM_API int fabricshm_group_host_of(const fabricshm_group* group, int rank);
+
+/* Says that host `host` of the group is dead, as a membership service knows it: from the return of
+ * this call on nothing that its ranks have sent lands in this process, waits for them end with EPEER
+ * soon, and fabricshm_group_shrink() goes on without them. Thread-safe: also while an operation
+ * runs. EINVAL: it is no other host of the group. */
+FABRICSHM_API int fabricshm_group_host_lost(fabricshm_group* group, int host);
+
 /* Leaves and frees it, after what was started has ended. Not a collective: others may still be in
  * their last operation, and complete it; one that needs this rank for more gets EPEER with its
  * number at once. */

@@ -1,0 +1,178 @@
+// The C ABI: groups whose ranks are in several pools.
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+
+#include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/client/c_error.hpp"
+#include "libfabricshm/client/handles.hpp"
+#include "libfabricshm/os/identity.hpp"
+#include "libfabricshm/os/random.hpp"
+
+namespace fabricshm {
+
+namespace {
+
+// Mixes text and number into one: equal for ranks of one pool, different for others but for chance.
+std::uint64_t mixed(std::uint64_t number, const std::string& text) noexcept {
+    std::uint64_t mixed = 0xcbf29ce484222325 ^ number;
+    for (const char letter : text) {
+        mixed = (mixed ^ static_cast<unsigned char>(letter)) * 0x100000001b3;
+        mixed ^= mixed >> 29;
+    }
+    return mixed;
+}
+
+// The memory that the arena is, within its kernel: device, inode and offset of the mapping.
+std::string memory_of(const Arena& arena) {
+    std::ostringstream wanted;
+    wanted << std::hex << reinterpret_cast<std::uintptr_t>(arena.base()) << '-';
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+        if (line.rfind(wanted.str(), 0) != 0) continue;
+        std::istringstream fields(line);
+        std::string range, modes, offset, device, inode;
+        fields >> range >> modes >> offset >> device >> inode;
+        return offset + ' ' + device + ' ' + inode;
+    }
+    return {};
+}
+
+int check_spec(const fabricshm_arena* arena, const fabricshm_hosts_spec* spec,
+               fabricshm_group** group) {
+    const char* function = "fabricshm_group_join_hosts";
+    if (arena == nullptr) return refuse("%s: arena is NULL", function);
+    if (spec == nullptr) return refuse("%s: spec is NULL", function);
+    if (group == nullptr) return refuse("%s: group is NULL", function);
+    if (const int code = check_struct_size("spec", spec, spec->struct_size, sizeof *spec);
+        code != FABRICSHM_OK) {
+        return code;
+    }
+    if (spec->struct_size < sizeof *spec) return refuse("%s: spec->struct_size", function);
+    if (spec->exchange == nullptr) return refuse("%s: spec->exchange is NULL", function);
+    if (spec->world < 1 || spec->world > FABRICSHM_WORLD_MAX) {
+        return refuse("%s: spec->world is not 1 to %d", function, FABRICSHM_WORLD_MAX);
+    }
+    if (spec->rank < 0 || spec->rank >= spec->world) {
+        return refuse("%s: spec->rank is not 0 to world - 1", function);
+    }
+    if (const int code = check_timeout(function, spec->timeout_ms); code != 0) return code;
+    return check_name(function, spec->name);
+}
+
+// What the group asks of the daemon and the arena.
+net::HostsSpec spec_for(const std::shared_ptr<Arena>& arena, const std::string& name) {
+    net::HostsSpec made;
+    const HostIdentity host = own_host();
+    made.host = host.name;
+    made.pool = mixed(host.boot, memory_of(*arena));
+    made.join = [arena, name](int rank, int world, TimePoint deadline) {
+        return join_group(arena, name, rank, world, deadline);
+    };
+    made.allocate = [arena](Bytes bytes) -> std::byte* {
+        const auto block = arena->heap().allocate(bytes);
+        return block.ok() ? block.value() : nullptr;
+    };
+    made.release = [arena](std::byte* block) { arena->heap().release(block); };
+    made.leave = [arena](std::uint64_t id, int rank) { post_leave(*arena, id, rank); };
+    made.coherent = arena->policy() == nullptr;
+    return made;
+}
+
+}  // namespace
+
+int check_one_pool(const char* function, const fabricshm_group& group) {
+    if (group.hosts == nullptr) return FABRICSHM_OK;
+    return fail(explain({Errc::kUnsupported, 0, "group"}, "%s: not for groups of several hosts",
+                        function),
+                "group '%s'", group.name.c_str());
+}
+
+namespace {
+
+// What joined: one in several pools, or, when all of its ranks are here, the local group.
+int keep(std::unique_ptr<fabricshm_group> handle, std::unique_ptr<net::HostsGroup> joined,
+         fabricshm_group** group) {
+    handle->hosts = std::move(joined);
+    if (handle->hosts->links() == nullptr) {
+        handle->group = handle->hosts->take_local();
+        handle->hosts.reset();
+    }
+    *group = adopt(std::move(handle));
+    return FABRICSHM_OK;
+}
+
+}  // namespace
+
+int shrink_hosts(fabricshm_group& group, std::int64_t timeout_ms, fabricshm_group** survivors) {
+    net::HostsSpec wanted = spec_for(group.arena, group.name);
+    net::HostsGroup& old = *group.hosts;
+    wanted.join = [&old, arena = group.arena](int, int, TimePoint deadline) {
+        return shrink_group(arena, old.local(), deadline);
+    };
+    auto handle = std::make_unique<fabricshm_group>();
+    handle->session = group.session;
+    handle->arena = group.arena;
+    handle->name = group.name;
+    auto made = old.shrink(std::move(wanted), deadline_of(group.arena->session(), timeout_ms));
+    if (!made.ok()) return fail(made.error(), "survivors of group '%s'", group.name.c_str());
+    return keep(std::move(handle), std::move(made).value(), survivors);
+}
+
+}  // namespace fabricshm
+
+using namespace fabricshm;
+
+extern "C" {
+
+int fabricshm_group_join_hosts(fabricshm_arena* arena, const fabricshm_hosts_spec* spec,
+                               fabricshm_group** group) {
+    return guarded("fabricshm_group_join_hosts", [&]() -> int {
+        if (const int code = check_spec(arena, spec, group); code != FABRICSHM_OK) return code;
+        net::HostsSpec wanted = spec_for(arena->arena, spec->name);
+        wanted.rank = spec->rank;
+        wanted.world = spec->world;
+        if (spec->trusted != nullptr) wanted.trusted = spec->trusted;
+        wanted.exchange = [spec](const void* mine, std::size_t bytes, void* all) {
+            return spec->exchange(spec->context, mine, bytes, all) == 0;
+        };
+        auto handle = std::make_unique<fabricshm_group>();
+        auto joined = net::HostsGroup::join(
+            std::move(wanted), deadline_of(arena->arena->session(), spec->timeout_ms));
+        if (!joined.ok()) {
+            return fail(joined.error(), "group '%s' of %d ranks", spec->name, spec->world);
+        }
+        handle->session = arena->session;
+        handle->arena = arena->arena;
+        handle->name = spec->name;
+        return keep(std::move(handle), std::move(joined).value(), group);
+    });
+}
+
+int fabricshm_group_hosts(const fabricshm_group* group) {
+    if (group == nullptr) return refuse("fabricshm_group_hosts: group is NULL");
+    return group->hosts == nullptr ? 1 : group->hosts->plan().hosts();
+}
+
+int fabricshm_group_host_of(const fabricshm_group* group, int rank) {
+    if (group == nullptr) return refuse("fabricshm_group_host_of: group is NULL");
+    if (rank < 0 || rank >= group->world()) return refuse("fabricshm_group_host_of: rank");
+    return group->hosts == nullptr ? 0 : group->hosts->plan().host_of(rank);
+}
+
+int fabricshm_group_host_lost(fabricshm_group* group, int host) {
+    return guarded("fabricshm_group_host_lost", [&]() -> int {
+        if (group == nullptr) return refuse("fabricshm_group_host_lost: group is NULL");
+        const bool other = group->hosts != nullptr && host >= 0 &&
+                           host < group->hosts->plan().hosts() &&
+                           host != group->hosts->own_host();
+        if (!other) return refuse("fabricshm_group_host_lost: host is no other host of the group");
+        group->hosts->on_host_lost(host);
+        return FABRICSHM_OK;
+    });
+}
+
+}  // extern "C"

@@ -1,0 +1,282 @@
+// Allreduce over several hosts.
+//
+// Small buffers: each host reduces to its leader, the leaders give each other their sums, each adds
+// up all of them in the order of hosts, and gives the result to its host.
+//
+// Large ones go block by block (hosts_plan.hpp). Three stages, each of another block, so that the
+// network is busy while a host adds up: SCATTER reduces block b in the pool, each rank its part, and
+// sends what other hosts reduce. REDUCE takes what came of block b - 1, adds it up, and with more
+// than two hosts sends the result back. GATHER takes the results of block b - 2 and gives the parts
+// to all ranks of the host.
+//
+// No wait is for a peer that waits for this rank: when a rank sends of block b it has taken all that
+// belongs to block b - 3, so at most four blocks are on their way to any rank, for which its rings
+// have room (one message of slot_bytes() per block and peer at most, two of half of it in two steps).
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/copy.hpp"
+#include "libfabricshm/base/check.hpp"
+#include "libfabricshm/net/hosts_group.hpp"
+
+namespace fabricshm::net {
+
+namespace {
+
+// Below it three local collectives and half a round trip are cheaper than parts for all ranks.
+constexpr Bytes kSmall = 32 * kKiB;
+// Parts are so large, or so large that there are so many blocks.
+constexpr Bytes kLeastPart = 16 * kKiB;
+constexpr Bytes kBlocks = 4;
+// Up to so many bytes each host sends all to all others: one step.
+constexpr Bytes kOneStep = 128 * kKiB;
+
+using Segments = std::vector<Segment>;
+
+Result<void> allreduce_small(HostsGroup& group, const HostsGroup::Step& step, Bytes bytes) {
+    const Call& call = step.call;
+    const HostsPlan& plan = group.plan();
+    std::byte* own = group.slot(0);
+    if (group.leads()) FABRIC_TRY_VOID(group.settle(step, group.pending(0)));
+    FABRIC_TRY_VOID(group.run_local(
+        step, {.kind = Kind::kReduce, .input = call.input, .output = own, .bytes = bytes}));
+    if (group.leads()) {
+        for (int host = 0; host < plan.hosts(); ++host) {
+            if (host == group.own_host()) continue;
+            FABRIC_TRY_VOID(
+                group.send(step, plan.leader_of(host), own, bytes, group.pending(0)));
+        }
+        HostsGroup::Sum sum;
+        for (int host = 0; host < plan.hosts(); ++host) {
+            if (host == group.own_host()) {
+                sum.parts.push_back(own);
+                continue;
+            }
+            FABRIC_TRY(const std::byte* theirs,
+                       group.receive(step, plan.leader_of(host), bytes));
+            sum.parts.push_back(theirs);
+        }
+        sum.output = call.output;
+        sum.bytes = bytes;
+        group.sum(step, sum);
+        for (int host = 0; host < plan.hosts(); ++host) {
+            if (host != group.own_host()) group.links()->release(plan.leader_of(host));
+        }
+    }
+    return group.run_local(step, {.kind = Kind::kBroadcast,
+                                  .input = call.output,
+                                  .output = call.output,
+                                  .bytes = bytes});
+}
+
+class LargeAllreduce {
+  public:
+    LargeAllreduce(HostsGroup& group, const HostsGroup::Step& step, Bytes bytes);
+    Result<void> run();
+
+  private:
+    // What this rank exchanges of a block of `bytes`.
+    struct Block {
+        Bytes bytes = 0;
+        Bytes begin = 0;  // of this rank's part
+        Bytes part = 0;
+        Segments own;                // that it adds up
+        std::vector<Segments> sent;  // [host]: that this host adds up
+        std::vector<Segments> come;  // [host]: that it gives to `own`
+        std::vector<Bytes> parts;    // of this host's ranks
+    };
+
+    Block block_of(Bytes bytes) const;
+    const Block& block(std::uint64_t number) const noexcept {
+        return number + 1 == blocks_ ? last_ : each_;
+    }
+    std::byte* output(std::uint64_t number) const noexcept {
+        return step_.call.output + number * each_.bytes;
+    }
+    // Of the own part, seen from the block's beginning.
+    const std::byte* partial(std::uint64_t number) const noexcept;
+    std::byte* result(std::uint64_t number) const noexcept;
+    Result<void> scatter(std::uint64_t number);
+    Result<void> reduce(std::uint64_t number);
+    Result<void> add_up(std::uint64_t number, const Block& block);
+    Result<void> gather(std::uint64_t number);
+
+    HostsGroup& group_;
+    const HostsGroup::Step& step_;
+    const HostsPlan& plan_;
+    bool two_steps_ = false;
+    bool in_place_ = false;  // the input is the partial sum: one rank on this host
+    std::uint64_t blocks_ = 0;
+    Block each_;
+    Block last_;
+};
+
+LargeAllreduce::LargeAllreduce(HostsGroup& group, const HostsGroup::Step& step, Bytes bytes)
+    : group_(group), step_(step), plan_(group.plan()) {
+    two_steps_ = plan_.hosts() > 2 && bytes > kOneStep;
+    in_place_ = group.locals() == 1 && !group.links()->transport().needs_lent();
+    const auto least = static_cast<Bytes>(plan_.smallest_host());
+    const Bytes wanted = round_up(bytes / kBlocks / least, kPartUnit);
+    const Bytes part = std::clamp(wanted, kLeastPart, group.slot_bytes());
+    each_ = block_of(part * least);
+    blocks_ = (bytes + each_.bytes - 1) / each_.bytes;
+    last_ = block_of(bytes - (blocks_ - 1) * each_.bytes);
+}
+
+LargeAllreduce::Block LargeAllreduce::block_of(Bytes bytes) const {
+    Block block;
+    block.bytes = bytes;
+    const int own = group_.own_host();
+    block.begin = plan_.part_begin(own, group_.own_local(), bytes);
+    block.part = plan_.part_bytes(group_.rank(), bytes);
+    for (const int rank : plan_.ranks_of(own)) block.parts.push_back(plan_.part_bytes(rank, bytes));
+    const int reducer = two_steps_ ? own : -1;
+    block.own = plan_.crossings(group_.rank(), own, bytes, reducer);
+    for (int host = 0; host < plan_.hosts(); ++host) {
+        const bool other = host != own;
+        block.sent.push_back(
+            other ? plan_.crossings(group_.rank(), host, bytes, two_steps_ ? host : -1)
+                  : Segments());
+        block.come.push_back(other ? plan_.crossings(group_.rank(), host, bytes, reducer)
+                                   : Segments());
+    }
+    return block;
+}
+
+const std::byte* LargeAllreduce::partial(std::uint64_t number) const noexcept {
+    if (in_place_) return step_.call.input + number * each_.bytes;
+    return group_.slot(number) - block(number).begin;
+}
+
+// Straight in the output, unless a network sends results that it has no access to.
+std::byte* LargeAllreduce::result(std::uint64_t number) const noexcept {
+    return output(number);
+}
+
+Result<void> LargeAllreduce::scatter(std::uint64_t number) {
+    const Block& now = block(number);
+    if (!in_place_) {
+        FABRIC_TRY_VOID(group_.settle(step_, group_.pending(number)));
+        FABRIC_TRY_VOID(
+            group_.run_local(step_, {.kind = Kind::kReduceScatter,
+                                     .input = step_.call.input + number * each_.bytes,
+                                     .output = group_.slot(number),
+                                     .bytes = now.part,
+                                     .counts = now.parts}));
+    }
+    for (int turn = 1; turn < plan_.hosts(); ++turn) {
+        // Each host begins with another one.
+        const int host = (group_.own_host() + turn) % plan_.hosts();
+        for (const Segment& segment : now.sent[static_cast<std::size_t>(host)]) {
+            FABRIC_TRY_VOID(group_.send(step_, segment.peer, partial(number) + segment.offset,
+                                        segment.bytes, group_.pending(number)));
+        }
+    }
+    return {};
+}
+
+// Along the own segments: of each other host there is one message at a time, and what all have in
+// common is one job.
+Result<void> LargeAllreduce::add_up(std::uint64_t number, const Block& now) {
+    struct Current {
+        const Segment* segment = nullptr;
+        std::size_t next = 0;
+        const std::byte* bytes = nullptr;
+    };
+    std::vector<Current> current(static_cast<std::size_t>(plan_.hosts()));
+    HostsGroup::Sum sum;
+    for (const Segment& own : now.own) {
+        for (Bytes at = own.offset; at < own.offset + own.bytes;) {
+            Bytes end = own.offset + own.bytes;
+            sum.parts.clear();
+            for (int host = 0; host < plan_.hosts(); ++host) {
+                if (host == group_.own_host()) {
+                    sum.parts.push_back(partial(number) + at);
+                    continue;
+                }
+                Current& its = current[static_cast<std::size_t>(host)];
+                if (its.segment == nullptr) {
+                    its.segment = &now.come[static_cast<std::size_t>(host)][its.next++];
+                    FABRIC_TRY(its.bytes,
+                               group_.receive(step_, its.segment->peer, its.segment->bytes));
+                }
+                FABRIC_DCHECK(at >= its.segment->offset);
+                sum.parts.push_back(its.bytes + (at - its.segment->offset));
+                end = std::min(end, its.segment->offset + its.segment->bytes);
+            }
+            sum.output = result(number) + at;
+            sum.bytes = end - at;
+            group_.sum(step_, sum);
+            at = end;
+            for (Current& its : current) {
+                if (its.segment == nullptr || at < its.segment->offset + its.segment->bytes) {
+                    continue;
+                }
+                group_.links()->release(its.segment->peer);
+                its.segment = nullptr;
+            }
+        }
+    }
+    return {};
+}
+
+Result<void> LargeAllreduce::reduce(std::uint64_t number) {
+    const Block& now = block(number);
+    // The output may be the input that is still being sent.
+    if (in_place_) FABRIC_TRY_VOID(group_.settle(step_, group_.pending(number)));
+    FABRIC_TRY_VOID(add_up(number, now));
+    if (!two_steps_) return {};
+    const bool lent = !group_.links()->transport().needs_lent();
+    for (int turn = 1; turn < plan_.hosts(); ++turn) {
+        const int host = (group_.own_host() + turn) % plan_.hosts();
+        for (const Segment& segment : now.come[static_cast<std::size_t>(host)]) {
+            const std::byte* from = result(number) + segment.offset;
+            FABRIC_TRY_VOID(lent ? group_.send(step_, segment.peer, from, segment.bytes,
+                                               group_.pending(number))
+                                 : group_.send_any(step_, segment.peer, from, segment.bytes));
+        }
+    }
+    return {};
+}
+
+Result<void> LargeAllreduce::gather(std::uint64_t number) {
+    const Block& now = block(number);
+    for (int host = 0; two_steps_ && host < plan_.hosts(); ++host) {
+        for (const Segment& segment : now.sent[static_cast<std::size_t>(host)]) {
+            FABRIC_TRY(const std::byte* theirs, group_.receive(step_, segment.peer, segment.bytes));
+            kernels::copy(result(number) + segment.offset, theirs, segment.bytes, false);
+            group_.links()->release(segment.peer);
+        }
+    }
+    if (group_.locals() == 1) return {};
+    return group_.run_local(step_, {.kind = Kind::kAllGather,
+                                    .input = result(number) + now.begin,
+                                    .output = output(number),
+                                    .bytes = now.part,
+                                    .counts = now.parts});
+}
+
+Result<void> LargeAllreduce::run() {
+    const std::uint64_t behind = two_steps_ ? 2 : 1;  // blocks by which GATHER is behind SCATTER
+    for (std::uint64_t turn = 0; turn < blocks_ + behind; ++turn) {
+        if (turn < blocks_) FABRIC_TRY_VOID(scatter(turn));
+        if (turn >= 1 && turn - 1 < blocks_) FABRIC_TRY_VOID(reduce(turn - 1));
+        if (turn >= behind) FABRIC_TRY_VOID(gather(turn - behind));
+    }
+    // The caller's buffers are the caller's again.
+    for (std::uint64_t slot = 0; slot < HostsGroup::kSlots; ++slot) {
+        FABRIC_TRY_VOID(group_.settle(step_, group_.pending(slot)));
+    }
+    return {};
+}
+
+}  // namespace
+
+Result<void> run_hosts_allreduce(HostsGroup& group, const HostsGroup::Step& step) {
+    const Bytes bytes = step.call.count * step.element;
+    if (bytes <= kSmall) return allreduce_small(group, step, bytes);
+    return LargeAllreduce(group, step, bytes).run();
+}
+
+}  // namespace fabricshm::net

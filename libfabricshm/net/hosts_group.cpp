@@ -1,0 +1,396 @@
+#include "libfabricshm/net/hosts_group.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "kernels/copy.hpp"
+#include "kernels/reduce.hpp"
+#include "libfabricshm/base/check.hpp"
+#include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/base/world_max.hpp"
+#include "libfabricshm/collective/request.hpp"
+#include "libfabricshm/collective/worker.hpp"
+#include "libfabricshm/net/transport_loader.hpp"
+#include "libfabricshm/net/trusted.hpp"
+
+namespace fabricshm::net {
+
+namespace {
+
+constexpr std::uint32_t kFormat = 1;
+constexpr std::uint64_t kMagic = 0x7374736f68626166;  // "fabhosts"
+constexpr Bytes kMaxMessage = 256 * kKiB;
+constexpr Bytes kMinMessage = 16 * kKiB;
+constexpr Bytes kMaxRings = 128 * kMiB;  // of one rank, for all others
+
+// How much longer ranks wait for each other in a pool than for the network.
+constexpr Duration kGrace = std::chrono::seconds(2);
+
+// What ranks say of themselves, first; and, once they know where all are, how to reach them.
+struct Introduction {
+    std::uint64_t magic = kMagic;
+    std::uint32_t format = kFormat;
+    std::int32_t rank = 0;
+    std::uint64_t pool = 0;
+    char host[64] = "";
+};
+struct Opening {
+    std::int32_t failed = 0;  // an Errc
+    char reason[132] = "";
+    Address address;
+    // Behind it: a Door for each rank.
+};
+
+template <std::size_t size>
+void set_text(char (&to)[size], const std::string& from) {
+    std::memcpy(to, from.data(), std::min(from.size(), size - 1));
+}
+
+// Of another process: ends somewhere, and has nothing that a terminal obeys.
+template <std::size_t size>
+std::string text_in(const char (&from)[size]) {
+    std::string text(from, ::strnlen(from, size));
+    std::ranges::replace_if(
+        text, [](char letter) { return letter < 0x20 || letter > 0x7e; }, '?');
+    return text;
+}
+
+const char* environment(const char* name) {
+    const char* value = std::getenv(name);
+    return value == nullptr ? "" : value;
+}
+
+// A failure that came over the network, in the word by which the ranks of this pool learn of it.
+// Their own failures have a rank below 2^16 there.
+constexpr int kVerdictShift = 16;
+int verdict_of(const Error& error) noexcept {
+    return static_cast<int>(error.code) << kVerdictShift | (error.detail + 1);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<HostsGroup>> HostsGroup::join(HostsSpec spec, TimePoint deadline) {
+    std::unique_ptr<HostsGroup> made(new HostsGroup(std::move(spec)));
+    FABRIC_TRY_VOID(made->introduce());
+    if (const auto opened = made->open(deadline); !opened.ok()) {
+        if (made->local_ != nullptr) {
+            const std::uint64_t id = made->local_->id();
+            const int rank = made->local_->rank();
+            made->links_.reset();
+            made->local_.reset();
+            made->spec_.leave(id, rank);
+        }
+        return opened.error();
+    }
+    return made;
+}
+
+HostsGroup::~HostsGroup() {
+    worker_.reset();
+    links_.reset();
+    if (work_ != nullptr) spec_.release(work_);
+}
+
+Result<void> HostsGroup::introduce() {
+    Introduction own;
+    own.rank = spec_.rank;
+    own.pool = spec_.pool;
+    set_text(own.host, spec_.host);
+    std::vector<Introduction> all(static_cast<std::size_t>(spec_.world));
+    if (!spec_.exchange(&own, sizeof own, all.data())) {
+        return explain({Errc::kInvalid, 0, "join"}, "the exchange between the ranks failed");
+    }
+    std::vector<std::uint64_t> pools;
+    for (int rank = 0; rank < spec_.world; ++rank) {
+        const Introduction& one = all[static_cast<std::size_t>(rank)];
+        if (one.magic != kMagic || one.format != kFormat) {
+            return explain({Errc::kVersion, rank, "join"}, "rank %d has another version", rank);
+        }
+        if (one.rank != rank) {
+            return explain({Errc::kInvalid, rank, "join"},
+                           "the exchange gave the record of rank %d in place of rank %d's",
+                           one.rank, rank);
+        }
+        pools.push_back(one.pool);
+        names_.push_back(text_in(one.host));
+    }
+    plan_ = HostsPlan(pools);
+    return {};
+}
+
+// Every rank takes part in the second exchange, or the others would wait for it in the first place.
+Result<void> HostsGroup::open(TimePoint deadline) {
+    Result<void> own;
+    auto local = spec_.join(own_local(), locals(), deadline);
+    if (local.ok()) local_ = std::move(local).value();
+    if (!local.ok()) own = local.error();
+    if (plan_.hosts() == 1) return own;
+    if (own.ok()) own = open_links();
+    const auto world = static_cast<std::size_t>(spec_.world);
+    const std::size_t bytes = sizeof(Opening) + world * sizeof(Door);
+    std::vector<std::byte> mine(bytes);
+    std::vector<std::byte> all(bytes * world);
+    Opening opening;
+    opening.failed = own.ok() ? 0 : static_cast<std::int32_t>(own.error().code);
+    if (!own.ok()) set_text(opening.reason, explanation_of(own.error()));
+    if (own.ok()) {
+        opening.address = links_->transport().address();
+        for (int peer = 0; peer < spec_.world; ++peer) {
+            const Door door = links_->transport().door(peer);
+            std::memcpy(&mine[sizeof opening + static_cast<std::size_t>(peer) * sizeof door], &door,
+                        sizeof door);
+        }
+    }
+    std::memcpy(mine.data(), &opening, sizeof opening);
+    if (!spec_.exchange(mine.data(), bytes, all.data())) {
+        return explain({Errc::kInvalid, 0, "join"}, "the exchange between the ranks failed");
+    }
+    FABRIC_TRY_VOID(own);
+    for (int rank = 0; rank < spec_.world; ++rank) {
+        Opening theirs;
+        Door door;
+        const std::byte* at = &all[static_cast<std::size_t>(rank) * bytes];
+        std::memcpy(&theirs, at, sizeof theirs);
+        std::memcpy(&door, at + sizeof theirs + static_cast<std::size_t>(spec_.rank) * sizeof door,
+                    sizeof door);
+        if (theirs.failed != 0) {
+            return explain({Errc::kPeer, rank, "join"}, "rank %d on host %s: %s", rank,
+                           host_name(rank).c_str(), text_in(theirs.reason).c_str());
+        }
+        if (!plan_.remote(rank, spec_.rank)) continue;
+        const Errc code = links_->transport().know(rank, theirs.address, door);
+        if (code != Errc::kOk) return named({code, rank, "address"});
+    }
+    const auto met = links_->greet(deadline);
+    if (!met.ok()) return ended(met.error());
+    links_->end();
+    return {};
+}
+
+Result<void> HostsGroup::open_links() {
+    LinksSpec spec;
+    spec.rank = spec_.rank;
+    int remote = 0;
+    for (int peer = 0; peer < spec_.world; ++peer) {
+        const bool far = plan_.remote(peer, spec_.rank);
+        spec.remote.push_back(far);
+        spec.greets.push_back(far && own_host() < plan_.host_of(peer));
+        remote += far ? 1 : 0;
+    }
+    // Of the least host, so that all ranks come to the same size.
+    const int most = spec_.world - plan_.smallest_host();
+    slot_bytes_ = std::clamp(kMaxRings / 4 / static_cast<Bytes>(most) / kMinMessage * kMinMessage,
+                             kMinMessage, kMaxMessage);
+    spec.ring_bytes = 4 * slot_bytes_;
+    spec.control_bytes = static_cast<Bytes>(spec_.world) *
+                             (sizeof(Opening) + static_cast<Bytes>(spec_.world) * sizeof(Door)) +
+                         kPageBytes;
+    if (!spec_.coherent) {
+        return explain({Errc::kUnsupported, 0, "pool"},
+                       "groups of several hosts need coherent memory in each of their pools");
+    }
+    std::string networks = spec_.trusted;
+    if (networks.empty()) networks = environment(kTrustedVariable);
+    FABRIC_TRY(const std::string address, trusted_address(networks));
+    const std::string provider = environment(kProviderVariable);
+    const std::unique_ptr<bool[]> far(new bool[static_cast<std::size_t>(spec_.world)]);
+    std::copy(spec.remote.begin(), spec.remote.end(), far.get());
+    TransportSpec wanted;
+    wanted.rank = spec_.rank;
+    wanted.world = spec_.world;
+    wanted.remote = far.get();
+    wanted.door_bytes = door_bytes(spec);
+    wanted.address = address.c_str();
+    wanted.provider = provider.c_str();
+    FABRIC_TRY(auto transport, open_transport(wanted));
+    work_ = spec_.allocate(2 * kSlots * slot_bytes_);
+    if (work_ == nullptr) return Error{Errc::kNoMemory, 0, "staging in the arena"};
+    if (transport->lend(work_, 2 * kSlots * slot_bytes_) != Errc::kOk) {
+        return Error{Errc::kNoMemory, 0, "register memory"};
+    }
+    links_ = std::make_unique<Links>(std::move(spec), std::move(transport),
+                                     [this] { return check_local(); });
+    return {};
+}
+
+// Whether the group in this pool broke while this rank waits for the network.
+Result<void> HostsGroup::check_local() noexcept {
+    const auto well = local_->check();
+    return well.ok() ? well : of_local(well.error());
+}
+
+// Ranks of the local group are not those of this one.
+Error HostsGroup::of_local(const Error& error) const noexcept {
+    Error found = error;
+    if (error.code == Errc::kBroken && error.detail >> kVerdictShift > 0) {
+        found.code = static_cast<Errc>(error.detail >> kVerdictShift);
+        found.detail = (error.detail & 0xffff) - 1;
+        return found;
+    }
+    const bool names = error.code == Errc::kPeer || error.code == Errc::kMismatch;
+    const auto& ranks = plan_.ranks_of(own_host());
+    if (names && error.detail >= 0 && static_cast<std::size_t>(error.detail) < ranks.size()) {
+        found.detail = ranks[static_cast<std::size_t>(error.detail)];
+    }
+    return found;
+}
+
+Error HostsGroup::named(const Error& error) const noexcept {
+    const bool names = error.code == Errc::kPeer || error.code == Errc::kMismatch ||
+                       error.code == Errc::kTimeout;
+    if (!names || error.detail < 0 || error.detail >= world()) return error;
+    return explain(error, "rank %d on host %s: %s", error.detail, host_name(error.detail).c_str(),
+                   text_of(error.code));
+}
+
+// A failure ends the group for all. The first one that this pool knows is what all its ranks give.
+Error HostsGroup::ended(const Error& error) {
+    failed_ = true;
+    local_->abort(Errc::kBroken, verdict_of(error));
+    const auto known = local_->check();
+    const Error first = known.ok() ? error : of_local(known.error());
+    // What it has sent and may come late must not be taken for something of the next epoch.
+    const bool gone = first.code == Errc::kPeer && first.detail >= 0 && first.detail < world() &&
+                      plan_.remote(first.detail, spec_.rank);
+    if (gone) links_->fence(first.detail);
+    links_->spread(first.code, first.detail);
+    Error result = first.code == Errc::kBroken ? error : first;
+    if (*result.step == '\0') result.step = "collective";
+    return named(result);
+}
+
+Result<void> HostsGroup::run(const Call& call) {
+    FABRIC_TRY_VOID(check_call(call, rank(), world()));
+    if (worker_ == nullptr || worker_->idle()) return run_now(call);
+    FABRIC_TRY(const auto request, start(call));
+    return request->wait();
+}
+
+Result<std::shared_ptr<Request>> HostsGroup::start(Call call) {
+    FABRIC_TRY_VOID(check_call(call, rank(), world()));
+    if (failed_) return Error{Errc::kBroken, 0, "collective: the group failed before"};
+    const auto request = std::make_shared<PendingRequest>();
+    if (worker_ == nullptr) worker_ = std::make_unique<Worker>();
+    worker_->push([this, request, call = std::move(call)]() mutable {
+        if (call.timeout != Duration::max()) call.deadline = deadline_from_now(call.timeout);
+        request->complete(run_now(call));
+    });
+    return std::shared_ptr<Request>(request);
+}
+
+Result<void> HostsGroup::run_now(const Call& call) {
+    if (failed_) return Error{Errc::kBroken, 0, "collective: the group failed before"};
+    links_->begin();
+    const Result<void> result = dispatch(call);
+    links_->end();
+    if (result.ok() || result.error().code == Errc::kUnsupported) return result;
+    return ended(result.error());
+}
+
+Result<void> HostsGroup::dispatch(const Call& call) {
+    Step step{call, 0, kernels::size_of(call.dtype), call.op};
+    if (call.op == kernels::ReduceOp::kAvg) step.partial = kernels::ReduceOp::kSum;
+    const std::uint64_t signature = signature_of(call) ^ (++operations_ * 0x9e3779b97f4a7c15);
+    step.mark = static_cast<std::uint32_t>((signature ^ signature >> 32) & 0x1fffff);
+    if (call.algorithm != Algorithm::kAuto || call.trigger != Trigger::kAsync || call.flags != 0) {
+        return Error{Errc::kUnsupported, 0, "over several hosts: algorithm auto, trigger async"};
+    }
+    switch (call.kind) {
+        case Kind::kAllreduce:
+            return run_hosts_allreduce(*this, step);
+        case Kind::kBarrier:
+            return run_hosts_barrier(*this, step);
+        case Kind::kBroadcast:
+            return run_hosts_broadcast(*this, step);
+        case Kind::kAllGather:
+            return run_hosts_all_gather(*this, step);
+        case Kind::kReduce:
+        case Kind::kReduceScatter:
+            return run_hosts_reduce(*this, step);
+        default:
+            return explain({Errc::kUnsupported, 0, "kind"}, "%s goes over one host only",
+                           row_of(call.kind).name);
+    }
+}
+
+Result<void> HostsGroup::run_local(const Step& step, const LocalCall& local) {
+    if (locals() == 1) {
+        if (local.output != local.input && local.output != nullptr && local.bytes != 0) {
+            kernels::copy(local.output, local.input, local.bytes, false);
+        }
+        return {};
+    }
+    Call call;
+    call.kind = local.kind;
+    call.dtype = step.call.dtype;
+    call.op = step.partial;
+    call.root = local.root;
+    call.input = local.input;
+    call.output = local.output;
+    call.count = local.bytes / step.element;
+    for (const Bytes bytes : local.counts) call.counts.push_back(bytes / step.element);
+    // The rank that waits for the network is the first to give up: it knows for whom it waited.
+    call.deadline = deadline_after(step.call.deadline, kGrace);
+    const auto result = local_->run(call);
+    if (result.ok()) return {};
+    // A verdict of the network, by the rank that waited there, comes as a broken group.
+    const auto known = local_->check();
+    return of_local(known.ok() ? result.error() : known.error());
+}
+
+Result<void> HostsGroup::send(const Step& step, int peer, const std::byte* from, Bytes bytes,
+                              std::atomic<int>& pending) {
+    return links_->send(peer, from, bytes, step.mark, pending, step.call.deadline);
+}
+
+Result<void> HostsGroup::send_any(const Step& step, int peer, const std::byte* from, Bytes bytes) {
+    const auto number = static_cast<std::size_t>(staged_++ % kSlots + kSlots);
+    // Its bytes may still be on their way.
+    FABRIC_TRY_VOID(settle(step, pending_[number]));
+    std::byte* at = work_ + number * slot_bytes_;
+    if (bytes != 0) kernels::copy(at, from, bytes, false);
+    return send(step, peer, at, bytes, pending_[number]);
+}
+
+Result<const std::byte*> HostsGroup::receive(const Step& step, int peer, Bytes bytes) {
+    return links_->receive(peer, bytes, step.mark, step.call.deadline);
+}
+
+Result<void> HostsGroup::settle(const Step& step, const std::atomic<int>& pending) {
+    return links_->settle(pending, step.call.deadline);
+}
+
+// One job for all hosts, so that every rank that computes an element gets the same bits.
+void HostsGroup::sum(const Step& step, const Sum& what) const noexcept {
+    if (what.bytes == 0) return;
+    std::array<const void*, kWorldMax> sources;
+    std::ranges::copy(what.parts, sources.begin());
+    void* output = what.output;
+    kernels::ReduceJob job;
+    job.type = step.call.dtype;
+    job.op = step.call.op;
+    job.sources = sources.data();
+    job.source_count = static_cast<int>(what.parts.size());
+    job.destinations = &output;
+    job.destination_count = 1;
+    job.count = what.bytes / step.element;
+    job.divisor = world();
+    kernels::reduce(job);
+}
+
+void HostsGroup::on_host_lost(int host) noexcept {
+    if (links_ == nullptr || host < 0 || host >= plan_.hosts()) return;
+    for (const int rank : plan_.ranks_of(host)) {
+        if (plan_.remote(rank, spec_.rank)) links_->condemn(rank);
+    }
+}
+
+void HostsGroup::retire() noexcept {
+    failed_ = true;
+    worker_.reset();
+    if (links_ != nullptr && !links_->failure()) links_->spread(Errc::kBroken, -1);
+    local_->retire();
+}
+
+}  // namespace fabricshm::net

@@ -1,0 +1,161 @@
+// HostsGroup: the ranks of a group that are in several pools, as one of them sees it. In each pool
+// there is a Group; between the pools there are Links.
+
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/base/units.hpp"
+#include "libfabricshm/collective/call.hpp"
+#include "libfabricshm/collective/group.hpp"
+#include "libfabricshm/net/hosts_plan.hpp"
+#include "libfabricshm/net/links.hpp"
+
+namespace fabricshm {
+class Worker;
+}
+
+namespace fabricshm::net {
+
+/// What a member brings along.
+struct HostsSpec {
+    int rank = 0;
+    int world = 1;
+    std::string host;        // for people
+    std::uint64_t pool = 0;  // the same for ranks of one pool, and for no others
+    std::string trusted;     // networks that may be used; "": $FABRIC_NET_TRUSTED
+
+    /// Gathers `bytes` bytes of each rank into `all`, in rank order; false when it failed. Called
+    /// twice, by all ranks.
+    std::function<bool(const void* mine, std::size_t bytes, void* all)> exchange;
+    /// Joins the group of the ranks in this pool.
+    std::function<Result<std::unique_ptr<Group>>(int rank, int world, TimePoint deadline)> join;
+    /// Gives the place in it back when the rest fails.
+    std::function<void(std::uint64_t group_id, int rank)> leave;
+    bool coherent = true;  // the memory of this pool
+    /// Memory in the arena, as of GroupPlace.
+    std::function<std::byte*(Bytes)> allocate;
+    std::function<void(std::byte*)> release;
+};
+
+/// Runs one operation at a time, as Group does. Threads: as Group.
+class HostsGroup {
+  public:
+    /// Waits until all members are there and connected. kDenied: no network is allowed. A group in
+    /// one pool needs none: then links() is nullptr, and take_local() has all of it.
+    static Result<std::unique_ptr<HostsGroup>> join(HostsSpec spec, TimePoint deadline);
+    ~HostsGroup();
+    HostsGroup(const HostsGroup&) = delete;
+    HostsGroup& operator=(const HostsGroup&) = delete;
+
+    int rank() const noexcept { return spec_.rank; }
+    int world() const noexcept { return plan_.world(); }
+    const HostsPlan& plan() const noexcept { return plan_; }
+    Group& local() noexcept { return *local_; }
+    std::unique_ptr<Group> take_local() noexcept { return std::move(local_); }
+    Links* links() noexcept { return links_.get(); }
+    const std::string& host_name(int rank) const noexcept {
+        return names_[static_cast<std::size_t>(rank)];
+    }
+
+    Result<void> run(const Call& call);
+    Result<std::shared_ptr<Request>> start(Call call);
+
+    /// The group of the members that are left, once all of them call this; `spec` has join() for the
+    /// survivors of this pool. Once in the life of a group. kPeer: hosts are out of reach that are
+    /// not known to be dead, and this side is not the larger one.
+    Result<std::unique_ptr<HostsGroup>> shrink(HostsSpec spec, TimePoint deadline);
+
+    /// `host` is dead, as something outside knows: nothing that its ranks write lands from now on,
+    /// and what waits for them ends with kPeer. Thread-safe.
+    void on_host_lost(int host) noexcept;
+
+    /// Ends every operation of this rank, and breaks the group for all.
+    void retire() noexcept;
+
+    // For the steps of its operations (hosts_*.cpp).
+
+    /// A collective of the ranks in this pool; `root` is a rank among them. `counts`: bytes of each
+    /// part, or empty: all parts have `bytes`.
+    struct LocalCall {
+        Kind kind = Kind::kBarrier;
+        const std::byte* input = nullptr;
+        std::byte* output = nullptr;
+        Bytes bytes = 0;
+        std::vector<Bytes> counts = {};
+        int root = 0;
+    };
+    struct Step {
+        const Call& call;
+        std::uint32_t mark = 0;
+        Bytes element = 1;
+        /// Of sums on the way: an average is divided once, at the end.
+        kernels::ReduceOp partial = kernels::ReduceOp::kSum;
+    };
+    Result<void> run_local(const Step& step, const LocalCall& local);
+    Result<void> send(const Step& step, int peer, const std::byte* from, Bytes bytes,
+                      std::atomic<int>& pending);
+    /// The same of bytes that a network may have no access to.
+    Result<void> send_any(const Step& step, int peer, const std::byte* from, Bytes bytes);
+    Result<const std::byte*> receive(const Step& step, int peer, Bytes bytes);
+    /// Receives from each other host's rank and sums up in the order of hosts.
+    struct Sum {
+        std::vector<const std::byte*> parts;  // [host]
+        std::byte* output = nullptr;
+        Bytes bytes = 0;
+    };
+    void sum(const Step& step, const Sum& what) const noexcept;
+    Result<void> settle(const Step& step, const std::atomic<int>& pending);
+
+    static constexpr int kSlots = 4;
+    Bytes slot_bytes() const noexcept { return slot_bytes_; }
+    std::byte* slot(std::uint64_t number) const noexcept {
+        return work_ + slot_bytes_ * (number % kSlots);
+    }
+    std::atomic<int>& pending(std::uint64_t number) noexcept { return pending_[number % kSlots]; }
+    int own_host() const noexcept { return plan_.host_of(rank()); }
+    int own_local() const noexcept { return plan_.local_of(rank()); }
+    int locals() const noexcept { return static_cast<int>(plan_.ranks_of(own_host()).size()); }
+    bool leads() const noexcept { return own_local() == 0; }
+
+  private:
+    explicit HostsGroup(HostsSpec spec) : spec_(std::move(spec)) {}
+    Result<void> introduce();
+    Result<void> open(TimePoint deadline);
+    Result<void> open_links();
+    Result<void> check_local() noexcept;
+    Result<void> dispatch(const Call& call);
+    Result<void> run_now(const Call& call);
+    Error ended(const Error& error);
+    Error of_local(const Error& error) const noexcept;
+    Error named(const Error& error) const noexcept;
+
+    HostsSpec spec_;
+    HostsPlan plan_;
+    std::vector<std::string> names_;  // [rank]: of its host
+    std::unique_ptr<Group> local_;
+    std::byte* work_ = nullptr;  // in the arena: kSlots, and as many for send_any()
+    Bytes slot_bytes_ = 0;
+    std::array<std::atomic<int>, 2 * kSlots> pending_{};
+    std::uint64_t staged_ = 0;      // slots that send_any() has used
+    std::uint64_t operations_ = 0;  // the same on all ranks
+    std::atomic<bool> failed_{false};
+    std::unique_ptr<Links> links_;  // after what its writes point to
+    std::unique_ptr<Worker> worker_;
+};
+
+/// The operations over several hosts. Each is called by all ranks with checked calls.
+Result<void> run_hosts_allreduce(HostsGroup& group, const HostsGroup::Step& step);
+Result<void> run_hosts_barrier(HostsGroup& group, const HostsGroup::Step& step);
+Result<void> run_hosts_broadcast(HostsGroup& group, const HostsGroup::Step& step);
+Result<void> run_hosts_all_gather(HostsGroup& group, const HostsGroup::Step& step);
+Result<void> run_hosts_reduce(HostsGroup& group, const HostsGroup::Step& step);
+
+}  // namespace fabricshm::net

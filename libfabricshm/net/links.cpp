@@ -1,0 +1,468 @@
+#include "libfabricshm/net/links.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "libfabricshm/base/check.hpp"
+#include "libfabricshm/base/pause.hpp"
+
+namespace fabricshm::net {
+
+namespace {
+
+// A word: 8 bits of rank, 3 of note, 21 of value.
+constexpr std::uint32_t kValueMask = (1u << 21) - 1;
+constexpr Bytes kLine = 64;
+constexpr Bytes kLengthBytes = sizeof(std::uint64_t);
+
+// A wait polls so long before it sleeps in the transport: about what a message takes to come.
+constexpr Duration kPolling = std::chrono::microseconds(200);
+constexpr int kSliceMs = 5;
+constexpr Duration kPingEvery = std::chrono::milliseconds(50);
+// Of a peer that has not been heard of for so long although it was asked: it is gone, or cut off.
+constexpr Duration kSilence = std::chrono::seconds(1);
+// How long a connection may refuse a word to a peer before it counts as ended.
+constexpr Duration kRefused = std::chrono::milliseconds(250);
+// How long the last bytes may take that a rank that leaves has sent.
+constexpr Duration kGoodbye = std::chrono::seconds(1);
+// The thread between operations begins to listen when none came for so long.
+constexpr Duration kLull = std::chrono::milliseconds(5);
+constexpr int kListenMs = 100;
+constexpr std::uint64_t kMessagesPerCredit = 32;
+
+// Whether this says that there is no such process any more. What a network that is cut says does not,
+// and neither does what our own end of the connection did.
+bool is_death(int error) noexcept {
+    return error == ECONNRESET || error == ECONNREFUSED || error == ENOTCONN || error == EPIPE ||
+           error == ECONNABORTED || error == ESHUTDOWN;
+}
+
+constexpr unsigned bit_of(Note note) noexcept {
+    return 1u << static_cast<unsigned>(note);
+}
+
+}  // namespace
+
+Links::Links(LinksSpec spec, std::unique_ptr<Transport> transport, Check check)
+    : spec_(std::move(spec)), transport_(std::move(transport)), check_(std::move(check)) {
+    FABRIC_CHECK(spec_.ring_bytes % (4 * kLine) == 0);
+    for (std::size_t peer = 0; peer < spec_.remote.size(); ++peer) {
+        peers_.push_back(std::make_unique<Peer>());
+    }
+    begin();
+    server_.push([this] { serve(); });
+}
+
+Links::~Links() {
+    begin();
+    const TimePoint until = Clock::now() + kGoodbye;
+    {
+        const std::lock_guard lock(mutex_);
+        closing_ = true;
+        for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
+            if (spec_.remote[static_cast<std::size_t>(peer)]) owe(peer, Note::kLeave);
+        }
+    }
+    // Bytes that a peer has not fetched from the connection would be lost with it.
+    const auto over = [this] {
+        for (std::size_t peer = 0; peer < peers_.size(); ++peer) {
+            const Peer& it = *peers_[peer];
+            if (!spec_.remote[peer] || it.lost || !it.greeted) continue;
+            if (!(it.left || it.leaving) || it.owes != 0) return false;
+        }
+        return notes_ == 0;
+    };
+    while (Clock::now() < until) {
+        const std::lock_guard lock(mutex_);
+        if (over()) break;
+        progress(1);
+    }
+    {
+        const std::lock_guard lock(ending_mutex_);
+        ending_ = true;
+    }
+    ending_changed_.notify_all();
+    transport_->wake();
+}
+
+void Links::begin() noexcept {
+    // Sequentially consistent, both here and in serve(): either this sees that the thread listens,
+    // or the thread sees that it must not.
+    active_.store(true);
+    if (serving_.load()) transport_->wake();
+}
+
+void Links::end() noexcept {
+    // Relaxed: the thread only compares it with what it was.
+    operations_.fetch_add(1, std::memory_order_relaxed);
+    active_.store(false);
+}
+
+void Links::serve() {
+    std::uint64_t seen = 0;
+    std::unique_lock ending(ending_mutex_);
+    while (!ending_) {
+        const std::uint64_t now = operations_.load(std::memory_order_relaxed);
+        if (active_.load() || now != seen) {
+            seen = now;
+            ending_changed_.wait_for(ending, kLull);
+            continue;
+        }
+        ending.unlock();
+        serving_.store(true);
+        {
+            const std::lock_guard lock(mutex_);
+            if (!active_.load()) progress(kListenMs);
+        }
+        serving_.store(false);
+        ending.lock();
+    }
+}
+
+Bytes Links::place_of(Bytes position, Bytes bytes) const noexcept {
+    const Bytes start = round_up(position, kLine);
+    const Bytes in_ring = start % spec_.ring_bytes;
+    return in_ring + bytes > spec_.ring_bytes ? start + spec_.ring_bytes - in_ring : start;
+}
+
+Bytes Links::control_at(int round) const noexcept {
+    return kDoorHead + spec_.ring_bytes +
+           static_cast<Bytes>(round) * round_up(spec_.control_bytes + kLengthBytes, kLine);
+}
+
+std::uint32_t Links::word_of(Note note, std::uint32_t value) const noexcept {
+    return static_cast<std::uint32_t>(spec_.rank) << 24 | static_cast<std::uint32_t>(note) << 21 |
+           (value & kValueMask);
+}
+
+Errc Links::post(int peer, Note note, std::uint32_t value) noexcept {
+    const Errc code = transport_->write(peer, nullptr, 0, 0, word_of(note, value), &notes_);
+    if (code == Errc::kPeer) lose(peer, false);
+    return code;
+}
+
+void Links::owe(int peer, Note note) noexcept {
+    at(peer).owes |= bit_of(note);
+    owing_ = true;
+}
+
+// What could not be sent when it was due, since the connection was busy.
+void Links::pay() noexcept {
+    if (!owing_) return;
+    owing_ = false;
+    for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
+        Peer& to = at(peer);
+        for (const Note note : {Note::kHello, Note::kCredit, Note::kPing, Note::kLeft,
+                                Note::kAbort, Note::kLeave}) {
+            if ((to.owes & bit_of(note)) == 0) continue;
+            std::uint32_t value = 0;
+            if (note == Note::kCredit) value = static_cast<std::uint32_t>(to.taken);
+            if (note == Note::kPing) value = 1;
+            if (note == Note::kAbort) {
+                const std::uint64_t failure = failure_.load(std::memory_order_relaxed);
+                value = static_cast<std::uint32_t>(failure >> 32) << 9 |
+                        (static_cast<std::uint32_t>(failure) & 0x1ff);
+            }
+            if (to.lost || post(peer, note, value) != Errc::kBusy) to.owes &= ~bit_of(note);
+        }
+        if (to.owes != 0) owing_ = true;
+    }
+}
+
+void Links::acknowledge(int peer) noexcept {
+    Peer& from = at(peer);
+    const bool enough = from.read_at - from.acknowledged_at >= spec_.ring_bytes / 4 ||
+                        from.taken - from.acknowledged >= kMessagesPerCredit;
+    if (!enough || from.leaving) return;
+    from.acknowledged = from.taken;
+    from.acknowledged_at = from.read_at;
+    owe(peer, Note::kCredit);
+    pay();
+}
+
+void Links::lose(int peer, bool dead) noexcept {
+    Peer& it = at(peer);
+    if (dead) it.dead = true;
+    if (it.lost.exchange(true)) return;
+    transport_->fence(peer);
+    if (closing_ || it.leaving) return;
+    const auto rank = static_cast<std::uint64_t>(peer) + 1;
+    std::uint64_t none = 0;
+    failure_.compare_exchange_strong(none, static_cast<std::uint64_t>(Errc::kPeer) << 32 | rank);
+}
+
+void Links::handle(const Event& event) noexcept {
+    if (event.what == Event::What::kArrived) return handle_word(event.word);
+    if (event.peer >= 0) lose(event.peer, is_death(event.error));
+}
+
+void Links::handle_word(std::uint32_t word) noexcept {
+    const auto peer = static_cast<int>(word >> 24);
+    // From the network: a rank that is none, or none that may write here, is ignored.
+    if (static_cast<std::size_t>(peer) >= peers_.size() ||
+        !spec_.remote[static_cast<std::size_t>(peer)]) {
+        return;
+    }
+    Peer& from = at(peer);
+    const std::uint32_t value = word & kValueMask;
+    // Relaxed: a time, for the report of a failure alone.
+    from.heard_ns.store(monotonic_ns(), std::memory_order_relaxed);
+    switch (static_cast<Note>(word >> 21 & 7)) {
+        case Note::kData:
+            from.marks.push_back(value);
+            return;
+        case Note::kCredit: {
+            const std::uint64_t more =
+                (value - static_cast<std::uint32_t>(from.credited)) & kValueMask;
+            for (std::uint64_t i = 0; i < more && !from.ends.empty(); ++i) {
+                from.free_from = from.ends.front();
+                from.ends.pop_front();
+                ++from.credited;
+            }
+            return;
+        }
+        case Note::kHello:
+            if (!from.greeted && !spec_.greets[static_cast<std::size_t>(peer)]) {
+                owe(peer, Note::kHello);
+            }
+            from.greeted = true;
+            return;
+        case Note::kAbort: {
+            const std::uint64_t rank = value & 0x1ff;
+            const std::uint64_t code = value >> 9;
+            const bool known = code != 0 && code <= static_cast<std::uint64_t>(Errc::kPoisoned);
+            std::uint64_t none = 0;
+            if (known && rank <= peers_.size()) {
+                failure_.compare_exchange_strong(none, code << 32 | rank);
+            }
+            return;
+        }
+        case Note::kLeave:
+            from.leaving = true;
+            owe(peer, Note::kLeft);
+            return;
+        case Note::kLeft:
+            from.left = true;
+            return;
+        case Note::kControl:
+            from.controls |= 1u << (value % kControlRounds);
+            return;
+        case Note::kPing:
+            if (value == 0) owe(peer, Note::kPing);
+            return;
+    }
+}
+
+int Links::progress(int wait_ms) noexcept {
+    Event events[32];
+    pay();
+    const int count = transport_->poll(events, 32, wait_ms);
+    for (int i = 0; i < count; ++i) handle(events[i]);
+    if (count > 0) pay();
+    return count;
+}
+
+Duration Links::silence_of(int peer) const noexcept {
+    return std::chrono::nanoseconds(monotonic_ns() -
+                                    at(peer).heard_ns.load(std::memory_order_relaxed));
+}
+
+// The answer says that the peer lives; the question finds out whether its connection does.
+void Links::ping(int peer) noexcept {
+    Peer& it = at(peer);
+    if (it.lost || it.leaving) return;
+    const TimePoint now = Clock::now();
+    if (post(peer, Note::kPing, 0) != Errc::kBusy) {
+        it.busy_since = TimePoint{};
+        return;
+    }
+    if (it.busy_since == TimePoint{}) it.busy_since = now;
+    // Providers on TCP report the end of a connection to writes on their way alone. To others they
+    // say "busy" for as long as they try to connect again, which takes a process at the other end.
+    // A connection that is cut, or whose peer is stopped, takes these few bytes.
+    if (it.greeted && now - it.busy_since >= kRefused) lose(peer, true);
+}
+
+Result<void> Links::reason_to_stop(int peer, TimePoint now, TimePoint deadline, const char* step) {
+    if (const auto failed = failure()) return *failed;
+    if (at(peer).lost || at(peer).leaving) return Error{Errc::kPeer, peer, step};
+    FABRIC_TRY_VOID(check_());
+    if (now < deadline) return {};
+    // It answers, so it only is late.
+    if (silence_of(peer) < kSilence) return Error{Errc::kTimeout, peer, step};
+    return Error{Errc::kPeer, peer, step};
+}
+
+template <typename Done>
+Result<void> Links::wait(int peer, TimePoint deadline, const char* step, const Done& done,
+                         bool while_broken) {
+    TimePoint since{};
+    TimePoint pinged{};
+    int wait_ms = 0;
+    for (int turn = 0;; ++turn) {
+        {
+            const std::lock_guard lock(mutex_);
+            if (done()) return {};
+            const int came = progress(wait_ms);
+            if (done()) return {};
+            if (came > 0) continue;
+        }
+        if (turn < 4) continue;
+        const TimePoint now = Clock::now();
+        if (since == TimePoint{}) pinged = since = now;
+        if (now - since < kPolling) {
+            // The peers of this host may need the processor.
+            ::sched_yield();
+            continue;
+        }
+        wait_ms = kSliceMs;
+        if (while_broken) {
+            if (at(peer).lost) return Error{Errc::kPeer, peer, step};
+            if (now >= deadline) return Error{Errc::kTimeout, peer, step};
+            continue;
+        }
+        FABRIC_TRY_VOID(reason_to_stop(peer, now, deadline, step));
+        if (now - pinged < kPingEvery) continue;
+        pinged = now;
+        const std::lock_guard lock(mutex_);
+        ping(peer);
+    }
+}
+
+Result<void> Links::greet(TimePoint deadline) {
+    for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
+        const auto index = static_cast<std::size_t>(peer);
+        if (!spec_.remote[index] || !spec_.greets[index]) continue;
+        const std::lock_guard lock(mutex_);
+        owe(peer, Note::kHello);
+    }
+    for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
+        if (!spec_.remote[static_cast<std::size_t>(peer)]) continue;
+        FABRIC_TRY_VOID(wait(
+            peer, deadline, "connect",
+            [&] { return at(peer).greeted && (at(peer).owes & bit_of(Note::kHello)) == 0; }));
+    }
+    return {};
+}
+
+Result<void> Links::send(int peer, const std::byte* from, Bytes bytes, std::uint32_t mark,
+                         std::atomic<int>& pending, TimePoint deadline) {
+    FABRIC_CHECK(bytes <= max_message());
+    Peer& to = at(peer);
+    const Bytes place = place_of(to.write_at, bytes);
+    bool sent = false;
+    return wait(peer, deadline, "send", [&] {
+        if (sent || to.lost || place + bytes - to.free_from > spec_.ring_bytes) return sent;
+        const Errc code = transport_->write(peer, from, bytes, kDoorHead + place % spec_.ring_bytes,
+                                            word_of(Note::kData, mark), &pending);
+        if (code == Errc::kPeer) lose(peer, false);
+        if (code != Errc::kOk) return false;
+        to.write_at = place + bytes;
+        to.ends.push_back(to.write_at);
+        sent = true;
+        return true;
+    });
+}
+
+Result<const std::byte*> Links::receive(int peer, Bytes bytes, std::uint32_t mark,
+                                        TimePoint deadline) {
+    Peer& from = at(peer);
+    FABRIC_TRY_VOID(wait(peer, deadline, "receive", [&] { return !from.marks.empty(); }));
+    if (from.marks.front() != (mark & kValueMask)) return Error{Errc::kMismatch, peer, "receive"};
+    const Bytes place = place_of(from.read_at, bytes);
+    from.read_at = place + bytes;
+    return transport_->memory(peer) + kDoorHead + place % spec_.ring_bytes;
+}
+
+void Links::release(int peer) {
+    const std::lock_guard lock(mutex_);
+    Peer& from = at(peer);
+    from.marks.pop_front();
+    ++from.taken;
+    acknowledge(peer);
+}
+
+Result<void> Links::settle(const std::atomic<int>& pending, TimePoint deadline) {
+    // Acquire, against the release of the write's end: the bytes may be changed from here on.
+    const auto done = [&] { return pending.load(std::memory_order_acquire) == 0; };
+    if (done()) return {};
+    // For whom this waits is not known; any of them will do for the report.
+    for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
+        if (!spec_.remote[static_cast<std::size_t>(peer)] || at(peer).leaving) continue;
+        return wait(peer, deadline, "send", done);
+    }
+    return Error{Errc::kPeer, -1, "send"};
+}
+
+Result<void> Links::send_control(int peer, int round, const std::vector<std::byte>& text,
+                                 TimePoint deadline) {
+    FABRIC_CHECK(text.size() <= spec_.control_bytes);
+    // Kept: the transport has the bytes until the write ends, which after a failure may be late.
+    Control& control = controls_.emplace_back();
+    const std::uint64_t length = text.size();
+    control.framed.resize(kLengthBytes + text.size());
+    std::memcpy(control.framed.data(), &length, kLengthBytes);
+    std::copy(text.begin(), text.end(), control.framed.begin() + kLengthBytes);
+    if (transport_->lend(control.framed.data(), control.framed.size()) != Errc::kOk) {
+        return Error{Errc::kNoMemory, 0, "register memory"};
+    }
+    const auto word = word_of(Note::kControl, static_cast<std::uint32_t>(round));
+    bool posted = false;
+    const auto done = [&] {
+        if (!posted && !at(peer).lost) {
+            const Errc code = transport_->write(peer, control.framed.data(), control.framed.size(),
+                                                control_at(round), word, &control.pending);
+            if (code == Errc::kPeer) lose(peer, false);
+            posted = code == Errc::kOk;
+        }
+        return posted && control.pending.load(std::memory_order_acquire) == 0;
+    };
+    return wait(peer, deadline, "send", done, true);
+}
+
+std::optional<std::vector<std::byte>> Links::control_of(int peer, int round) {
+    {
+        const std::lock_guard lock(mutex_);
+        if ((at(peer).controls >> round & 1) == 0 && progress(1) == 0) return std::nullopt;
+        if ((at(peer).controls >> round & 1) == 0) return std::nullopt;
+    }
+    const std::byte* box = transport_->memory(peer) + control_at(round);
+    std::uint64_t length = 0;
+    std::memcpy(&length, box, kLengthBytes);
+    if (length > spec_.control_bytes) return std::nullopt;
+    return std::vector<std::byte>(box + kLengthBytes, box + kLengthBytes + length);
+}
+
+void Links::spread(Errc code, int rank) noexcept {
+    const auto reason = static_cast<std::uint64_t>(code) << 32 | static_cast<std::uint64_t>(rank + 1);
+    std::uint64_t none = 0;
+    failure_.compare_exchange_strong(none, reason);
+    const std::lock_guard lock(mutex_);
+    for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
+        if (!spec_.remote[static_cast<std::size_t>(peer)] || at(peer).leaving) continue;
+        owe(peer, Note::kAbort);
+    }
+    pay();
+}
+
+std::optional<Error> Links::failure() const noexcept {
+    const std::uint64_t failure = failure_.load(std::memory_order_acquire);
+    if (failure == 0) return std::nullopt;
+    return Error{static_cast<Errc>(failure >> 32),
+                 static_cast<std::int32_t>(static_cast<std::uint32_t>(failure)) - 1, "peer"};
+}
+
+void Links::probe(int peer) noexcept {
+    const std::lock_guard lock(mutex_);
+    ping(peer);
+}
+
+void Links::condemn(int peer) noexcept {
+    lose(peer, true);
+    transport_->wake();
+}
+
+}  // namespace fabricshm::net

@@ -1,0 +1,179 @@
+// Links: streams of messages to and from the ranks on other hosts, and what is known of these.
+//
+// A stream is a ring in the receiver's memory, written by its sender alone. Both know the lengths of
+// the messages, so that their places need not be sent: a message begins at a multiple of 64 bytes
+// and does not cross the ring's end. A word of 32 bits comes with each: the sender, the kind, and a
+// mark by which ranks that called different operations notice it. Bytes that were consumed are
+// credited to the sender, which never writes over others.
+
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/base/units.hpp"
+#include "libfabricshm/collective/worker.hpp"
+#include "libfabricshm/net/transport.hpp"
+
+namespace fabricshm::net {
+
+/// What crosses in the word of a write.
+enum class Note : std::uint8_t {
+    kData,
+    kCredit,   // so many messages were consumed, since the beginning
+    kHello,    // the connection works in this direction
+    kAbort,    // the group failed: code and rank
+    kLeave,    // the last that comes
+    kLeft,     // the answer: all before kLeave has come
+    kControl,  // a text in the control box
+    kPing,     // value 0: answer it; 1: the answer
+};
+
+struct LinksSpec {
+    int rank = 0;
+    std::vector<bool> remote;  // [rank]
+    std::vector<bool> greets;  // [rank]: this side connects first
+    Bytes ring_bytes = 0;
+    Bytes control_bytes = 0;  // the longest text
+};
+
+/// Before each message and ring: a line for words that are written for their notes alone.
+inline constexpr Bytes kDoorHead = 64;
+/// Texts that a peer may get in an epoch: those of one shrink.
+inline constexpr int kControlRounds = 4;
+constexpr Bytes door_bytes(const LinksSpec& spec) noexcept {
+    return kDoorHead + spec.ring_bytes + kControlRounds * round_up(spec.control_bytes + 8, 64);
+}
+
+/// Threads: lost(), condemn() from any; everything else by the thread that runs an operation.
+class Links {
+  public:
+    /// Asked at least every 10 ms of a wait: why it has to end, if so.
+    using Check = std::function<Result<void>()>;
+
+    Links(LinksSpec spec, std::unique_ptr<Transport> transport, Check check);
+    /// Says goodbye, and waits a moment until all have heard it.
+    ~Links();
+    Links(const Links&) = delete;
+    Links& operator=(const Links&) = delete;
+
+    Transport& transport() noexcept { return *transport_; }
+    Bytes max_message() const noexcept { return spec_.ring_bytes / 4; }
+
+    /// Makes all connections. kPeer and kTimeout name a rank.
+    Result<void> greet(TimePoint deadline);
+
+    /// An operation begins, or ends: between two of them a thread of its own serves the peers.
+    void begin() noexcept;
+    void end() noexcept;
+
+    /// Sends at most max_message() bytes, which stay as they are until `pending` is 0 again.
+    Result<void> send(int peer, const std::byte* from, Bytes bytes, std::uint32_t mark,
+                      std::atomic<int>& pending, TimePoint deadline);
+    /// The next message of `peer`, of `bytes` bytes; valid until release(). One at a time.
+    Result<const std::byte*> receive(int peer, Bytes bytes, std::uint32_t mark, TimePoint deadline);
+    void release(int peer);
+    /// Waits until `pending` is 0.
+    Result<void> settle(const std::atomic<int>& pending, TimePoint deadline);
+
+    /// One text for each round and peer; also when the group has failed.
+    Result<void> send_control(int peer, int round, const std::vector<std::byte>& text,
+                              TimePoint deadline);
+    /// Nothing: it has not come. Makes progress, for a few milliseconds if there is nothing to do.
+    std::optional<std::vector<std::byte>> control_of(int peer, int round);
+
+    /// All that can be reached learn that the group failed. Once; never waits for long.
+    void spread(Errc code, int rank) noexcept;
+    /// What a peer spread, or a connection that was lost.
+    std::optional<Error> failure() const noexcept;
+
+    /// Nothing that it writes lands from now on. Thread-safe.
+    void fence(int peer) noexcept { transport_->fence(peer); }
+    /// Asks whether its connection is still there; the answer comes later, as lost().
+    void probe(int peer) noexcept;
+    /// This peer is dead, as something outside says. Fences it.
+    void condemn(int peer) noexcept;
+    /// Its connection ended, or it is condemned.
+    bool lost(int peer) const noexcept { return at(peer).lost; }
+    /// It is known to be dead, and not only out of reach.
+    bool dead(int peer) const noexcept { return at(peer).dead; }
+    /// How long nothing has been heard of it.
+    Duration silence_of(int peer) const noexcept;
+
+  private:
+    struct Peer {
+        std::uint64_t credited = 0;     // messages that it has consumed
+        Bytes write_at = 0;             // position in the stream: never wraps
+        Bytes free_from = 0;            // what is before is consumed
+        std::deque<Bytes> ends;         // of messages that are not credited
+        std::uint64_t arrived = 0;      // messages
+        std::uint64_t taken = 0;        // of these
+        std::uint64_t acknowledged = 0;
+        Bytes acknowledged_at = 0;
+        Bytes read_at = 0;
+        std::deque<std::uint32_t> marks;  // of messages that arrived and are not taken
+        bool greeted = false;
+        std::atomic<bool> leaving{false};  // it sent kLeave
+        bool left = false;        // it answered ours
+        TimePoint busy_since{};   // it takes no ping since then
+        unsigned controls = 0;    // bits of rounds
+        unsigned owes = 0;        // bits of notes that could not be sent yet
+        std::atomic<bool> lost{false};
+        std::atomic<bool> dead{false};
+        std::atomic<std::int64_t> heard_ns{0};
+    };
+
+    Peer& at(int peer) noexcept { return *peers_[static_cast<std::size_t>(peer)]; }
+    const Peer& at(int peer) const noexcept { return *peers_[static_cast<std::size_t>(peer)]; }
+    Bytes place_of(Bytes position, Bytes bytes) const noexcept;
+    Bytes control_at(int round) const noexcept;
+    std::uint32_t word_of(Note note, std::uint32_t value) const noexcept;
+    Errc post(int peer, Note note, std::uint32_t value) noexcept;
+    void owe(int peer, Note note) noexcept;
+    void pay() noexcept;
+    void acknowledge(int peer) noexcept;
+    void handle(const Event& event) noexcept;
+    void handle_word(std::uint32_t word) noexcept;
+    void lose(int peer, bool dead) noexcept;
+    int progress(int wait_ms) noexcept;
+    void ping(int peer) noexcept;
+    void serve();
+    // Why a wait for `peer` has to end, if so.
+    Result<void> reason_to_stop(int peer, TimePoint now, TimePoint deadline, const char* step);
+    template <typename Done>
+    Result<void> wait(int peer, TimePoint deadline, const char* step, const Done& done,
+                      bool while_broken = false);
+
+    struct Control {
+        std::vector<std::byte> framed;
+        std::atomic<int> pending{0};
+    };
+
+    const LinksSpec spec_;
+    std::atomic<int> notes_{0};     // that the transport still has
+    std::deque<Control> controls_;  // before the transport, which may have them to its end
+    const std::unique_ptr<Transport> transport_;
+    const Check check_;
+    std::vector<std::unique_ptr<Peer>> peers_;
+    std::atomic<std::uint64_t> failure_{0};  // code << 32 | rank + 1
+    std::atomic<bool> owing_{false};
+    std::atomic<bool> closing_{false};
+
+    std::mutex mutex_;  // of the transport and the peers
+    std::atomic<bool> active_{false};
+    std::atomic<bool> serving_{false};  // the thread below waits in the transport
+    std::atomic<std::uint64_t> operations_{0};
+    std::mutex ending_mutex_;
+    std::condition_variable ending_changed_;
+    bool ending_ = false;
+    Worker server_;  // last: it uses all of the above
+};
+
+}  // namespace fabricshm::net
