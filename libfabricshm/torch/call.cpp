@@ -29,18 +29,75 @@ void check(int code, const std::string& what, const std::string& difference) {
                              difference);
 }
 
+namespace {
+
+// An all-gather of small pieces through the store: each call has keys of its own.
+struct StoreExchange {
+    c10::intrusive_ptr<c10d::Store> store;
+    std::string prefix;
+    int rank;
+    int size;
+    int calls = 0;
+    std::string error = {};  // why the last call failed
+
+    // Never raises: it is called by C.
+    bool gather(const void* mine, std::size_t bytes, void* all) noexcept {
+        try {
+            const std::string key = prefix + std::to_string(calls++) + '/';
+            const auto* first = static_cast<const std::uint8_t*>(mine);
+            store->set(key + std::to_string(rank), {first, first + bytes});
+            for (int peer = 0; peer < size; ++peer) {
+                const auto theirs = store->get(key + std::to_string(peer));
+                if (theirs.size() != bytes) {
+                    error = "rank " + std::to_string(peer) + " has another version of fabricshm";
+                    return false;
+                }
+                std::memcpy(
+                    static_cast<std::uint8_t*>(all) + static_cast<std::size_t>(peer) * bytes,
+                    theirs.data(), bytes);
+            }
+            return true;
+        } catch (const std::exception& failure) {
+            error = failure.what();
+            return false;
+        }
+    }
+};
+
+}  // namespace
+
 Communicator::Communicator(std::shared_ptr<JobArena> arena, const std::string& name, int rank,
                            int size, std::chrono::milliseconds timeout,
-                           c10::intrusive_ptr<c10d::Store> store)
+                           c10::intrusive_ptr<c10d::Store> store, bool several_hosts)
     : arena_(std::move(arena)),
       rank_(rank),
       size_(size),
       owner_pid_(getpid()),
       store_(std::move(store)),
       name_(name) {
-    check(
-        fabricshm_group_join(arena_->handle(), name.c_str(), rank, size, timeout.count(), &group_),
-        "join the process group");
+    if (several_hosts) {
+        join_hosts(timeout);
+    } else {
+        check(fabricshm_group_join(arena_->handle(), name.c_str(), rank, size, timeout.count(),
+                                   &group_),
+              "join the process group");
+    }
+}
+
+void Communicator::join_hosts(std::chrono::milliseconds timeout) {
+    StoreExchange exchange{store_, "fabricshm/hosts/" + name_ + '/', rank_, size_};
+    fabricshm_hosts_spec spec{};
+    spec.struct_size = sizeof spec;
+    spec.name = name_.c_str();
+    spec.rank = rank_;
+    spec.world = size_;
+    spec.context = &exchange;
+    spec.exchange = [](void* context, const void* mine, std::size_t bytes, void* all) {
+        return static_cast<StoreExchange*>(context)->gather(mine, bytes, all) ? 0 : 1;
+    };
+    spec.timeout_ms = timeout.count();
+    check(fabricshm_group_join_hosts(arena_->handle(), &spec, &group_), "join the process group",
+          exchange.error);
 }
 
 Communicator::~Communicator() {

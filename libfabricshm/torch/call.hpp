@@ -29,8 +29,11 @@ class Communicator {
   public:
     /// Waits until all `size` ranks are there. Raises otherwise. Through `store` ranks that called
     /// different operations find out what they called.
+    /// With `several_hosts` the ranks' arenas may be those of several daemons, and the ranks find
+    /// each other through `store`, too.
     Communicator(std::shared_ptr<JobArena> arena, const std::string& name, int rank, int size,
-                 std::chrono::milliseconds timeout, c10::intrusive_ptr<c10d::Store> store);
+                 std::chrono::milliseconds timeout, c10::intrusive_ptr<c10d::Store> store,
+                 bool several_hosts = false);
     ~Communicator();
     Communicator(const Communicator&) = delete;
     Communicator& operator=(const Communicator&) = delete;
@@ -69,6 +72,7 @@ class Communicator {
     // The library may notice a difference some small operations later.
     static constexpr std::uint64_t kRemembered = 128;
 
+    void join_hosts(std::chrono::milliseconds timeout);
     std::string difference(int peer) const;
 
     // Lives as long as the group does.

@@ -58,17 +58,38 @@ std::string host_identity() {
     return encode_identity(identity);
 }
 
-// Raises when this rank is not on the host of rank 0, with both in the text.
-void check_host(const std::string& inviting, int rank) {
+Identity identity_in(const std::string& inviting) {
     const auto theirs = decode_identity(inviting);
     TORCH_CHECK(theirs.has_value(),
-                "fabricshm: rank 0 did not say which host it is on: have all ranks the same "
-                "version of fabricshm?");
-    const auto difference =
-        difference_of(own_host(), "rank " + std::to_string(rank), theirs->host, "rank 0");
+                "fabricshm: rank 0 did not say where it is: have all ranks the same version of "
+                "fabricshm?");
+    return *theirs;
+}
+
+// Ranks of several hosts speak over networks that are named as trusted, or not at all.
+bool has_network() {
+    return !environment("FABRIC_NET_TRUSTED").empty();
+}
+
+// Raises when this rank is not on the host of rank 0, with both in the text: before it opens an
+// arena that the others will never see.
+void check_host(const std::string& inviting, int rank) {
+    const auto difference = difference_of(own_host(), "rank " + std::to_string(rank),
+                                          identity_in(inviting).host, "rank 0");
+    if (!difference || has_network()) return;
+    throw std::runtime_error(
+        "fabricshm: ranks of several hosts need a network that they may use: set "
+        "FABRIC_NET_TRUSTED, or fabricrun --trusted, for all; " +
+        *difference);
+}
+
+// Raises when it is attached to another daemon, or to one with another pool.
+void check_daemon(const std::string& mine, const std::string& inviting, int rank) {
+    const auto difference = difference_of(identity_in(mine), "rank " + std::to_string(rank),
+                                          identity_in(inviting), "rank 0");
     if (!difference) return;
-    throw std::runtime_error("fabricshm: all ranks of a process group have to be on one host; " +
-                             *difference);
+    throw std::runtime_error("fabricshm: the ranks of a process group need one fabricd; " +
+                             *difference + "; set FABRIC_SOCKET to the same for all");
 }
 
 // The file behind the arena, as the kernel names it: device and inode, and where the arena begins
@@ -122,6 +143,7 @@ std::shared_ptr<JobArena> invite(const StorePtr& store, const std::string& key,
     try {
         auto arena = open_arena(invitation.arena);
         invitation.daemon = fabricshm_session_daemon(arena->session());
+        invitation.host = fabricshm_session_identity(arena->session());
         invitation.memory = memory_identity(arena->handle());
         store->set(key, encode_invitation(invitation));
         return arena;
@@ -133,8 +155,9 @@ std::shared_ptr<JobArena> invite(const StorePtr& store, const std::string& key,
     }
 }
 
+// `is_apart`: its arena is another memory than that of rank 0.
 std::shared_ptr<JobArena> accept(const StorePtr& store, const std::string& key, int rank,
-                                 Invitation& invitation) {
+                                 Invitation& invitation, bool& is_apart) {
     const auto read = decode_invitation(store->get(key));
     TORCH_CHECK(read.has_value(),
                 "fabricshm: what rank 0 published is no invitation: have all ranks the same "
@@ -143,6 +166,10 @@ std::shared_ptr<JobArena> accept(const StorePtr& store, const std::string& key, 
     if (!invitation.error.empty()) throw std::runtime_error("rank 0: " + invitation.error);
     check_host(invitation.host, rank);
     auto arena = open_arena(invitation.arena);
+    const std::string mine = fabricshm_session_identity(arena->session());
+    is_apart = difference_of(identity_in(mine), "", identity_in(invitation.host), "").has_value();
+    if (is_apart && has_network()) return arena;
+    check_daemon(mine, invitation.host, rank);
     if (memory_identity(arena->handle()) == invitation.memory) return arena;
     throw std::runtime_error(
         "fabricshm: the ranks of a process group need one fabricd. Rank 0 is attached to " +
@@ -157,6 +184,7 @@ class RollCall {
     RollCall(StorePtr store, const std::string& key, int size, Clock::time_point deadline)
         : store_(std::move(store)),
           verdict_(key + "/verdict"),
+          apart_(key + "/apart"),
           key_(key),
           size_(size),
           deadline_(deadline) {}
@@ -178,8 +206,9 @@ class RollCall {
     }
 
     /// Rank 0: waits for the others and lets them go on. Raises when one failed or did not come.
-    void lead() {
-        if (size_ == 1) return;
+    /// True: at least one is apart, and the ranks meet as those of several hosts.
+    bool lead() {
+        if (size_ == 1) return false;
         std::vector<std::string> all;
         for (int rank = 1; rank < size_; ++rank) all.push_back(place_of(rank));
         auto pause = std::chrono::microseconds(200);
@@ -193,11 +222,15 @@ class RollCall {
             // A rank that loads its libraries for seconds is not waited for by the microsecond.
             pause = std::min(2 * pause, std::chrono::microseconds(20'000));
         }
-        store_->set(verdict_, {});
+        const bool apart = store_->check({apart_});
+        store_->set(verdict_, bytes_of(apart ? kApart : ""));
+        return apart;
     }
 
-    /// Any other rank: is there, and waits for the word of rank 0.
-    void answer(int rank) {
+    /// Any other rank: is there, and waits for the word of rank 0, which it returns as lead() does.
+    bool answer(int rank, bool is_apart) {
+        // Before it is there: rank 0 looks when all are.
+        if (is_apart) store_->set(apart_, {});
         store_->set(place_of(rank), {});
         // Rank 0 says which ranks are missing, and may have begun to wait later than this one.
         const auto limit = deadline_ + std::chrono::seconds(5) - Clock::now();
@@ -208,10 +241,12 @@ class RollCall {
                 std::string("fabricshm: cannot join the process group: no word of rank 0: ") +
                 error.what());
         }
-        hear();
+        return hear();
     }
 
   private:
+    static constexpr const char* kApart = "\n";  // the verdict on ranks of several hosts
+
     static std::vector<std::uint8_t> bytes_of(const std::string& text) {
         return {text.begin(), text.end()};
     }
@@ -228,13 +263,16 @@ class RollCall {
                std::to_string(size_) + " ranks these have not come: " + ranks;
     }
 
-    void hear() {
+    bool hear() {
         const auto verdict = store_->get(verdict_);
+        if (verdict == bytes_of(kApart)) return true;
         if (!verdict.empty()) throw std::runtime_error({verdict.begin(), verdict.end()});
+        return false;
     }
 
     StorePtr store_;
-    std::string verdict_;  // empty: all are there; else why they cannot join
+    std::string verdict_;  // empty: all are there, in one memory; kApart; else why they cannot join
+    std::string apart_;    // there: a rank has another memory than rank 0
     std::string key_;
     int size_;
     Clock::time_point deadline_;
@@ -251,22 +289,23 @@ std::shared_ptr<Communicator> meet(const StorePtr& store, int rank, int size,
     Invitation invitation;
     if (rank == 0) {
         auto arena = invite(store, key, invitation);
-        RollCall(store, key, size, deadline).lead();
+        const bool apart = RollCall(store, key, size, deadline).lead();
         return std::make_shared<Communicator>(std::move(arena), invitation.group, rank, size,
-                                              timeout, store);
+                                              timeout, store, apart);
     }
     RollCall roll_call(store, key, size, deadline);
     std::shared_ptr<JobArena> arena;
+    bool is_apart = false;
     try {
-        arena = accept(store, key, rank, invitation);
+        arena = accept(store, key, rank, invitation, is_apart);
     } catch (const std::exception& error) {
         // An error of rank 0 is known to all.
         if (invitation.error.empty()) roll_call.fail_unless_over(error.what());
         throw;
     }
-    roll_call.answer(rank);
+    const bool apart = roll_call.answer(rank, is_apart);
     return std::make_shared<Communicator>(std::move(arena), invitation.group, rank, size, timeout,
-                                          store);
+                                          store, apart);
 }
 
 }  // namespace fabricshm::torch_backend
