@@ -63,7 +63,7 @@ def children():
 class Cluster:
     """Two nodes, host1 (feature a) and host2 (feature b), of this machine. Ready when the constructor returns."""
 
-    def __init__(self, plugin_line="", slurm_lines="", gres_units=64, licences=""):
+    def __init__(self, plugin_line="", slurm_lines="", gres_units=64):
         adopt_orphans()
         self._before = set(children())
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-"))
@@ -76,7 +76,7 @@ class Cluster:
         self.environment["SLURM_CONF"] = str(self.folder / "slurm.conf")
         self._daemons = {}
         try:
-            self._write_files(plugin_line, slurm_lines, gres_units, licences)
+            self._write_files(plugin_line, slurm_lines, gres_units)
             self._start_munge()
             self.start_controller()
             for node in ("host1", "host2"):
@@ -86,7 +86,7 @@ class Cluster:
             self.stop()
             raise
 
-    def _write_files(self, plugin_line, slurm_lines, gres_units, licences):
+    def _write_files(self, plugin_line, slurm_lines, gres_units):
         folder = self.folder
         control_port, *node_ports = free_ports(3)
         for name in ("state", "spool"):
@@ -96,7 +96,7 @@ class Cluster:
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
         (folder / "plugstack.conf").write_text(plugin_line + "\n")
-        (folder / "gres.conf").write_text(f"Name=fabric Count={gres_units} Flags=CountOnly\n" if gres_units else "")
+        (folder / "gres.conf").write_text(f"Name=fabric Count={gres_units} Flags=CountOnly\n")
         user = getpass.getuser()
         # More processors than there are, so that a node takes any job of these tests. linuxproc and task/none need no
         # control groups and no rights.
@@ -125,13 +125,10 @@ SlurmdParameters=config_overrides
 SchedulerParameters=sched_min_interval=0,batch_sched_delay=0
 ReturnToService=2
 KillWait=2
-{"GresTypes=fabric" if gres_units else ""}
-{f"Licenses={licences}" if licences else ""}
 {slurm_lines}
 """
         for number, (node, port) in enumerate(zip(("host1", "host2"), node_ports)):
-            gres = f"Gres=fabric:{gres_units}" if gres_units else ""
-            text += (f"NodeName={node} NodeHostname={self.name} NodeAddr=127.0.0.1 Port={port} CPUs=8 {gres} "
+            text += (f"NodeName={node} NodeHostname={self.name} NodeAddr=127.0.0.1 Port={port} CPUs=8 Gres=fabric:{gres_units} "
                      f"Feature={'ab'[number]}\n")
         text += "PartitionName=all Nodes=host1,host2 Default=YES MaxTime=10 State=UP\n"
         (folder / "slurm.conf").write_text(text)
