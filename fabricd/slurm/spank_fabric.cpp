@@ -87,10 +87,11 @@ int take_settings(int count, char** words) {
     return kBad;
 }
 
-// The components of a heterogeneous job are one job of one arena.
+// The job of the tasks' environment: in all components of a heterogeneous job the leader's, while
+// S_JOB_ID is the component's own.
 std::uint32_t job_of(spank_t spank) {
     char text[16] = "";
-    if (spank_getenv(spank, "SLURM_HET_JOB_ID", text, sizeof text) == ESPANK_SUCCESS) {
+    if (spank_getenv(spank, "SLURM_JOB_ID", text, sizeof text) == ESPANK_SUCCESS) {
         const auto leader = std::strtoul(text, nullptr, 10);
         if (leader != 0) return static_cast<std::uint32_t>(leader);
     }

@@ -122,7 +122,7 @@ MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
-SchedulerParameters=sched_min_interval=0,batch_sched_delay=0
+SchedulerParameters=sched_min_interval=0,batch_sched_delay=0,bf_interval=1,bf_min_age_reserve=0
 ReturnToService=2
 KillWait=2
 {slurm_lines}

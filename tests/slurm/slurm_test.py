@@ -26,6 +26,7 @@ TRAIN = (sys.executable, TRAINER)
 POOL_UNITS = 2      # of 1 GiB: what any machine has
 UNITS = 64          # that Slurm is told of, for it knows no pools
 PLUGIN_TIMEOUT = 3  # seconds
+COMPONENTS = ("-n1", "-C", "a", "--fabric=64M", *TRAIN, "sum", ":", "-n2", "-C", "b", "--fabric=64M", *TRAIN, "sum")
 WAIT = "until [ -e {} ]; do sleep 0.01; done"
 
 
@@ -170,12 +171,20 @@ class Steps(Case):
         self.assertEqual(places, [("0", "0", "2", "0", "2"), ("1", "1", "2", "0", "2"), ("2", "0", "2", "1", "2"),
                                   ("3", "1", "2", "1", "2")], done.stdout)
 
-    def test_ranks_of_several_components_are_one_job(self):
-        done = srun("-n1", "-C", "a", "--fabric=64M", *TRAIN, "sum", ":", "-n2", "-C", "b", "--fabric=64M", *TRAIN, "sum")
+    def assert_three_ranks_of_one_arena(self, done):
         self.assert_good(done)
-        places = sorted(re.findall(r"^sum 6 rank (\d) of 3 local \d of \d .* arena (\S+)$", done.stdout, re.MULTILINE))
-        self.assertEqual([rank for rank, _ in places], ["0", "1", "2"], done.stdout)
-        self.assertEqual(len({arena for _, arena in places}), 1, done.stdout)
+        places = sorted(re.findall(r"^sum 6 rank (\d) of 3 local (\d) of (\d) node (\d) of 2 launcher slurm arena (\S+)$",
+                                   done.stdout, re.MULTILINE))
+        self.assertEqual([place[:4] for place in places],
+                         [("0", "0", "1", "0"), ("1", "0", "2", "1"), ("2", "1", "2", "1")], done.stdout)
+        self.assertEqual(len({place[4] for place in places}), 1, done.stdout)
+
+    def test_components_of_a_heterogeneous_job_are_one_job(self):
+        self.assert_three_ranks_of_one_arena(srun(*COMPONENTS))
+
+    def test_components_of_a_heterogeneous_step_are_one_job(self):
+        self.assert_three_ranks_of_one_arena(
+            CLUSTER.run("salloc", "-N2", "--ntasks-per-node=2", "--fabric=64M", "srun", *COMPONENTS))
 
     def test_steps_of_a_batch_job_share_what_the_job_asked_for(self):
         script = CLUSTER.folder / "job.sh"
