@@ -64,7 +64,9 @@ Result<std::vector<SlurmFile>> slurm_files(const SlurmHost& host) {
          "GresTypes=fabric\n"
          "# add to this node's line:  NodeName=" +
              host.name + " ... Gres=fabric:" + units +
-             "\n# and where hosts share one pool, once for all of them:\n"
+             "\n# so that --fabric=SIZE counts without --gres, by fabricd's job_submit.lua:\n"
+             "# JobSubmitPlugins=lua\n"
+             "# and where hosts share one pool, once for all of them:\n"
              "# Licenses=fabricpool:" +
              units + "\n"},
         {"plugstack.conf", "optional fabric.so socket=" + host.attach_socket +

@@ -4,6 +4,7 @@ their own. Nothing of the machine's Slurm is read or changed, and no service has
 import contextlib
 import ctypes
 import getpass
+import glob
 import os
 import shutil
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from fabricshm._daemon import die_with_parent
 
+PLUGIN_FOLDERS = "/usr/lib/*/slurm*", "/usr/lib/slurm*", "/usr/lib64/slurm*"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "slurmstepd", "srun", "sbatch", "squeue", "scontrol", "scancel")
 SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
 STARTED = 30   # seconds for what takes three on a quiet machine
@@ -26,6 +28,11 @@ def missing():
     """The programs that are not there."""
     path = os.environ["PATH"] + os.pathsep + SYSTEM_PATH
     return [name for name in PROGRAMS if shutil.which(name, path=path) is None]
+
+
+def has_plugin(name):
+    """Whether Slurm has it. Its packages leave out what needs other libraries."""
+    return any(found for folder in PLUGIN_FOLDERS for found in glob.glob(f"{folder}/{name}.so"))
 
 
 def free_ports(count):
@@ -63,7 +70,7 @@ def children():
 class Cluster:
     """Two nodes, host1 (feature a) and host2 (feature b), of this machine. Ready when the constructor returns."""
 
-    def __init__(self, plugin_line="", slurm_lines="", gres_units=64):
+    def __init__(self, plugin_line="", slurm_lines="", gres_units=64, job_submit=None):
         adopt_orphans()
         self._before = set(children())
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-"))
@@ -76,7 +83,7 @@ class Cluster:
         self.environment["SLURM_CONF"] = str(self.folder / "slurm.conf")
         self._daemons = {}
         try:
-            self._write_files(plugin_line, slurm_lines, gres_units)
+            self._write_files(plugin_line, slurm_lines, gres_units, job_submit)
             self._start_munge()
             self.start_controller()
             for node in ("host1", "host2"):
@@ -86,7 +93,7 @@ class Cluster:
             self.stop()
             raise
 
-    def _write_files(self, plugin_line, slurm_lines, gres_units):
+    def _write_files(self, plugin_line, slurm_lines, gres_units, job_submit):
         folder = self.folder
         control_port, *node_ports = free_ports(3)
         for name in ("state", "spool"):
@@ -97,6 +104,9 @@ class Cluster:
         key.chmod(0o400)
         (folder / "plugstack.conf").write_text(plugin_line + "\n")
         (folder / "gres.conf").write_text(f"Name=fabric Count={gres_units} Flags=CountOnly\n")
+        if job_submit:
+            shutil.copy(job_submit, folder / "job_submit.lua")
+            slurm_lines += "JobSubmitPlugins=lua\n"
         user = getpass.getuser()
         # More processors than there are, so that a node takes any job of these tests. linuxproc and task/none need no
         # control groups and no rights.

@@ -21,6 +21,8 @@ from fabricshm import _daemon  # noqa: E402
 BUILD = Path(os.environ["FABRIC_BUILD_DIR"])
 FABRICCTL = BUILD / "fabricd/ctl/fabricctl"
 PLUGIN = BUILD / "fabricd/slurm/fabric.so"
+JOB_SUBMIT = Path(__file__).resolve().parents[2] / "packaging/slurm/job_submit.lua"
+HAS_LUA = slurm_cluster.has_plugin("job_submit_lua")
 TRAINER = Path(__file__).resolve().parent / "trainer.py"
 TRAIN = (sys.executable, TRAINER)
 POOL_UNITS = 2      # of 1 GiB: what any machine has
@@ -94,7 +96,8 @@ def setUpModule():
                       for pattern in ("^(GresTypes=.*)", "^# (Licenses=.*)"))
     assert licence == f"Licenses=fabricpool:{POOL_UNITS}", files
     CLUSTER = slurm_cluster.Cluster(plugin_line=f"{plugin} timeout={PLUGIN_TIMEOUT}", gres_units=UNITS,
-                                    slurm_lines=f"{types}\nLicenses=fabricpool:{UNITS}\n")
+                                    slurm_lines=f"{types}\nLicenses=fabricpool:{UNITS}\n",
+                                    job_submit=JOB_SUBMIT if HAS_LUA else None)
     unittest.addModuleCleanup(CLUSTER.stop)
 
 
@@ -191,14 +194,17 @@ class Steps(Case):
         script.write_text(f"""#!/bin/sh
 #SBATCH --ntasks=2 --nodes=1 --fabric=64M
 echo script $FABRIC_ARENA $FABRIC_ARENA_BYTES $FABRIC_SOCKET
+{TRAIN[0]} -c "import fabricshm; fabricshm.launch()" 2>&1 | tail -n 1
 srun {TRAIN[0]} {TRAINER} sum
 {TRAIN[0]} -m fabricshm.run --no-daemon --nproc-per-node 2 {TRAINER} sum
 """)
-        done = CLUSTER.run("sbatch", "--parsable", "--wait", "-o", "job.out", script)
+        done = CLUSTER.run("sbatch", "--parsable", "-o", "job.out", script)
+        self.assert_good(done)
+        CLUSTER.wait_idle()
         output = (CLUSTER.folder / "job.out").read_text()
-        self.assertEqual(done.returncode, 0, done.stderr + output)
         arena = f"slurm-{done.stdout.strip()}"
         self.assertIn(f"script {arena} {64 << 20} {FABRICD.socket}\n", output)
+        self.assertRegex(output, r"NotFoundError: .*RANK and WORLD_SIZE")  # a script is no rank
         self.assertEqual(len(re.findall(rf"^sum 3 .* launcher slurm arena {arena}$", output, re.MULTILINE)), 2, output)
         self.assertEqual(len(re.findall(rf"^sum 3 .* launcher torchrun arena {arena}$", output, re.MULTILINE)), 2, output)
 
@@ -266,6 +272,17 @@ class Resources(Case):
     def test_two_jobs_of_40_units_of_64_run_one_after_the_other(self):
         words = ("-n1", "-w", "host1", "--gres=fabric:40")
         self.one_after_the_other(*words, second=words)
+
+    @unittest.skipUnless(HAS_LUA, "Slurm has no job_submit/lua here (package slurm-wlm-basic-plugins)")
+    def test_the_option_counts_by_itself_in_whole_units_unless_the_user_counted(self):
+        for words, units in ((("--fabric=64M",), 1), (("--fabric=1GiB",), 1), (("--fabric=1025M",), 2), (("--fabric=1.5G",), 2),
+                             (("--fabric=64M", "--gres=fabric:7"), 7)):
+            done = srun("-n1", *words, "sh", "-c", "scontrol -d show job $SLURM_JOB_ID")
+            self.assert_good(done)
+            self.assertIn(f"JOB_GRES=fabric:{units}\n", done.stdout, words)
+        done = srun("-n1", "--fabric=64.5G", "echo", "ran")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("Requested node configuration is not available", done.stderr)
 
     def test_more_units_than_a_node_has_are_refused_at_once(self):
         done = srun("-n1", "--gres=fabric:65", "echo", "ran")
