@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstdio>
+#include <filesystem>
 
 #include "fabricd/ctl/json.hpp"
 #include "fabricd/ctl/operator_commands.hpp"
@@ -37,10 +38,20 @@ std::string host_name() {
     return whole.substr(0, whole.find('.'));
 }
 
-std::string own_path() {
-    char path[PATH_MAX] = "";
-    const ssize_t length = ::readlink("/proc/self/exe", path, sizeof path - 1);
-    return length > 0 ? std::string(path, static_cast<std::size_t>(length)) : "/usr/bin/fabricctl";
+std::filesystem::path own_path() {
+    std::error_code bad;
+    const auto path = std::filesystem::read_symlink("/proc/self/exe", bad);
+    return bad ? "/usr/bin/fabricctl" : path;
+}
+
+// Where this installation or build tree has it. Slurm searches its own folder for a bare name.
+std::string plugin_path(const std::filesystem::path& fabricctl) {
+    const auto folder = fabricctl.parent_path().parent_path();
+    for (const char* place : {FABRIC_LIBDIR "/slurm/fabric.so", "slurm/fabric.so"}) {
+        std::error_code bad;
+        if (std::filesystem::exists(folder / place, bad)) return folder / place;
+    }
+    return "fabric.so";
 }
 
 std::string attach_socket_next_to(const std::string& admin_socket) {
@@ -69,7 +80,7 @@ Result<std::vector<SlurmFile>> slurm_files(const SlurmHost& host) {
              "# and where hosts share one pool, once for all of them:\n"
              "# Licenses=fabricpool:" +
              units + "\n"},
-        {"plugstack.conf", "optional fabric.so socket=" + host.attach_socket +
+        {"plugstack.conf", "optional " + host.plugin + " socket=" + host.attach_socket +
                                " fabricctl=" + host.fabricctl + "\n"}};
 }
 
@@ -104,8 +115,9 @@ Result<void> admit(const SlurmOrder& order, const StatusView& status,
 
 Result<void> print_slurm_config(const CtlOptions& options, AdminClient& client) {
     FABRIC_TRY(const Picture picture, client.fetch(View::kStatus, 0));
+    const auto fabricctl = own_path();
     const SlurmHost host{host_name(), picture.status.pool.capacity_bytes,
-                         attach_socket_next_to(options.socket), own_path()};
+                         attach_socket_next_to(options.socket), fabricctl, plugin_path(fabricctl)};
     FABRIC_TRY(const auto files, slurm_files(host));
     Json all = Json::object();
     for (const SlurmFile& file : files) {

@@ -26,6 +26,7 @@ struct SlurmHost {
     std::uint64_t pool_bytes = 0;
     std::string attach_socket;  // of the daemon
     std::string fabricctl;      // its path
+    std::string plugin;         // likewise
 };
 
 /// The files for that host: each with its name and its lines. kInvalid for a pool of less than one

@@ -195,7 +195,10 @@ int slurm_spank_job_epilog(spank_t spank, int count, char** words) {
     if (::access(fabricd::admin_socket_of(settings).c_str(), F_OK) != 0) return fabricd::kGood;
     std::uint32_t job = 0;
     spank_get_item(spank, S_JOB_ID, &job);
-    const std::string said = fabricd::ask_daemon({"slurm-release", std::to_string(job)});
+    // Well before fabricctl itself is killed.
+    const double grace = std::chrono::duration<double>(settings.timeout).count() / 5;
+    const std::string said = fabricd::ask_daemon(
+        {"slurm-release", std::to_string(job), "--grace", std::to_string(grace)});
     if (!said.empty()) slurm_error("fabric: release of job %u: %s", job, said.c_str());
     return fabricd::kGood;
 }

@@ -84,8 +84,8 @@ TEST_SUITE("ctl.slurm_commands") {
     }
 
     TEST_CASE("the configuration has the whole units of the pool, in all three files") {
-        const auto files =
-            slurm_files({"n1", 48 * kGiB + 5, "/run/f/attach.sock", "/usr/bin/fabricctl"});
+        const auto files = slurm_files({"n1", 48 * kGiB + 5, "/run/f/attach.sock",
+                                        "/usr/bin/fabricctl", "/usr/lib/slurm/fabric.so"});
         REQUIRE(files.ok());
         CHECK(text_of(*files, "gres.conf") == "NodeName=n1 Name=fabric Count=48 Flags=CountOnly\n");
         const std::string slurm = text_of(*files, "slurm.conf");
@@ -93,11 +93,12 @@ TEST_SUITE("ctl.slurm_commands") {
         CHECK(slurm.find("NodeName=n1 ... Gres=fabric:48\n") != std::string::npos);
         CHECK(slurm.find("Licenses=fabricpool:48\n") != std::string::npos);
         CHECK(text_of(*files, "plugstack.conf") ==
-              "optional fabric.so socket=/run/f/attach.sock fabricctl=/usr/bin/fabricctl\n");
+              "optional /usr/lib/slurm/fabric.so socket=/run/f/attach.sock "
+              "fabricctl=/usr/bin/fabricctl\n");
     }
 
     TEST_CASE("a pool of less than a unit is refused, with the key that changes it") {
-        const auto files = slurm_files({"n1", kGiB - 1, "/a", "/b"});
+        const auto files = slurm_files({"n1", kGiB - 1, "/a", "/b", "/c"});
         REQUIRE_FALSE(files.ok());
         CHECK(files.error().code == Errc::kInvalid);
         CHECK(fabricshm::explanation_of(files.error()).find("pool.capacity") != std::string::npos);
