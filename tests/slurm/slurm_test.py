@@ -26,7 +26,7 @@ HAS_LUA = slurm_cluster.has_plugin("job_submit_lua")
 TRAINER = Path(__file__).resolve().parent / "trainer.py"
 TRAIN = (sys.executable, TRAINER)
 POOL_UNITS = 2      # of 1 GiB: what any machine has
-UNITS = 64          # that Slurm is told of, for it knows no pools
+UNITS = 64          # that Slurm counts: it knows no pools
 PLUGIN_TIMEOUT = 3  # seconds
 COMPONENTS = ("-n1", "-C", "a", "--fabric=64M", *TRAIN, "sum", ":", "-n2", "-C", "b", "--fabric=64M", *TRAIN, "sum")
 WAIT = "until [ -e {} ]; do sleep 0.01; done"
@@ -241,7 +241,7 @@ class Refusals(Case):
     def test_a_user_that_may_not_attach_is_refused(self):
         if os.geteuid() != 0:
             self.skipTest("only root starts jobs of other users")
-        self.assert_refused(srun("--uid=nobody", "--chdir=/", "-n1", "--fabric=64M", "echo", "ran"),
+        self.assert_refused(srun("--uid=daemon", "--chdir=/", "-n1", "--fabric=64M", "echo", "ran"),
                             r"fabric: this user can't attach to \S+/attach\.sock: ")
 
     def test_a_daemon_that_is_gone_or_drains_is_named(self):
