@@ -25,7 +25,7 @@ std::string output_of(const char* script) {
 
 }  // namespace
 
-TEST_SUITE("slurm.bounded_run") {
+TEST_SUITE("fabricd.slurm.bounded_run") {
     TEST_CASE("exit code and both outputs come back, and a signal as the shell says it") {
         const auto ended = run_bounded({"/bin/sh", "-c", "echo one; echo two >&2; exit 3"}, kLong);
         REQUIRE(ended.ok());

@@ -28,7 +28,7 @@ std::string problem_of(std::vector<const char*> words) {
 
 }  // namespace
 
-TEST_SUITE("slurm.plugin_settings") {
+TEST_SUITE("fabricd.slurm.plugin_settings") {
     TEST_CASE("without a word the daemon is the one of the system") {
         PluginSettings settings;
         CHECK(problem_of({}, settings) == "");
