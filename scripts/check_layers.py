@@ -41,6 +41,7 @@ LAYERS = {
     "fabricd": 16,
     "fabricd/bridge": 16,
     "fabricd/ctl": 16,
+    "fabricd/slurm": 16,
     "tests": 18,  # also of what bench/ is made of
     "bench": 17,
     "examples": 17,
@@ -65,6 +66,7 @@ LIBRARIES = {
         {"kernels", "libfabricshm/vgpu", "fabricd/telemetry"},
     r"liburing(\.h|/)": {"libfabricshm/os"},
     r"rdma/": {"fabricd/net"},
+    r"slurm/": {"fabricd/slurm"},
     r"(grpcpp|grpc|google/protobuf)/": {"fabricd/server", "fabricd/jobs", "fabricd/net", "fabricd/ctl", "tests"},
     r"toml(\+\+|plusplus)/|toml\.hpp": {"fabricd/config", "emu", "emu/sim"},
     r"CLI/": {"fabricd/config", "fabricd/ctl", "emu", "emu/sim", "bench"},

@@ -41,7 +41,7 @@ class Phase:
 # Whole machines, emulated; a phase of their own.
 MACHINES = ("vm",)
 # Kinds of tests that measure or crowd the cores themselves run one at a time.
-ALONE = ("multiproc", "crash", "oracle", "emu", "net", "python", "slow", "bench-smoke", "training")
+ALONE = ("multiproc", "crash", "oracle", "emu", "net", "python", "slurm", "slow", "bench-smoke", "training")
 
 PHASES = [
     Phase("lint", "layers, sizes, paths, format, documents, words", "release", labels=("lint",), targets=("help",)),

@@ -9,6 +9,7 @@
 #include "fabricd/ctl/host_commands.hpp"
 #include "fabricd/ctl/operator_commands.hpp"
 #include "fabricd/ctl/shard_commands.hpp"
+#include "fabricd/ctl/slurm_commands.hpp"
 #include "fabricd/ctl/tune_command.hpp"
 #include "fabricd/ctl/vgpu_commands.hpp"
 
@@ -108,16 +109,17 @@ std::vector<CtlCommand> order_commands() {
         {"migrate",
          "Move a shard while it is read",
          migrate_shard,
-         {{"SHARD", "Which one, as fabricctl shards calls it", CtlText{FIELD(shard)}, "ARENA/NAME"},
+         {{"SHARD", "Which one, as fabricctl shards calls it", CtlText{FIELD(move.shard)},
+           "ARENA/NAME"},
           {"TARGET",
            "here (another place of its arena), arena:NAME, device:NAME or node:N",
-           CtlText{FIELD(target)},
+           CtlText{FIELD(move.target)},
            nullptr,
            {"here", "arena:", "device:", "node:"}},
           {"--limit",
            "Copy at most so many bytes per second, with K, M, G (never more than the daemon's "
            "limits.move_bytes_per_second)",
-           CtlSize{FIELD(limit_bytes)}, "BYTES/S"}}},
+           CtlSize{FIELD(move.bytes_per_second)}, "BYTES/S"}}},
         {"quota",
          "Change what a device or a user may hold",
          set_quota,
@@ -201,10 +203,28 @@ std::vector<CtlCommand> daemon_commands() {
     };
 }
 
+std::vector<CtlCommand> slurm_commands() {
+    const CtlArgument job{"JOB", "The number of the job", CtlWhole{FIELD(slurm.job)}};
+    return {
+        {"slurm-config", "What Slurm's configuration needs for this daemon's pool",
+         print_slurm_config},
+        {"slurm-admit",
+         "Whether a job of Slurm gets its bytes of the pool (exit code 1: not)",
+         admit_slurm_job,
+         {job, {"BYTES", "What it wants, with K, M, G or T", CtlSize{FIELD(slurm.bytes), false}}}},
+        {"slurm-release",
+         "End the processes that still have the arena of a job of Slurm",
+         release_slurm_job,
+         {job,
+          {"--grace", "From SIGTERM to SIGKILL (default 1)", CtlSeconds{FIELD(wait), kHour},
+           "SECONDS"}}},
+    };
+}
+
 std::vector<CtlCommand> make_commands() {
     std::vector<CtlCommand> commands;
     for (auto* part : {view_commands, measuring_commands, order_commands, operator_commands,
-                       decision_commands, daemon_commands}) {
+                       decision_commands, daemon_commands, slurm_commands}) {
         for (CtlCommand& command : part()) commands.push_back(std::move(command));
     }
     return commands;

@@ -9,12 +9,19 @@
 #include <vector>
 
 #include "fabricd/config/completion.hpp"
+#include "fabricd/pool/snapshot.hpp"
 #include "fabricd/vgpu/vgpu_view.hpp"
 
 namespace fabricd {
 
 /// Exit codes, as in the manual page.
 enum class CtlExit : int { kOk = 0, kFailed = 1, kUsage = 2, kNoDaemon = 3 };
+
+/// A job of Slurm, and what it wants of the pool.
+struct SlurmOrder {
+    std::uint64_t job = 0;
+    std::uint64_t bytes = 0;
+};
 
 /// What the command line said, checked and with its units resolved. One struct for all commands: a
 /// field that a command does not have keeps its default.
@@ -26,15 +33,13 @@ struct CtlOptions {
     std::string socket;           // "": the usual places
     std::uint64_t arena_id = 0;   // of regions; 0: all
     bool drain_off = false;
-    std::optional<double> wait;     // seconds: of drain and shutdown
-    std::vector<int> ranks{2, 4};   // of tune: the world sizes to measure
-    std::string output;             // of tune: the file to write; "": where the library searches
-    bool quick = false;             // of tune
-    std::string emulate;            // of tune: the machine to emulate meanwhile; "": none
-    int slow_motion = 1;            // of tune
-    std::string shard;              // of migrate: "ARENA/NAME"
-    std::string target;             // of migrate
-    std::uint64_t limit_bytes = 0;  // of migrate: bytes per second; 0: the daemon's
+    std::optional<double> wait;    // seconds: of drain and shutdown
+    std::vector<int> ranks{2, 4};  // of tune: the world sizes to measure
+    std::string output;            // of tune: the file to write; "": where the library searches
+    bool quick = false;            // of tune
+    std::string emulate;           // of tune: the machine to emulate meanwhile; "": none
+    int slow_motion = 1;           // of tune
+    MoveOrder move;                // of migrate
     // Of quota a device or "user:NAME", of evict a session or "arena:NAME", of inspect an id or
     // name, of completion a shell.
     std::string subject;
@@ -42,6 +47,7 @@ struct CtlOptions {
     std::uint64_t quota_bytes = 0;  // of quota
     double quota_grace = 30.0;      // of quota: seconds
     VgpuOrder vgpu;                 // of vgpu-resize and vgpu-share
+    SlurmOrder slurm;               // of slurm-admit and slurm-release
     // Of devices the device file to check ("": ask the daemon), of doctor the configuration, of
     // replay the journal.
     std::string file;

@@ -48,26 +48,24 @@ Result<void> migrate_shard(const CtlOptions& options, AdminClient& client) {
     std::uint64_t size = 0;
     // In a file the carriage returns would make one endless line.
     const bool shown = ::isatty(STDERR_FILENO) == 1;
-    const auto done = client.migrate(
-        {options.shard, options.target, options.limit_bytes},
-        [&](std::uint64_t moved, std::uint64_t bytes) {
-            size = bytes;
-            const std::uint64_t now = bytes == 0 ? 100 : moved * 100 / bytes;
-            if (shown && now != percent) {
-                std::fprintf(stderr, "\r%llu %%", static_cast<unsigned long long>(now));
-            }
-            percent = now;
-        });
+    const auto done = client.migrate(options.move, [&](std::uint64_t moved, std::uint64_t bytes) {
+        size = bytes;
+        const std::uint64_t now = bytes == 0 ? 100 : moved * 100 / bytes;
+        if (shown && now != percent) {
+            std::fprintf(stderr, "\r%llu %%", static_cast<unsigned long long>(now));
+        }
+        percent = now;
+    });
     if (shown && percent != 0) std::fputc('\n', stderr);
     if (!done.ok()) return done;
     if (options.json) {
-        std::printf(
-            "%s\n",
-            one_line({{"shard", options.shard}, {"target", options.target}, {"bytes", size}})
-                .c_str());
+        std::printf("%s\n", one_line({{"shard", options.move.shard},
+                                      {"target", options.move.target},
+                                      {"bytes", size}})
+                                .c_str());
     } else {
-        std::printf("%s (%s) is at %s\n", options.shard.c_str(), format_bytes(size).c_str(),
-                    options.target.c_str());
+        std::printf("%s (%s) is at %s\n", options.move.shard.c_str(), format_bytes(size).c_str(),
+                    options.move.target.c_str());
     }
     return {};
 }

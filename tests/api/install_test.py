@@ -135,6 +135,17 @@ class Everything(unittest.TestCase):
             self.assertIn(f"ExecStart={self.prefix}/bin/{program}\n", unit)
             self.assertNotIn("@", re.sub("SystemCallFilter=.*", "", unit))
 
+    def test_the_plugin_for_slurm_brings_no_library_and_no_other_name_along(self):
+        plugin = next(self.prefix.rglob("slurm/fabric.so"), None)
+        if plugin is None:
+            self.skipTest("built without slurm/spank.h")
+        needed = re.findall(r"NEEDED.*\[(.*?)\]", run("readelf", "-d", plugin))
+        self.assertEqual([name for name in needed if not re.match(r"(libc|libm|ld-linux-x86-64)\.so", name)], [])
+        symbols = {line.split()[-1] for line in run("nm", "-D", "--defined-only", plugin).splitlines()}
+        self.assertIn("slurm_spank_task_init", symbols)
+        self.assertEqual([name for name in symbols if not re.match("slurm_spank_|plugin_|spank_plugin_version", name)], [])
+        self.assertTrue((self.prefix / "share/fabricd/slurm/job_submit.lua").is_file())
+
     def test_a_folder_for_a_package_gets_the_paths_of_the_prefix(self):
         stage = Path(tempfile.mkdtemp(prefix="fabric-stage-"))
         self.addCleanup(shutil.rmtree, stage)
