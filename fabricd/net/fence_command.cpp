@@ -73,16 +73,20 @@ fabricshm::Result<void> FenceCommand::start(const FenceKey& key) {
 
 std::optional<int> FenceCommand::poll(BootTime now) {
     if (pid_ < 0) return std::nullopt;
-    int status = 0;
     const bool is_late = now >= end_;
-    if (is_late) ::kill(-pid_, SIGKILL);
-    const pid_t ended = ::waitpid(pid_, &status, is_late ? 0 : WNOHANG);
-    if (ended == 0) return std::nullopt;
-    // What it left behind in the background is no longer wanted: its own end is the answer.
-    if (!is_late) ::kill(-pid_, SIGKILL);
+    siginfo_t ended{};
+    // It stays a zombie for the moment: its number must not become another process's before the group is ended.
+    if (!is_late && (::waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+                     ended.si_pid == 0)) {
+        return std::nullopt;
+    }
+    // With what it left in the background: its own end is the answer.
+    ::kill(-pid_, SIGKILL);
+    int status = 0;
+    const pid_t reaped = ::waitpid(pid_, &status, 0);
     pid_ = -1;
     if (is_late) return kTimedOut;
-    if (ended < 0) return 1;  // another part of the program took its status
+    if (reaped < 0) return 1;  // another part of the program took its status
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
