@@ -47,10 +47,4 @@ class Cluster {
     std::unique_ptr<Impl> impl_;
 };
 
-/// The words of a list separated by commas, without blanks around them.
-std::vector<std::string> words_of(const std::string& list);
-
-/// What keys of [cluster] demand of each other; "" when all is well, else one line that names the key to change.
-std::string check_cluster(const ClusterConfig& config);
-
 }  // namespace fabricd

@@ -153,7 +153,7 @@ void ClusterMember::try_to_join() {
     take_place(parts_.store->join(parts_.host, parts_.record, parts_.ttl));
 }
 
-void ClusterMember::take_place(const Result<Membership>& place) {
+void ClusterMember::take_place(const Result<HostPlace>& place) {
     if (!succeeded(place.ok() ? Result<void>{} : place.error())) return;
     const HostLease lease = take_lease(place->times.ttl, place->times.sent);
     incarnation_ = place->incarnation;

@@ -71,7 +71,7 @@ class ClusterMember {
     void renew_lease();
     void end_lease(const char* why);
     void try_to_join();
-    void take_place(const Result<Membership>& place);
+    void take_place(const Result<HostPlace>& place);
     bool fence_own_past();
     void restore();
     void follow_news(Duration wait);

@@ -23,7 +23,7 @@ struct StoreLease {
 };
 
 /// This host's place in the cluster. `lease` is the store's number for it.
-struct Membership {
+struct HostPlace {
     Incarnation incarnation = 0;
     std::int64_t lease = 0;
     StoreLease times;
@@ -50,11 +50,11 @@ class ClusterStore {
 
     /// Takes a lease and writes this host's record with it, unless there is one: kBusy. With `record.incarnation` the
     /// host keeps that one, after the store has lost its data.
-    virtual Result<Membership> join(const std::string& host, const HostRecord& record,
+    virtual Result<HostPlace> join(const std::string& host, const HostRecord& record,
                                     Duration ttl) = 0;
 
     /// Goes on with the place that a daemon before had; kNotFound when it is no longer there.
-    virtual Result<Membership> resume(const std::string& host, const HostRecord& record,
+    virtual Result<HostPlace> resume(const std::string& host, const HostRecord& record,
                                       std::int64_t lease) = 0;
 
     /// Renews the lease of join() or resume(). kNotFound: it is gone.

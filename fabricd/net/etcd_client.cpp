@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "fabricd/net/cluster_config.hpp"
 #include "libfabricshm/base/reason.hpp"
 
 namespace fabricd {
@@ -85,20 +86,6 @@ void drain(grpc::CompletionQueue& queue) {
 }
 
 }  // namespace
-
-std::string target_of(const std::string& endpoint, bool& is_tls) {
-    for (const std::string scheme : {"https://", "http://"}) {
-        if (!endpoint.starts_with(scheme)) continue;
-        is_tls = scheme == "https://";
-        const std::string target = endpoint.substr(scheme.size());
-        const std::size_t colon = target.rfind(':');
-        const bool has_port = colon != std::string::npos && colon != 0 &&
-                              colon + 1 < target.size() &&
-                              target.find_first_not_of("0123456789", colon + 1) == std::string::npos;
-        return has_port && target.find('/') == std::string::npos ? target : "";
-    }
-    return "";
-}
 
 struct EtcdClient::Impl {
     EtcdOptions options;

@@ -76,7 +76,4 @@ class EtcdClient {
     std::unique_ptr<Impl> impl_;
 };
 
-/// "host:port" of "http://host:port" or "https://host:port"; "" when it is neither. `is_tls` says which.
-std::string target_of(const std::string& endpoint, bool& is_tls);
-
 }  // namespace fabricd

@@ -123,7 +123,7 @@ Result<void> EtcdStore::ensure_base() {
     return {};
 }
 
-Result<Membership> EtcdStore::join(const std::string& host, const HostRecord& record,
+Result<HostPlace> EtcdStore::join(const std::string& host, const HostRecord& record,
                                    Duration ttl) {
     FABRIC_TRY_VOID(ensure_base());
     LeaseGrantRequest wanted;
@@ -162,11 +162,11 @@ Result<Membership> EtcdStore::join(const std::string& host, const HostRecord& re
     }
     lease_ = lease;
     newest_ = std::max(newest_, incarnation);
-    return Membership{incarnation, lease,
+    return HostPlace{incarnation, lease,
                       {std::chrono::seconds(granted.message.ttl()), granted.sent}};
 }
 
-Result<Membership> EtcdStore::resume(const std::string& host, const HostRecord& record,
+Result<HostPlace> EtcdStore::resume(const std::string& host, const HostRecord& record,
                                      std::int64_t lease) {
     FABRIC_TRY_VOID(ensure_base());
     FABRIC_TRY(const StoreLease times, renew(lease));
@@ -178,7 +178,7 @@ Result<Membership> EtcdStore::resume(const std::string& host, const HostRecord& 
     if (!answer.message.succeeded()) return Error{Errc::kNotFound, 0, "resume place in cluster"};
     lease_ = lease;
     newest_ = std::max(newest_, record.incarnation);
-    return Membership{record.incarnation, lease, times};
+    return HostPlace{record.incarnation, lease, times};
 }
 
 Result<StoreLease> EtcdStore::renew(std::int64_t lease) {
@@ -307,7 +307,8 @@ Result<void> EtcdStore::leave() {
     LeaseRevokeRequest request;
     request.set_id(lease_);
     const auto answer = client_->revoke(request);
-    if (!answer.ok()) return answer.error();
+    // Not there: the try before, whose answer was lost, or its own end.
+    if (!answer.ok() && answer.error().code != Errc::kNotFound) return answer.error();
     lease_ = 0;
     return {};
 }

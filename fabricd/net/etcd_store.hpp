@@ -20,9 +20,9 @@ class EtcdStore final : public ClusterStore {
                                                    const std::string& cluster);
 
     void limit_calls_until(BootTime end) noexcept override { client_->limit_calls_until(end); }
-    Result<Membership> join(const std::string& host, const HostRecord& record,
+    Result<HostPlace> join(const std::string& host, const HostRecord& record,
                             Duration ttl) override;
-    Result<Membership> resume(const std::string& host, const HostRecord& record,
+    Result<HostPlace> resume(const std::string& host, const HostRecord& record,
                               std::int64_t lease) override;
     Result<StoreLease> keep() override;
     Result<StoreNews> news(Duration wait) override;

@@ -569,6 +569,10 @@ const Sampler& Daemon::sampler() const noexcept {
     return *impl_->sampler;
 }
 
+void Daemon::share_hosts(std::function<std::shared_ptr<const ClusterView>()> hosts) {
+    impl_->server->share_hosts(std::move(hosts));
+}
+
 SessionPages& Daemon::pages() noexcept {
     return impl_->pages;
 }

@@ -27,6 +27,7 @@ using fabricshm::Bytes;
 using fabricshm::Duration;
 using fabricshm::Result;
 
+struct ClusterView;
 struct ShardId;
 
 /// What main decides. Limits keep one client from exhausting the daemon; 0 bytes means no limit of
@@ -81,6 +82,10 @@ class Daemon {
 
     /// Serves until stop(). The calling thread is the control thread. Call once.
     Result<void> run();
+
+    /// What sessions hear of other hosts, from `hosts`, which is called on the control thread and must not block. Before
+    /// run(); without it they hear of none.
+    void share_hosts(std::function<std::shared_ptr<const ClusterView>()> hosts);
 
     /// Makes run() return. Async-signal-safe and thread-safe; before run() it is remembered.
     void stop() noexcept;

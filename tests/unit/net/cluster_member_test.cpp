@@ -20,17 +20,17 @@ namespace {
 class FakeStore final : public ClusterStore {
   public:
     void limit_calls_until(BootTime) noexcept override {}
-    Result<Membership> join(const std::string&, const HostRecord& record, Duration ttl) override {
+    Result<HostPlace> join(const std::string&, const HostRecord& record, Duration ttl) override {
         joined.push_back(record);
         if (!answers) return Error{Errc::kTimeout, 0, "join"};
         const Incarnation number = record.incarnation != 0 ? record.incarnation : ++revision;
-        return Membership{number, 77, {ttl, BootClock::now()}};
+        return HostPlace{number, 77, {ttl, BootClock::now()}};
     }
-    Result<Membership> resume(const std::string&, const HostRecord& record,
+    Result<HostPlace> resume(const std::string&, const HostRecord& record,
                               std::int64_t lease) override {
         if (!answers) return Error{Errc::kTimeout, 0, "resume"};
         if (lease != kept_lease) return Error{Errc::kNotFound, 0, "resume"};
-        return Membership{record.incarnation, lease, {5s, BootClock::now()}};
+        return HostPlace{record.incarnation, lease, {5s, BootClock::now()}};
     }
     Result<StoreLease> keep() override {
         if (!answers) return Error{Errc::kTimeout, 0, "keep"};

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "fabricd/net/cluster_config.hpp"
 #include "libfabricshm/base/reason.hpp"
 
 using namespace fabricd;
