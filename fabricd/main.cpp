@@ -103,7 +103,7 @@ void reload(const Options& options) {
 
 /// Takes the signals with it: their thread ends here, since none may reach a daemon that is being
 /// taken apart.
-int serve(const Options& options, Daemon& daemon, SignalThread signals) {
+int serve(const Options& options, Daemon& daemon, Cluster& cluster, SignalThread signals) {
     signals.start({[&daemon](int number, SignalThread::Sender sender) {
                        log(LogLevel::kInfo, "audit: signal %d of pid %d, uid %u: stopping", number,
                            sender.pid, sender.uid);
@@ -114,6 +114,9 @@ int serve(const Options& options, Daemon& daemon, SignalThread signals) {
     notify_systemd("READY=1\nSTATUS=Serving " + options.config.server.socket, kNotifyTimeout);
     const auto ended = daemon.run();
     notify_systemd("STOPPING=1", kNotifyTimeout);
+    // With sessions left, which the next daemon takes over, the place in the cluster stays for it,
+    // too.
+    cluster.stop(daemon.snapshot({}).totals.sessions == 0);
     // A daemon that could not go on: systemd restarts it, and sessions come back.
     if (ended.ok()) return 0;
     log(LogLevel::kError, "%s", fabricshm::describe(ended.error()).c_str());
@@ -168,6 +171,12 @@ fabricshm::Result<std::unique_ptr<MetricsServer>> serve_metrics(const Config& co
         if (control != nullptr) page += control_metrics(control->controller().counters());
         return page;
     });
+}
+
+ErrorMessage metrics_error_message(const fabricshm::Error& error, const Config& config) {
+    return error_message_of(error, "telemetry.metrics_socket " + config.telemetry.metrics_socket +
+                                       ", telemetry.metrics_port " +
+                                       std::to_string(config.telemetry.metrics_port));
 }
 
 // Of start(): mostly another daemon, or a folder that may not be written.
@@ -256,8 +265,6 @@ int run(Options& options) {
     log(LogLevel::kInfo, "fabricd %s, pool %s: %s, %s", FABRIC_VERSION, pool->kind(),
         fabricshm::format_bytes(capacity).c_str(), pool->describe().c_str());
 
-    const std::string pool_text =
-        std::string(pool->kind()) + ", " + fabricshm::format_bytes(capacity);
     // Emulation measures a piece of the pool and gives it back, before the daemon owns the pool.
     DaemonOptions wanted = daemon_options(config, capacity, devices);
     if (const auto bad = start_emulation(config, *pool, wanted)) return fail_start(bad);
@@ -267,7 +274,7 @@ int run(Options& options) {
     Vgpus vgpus;
     if (const auto bad = start_vgpus(config, devices, vgpus)) return fail_start(bad);
     const auto control = DaemonControl::start(config, *daemon, *vgpus.limits);
-    auto joined = start_cluster(config, *daemon, pool_text);
+    auto joined = start_cluster(config, *daemon);
     if (!joined.ok()) return fail_start(error_message_of(joined.error(), "section [cluster]"));
     const std::unique_ptr<Cluster> cluster = std::move(*joined);
     auto admin = AdminServer::start(config.server.admin_socket,
@@ -278,15 +285,9 @@ int run(Options& options) {
     }
     auto metrics = serve_metrics(config, *daemon, *cluster, control.get());
     if (!metrics.ok()) {
-        return fail_start(error_message_of(
-            metrics.error(), "telemetry.metrics_socket " + config.telemetry.metrics_socket +
-                                 ", telemetry.metrics_port " +
-                                 std::to_string(config.telemetry.metrics_port)));
+        return fail_start(metrics_error_message(metrics.error(), config));
     }
-    const int code = serve(options, *daemon, std::move(*signals));
-    // With sessions left, which the next daemon takes over, the place in the cluster stays for it, too.
-    cluster->stop(daemon->snapshot({}).totals.sessions == 0);
-    return code;
+    return serve(options, *daemon, *cluster, std::move(*signals));
 }
 
 }  // namespace

@@ -105,8 +105,7 @@ std::vector<ConfigKey> cluster_keys() {
         text_key("cluster.hosts", "names separated by commas", FIELD(cluster.hosts),
                  "The hosts of the cluster without etcd, this one too, 8 at most: none is ever "
                  "called lost."),
-        text_key("cluster.name", "name", FIELD(cluster.name),
-                 "Which of the clusters of one etcd."),
+        text_key("cluster.name", "name", FIELD(cluster.name), "Which of the clusters of one etcd."),
         text_key("cluster.host_name", "name", FIELD(cluster.host_name),
                  "This host's name in the cluster, of which there may be one. Empty: that of the "
                  "machine."),
@@ -176,7 +175,8 @@ std::vector<ConfigKey> other_keys() {
 
 std::vector<ConfigKey> make_keys() {
     std::vector<ConfigKey> keys;
-    for (auto* section : {server_keys, pool_keys, limit_keys, other_keys, cluster_keys, control_keys}) {
+    for (auto* section :
+         {server_keys, pool_keys, limit_keys, other_keys, cluster_keys, control_keys}) {
         for (auto& key : section()) keys.push_back(std::move(key));
     }
     return keys;

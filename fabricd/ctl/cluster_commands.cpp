@@ -54,7 +54,8 @@ std::string text_of(const ClusterView& view) {
     text += "\n";
     if (!view.admits) text += "ALARM no groups over several hosts are made now\n";
     if (!view.trouble.empty()) text += "ALARM " + view.trouble + "\n";
-    Table table({{"HOST"}, {"STATE"}, {"SINCE", kRight}, {"INCARNATION", kRight}, {"POOL"}, {"FENCE"}});
+    Table table(
+        {{"HOST"}, {"STATE"}, {"SINCE", kRight}, {"INCARNATION", kRight}, {"POOL"}, {"FENCE"}});
     for (const HostView& host : view.hosts) {
         table.add({host.name + (host.is_self ? " *" : ""), name_of(host.state),
                    since_text(host.state_ms), std::to_string(host.incarnation), host.pool,
@@ -75,14 +76,15 @@ Result<void> serve_hosts(const CtlOptions& options, AdminClient& client) {
         if (options.subject.empty()) return wrong_usage("hosts fence takes the name of a host");
         if (!options.confirmed) {
             return wrong_usage(
-                "hosts fence needs --confirmed: what the host may still write to is given to others; "
+                "hosts fence needs --confirmed: what the host may still write to is given to "
+                "others; "
                 "make sure that its power is off");
         }
         FABRIC_TRY_VOID(client.fence_host(options.subject));
     }
     FABRIC_TRY(const ClusterView view, client.hosts());
-    std::printf("%s", options.json ? (one_line(to_json(view)) + "\n").c_str()
-                                   : text_of(view).c_str());
+    std::printf("%s",
+                options.json ? (one_line(to_json(view)) + "\n").c_str() : text_of(view).c_str());
     return {};
 }
 

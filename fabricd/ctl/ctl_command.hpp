@@ -54,7 +54,8 @@ struct CtlSize {
 };
 using CtlValue = std::variant<CtlFlag, CtlText, CtlTexts, CtlWhole, CtlNumber, CtlSeconds, CtlSize>;
 
-/// An option ("--limit"), or a word that stands at its place ("SHARD") and can't be left out unless its row says so.
+/// An option ("--limit"), or a word that stands at its place ("SHARD") and can't be left out unless
+/// its row says so.
 struct CtlArgument {
     const char* name;
     const char* help;

@@ -1,4 +1,5 @@
-// The clock of leases: it goes on while a machine is suspended, as the clock of the cluster store does.
+// The clock of leases: it goes on while a machine is suspended, as the clock of the cluster store
+// does.
 
 #pragma once
 
@@ -8,8 +9,8 @@
 
 namespace fabricd {
 
-/// CLOCK_BOOTTIME. With CLOCK_MONOTONIC, a virtual machine that was suspended for an hour would find its lease
-/// as fresh as before, long after the others have given it up.
+/// CLOCK_BOOTTIME. With CLOCK_MONOTONIC, a virtual machine that was suspended for an hour would
+/// find its lease as fresh as before, long after the others have given it up.
 struct BootClock {
     using duration = fabricshm::Duration;
     using rep = duration::rep;

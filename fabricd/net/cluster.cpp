@@ -81,6 +81,7 @@ struct Cluster::Impl {
 
 void Cluster::Impl::start_static(const std::vector<std::string>& hosts) {
     HostTable table;
+    table.version = first_version(setup.record.instance);
     const BootTime now = BootClock::now();
     for (const std::string& name : hosts) list_host(table, name, now);
     ClusterView fixed;
@@ -109,7 +110,8 @@ Result<void> Cluster::Impl::start_member() {
     parts.end_shared_sessions = setup.end_shared_sessions;
     parts.keep_place = [path = setup.place_path, owner](const KeptPlace& place) {
         if (const auto kept = write_place(path, owner, place); !kept.ok()) {
-            log(LogLevel::kWarning, "cluster: %s: %s", path.c_str(), describe(kept.error()).c_str());
+            log(LogLevel::kWarning, "cluster: %s: %s", path.c_str(),
+                describe(kept.error()).c_str());
         }
     };
     parts.note_change = [](const HostChange& change) {
@@ -204,8 +206,8 @@ std::shared_ptr<const ClusterView> Cluster::view() const {
     if (impl_->view->lease == LeaseStanding::kNone) return impl_->view;
     // The lease goes on while the thread waits for the store.
     auto now = std::make_shared<ClusterView>(*impl_->view);
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(impl_->lease_end -
-                                                                            BootClock::now());
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(impl_->lease_end - BootClock::now());
     now->lease_ms = now->incarnation != 0 ? std::max<std::int64_t>(0, left.count()) : 0;
     return now;
 }

@@ -1,4 +1,5 @@
-// The thread that keeps a daemon's place in its cluster, and what others may ask of it. docs/hosts.md.
+// The thread that keeps a daemon's place in its cluster, and what others may ask of it.
+// docs/hosts.md.
 
 #pragma once
 
@@ -23,22 +24,24 @@ struct ClusterSetup {
 /// One per daemon. Functions may be called from any thread.
 class Cluster {
   public:
-    /// Begins to join; returns before it has: a daemon serves its own host also while the store is away. kInvalid with
-    /// the key to change. Alone, when the configuration names neither a store nor hosts: then there is no thread.
+    /// Begins to join; returns before it has: a daemon serves its own host also while the store is
+    /// away. kInvalid with the key to change. Alone, when the configuration names neither a store
+    /// nor hosts: then there is no thread.
     static Result<std::unique_ptr<Cluster>> start(ClusterSetup setup);
     /// As stop(false).
     ~Cluster();
     Cluster(const Cluster&) = delete;
     Cluster& operator=(const Cluster&) = delete;
 
-    /// As it was after the last step, 100 ms ago at most while the store answers; the lease is as it is now.
+    /// As it was after the last step, 100 ms ago at most while the store answers; the lease is as
+    /// it is now.
     std::shared_ptr<const ClusterView> view() const;
 
     /// ClusterMember::confirm_fence() on the thread; waits for it, 10 s at most.
     Result<void> confirm_fence(const std::string& host);
 
-    /// Ends the thread. With `is_empty`, when no session is left, the host leaves the cluster: nothing of it has to be
-    /// fenced. Otherwise its lease goes on for the next daemon.
+    /// Ends the thread. With `is_empty`, when no session is left, the host leaves the cluster:
+    /// nothing of it has to be fenced. Otherwise its lease goes on for the next daemon.
     void stop(bool is_empty);
 
   private:

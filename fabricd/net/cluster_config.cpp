@@ -15,8 +15,9 @@ constexpr std::size_t kMaxStaticHosts = 8;
 bool is_loopback(const std::string& endpoint) {
     bool is_tls = false;
     const std::string target = target_of(endpoint, is_tls);
-    return target.starts_with("127.") || target.starts_with("localhost:") ||
-           target.starts_with("[::1]:");
+    const std::string host = target.substr(0, target.rfind(':'));
+    const bool is_number = host.find_first_not_of("0123456789.") == std::string::npos;
+    return host == "localhost" || host == "[::1]" || (is_number && host.starts_with("127."));
 }
 
 std::string check_endpoints(const ClusterConfig& config) {
@@ -53,9 +54,9 @@ std::string target_of(const std::string& endpoint, bool& is_tls) {
         is_tls = scheme == "https://";
         const std::string target = endpoint.substr(scheme.size());
         const std::size_t colon = target.rfind(':');
-        const bool has_port = colon != std::string::npos && colon != 0 &&
-                              colon + 1 < target.size() &&
-                              target.find_first_not_of("0123456789", colon + 1) == std::string::npos;
+        const bool has_port =
+            colon != std::string::npos && colon != 0 && colon + 1 < target.size() &&
+            target.find_first_not_of("0123456789", colon + 1) == std::string::npos;
         return has_port && target.find('/') == std::string::npos ? target : "";
     }
     return "";

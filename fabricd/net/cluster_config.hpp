@@ -1,4 +1,5 @@
-// What membership in a cluster is configured by: section [cluster] of the configuration. docs/hosts.md.
+// What membership in a cluster is configured by: section [cluster] of the configuration.
+// docs/hosts.md.
 
 #pragma once
 
@@ -29,11 +30,13 @@ std::string host_name_of(const ClusterConfig& config);
 /// The words of a list separated by commas, without blanks around them.
 std::vector<std::string> words_of(const std::string& list);
 
-/// "host:port" of "http://host:port" or "https://host:port"; "" when it is neither. `is_tls` says which.
+/// "host:port" of "http://host:port" or "https://host:port"; "" when it is neither. `is_tls` says
+/// which.
 std::string target_of(const std::string& endpoint, bool& is_tls);
 
-/// What the keys demand of each other; "" when all is well, else one line that names the key to change. Endpoints that
-/// are not of this host need TLS with certificates on both sides: what can write there can call any host lost.
+/// What the keys demand of each other; "" when all is well, else one line that names the key to
+/// change. Endpoints that are not of this host need TLS with certificates on both sides: what can
+/// write there can call any host lost.
 std::string check_cluster(const ClusterConfig& config);
 
 }  // namespace fabricd

@@ -30,6 +30,9 @@ ClusterMember::ClusterMember(MemberParts parts) : parts_(std::move(parts)) {
     FABRIC_CHECK(parts_.store != nullptr && parts_.end_shared_sessions && parts_.keep_place);
     table_.grace = grace_after_deletion(parts_.ttl);
     fences_.has_command = parts_.runner != nullptr;
+    // From a place of its own: a session must not take the version of another start of the daemon
+    // for this one's.
+    table_.version = first_version(parts_.record.instance);
 }
 
 bool ClusterMember::succeeded(const Result<void>& outcome) {
@@ -162,7 +165,8 @@ void ClusterMember::take_place(const Result<HostPlace>& place) {
     parts_.keep_place({place->incarnation, place->lease});
     parts_.store->limit_calls_until(fence_at(lease_));
     log(LogLevel::kInfo, "cluster: %s is a member, incarnation %llu, lease %s", parts_.host.c_str(),
-        static_cast<unsigned long long>(incarnation_), fabricshm::format_duration(lease.ttl).c_str());
+        static_cast<unsigned long long>(incarnation_),
+        fabricshm::format_duration(lease.ttl).c_str());
 }
 
 // The store has lost its data, and no host its lease: what this one knows is written again.

@@ -1,5 +1,5 @@
-// A daemon as a member of its cluster: keeps the lease, follows the other hosts, has lost ones fenced.
-// docs/hosts.md, "Leases and fences".
+// A daemon as a member of its cluster: keeps the lease, follows the other hosts, has lost ones
+// fenced. docs/hosts.md, "Leases and fences".
 
 #pragma once
 
@@ -26,8 +26,9 @@ struct MemberParts {
     ClusterStore* store = nullptr;  // outlives the member, as all that is pointed to
     FenceRunner* runner = nullptr;  // nullptr: fences are for people
     KeptPlace kept;
-    /// Ends all sessions that can write to memory which other hosts may be given, and returns when their processes are
-    /// gone. Called before this host calls an incarnation of its own fenced, and again while it fails.
+    /// Ends all sessions that can write to memory which other hosts may be given, and returns when
+    /// their processes are gone. Called before this host calls an incarnation of its own fenced,
+    /// and again while it fails.
     std::function<Result<void>()> end_shared_sessions;
     std::function<void(const KeptPlace&)> keep_place;
     std::function<void(const HostChange&)> note_change = {};
@@ -42,21 +43,21 @@ struct MemberCounts {
     std::uint64_t commands_failed = 0;
 };
 
-/// For one thread, which calls step() again and again. All decisions are those of HostLease, HostTable and FenceTable;
-/// this class carries them out.
+/// For one thread, which calls step() again and again. All decisions are those of HostLease,
+/// HostTable and FenceTable; this class carries them out.
 class ClusterMember {
   public:
     explicit ClusterMember(MemberParts parts);
 
-    /// One round: the lease first, then what others did. Waits for news until `wait` has passed at the longest, and never
-    /// beyond what its own lease allows.
+    /// One round: the lease first, then what others did. Waits for news until `wait` has passed at
+    /// the longest, and never beyond what its own lease allows.
     void step(Duration wait);
 
     /// The place is given back; `fenced`: with the word that nothing of it is left behind.
     void leave(bool fenced);
 
-    /// A person's word that the newest incarnation of a host that is not fenced can write no more. kNotFound: no such
-    /// host; kInvalid: nothing of it is to be fenced.
+    /// A person's word that the newest incarnation of a host that is not fenced can write no more.
+    /// kNotFound: no such host; kInvalid: nothing of it is to be fenced.
     Result<void> confirm_fence(const std::string& host, const std::string& by);
 
     const HostTable& table() const noexcept { return table_; }
@@ -86,11 +87,11 @@ class ClusterMember {
     HostTable table_;
     FenceTable fences_;
     MemberCounts counts_;
-    Incarnation incarnation_ = 0;           // 0: not in the cluster
-    std::vector<Incarnation> own_past_;     // of this host, whose sessions may still be there
+    Incarnation incarnation_ = 0;        // 0: not in the cluster
+    std::vector<Incarnation> own_past_;  // of this host, whose sessions may still be there
     std::vector<std::pair<FenceKey, FenceRecord>> unwritten_;
-    std::vector<FenceKey> running_;         // the command's, one at most
-    BootTime next_try_{};                   // to join
+    std::vector<FenceKey> running_;  // the command's, one at most
+    BootTime next_try_{};            // to join
     BootTime next_renewal_{};
     std::string trouble_;
 };

@@ -25,17 +25,17 @@ struct HostView {
 };
 
 struct ClusterView {
-    std::string cluster;     // its name; "": this daemon is alone
-    std::string store;       // "etcd", "static", "none"
-    std::string host;        // this one
-    Incarnation incarnation = 0;   // 0: it has no place, or needs none
+    std::string cluster;          // its name; "": this daemon is alone
+    std::string store;            // "etcd", "static", "none"
+    std::string host;             // this one
+    Incarnation incarnation = 0;  // 0: it has no place, or needs none
     LeaseStanding lease = LeaseStanding::kNone;
-    std::int64_t lease_ms = 0;     // until sessions on shared memory end; of a held or stale lease
-    bool admits = false;     // whether groups over several hosts may be made now
-    std::string trouble;     // with the store; "": none
+    std::int64_t lease_ms = 0;  // until sessions on shared memory end; of a held or stale lease
+    bool admits = false;        // whether groups over several hosts may be made now
+    std::string trouble;        // with the store; "": none
     MemberCounts counts;
-    std::uint64_t version = 0;  // rises with what sessions see of the hosts
-    std::vector<HostView> hosts;   // by name, the newest incarnation of each first
+    std::uint64_t version = 0;    // rises with what sessions see of the hosts
+    std::vector<HostView> hosts;  // by name, the newest incarnation of each first
 };
 
 const char* name_of(LeaseStanding standing) noexcept;

@@ -70,7 +70,8 @@ bool is_member_fault(const grpc::Status& status) {
            code == grpc::StatusCode::CANCELLED || code == grpc::StatusCode::UNKNOWN;
 }
 
-// The next event of a queue on which only its caller waits. The context's deadline or TryCancel() bounds it.
+// The next event of a queue on which only its caller waits. The context's deadline or TryCancel()
+// bounds it.
 bool next_ok(grpc::CompletionQueue& queue) {
     void* tag = nullptr;
     bool ok = false;
@@ -94,6 +95,12 @@ struct EtcdClient::Impl {
     std::uint64_t generation = 1;
     BootTime limit = BootTime::max();
 
+    void wait_for_member(BootTime end) {
+        const Duration left =
+            std::min<Duration>(end - BootClock::now(), std::chrono::milliseconds(100));
+        if (left > Duration::zero()) channels[current]->WaitForConnected(system_deadline(left));
+    }
+
     void leave_member() {
         current = (current + 1) % channels.size();
         ++generation;
@@ -115,7 +122,8 @@ struct EtcdClient::Impl {
         return status;
     }
 
-    // A stream for one question: kept open, it would have to be watched for members that are stopped.
+    // A stream for one question: kept open, it would have to be watched for members that are
+    // stopped.
     grpc::Status ask_once(const char* method, const LeaseKeepAliveRequest& request,
                           LeaseKeepAliveResponse& reply, Duration limit) {
         grpc::ClientContext context;
@@ -151,15 +159,16 @@ struct EtcdClient::Impl {
     Result<Answered<Reply>> ask(const char* method, const Request& request, const char* step) {
         const BootTime end = std::min(BootClock::now() + options.total, limit);
         grpc::Status status;
-        // At least every member once, unless their time is over.
-        for (std::size_t tries = 0; tries < 2 * channels.size(); ++tries) {
+        for (std::size_t tries = 0;; ++tries) {
+            // All of them refused at once: they may be back in a moment.
+            if (tries > 0 && tries % channels.size() == 0) wait_for_member(end);
             Answered<Reply> answer;
             answer.sent = BootClock::now();
+            // At least every member once, unless their time is over.
             if (tries > 0 && answer.sent >= end) break;
-            const Duration limit =
-                std::clamp<Duration>(end - answer.sent, std::chrono::milliseconds(50),
-                                     options.attempt);
-            status = ask_once(method, request, answer.message, limit);
+            const Duration left = std::clamp<Duration>(
+                end - answer.sent, std::chrono::milliseconds(50), options.attempt);
+            status = ask_once(method, request, answer.message, left);
             if (status.ok()) return answer;
             if (!is_member_fault(status)) break;
             leave_member();
@@ -191,9 +200,10 @@ std::shared_ptr<grpc::ChannelCredentials> tls_of(const EtcdOptions& options, Err
 
 grpc::ChannelArguments channel_arguments() {
     grpc::ChannelArguments arguments;
-    // gRPC waits up to two minutes before it connects to a member again that was gone.
+    // gRPC waits up to two minutes before it connects to a member again that was gone. The second one is how long an
+    // attempt may take, which goes on over several calls: with TLS on a busy machine it needs more than one has.
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 500);
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
     // Of the environment: a proxy for the web is none for etcd.
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -309,11 +319,9 @@ Result<WatchResponse> EtcdClient::Watch::next(Duration wait) {
 std::unique_ptr<EtcdClient::Watch> EtcdClient::watch(const WatchRequest& request) {
     auto stream = std::make_unique<Watch::Stream>();
     demand_leader(stream->context);
-    grpc::TemplatedGenericStub<WatchRequest, WatchResponse> stub(
-        impl_->channels[impl_->current]);
+    grpc::TemplatedGenericStub<WatchRequest, WatchResponse> stub(impl_->channels[impl_->current]);
     stream->request = request;
-    stream->calls =
-        stub.PrepareCall(&stream->context, "/etcdserverpb.Watch/Watch", &stream->queue);
+    stream->calls = stub.PrepareCall(&stream->context, "/etcdserverpb.Watch/Watch", &stream->queue);
     stream->calls->StartCall(tag_of(Tag::kStart));
     return std::unique_ptr<Watch>(new Watch(std::move(stream)));
 }

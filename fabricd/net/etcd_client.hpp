@@ -16,11 +16,11 @@ namespace fabricd {
 using fabricshm::Duration;
 using fabricshm::Result;
 
-
 struct EtcdOptions {
-    std::vector<std::string> endpoints;  // "https://host:2379"
+    std::vector<std::string> endpoints;     // "https://host:2379"
     std::string tls_ca, tls_cert, tls_key;  // paths; for endpoints with https
-    /// At one member, and at all of them together. A member that is stopped or cut off is left after the first.
+    /// At one member, and at all of them together. A member that is stopped or cut off is left
+    /// after the first.
     Duration attempt = std::chrono::milliseconds(500);
     Duration total = std::chrono::milliseconds(1600);
 };
@@ -32,11 +32,13 @@ struct Answered {
     BootTime sent{};
 };
 
-/// For one thread. A call asks the member that answered last, then the others in turn. Errors: kTimeout when none
-/// answers, kDenied, kNotFound, kNoMemory (the store is full), kInvalid: with etcd's own words as the reason.
+/// For one thread. A call asks the member that answered last, then the others in turn. Errors:
+/// kTimeout when none answers, kDenied, kNotFound, kNoMemory (the store is full), kInvalid: with
+/// etcd's own words as the reason.
 class EtcdClient {
   public:
-    /// kInvalid for endpoints that are none and for files that can't be read, with the reason. Connects later.
+    /// kInvalid for endpoints that are none and for files that can't be read, with the reason.
+    /// Connects later.
     static Result<std::unique_ptr<EtcdClient>> make(const EtcdOptions& options);
     ~EtcdClient();
 
@@ -59,7 +61,8 @@ class EtcdClient {
     class Watch {
       public:
         ~Watch();
-        /// The next message; nothing within `wait`: kTimeout, and the watch goes on. kDaemon: it has ended.
+        /// The next message; nothing within `wait`: kTimeout, and the watch goes on. kDaemon: it
+        /// has ended.
         Result<etcdserverpb::WatchResponse> next(Duration wait);
 
       private:

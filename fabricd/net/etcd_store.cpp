@@ -123,8 +123,7 @@ Result<void> EtcdStore::ensure_base() {
     return {};
 }
 
-Result<HostPlace> EtcdStore::join(const std::string& host, const HostRecord& record,
-                                   Duration ttl) {
+Result<HostPlace> EtcdStore::join(const std::string& host, const HostRecord& record, Duration ttl) {
     FABRIC_TRY_VOID(ensure_base());
     LeaseGrantRequest wanted;
     // Whole seconds, rounded up: no lease may be shorter than this host takes it for.
@@ -162,12 +161,12 @@ Result<HostPlace> EtcdStore::join(const std::string& host, const HostRecord& rec
     }
     lease_ = lease;
     newest_ = std::max(newest_, incarnation);
-    return HostPlace{incarnation, lease,
-                      {std::chrono::seconds(granted.message.ttl()), granted.sent}};
+    return HostPlace{
+        incarnation, lease, {std::chrono::seconds(granted.message.ttl()), granted.sent}};
 }
 
 Result<HostPlace> EtcdStore::resume(const std::string& host, const HostRecord& record,
-                                     std::int64_t lease) {
+                                    std::int64_t lease) {
     FABRIC_TRY_VOID(ensure_base());
     FABRIC_TRY(const StoreLease times, renew(lease));
     const std::string key = prefix_ + "hosts/" + host;
@@ -258,8 +257,8 @@ Result<StoreNews> EtcdStore::read_all() {
 }
 
 Result<StoreNews> EtcdStore::news(Duration wait) {
-    // Read again from the start whenever the watch could have missed something: a member that was left may hang,
-    // and one that began without data would wait for revisions that are years away.
+    // Read again from the start whenever the watch could have missed something: a member that was
+    // left may hang, and one that began without data would wait for revisions that are years away.
     if (watch_ == nullptr || watch_generation_ != client_->generation()) {
         watch_.reset();
         return read_all();

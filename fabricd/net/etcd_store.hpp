@@ -11,9 +11,10 @@
 
 namespace fabricd {
 
-/// An incarnation is the revision of etcd at which the host's record was made, plus a base that is written once
-/// when a cluster begins, or begins again without data: from the time of day, and above all that its writer has seen.
-/// Else a wiped etcd, which counts from 1 again, would give out incarnations that memory still remembers.
+/// An incarnation is the revision of etcd at which the host's record was made, plus a base that is
+/// written once when a cluster begins, or begins again without data: from the time of day, and
+/// above all that its writer has seen. Else a wiped etcd, which counts from 1 again, would give out
+/// incarnations that memory still remembers.
 class EtcdStore final : public ClusterStore {
   public:
     static Result<std::unique_ptr<EtcdStore>> make(const EtcdOptions& options,
@@ -21,9 +22,9 @@ class EtcdStore final : public ClusterStore {
 
     void limit_calls_until(BootTime end) noexcept override { client_->limit_calls_until(end); }
     Result<HostPlace> join(const std::string& host, const HostRecord& record,
-                            Duration ttl) override;
+                           Duration ttl) override;
     Result<HostPlace> resume(const std::string& host, const HostRecord& record,
-                              std::int64_t lease) override;
+                             std::int64_t lease) override;
     Result<StoreLease> keep() override;
     Result<StoreNews> news(Duration wait) override;
     Result<StoreNews> read_all() override;

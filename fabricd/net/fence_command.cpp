@@ -1,9 +1,9 @@
 #include "fabricd/net/fence_command.hpp"
 
-#include <csignal>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <csignal>
 
 #include <string>
 #include <vector>
@@ -27,7 +27,8 @@ std::vector<std::string> environment_of(const FenceKey& key) {
     return variables;
 }
 
-// The daemon blocks its signals in all threads, and a child inherits that: a command that can't be ended.
+// The daemon blocks its signals in all threads, and a child inherits that: a command that can't be
+// ended.
 void set_attributes(posix_spawnattr_t& attributes) {
     sigset_t none, usual;
     sigemptyset(&none);
@@ -60,8 +61,8 @@ fabricshm::Result<void> FenceCommand::start(const FenceKey& key) {
     posix_spawnattr_t attributes;
     ::posix_spawnattr_init(&attributes);
     set_attributes(attributes);
-    const int failed = ::posix_spawn(&pid_, shell.c_str(), nullptr, &attributes, arguments,
-                                     environment.data());
+    const int failed =
+        ::posix_spawn(&pid_, shell.c_str(), nullptr, &attributes, arguments, environment.data());
     ::posix_spawnattr_destroy(&attributes);
     if (failed != 0) {
         pid_ = -1;
@@ -75,9 +76,11 @@ std::optional<int> FenceCommand::poll(BootTime now) {
     if (pid_ < 0) return std::nullopt;
     const bool is_late = now >= end_;
     siginfo_t ended{};
-    // It stays a zombie for the moment: its number must not become another process's before the group is ended.
-    if (!is_late && (::waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-                     ended.si_pid == 0)) {
+    // It stays a zombie for the moment: its number must not become another process's before the
+    // group is ended.
+    if (!is_late &&
+        (::waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         ended.si_pid == 0)) {
         return std::nullopt;
     }
     // With what it left in the background: its own end is the answer.

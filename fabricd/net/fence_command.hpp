@@ -1,4 +1,5 @@
-// Runs cluster.fence_command for one lost incarnation, next to everything else that its thread does.
+// Runs cluster.fence_command for one lost incarnation, next to everything else that its thread
+// does.
 
 #pragma once
 
@@ -19,13 +20,14 @@ class FenceRunner {
     virtual ~FenceRunner() = default;
     /// Begins it. Returns at once.
     virtual fabricshm::Result<void> start(const FenceKey& key) = 0;
-    /// Of the one that was started: nothing while it runs; 0 when it ended well by itself, else its exit status,
-    /// 128 and the signal, or 124 when it took too long and was ended. Once per start.
+    /// Of the one that was started: nothing while it runs; 0 when it ended well by itself, else its
+    /// exit status, 128 and the signal, or 124 when it took too long and was ended. Once per start.
     virtual std::optional<int> poll(BootTime now) = 0;
 };
 
-/// `/bin/sh -c COMMAND` with FABRIC_FENCE_HOST and FABRIC_FENCE_INCARNATION in its environment, in a process group of
-/// its own: all of it is ended after `timeout`, and with the object. Its output goes where the daemon's goes.
+/// `/bin/sh -c COMMAND` with FABRIC_FENCE_HOST and FABRIC_FENCE_INCARNATION in its environment, in
+/// a process group of its own: all of it is ended after `timeout`, and with the object. Its output
+/// goes where the daemon's goes.
 class FenceCommand final : public FenceRunner {
   public:
     FenceCommand(std::string command, fabricshm::Duration timeout)

@@ -19,7 +19,8 @@ BootTime fence_at(const HostLease& lease) noexcept {
 
 LeaseStanding standing_of(const HostLease& lease, BootTime now) noexcept {
     if (!lease.is_taken) return LeaseStanding::kNone;
-    // Also before must_fence() has noticed: an end is an end at its time, and not when it is looked at.
+    // Also before must_fence() has noticed: an end is an end at its time, and not when it is looked
+    // at.
     if (lease.has_ended || now >= fence_at(lease)) return LeaseStanding::kEnded;
     return now < grants_until(lease) ? LeaseStanding::kHeld : LeaseStanding::kStale;
 }

@@ -1,5 +1,5 @@
-// What a host itself knows of its lease: until when it may grant, and when it has to end what writes to memory
-// that other hosts may be given. docs/hosts.md, "Leases and fences".
+// What a host itself knows of its lease: until when it may grant, and when it has to end what
+// writes to memory that other hosts may be given. docs/hosts.md, "Leases and fences".
 
 #pragma once
 
@@ -12,11 +12,12 @@ using fabricshm::Duration;
 inline constexpr Duration kMinLeaseTtl = std::chrono::seconds(2);
 inline constexpr Duration kMaxLeaseTtl = std::chrono::minutes(5);
 
-/// So much before the end of the lease its host ends those sessions itself: for the signals to arrive.
+/// So much before the end of the lease its host ends those sessions itself: for the signals to
+/// arrive.
 inline constexpr Duration kFenceMargin = std::chrono::milliseconds(500);
 
-/// So much longer than a lease the others wait after it was deleted, before they act on it: their clocks and
-/// the store's are not one clock.
+/// So much longer than a lease the others wait after it was deleted, before they act on it: their
+/// clocks and the store's are not one clock.
 inline constexpr Duration kLeaseGrace = std::chrono::seconds(1);
 
 enum class LeaseStanding {
@@ -27,8 +28,9 @@ enum class LeaseStanding {
 };
 
 /// Plain data, without a clock. For one thread.
-/// Times are those at which a request was sent, and not when its answer came: the store counts from some moment in
-/// between, so that this host's lease ends before the store's does, however long the answer took.
+/// Times are those at which a request was sent, and not when its answer came: the store counts from
+/// some moment in between, so that this host's lease ends before the store's does, however long the
+/// answer took.
 struct HostLease {
     Duration ttl{};   // as the store granted it
     BootTime sent{};  // of the last request that was answered
@@ -44,8 +46,9 @@ BootTime fence_at(const HostLease& lease) noexcept;      // sent + ttl - kFenceM
 
 LeaseStanding standing_of(const HostLease& lease, BootTime now) noexcept;
 
-/// An answer to a request of `sent` came at `now`. False, and nothing is renewed, when the lease has ended
-/// meanwhile: sessions were ended because of it, or are about to be. An answer that others overtook changes nothing.
+/// An answer to a request of `sent` came at `now`. False, and nothing is renewed, when the lease
+/// has ended meanwhile: sessions were ended because of it, or are about to be. An answer that
+/// others overtook changes nothing.
 bool renew(HostLease& lease, Duration ttl, BootTime sent, BootTime now) noexcept;
 
 /// Whether the sessions on shared memory have to be ended now: true once for each lease.

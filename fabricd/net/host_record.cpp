@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::string_view kHostHeading = "fabricd-host 1\n";
 constexpr std::string_view kFenceHeading = "fabricd-fence 1\n";
-constexpr std::size_t kMaxText = 256;      // of one value
+constexpr std::size_t kMaxText = 256;     // of one value
 constexpr std::size_t kMaxRecord = 4096;  // what a store gives that is longer is none of ours
 
 using Fields = std::map<std::string_view, std::string_view>;

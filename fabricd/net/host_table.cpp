@@ -8,7 +8,8 @@ namespace fabricd {
 
 namespace {
 
-// Fenced incarnations that are kept, for ranks that ask late. Those that are not fenced are always kept.
+// Fenced incarnations that are kept, for ranks that ask late. Those that are not fenced are always
+// kept.
 constexpr std::size_t kMaxFencedLives = 16;
 
 bool is_over(HostState state) noexcept {

@@ -1,5 +1,5 @@
-// What a daemon knows of the hosts of its cluster: each with its incarnations, and what became of these.
-// docs/hosts.md, "Leases and fences".
+// What a daemon knows of the hosts of its cluster: each with its incarnations, and what became of
+// these. docs/hosts.md, "Leases and fences".
 
 #pragma once
 
@@ -32,7 +32,7 @@ struct HostLife {
     std::uint64_t boot = 0;
     HostState state = HostState::kUp;
     BootTime since{};
-    BootTime lost_at{};  // while suspect: when it becomes lost
+    BootTime lost_at{};   // while suspect: when it becomes lost
     std::string by = {};  // fenced: by which host, and how
     std::string how = {};
 };
@@ -52,20 +52,28 @@ struct HostChange {
 };
 using HostChanges = std::vector<HostChange>;
 
-/// Plain data, and the functions below are its rules: no clock, no thread. `version` rises with every change.
+/// Plain data, and the functions below are its rules: no clock, no thread. `version` rises with
+/// every change.
 struct HostTable {
     fabricshm::Duration grace{};  // grace_after_deletion() of the cluster's lease
     std::map<std::string, Host, std::less<>> hosts;
     std::uint64_t version = 1;
 };
 
+/// Where versions begin, by the instance of the daemon: not 0, and far from those of any other
+/// start.
+constexpr std::uint64_t first_version(std::uint64_t instance) noexcept {
+    return (instance >> 8 << 8 >> 1) + 1;
+}
+
 /// A host of a static list. Nothing ever changes its state but a person.
 void list_host(HostTable& table, const std::string& name, BootTime now);
 
-/// The store has this record, with `record.incarnation` filled in. An incarnation that is not the newest is old news and
-/// ignored; so is one that is lost or fenced already: both are for good. A suspect one is up again: the store had
-/// lost its data, and the host has written its record again in time.
-/// Incarnations before it become suspect, or fenced where another boot of the same machine proves that they ended.
+/// The store has this record, with `record.incarnation` filled in. An incarnation that is not the
+/// newest is old news and ignored; so is one that is lost or fenced already: both are for good. A
+/// suspect one is up again: the store had lost its data, and the host has written its record again
+/// in time. Incarnations before it become suspect, or fenced where another boot of the same machine
+/// proves that they ended.
 HostChanges note_record(HostTable& table, const std::string& name, const HostRecord& record,
                         BootTime now);
 
@@ -79,9 +87,10 @@ HostChanges elapse(HostTable& table, BootTime now);
 /// When elapse() has something to do at the earliest; BootTime::max(): never.
 BootTime next_change(const HostTable& table) noexcept;
 
-/// Fenced: proved by a command that ended well, by a person, by the host itself that ended its sessions. Also of an
-/// incarnation that is up: a person may be ahead of its lease. Lost: another daemon's grace began earlier.
-/// Either way also of an incarnation that this table has never seen, from before this daemon was started.
+/// Fenced: proved by a command that ended well, by a person, by the host itself that ended its
+/// sessions. Also of an incarnation that is up: a person may be ahead of its lease. Lost: another
+/// daemon's grace began earlier. Either way also of an incarnation that this table has never seen,
+/// from before this daemon was started.
 HostChanges note_fence(HostTable& table, const std::string& name, Incarnation incarnation,
                        const FenceRecord& record, BootTime now);
 

@@ -49,7 +49,8 @@ fabricshm::Result<void> write_place(const std::string& path, const PlaceOwner& o
     const std::string other = path + ".new";
     const fabricshm::Fd file(::open(other.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
     // Not synced: it has to outlive the daemon, and after the host's end it is worth nothing.
-    if (!file || ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
+    if (!file ||
+        ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
         ::rename(other.c_str(), path.c_str()) != 0) {
         const int saved = errno;
         ::unlink(other.c_str());

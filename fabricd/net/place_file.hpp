@@ -19,8 +19,8 @@ struct PlaceOwner {
 /// No place: there is no file, it is another owner's, or it can't be read. Any content is safe.
 KeptPlace read_place(const std::string& path, const PlaceOwner& owner);
 
-/// Replaces the file as a whole. Without a place it is removed. Fails as the disk does: the next daemon then is a new
-/// incarnation, and nothing worse.
+/// Replaces the file as a whole. Without a place it is removed. Fails as the disk does: the next
+/// daemon then is a new incarnation, and nothing worse.
 fabricshm::Result<void> write_place(const std::string& path, const PlaceOwner& owner,
                                     const KeptPlace& place);
 

@@ -259,7 +259,7 @@ bool AttachServer::handle(ConnectionId id, const proto::Message& request, std::s
     }
     const bool page = type == proto::Type::kTelemetryOpen || type == proto::Type::kDirectivesOpen;
     if (page) return open_page(id, request);
-    if (type == proto::Type::kHosts) return show_hosts(id, request);
+    if (type == proto::Type::kHosts) return send(id, {hosts_reply(request, limits_.hosts), {}, {}});
     return serve_request(id, request, descriptors);
 }
 
@@ -365,13 +365,6 @@ bool AttachServer::open_page(ConnectionId id, const proto::Message& request) {
     proto::Message reply = proto::make_reply(request);
     reply.page.bytes = telemetry ? fabricshm::kTelemetryFileBytes : fabricshm::kPageFileBytes;
     return send(id, {reply, {}, std::move(page).value()});
-}
-
-bool AttachServer::show_hosts(ConnectionId id, const proto::Message& request) {
-    proto::Message reply = proto::make_reply(request);
-    const auto view = limits_.hosts ? limits_.hosts() : nullptr;
-    reply.hosts = hosts_page(view ? *view : ClusterView{}, request.hosts);
-    return send(id, {reply, {}, {}});
 }
 
 Result<SessionId> AttachServer::greet(Connection& connection, const proto::Hello& wanted,

@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "fabricd/net/cluster_view.hpp"
 #include "fabricd/pool/registry.hpp"
 #include "fabricd/server/admission.hpp"
 #include "fabricd/server/connection_places.hpp"
-#include "fabricd/net/cluster_view.hpp"
 #include "fabricd/server/event_loop.hpp"
 #include "fabricd/server/listener.hpp"
 #include "fabricd/server/outbox.hpp"
@@ -32,7 +32,8 @@ struct AttachLimits {
     Duration hello_within = std::chrono::seconds(10);
     ReplyLimits replies;
     Bytes default_arena_bytes = 0;  // sent to every client
-    /// The cluster, for sessions that ask; empty: there is none. Called by the control thread; must not block.
+    /// The cluster, for sessions that ask; empty: there is none. Called by the control thread; must
+    /// not block.
     std::function<std::shared_ptr<const ClusterView>()> hosts;
 };
 
@@ -53,11 +54,6 @@ class AttachServer {
     /// Sessions get this descriptor with those of arenas that have a link page; -1: none. It
     /// outlives the server. Before start().
     void share_links(int descriptor) noexcept { links_ = descriptor; }
-
-    /// AttachLimits::hosts, which is known later than the rest. Before start().
-    void share_hosts(std::function<std::shared_ptr<const ClusterView>()> hosts) {
-        limits_.hosts = std::move(hosts);
-    }
 
     /// Begins to accept, and to watch the processes of sessions known from the journal.
     Result<void> start();
@@ -108,7 +104,6 @@ class AttachServer {
                        std::vector<fabricshm::Fd>& descriptors);
     bool hello(ConnectionId id, const fabricshm::proto::Message& request);
     bool open_page(ConnectionId id, const fabricshm::proto::Message& request);
-    bool show_hosts(ConnectionId id, const fabricshm::proto::Message& request);
     Result<SessionId> greet(Connection& connection, const fabricshm::proto::Hello& wanted,
                             Token* token);
     Result<void> watch_process(SessionId session, fabricshm::Fd pidfd);

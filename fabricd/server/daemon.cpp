@@ -338,6 +338,9 @@ Result<void> Daemon::Impl::open_socket() {
     limits.places.per_user = options.limits.max_sessions_per_user + kHandshakes;
     limits.default_arena_bytes = options.limits.default_arena_bytes;
     limits.replies = options.replies;
+    limits.hosts = [this]() -> std::shared_ptr<const ClusterView> {
+        return options.hosts ? options.hosts() : nullptr;
+    };
     server = std::make_unique<AttachServer>(*loop, *registry, pages, closer, std::move(listener),
                                             std::move(admission), limits);
     if (options.links) FABRIC_TRY_VOID(share_links(*options.links));
@@ -570,7 +573,7 @@ const Sampler& Daemon::sampler() const noexcept {
 }
 
 void Daemon::share_hosts(std::function<std::shared_ptr<const ClusterView>()> hosts) {
-    impl_->server->share_hosts(std::move(hosts));
+    impl_->options.hosts = std::move(hosts);
 }
 
 SessionPages& Daemon::pages() noexcept {

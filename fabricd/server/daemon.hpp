@@ -54,6 +54,9 @@ struct DaemonOptions {
     /// What to ask about the load of devices; called once, by start(). Empty: nothing.
     std::function<std::vector<std::unique_ptr<DeviceSource>>()> device_sources;
 
+    /// What sessions hear of other hosts; see Daemon::share_hosts(). Empty: of none.
+    std::function<std::shared_ptr<const ClusterView>()> hosts;
+
     /// Called on the control thread about every `tick_period`: proof of life for a watchdog. Must
     /// not block and must not call the Daemon. May be empty.
     std::function<void()> on_tick;
@@ -83,8 +86,8 @@ class Daemon {
     /// Serves until stop(). The calling thread is the control thread. Call once.
     Result<void> run();
 
-    /// What sessions hear of other hosts, from `hosts`, which is called on the control thread and must not block. Before
-    /// run(); without it they hear of none.
+    /// DaemonOptions::hosts, where it needs the daemon itself. Called on the control thread; must
+    /// not block. Before run().
     void share_hosts(std::function<std::shared_ptr<const ClusterView>()> hosts);
 
     /// Makes run() return. Async-signal-safe and thread-safe; before run() it is remembered.

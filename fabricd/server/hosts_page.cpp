@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "libfabricshm/proto/codec.hpp"
+
 namespace fabricd {
 
 namespace proto = fabricshm::proto;
@@ -48,6 +50,14 @@ proto::Hosts hosts_page(const ClusterView& view, const proto::Hosts& asked) {
         entry.flags = host.is_self ? proto::kHostSelf : 0;
     }
     return page;
+}
+
+proto::Message hosts_reply(const proto::Message& request,
+                           const std::function<std::shared_ptr<const ClusterView>()>& view) {
+    proto::Message reply = proto::make_reply(request);
+    const auto now = view ? view() : nullptr;
+    reply.hosts = hosts_page(now ? *now : ClusterView{}, request.hosts);
+    return reply;
 }
 
 }  // namespace fabricd

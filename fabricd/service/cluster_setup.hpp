@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "fabricd/config/config.hpp"
 #include "fabricd/net/cluster.hpp"
@@ -11,9 +10,8 @@
 
 namespace fabricd {
 
-/// The cluster of the configuration, which `daemon` shows to its sessions from then on. After the daemon, whose state
-/// folder it needs, and gone before it; before run(). `pool` is one line for people.
-fabricshm::Result<std::unique_ptr<Cluster>> start_cluster(const Config& config, Daemon& daemon,
-                                                          const std::string& pool);
+/// The cluster of the configuration, which `daemon` shows to its sessions from then on. After the
+/// daemon, whose state folder it needs, and gone before it; before run().
+fabricshm::Result<std::unique_ptr<Cluster>> start_cluster(const Config& config, Daemon& daemon);
 
 }  // namespace fabricd

@@ -148,7 +148,7 @@ struct PageFile {  // kTelemetryOpen, kDirectivesOpen: replies, with a descripto
 
 /// What became of one incarnation of a host; docs/hosts.md.
 enum class HostState : std::uint32_t {
-    kListed = 0,   // by a static list; nothing is known of it
+    kListed = 0,  // by a static list; nothing is known of it
     kUp = 1,
     kBack = 2,     // up, with an incarnation before it that is not fenced
     kSuspect = 3,  // may be up: nothing of it may be used by others yet
@@ -164,8 +164,8 @@ struct HostEntry {
 inline constexpr std::uint32_t kHostSelf = 1;  // the daemon's own place
 inline constexpr std::size_t kHostsPerPage = 5;
 
-// request: version, first. Replies: all. Entries of one version belong together; a reply without entries to a request
-// with that version: nothing has changed.
+// request: version, first. Replies: all. Entries of one version belong together; a reply without
+// entries to a request with that version: nothing has changed.
 struct Hosts {
     std::uint64_t version;  // request: of the entries that the session has; 0: it has none
     std::uint32_t first;    // request: the entry to begin with

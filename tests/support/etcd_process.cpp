@@ -1,13 +1,13 @@
 #include "tests/support/etcd_process.hpp"
 
 #include <arpa/inet.h>
-#include <csignal>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <csignal>
 
 #include <chrono>
 #include <cstdio>
@@ -26,7 +26,8 @@ namespace {
 constexpr const char* kProgram = "/usr/bin/etcd";
 constexpr std::chrono::seconds kStartWithin{30};
 
-// Of the kernel's choice. Another program may take it before etcd does, which then ends and says so.
+// Of the kernel's choice. Another program may take it before etcd does, which then ends and says
+// so.
 int free_port() {
     const fabricshm::Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address{};
@@ -55,7 +56,8 @@ std::string ask(int port, const std::string& request) {
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     address.sin_port = htons(static_cast<std::uint16_t>(port));
-    if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return "";
+    if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
+        return "";
     if (::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) < 0) return "";
     std::string answer;
     char bytes[4096];
@@ -67,8 +69,9 @@ std::string ask(int port, const std::string& request) {
 }
 
 std::string status_of(int port) {
-    return ask(port,
-               "POST /v3/maintenance/status HTTP/1.0\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}");
+    return ask(
+        port,
+        "POST /v3/maintenance/status HTTP/1.0\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}");
 }
 
 std::string field(const std::string& json, const std::string& name) {
@@ -87,14 +90,45 @@ bool has_etcd() {
     return false;
 }
 
+bool Certificates::make(const std::string& folder) {
+    ca = folder + "/ca.pem";
+    cert = folder + "/host.pem";
+    key = folder + "/host.key";
+    const std::string extensions = folder + "/extensions";
+    std::ofstream(extensions) << "subjectAltName=IP:127.0.0.1,DNS:localhost\n"
+                                 "extendedKeyUsage=serverAuth,clientAuth\n";
+    const std::string make_key =
+        "openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 ";
+    const std::string command =
+        "( " + make_key + "-x509 -subj /CN=authority -keyout " + folder + "/ca.key -out " + ca +
+        " && " + make_key + "-subj /CN=localhost -keyout " + key + " -out " + folder +
+        "/request && openssl x509 -req -days 2 -in " + folder + "/request -CA " + ca + " -CAkey " +
+        folder + "/ca.key -CAcreateserial -extfile " + extensions + " -out " + cert +
+        " ) >/dev/null 2>&1";
+    return std::system(command.c_str()) == 0;
+}
+
 EtcdProcesses::EtcdProcesses(int members) : members_(static_cast<std::size_t>(members)) {
+    start_all();
+}
+
+EtcdProcesses::EtcdProcesses(const Certificates& certificates)
+    : certificates_(certificates), members_(1) {
+    start_all();
+}
+
+void EtcdProcesses::start_all() {
     for (Member& member : members_) {
         member.client_port = free_port();
         member.peer_port = free_port();
-        endpoints_.push_back(url(member.client_port));
+        std::string endpoint = url(member.client_port);
+        if (!certificates_.ca.empty()) endpoint.insert(4, "s");
+        endpoints_.push_back(endpoint);
     }
-    for (int i = 0; i < members; ++i) start(i);
-    for (int i = 0; i < members; ++i) await(i);
+    const int count = static_cast<int>(members_.size());
+    for (int i = 0; i < count; ++i) start(i);
+    // With certificates its gateway is not for this file; callers try until it answers.
+    for (int i = 0; i < count && certificates_.ca.empty(); ++i) await(i);
     began_ = true;
 }
 
@@ -117,12 +151,37 @@ void EtcdProcesses::start(int index, bool wiped) {
     for (std::size_t i = 0; i < members_.size(); ++i) {
         cluster += (i == 0 ? "m" : ",m") + std::to_string(i) + "=" + url(members_[i].peer_port);
     }
-    const std::vector<std::string> words = {
-        kProgram, "--name", name, "--data-dir", folder, "--listen-client-urls",
-        url(member.client_port), "--advertise-client-urls", url(member.client_port),
-        "--listen-peer-urls", url(member.peer_port), "--initial-advertise-peer-urls",
-        url(member.peer_port), "--initial-cluster", cluster, "--initial-cluster-state",
-        began_ && !wiped ? "existing" : "new", "--heartbeat-interval", "20", "--election-timeout", "200"};
+    const std::string& endpoint = endpoints_[static_cast<std::size_t>(index)];
+    std::vector<std::string> words = {kProgram,
+                                      "--name",
+                                      name,
+                                      "--data-dir",
+                                      folder,
+                                      "--listen-client-urls",
+                                      endpoint,
+                                      "--advertise-client-urls",
+                                      endpoint,
+                                      "--listen-peer-urls",
+                                      url(member.peer_port),
+                                      "--initial-advertise-peer-urls",
+                                      url(member.peer_port),
+                                      "--initial-cluster",
+                                      cluster,
+                                      "--initial-cluster-state",
+                                      began_ && !wiped ? "existing" : "new",
+                                      "--heartbeat-interval",
+                                      "20",
+                                      "--election-timeout",
+                                      "200"};
+    if (!certificates_.ca.empty()) {
+        for (const auto& [option, path] : {std::pair{"--trusted-ca-file", certificates_.ca},
+                                           std::pair{"--cert-file", certificates_.cert},
+                                           std::pair{"--key-file", certificates_.key}}) {
+            words.emplace_back(option);
+            words.push_back(path);
+        }
+        words.emplace_back("--client-cert-auth");
+    }
     std::vector<char*> arguments;
     for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
     arguments.push_back(nullptr);

@@ -14,11 +14,22 @@ namespace test_support {
 /// Whether etcd is installed; otherwise marks the program as skipped.
 bool has_etcd();
 
+/// Certificates of an authority of their own, made by openssl: for servers at 127.0.0.1 and for
+/// clients.
+struct Certificates {
+    /// Into `folder`; false: openssl is not there or failed.
+    bool make(const std::string& folder);
+    std::string ca, cert, key;  // paths
+};
+
 /// One member, or three, on ports that were free. They die with the test program.
 class EtcdProcesses {
   public:
-    /// Starts them and waits until each answers; one that does not ends the test program with its log.
+    /// Starts them and waits until each answers; one that does not ends the test program with its
+    /// log.
     explicit EtcdProcesses(int members = 1);
+    /// One member, whose clients need a certificate.
+    explicit EtcdProcesses(const Certificates& certificates);
     ~EtcdProcesses();
     EtcdProcesses(const EtcdProcesses&) = delete;
     EtcdProcesses& operator=(const EtcdProcesses&) = delete;
@@ -43,7 +54,10 @@ class EtcdProcesses {
         int peer_port = 0;
     };
 
+    void start_all();
+
     TemporaryDirectory folder_;
+    Certificates certificates_;
     std::vector<Member> members_;
     std::vector<std::string> endpoints_;
     bool began_ = false;

@@ -1,5 +1,5 @@
-// Daemons in one cluster, on one machine: what each shows of the others while they are stopped, killed and started
-// again.
+// Daemons in one cluster, on one machine: what each shows of the others while they are stopped,
+// killed and started again.
 
 #include <doctest/doctest.h>
 
@@ -68,13 +68,15 @@ Json eventually(const Daemon& daemon, const std::function<bool(const Json&)>& wa
 }
 
 auto has_state(const std::string& name, const std::string& state) {
-    return [name, state](const Json& view) { return host_in(view, name).value("state", "") == state; };
+    return
+        [name, state](const Json& view) { return host_in(view, name).value("state", "") == state; };
 }
 
 }  // namespace
 
 TEST_SUITE("net.cluster.daemons") {
-    TEST_CASE("two daemons see each other; one that is stopped is lost, and comes back as another") {
+    TEST_CASE(
+        "two daemons see each other; one that is stopped is lost, and comes back as another") {
         if (!test_support::has_etcd()) return;
         const EtcdProcesses etcd;
         const Daemon one(options_of(etcd, "a"));
@@ -107,7 +109,8 @@ TEST_SUITE("net.cluster.daemons") {
         REQUIRE(news.count == 2);
         CHECK(news.entries[1].state == proto::HostState::kLost);
 
-        // Its own clock has ended the lease: it ends what it has to, says so, and is a new incarnation.
+        // Its own clock has ended the lease: it ends what it has to, says so, and is a new
+        // incarnation.
         ::kill(two.pid(), SIGCONT);
         const Json back = eventually(one, has_state("b", "up"));
         REQUIRE(back.is_object());
@@ -129,8 +132,8 @@ TEST_SUITE("net.cluster.daemons") {
         const auto before = host_in(both, "b")["incarnation"];
         two.kill();
         two.start();
-        const Json again = eventually(
-            two, [](const Json& view) { return view.value("lease", "") == "held"; });
+        const Json again =
+            eventually(two, [](const Json& view) { return view.value("lease", "") == "held"; });
         REQUIRE(again.is_object());
         CHECK(again["incarnation"] == before);
         CHECK(host_in(hosts_of(one), "b")["state"] == "up");
@@ -184,7 +187,9 @@ TEST_SUITE("net.cluster.daemons") {
         CHECK(std::string(std::istreambuf_iterator<char>(said), {}) == "b\n");
     }
 
-    TEST_CASE("without etcd a daemon serves its own host, calls none lost and makes nothing new over hosts") {
+    TEST_CASE(
+        "without etcd a daemon serves its own host, calls none lost and makes nothing new over "
+        "hosts") {
         if (!test_support::has_etcd()) return;
         EtcdProcesses etcd;
         const Daemon one(options_of(etcd, "a"));
@@ -197,7 +202,8 @@ TEST_SUITE("net.cluster.daemons") {
         CHECK(host_in(away, "b")["state"] == "up");
         CHECK_FALSE(away["trouble"].get<std::string>().empty());
         CHECK(test_support::WireClient::attach(one.socket()).ok());
-        // It comes back without its data: the records are written again, by hosts of before or after.
+        // It comes back without its data: the records are written again, by hosts of before or
+        // after.
         etcd.start(0, true);
         const Json again = eventually(one, [](const Json& view) {
             return view.value("admits", false) && host_in(view, "b").value("state", "") == "up";

@@ -1,4 +1,5 @@
-// The cluster store against a real etcd: what it promises its callers while members die, stop and lose their data.
+// The cluster store against a real etcd: what it promises its callers while members die, stop and
+// lose their data.
 
 #include "fabricd/net/etcd_store.hpp"
 
@@ -12,6 +13,7 @@
 #include <string>
 
 #include "fabricd/net/host_lease.hpp"
+#include "libfabricshm/base/reason.hpp"
 #include "tests/support/etcd_process.hpp"
 
 using namespace fabricd;
@@ -106,7 +108,8 @@ TEST_SUITE("net.cluster.etcd_store") {
         CHECK(third->incarnation > second->incarnation);
         CHECK(await_news(*one, has_host("b")));
 
-        // A daemon that comes in time goes on with the place; one that asks for another lease does not.
+        // A daemon that comes in time goes on with the place; one that asks for another lease does
+        // not.
         const auto successor = store_of(etcd);
         HostRecord again = kRecord;
         again.incarnation = third->incarnation;
@@ -138,7 +141,8 @@ TEST_SUITE("net.cluster.etcd_store") {
         }));
         CHECK(brief->keep().error().code == Errc::kNotFound);
 
-        // etcd away: calls end, with an error. Data lost: known as that, and the record is written as it was.
+        // etcd away: calls end, with an error. Data lost: known as that, and the record is written
+        // as it was.
         etcd.kill(0);
         CHECK(one->keep().error().code == Errc::kTimeout);
         etcd.start(0, true);
@@ -163,6 +167,38 @@ TEST_SUITE("net.cluster.etcd_store") {
         CHECK_FALSE(heard->data_lost);
         REQUIRE(heard->hosts.size() == 2);
         CHECK(heard->hosts[0].second.incarnation == first->incarnation);
+    }
+
+    TEST_CASE(
+        "with certificates on both sides a host joins, and with another authority's it does not") {
+        if (!test_support::has_etcd()) return;
+        const test_support::TemporaryDirectory ours, theirs;
+        test_support::Certificates good, bad;
+        REQUIRE(good.make(ours.path()));
+        REQUIRE(bad.make(theirs.path()));
+        const EtcdProcesses etcd(good);
+        EtcdOptions options;
+        options.endpoints = etcd.endpoints();
+        options.tls_ca = good.ca;
+        options.tls_cert = good.cert;
+        options.tls_key = good.key;
+        const auto store = EtcdStore::make(options, "test").value();
+        auto place = store->join("a", kRecord, 5s);
+        const BootTime end = BootClock::now() + 30s;
+        while (!place.ok() && BootClock::now() < end) place = store->join("a", kRecord, 5s);
+        const std::string why = place.ok() ? "" : fabricshm::explanation_of(place.error());
+        CAPTURE(why);
+        REQUIRE(place.ok());
+
+        EtcdOptions unknown = options;
+        unknown.tls_cert = bad.cert;
+        unknown.tls_key = bad.key;
+        CHECK_FALSE(EtcdStore::make(unknown, "test").value()->join("b", kRecord, 5s).ok());
+        EtcdOptions deceived = options;  // would believe another etcd, and not this one
+        deceived.tls_ca = bad.ca;
+        CHECK_FALSE(EtcdStore::make(deceived, "test").value()->join("b", kRecord, 5s).ok());
+        CHECK(store->keep().ok());
+        CHECK(store->read_all()->hosts.size() == 1);
     }
 
     TEST_CASE("three members: the leader dies, another one stops, and leases and news go on") {

@@ -1,4 +1,5 @@
-// A member with a store that the test holds: what it writes there, and what it does when the store fails.
+// A member with a store that the test holds: what it writes there, and what it does when the store
+// fails.
 
 #include "fabricd/net/cluster_member.hpp"
 
@@ -27,7 +28,7 @@ class FakeStore final : public ClusterStore {
         return HostPlace{number, 77, {ttl, BootClock::now()}};
     }
     Result<HostPlace> resume(const std::string&, const HostRecord& record,
-                              std::int64_t lease) override {
+                             std::int64_t lease) override {
         if (!answers) return Error{Errc::kTimeout, 0, "resume"};
         if (lease != kept_lease) return Error{Errc::kNotFound, 0, "resume"};
         return HostPlace{record.incarnation, lease, {5s, BootClock::now()}};
@@ -140,7 +141,8 @@ TEST_SUITE("net.cluster_member") {
         CHECK(rig.member->incarnation() == 101);
     }
 
-    TEST_CASE("while sessions can't be ended, the incarnation is not fenced and there is no other") {
+    TEST_CASE(
+        "while sessions can't be ended, the incarnation is not fenced and there is no other") {
         Rig rig({90, 33});
         rig.ending_fails = true;
         rig.member->step(0s);

@@ -15,8 +15,8 @@ TEST_SUITE("net.etcd_client") {
         CHECK(target_of("https://e1.lab:2379", is_tls) == "e1.lab:2379");
         CHECK(is_tls);
         CHECK(target_of("http://[::1]:2379", is_tls) == "[::1]:2379");
-        for (const char* bad : {"", "e1:2379", "http://", "http://e1", "http://:1", "http://e1:",
-                                "http://e1:x", "http://e1:1/v3", "ftp://e1:1"}) {
+        for (const char* bad : {"", "e1:2379", "http://", "http://e1", "http://:1",
+                                "http://e1:", "http://e1:x", "http://e1:1/v3", "ftp://e1:1"}) {
             CHECK(target_of(bad, is_tls).empty());
         }
     }

@@ -17,7 +17,8 @@ TEST_SUITE("net.host_lease") {
         CHECK_FALSE(renew(lease, 6s, kStart, kStart));
     }
 
-    TEST_CASE("nothing is granted after two thirds, and half a second before the end sessions end") {
+    TEST_CASE(
+        "nothing is granted after two thirds, and half a second before the end sessions end") {
         HostLease lease = take_lease(6s, kStart);
         CHECK(standing_of(lease, kStart + 3999ms) == LeaseStanding::kHeld);
         CHECK(standing_of(lease, kStart + 4s) == LeaseStanding::kStale);

@@ -1,6 +1,6 @@
-// Hosts, a store and an owner of shared memory under random schedules: processes that are paused, links that are cut,
-// clocks that go differently, machines that end. What may still write is known to the world alone, which shares no code
-// with the rules that are tested.
+// Hosts, a store and an owner of shared memory under random schedules: processes that are paused,
+// links that are cut, clocks that go differently, machines that end. What may still write is known
+// to the world alone, which shares no code with the rules that are tested.
 
 #include <doctest/doctest.h>
 
@@ -20,8 +20,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr int kTick = 50;       // ms
-constexpr int kTtl = 5000;      // ms
+constexpr int kTick = 50;   // ms
+constexpr int kTtl = 5000;  // ms
 constexpr int kHosts = 3;
 
 struct Message {
@@ -91,14 +91,16 @@ class World {
 
     int violations = 0;
     int fenced = 0;
-    int late_writers = 0;  // lost incarnations that could still write: without those the test shows nothing
+    int late_writers =
+        0;  // lost incarnations that could still write: without those the test shows nothing
 
   private:
     double unit() { return std::uniform_real_distribution<>(0, 1)(random_); }
     bool chance(double probability) { return unit() < probability; }
     int delay() { return static_cast<int>(unit() * (chance(0.05) ? 4000 : 150)); }
     BootTime clock_of(const SimHost& host) const {
-        return BootTime(std::chrono::microseconds(static_cast<std::int64_t>(now_ * 1000.0 * host.rate)));
+        return BootTime(
+            std::chrono::microseconds(static_cast<std::int64_t>(now_ * 1000.0 * host.rate)));
     }
     BootTime owners_clock() const { return BootTime(std::chrono::milliseconds(now_)); }
 
@@ -168,7 +170,8 @@ class World {
             host.answers.pop_front();
             const BootTime sent(std::chrono::microseconds(
                 static_cast<std::int64_t>(answer.sent * 1000.0 * host.rate)));
-            if (host.incarnation != 0) renew(host.lease, std::chrono::milliseconds(kTtl), sent, now);
+            if (host.incarnation != 0)
+                renew(host.lease, std::chrono::milliseconds(kTtl), sent, now);
         }
         if (must_fence(host.lease, now)) {
             writers_.erase({host.name, host.incarnation});
@@ -207,13 +210,15 @@ class World {
         while (!events_.empty() && events_.front().at <= now_) {
             const Event event = events_.front();
             events_.pop_front();
-            if (event.deleted != 0) note_deletion(table_, event.host, event.deleted, owners_clock());
+            if (event.deleted != 0)
+                note_deletion(table_, event.host, event.deleted, owners_clock());
             if (event.record.incarnation != 0) {
                 note_record(table_, event.host, event.record, owners_clock());
             }
         }
         for (const FenceKey& key : own_fences_) {
-            note_fence(table_, key.first, key.second, {true, key.first, "self", 0, 0}, owners_clock());
+            note_fence(table_, key.first, key.second, {true, key.first, "self", 0, 0},
+                       owners_clock());
         }
         own_fences_.clear();
         elapse(table_, owners_clock());
@@ -228,7 +233,8 @@ class World {
             if (acts && host.name == key->first) lose_power(host);
         }
         if (note_command(fences_, *key, succeeds ? 0 : 1, owners_clock())) {
-            note_fence(table_, key->first, key->second, {true, "o", "command", 0, 0}, owners_clock());
+            note_fence(table_, key->first, key->second, {true, "o", "command", 0, 0},
+                       owners_clock());
         }
     }
 
@@ -245,7 +251,8 @@ class World {
             if (host.incarnation == 0 || !host.has_power) continue;
             const LeaseStanding standing = standing_of(host.lease, clock_of(host));
             const auto lease = leases_.find(host.name);
-            const bool is_leased = lease != leases_.end() && lease->second.first == host.incarnation;
+            const bool is_leased =
+                lease != leases_.end() && lease->second.first == host.incarnation;
             // Paused or not: by its own clock it may grant only while the store keeps its place.
             violations += standing == LeaseStanding::kHeld && !is_leased;
             const HostLife* life = find_life(table_, host.name, host.incarnation);
@@ -269,7 +276,8 @@ class World {
 }  // namespace
 
 TEST_SUITE("net.host_world") {
-    TEST_CASE("no byte of an incarnation that may still write is granted, in 100 random schedules") {
+    TEST_CASE(
+        "no byte of an incarnation that may still write is granted, in 100 random schedules") {
         int fenced = 0, late_writers = 0;
         for (unsigned seed = 1; seed <= 100; ++seed) {
             World world(seed);
