@@ -17,6 +17,7 @@
 #include "fabricd/server/daemon_metrics.hpp"
 #include "fabricd/server/metrics_server.hpp"
 #include "fabricd/service/backend_factory.hpp"
+#include "fabricd/service/cluster_setup.hpp"
 #include "fabricd/service/control_setup.hpp"
 #include "fabricd/service/emulation.hpp"
 #include "fabricd/service/notify.hpp"
@@ -102,7 +103,7 @@ void reload(const Options& options) {
 
 /// Takes the signals with it: their thread ends here, since none may reach a daemon that is being
 /// taken apart.
-int serve(const Options& options, Daemon& daemon, SignalThread signals) {
+int serve(const Options& options, Daemon& daemon, Cluster& cluster, SignalThread signals) {
     signals.start({[&daemon](int number, SignalThread::Sender sender) {
                        log(LogLevel::kInfo, "audit: signal %d of pid %d, uid %u: stopping", number,
                            sender.pid, sender.uid);
@@ -113,13 +114,17 @@ int serve(const Options& options, Daemon& daemon, SignalThread signals) {
     notify_systemd("READY=1\nSTATUS=Serving " + options.config.server.socket, kNotifyTimeout);
     const auto ended = daemon.run();
     notify_systemd("STOPPING=1", kNotifyTimeout);
+    // With sessions left, which the next daemon takes over, the place in the cluster stays for it,
+    // too.
+    cluster.stop(daemon.snapshot({}).totals.sessions == 0);
     // A daemon that could not go on: systemd restarts it, and sessions come back.
     if (ended.ok()) return 0;
     log(LogLevel::kError, "%s", fabricshm::describe(ended.error()).c_str());
     return 1;
 }
 
-AdminHooks admin_hooks(Daemon& daemon, const Vgpus& all_vgpus, const DaemonControl* control) {
+AdminHooks admin_hooks(Daemon& daemon, const Vgpus& all_vgpus, Cluster& cluster,
+                       const DaemonControl* control) {
     VgpuLimits& vgpus = *all_vgpus.limits;
     AdminHooks hooks;
     hooks.snapshot = [&daemon, alarm = all_vgpus.alarm](const SnapshotParts& parts) {
@@ -138,6 +143,8 @@ AdminHooks admin_hooks(Daemon& daemon, const Vgpus& all_vgpus, const DaemonContr
     };
     hooks.waiting = [&daemon] { return daemon.waiting(); };
     hooks.shard = [&daemon](const std::string& name) { return daemon.shard(name); };
+    hooks.hosts = [&cluster] { return cluster.view(); };
+    hooks.fence_host = [&cluster](const std::string& host) { return cluster.confirm_fence(host); };
     hooks.quota = [&daemon](const QuotaOrder& order) { return daemon.set_quota(order); };
     if (control != nullptr) {
         hooks.decisions = [control](std::uint64_t id, std::size_t last) {
@@ -149,19 +156,27 @@ AdminHooks admin_hooks(Daemon& daemon, const Vgpus& all_vgpus, const DaemonContr
 
 fabricshm::Result<std::unique_ptr<MetricsServer>> serve_metrics(const Config& config,
                                                                 Daemon& daemon,
+                                                                const Cluster& cluster,
                                                                 const DaemonControl* control) {
     const MetricsAddress address{config.telemetry.metrics_socket,
                                  static_cast<std::uint16_t>(config.telemetry.metrics_port)};
     // Called on the thread of the metrics server.
-    return MetricsServer::start(address, [&daemon, control] {
+    return MetricsServer::start(address, [&daemon, &cluster, control] {
         std::string page =
             metrics_page(daemon.snapshot({.arenas = true}), daemon.sampler().latest());
         MetricsText requests;
         daemon.request_stats().add_to(requests);
         page += requests.text();
+        page += cluster_metrics(*cluster.view());
         if (control != nullptr) page += control_metrics(control->controller().counters());
         return page;
     });
+}
+
+ErrorMessage metrics_error_message(const fabricshm::Error& error, const Config& config) {
+    return error_message_of(error, "telemetry.metrics_socket " + config.telemetry.metrics_socket +
+                                       ", telemetry.metrics_port " +
+                                       std::to_string(config.telemetry.metrics_port));
 }
 
 // Of start(): mostly another daemon, or a folder that may not be written.
@@ -259,20 +274,20 @@ int run(Options& options) {
     Vgpus vgpus;
     if (const auto bad = start_vgpus(config, devices, vgpus)) return fail_start(bad);
     const auto control = DaemonControl::start(config, *daemon, *vgpus.limits);
-    auto admin =
-        AdminServer::start(config.server.admin_socket, admin_hooks(*daemon, vgpus, control.get()));
+    auto joined = start_cluster(config, *daemon);
+    if (!joined.ok()) return fail_start(error_message_of(joined.error(), "section [cluster]"));
+    const std::unique_ptr<Cluster> cluster = std::move(*joined);
+    auto admin = AdminServer::start(config.server.admin_socket,
+                                    admin_hooks(*daemon, vgpus, *cluster, control.get()));
     if (!admin.ok()) {
         return fail_start(
             error_message_of(admin.error(), "server.admin_socket " + config.server.admin_socket));
     }
-    auto metrics = serve_metrics(config, *daemon, control.get());
+    auto metrics = serve_metrics(config, *daemon, *cluster, control.get());
     if (!metrics.ok()) {
-        return fail_start(error_message_of(
-            metrics.error(), "telemetry.metrics_socket " + config.telemetry.metrics_socket +
-                                 ", telemetry.metrics_port " +
-                                 std::to_string(config.telemetry.metrics_port)));
+        return fail_start(metrics_error_message(metrics.error(), config));
     }
-    return serve(options, *daemon, std::move(*signals));
+    return serve(options, *daemon, *cluster, std::move(*signals));
 }
 
 }  // namespace

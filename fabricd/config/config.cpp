@@ -247,6 +247,7 @@ ErrorMessage check_config(const Config& config) {
     if (config.pool.dax_format && !is_dax) {
         return std::string("--format is for pool.backend = \"dax\" only");
     }
+    if (const std::string bad = check_cluster(config.cluster); !bad.empty()) return bad;
     return {};
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "fabricd/control/control_config.hpp"
+#include "fabricd/net/cluster_config.hpp"
 #include "fabricd/pool/limits.hpp"
 #include "libfabricshm/base/units.hpp"
 
@@ -80,6 +81,7 @@ struct Config {
         std::string format = "text";
     } log;
 
+    ClusterConfig cluster;
     ControlConfig control;
 };
 

@@ -98,6 +98,35 @@ std::vector<ConfigKey> limit_keys() {
     };
 }
 
+std::vector<ConfigKey> cluster_keys() {
+    return {
+        text_key("cluster.etcd", "endpoints separated by commas", FIELD(cluster.etcd),
+                 "Where the hosts of the cluster find each other: https://HOST:PORT of etcd; http "
+                 "on this host alone. Empty: no cluster, or cluster.hosts."),
+        text_key("cluster.hosts", "names separated by commas", FIELD(cluster.hosts),
+                 "The hosts of the cluster without etcd, this one too, 8 at most: none is ever "
+                 "called lost."),
+        text_key("cluster.name", "name", FIELD(cluster.name), "Which of the clusters of one etcd."),
+        text_key("cluster.host_name", "name", FIELD(cluster.host_name),
+                 "This host's name in the cluster, of which there may be one. Empty: that of the "
+                 "machine."),
+        duration_key("cluster.ttl", std::chrono::seconds(2), std::chrono::minutes(5),
+                     FIELD(cluster.ttl),
+                     "Length of a host's lease; a host that is gone is called lost after twice "
+                     "that and a second."),
+        path_key("cluster.tls_ca", FIELD(cluster.tls_ca),
+                 "Certificate of the authority that etcd's certificates are checked by."),
+        path_key("cluster.tls_cert", FIELD(cluster.tls_cert), "This host's certificate."),
+        path_key("cluster.tls_key", FIELD(cluster.tls_key), "The key of that certificate."),
+        text_key("cluster.fence_command", "shell command", FIELD(cluster.fence_command),
+                 "Ends a lost host for good, and exits with 0 only when it has: by its power, say. "
+                 "$FABRIC_FENCE_HOST is its name. Empty: fabricctl hosts fence."),
+        duration_key("cluster.fence_timeout", std::chrono::seconds(1), std::chrono::minutes(60),
+                     FIELD(cluster.fence_timeout),
+                     "A fence command that takes longer is ended, and counts as failed."),
+    };
+}
+
 std::vector<ConfigKey> other_keys() {
     return {
         path_key("devices.file", FIELD(devices.file),
@@ -147,7 +176,8 @@ std::vector<ConfigKey> other_keys() {
 
 std::vector<ConfigKey> make_keys() {
     std::vector<ConfigKey> keys;
-    for (auto* section : {server_keys, pool_keys, limit_keys, other_keys, control_keys}) {
+    for (auto* section :
+         {server_keys, pool_keys, limit_keys, other_keys, cluster_keys, control_keys}) {
         for (auto& key : section()) keys.push_back(std::move(key));
     }
     return keys;

@@ -10,6 +10,7 @@
 #include "fabricd/server/admin_codec.hpp"
 #include "fabricd/server/admin_server.hpp"
 #include "fabricd/server/decision_codec.hpp"
+#include "fabricd/server/host_codec.hpp"
 #include "fabricd/server/vgpu_codec.hpp"
 
 namespace fabricd {
@@ -285,6 +286,19 @@ Result<std::vector<EventView>> AdminClient::events(std::uint32_t last) {
         events.push_back({event.number(), event.unix_ms(), event.level(), event.text()});
     }
     return events;
+}
+
+Result<ClusterView> AdminClient::hosts() {
+    HostsReply reply;
+    FABRIC_TRY_VOID(call(&Admin::Stub::Hosts, HostsRequest{}, reply));
+    return unpack(reply);
+}
+
+Result<void> AdminClient::fence_host(const std::string& host) {
+    FenceHostRequest request;
+    request.set_host(host);
+    FenceHostReply reply;
+    return call(&Admin::Stub::FenceHost, request, reply);
 }
 
 Result<void> AdminClient::drain(bool on) {

@@ -10,6 +10,7 @@
 
 #include "fabricd/control/journal/decision.hpp"
 #include "fabricd/ctl/picture.hpp"
+#include "fabricd/net/cluster_view.hpp"
 #include "fabricd/vgpu/vgpu_view.hpp"
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
@@ -65,6 +66,11 @@ class AdminClient {
 
     /// The newest `last` lines of the daemon's log (0: all that it remembers), oldest first.
     fabricshm::Result<std::vector<EventView>> events(std::uint32_t last);
+
+    /// The cluster with its hosts. No cluster: its name is empty.
+    fabricshm::Result<ClusterView> hosts();
+    /// A person's word that a lost host can write no more.
+    fabricshm::Result<void> fence_host(const std::string& host);
 
     /// While draining the daemon takes no new sessions and arenas. Those that are there go on.
     fabricshm::Result<void> drain(bool on);

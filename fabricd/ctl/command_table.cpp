@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "fabricd/ctl/cluster_commands.hpp"
 #include "fabricd/ctl/ctl_command.hpp"
 #include "fabricd/ctl/decision_commands.hpp"
 #include "fabricd/ctl/doctor/doctor_command.hpp"
@@ -181,6 +182,18 @@ std::vector<CtlCommand> daemon_commands() {
          drain_daemon,
          {{"--off", "Take them again", CtlFlag{FIELD(drain_off)}},
           wait_option("Wait until all sessions have ended, at most this long")}},
+        {"hosts",
+         "The hosts of the cluster: up, lost or fenced; fence says that a lost one is dead",
+         serve_hosts,
+         {{"ACTION",
+           "fence: HOST is lost, and can write no more: its power is off",
+           CtlText{FIELD(host_action), {"fence"}},
+           nullptr,
+           {"fence"},
+           "",
+           true},
+          {"HOST", "Of fence: which one", CtlText{FIELD(subject)}, nullptr, {}, "", true},
+          {"--confirmed", "Of fence: it has been made sure of", CtlFlag{FIELD(confirmed)}}}},
         {"vgpus", "The vGPUs: quota, share and use of their GPUs", show_vgpus},
         // Not 0: that would take the memory of running processes away. (For a user's quota 0 means
         // no limit.)

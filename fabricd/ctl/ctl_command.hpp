@@ -54,7 +54,8 @@ struct CtlSize {
 };
 using CtlValue = std::variant<CtlFlag, CtlText, CtlTexts, CtlWhole, CtlNumber, CtlSeconds, CtlSize>;
 
-/// An option ("--limit"), or a word that stands at its place ("SHARD") and can't be left out.
+/// An option ("--limit"), or a word that stands at its place ("SHARD") and can't be left out unless
+/// its row says so.
 struct CtlArgument {
     const char* name;
     const char* help;
@@ -63,6 +64,7 @@ struct CtlArgument {
     // What a shell completes: these words, or the lines of this command's output.
     std::vector<std::string> suggested = {};
     const char* suggested_by = "";
+    bool can_be_left_out = false;
 };
 
 /// Asks the daemon. options.socket is the one that `client` is connected to.

@@ -37,6 +37,7 @@ constexpr const char* kExamples =
     "  fabricctl inspect job              what has this name or id, and what belongs to it\n"
     "  fabricctl evict arena:job          end its processes, so that their memory is free\n"
     "  fabricctl drain --wait 600         take no more jobs, wait for those that run\n"
+    "  fabricctl hosts                    the cluster: which hosts are up, lost or fenced\n"
     "  fabricctl shutdown                 end the daemon; sessions go on and find the next\n"
     "\nExit codes: 0 done, 1 failed, 2 wrong usage, 3 no daemon is running.\n";
 
@@ -159,7 +160,7 @@ CLI::Option* Parser::add_value(CLI::App& command, const CtlArgument& row, CtlOpt
 
 void Parser::add_argument(CLI::App& command, const CtlArgument& row, CtlOptions& options) {
     auto* option = add_value(command, row, options);
-    if (row.name[0] != '-') option->required();
+    if (row.name[0] != '-' && !row.can_be_left_out) option->required();
     if (row.type != nullptr) option->type_name(row.type);
     rows[option] = &row;
 }

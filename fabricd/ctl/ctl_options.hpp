@@ -54,6 +54,8 @@ struct CtlOptions {
     std::size_t last = 20;              // of decisions; 0: all that the daemon remembers
     std::uint64_t decision_id = 0;      // of why
     std::vector<std::string> settings;  // of replay: key=value
+    std::string host_action;            // of hosts: "fence", or "" to show them
+    bool confirmed = false;             // of hosts fence
 };
 
 /// Times of options are seconds.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "fabricd/control/journal/decision.hpp"
+#include "fabricd/net/cluster_view.hpp"
 #include "fabricd/pool/snapshot.hpp"
 #include "fabricd/telemetry/sample.hpp"
 #include "fabricd/vgpu/vgpu_view.hpp"
@@ -41,6 +42,9 @@ struct AdminHooks {
     std::function<std::vector<fabricshm::LogEvent>(std::size_t most)> events = nullptr;
     /// The decision `id`, or the newest `last` (0: all). Empty: there is no control loop.
     std::function<std::vector<Decision>(std::uint64_t id, std::size_t last)> decisions = nullptr;
+    /// Cluster::view() and Cluster::confirm_fence().
+    std::function<std::shared_ptr<const ClusterView>()> hosts = nullptr;
+    std::function<Result<void>(const std::string& host)> fence_host = nullptr;
 };
 
 /// One per daemon. Made after what its hooks call into, and gone before it.

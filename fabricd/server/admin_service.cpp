@@ -5,7 +5,9 @@
 #include <algorithm>
 
 #include "fabricd/server/decision_codec.hpp"
+#include "fabricd/server/host_codec.hpp"
 #include "libfabricshm/base/log.hpp"
+#include "libfabricshm/base/reason.hpp"
 
 namespace fabricd {
 
@@ -147,6 +149,31 @@ grpc::Status AdminService::Events(grpc::ServerContext*, const EventsRequest* req
         message.set_text(printable(event.text));
     }
     return grpc::Status::OK;
+}
+
+grpc::Status AdminService::Hosts(grpc::ServerContext*, const HostsRequest*, HostsReply* reply) {
+    // Of a daemon that is in no cluster: none, which is an answer.
+    if (hooks_.hosts) pack(*hooks_.hosts(), *reply);
+    return grpc::Status::OK;
+}
+
+grpc::Status AdminService::FenceHost(grpc::ServerContext* context, const FenceHostRequest* request,
+                                     FenceHostReply*) {
+    if (!hooks_.fence_host) return {grpc::StatusCode::NOT_FOUND, "this daemon is in no cluster"};
+    const auto done = hooks_.fence_host(request->host());
+    log(LogLevel::kWarning, "audit: %s is called fenced by %s: %s",
+        printable(request->host()).c_str(), caller_of(*context).c_str(),
+        done.ok() ? "done" : fabricshm::explanation_of(done.error()).c_str());
+    if (done.ok()) return grpc::Status::OK;
+    const std::string text = fabricshm::explanation_of(done.error());
+    switch (done.error().code) {
+        case fabricshm::Errc::kNotFound:
+            return {grpc::StatusCode::NOT_FOUND, text};
+        case fabricshm::Errc::kInvalid:
+            return {grpc::StatusCode::INVALID_ARGUMENT, text};
+        default:
+            return {grpc::StatusCode::INTERNAL, text};
+    }
 }
 
 grpc::Status AdminService::Drain(grpc::ServerContext* context, const DrainRequest* request,

@@ -75,6 +75,10 @@ class AdminService final : public admin::v1::Admin::Service {
                          admin::v1::WaitingReply* reply) override;
     grpc::Status Events(grpc::ServerContext*, const admin::v1::EventsRequest* request,
                         admin::v1::EventsReply* reply) override;
+    grpc::Status Hosts(grpc::ServerContext*, const admin::v1::HostsRequest*,
+                       admin::v1::HostsReply* reply) override;
+    grpc::Status FenceHost(grpc::ServerContext* context, const admin::v1::FenceHostRequest* request,
+                           admin::v1::FenceHostReply*) override;
     grpc::Status Drain(grpc::ServerContext* context, const admin::v1::DrainRequest* request,
                        admin::v1::DrainReply*) override;
     grpc::Status Shutdown(grpc::ServerContext* context, const admin::v1::ShutdownRequest*,

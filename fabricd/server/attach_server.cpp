@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "fabricd/server/hosts_page.hpp"
 #include "fabricd/server/presented_file.hpp"
 #include "fabricd/server/requests.hpp"
 #include "libfabricshm/base/log.hpp"
@@ -258,6 +259,7 @@ bool AttachServer::handle(ConnectionId id, const proto::Message& request, std::s
     }
     const bool page = type == proto::Type::kTelemetryOpen || type == proto::Type::kDirectivesOpen;
     if (page) return open_page(id, request);
+    if (type == proto::Type::kHosts) return send(id, {hosts_reply(request, limits_.hosts), {}, {}});
     return serve_request(id, request, descriptors);
 }
 

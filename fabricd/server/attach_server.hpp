@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "fabricd/net/cluster_view.hpp"
 #include "fabricd/pool/registry.hpp"
 #include "fabricd/server/admission.hpp"
 #include "fabricd/server/connection_places.hpp"
@@ -36,6 +37,9 @@ struct AttachLimits {
     Bytes default_arena_bytes = 0;
     std::array<std::uint8_t, 16> instance{};
     std::array<std::uint8_t, 16> pool{};
+    /// The cluster, for sessions that ask; empty: there is none. Called by the control thread; must
+    /// not block.
+    std::function<std::shared_ptr<const ClusterView>()> hosts;
 };
 
 /// Turns what happens on sockets and to processes into calls of the registry, and its answers into

@@ -341,6 +341,9 @@ Result<void> Daemon::Impl::open_socket() {
     FABRIC_TRY(limits.instance, fabricshm::instance_of(options.state_dir));
     limits.pool = backend->uuid();
     limits.replies = options.replies;
+    limits.hosts = [this]() -> std::shared_ptr<const ClusterView> {
+        return options.hosts ? options.hosts() : nullptr;
+    };
     server = std::make_unique<AttachServer>(*loop, *registry, pages, closer, std::move(listener),
                                             std::move(admission), limits);
     if (options.links) FABRIC_TRY_VOID(share_links(*options.links));
@@ -570,6 +573,10 @@ std::optional<ShardView> Daemon::shard(const std::string& name) {
 
 const Sampler& Daemon::sampler() const noexcept {
     return *impl_->sampler;
+}
+
+void Daemon::share_hosts(std::function<std::shared_ptr<const ClusterView>()> hosts) {
+    impl_->options.hosts = std::move(hosts);
 }
 
 SessionPages& Daemon::pages() noexcept {

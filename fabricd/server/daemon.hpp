@@ -27,6 +27,7 @@ using fabricshm::Bytes;
 using fabricshm::Duration;
 using fabricshm::Result;
 
+struct ClusterView;
 struct ShardId;
 
 /// What main decides. Limits keep one client from exhausting the daemon; 0 bytes means no limit of
@@ -52,6 +53,9 @@ struct DaemonOptions {
     SamplerOptions sampling;
     /// What to ask about the load of devices; called once, by start(). Empty: nothing.
     std::function<std::vector<std::unique_ptr<DeviceSource>>()> device_sources;
+
+    /// What sessions hear of other hosts; see Daemon::share_hosts(). Empty: of none.
+    std::function<std::shared_ptr<const ClusterView>()> hosts;
 
     /// Called on the control thread about every `tick_period`: proof of life for a watchdog. Must
     /// not block and must not call the Daemon. May be empty.
@@ -81,6 +85,10 @@ class Daemon {
 
     /// Serves until stop(). The calling thread is the control thread. Call once.
     Result<void> run();
+
+    /// DaemonOptions::hosts, where it needs the daemon itself. Called on the control thread; must
+    /// not block. Before run().
+    void share_hosts(std::function<std::shared_ptr<const ClusterView>()> hosts);
 
     /// Makes run() return. Async-signal-safe and thread-safe; before run() it is remembered.
     void stop() noexcept;

@@ -191,6 +191,7 @@ Reply serve_now(Registry& registry, Ticket ticket, const Message& request, fabri
         case Type::kBye:
         case Type::kTelemetryOpen:
         case Type::kDirectivesOpen:
+        case Type::kHosts:
             break;
     }
     return proto::make_error_reply(request.header, {Errc::kInvalid, 0, "request"});

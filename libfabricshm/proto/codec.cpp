@@ -17,7 +17,7 @@ constexpr const char* kTypeNames[] = {
     "region_create", "region_open",    "region_free",     "tensor_create", "tensor_open",
     "tensor_free",   "group_join",     "group_leave",     "group_shrink",  "bye",
     "poisoned",      "telemetry_open", "directives_open", "shard_create",  "shard_open",
-    "shard_close",   "shard_free",     "shard_move",
+    "shard_close",   "shard_free",     "shard_move",      "hosts",
 };
 constexpr auto kTypeCount = static_cast<std::uint16_t>(std::size(kTypeNames));
 constexpr auto kErrcLast = static_cast<std::int32_t>(Errc::kPoisoned);
@@ -55,6 +55,20 @@ bool is_span(std::uint64_t offset, std::uint64_t bytes) {
 // 0 is none.
 bool is_power_of_two(std::uint64_t number) {
     return number != 0 && (number & (number - 1)) == 0;
+}
+
+// A daemon knows some incarnations of each of a thousand hosts.
+constexpr std::uint32_t kHostsMax = 1 << 20;
+
+Result<void> check_hosts_reply(const Hosts& hosts) {
+    const bool fits = hosts.count <= kHostsPerPage && hosts.total <= kHostsMax &&
+                      hosts.first <= hosts.total && hosts.count <= hosts.total - hosts.first;
+    FABRIC_TRY_VOID(need(fits, "hosts count"));
+    for (std::size_t i = 0; i < hosts.count; ++i) {
+        FABRIC_TRY_VOID(need(is_name(hosts.entries[i].name, 1), "host name"));
+        FABRIC_TRY_VOID(need(hosts.entries[i].state <= HostState::kFenced, "host state"));
+    }
+    return {};
 }
 
 // Everything that can be said without knowing the type. A wrong size, magic or type is no message
@@ -233,6 +247,8 @@ Result<void> check_request_body(const Message& message) {
             return check_region_ref(message.shard.header);
         case Type::kShardMove:
             return check_shard_move(message.shard);
+        case Type::kHosts:
+            return need(message.hosts.first <= kHostsMax, "hosts first");
         case Type::kBye:
         case Type::kTelemetryOpen:
         case Type::kDirectivesOpen:
@@ -265,6 +281,8 @@ Result<void> check_reply_body(const Message& message) {
         case Type::kDirectivesOpen:
             return need(message.page.bytes >= 4096 && message.page.bytes <= kBytesMax,
                         "page bytes");
+        case Type::kHosts:
+            return check_hosts_reply(message.hosts);
         default:
             return {};  // the others say all they have to say in the header
     }

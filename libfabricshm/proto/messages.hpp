@@ -48,6 +48,7 @@ enum class Type : std::uint16_t {
     kShardClose = 20,  // gives a reader's line back
     kShardFree = 21,
     kShardMove = 22,  // asks for a move; the answer comes when it has begun
+    kHosts = 23,      // the hosts of the daemon's cluster, a few at a time
 };
 inline constexpr std::uint16_t kReplyBit = 0x8000;
 
@@ -147,6 +148,37 @@ struct PageFile {  // kTelemetryOpen, kDirectivesOpen: replies, with a descripto
     std::uint64_t bytes;
 };
 
+/// What became of one incarnation of a host; docs/hosts.md.
+enum class HostState : std::uint32_t {
+    kListed = 0,  // by a static list; nothing is known of it
+    kUp = 1,
+    kBack = 2,     // up, with an incarnation before it that is not fenced
+    kSuspect = 3,  // may be up: nothing of it may be used by others yet
+    kLost = 4,     // its ranks are given up
+    kFenced = 5,
+};
+struct HostEntry {
+    char name[kNameBytes];
+    std::uint64_t incarnation;
+    HostState state;
+    std::uint32_t flags;  // kHostSelf
+};
+inline constexpr std::uint32_t kHostSelf = 1;  // the daemon's own place
+inline constexpr std::size_t kHostsPerPage = 5;
+
+// request: version, first. Replies: all. Entries of one version belong together; a reply without
+// entries to a request with that version: nothing has changed.
+struct Hosts {
+    std::uint64_t version;  // request: of the entries that the session has; 0: it has none
+    std::uint32_t first;    // request: the entry to begin with
+    std::uint32_t total;    // reply: entries in all
+    std::uint32_t count;    // reply: in this page
+    std::uint32_t flags;    // reply: kHostsAdmit
+    std::uint64_t reserved;
+    HostEntry entries[kHostsPerPage];
+};
+inline constexpr std::uint32_t kHostsAdmit = 1;  // groups over several hosts may be made now
+
 /// The largest body decides the size. One size for all: a packet of any other is rejected before it
 /// is read.
 struct Message {
@@ -160,6 +192,7 @@ struct Message {
         Shard shard;
         Group group;
         PageFile page;
+        Hosts hosts;
         std::uint8_t raw[488];
     };
 };

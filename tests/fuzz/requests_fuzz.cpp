@@ -204,7 +204,7 @@ class Story {
             if (!proto::check_request(message, sizeof message).ok()) return;
             const bool is_connections = type == Type::kHello || type == Type::kBye ||
                                         type == Type::kTelemetryOpen ||
-                                        type == Type::kDirectivesOpen;
+                                        type == Type::kDirectivesOpen || type == Type::kHosts;
             if (is_connections) return;
             fabricshm::Fd presented;
             if (type == Type::kArenaAdopt) presented = NotedWork::make(4096).fd;

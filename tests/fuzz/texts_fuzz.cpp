@@ -1,8 +1,9 @@
 // Short texts that people and other programs write: sizes, times, rates, UUIDs, the result file of
-// fabric-litmus, a line of /proc/PID/stat (in which a process chooses its own name), and a request
-// to the metrics server.
+// fabric-litmus, a line of /proc/PID/stat (in which a process chooses its own name), a request
+// to the metrics server, and what other hosts wrote into the cluster store.
 
 #include "fabricd/config/machine_file.hpp"
+#include "fabricd/net/host_record.hpp"
 #include "fabricd/server/metrics_server.hpp"
 #include "libfabricshm/machine/dax_catalogue.hpp"
 #include "libfabricshm/machine/visibility_proof.hpp"
@@ -76,9 +77,18 @@ void read_http(const std::string& text) {
     if (pages == 1) FUZZ_REQUIRE(text.starts_with("GET /metrics"));
 }
 
+void read_host(const std::string& text) {
+    if (const auto host = fabricd::decode_host(text)) {
+        FUZZ_REQUIRE(fabricd::decode_host(encode(*host)) == host);
+    }
+    if (const auto fence = fabricd::decode_fence(text)) {
+        FUZZ_REQUIRE(fabricd::decode_fence(encode(*fence)) == fence);
+    }
+}
+
 using Read = void (*)(const std::string& text);
 constexpr Read kReaders[] = {read_bytes, read_duration, read_rate, read_uuid,
-                             read_proof, read_stat,     read_http};
+                             read_proof, read_stat,     read_http, read_host};
 
 void run(fuzz::Data data) {
     fuzz::Input input(data);
@@ -99,6 +109,8 @@ std::vector<fuzz::Buffer> seeds() {
         {5, "17 (a) Z (b) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 123 0 0"},
         {6, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"},
         {6, "POST /metrics?a HTTP/1.0\r\n\r\n"},
+        {7, encode(fabricd::HostRecord{7, 8, 9, 10, "emu", "10.0.0.1:5"})},
+        {7, encode(fabricd::FenceRecord{true, "a", "command", 8, 9})},
     };
     std::vector<fuzz::Buffer> all;
     for (const auto& [reader, text] : texts) {

@@ -1,0 +1,91 @@
+#include "fabricd/ctl/cluster_commands.hpp"
+
+#include <cstdio>
+
+#include "fabricd/ctl/json.hpp"
+#include "fabricd/ctl/table.hpp"
+#include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/base/units.hpp"
+
+namespace fabricd {
+
+using fabricshm::Errc;
+using fabricshm::Result;
+
+namespace {
+
+Json to_json(const ClusterView& view) {
+    Json hosts = Json::array();
+    for (const HostView& host : view.hosts) {
+        hosts.push_back({{"name", host.name},
+                         {"incarnation", host.incarnation},
+                         {"state", name_of(host.state)},
+                         {"newest", host.is_newest},
+                         {"self", host.is_self},
+                         {"state_ms", host.state_ms},
+                         {"pool", host.pool},
+                         {"address", host.address},
+                         {"fence", host.fence}});
+    }
+    return {{"cluster", view.cluster},
+            {"store", view.store},
+            {"host", view.host},
+            {"incarnation", view.incarnation},
+            {"lease", name_of(view.lease)},
+            {"lease_ms", view.lease_ms},
+            {"admits", view.admits},
+            {"trouble", view.trouble},
+            {"hosts", hosts}};
+}
+
+std::string since_text(std::int64_t milliseconds) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(milliseconds) / 1e3);
+    return text;
+}
+
+std::string text_of(const ClusterView& view) {
+    if (view.cluster.empty()) return "no cluster (cluster.etcd, cluster.hosts)\n";
+    std::string text = "cluster " + view.cluster + " (" + view.store + "), host " + view.host;
+    if (view.store == "etcd") {
+        text += std::string(", lease ") + name_of(view.lease);
+        if (view.lease_ms > 0) text += " " + since_text(view.lease_ms);
+    }
+    text += "\n";
+    if (!view.admits) text += "ALARM no groups over several hosts are made now\n";
+    if (!view.trouble.empty()) text += "ALARM " + view.trouble + "\n";
+    Table table(
+        {{"HOST"}, {"STATE"}, {"SINCE", kRight}, {"INCARNATION", kRight}, {"POOL"}, {"FENCE"}});
+    for (const HostView& host : view.hosts) {
+        table.add({host.name + (host.is_self ? " *" : ""), name_of(host.state),
+                   since_text(host.state_ms), std::to_string(host.incarnation), host.pool,
+                   host.fence});
+    }
+    return text + table.text();
+}
+
+Result<void> wrong_usage(const char* text) {
+    std::fprintf(stderr, "fabricctl: %s\n", text);
+    return fabricshm::explain({Errc::kInvalid, 0, "fence host"}, "%s", text);
+}
+
+}  // namespace
+
+Result<void> serve_hosts(const CtlOptions& options, AdminClient& client) {
+    if (!options.host_action.empty()) {
+        if (options.subject.empty()) return wrong_usage("hosts fence takes the name of a host");
+        if (!options.confirmed) {
+            return wrong_usage(
+                "hosts fence needs --confirmed: what the host may still write to is given to "
+                "others; "
+                "make sure that its power is off");
+        }
+        FABRIC_TRY_VOID(client.fence_host(options.subject));
+    }
+    FABRIC_TRY(const ClusterView view, client.hosts());
+    std::printf("%s",
+                options.json ? (one_line(to_json(view)) + "\n").c_str() : text_of(view).c_str());
+    return {};
+}
+
+}  // namespace fabricd

@@ -1,0 +1,303 @@
+#include "fabricd/net/cluster_member.hpp"
+
+#include <algorithm>
+
+#include "libfabricshm/base/check.hpp"
+#include "libfabricshm/base/log.hpp"
+#include "libfabricshm/base/reason.hpp"
+
+namespace fabricd {
+
+using fabricshm::Errc;
+using fabricshm::Error;
+using fabricshm::explain;
+using fabricshm::log;
+using fabricshm::LogLevel;
+
+namespace {
+
+constexpr Duration kJoinPause = std::chrono::seconds(1);
+constexpr Duration kCallsLimit = std::chrono::seconds(2);  // while no lease is in danger
+
+// Thrice per lease: two answers may be lost.
+Duration renewal_pause(Duration ttl) {
+    return ttl / 3;
+}
+
+}  // namespace
+
+ClusterMember::ClusterMember(MemberParts parts) : parts_(std::move(parts)) {
+    FABRIC_CHECK(parts_.store != nullptr && parts_.end_shared_sessions && parts_.keep_place);
+    table_.grace = grace_after_deletion(parts_.ttl);
+    fences_.has_command = parts_.runner != nullptr;
+    // From a place of its own: a session must not take the version of another start of the daemon
+    // for this one's.
+    table_.version = first_version(parts_.record.instance);
+}
+
+bool ClusterMember::succeeded(const Result<void>& outcome) {
+    if (outcome.ok()) {
+        trouble_.clear();
+        return true;
+    }
+    ++counts_.failures;
+    std::string text = explanation_of(outcome.error());
+    // Once, and not at each try.
+    if (text != trouble_) log(LogLevel::kWarning, "cluster: %s", text.c_str());
+    trouble_ = std::move(text);
+    return false;
+}
+
+void ClusterMember::note(const HostChanges& changes) {
+    for (const HostChange& change : changes) {
+        if (change.to == HostState::kLost) {
+            const HostLife* life = find_life(table_, change.host, change.incarnation);
+            unwritten_.push_back({{change.host, change.incarnation},
+                                  {false, parts_.host, "lease", life->machine, life->boot}});
+        }
+        // Another host, or a person, knows that this incarnation is over.
+        const bool is_own = change.host == parts_.host && change.incarnation == incarnation_;
+        if (is_own && change.to == HostState::kFenced) end_lease("it was fenced by others");
+        if (parts_.note_change) parts_.note_change(change);
+    }
+}
+
+void ClusterMember::step(Duration wait) {
+    const BootTime now = BootClock::now();
+    if (must_fence(lease_, now)) end_lease("no answer of the store in time");
+    const bool is_member = incarnation_ != 0;
+    parts_.store->limit_calls_until(is_member ? fence_at(lease_) : now + kCallsLimit);
+    if (is_member) {
+        if (now >= next_renewal_) renew_lease();
+    } else if (now >= next_try_) {
+        next_try_ = now + kJoinPause;
+        try_to_join();
+    }
+    follow_news(wait);
+    note(elapse(table_, BootClock::now()));
+    run_fences();
+    write_fences();
+}
+
+void ClusterMember::renew_lease() {
+    const auto kept = parts_.store->keep();
+    const BootTime now = BootClock::now();
+    if (kept.ok()) {
+        (void)succeeded({});
+        ++counts_.renewals;
+        // Too late: must_fence() of the next step finds it.
+        if (renew(lease_, kept->ttl, kept->sent, now)) {
+            next_renewal_ = kept->sent + renewal_pause(lease_.ttl);
+        }
+        return;
+    }
+    (void)succeeded(kept.error());
+    next_renewal_ = now + renewal_pause(lease_.ttl) / 4;
+    if (kept.error().code != Errc::kNotFound) return;
+    // Of a store that lost its data, or of one that called this lease over.
+    const auto news = parts_.store->read_all();
+    if (!news.ok()) return;
+    if (news->data_lost) {
+        take(*news);
+    } else {
+        end_lease("the store says that it is over");
+        take(*news);
+    }
+}
+
+void ClusterMember::end_lease(const char* why) {
+    if (incarnation_ == 0) return;
+    (void)lose(lease_);
+    ++counts_.self_fences;
+    log(LogLevel::kError,
+        "cluster: the lease of %s, incarnation %llu, has ended (%s): sessions on shared memory end",
+        parts_.host.c_str(), static_cast<unsigned long long>(incarnation_), why);
+    own_past_.push_back(incarnation_);
+    incarnation_ = 0;
+    next_try_ = BootTime{};
+    // At once, and before the store is asked anything: others may be given this memory next.
+    if (const auto ended = parts_.end_shared_sessions(); !ended.ok()) {
+        log(LogLevel::kError, "cluster: %s", describe(ended.error()).c_str());
+    }
+}
+
+bool ClusterMember::fence_own_past() {
+    while (!own_past_.empty()) {
+        // Again, and every time: it is what the record says.
+        if (!succeeded(parts_.end_shared_sessions())) return false;
+        const FenceKey key{parts_.host, own_past_.front()};
+        const FenceRecord record{true, parts_.host, "self", parts_.record.machine,
+                                 parts_.record.boot};
+        if (!succeeded(parts_.store->write_fence(key, record))) return false;
+        own_past_.erase(own_past_.begin());
+        note(note_fence(table_, key.first, key.second, record, BootClock::now()));
+    }
+    return true;
+}
+
+void ClusterMember::try_to_join() {
+    if (parts_.kept.incarnation != 0) {
+        HostRecord record = parts_.record;
+        record.incarnation = parts_.kept.incarnation;
+        auto place = parts_.store->resume(parts_.host, record, parts_.kept.lease);
+        if (place.ok()) {
+            parts_.kept = {};
+            take_place(place);
+            return;
+        }
+        if (place.error().code != Errc::kNotFound) {
+            (void)succeeded(place.error());
+            return;
+        }
+        own_past_.push_back(parts_.kept.incarnation);
+        parts_.kept = {};
+    }
+    if (!fence_own_past()) return;
+    take_place(parts_.store->join(parts_.host, parts_.record, parts_.ttl));
+}
+
+void ClusterMember::take_place(const Result<HostPlace>& place) {
+    if (!succeeded(place.ok() ? Result<void>{} : place.error())) return;
+    const HostLease lease = take_lease(place->times.ttl, place->times.sent);
+    incarnation_ = place->incarnation;
+    lease_ = lease;
+    next_renewal_ = lease.sent + renewal_pause(lease.ttl);
+    parts_.keep_place({place->incarnation, place->lease});
+    parts_.store->limit_calls_until(fence_at(lease_));
+    log(LogLevel::kInfo, "cluster: %s is a member, incarnation %llu, lease %s", parts_.host.c_str(),
+        static_cast<unsigned long long>(incarnation_),
+        fabricshm::format_duration(lease.ttl).c_str());
+}
+
+// The store has lost its data, and no host its lease: what this one knows is written again.
+void ClusterMember::restore() {
+    for (const auto& [name, host] : table_.hosts) {
+        for (const HostLife& life : host.lives) {
+            const bool is_fenced = life.state == HostState::kFenced;
+            if (!is_fenced && life.state != HostState::kLost) continue;
+            unwritten_.push_back({{name, life.number},
+                                  {is_fenced, is_fenced ? life.by : parts_.host,
+                                   is_fenced ? life.how : "lease", life.machine, life.boot}});
+        }
+    }
+    if (incarnation_ == 0) return;
+    log(LogLevel::kWarning, "cluster: the store has lost its data: writing them again");
+    HostRecord record = parts_.record;
+    record.incarnation = incarnation_;
+    const auto place = parts_.store->join(parts_.host, record, parts_.ttl);
+    if (!succeeded(place.ok() ? Result<void>{} : place.error())) return;
+    // The former lease counts as long as it lasts: there was no moment without one.
+    if (!renew(lease_, place->times.ttl, place->times.sent, BootClock::now())) return;
+    next_renewal_ = lease_.sent + renewal_pause(lease_.ttl);
+    parts_.keep_place({place->incarnation, place->lease});
+}
+
+void ClusterMember::follow_news(Duration wait) {
+    const BootTime now = BootClock::now();
+    const BootTime due = incarnation_ != 0 ? std::min(next_renewal_, fence_at(lease_)) : next_try_;
+    const Duration until_due = std::max<Duration>(due - now, std::chrono::milliseconds(1));
+    const auto news = parts_.store->news(std::min(wait, until_due));
+    if (!succeeded(news.ok() ? Result<void>{} : news.error())) return;
+    take(*news);
+}
+
+void ClusterMember::take(const StoreNews& news) {
+    const BootTime now = BootClock::now();
+    for (const auto& [name, record] : news.hosts) note(note_record(table_, name, record, now));
+    for (const auto& [name, incarnation] : news.deleted) {
+        note(note_deletion(table_, name, incarnation, now));
+        const bool is_own = name == parts_.host && incarnation == incarnation_;
+        if (is_own && !news.data_lost) end_lease("its record was deleted");
+    }
+    for (const auto& [key, record] : news.fences) {
+        note(note_fence(table_, key.first, key.second, record, now));
+    }
+    if (news.data_lost) restore();
+}
+
+void ClusterMember::run_fences() {
+    const BootTime now = BootClock::now();
+    follow(fences_, table_, now);
+    if (parts_.runner == nullptr) return;
+    if (!running_.empty()) {
+        const auto status = parts_.runner->poll(now);
+        if (!status) return;
+        const FenceKey key = running_.front();
+        running_.clear();
+        const bool is_fenced = note_command(fences_, key, *status, now);
+        ++(is_fenced ? counts_.commands_done : counts_.commands_failed);
+        log(is_fenced ? LogLevel::kWarning : LogLevel::kError,
+            "audit: fence command for %s, incarnation %llu: exit status %d", key.first.c_str(),
+            static_cast<unsigned long long>(key.second), *status);
+        if (!is_fenced) return;
+        const HostLife* life = find_life(table_, key.first, key.second);
+        const FenceRecord record{true, parts_.host, "command", life != nullptr ? life->machine : 0,
+                                 life != nullptr ? life->boot : 0};
+        note(note_fence(table_, key.first, key.second, record, now));
+        unwritten_.push_back({key, record});
+        return;
+    }
+    // Only a host with a lease: its claim has to go when it does.
+    if (standing_of(lease_, now) != LeaseStanding::kHeld || incarnation_ == 0) return;
+    const auto key = next_to_run(fences_, table_, now);
+    if (!key || key->first == parts_.host) return;
+    const auto claimed = parts_.store->claim(*key);
+    if (!succeeded(claimed.ok() ? Result<void>{} : claimed.error())) return;
+    note_claim(fences_, *key, *claimed, now);
+    if (!*claimed) return;
+    const auto started = parts_.runner->start(*key);
+    if (started.ok()) {
+        running_.push_back(*key);
+    } else {
+        log(LogLevel::kError, "cluster: %s", describe(started.error()).c_str());
+        (void)note_command(fences_, *key, 127, now);
+    }
+}
+
+void ClusterMember::write_fences() {
+    while (!unwritten_.empty()) {
+        const auto& [key, record] = unwritten_.front();
+        if (!succeeded(parts_.store->write_fence(key, record))) return;
+        unwritten_.erase(unwritten_.begin());
+    }
+}
+
+Result<void> ClusterMember::confirm_fence(const std::string& name, const std::string& by) {
+    const auto host = table_.hosts.find(name);
+    if (host == table_.hosts.end()) {
+        return explain({Errc::kNotFound, 0, "fence host"}, "there is no host %s", name.c_str());
+    }
+    std::vector<HostLife> open;
+    for (const HostLife& life : host->second.lives) {
+        const bool is_over = life.state == HostState::kLost || life.state == HostState::kSuspect;
+        if (is_over) open.push_back(life);
+    }
+    if (open.empty()) {
+        return explain({Errc::kInvalid, 0, "fence host"},
+                       "%s has no incarnation that is lost: it is %s", name.c_str(),
+                       name_of(state_of(host->second)));
+    }
+    for (const HostLife& life : open) {
+        const FenceKey key{name, life.number};
+        const FenceRecord record{true, by, "operator", life.machine, life.boot};
+        FABRIC_TRY_VOID(parts_.store->write_fence(key, record));
+        note(note_fence(table_, name, life.number, record, BootClock::now()));
+    }
+    return {};
+}
+
+void ClusterMember::leave(bool fenced) {
+    if (incarnation_ == 0) return;
+    const BootTime now = BootClock::now();
+    parts_.store->limit_calls_until(now + std::chrono::seconds(1));
+    if (!fenced) return;  // the next daemon on this host goes on with the place
+    const FenceKey key{parts_.host, incarnation_};
+    const FenceRecord record{true, parts_.host, "left", parts_.record.machine, parts_.record.boot};
+    // In this order: deleted first, it would be suspect for a moment.
+    if (!succeeded(parts_.store->write_fence(key, record))) return;
+    if (!succeeded(parts_.store->leave())) return;
+    parts_.keep_place({});
+    incarnation_ = 0;
+}
+
+}  // namespace fabricd

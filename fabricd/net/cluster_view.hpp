@@ -1,0 +1,53 @@
+// What of a cluster is shown to people, to metrics and to sessions.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "fabricd/net/cluster_member.hpp"
+#include "fabricd/net/host_table.hpp"
+
+namespace fabricd {
+
+/// One incarnation of a host.
+struct HostView {
+    std::string name;
+    Incarnation incarnation = 0;
+    HostState state = HostState::kListed;
+    bool is_newest = false;
+    bool is_self = false;
+    std::int64_t state_ms = 0;  // how long it has been in this state
+    std::string pool;
+    std::string address;
+    std::string fence;  // of a lost one: what it waits for; of a fenced one: how it was
+};
+
+struct ClusterView {
+    std::string cluster;          // its name; "": this daemon is alone
+    std::string store;            // "etcd", "static", "none"
+    std::string host;             // this one
+    Incarnation incarnation = 0;  // 0: it has no place, or needs none
+    LeaseStanding lease = LeaseStanding::kNone;
+    std::int64_t lease_ms = 0;  // until sessions on shared memory end; of a held or stale lease
+    bool admits = false;        // whether groups over several hosts may be made now
+    std::string trouble;        // with the store; "": none
+    MemberCounts counts;
+    std::uint64_t version = 0;    // rises with what sessions see of the hosts
+    std::vector<HostView> hosts;  // by name, the newest incarnation of each first
+};
+
+const char* name_of(LeaseStanding standing) noexcept;
+
+/// "lost" for incarnations whose ranks are given up, which is also "fenced".
+bool is_gone(HostState state) noexcept;
+
+/// The hosts of the tables as they are shown.
+std::vector<HostView> host_views(const HostTable& table, const FenceTable& fences,
+                                 const std::string& self, BootTime now);
+
+/// The lines for Prometheus.
+std::string cluster_metrics(const ClusterView& view);
+
+}  // namespace fabricd

@@ -1,0 +1,63 @@
+#include "fabricd/server/hosts_page.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "libfabricshm/proto/codec.hpp"
+
+namespace fabricd {
+
+namespace proto = fabricshm::proto;
+
+namespace {
+
+proto::HostState on_wire(HostState state) {
+    switch (state) {
+        case HostState::kListed:
+            return proto::HostState::kListed;
+        case HostState::kUp:
+            return proto::HostState::kUp;
+        case HostState::kBack:
+            return proto::HostState::kBack;
+        case HostState::kSuspect:
+            return proto::HostState::kSuspect;
+        case HostState::kLost:
+            return proto::HostState::kLost;
+        case HostState::kFenced:
+            break;
+    }
+    return proto::HostState::kFenced;
+}
+
+}  // namespace
+
+proto::Hosts hosts_page(const ClusterView& view, const proto::Hosts& asked) {
+    proto::Hosts page;
+    std::memset(&page, 0, sizeof page);
+    page.version = std::max<std::uint64_t>(view.version, 1);
+    page.total = static_cast<std::uint32_t>(view.hosts.size());
+    page.flags = view.admits ? proto::kHostsAdmit : 0;
+    page.first = std::min(asked.first, page.total);
+    if (asked.version == page.version && asked.first == 0) return page;
+    page.count = std::min<std::uint32_t>(page.total - page.first, proto::kHostsPerPage);
+    for (std::uint32_t i = 0; i < page.count; ++i) {
+        const HostView& host = view.hosts[page.first + i];
+        proto::HostEntry& entry = page.entries[i];
+        // A host's name is shorter: is_host_name().
+        std::strncpy(entry.name, host.name.c_str(), sizeof entry.name - 1);
+        entry.incarnation = host.incarnation;
+        entry.state = on_wire(host.state);
+        entry.flags = host.is_self ? proto::kHostSelf : 0;
+    }
+    return page;
+}
+
+proto::Message hosts_reply(const proto::Message& request,
+                           const std::function<std::shared_ptr<const ClusterView>()>& view) {
+    proto::Message reply = proto::make_reply(request);
+    const auto now = view ? view() : nullptr;
+    reply.hosts = hosts_page(now ? *now : ClusterView{}, request.hosts);
+    return reply;
+}
+
+}  // namespace fabricd

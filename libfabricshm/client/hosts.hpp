@@ -1,0 +1,42 @@
+// The hosts of the daemon's cluster, as a session hears of them. docs/hosts.md.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/base/units.hpp"
+#include "libfabricshm/client/session.hpp"
+#include "libfabricshm/proto/messages.hpp"
+
+namespace fabricshm {
+
+/// One incarnation of a host.
+struct KnownHost {
+    std::string name;
+    std::uint64_t incarnation = 0;
+    proto::HostState state = proto::HostState::kListed;
+    bool is_self = false;  // the place of this session's daemon
+};
+
+struct KnownHosts {
+    std::uint64_t version = 0;  // of the daemon; 0: never asked
+    bool admits = false;        // whether groups over several hosts may be made now
+    std::vector<KnownHost> hosts;
+};
+
+/// Brings `known` up to date; whether anything changed. One round trip while nothing does, and one
+/// for each five hosts otherwise: cheap enough for ten times per second by a thread that waits.
+/// After an error `known` is as before. A daemon that was started again has other versions, and is
+/// believed. kTimeout: the hosts changed faster than they could be read.
+Result<bool> ask_hosts(Session& session, KnownHosts& known, TimePoint deadline);
+
+/// Whether ranks of that incarnation are to be given up: it is lost or fenced, or the daemon knows
+/// a newer one of the host and this one no more. Not for hosts or incarnations that it has not
+/// heard of yet, nor for suspects.
+bool is_gone(const KnownHosts& known, std::string_view name, std::uint64_t incarnation) noexcept;
+
+}  // namespace fabricshm

@@ -1,0 +1,223 @@
+// Daemons in one cluster, on one machine: what each shows of the others while they are stopped,
+// killed and started again.
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+
+#include "libfabricshm/proto/codec.hpp"
+#include "tests/support/daemon.hpp"
+#include "tests/support/etcd_process.hpp"
+#include "tests/support/program.hpp"
+#include "tests/support/wire_client.hpp"
+
+namespace proto = fabricshm::proto;
+using namespace std::chrono_literals;
+using test_support::Daemon;
+using test_support::EtcdProcesses;
+using Json = nlohmann::json;
+
+namespace {
+
+std::vector<std::string> options_of(const EtcdProcesses& etcd, const std::string& host) {
+    return {"--cluster-etcd=" + etcd.endpoint_list(), "--cluster-name=test",
+            "--cluster-host-name=" + host, "--cluster-ttl=2s"};
+}
+
+test_support::Output ctl(const Daemon& daemon, std::vector<std::string> words) {
+    words.insert(words.begin(), FABRICCTL_PATH);
+    words.push_back("--socket=" + daemon.folder() + "/admin.sock");
+    return test_support::run_program(words);
+}
+
+Json hosts_of(const Daemon& daemon) {
+    const auto output = ctl(daemon, {"hosts", "--json"});
+    return output.code == 0 ? Json::parse(output.out) : Json::object();
+}
+
+/// The newest incarnation of a host, as the daemon shows it; an empty object: none.
+Json host_in(const Json& view, const std::string& name) {
+    for (const auto& host : view.value("hosts", Json::array())) {
+        if (host["name"] == name && host["newest"] == true) return host;
+    }
+    return Json::object();
+}
+
+Json incarnation_in(const Json& view, std::uint64_t incarnation) {
+    for (const auto& host : view.value("hosts", Json::array())) {
+        if (host["incarnation"] == incarnation) return host;
+    }
+    return Json::object();
+}
+
+/// Asks until `wanted`; the last answer, or null when it does not come in half a minute.
+Json eventually(const Daemon& daemon, const std::function<bool(const Json&)>& wanted) {
+    const auto end = std::chrono::steady_clock::now() + 30s;
+    while (std::chrono::steady_clock::now() < end) {
+        Json view = hosts_of(daemon);
+        if (wanted(view)) return view;
+    }
+    return nullptr;
+}
+
+auto has_state(const std::string& name, const std::string& state) {
+    return
+        [name, state](const Json& view) { return host_in(view, name).value("state", "") == state; };
+}
+
+}  // namespace
+
+TEST_SUITE("net.cluster.daemons") {
+    TEST_CASE(
+        "two daemons see each other; one that is stopped is lost, and comes back as another") {
+        if (!test_support::has_etcd()) return;
+        const EtcdProcesses etcd;
+        const Daemon one(options_of(etcd, "a"));
+        const Daemon two(options_of(etcd, "b"));
+        const Json both = eventually(one, has_state("b", "up"));
+        REQUIRE(both.is_object());
+        CHECK(both["store"] == "etcd");
+        CHECK(both["lease"] == "held");
+        CHECK(both["admits"] == true);
+        CHECK(host_in(both, "a")["self"] == true);
+        const auto before = host_in(both, "b")["incarnation"].get<std::uint64_t>();
+
+        // A session hears the same.
+        auto session = test_support::WireClient::attach(one.socket()).value();
+        const auto page = session.ask(proto::make_request(proto::Type::kHosts, 0)).value().hosts;
+        REQUIRE(page.total == 2);
+        CHECK(page.entries[0].flags == proto::kHostSelf);
+        CHECK(std::string(page.entries[1].name) == "b");
+        CHECK(page.entries[1].incarnation == before);
+        CHECK(page.entries[1].state == proto::HostState::kUp);
+        proto::Message same = proto::make_request(proto::Type::kHosts, 0);
+        same.hosts.version = page.version;
+        CHECK(session.ask(same).value().hosts.count == 0);
+
+        ::kill(two.pid(), SIGSTOP);
+        const Json gone = eventually(one, has_state("b", "lost"));
+        CHECK(gone.is_object());
+        const auto news = session.ask(same).value().hosts;
+        CHECK(news.version > page.version);
+        REQUIRE(news.count == 2);
+        CHECK(news.entries[1].state == proto::HostState::kLost);
+
+        // Its own clock has ended the lease: it ends what it has to, says so, and is a new
+        // incarnation.
+        ::kill(two.pid(), SIGCONT);
+        const Json back = eventually(one, has_state("b", "up"));
+        REQUIRE(back.is_object());
+        CHECK(host_in(back, "b")["incarnation"].get<std::uint64_t>() > before);
+        CHECK(incarnation_in(back, before)["state"] == "fenced");
+        CHECK(incarnation_in(back, before)["fence"] == "self by b");
+        CHECK(two.log().find("has ended") != std::string::npos);
+    }
+
+    TEST_CASE("a daemon that is killed and started again in time keeps its incarnation") {
+        if (!test_support::has_etcd()) return;
+        const EtcdProcesses etcd;
+        const Daemon one(options_of(etcd, "a"));
+        auto slow = options_of(etcd, "b");
+        slow.back() = "--cluster-ttl=20s";
+        Daemon two(slow);
+        const Json both = eventually(one, has_state("b", "up"));
+        REQUIRE(both.is_object());
+        const auto before = host_in(both, "b")["incarnation"];
+        two.kill();
+        two.start();
+        const Json again =
+            eventually(two, [](const Json& view) { return view.value("lease", "") == "held"; });
+        REQUIRE(again.is_object());
+        CHECK(again["incarnation"] == before);
+        CHECK(host_in(hosts_of(one), "b")["state"] == "up");
+
+        // Ended without sessions, it leaves nothing to fence.
+        two.stop();
+        const Json left = eventually(one, has_state("b", "fenced"));
+        REQUIRE(left.is_object());
+        CHECK(host_in(left, "b")["fence"] == "left by b");
+    }
+
+    TEST_CASE("a killed host is fenced by a person's word, and only by a confirmed one") {
+        if (!test_support::has_etcd()) return;
+        const EtcdProcesses etcd;
+        const Daemon one(options_of(etcd, "a"));
+        Daemon two(options_of(etcd, "b"));
+        REQUIRE(eventually(one, has_state("b", "up")).is_object());
+        CHECK(ctl(one, {"hosts", "fence", "b", "--confirmed"}).code == 1);
+        CHECK(ctl(one, {"hosts", "fence", "nowhere", "--confirmed"}).code == 1);
+        two.kill();
+        const Json gone = eventually(one, has_state("b", "lost"));
+        REQUIRE(gone.is_object());
+        CHECK(host_in(gone, "b")["fence"] == "waits for a person");
+        CHECK(ctl(one, {"hosts", "fence", "b"}).code != 0);
+        CHECK(host_in(hosts_of(one), "b")["state"] == "lost");
+        const auto done = ctl(one, {"hosts", "fence", "b", "--confirmed", "--json"});
+        REQUIRE(done.code == 0);
+        CHECK(host_in(Json::parse(done.out), "b")["fence"] == "operator by a");
+        const auto table = ctl(one, {"hosts"});
+        CHECK(table.out.find("cluster test (etcd), host a, lease held") != std::string::npos);
+        CHECK(table.out.find("operator by a") != std::string::npos);
+    }
+
+    TEST_CASE("a killed host is fenced by the command of one daemon, and others hear of it") {
+        if (!test_support::has_etcd()) return;
+        const EtcdProcesses etcd;
+        const test_support::TemporaryDirectory folder;
+        const std::string file = folder.file("fenced");
+        auto with_command = options_of(etcd, "a");
+        with_command.push_back("--cluster-fence-command=echo $FABRIC_FENCE_HOST >> " + file);
+        const Daemon one(with_command);
+        const Daemon watcher(options_of(etcd, "c"));
+        Daemon two(options_of(etcd, "b"));
+        REQUIRE(eventually(one, has_state("b", "up")).is_object());
+        REQUIRE(eventually(watcher, has_state("b", "up")).is_object());
+        two.kill();
+        const Json gone = eventually(watcher, has_state("b", "fenced"));
+        REQUIRE(gone.is_object());
+        CHECK(host_in(gone, "b")["fence"] == "command by a");
+        std::ifstream said(file);
+        CHECK(std::string(std::istreambuf_iterator<char>(said), {}) == "b\n");
+    }
+
+    TEST_CASE(
+        "without etcd a daemon serves its own host, calls none lost and makes nothing new over "
+        "hosts") {
+        if (!test_support::has_etcd()) return;
+        EtcdProcesses etcd;
+        const Daemon one(options_of(etcd, "a"));
+        const Daemon two(options_of(etcd, "b"));
+        REQUIRE(eventually(one, has_state("b", "up")).is_object());
+        etcd.kill(0);
+        const Json away =
+            eventually(one, [](const Json& view) { return view.value("admits", true) == false; });
+        REQUIRE(away.is_object());
+        CHECK(host_in(away, "b")["state"] == "up");
+        CHECK_FALSE(away["trouble"].get<std::string>().empty());
+        CHECK(test_support::WireClient::attach(one.socket()).ok());
+        // It comes back without its data: the records are written again, by hosts of before or
+        // after.
+        etcd.start(0, true);
+        const Json again = eventually(one, [](const Json& view) {
+            return view.value("admits", false) && host_in(view, "b").value("state", "") == "up";
+        });
+        CHECK(again.is_object());
+    }
+
+    TEST_CASE("a static list is shown as such, and no host of it is fenced") {
+        const Daemon one({"--cluster-hosts=a,b", "--cluster-host-name=a"});
+        const Json view = hosts_of(one);
+        CHECK(view["store"] == "static");
+        CHECK(host_in(view, "a")["state"] == "listed");
+        CHECK(host_in(view, "b")["state"] == "listed");
+        CHECK(view["admits"] == true);
+        CHECK(ctl(one, {"hosts", "fence", "b", "--confirmed"}).code == 1);
+    }
+}

@@ -1,0 +1,271 @@
+// A member with a store that the test holds: what it writes there, and what it does when the store
+// fails.
+
+#include "fabricd/net/cluster_member.hpp"
+
+#include <doctest/doctest.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+using namespace fabricd;
+using namespace std::chrono_literals;
+using fabricshm::Errc;
+using fabricshm::Error;
+
+namespace {
+
+/// Remembers what was asked for; answers as the test says.
+class FakeStore final : public ClusterStore {
+  public:
+    void limit_calls_until(BootTime) noexcept override {}
+    Result<HostPlace> join(const std::string&, const HostRecord& record, Duration ttl) override {
+        joined.push_back(record);
+        if (!answers) return Error{Errc::kTimeout, 0, "join"};
+        const Incarnation number = record.incarnation != 0 ? record.incarnation : ++revision;
+        return HostPlace{number, 77, {ttl, BootClock::now()}};
+    }
+    Result<HostPlace> resume(const std::string&, const HostRecord& record,
+                             std::int64_t lease) override {
+        if (!answers) return Error{Errc::kTimeout, 0, "resume"};
+        if (lease != kept_lease) return Error{Errc::kNotFound, 0, "resume"};
+        return HostPlace{record.incarnation, lease, {5s, BootClock::now()}};
+    }
+    Result<StoreLease> keep() override {
+        if (!answers) return Error{Errc::kTimeout, 0, "keep"};
+        if (lease_gone) return Error{Errc::kNotFound, 0, "keep"};
+        return StoreLease{5s, BootClock::now()};
+    }
+    Result<StoreNews> news(Duration) override {
+        if (!answers) return Error{Errc::kTimeout, 0, "news"};
+        return std::exchange(next, {});
+    }
+    Result<StoreNews> read_all() override { return news(0s); }
+    Result<bool> claim(const FenceKey&) override { return grants_claim; }
+    Result<void> write_fence(const FenceKey& key, const FenceRecord& record) override {
+        if (!answers) return Error{Errc::kTimeout, 0, "write"};
+        fences[key] = record;
+        return {};
+    }
+    Result<void> leave() override {
+        has_left = true;
+        return {};
+    }
+
+    bool answers = true, lease_gone = false, grants_claim = true, has_left = false;
+    std::int64_t kept_lease = 0;
+    Incarnation revision = 100;
+    StoreNews next;
+    std::vector<HostRecord> joined;
+    std::map<FenceKey, FenceRecord> fences;
+};
+
+class FakeRunner final : public FenceRunner {
+  public:
+    Result<void> start(const FenceKey& key) override {
+        started.push_back(key);
+        return {};
+    }
+    std::optional<int> poll(BootTime) override { return std::exchange(status, std::nullopt); }
+
+    std::vector<FenceKey> started;
+    std::optional<int> status;
+};
+
+struct Rig {
+    explicit Rig(KeptPlace kept = {}, FenceRunner* fence_runner = nullptr) {
+        MemberParts parts;
+        parts.host = "me";
+        parts.record = {0, 1, 2, 3, "emu", ""};
+        parts.store = &store;
+        parts.runner = fence_runner;
+        parts.kept = kept;
+        parts.end_shared_sessions = [this]() -> Result<void> {
+            ++ended;
+            if (ending_fails) return Error{Errc::kTimeout, 0, "end sessions"};
+            return {};
+        };
+        parts.keep_place = [this](const KeptPlace& now) { place = now; };
+        member.emplace(std::move(parts));
+    }
+    HostState state_of_life(const char* host, Incarnation number) const {
+        const HostLife* life = find_life(member->table(), host, number);
+        REQUIRE(life != nullptr);
+        return life->state;
+    }
+    /// Another host that another daemon has called lost.
+    void lose_other() {
+        store.next.hosts.push_back({"other", {50, 8, 9, 0, "", ""}});
+        store.next.fences.push_back({{"other", 50}, {false, "third", "lease", 8, 9}});
+        member->step(0s);
+    }
+
+    FakeStore store;
+    int ended = 0;
+    bool ending_fails = false;
+    KeptPlace place;
+    std::optional<ClusterMember> member;
+};
+
+}  // namespace
+
+TEST_SUITE("net.cluster_member") {
+    TEST_CASE("a member joins once and keeps its place for the next daemon") {
+        Rig rig;
+        rig.member->step(0s);
+        rig.member->step(0s);
+        CHECK(rig.store.joined.size() == 1);
+        CHECK(rig.member->incarnation() == 101);
+        CHECK(rig.place.incarnation == 101);
+        CHECK(rig.place.lease == 77);
+        CHECK(rig.ended == 0);
+    }
+
+    TEST_CASE("a daemon that is started again goes on with the incarnation it had") {
+        Rig rig({90, 33});
+        rig.store.kept_lease = 33;
+        rig.member->step(0s);
+        CHECK(rig.member->incarnation() == 90);
+        CHECK(rig.store.joined.empty());
+        CHECK(rig.ended == 0);
+    }
+
+    TEST_CASE("one that comes too late ends its sessions, says so, and has another incarnation") {
+        Rig rig({90, 33});
+        rig.member->step(0s);
+        CHECK(rig.ended == 1);
+        CHECK(rig.store.fences.at({"me", 90}).is_fenced);
+        CHECK(rig.store.fences.at({"me", 90}).how == "self");
+        CHECK(rig.member->incarnation() == 101);
+    }
+
+    TEST_CASE(
+        "while sessions can't be ended, the incarnation is not fenced and there is no other") {
+        Rig rig({90, 33});
+        rig.ending_fails = true;
+        rig.member->step(0s);
+        CHECK(rig.store.fences.empty());
+        CHECK(rig.member->incarnation() == 0);
+    }
+
+    TEST_CASE("a lease that the store calls over ends the sessions") {
+        Rig rig;
+        rig.member->step(0s);
+        rig.store.next.deleted.push_back({"me", 101});
+        rig.store.next.hosts.clear();
+        rig.member->step(0s);
+        CHECK(rig.ended == 1);
+        CHECK(rig.member->counts().self_fences == 1);
+        rig.member->step(0s);
+        CHECK(rig.member->incarnation() == 102);
+        CHECK(rig.store.fences.at({"me", 101}).is_fenced);
+    }
+
+    TEST_CASE("a store that lost its data ends nothing: the record is written again as it was") {
+        Rig rig;
+        rig.member->step(0s);
+        rig.lose_other();
+        rig.store.fences.clear();
+        rig.store.next.is_whole = rig.store.next.data_lost = true;
+        rig.store.next.deleted.push_back({"me", 101});
+        rig.member->step(0s);
+        CHECK(rig.ended == 0);
+        CHECK(rig.member->incarnation() == 101);
+        REQUIRE(rig.store.joined.size() == 2);
+        CHECK(rig.store.joined[1].incarnation == 101);
+        CHECK(rig.store.fences.count({"other", 50}) == 1);
+    }
+
+    TEST_CASE("a store that does not answer ends nothing before the lease's own time") {
+        Rig rig;
+        rig.member->step(0s);
+        rig.store.answers = false;
+        for (int i = 0; i < 5; ++i) rig.member->step(0s);
+        CHECK(rig.ended == 0);
+        CHECK(rig.member->incarnation() == 101);
+        CHECK_FALSE(rig.member->trouble().empty());
+        CHECK(rig.member->counts().failures > 0);
+    }
+
+    TEST_CASE("a command that ends well fences, and the store hears of it also when it is away") {
+        FakeRunner runner;
+        Rig rig({}, &runner);
+        rig.member->step(0s);
+        rig.lose_other();
+        REQUIRE(runner.started.size() == 1);
+        CHECK(rig.state_of_life("other", 50) == HostState::kLost);
+        runner.status = 0;
+        rig.store.answers = false;
+        rig.member->step(0s);
+        CHECK(rig.state_of_life("other", 50) == HostState::kFenced);
+        rig.store.answers = true;
+        rig.member->step(0s);
+        CHECK(rig.store.fences.at({"other", 50}).is_fenced);
+        CHECK(rig.store.fences.at({"other", 50}).how == "command");
+    }
+
+    TEST_CASE("a command that fails fences nothing") {
+        FakeRunner runner;
+        Rig rig({}, &runner);
+        rig.member->step(0s);
+        rig.lose_other();
+        runner.status = 1;
+        rig.member->step(0s);
+        CHECK(rig.state_of_life("other", 50) == HostState::kLost);
+        CHECK(rig.member->counts().commands_failed == 1);
+        CHECK_FALSE(rig.store.fences[{"other", 50}].is_fenced);
+    }
+
+    TEST_CASE("a command that another daemon has claimed is not run here") {
+        FakeRunner runner;
+        Rig rig({}, &runner);
+        rig.store.grants_claim = false;
+        rig.member->step(0s);
+        rig.lose_other();
+        CHECK(runner.started.empty());
+    }
+
+    TEST_CASE("a person fences what is lost, and nothing that is up or unknown") {
+        Rig rig;
+        rig.member->step(0s);
+        rig.store.next.hosts.push_back({"me", {101, 1, 2, 3, "", ""}});
+        rig.lose_other();
+        CHECK(rig.member->confirm_fence("nowhere", "me").error().code == Errc::kNotFound);
+        CHECK(rig.member->confirm_fence("me", "me").error().code == Errc::kInvalid);
+        REQUIRE(rig.member->confirm_fence("other", "me").ok());
+        CHECK(rig.state_of_life("other", 50) == HostState::kFenced);
+        CHECK(rig.store.fences.at({"other", 50}).how == "operator");
+    }
+
+    TEST_CASE("a person's word that can't be written does not count") {
+        Rig rig;
+        rig.member->step(0s);
+        rig.lose_other();
+        rig.store.answers = false;
+        CHECK_FALSE(rig.member->confirm_fence("other", "me").ok());
+        CHECK(rig.state_of_life("other", 50) == HostState::kLost);
+    }
+
+    TEST_CASE("a host that leaves with nothing behind is fenced by that, else its place stays") {
+        Rig rig;
+        rig.member->step(0s);
+        rig.member->leave(false);
+        CHECK_FALSE(rig.store.has_left);
+        CHECK(rig.place.incarnation == 101);
+        rig.member->leave(true);
+        CHECK(rig.store.has_left);
+        CHECK(rig.store.fences.at({"me", 101}).how == "left");
+        CHECK(rig.place.incarnation == 0);
+    }
+
+    TEST_CASE("an incarnation that others fenced ends here, too") {
+        Rig rig;
+        rig.member->step(0s);
+        rig.store.next.hosts.push_back({"me", {101, 1, 2, 3, "", ""}});
+        rig.store.next.fences.push_back({{"me", 101}, {true, "third", "operator", 1, 2}});
+        rig.member->step(0s);
+        CHECK(rig.ended == 1);
+    }
+}

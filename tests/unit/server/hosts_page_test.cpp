@@ -1,0 +1,129 @@
+// What sessions hear of hosts: page by page from the daemon, and put together again by the library.
+
+#include "fabricd/server/hosts_page.hpp"
+
+#include <doctest/doctest.h>
+
+#include <mutex>
+#include <thread>
+
+#include "libfabricshm/client/hosts.hpp"
+#include "tests/support/daemon_thread.hpp"
+
+using namespace fabricshm;
+using fabricd::ClusterView;
+using fabricd::hosts_page;
+using fabricd::HostView;
+
+namespace {
+
+ClusterView cluster_of(int hosts, std::uint64_t version) {
+    ClusterView view;
+    view.cluster = "test";
+    view.admits = true;
+    view.version = version;
+    for (int i = 0; i < hosts; ++i) {
+        HostView host;
+        host.name = "h" + std::to_string(i);
+        host.incarnation = 100 + static_cast<std::uint64_t>(i);
+        host.state = i % 2 == 0 ? fabricd::HostState::kUp : fabricd::HostState::kLost;
+        host.is_self = i == 0;
+        view.hosts.push_back(host);
+    }
+    return view;
+}
+
+/// A daemon in a cluster that the test changes.
+struct Rig {
+    explicit Rig(ClusterView view) : current(std::make_shared<ClusterView>(std::move(view))) {
+        daemon = fabricd::Daemon::start(test_support::options_in(directory),
+                                        std::move(test_support::small_pool()).value())
+                     .value();
+        daemon->share_hosts([this] {
+            const std::lock_guard lock(mutex);
+            return current;
+        });
+        thread = std::thread([this] { (void)daemon->run(); });
+        SessionOptions options;
+        options.sockets = {directory.file("run/attach.sock")};
+        session = Session::open(options).value();
+    }
+    ~Rig() {
+        session->close();
+        daemon->stop();
+        thread.join();
+    }
+    void show(ClusterView view) {
+        const std::lock_guard lock(mutex);
+        current = std::make_shared<ClusterView>(std::move(view));
+    }
+    Result<bool> ask() { return ask_hosts(*session, known, session->default_deadline()); }
+
+    test_support::TemporaryDirectory directory;
+    std::mutex mutex;
+    std::shared_ptr<const ClusterView> current;
+    std::unique_ptr<fabricd::Daemon> daemon;
+    std::thread thread;
+    std::shared_ptr<Session> session;
+    KnownHosts known;
+};
+
+}  // namespace
+
+TEST_SUITE("server.hosts_page") {
+    TEST_CASE("entries come five at a time, and none when the version is known") {
+        const ClusterView view = cluster_of(12, 9);
+        proto::Hosts asked{};
+        CHECK(hosts_page(view, asked).count == 5);
+        asked.first = 10;
+        const proto::Hosts last = hosts_page(view, asked);
+        CHECK(last.count == 2);
+        CHECK(last.total == 12);
+        CHECK(std::string(last.entries[1].name) == "h11");
+        asked.first = 4000;
+        CHECK(hosts_page(view, asked).count == 0);
+        asked = {};
+        asked.version = 9;
+        CHECK(hosts_page(view, asked).count == 0);
+        asked.version = 8;
+        CHECK(hosts_page(view, asked).count == 5);
+    }
+
+    TEST_CASE("a session hears of all hosts, and only of changes after that") {
+        Rig rig(cluster_of(12, 9));
+        REQUIRE(rig.ask().value());
+        REQUIRE(rig.known.hosts.size() == 12);
+        CHECK(rig.known.admits);
+        CHECK(rig.known.hosts[0].is_self);
+        CHECK(rig.known.hosts[11].name == "h11");
+        CHECK(rig.known.hosts[11].state == proto::HostState::kLost);
+        CHECK_FALSE(rig.ask().value());
+        rig.show(cluster_of(3, 10));
+        CHECK(rig.ask().value());
+        CHECK(rig.known.hosts.size() == 3);
+    }
+
+    TEST_CASE("a daemon in no cluster knows no hosts") {
+        Rig rig(ClusterView{});
+        CHECK(rig.ask().ok());
+        CHECK(rig.known.hosts.empty());
+        CHECK_FALSE(rig.ask().value());
+    }
+
+    TEST_CASE("an incarnation is gone when it is lost, fenced, or followed by another") {
+        KnownHosts known;
+        known.hosts = {{"a", 7, proto::HostState::kUp, false},
+                       {"a", 5, proto::HostState::kFenced, false},
+                       {"b", 6, proto::HostState::kSuspect, false},
+                       {"c", 8, proto::HostState::kLost, false},
+                       {"d", 0, proto::HostState::kListed, false}};
+        CHECK_FALSE(is_gone(known, "a", 7));
+        CHECK(is_gone(known, "a", 5));
+        CHECK(is_gone(known, "a", 4));
+        CHECK_FALSE(is_gone(known, "a", 9));  // not heard of yet
+        CHECK_FALSE(is_gone(known, "b", 6));
+        CHECK(is_gone(known, "c", 8));
+        CHECK_FALSE(is_gone(known, "d", 3));
+        CHECK_FALSE(is_gone(known, "unheard", 1));
+    }
+}
