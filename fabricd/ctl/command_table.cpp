@@ -218,19 +218,24 @@ std::vector<CtlCommand> daemon_commands() {
 
 std::vector<CtlCommand> slurm_commands() {
     const CtlArgument job{"JOB", "The number of the job", CtlWhole{FIELD(slurm.job)}};
+    const CtlArgument user{"--user", "Refuse when its arena belongs to another user",
+                           CtlWhole{FIELD(slurm.user), true}, "UID"};
     return {
         {"slurm-config", "What Slurm's configuration needs for this daemon's pool",
          print_slurm_config},
         {"slurm-admit",
          "Whether a job of Slurm gets its bytes of the pool (exit code 1: not)",
          admit_slurm_job,
-         {job, {"BYTES", "What it wants, with K, M, G or T", CtlSize{FIELD(slurm.bytes), false}}}},
+         {job,
+          {"BYTES", "What it wants, with K, M, G or T", CtlSize{FIELD(slurm.bytes), false}},
+          user}},
         {"slurm-release",
          "End the processes that still have the arena of a job of Slurm",
          release_slurm_job,
          {job,
           {"--grace", "From SIGTERM to SIGKILL (default 1)", CtlSeconds{FIELD(wait), kHour},
-           "SECONDS"}}},
+           "SECONDS"},
+          user}},
     };
 }
 

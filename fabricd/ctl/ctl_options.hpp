@@ -19,8 +19,11 @@ enum class CtlExit : int { kOk = 0, kFailed = 1, kUsage = 2, kNoDaemon = 3 };
 
 /// A job of Slurm, and what it wants of the pool.
 struct SlurmOrder {
+    static constexpr std::uint64_t kAnyUser = UINT64_MAX;
+
     std::uint64_t job = 0;
     std::uint64_t bytes = 0;
+    std::uint64_t user = kAnyUser;  // uid; kAnyUser: not checked
 };
 
 /// What the command line said, checked and with its units resolved. One struct for all commands: a

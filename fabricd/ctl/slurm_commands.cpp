@@ -9,6 +9,7 @@
 
 #include "fabricd/ctl/json.hpp"
 #include "fabricd/ctl/operator_commands.hpp"
+#include "fabricd/ctl/views.hpp"
 #include "libfabricshm/base/reason.hpp"
 
 namespace fabricd {
@@ -84,6 +85,15 @@ Result<std::vector<SlurmFile>> slurm_files(const SlurmHost& host) {
                                " fabricctl=" + host.fabricctl + "\n"}};
 }
 
+// Numbers of jobs can be guessed, and names of arenas are one space for all users.
+Result<void> check_owner(const SlurmOrder& order, const ArenaView& arena) {
+    if (order.user == SlurmOrder::kAnyUser || order.user == arena.uid) return {};
+    return fabricshm::explain({Errc::kBusy, 0, "owner of the arena"},
+                              "the arena %s belongs to user %s, not to the job's (fabricctl evict "
+                              "arena:%s)",
+                              arena.name.c_str(), user_name(arena.uid).c_str(), arena.name.c_str());
+}
+
 Result<void> admit(const SlurmOrder& order, const StatusView& status,
                    const std::vector<ArenaView>& arenas) {
     const auto job = static_cast<unsigned long long>(order.job);
@@ -96,6 +106,7 @@ Result<void> admit(const SlurmOrder& order, const StatusView& status,
     for (const ArenaView& arena : arenas) {
         if (!arena.name.starts_with(kPrefix)) continue;
         if (arena.name == arena_of(order.job)) {
+            FABRIC_TRY_VOID(check_owner(order, arena));
             if (arena.bytes >= order.bytes) return {};
             return fabricshm::explain({Errc::kNoMemory, 0, "slurm-admit"},
                                       "%s wanted for job %llu, whose arena was made with %s",
@@ -153,6 +164,11 @@ Result<void> release_slurm_job(const CtlOptions& options, AdminClient& client) {
     CtlOptions order = options;
     order.subject = "arena:" + arena_of(options.slurm.job);
     order.grace = options.wait.value_or(kGrace);
+    FABRIC_TRY(const Picture picture, client.fetch(View::kArenas, 0));
+    for (const ArenaView& arena : picture.arenas) {
+        if (arena.name != arena_of(options.slurm.job)) continue;
+        FABRIC_TRY_VOID(check_owner(options.slurm, arena));
+    }
     const auto done = evict(order, client);
     if (done.ok() || done.error().code != Errc::kNotFound) return done;
     if (options.json) {

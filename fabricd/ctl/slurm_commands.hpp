@@ -14,7 +14,8 @@ namespace fabricd {
 /// Prints gres.conf, the lines of slurm.conf and the line of plugstack.conf for the daemon's pool.
 fabricshm::Result<void> print_slurm_config(const CtlOptions& options, AdminClient& client);
 
-/// kNoMemory when the pool has not so much left, kBusy when the daemon drains.
+/// kNoMemory when the pool has not so much left, kBusy when the daemon drains or another user has
+/// the arena's name.
 fabricshm::Result<void> admit_slurm_job(const CtlOptions& options, AdminClient& client);
 
 /// Ends the processes that have the job's arena. Fine when there are none, which is the usual case.

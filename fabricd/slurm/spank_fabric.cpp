@@ -124,6 +124,12 @@ std::string ask_daemon(std::vector<std::string> words) {
     return said.empty() ? settings.fabricctl + " ended with " + std::to_string(ended->code) : said;
 }
 
+std::string user_of(spank_t spank) {
+    uid_t user = static_cast<uid_t>(-1);  // which no arena has
+    spank_get_item(spank, S_JOB_UID, &user);
+    return std::to_string(user);
+}
+
 // A step without tasks of the user's, in which a job's processes from outside are kept.
 bool is_outside_step(spank_t spank) {
     std::uint32_t step = 0;
@@ -155,8 +161,9 @@ int slurm_spank_init(spank_t spank, int count, char** words) {
 int slurm_spank_init_post_opt(spank_t spank, int, char**) {
     auto& plugin = fabricd::plugin();
     if (!plugin.bytes || !fabricd::is_step(spank)) return fabricd::kGood;
-    plugin.refusal = fabricd::ask_daemon(
-        {"slurm-admit", std::to_string(fabricd::job_of(spank)), std::to_string(*plugin.bytes)});
+    plugin.refusal =
+        fabricd::ask_daemon({"slurm-admit", std::to_string(fabricd::job_of(spank)),
+                             std::to_string(*plugin.bytes), "--user", fabricd::user_of(spank)});
     return fabricd::kGood;
 }
 
@@ -197,8 +204,9 @@ int slurm_spank_job_epilog(spank_t spank, int count, char** words) {
     spank_get_item(spank, S_JOB_ID, &job);
     // Well before fabricctl itself is killed.
     const double grace = std::chrono::duration<double>(settings.timeout).count() / 5;
-    const std::string said = fabricd::ask_daemon(
-        {"slurm-release", std::to_string(job), "--grace", std::to_string(grace)});
+    const std::string said =
+        fabricd::ask_daemon({"slurm-release", std::to_string(job), "--grace", std::to_string(grace),
+                             "--user", fabricd::user_of(spank)});
     if (!said.empty()) slurm_error("fabric: release of job %u: %s", job, said.c_str());
     return fabricd::kGood;
 }

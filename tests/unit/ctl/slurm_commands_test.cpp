@@ -71,6 +71,18 @@ TEST_SUITE("ctl.slurm_commands") {
         CHECK(refusal_of({70, kGiB}, status, arenas) != "");
     }
 
+    TEST_CASE(
+        "an arena of the job's name that another user made is named, and not taken for the job's") {
+        auto arena = arena_of("slurm-7", 64 * kGiB, kGiB);
+        arena.uid = 4242;
+        CHECK(refusal_of({7, kGiB, 4242}, status_of(64 * kGiB, kGiB), {arena}) == "");
+        CHECK(refusal_of({7, kGiB}, status_of(64 * kGiB, kGiB), {arena}) == "");
+        const std::string refusal =
+            refusal_of({7, kGiB, 4243}, status_of(64 * kGiB, kGiB), {arena});
+        CHECK(refusal.starts_with("the arena slurm-7 belongs to user 4242, not to the job's"));
+        CHECK(refusal_of({8, kGiB, 4243}, status_of(128 * kGiB, kGiB), {arena}) == "");
+    }
+
     TEST_CASE("a pool that is over its capacity has nothing free") {
         CHECK(refusal_of({7, 1}, status_of(kGiB, 2 * kGiB)) ==
               "1 B wanted for job 7, 0 B of the pool's 1 GiB are free");
