@@ -39,8 +39,8 @@ std::byte* map_shared(int file, Bytes bytes, std::byte*& mapped) noexcept {
 std::unique_ptr<FabricTransport> FabricTransport::open(const TransportSpec& spec,
                                                        TransportError& error) {
     std::unique_ptr<FabricTransport> made(new FabricTransport());
-    made->info_.reset(choose_provider(spec.address, spec.provider == nullptr ? "" : spec.provider,
-                                      error));
+    made->info_.reset(
+        choose_provider(spec.address, spec.provider == nullptr ? "" : spec.provider, error));
     if (made->info_ == nullptr || !made->open_endpoint(error) || !made->open_doors(spec, error)) {
         return nullptr;
     }
@@ -140,8 +140,7 @@ bool FabricTransport::open_doors(const TransportSpec& spec, TransportError& erro
              failed(fi_mr_enable(peer.region.get()), "enable memory", error))) {
             return false;
         }
-        peer.mine.base =
-            needs(FI_MR_VIRT_ADDR) ? reinterpret_cast<std::uint64_t>(peer.written) : 0;
+        peer.mine.base = needs(FI_MR_VIRT_ADDR) ? reinterpret_cast<std::uint64_t>(peer.written) : 0;
         peer.mine.key = fi_mr_key(peer.region.get());
     }
     return true;
@@ -157,7 +156,8 @@ Errc FabricTransport::lend(std::byte* base, Bytes bytes) noexcept {
 
 void* FabricTransport::description_of(const std::byte* from) const noexcept {
     for (const Lent& lent : lent_) {
-        if (from >= lent.base && from < lent.base + lent.bytes) return fi_mr_desc(lent.region.get());
+        if (from >= lent.base && from < lent.base + lent.bytes)
+            return fi_mr_desc(lent.region.get());
     }
     return nullptr;
 }
@@ -245,8 +245,8 @@ void FabricTransport::fence(int peer) noexcept {
     it.region.reset();
     // A write whose first bytes were here already goes on into memory that its provider has looked
     // up before (seen with tcp;ofi_rxm: one in four cuts). From here on that is other memory.
-    ::mmap(it.written, door_bytes_, PROT_READ | PROT_WRITE,
-           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    ::mmap(it.written, door_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+           -1, 0);
 }
 
 void FabricTransport::wake() noexcept {
