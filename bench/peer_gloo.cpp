@@ -41,9 +41,10 @@ Operation bound(std::shared_ptr<Algorithm> algorithm, const bench::Buffers& b) {
 
 class GlooContender final : public bench::Contender {
   public:
-    GlooContender(int rank, int world, const std::string& store_folder) {
+    GlooContender(int rank, int world, const std::string& store_folder,
+                  const std::string& interface_address) {
         gloo::transport::tcp::attr address;
-        address.hostname = "127.0.0.1";
+        address.hostname = interface_address;
         auto device = gloo::transport::tcp::CreateDevice(address);
         auto context = std::make_shared<gloo::rendezvous::Context>(rank, world);
         // As long as the orchestrator waits for a turn by default; gloo gives up by throwing.
@@ -228,6 +229,7 @@ int main(int argc, char** argv) {
         bench::pin_to_core(std::stoi(bench::option(argc, argv, "--rank")));
     GlooContender contender(std::stoi(bench::option(argc, argv, "--rank")),
                             std::stoi(bench::option(argc, argv, "--world")),
-                            bench::option(argc, argv, "--store"));
+                            bench::option(argc, argv, "--store"),
+                            bench::option(argc, argv, "--address", "127.0.0.1"));
     return bench::serve(contender, control, bench::option(argc, argv, "--name"));
 }

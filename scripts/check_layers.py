@@ -18,6 +18,7 @@ LAYERS = {
     "libfabricshm/proto": 4,
     "libfabricshm/collective": 5,
     "libfabricshm/optim": 6,
+    "libfabricshm/net": 6,
     "libfabricshm/client": 7,
     "libfabricshm/vgpu": 7,
     "libfabricshm/python": 8,
@@ -51,7 +52,7 @@ LAYERS = {
 SAME_UNIT = {"fabricd/ctl": "fabricd"}
 
 # Shared state has a client's view and a daemon's view (house style): neither includes the other.
-CLIENT_VIEW = {"libfabricshm/collective", "libfabricshm/optim", "libfabricshm/client"}
+CLIENT_VIEW = {"libfabricshm/collective", "libfabricshm/optim", "libfabricshm/net", "libfabricshm/client"}
 
 # Where each library may be included: header pattern -> folders. tests/ and bench/ come on top for
 # what they are made with.
@@ -65,8 +66,12 @@ LIBRARIES = {
     r"(cuda|cuda_runtime|cuda_bf16|cuda_fp16|cublas.*|cusolver.*|nvml)\.h|cuda/":
         {"kernels", "libfabricshm/vgpu", "fabricd/telemetry"},
     r"liburing(\.h|/)": {"libfabricshm/os"},
+<<<<<<< HEAD
     r"rdma/": {"fabricd/net"},
     r"slurm/": {"fabricd/slurm"},
+=======
+    r"rdma/": {"libfabricshm/net"},
+>>>>>>> w/net
     r"(grpcpp|grpc|google/protobuf)/": {"fabricd/server", "fabricd/jobs", "fabricd/net", "fabricd/ctl", "tests"},
     r"toml(\+\+|plusplus)/|toml\.hpp": {"fabricd/config", "emu", "emu/sim"},
     r"CLI/": {"fabricd/config", "fabricd/ctl", "emu", "emu/sim", "bench"},

@@ -86,9 +86,9 @@ net::HostsSpec spec_for(const std::shared_ptr<Arena>& arena, const std::string& 
 
 int check_one_pool(const char* function, const fabricshm_group& group) {
     if (group.hosts == nullptr) return FABRICSHM_OK;
-    return fail(explain({Errc::kUnsupported, 0, "group"}, "%s: not for groups of several hosts",
-                        function),
-                "group '%s'", group.name.c_str());
+    return fail(
+        explain({Errc::kUnsupported, 0, "group"}, "%s: not for groups of several hosts", function),
+        "group '%s'", group.name.c_str());
 }
 
 namespace {
@@ -140,8 +140,8 @@ int fabricshm_group_join_hosts(fabricshm_arena* arena, const fabricshm_hosts_spe
             return spec->exchange(spec->context, mine, bytes, all) == 0;
         };
         auto handle = std::make_unique<fabricshm_group>();
-        auto joined = net::HostsGroup::join(
-            std::move(wanted), deadline_of(arena->arena->session(), spec->timeout_ms));
+        auto joined = net::HostsGroup::join(std::move(wanted),
+                                            deadline_of(arena->arena->session(), spec->timeout_ms));
         if (!joined.ok()) {
             return fail(joined.error(), "group '%s' of %d ranks", spec->name, spec->world);
         }
@@ -167,8 +167,7 @@ int fabricshm_group_host_lost(fabricshm_group* group, int host) {
     return guarded("fabricshm_group_host_lost", [&]() -> int {
         if (group == nullptr) return refuse("fabricshm_group_host_lost: group is NULL");
         const bool other = group->hosts != nullptr && host >= 0 &&
-                           host < group->hosts->plan().hosts() &&
-                           host != group->hosts->own_host();
+                           host < group->hosts->plan().hosts() && host != group->hosts->own_host();
         if (!other) return refuse("fabricshm_group_host_lost: host is no other host of the group");
         group->hosts->on_host_lost(host);
         return FABRICSHM_OK;

@@ -52,7 +52,8 @@ class FabricTransport final : public Transport {
 
   private:
     struct Peer {
-        std::byte* memory = nullptr;
+        std::byte* memory = nullptr;   // what it wrote
+        std::byte* written = nullptr;  // the same, for the provider
         Held<fid_mr> region;
         Door mine;    // of what it may write here
         Door theirs;  // of what we may write there
@@ -88,8 +89,10 @@ class FabricTransport final : public Transport {
     Held<fid_domain> domain_;
     Held<fid_av> names_;
     Held<fid_cq> events_;
-    std::byte* memory_ = nullptr;
+    std::byte* memory_ = nullptr;   // all doors, as they are read
+    std::byte* written_ = nullptr;  // and as the provider writes them
     Bytes memory_bytes_ = 0;
+    Bytes door_bytes_ = 0;
     std::mutex fencing_;  // of the peers' regions: fence() comes from any thread
     std::vector<Peer> peers_;
     std::vector<Lent> lent_;

@@ -4,14 +4,15 @@
 // up all of them in the order of hosts, and gives the result to its host.
 //
 // Large ones go block by block (hosts_plan.hpp). Three stages, each of another block, so that the
-// network is busy while a host adds up: SCATTER reduces block b in the pool, each rank its part, and
-// sends what other hosts reduce. REDUCE takes what came of block b - 1, adds it up, and with more
-// than two hosts sends the result back. GATHER takes the results of block b - 2 and gives the parts
-// to all ranks of the host.
+// network is busy while a host adds up: SCATTER reduces block b in the pool, each rank its part,
+// and sends what other hosts reduce. REDUCE takes what came of block b - 1, adds it up, and with
+// more than two hosts sends the result back. GATHER takes the results of block b - 2 and gives the
+// parts to all ranks of the host.
 //
-// No wait is for a peer that waits for this rank: when a rank sends of block b it has taken all that
-// belongs to block b - 3, so at most four blocks are on their way to any rank, for which its rings
-// have room (one message of slot_bytes() per block and peer at most, two of half of it in two steps).
+// No wait is for a peer that waits for this rank: when a rank sends of block b it has taken all
+// that belongs to block b - 3, so at most four blocks are on their way to any rank, for which its
+// rings have room (one message of slot_bytes() per block and peer at most, two of half of it in two
+// steps).
 
 #include <algorithm>
 #include <vector>
@@ -38,36 +39,34 @@ Result<void> allreduce_small(HostsGroup& group, const HostsGroup::Step& step, By
     const Call& call = step.call;
     const HostsPlan& plan = group.plan();
     std::byte* own = group.slot(0);
-    if (group.leads()) FABRIC_TRY_VOID(group.settle(step, group.pending(0)));
+    if (group.own_local() == 0)
+        FABRIC_TRY_VOID(group.links()->settle(group.pending(0), step.call.deadline));
     FABRIC_TRY_VOID(group.run_local(
         step, {.kind = Kind::kReduce, .input = call.input, .output = own, .bytes = bytes}));
-    if (group.leads()) {
+    if (group.own_local() == 0) {
         for (int host = 0; host < plan.hosts(); ++host) {
             if (host == group.own_host()) continue;
-            FABRIC_TRY_VOID(
-                group.send(step, plan.leader_of(host), own, bytes, group.pending(0)));
+            FABRIC_TRY_VOID(group.send(step, plan.leader_of(host), own, bytes, group.pending(0)));
         }
-        HostsGroup::Sum sum;
+        HostsSum sum;
         for (int host = 0; host < plan.hosts(); ++host) {
             if (host == group.own_host()) {
                 sum.parts.push_back(own);
                 continue;
             }
-            FABRIC_TRY(const std::byte* theirs,
-                       group.receive(step, plan.leader_of(host), bytes));
+            FABRIC_TRY(const std::byte* theirs, group.receive(step, plan.leader_of(host), bytes));
             sum.parts.push_back(theirs);
         }
         sum.output = call.output;
         sum.bytes = bytes;
-        group.sum(step, sum);
+        sum_up(step, group.world(), sum);
         for (int host = 0; host < plan.hosts(); ++host) {
             if (host != group.own_host()) group.links()->release(plan.leader_of(host));
         }
     }
-    return group.run_local(step, {.kind = Kind::kBroadcast,
-                                  .input = call.output,
-                                  .output = call.output,
-                                  .bytes = bytes});
+    return group.run_local(
+        step,
+        {.kind = Kind::kBroadcast, .input = call.output, .output = call.output, .bytes = bytes});
 }
 
 class LargeAllreduce {
@@ -157,13 +156,12 @@ std::byte* LargeAllreduce::result(std::uint64_t number) const noexcept {
 Result<void> LargeAllreduce::scatter(std::uint64_t number) {
     const Block& now = block(number);
     if (!in_place_) {
-        FABRIC_TRY_VOID(group_.settle(step_, group_.pending(number)));
-        FABRIC_TRY_VOID(
-            group_.run_local(step_, {.kind = Kind::kReduceScatter,
-                                     .input = step_.call.input + number * each_.bytes,
-                                     .output = group_.slot(number),
-                                     .bytes = now.part,
-                                     .counts = now.parts}));
+        FABRIC_TRY_VOID(group_.links()->settle(group_.pending(number), step_.call.deadline));
+        FABRIC_TRY_VOID(group_.run_local(step_, {.kind = Kind::kReduceScatter,
+                                                 .input = step_.call.input + number * each_.bytes,
+                                                 .output = group_.slot(number),
+                                                 .bytes = now.part,
+                                                 .counts = now.parts}));
     }
     for (int turn = 1; turn < plan_.hosts(); ++turn) {
         // Each host begins with another one.
@@ -185,7 +183,7 @@ Result<void> LargeAllreduce::add_up(std::uint64_t number, const Block& now) {
         const std::byte* bytes = nullptr;
     };
     std::vector<Current> current(static_cast<std::size_t>(plan_.hosts()));
-    HostsGroup::Sum sum;
+    HostsSum sum;
     for (const Segment& own : now.own) {
         for (Bytes at = own.offset; at < own.offset + own.bytes;) {
             Bytes end = own.offset + own.bytes;
@@ -207,7 +205,7 @@ Result<void> LargeAllreduce::add_up(std::uint64_t number, const Block& now) {
             }
             sum.output = result(number) + at;
             sum.bytes = end - at;
-            group_.sum(step_, sum);
+            sum_up(step_, group_.world(), sum);
             at = end;
             for (Current& its : current) {
                 if (its.segment == nullptr || at < its.segment->offset + its.segment->bytes) {
@@ -224,7 +222,8 @@ Result<void> LargeAllreduce::add_up(std::uint64_t number, const Block& now) {
 Result<void> LargeAllreduce::reduce(std::uint64_t number) {
     const Block& now = block(number);
     // The output may be the input that is still being sent.
-    if (in_place_) FABRIC_TRY_VOID(group_.settle(step_, group_.pending(number)));
+    if (in_place_)
+        FABRIC_TRY_VOID(group_.links()->settle(group_.pending(number), step_.call.deadline));
     FABRIC_TRY_VOID(add_up(number, now));
     if (!two_steps_) return {};
     const bool lent = !group_.links()->transport().needs_lent();
@@ -232,9 +231,9 @@ Result<void> LargeAllreduce::reduce(std::uint64_t number) {
         const int host = (group_.own_host() + turn) % plan_.hosts();
         for (const Segment& segment : now.come[static_cast<std::size_t>(host)]) {
             const std::byte* from = result(number) + segment.offset;
-            FABRIC_TRY_VOID(lent ? group_.send(step_, segment.peer, from, segment.bytes,
-                                               group_.pending(number))
-                                 : group_.send_any(step_, segment.peer, from, segment.bytes));
+            FABRIC_TRY_VOID(
+                lent ? group_.send(step_, segment.peer, from, segment.bytes, group_.pending(number))
+                     : group_.send_any(step_, segment.peer, from, segment.bytes));
         }
     }
     return {};
@@ -266,7 +265,7 @@ Result<void> LargeAllreduce::run() {
     }
     // The caller's buffers are the caller's again.
     for (std::uint64_t slot = 0; slot < HostsGroup::kSlots; ++slot) {
-        FABRIC_TRY_VOID(group_.settle(step_, group_.pending(slot)));
+        FABRIC_TRY_VOID(group_.links()->settle(group_.pending(slot), step_.call.deadline));
     }
     return {};
 }

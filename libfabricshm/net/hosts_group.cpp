@@ -209,15 +209,13 @@ Result<void> HostsGroup::open_links() {
     if (transport->lend(work_, 2 * kSlots * slot_bytes_) != Errc::kOk) {
         return Error{Errc::kNoMemory, 0, "register memory"};
     }
-    links_ = std::make_unique<Links>(std::move(spec), std::move(transport),
-                                     [this] { return check_local(); });
+    links_ =
+        std::make_unique<Links>(std::move(spec), std::move(transport), [this]() -> Result<void> {
+            // The pool's group may break while this rank waits.
+            const auto well = local_->check();
+            return well.ok() ? well : of_local(well.error());
+        });
     return {};
-}
-
-// Whether the group in this pool broke while this rank waits for the network.
-Result<void> HostsGroup::check_local() noexcept {
-    const auto well = local_->check();
-    return well.ok() ? well : of_local(well.error());
 }
 
 // Ranks of the local group are not those of this one.
@@ -237,8 +235,8 @@ Error HostsGroup::of_local(const Error& error) const noexcept {
 }
 
 Error HostsGroup::named(const Error& error) const noexcept {
-    const bool names = error.code == Errc::kPeer || error.code == Errc::kMismatch ||
-                       error.code == Errc::kTimeout;
+    const bool names =
+        error.code == Errc::kPeer || error.code == Errc::kMismatch || error.code == Errc::kTimeout;
     if (!names || error.detail < 0 || error.detail >= world()) return error;
     return explain(error, "rank %d on host %s: %s", error.detail, host_name(error.detail).c_str(),
                    text_of(error.code));
@@ -330,7 +328,8 @@ Result<void> HostsGroup::run_local(const Step& step, const LocalCall& local) {
     call.output = local.output;
     call.count = local.bytes / step.element;
     for (const Bytes bytes : local.counts) call.counts.push_back(bytes / step.element);
-    // The rank that waits for the network is the first to give up: it knows for whom it waited.
+    // The rank that waits for the network is the first to give up: it knows which one it waited
+    // for.
     call.deadline = deadline_after(step.call.deadline, kGrace);
     const auto result = local_->run(call);
     if (result.ok()) return {};
@@ -347,7 +346,7 @@ Result<void> HostsGroup::send(const Step& step, int peer, const std::byte* from,
 Result<void> HostsGroup::send_any(const Step& step, int peer, const std::byte* from, Bytes bytes) {
     const auto number = static_cast<std::size_t>(staged_++ % kSlots + kSlots);
     // Its bytes may still be on their way.
-    FABRIC_TRY_VOID(settle(step, pending_[number]));
+    FABRIC_TRY_VOID(links_->settle(pending_[number], step.call.deadline));
     std::byte* at = work_ + number * slot_bytes_;
     if (bytes != 0) kernels::copy(at, from, bytes, false);
     return send(step, peer, at, bytes, pending_[number]);
@@ -357,12 +356,8 @@ Result<const std::byte*> HostsGroup::receive(const Step& step, int peer, Bytes b
     return links_->receive(peer, bytes, step.mark, step.call.deadline);
 }
 
-Result<void> HostsGroup::settle(const Step& step, const std::atomic<int>& pending) {
-    return links_->settle(pending, step.call.deadline);
-}
-
 // One job for all hosts, so that every rank that computes an element gets the same bits.
-void HostsGroup::sum(const Step& step, const Sum& what) const noexcept {
+void sum_up(const HostsGroup::Step& step, int world, const HostsSum& what) noexcept {
     if (what.bytes == 0) return;
     std::array<const void*, kWorldMax> sources;
     std::ranges::copy(what.parts, sources.begin());
@@ -375,7 +370,7 @@ void HostsGroup::sum(const Step& step, const Sum& what) const noexcept {
     job.destinations = &output;
     job.destination_count = 1;
     job.count = what.bytes / step.element;
-    job.divisor = world();
+    job.divisor = world;
     kernels::reduce(job);
 }
 

@@ -68,9 +68,9 @@ class HostsGroup {
     Result<void> run(const Call& call);
     Result<std::shared_ptr<Request>> start(Call call);
 
-    /// The group of the members that are left, once all of them call this; `spec` has join() for the
-    /// survivors of this pool. Once in the life of a group. kPeer: hosts are out of reach that are
-    /// not known to be dead, and this side is not the larger one.
+    /// The group of the members that are left, once all of them call this; `spec` has join() for
+    /// the survivors of this pool. Once in the life of a group. kPeer: hosts are out of reach that
+    /// are not known to be dead, and this side is not the larger one.
     Result<std::unique_ptr<HostsGroup>> shrink(HostsSpec spec, TimePoint deadline);
 
     /// `host` is dead, as something outside knows: nothing that its ranks write lands from now on,
@@ -105,14 +105,6 @@ class HostsGroup {
     /// The same of bytes that a network may have no access to.
     Result<void> send_any(const Step& step, int peer, const std::byte* from, Bytes bytes);
     Result<const std::byte*> receive(const Step& step, int peer, Bytes bytes);
-    /// Receives from each other host's rank and sums up in the order of hosts.
-    struct Sum {
-        std::vector<const std::byte*> parts;  // [host]
-        std::byte* output = nullptr;
-        Bytes bytes = 0;
-    };
-    void sum(const Step& step, const Sum& what) const noexcept;
-    Result<void> settle(const Step& step, const std::atomic<int>& pending);
 
     static constexpr int kSlots = 4;
     Bytes slot_bytes() const noexcept { return slot_bytes_; }
@@ -123,14 +115,12 @@ class HostsGroup {
     int own_host() const noexcept { return plan_.host_of(rank()); }
     int own_local() const noexcept { return plan_.local_of(rank()); }
     int locals() const noexcept { return static_cast<int>(plan_.ranks_of(own_host()).size()); }
-    bool leads() const noexcept { return own_local() == 0; }
 
   private:
     explicit HostsGroup(HostsSpec spec) : spec_(std::move(spec)) {}
     Result<void> introduce();
     Result<void> open(TimePoint deadline);
     Result<void> open_links();
-    Result<void> check_local() noexcept;
     Result<void> dispatch(const Call& call);
     Result<void> run_now(const Call& call);
     Error ended(const Error& error);
@@ -150,6 +140,14 @@ class HostsGroup {
     std::unique_ptr<Links> links_;  // after what its writes point to
     std::unique_ptr<Worker> worker_;
 };
+
+/// What the hosts have, added up in their order; of an average, divided by the number of ranks.
+struct HostsSum {
+    std::vector<const std::byte*> parts;  // [host]
+    std::byte* output = nullptr;
+    Bytes bytes = 0;
+};
+void sum_up(const HostsGroup::Step& step, int world, const HostsSum& what) noexcept;
 
 /// The operations over several hosts. Each is called by all ranks with checked calls.
 Result<void> run_hosts_allreduce(HostsGroup& group, const HostsGroup::Step& step);

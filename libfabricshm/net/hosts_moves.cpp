@@ -1,5 +1,5 @@
-// Barrier, broadcast, all_gather, reduce and reduce_scatter over several hosts. What a rank gives to
-// a host crosses the network once; there it goes on in the pool.
+// Barrier, broadcast, all_gather, reduce and reduce_scatter over several hosts. What a rank gives
+// to a host crosses the network once; there it goes on in the pool.
 
 #include <algorithm>
 
@@ -10,8 +10,8 @@ namespace fabricshm::net {
 
 namespace {
 
-// Up to so many bytes the root sends to all hosts itself: fewer hops. Above it each host hands on to
-// the next, and no host sends more than once.
+// Up to so many bytes the root sends to all hosts itself: fewer hops. Above it each host hands on
+// to the next, and no host sends more than once.
 constexpr Bytes kStar = 64 * kKiB;
 
 // The rank of `host` that receives what `from`, of another host, gives to it.
@@ -28,7 +28,7 @@ Result<void> take(HostsGroup& group, const HostsGroup::Step& step, int peer, std
     return {};
 }
 
-// A broadcast's block on its way: who gives it to this rank, and to whom this rank gives it.
+// A broadcast's block on its way: which rank gives it to this one, and which ones get it from here.
 struct Route {
     int from = -1;
     std::vector<int> to;
@@ -61,11 +61,11 @@ Route route_of(const HostsGroup& group, int root, Bytes bytes) {
 Result<void> run_hosts_barrier(HostsGroup& group, const HostsGroup::Step& step) {
     const HostsPlan& plan = group.plan();
     FABRIC_TRY_VOID(group.run_local(step, {.kind = Kind::kBarrier}));
-    for (int host = 0; group.leads() && host < plan.hosts(); ++host) {
+    for (int host = 0; group.own_local() == 0 && host < plan.hosts(); ++host) {
         if (host == group.own_host()) continue;
         FABRIC_TRY_VOID(group.send_any(step, plan.leader_of(host), nullptr, 0));
     }
-    for (int host = 0; group.leads() && host < plan.hosts(); ++host) {
+    for (int host = 0; group.own_local() == 0 && host < plan.hosts(); ++host) {
         if (host == group.own_host()) continue;
         FABRIC_TRY_VOID(take(group, step, plan.leader_of(host), nullptr, 0));
     }
@@ -106,8 +106,8 @@ Result<void> run_hosts_all_gather(HostsGroup& group, const HostsGroup::Step& ste
         const int self = group.rank();
         for (int turn = 1; now(self) != 0 && turn < plan.hosts(); ++turn) {
             const int host = (group.own_host() + turn) % plan.hosts();
-            FABRIC_TRY_VOID(group.send_any(step, receiver_on(plan, host, self), call.input + at,
-                                           now(self)));
+            FABRIC_TRY_VOID(
+                group.send_any(step, receiver_on(plan, host, self), call.input + at, now(self)));
         }
         for (int rank = 0; rank < group.world(); ++rank) {
             if (now(rank) == 0) continue;
@@ -155,7 +155,7 @@ Result<void> run_hosts_reduce(HostsGroup& group, const HostsGroup::Step& step) {
             if (far && speaker == self) FABRIC_TRY_VOID(group.send_any(step, target, to, now));
         }
         if (mine == 0) continue;
-        HostsGroup::Sum sum;
+        HostsSum sum;
         for (int host = 0; host < plan.hosts(); ++host) {
             if (host == group.own_host()) {
                 sum.parts.push_back(group.slot(0));
@@ -167,7 +167,7 @@ Result<void> run_hosts_reduce(HostsGroup& group, const HostsGroup::Step& step) {
         }
         sum.output = call.output + at;
         sum.bytes = mine;
-        group.sum(step, sum);
+        sum_up(step, group.world(), sum);
         for (int host = 0; host < plan.hosts(); ++host) {
             if (host != group.own_host()) group.links()->release(receiver_on(plan, host, self));
         }

@@ -1,5 +1,6 @@
-// HostsPlan: which ranks of a group are on which host, and which bytes of a collective they exchange
-// over the network. Pure: it is made of the members' identities alone, the same on all ranks.
+// HostsPlan: which ranks of a group are on which host, and which bytes of a collective they
+// exchange over the network. Pure: it is made of the members' identities alone, the same on all
+// ranks.
 //
 // A large buffer goes in blocks. On each host a block is cut into as many parts as the host has
 // ranks; a part is reduced on its host by its owner. Hosts may have different numbers of ranks, so

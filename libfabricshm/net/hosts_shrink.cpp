@@ -1,12 +1,13 @@
 // The survivors of a group over several hosts make a new one, over the connections of the old one.
 //
-// In each pool the daemon finds the survivors. Their first rank, the speaker, sends their numbers to
-// all ranks of the other hosts, and waits for the same of each host that is not known to be dead.
-// The speakers compare what they know; then everything goes as when a group is joined, on endpoints
-// and with keys of the new epoch: the exchange between the ranks goes through the speakers.
+// In each pool the daemon finds the survivors. Their first rank, the speaker, sends their numbers
+// to all ranks of the other hosts, and waits for the same of each host that is not known to be
+// dead. The speakers compare what they know; then everything goes as when a group is joined, on
+// endpoints and with keys of the new epoch: the exchange between the ranks goes through the
+// speakers.
 //
-// A host that says nothing and is not known to be dead may be alive behind a cut. Then the side with
-// more hosts goes on; of two equal ones, that with the first host.
+// A host that says nothing and is not known to be dead may be alive behind a cut. Then the side
+// with more hosts goes on; of two equal ones, that with the first host.
 
 #include <algorithm>
 #include <cstring>

@@ -33,8 +33,8 @@ constexpr Duration kLull = std::chrono::milliseconds(5);
 constexpr int kListenMs = 100;
 constexpr std::uint64_t kMessagesPerCredit = 32;
 
-// Whether this says that there is no such process any more. What a network that is cut says does not,
-// and neither does what our own end of the connection did.
+// Whether this says that there is no such process any more. What a network that is cut says does
+// not, and neither does what our own end of the connection did.
 bool is_death(int error) noexcept {
     return error == ECONNRESET || error == ECONNREFUSED || error == ENOTCONN || error == EPIPE ||
            error == ECONNABORTED || error == ESHUTDOWN;
@@ -42,6 +42,23 @@ bool is_death(int error) noexcept {
 
 constexpr unsigned bit_of(Note note) noexcept {
     return 1u << static_cast<unsigned>(note);
+}
+
+// Where a message at this position of a stream begins: it does not cross the ring's end.
+Bytes place_of(const LinksSpec& spec, Bytes position, Bytes bytes) noexcept {
+    const Bytes start = round_up(position, kLine);
+    const Bytes in_ring = start % spec.ring_bytes;
+    return in_ring + bytes > spec.ring_bytes ? start + spec.ring_bytes - in_ring : start;
+}
+
+Bytes control_at(const LinksSpec& spec, int round) noexcept {
+    return kDoorHead + spec.ring_bytes +
+           static_cast<Bytes>(round) * round_up(spec.control_bytes + kLengthBytes, kLine);
+}
+
+std::uint32_t word_of(const LinksSpec& spec, Note note, std::uint32_t value) noexcept {
+    return static_cast<std::uint32_t>(spec.rank) << 24 | static_cast<std::uint32_t>(note) << 21 |
+           (value & kValueMask);
 }
 
 }  // namespace
@@ -122,24 +139,8 @@ void Links::serve() {
     }
 }
 
-Bytes Links::place_of(Bytes position, Bytes bytes) const noexcept {
-    const Bytes start = round_up(position, kLine);
-    const Bytes in_ring = start % spec_.ring_bytes;
-    return in_ring + bytes > spec_.ring_bytes ? start + spec_.ring_bytes - in_ring : start;
-}
-
-Bytes Links::control_at(int round) const noexcept {
-    return kDoorHead + spec_.ring_bytes +
-           static_cast<Bytes>(round) * round_up(spec_.control_bytes + kLengthBytes, kLine);
-}
-
-std::uint32_t Links::word_of(Note note, std::uint32_t value) const noexcept {
-    return static_cast<std::uint32_t>(spec_.rank) << 24 | static_cast<std::uint32_t>(note) << 21 |
-           (value & kValueMask);
-}
-
 Errc Links::post(int peer, Note note, std::uint32_t value) noexcept {
-    const Errc code = transport_->write(peer, nullptr, 0, 0, word_of(note, value), &notes_);
+    const Errc code = transport_->write(peer, nullptr, 0, 0, word_of(spec_, note, value), &notes_);
     if (code == Errc::kPeer) lose(peer, false);
     return code;
 }
@@ -155,8 +156,8 @@ void Links::pay() noexcept {
     owing_ = false;
     for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
         Peer& to = at(peer);
-        for (const Note note : {Note::kHello, Note::kCredit, Note::kPing, Note::kLeft,
-                                Note::kAbort, Note::kLeave}) {
+        for (const Note note :
+             {Note::kHello, Note::kCredit, Note::kPing, Note::kLeft, Note::kAbort, Note::kLeave}) {
             if ((to.owes & bit_of(note)) == 0) continue;
             std::uint32_t value = 0;
             if (note == Note::kCredit) value = static_cast<std::uint32_t>(to.taken);
@@ -192,11 +193,6 @@ void Links::lose(int peer, bool dead) noexcept {
     const auto rank = static_cast<std::uint64_t>(peer) + 1;
     std::uint64_t none = 0;
     failure_.compare_exchange_strong(none, static_cast<std::uint64_t>(Errc::kPeer) << 32 | rank);
-}
-
-void Links::handle(const Event& event) noexcept {
-    if (event.what == Event::What::kArrived) return handle_word(event.word);
-    if (event.peer >= 0) lose(event.peer, is_death(event.error));
 }
 
 void Links::handle_word(std::uint32_t word) noexcept {
@@ -260,14 +256,13 @@ int Links::progress(int wait_ms) noexcept {
     Event events[32];
     pay();
     const int count = transport_->poll(events, 32, wait_ms);
-    for (int i = 0; i < count; ++i) handle(events[i]);
+    for (int i = 0; i < count; ++i) {
+        const Event& event = events[i];
+        if (event.what == Event::What::kArrived) handle_word(event.word);
+        if (event.what == Event::What::kLost) lose(event.peer, is_death(event.error));
+    }
     if (count > 0) pay();
     return count;
-}
-
-Duration Links::silence_of(int peer) const noexcept {
-    return std::chrono::nanoseconds(monotonic_ns() -
-                                    at(peer).heard_ns.load(std::memory_order_relaxed));
 }
 
 // The answer says that the peer lives; the question finds out whether its connection does.
@@ -292,7 +287,9 @@ Result<void> Links::reason_to_stop(int peer, TimePoint now, TimePoint deadline, 
     FABRIC_TRY_VOID(check_());
     if (now < deadline) return {};
     // It answers, so it only is late.
-    if (silence_of(peer) < kSilence) return Error{Errc::kTimeout, peer, step};
+    const std::int64_t heard = at(peer).heard_ns.load(std::memory_order_relaxed);
+    if (std::chrono::nanoseconds(monotonic_ns(now) - heard) < kSilence)
+        return Error{Errc::kTimeout, peer, step};
     return Error{Errc::kPeer, peer, step};
 }
 
@@ -341,9 +338,9 @@ Result<void> Links::greet(TimePoint deadline) {
     }
     for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
         if (!spec_.remote[static_cast<std::size_t>(peer)]) continue;
-        FABRIC_TRY_VOID(wait(
-            peer, deadline, "connect",
-            [&] { return at(peer).greeted && (at(peer).owes & bit_of(Note::kHello)) == 0; }));
+        FABRIC_TRY_VOID(wait(peer, deadline, "connect", [&] {
+            return at(peer).greeted && (at(peer).owes & bit_of(Note::kHello)) == 0;
+        }));
     }
     return {};
 }
@@ -352,12 +349,12 @@ Result<void> Links::send(int peer, const std::byte* from, Bytes bytes, std::uint
                          std::atomic<int>& pending, TimePoint deadline) {
     FABRIC_CHECK(bytes <= max_message());
     Peer& to = at(peer);
-    const Bytes place = place_of(to.write_at, bytes);
+    const Bytes place = place_of(spec_, to.write_at, bytes);
     bool sent = false;
     return wait(peer, deadline, "send", [&] {
         if (sent || to.lost || place + bytes - to.free_from > spec_.ring_bytes) return sent;
         const Errc code = transport_->write(peer, from, bytes, kDoorHead + place % spec_.ring_bytes,
-                                            word_of(Note::kData, mark), &pending);
+                                            word_of(spec_, Note::kData, mark), &pending);
         if (code == Errc::kPeer) lose(peer, false);
         if (code != Errc::kOk) return false;
         to.write_at = place + bytes;
@@ -372,7 +369,7 @@ Result<const std::byte*> Links::receive(int peer, Bytes bytes, std::uint32_t mar
     Peer& from = at(peer);
     FABRIC_TRY_VOID(wait(peer, deadline, "receive", [&] { return !from.marks.empty(); }));
     if (from.marks.front() != (mark & kValueMask)) return Error{Errc::kMismatch, peer, "receive"};
-    const Bytes place = place_of(from.read_at, bytes);
+    const Bytes place = place_of(spec_, from.read_at, bytes);
     from.read_at = place + bytes;
     return transport_->memory(peer) + kDoorHead + place % spec_.ring_bytes;
 }
@@ -389,7 +386,7 @@ Result<void> Links::settle(const std::atomic<int>& pending, TimePoint deadline) 
     // Acquire, against the release of the write's end: the bytes may be changed from here on.
     const auto done = [&] { return pending.load(std::memory_order_acquire) == 0; };
     if (done()) return {};
-    // For whom this waits is not known; any of them will do for the report.
+    // Which peer has the bytes is not known; any of them will do for the report.
     for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
         if (!spec_.remote[static_cast<std::size_t>(peer)] || at(peer).leaving) continue;
         return wait(peer, deadline, "send", done);
@@ -409,12 +406,12 @@ Result<void> Links::send_control(int peer, int round, const std::vector<std::byt
     if (transport_->lend(control.framed.data(), control.framed.size()) != Errc::kOk) {
         return Error{Errc::kNoMemory, 0, "register memory"};
     }
-    const auto word = word_of(Note::kControl, static_cast<std::uint32_t>(round));
+    const auto word = word_of(spec_, Note::kControl, static_cast<std::uint32_t>(round));
     bool posted = false;
     const auto done = [&] {
         if (!posted && !at(peer).lost) {
             const Errc code = transport_->write(peer, control.framed.data(), control.framed.size(),
-                                                control_at(round), word, &control.pending);
+                                                control_at(spec_, round), word, &control.pending);
             if (code == Errc::kPeer) lose(peer, false);
             posted = code == Errc::kOk;
         }
@@ -429,7 +426,7 @@ std::optional<std::vector<std::byte>> Links::control_of(int peer, int round) {
         if ((at(peer).controls >> round & 1) == 0 && progress(1) == 0) return std::nullopt;
         if ((at(peer).controls >> round & 1) == 0) return std::nullopt;
     }
-    const std::byte* box = transport_->memory(peer) + control_at(round);
+    const std::byte* box = transport_->memory(peer) + control_at(spec_, round);
     std::uint64_t length = 0;
     std::memcpy(&length, box, kLengthBytes);
     if (length > spec_.control_bytes) return std::nullopt;
@@ -437,7 +434,8 @@ std::optional<std::vector<std::byte>> Links::control_of(int peer, int round) {
 }
 
 void Links::spread(Errc code, int rank) noexcept {
-    const auto reason = static_cast<std::uint64_t>(code) << 32 | static_cast<std::uint64_t>(rank + 1);
+    const auto reason =
+        static_cast<std::uint64_t>(code) << 32 | static_cast<std::uint64_t>(rank + 1);
     std::uint64_t none = 0;
     failure_.compare_exchange_strong(none, reason);
     const std::lock_guard lock(mutex_);

@@ -1,10 +1,10 @@
 // Links: streams of messages to and from the ranks on other hosts, and what is known of these.
 //
-// A stream is a ring in the receiver's memory, written by its sender alone. Both know the lengths of
-// the messages, so that their places need not be sent: a message begins at a multiple of 64 bytes
-// and does not cross the ring's end. A word of 32 bits comes with each: the sender, the kind, and a
-// mark by which ranks that called different operations notice it. Bytes that were consumed are
-// credited to the sender, which never writes over others.
+// A stream is a ring in the receiver's memory, written by its sender alone. Both know the lengths
+// of the messages, so that their places need not be sent: a message begins at a multiple of 64
+// bytes and does not cross the ring's end. A word of 32 bits comes with each: the sender, the kind,
+// and a mark by which ranks that called different operations notice it. Bytes that were consumed
+// are credited to the sender, which never writes over others.
 
 #pragma once
 
@@ -104,27 +104,25 @@ class Links {
     bool lost(int peer) const noexcept { return at(peer).lost; }
     /// It is known to be dead, and not only out of reach.
     bool dead(int peer) const noexcept { return at(peer).dead; }
-    /// How long nothing has been heard of it.
-    Duration silence_of(int peer) const noexcept;
 
   private:
     struct Peer {
-        std::uint64_t credited = 0;     // messages that it has consumed
-        Bytes write_at = 0;             // position in the stream: never wraps
-        Bytes free_from = 0;            // what is before is consumed
-        std::deque<Bytes> ends;         // of messages that are not credited
-        std::uint64_t arrived = 0;      // messages
-        std::uint64_t taken = 0;        // of these
+        std::uint64_t credited = 0;  // messages that it has consumed
+        Bytes write_at = 0;          // position in the stream: never wraps
+        Bytes free_from = 0;         // what is before is consumed
+        std::deque<Bytes> ends;      // of messages that are not credited
+        std::uint64_t arrived = 0;   // messages
+        std::uint64_t taken = 0;     // of these
         std::uint64_t acknowledged = 0;
         Bytes acknowledged_at = 0;
         Bytes read_at = 0;
         std::deque<std::uint32_t> marks;  // of messages that arrived and are not taken
         bool greeted = false;
         std::atomic<bool> leaving{false};  // it sent kLeave
-        bool left = false;        // it answered ours
-        TimePoint busy_since{};   // it takes no ping since then
-        unsigned controls = 0;    // bits of rounds
-        unsigned owes = 0;        // bits of notes that could not be sent yet
+        bool left = false;                 // it answered ours
+        TimePoint busy_since{};            // it takes no ping since then
+        unsigned controls = 0;             // bits of rounds
+        unsigned owes = 0;                 // bits of notes that could not be sent yet
         std::atomic<bool> lost{false};
         std::atomic<bool> dead{false};
         std::atomic<std::int64_t> heard_ns{0};
@@ -132,14 +130,10 @@ class Links {
 
     Peer& at(int peer) noexcept { return *peers_[static_cast<std::size_t>(peer)]; }
     const Peer& at(int peer) const noexcept { return *peers_[static_cast<std::size_t>(peer)]; }
-    Bytes place_of(Bytes position, Bytes bytes) const noexcept;
-    Bytes control_at(int round) const noexcept;
-    std::uint32_t word_of(Note note, std::uint32_t value) const noexcept;
     Errc post(int peer, Note note, std::uint32_t value) noexcept;
     void owe(int peer, Note note) noexcept;
     void pay() noexcept;
     void acknowledge(int peer) noexcept;
-    void handle(const Event& event) noexcept;
     void handle_word(std::uint32_t word) noexcept;
     void lose(int peer, bool dead) noexcept;
     int progress(int wait_ms) noexcept;

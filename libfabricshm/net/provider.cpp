@@ -16,9 +16,8 @@ struct Preference {
 
 // What is not here is a network of its own, of which we know nothing bad.
 constexpr Preference kPreferences[] = {
-    {"verbs;ofi_rxm", 9}, {"tcp", 3},           {"tcp;ofi_rxm", 2}, {"net", 1},
-    {"net;ofi_rxm", 0},   {"sockets", 0},       {"udp", 0},         {"udp;ofi_rxd", 0},
-    {"shm", 0},
+    {"verbs;ofi_rxm", 9}, {"tcp", 3}, {"tcp;ofi_rxm", 2}, {"net", 1}, {"net;ofi_rxm", 0},
+    {"sockets", 0},       {"udp", 0}, {"udp;ofi_rxd", 0}, {"shm", 0},
 };
 constexpr int kUnknownNetwork = 8;
 

@@ -69,9 +69,10 @@ class Transport {
     /// Enters a peer's endpoint and door. The connection is made by the first write.
     virtual Errc know(int peer, const Address& address, const Door& door) noexcept = 0;
 
-    /// Writes into the peer's door and delivers `word` after the bytes; without bytes into the first
-    /// 8 of the door, which hold nothing. Writes to one peer arrive in order. `pending` is raised by one until the bytes may be changed. kBusy: poll() and try
-    /// again. kPeer: that peer is lost.
+    /// Writes into the peer's door and delivers `word` after the bytes; without bytes into the
+    /// first 8 of the door, which hold nothing. Writes to one peer arrive in order. `pending` is
+    /// raised by one until the bytes may be changed. kBusy: poll() and try again. kPeer: that peer
+    /// is lost.
     virtual Errc write(int peer, const std::byte* from, Bytes bytes, Bytes offset,
                        std::uint32_t word, std::atomic<int>* pending) noexcept = 0;
 

@@ -95,18 +95,20 @@ Result<bool> lies_in(const std::string& address, const std::string& network) {
 Result<std::string> trusted_address(const std::string& networks) {
     const std::vector<std::string> wanted = split(networks);
     if (wanted.empty()) {
-        return explain({Errc::kDenied, 0, "network"},
-                       "no network is allowed: set %s to those between the hosts, as 10.0.0.0/8, or "
-                       "name them in the call; what crosses them is not encrypted",
-                       kTrustedVariable);
+        return explain(
+            {Errc::kDenied, 0, "network"},
+            "no network is allowed: set %s to those between the hosts, as 10.0.0.0/8, or "
+            "name them in the call; what crosses them is not encrypted",
+            kTrustedVariable);
     }
     const std::vector<std::string> own = own_addresses();
     for (const std::string& network : wanted) {
         for (const std::string& address : own) {
             const auto inside = lies_in(address, network);
             if (!inside.ok()) {
-                return explain({Errc::kInvalid, 0, "network"}, "%s: '%s' is no network as 10.0.0.0/8",
-                               kTrustedVariable, network.c_str());
+                return explain({Errc::kInvalid, 0, "network"},
+                               "%s: '%s' is no network as 10.0.0.0/8", kTrustedVariable,
+                               network.c_str());
             }
             if (*inside) return address;
         }

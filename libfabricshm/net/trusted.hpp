@@ -12,8 +12,8 @@ namespace fabricshm::net {
 inline constexpr const char* kTrustedVariable = "FABRIC_NET_TRUSTED";
 inline constexpr const char* kProviderVariable = "FABRIC_NET_PROVIDER";
 
-/// Whether `address` lies in `network`, as in "10.1.2.3" and "10.0.0.0/8", "fd00::1" and "fd00::/8".
-/// kInvalid when one of them is no such text.
+/// Whether `address` lies in `network`, as in "10.1.2.3" and "10.0.0.0/8", "fd00::1" and
+/// "fd00::/8". kInvalid when one of them is no such text.
 Result<bool> lies_in(const std::string& address, const std::string& network);
 
 /// The first address of this host's interfaces that are up, in the order of the list, which has

@@ -1,5 +1,6 @@
 #include "libfabricshm/python/arena.hpp"
 
+#include <cstring>
 #include <utility>
 
 #include "libfabricshm/python/errors.hpp"
@@ -94,6 +95,76 @@ std::shared_ptr<Group> Arena::join(const std::string& name, int rank, int world,
     check(without_lock([&] {
         return fabricshm_group_join(arena->arena, name.c_str(), rank, world, timeout_ms, &joined);
     }));
+    return keep(arena, joined);
+}
+
+namespace {
+
+// The caller's exchange, and what it raised.
+struct Exchange {
+    const pybind11::function* gather;
+    std::size_t world;
+    std::optional<pybind11::error_already_set> raised;
+    std::string wrong;
+
+    void run(const void* mine, std::size_t bytes, void* all) {
+        const pybind11::bytes own(static_cast<const char*>(mine), bytes);
+        const pybind11::sequence gathered = (*gather)(own);
+        if (gathered.size() != world) {
+            wrong = "exchange: returned not one value for each rank";
+            return;
+        }
+        for (std::size_t rank = 0; rank < world; ++rank) {
+            const auto part = gathered[rank].cast<std::string>();
+            if (part.size() != bytes) wrong = "exchange: returned bytes of another length";
+            if (part.size() == bytes) {
+                std::memcpy(static_cast<char*>(all) + rank * bytes, part.data(), bytes);
+            }
+        }
+    }
+
+    static int call(void* context, const void* mine, std::size_t bytes, void* all) {
+        auto& self = *static_cast<Exchange*>(context);
+        const pybind11::gil_scoped_acquire locked;
+        try {
+            self.run(mine, bytes, all);
+        } catch (pybind11::error_already_set& error) {
+            self.raised = error;
+        } catch (const std::exception& error) {
+            self.wrong = error.what();
+        }
+        return self.raised || !self.wrong.empty() ? 1 : 0;
+    }
+};
+
+}  // namespace
+
+std::shared_ptr<Group> Arena::join_hosts(const std::string& name, int rank, int world,
+                                         const pybind11::function& exchange,
+                                         const std::optional<std::string>& trusted,
+                                         std::int64_t timeout_ms) {
+    const std::shared_ptr<ArenaHandle> arena = open();
+    Exchange context{&exchange, static_cast<std::size_t>(world), std::nullopt, {}};
+    fabricshm_hosts_spec spec{};
+    spec.struct_size = sizeof spec;
+    spec.name = name.c_str();
+    spec.rank = rank;
+    spec.world = world;
+    spec.exchange = &Exchange::call;
+    spec.context = &context;
+    spec.trusted = trusted ? trusted->c_str() : nullptr;
+    spec.timeout_ms = timeout_ms;
+    fabricshm_group* joined = nullptr;
+    const int code =
+        without_lock([&] { return fabricshm_group_join_hosts(arena->arena, &spec, &joined); });
+    if (context.raised) throw *context.raised;
+    if (!context.wrong.empty()) throw pybind11::value_error(context.wrong);
+    check(code);
+    return keep(arena, joined);
+}
+
+std::shared_ptr<Group> Arena::keep(const std::shared_ptr<ArenaHandle>& arena,
+                                   fabricshm_group* joined) {
     auto group = std::make_shared<Group>(std::make_shared<GroupHandle>(arena, joined));
     // Groups that Python dropped have left already; the list would grow with every join.
     std::erase_if(groups_, [](const auto& held) { return held.expired(); });

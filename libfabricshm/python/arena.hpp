@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -68,6 +69,13 @@ class Arena {
     std::shared_ptr<Group> join(const std::string& name, int rank, int world,
                                 std::int64_t timeout_ms);
 
+    /// Of ranks that may be on several hosts. `exchange` takes bytes and returns those of all
+    /// ranks.
+    std::shared_ptr<Group> join_hosts(const std::string& name, int rank, int world,
+                                      const pybind11::function& exchange,
+                                      const std::optional<std::string>& trusted,
+                                      std::int64_t timeout_ms);
+
     /// For what stands on the arena and keeps it; raises when it was closed.
     std::shared_ptr<ArenaHandle> handle() const { return open(); }
 
@@ -76,6 +84,7 @@ class Arena {
 
   private:
     const std::shared_ptr<ArenaHandle>& open() const;
+    std::shared_ptr<Group> keep(const std::shared_ptr<ArenaHandle>& arena, fabricshm_group* joined);
 
     std::shared_ptr<ArenaHandle> handle_;
     std::vector<std::weak_ptr<Group>> groups_;

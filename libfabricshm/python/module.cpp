@@ -181,6 +181,8 @@ void bind_memory(py::module_& module) {
         .def("open_shard", &Arena::open_shard, py::arg("name"), py::arg("timeout_ms"))
         .def("join", &Arena::join, py::arg("name"), py::arg("rank"), py::arg("world"),
              py::arg("timeout_ms"))
+        .def("join_hosts", &Arena::join_hosts, py::arg("name"), py::arg("rank"), py::arg("world"),
+             py::arg("exchange"), py::arg("trusted"), py::arg("timeout_ms"))
         .def("close", &Arena::close)
         .def_property_readonly("closed", &Arena::closed);
 }

@@ -25,8 +25,8 @@ using Counts = std::vector<int>;
 
 int allreduce(fabricshm_group* group, std::int64_t timeout_ms, std::int64_t* result) {
     std::int64_t one = 1;
-    fabricshm_call call = fabricshm_call_make(FABRICSHM_ALLREDUCE, FABRICSHM_I64, FABRICSHM_SUM,
-                                              &one, result, 1);
+    fabricshm_call call =
+        fabricshm_call_make(FABRICSHM_ALLREDUCE, FABRICSHM_I64, FABRICSHM_SUM, &one, result, 1);
     call.timeout_ms = timeout_ms;
     return fabricshm_run(group, &call);
 }
@@ -76,12 +76,18 @@ TEST_SUITE("net.deaths") {
     TEST_CASE("a rank dies: all others name it and its host, and go on without it") {
         check_deaths({2, 2}, {3});
     }
-    TEST_CASE("the first rank dies") { check_deaths({2, 2}, {0}); }
+    TEST_CASE("the first rank dies") {
+        check_deaths({2, 2}, {0});
+    }
     TEST_CASE("a host dies with all its ranks, and one pool is left") {
         check_deaths({2, 2}, {2, 3});
     }
-    TEST_CASE("the first host dies") { check_deaths({2, 1}, {0, 1}); }
-    TEST_CASE("one of three hosts dies") { check_deaths({1, 2, 1}, {1, 2}); }
+    TEST_CASE("the first host dies") {
+        check_deaths({2, 1}, {0, 1});
+    }
+    TEST_CASE("one of three hosts dies") {
+        check_deaths({1, 2, 1}, {1, 2});
+    }
 
     TEST_CASE("a host that something outside knows to be dead ends the waits for it at once") {
         const Daemon daemon;

@@ -1,5 +1,5 @@
-// Ranks of a group over several "hosts": an arena each, of one daemon. For children, which report by
-// exit code.
+// Ranks of a group over several "hosts": an arena each, of one daemon. For children, which report
+// by exit code.
 
 #pragma once
 

@@ -348,9 +348,9 @@ FABRICSHM_API int fabricshm_group_hosts(const fabricshm_group* group);
 FABRICSHM_API int fabricshm_group_host_of(const fabricshm_group* group, int rank);
 
 /* Says that host `host` of the group is dead, as a membership service knows it: from the return of
- * this call on nothing that its ranks have sent lands in this process, waits for them end with EPEER
- * soon, and fabricshm_group_shrink() goes on without them. Thread-safe: also while an operation
- * runs. EINVAL: it is no other host of the group. */
+ * this call on nothing that its ranks have sent lands in this process, waits for them end with
+ * EPEER soon, and fabricshm_group_shrink() goes on without them. Thread-safe: also while an
+ * operation runs. EINVAL: it is no other host of the group. */
 FABRICSHM_API int fabricshm_group_host_lost(fabricshm_group* group, int host);
 
 /* Leaves and frees it, after what was started has ended. Not a collective: others may still be in

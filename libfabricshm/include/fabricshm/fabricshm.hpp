@@ -153,6 +153,7 @@ class Group {
 
     int rank() const noexcept { return fabricshm_group_rank(handle_.get()); }
     int world() const noexcept { return fabricshm_group_world(handle_.get()); }
+    int hosts() const noexcept { return fabricshm_group_hosts(handle_.get()); }
     std::uint64_t id() const noexcept { return fabricshm_group_id(handle_.get()); }
     fabricshm_group* get() const noexcept { return handle_.get(); }
 
@@ -407,6 +408,38 @@ class Arena {
         fabricshm_group* group = nullptr;
         const int code = fabricshm_group_join(handle_.get(), std::string(name).c_str(), rank, world,
                                               timeout_ms, &group);
+        if (code < 0) return detail::last_error(code);
+        return Group({group, [arena = handle_](auto* left) { fabricshm_group_leave(left); }});
+    }
+
+    /// Joins a group whose ranks may be on several hosts; `exchange(mine, all)` gathers the bytes
+    /// of all ranks, and is false when it failed. See fabricshm_group_join_hosts(). It is called on
+    /// this thread.
+    template <typename Exchange>
+    Expected<Group> join_hosts(std::string_view name, int rank, int world, Exchange&& exchange,
+                               const char* trusted = nullptr,
+                               std::int64_t timeout_ms = FABRICSHM_TIMEOUT_DEFAULT) {
+        const std::string text(name);
+        fabricshm_hosts_spec spec{};
+        spec.struct_size = sizeof spec;
+        spec.name = text.c_str();
+        spec.rank = rank;
+        spec.world = world;
+        spec.trusted = trusted;
+        spec.timeout_ms = timeout_ms;
+        struct Context {
+            std::remove_reference_t<Exchange>* exchange;
+            std::size_t world;
+        } context{&exchange, static_cast<std::size_t>(world)};
+        spec.context = &context;
+        spec.exchange = [](void* given, const void* mine, std::size_t bytes, void* all) -> int {
+            auto& it = *static_cast<Context*>(given);
+            const std::span own(static_cast<const std::byte*>(mine), bytes);
+            const std::span gathered(static_cast<std::byte*>(all), bytes * it.world);
+            return (*it.exchange)(own, gathered) ? 0 : 1;
+        };
+        fabricshm_group* group = nullptr;
+        const int code = fabricshm_group_join_hosts(handle_.get(), &spec, &group);
         if (code < 0) return detail::last_error(code);
         return Group({group, [arena = handle_](auto* left) { fabricshm_group_leave(left); }});
     }

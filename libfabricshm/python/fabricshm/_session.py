@@ -177,8 +177,20 @@ class Arena(_Closing):
     def open_region(self, id):
         return self._handle.open_region(id)
 
-    def join(self, name, rank=None, world=1, timeout=None):
-        """Joins group `name` of `world` ranks; rank None: the daemon assigns one."""
+    def join(self, name, rank=None, world=1, timeout=None, exchange=None, trusted=None):
+        """Joins group `name` of `world` ranks; rank None: the daemon assigns one.
+
+        exchange: for ranks that may be on several hosts: a function of bytes that returns those of
+        all ranks, in their order; it is called by all ranks. trusted: the networks that may be used
+        between them, as "10.0.0.0/8"; None: $FABRIC_NET_TRUSTED. docs/hosts.md of the project.
+        """
+        if exchange is not None:
+            if rank is None:
+                raise ValueError("an exchange is between ranks that have numbers: say rank")
+            return Group(self._handle.join_hosts(name, rank, world, exchange, trusted,
+                                                 milliseconds(timeout)))
+        if trusted is not None:
+            raise ValueError("a network is for ranks with an exchange")
         rank = _fabricshm.ANY_RANK if rank is None else rank
         return Group(self._handle.join(name, rank, world, milliseconds(timeout)))
 
