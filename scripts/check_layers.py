@@ -66,12 +66,8 @@ LIBRARIES = {
     r"(cuda|cuda_runtime|cuda_bf16|cuda_fp16|cublas.*|cusolver.*|nvml)\.h|cuda/":
         {"kernels", "libfabricshm/vgpu", "fabricd/telemetry"},
     r"liburing(\.h|/)": {"libfabricshm/os"},
-<<<<<<< HEAD
-    r"rdma/": {"fabricd/net"},
-    r"slurm/": {"fabricd/slurm"},
-=======
     r"rdma/": {"libfabricshm/net"},
->>>>>>> w/net
+    r"slurm/": {"fabricd/slurm"},
     r"(grpcpp|grpc|google/protobuf)/": {"fabricd/server", "fabricd/jobs", "fabricd/net", "fabricd/ctl", "tests"},
     r"toml(\+\+|plusplus)/|toml\.hpp": {"fabricd/config", "emu", "emu/sim"},
     r"CLI/": {"fabricd/config", "fabricd/ctl", "emu", "emu/sim", "bench"},

@@ -28,13 +28,9 @@ const std::vector<EnvironmentVariable>& environment_variables() {
         {"FABRIC_VISIBILITY", "library", "coherent",
          "how bytes cross between hosts: the profile of the job"},
         {"FABRIC_NET_TRUSTED", "library", "none",
-<<<<<<< HEAD
-         "networks on which ranks of several hosts may speak, as 10.0.0.0/8"},
-=======
          "networks between the hosts of a group, as 10.0.0.0/8"},
         {"FABRIC_NET_PROVIDER", "library", "by capability", "provider of libfabric"},
         {"FABRIC_NET_LIBRARY", "library", "next to libfabricshm.so", "libfabricshm_net.so"},
->>>>>>> w/net
         {"FABRIC_SIGBUS", "library", "on", "off: a lost page ends the process"},
         {"FABRIC_HOST", "library", "0", "emulated host of the process, for tests"},
         {"FABRIC_EMULATED_NODE", "library", "by rank",
