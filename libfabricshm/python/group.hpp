@@ -60,6 +60,7 @@ class Group {
 
     int rank() const { return fabricshm_group_rank(open()->group); }
     int world() const { return fabricshm_group_world(open()->group); }
+    int hosts() const { return fabricshm_group_hosts(open()->group); }
     std::uint64_t id() const { return fabricshm_group_id(open()->group); }
     /// Borrowed; raises when the group was left.
     const fabricshm_group* raw() const { return open()->group; }

@@ -304,6 +304,7 @@ void bind_group(py::module_& module) {
     py::class_<Group, std::shared_ptr<Group>>(module, "Group")
         .def_property_readonly("rank", &Group::rank)
         .def_property_readonly("world", &Group::world)
+        .def_property_readonly("hosts", &Group::hosts)
         .def_property_readonly("id", &Group::id)
         .def("run", &Group::run, py::arg("call"))
         .def("start", &Group::start, py::arg("call"))

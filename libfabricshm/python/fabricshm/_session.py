@@ -231,6 +231,11 @@ class Group(_Closing):
         return self._handle.world
 
     @property
+    def hosts(self):
+        """How many hosts the ranks are on."""
+        return self._handle.hosts
+
+    @property
     def id(self):
         """The daemon's number of the group, as in Session.directives().group_id."""
         return self._handle.id
