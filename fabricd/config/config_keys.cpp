@@ -57,7 +57,8 @@ std::vector<ConfigKey> pool_keys() {
                   "Hosts that reach the pool. With more than one fabricd starts only with a proven "
                   "pool.visibility."),
         choice_key(
-            "pool.visibility", {"coherent", "clwb", "clflushopt", "clflush", "nt"},
+            "pool.visibility",
+            {"coherent", "coherent-hosts", "clwb", "clflushopt", "clflush", "nt"},
             FIELD(pool.visibility),
             "How writes become visible to the other hosts: by the hardware, or by flushing."),
         path_key(

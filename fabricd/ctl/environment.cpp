@@ -27,6 +27,8 @@ const std::vector<EnvironmentVariable>& environment_variables() {
         {"FABRIC_ISA", "library", "the best there is", "scalar, avx2 or avx512, for comparisons"},
         {"FABRIC_VISIBILITY", "library", "coherent",
          "how bytes cross between hosts: the profile of the job"},
+        {"FABRIC_NET_TRUSTED", "library", "none",
+         "networks on which ranks of several hosts may speak, as 10.0.0.0/8"},
         {"FABRIC_SIGBUS", "library", "on", "off: a lost page ends the process"},
         {"FABRIC_HOST", "library", "0", "emulated host of the process, for tests"},
         {"FABRIC_EMULATED_NODE", "library", "by rank",

@@ -342,6 +342,8 @@ bool AttachServer::hello(ConnectionId id, const proto::Message& request) {
     reply.hello.session_id = raw(session.value());
     std::copy(token.begin(), token.end(), reply.hello.token);
     reply.hello.daemon_epoch = registry_.daemon_epoch();
+    std::ranges::copy(limits_.instance, reply.hello.instance);
+    std::ranges::copy(limits_.pool, reply.hello.pool);
     reply.hello.default_arena_bytes = static_cast<std::int64_t>(limits_.default_arena_bytes);
     return send(id, {reply, {}, {}});
 }

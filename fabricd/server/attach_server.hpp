@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -30,7 +31,11 @@ struct AttachLimits {
     PlaceLimits places;
     Duration hello_within = std::chrono::seconds(10);
     ReplyLimits replies;
-    Bytes default_arena_bytes = 0;  // sent to every client
+    // Sent to every client: the size of an arena that is opened without one, which daemon this is,
+    // and the UUID of its pool.
+    Bytes default_arena_bytes = 0;
+    std::array<std::uint8_t, 16> instance{};
+    std::array<std::uint8_t, 16> pool{};
 };
 
 /// Turns what happens on sockets and to processes into calls of the registry, and its answers into

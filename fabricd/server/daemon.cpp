@@ -22,6 +22,7 @@
 #include "fabricd/server/shard_mover.hpp"
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/os/identity.hpp"
 #include "libfabricshm/os/page_file.hpp"
 
 namespace fabricd {
@@ -337,6 +338,8 @@ Result<void> Daemon::Impl::open_socket() {
     FABRIC_TRY(limits.places.all, connections_possible());
     limits.places.per_user = options.limits.max_sessions_per_user + kHandshakes;
     limits.default_arena_bytes = options.limits.default_arena_bytes;
+    FABRIC_TRY(limits.instance, fabricshm::instance_of(options.state_dir));
+    limits.pool = backend->uuid();
     limits.replies = options.replies;
     server = std::make_unique<AttachServer>(*loop, *registry, pages, closer, std::move(listener),
                                             std::move(admission), limits);

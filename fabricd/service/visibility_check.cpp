@@ -38,6 +38,11 @@ ErrorMessage check_visibility(const Config& config, const fabricshm::HostFiles& 
     if (config.pool.backend != "dax" || config.pool.dax_device.empty()) {
         return std::string("pool.hosts above 1 is for a dax pool whose pool.dax_device is named");
     }
+    if (config.pool.visibility == "coherent") {
+        return std::string(
+            "pool.visibility coherent is for one host; hosts whose hardware keeps their caches "
+            "coherent have coherent-hosts, others flush");
+    }
     const std::string& path = config.pool.visibility_proof;
     if (path.empty()) {
         return std::string("pool.hosts above 1 needs pool.visibility_proof (see fabric-litmus)");

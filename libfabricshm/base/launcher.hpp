@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string_view>
 
 #include "libfabricshm/base/result.hpp"
 
@@ -21,7 +22,7 @@ struct Launch {
     std::int32_t local_world = -1;  // how many those are
     std::int32_t node = -1;         // which host it is
     std::int32_t nodes = -1;        // how many those are
-    const char* launcher = "";      // "torchrun", "openmpi", "mpich", "slurm"
+    std::string_view launcher;      // "torchrun", "openmpi", "mpich", "slurm": a literal
 
     bool operator==(const Launch&) const = default;
 };

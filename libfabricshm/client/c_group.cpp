@@ -140,6 +140,11 @@ int fabricshm_group_join(fabricshm_arena* arena, const char* name, int rank, int
         auto handle = std::make_unique<fabricshm_group>();
         auto joined = ask_and_enter(arena->arena, request, "join group",
                                     deadline_of(arena->arena->session(), timeout_ms));
+        if (!joined.ok() && joined.error().code == Errc::kTimeout) {
+            // Ranks at two daemons each wait in vain, and only this line can say why.
+            return fail(joined.error(), "group '%s' of %d ranks, all attached to %s", name, world,
+                        arena->arena->session().daemon().c_str());
+        }
         if (!joined.ok()) return fail(joined.error(), "group '%s' of %d ranks", name, world);
         handle->session = arena->session;
         handle->arena = arena->arena;

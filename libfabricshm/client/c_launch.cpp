@@ -20,8 +20,9 @@ int fabricshm_launcher(fabricshm_launch* launch) {
         const auto read = read_launch();
         if (!read.ok()) return fail(read.error(), "launcher");
         const std::size_t size = launch->struct_size;
-        *launch = {size,       read->rank,  read->world,   read->local_rank, read->local_world,
-                   read->node, read->nodes, read->launcher};
+        *launch = {
+            size,       read->rank,  read->world,          read->local_rank, read->local_world,
+            read->node, read->nodes, read->launcher.data()};
         // What a newer caller knows beyond: not set.
         std::memset(reinterpret_cast<char*>(launch) + sizeof *launch, 0, size - sizeof *launch);
         return FABRICSHM_OK;

@@ -1,6 +1,7 @@
 // The C ABI: sessions.
 
 #include <cstddef>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -8,6 +9,7 @@
 #include "libfabricshm/client/c_error.hpp"
 #include "libfabricshm/client/handles.hpp"
 #include "libfabricshm/client/socket_path.hpp"
+#include "libfabricshm/os/identity.hpp"
 #include "libfabricshm/proto/codec.hpp"
 
 namespace fabricshm {
@@ -104,6 +106,7 @@ int fabricshm_session_open(const fabricshm_session_options* options, fabricshm_s
         auto opened = Session::open(wanted);
         if (!opened.ok()) return open_failed(opened.error(), wanted);
         handle->session = std::move(opened).value();
+        handle->identity = encode_identity(place_of(*handle->session));
         *session = handle.release();
         return FABRICSHM_OK;
     });
@@ -111,6 +114,30 @@ int fabricshm_session_open(const fabricshm_session_options* options, fabricshm_s
 
 const char* fabricshm_session_daemon(const fabricshm_session* session) {
     return session == nullptr ? "" : session->session->daemon().c_str();
+}
+
+const char* fabricshm_session_identity(const fabricshm_session* session) {
+    return session == nullptr ? "" : session->identity.c_str();
+}
+
+int fabricshm_identity_difference(const char* mine, const char* mine_name, const char* theirs,
+                                  const char* theirs_name, char* text, size_t size) {
+    return guarded("fabricshm_identity_difference", [&]() -> int {
+        const bool given = mine != nullptr && mine_name != nullptr && theirs != nullptr &&
+                           theirs_name != nullptr && text != nullptr && size != 0;
+        if (!given) return refuse("fabricshm_identity_difference: an argument is NULL or empty");
+        const auto one = decode_identity(mine);
+        const auto other = decode_identity(theirs);
+        if (!one || !other) {
+            return refuse(
+                "fabricshm_identity_difference: %s is no line of "
+                "fabricshm_session_identity() of this version",
+                one ? "theirs" : "mine");
+        }
+        const auto difference = difference_of(*one, mine_name, *other, theirs_name);
+        std::snprintf(text, size, "%s", difference ? difference->c_str() : "");
+        return difference ? FABRICSHM_EMISMATCH : FABRICSHM_OK;
+    });
 }
 
 void fabricshm_session_close(fabricshm_session* session) {

@@ -107,6 +107,8 @@ Result<void> greet(const UnixSocket& socket, const Introduction& introduction,
     const proto::Hello& hello = reply->hello;
     identity.id = hello.session_id;
     identity.daemon_epoch = hello.daemon_epoch;
+    std::memcpy(identity.instance.data(), hello.instance, identity.instance.size());
+    std::memcpy(identity.pool.data(), hello.pool, identity.pool.size());
     std::memcpy(identity.token.data(), hello.token, identity.token.size());
     return {};
 }

@@ -23,6 +23,7 @@ struct fabricshm_parameters;
 
 struct fabricshm_session {
     std::shared_ptr<fabricshm::Session> session;
+    std::string identity;  // see fabricshm_session_identity()
 
     // Keeps opening and closing of arenas apart, over the round trip of an opening, too: the daemon
     // knows an arena of a session as open or not, so the last close has to be distinguished from

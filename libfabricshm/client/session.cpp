@@ -306,4 +306,9 @@ bool Session::connected() const {
     return state_ == State::kConnected;
 }
 
+Identity place_of(const Session& session) {
+    const SessionIdentity known = session.identity();
+    return {own_host(), {known.instance, session.daemon()}, {known.pool}};
+}
+
 }  // namespace fabricshm

@@ -20,6 +20,7 @@
 #include "libfabricshm/client/connection.hpp"
 #include "libfabricshm/client/telemetry.hpp"
 #include "libfabricshm/os/fd.hpp"
+#include "libfabricshm/os/identity.hpp"
 #include "libfabricshm/os/poison.hpp"
 #include "libfabricshm/os/unix_socket.hpp"
 #include "libfabricshm/proto/messages.hpp"
@@ -190,5 +191,8 @@ class Session {
     std::thread* thread_ =
         nullptr;  // not a member: a forked child must neither join nor destroy it
 };
+
+/// Where the session is attached: host, daemon and pool. What ranks compare that come together.
+Identity place_of(const Session& session);
 
 }  // namespace fabricshm

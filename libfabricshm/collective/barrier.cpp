@@ -143,7 +143,8 @@ void Barrier::settle(const Tuning& tuning) noexcept {
         }
         all = all && words(peer).membarrier == 1;
     }
-    fenced_ = !all;
+    // A membarrier() reaches the processors of its own kernel alone.
+    fenced_ = !all || !view_.one_kernel();
     spins_ = tuning.spins;
     yields_ = tuning.yields;
 }
@@ -243,7 +244,7 @@ Result<void> Barrier::wait_slowly(int peer, std::uint64_t value, TimePoint deadl
 }
 
 Result<void> Barrier::await(const Word& word, std::uint64_t value, int peer, TimePoint deadline) {
-    if (!view_.coherent()) return poll_until(word, value, peer, deadline);
+    if (!view_.one_kernel()) return poll_until(word, value, peer, deadline);
     const auto reached = [&] {
         view_.acquire(word.seen, &word.value, sizeof value, peer);
         // Acquire, against the release in raise(): what was stored before the value is seen with

@@ -177,6 +177,7 @@ void decide_tuning(GroupState& group) {
         tuning = load_tuning(place.world, machine, cpus);
     }
     tuning.coherent = barrier.view().coherent();
+    tuning.one_kernel = barrier.view().one_kernel();
     pack_tuning(tuning, barrier.header().tuning);
     barrier.view().publish(TouchPoint::kTuning, barrier.header().tuning,
                            sizeof barrier.header().tuning);
@@ -332,14 +333,18 @@ Result<std::unique_ptr<Group>> Group::attach(GroupPlace place, TimePoint deadlin
                                sizeof barrier.header().tuning, 0);
     }
     state->tuning = unpack_tuning(barrier.header().tuning);
-    if (state->tuning.coherent != barrier.view().coherent()) {
+    const auto memory = [](bool coherent, bool one_kernel) {
+        return one_kernel ? "coherent" : coherent ? "coherent among hosts" : "not coherent";
+    };
+    const std::string mine = memory(barrier.view().coherent(), barrier.view().one_kernel());
+    const std::string theirs = memory(state->tuning.coherent, state->tuning.one_kernel);
+    if (mine != theirs) {
         // The ranks would go different ways through one operation, and all of them report success.
         barrier.fail(Errc::kPeer, state->place.rank);
         return explain({Errc::kInvalid, 0, "attach group"},
                        "visibility: the memory is %s for this rank and %s for rank 0; start all "
                        "ranks with the same FABRIC_VISIBILITY",
-                       barrier.view().coherent() ? "coherent" : "not coherent",
-                       state->tuning.coherent ? "coherent" : "not coherent");
+                       mine.c_str(), theirs.c_str());
     }
     state->tuning.max_ahead = std::min(state->tuning.max_ahead, state->layout.post_bytes);
     state->tuning.max_flat = std::min(state->tuning.max_flat, state->layout.post_bytes);

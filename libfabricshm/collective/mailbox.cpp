@@ -99,7 +99,7 @@ Mailbox::~Mailbox() {
         if (out(peer).stage.memory() == nullptr) continue;
         while (!drained(peer) && !in(peer).corrupt && Clock::now() < limit &&
                barrier.check(peer).ok()) {
-            if (!view().coherent()) {
+            if (!view().one_kernel()) {
                 (void)barrier.idle(~std::uint64_t{0});
                 continue;
             }
@@ -420,7 +420,7 @@ void Mailbox::drive(const Ticket* ticket, Lock& lock) {
         const bool spinning = turn % (spins + 1) < spins;
         if (!spinning || polls % kPollsPerLook == 0) look_at_clock(ticket, lock, wait);
         if (finished(ticket)) return;
-        if (!view().coherent()) {
+        if (!view().one_kernel()) {
             lock.unlock();
             timer.begin();
             (void)barrier.idle(turn);
@@ -496,7 +496,7 @@ bool Mailbox::is_there(int peer) const noexcept {
 
 // Wakes threads of `peer` that sleep until something happens on a channel; see Barrier::raise().
 void Mailbox::notify(int peer) noexcept {
-    if (!view().coherent()) return;
+    if (!view().one_kernel()) return;
     const Word bell = bell_of(peer);
     if (!group_.barrier.fenced()) {
         // The sleeper sends a membarrier() after it counted itself, so only the compiler must be

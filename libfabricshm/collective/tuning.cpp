@@ -198,7 +198,8 @@ void pack_tuning(const Tuning& tuning, std::uint64_t* words) noexcept {
     for (const Field& field : kFields) *words++ = tuning.*field.value;
     *words++ = static_cast<std::uint64_t>(tuning.forced);
     *words++ = tuning.check_buffers ? 1 : 0;
-    *words = tuning.coherent ? 1 : 0;
+    // One word: a rank of a version without the second bit sees another memory, and says so.
+    *words = (tuning.coherent ? 1U : 0U) | (tuning.one_kernel ? 0U : 2U);
 }
 
 Tuning unpack_tuning(const std::uint64_t* words) noexcept {
@@ -210,7 +211,8 @@ Tuning unpack_tuning(const std::uint64_t* words) noexcept {
     const auto last = static_cast<std::uint64_t>(Algorithm::kHost);
     tuning.forced = *words <= last ? static_cast<Algorithm>(*words) : Algorithm::kAuto;
     tuning.check_buffers = *++words != 0;
-    tuning.coherent = *++words != 0;
+    tuning.coherent = (*++words & 1U) != 0;
+    tuning.one_kernel = (*words & 2U) == 0;
     return tuning;
 }
 

@@ -32,6 +32,7 @@ struct Tuning {
     bool check_buffers = false;
     // What rank 0's memory is: set where the group is made, and in no file.
     bool coherent = true;
+    bool one_kernel = true;
 
     static constexpr std::uint64_t kNoTree = 1024;  // more ranks than any group has
 

@@ -20,6 +20,7 @@ class DaxBackend final : public PoolBackend {
           capacity_(capacity) {}
 
     const char* kind() const noexcept override { return "dax"; }
+    std::array<std::uint8_t, 16> uuid() const noexcept override { return catalogue_.uuid; }
 
     std::string describe() const override {
         return "ranges of " + path_ + " (UUID " + format_uuid(catalogue_.uuid) + ", blocks of " +

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -49,6 +50,9 @@ class PoolBackend {
     /// "emu", "numa" or "dax", and one line for people on where the memory is.
     virtual const char* kind() const noexcept = 0;
     virtual std::string describe() const = 0;
+
+    /// The UUID of the device that arenas are cut from; zeros: the host's ordinary memory.
+    virtual std::array<std::uint8_t, 16> uuid() const noexcept { return {}; }
 
     /// True when arenas are committed whole when they are made, since nothing can be gained by
     /// doing it later (a device) or the pages are set aside anyway (reserved huge pages). Else

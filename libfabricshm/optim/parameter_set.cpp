@@ -79,10 +79,12 @@ void ParameterSet::format(std::byte* memory, const ParameterSpec& spec) {
 Result<void> ParameterSet::check(const Visibility& view, const std::byte* memory, Bytes bytes,
                                  const ParameterSpec& spec) {
     FABRIC_TRY_VOID(check_spec(spec));
-    if (!view.coherent()) {
-        return explain({Errc::kUnsupported, 0, "shared parameters"},
-                       "the ranks' memory is not coherent; parameters can be shared by the ranks "
-                       "of one coherent host");
+    // Owners of slots are processes, which are looked up by their numbers.
+    if (!view.coherent() || !view.one_kernel()) {
+        return explain(
+            {Errc::kUnsupported, 0, "shared parameters"},
+            "the ranks' memory is that of several hosts; parameters can be shared by the ranks "
+            "of one coherent host");
     }
     FABRIC_TRY(const ParameterHeader* header, header_of(memory, bytes));
     if (header->signature != fabricshm::signature_of(spec)) {

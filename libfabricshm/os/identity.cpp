@@ -1,11 +1,14 @@
 #include "libfabricshm/os/identity.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
+#include <cstring>
 #include <span>
 
 #include "libfabricshm/os/fd.hpp"
@@ -136,6 +139,20 @@ HostIdentity own_host() {
     return host;
 }
 
+Result<std::array<std::uint8_t, 16>> instance_of(const std::string& folder) {
+    struct stat status {};
+    if (::stat(folder.c_str(), &status) != 0) return error_from_errno(errno, "daemon's instance");
+    // The inode is the folder's own on its file system, and the device the file system's own on
+    // this boot: neither says anything on another host.
+    const std::uint64_t place = static_cast<std::uint64_t>(status.st_ino) ^
+                                (static_cast<std::uint64_t>(status.st_dev) << 40);
+    const std::uint64_t boot = own_kernel();
+    std::array<std::uint8_t, 16> instance{};
+    std::memcpy(instance.data(), &place, sizeof place);
+    std::memcpy(instance.data() + sizeof place, &boot, sizeof boot);
+    return instance;
+}
+
 std::string encode_identity(const Identity& identity) {
     const HostIdentity& host = identity.host;
     std::string line = std::string(kHeading) + ' ' + hex_of(host.machine) + ' ' +
@@ -181,13 +198,15 @@ std::optional<std::string> difference_of(const HostIdentity& one, const std::str
 std::optional<std::string> difference_of(const Identity& one, const std::string& mine,
                                          const Identity& other, const std::string& theirs) {
     if (auto hosts = difference_of(one.host, mine, other.host, theirs)) return hosts;
+    // A daemon that says nothing of itself says nothing of its pool either.
+    const bool both_known = is_known(one.daemon.instance) && is_known(other.daemon.instance);
+    if (!both_known) return std::nullopt;
     if (one.pool != other.pool) {
         return "their memory is of two pools: that of " + mine + " of " + pool_words(one.pool) +
                " at " + one.daemon.place + ", that of " + theirs + " of " + pool_words(other.pool) +
                " at " + other.daemon.place;
     }
-    const bool both_known = is_known(one.daemon.instance) && is_known(other.daemon.instance);
-    if (!both_known || one.daemon.instance == other.daemon.instance) return std::nullopt;
+    if (one.daemon.instance == other.daemon.instance) return std::nullopt;
     return "they are attached to two daemons: " + mine + " to " + daemon_words(one.daemon) + ", " +
            theirs + " to " + daemon_words(other.daemon);
 }

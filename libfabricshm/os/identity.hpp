@@ -25,9 +25,10 @@ struct HostIdentity {
     bool operator==(const HostIdentity&) const = default;
 };
 
-/// One start of fabricd. All zero: not known.
+/// One fabricd, which is the same when it is started again over the same state. All zero: not
+/// known.
 struct DaemonIdentity {
-    std::array<std::uint8_t, 16> instance{};  // random, new at each start
+    std::array<std::uint8_t, 16> instance{};  // see instance_of()
     std::string place;                        // for people: socket and process
 
     bool operator==(const DaemonIdentity&) const = default;
@@ -50,6 +51,10 @@ struct Identity {
 
 /// The host of this process. Reads three small files; what cannot be read stays unknown.
 HostIdentity own_host();
+
+/// The instance of the daemon whose state is in `folder`: this boot and that folder. Two daemons
+/// never have one folder, and one that is restarted keeps it, with its arenas. kSystem without it.
+Result<std::array<std::uint8_t, 16>> instance_of(const std::string& folder);
 
 /// One line of printable characters, for the store that ranks meet in; and back. Nothing: it is no
 /// such line of this version. Control characters in the texts for people become '?'.

@@ -5,8 +5,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
-#include <memory>
-#include <new>
 
 #include "libfabricshm/base/log.hpp"
 
@@ -30,18 +28,18 @@ bool call(Routine routine, char triangle, T* matrix, std::size_t n) noexcept {
     return info == 0;
 }
 
-const Lapack* open_first() noexcept {
+std::optional<Lapack> open_first() noexcept {
     // Not in programs with more rights than their user: it names code.
     const char* wanted = ::secure_getenv("FABRIC_LAPACK");
     const bool named = wanted != nullptr && *wanted != '\0';
-    const Lapack* found = nullptr;
+    std::optional<Lapack> found;
     if (named) {
         if (std::strcmp(wanted, "off") != 0) found = Lapack::open(wanted);
     } else {
         found = Lapack::open("libopenblas.so.0");
-        if (found == nullptr) found = Lapack::open("liblapack.so.3");
+        if (!found) found = Lapack::open("liblapack.so.3");
     }
-    if (found == nullptr) {
+    if (!found) {
         log(LogLevel::kInfo, "no LAPACK (%s): symmetric matrices travel as packed triangles",
             named ? wanted : "libopenblas.so.0, liblapack.so.3");
     }
@@ -51,24 +49,22 @@ const Lapack* open_first() noexcept {
 }  // namespace
 
 const Lapack* Lapack::find() noexcept {
-    static const Lapack* const found = open_first();
-    return found;
+    static const std::optional<Lapack> found = open_first();
+    return found ? &*found : nullptr;
 }
 
-const Lapack* Lapack::open(const char* library) noexcept {
+std::optional<Lapack> Lapack::open(const char* library) noexcept {
     // Local, so that a program's own BLAS keeps its names; one that is loaded already is shared.
     void* handle = ::dlopen(library, RTLD_NOW | RTLD_LOCAL);
-    if (handle == nullptr) return nullptr;
-    std::unique_ptr<Lapack> lapack(new (std::nothrow) Lapack);
-    if (lapack != nullptr && look_up(handle, "dpotrf_", lapack->dpotrf_) &&
-        look_up(handle, "dlauum_", lapack->dlauum_) &&
-        look_up(handle, "spotrf_", lapack->spotrf_) &&
-        look_up(handle, "slauum_", lapack->slauum_)) {
+    if (handle == nullptr) return std::nullopt;
+    Lapack lapack;
+    if (look_up(handle, "dpotrf_", lapack.dpotrf_) && look_up(handle, "dlauum_", lapack.dlauum_) &&
+        look_up(handle, "spotrf_", lapack.spotrf_) && look_up(handle, "slauum_", lapack.slauum_)) {
         // Never unloaded: its threads may run to the end of the process.
-        return lapack.release();
+        return lapack;
     }
     ::dlclose(handle);
-    return nullptr;
+    return std::nullopt;
 }
 
 // Row by row, a lower triangle is what column by column is an upper one: A = U^T U, U = L^T.

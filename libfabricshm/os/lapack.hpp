@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 
 namespace fabricshm {
 
@@ -15,8 +16,8 @@ class Lapack {
     /// library, which may start threads (OPENBLAS_NUM_THREADS), and it stays loaded.
     static const Lapack* find() noexcept;
 
-    /// As find(), of one library; nullptr without it, or when it lacks a routine. For tests.
-    static const Lapack* open(const char* library) noexcept;
+    /// As find(), of one library; nothing without it, or when it lacks a routine. For tests.
+    static std::optional<Lapack> open(const char* library) noexcept;
 
     /// Factorises the n x n matrix whose lower triangle lies row by row in `matrix`: A = L L^T, and
     /// L takes its place. The rest is not touched. False: not positive definite, or n above 2^31;

@@ -69,7 +69,9 @@ struct Hello {                         // both ways
     std::uint64_t daemon_epoch;        // reply: rises with every start of the daemon
     std::int64_t default_arena_bytes;  // reply
     char label[kNameBytes];            // request: for people
-    char device[kNameBytes];  // request: what the process computes on; "": no configured device
+    char device[kNameBytes];    // request: what the process computes on; "": no configured device
+    std::uint8_t instance[16];  // reply: of the daemon; zeros from one that does not say it
+    std::uint8_t pool[16];      // reply: the UUID of the pool's device; zeros: ordinary memory
 };
 
 struct ArenaOpen {

@@ -7,9 +7,12 @@ namespace {
 using kernels::FlushMethod;
 
 constexpr VisibilityProfile kProfiles[] = {
-    {"coherent", false, FlushMethod::kClflush},     {"clwb", true, FlushMethod::kClwb},
-    {"clflushopt", true, FlushMethod::kClflushopt}, {"clflush", true, FlushMethod::kClflush},
-    {"nt", true, FlushMethod::kNonTemporal},
+    {"coherent", true, false, FlushMethod::kClflush},
+    {"coherent-hosts", false, false, FlushMethod::kClflush},
+    {"clwb", false, true, FlushMethod::kClwb},
+    {"clflushopt", false, true, FlushMethod::kClflushopt},
+    {"clflush", false, true, FlushMethod::kClflush},
+    {"nt", false, true, FlushMethod::kNonTemporal},
 };
 
 }  // namespace
@@ -26,7 +29,8 @@ Result<VisibilityProfile> find_profile(const std::string& name) {
 }
 
 std::shared_ptr<VisibilityPolicy> make_policy(const VisibilityProfile& profile) {
-    if (!profile.flushes) return nullptr;
+    if (profile.one_kernel) return nullptr;
+    if (!profile.flushes) return std::make_shared<CoherentHosts>();
     return std::make_shared<FlushPolicy>(profile.method);
 }
 

@@ -1,4 +1,5 @@
-// FlushPolicy: publish and acquire by cache maintenance, for pools that several hosts share.
+// The policies of pools that several hosts share: publish and acquire by cache maintenance, or by
+// hardware that keeps the hosts' caches coherent.
 
 #pragma once
 
@@ -11,16 +12,18 @@
 
 namespace fabricshm {
 
-/// A profile says how bytes are made visible: "coherent" (hardware does it), or one of the methods
-/// of cache maintenance. Which one is right for a device is shown by fabric-litmus.
+/// A profile says how bytes are made visible: "coherent" (the caches of one host do it),
+/// "coherent-hosts" (hardware does it among several hosts), or one of the methods of cache
+/// maintenance. Which one is right for a device is shown by fabric-litmus.
 struct VisibilityProfile {
     const char* name;
+    bool one_kernel;
     bool flushes;
     kernels::FlushMethod method;  // if it flushes
 };
 
-/// "coherent", "clwb", "clflushopt", "clflush" or "nt"; kInvalid for other names, kUnsupported when
-/// this processor lacks the instructions.
+/// "coherent", "coherent-hosts", "clwb", "clflushopt", "clflush" or "nt"; kInvalid for other names,
+/// kUnsupported when this processor lacks the instructions.
 Result<VisibilityProfile> find_profile(const std::string& name);
 
 /// Costs a flush of every line of a range, and a fence.
@@ -38,6 +41,16 @@ class FlushPolicy final : public VisibilityPolicy {
 
   private:
     const kernels::FlushMethod method_;
+};
+
+/// Nothing has to be done for bytes to be seen, but no futex wakes a process of another host.
+class CoherentHosts final : public VisibilityPolicy {
+  public:
+    void publish(const Access&) noexcept override {}
+    void acquire(const Access&) noexcept override {}
+    bool coherent() const noexcept override { return true; }
+    bool one_kernel() const noexcept override { return false; }
+    bool active() const noexcept override { return false; }
 };
 
 /// The policy of a profile; nullptr for "coherent".

@@ -33,6 +33,9 @@ class LinkPolicy final : public VisibilityPolicy {
     void acquire(const Access& access) noexcept override;
     /// False for a machine whose hosts are not coherent, or when `inner` says so.
     bool coherent() const noexcept override { return coherent_; }
+    bool one_kernel() const noexcept override {
+        return coherent_ && (inner_ == nullptr || inner_->one_kernel());
+    }
 
     void use(Bytes read, Bytes written) noexcept override;
     void step(PoolStep step) noexcept override;

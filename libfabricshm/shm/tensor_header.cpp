@@ -224,9 +224,9 @@ Result<std::uint64_t> wait_for_version(TensorHeader& header, TensorKey key, std:
     const Wait wait{header, key, wanted, deadline, view};
     bool there = false;
     for (int spin = 0; spin < kSpins && !there; ++spin) there = wait.published();
-    const auto found = there             ? Result<std::uint64_t>(wait.seen())
-                       : view.coherent() ? sleep_for_version(wait)
-                                         : poll_for_version(wait);
+    const auto found = there               ? Result<std::uint64_t>(wait.seen())
+                       : view.one_kernel() ? sleep_for_version(wait)
+                                           : poll_for_version(wait);
     if (found.ok()) view.acquire(TouchPoint::kElementsRead, elements_of(header), bytes);
     return found;
 }

@@ -135,10 +135,18 @@ class VisibilityPolicy {
     /// not publish may become visible.
     virtual void acquire(const Access& access) noexcept = 0;
 
-    /// False: there is neither an atomic addition nor a futex that works across hosts. Collectives
-    /// then use words with one writer each, fixed shares and polling. The same on all ranks of a
-    /// group, and for as long as the policy lives.
+    /// True: the caches of all processes that map the arena see one memory, and an atomic addition
+    /// holds among them. False: collectives use words with one writer each, and fixed shares. The
+    /// same on all ranks of a group, and for as long as the policy lives.
     virtual bool coherent() const noexcept = 0;
+
+    /// True: one kernel runs all of them, so that a futex wakes them and a membarrier() reaches
+    /// them. False: they poll. Hosts whose hardware keeps their caches coherent (CXL 3, HDM-DB)
+    /// have coherent memory and a kernel each. What is not coherent has never one kernel here.
+    virtual bool one_kernel() const noexcept { return coherent(); }
+
+    /// False: publish(), acquire(), use() and step() do nothing, and need not be called.
+    virtual bool active() const noexcept { return true; }
 
     // For models of how long memory takes; others have no use for them.
 
@@ -172,12 +180,14 @@ class Visibility {
     Visibility() = default;
     /// `policy` of nullptr: the same.
     Visibility(VisibilityPolicy* policy, std::byte* base, Bytes bytes) noexcept
-        : policy_(policy),
+        : policy_(policy != nullptr && policy->active() ? policy : nullptr),
           base_(base),
           bytes_(bytes),
-          coherent_(policy == nullptr || policy->coherent()) {}
+          coherent_(policy == nullptr || policy->coherent()),
+          one_kernel_(policy == nullptr || (policy->coherent() && policy->one_kernel())) {}
 
     bool coherent() const noexcept { return coherent_; }
+    bool one_kernel() const noexcept { return one_kernel_; }
     /// False: touches are nothing, and need not even be computed.
     bool active() const noexcept { return __builtin_expect(policy_ != nullptr, false); }
 
@@ -210,6 +220,7 @@ class Visibility {
     std::byte* base_ = nullptr;
     Bytes bytes_ = 0;
     bool coherent_ = true;
+    bool one_kernel_ = true;
 };
 
 /// Gives each mapping of an arena its policy. Installed by a layer above: emulated hosts and memory

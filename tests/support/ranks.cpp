@@ -50,7 +50,14 @@ Hosts Hosts::of_environment() {
     const auto colon = words.find(':');
     Hosts hosts;
     hosts.count = std::stoi(words);
-    if (colon != std::string::npos) hosts.behaviour.temper = temper_of(words.substr(colon + 1));
+    if (colon == std::string::npos) return hosts;
+    const std::string temper = words.substr(colon + 1);
+    hosts.coherent = temper == "coherent";
+    if (hosts.coherent) {
+        hosts.count = 0;  // of those that share no caches
+    } else {
+        hosts.behaviour.temper = temper_of(temper);
+    }
     return hosts;
 }
 
@@ -70,7 +77,9 @@ TestArena::TestArena(int world, Bytes bytes_per_rank, const Hosts& hosts)
         FABRIC_CHECK(memory != MAP_FAILED);
         base_ = static_cast<std::byte*>(memory);
     }
-    if (hosts.count != 0) {
+    if (hosts.coherent) {
+        coherent_hosts_ = std::make_unique<CoherentHosts>();
+    } else if (hosts.count != 0) {
         hosts_ =
             std::make_unique<emu::IncoherentHosts>(base_, bytes_, hosts.count + 1, hosts.behaviour);
     }
@@ -85,9 +94,13 @@ std::byte* TestArena::daemon_base() const noexcept {
     return hosts_ != nullptr ? hosts_->base(hosts_->count() - 1) : base_;
 }
 
+VisibilityPolicy* TestArena::policy_of(int host) const noexcept {
+    if (hosts_ != nullptr) return &hosts_->policy(host);
+    return coherent_hosts_.get();
+}
+
 Visibility TestArena::daemon_view() const noexcept {
-    if (hosts_ == nullptr) return {};
-    return {&hosts_->policy(hosts_->count() - 1), daemon_base(), bytes_};
+    return {policy_of(hosts_ != nullptr ? hosts_->count() - 1 : 0), daemon_base(), bytes_};
 }
 
 void TestArena::mark_dead(int rank) noexcept {
@@ -109,7 +122,7 @@ TestArena::~TestArena() {
 GroupPlace TestArena::place(int rank) {
     GroupPlace place;
     place.arena = base_of(rank);
-    if (hosts_ != nullptr) place.visibility = &hosts_->policy(host_of(rank));
+    place.visibility = policy_of(host_of(rank));
     place.arena_bytes = bytes_;
     place.block_bytes = block_bytes_;
     place.rank = rank;
@@ -144,7 +157,7 @@ RankContext TestArena::context(Group& group) {
         FABRIC_CHECK(start <= per_rank_ / 2);
         return memory;
     };
-    VisibilityPolicy* policy = hosts_ != nullptr ? &hosts_->policy(host_of(group.rank())) : nullptr;
+    VisibilityPolicy* policy = policy_of(host_of(group.rank()));
     return {group,
             group.rank(),
             world_,

@@ -10,6 +10,7 @@
 #include "emu/hosts/incoherent_hosts.hpp"
 #include "libfabricshm/collective/group.hpp"
 #include "libfabricshm/collective/tuning.hpp"
+#include "libfabricshm/shm/flush_policy.hpp"
 
 namespace test_support {
 
@@ -35,8 +36,11 @@ struct RankContext {
 struct Hosts {
     int count = 0;
     emu::HostBehaviour behaviour{};
+    /// With a count of 0: hosts whose caches are kept coherent, with a kernel each.
+    bool coherent = false;
 
-    /// FABRIC_TEST_HOSTS=4 or 4:strict (eager, random), as fabric_test_on_hosts() sets it.
+    /// FABRIC_TEST_HOSTS=4 or 4:strict (eager, random, coherent), as fabric_test_on_hosts() sets
+    /// it.
     static Hosts of_environment();
 };
 
@@ -64,7 +68,10 @@ class TestArena {
     std::uint64_t passed(fabricshm::TouchPoint touch) const noexcept;
 
   private:
-    int host_of(int rank) const noexcept { return rank % (hosts_->count() - 1); }
+    int host_of(int rank) const noexcept {
+        return hosts_ != nullptr ? rank % (hosts_->count() - 1) : 0;
+    }
+    fabricshm::VisibilityPolicy* policy_of(int host) const noexcept;
     fabricshm::Visibility daemon_view() const noexcept;
     std::byte* daemon_base() const noexcept;
 
@@ -76,6 +83,7 @@ class TestArena {
     std::unique_ptr<PoolMemory> pool_;  // empty: anonymous memory
     std::byte* base_;
     std::unique_ptr<emu::IncoherentHosts> hosts_;  // the last is the daemon's
+    std::unique_ptr<fabricshm::CoherentHosts> coherent_hosts_;
 };
 
 /// Runs `body` once per rank and returns the number of ranks whose body returned false. A body says

@@ -10,9 +10,10 @@ namespace test_support {
 
 class TemporaryDirectory {
   public:
-    TemporaryDirectory() {
-        char name[] = "/tmp/fabric-test-XXXXXX";
-        if (::mkdtemp(name) != nullptr) path_ = name;
+    /// `where` has room for it: "/tmp", or "/dev/shm" for a test that must not wait for a disk.
+    explicit TemporaryDirectory(const char* where = "/tmp") {
+        std::string name = std::string(where) + "/fabric-test-XXXXXX";
+        if (::mkdtemp(name.data()) != nullptr) path_ = name;
     }
     ~TemporaryDirectory() {
         std::error_code ignored;

@@ -208,6 +208,21 @@ FABRICSHM_API void fabricshm_session_close(fabricshm_session* session);
  * session is closed; "" for NULL. */
 FABRICSHM_API const char* fabricshm_session_daemon(const fabricshm_session* session);
 
+/* Where the session is attached, as one line of printable characters without a newline, at most
+ * 1024 bytes: host, daemon and pool. The line of a session that was restarted together with its
+ * daemon is the same. For programs whose ranks come together by themselves, and compare it by
+ * fabricshm_identity_difference(). Valid until the session is closed; "" for NULL. */
+FABRICSHM_API const char* fabricshm_session_identity(const fabricshm_session* session);
+
+/* Why two ranks cannot join one group of one arena, in one sentence: `mine` and `theirs` are lines
+ * of fabricshm_session_identity(), the two names, as "rank 3", what the sentence calls the ranks.
+ * Writes at most `size` bytes into `text`, with the terminating zero; what is longer is cut. OK
+ * with an empty text: they can, as far as is known. EMISMATCH: they are on two hosts, or attached
+ * to two daemons or pools. EINVAL: a line is none of this version, or an argument is NULL. */
+FABRICSHM_API int fabricshm_identity_difference(const char* mine, const char* mine_name,
+                                                const char* theirs, const char* theirs_name,
+                                                char* text, size_t size);
+
 /* ---- Arena and regions ----------------------------------------------------------------------- */
 
 enum {

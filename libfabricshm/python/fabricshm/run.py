@@ -1,18 +1,21 @@
 """fabricrun: starts the processes of a job on this host, with a fabricd when none runs.
 
     fabricrun --nproc-per-node 4 train.py --epochs 3
+    fabricrun --nnodes 2 --node-rank 0 --master-addr host1 --master-port 29500 --nproc-per-node 4 train.py
 
 Scripts are those of torchrun, unchanged: RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT
 are set, and torch.distributed knows the backend "fabricshm" without an import.
 """
 
 import argparse
+import contextlib
 import importlib.util
 import os
 import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 
 from . import _completion, _daemon
@@ -48,6 +51,11 @@ def parse_count(text):
     if not text.isdigit() or not 1 <= int(text) <= 256:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of processes from 1 to 256")
     return int(text)
+
+
+def parse_counts(text):
+    """Processes of each node: one number for all of them, or one for each, as 4,2."""
+    return [parse_count(part) for part in text.split(",")]
 
 
 def number_in(least, most, what, kind=int):
@@ -110,12 +118,18 @@ def make_parser():
         epilog="Exit code: that of the rank that failed first (128 + signal), 0 when all ended "
                "well, 2 when nothing could be started.")
     add = parser.add_argument
-    add("--nproc-per-node", type=parse_count, default=1, metavar="N",
-        help="processes; auto: one per core (default 1)")
-    add("--nnodes", default="1", help="only 1: a pool is the memory of one host")
-    add("--master-addr", default="127.0.0.1", help="MASTER_ADDR (default 127.0.0.1)")
+    add("--nproc-per-node", type=parse_counts, default=[1], metavar="N[,N...]",
+        help="processes, or those of each node in turn; auto: one per core (default 1)")
+    add("--nnodes", default="1", metavar="N",
+        help="hosts, each with a fabricrun of its own; slurm: those of the Slurm job (default 1)")
+    add("--node-rank", type=number_in(0, 255, "number of a node"), default=None, metavar="N",
+        help="which of them this is, from 0 (with --nnodes above 1)")
+    add("--master-addr", default=None,
+        help="MASTER_ADDR, of node 0 (default 127.0.0.1; with slurm its first host)")
     add("--master-port", type=number_in(0, 65535, "port"), default=0,
-        help="MASTER_PORT (default: a free one)")
+        help="MASTER_PORT, the same on all nodes (default: a free one; with slurm from its job)")
+    add("--trusted", default=None, metavar="CIDR[,CIDR...]",
+        help="networks on which ranks of several hosts may speak, unencrypted; sets FABRIC_NET_TRUSTED")
     add("--max-restarts", type=number_in(0, 1000000, "number of restarts"), default=0, metavar="N",
         help="start the whole job again, up to N times, when a rank fails (default 0)")
     add("--arena-bytes", type=parse_bytes, default=0, metavar="SIZE",
@@ -154,9 +168,70 @@ def parse(arguments):
         rewritten.append(known.get(name.replace("-", "_"), name) + equals + value
                          if name.startswith("--") else argument)
     options = parser.parse_args(rewritten)
-    if options.nnodes not in ("1", "1:1"):
-        parser.error("--nnodes: a pool is the memory of one host, so there is one node")
+    try:
+        settle_nodes(options, os.environ)
+    except ValueError as error:
+        parser.error(str(error))
     return options
+
+
+def settle_nodes(options, environment):
+    """Nodes, this one's number, the processes of each, and where they meet. ValueError names the option."""
+    if options.nnodes == "slurm":
+        _take_slurms(options, environment)
+    else:
+        match = re.fullmatch(r"(\d+)(?::(\d+))?", options.nnodes)
+        nodes = int(match[1]) if match else 0
+        if not match or int(match[2] or nodes) != nodes or not 1 <= nodes <= 256:
+            raise ValueError(f"--nnodes: {options.nnodes!r} is no number from 1 to 256, nor slurm")
+        options.nnodes = nodes
+    if options.nnodes > 1:
+        for value, name in ((options.node_rank, "--node-rank"), (options.master_addr, "--master-addr"),
+                            (options.master_port or None, "--master-port")):
+            if value is None:
+                raise ValueError(f"--nnodes {options.nnodes} needs {name}, on every node")
+        if options.max_restarts:
+            raise ValueError("--max-restarts: the nodes know nothing of each other's restarts; let "
+                             "the scheduler start the job again, or use torchrun")
+    options.node_rank = options.node_rank or 0
+    if options.node_rank >= options.nnodes:
+        raise ValueError(f"--node-rank: {options.node_rank} is not below --nnodes {options.nnodes}")
+    options.master_addr = options.master_addr or "127.0.0.1"
+    counts = options.nproc_per_node
+    if len(counts) not in (1, options.nnodes):
+        raise ValueError(f"--nproc-per-node: {len(counts)} numbers for {options.nnodes} nodes")
+    options.processes = counts if len(counts) == options.nnodes else counts * options.nnodes
+    if sum(options.processes) > 1024:
+        raise ValueError(f"--nproc-per-node: {sum(options.processes)} ranks are more than 1024")
+
+
+def _take_slurms(options, environment):
+    try:
+        options.nnodes = int(environment["SLURM_NNODES"])
+        node, job = int(environment["SLURM_NODEID"]), int(environment["SLURM_JOB_ID"])
+        hosts = environment["SLURM_JOB_NODELIST"]
+    except (KeyError, ValueError):
+        raise ValueError("--nnodes slurm: SLURM_NNODES, SLURM_NODEID, SLURM_JOB_ID and SLURM_JOB_NODELIST "
+                         "are not set: start it by srun --ntasks-per-node=1") from None
+    if options.node_rank is None:
+        options.node_rank = node
+    # The same on all nodes, and another for another job: below what the kernel gives away itself.
+    options.master_port = options.master_port or 20000 + job % 12000
+    if options.master_addr is None:
+        options.master_addr = _first_host(hosts)
+
+
+def _first_host(names):
+    """host3 of "host[3-5,9],other"; scontrol knows all the ways in which they are written."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(["scontrol", "show", "hostnames", names], capture_output=True, text=True,
+                              timeout=10, check=True)
+        if done.stdout.split():
+            return done.stdout.split()[0]
+    match = re.match(r"([^\[,]+)(?:\[(\d+))?", names)
+    if not match:
+        raise ValueError(f"--nnodes slurm: SLURM_JOB_NODELIST is {names!r}; give --master-addr")
+    return match[1] + (match[2] or "")
 
 
 def _takes_value(parser, previous):
@@ -180,27 +255,33 @@ def command_of(options):
     return [*command, options.script, *options.arguments]
 
 
-def environment_of(options, rank, attempt, port, daemon_socket):
+def environment_of(options, local_rank, attempt, port, daemon_socket):
     package_parent = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     path = os.environ.get("PYTHONPATH")
-    world = str(options.nproc_per_node)
+    node, processes = options.node_rank, options.processes
+    rank, world = str(sum(processes[:node]) + local_rank), str(sum(processes))
+    # The same for all ranks of the job: without the pid, which each node's fabricrun has its own of.
+    run = os.getpid() if options.nnodes == 1 else f"{options.master_addr}-{port}"
     environment = {
         **os.environ,
-        "RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0", "ROLE_RANK": str(rank),
-        "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "ROLE_WORLD_SIZE": world,
+        "RANK": rank, "LOCAL_RANK": str(local_rank), "GROUP_RANK": str(node), "ROLE_RANK": rank,
+        "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": str(processes[node]), "ROLE_WORLD_SIZE": world,
+        "GROUP_WORLD_SIZE": str(options.nnodes),
         "MASTER_ADDR": options.master_addr, "MASTER_PORT": str(port),
         "TORCHELASTIC_RESTART_COUNT": str(attempt),
         "TORCHELASTIC_MAX_RESTARTS": str(options.max_restarts),
-        "TORCHELASTIC_RUN_ID": f"fabricrun-{os.getpid()}",
+        "TORCHELASTIC_RUN_ID": f"fabricrun-{run}",
         "FABRIC_SOCKET": daemon_socket,
         "PYTHONPATH": package_parent + (os.pathsep + path if path else ""),
     }
     if options.arena_bytes:
         environment["FABRIC_ARENA_BYTES"] = str(options.arena_bytes)
-    if options.nproc_per_node > 1 and "OMP_NUM_THREADS" not in environment:
+    if options.trusted is not None:
+        environment["FABRIC_NET_TRUSTED"] = options.trusted
+    if processes[node] > 1 and "OMP_NUM_THREADS" not in environment:
         # As many threads per rank as cores would make them fight for the cores.
         cores = len(os.sched_getaffinity(0))
-        environment["OMP_NUM_THREADS"] = str(max(1, cores // options.nproc_per_node))
+        environment["OMP_NUM_THREADS"] = str(max(1, cores // processes[node]))
     return environment
 
 
@@ -231,7 +312,7 @@ def run_once(options, attempt, daemon_socket, signals):
     command = command_of(options)
     workers = Workers(
         [(command, environment_of(options, rank, attempt, port, daemon_socket))
-         for rank in range(options.nproc_per_node)],
+         for rank in range(options.processes[options.node_rank])],
         prefix=options.prefix)
     try:
         while workers.alive:

@@ -13,6 +13,7 @@
 
 #include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/collective/symmetric.hpp"
+#include "tests/support/lapack.hpp"
 #include "tests/support/ranks.hpp"
 
 using namespace fabricshm;
@@ -33,8 +34,7 @@ bool survive(RankContext& context, SymmetricMethod method, const char* point) {
     memory.allocate = [&context](Bytes bytes) { return context.place(context.rank, bytes); };
     memory.release = [](std::byte*) {};
     SymmetricReduce reduce(context.group, std::move(memory));
-    const Lapack* lapack = Lapack::open("libopenblas.so.0");
-    reduce.set_lapack(lapack != nullptr ? lapack : Lapack::open("liblapack.so.3"));
+    reduce.set_lapack(some_lapack());
     for (int round = 0; round < 1000; ++round) {
         std::vector<double> own(kN * kN);
         for (std::uint64_t i = 0; i < kN; ++i) own[i * kN + i] = context.rank + 1.0;

@@ -36,10 +36,14 @@ using fabricshm::Clock;
 namespace {
 
 constexpr auto kTimeout = 120s;
+// The ranks wait 60 s for the test. Where a turn of it took so long, the machine stood still (a
+// virtual machine that was paused, a disk that hung), and nothing follows from a rank's timeout.
+constexpr auto kStandstill = 10s;
+constexpr int kReplays = 3;
 constexpr int kVictim = 0;  // rank 0 passes every point that any rank passes
 constexpr int kMortal = 2;  // killed by the test, so that the daemon has a session to reclaim from
 
-// Files of this project in /dev/shm: there never are any.
+// Files of this project in /dev/shm: none but the folder of the scenario.
 std::set<std::string> shared_files() {
     std::set<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
@@ -102,10 +106,12 @@ class Scenario {
         start_daemon(point_.daemon ? fault_ : "");
         for (int rank = 0; rank < kJobRanks; ++rank) start_rank(rank);
         while (!failed_ && running() != 0) {
+            const auto turn = Clock::now();
             look_after_daemon();
             reap();
             advance();
             ::usleep(500);
+            longest_turn_ = std::max(longest_turn_, Clock::now() - turn);
             if (Clock::now() > deadline_) fail("the job does not end");
         }
         if (!failed_) check_end();
@@ -113,6 +119,7 @@ class Scenario {
     }
 
     bool fired() const noexcept { return fired_; }
+    bool stood_still() const noexcept { return longest_turn_ > kStandstill; }
     const std::vector<std::string>& problems() const noexcept { return problems_; }
 
   private:
@@ -262,12 +269,15 @@ class Scenario {
     const NamedPoint& point_;
     const std::string fault_;
     const fabricshm::TimePoint deadline_ = Clock::now() + kTimeout;
-    const TemporaryDirectory folder_;
+    // In memory: processes are killed, not the host, and calls with deadlines of 15 s would fail
+    // where a disk hangs for as long in the daemon's fsync.
+    const TemporaryDirectory folder_{"/dev/shm"};
     const std::string journal_ = FabricdProcess::state_in(folder_.path()) + "/journal";
     SharedBoard board_;
     std::unique_ptr<FabricdProcess> daemon_;
     std::array<pid_t, kJobRanks> ranks_{-1, -1, -1};
     std::vector<std::string> problems_;
+    fabricshm::Duration longest_turn_{};
     bool daemon_armed_ = false;
     bool mortal_killed_ = false;
     bool fired_ = false;
@@ -276,6 +286,7 @@ class Scenario {
 
 // The first rank to come works in a claimed reduction, so a point may be missed.
 bool passes(const NamedPoint& point, int passage, int attempts) {
+    int replays = 0;
     for (int attempt = 0; attempt < attempts; ++attempt) {
         Scenario scenario(point, passage);
         const auto begin = Clock::now();
@@ -284,6 +295,12 @@ bool passes(const NamedPoint& point, int passage, int attempts) {
             std::printf("%6.2f s  %s:%d%s\n",
                         std::chrono::duration<double>(Clock::now() - begin).count(),
                         point.name.c_str(), passage, scenario.fired() ? "" : " (not passed)");
+        }
+        if (!scenario.problems().empty() && scenario.stood_still() && replays++ < kReplays) {
+            std::printf("%s:%d: the machine stood still: played again\n", point.name.c_str(),
+                        passage);
+            --attempt;
+            continue;
         }
         for (const auto& problem : scenario.problems()) FAIL_CHECK(problem);
         if (scenario.fired() || !scenario.problems().empty()) return true;

@@ -153,6 +153,53 @@ TEST_SUITE("multiproc.client.groups") {
         CHECK(codes == std::vector<int>(2, 0));
     }
 
+    TEST_CASE("ranks of coherent hosts and ranks of one host do not make a group") {
+        const Daemon daemon;
+        const auto codes = run_children(2, [&](int rank) -> int {
+            if (rank == 1) ::setenv("FABRIC_VISIBILITY", "coherent-hosts", 1);
+            const Job job(daemon.socket(), kArenaBytes);
+            if (!job.ok) return 1;
+            fabricshm_group* group = nullptr;
+            const int code = fabricshm_group_join(job.arena, "mixed", rank, 2, kTimeoutMs, &group);
+            if (rank == 0) return code != 0 || fabricshm_barrier(group) == FABRICSHM_EPEER ? 0 : 4;
+            if (code != FABRICSHM_EINVAL) return failed(2);
+            return text_has("coherent among hosts for this rank and coherent for rank 0")
+                       ? 0
+                       : failed(3);
+        });
+        CHECK(codes == std::vector<int>(2, 0));
+    }
+
+    TEST_CASE("ranks that compare their identities find two daemons, and one that was restarted") {
+        const Daemon daemon;
+        const Daemon other;
+        const Job here(daemon.socket(), kArenaBytes);
+        const Job again(daemon.socket(), kArenaBytes);
+        const Job there(other.socket(), kArenaBytes);
+        REQUIRE((here.ok && again.ok && there.ok));
+        const auto differ = [](const Job& one, const Job& two) {
+            char text[2048] = "";
+            const int code = fabricshm_identity_difference(
+                fabricshm_session_identity(one.session), "rank 3",
+                fabricshm_session_identity(two.session), "rank 0", text, sizeof text);
+            CHECK(code == (text[0] == 0 ? FABRICSHM_OK : FABRICSHM_EMISMATCH));
+            return std::string(text);
+        };
+        CHECK(differ(here, again).empty());
+        const std::string text = differ(here, there);
+        CHECK(text.find("rank 3 to " + daemon.socket() + " (pid ") != std::string::npos);
+        CHECK(text.find("rank 0 to " + other.socket() + " (pid ") != std::string::npos);
+        char cut[8] = "";
+        CHECK(fabricshm_identity_difference(fabricshm_session_identity(here.session), "a",
+                                            fabricshm_session_identity(there.session), "b", cut,
+                                            sizeof cut) == FABRICSHM_EMISMATCH);
+        CHECK(std::strlen(cut) == sizeof cut - 1);
+        CHECK(fabricshm_identity_difference("gold", "a", "", "b", cut, sizeof cut) ==
+              FABRICSHM_EINVAL);
+        CHECK(fabricshm_identity_difference(nullptr, "a", "", "b", cut, sizeof cut) ==
+              FABRICSHM_EINVAL);
+    }
+
     TEST_CASE("without shared caches sums are right at any address, too") {
         const Daemon daemon;
         const auto codes = run_children(3, [&](int rank) -> int {

@@ -92,6 +92,50 @@ class Launcher(LauncherCase):
             self.assertEqual(line[5:7], lines[0][5:7])
             self.assertEqual(line[7:], [str(64 << 20), "--lr", "0.1", "-x"])
 
+    def test_ranks_of_several_nodes_are_numbered_node_by_node(self):
+        script = self.script("""
+            import os
+            names = ("RANK LOCAL_RANK GROUP_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE MASTER_ADDR "
+                     "MASTER_PORT FABRIC_NET_TRUSTED TORCHELASTIC_RUN_ID").split()
+            os.write(1, (" ".join(os.environ[name] for name in names) + "\\n").encode())
+        """)
+        common = ("--nnodes", "2", "--master-addr", "host1", "--master-port", "29500", "--trusted",
+                  "10.0.0.0/8", "--nproc-per-node", "3,2")
+        lines = []
+        for node in "0", "1":
+            done = self.run_it(*common, "--node-rank", node, script)
+            lines += sorted(done.stdout.splitlines())
+        after = "host1 29500 10.0.0.0/8 fabricrun-host1-29500"
+        self.assertEqual(lines, [f"{rank} {local} {node} 5 {count} 2 {after}" for rank, local, node, count in
+                                 ((0, 0, 0, 3), (1, 1, 0, 3), (2, 2, 0, 3), (3, 0, 1, 2), (4, 1, 1, 2))])
+
+    def test_nodes_of_slurm_come_from_its_variables(self):
+        self.environment |= {"SLURM_NNODES": "3", "SLURM_NODEID": "2", "SLURM_JOB_ID": "12345",
+                             "SLURM_JOB_NODELIST": "node[07-08],other"}
+        script = self.script("""
+            import os
+            print(*(os.environ[name] for name in "RANK WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT".split()))
+        """)
+        done = self.run_it("--nnodes", "slurm", script)
+        self.assertEqual(done.stdout.split(), ["2", "3", "2", "node07", "20345"])
+
+    def test_what_nodes_lack_is_named(self):
+        for arguments, text in (
+                (("--nnodes", "2"), "--nnodes 2 needs --node-rank"),
+                (("--nnodes", "2", "--node-rank", "1"), "--nnodes 2 needs --master-addr"),
+                (("--nnodes", "2", "--node-rank", "1", "--master-addr", "a"), "--nnodes 2 needs --master-port"),
+                (("--nnodes", "1:3"), "--nnodes: '1:3' is no number"),
+                (("--nnodes", "0"), "--nnodes: '0' is no number"),
+                (("--nnodes", "slurm"), "SLURM_NNODES, SLURM_NODEID"),
+                (("--node-rank", "1"), "--node-rank: 1 is not below --nnodes 1"),
+                (("--nproc-per-node", "1,2"), "--nproc-per-node: 2 numbers for 1 nodes"),
+                (("--nproc-per-node", "1,"), "no number of processes"),
+                (("--nnodes", "2", "--node-rank", "0", "--master-addr", "a", "--master-port", "1",
+                  "--max-restarts", "1"), "--max-restarts: the nodes know nothing")):
+            with self.subTest(arguments):
+                done = self.run_it(*arguments, "absent.py", code=2)
+                self.assertIn(text, done.stderr)
+
     def test_underscores_modules_and_programs_are_taken(self):
         self.script("import os, sys; os.write(1, f'module {sys.argv[1]}\\n'.encode())", "thing.py")
         done = self.run_it("--nproc_per_node", "2", "-m", "thing", "a")
@@ -260,7 +304,7 @@ class Launcher(LauncherCase):
         script = self.script("")
         self.assertIn("no fabricd runs", self.run_it("--no-daemon", script, code=2).stderr)
         self.assertIn("/nowhere", self.run_it("--daemon", "/nowhere", script, code=2).stderr)
-        self.assertIn("one host", self.run_it("--nnodes", "2", script, code=2).stderr)
+        self.assertIn("needs --node-rank", self.run_it("--nnodes", "2", script, code=2).stderr)
         self.assertIn("no size", self.run_it("--arena-bytes", "much", script, code=2).stderr)
         for option, part in (("--max-restarts=-1", "number of restarts from 0"), ("--grace=-1", "seconds from 0"),
                              ("--grace=nan", "seconds from 0"), ("--master-port=99999", "port from 0 to 65535")):

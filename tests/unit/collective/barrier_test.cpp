@@ -40,6 +40,21 @@ struct LastWords final : VisibilityPolicy {
     std::uint64_t looks = 0;
 };
 
+// Memory of several kernels. When the waiter checks whether its peer lives, it is counted among the
+// sleepers or not; then the peer comes, and nothing wakes a sleeper.
+struct OtherKernel final : VisibilityPolicy {
+    void publish(const Access&) noexcept override {}
+    void acquire(const Access& access) noexcept override {
+        if (access.touch != TouchPoint::kDeadRead) return;
+        slept = slept || peer->sleepers.load() != 0;
+        peer->clock.store(5);
+    }
+    bool coherent() const noexcept override { return true; }
+    bool one_kernel() const noexcept override { return false; }
+    RankWords* peer = nullptr;
+    bool slept = false;
+};
+
 struct Waiter {
     Waiter() : barrier(block.memory.get(), 0, kWorld, {&policy, block.memory.get(), block.bytes}) {
         policy.peer = &barrier.words(1);
@@ -56,6 +71,21 @@ struct Waiter {
 }  // namespace
 
 TEST_SUITE("collective.barrier") {
+    TEST_CASE("no rank sleeps on a word that a rank under another kernel raises") {
+        const Block block;
+        OtherKernel policy;
+        Barrier barrier(block.memory.get(), 0, kWorld, {&policy, block.memory.get(), block.bytes});
+        policy.peer = &barrier.words(1);
+        Tuning tuning;
+        tuning.spins = 0;
+        tuning.yields = 0;
+        for (int rank = 0; rank < kWorld; ++rank) barrier.words(rank).membarrier = 1;
+        barrier.settle(tuning);
+        CHECK(barrier.fenced());  // a membarrier() ends at the kernel's border
+        CHECK(barrier.await(barrier.clock_of(1), 5, 1, TimePoint::max()).ok());
+        CHECK_FALSE(policy.slept);
+    }
+
     TEST_CASE("a dead peer is seen soon, however long the tuning says to stay awake") {
         const Block block;
         Barrier barrier(block.memory.get(), 0, kWorld, {});

@@ -11,16 +11,13 @@
 #include <vector>
 
 #include "kernels/symmetric.hpp"
+#include "tests/support/lapack.hpp"
 #include "tests/support/skip.hpp"
 
 using namespace fabricshm;
+using test_support::some_lapack;
 
 namespace {
-
-const Lapack* some_lapack() {
-    const Lapack* found = Lapack::open("libopenblas.so.0");
-    return found != nullptr ? found : Lapack::open("liblapack.so.3");
-}
 
 bool has_lapack() {
     if (some_lapack() != nullptr) return true;

@@ -128,6 +128,7 @@ void await_sleeper(const RankContext& context) {
     const GroupLayout layout = GroupLayout::of(context.world);
     auto& words = reinterpret_cast<RankWords*>(context.arena + layout.ranks)[context.rank];
     auto& tree = reinterpret_cast<TreeWords*>(context.arena + layout.tree)[context.rank];
+    if (!context.view.one_kernel()) return;  // there a rank that waits does not sleep
     while (!context.view.active() && words.sleepers.load() == 0 &&
            tree.release.sleepers.load() == 0) {
         std::this_thread::yield();

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/lapack.hpp"
 #include "tests/support/ranks.hpp"
 #include "tests/support/skip.hpp"
 
@@ -20,11 +21,6 @@ using namespace test_support;
 namespace {
 
 constexpr Bytes kPerRank = 16 * kMiB;
-
-const Lapack* some_lapack() {
-    const Lapack* found = Lapack::open("libopenblas.so.0");
-    return found != nullptr ? found : Lapack::open("liblapack.so.3");
-}
 
 bool has_lapack() {
     if (some_lapack() != nullptr) return true;

@@ -43,7 +43,8 @@ LitmusSightings on_hosts(fabricshm::VisibilityPolicy* policy, const HostBehaviou
 
 TEST_SUITE("emu.litmus") {
     TEST_CASE("no profile that this processor has is refuted on its own coherent memory") {
-        for (const char* name : {"coherent", "clwb", "clflushopt", "clflush", "nt"}) {
+        for (const char* name :
+             {"coherent", "coherent-hosts", "clwb", "clflushopt", "clflush", "nt"}) {
             const auto profile = fabricshm::find_profile(name);
             if (!profile.ok()) continue;
             CAPTURE(std::string(name));

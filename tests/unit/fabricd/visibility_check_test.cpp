@@ -76,6 +76,15 @@ TEST_SUITE("fabricd.visibility_check") {
         CHECK(pool.reports("on one host"));
     }
 
+    TEST_CASE("hosts have a kernel each: the profile of one host is none for a pool of two") {
+        SharedPool pool;
+        pool.config.pool.visibility = "coherent";
+        CHECK(pool.reports("coherent-hosts"));
+        pool.config.pool.visibility = "coherent-hosts";
+        pool.proof.profile = "coherent-hosts";
+        CHECK(pool.outcome().empty());
+    }
+
     TEST_CASE("only a dax pool can be shared by hosts, and a damaged proof is none") {
         SharedPool pool;
         pool.config.pool.backend = "emu";

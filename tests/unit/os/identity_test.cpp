@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "libfabricshm/os/process.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 using namespace fabricshm;
 
@@ -105,6 +106,16 @@ TEST_SUITE("os.identity") {
         unknown.daemon.instance = {};
         CHECK_FALSE(between(whole(), unknown).has_value());
         CHECK_FALSE(between(unknown, whole()).has_value());
+    }
+
+    TEST_CASE("a daemon is the folder of its state on this boot") {
+        const test_support::TemporaryDirectory one;
+        const test_support::TemporaryDirectory other;
+        const auto instance = instance_of(one.path());
+        REQUIRE(instance.ok());
+        CHECK(instance.value() == instance_of(one.path() + "/.").value());
+        CHECK(instance.value() != instance_of(other.path()).value());
+        CHECK(instance_of(one.path() + "/absent").error().code == Errc::kNotFound);
     }
 
     TEST_CASE("this host's identity is the same each time, and that of its kernel") {

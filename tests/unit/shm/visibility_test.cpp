@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "libfabricshm/shm/flush_policy.hpp"
+
 using namespace fabricshm;
 
 namespace {
@@ -32,6 +34,18 @@ TEST_SUITE("shm.visibility") {
         view.publish(TouchPoint::kSlot, arena, 64);
         view.acquire(TouchPoint::kSlotRead, nullptr, 64);
         CHECK(Visibility(nullptr, arena, sizeof arena).coherent());
+    }
+
+    TEST_CASE("hosts with coherent caches have one memory, several kernels and nothing to flush") {
+        CoherentHosts hosts;
+        const Visibility view(&hosts, arena, sizeof arena);
+        CHECK(view.coherent());
+        CHECK_FALSE(view.one_kernel());
+        CHECK_FALSE(view.active());
+        CHECK(Visibility().one_kernel());
+        // Without shared caches no futex is relied on either, whatever a policy forgets to say.
+        Recorder recorder(false);
+        CHECK_FALSE(Visibility(&recorder, arena, sizeof arena).one_kernel());
     }
 
     TEST_CASE("a policy hears of every touch: what, where, how much, whose") {
