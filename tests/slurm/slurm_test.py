@@ -178,6 +178,14 @@ class Steps(Case):
         self.assertEqual(places, [("0", "0", "2", "0", "2"), ("1", "1", "2", "0", "2"), ("2", "0", "2", "1", "2"),
                                   ("3", "1", "2", "1", "2")], done.stdout)
 
+    def test_a_fabricrun_on_each_node_takes_its_place_from_slurm(self):
+        done = srun("-N2", "--ntasks-per-node=1", "--fabric=64M", sys.executable, "-m", "fabricshm.run", "--no-daemon",
+                    "--nnodes", "slurm", "--nproc-per-node", "1,2", TRAINER, "sum")
+        self.assert_good(done)
+        places = sorted(re.findall(r"^sum 6 rank (\d) of 3 local (\d) of (\d) node (\d) of 2 launcher torchrun arena slurm-",
+                                   done.stdout, re.MULTILINE))
+        self.assertEqual(places, [("0", "0", "1", "0"), ("1", "0", "2", "1"), ("2", "1", "2", "1")], done.stdout)
+
     def assert_three_ranks_of_one_arena(self, done):
         self.assert_good(done)
         places = sorted(re.findall(r"^sum 6 rank (\d) of 3 local (\d) of (\d) node (\d) of 2 launcher slurm arena (\S+)$",
