@@ -29,6 +29,9 @@ POOL_UNITS = 2      # of 1 GiB: what any machine has
 UNITS = 64          # that Slurm counts: it knows no pools
 PLUGIN_TIMEOUT = 3  # seconds
 COMPONENTS = ("-n1", "-C", "a", "--fabric=64M", *TRAIN, "sum", ":", "-n2", "-C", "b", "--fabric=64M", *TRAIN, "sum")
+# Users that every Debian has: the group of the one is admitted, the other one is in no such group.
+GUEST, STRANGER = "daemon", "bin"
+ADMITTED = ["--server-socket-group", GUEST, "--server-socket-mode", "0660"] if os.geteuid() == 0 else []
 WAIT = "until [ -e {} ]; do sleep 0.01; done"
 
 
@@ -47,7 +50,7 @@ class Fabricd:
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [_daemon.find_program(), "--config", os.devnull, "--server-runtime-dir", self.runtime,
-                 "--pool-capacity", f"{POOL_UNITS}GiB"],
+                 "--pool-capacity", f"{POOL_UNITS}GiB", *ADMITTED],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_daemon.die_with_parent)
         slurm_cluster.wait_until(lambda: self.ask("status").returncode == 0, "fabricd did not start")
 
@@ -175,6 +178,14 @@ class Steps(Case):
         self.assertEqual(places, [("0", "0", "2", "0", "2"), ("1", "1", "2", "0", "2"), ("2", "0", "2", "1", "2"),
                                   ("3", "1", "2", "1", "2")], done.stdout)
 
+    def test_a_fabricrun_on_each_node_takes_its_place_from_slurm(self):
+        done = srun("-N2", "--ntasks-per-node=1", "--fabric=64M", sys.executable, "-m", "fabricshm.run", "--no-daemon",
+                    "--nnodes", "slurm", "--nproc-per-node", "1,2", TRAINER, "sum")
+        self.assert_good(done)
+        places = sorted(re.findall(r"^sum 6 rank (\d) of 3 local (\d) of (\d) node (\d) of 2 launcher torchrun arena slurm-",
+                                   done.stdout, re.MULTILINE))
+        self.assertEqual(places, [("0", "0", "1", "0"), ("1", "0", "2", "1"), ("2", "1", "2", "1")], done.stdout)
+
     def assert_three_ranks_of_one_arena(self, done):
         self.assert_good(done)
         places = sorted(re.findall(r"^sum 6 rank (\d) of 3 local (\d) of (\d) node (\d) of 2 launcher slurm arena (\S+)$",
@@ -238,10 +249,11 @@ class Refusals(Case):
         self.go.touch()
         self.assert_good(self.ended(first))
 
-    def test_a_user_that_may_not_attach_is_refused(self):
-        if os.geteuid() != 0:
-            self.skipTest("only root starts jobs of other users")
-        self.assert_refused(srun("--uid=daemon", "--chdir=/", "-n1", "--fabric=64M", "echo", "ran"),
+    @unittest.skipUnless(os.geteuid() == 0, "only root starts jobs of other users")
+    def test_users_that_may_not_attach_are_refused(self):
+        words = ("--chdir=/", "-n1", "--fabric=64M", "echo", "ran")
+        self.assert_good(srun(f"--uid={GUEST}", f"--gid={GUEST}", *words))
+        self.assert_refused(srun(f"--uid={STRANGER}", f"--gid={STRANGER}", *words),
                             r"fabric: this user can't attach to \S+/attach\.sock: ")
 
     def test_a_daemon_that_is_gone_or_drains_is_named(self):
