@@ -200,8 +200,9 @@ std::shared_ptr<grpc::ChannelCredentials> tls_of(const EtcdOptions& options, Err
 
 grpc::ChannelArguments channel_arguments() {
     grpc::ChannelArguments arguments;
-    // gRPC waits up to two minutes before it connects to a member again that was gone. The second one is how long an
-    // attempt may take, which goes on over several calls: with TLS on a busy machine it needs more than one has.
+    // gRPC waits up to two minutes before it connects to a member again that was gone. The second
+    // one is how long an attempt may take, which goes on over several calls: with TLS on a busy
+    // machine it needs more than one has.
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
     arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
