@@ -57,15 +57,16 @@ std::string text_of(const ClusterView& view) {
     Table table(
         {{"HOST"}, {"STATE"}, {"SINCE", kRight}, {"INCARNATION", kRight}, {"POOL"}, {"FENCE"}});
     for (const HostView& host : view.hosts) {
+        // Of a listed host nothing is known.
+        const bool is_known = host.state != HostState::kListed;
         table.add({host.name + (host.is_self ? " *" : ""), name_of(host.state),
-                   since_text(host.state_ms), std::to_string(host.incarnation), host.pool,
-                   host.fence});
+                   is_known ? since_text(host.state_ms) : "-",
+                   is_known ? std::to_string(host.incarnation) : "-", host.pool, host.fence});
     }
     return text + table.text();
 }
 
 Result<void> wrong_usage(const char* text) {
-    std::fprintf(stderr, "fabricctl: %s\n", text);
     return fabricshm::explain({Errc::kInvalid, 0, "fence host"}, "%s", text);
 }
 

@@ -8,7 +8,7 @@
 namespace fabricd {
 
 /// Prints the hosts of the cluster; with options.host_action "fence" a person's word goes to the
-/// daemon before. kInvalid, with a line on standard error, without --confirmed: memory that the
+/// daemon before. kInvalid without --confirmed: memory that the
 /// host may still write to would be given to others.
 fabricshm::Result<void> serve_hosts(const CtlOptions& options, AdminClient& client);
 

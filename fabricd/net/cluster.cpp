@@ -212,6 +212,11 @@ std::shared_ptr<const ClusterView> Cluster::view() const {
     return now;
 }
 
+std::shared_ptr<const ClusterView> Cluster::last_view() const {
+    const std::lock_guard lock(impl_->mutex);
+    return impl_->view;
+}
+
 Result<void> Cluster::confirm_fence(const std::string& host) {
     if (!impl_->thread.joinable()) {
         return explain({Errc::kInvalid, 0, "fence host"},

@@ -29,6 +29,8 @@ Duration renewal_pause(Duration ttl) {
 ClusterMember::ClusterMember(MemberParts parts) : parts_(std::move(parts)) {
     FABRIC_CHECK(parts_.store != nullptr && parts_.end_shared_sessions && parts_.keep_place);
     table_.grace = grace_after_deletion(parts_.ttl);
+    const auto ttl_ms = std::chrono::duration_cast<std::chrono::milliseconds>(parts_.ttl).count();
+    parts_.record.ttl_ms = static_cast<std::uint64_t>(ttl_ms);
     fences_.has_command = parts_.runner != nullptr;
     // From a place of its own: a session must not take the version of another start of the daemon
     // for this one's.
@@ -55,9 +57,11 @@ void ClusterMember::note(const HostChanges& changes) {
             unwritten_.push_back({{change.host, change.incarnation},
                                   {false, parts_.host, "lease", life->machine, life->boot}});
         }
-        // Another host, or a person, knows that this incarnation is over.
+        // Another host, or a person, says that this incarnation is over: none would hear it any
+        // more.
+        const bool is_over = change.to == HostState::kFenced || change.to == HostState::kLost;
         const bool is_own = change.host == parts_.host && change.incarnation == incarnation_;
-        if (is_own && change.to == HostState::kFenced) end_lease("it was fenced by others");
+        if (is_own && is_over) end_lease("others call it over");
         if (parts_.note_change) parts_.note_change(change);
     }
 }
@@ -68,7 +72,11 @@ void ClusterMember::step(Duration wait) {
     const bool is_member = incarnation_ != 0;
     parts_.store->limit_calls_until(is_member ? fence_at(lease_) : now + kCallsLimit);
     if (is_member) {
-        if (now >= next_renewal_) renew_lease();
+        if (must_restore_) {
+            restore();
+        } else if (now >= next_renewal_) {
+            renew_lease();
+        }
     } else if (now >= next_try_) {
         next_try_ = now + kJoinPause;
         try_to_join();
@@ -97,12 +105,9 @@ void ClusterMember::renew_lease() {
     // Of a store that lost its data, or of one that called this lease over.
     const auto news = parts_.store->read_all();
     if (!news.ok()) return;
-    if (news->data_lost) {
-        take(*news);
-    } else {
-        end_lease("the store says that it is over");
-        take(*news);
-    }
+    must_restore_ = must_restore_ || news->data_lost;
+    if (!must_restore_) end_lease("the store says that it is over");
+    take(*news);
 }
 
 void ClusterMember::end_lease(const char* why) {
@@ -114,6 +119,7 @@ void ClusterMember::end_lease(const char* why) {
         parts_.host.c_str(), static_cast<unsigned long long>(incarnation_), why);
     own_past_.push_back(incarnation_);
     incarnation_ = 0;
+    must_restore_ = false;
     next_try_ = BootTime{};
     // At once, and before the store is asked anything: others may be given this memory next.
     if (const auto ended = parts_.end_shared_sessions(); !ended.ok()) {
@@ -169,8 +175,8 @@ void ClusterMember::take_place(const Result<HostPlace>& place) {
         fabricshm::format_duration(lease.ttl).c_str());
 }
 
-// The store has lost its data, and no host its lease: what this one knows is written again.
-void ClusterMember::restore() {
+// The store has lost its data: what this one knows of hosts that are over.
+void ClusterMember::write_ends_again() {
     for (const auto& [name, host] : table_.hosts) {
         for (const HostLife& life : host.lives) {
             const bool is_fenced = life.state == HostState::kFenced;
@@ -180,12 +186,16 @@ void ClusterMember::restore() {
                                    is_fenced ? life.how : "lease", life.machine, life.boot}});
         }
     }
-    if (incarnation_ == 0) return;
-    log(LogLevel::kWarning, "cluster: the store has lost its data: writing them again");
+}
+
+// No host has lost its lease by that: its record is written again, until it is there.
+void ClusterMember::restore() {
+    if (!must_restore_) return;
     HostRecord record = parts_.record;
     record.incarnation = incarnation_;
     const auto place = parts_.store->join(parts_.host, record, parts_.ttl);
     if (!succeeded(place.ok() ? Result<void>{} : place.error())) return;
+    must_restore_ = false;
     // The former lease counts as long as it lasts: there was no moment without one.
     if (!renew(lease_, place->times.ttl, place->times.sent, BootClock::now())) return;
     next_renewal_ = lease_.sent + renewal_pause(lease_.ttl);
@@ -207,12 +217,16 @@ void ClusterMember::take(const StoreNews& news) {
     for (const auto& [name, incarnation] : news.deleted) {
         note(note_deletion(table_, name, incarnation, now));
         const bool is_own = name == parts_.host && incarnation == incarnation_;
-        if (is_own && !news.data_lost) end_lease("its record was deleted");
+        if (is_own && !news.data_lost && !must_restore_) end_lease("its record was deleted");
     }
     for (const auto& [key, record] : news.fences) {
         note(note_fence(table_, key.first, key.second, record, now));
     }
-    if (news.data_lost) restore();
+    if (!news.data_lost) return;
+    log(LogLevel::kWarning, "cluster: the store has lost its data: writing it again");
+    must_restore_ = incarnation_ != 0;
+    write_ends_again();
+    restore();
 }
 
 void ClusterMember::run_fences() {

@@ -75,6 +75,7 @@ class ClusterMember {
     void take_place(const Result<HostPlace>& place);
     bool fence_own_past();
     void restore();
+    void write_ends_again();
     void follow_news(Duration wait);
     void take(const StoreNews& news);
     void run_fences();
@@ -94,6 +95,7 @@ class ClusterMember {
     BootTime next_try_{};            // to join
     BootTime next_renewal_{};
     std::string trouble_;
+    bool must_restore_ = false;  // the store lost its data, and this host's record is not back yet
 };
 
 }  // namespace fabricd

@@ -87,6 +87,12 @@ std::string fence_name(const char* kind, const FenceKey& key) {
     return std::string(kind) + "/" + key.first + "/" + std::to_string(key.second);
 }
 
+// By the instance, which is random and of one start of a daemon.
+bool is_of_daemon(const KeyValue& stored, const HostRecord& record) {
+    const auto host = decode_host(stored.value());
+    return host && host->instance == record.instance && host->incarnation == record.incarnation;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<EtcdStore>> EtcdStore::make(const EtcdOptions& options,
@@ -146,6 +152,8 @@ Result<HostPlace> EtcdStore::join(const std::string& host, const HostRecord& rec
         const KeyValue* stored = read_of(answer->message);
         if (stored != nullptr && stored->lease() == lease) {
             incarnation = incarnation_of(*stored, record);
+        } else if (stored != nullptr && is_of_daemon(*stored, record)) {
+            return take_own(host, *stored, record, lease);
         }
     }
     if (incarnation == 0) {
@@ -163,6 +171,16 @@ Result<HostPlace> EtcdStore::join(const std::string& host, const HostRecord& rec
     newest_ = std::max(newest_, incarnation);
     return HostPlace{
         incarnation, lease, {std::chrono::seconds(granted.message.ttl()), granted.sent}};
+}
+
+// Written by a call before, whose answer was lost, under the lease of that call.
+Result<HostPlace> EtcdStore::take_own(const std::string& host, const KeyValue& stored,
+                                      HostRecord record, std::int64_t unused) {
+    LeaseRevokeRequest request;
+    request.set_id(unused);
+    (void)client_->revoke(request);
+    record.incarnation = incarnation_of(stored, record);
+    return resume(host, record, stored.lease());
 }
 
 Result<HostPlace> EtcdStore::resume(const std::string& host, const HostRecord& record,

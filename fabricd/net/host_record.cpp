@@ -64,7 +64,8 @@ std::string encode(const HostRecord& record) {
     return std::string(kHostHeading) + "incarnation=" + std::to_string(record.incarnation) +
            "\nmachine=" + std::to_string(record.machine) + "\nboot=" + std::to_string(record.boot) +
            "\ninstance=" + std::to_string(record.instance) + "\npool=" + printable(record.pool) +
-           "\naddress=" + printable(record.address) + "\n";
+           "\naddress=" + printable(record.address) + "\nttl_ms=" + std::to_string(record.ttl_ms) +
+           "\n";
 }
 
 std::string encode(const FenceRecord& record) {
@@ -82,7 +83,8 @@ std::optional<HostRecord> decode_host(std::string_view text) {
                      read_number(*fields, "boot", record.boot) &&
                      read_number(*fields, "instance", record.instance) &&
                      read_text(*fields, "pool", record.pool) &&
-                     read_text(*fields, "address", record.address);
+                     read_text(*fields, "address", record.address) &&
+                     read_number(*fields, "ttl_ms", record.ttl_ms);
     return all ? std::optional(record) : std::nullopt;
 }
 

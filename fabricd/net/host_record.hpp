@@ -24,6 +24,7 @@ struct HostRecord {
     std::uint64_t instance = 0;  // of the daemon: random, new at each start
     std::string pool;            // for people: "emu, 64 GiB"
     std::string address;         // of its fabric, for ranks; "": none
+    std::uint64_t ttl_ms = 0;    // of its lease, which need not be that of other hosts
 
     bool operator==(const HostRecord&) const = default;
 };

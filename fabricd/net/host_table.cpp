@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "fabricd/net/host_lease.hpp"
 #include "libfabricshm/base/check.hpp"
 
 namespace fabricd {
@@ -25,10 +26,18 @@ void change(HostTable& table, const std::string& name, HostLife& life, HostState
     ++table.version;
 }
 
+// A record may say anything; a day is longer than any lease. 0: it does not say.
+fabricshm::Duration grace_of(const HostRecord& record) noexcept {
+    constexpr std::uint64_t kMaxMs = 24 * 3600 * 1000;
+    if (record.ttl_ms == 0) return {};
+    const auto ms = static_cast<std::int64_t>(std::min(record.ttl_ms, kMaxMs));
+    return grace_after_deletion(std::chrono::milliseconds(ms));
+}
+
 void suspect(HostTable& table, const std::string& name, HostLife& life, BootTime now,
              HostChanges& changes) {
     if (is_over(life.state) || life.state == HostState::kSuspect) return;
-    life.lost_at = now + table.grace;
+    life.lost_at = now + std::max(table.grace, life.grace);
     change(table, name, life, HostState::kSuspect, now, changes);
 }
 
@@ -127,7 +136,8 @@ HostChanges note_record(HostTable& table, const std::string& name, const HostRec
                           .machine = record.machine,
                           .boot = record.boot,
                           .state = HostState::kUp,
-                          .since = now});
+                          .since = now,
+                          .grace = grace_of(record)});
     ++table.version;
     changes.push_back({name, record.incarnation, HostState::kUp, HostState::kUp, ""});
     forget_oldest(host);

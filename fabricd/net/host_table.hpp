@@ -32,8 +32,9 @@ struct HostLife {
     std::uint64_t boot = 0;
     HostState state = HostState::kUp;
     BootTime since{};
-    BootTime lost_at{};   // while suspect: when it becomes lost
-    std::string by = {};  // fenced: by which host, and how
+    BootTime lost_at{};              // while suspect: when it becomes lost
+    fabricshm::Duration grace = {};  // of its own lease, where that is longer than ours
+    std::string by = {};             // fenced: by which host, and how
     std::string how = {};
 };
 

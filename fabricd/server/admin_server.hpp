@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "fabricd/control/journal/decision.hpp"
-#include "fabricd/net/cluster_view.hpp"
 #include "fabricd/pool/snapshot.hpp"
 #include "fabricd/telemetry/sample.hpp"
 #include "fabricd/vgpu/vgpu_view.hpp"
@@ -17,6 +16,8 @@
 #include "libfabricshm/base/result.hpp"
 
 namespace fabricd {
+
+struct ClusterView;
 
 using fabricshm::Result;
 

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "fabricd/net/cluster_view.hpp"
 #include "fabricd/pool/registry.hpp"
 #include "fabricd/server/admission.hpp"
 #include "fabricd/server/connection_places.hpp"
@@ -26,6 +25,8 @@
 #include "libfabricshm/proto/messages.hpp"
 
 namespace fabricd {
+
+struct ClusterView;
 
 /// Beyond what the registry limits.
 struct AttachLimits {

@@ -23,7 +23,7 @@ fabricshm::Result<std::unique_ptr<Cluster>> start_cluster(const Config& config, 
     // memory of this host alone, and go on.
     setup.end_shared_sessions = [] { return fabricshm::Result<void>{}; };
     FABRIC_TRY(std::unique_ptr<Cluster> cluster, Cluster::start(std::move(setup)));
-    daemon.share_hosts([&cluster = *cluster] { return cluster.view(); });
+    daemon.share_hosts([&cluster = *cluster] { return cluster.last_view(); });
     return cluster;
 }
 

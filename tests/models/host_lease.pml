@@ -19,7 +19,7 @@
  * holds  one life and its fence:       -DLIVES=1 -DTICKS=12
  * holds  two lives of one host:        -DLIVES=2 -DTICKS=13
  * holds  and the daemon forgets:       -DLIVES=2 -DTICKS=11 -DFORGETS
- * holds  and the store loses its data: -DLIVES=2 -DTICKS=11 -DWIPES=1
+ * holds  and the store loses its data: -DLIVES=2 -DTICKS=9 -DWIPES=1
  *
  * finds  assertion violated: -DLIVES=1 -DTICKS=12 -DFAULT_GRANTS_LOST
  * finds  assertion violated: -DLIVES=1 -DTICKS=12 -DFAULT_STATUS_IGNORED

@@ -23,7 +23,7 @@ class FakeStore final : public ClusterStore {
     void limit_calls_until(BootTime) noexcept override {}
     Result<HostPlace> join(const std::string&, const HostRecord& record, Duration ttl) override {
         joined.push_back(record);
-        if (!answers) return Error{Errc::kTimeout, 0, "join"};
+        if (!answers || !joins) return Error{Errc::kTimeout, 0, "join"};
         const Incarnation number = record.incarnation != 0 ? record.incarnation : ++revision;
         return HostPlace{number, 77, {ttl, BootClock::now()}};
     }
@@ -54,7 +54,7 @@ class FakeStore final : public ClusterStore {
         return {};
     }
 
-    bool answers = true, lease_gone = false, grants_claim = true, has_left = false;
+    bool answers = true, joins = true, lease_gone = false, grants_claim = true, has_left = false;
     std::int64_t kept_lease = 0;
     Incarnation revision = 100;
     StoreNews next;
@@ -176,6 +176,24 @@ TEST_SUITE("net.cluster_member") {
         REQUIRE(rig.store.joined.size() == 2);
         CHECK(rig.store.joined[1].incarnation == 101);
         CHECK(rig.store.fences.count({"other", 50}) == 1);
+    }
+
+    TEST_CASE(
+        "a record that can't be written again at once is tried again, and the lease is kept") {
+        Rig rig;
+        rig.member->step(0s);
+        rig.store.next.is_whole = rig.store.next.data_lost = true;
+        rig.store.next.deleted.push_back({"me", 101});
+        rig.store.joins = false;
+        rig.member->step(0s);
+        rig.store.lease_gone = true;
+        rig.member->step(0s);
+        CHECK(rig.ended == 0);
+        rig.store.joins = true;
+        rig.member->step(0s);
+        CHECK(rig.member->incarnation() == 101);
+        CHECK(rig.store.joined.back().incarnation == 101);
+        CHECK(rig.ended == 0);
     }
 
     TEST_CASE("a store that does not answer ends nothing before the lease's own time") {

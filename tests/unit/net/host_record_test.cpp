@@ -9,7 +9,7 @@ using namespace fabricd;
 
 namespace {
 
-const HostRecord kHost{7, 0xfedcba9876543210, 12, 13, "emu, 64 GiB", "10.0.0.7:4000"};
+const HostRecord kHost{7, 0xfedcba9876543210, 12, 13, "emu, 64 GiB", "10.0.0.7:4000", 5000};
 const FenceRecord kFence{true, "b", "command", 5, 6};
 
 }  // namespace

@@ -54,6 +54,16 @@ TEST_SUITE("net.host_table") {
         CHECK(elapse(table, kStart + 1h).empty());
     }
 
+    TEST_CASE("a host with a longer lease has a longer grace") {
+        HostTable table = empty_table();
+        HostRecord record = record_of(5, 1);
+        record.ttl_ms = 20000;
+        note_record(table, "a", record, kStart);
+        note_deletion(table, "a", 5, kStart);
+        CHECK(elapse(table, kStart + 20999ms).empty());
+        CHECK(elapse(table, kStart + 21s).size() == 1);
+    }
+
     TEST_CASE("only a fenced incarnation's bytes may be granted, and none of an unknown one") {
         HostTable table = with_lost_host();
         CHECK_FALSE(may_grant_bytes_of(table, "a", 5));
