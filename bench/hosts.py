@@ -164,7 +164,7 @@ def start_openmpi(build, folder):
 def start_all(build, folder, socket, chosen):
     makers = {"fabric-tcp-ofi_rxm": lambda: start_ours(build, folder, socket, "tcp;ofi_rxm"),
               "fabric-net": lambda: start_ours(build, folder, socket, "net"),
-              "gloo-ring": lambda: start_gloo(build, folder, "ring"),
+              "gloo-chunked": lambda: start_gloo(build, folder, "chunked"),
               "gloo-halving-doubling": lambda: start_gloo(build, folder, "halving-doubling"),
               "openmpi": lambda: start_openmpi(build, folder)}
     started = []

@@ -162,8 +162,6 @@ class Links {
 
     std::mutex mutex_;  // of the transport and the peers
     std::atomic<bool> active_{false};
-    std::atomic<bool> serving_{false};  // the thread below waits in the transport
-    std::atomic<std::uint64_t> operations_{0};
     std::mutex ending_mutex_;
     std::condition_variable ending_changed_;
     bool ending_ = false;

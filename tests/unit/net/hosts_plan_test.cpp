@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
 #include <vector>
@@ -55,7 +56,7 @@ std::vector<std::vector<int>> all_counts() {
     return all;
 }
 
-constexpr Bytes kSizes[] = {0, 1, 60, 64, 65, 1000, 4096, 10'007};
+constexpr Bytes kSizes[] = {0, 1, 64, 65, 1000, 2049};
 
 }  // namespace
 
@@ -100,9 +101,11 @@ TEST_SUITE("net.hosts_plan") {
                     const int own = plan.host_of(rank);
                     for (int host = 0; host < plan.hosts(); ++host) {
                         std::map<Bytes, int> planned;
+                        bool once = true;
                         for (const Segment& segment : plan.crossings(rank, host, bytes)) {
                             for (Bytes i = 0; i < segment.bytes; ++i) {
-                                CHECK(planned.emplace(segment.offset + i, segment.peer).second);
+                                once = planned.emplace(segment.offset + i, segment.peer).second &&
+                                       once;
                             }
                         }
                         std::map<Bytes, int> wanted;
@@ -110,6 +113,7 @@ TEST_SUITE("net.hosts_plan") {
                             if (owner_of(plan, own, byte, bytes) != rank) continue;
                             wanted[byte] = owner_of(plan, host, byte, bytes);
                         }
+                        REQUIRE(once);
                         REQUIRE(planned == wanted);
                     }
                 }
@@ -123,6 +127,7 @@ TEST_SUITE("net.hosts_plan") {
             if (plan.hosts() < 2) continue;
             for (const Bytes bytes : kSizes) {
                 std::vector<int> reducers(bytes, -1);
+                bool agree = true;
                 for (int rank = 0; rank < plan.world(); ++rank) {
                     for (int host = 0; host < plan.hosts(); ++host) {
                         const auto own = plan.crossings(rank, plan.host_of(rank), bytes, host);
@@ -131,12 +136,13 @@ TEST_SUITE("net.hosts_plan") {
                             for (Bytes i = 0; i < segment.bytes; ++i) {
                                 int& reducer = reducers[segment.offset + i];
                                 if (reducer < 0) reducer = host;
-                                CHECK(reducer == host);
+                                agree = agree && reducer == host;
                             }
                         }
                     }
                 }
-                for (const int reducer : reducers) CHECK(reducer >= 0);
+                CHECK(agree);
+                CHECK(std::ranges::all_of(reducers, [](int reducer) { return reducer >= 0; }));
             }
         }
     }
