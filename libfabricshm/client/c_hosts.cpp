@@ -9,6 +9,7 @@
 #include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/client/c_error.hpp"
 #include "libfabricshm/client/handles.hpp"
+#include "libfabricshm/client/hosts.hpp"
 #include "libfabricshm/os/identity.hpp"
 #include "libfabricshm/os/random.hpp"
 
@@ -93,6 +94,21 @@ int check_one_pool(const char* function, const fabricshm_group& group) {
 
 namespace {
 
+// Where the daemon of this rank is in its cluster, and which other hosts are gone there. Without a
+// cluster, or a daemon that answers, ranks hear of a host that is cut off by their deadlines.
+void watch_hosts(const std::shared_ptr<Arena>& arena, TimePoint deadline, net::HostsSpec& spec) {
+    const auto watch = std::make_shared<HostWatch>(arena->session());
+    const auto place = watch->own_place(deadline);
+    if (!place.ok() && place.error().code == Errc::kBusy) spec.refusal = place.error();
+    if (!place.ok() || place->name.empty()) return;
+    spec.place = place->name;
+    spec.incarnation = place->incarnation;
+    // The arena keeps the session.
+    spec.is_gone = [arena, watch](const std::string& name, std::uint64_t incarnation) {
+        return watch->gone(name, incarnation, Clock::now());
+    };
+}
+
 // What joined: one in several pools, or, when all of its ranks are here, the local group.
 int keep(std::unique_ptr<fabricshm_group> handle, std::unique_ptr<net::HostsGroup> joined,
          fabricshm_group** group) {
@@ -113,11 +129,14 @@ int shrink_hosts(fabricshm_group& group, std::int64_t timeout_ms, fabricshm_grou
     wanted.join = [&old, arena = group.arena](int, int, TimePoint deadline) {
         return shrink_group(arena, old.local(), deadline);
     };
+    const TimePoint deadline = deadline_of(group.arena->session(), timeout_ms);
+    watch_hosts(group.arena, deadline, wanted);
+    wanted.refusal.reset();  // what goes on is no new group
     auto handle = std::make_unique<fabricshm_group>();
     handle->session = group.session;
     handle->arena = group.arena;
     handle->name = group.name;
-    auto made = old.shrink(std::move(wanted), deadline_of(group.arena->session(), timeout_ms));
+    auto made = old.shrink(std::move(wanted), deadline);
     if (!made.ok()) return fail(made.error(), "survivors of group '%s'", group.name.c_str());
     return keep(std::move(handle), std::move(made).value(), survivors);
 }
@@ -139,9 +158,10 @@ int fabricshm_group_join_hosts(fabricshm_arena* arena, const fabricshm_hosts_spe
         wanted.exchange = [spec](const void* mine, std::size_t bytes, void* all) {
             return spec->exchange(spec->context, mine, bytes, all) == 0;
         };
+        const TimePoint deadline = deadline_of(arena->arena->session(), spec->timeout_ms);
+        watch_hosts(arena->arena, deadline, wanted);
         auto handle = std::make_unique<fabricshm_group>();
-        auto joined = net::HostsGroup::join(std::move(wanted),
-                                            deadline_of(arena->arena->session(), spec->timeout_ms));
+        auto joined = net::HostsGroup::join(std::move(wanted), deadline);
         if (!joined.ok()) {
             return fail(joined.error(), "group '%s' of %d ranks", spec->name, spec->world);
         }

@@ -1,5 +1,6 @@
 #include "libfabricshm/client/hosts.hpp"
 
+#include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/proto/codec.hpp"
 
 namespace fabricshm {
@@ -7,6 +8,12 @@ namespace fabricshm {
 namespace {
 
 constexpr int kMaxAttempts = 8;
+
+// How often a watch asks while a rank waits, and how long it waits for an answer: the rank serves
+// no peer meanwhile. A daemon that does not answer is asked more seldom.
+constexpr Duration kAskAgain = std::chrono::milliseconds(250);
+constexpr Duration kAskAgainWithout = std::chrono::seconds(2);
+constexpr Duration kAnswer = std::chrono::milliseconds(20);
 
 Result<proto::Hosts> ask_page(Session& session, std::uint64_t version, std::size_t first,
                               TimePoint deadline) {
@@ -64,6 +71,36 @@ bool is_gone(const KnownHosts& known, std::string_view name, std::uint64_t incar
         return host.state == proto::HostState::kLost || host.state == proto::HostState::kFenced;
     }
     return has_newer;
+}
+
+Result<KnownHost> HostWatch::own_place(TimePoint deadline) {
+    FABRIC_TRY_VOID(ask_hosts(session_, known_, deadline));
+    for (const KnownHost& host : known_.hosts) {
+        if (!host.is_self) continue;
+        if (known_.admits) return host;
+        return explain({Errc::kBusy, 0, "join"},
+                       "fabricd on host %s admits no groups over several hosts now: see fabricctl "
+                       "hosts there",
+                       host.name.c_str());
+    }
+    return KnownHost{};
+}
+
+bool HostWatch::gone(std::string_view name, std::uint64_t incarnation, TimePoint now) {
+    if (now >= ask_at_) {
+        const auto asked = ask_hosts(session_, known_, deadline_after(now, kAnswer));
+        ask_at_ = deadline_after(now, asked.ok() ? kAskAgain : kAskAgainWithout);
+    }
+    if (is_gone(known_, name, incarnation)) return true;
+    const std::pair key{std::string(name), incarnation};
+    for (const KnownHost& host : known_.hosts) {
+        if (host.name != name || host.incarnation != incarnation) continue;
+        if (host.state != proto::HostState::kSuspect) break;
+        const TimePoint since = suspect_since_.try_emplace(key, now).first->second;
+        return now - since >= kSuspectFor;
+    }
+    suspect_since_.erase(key);
+    return false;
 }
 
 }  // namespace fabricshm

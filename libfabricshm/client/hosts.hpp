@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "libfabricshm/base/result.hpp"
@@ -33,6 +35,32 @@ struct KnownHosts {
 /// After an error `known` is as before. A daemon that was started again has other versions, and is
 /// believed. kTimeout: the hosts changed faster than they could be read.
 Result<bool> ask_hosts(Session& session, KnownHosts& known, TimePoint deadline);
+
+/// What a group over a network asks of the hosts of its ranks: which of them are gone. Asks the
+/// daemon at most four times a second, and never waits for it for long. One thread at a time.
+class HostWatch {
+  public:
+    /// Borrows the session.
+    explicit HostWatch(Session& session) : session_(session) {}
+
+    /// The place of this rank's daemon in its cluster; an empty name: in none. kBusy: the daemon
+    /// admits no groups over several hosts now.
+    Result<KnownHost> own_place(TimePoint deadline);
+
+    /// Whether ranks of that incarnation are to be given up by a group over a network, which can
+    /// shut their writes out itself: is_gone(), or its record has been gone for kSuspectFor.
+    bool gone(std::string_view name, std::uint64_t incarnation, TimePoint now);
+
+    /// After the loss of etcd's data hosts are suspects until they have written their records
+    /// again, which takes them a third of their lease.
+    static constexpr Duration kSuspectFor = std::chrono::milliseconds(800);
+
+  private:
+    Session& session_;
+    KnownHosts known_;
+    TimePoint ask_at_{};
+    std::map<std::pair<std::string, std::uint64_t>, TimePoint> suspect_since_;
+};
 
 /// Whether ranks of that incarnation are to be given up: it is lost or fenced, or the daemon knows
 /// a newer one of the host and this one no more. Not for hosts or incarnations that it has not

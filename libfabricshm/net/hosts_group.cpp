@@ -18,7 +18,7 @@ namespace fabricshm::net {
 
 namespace {
 
-constexpr std::uint32_t kFormat = 1;
+constexpr std::uint32_t kFormat = 2;
 constexpr std::uint64_t kMagic = 0x7374736f68626166;  // "fabhosts"
 constexpr Bytes kMaxMessage = 256 * kKiB;
 constexpr Bytes kMinMessage = 16 * kKiB;
@@ -34,6 +34,8 @@ struct Introduction {
     std::int32_t rank = 0;
     std::uint64_t pool = 0;
     char host[64] = "";
+    char place[64] = "";
+    std::uint64_t incarnation = 0;
 };
 struct Opening {
     std::int32_t failed = 0;  // an Errc
@@ -97,6 +99,8 @@ Result<void> HostsGroup::introduce() {
     own.rank = spec_.rank;
     own.pool = spec_.pool;
     set_text(own.host, spec_.host);
+    set_text(own.place, spec_.place);
+    own.incarnation = spec_.incarnation;
     std::vector<Introduction> all(static_cast<std::size_t>(spec_.world));
     if (!spec_.exchange(&own, sizeof own, all.data())) {
         return explain({Errc::kInvalid, 0, "join"}, "the exchange between the ranks failed");
@@ -114,6 +118,7 @@ Result<void> HostsGroup::introduce() {
         }
         pools.push_back(one.pool);
         names_.push_back(text_in(one.host));
+        places_.push_back({text_in(one.place), one.incarnation});
     }
     plan_ = HostsPlan(pools);
     return {};
@@ -186,6 +191,7 @@ Result<void> HostsGroup::open_links() {
     spec.control_bytes = static_cast<Bytes>(spec_.world) *
                              (sizeof(Opening) + static_cast<Bytes>(spec_.world) * sizeof(Door)) +
                          kPageBytes;
+    if (spec_.refusal) return *spec_.refusal;
     if (!spec_.coherent) {
         return explain({Errc::kUnsupported, 0, "pool"},
                        "groups of several hosts need coherent memory in each of their pools");
@@ -209,12 +215,19 @@ Result<void> HostsGroup::open_links() {
     if (transport->lend(work_, 2 * kSlots * slot_bytes_) != Errc::kOk) {
         return Error{Errc::kNoMemory, 0, "register memory"};
     }
-    links_ =
-        std::make_unique<Links>(std::move(spec), std::move(transport), [this]() -> Result<void> {
-            // The pool's group may break while this rank waits.
-            const auto well = local_->check();
-            return well.ok() ? well : of_local(well.error());
-        });
+    // While this rank waits, the pool's group may break, and other hosts may be lost.
+    const auto look_around = [this]() -> Result<void> {
+        const auto well = local_->check();
+        if (!well.ok()) return of_local(well.error());
+        for (int host = 0; spec_.is_gone && host < plan_.hosts(); ++host) {
+            const Place& place = places_[static_cast<std::size_t>(plan_.leader_of(host))];
+            // Ranks of one pool are in one place, whatever each of them says.
+            if (host == own_host() || place.name.empty()) continue;
+            if (spec_.is_gone(place.name, place.incarnation)) on_host_lost(host);
+        }
+        return {};
+    };
+    links_ = std::make_unique<Links>(std::move(spec), std::move(transport), look_around);
     return {};
 }
 

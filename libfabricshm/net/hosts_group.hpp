@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,9 +29,11 @@ namespace fabricshm::net {
 struct HostsSpec {
     int rank = 0;
     int world = 1;
-    std::string host;        // for people
-    std::uint64_t pool = 0;  // the same for ranks of one pool, and for no others
-    std::string trusted;     // networks that may be used; "": $FABRIC_NET_TRUSTED
+    std::string host;               // for people
+    std::uint64_t pool = 0;         // the same for ranks of one pool, and for no others
+    std::string trusted;            // networks that may be used; "": $FABRIC_NET_TRUSTED
+    std::string place;              // the host's name in its cluster; "": in none
+    std::uint64_t incarnation = 0;  // of that place
 
     /// Gathers `bytes` bytes of each rank into `all`, in rank order; false when it failed. Called
     /// twice, by all ranks.
@@ -39,6 +42,11 @@ struct HostsSpec {
     std::function<Result<std::unique_ptr<Group>>(int rank, int world, TimePoint deadline)> join;
     /// Gives the place in it back when the rest fails.
     std::function<void(std::uint64_t group_id, int rank)> leave;
+    /// Why no group over several hosts may be made now, if so.
+    std::optional<Error> refusal;
+    /// Whether that incarnation of a host is gone, as its cluster says. Asked in waits, every 10 ms
+    /// at most; empty: never. Must not block for long.
+    std::function<bool(const std::string& place, std::uint64_t incarnation)> is_gone;
     bool coherent = true;  // the memory of this pool
     /// Memory in the arena, as of GroupPlace.
     std::function<std::byte*(Bytes)> allocate;
@@ -129,7 +137,12 @@ class HostsGroup {
 
     HostsSpec spec_;
     HostsPlan plan_;
+    struct Place {
+        std::string name;
+        std::uint64_t incarnation = 0;
+    };
     std::vector<std::string> names_;  // [rank]: of its host
+    std::vector<Place> places_;       // [rank]: of its host in its cluster
     std::unique_ptr<Group> local_;
     std::byte* work_ = nullptr;  // in the arena: kSlots, and as many for send_any()
     Bytes slot_bytes_ = 0;
