@@ -238,6 +238,7 @@ std::uint64_t signature_of(const Call& call) noexcept {
     if (!call.has_own_counts()) {
         for (const std::uint64_t count : call.counts) mix(count);
     }
+    if (call.step_of != 0) mix(call.step_of);
     return mixed;
 }
 

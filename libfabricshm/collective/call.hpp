@@ -54,6 +54,9 @@ struct Call {
     // begins. max(): `deadline` counts.
     Duration timeout = Duration::max();
     std::uint32_t flags = 0;
+    // Of the collective over several hosts that this one is a step of: ranks that mean different
+    // ones may have the same steps in one pool. 0: it is none.
+    std::uint64_t step_of = 0;
 
     bool shares_output() const noexcept { return (flags & kSharedOutput) != 0; }
     /// Only the rank itself knows its parts.

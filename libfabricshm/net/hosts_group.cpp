@@ -340,6 +340,7 @@ Result<void> HostsGroup::run_local(const Step& step, const LocalCall& local) {
     call.input = local.input;
     call.output = local.output;
     call.count = local.bytes / step.element;
+    call.step_of = step.mark + 1;
     for (const Bytes bytes : local.counts) call.counts.push_back(bytes / step.element);
     // The rank that waits for the network is the first to give up: it knows which one it waited
     // for.

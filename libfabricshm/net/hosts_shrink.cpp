@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/net/hosts_group.hpp"
@@ -22,6 +23,11 @@ namespace {
 using Text = std::vector<std::byte>;
 
 enum Round : int { kSurvivors, kView, kFirstExchange };
+
+// How often a rank that waits for another asks whether its connection is still there.
+constexpr Duration kProbeEvery = std::chrono::milliseconds(50);
+// How long two speakers that know of different survivors wait for the other to learn more.
+constexpr Duration kDisagreement = std::chrono::seconds(1);
 
 template <typename T>
 Text text_of(const std::vector<T>& values) {
@@ -45,6 +51,8 @@ class Shrink {
     Result<std::vector<int>> agree();
     /// All-gather between the members, through the speakers.
     bool exchange(const void* mine, std::size_t bytes, void* all);
+    /// Why it failed.
+    const std::optional<Error>& failure() const noexcept { return failure_; }
 
   private:
     bool speaks() const noexcept { return local_.rank() == 0; }
@@ -62,6 +70,7 @@ class Shrink {
     std::vector<std::vector<int>> by_host_;  // members on each old host; empty: it is gone
     std::vector<int> members_;
     int round_ = kFirstExchange;
+    std::optional<Error> failure_;
 };
 
 Result<void> Shrink::run(Kind kind, const void* input, void* output, Bytes bytes) {
@@ -77,9 +86,13 @@ Result<void> Shrink::run(Kind kind, const void* input, void* output, Bytes bytes
 
 // Waits for the text of a speaker that is known.
 Result<Text> Shrink::next_text(int peer, int round) {
-    while (Clock::now() < deadline_) {
+    TimePoint probed{};
+    for (TimePoint now = Clock::now(); now < deadline_; now = Clock::now()) {
         if (auto text = links_.control_of(peer, round)) return *text;
         if (links_.lost(peer)) return Error{Errc::kPeer, peer, "shrink"};
+        if (now - probed < kProbeEvery) continue;
+        probed = now;
+        links_.probe(peer);
     }
     return Error{Errc::kTimeout, peer, "shrink"};
 }
@@ -103,14 +116,16 @@ Result<void> Shrink::collect(const std::vector<int>& own) {
         while (found.empty() && Clock::now() < until) {
             bool reachable = false;
             for (const int rank : plan.ranks_of(host)) {
+                // One that has died since speaks for no host, whatever it said before.
+                if (links_.lost(rank)) continue;
+                reachable = true;
                 if (const auto text = links_.control_of(rank, kSurvivors)) {
                     found = ranks_in(*text);
                     break;
                 }
-                reachable = reachable || !links_.lost(rank);
             }
             if (!reachable) break;
-            if (Clock::now() - probed < std::chrono::milliseconds(50)) continue;
+            if (Clock::now() - probed < kProbeEvery) continue;
             probed = Clock::now();
             for (const int rank : plan.ranks_of(host)) links_.probe(rank);
         }
@@ -154,8 +169,14 @@ Result<void> Shrink::compare() {
     }
     for (const auto& ranks : by_host_) {
         if (ranks.empty() || ranks.front() == old_.rank()) continue;
-        FABRIC_TRY(const Text theirs, next_text(ranks.front(), kView));
-        if (theirs != text_of(members_)) {
+        // What is there may be from an attempt before this one, or from before a death.
+        const TimePoint until = std::min(deadline_, Clock::now() + kDisagreement);
+        while (true) {
+            FABRIC_TRY(const Text theirs, next_text(ranks.front(), kView));
+            if (theirs == text_of(members_)) break;
+            links_.probe(ranks.front());
+            if (links_.lost(ranks.front())) return Error{Errc::kPeer, ranks.front(), "shrink"};
+            if (Clock::now() < until) continue;
             return explain({Errc::kBroken, 0, "shrink"},
                            "ranks %d and %d do not know of the same survivors", old_.rank(),
                            ranks.front());
@@ -200,19 +221,26 @@ Result<std::vector<int>> Shrink::agree() {
 
 bool Shrink::exchange(const void* mine, std::size_t bytes, void* all) {
     Text host(bytes * static_cast<std::size_t>(local_.world()));
-    if (!run(Kind::kAllGather, mine, host.data(), bytes).ok()) return false;
+    const auto note = [this](const Error& error) {
+        if (!failure_) failure_ = error;
+        return false;
+    };
+    if (const auto done = run(Kind::kAllGather, mine, host.data(), bytes); !done.ok()) {
+        return note(done.error());
+    }
     Text whole(bytes * members_.size());
     std::uint8_t well = 1;
     for (const auto& ranks : by_host_) {
         if (!speaks() || ranks.empty() || ranks.front() == old_.rank()) continue;
-        if (!links_.send_control(ranks.front(), round_, host, deadline_).ok()) well = 0;
+        const auto sent = links_.send_control(ranks.front(), round_, host, deadline_);
+        if (!sent.ok()) well = note(sent.error());
     }
     for (const auto& ranks : by_host_) {
         if (!speaks() || ranks.empty() || well == 0) continue;
         const bool own = ranks.front() == old_.rank();
         const auto theirs = own ? Result<Text>(host) : next_text(ranks.front(), round_);
         if (!theirs.ok() || theirs->size() != bytes * ranks.size()) {
-            well = 0;
+            well = note(theirs.ok() ? Error{Errc::kBroken, 0, "shrink"} : theirs.error());
             break;
         }
         for (std::size_t i = 0; i < ranks.size(); ++i) {
@@ -221,8 +249,12 @@ bool Shrink::exchange(const void* mine, std::size_t bytes, void* all) {
         }
     }
     ++round_;
-    if (!run(Kind::kBroadcast, &well, &well, 1).ok() || well == 0) return false;
-    if (!run(Kind::kBroadcast, whole.data(), whole.data(), whole.size()).ok()) return false;
+    if (const auto done = run(Kind::kBroadcast, &well, &well, 1); !done.ok()) {
+        return note(done.error());
+    }
+    if (well == 0) return note({Errc::kBroken, 0, "shrink"});
+    const auto done = run(Kind::kBroadcast, whole.data(), whole.data(), whole.size());
+    if (!done.ok()) return note(done.error());
     std::memcpy(all, whole.data(), whole.size());
     return true;
 }
@@ -258,6 +290,7 @@ Result<std::unique_ptr<HostsGroup>> HostsGroup::shrink(HostsSpec spec, TimePoint
             return std::move(local);
         };
         made = join(std::move(spec), deadline);
+        if (!made.ok() && steps.failure()) made = *steps.failure();
     }
     if (local != nullptr) {
         local.reset();

@@ -282,9 +282,9 @@ Result<void> Links::reason_to_stop(int peer, TimePoint now, TimePoint deadline, 
     if (at(peer).lost || at(peer).leaving) return Error{Errc::kPeer, peer, step};
     FABRIC_TRY_VOID(check_());
     if (now < deadline) return {};
-    // It answers, so it only is late.
+    // It answers, so it only is late; so is one that has not come yet.
     const std::int64_t heard = at(peer).heard_ns.load(std::memory_order_relaxed);
-    if (std::chrono::nanoseconds(monotonic_ns(now) - heard) < kSilence)
+    if (heard == 0 || std::chrono::nanoseconds(monotonic_ns(now) - heard) < kSilence)
         return Error{Errc::kTimeout, peer, step};
     return Error{Errc::kPeer, peer, step};
 }
@@ -315,9 +315,9 @@ Result<void> Links::wait(int peer, TimePoint deadline, const char* step, const D
         if (while_broken) {
             if (at(peer).lost) return Error{Errc::kPeer, peer, step};
             if (now >= deadline) return Error{Errc::kTimeout, peer, step};
-            continue;
+        } else {
+            FABRIC_TRY_VOID(reason_to_stop(peer, now, deadline, step));
         }
-        FABRIC_TRY_VOID(reason_to_stop(peer, now, deadline, step));
         if (now - pinged < kPingEvery) continue;
         pinged = now;
         const std::lock_guard lock(mutex_);
@@ -419,7 +419,9 @@ Result<void> Links::send_control(int peer, int round, const std::vector<std::byt
 std::optional<std::vector<std::byte>> Links::control_of(int peer, int round) {
     {
         const std::lock_guard lock(mutex_);
-        if ((at(peer).controls >> round & 1) == 0 && progress(1) == 0) return std::nullopt;
+        // Also where a text is there: another one may come in its place.
+        const bool there = (at(peer).controls >> round & 1) != 0;
+        if (progress(there ? 0 : 1) == 0 && !there) return std::nullopt;
         if ((at(peer).controls >> round & 1) == 0) return std::nullopt;
     }
     const std::byte* box = transport_->memory(peer) + control_at(spec_, round);

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/support/children.hpp"
@@ -87,6 +88,33 @@ TEST_SUITE("net.deaths") {
     }
     TEST_CASE("one of three hosts dies") {
         check_deaths({1, 2, 1}, {1, 2});
+    }
+
+    TEST_CASE("the rest of a host dies while the others shrink: the next try is without it") {
+        const Daemon daemon;
+        ExchangeBoard board;
+        const auto codes = run_children(4, [&](int rank) -> int {
+            HostsRank member(daemon.socket(), board, {2, 2}, rank);
+            if (member.group == nullptr) return 1;
+            std::int64_t sum = 0;
+            if (allreduce(member.group, 20'000, &sum) != 0) return failed(2);
+            if (rank == 0) ::kill(::getpid(), SIGKILL);
+            if (allreduce(member.group, 20'000, &sum) != FABRICSHM_EPEER) return failed(3);
+            if (rank == 1) std::thread([] { ::kill(::getpid(), SIGKILL); }).detach();
+            fabricshm_group* survivors = nullptr;
+            int code = FABRICSHM_EPEER;
+            for (int attempt = 0; code != 0 && attempt < 10; ++attempt) {
+                code = fabricshm_group_shrink(member.group, 20'000, &survivors);
+                const bool known = code == 0 || code == FABRICSHM_EPEER ||
+                                   code == FABRICSHM_ETIMEOUT || code == FABRICSHM_EBROKEN;
+                if (!known) return failed(4);
+            }
+            if (code != 0) return failed(5);
+            code = allreduce(survivors, 20'000, &sum);
+            return code == 0 && sum == fabricshm_group_world(survivors) ? 0 : failed(6);
+        });
+        CHECK(codes[2] == 0);
+        CHECK(codes[3] == 0);
     }
 
     TEST_CASE("a host that something outside knows to be dead ends the waits for it at once") {
