@@ -16,12 +16,12 @@ using fabricshm::Result;
 namespace {
 
 constexpr int kMaxSeconds = 60;
-constexpr const char* kStep = "read plugstack.conf";
+constexpr const char* kReadStep = "read plugstack.conf";
 
 Result<void> read_path(std::string_view value, const char* word, std::string& path) {
     // A step's current folder is the user's.
     if (value.empty() || value.front() != '/') {
-        return explain({Errc::kInvalid, 0, kStep}, "'%s': expected an absolute path", word);
+        return explain({Errc::kInvalid, 0, kReadStep}, "'%s': expected an absolute path", word);
     }
     path = value;
     return {};
@@ -33,7 +33,7 @@ Result<void> read_timeout(std::string_view value, const char* word,
     const auto [end, bad] = std::from_chars(value.data(), value.data() + value.size(), seconds);
     const bool whole = bad == std::errc{} && end == value.data() + value.size();
     if (!whole || seconds < 1 || seconds > kMaxSeconds) {
-        return explain({Errc::kInvalid, 0, kStep}, "'%s': expected seconds from 1 to %d", word,
+        return explain({Errc::kInvalid, 0, kReadStep}, "'%s': expected seconds from 1 to %d", word,
                        kMaxSeconds);
     }
     timeout = std::chrono::seconds(seconds);
@@ -59,7 +59,7 @@ Result<void> read_settings(std::span<const char* const> words, PluginSettings& s
         } else if (name == "timeout") {
             FABRIC_TRY_VOID(read_timeout(value, word, settings.timeout));
         } else {
-            return explain({Errc::kInvalid, 0, kStep},
+            return explain({Errc::kInvalid, 0, kReadStep},
                            "'%s' is none of socket=PATH, fabricctl=PATH, timeout=SECONDS", word);
         }
     }
