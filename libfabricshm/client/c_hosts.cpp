@@ -1,17 +1,10 @@
 // The C ABI: groups whose ranks are in several pools.
 
-#include <unistd.h>
-
-#include <cstdio>
-#include <fstream>
-#include <sstream>
-
 #include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/client/c_error.hpp"
 #include "libfabricshm/client/handles.hpp"
 #include "libfabricshm/client/hosts.hpp"
 #include "libfabricshm/os/identity.hpp"
-#include "libfabricshm/os/random.hpp"
 
 namespace fabricshm {
 
@@ -25,21 +18,6 @@ std::uint64_t mixed(std::uint64_t number, const std::string& text) noexcept {
         mixed ^= mixed >> 29;
     }
     return mixed;
-}
-
-// The memory that the arena is, within its kernel: device, inode and offset of the mapping.
-std::string memory_of(const Arena& arena) {
-    std::ostringstream wanted;
-    wanted << std::hex << reinterpret_cast<std::uintptr_t>(arena.base()) << '-';
-    std::ifstream maps("/proc/self/maps");
-    for (std::string line; std::getline(maps, line);) {
-        if (line.rfind(wanted.str(), 0) != 0) continue;
-        std::istringstream fields(line);
-        std::string range, modes, offset, device, inode;
-        fields >> range >> modes >> offset >> device >> inode;
-        return offset + ' ' + device + ' ' + inode;
-    }
-    return {};
 }
 
 int check_spec(const fabricshm_arena* arena, const fabricshm_hosts_spec* spec,
@@ -69,7 +47,7 @@ net::HostsSpec spec_for(const std::shared_ptr<Arena>& arena, const std::string& 
     net::HostsSpec made;
     const HostIdentity host = own_host();
     made.host = host.name;
-    made.pool = mixed(host.boot, memory_of(*arena));
+    made.pool = mixed(host.boot, memory_at(arena->base()));
     made.join = [arena, name](int rank, int world, TimePoint deadline) {
         return join_group(arena, name, rank, world, deadline);
     };

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <span>
 
+#include "libfabricshm/base/check.hpp"
 #include "libfabricshm/net/provider.hpp"
 #include "libfabricshm/os/random.hpp"
 
@@ -245,8 +246,10 @@ void FabricTransport::fence(int peer) noexcept {
     it.region.reset();
     // A write whose first bytes were here already goes on into memory that its provider has looked
     // up before (seen with tcp;ofi_rxm: one in four cuts). From here on that is other memory.
-    ::mmap(it.written, door_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
-           -1, 0);
+    void* other = ::mmap(it.written, door_bytes_, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    // Going on without it would let the write land.
+    FABRIC_CHECK(other == it.written);
 }
 
 void FabricTransport::wake() noexcept {

@@ -95,7 +95,6 @@ class LargeAllreduce {
     }
     // Of the own part, seen from the block's beginning.
     const std::byte* partial(std::uint64_t number) const noexcept;
-    std::byte* result(std::uint64_t number) const noexcept;
     Result<void> scatter(std::uint64_t number);
     Result<void> reduce(std::uint64_t number);
     Result<void> add_up(std::uint64_t number, const Block& block);
@@ -148,11 +147,6 @@ const std::byte* LargeAllreduce::partial(std::uint64_t number) const noexcept {
     return group_.slot(number) - block(number).begin;
 }
 
-// Straight in the output, unless a network sends results that it has no access to.
-std::byte* LargeAllreduce::result(std::uint64_t number) const noexcept {
-    return output(number);
-}
-
 Result<void> LargeAllreduce::scatter(std::uint64_t number) {
     const Block& now = block(number);
     if (!in_place_) {
@@ -203,7 +197,7 @@ Result<void> LargeAllreduce::add_up(std::uint64_t number, const Block& now) {
                 sum.parts.push_back(its.bytes + (at - its.segment->offset));
                 end = std::min(end, its.segment->offset + its.segment->bytes);
             }
-            sum.output = result(number) + at;
+            sum.output = output(number) + at;
             sum.bytes = end - at;
             sum_up(step_, group_.world(), sum);
             at = end;
@@ -226,14 +220,15 @@ Result<void> LargeAllreduce::reduce(std::uint64_t number) {
         FABRIC_TRY_VOID(group_.links()->settle(group_.pending(number), step_.call.deadline));
     FABRIC_TRY_VOID(add_up(number, now));
     if (!two_steps_) return {};
-    const bool lent = !group_.links()->transport().needs_lent();
+    // Straight from the output, unless the network needs memory that was lent to it.
+    const bool sends_any = !group_.links()->transport().needs_lent();
     for (int turn = 1; turn < plan_.hosts(); ++turn) {
         const int host = (group_.own_host() + turn) % plan_.hosts();
         for (const Segment& segment : now.come[static_cast<std::size_t>(host)]) {
-            const std::byte* from = result(number) + segment.offset;
-            FABRIC_TRY_VOID(
-                lent ? group_.send(step_, segment.peer, from, segment.bytes, group_.pending(number))
-                     : group_.send_any(step_, segment.peer, from, segment.bytes));
+            const std::byte* from = output(number) + segment.offset;
+            FABRIC_TRY_VOID(sends_any ? group_.send(step_, segment.peer, from, segment.bytes,
+                                                    group_.pending(number))
+                                      : group_.send_any(step_, segment.peer, from, segment.bytes));
         }
     }
     return {};
@@ -244,13 +239,13 @@ Result<void> LargeAllreduce::gather(std::uint64_t number) {
     for (int host = 0; two_steps_ && host < plan_.hosts(); ++host) {
         for (const Segment& segment : now.sent[static_cast<std::size_t>(host)]) {
             FABRIC_TRY(const std::byte* theirs, group_.receive(step_, segment.peer, segment.bytes));
-            kernels::copy(result(number) + segment.offset, theirs, segment.bytes, false);
+            kernels::copy(output(number) + segment.offset, theirs, segment.bytes, false);
             group_.links()->release(segment.peer);
         }
     }
     if (group_.locals() == 1) return {};
     return group_.run_local(step_, {.kind = Kind::kAllGather,
-                                    .input = result(number) + now.begin,
+                                    .input = output(number) + now.begin,
                                     .output = output(number),
                                     .bytes = now.part,
                                     .counts = now.parts});

@@ -364,7 +364,13 @@ Result<const std::byte*> Links::receive(int peer, Bytes bytes, std::uint32_t mar
                                         TimePoint deadline) {
     Peer& from = at(peer);
     FABRIC_TRY_VOID(wait(peer, deadline, "receive", [&] { return !from.marks.empty(); }));
-    if (from.marks.front() != (mark & kValueMask)) return Error{Errc::kMismatch, peer, "receive"};
+    {
+        // The thread between operations may not have seen yet that one began, and add to them.
+        const std::lock_guard lock(mutex_);
+        if (from.marks.front() != (mark & kValueMask)) {
+            return Error{Errc::kMismatch, peer, "receive"};
+        }
+    }
     const Bytes place = place_of(spec_, from.read_at, bytes);
     from.read_at = place + bytes;
     return transport_->memory(peer) + kDoorHead + place % spec_.ring_bytes;
@@ -445,6 +451,7 @@ void Links::spread(Errc code, int rank) noexcept {
 }
 
 std::optional<Error> Links::failure() const noexcept {
+    // Acquire, against the exchange that set it: what its thread knew of the peer comes with it.
     const std::uint64_t failure = failure_.load(std::memory_order_acquire);
     if (failure == 0) return std::nullopt;
     return Error{static_cast<Errc>(failure >> 32),

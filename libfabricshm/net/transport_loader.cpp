@@ -16,18 +16,16 @@ constexpr const char* kLibrary = "libfabricshm_net.so";
 
 std::vector<std::string> places() {
     std::vector<std::string> found;
-    if (const char* set = std::getenv("FABRIC_NET_LIBRARY"); set != nullptr && *set != '\0') {
+    // Not in programs with more rights than their user: it names code.
+    const char* set = ::secure_getenv("FABRIC_NET_LIBRARY");
+    if (set != nullptr && *set != '\0') {
         return {set};
     }
     Dl_info here{};
     if (::dladdr(reinterpret_cast<const void*>(&open_transport), &here) != 0 &&
         here.dli_fname != nullptr) {
         const std::string file = here.dli_fname;
-        const std::string folder = file.substr(0, file.rfind('/') + 1);
-        found.push_back(folder + kLibrary);
-        // Of a program of the build tree, which has the code without the library.
-        found.push_back(folder + "../libfabricshm/net/" + kLibrary);
-        found.push_back(folder + "../net/" + kLibrary);
+        found.push_back(file.substr(0, file.rfind('/') + 1) + kLibrary);
     }
     found.emplace_back(kLibrary);
     return found;

@@ -9,7 +9,9 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <span>
+#include <sstream>
 
 #include "libfabricshm/os/fd.hpp"
 #include "libfabricshm/os/process.hpp"
@@ -151,6 +153,20 @@ Result<std::array<std::uint8_t, 16>> instance_of(const std::string& folder) {
     std::memcpy(instance.data(), &place, sizeof place);
     std::memcpy(instance.data() + sizeof place, &boot, sizeof boot);
     return instance;
+}
+
+std::string memory_at(const void* base) {
+    std::ostringstream wanted;
+    wanted << std::hex << reinterpret_cast<std::uintptr_t>(base) << '-';
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+        if (line.rfind(wanted.str(), 0) != 0) continue;
+        std::istringstream fields(line);
+        std::string range, modes, offset, device, inode;
+        fields >> range >> modes >> offset >> device >> inode;
+        return offset + ' ' + device + ' ' + inode;
+    }
+    return {};
 }
 
 std::string encode_identity(const Identity& identity) {

@@ -53,8 +53,14 @@ struct Identity {
 HostIdentity own_host();
 
 /// The instance of the daemon whose state is in `folder`: this boot and that folder. Two daemons
-/// never have one folder, and one that is restarted keeps it, with its arenas. kSystem without it.
+/// never have one folder, and one that is restarted keeps it, with its arenas. kNotFound without
+/// it.
 Result<std::array<std::uint8_t, 16>> instance_of(const std::string& folder);
+
+/// The file that is mapped from `base` on, as this kernel names it: where in it, device and inode.
+/// The same in all processes that map it, in words without line ends; "" when nothing begins there.
+/// Reads /proc/self/maps.
+std::string memory_at(const void* base);
 
 /// One line of printable characters, for the store that ranks meet in; and back. Nothing: it is no
 /// such line of this version. Control characters in the texts for people become '?'.

@@ -4,7 +4,6 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdlib>
-#include <fstream>
 #include <limits>
 #include <random>
 #include <sstream>
@@ -92,22 +91,6 @@ void check_daemon(const std::string& mine, const std::string& inviting, int rank
                              *difference + "; set FABRIC_SOCKET to the same for all");
 }
 
-// The file behind the arena, as the kernel names it: device and inode, and where the arena begins
-// in it. The same in all processes that have it open, also when the daemon was restarted meanwhile.
-std::string memory_identity(const fabricshm_arena* arena) {
-    std::ostringstream wanted;
-    wanted << std::hex << reinterpret_cast<std::uintptr_t>(fabricshm_arena_base(arena)) << '-';
-    std::ifstream maps("/proc/self/maps");
-    for (std::string line; std::getline(maps, line);) {
-        if (line.rfind(wanted.str(), 0) != 0) continue;
-        std::istringstream fields(line);
-        std::string range, modes, offset, device, inode;
-        fields >> range >> modes >> offset >> device >> inode;
-        return offset + ' ' + device + ' ' + inode;
-    }
-    return {};
-}
-
 // 64 random bits: two jobs of one user on one daemon must not share one arena.
 std::string random_name(const char* prefix) {
     std::random_device device;
@@ -144,7 +127,7 @@ std::shared_ptr<JobArena> invite(const StorePtr& store, const std::string& key,
         auto arena = open_arena(invitation.arena);
         invitation.daemon = fabricshm_session_daemon(arena->session());
         invitation.host = fabricshm_session_identity(arena->session());
-        invitation.memory = memory_identity(arena->handle());
+        invitation.memory = memory_at(fabricshm_arena_base(arena->handle()));
         store->set(key, encode_invitation(invitation));
         return arena;
     } catch (const std::exception& error) {
@@ -170,7 +153,7 @@ std::shared_ptr<JobArena> accept(const StorePtr& store, const std::string& key, 
     is_apart = difference_of(identity_in(mine), "", identity_in(invitation.host), "").has_value();
     if (is_apart && has_network()) return arena;
     check_daemon(mine, invitation.host, rank);
-    if (memory_identity(arena->handle()) == invitation.memory) return arena;
+    if (memory_at(fabricshm_arena_base(arena->handle())) == invitation.memory) return arena;
     throw std::runtime_error(
         "fabricshm: the ranks of a process group need one fabricd. Rank 0 is attached to " +
         invitation.daemon + ", rank " + std::to_string(rank) + " to " +

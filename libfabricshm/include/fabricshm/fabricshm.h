@@ -209,9 +209,10 @@ FABRICSHM_API void fabricshm_session_close(fabricshm_session* session);
 FABRICSHM_API const char* fabricshm_session_daemon(const fabricshm_session* session);
 
 /* Where the session is attached, as one line of printable characters without a newline, at most
- * 1024 bytes: host, daemon and pool. The line of a session that was restarted together with its
- * daemon is the same. For programs whose ranks come together by themselves, and compare it by
- * fabricshm_identity_difference(). Valid until the session is closed; "" for NULL. */
+ * 1024 bytes: host, daemon and pool. For programs whose ranks come together by themselves, and
+ * compare it by fabricshm_identity_difference(). The process number of the daemon is in it for
+ * people, and is no difference: the daemon may have been started again in between. Valid until the
+ * session is closed; "" for NULL. */
 FABRICSHM_API const char* fabricshm_session_identity(const fabricshm_session* session);
 
 /* Why two ranks cannot join one group of one arena, in one sentence: `mine` and `theirs` are lines

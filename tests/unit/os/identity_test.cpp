@@ -1,7 +1,10 @@
 #include "libfabricshm/os/identity.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include "libfabricshm/os/fd.hpp"
 #include "libfabricshm/os/process.hpp"
 #include "tests/support/temporary_directory.hpp"
 
@@ -116,6 +119,22 @@ TEST_SUITE("os.identity") {
         CHECK(instance.value() == instance_of(one.path() + "/.").value());
         CHECK(instance.value() != instance_of(other.path()).value());
         CHECK(instance_of(one.path() + "/absent").error().code == Errc::kNotFound);
+    }
+
+    TEST_CASE("memory is the file that is mapped, wherever it lies") {
+        const Fd one(::memfd_create("one", MFD_CLOEXEC));
+        const Fd other(::memfd_create("other", MFD_CLOEXEC));
+        REQUIRE(::ftruncate(one.get(), 8192) == 0);
+        REQUIRE(::ftruncate(other.get(), 8192) == 0);
+        const auto map = [](const Fd& file, off_t from) {
+            return ::mmap(nullptr, 4096, PROT_READ, MAP_SHARED, file.get(), from);
+        };
+        void* const maps[] = {map(one, 0), map(one, 0), map(one, 4096), map(other, 0)};
+        CHECK(memory_at(maps[0]) == memory_at(maps[1]));
+        CHECK(memory_at(maps[0]) != memory_at(maps[2]));
+        CHECK(memory_at(maps[0]) != memory_at(maps[3]));
+        for (void* mapped : maps) ::munmap(mapped, 4096);
+        CHECK(memory_at(nullptr).empty());
     }
 
     TEST_CASE("this host's identity is the same each time, and that of its kernel") {
