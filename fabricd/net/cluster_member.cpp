@@ -118,6 +118,7 @@ void ClusterMember::end_lease(const char* why) {
         "cluster: the lease of %s, incarnation %llu, has ended (%s): sessions on shared memory end",
         parts_.host.c_str(), static_cast<unsigned long long>(incarnation_), why);
     own_past_.push_back(incarnation_);
+    ended_ = std::max(ended_, incarnation_);
     incarnation_ = 0;
     must_restore_ = false;
     next_try_ = BootTime{};
@@ -128,6 +129,8 @@ void ClusterMember::end_lease(const char* why) {
 }
 
 bool ClusterMember::fence_own_past() {
+    // Before it is called fenced: the next daemon must not go on with it.
+    if (!own_past_.empty()) parts_.keep_place({});
     while (!own_past_.empty()) {
         // Again, and every time: it is what the record says.
         if (!succeeded(parts_.end_shared_sessions())) return false;
@@ -156,6 +159,7 @@ void ClusterMember::try_to_join() {
             return;
         }
         own_past_.push_back(parts_.kept.incarnation);
+        ended_ = std::max(ended_, parts_.kept.incarnation);
         parts_.kept = {};
     }
     if (!fence_own_past()) return;
@@ -164,6 +168,12 @@ void ClusterMember::try_to_join() {
 
 void ClusterMember::take_place(const Result<HostPlace>& place) {
     if (!succeeded(place.ok() ? Result<void>{} : place.error())) return;
+    // A store that was away may have kept the record for longer than its lease: etcd gives all of
+    // them their time again when it is started. What has been called over stays over.
+    if (place->incarnation <= ended_) {
+        (void)succeeded(parts_.store->leave());
+        return;
+    }
     const HostLease lease = take_lease(place->times.ttl, place->times.sent);
     incarnation_ = place->incarnation;
     lease_ = lease;

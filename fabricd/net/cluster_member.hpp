@@ -89,6 +89,7 @@ class ClusterMember {
     FenceTable fences_;
     MemberCounts counts_;
     Incarnation incarnation_ = 0;        // 0: not in the cluster
+    Incarnation ended_ = 0;              // the newest of this host's own that is over
     std::vector<Incarnation> own_past_;  // of this host, whose sessions may still be there
     std::vector<std::pair<FenceKey, FenceRecord>> unwritten_;
     std::vector<FenceKey> running_;  // the command's, one at most

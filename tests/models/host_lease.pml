@@ -28,6 +28,7 @@
  * finds  assertion violated: -DLIVES=2 -DTICKS=13 -DFAULT_SAYS_BEFORE_IT_ENDS
  * finds  assertion violated: -DLIVES=1 -DTICKS=12 -DFAULT_COUNTS_FROM_ANSWER
  * finds  assertion violated: -DLIVES=1 -DTICKS=12 -DFAULT_RENEWS_ENDED
+ * finds  assertion violated: -DLIVES=1 -DTICKS=12 -DFAULT_TAKES_UP_ENDED
  * finds  assertion violated: -DLIVES=2 -DTICKS=11 -DWIPES=1 -DFAULT_NO_GRACE
  * finds  assertion violated: -DLIVES=2 -DTICKS=11 -DWIPES=1 -DFAULT_WIPE_IS_DEATH
  */
@@ -102,6 +103,16 @@ proctype host() {
         answered = 0;
         may_write[mine] = true;
         state[mine] = up }
+#ifdef FAULT_TAKES_UP_ENDED
+    /* Its own record is still there: the store kept it for longer than the host counted. */
+    :: atomic { mine == NONE && leased != NONE && owes == NONE ->
+        mine = leased;
+        lease_end = now + TTL;
+        sent = now;
+        asked = 0;
+        answered = 0;
+        may_write[mine] = true }
+#endif
 #ifdef FAULT_SAYS_BEFORE_IT_ENDS
     :: atomic { owes != NONE && state[owes] == lost -> state[owes] = fenced };
        atomic { may_write[owes] = false; owes = NONE }

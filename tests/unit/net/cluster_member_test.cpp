@@ -24,6 +24,7 @@ class FakeStore final : public ClusterStore {
     Result<HostPlace> join(const std::string&, const HostRecord& record, Duration ttl) override {
         joined.push_back(record);
         if (!answers || !joins) return Error{Errc::kTimeout, 0, "join"};
+        if (own_record != 0) return HostPlace{own_record, 78, {ttl, BootClock::now()}};
         const Incarnation number = record.incarnation != 0 ? record.incarnation : ++revision;
         return HostPlace{number, 77, {ttl, BootClock::now()}};
     }
@@ -51,12 +52,14 @@ class FakeStore final : public ClusterStore {
     }
     Result<void> leave() override {
         has_left = true;
+        own_record = 0;
         return {};
     }
 
     bool answers = true, joins = true, lease_gone = false, grants_claim = true, has_left = false;
     std::int64_t kept_lease = 0;
     Incarnation revision = 100;
+    Incarnation own_record = 0;  // of a lease that the store kept for too long
     StoreNews next;
     std::vector<HostRecord> joined;
     std::map<FenceKey, FenceRecord> fences;
@@ -148,6 +151,19 @@ TEST_SUITE("net.cluster_member") {
         rig.member->step(0s);
         CHECK(rig.store.fences.empty());
         CHECK(rig.member->incarnation() == 0);
+    }
+
+    TEST_CASE("an incarnation that is over is not taken up again, though the store kept its record") {
+        Rig rig({90, 33});  // the lease is gone when the daemon is back, and the sessions end
+        rig.store.own_record = 90;
+        rig.member->step(0s);
+        CHECK(rig.ended == 1);
+        CHECK(rig.place.incarnation == 0);
+        CHECK(rig.member->incarnation() == 0);
+        CHECK(rig.store.has_left);
+        while (rig.member->incarnation() == 0) rig.member->step(10ms);
+        CHECK(rig.member->incarnation() == 101);
+        CHECK(rig.place.incarnation == 101);
     }
 
     TEST_CASE("a lease that the store calls over ends the sessions") {
