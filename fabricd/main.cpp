@@ -15,12 +15,14 @@
 #include "fabricd/server/admin_server.hpp"
 #include "fabricd/server/daemon.hpp"
 #include "fabricd/server/daemon_metrics.hpp"
+#include "fabricd/server/lock_file.hpp"
 #include "fabricd/server/metrics_server.hpp"
 #include "fabricd/service/backend_factory.hpp"
 #include "fabricd/service/cluster_setup.hpp"
 #include "fabricd/service/control_setup.hpp"
 #include "fabricd/service/emulation.hpp"
 #include "fabricd/service/notify.hpp"
+#include "fabricd/service/pool_sharing.hpp"
 #include "fabricd/service/signals.hpp"
 #include "fabricd/service/vgpu_setup.hpp"
 #include "fabricd/service/visibility_check.hpp"
@@ -101,6 +103,46 @@ void reload(const Options& options) {
     notify_systemd("READY=1", kNotifyTimeout);
 }
 
+/// A guest of another host's pool: that one's daemon has all books, and this one its clients.
+int run_guest(const Options& options, SignalThread signals) {
+    const Config& config = options.config;
+    if (const auto made = make_directory(config.state.dir, 0700); !made.ok()) {
+        return fail_start(error_message_of(made.error(), "state.dir " + config.state.dir));
+    }
+    std::function<void()> on_tick;
+    if (watchdog_interval()) on_tick = [] { notify_systemd("WATCHDOG=1"); };
+    auto started = start_guest(config, on_tick);
+    if (!started.ok()) {
+        return fail_start(error_message_of(
+            started.error(), "pool.dax_device " + config.pool.dax_device + ", pool.owner " +
+                                 config.pool.owner + ", server.socket " + config.server.socket));
+    }
+    const std::unique_ptr<GuestDaemon> guest = std::move(*started);
+    auto joined = start_cluster(config, *guest);
+    if (!joined.ok()) return fail_start(error_message_of(joined.error(), "section [cluster]"));
+    const std::unique_ptr<Cluster> cluster = std::move(*joined);
+    auto admin = AdminServer::start(config.server.admin_socket, admin_hooks_of(*guest, *cluster));
+    if (!admin.ok()) {
+        return fail_start(
+            error_message_of(admin.error(), "server.admin_socket " + config.server.admin_socket));
+    }
+    signals.start({[&guest](int number, SignalThread::Sender sender) {
+                       log(LogLevel::kInfo, "audit: signal %d of pid %d, uid %u: stopping", number,
+                           sender.pid, sender.uid);
+                       guest->stop();
+                   },
+                   [&options] { reload(options); }});
+    log(LogLevel::kInfo, "ready: trainers attach at %s, as guests of %s",
+        config.server.socket.c_str(), config.pool.owner.c_str());
+    notify_systemd("READY=1\nSTATUS=Serving " + config.server.socket, kNotifyTimeout);
+    const auto ended = guest->run();
+    notify_systemd("STOPPING=1", kNotifyTimeout);
+    cluster->stop(guest->snapshot().totals.sessions == 0);
+    if (ended.ok()) return 0;
+    log(LogLevel::kError, "%s", fabricshm::describe(ended.error()).c_str());
+    return 1;
+}
+
 /// Takes the signals with it: their thread ends here, since none may reach a daemon that is being
 /// taken apart.
 int serve(const Options& options, Daemon& daemon, Cluster& cluster, SignalThread signals) {
@@ -144,7 +186,12 @@ AdminHooks admin_hooks(Daemon& daemon, const Vgpus& all_vgpus, Cluster& cluster,
     hooks.waiting = [&daemon] { return daemon.waiting(); };
     hooks.shard = [&daemon](const std::string& name) { return daemon.shard(name); };
     hooks.hosts = [&cluster] { return cluster.view(); };
-    hooks.fence_host = [&cluster](const std::string& host) { return cluster.confirm_fence(host); };
+    hooks.fence_host = [&cluster, &daemon](const std::string& host) -> fabricshm::Result<void> {
+        // Sessions of a guest that no cluster calls lost are a person's to end.
+        const int ended = daemon.fence_guest(host);
+        const auto fenced = cluster.confirm_fence(host);
+        return ended != 0 ? fabricshm::Result<void>{} : fenced;
+    };
     hooks.quota = [&daemon](const QuotaOrder& order) { return daemon.set_quota(order); };
     if (control != nullptr) {
         hooks.decisions = [control](std::uint64_t id, std::size_t last) {
@@ -259,15 +306,19 @@ int run(Options& options) {
     std::vector<DeviceSpec> devices;
     if (const auto bad = read_devices(config.devices.file, devices)) return fail_start(bad);
     if (const auto bad = check_visibility(config, {})) return fail_start(bad);
+    if (const auto bad = check_pool_sharing(config)) return fail_start(bad);
+    if (!config.pool.owner.empty()) return run_guest(options, std::move(*signals));
     std::unique_ptr<fabricshm::PoolBackend> pool;
     if (const auto bad = make_backend(config, {}, pool)) return fail_start(bad);
     const Bytes capacity = pool->totals().capacity;
+    const auto pool_uuid = pool->uuid();
     log(LogLevel::kInfo, "fabricd %s, pool %s: %s, %s", FABRIC_VERSION, pool->kind(),
         fabricshm::format_bytes(capacity).c_str(), pool->describe().c_str());
 
     // Emulation measures a piece of the pool and gives it back, before the daemon owns the pool.
     DaemonOptions wanted = daemon_options(config, capacity, devices);
     if (const auto bad = start_emulation(config, *pool, wanted)) return fail_start(bad);
+    if (const auto bad = set_visibility(config, wanted)) return fail_start(bad);
     auto started = Daemon::start(std::move(wanted), std::move(pool));
     if (!started.ok()) return fail_start(start_error_message(started.error(), config));
     const std::unique_ptr<Daemon> daemon = std::move(*started);
@@ -286,6 +337,11 @@ int run(Options& options) {
     auto metrics = serve_metrics(config, *daemon, *cluster, control.get());
     if (!metrics.ok()) {
         return fail_start(metrics_error_message(metrics.error(), config));
+    }
+    auto peers = start_peer_server(config, *daemon, pool_uuid);
+    if (!peers.ok()) {
+        return fail_start(
+            error_message_of(peers.error(), "cluster.listen " + config.cluster.listen));
     }
     return serve(options, *daemon, *cluster, std::move(*signals));
 }

@@ -38,14 +38,15 @@ LAYERS = {
     "fabricd/net": 10,
     "fabricd/config": 14,
     "fabricd/server": 14,
-    "fabricd/service": 15,
-    "fabricd": 16,
-    "fabricd/bridge": 16,
-    "fabricd/ctl": 16,
-    "fabricd/slurm": 16,
-    "tests": 18,  # also of what bench/ is made of
-    "bench": 17,
-    "examples": 17,
+    "fabricd/peer": 15,
+    "fabricd/service": 16,
+    "fabricd": 17,
+    "fabricd/bridge": 17,
+    "fabricd/ctl": 17,
+    "fabricd/slurm": 17,
+    "tests": 19,  # also of what bench/ is made of
+    "bench": 18,
+    "examples": 18,
 }
 
 # fabricctl's folder and the daemon's main share a layer and may share the code of the admin API.
@@ -68,7 +69,7 @@ LIBRARIES = {
     r"liburing(\.h|/)": {"libfabricshm/os"},
     r"rdma/": {"libfabricshm/net"},
     r"slurm/": {"fabricd/slurm"},
-    r"(grpcpp|grpc|google/protobuf)/": {"fabricd/server", "fabricd/jobs", "fabricd/net", "fabricd/ctl", "tests"},
+    r"(grpcpp|grpc|google/protobuf)/": {"fabricd/server", "fabricd/jobs", "fabricd/net", "fabricd/peer", "fabricd/ctl", "tests"},
     r"toml(\+\+|plusplus)/|toml\.hpp": {"fabricd/config", "emu", "emu/sim"},
     r"CLI/": {"fabricd/config", "fabricd/ctl", "emu", "emu/sim", "bench"},
     r"nlohmann/": {"fabricd/ctl", "emu/sim", "bench", "tests"},

@@ -44,6 +44,7 @@ struct Config {
         std::string dax_uuid;
         bool dax_trust_users = false;
         std::int64_t hosts = 1;
+        std::string owner;  // of another host; "": this daemon
         std::string visibility = "coherent";
         std::string visibility_proof;
         bool dax_take_over = false;  // --take-over only: in a file it would take it at each start

@@ -56,6 +56,10 @@ std::vector<ConfigKey> pool_keys() {
         count_key("pool.hosts", 1, 1024, FIELD(pool.hosts),
                   "Hosts that reach the pool. With more than one fabricd starts only with a proven "
                   "pool.visibility."),
+        text_key(
+            "pool.owner", "HOST:PORT or unix:/PATH", FIELD(pool.owner),
+            "cluster.listen of the daemon that owns the pool, on another host: this one serves "
+            "its own host as a guest of that one. Empty: this daemon owns its pool."),
         choice_key(
             "pool.visibility",
             {"coherent", "coherent-hosts", "clwb", "clflushopt", "clflush", "nt"},
@@ -110,6 +114,9 @@ std::vector<ConfigKey> cluster_keys() {
         text_key("cluster.host_name", "name", FIELD(cluster.host_name),
                  "This host's name in the cluster, of which there may be one. Empty: that of the "
                  "machine."),
+        text_key("cluster.listen", "HOST:PORT or unix:/PATH", FIELD(cluster.listen),
+                 "Where the owner of a pool is reached by guests, with certificates on both sides; "
+                 "a unix socket, of mode 0600, is for daemons on one host. Empty: no guests."),
         duration_key("cluster.ttl", std::chrono::seconds(2), std::chrono::minutes(5),
                      FIELD(cluster.ttl),
                      "Length of a host's lease; a host that is gone is called lost after twice "

@@ -16,6 +16,7 @@ struct ClusterConfig {
     std::string etcd;              // endpoints, separated by commas
     std::string hosts;             // a static list instead
     std::string host_name;         // "": that of the machine
+    std::string listen;            // for guests: HOST:PORT or unix:/PATH
     fabricshm::Duration ttl = std::chrono::seconds(5);
     std::string tls_ca;
     std::string tls_cert;

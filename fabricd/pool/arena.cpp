@@ -15,7 +15,7 @@ std::vector<RegionId> Arena::regions_of(SessionId session) const {
 // Counted and not asked for again: with hundreds of groups and of dead sessions every leave would
 // cost the product of both.
 bool Arena::count_danger(Group& group) {
-    const bool is_danger = !group.shrunk && group.count(MemberState::kLive) != 0;
+    const bool is_danger = group.is_danger();
     if (is_danger == group.counted) return false;
     group.counted = is_danger;
     for (const SessionId session : group.sessions()) {

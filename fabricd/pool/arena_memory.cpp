@@ -69,7 +69,7 @@ Result<void> MappedArenas::format_group(ArenaId arena, std::uint64_t offset,
     FABRIC_TRY(std::byte * block, writable(arena, offset, bytes));
     // From here to its end a lost page is counted instead of being a signal that ends the daemon.
     const fabricshm::PoisonGuard guard;
-    fabricshm::format_group_block(block, info);
+    fabricshm::format_group_block(block, info, view_of(arena));
     if (guard.hit()) return Error{Errc::kPoisoned, 0, "format group"};
     return {};
 }
@@ -85,7 +85,13 @@ void MappedArenas::mark_dead(ArenaId arena, std::uint64_t offset, int world, int
     }
     // A page that is lost here is lost to the ranks as well: they meet it themselves.
     const fabricshm::PoisonGuard guard;
-    fabricshm::mark_rank_dead(block.value(), world, rank);
+    fabricshm::mark_rank_dead(block.value(), world, rank, view_of(arena));
+}
+
+// Other hosts don't see this one's caches.
+fabricshm::Visibility MappedArenas::view_of(ArenaId arena) const {
+    const fabricshm::Mapping& mapping = mappings_.at(arena)->mapping;
+    return {policy_.get(), mapping.data(), mapping.size()};
 }
 
 Result<ArenaSpan> MappedArenas::span(ArenaId arena, std::uint64_t offset, Bytes bytes) {

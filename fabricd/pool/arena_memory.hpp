@@ -12,6 +12,7 @@
 #include "libfabricshm/os/poison.hpp"
 #include "libfabricshm/shm/group_block.hpp"
 #include "libfabricshm/shm/link_page.hpp"
+#include "libfabricshm/shm/visibility.hpp"
 
 namespace fabricd {
 
@@ -58,8 +59,12 @@ class ArenaMemory {
 };
 
 /// Maps every arena whole. Used by the control thread only.
+/// What it writes is published by `policy`; nullptr: memory of one host.
 class MappedArenas final : public ArenaMemory {
   public:
+    explicit MappedArenas(std::shared_ptr<fabricshm::VisibilityPolicy> policy = nullptr) noexcept
+        : policy_(std::move(policy)) {}
+
     Result<void> add(ArenaId arena, const fabricshm::PoolPiece& piece) override;
     void remove(ArenaId arena) noexcept override;
     Result<void> format_links(ArenaId arena, const fabricshm::LinkImage& links) override;
@@ -70,12 +75,14 @@ class MappedArenas final : public ArenaMemory {
     Result<ArenaSpan> distant(ArenaId arena, std::uint64_t offset, Bytes bytes) override;
 
   private:
+    fabricshm::Visibility view_of(ArenaId arena) const;
     Result<std::byte*> writable(ArenaId arena, std::uint64_t offset, Bytes bytes);
 
     struct Mapped {
         fabricshm::Mapping mapping;
         std::unique_ptr<fabricshm::PoisonWatch> watch;  // goes before what it watches
     };
+    const std::shared_ptr<fabricshm::VisibilityPolicy> policy_;
     std::unordered_map<ArenaId, std::shared_ptr<Mapped>> mappings_;
 };
 

@@ -317,8 +317,12 @@ void Arenas::leave(Session& session, Arena& arena, Effects& out) {
 
 void Arenas::begin_leaving(Session& session, Arena& arena, Effects& out) {
     // Deaths first: they decide which regions peers may still be storing into.
-    groups_.mark_dead(session.id, arena, out);
+    groups_.mark_dead(session.id, arena, false, out);
     shards_.leave(session.id, arena.id, out);
+}
+
+void Arenas::give_up(Session& session, Arena& arena, Effects& out) {
+    groups_.give_up(session.id, arena, out);
 }
 
 void Arenas::finish_leaving(Session& session, Arena& arena, Effects& out) {

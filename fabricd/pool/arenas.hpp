@@ -66,6 +66,8 @@ class Arenas {
     /// the session has left.
     void begin_leaving(Session& session, Arena& arena, Effects& out);
     void finish_leaving(Session& session, Arena& arena, Effects& out);
+    /// Of the first, what a session on a silent host brings about; see Groups::give_up().
+    void give_up(Session& session, Arena& arena, Effects& out);
     /// Goes on with that. Returns how many of `most` are left; the arena has been left then.
     int leave_some(SessionId session, ArenaId arena, int most, Effects& out);
 

@@ -23,11 +23,24 @@ namespace fabricd {
 
 using Token = std::array<std::uint8_t, 16>;
 
-/// The process at the other end, as the kernel saw it when it connected.
+/// The process at the other end, as the kernel saw it when it connected: this host's, or that of
+/// another host of the pool, whose daemon says so.
 struct Peer {
     std::int32_t pid = 0;
     std::uint32_t uid = 0;
     std::uint32_t gid = 0;
+    std::string host = {};          // "": this one
+    std::uint64_t boot = 0;         // of that host, which its processes do not outlive
+    std::uint64_t incarnation = 0;  // of that host in the cluster; 0: none
+
+    bool is_remote() const noexcept { return !host.empty(); }
+};
+
+/// A session of another host, for what has to be known of its process.
+struct RemoteSession {
+    SessionId id = SessionId::kNone;
+    Peer peer;
+    bool given_up = false;
 };
 
 /// One process that is connected, or may be again. Plain data, as Arena.
@@ -41,6 +54,9 @@ struct Session {
     bool connected = false;
     bool ending = false;   // it has begun, and goes on in pieces
     TimePoint lost_until;  // when not connected
+    // Of another host that is silent: its ranks count as dead, and what it holds is kept from all
+    // until it is known that the process writes no more.
+    bool given_up = false;
     std::set<ArenaId> arenas;
     int regions = 0;
     Bytes bytes_owned = 0;
@@ -101,6 +117,7 @@ struct Books {
     WaitList waits;
 
     std::set<std::pair<TimePoint, SessionId>> lost;  // not connected, by when to give up
+    std::set<SessionId> remote;                      // of other hosts
     std::set<SessionId> ending;                      // whose end goes on in the next turn
     Leaving leaving;                                 // by live sessions, in pieces
     std::set<ArenaId> freeing;                       // that have something in Arena::freeing

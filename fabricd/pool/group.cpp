@@ -28,10 +28,8 @@ int Group::live_ranks_of(SessionId session) const noexcept {
     }));
 }
 
-// A shrunk group endangers nothing: its survivors have all stopped storing when they asked to
-// shrink.
 bool Group::endangers(SessionId session) const noexcept {
-    return !shrunk && count(MemberState::kLive) != 0 && has(session);
+    return is_danger() && has(session);
 }
 
 // A session asks by its id, and usually is one rank. With several the hint decides; a hint that is

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -34,10 +35,20 @@ struct Group {
     GroupId shrunk_from = GroupId::kNone;
     bool shrunk = false;     // its survivors have a new group
     bool recovered = false;  // from the journal: its members may not have seen the reply
-    bool counted = false;    // among the dangers of its members; see Arena::count_danger()
+    // Dead members on hosts that may still write: nothing of the group is granted while there are
+    // any.
+    std::set<SessionId> unfenced;
+    bool counted = false;  // among the dangers of its members; see Arena::count_danger()
 
     int world() const noexcept { return static_cast<int>(members.size()); }
     int count(MemberState state) const noexcept;
+    /// No member uses it, or will.
+    bool over() const noexcept { return count(MemberState::kLive) == 0 && unfenced.empty(); }
+    /// Whether members may be storing into the memory of others. Those of a shrunk group are not:
+    /// its survivors have all stopped storing when they asked to shrink.
+    bool is_danger() const noexcept {
+        return !unfenced.empty() || (!shrunk && count(MemberState::kLive) != 0);
+    }
     bool broken() const noexcept { return count(MemberState::kDead) != 0; }
     bool has(SessionId session) const noexcept;
     /// Its members' sessions, each once: threads of one may be several ranks.

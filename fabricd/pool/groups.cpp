@@ -321,8 +321,10 @@ void Groups::set_member(Arena& arena, Group& group, int rank, MemberState state)
                                     static_cast<std::uint32_t>(state)});
 }
 
-void Groups::mark_dead(SessionId session, Arena& arena, Effects& out) {
+void Groups::mark_dead(SessionId session, Arena& arena, bool may_write, Effects& out) {
     for (auto& [id, group] : arena.groups) {
+        if (may_write && group.has(session)) group.unfenced.insert(session);
+        if (!may_write) group.unfenced.erase(session);
         while (const auto rank = group.live_rank_of(session, -1)) {
             set_member(arena, group, *rank, MemberState::kDead);
             FAULT_POINT("reclaim.mark");
@@ -337,6 +339,16 @@ void Groups::mark_dead(SessionId session, Arena& arena, Effects& out) {
         safe.insert(safe.end(), members.begin(), members.end());
     }
     if (!safe.empty()) sweep(arena, safe, out);
+}
+
+void Groups::give_up(SessionId session, Arena& arena, Effects& out) {
+    mark_dead(session, arena, true, out);
+    std::vector<GroupId> touched;
+    for (const auto& [id, group] : arena.groups) {
+        if (group.has(session)) touched.push_back(id);
+    }
+    // Survivors may have been waiting for this one alone.
+    for (const GroupId id : touched) check_shrink(arena, id, out);
 }
 
 void Groups::leave_all(SessionId session, Arena& arena, Effects& out) {
@@ -359,7 +371,7 @@ void Groups::sweep(Arena& arena, const std::vector<SessionId>& members, Effects&
 void Groups::finish_members(Arena& arena, Effects& out) {
     std::vector<GroupId> over;
     for (const auto& [id, group] : arena.groups) {
-        if (group.count(MemberState::kLive) == 0) over.push_back(id);
+        if (group.over()) over.push_back(id);
     }
     for (const GroupId id : over) after_member_change(arena, id, out);
     std::vector<SessionId> dead;
@@ -384,7 +396,7 @@ void Groups::after_member_change(Arena& arena, GroupId id, Effects& out) {
     Group& group = arena.groups.at(id);
     std::vector<SessionId> safe;  // perhaps: from this group nothing is stored any more
     if (arena.count_danger(group)) safe = group.sessions();
-    if (group.count(MemberState::kLive) == 0) {
+    if (group.over()) {
         release_space(arena, group.block_offset, group.block_bytes);
         journal_.note(GroupEndRecord{raw(arena.id), raw(id)});
         const auto named = arena.group_names.find(group.name);

@@ -56,8 +56,12 @@ class Groups {
     // ---- For arenas --------------------------------------------------------------------------
 
     /// The session leaves the arena. Its ranks are dead at once; what that ends is ended by
-    /// leave_all(), when the session has given back what it held.
-    void mark_dead(SessionId session, Arena& arena, Effects& out);
+    /// leave_all(), when the session has given back what it held. `may_write`: its process may be
+    /// storing still; see give_up().
+    void mark_dead(SessionId session, Arena& arena, bool may_write, Effects& out);
+    /// Its host is silent: the others go on without it, and no byte of their groups is granted
+    /// until mark_dead() says that it writes no more.
+    void give_up(SessionId session, Arena& arena, Effects& out);
     void leave_all(SessionId session, Arena& arena, Effects& out);
     /// The arena's memory is here again after a restart.
     void settle(Arena& arena, Effects& out);

@@ -45,6 +45,7 @@ struct Replay::Player {
   private:
     bool start(const JournalContents::Entry& entry);
     bool session_opened(const JournalContents::Entry& entry);
+    bool session_host(const JournalContents::Entry& entry);
     bool session_ending(const JournalContents::Entry& entry);
     bool session_ended(const JournalContents::Entry& entry);
     bool arena_made(const JournalContents::Entry& entry);
@@ -101,6 +102,12 @@ bool Replay::Player::session_opened(const JournalContents::Entry& entry) {
     return image.sessions.emplace(SessionId{record.session}, record).second;
 }
 
+bool Replay::Player::session_host(const JournalContents::Entry& entry) {
+    SessionHostRecord record;
+    if (!read(entry, &record) || image.sessions.count(SessionId{record.session}) == 0) return false;
+    return image.hosts.emplace(SessionId{record.session}, record).second;
+}
+
 bool Replay::Player::session_ending(const JournalContents::Entry& entry) {
     SessionEndingRecord record;
     if (!read(entry, &record) || image.sessions.count(SessionId{record.session}) == 0) return false;
@@ -113,6 +120,7 @@ bool Replay::Player::session_ended(const JournalContents::Entry& entry) {
     SessionEndRecord record;
     if (!read(entry, &record)) return false;
     image.ending.erase(SessionId{record.session});
+    image.hosts.erase(SessionId{record.session});
     return image.sessions.erase(SessionId{record.session}) == 1;
 }
 
@@ -287,6 +295,8 @@ bool Replay::Player::dispatch(const JournalContents::Entry& entry) {
             return start(entry);
         case RecordType::kSessionOpened:
             return session_opened(entry);
+        case RecordType::kSessionHost:
+            return session_host(entry);
         case RecordType::kSessionEnding:
             return session_ending(entry);
         case RecordType::kSessionEnded:
@@ -425,6 +435,8 @@ Result<void> write_image(const PoolImage& image, JournalSink& sink) {
         StartRecord{kJournalMagic, image.daemon_epoch, image.last_id, kJournalVersion, 0}));
     for (const auto& [id, session] : image.sessions) {
         FABRIC_TRY_VOID(sink.add(session));
+        const auto host = image.hosts.find(id);
+        if (host != image.hosts.end()) FABRIC_TRY_VOID(sink.add(host->second));
         if (image.ending.count(id) != 0) FABRIC_TRY_VOID(sink.add(SessionEndingRecord{raw(id)}));
     }
     for (const auto& [id, arena] : image.arenas) FABRIC_TRY_VOID(write_arena(arena, sink));

@@ -42,6 +42,7 @@ struct PoolImage {
     std::uint64_t daemon_epoch = 0;
     std::uint64_t last_id = 0;
     std::map<SessionId, SessionRecord> sessions;
+    std::map<SessionId, SessionHostRecord> hosts;  // of `sessions`: those of other hosts
     std::set<SessionId> ending;  // of `sessions`: their end was begun, and is gone through again
     std::map<ArenaId, ArenaImage> arenas;
     std::map<std::string, QuotaRecord> quotas;                  // by subject

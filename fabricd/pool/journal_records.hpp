@@ -35,6 +35,7 @@ enum class RecordType : std::uint16_t {
     kShardGone = 18,
     kQuota = 19,
     kArenaGrown = 20,
+    kSessionHost = 21,
 };
 
 /// First in the file and nowhere else. `magic` distinguishes a journal from any other file,
@@ -58,6 +59,16 @@ struct SessionRecord {
     std::uint32_t reserved;
     char label[fabricshm::proto::kNameBytes];
     char device[fabricshm::proto::kNameBytes];  // "": none
+};
+
+/// The session's process is on another host of the pool. After its kSessionOpened and before the
+/// session is answered: one that was killed between the two knows of a session that holds nothing.
+struct SessionHostRecord {
+    static constexpr RecordType kType = RecordType::kSessionHost;
+    std::uint64_t session;
+    std::uint64_t boot;         // of that host
+    std::uint64_t incarnation;  // of that host in the cluster; 0: none
+    char host[fabricshm::proto::kNameBytes];
 };
 
 struct SessionEndRecord {
@@ -240,6 +251,7 @@ inline constexpr std::size_t kRecordBytesMax = sizeof(GroupRecord);
 /// No hole in any of them may carry stray bytes of the daemon's memory into the file.
 static_assert(std::has_unique_object_representations_v<StartRecord>);
 static_assert(std::has_unique_object_representations_v<SessionRecord>);
+static_assert(std::has_unique_object_representations_v<SessionHostRecord>);
 static_assert(std::has_unique_object_representations_v<ArenaRecord>);
 static_assert(std::has_unique_object_representations_v<RegionRecord>);
 static_assert(std::has_unique_object_representations_v<TensorRecord>);

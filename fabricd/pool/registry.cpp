@@ -72,6 +72,19 @@ void Registry::end_session(SessionId session, const char* why) {
     act([&](Effects& out) { sessions_.end(session, why, slice_left_, out); });
 }
 
+void Registry::give_up_session(SessionId session, const char* why) {
+    act([&](Effects& out) { sessions_.give_up(session, why, out); });
+}
+
+std::vector<RemoteSession> Registry::remote_sessions() const {
+    std::vector<RemoteSession> all;
+    for (const SessionId id : books_.remote) {
+        const Session& session = books_.session(id);
+        if (!session.ending) all.push_back({id, session.peer, session.given_up});
+    }
+    return all;
+}
+
 std::uint32_t Registry::shards_open(SessionId session, const fabricshm::ShardReads* claims) const {
     return shards_.open_of(session, claims);
 }
@@ -263,8 +276,14 @@ std::vector<SessionId> Registry::expire(TimePoint now) {
     slice_left_ = books_.limits.freed_at_once;
     act([&](Effects& out) { expire_waits(books_, now, out); });
     while (!books_.lost.empty() && books_.lost.begin()->first <= now) {
-        ended.push_back(books_.lost.begin()->second);
-        end_session(ended.back(), "did not come back");
+        const SessionId id = books_.lost.begin()->second;
+        // Of a process on another host nothing is known but that it is silent.
+        if (books_.session(id).peer.is_remote()) {
+            give_up_session(id, "did not come back");
+            continue;
+        }
+        ended.push_back(id);
+        end_session(id, "did not come back");
     }
     if (arenas_.away_until() <= now) act([&](Effects& out) { arenas_.give_up_on_away(out); });
     act([&](Effects& out) {

@@ -109,6 +109,15 @@ class Registry {
     /// marks its ranks dead. Idempotent: a death may be seen twice.
     void end_session(SessionId session, const char* why);
 
+    /// A session of another host is silent, or its host is: the others go on without its ranks, and
+    /// what it holds is granted to none until end_session() says that it writes no more. It can't
+    /// come back. Idempotent.
+    void give_up_session(SessionId session, const char* why);
+
+    /// Those of other hosts, with what is known of their processes.
+    std::vector<RemoteSession> remote_sessions() const;
+    bool has_remote_sessions() const noexcept { return !books_.remote.empty(); }
+
     SessionNames names_of(SessionId session) const { return fabricd::names_of(books_, session); }
     SessionAccount account_of(SessionId session, ArenaId arena, GroupId group, int rank) const {
         return fabricd::account_of(books_, session, arena, group, rank);

@@ -25,12 +25,22 @@ SessionRecord record_of(const Session& session) {
     return record;
 }
 
+SessionHostRecord host_record_of(const Session& session) {
+    SessionHostRecord record{};
+    record.session = raw(session.id);
+    record.boot = session.peer.boot;
+    record.incarnation = session.peer.incarnation;
+    copy_name(record.host, session.peer.host);
+    return record;
+}
+
 // The token proves knowledge, the process identity that it was not merely copied: a forked child
 // has the parent's token, but must open a session of its own.
 Result<void> resume_allowed(const Session& session, const Peer& peer, const Token& token) {
     unsigned differs = 0;  // all bytes are looked at, so that the time taken says nothing
     for (std::size_t i = 0; i < token.size(); ++i) differs |= token[i] ^ session.token[i];
-    const bool same_process = peer.pid == session.peer.pid && peer.uid == session.peer.uid;
+    const bool same_process = peer.pid == session.peer.pid && peer.uid == session.peer.uid &&
+                              peer.host == session.peer.host && peer.boot == session.peer.boot;
     if (differs != 0 || !same_process) return Error{Errc::kDenied, 0, "resume session"};
     return {};
 }
@@ -55,7 +65,10 @@ Result<SessionId> Sessions::open(const Peer& peer, const std::string& label, con
     session.device = device;
     session.since = now;
     session.connected = true;
-    if (const auto written = journal_.add(record_of(session)); !written.ok()) {
+    auto written = journal_.add(record_of(session));
+    if (written.ok() && peer.is_remote()) written = journal_.add(host_record_of(session));
+    if (!written.ok()) {
+        // Should the first of the two be there: it names a session that holds nothing.
         books_.devices.detach(device);
         books_.users.give_session(peer.uid);
         return written.error();
@@ -63,6 +76,7 @@ Result<SessionId> Sessions::open(const Peer& peer, const std::string& label, con
     // Written down, so it exists: from here on nothing can fail, and a restarted daemon knows it,
     // too.
     const SessionId id = session.id;
+    if (peer.is_remote()) books_.remote.insert(id);
     books_.sessions.emplace(id, std::move(session));
     return id;
 }
@@ -71,6 +85,10 @@ Result<void> Sessions::resume(SessionId id, const Peer& peer, const Token& token
     Session* session = books_.find_session(id);
     if (session == nullptr || session->ending) return Error{Errc::kNotFound, 0, "resume session"};
     FABRIC_TRY_VOID(resume_allowed(*session, peer, token));
+    // The others have gone on without it, for good.
+    if (session->given_up) return Error{Errc::kNotFound, 0, "resume session"};
+    // Its host may have another lease by now.
+    session->peer.incarnation = peer.incarnation;
     if (!session->connected) books_.lost.erase({session->lost_until, id});
     // Whatever the old connection was waiting for, the new one has to ask for again.
     drop_waits(books_, id);
@@ -88,6 +106,25 @@ void Sessions::connection_lost(SessionId id, TimePoint now) {
     session->lost_until = fabricshm::deadline_after(now, books_.grace);
     // No record of it: a daemon that is killed now gives every session the whole grace again.
     books_.lost.emplace(session->lost_until, id);
+}
+
+void Sessions::give_up(SessionId id, const char* why, Effects& out) {
+    Session* session = books_.find_session(id);
+    if (session == nullptr || session->ending || session->given_up) return;
+    FABRIC_CHECK(session->peer.is_remote());
+    fabricshm::log(fabricshm::LogLevel::kWarning,
+                   "session %llu (host %s, pid %d) is given up: %s; what it holds is kept until it "
+                   "is known to have ended",
+                   shown(id), session->peer.host.c_str(), session->peer.pid, why);
+    drop_waits(books_, id);
+    arenas_.forget_closers(id);
+    if (!session->connected) books_.lost.erase({session->lost_until, id});
+    session->connected = false;
+    session->lost_until = TimePoint::max();
+    session->given_up = true;
+    for (const ArenaId arena : std::set<ArenaId>(session->arenas)) {
+        if (!books_.is_leaving(id, arena)) arenas_.give_up(*session, books_.arena(arena), out);
+    }
 }
 
 void Sessions::end(SessionId id, const char* why, int& slice, Effects& out) {
@@ -138,6 +175,7 @@ int Sessions::end_some(SessionId id, int most, Effects& out) {
     FABRIC_CHECK(session.regions == 0 && session.bytes_owned == 0);
     books_.devices.detach(session.device);
     books_.sessions.erase(id);
+    books_.remote.erase(id);
     FAULT_POINT("reclaim.end");
     return most;
 }
@@ -149,6 +187,13 @@ Result<void> Sessions::restore(const PoolImage& image, TimePoint now) {
         session.id = id;
         std::copy(std::begin(record.token), std::end(record.token), session.token.begin());
         session.peer = Peer{record.pid, record.uid, record.gid};
+        if (const auto host = image.hosts.find(id); host != image.hosts.end()) {
+            if (!ends_with_zero(host->second.host)) return kContradiction;
+            session.peer.host = host->second.host;
+            session.peer.boot = host->second.boot;
+            session.peer.incarnation = host->second.incarnation;
+            books_.remote.insert(id);
+        }
         session.label = record.label;
         session.device = record.device;
         // It may be gone from the device file.
@@ -164,6 +209,7 @@ Result<void> Sessions::restore(const PoolImage& image, TimePoint now) {
 
 Result<void> Sessions::write(const Session& session, JournalSink& sink) {
     FABRIC_TRY_VOID(sink.add(record_of(session)));
+    if (session.peer.is_remote()) FABRIC_TRY_VOID(sink.add(host_record_of(session)));
     // Else it would be waited for after a restart, with half of what it had.
     if (session.ending) FABRIC_TRY_VOID(sink.add(SessionEndingRecord{raw(session.id)}));
     return {};

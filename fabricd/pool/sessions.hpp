@@ -25,6 +25,9 @@ class Sessions {
     Result<void> resume(SessionId session, const Peer& peer, const Token& token);
     void connection_lost(SessionId session, TimePoint now);
 
+    /// See Registry::give_up_session().
+    void give_up(SessionId session, const char* why, Effects& out);
+
     /// Begins its end, and gives back at most `slice` of its regions, which is left what is left of
     /// that. Idempotent.
     void end(SessionId session, const char* why, int& slice, Effects& out);

@@ -19,6 +19,8 @@ struct SessionView {
     std::uint64_t bytes_owned = 0;  // of regions
     bool connected = false;         // false: known from the journal, not yet back
     std::string device;             // "": none
+    std::string host;               // "": this one
+    bool given_up = false;          // its host is silent: what it holds is kept from all
 };
 
 /// The share of its speed that a device reaches on one kind of layer.

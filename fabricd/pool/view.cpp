@@ -94,7 +94,8 @@ bool walk_sessions(const Books& books, SnapshotWalk& walk, int& left, TimePoint 
             if (session.ending) return 1;
             walk.all.sessions.push_back({raw(id), session.peer.pid, session.peer.uid, session.label,
                                          milliseconds(now - session.since), session.bytes_owned,
-                                         session.connected, session.device});
+                                         session.connected, session.device, session.peer.host,
+                                         session.given_up});
             return 1;
         });
 }

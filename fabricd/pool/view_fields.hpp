@@ -18,7 +18,8 @@
 #define FABRIC_REGION_FIELDS(F, L) \
     F(arena_id) F(id) F(generation) F(offset) F(bytes) F(owner_session) F(tensor_name) F(state)
 #define FABRIC_SESSION_FIELDS(F, L) \
-    F(id) F(pid) F(uid) F(label) F(age_ms) F(bytes_owned) F(connected) F(device)
+    F(id) F(pid) F(uid) F(label) F(age_ms) F(bytes_owned) F(connected) F(device) F(host) \
+    F(given_up)
 #define FABRIC_GROUP_FIELDS(F, L) \
     F(arena_id) F(id) F(name) F(epoch) F(world) F(joined) F(state) L(dead_ranks)
 #define FABRIC_SHARD_FIELDS(F, L) \

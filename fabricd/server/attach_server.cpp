@@ -1,5 +1,6 @@
 #include "fabricd/server/attach_server.hpp"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -7,9 +8,11 @@
 #include <cstring>
 #include <utility>
 
+#include "fabricd/net/cluster_view.hpp"
 #include "fabricd/server/hosts_page.hpp"
 #include "fabricd/server/presented_file.hpp"
 #include "fabricd/server/requests.hpp"
+#include "libfabricshm/base/check.hpp"
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/os/process.hpp"
 #include "libfabricshm/os/random.hpp"
@@ -98,6 +101,7 @@ void AttachServer::accept() {
 // number by chance is no harm: it has not got the token.
 void AttachServer::watch_restored() {
     for (const SessionView& session : registry_.snapshot(Clock::now()).sessions) {
+        if (!session.host.empty()) continue;  // greet_guest() hears of it
         auto pidfd = fabricshm::open_pidfd(session.pid);
         const SessionId id{session.id};
         if (pidfd.ok()) {
@@ -122,6 +126,15 @@ void AttachServer::take_connection(UnixSocket socket) {
         refusals_.refused("connection", peer.pid, peer.uid, error, Clock::now());
         return strangers_.send_away(std::move(socket), peer.uid, error, Clock::now());
     }
+    add_connection(std::move(socket), peer);
+}
+
+void AttachServer::take_guest(UnixSocket socket, const Peer& peer) {
+    FABRIC_CHECK(peer.is_remote());
+    add_connection(std::move(socket), peer);
+}
+
+void AttachServer::add_connection(UnixSocket socket, const Peer& peer) {
     if (!places_.has_room(peer.uid)) {
         refusals_.refused("connection", peer.pid, peer.uid, {Errc::kNoMemory, 0, "connections"},
                           Clock::now());
@@ -227,7 +240,8 @@ bool AttachServer::end_of_packets(ConnectionId id, const Error& error) {
     drop(id, "end of packets");
     // Its process often is at an end too; then there is nothing to wait for.
     const auto process = processes_.find(session);
-    if (process != processes_.end() && !fabricshm::pidfd_alive(process->second.pidfd)) {
+    if (process != processes_.end() && process->second.pidfd &&
+        !fabricshm::pidfd_alive(process->second.pidfd)) {
         end_session(session, "its process ended");
     }
     return false;
@@ -258,6 +272,10 @@ bool AttachServer::handle(ConnectionId id, const proto::Message& request, std::s
         return false;
     }
     const bool page = type == proto::Type::kTelemetryOpen || type == proto::Type::kDirectivesOpen;
+    if (page && connection.peer.is_remote()) {
+        return refuse(id, request.header,
+                      {Errc::kUnsupported, 0, "pages are shared on one host only"});
+    }
     if (page) return open_page(id, request);
     if (type == proto::Type::kHosts) return send(id, {hosts_reply(request, limits_.hosts), {}, {}});
     return serve_request(id, request, descriptors);
@@ -268,8 +286,14 @@ bool AttachServer::serve_request(ConnectionId id, const proto::Message& request,
     const SessionId session = connections_.at(id).session;
     const proto::Type type = proto::type_of(request.header);
     Fd presented;
-    if (type == proto::Type::kArenaAdopt && !descriptors.empty()) {
-        const int own = registry_.descriptor(ArenaId{request.arena.arena_id});
+    const bool is_remote = connections_.at(id).peer.is_remote();
+    const int own = type == proto::Type::kArenaAdopt
+                        ? registry_.descriptor(ArenaId{request.arena.arena_id})
+                        : -1;
+    if (is_remote && own >= 0) {
+        // Its daemon has compared the device with its own; a descriptor can't come from there.
+        presented = Fd(::fcntl(own, F_DUPFD_CLOEXEC, 0));
+    } else if (type == proto::Type::kArenaAdopt && !descriptors.empty()) {
         if (!is_harmless(descriptors[0], own)) {
             return refuse_request(id, request.header,
                                   {Errc::kCorrupt, 0, "adopt arena: no memory"});
@@ -312,7 +336,9 @@ bool AttachServer::hello(ConnectionId id, const proto::Message& request) {
     }
     // After the session is there: one without a way to notice its process's death would hold its
     // memory for ever, and is ended again.
-    auto pidfd = connection.socket.peer_pidfd();
+    // Of a process on another host its daemon speaks.
+    const bool is_remote = connection.peer.is_remote();
+    auto pidfd = is_remote ? Result<Fd>(Fd()) : connection.socket.peer_pidfd();
     if (!pidfd.ok()) {
         registry_.end_session(session.value(), "its process cannot be watched");
         pages_.end(raw(session.value()));
@@ -346,6 +372,7 @@ bool AttachServer::hello(ConnectionId id, const proto::Message& request) {
     reply.hello.daemon_epoch = registry_.daemon_epoch();
     std::ranges::copy(limits_.instance, reply.hello.instance);
     std::ranges::copy(limits_.pool, reply.hello.pool);
+    limits_.visibility.copy(reply.hello.visibility, sizeof reply.hello.visibility - 1);
     reply.hello.default_arena_bytes = static_cast<std::int64_t>(limits_.default_arena_bytes);
     return send(id, {reply, {}, {}});
 }
@@ -387,6 +414,10 @@ Result<SessionId> AttachServer::greet(Connection& connection, const proto::Hello
 }
 
 Result<void> AttachServer::watch_process(SessionId session, Fd pidfd) {
+    if (!pidfd) {
+        processes_[session] = Process{};
+        return {};
+    }
     FABRIC_TRY(const EventLoop::WatchId watch,
                loop_.add(pidfd.get(), EPOLLIN, [this, session](std::uint32_t) {
                    end_session(session, "its process ended");
@@ -411,6 +442,77 @@ void AttachServer::end_session(SessionId session, const char* why) {
     registry_.end_session(session, why);
     pages_.end(raw(session));
     if (connection != 0) drop(connection, why);
+}
+
+// ---- Hosts that share the pool -----------------------------------------------------------------
+
+namespace {
+
+// How often it is looked what became of hosts: little against a lease.
+constexpr Duration kJudgeHosts = std::chrono::milliseconds(100);
+
+}  // namespace
+
+void AttachServer::end_guest(const std::string& host, SessionId session) {
+    for (const RemoteSession& known : registry_.remote_sessions()) {
+        // A host speaks of its own processes alone.
+        if (known.id == session && known.peer.host == host)
+            end_session(session, "its process ended");
+    }
+    deliver();
+}
+
+std::vector<RemoteSession> AttachServer::greet_guest(const std::string& host, std::uint64_t boot) {
+    std::vector<RemoteSession> left;
+    for (const RemoteSession& known : registry_.remote_sessions()) {
+        if (known.peer.host != host) continue;
+        if (known.peer.boot == boot) {
+            left.push_back(known);
+        } else {
+            end_session(known.id, "its host was started again");
+        }
+    }
+    deliver();
+    return left;
+}
+
+int AttachServer::fence_guest(const std::string& host) {
+    int ended = 0;
+    for (const RemoteSession& known : registry_.remote_sessions()) {
+        if (known.peer.host != host || !known.given_up) continue;
+        end_session(known.id, "a person says that its host writes no more");
+        ++ended;
+    }
+    deliver();
+    return ended;
+}
+
+void AttachServer::give_up(SessionId session, const char* why) {
+    const auto found = processes_.find(session);
+    const ConnectionId connection = found == processes_.end() ? 0 : found->second.connection;
+    registry_.give_up_session(session, why);
+    if (connection != 0) drop(connection, why);
+}
+
+// A lost host's ranks are given up, and what they hold is kept from all; of a fenced one it is
+// free.
+void AttachServer::judge_hosts(TimePoint now) {
+    if (!registry_.has_remote_sessions() || now < judge_hosts_at_) return;
+    judge_hosts_at_ = fabricshm::deadline_after(now, kJudgeHosts);
+    const auto view = limits_.hosts ? limits_.hosts() : nullptr;
+    if (view == nullptr) return;
+    for (const RemoteSession& known : registry_.remote_sessions()) {
+        const auto is_its = [&](const HostView& host) {
+            return host.name == known.peer.host && host.incarnation == known.peer.incarnation;
+        };
+        const auto host = std::find_if(view->hosts.begin(), view->hosts.end(), is_its);
+        if (known.peer.incarnation == 0 || host == view->hosts.end()) continue;
+        if (host->state == HostState::kFenced) {
+            end_session(known.id, "its host is fenced");
+        } else if (is_gone(host->state) && !known.given_up) {
+            give_up(known.id, "its host is lost");
+        }
+    }
 }
 
 // ---- Answers -----------------------------------------------------------------------------------
@@ -512,6 +614,7 @@ void AttachServer::expire(TimePoint now) {
         drop(*greeting_.begin(), "never said hello");
     }
     strangers_.close(now);
+    judge_hosts(now);
     if (accept_again_ <= now) resume_accepting();
     if (!parked_.empty() && parked_until_ <= now) release_parked(now);
     name_stalled(now);

@@ -38,6 +38,7 @@ struct AttachLimits {
     Bytes default_arena_bytes = 0;
     std::array<std::uint8_t, 16> instance{};
     std::array<std::uint8_t, 16> pool{};
+    std::string visibility;  // the pool's profile, where several hosts share it
     /// The cluster, for sessions that ask; empty: there is none. Called by the control thread; must
     /// not block.
     std::function<std::shared_ptr<const ClusterView>()> hosts;
@@ -72,6 +73,19 @@ class AttachServer {
     void expire(TimePoint now);
     TimePoint next_deadline() const;
 
+    // ---- Hosts that share the pool ------------------------------------------------------------
+    // Their daemons say what becomes of their processes; docs/hosts.md, "One pool, several hosts".
+
+    /// A client on another host, `peer.host`, whose packets come through `socket`.
+    void take_guest(fabricshm::UnixSocket socket, const Peer& peer);
+    /// The process of a session of that host has ended.
+    void end_guest(const std::string& host, SessionId session);
+    /// The daemon of a host is here, again perhaps. Of its sessions those of another boot are over;
+    /// the others are returned.
+    std::vector<RemoteSession> greet_guest(const std::string& host, std::uint64_t boot);
+    /// A person's word that a host writes no more: ends its sessions that were given up. How many.
+    int fence_guest(const std::string& host);
+
     const RequestStats& stats() const noexcept { return stats_; }
 
   private:
@@ -97,6 +111,7 @@ class AttachServer {
 
     void accept();
     void take_connection(fabricshm::UnixSocket socket);
+    void add_connection(fabricshm::UnixSocket socket, const Peer& peer);
     void resume_accepting();
     bool park(ConnectionId id);
     void release_parked(TimePoint now);
@@ -116,6 +131,8 @@ class AttachServer {
     void forget_process(SessionId session);
     void end_session(SessionId session, const char* why);
     void watch_restored();
+    void judge_hosts(TimePoint now);
+    void give_up(SessionId session, const char* why);
 
     bool send(ConnectionId id, Packet packet);
     bool send_held(ConnectionId id);
@@ -150,6 +167,7 @@ class AttachServer {
     Strangers strangers_;
     ConnectionPlaces places_;
     ConnectionId last_ = 0;
+    TimePoint judge_hosts_at_{};     // sessions of other hosts
     std::uint64_t quotas_told_ = 0;  // Registry::quota_changes() then
     TimePoint quotas_due_;           // when to send again what is used, while one shrinks
 };

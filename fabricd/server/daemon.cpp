@@ -76,7 +76,7 @@ struct Daemon::Impl {
     LockFile state_lock;
     std::unique_ptr<Journal> journal;
     NoJournal unwritten;  // of the state until the first rewrite
-    MappedArenas memory;
+    std::unique_ptr<MappedArenas> memory;
     std::unique_ptr<EventLoop> loop;
     std::unique_ptr<PoolWorker> worker;
     std::unique_ptr<ShardMover> mover;
@@ -159,7 +159,7 @@ Daemon::Impl::~Impl() {
 // Twice at most in a daemon's life: a second one replaces one that took half of a bad journal.
 void Daemon::Impl::make_registry() {
     registry = std::make_unique<Registry>(
-        limits_of(options), Registry::Parts{&unwritten, &memory, worker.get(), options.devices,
+        limits_of(options), Registry::Parts{&unwritten, memory.get(), worker.get(), options.devices,
                                             options.links ? &*options.links : nullptr, mover.get(),
                                             backend->commits_whole(), backend->is_local()});
 }
@@ -340,6 +340,7 @@ Result<void> Daemon::Impl::open_socket() {
     limits.default_arena_bytes = options.limits.default_arena_bytes;
     FABRIC_TRY(limits.instance, fabricshm::instance_of(options.state_dir));
     limits.pool = backend->uuid();
+    limits.visibility = options.visibility_profile;
     limits.replies = options.replies;
     limits.hosts = [this]() -> std::shared_ptr<const ClusterView> {
         return options.hosts ? options.hosts() : nullptr;
@@ -470,6 +471,7 @@ Result<std::unique_ptr<Daemon>> Daemon::start(DaemonOptions options,
     auto impl = std::make_unique<Impl>();
     impl->options = std::move(options);
     impl->backend = std::move(backend);
+    impl->memory = std::make_unique<MappedArenas>(impl->options.visibility);
     FABRIC_TRY_VOID(impl->open_state());
     FABRIC_TRY(EventLoop loop, EventLoop::make());
     impl->loop = std::make_unique<EventLoop>(std::move(loop));
@@ -597,6 +599,32 @@ Result<QuotaState> Daemon::set_quota(const QuotaOrder& order) {
 Result<void> Daemon::shift_quotas(const std::vector<QuotaShift>& shifts) {
     return impl_->answer("admin_quota",
                          [&] { return impl_->registry->shift_quotas(shifts, Clock::now()); });
+}
+
+void Daemon::take_guest(fabricshm::UnixSocket socket, const Peer& peer) {
+    impl_->answer("guest_client", [&] {
+        if (impl_->server) impl_->server->take_guest(std::move(socket), peer);
+        return true;
+    });
+}
+
+void Daemon::end_guest(const std::string& host, std::uint64_t session) {
+    impl_->answer("guest_end", [&] {
+        if (impl_->server) impl_->server->end_guest(host, SessionId{session});
+        return true;
+    });
+}
+
+std::vector<RemoteSession> Daemon::greet_guest(const std::string& host, std::uint64_t boot) {
+    return impl_->answer("guest_greeting", [&] {
+        return impl_->server ? impl_->server->greet_guest(host, boot)
+                             : std::vector<RemoteSession>{};
+    });
+}
+
+int Daemon::fence_guest(const std::string& host) {
+    return impl_->answer("guest_fence",
+                         [&] { return impl_->server ? impl_->server->fence_guest(host) : 0; });
 }
 
 void Daemon::drain(bool on) {

@@ -19,7 +19,9 @@
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/machine/pool_backend.hpp"
+#include "libfabricshm/os/unix_socket.hpp"
 #include "libfabricshm/shm/link_page.hpp"
+#include "libfabricshm/shm/visibility.hpp"
 
 namespace fabricd {
 
@@ -28,6 +30,8 @@ using fabricshm::Duration;
 using fabricshm::Result;
 
 struct ClusterView;
+struct Peer;
+struct RemoteSession;
 struct ShardId;
 
 /// What main decides. Limits keep one client from exhausting the daemon; 0 bytes means no limit of
@@ -47,6 +51,11 @@ struct DaemonOptions {
     /// The links of an emulated machine: new arenas get a link page. Nothing: none is emulated.
     std::optional<fabricshm::LinkImage> links;
     std::string machine;  // one line on it, for status
+
+    /// How what the daemon writes into arenas becomes visible to other hosts that share the pool,
+    /// and the name of that profile, for sessions. nullptr and "": they are of one host.
+    std::shared_ptr<fabricshm::VisibilityPolicy> visibility;
+    std::string visibility_profile;
 
     Duration adopt_grace = std::chrono::seconds(10);  // for sessions to come back after a restart
 
@@ -122,6 +131,13 @@ class Daemon {
 
     /// Shifts quotas between devices; see Registry::shift_quotas(). As set_quota().
     Result<void> shift_quotas(const std::vector<QuotaShift>& shifts);
+
+    // Of hosts that share the pool, for their daemons' sake; see AttachServer. Any thread but the
+    // control thread.
+    void take_guest(fabricshm::UnixSocket socket, const Peer& peer);
+    void end_guest(const std::string& host, std::uint64_t session);
+    std::vector<RemoteSession> greet_guest(const std::string& host, std::uint64_t boot);
+    int fence_guest(const std::string& host);
 
     /// While draining, new sessions and new arenas are refused with kBusy; what is there goes on.
     /// Any thread.

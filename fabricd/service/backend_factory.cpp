@@ -87,6 +87,7 @@ ErrorMessage make_dax(const Config& config, const Discovery& found, const HostFi
     options.uuid = config.pool.dax_uuid;
     options.format = config.pool.dax_format;
     options.take_over = config.pool.dax_take_over;
+    options.is_shared = config.pool.hosts > 1;
     options.capacity = config.pool.capacity;
     options.files = files;
     return taken(fabricshm::make_dax_backend(options), config,

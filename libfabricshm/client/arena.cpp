@@ -28,11 +28,12 @@ Duration clearing_time(Bytes bytes) {
     return kClearingPerGib * static_cast<std::int64_t>(gibibytes);
 }
 
-// FABRIC_VISIBILITY names the profile of a pool that several hosts share; all ranks of a job have
-// to be started with the same.
-Result<std::shared_ptr<VisibilityPolicy>> policy_of_environment() {
+// The profile that the daemon says its pool has, or that FABRIC_VISIBILITY names: all ranks of a
+// job have to be started with the same.
+Result<std::shared_ptr<VisibilityPolicy>> policy_of(const SessionIdentity& daemon) {
     const char* name = std::getenv("FABRIC_VISIBILITY");
-    if (name == nullptr || *name == '\0') return std::shared_ptr<VisibilityPolicy>();
+    if (name == nullptr || *name == '\0') name = daemon.visibility.data();
+    if (*name == '\0') return std::shared_ptr<VisibilityPolicy>();
     FABRIC_TRY(const VisibilityProfile profile, find_profile(name));
     return make_policy(profile);
 }
@@ -140,7 +141,7 @@ Result<std::shared_ptr<Arena>> Arena::open(std::shared_ptr<Session> session,
         FABRIC_TRY(policy, provider->policy_for(*known.descriptor, opened.file_offset,
                                                 mapping.data(), mapping.size()));
     } else {
-        FABRIC_TRY(policy, policy_of_environment());
+        FABRIC_TRY(policy, policy_of(session->identity()));
     }
     if (opened.link_bytes != 0) {
         FABRIC_TRY(policy, policy_of_links(*known.descriptor, known.links.get(), opened,

@@ -109,6 +109,8 @@ Result<void> greet(const UnixSocket& socket, const Introduction& introduction,
     identity.daemon_epoch = hello.daemon_epoch;
     std::memcpy(identity.instance.data(), hello.instance, identity.instance.size());
     std::memcpy(identity.pool.data(), hello.pool, identity.pool.size());
+    std::memcpy(identity.visibility.data(), hello.visibility, identity.visibility.size());
+    identity.visibility.back() = '\0';
     std::memcpy(identity.token.data(), hello.token, identity.token.size());
     return {};
 }

@@ -26,6 +26,7 @@ struct SessionIdentity {
     std::uint64_t daemon_epoch = 0;
     std::array<std::uint8_t, 16> instance{};  // of the daemon
     std::array<std::uint8_t, 16> pool{};      // its UUID
+    std::array<char, 16> visibility{};        // its profile; "": of one host
 };
 
 /// The descriptors of the arenas that a session has open, by id. A daemon that was restarted may

@@ -13,11 +13,13 @@ namespace {
 
 class DaxBackend final : public PoolBackend {
   public:
-    DaxBackend(std::string path, DaxDevice device, DaxCatalogue catalogue, Bytes capacity)
+    DaxBackend(std::string path, DaxDevice device, DaxCatalogue catalogue, Bytes capacity,
+               bool is_shared)
         : path_(std::move(path)),
           device_(std::move(device)),
           catalogue_(std::move(catalogue)),
-          capacity_(capacity) {}
+          capacity_(capacity),
+          is_shared_(is_shared) {}
 
     const char* kind() const noexcept override { return "dax"; }
     std::array<std::uint8_t, 16> uuid() const noexcept override { return catalogue_.uuid; }
@@ -56,6 +58,7 @@ class DaxBackend final : public PoolBackend {
     DaxDevice device_;
     DaxCatalogue catalogue_;
     Bytes capacity_;
+    bool is_shared_;
 };
 
 Result<PoolPiece> DaxBackend::create(std::uint64_t arena_id, const std::string& name,
@@ -71,6 +74,8 @@ Result<PoolPiece> DaxBackend::create(std::uint64_t arena_id, const std::string& 
     FABRIC_TRY(const std::uint64_t offset, find_room(catalogue_, size));
     // Cleared before it is entered: a crash in between leaves a free range, not a dirty arena.
     FABRIC_TRY_VOID(device_.clear(offset, size));
+    // Zeros that stay in this host's caches would be written over what other hosts write there.
+    if (is_shared_) FABRIC_TRY_VOID(device_.flush(offset, size));
 
     // A copy: what cannot be saved was not granted.
     DaxCatalogue next = catalogue_;
@@ -231,7 +236,7 @@ Result<std::unique_ptr<PoolBackend>> make_dax_backend(DaxOptions options) {
     if (capacity > room) return Error{Errc::kNoMemory, 0, "start dax pool"};
     FABRIC_TRY(DaxCatalogue catalogue, open_catalogue(device, options));
     return std::unique_ptr<PoolBackend>(std::make_unique<DaxBackend>(
-        options.device, std::move(device), std::move(catalogue), capacity));
+        options.device, std::move(device), std::move(catalogue), capacity, options.is_shared));
 }
 
 }  // namespace fabricshm

@@ -19,6 +19,7 @@ struct DaxOptions {
     std::string uuid;        // refuse another pool than this; "": any
     bool format = false;     // start afresh, whatever the device holds, unless it is another host's
     bool take_over = false;  // take a pool from the host that it belongs to, which must be dead
+    bool is_shared = false;  // other hosts use it, too, as guests of this daemon
     Bytes capacity = 0;      // of all arenas together; 0: what the device has
     HostFiles files;
     // Lets the time pass in which another host that also found the device blank would write to it.

@@ -90,6 +90,19 @@ Result<DaxDevice> DaxDevice::open(const std::string& path, const HostFiles& file
     return device;
 }
 
+Result<DaxDevice> DaxDevice::open_as_guest(const std::string& path, const HostFiles& files) {
+    FABRIC_TRY(DaxDevice device, open(path, files, true));
+    device.client_ = Fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    if (!device.client_) return error_from_errno(errno, "open dax device");
+    return device;
+}
+
+Result<void> DaxDevice::flush(std::uint64_t offset, Bytes bytes) const {
+    FABRIC_TRY(const Mapping range, Mapping::map(client_, offset, bytes, {true, align_, 0}));
+    flush_lines(range.data(), bytes);
+    return {};
+}
+
 Result<DaxContents> DaxDevice::contents() const {
     const auto loaded = load();
     if (loaded.ok()) return DaxContents::kCatalogue;

@@ -28,6 +28,10 @@ class DaxDevice {
     /// at least two blocks long; kBusy when another daemon of this host has it, unless `read_only`.
     static Result<DaxDevice> open(const std::string& path, const HostFiles& files, bool read_only);
 
+    /// As a host that shares the device with its owner: the catalogue is read alone, and no lock is
+    /// taken; clients' descriptors can write.
+    static Result<DaxDevice> open_as_guest(const std::string& path, const HostFiles& files);
+
     Bytes bytes() const noexcept { return bytes_; }
     Bytes align() const noexcept { return align_; }
 
@@ -53,6 +57,12 @@ class DaxDevice {
 
     /// Another descriptor of the device, for clients.
     Result<Fd> client_fd() const { return client_.duplicate(); }
+
+    /// Writes a range back out of this host's caches, and drops it there: some 0.5 s/GiB.
+    Result<void> flush(std::uint64_t offset, Bytes bytes) const;
+
+    /// The number of the descriptor that client_fd() duplicates.
+    int client_number() const noexcept { return client_.get(); }
 
     /// True when `other` is a descriptor of the same device, open for reading and writing.
     bool is_same(const Fd& other) const noexcept;

@@ -213,6 +213,11 @@ std::optional<std::string> difference_of(const HostIdentity& one, const std::str
 
 std::optional<std::string> difference_of(const Identity& one, const std::string& mine,
                                          const Identity& other, const std::string& theirs) {
+    // One daemon for several hosts, each of which reaches the device.
+    const bool is_shared_pool = is_known(one.pool.uuid) && one.pool == other.pool &&
+                                is_known(one.daemon.instance) &&
+                                one.daemon.instance == other.daemon.instance;
+    if (is_shared_pool) return std::nullopt;
     if (auto hosts = difference_of(one.host, mine, other.host, theirs)) return hosts;
     // A daemon that says nothing of itself says nothing of its pool either.
     const bool both_known = is_known(one.daemon.instance) && is_known(other.daemon.instance);

@@ -73,6 +73,7 @@ struct Hello {                         // both ways
     char device[kNameBytes];    // request: what the process computes on; "": no configured device
     std::uint8_t instance[16];  // reply: of the daemon; zeros from one that does not say it
     std::uint8_t pool[16];      // reply: the UUID of the pool's device; zeros: ordinary memory
+    char visibility[16];        // reply: the pool's profile, where several hosts share it; else ""
 };
 
 struct ArenaOpen {

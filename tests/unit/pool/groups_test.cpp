@@ -424,9 +424,9 @@ TEST_SUITE("pool.groups") {
         CHECK(arena.dangers.size() == 2);
         CHECK(host.books.problems().empty());
         // Dead is not gone: the survivor may still be storing into what the dead one held.
-        host.groups.mark_dead(alice, arena, host.out);
+        host.groups.mark_dead(alice, arena, false, host.out);
         CHECK(arena.endangered(alice));
-        host.groups.mark_dead(bob, arena, host.out);
+        host.groups.mark_dead(bob, arena, false, host.out);
         host.groups.leave_all(bob, arena, host.out);
         CHECK(arena.groups.empty());
         CHECK(arena.dangers.empty());

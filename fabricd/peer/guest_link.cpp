@@ -1,0 +1,203 @@
+#include "fabricd/peer/guest_link.hpp"
+
+#include <grpcpp/channel.h>
+#include <grpcpp/create_channel.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "fabricd/peer/peer_server.hpp"
+#include "peer.grpc.pb.h"
+
+namespace fabricd {
+
+using fabricshm::Duration;
+using fabricshm::Result;
+
+namespace {
+
+constexpr int kPingMs = 2000;  // an owner that is cut off is noticed without a packet of its own
+constexpr int kMaxBackoffMs = 1000;
+constexpr Duration kCallAgain = std::chrono::milliseconds(200);
+constexpr auto kConnectWithin = std::chrono::seconds(2);
+
+grpc::ChannelArguments channel_arguments() {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPingMs);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingMs);
+    arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxBackoffMs);
+    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kMaxBackoffMs / 10);
+    return arguments;
+}
+
+}  // namespace
+
+struct GuestLink::Impl {
+    std::shared_ptr<grpc::Channel> channel;
+    GuestEvents events;
+
+    std::mutex mutex;  // of what follows
+    std::condition_variable changed;
+    std::deque<peer::v1::GuestFrame> frames;  // to be written by the call that there is
+    grpc::ClientContext* context = nullptr;   // of that call
+    bool is_up = false;
+    bool is_stopping = false;
+
+    std::thread thread;
+
+    void run();
+    std::string call(const GuestName& name);
+    void write(grpc::ClientReaderWriter<peer::v1::GuestFrame, peer::v1::OwnerFrame>& stream);
+    void enqueue(peer::v1::GuestFrame frame);
+};
+
+void GuestLink::Impl::run() {
+    for (;;) {
+        GuestName name;
+        if (events.may_call(name)) events.down(call(name));
+        std::unique_lock lock(mutex);
+        if (changed.wait_for(lock, kCallAgain, [this] { return is_stopping; })) return;
+    }
+}
+
+// Until it ends; why it did.
+std::string GuestLink::Impl::call(const GuestName& name) {
+    // Not WaitForReady: a call waits for no longer than this.
+    if (!channel->WaitForConnected(std::chrono::system_clock::now() + kConnectWithin)) {
+        return "the owner of the pool does not answer";
+    }
+    grpc::ClientContext own;
+    {
+        const std::lock_guard lock(mutex);
+        if (is_stopping) return "stopping";
+        context = &own;
+        frames.clear();
+    }
+    const auto stub = peer::v1::Peer::NewStub(channel);
+    const auto stream = stub->Relay(&own);
+    peer::v1::GuestFrame greeting;
+    greeting.mutable_greeting()->set_version(kPeerVersion);
+    greeting.mutable_greeting()->set_host(name.host);
+    greeting.mutable_greeting()->set_boot(name.boot);
+    greeting.mutable_greeting()->set_incarnation(name.incarnation);
+    greeting.mutable_greeting()->set_pool(name.pool.data(), name.pool.size());
+    peer::v1::OwnerFrame heard;
+    std::thread writer;
+    if (stream->Write(greeting) && stream->Read(&heard) && heard.has_welcome()) {
+        std::vector<KnownSession> sessions;
+        for (const auto& known : heard.welcome().sessions()) {
+            sessions.push_back({known.session(), known.pid()});
+        }
+        {
+            const std::lock_guard lock(mutex);
+            is_up = true;
+        }
+        writer = std::thread([&] { write(*stream); });
+        events.up(sessions);
+        while (stream->Read(&heard)) {
+            if (heard.has_packet()) {
+                events.packet(heard.packet().connection(),
+                              std::move(*heard.mutable_packet()->mutable_data()));
+            } else if (heard.has_closed()) {
+                events.closed(heard.closed().connection());
+            }
+        }
+    }
+    {
+        const std::lock_guard lock(mutex);
+        is_up = false;
+        context = nullptr;
+    }
+    changed.notify_all();
+    own.TryCancel();
+    if (writer.joinable()) writer.join();
+    const grpc::Status status = stream->Finish();
+    return status.error_message().empty() ? "the owner of the pool has gone"
+                                          : "the owner of the pool: " + status.error_message();
+}
+
+void GuestLink::Impl::write(
+    grpc::ClientReaderWriter<peer::v1::GuestFrame, peer::v1::OwnerFrame>& stream) {
+    std::unique_lock lock(mutex);
+    for (;;) {
+        changed.wait(lock, [this] { return !is_up || !frames.empty(); });
+        if (!is_up) return;
+        const peer::v1::GuestFrame frame = std::move(frames.front());
+        frames.pop_front();
+        lock.unlock();
+        const bool is_written = stream.Write(frame);
+        lock.lock();
+        if (!is_written) return;  // the reader sees the end, too
+    }
+}
+
+void GuestLink::Impl::enqueue(peer::v1::GuestFrame frame) {
+    {
+        const std::lock_guard lock(mutex);
+        if (!is_up) return;
+        frames.push_back(std::move(frame));
+    }
+    changed.notify_all();
+}
+
+GuestLink::GuestLink(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+
+Result<std::unique_ptr<GuestLink>> GuestLink::start(const std::string& address,
+                                                    const PeerFiles& files, GuestEvents events) {
+    FABRIC_TRY(const auto credentials, peer_channel_credentials(address, files));
+    auto impl = std::make_unique<Impl>();
+    impl->channel = grpc::CreateCustomChannel(address, credentials, channel_arguments());
+    impl->events = std::move(events);
+    impl->thread = std::thread([link = impl.get()] { link->run(); });
+    return std::unique_ptr<GuestLink>(new GuestLink(std::move(impl)));
+}
+
+GuestLink::~GuestLink() {
+    {
+        const std::lock_guard lock(impl_->mutex);
+        impl_->is_stopping = true;
+        if (impl_->context != nullptr) impl_->context->TryCancel();
+    }
+    impl_->changed.notify_all();
+    impl_->thread.join();
+}
+
+void GuestLink::hang_up() noexcept {
+    const std::lock_guard lock(impl_->mutex);
+    if (impl_->context != nullptr) impl_->context->TryCancel();
+}
+
+void GuestLink::opened(std::uint64_t connection, std::int32_t pid, std::uint32_t uid,
+                       std::uint32_t gid) {
+    peer::v1::GuestFrame frame;
+    frame.mutable_opened()->set_connection(connection);
+    frame.mutable_opened()->set_pid(pid);
+    frame.mutable_opened()->set_uid(uid);
+    frame.mutable_opened()->set_gid(gid);
+    impl_->enqueue(std::move(frame));
+}
+
+void GuestLink::packet(std::uint64_t connection, std::string bytes) {
+    peer::v1::GuestFrame frame;
+    frame.mutable_packet()->set_connection(connection);
+    frame.mutable_packet()->set_data(std::move(bytes));
+    impl_->enqueue(std::move(frame));
+}
+
+void GuestLink::closed(std::uint64_t connection) {
+    peer::v1::GuestFrame frame;
+    frame.mutable_closed()->set_connection(connection);
+    impl_->enqueue(std::move(frame));
+}
+
+void GuestLink::ended(std::uint64_t session) {
+    peer::v1::GuestFrame frame;
+    frame.mutable_ended()->set_session(session);
+    impl_->enqueue(std::move(frame));
+}
+
+}  // namespace fabricd

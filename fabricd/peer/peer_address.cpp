@@ -1,0 +1,62 @@
+#include "fabricd/peer/peer_address.hpp"
+
+#include <fstream>
+#include <iterator>
+
+#include "libfabricshm/base/reason.hpp"
+
+namespace fabricd {
+
+using fabricshm::Errc;
+using fabricshm::explain;
+using fabricshm::Result;
+
+namespace {
+
+Result<std::string> text_of(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    std::string text(std::istreambuf_iterator<char>(file), {});
+    if (file && !text.empty()) return text;
+    return explain({Errc::kNotFound, 0, "read certificate"}, "%s can't be read", path.c_str());
+}
+
+}  // namespace
+
+std::string check_peer_address(const std::string& key, const std::string& address,
+                               const PeerFiles& files) {
+    if (is_unix_address(address)) return "";
+    const std::size_t colon = address.rfind(':');
+    const bool has_port = colon != std::string::npos && colon != 0 && colon + 1 < address.size() &&
+                          address.find_first_not_of("0123456789", colon + 1) == std::string::npos;
+    if (!has_port || address.find('/') != std::string::npos) {
+        return key + ": \"" + address + "\" is no HOST:PORT and no unix:/PATH";
+    }
+    if (files.ca.empty() || files.cert.empty() || files.key.empty()) {
+        return key + ": HOST:PORT needs cluster.tls_ca, cluster.tls_cert and cluster.tls_key";
+    }
+    return "";
+}
+
+Result<std::shared_ptr<grpc::ServerCredentials>> peer_server_credentials(const PeerFiles& files) {
+    // A guest without a certificate of the authority is refused before it says anything.
+    grpc::SslServerCredentialsOptions options(
+        GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+    FABRIC_TRY(options.pem_root_certs, text_of(files.ca));
+    grpc::SslServerCredentialsOptions::PemKeyCertPair pair;
+    FABRIC_TRY(pair.private_key, text_of(files.key));
+    FABRIC_TRY(pair.cert_chain, text_of(files.cert));
+    options.pem_key_cert_pairs.push_back(std::move(pair));
+    return grpc::SslServerCredentials(options);
+}
+
+Result<std::shared_ptr<grpc::ChannelCredentials>> peer_channel_credentials(
+    const std::string& address, const PeerFiles& files) {
+    if (is_unix_address(address)) return grpc::InsecureChannelCredentials();
+    grpc::SslCredentialsOptions options;
+    FABRIC_TRY(options.pem_root_certs, text_of(files.ca));
+    FABRIC_TRY(options.pem_private_key, text_of(files.key));
+    FABRIC_TRY(options.pem_cert_chain, text_of(files.cert));
+    return grpc::SslCredentials(options);
+}
+
+}  // namespace fabricd

@@ -1,0 +1,55 @@
+// PeerServer: at the owner of a pool, the daemons of the other hosts that share it.
+// docs/hosts.md, "One pool, several hosts".
+
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fabricd/peer/peer_address.hpp"
+#include "fabricd/pool/books.hpp"
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/os/unix_socket.hpp"
+
+namespace fabricd {
+
+inline constexpr std::uint32_t kPeerVersion = 1;
+
+struct PeerServerOptions {
+    std::string address;  // as check_peer_address() admits it
+    PeerFiles files;
+    std::array<std::uint8_t, 16> pool{};  // its UUID: a guest's device has to show the same
+    std::string host;                     // this one, whose name no guest may have
+};
+
+/// What guests do to the daemon: see AttachServer. Called on threads of gRPC.
+struct PeerHooks {
+    std::function<void(fabricshm::UnixSocket, const Peer&)> take;
+    std::function<void(const std::string& host, std::uint64_t session)> ended;
+    std::function<std::vector<RemoteSession>(const std::string& host, std::uint64_t boot)> greet;
+};
+
+/// A guest says which process a packet is of, and is believed: its certificate has its name, and it
+/// can write to all of the pool anyway. What its clients send is checked as that of any client.
+class PeerServer {
+  public:
+    /// kInvalid or kNotFound for certificates that can't be used, kBusy when the address can't be
+    /// had.
+    static fabricshm::Result<std::unique_ptr<PeerServer>> start(PeerServerOptions options,
+                                                                PeerHooks hooks);
+    /// Ends the calls of all guests; their sessions may come back.
+    ~PeerServer();
+    PeerServer(const PeerServer&) = delete;
+    PeerServer& operator=(const PeerServer&) = delete;
+
+  private:
+    struct Impl;
+    explicit PeerServer(std::unique_ptr<Impl> impl) noexcept;
+    std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace fabricd

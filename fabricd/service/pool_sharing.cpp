@@ -1,0 +1,102 @@
+#include "fabricd/service/pool_sharing.hpp"
+
+#include "libfabricshm/base/log.hpp"
+#include "libfabricshm/base/log_spdlog.hpp"
+#include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/shm/flush_policy.hpp"
+
+namespace fabricd {
+
+using fabricshm::Result;
+
+namespace {
+
+PeerFiles files_of(const Config& config) {
+    return {config.cluster.tls_ca, config.cluster.tls_cert, config.cluster.tls_key};
+}
+
+}  // namespace
+
+ErrorMessage check_pool_sharing(const Config& config) {
+    const bool is_guest = !config.pool.owner.empty();
+    const bool has_guests = !config.cluster.listen.empty();
+    if (!is_guest && !has_guests) return {};
+    if (is_guest && has_guests) {
+        return std::string(
+            "pool.owner and cluster.listen exclude each other: a guest has no guests");
+    }
+    const std::string key = is_guest ? "pool.owner" : "cluster.listen";
+    if (config.pool.backend != "dax" || config.pool.hosts < 2) {
+        return key + " is for a pool that hosts share: pool.backend dax, pool.hosts above 1";
+    }
+    const std::string& address = is_guest ? config.pool.owner : config.cluster.listen;
+    if (auto bad = check_peer_address(key, address, files_of(config)); !bad.empty()) return bad;
+    if (is_guest && (config.pool.dax_format || config.pool.dax_take_over)) {
+        return std::string("--format and --take-over are for a pool's owner: leave out pool.owner");
+    }
+    const std::string host = host_name_of(config.cluster);
+    if (!is_host_name(host)) {
+        return "cluster.host_name: \"" + host + "\": letters, digits, '.', '_' and '-', 63 at most";
+    }
+    return {};
+}
+
+ErrorMessage set_visibility(const Config& config, DaemonOptions& options) {
+    if (config.pool.hosts == 1) return {};
+    const auto profile = fabricshm::find_profile(config.pool.visibility);
+    if (!profile.ok()) return error_message_of(profile.error(), "pool.visibility");
+    options.visibility = fabricshm::make_policy(*profile);
+    options.visibility_profile = profile->name;
+    return {};
+}
+
+Result<std::unique_ptr<PeerServer>> start_peer_server(const Config& config, Daemon& daemon,
+                                                      const fabricshm::Uuid& pool) {
+    if (config.cluster.listen.empty()) return std::unique_ptr<PeerServer>();
+    PeerServerOptions options;
+    options.address = config.cluster.listen;
+    options.files = files_of(config);
+    options.pool = pool;
+    options.host = host_name_of(config.cluster);
+    PeerHooks hooks;
+    hooks.take = [&daemon](fabricshm::UnixSocket socket, const Peer& peer) {
+        daemon.take_guest(std::move(socket), peer);
+    };
+    hooks.ended = [&daemon](const std::string& host, std::uint64_t session) {
+        daemon.end_guest(host, session);
+    };
+    hooks.greet = [&daemon](const std::string& host, std::uint64_t boot) {
+        return daemon.greet_guest(host, boot);
+    };
+    return PeerServer::start(std::move(options), std::move(hooks));
+}
+
+Result<std::unique_ptr<GuestDaemon>> start_guest(const Config& config,
+                                                 std::function<void()> on_tick) {
+    FABRIC_TRY(auto device, fabricshm::DaxDevice::open_as_guest(config.pool.dax_device, {}));
+    GuestOptions options;
+    options.socket_path = config.server.socket;
+    options.socket_mode = config.server.socket_mode;
+    options.socket_group = config.server.socket_group;
+    options.allow_uids = config.server.allow_uids;
+    options.max_sessions = config.limits.max_sessions;
+    options.owner = config.pool.owner;
+    options.files = files_of(config);
+    options.host = host_name_of(config.cluster);
+    options.device_path = config.pool.dax_device;
+    options.on_tick = std::move(on_tick);
+    return GuestDaemon::start(std::move(options), std::move(device));
+}
+
+AdminHooks admin_hooks_of(GuestDaemon& guest, Cluster& cluster) {
+    AdminHooks hooks;
+    hooks.snapshot = [&guest](const SnapshotParts&) { return guest.snapshot(); };
+    hooks.drain = [](bool) {};
+    hooks.shutdown = [&guest] { guest.stop(); };
+    hooks.events = [](std::size_t most) { return fabricshm::recent_events(most); };
+    hooks.hosts = [&cluster] { return cluster.view(); };
+    hooks.fence_host = [&cluster](const std::string& host) { return cluster.confirm_fence(host); };
+    return hooks;
+}
+
+}  // namespace fabricd
