@@ -103,7 +103,7 @@ void reload(const Options& options) {
     notify_systemd("READY=1", kNotifyTimeout);
 }
 
-/// A guest of another host's pool: that one's daemon has all books, and this one its clients.
+/// A guest of another host's pool: that one's daemon keeps the records, and this one has its clients.
 int run_guest(const Options& options, SignalThread signals) {
     const Config& config = options.config;
     if (const auto made = make_directory(config.state.dir, 0700); !made.ok()) {
@@ -278,36 +278,10 @@ ErrorMessage start_emulation(const Config& config, fabricshm::PoolBackend& pool,
     return {};
 }
 
-int run(Options& options) {
-    // In this order: signals before any thread, what is cheap to check before what costs, and the
-    // admin socket last, whose clients ask for all that comes before it.
-    Config& config = options.config;
-    resolve_paths(config);
-    auto signals = SignalThread::block();
-    if (!signals.ok()) return fail_start(error_message_of(signals.error(), "signals"));
-    if (const auto opened = fabricshm::install_spdlog(config.log.file, log_format(config));
-        !opened.ok()) {
-        ErrorMessage error_message = error_message_of(opened.error(), "log.file");
-        // A folder that is there and may be written: then it is the disk.
-        const std::string folder = config.log.file.substr(0, config.log.file.rfind('/') + 1);
-        error_message.is_of_host = ::access(folder.c_str(), W_OK | X_OK) == 0;
-        return fail_start(error_message);
-    }
-    (void)fabricshm::set_log_level_by_name(config.log.level);
-
-    // Whether other users have to be able to walk through the runtime folder.
-    const bool others_enter = config.server.socket_mode != 0600 ||
-                              !config.server.allow_uids.empty() ||
-                              !config.server.socket_group.empty();
-    if (const auto bad = prepare_runtime_dir(config.server.runtime_dir, others_enter)) {
-        return fail_start(bad);
-    }
-    warn_of_closed_socket(config.server);
-    std::vector<DeviceSpec> devices;
-    if (const auto bad = read_devices(config.devices.file, devices)) return fail_start(bad);
-    if (const auto bad = check_visibility(config, {})) return fail_start(bad);
-    if (const auto bad = check_pool_sharing(config)) return fail_start(bad);
-    if (!config.pool.owner.empty()) return run_guest(options, std::move(*signals));
+/// Of a daemon that owns its pool.
+int run_owner(const Options& options, const std::vector<DeviceSpec>& devices,
+              SignalThread signals) {
+    const Config& config = options.config;
     std::unique_ptr<fabricshm::PoolBackend> pool;
     if (const auto bad = make_backend(config, {}, pool)) return fail_start(bad);
     const Bytes capacity = pool->totals().capacity;
@@ -343,7 +317,40 @@ int run(Options& options) {
         return fail_start(
             error_message_of(peers.error(), "cluster.listen " + config.cluster.listen));
     }
-    return serve(options, *daemon, *cluster, std::move(*signals));
+    return serve(options, *daemon, *cluster, std::move(signals));
+}
+
+int run(Options& options) {
+    // In this order: signals before any thread, what is cheap to check before what costs, and the
+    // admin socket last, whose clients ask for all that comes before it.
+    Config& config = options.config;
+    resolve_paths(config);
+    auto signals = SignalThread::block();
+    if (!signals.ok()) return fail_start(error_message_of(signals.error(), "signals"));
+    if (const auto opened = fabricshm::install_spdlog(config.log.file, log_format(config));
+        !opened.ok()) {
+        ErrorMessage error_message = error_message_of(opened.error(), "log.file");
+        // A folder that is there and may be written: then it is the disk.
+        const std::string folder = config.log.file.substr(0, config.log.file.rfind('/') + 1);
+        error_message.is_of_host = ::access(folder.c_str(), W_OK | X_OK) == 0;
+        return fail_start(error_message);
+    }
+    (void)fabricshm::set_log_level_by_name(config.log.level);
+
+    // Whether other users have to be able to walk through the runtime folder.
+    const bool others_enter = config.server.socket_mode != 0600 ||
+                              !config.server.allow_uids.empty() ||
+                              !config.server.socket_group.empty();
+    if (const auto bad = prepare_runtime_dir(config.server.runtime_dir, others_enter)) {
+        return fail_start(bad);
+    }
+    warn_of_closed_socket(config.server);
+    std::vector<DeviceSpec> devices;
+    if (const auto bad = read_devices(config.devices.file, devices)) return fail_start(bad);
+    if (const auto bad = check_visibility(config, {})) return fail_start(bad);
+    if (const auto bad = check_pool_sharing(config)) return fail_start(bad);
+    if (!config.pool.owner.empty()) return run_guest(options, std::move(*signals));
+    return run_owner(options, devices, std::move(*signals));
 }
 
 }  // namespace

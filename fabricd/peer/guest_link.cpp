@@ -21,7 +21,8 @@ namespace {
 
 constexpr int kPingMs = 2000;  // an owner that is cut off is noticed without a packet of its own
 constexpr int kMaxBackoffMs = 1000;
-constexpr Duration kCallAgain = std::chrono::milliseconds(200);
+constexpr Duration kCallAgain = std::chrono::milliseconds(100);  // doubled while that fails
+constexpr Duration kCallAtLeastEach = std::chrono::seconds(2);
 constexpr auto kConnectWithin = std::chrono::seconds(2);
 
 grpc::ChannelArguments channel_arguments() {
@@ -48,6 +49,7 @@ struct GuestLink::Impl {
     bool is_stopping = false;
 
     std::thread thread;
+    bool was_up = false;  // in the last call; the thread's own
 
     void run();
     std::string call(const GuestName& name);
@@ -56,11 +58,16 @@ struct GuestLink::Impl {
 };
 
 void GuestLink::Impl::run() {
+    Duration pause = kCallAgain;
     for (;;) {
         GuestName name;
-        if (events.may_call(name)) events.down(call(name));
+        if (events.may_call(name)) {
+            was_up = false;
+            events.down(call(name));
+            pause = was_up ? kCallAgain : std::min(2 * pause, kCallAtLeastEach);
+        }
         std::unique_lock lock(mutex);
-        if (changed.wait_for(lock, kCallAgain, [this] { return is_stopping; })) return;
+        if (changed.wait_for(lock, pause, [this] { return is_stopping; })) return;
     }
 }
 
@@ -96,6 +103,7 @@ std::string GuestLink::Impl::call(const GuestName& name) {
             const std::lock_guard lock(mutex);
             is_up = true;
         }
+        was_up = true;
         writer = std::thread([&] { write(*stream); });
         events.up(sessions);
         while (stream->Read(&heard)) {
@@ -113,7 +121,6 @@ std::string GuestLink::Impl::call(const GuestName& name) {
         context = nullptr;
     }
     changed.notify_all();
-    own.TryCancel();
     if (writer.joinable()) writer.join();
     const grpc::Status status = stream->Finish();
     return status.error_message().empty() ? "the owner of the pool has gone"

@@ -14,7 +14,7 @@
 
 namespace fabricd {
 
-/// As whom the guest calls; asked before each call. Nothing: it may not call now.
+/// The name under which the guest calls; asked before each call. Nothing: it may not call now.
 struct GuestName {
     std::string host;
     std::uint64_t boot = 0;

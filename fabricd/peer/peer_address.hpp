@@ -1,4 +1,4 @@
-// Where the daemons of hosts that share a pool reach each other, and as whom.
+// Where the daemons of hosts that share a pool reach each other, and by which certificates.
 
 #pragma once
 

@@ -240,6 +240,7 @@ class PeerService final : public peer::v1::Peer::Service {
   private:
     std::string refusal_of(const grpc::ServerContext& context,
                            const peer::v1::Greeting& greeting) const;
+    bool is_news(const std::string& refusal);
     bool enter(const std::string& host, grpc::ServerContext* context);
     void leave(const std::string& host, grpc::ServerContext* context);
 
@@ -248,6 +249,8 @@ class PeerService final : public peer::v1::Peer::Service {
     std::mutex mutex_;
     std::map<std::string, grpc::ServerContext*> calls_;
     bool is_stopping_ = false;
+    std::string refusal_;  // the last that was logged, and when
+    fabricshm::TimePoint refused_at_{};
 };
 
 std::string PeerService::refusal_of(const grpc::ServerContext& context,
@@ -266,6 +269,16 @@ std::string PeerService::refusal_of(const grpc::ServerContext& context,
         return "its certificate has no name " + greeting.host() + " (cluster.tls_cert)";
     }
     return "";
+}
+
+// It comes again every two seconds.
+bool PeerService::is_news(const std::string& refusal) {
+    const auto now = fabricshm::Clock::now();
+    const std::lock_guard lock(mutex_);
+    if (refusal == refusal_ && now < refused_at_ + std::chrono::minutes(1)) return false;
+    refusal_ = refusal;
+    refused_at_ = now;
+    return true;
 }
 
 // A call that hangs since its guest was cut off gives way to the one that the guest makes now.
@@ -291,8 +304,10 @@ grpc::Status PeerService::Relay(grpc::ServerContext* context, Stream* stream) {
     }
     const peer::v1::Greeting& greeting = first.greeting();
     if (const std::string refusal = refusal_of(*context, greeting); !refusal.empty()) {
-        fabricshm::log(LogLevel::kWarning, "a guest at %s is refused: %s", context->peer().c_str(),
-                       refusal.c_str());
+        if (is_news(refusal)) {
+            fabricshm::log(LogLevel::kWarning, "a guest at %s is refused: %s",
+                           context->peer().c_str(), refusal.c_str());
+        }
         return {grpc::StatusCode::FAILED_PRECONDITION, refusal};
     }
     if (!enter(greeting.host(), context)) return {grpc::StatusCode::UNAVAILABLE, "stopping"};

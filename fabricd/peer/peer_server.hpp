@@ -26,7 +26,7 @@ struct PeerServerOptions {
     std::string host;                     // this one, whose name no guest may have
 };
 
-/// What guests do to the daemon: see AttachServer. Called on threads of gRPC.
+/// What guests do to the daemon: see Daemon. Called on threads of gRPC.
 struct PeerHooks {
     std::function<void(fabricshm::UnixSocket, const Peer&)> take;
     std::function<void(const std::string& host, std::uint64_t session)> ended;

@@ -36,6 +36,9 @@ struct Peer {
     bool is_remote() const noexcept { return !host.empty(); }
 };
 
+/// See Registry::end_session().
+enum class SessionEnd { kEnded, kGivenUp };
+
 /// A session of another host, for what has to be known of its process.
 struct RemoteSession {
     SessionId id = SessionId::kNone;

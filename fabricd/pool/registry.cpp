@@ -68,12 +68,11 @@ void Registry::connection_lost(SessionId session, TimePoint now) {
     sessions_.connection_lost(session, now);
 }
 
-void Registry::end_session(SessionId session, const char* why) {
-    act([&](Effects& out) { sessions_.end(session, why, slice_left_, out); });
-}
-
-void Registry::give_up_session(SessionId session, const char* why) {
-    act([&](Effects& out) { sessions_.give_up(session, why, out); });
+void Registry::end_session(SessionId session, const char* why, SessionEnd how) {
+    act([&](Effects& out) {
+        if (how == SessionEnd::kGivenUp) return sessions_.give_up(session, why, out);
+        sessions_.end(session, why, slice_left_, out);
+    });
 }
 
 std::vector<RemoteSession> Registry::remote_sessions() const {
@@ -279,7 +278,7 @@ std::vector<SessionId> Registry::expire(TimePoint now) {
         const SessionId id = books_.lost.begin()->second;
         // Of a process on another host nothing is known but that it is silent.
         if (books_.session(id).peer.is_remote()) {
-            give_up_session(id, "did not come back");
+            end_session(id, "did not come back", SessionEnd::kGivenUp);
             continue;
         }
         ended.push_back(id);

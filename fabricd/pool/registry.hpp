@@ -107,16 +107,13 @@ class Registry {
 
     /// The process ended, said goodbye, or did not come back. Frees or quarantines its regions and
     /// marks its ranks dead. Idempotent: a death may be seen twice.
-    void end_session(SessionId session, const char* why);
-
-    /// A session of another host is silent, or its host is: the others go on without its ranks, and
-    /// what it holds is granted to none until end_session() says that it writes no more. It can't
-    /// come back. Idempotent.
-    void give_up_session(SessionId session, const char* why);
+    /// kGivenUp is for a session of another host that is silent, or whose host is: the others go on
+    /// without its ranks, and what it holds is granted to none until this is called again, and says
+    /// that it writes no more. It can't come back.
+    void end_session(SessionId session, const char* why, SessionEnd how = SessionEnd::kEnded);
 
     /// Those of other hosts, with what is known of their processes.
     std::vector<RemoteSession> remote_sessions() const;
-    bool has_remote_sessions() const noexcept { return !books_.remote.empty(); }
 
     SessionNames names_of(SessionId session) const { return fabricd::names_of(books_, session); }
     SessionAccount account_of(SessionId session, ArenaId arena, GroupId group, int rank) const {
@@ -249,7 +246,6 @@ class Registry {
     std::vector<Answer> take_answers() { return std::exchange(answers_, {}); }
 
     void set_draining(bool draining) noexcept { books_.draining = draining; }
-    bool draining() const noexcept { return books_.draining; }
     std::uint64_t daemon_epoch() const noexcept { return books_.daemon_epoch; }
 
     /// Sessions, arenas, regions and groups; the caller fills in the pool and the uptime.

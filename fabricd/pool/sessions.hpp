@@ -25,7 +25,7 @@ class Sessions {
     Result<void> resume(SessionId session, const Peer& peer, const Token& token);
     void connection_lost(SessionId session, TimePoint now);
 
-    /// See Registry::give_up_session().
+    /// See SessionEnd::kGivenUp of Registry::end_session().
     void give_up(SessionId session, const char* why, Effects& out);
 
     /// Begins its end, and gives back at most `slice` of its regions, which is left what is left of

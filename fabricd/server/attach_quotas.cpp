@@ -32,7 +32,6 @@ TimePoint AttachServer::next_deadline() const {
     next = std::min(next, strangers_.next_deadline());
     if (!parked_.empty()) next = std::min(next, parked_until_);
     if (!stalled_.empty()) next = std::min(next, stalled_.begin()->first);
-    if (registry_.has_remote_sessions()) next = std::min(next, judge_hosts_at_);
     if (greeting_.empty()) return next;
     return std::min(next, connections_.at(*greeting_.begin()).hello_until);
 }

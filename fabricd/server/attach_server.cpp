@@ -8,11 +8,9 @@
 #include <cstring>
 #include <utility>
 
-#include "fabricd/net/cluster_view.hpp"
 #include "fabricd/server/hosts_page.hpp"
 #include "fabricd/server/presented_file.hpp"
 #include "fabricd/server/requests.hpp"
-#include "libfabricshm/base/check.hpp"
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/os/process.hpp"
 #include "libfabricshm/os/random.hpp"
@@ -42,6 +40,22 @@ constexpr Duration kAcceptAgain = std::chrono::milliseconds(100);
 
 unsigned long long shown(SessionId session) {
     return static_cast<unsigned long long>(raw(session));
+}
+
+// The file of an arena that a session says it had: a second descriptor, so that the client's own is
+// not the last and is closed elsewhere.
+Result<Fd> presented_file(const Registry& registry, const Peer& peer, const proto::Message& request,
+                          const std::vector<Fd>& descriptors) {
+    if (proto::type_of(request.header) != proto::Type::kArenaAdopt) return Fd();
+    const int own = registry.descriptor(ArenaId{request.arena.arena_id});
+    // Of another host: its daemon has compared the device with its own, and a descriptor can't come
+    // from there.
+    if (peer.is_remote()) return own < 0 ? Fd() : Fd(::fcntl(own, F_DUPFD_CLOEXEC, 0));
+    if (descriptors.empty()) return Fd();
+    if (!is_harmless(descriptors[0], own)) {
+        return Error{Errc::kCorrupt, 0, "adopt arena: no memory"};
+    }
+    return descriptors[0].duplicate();
 }
 
 void log_end(RefusalLog& endings, SessionId session, const char* why) {
@@ -88,8 +102,7 @@ Result<void> AttachServer::start() {
 // A burst of a whole job goes in a few turns, and what is connected is served in between.
 void AttachServer::accept() {
     const bool can_go_on = listener_.accept(
-        kAcceptsPerTurn, [this](UnixSocket socket) { take_connection(std::move(socket)); },
-        Clock::now());
+        kAcceptsPerTurn, [this](UnixSocket socket) { admit(std::move(socket)); }, Clock::now());
     if (can_go_on) return;
     // What waits in the queue stays there: it would only keep the loop awake.
     loop_.remove(accepting_);
@@ -116,7 +129,7 @@ void AttachServer::watch_restored() {
 
 // ---- Connections -------------------------------------------------------------------------------
 
-void AttachServer::take_connection(UnixSocket socket) {
+void AttachServer::admit(UnixSocket socket) {
     const auto credentials = socket.peer();
     const Peer peer =
         credentials.ok() ? Peer{credentials->pid, credentials->uid, credentials->gid} : Peer{};
@@ -126,15 +139,10 @@ void AttachServer::take_connection(UnixSocket socket) {
         refusals_.refused("connection", peer.pid, peer.uid, error, Clock::now());
         return strangers_.send_away(std::move(socket), peer.uid, error, Clock::now());
     }
-    add_connection(std::move(socket), peer);
+    take(std::move(socket), peer);
 }
 
-void AttachServer::take_guest(UnixSocket socket, const Peer& peer) {
-    FABRIC_CHECK(peer.is_remote());
-    add_connection(std::move(socket), peer);
-}
-
-void AttachServer::add_connection(UnixSocket socket, const Peer& peer) {
+void AttachServer::take(UnixSocket socket, const Peer& peer) {
     if (!places_.has_room(peer.uid)) {
         refusals_.refused("connection", peer.pid, peer.uid, {Errc::kNoMemory, 0, "connections"},
                           Clock::now());
@@ -285,26 +293,11 @@ bool AttachServer::serve_request(ConnectionId id, const proto::Message& request,
                                  std::vector<Fd>& descriptors) {
     const SessionId session = connections_.at(id).session;
     const proto::Type type = proto::type_of(request.header);
-    Fd presented;
-    const bool is_remote = connections_.at(id).peer.is_remote();
-    const int own = type == proto::Type::kArenaAdopt
-                        ? registry_.descriptor(ArenaId{request.arena.arena_id})
-                        : -1;
-    if (is_remote && own >= 0) {
-        // Its daemon has compared the device with its own; a descriptor can't come from there.
-        presented = Fd(::fcntl(own, F_DUPFD_CLOEXEC, 0));
-    } else if (type == proto::Type::kArenaAdopt && !descriptors.empty()) {
-        if (!is_harmless(descriptors[0], own)) {
-            return refuse_request(id, request.header,
-                                  {Errc::kCorrupt, 0, "adopt arena: no memory"});
-        }
-        // A second descriptor, so that the client's own is not the last and is closed elsewhere.
-        auto second = descriptors[0].duplicate();
-        if (!second.ok()) return refuse_request(id, request.header, second.error());
-        presented = std::move(second).value();
-    }
     const TimePoint began = Clock::now();
-    const auto reply = serve(registry_, session, request, std::move(presented), began);
+    auto presented = presented_file(registry_, connections_.at(id).peer, request, descriptors);
+    const auto reply =
+        presented.ok() ? serve(registry_, session, request, std::move(presented).value(), began)
+                       : std::optional(proto::make_error_reply(request.header, presented.error()));
     stats_.count(type, Clock::now() - began);
     if (!reply) {
         deliver();
@@ -434,85 +427,14 @@ void AttachServer::forget_process(SessionId session) {
     processes_.erase(found);
 }
 
-void AttachServer::end_session(SessionId session, const char* why) {
+void AttachServer::end_session(SessionId session, const char* why, SessionEnd how) {
     const auto found = processes_.find(session);
     const ConnectionId connection = found == processes_.end() ? 0 : found->second.connection;
     forget_process(session);
-    log_end(endings_, session, why);
-    registry_.end_session(session, why);
+    if (how == SessionEnd::kEnded) log_end(endings_, session, why);
+    registry_.end_session(session, why, how);
     pages_.end(raw(session));
     if (connection != 0) drop(connection, why);
-}
-
-// ---- Hosts that share the pool -----------------------------------------------------------------
-
-namespace {
-
-// How often it is looked what became of hosts: little against a lease.
-constexpr Duration kJudgeHosts = std::chrono::milliseconds(100);
-
-}  // namespace
-
-void AttachServer::end_guest(const std::string& host, SessionId session) {
-    for (const RemoteSession& known : registry_.remote_sessions()) {
-        // A host speaks of its own processes alone.
-        if (known.id == session && known.peer.host == host)
-            end_session(session, "its process ended");
-    }
-    deliver();
-}
-
-std::vector<RemoteSession> AttachServer::greet_guest(const std::string& host, std::uint64_t boot) {
-    std::vector<RemoteSession> left;
-    for (const RemoteSession& known : registry_.remote_sessions()) {
-        if (known.peer.host != host) continue;
-        if (known.peer.boot == boot) {
-            left.push_back(known);
-        } else {
-            end_session(known.id, "its host was started again");
-        }
-    }
-    deliver();
-    return left;
-}
-
-int AttachServer::fence_guest(const std::string& host) {
-    int ended = 0;
-    for (const RemoteSession& known : registry_.remote_sessions()) {
-        if (known.peer.host != host || !known.given_up) continue;
-        end_session(known.id, "a person says that its host writes no more");
-        ++ended;
-    }
-    deliver();
-    return ended;
-}
-
-void AttachServer::give_up(SessionId session, const char* why) {
-    const auto found = processes_.find(session);
-    const ConnectionId connection = found == processes_.end() ? 0 : found->second.connection;
-    registry_.give_up_session(session, why);
-    if (connection != 0) drop(connection, why);
-}
-
-// A lost host's ranks are given up, and what they hold is kept from all; of a fenced one it is
-// free.
-void AttachServer::judge_hosts(TimePoint now) {
-    if (!registry_.has_remote_sessions() || now < judge_hosts_at_) return;
-    judge_hosts_at_ = fabricshm::deadline_after(now, kJudgeHosts);
-    const auto view = limits_.hosts ? limits_.hosts() : nullptr;
-    if (view == nullptr) return;
-    for (const RemoteSession& known : registry_.remote_sessions()) {
-        const auto is_its = [&](const HostView& host) {
-            return host.name == known.peer.host && host.incarnation == known.peer.incarnation;
-        };
-        const auto host = std::find_if(view->hosts.begin(), view->hosts.end(), is_its);
-        if (known.peer.incarnation == 0 || host == view->hosts.end()) continue;
-        if (host->state == HostState::kFenced) {
-            end_session(known.id, "its host is fenced");
-        } else if (is_gone(host->state) && !known.given_up) {
-            give_up(known.id, "its host is lost");
-        }
-    }
 }
 
 // ---- Answers -----------------------------------------------------------------------------------
@@ -583,18 +505,6 @@ void AttachServer::cut_off(ConnectionId id, const Error& error) {
     drop(id, "cannot be answered");
 }
 
-// What was asked; the connection goes on. False when it is gone afterwards.
-bool AttachServer::refuse_request(ConnectionId id, const proto::Header& request,
-                                  const Error& error) {
-    const Connection& connection = connections_.at(id);
-    stats_.refused(proto::type_of(request), error.code);
-    refusals_.refused(proto::name_of(proto::type_of(request)), connection.peer.pid,
-                      connection.peer.uid, error, Clock::now());
-    const bool sent = send(id, {proto::make_error_reply(request, error), {}, {}});
-    deliver();
-    return sent && connections_.count(id) != 0;
-}
-
 bool AttachServer::refuse(ConnectionId id, const proto::Header& request, const Error& error) {
     const Connection& connection = connections_.at(id);
     stats_.refused(proto::type_of(request), error.code);
@@ -614,7 +524,6 @@ void AttachServer::expire(TimePoint now) {
         drop(*greeting_.begin(), "never said hello");
     }
     strangers_.close(now);
-    judge_hosts(now);
     if (accept_again_ <= now) resume_accepting();
     if (!parked_.empty() && parked_until_ <= now) release_parked(now);
     name_stalled(now);

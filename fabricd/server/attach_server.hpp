@@ -73,18 +73,12 @@ class AttachServer {
     void expire(TimePoint now);
     TimePoint next_deadline() const;
 
-    // ---- Hosts that share the pool ------------------------------------------------------------
-    // Their daemons say what becomes of their processes; docs/hosts.md, "One pool, several hosts".
+    /// A peer that is admitted: a client of this host, or one of another host, `peer.host`, whose
+    /// daemon hands its packets on through `socket`.
+    void take(fabricshm::UnixSocket socket, const Peer& peer);
 
-    /// A client on another host, `peer.host`, whose packets come through `socket`.
-    void take_guest(fabricshm::UnixSocket socket, const Peer& peer);
-    /// The process of a session of that host has ended.
-    void end_guest(const std::string& host, SessionId session);
-    /// The daemon of a host is here, again perhaps. Of its sessions those of another boot are over;
-    /// the others are returned.
-    std::vector<RemoteSession> greet_guest(const std::string& host, std::uint64_t boot);
-    /// A person's word that a host writes no more: ends its sessions that were given up. How many.
-    int fence_guest(const std::string& host);
+    /// Its process ended, or is given up; the connection goes as well.
+    void end_session(SessionId session, const char* why, SessionEnd how = SessionEnd::kEnded);
 
     const RequestStats& stats() const noexcept { return stats_; }
 
@@ -110,8 +104,7 @@ class AttachServer {
     };
 
     void accept();
-    void take_connection(fabricshm::UnixSocket socket);
-    void add_connection(fabricshm::UnixSocket socket, const Peer& peer);
+    void admit(fabricshm::UnixSocket socket);
     void resume_accepting();
     bool park(ConnectionId id);
     void release_parked(TimePoint now);
@@ -129,18 +122,13 @@ class AttachServer {
                             Token* token);
     Result<void> watch_process(SessionId session, fabricshm::Fd pidfd);
     void forget_process(SessionId session);
-    void end_session(SessionId session, const char* why);
     void watch_restored();
-    void judge_hosts(TimePoint now);
-    void give_up(SessionId session, const char* why);
 
     bool send(ConnectionId id, Packet packet);
     bool send_held(ConnectionId id);
     void cut_off(ConnectionId id, const Error& error);
     void name_stalled(TimePoint now);
     void tell_quotas(TimePoint now);
-    bool refuse_request(ConnectionId id, const fabricshm::proto::Header& request,
-                        const Error& error);
     bool refuse(ConnectionId id, const fabricshm::proto::Header& request, const Error& error);
 
     EventLoop& loop_;
@@ -167,7 +155,6 @@ class AttachServer {
     Strangers strangers_;
     ConnectionPlaces places_;
     ConnectionId last_ = 0;
-    TimePoint judge_hosts_at_{};     // sessions of other hosts
     std::uint64_t quotas_told_ = 0;  // Registry::quota_changes() then
     TimePoint quotas_due_;           // when to send again what is used, while one shrinks
 };

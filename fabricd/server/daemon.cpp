@@ -19,6 +19,7 @@
 #include "fabricd/server/journal_schedule.hpp"
 #include "fabricd/server/lock_file.hpp"
 #include "fabricd/server/pool_worker.hpp"
+#include "fabricd/server/remote_hosts.hpp"
 #include "fabricd/server/shard_mover.hpp"
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/base/reason.hpp"
@@ -86,6 +87,7 @@ struct Daemon::Impl {
     fabricshm::Closer closer;
     fabricshm::Fd links;  // the page of the pool's links; empty where no machine is emulated
     std::unique_ptr<AttachServer> server;
+    std::unique_ptr<RemoteHosts> remote;  // of the server
     std::unique_ptr<DeviceWatch> devices;
     std::unique_ptr<Sampler> sampler;
     TimePoint started = Clock::now();
@@ -347,6 +349,10 @@ Result<void> Daemon::Impl::open_socket() {
     };
     server = std::make_unique<AttachServer>(*loop, *registry, pages, closer, std::move(listener),
                                             std::move(admission), limits);
+    remote = std::make_unique<RemoteHosts>(
+        *registry, [this](SessionId session, const char* why, SessionEnd how) {
+            server->end_session(session, why, how);
+        });
     if (options.links) FABRIC_TRY_VOID(share_links(*options.links));
     return {};
 }
@@ -373,7 +379,8 @@ Result<void> Daemon::Impl::serve() {
     FABRIC_TRY_VOID(server->start());
     while (!loop->stopping()) {
         server->deliver();
-        FABRIC_TRY_VOID(loop->turn(std::min(server->next_deadline(), next_tick)));
+        FABRIC_TRY_VOID(
+            loop->turn(std::min({server->next_deadline(), remote->next_deadline(), next_tick})));
         pass_time();
     }
     return {};
@@ -381,6 +388,9 @@ Result<void> Daemon::Impl::serve() {
 
 void Daemon::Impl::pass_time() {
     const TimePoint now = Clock::now();
+    if (now >= remote->next_deadline()) {
+        remote->judge(options.hosts ? options.hosts() : nullptr, now);
+    }
     server->expire(now);
     // When the state got ahead of a journal that could not be written, or may be about to.
     if (registry->journal_failing()) {
@@ -603,28 +613,39 @@ Result<void> Daemon::shift_quotas(const std::vector<QuotaShift>& shifts) {
 
 void Daemon::take_guest(fabricshm::UnixSocket socket, const Peer& peer) {
     impl_->answer("guest_client", [&] {
-        if (impl_->server) impl_->server->take_guest(std::move(socket), peer);
+        if (!impl_->server) return false;
+        impl_->server->take(std::move(socket), peer);
+        impl_->remote->wake();
         return true;
     });
 }
 
 void Daemon::end_guest(const std::string& host, std::uint64_t session) {
     impl_->answer("guest_end", [&] {
-        if (impl_->server) impl_->server->end_guest(host, SessionId{session});
+        if (!impl_->server) return false;
+        impl_->remote->ended(host, SessionId{session});
+        impl_->server->deliver();
         return true;
     });
 }
 
 std::vector<RemoteSession> Daemon::greet_guest(const std::string& host, std::uint64_t boot) {
     return impl_->answer("guest_greeting", [&] {
-        return impl_->server ? impl_->server->greet_guest(host, boot)
-                             : std::vector<RemoteSession>{};
+        std::vector<RemoteSession> left;
+        if (!impl_->server) return left;
+        left = impl_->remote->greet(host, boot);
+        impl_->server->deliver();
+        return left;
     });
 }
 
 int Daemon::fence_guest(const std::string& host) {
-    return impl_->answer("guest_fence",
-                         [&] { return impl_->server ? impl_->server->fence_guest(host) : 0; });
+    return impl_->answer("guest_fence", [&] {
+        if (!impl_->server) return 0;
+        const int ended = impl_->remote->fence(host);
+        impl_->server->deliver();
+        return ended;
+    });
 }
 
 void Daemon::drain(bool on) {

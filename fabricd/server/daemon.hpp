@@ -132,7 +132,7 @@ class Daemon {
     /// Shifts quotas between devices; see Registry::shift_quotas(). As set_quota().
     Result<void> shift_quotas(const std::vector<QuotaShift>& shifts);
 
-    // Of hosts that share the pool, for their daemons' sake; see AttachServer. Any thread but the
+    // Of hosts that share the pool, for their daemons' sake; see RemoteHosts. Any thread but the
     // control thread.
     void take_guest(fabricshm::UnixSocket socket, const Peer& peer);
     void end_guest(const std::string& host, std::uint64_t session);

@@ -153,7 +153,8 @@ TEST_SUITE("net.cluster_member") {
         CHECK(rig.member->incarnation() == 0);
     }
 
-    TEST_CASE("an incarnation that is over is not taken up again, though the store kept its record") {
+    TEST_CASE(
+        "an incarnation that is over is not taken up again, though the store kept its record") {
         Rig rig({90, 33});  // the lease is gone when the daemon is back, and the sessions end
         rig.store.own_record = 90;
         rig.member->step(0s);

@@ -1,0 +1,65 @@
+#include "fabricd/server/remote_hosts.hpp"
+
+#include <algorithm>
+
+namespace fabricd {
+
+namespace {
+
+// Little against a lease.
+constexpr Duration kJudgeEvery = std::chrono::milliseconds(100);
+
+}  // namespace
+
+void RemoteHosts::ended(const std::string& host, SessionId session) {
+    for (const RemoteSession& known : registry_.remote_sessions()) {
+        // A host speaks of its own processes alone.
+        const bool is_its = known.id == session && known.peer.host == host;
+        if (is_its) end_(session, "its process ended", SessionEnd::kEnded);
+    }
+}
+
+std::vector<RemoteSession> RemoteHosts::greet(const std::string& host, std::uint64_t boot) {
+    std::vector<RemoteSession> left;
+    for (const RemoteSession& known : registry_.remote_sessions()) {
+        if (known.peer.host != host) continue;
+        if (known.peer.boot == boot) {
+            left.push_back(known);
+        } else {
+            end_(known.id, "its host was started again", SessionEnd::kEnded);
+        }
+    }
+    return left;
+}
+
+int RemoteHosts::fence(const std::string& host) {
+    int ended = 0;
+    for (const RemoteSession& known : registry_.remote_sessions()) {
+        if (known.peer.host != host || !known.given_up) continue;
+        end_(known.id, "a person says that its host writes no more", SessionEnd::kEnded);
+        ++ended;
+    }
+    return ended;
+}
+
+void RemoteHosts::judge(const std::shared_ptr<const ClusterView>& view, TimePoint now) {
+    if (now < judge_at_) return;
+    const auto sessions = registry_.remote_sessions();
+    judge_at_ = sessions.empty() ? TimePoint::max() : fabricshm::deadline_after(now, kJudgeEvery);
+    if (view == nullptr) return;
+    for (const RemoteSession& known : sessions) {
+        const auto host =
+            std::find_if(view->hosts.begin(), view->hosts.end(), [&](const HostView& one) {
+                return one.name == known.peer.host && one.incarnation == known.peer.incarnation;
+            });
+        // In no cluster, or in one without leases, a person alone knows.
+        if (known.peer.incarnation == 0 || host == view->hosts.end()) continue;
+        if (host->state == HostState::kFenced) {
+            end_(known.id, "its host is fenced", SessionEnd::kEnded);
+        } else if (is_gone(host->state) && !known.given_up) {
+            end_(known.id, "its host is lost", SessionEnd::kGivenUp);
+        }
+    }
+}
+
+}  // namespace fabricd

@@ -1,0 +1,50 @@
+// RemoteHosts: at the owner of a pool, what becomes of the sessions of other hosts.
+// docs/hosts.md, "One pool, several hosts".
+
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fabricd/net/cluster_view.hpp"
+#include "fabricd/pool/registry.hpp"
+
+namespace fabricd {
+
+/// Their processes are watched by their own host's daemon, which says when one ends. While that is
+/// silent nothing is known of them: then their ranks are given up, and what they hold is kept until
+/// it is known that they write no more. Used by the control thread only.
+class RemoteHosts {
+  public:
+    /// `end` ends a session, or gives it up. The registry outlives this.
+    RemoteHosts(Registry& registry,
+                std::function<void(SessionId, const char* why, SessionEnd how)> end)
+        : registry_(registry), end_(std::move(end)) {}
+
+    /// The process of a session of that host has ended.
+    void ended(const std::string& host, SessionId session);
+
+    /// The daemon of a host is here, again perhaps. Of its sessions those of another boot are over;
+    /// the others are returned.
+    std::vector<RemoteSession> greet(const std::string& host, std::uint64_t boot);
+
+    /// A person's word that a host writes no more: ends its sessions that were given up. How many.
+    int fence(const std::string& host);
+
+    /// Of hosts that the cluster calls lost the sessions are given up, of fenced ones they end.
+    /// Looks every 100 ms; nullptr: there is no cluster.
+    void judge(const std::shared_ptr<const ClusterView>& view, TimePoint now);
+    /// When to call judge() next; never while there is no session of another host.
+    TimePoint next_deadline() const noexcept { return judge_at_; }
+    /// One has begun.
+    void wake() noexcept { judge_at_ = std::min(judge_at_, TimePoint{}); }
+
+  private:
+    Registry& registry_;
+    const std::function<void(SessionId, const char* why, SessionEnd how)> end_;
+    TimePoint judge_at_{};
+};
+
+}  // namespace fabricd
