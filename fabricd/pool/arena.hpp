@@ -96,6 +96,9 @@ struct Arena {
     std::map<std::string, GroupId> group_names;  // the newest group of each name
     // How many groups keep the memory of a session from others; those with none have no entry.
     std::map<SessionId, int> dangers;
+    // Sessions of silent hosts, which can write to all of the arena: while there are any, no byte
+    // of it that was granted is granted again.
+    std::set<SessionId> given_up;
     // Sessions whose quarantine is over, and the first region that was not looked at yet: it is
     // given back in pieces.
     std::map<SessionId, RegionId> freeing;
@@ -108,7 +111,9 @@ struct Arena {
 
     /// Whether any group keeps the memory of `session` from being given to others. While it does,
     /// the bytes of the session rest in quarantine.
-    bool endangered(SessionId session) const { return dangers.count(session) != 0; }
+    bool endangered(SessionId session) const {
+        return !given_up.empty() || dangers.count(session) != 0;
+    }
 
     /// To be called when a group was made, a member of it left or died, or it was shrunk or may be
     /// shrunk again. True when it has ceased to be a danger to its members just now.

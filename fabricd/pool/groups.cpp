@@ -322,6 +322,9 @@ void Groups::set_member(Arena& arena, Group& group, int rank, MemberState state)
 }
 
 void Groups::mark_dead(SessionId session, Arena& arena, bool may_write, Effects& out) {
+    if (may_write) arena.given_up.insert(session);
+    const bool was_last =
+        !may_write && arena.given_up.erase(session) != 0 && arena.given_up.empty();
     for (auto& [id, group] : arena.groups) {
         if (may_write && group.has(session)) group.unfenced.insert(session);
         if (!may_write) group.unfenced.erase(session);
@@ -333,12 +336,15 @@ void Groups::mark_dead(SessionId session, Arena& arena, bool may_write, Effects&
         }
     }
     std::vector<SessionId> safe;  // perhaps: of groups whose last member this was
+    if (was_last) {
+        for (const auto& [other, left] : arena.leases.quarantined()) safe.push_back(other);
+    }
     for (auto& [id, group] : arena.groups) {
         if (!group.has(session) || !arena.count_danger(group)) continue;
         const auto members = group.sessions();
         safe.insert(safe.end(), members.begin(), members.end());
     }
-    if (!safe.empty()) sweep(arena, safe, out);
+    if (was_last || !safe.empty()) sweep(arena, safe, out);
 }
 
 void Groups::give_up(SessionId session, Arena& arena, Effects& out) {
@@ -434,6 +440,9 @@ Result<void> Groups::restore(const ArenaImage& image, Arena& arena) {
             // first.
             const bool present = arena.sessions.count(member.session) != 0;
             if (member.state == MemberState::kLive && !present) return kContradiction;
+            if (present && books_.session(member.session).given_up) {
+                group.unfenced.insert(member.session);
+            }
             group.members.push_back(member);
         }
         // The daemon may have been killed between the two records of a shrink.

@@ -105,7 +105,11 @@ bool Replay::Player::session_opened(const JournalContents::Entry& entry) {
 bool Replay::Player::session_host(const JournalContents::Entry& entry) {
     SessionHostRecord record;
     if (!read(entry, &record) || image.sessions.count(SessionId{record.session}) == 0) return false;
-    return image.hosts.emplace(SessionId{record.session}, record).second;
+    // One is given up once, and for good.
+    const auto before = image.hosts.find(SessionId{record.session});
+    if (before != image.hosts.end() && before->second.given_up != 0) return false;
+    image.hosts[SessionId{record.session}] = record;
+    return record.given_up <= 1;
 }
 
 bool Replay::Player::session_ending(const JournalContents::Entry& entry) {

@@ -116,6 +116,9 @@ Result<void> Moves::check(const Shard& shard) const {
     if (shard.fixed) {
         return Error{Errc::kUnsupported, 0, "the shard's memory is not coherent with the daemon's"};
     }
+    // Its owner can't be asked to stop writing for a moment.
+    const Session* owner = books_.find_session(shard.owner);
+    if (owner != nullptr && owner->given_up) return Error{Errc::kBusy, 0, "move shard"};
     const bool two = shard.copies[0] && shard.copies[1];
     if (shard.move || two || !shard.settled) return Error{Errc::kBusy, 0, "move shard"};
     if (journal_.behind()) return journal_.refusal();

@@ -30,6 +30,7 @@ SessionHostRecord host_record_of(const Session& session) {
     record.session = raw(session.id);
     record.boot = session.peer.boot;
     record.incarnation = session.peer.incarnation;
+    record.given_up = session.given_up ? 1 : 0;
     copy_name(record.host, session.peer.host);
     return record;
 }
@@ -122,6 +123,8 @@ void Sessions::give_up(SessionId id, const char* why, Effects& out) {
     session->connected = false;
     session->lost_until = TimePoint::max();
     session->given_up = true;
+    // First: a daemon that is killed half-way must not think that it may come back.
+    journal_.note(host_record_of(*session));
     for (const ArenaId arena : std::set<ArenaId>(session->arenas)) {
         if (!books_.is_leaving(id, arena)) arenas_.give_up(*session, books_.arena(arena), out);
     }
@@ -192,6 +195,7 @@ Result<void> Sessions::restore(const PoolImage& image, TimePoint now) {
             session.peer.host = host->second.host;
             session.peer.boot = host->second.boot;
             session.peer.incarnation = host->second.incarnation;
+            session.given_up = host->second.given_up != 0;
             books_.remote.insert(id);
         }
         session.label = record.label;
@@ -201,7 +205,8 @@ Result<void> Sessions::restore(const PoolImage& image, TimePoint now) {
         // Monotonic time does not outlive a start: ages begin again.
         session.since = now;
         session.lost_until = fabricshm::deadline_after(now, books_.grace);
-        books_.lost.emplace(session.lost_until, id);
+        if (session.given_up) session.lost_until = TimePoint::max();
+        if (!session.given_up) books_.lost.emplace(session.lost_until, id);
         books_.users.restore_session(record.uid);
     }
     return {};

@@ -281,7 +281,10 @@ void Shards::drop_copy(Shard& shard, int place, Effects& out) {
 }
 
 bool Shards::is_endangered(const Shard& shard, ArenaId arena) const {
-    return shard.abandoned && books_.arena(arena).endangered(shard.owner);
+    const Arena& there = books_.arena(arena);
+    // A silent host's processes may be reading it, or writing.
+    if (!there.given_up.empty()) return true;
+    return shard.abandoned && there.endangered(shard.owner);
 }
 
 // Asks to be called again for what is still read.

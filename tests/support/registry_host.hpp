@@ -25,9 +25,10 @@ namespace proto = fabricshm::proto;
 using namespace std::chrono_literals;
 
 inline constexpr TimePoint kNow{1h};
-inline constexpr Peer kAlice{101, 1000, 1000};
-inline constexpr Peer kBob{102, 1000, 1000};
-inline constexpr Peer kMallory{666, 2000, 2000};
+inline const Peer kAlice{101, 1000, 1000};
+inline const Peer kBob{102, 1000, 1000};
+inline const Peer kFarBob{102, 1000, 1000, "far", 77, 5};  // of another host
+inline const Peer kMallory{666, 2000, 2000};
 inline constexpr Token kToken{1, 2, 3};
 
 /// The journal in memory; `broken` is a full disk.

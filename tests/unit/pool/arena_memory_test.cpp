@@ -41,6 +41,30 @@ TEST_SUITE("pool.arena_memory") {
         CHECK(view->data()[0] == std::byte{0});
     }
 
+    TEST_CASE("what the daemon writes is published where hosts share the pool") {
+        struct Noted final : fabricshm::VisibilityPolicy {
+            void publish(const fabricshm::Access& access) noexcept override {
+                published.push_back(access);
+            }
+            void acquire(const fabricshm::Access&) noexcept override {}
+            bool coherent() const noexcept override { return false; }
+            std::vector<fabricshm::Access> published;
+        };
+        const auto policy = std::make_shared<Noted>();
+        const Bytes block = fabricshm::group_block_bytes(2);
+        MappedArenas arenas(policy);
+        REQUIRE(arenas.add(kArena, piece_of(2 * block)).ok());
+        REQUIRE(arenas.format_group(kArena, block, GroupBlockInfo{11, 4, 2}).ok());
+        REQUIRE(policy->published.size() == 1);
+        CHECK(policy->published[0].touch == fabricshm::TouchPoint::kBlockFormat);
+        CHECK(policy->published[0].offset == block);
+        arenas.mark_dead(kArena, block, 2, 1);
+        REQUIRE(policy->published.size() == 2);
+        CHECK(policy->published[1].touch == fabricshm::TouchPoint::kDead);
+        CHECK(policy->published[1].bytes == fabricshm::kCacheLine);
+        CHECK(policy->published[1].offset > block);
+    }
+
     TEST_CASE("an offset beyond the arena is refused, wherever it came from") {
         const Bytes block = fabricshm::group_block_bytes(2);
         MappedArenas arenas;

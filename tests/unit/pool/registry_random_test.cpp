@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
 
 #include "tests/support/registry_host.hpp"
 
@@ -53,6 +54,7 @@ class Story {
     void restart() {
         auto& entries = host.journal.contents.entries;
         const std::size_t lost = random_() % 4;
+        if (lost != 0) kept_.clear();  // it may lack that they were given up
         for (std::size_t i = 0; i < lost && entries.size() > 1; ++i) entries.pop_back();
         REQUIRE(records_after(compacted(host.journal.contents)).value() ==
                 records_after(host.journal.contents).value());
@@ -67,11 +69,12 @@ class Story {
         sessions_.clear();
         for (const SessionView& view : host.registry->snapshot(now_).sessions) {
             const SessionId id{view.id};
-            const Peer peer{view.pid, 1000, 1000};
+            const Peer peer = peer_of(view.pid, view.host);
             if (random_() % 4 == 0) continue;  // it died meanwhile, and is found out by the grace
             // Its token or its process may be what was corrupt.
             const bool resumes = host.registry->resume_session(id, peer, kToken).ok();
-            REQUIRE((resumes || is_corrupt_));
+            // The others have gone on without one that was given up.
+            REQUIRE((resumes || is_corrupt_ || view.given_up));
             if (resumes) sessions_.push_back(id);
         }
         for (const ArenaView& view : host.registry->snapshot(now_).arenas) {
@@ -91,6 +94,7 @@ class Story {
         host.restart(now_, 10s);
         if (!host.restored.ok()) return false;
         is_corrupt_ = true;
+        kept_.clear();
         come_back();
         return true;
     }
@@ -101,11 +105,21 @@ class Story {
             is_corrupt_ ? host.registry->contradictions() : host.registry->problems();
         for (const std::string& problem : problems) MESSAGE(problem);
         REQUIRE(problems.empty());
+        // Whatever the others do: a silent host's processes may write to what they held.
+        if (is_corrupt_) return;
+        std::set<std::uint64_t> kept;
+        for (const SessionView& view : host.registry->snapshot(now_).sessions) {
+            if (view.given_up) kept.insert(view.id);
+        }
+        for (const std::uint64_t id : kept_)
+            REQUIRE((kept.count(id) != 0 || ended_.count(id) != 0));
+        kept_ = std::move(kept);
     }
 
     /// Everybody gone: nothing may be left.
     void finish() {
         while (!host.copies.jobs.empty()) end_copy();
+        kept_.clear();
         for (const SessionView& view : host.registry->snapshot(now_).sessions) {
             host.registry->end_session(SessionId{view.id}, "end of story");
         }
@@ -171,15 +185,31 @@ class Story {
         return arenas.empty() ? ArenaId{1} : ArenaId{arenas[random_() % arenas.size()].id};
     }
     void begin_session() {
-        const Peer peer{static_cast<std::int32_t>(100 + sessions_.size()), 1000, 1000};
+        const char* place = random_() % 3 == 0 ? "other" : "";
+        const Peer peer = peer_of(static_cast<std::int32_t>(100 + sessions_.size()), place);
         const auto made = host.registry->open_session(peer, "s", kToken, now_);
         if (made.ok()) sessions_.push_back(made.value());
     }
     void end_session() {
         if (sessions_.empty()) return;
         const SessionId who = anybody();
-        host.registry->end_session(who, "story");
+        const auto remote = host.registry->remote_sessions();
+        const bool is_remote = std::any_of(remote.begin(), remote.end(),
+                                           [&](const RemoteSession& one) { return one.id == who; });
+        const bool gives_up = is_remote && random_() % 2 == 0;
+        host.registry->end_session(who, "story",
+                                   gives_up ? SessionEnd::kGivenUp : SessionEnd::kEnded);
+        if (!gives_up) ended_.insert(raw(who));
         std::erase(sessions_, who);
+        // It is proved at last that one of those writes no more.
+        for (const RemoteSession& one : host.registry->remote_sessions()) {
+            if (!one.given_up || random_() % 4 != 0) continue;
+            ended_.insert(raw(one.id));
+            host.registry->end_session(one.id, "fenced");
+        }
+    }
+    static Peer peer_of(std::int32_t pid, const std::string& place) {
+        return {pid, 1000, 1000, place, place.empty() ? 0u : 77u, 5};
     }
     void lose_connection() {
         if (!sessions_.empty()) host.registry->connection_lost(anybody(), now_);
@@ -283,6 +313,10 @@ class Story {
         now_ += std::chrono::milliseconds(random_() % 4000);
         for (const SessionId ended : host.registry->expire(now_)) std::erase(sessions_, ended);
         collect();
+        // The connection of one that was given up has gone with it.
+        for (const RemoteSession& one : host.registry->remote_sessions()) {
+            if (one.given_up) std::erase(sessions_, one.id);
+        }
     }
     void collect() {
         for (const Answer& answer : host.registry->take_answers()) {
@@ -296,6 +330,9 @@ class Story {
     TimePoint now_ = kNow;
     std::vector<SessionId> sessions_;
     std::vector<std::pair<SessionId, proto::Group>> groups_;
+    std::set<std::uint64_t>
+        kept_;  // sessions that were given up, until they are known to have ended
+    std::set<std::uint64_t> ended_;
 };
 
 // Whether the story's daemon takes over a journal with nonsense in it; then all goes on.

@@ -28,6 +28,109 @@ TEST_SUITE("pool.sessions") {
         CHECK(host.registry->snapshot(kNow).sessions.empty());
     }
 
+    TEST_CASE("a session of another host that is silent is given up, and holds what it has") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kFarBob);
+        const ArenaId arena = host.arena(bob);
+        CHECK(host.arena(alice) == arena);
+        const auto region = host.region(bob, arena);
+        REQUIRE(region.ok());
+        host.registry->connection_lost(bob, kNow);
+        CHECK(host.registry->expire(kNow + 10s).empty());
+        const Snapshot after = host.registry->snapshot(kNow);
+        REQUIRE(after.sessions.size() == 2);
+        CHECK(after.sessions.at(1).given_up);
+        CHECK(after.sessions.at(1).host == "far");
+        CHECK(after.sessions.at(1).bytes_owned == region->bytes);
+        // It is too late to come back, and its arena stays when all others have left it.
+        CHECK(host.registry->resume_session(bob, kFarBob, kToken).error().code == Errc::kNotFound);
+        host.registry->end_session(alice, "test");
+        CHECK(host.work.destroyed.empty());
+        CHECK(host.registry->next_deadline() == TimePoint::max());
+        host.registry->end_session(bob, "its host is fenced");
+        CHECK(host.work.destroyed == std::vector<ArenaId>{arena});
+        CHECK(host.registry->problems().empty());
+    }
+
+    TEST_CASE("a session of another host is that of its host and of that host's boot") {
+        RegistryHost host;
+        const SessionId bob = host.session(kFarBob);
+        Peer other = kFarBob;
+        other.host = "";
+        CHECK(host.registry->resume_session(bob, other, kToken).error().code == Errc::kDenied);
+        other = kFarBob;
+        ++other.boot;
+        CHECK(host.registry->resume_session(bob, other, kToken).error().code == Errc::kDenied);
+        CHECK(host.registry->resume_session(bob, kFarBob, kToken).ok());
+    }
+
+    TEST_CASE("after a restart a session of another host is one still, with its boot and lease") {
+        RegistryHost host;
+        const SessionId bob = host.session(kFarBob);
+        (void)host.session(kAlice);
+        host.restart();
+        REQUIRE(host.restored.ok());
+        const auto remote = host.registry->remote_sessions();
+        REQUIRE(remote.size() == 1);
+        CHECK(remote[0].id == bob);
+        CHECK(remote[0].peer.host == "far");
+        CHECK(remote[0].peer.boot == kFarBob.boot);
+        CHECK(remote[0].peer.incarnation == kFarBob.incarnation);
+        CHECK(host.registry->expire(kNow + 10s).size() == 1);
+        CHECK(host.registry->remote_sessions().at(0).given_up);
+        host.restart();  // for good
+        CHECK(host.registry->remote_sessions().at(0).given_up);
+        CHECK(host.registry->next_deadline() == TimePoint::max());
+    }
+
+    TEST_CASE("while a host is silent nothing that was granted in its arenas is granted again") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kFarBob);
+        const ArenaId arena = host.arena(alice);
+        CHECK(host.arena(bob) == arena);
+        const auto before = host.region(alice, arena);
+        REQUIRE(before.ok());
+        host.registry->end_session(bob, "its host is lost", SessionEnd::kGivenUp);
+        for (int again = 0; again < 2; ++again) {  // also for the next daemon
+            REQUIRE(host.registry->free_region(alice, arena, RegionId{before->region_id}).ok() ==
+                    (again == 0));
+            const auto next = host.region(alice, arena);
+            REQUIRE(next.ok());
+            CHECK(next->offset != before->offset);
+            CHECK(host.registry->snapshot(kNow).arenas.at(0).bytes_quarantined == before->bytes);
+            if (again == 0) {
+                host.restart();
+                REQUIRE(host.registry->resume_session(alice, kAlice, kToken).ok());
+                CHECK(host.registry->found_in_pool(arena, NotedWork::make(64 * 4096)));
+            }
+        }
+        host.registry->end_session(bob, "its host is fenced");
+        (void)host.settle();
+        CHECK(host.registry->snapshot(kNow).arenas.at(0).bytes_quarantined == 0);
+        CHECK(host.registry->problems().empty());
+    }
+
+    TEST_CASE("survivors shrink past a silent host's rank, and its group's bytes are kept") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kFarBob);
+        const ArenaId arena = host.arena(alice, "job", 4096 * 8192);
+        CHECK(host.arena(bob, "job", 4096 * 8192) == arena);
+        const auto groups = host.together({alice, bob}, arena, "ring");
+        host.registry->end_session(bob, "its host is lost", SessionEnd::kGivenUp);
+        REQUIRE(host.memory.dead.size() == 1);
+        CHECK(host.memory.dead.back().second == 1);
+        CHECK(host.group_of(host.shrink(alice, groups[0])).world == 1);
+        // The old group is left by all that live; its block stays.
+        REQUIRE(host.registry->leave_group(alice, groups[0]).ok());
+        CHECK(host.registry->snapshot(kNow).groups.size() == 2);
+        host.registry->end_session(bob, "its host is fenced");
+        CHECK(host.registry->snapshot(kNow).groups.size() == 1);
+        CHECK(host.registry->problems().empty());
+    }
+
     TEST_CASE("a death that is seen twice is one death") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);
