@@ -193,7 +193,8 @@ void ClusterMember::take_place(const Result<HostPlace>& place) {
     // A store that was away may have kept the record for longer than its lease: etcd gives all of
     // them their time again when it is started. What has been called over stays over.
     if (place->incarnation <= ended_) {
-        (void)succeeded(parts_.store->leave());
+        // Nothing is in the way of another one then.
+        if (succeeded(parts_.store->leave())) next_try_ = BootTime{};
         return;
     }
     const HostLease lease = take_lease(place->times.ttl, place->times.sent);
