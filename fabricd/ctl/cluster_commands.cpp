@@ -66,21 +66,10 @@ std::string text_of(const ClusterView& view) {
     return text + table.text();
 }
 
-Result<void> wrong_usage(const char* text) {
-    return fabricshm::explain({Errc::kInvalid, 0, "fence host"}, "%s", text);
-}
-
 }  // namespace
 
 Result<void> serve_hosts(const CtlOptions& options, AdminClient& client) {
     if (!options.host_action.empty()) {
-        if (options.subject.empty()) return wrong_usage("hosts fence takes the name of a host");
-        if (!options.confirmed) {
-            return wrong_usage(
-                "hosts fence needs --confirmed: what the host may still write to is given to "
-                "others; "
-                "make sure that its power is off");
-        }
         FABRIC_TRY_VOID(client.fence_host(options.subject));
     }
     FABRIC_TRY(const ClusterView view, client.hosts());

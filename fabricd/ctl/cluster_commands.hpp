@@ -8,8 +8,8 @@
 namespace fabricd {
 
 /// Prints the hosts of the cluster; with options.host_action "fence" a person's word goes to the
-/// daemon before. kInvalid without --confirmed: memory that the
-/// host may still write to would be given to others.
+/// daemon before: memory that the host may still write to is given to others then. The parser lets
+/// it through with a name and --confirmed only.
 fabricshm::Result<void> serve_hosts(const CtlOptions& options, AdminClient& client);
 
 }  // namespace fabricd

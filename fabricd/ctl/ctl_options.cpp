@@ -247,6 +247,17 @@ std::string left_over(CLI::App& app, const std::string& said) {
     return "unknown option '" + words[0] + "'" + did_you_mean(words[0], known);
 }
 
+// What the parser can't know: which of the words of hosts belong together. "": nothing.
+std::string wrong_with_hosts(const CtlOptions& options) {
+    if (options.host_action.empty()) {
+        return options.confirmed ? "--confirmed is of hosts fence HOST" : "";
+    }
+    if (options.subject.empty()) return "hosts fence takes the name of a host";
+    if (options.confirmed) return "";
+    return "hosts fence needs --confirmed: what the host may still write to is given to others; "
+           "make sure that its power is off";
+}
+
 }  // namespace
 
 // CLI11 reports by exceptions only. They end here, and its types do not leave this file.
@@ -286,6 +297,7 @@ CtlParse parse_ctl_options(int argc, const char* const* argv, CtlOptions& option
     }
     if (given("--count") && !options.watch) return usage("--count needs --watch");
     if (given("--file") && options.watch) return usage("--file and --watch exclude each other");
+    if (const std::string wrong = wrong_with_hosts(options); !wrong.empty()) return usage(wrong);
     return {};
 }
 

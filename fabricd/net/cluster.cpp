@@ -90,7 +90,7 @@ void Cluster::Impl::start_static(const std::vector<std::string>& hosts) {
     fixed.host = host;
     fixed.admits = true;
     fixed.version = table.version;
-    fixed.hosts = host_views(table, {}, host, now);
+    fixed.hosts = host_views(table, {}, {host, 0}, now);
     view = std::make_shared<ClusterView>(std::move(fixed));
 }
 
@@ -173,7 +173,7 @@ void Cluster::Impl::publish() {
     fresh.trouble = member->trouble();
     fresh.counts = member->counts();
     fresh.version = member->table().version;
-    fresh.hosts = host_views(member->table(), member->fences(), host, now);
+    fresh.hosts = host_views(member->table(), member->fences(), {host, fresh.incarnation}, now);
     const std::lock_guard lock(mutex);
     lease_end = fence_at(member->lease());
     view = std::make_shared<ClusterView>(std::move(fresh));

@@ -44,8 +44,9 @@ bool ClusterMember::succeeded(const Result<void>& outcome) {
     }
     ++counts_.failures;
     std::string text = explanation_of(outcome.error());
-    // Once, and not at each try.
-    if (text != trouble_) log(LogLevel::kWarning, "cluster: %s", text.c_str());
+    if (troubles_.is_due(text, BootClock::now())) {
+        log(LogLevel::kWarning, "cluster: %s", text.c_str());
+    }
     trouble_ = std::move(text);
     return false;
 }
@@ -120,6 +121,7 @@ void ClusterMember::end_lease(const char* why) {
     own_past_.push_back(incarnation_);
     ended_ = std::max(ended_, incarnation_);
     incarnation_ = 0;
+    ++table_.version;
     must_restore_ = false;
     next_try_ = BootTime{};
     // At once, and before the store is asked anything: others may be given this memory next.
@@ -163,21 +165,43 @@ void ClusterMember::try_to_join() {
         parts_.kept = {};
     }
     if (!fence_own_past()) return;
-    take_place(parts_.store->join(parts_.host, parts_.record, parts_.ttl));
+    const auto place = parts_.store->join(parts_.host, parts_.record, parts_.ttl);
+    if (!place.ok() && place.error().code == Errc::kBusy) look_for_clone();
+    take_place(place);
+}
+
+void ClusterMember::look_for_clone() {
+    const HostLife* newest = newest_life(table_, parts_.host);
+    if (newest == nullptr || newest->state != HostState::kUp) return;
+    const HostRecord& other = table_.hosts.at(parts_.host).record;
+    const Duration ttl =
+        other.ttl_ms == 0 ? parts_.ttl : Duration(std::chrono::milliseconds(other.ttl_ms));
+    if (!note_refusal(clones_, parts_.record, other, ttl, BootClock::now())) return;
+    log(LogLevel::kError,
+        "cluster: another boot of this machine id holds the name %s, and lives at the same time: "
+        "/etc/machine-id has to be another on each host; a boot of this one proves no end any more",
+        parts_.host.c_str());
+    parts_.record.machine = 0;
 }
 
 void ClusterMember::take_place(const Result<HostPlace>& place) {
-    if (!succeeded(place.ok() ? Result<void>{} : place.error())) return;
+    if (!succeeded(place.ok() ? Result<void>{} : place.error())) {
+        refusal_ = trouble_;
+        return;
+    }
+    refusal_.clear();
     // A store that was away may have kept the record for longer than its lease: etcd gives all of
     // them their time again when it is started. What has been called over stays over.
     if (place->incarnation <= ended_) {
-        (void)succeeded(parts_.store->leave());
+        // Nothing is in the way of another one then.
+        if (succeeded(parts_.store->leave())) next_try_ = BootTime{};
         return;
     }
     const HostLease lease = take_lease(place->times.ttl, place->times.sent);
     incarnation_ = place->incarnation;
     lease_ = lease;
     next_renewal_ = lease.sent + renewal_pause(lease.ttl);
+    ++table_.version;  // which of them is this host itself is seen by sessions, too
     parts_.keep_place({place->incarnation, place->lease});
     parts_.store->limit_calls_until(fence_at(lease_));
     log(LogLevel::kInfo, "cluster: %s is a member, incarnation %llu, lease %s", parts_.host.c_str(),

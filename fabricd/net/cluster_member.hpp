@@ -7,9 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "fabricd/net/clone_watch.hpp"
 #include "fabricd/net/cluster_store.hpp"
 #include "fabricd/net/fence_command.hpp"
 #include "fabricd/net/host_lease.hpp"
+#include "fabricd/net/trouble_log.hpp"
 
 namespace fabricd {
 
@@ -65,13 +67,15 @@ class ClusterMember {
     const HostLease& lease() const noexcept { return lease_; }
     const MemberCounts& counts() const noexcept { return counts_; }
     Incarnation incarnation() const noexcept { return incarnation_; }
-    /// What the last call of the store failed with; "" after one that did not.
-    const std::string& trouble() const noexcept { return trouble_; }
+    /// What the last call of the store failed with; after one that did not, why this host has no
+    /// place; "": neither.
+    const std::string& trouble() const noexcept { return trouble_.empty() ? refusal_ : trouble_; }
 
   private:
     void renew_lease();
     void end_lease(const char* why);
     void try_to_join();
+    void look_for_clone();
     void take_place(const Result<HostPlace>& place);
     bool fence_own_past();
     void restore();
@@ -96,6 +100,9 @@ class ClusterMember {
     BootTime next_try_{};            // to join
     BootTime next_renewal_{};
     std::string trouble_;
+    std::string refusal_;  // of the last try to join
+    TroubleLog troubles_;
+    CloneWatch clones_;
     bool must_restore_ = false;  // the store lost its data, and this host's record is not back yet
 };
 

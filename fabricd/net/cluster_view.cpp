@@ -46,7 +46,7 @@ bool is_gone(HostState state) noexcept {
 }
 
 std::vector<HostView> host_views(const HostTable& table, const FenceTable& fences,
-                                 const std::string& self, BootTime now) {
+                                 const OwnPlace& own, BootTime now) {
     std::vector<HostView> views;
     for (const auto& [name, host] : table.hosts) {
         for (auto life = host.lives.rbegin(); life != host.lives.rend(); ++life) {
@@ -55,7 +55,8 @@ std::vector<HostView> host_views(const HostTable& table, const FenceTable& fence
             view.incarnation = life->number;
             view.is_newest = life == host.lives.rbegin();
             view.state = view.is_newest ? state_of(host) : life->state;
-            view.is_self = name == self && view.is_newest;
+            view.is_self = name == own.host && life->number == own.incarnation &&
+                           (own.incarnation != 0 || life->state == HostState::kListed);
             view.state_ms = ms_between(life->since, now);
             view.fence = fence_text(*life, fences, name);
             if (view.is_newest) {

@@ -43,9 +43,16 @@ const char* name_of(LeaseStanding standing) noexcept;
 /// "lost" for incarnations whose ranks are given up, which is also "fenced".
 bool is_gone(HostState state) noexcept;
 
+/// The host that shows them. Another daemon may have its name: its own is this incarnation alone,
+/// and none while it is 0, but on a static list, which has no incarnations.
+struct OwnPlace {
+    std::string host;
+    Incarnation incarnation = 0;
+};
+
 /// The hosts of the tables as they are shown.
 std::vector<HostView> host_views(const HostTable& table, const FenceTable& fences,
-                                 const std::string& self, BootTime now);
+                                 const OwnPlace& own, BootTime now);
 
 /// The lines for Prometheus.
 std::string cluster_metrics(const ClusterView& view);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <optional>
 
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/base/reason.hpp"
@@ -87,10 +88,13 @@ std::string fence_name(const char* kind, const FenceKey& key) {
     return std::string(kind) + "/" + key.first + "/" + std::to_string(key.second);
 }
 
-// By the instance, which is random and of one start of a daemon.
-bool is_of_daemon(const KeyValue& stored, const HostRecord& record) {
-    const auto host = decode_host(stored.value());
-    return host && host->instance == record.instance && host->incarnation == record.incarnation;
+// By the instance, which is random and of one start of a daemon. A daemon that asks for a new
+// incarnation may find the one that it resumed, with its number in the record.
+std::optional<HostRecord> own_record(const KeyValue& stored, const HostRecord& wanted) {
+    auto host = decode_host(stored.value());
+    const bool is_own = host && host->instance == wanted.instance &&
+                        (wanted.incarnation == 0 || host->incarnation == wanted.incarnation);
+    return is_own ? host : std::nullopt;
 }
 
 }  // namespace
@@ -152,8 +156,11 @@ Result<HostPlace> EtcdStore::join(const std::string& host, const HostRecord& rec
         const KeyValue* stored = read_of(answer->message);
         if (stored != nullptr && stored->lease() == lease) {
             incarnation = incarnation_of(*stored, record);
-        } else if (stored != nullptr && is_of_daemon(*stored, record)) {
-            return take_own(host, *stored, record, lease);
+        } else if (const auto own =
+                       stored != nullptr ? own_record(*stored, record) : std::nullopt) {
+            HostRecord again = record;
+            again.incarnation = incarnation_of(*stored, *own);
+            return take_own(host, again, stored->lease(), lease);
         }
     }
     if (incarnation == 0) {
@@ -173,14 +180,14 @@ Result<HostPlace> EtcdStore::join(const std::string& host, const HostRecord& rec
         incarnation, lease, {std::chrono::seconds(granted.message.ttl()), granted.sent}};
 }
 
-// Written by a call before, whose answer was lost, under the lease of that call.
-Result<HostPlace> EtcdStore::take_own(const std::string& host, const KeyValue& stored,
-                                      HostRecord record, std::int64_t unused) {
+// Written by a call before, whose answer was lost, or that was not believed any more, under the
+// lease of that call.
+Result<HostPlace> EtcdStore::take_own(const std::string& host, const HostRecord& record,
+                                      std::int64_t lease, std::int64_t unused) {
     LeaseRevokeRequest request;
     request.set_id(unused);
     (void)client_->revoke(request);
-    record.incarnation = incarnation_of(stored, record);
-    return resume(host, record, stored.lease());
+    return resume(host, record, lease);
 }
 
 Result<HostPlace> EtcdStore::resume(const std::string& host, const HostRecord& record,

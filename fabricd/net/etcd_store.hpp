@@ -42,8 +42,8 @@ class EtcdStore final : public ClusterStore {
     EtcdStore(std::unique_ptr<EtcdClient> client, const std::string& cluster);
     Result<void> ensure_base();
     Result<StoreLease> renew(std::int64_t lease);
-    Result<HostPlace> take_own(const std::string& host, const etcdserverpb::KeyValue& stored,
-                               HostRecord record, std::int64_t unused);
+    Result<HostPlace> take_own(const std::string& host, const HostRecord& record,
+                               std::int64_t lease, std::int64_t unused);
     void note(const etcdserverpb::KeyValue& record, StoreNews& news);
     void note_deleted(const std::string& key, StoreNews& news);
     Incarnation incarnation_of(const etcdserverpb::KeyValue& record, const HostRecord& host) const;

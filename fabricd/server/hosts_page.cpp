@@ -36,7 +36,8 @@ proto::Hosts hosts_page(const ClusterView& view, const proto::Hosts& asked) {
     std::memset(&page, 0, sizeof page);
     page.version = std::max<std::uint64_t>(view.version, 1);
     page.total = static_cast<std::uint32_t>(view.hosts.size());
-    page.flags = view.admits ? proto::kHostsAdmit : 0;
+    page.flags = (view.admits ? proto::kHostsAdmit : 0) |
+                 (view.cluster.empty() ? 0 : proto::kHostsInCluster);
     page.first = std::min(asked.first, page.total);
     if (asked.version == page.version && asked.first == 0) return page;
     page.count = std::min<std::uint32_t>(page.total - page.first, proto::kHostsPerPage);

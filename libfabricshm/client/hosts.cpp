@@ -27,6 +27,7 @@ Result<proto::Hosts> ask_page(Session& session, std::uint64_t version, std::size
 
 void add(const proto::Hosts& page, KnownHosts& known) {
     known.admits = (page.flags & proto::kHostsAdmit) != 0;
+    known.in_cluster = (page.flags & proto::kHostsInCluster) != 0;
     for (std::size_t i = 0; i < page.count; ++i) {
         const proto::HostEntry& entry = page.entries[i];
         known.hosts.push_back(
@@ -82,6 +83,12 @@ Result<KnownHost> HostWatch::own_place(TimePoint deadline) {
                        "fabricd on host %s admits no groups over several hosts now: see fabricctl "
                        "hosts there",
                        host.name.c_str());
+    }
+    // Its ranks would be watched by none of the others.
+    if (known_.in_cluster) {
+        return explain({Errc::kBusy, 0, "join"},
+                       "fabricd has no place in its cluster now, and so no groups over several "
+                       "hosts are made: see fabricctl hosts");
     }
     return KnownHost{};
 }

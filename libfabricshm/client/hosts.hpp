@@ -27,6 +27,7 @@ struct KnownHost {
 struct KnownHosts {
     std::uint64_t version = 0;  // of the daemon; 0: never asked
     bool admits = false;        // whether groups over several hosts may be made now
+    bool in_cluster = false;    // also without a place in it
     std::vector<KnownHost> hosts;
 };
 
@@ -44,7 +45,7 @@ class HostWatch {
     explicit HostWatch(Session& session) : session_(session) {}
 
     /// The place of this rank's daemon in its cluster; an empty name: in none. kBusy: the daemon
-    /// admits no groups over several hosts now.
+    /// admits no groups over several hosts now, or has no place in its cluster.
     Result<KnownHost> own_place(TimePoint deadline);
 
     /// Whether ranks of that incarnation are to be given up by a group over a network, which can

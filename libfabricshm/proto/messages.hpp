@@ -174,11 +174,13 @@ struct Hosts {
     std::uint32_t first;    // request: the entry to begin with
     std::uint32_t total;    // reply: entries in all
     std::uint32_t count;    // reply: in this page
-    std::uint32_t flags;    // reply: kHostsAdmit
+    std::uint32_t flags;    // reply: kHostsAdmit, kHostsInCluster
     std::uint64_t reserved;
     HostEntry entries[kHostsPerPage];
 };
 inline constexpr std::uint32_t kHostsAdmit = 1;  // groups over several hosts may be made now
+/// Also of a daemon that has no place in it, and so no entry with kHostSelf.
+inline constexpr std::uint32_t kHostsInCluster = 2;
 
 /// The largest body decides the size. One size for all: a packet of any other is rejected before it
 /// is read.

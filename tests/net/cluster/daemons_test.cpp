@@ -145,6 +145,27 @@ TEST_SUITE("net.cluster.daemons") {
         CHECK(host_in(left, "b")["fence"] == "left by b");
     }
 
+    TEST_CASE("a daemon whose name another one has shows no place as its own, and says so once") {
+        if (!test_support::has_etcd()) return;
+        const EtcdProcesses etcd;
+        const Daemon one(options_of(etcd, "a"));
+        REQUIRE(eventually(one, has_state("a", "up")).is_object());
+        const Daemon two(options_of(etcd, "a"));
+        // Refused more than once.
+        const Json refused = eventually(two, [&](const Json& view) {
+            return host_in(view, "a").value("state_ms", 0) > 3000 &&
+                   !view["trouble"].get<std::string>().empty();
+        });
+        REQUIRE(refused.is_object());
+        CHECK(refused["lease"] == "none");
+        CHECK(host_in(refused, "a")["self"] == false);
+        CHECK(host_in(hosts_of(one), "a")["self"] == true);
+        const std::string log = two.log();
+        const auto line = log.find("a host a is in the cluster");
+        REQUIRE(line != std::string::npos);
+        CHECK(log.find("a host a is in the cluster", line + 1) == std::string::npos);
+    }
+
     TEST_CASE("a killed host is fenced by a person's word, and only by a confirmed one") {
         if (!test_support::has_etcd()) return;
         const EtcdProcesses etcd;
@@ -157,7 +178,7 @@ TEST_SUITE("net.cluster.daemons") {
         const Json gone = eventually(one, has_state("b", "lost"));
         REQUIRE(gone.is_object());
         CHECK(host_in(gone, "b")["fence"] == "waits for a person");
-        CHECK(ctl(one, {"hosts", "fence", "b"}).code != 0);
+        CHECK(ctl(one, {"hosts", "fence", "b"}).code == 2);
         CHECK(host_in(hosts_of(one), "b")["state"] == "lost");
         const auto done = ctl(one, {"hosts", "fence", "b", "--confirmed", "--json"});
         REQUIRE(done.code == 0);

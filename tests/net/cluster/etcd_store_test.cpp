@@ -118,6 +118,8 @@ TEST_SUITE("net.cluster.etcd_store") {
         HostRecord again = kRecord;
         again.incarnation = third->incarnation;
         CHECK(successor->resume("b", again, third->lease)->incarnation == third->incarnation);
+        // That record is its own, and no other daemon's.
+        CHECK(successor->join("b", kRecord, 5s)->lease == third->lease);
         CHECK(successor->resume("b", again, first->lease).error().code == Errc::kNotFound);
         CHECK(successor->resume("b", again, 4711).error().code == Errc::kNotFound);
 

@@ -142,6 +142,16 @@ TEST_SUITE("ctl.ctl_options") {
         CHECK(off.drain_off);
     }
 
+    TEST_CASE("hosts takes a name and a confirmation with fence, and neither without") {
+        CtlOptions shown;
+        REQUIRE_FALSE(parse({"hosts", "--json"}, shown).exit);
+        CHECK(shown.host_action.empty());
+        CtlOptions fenced;
+        REQUIRE_FALSE(parse({"hosts", "fence", "b", "--confirmed"}, fenced).exit);
+        CHECK(fenced.subject == "b");
+        CHECK(fenced.confirmed);
+    }
+
     TEST_CASE("wrong usage is one line and code 2") {
         for (const auto& words :
              std::vector<std::vector<const char*>>{{},
@@ -155,6 +165,13 @@ TEST_SUITE("ctl.ctl_options") {
                                                    {"status", "extra"},
                                                    {"regions", "--arena", "-1"},
                                                    {"discover", "--socket", "/s"},
+                                                   {"hosts", "fence"},
+                                                   {"hosts", "fence", "--confirmed"},
+                                                   {"hosts", "fence", "", "--confirmed"},
+                                                   {"hosts", "fence", "b"},
+                                                   {"hosts", "fence", "b", "c", "--confirmed"},
+                                                   {"hosts", "--confirmed"},
+                                                   {"hosts", "burn", "b", "--confirmed"},
                                                    {"status", "arenas"}}) {
             const CtlParse parsed = parse(words);
             CAPTURE(parsed.text);

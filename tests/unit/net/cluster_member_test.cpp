@@ -24,6 +24,7 @@ class FakeStore final : public ClusterStore {
     Result<HostPlace> join(const std::string&, const HostRecord& record, Duration ttl) override {
         joined.push_back(record);
         if (!answers || !joins) return Error{Errc::kTimeout, 0, "join"};
+        if (is_taken) return Error{Errc::kBusy, 0, "join"};
         if (own_record != 0) return HostPlace{own_record, 78, {ttl, BootClock::now()}};
         const Incarnation number = record.incarnation != 0 ? record.incarnation : ++revision;
         return HostPlace{number, 77, {ttl, BootClock::now()}};
@@ -57,6 +58,7 @@ class FakeStore final : public ClusterStore {
     }
 
     bool answers = true, joins = true, lease_gone = false, grants_claim = true, has_left = false;
+    bool is_taken = false;  // the name of this host, by another daemon
     std::int64_t kept_lease = 0;
     Incarnation revision = 100;
     Incarnation own_record = 0;  // of a lease that the store kept for too long
@@ -162,9 +164,48 @@ TEST_SUITE("net.cluster_member") {
         CHECK(rig.place.incarnation == 0);
         CHECK(rig.member->incarnation() == 0);
         CHECK(rig.store.has_left);
-        while (rig.member->incarnation() == 0) rig.member->step(10ms);
+        rig.member->step(0s);  // at once, and not after the pause between tries
         CHECK(rig.member->incarnation() == 101);
         CHECK(rig.place.incarnation == 101);
+    }
+
+    TEST_CASE("why a host has no place is shown for as long as it has none") {
+        Rig rig;
+        rig.store.is_taken = true;
+        rig.member->step(0s);
+        rig.member->step(0s);  // no try in this one, and nothing fails
+        CHECK_FALSE(rig.member->trouble().empty());
+        rig.store.is_taken = false;
+        while (rig.member->incarnation() == 0) rig.member->step(10ms);
+        CHECK(rig.member->trouble().empty());
+    }
+
+    TEST_CASE("a host that finds a clone of itself in its place gives no machine any more") {
+        Rig rig;
+        rig.store.is_taken = true;
+        // With a lease of a millisecond, which goes on being renewed for longer than two of them.
+        rig.store.next.hosts.push_back({"me", {50, 1, 9, 4, "", "", 1}});
+        while (rig.store.joined.size() < 3) rig.member->step(10ms);
+        CHECK(rig.store.joined.back().machine == 1);
+        rig.store.is_taken = false;
+        while (rig.member->incarnation() == 0) rig.member->step(10ms);
+        CHECK(rig.store.joined.back().machine == 0);
+        CHECK(rig.store.joined.back().boot == 2);
+    }
+
+    TEST_CASE("sessions are shown another version when this host takes or loses its place") {
+        Rig rig;
+        rig.store.joins = false;
+        rig.member->step(0s);
+        const auto without = rig.member->table().version;
+        rig.store.joins = true;
+        while (rig.member->incarnation() == 0) rig.member->step(10ms);
+        const auto with = rig.member->table().version;
+        CHECK(with > without);
+        rig.store.next.deleted.push_back({"me", 101});
+        rig.member->step(0s);
+        CHECK(rig.member->incarnation() == 0);
+        CHECK(rig.member->table().version > with);
     }
 
     TEST_CASE("a lease that the store calls over ends the sessions") {

@@ -108,6 +108,27 @@ TEST_SUITE("server.hosts_page") {
         CHECK(rig.ask().ok());
         CHECK(rig.known.hosts.empty());
         CHECK_FALSE(rig.ask().value());
+        const auto place = HostWatch(*rig.session).own_place(rig.session->default_deadline());
+        REQUIRE(place.ok());
+        CHECK(place->name.empty());
+    }
+
+    TEST_CASE("ranks of a daemon without a place in its cluster join no groups over hosts") {
+        ClusterView view = cluster_of(3, 9);
+        const auto place_in = [](Rig& rig) {
+            return HostWatch(*rig.session).own_place(rig.session->default_deadline());
+        };
+        Rig rig(view);
+        CHECK(place_in(rig).value().name == "h0");
+        // Another daemon has its name: the entry is not its own, and admits nothing.
+        view.hosts[0].is_self = false;
+        view.version = 10;
+        rig.show(view);
+        CHECK(place_in(rig).error().code == Errc::kBusy);
+        view.hosts.clear();
+        view.version = 11;
+        rig.show(view);
+        CHECK(place_in(rig).error().code == Errc::kBusy);
     }
 
     TEST_CASE("an incarnation is gone when it is lost, fenced, or followed by another") {
