@@ -27,11 +27,14 @@ Duration renewal_pause(Duration ttl) {
 }  // namespace
 
 ClusterMember::ClusterMember(MemberParts parts) : parts_(std::move(parts)) {
-    FABRIC_CHECK(parts_.store != nullptr && parts_.end_shared_sessions && parts_.keep_place);
+    FABRIC_CHECK(parts_.store != nullptr && parts_.end_shared_sessions && parts_.keep_place &&
+                 parts_.clock);
     table_.grace = grace_after_deletion(parts_.ttl);
     const auto ttl_ms = std::chrono::duration_cast<std::chrono::milliseconds>(parts_.ttl).count();
     parts_.record.ttl_ms = static_cast<std::uint64_t>(ttl_ms);
     fences_.has_command = parts_.runner != nullptr;
+    // The daemon before may have renewed it until now, and no longer.
+    resume_until_ = parts_.clock() + parts_.ttl - kFenceMargin;
     // From a place of its own: a session must not take the version of another start of the daemon
     // for this one's.
     table_.version = first_version(parts_.record.instance);
@@ -67,10 +70,13 @@ void ClusterMember::note(const HostChanges& changes) {
 }
 
 void ClusterMember::step(Duration wait) {
-    const BootTime now = BootClock::now();
+    const BootTime now = parts_.clock();
     if (must_fence(lease_, now)) end_lease("no answer of the store in time");
     const bool is_member = incarnation_ != 0;
-    parts_.store->limit_calls_until(is_member ? fence_at(lease_) : now + kCallsLimit);
+    const bool is_kept = parts_.kept.incarnation != 0;
+    if (is_kept && now >= resume_until_) end_kept_place();
+    const BootTime limit = is_kept ? std::min(now + kCallsLimit, resume_until_) : now + kCallsLimit;
+    parts_.store->limit_calls_until(is_member ? fence_at(lease_) : limit);
     if (is_member) {
         if (must_restore_) {
             restore();
@@ -82,14 +88,14 @@ void ClusterMember::step(Duration wait) {
         try_to_join();
     }
     follow_news(wait);
-    note(elapse(table_, BootClock::now()));
+    note(elapse(table_, parts_.clock()));
     run_fences();
     write_fences();
 }
 
 void ClusterMember::renew_lease() {
     const auto kept = parts_.store->keep();
-    const BootTime now = BootClock::now();
+    const BootTime now = parts_.clock();
     if (kept.ok()) {
         (void)succeeded({});
         ++counts_.renewals;
@@ -121,7 +127,22 @@ void ClusterMember::end_lease(const char* why) {
     incarnation_ = 0;
     must_restore_ = false;
     next_try_ = BootTime{};
-    // At once, and before the store is asked anything: others may be given this memory next.
+    end_sessions();
+}
+
+// Sessions of the daemon before are still there, and nothing renews their lease.
+void ClusterMember::end_kept_place() {
+    log(LogLevel::kError,
+        "cluster: %s could not go on with incarnation %llu in time: sessions on shared memory end",
+        parts_.host.c_str(), static_cast<unsigned long long>(parts_.kept.incarnation));
+    ++counts_.self_fences;
+    own_past_.push_back(parts_.kept.incarnation);
+    parts_.kept = {};
+    end_sessions();
+}
+
+// At once, and before the store is asked anything: others may be given this memory next.
+void ClusterMember::end_sessions() {
     if (const auto ended = parts_.end_shared_sessions(); !ended.ok()) {
         log(LogLevel::kError, "cluster: %s", describe(ended.error()).c_str());
     }
@@ -136,13 +157,18 @@ bool ClusterMember::fence_own_past() {
                                  parts_.record.boot};
         if (!succeeded(parts_.store->write_fence(key, record))) return false;
         own_past_.erase(own_past_.begin());
-        note(note_fence(table_, key.first, key.second, record, BootClock::now()));
+        note(note_fence(table_, key.first, key.second, record, parts_.clock()));
     }
     return true;
 }
 
 void ClusterMember::try_to_join() {
     if (parts_.kept.incarnation != 0) {
+        // The daemon before, or others, may have fenced it while the store kept its record.
+        const auto news = parts_.store->read_all();
+        if (!succeeded(news.ok() ? Result<void>{} : news.error())) return;
+        take(*news);
+        if (is_own_past(parts_.kept.incarnation)) return end_kept_place();
         HostRecord record = parts_.record;
         record.incarnation = parts_.kept.incarnation;
         auto place = parts_.store->resume(parts_.host, record, parts_.kept.lease);
@@ -162,8 +188,20 @@ void ClusterMember::try_to_join() {
     take_place(parts_.store->join(parts_.host, parts_.record, parts_.ttl));
 }
 
+bool ClusterMember::is_own_past(Incarnation incarnation) const {
+    const HostLife* life = find_life(table_, parts_.host, incarnation);
+    return life != nullptr &&
+           (life->state == HostState::kLost || life->state == HostState::kFenced);
+}
+
 void ClusterMember::take_place(const Result<HostPlace>& place) {
     if (!succeeded(place.ok() ? Result<void>{} : place.error())) return;
+    if (is_own_past(place->incarnation)) {
+        // The store kept this daemon's record longer than its clock did: a leader that was elected
+        // meanwhile gives leases their full length. Others may have this memory already.
+        if (succeeded(parts_.store->leave())) next_try_ = BootTime{};
+        return;
+    }
     const HostLease lease = take_lease(place->times.ttl, place->times.sent);
     incarnation_ = place->incarnation;
     lease_ = lease;
@@ -197,13 +235,13 @@ void ClusterMember::restore() {
     if (!succeeded(place.ok() ? Result<void>{} : place.error())) return;
     must_restore_ = false;
     // The former lease counts as long as it lasts: there was no moment without one.
-    if (!renew(lease_, place->times.ttl, place->times.sent, BootClock::now())) return;
+    if (!renew(lease_, place->times.ttl, place->times.sent, parts_.clock())) return;
     next_renewal_ = lease_.sent + renewal_pause(lease_.ttl);
     parts_.keep_place({place->incarnation, place->lease});
 }
 
 void ClusterMember::follow_news(Duration wait) {
-    const BootTime now = BootClock::now();
+    const BootTime now = parts_.clock();
     const BootTime due = incarnation_ != 0 ? std::min(next_renewal_, fence_at(lease_)) : next_try_;
     const Duration until_due = std::max<Duration>(due - now, std::chrono::milliseconds(1));
     const auto news = parts_.store->news(std::min(wait, until_due));
@@ -212,7 +250,7 @@ void ClusterMember::follow_news(Duration wait) {
 }
 
 void ClusterMember::take(const StoreNews& news) {
-    const BootTime now = BootClock::now();
+    const BootTime now = parts_.clock();
     for (const auto& [name, record] : news.hosts) note(note_record(table_, name, record, now));
     for (const auto& [name, incarnation] : news.deleted) {
         note(note_deletion(table_, name, incarnation, now));
@@ -230,7 +268,7 @@ void ClusterMember::take(const StoreNews& news) {
 }
 
 void ClusterMember::run_fences() {
-    const BootTime now = BootClock::now();
+    const BootTime now = parts_.clock();
     follow(fences_, table_, now);
     if (parts_.runner == nullptr) return;
     if (!running_.empty()) {
@@ -295,14 +333,14 @@ Result<void> ClusterMember::confirm_fence(const std::string& name, const std::st
         const FenceKey key{name, life.number};
         const FenceRecord record{true, by, "operator", life.machine, life.boot};
         FABRIC_TRY_VOID(parts_.store->write_fence(key, record));
-        note(note_fence(table_, name, life.number, record, BootClock::now()));
+        note(note_fence(table_, name, life.number, record, parts_.clock()));
     }
     return {};
 }
 
 void ClusterMember::leave(bool fenced) {
     if (incarnation_ == 0) return;
-    const BootTime now = BootClock::now();
+    const BootTime now = parts_.clock();
     parts_.store->limit_calls_until(now + std::chrono::seconds(1));
     if (!fenced) return;  // the next daemon on this host goes on with the place
     const FenceKey key{parts_.host, incarnation_};
