@@ -12,16 +12,17 @@
 
 namespace emu {
 
-/// Kinds of events of a simulated cluster; `who` of an event is a host unless it says otherwise.
+/// Kinds of events of a simulated cluster; the number of an event is a host unless it says
+/// otherwise.
 enum ClusterEvent : int {
     kWakeDaemon,
     kRequestArrives,  // at the store
-    kLeaseIsDue,      // who: the lease
+    kLeaseIsDue,      // its number: the lease
     kStoreIsBack,
-    kFailure,     // who: its number
+    kFailure,     // its number: the failure
     kFailureEnd,  // likewise
     kStartHost,
-    kFencePower,  // who: the host that is switched off
+    kFencePower,  // the host that is switched off
 };
 
 /// What one daemon waits for. Its place in `ClusterTime` is that of its host.
