@@ -81,7 +81,7 @@ LIBRARIES = {
 
 # Headers of the language and of the system have no home.
 CXX_STANDARD = re.compile(r"[a-z_0-9]+(\.h)?$")
-SYSTEM_FOLDER = re.compile(r"(sys|linux|netinet|arpa|net|asm|bits|cxxabi|experimental|ext)/")
+SYSTEM_FOLDER = re.compile(r"(sys|linux|netinet|arpa|net|asm|bits|cxxabi|experimental|ext|sanitizer)/")
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
 GENERATED = re.compile(r"\.pb\.h$")

@@ -15,7 +15,8 @@ int main(int argc, char** argv) {
         std::fprintf(stderr, "fabric-sim: %s\n", failure->line.c_str());
         return failure->code;
     }
-    if (emu::print_report(std::get<emu::Report>(outcome), options)) return 0;
+    const auto& report = std::get<emu::Report>(outcome);
+    if (emu::print_report(report, options)) return report.has_faults ? 1 : 0;
     std::fprintf(stderr, "fabric-sim: the output could not be written%s%s\n",
                  options.output.empty() ? "" : ": ", options.output.c_str());
     return 1;

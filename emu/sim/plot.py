@@ -106,6 +106,24 @@ def draw_bandwidth(pyplot, program):
     return figure
 
 
+def draw_network(pyplot, program):
+    """A flat ring's time over that of the plan for several hosts, by hosts."""
+    figure, axis = pyplot.subplots(figsize=(8, 5))
+    hosts = "2,4,8,16,32,64,128"
+    for label, words in (("100 Gbit/s, 8 ranks a host", ["--bandwidth", "12.5GB/s", "--memory", "100GB/s"]),
+                         ("1 Gbit/s, 8 ranks a host", [])):
+        for size in ("64KiB", "1MiB", "64MiB"):
+            rows = ask(program, "network", "--hosts", hosts, "--ranks", "8", "--sizes", size, *words)["rows"]
+            axis.loglog(column(rows, "hosts"), column(rows, "ring_over_plan"), marker="o",
+                        linestyle="-" if words else "--", label=f"{size}, {label}")
+    axis.axhline(1, color="black", linewidth=0.8)
+    axis.set_xlabel("hosts")
+    axis.set_ylabel("time of a flat ring / time of the plan")
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8)
+    return figure
+
+
 def draw_validation(pyplot, answer):
     """Simulated over measured, by size; one panel per number of ranks."""
     worlds = sorted({row["devices"] for row in answer["rows"]})
@@ -135,7 +153,7 @@ def main():
     parser.add_argument("--program", required=True, help="fabric-sim")
     parser.add_argument("--output", required=True, metavar="DIR", help="folder of the pictures")
     parser.add_argument("--validation", metavar="FILE", help="JSON of fabric-sim validate; else none")
-    parser.add_argument("--only", metavar="NAME", help="allreduce, crossover, stragglers, bandwidth")
+    parser.add_argument("--only", metavar="NAME", help="allreduce, crossover, stragglers, bandwidth, network")
     options = parser.parse_args()
     try:
         import matplotlib  # pylint: disable=import-outside-toplevel
@@ -147,7 +165,8 @@ def main():
     from matplotlib import pyplot  # pylint: disable=import-outside-toplevel
     os.makedirs(options.output, exist_ok=True)
     pictures = {"allreduce": draw_allreduce, "crossover": draw_crossover,
-                "stragglers": draw_stragglers, "bandwidth": draw_bandwidth}
+                "stragglers": draw_stragglers, "bandwidth": draw_bandwidth,
+                "network": draw_network}
     for name, draw in pictures.items():
         if options.only in (None, name):
             save(pyplot, draw(pyplot, options.program), options.output, name)

@@ -21,6 +21,7 @@ struct Report {
     std::vector<std::string> columns;
     std::vector<std::vector<Cell>> rows;
     std::vector<std::string> notes;  // for people
+    bool has_faults = false;         // what was simulated broke its rules: exit status 1
 };
 
 std::string as_text(const Report& report);

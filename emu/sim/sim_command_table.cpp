@@ -21,6 +21,10 @@ constexpr SimCommand kCommands[] = {
      add_training_flags, simulate_training},
     {"control", "What fabricd's control loop makes of stragglers and failures", add_control_flags,
      simulate_control},
+    {"cluster", "What the membership of many hosts costs, and how it goes through failures",
+     add_cluster_flags, simulate_cluster},
+    {"network", "An allreduce over several hosts against a ring over all ranks", add_network_flags,
+     simulate_network},
     {"validate", "Measure allreduces on this machine and compare", add_validate_flags,
      simulate_validate},
 };

@@ -145,6 +145,18 @@ SimOutcome simulate_control(SimOptions& options) {
     return answer_control(query);
 }
 
+SimOutcome simulate_cluster(SimOptions& options) {
+    fall_back(options.cluster.hosts, {2, 8, 32, 128});
+    return answer_cluster(options.cluster);
+}
+
+SimOutcome simulate_network(SimOptions& options) {
+    fall_back(options.network.hosts, {2, 8, 32, 128});
+    fall_back(options.sizes, {4 * kKiB, 1 * kMiB, 64 * kMiB});
+    options.network.sizes = options.sizes;
+    return answer_network(options.network);
+}
+
 SimOutcome simulate_validate(SimOptions& options) {
     fall_back(options.devices, {2, 4});
     fall_back(options.sizes, {8, 1 * kKiB, 8 * kKiB, 64 * kKiB, 512 * kKiB, 4 * kMiB, 32 * kMiB});

@@ -181,6 +181,63 @@ void add_control_flags(CLI::App& command, SimOptions& options, SimTexts& texts) 
     command.add_option("--window", texts.window, "Of the loop (default 1s)")->type_name("TIME");
 }
 
+// Hosts of a cluster have a network and a store, which are no topology of devices.
+void add_cluster_flags(CLI::App& command, SimOptions& options, SimTexts& texts) {
+    ClusterScenario& scenario = options.cluster.scenario;
+    command
+        .add_option("--hosts", texts.hosts,
+                    "How many hosts, 2 to 1024, in turn (default 2,8,32,128)")
+        ->type_name("N,...");
+    command.add_option("--failures", scenario.failures, "Of a run (default 8)")
+        ->type_name("N")
+        ->check(CLI::Range(0, 10000));
+    command
+        .add_option("--kinds", texts.kinds,
+                    "Of failures, in turn: death, cut, pause, restart, leader, down, data (default "
+                    "all)")
+        ->type_name("NAME,...");
+    command.add_option("--ttl", texts.ttl, "Of a host's lease (default 5s)")->type_name("TIME");
+    command.add_option("--calm", texts.calm, "Before the first failure (default 20s)")
+        ->type_name("TIME");
+    command.add_option("--length", texts.length_of_failures, "In which they begin (default 60s)")
+        ->type_name("TIME");
+    command.add_option("--reboot", texts.reboot, "Of a host without power (default 20s)")
+        ->type_name("TIME");
+    command.add_option("--fence-time", texts.fence, "Of the fence command (default 2s)")
+        ->type_name("TIME");
+    command
+        .add_option("--fence-fails", scenario.fence_fails, "Share of fence commands (default 0.1)")
+        ->type_name("SHARE")
+        ->check(CLI::Range(0.0, 1.0));
+    command.add_flag("--no-fence-command", texts.no_fence, "Fences are for boots and hosts alone");
+    command.add_flag("--one-member", texts.one_member, "etcd has one member instead of three");
+    command.add_option("--store-slow", texts.store_slow, "Times that etcd is slower (default 1)")
+        ->type_name("X")
+        ->check(CLI::Range(0.1, 100.0));
+    command.add_option("--runs", options.cluster.runs, "With other seeds (default 1)")
+        ->type_name("N")
+        ->check(CLI::Range(1, 100000));
+    command.add_option("--seed", scenario.seed, "Of the first run (default 1)")->type_name("N");
+}
+
+void add_network_flags(CLI::App& command, SimOptions&, SimTexts& texts) {
+    command
+        .add_option("--hosts", texts.hosts,
+                    "How many hosts, 2 to 1024, in turn (default 2,8,32,128)")
+        ->type_name("N,...");
+    command.add_option("--ranks", texts.ranks, "Of a host, 1 to 64; of hosts in turn (default 2)")
+        ->type_name("N,...");
+    command.add_option("--sizes", texts.sizes, "Bytes of the vector (default 4KiB,1MiB,64MiB)")
+        ->type_name("SIZE,...");
+    command.add_option("--bandwidth", texts.bandwidth, "Of a host's link (default 125MB/s)")
+        ->type_name("RATE");
+    command.add_option("--latency", texts.latency, "One way (default 10us)")->type_name("TIME");
+    command.add_option("--message", texts.message, "Of a rank, for each message (default 2us)")
+        ->type_name("TIME");
+    command.add_option("--memory", texts.memory, "Of a host, for all its ranks (default 4GB/s)")
+        ->type_name("RATE");
+}
+
 // No topology either: the machine is the one that it runs on.
 void add_validate_flags(CLI::App& command, SimOptions& options, SimTexts& texts) {
     add_devices(command, texts, "2,4");

@@ -28,6 +28,21 @@ struct SimTexts {
     std::string recovery = "1s";
     std::string speeds = "1";
     std::string window = "1s";
+    std::string hosts;
+    std::string ranks = "2";
+    std::string kinds;
+    std::string ttl = "5s";
+    std::string calm = "20s";
+    std::string length_of_failures = "60s";
+    std::string reboot = "20s";
+    std::string fence = "2s";
+    std::string bandwidth = "125MB/s";
+    std::string latency = "10us";
+    std::string message = "2us";
+    std::string memory = "4GB/s";
+    double store_slow = 1;
+    bool no_fence = false;
+    bool one_member = false;
     double batch = 32;
     double tflops = 20;
     double parameters = 0;
@@ -43,6 +58,8 @@ void add_stragglers_flags(CLI::App& command, SimOptions& options, SimTexts& text
 void add_bandwidth_flags(CLI::App& command, SimOptions& options, SimTexts& texts);
 void add_training_flags(CLI::App& command, SimOptions& options, SimTexts& texts);
 void add_control_flags(CLI::App& command, SimOptions& options, SimTexts& texts);
+void add_cluster_flags(CLI::App& command, SimOptions& options, SimTexts& texts);
+void add_network_flags(CLI::App& command, SimOptions& options, SimTexts& texts);
 void add_validate_flags(CLI::App& command, SimOptions& options, SimTexts& texts);
 
 /// And those that all have.

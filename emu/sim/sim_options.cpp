@@ -24,6 +24,8 @@ constexpr const char* kExamples =
     "  fabric-sim bandwidth --model resnet50 --batch 32 --tflops 20 --devices 8,64\n"
     "  fabric-sim training --devices 64 --stragglers 5 --traces 20\n"
     "  fabric-sim control --devices 8,64,256,1024 --stragglers 3 --failures 1\n"
+    "  fabric-sim cluster --hosts 2,64,1024 --failures 7\n"
+    "  fabric-sim network --hosts 2,16 --ranks 8 --bandwidth 12.5GB/s\n"
     "  fabric-sim validate            measures this machine; half a minute\n"
     "\nSizes: B, KiB, MiB, GiB. Times: ns, us, ms, s. Rates: MB/s, GB/s.\n"
     "Exit codes: 0 done, 1 failed, 2 wrong usage.\n";
@@ -61,6 +63,8 @@ class Finish {
             std::chrono::duration<double>(std::min(length("--sample", texts_.sample), 10.0)));
         finish_model();
         finish_control();
+        finish_cluster();
+        finish_network();
         if (texts_.trigger != "async" && texts_.trigger != "sync") {
             report("--trigger: async or sync");
         }
@@ -128,6 +132,80 @@ class Finish {
             query.speeds.push_back(speed);
         }
         if (query.speeds.empty()) report("--speeds: at least one");
+    }
+
+    // Whole numbers of so many digits at most, which cannot overflow.
+    std::vector<int> counts(const char* option, const std::string& text, int least, int most) {
+        std::vector<int> found;
+        for (const std::string& word : split(text)) {
+            const bool digits =
+                word.size() <= 4 && std::all_of(word.begin(), word.end(), ::isdigit);
+            const int count = digits ? std::stoi(word) : -1;
+            if (count < least || count > most) {
+                report(std::string(option) + ": \"" + word + "\" is not " + std::to_string(least) +
+                       " to " + std::to_string(most));
+            }
+            found.push_back(count);
+        }
+        return found;
+    }
+
+    Seconds length_within(const char* option, const std::string& text, Seconds least,
+                          Seconds most) {
+        const Seconds found = length(option, text);
+        // `!(a && b)`: refuses NaN as well.
+        if (!(found >= least && found <= most)) {
+            report(std::string(option) + ": " + format_seconds(least) + " to " +
+                   format_seconds(most));
+        }
+        return found;
+    }
+
+    void finish_cluster() {
+        ClusterScenario& scenario = options_.cluster.scenario;
+        options_.cluster.hosts = counts("--hosts", texts_.hosts, 2, 1024);
+        scenario.ttl = length_within("--ttl", texts_.ttl, 2, 300);
+        scenario.calm = length_within("--calm", texts_.calm, 1, 3600);
+        scenario.length = length_within("--length", texts_.length_of_failures, 1, 86400);
+        scenario.reboot = length_within("--reboot", texts_.reboot, 1, 3600);
+        scenario.fence_takes = length_within("--fence-time", texts_.fence, 0.001, 600);
+        scenario.has_fence_command = !texts_.no_fence;
+        scenario.etcd = texts_.one_member ? etcd_of_one() : etcd_of_three();
+        EtcdFigures& etcd = scenario.etcd;
+        for (Latency* each : {&etcd.grant, &etcd.keep, &etcd.write, &etcd.read, &etcd.watch}) {
+            each->median *= texts_.store_slow;
+            each->p99 *= texts_.store_slow;
+        }
+        for (int kind = 0; kind < kFailureKinds && texts_.kinds.empty(); ++kind) {
+            scenario.kinds.push_back(static_cast<FailureKind>(kind));
+        }
+        for (const std::string& word : split(texts_.kinds)) {
+            int kind = 0;
+            while (kind < kFailureKinds && word != name_of_failure(kind)) ++kind;
+            if (kind == kFailureKinds) report("--kinds: there is no \"" + word + "\"");
+            scenario.kinds.push_back(static_cast<FailureKind>(kind));
+        }
+        if (scenario.kinds.empty()) report("--kinds: at least one");
+    }
+
+    Rate rate(const char* option, const std::string& text) {
+        const auto parsed = parse_rate(text);
+        if (!parsed.ok() || *parsed <= 0) {
+            report(std::string(option) + ": \"" + text + "\" is no rate like 1.25GB/s");
+            return 1;
+        }
+        return *parsed;
+    }
+
+    void finish_network() {
+        NetworkQuery& query = options_.network;
+        query.hosts = options_.cluster.hosts;
+        query.ranks = counts("--ranks", texts_.ranks, 1, 64);
+        if (query.ranks.empty()) report("--ranks: at least one");
+        query.figures.bandwidth = rate("--bandwidth", texts_.bandwidth);
+        query.figures.memory = rate("--memory", texts_.memory);
+        query.figures.latency = length("--latency", texts_.latency);
+        query.figures.message = length("--message", texts_.message);
     }
 
     void finish_topology() {

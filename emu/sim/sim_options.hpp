@@ -7,6 +7,8 @@
 #include <variant>
 #include <vector>
 
+#include "emu/sim/cluster_query.hpp"
+#include "emu/sim/host_network.hpp"
 #include "emu/sim/queries.hpp"
 #include "emu/sim/training.hpp"
 #include "emu/sim/validate.hpp"
@@ -34,6 +36,8 @@ struct SimOptions {
     CrossoverQuery crossover;
     StragglerQuery stragglers;
     BandwidthQuery bandwidth;
+    ClusterQuery cluster;
+    NetworkQuery network;
     ValidateOptions validate;
     Workload workload;
     TraceSpec trace;

@@ -27,11 +27,14 @@ Duration renewal_pause(Duration ttl) {
 }  // namespace
 
 ClusterMember::ClusterMember(MemberParts parts) : parts_(std::move(parts)) {
-    FABRIC_CHECK(parts_.store != nullptr && parts_.end_shared_sessions && parts_.keep_place);
+    FABRIC_CHECK(parts_.store != nullptr && parts_.end_shared_sessions && parts_.keep_place &&
+                 parts_.clock);
     table_.grace = grace_after_deletion(parts_.ttl);
     const auto ttl_ms = std::chrono::duration_cast<std::chrono::milliseconds>(parts_.ttl).count();
     parts_.record.ttl_ms = static_cast<std::uint64_t>(ttl_ms);
     fences_.has_command = parts_.runner != nullptr;
+    // The daemon before may have renewed it until now, and no longer.
+    resume_until_ = parts_.clock() + parts_.ttl - kFenceMargin;
     // From a place of its own: a session must not take the version of another start of the daemon
     // for this one's.
     table_.version = first_version(parts_.record.instance);
@@ -68,10 +71,13 @@ void ClusterMember::note(const HostChanges& changes) {
 }
 
 void ClusterMember::step(Duration wait) {
-    const BootTime now = BootClock::now();
+    const BootTime now = parts_.clock();
     if (must_fence(lease_, now)) end_lease("no answer of the store in time");
     const bool is_member = incarnation_ != 0;
-    parts_.store->limit_calls_until(is_member ? fence_at(lease_) : now + kCallsLimit);
+    const bool is_kept = parts_.kept.incarnation != 0;
+    if (is_kept && now >= resume_until_) end_kept_place();
+    const BootTime limit = is_kept ? std::min(now + kCallsLimit, resume_until_) : now + kCallsLimit;
+    parts_.store->limit_calls_until(is_member ? fence_at(lease_) : limit);
     if (is_member) {
         if (must_restore_) {
             restore();
@@ -83,14 +89,14 @@ void ClusterMember::step(Duration wait) {
         try_to_join();
     }
     follow_news(wait);
-    note(elapse(table_, BootClock::now()));
+    note(elapse(table_, parts_.clock()));
     run_fences();
     write_fences();
 }
 
 void ClusterMember::renew_lease() {
     const auto kept = parts_.store->keep();
-    const BootTime now = BootClock::now();
+    const BootTime now = parts_.clock();
     if (kept.ok()) {
         (void)succeeded({});
         ++counts_.renewals;
@@ -124,7 +130,23 @@ void ClusterMember::end_lease(const char* why) {
     ++table_.version;
     must_restore_ = false;
     next_try_ = BootTime{};
-    // At once, and before the store is asked anything: others may be given this memory next.
+    end_sessions();
+}
+
+// Sessions of the daemon before are still there, and nothing renews their lease.
+void ClusterMember::end_kept_place() {
+    log(LogLevel::kError,
+        "cluster: %s could not go on with incarnation %llu in time: sessions on shared memory end",
+        parts_.host.c_str(), static_cast<unsigned long long>(parts_.kept.incarnation));
+    ++counts_.self_fences;
+    own_past_.push_back(parts_.kept.incarnation);
+    ended_ = std::max(ended_, parts_.kept.incarnation);
+    parts_.kept = {};
+    end_sessions();
+}
+
+// At once, and before the store is asked anything: others may be given this memory next.
+void ClusterMember::end_sessions() {
     if (const auto ended = parts_.end_shared_sessions(); !ended.ok()) {
         log(LogLevel::kError, "cluster: %s", describe(ended.error()).c_str());
     }
@@ -141,13 +163,18 @@ bool ClusterMember::fence_own_past() {
                                  parts_.record.boot};
         if (!succeeded(parts_.store->write_fence(key, record))) return false;
         own_past_.erase(own_past_.begin());
-        note(note_fence(table_, key.first, key.second, record, BootClock::now()));
+        note(note_fence(table_, key.first, key.second, record, parts_.clock()));
     }
     return true;
 }
 
 void ClusterMember::try_to_join() {
     if (parts_.kept.incarnation != 0) {
+        // The daemon before, or others, may have fenced it while the store kept its record.
+        const auto news = parts_.store->read_all();
+        if (!succeeded(news.ok() ? Result<void>{} : news.error())) return;
+        take(*news);
+        if (is_own_past(parts_.kept.incarnation)) return end_kept_place();
         HostRecord record = parts_.record;
         record.incarnation = parts_.kept.incarnation;
         auto place = parts_.store->resume(parts_.host, record, parts_.kept.lease);
@@ -176,12 +203,18 @@ void ClusterMember::look_for_clone() {
     const HostRecord& other = table_.hosts.at(parts_.host).record;
     const Duration ttl =
         other.ttl_ms == 0 ? parts_.ttl : Duration(std::chrono::milliseconds(other.ttl_ms));
-    if (!note_refusal(clones_, parts_.record, other, ttl, BootClock::now())) return;
+    if (!note_refusal(clones_, parts_.record, other, ttl, parts_.clock())) return;
     log(LogLevel::kError,
         "cluster: another boot of this machine id holds the name %s, and lives at the same time: "
         "/etc/machine-id has to be another on each host; a boot of this one proves no end any more",
         parts_.host.c_str());
     parts_.record.machine = 0;
+}
+
+bool ClusterMember::is_own_past(Incarnation incarnation) const {
+    const HostLife* life = find_life(table_, parts_.host, incarnation);
+    return life != nullptr &&
+           (life->state == HostState::kLost || life->state == HostState::kFenced);
 }
 
 void ClusterMember::take_place(const Result<HostPlace>& place) {
@@ -191,8 +224,9 @@ void ClusterMember::take_place(const Result<HostPlace>& place) {
     }
     refusal_.clear();
     // A store that was away may have kept the record for longer than its lease: etcd gives all of
-    // them their time again when it is started. What has been called over stays over.
-    if (place->incarnation <= ended_) {
+    // them their time again when it is started, or has another leader. What has been called over
+    // stays over, and others may have this memory already.
+    if (place->incarnation <= ended_ || is_own_past(place->incarnation)) {
         // Nothing is in the way of another one then.
         if (succeeded(parts_.store->leave())) next_try_ = BootTime{};
         return;
@@ -231,13 +265,13 @@ void ClusterMember::restore() {
     if (!succeeded(place.ok() ? Result<void>{} : place.error())) return;
     must_restore_ = false;
     // The former lease counts as long as it lasts: there was no moment without one.
-    if (!renew(lease_, place->times.ttl, place->times.sent, BootClock::now())) return;
+    if (!renew(lease_, place->times.ttl, place->times.sent, parts_.clock())) return;
     next_renewal_ = lease_.sent + renewal_pause(lease_.ttl);
     parts_.keep_place({place->incarnation, place->lease});
 }
 
 void ClusterMember::follow_news(Duration wait) {
-    const BootTime now = BootClock::now();
+    const BootTime now = parts_.clock();
     const BootTime due = incarnation_ != 0 ? std::min(next_renewal_, fence_at(lease_)) : next_try_;
     const Duration until_due = std::max<Duration>(due - now, std::chrono::milliseconds(1));
     const auto news = parts_.store->news(std::min(wait, until_due));
@@ -246,7 +280,7 @@ void ClusterMember::follow_news(Duration wait) {
 }
 
 void ClusterMember::take(const StoreNews& news) {
-    const BootTime now = BootClock::now();
+    const BootTime now = parts_.clock();
     for (const auto& [name, record] : news.hosts) note(note_record(table_, name, record, now));
     for (const auto& [name, incarnation] : news.deleted) {
         note(note_deletion(table_, name, incarnation, now));
@@ -264,7 +298,7 @@ void ClusterMember::take(const StoreNews& news) {
 }
 
 void ClusterMember::run_fences() {
-    const BootTime now = BootClock::now();
+    const BootTime now = parts_.clock();
     follow(fences_, table_, now);
     if (parts_.runner == nullptr) return;
     if (!running_.empty()) {
@@ -329,14 +363,14 @@ Result<void> ClusterMember::confirm_fence(const std::string& name, const std::st
         const FenceKey key{name, life.number};
         const FenceRecord record{true, by, "operator", life.machine, life.boot};
         FABRIC_TRY_VOID(parts_.store->write_fence(key, record));
-        note(note_fence(table_, name, life.number, record, BootClock::now()));
+        note(note_fence(table_, name, life.number, record, parts_.clock()));
     }
     return {};
 }
 
 void ClusterMember::leave(bool fenced) {
     if (incarnation_ == 0) return;
-    const BootTime now = BootClock::now();
+    const BootTime now = parts_.clock();
     parts_.store->limit_calls_until(now + std::chrono::seconds(1));
     if (!fenced) return;  // the next daemon on this host goes on with the place
     const FenceKey key{parts_.host, incarnation_};

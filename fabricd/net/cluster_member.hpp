@@ -34,6 +34,8 @@ struct MemberParts {
     std::function<Result<void>()> end_shared_sessions;
     std::function<void(const KeptPlace&)> keep_place;
     std::function<void(const HostChange&)> note_change = {};
+    /// Another one in a simulation, in which a host has the time of its world.
+    std::function<BootTime()> clock = BootClock::now;
 };
 
 /// Counts since the start.
@@ -74,9 +76,12 @@ class ClusterMember {
   private:
     void renew_lease();
     void end_lease(const char* why);
+    void end_kept_place();
+    void end_sessions();
     void try_to_join();
     void look_for_clone();
     void take_place(const Result<HostPlace>& place);
+    bool is_own_past(Incarnation incarnation) const;
     bool fence_own_past();
     void restore();
     void write_ends_again();
@@ -99,6 +104,7 @@ class ClusterMember {
     std::vector<FenceKey> running_;  // the command's, one at most
     BootTime next_try_{};            // to join
     BootTime next_renewal_{};
+    BootTime resume_until_{};  // the place of the daemon before; its lease is not known
     std::string trouble_;
     std::string refusal_;  // of the last try to join
     TroubleLog troubles_;

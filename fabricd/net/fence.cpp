@@ -19,6 +19,8 @@ bool is_lost(const HostTable& hosts, const FenceKey& key) {
 }  // namespace
 
 void follow(FenceTable& fences, const HostTable& hosts, BootTime now) {
+    if (hosts.losses == fences.followed) return;
+    fences.followed = hosts.losses;
     for (const auto& [name, host] : hosts.hosts) {
         for (const HostLife& life : host.lives) {
             if (life.state != HostState::kLost) continue;
@@ -57,6 +59,8 @@ void note_claim(FenceTable& fences, const FenceKey& key, bool is_ours, BootTime 
 bool note_command(FenceTable& fences, const FenceKey& key, int status, BootTime now) {
     const auto job = fences.jobs.find(key);
     if (job == fences.jobs.end()) return status == 0;
+    // It may have been fenced by other means meanwhile, and was kept for this end of its command.
+    fences.followed = ~std::uint64_t{0};
     if (status == 0) {
         fences.jobs.erase(job);
         return true;

@@ -33,6 +33,7 @@ struct FenceJob {
 struct FenceTable {
     bool has_command = false;
     std::map<FenceKey, FenceJob> jobs;
+    std::uint64_t followed = 0;  // `losses` of the host table that `jobs` are of
 };
 
 /// Between attempts: 5 s, doubled each time, 5 min at most. A management controller that is being

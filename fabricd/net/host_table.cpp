@@ -21,6 +21,7 @@ void change(HostTable& table, const std::string& name, HostLife& life, HostState
             HostChanges& changes) {
     FABRIC_CHECK(life.state != HostState::kFenced);  // an end is an end
     changes.push_back({name, life.number, life.state, to, life.how});
+    if (to == HostState::kLost || life.state == HostState::kLost) ++table.losses;
     life.state = to;
     life.since = now;
     ++table.version;
@@ -38,6 +39,7 @@ void suspect(HostTable& table, const std::string& name, HostLife& life, BootTime
              HostChanges& changes) {
     if (is_over(life.state) || life.state == HostState::kSuspect) return;
     life.lost_at = now + std::max(table.grace, life.grace);
+    table.first_loss = std::min(table.first_loss, life.lost_at);
     change(table, name, life, HostState::kSuspect, now, changes);
 }
 
@@ -74,6 +76,7 @@ HostLife& add_lost(HostTable& table, const std::string& name, Incarnation incarn
     const auto place = std::ranges::find_if(
         lives, [&](const HostLife& other) { return other.number > incarnation; });
     ++table.version;
+    ++table.losses;
     return *lives.insert(place, {.number = incarnation,
                                  .machine = record.machine,
                                  .boot = record.boot,
@@ -155,6 +158,8 @@ HostChanges note_deletion(HostTable& table, std::string_view name, Incarnation i
 
 HostChanges elapse(HostTable& table, BootTime now) {
     HostChanges changes;
+    // A daemon asks many times a second, and of a thousand hosts mostly none is a suspect.
+    if (now < table.first_loss) return changes;
     for (auto& [name, host] : table.hosts) {
         for (HostLife& life : host.lives) {
             if (life.state == HostState::kSuspect && now >= life.lost_at) {
@@ -162,6 +167,7 @@ HostChanges elapse(HostTable& table, BootTime now) {
             }
         }
     }
+    table.first_loss = next_change(table);
     return changes;
 }
 
@@ -183,9 +189,12 @@ HostChanges note_fence(HostTable& table, const std::string& name, Incarnation in
     if (record.is_fenced) {
         fence(table, name, *life, record.by, record.how, now, changes);
         forget_oldest(table.hosts[name]);
-    } else if (!is_over(life->state)) {
-        change(table, name, *life, HostState::kLost, now, changes);
+        return changes;
     }
+    if (!is_over(life->state)) change(table, name, *life, HostState::kLost, now, changes);
+    // Of before this daemon was started: the record that proves its end was there before it.
+    const HostRecord newest = table.hosts[name].record;
+    if (proves_end(newest, *life)) fence(table, name, *life, name, "boot", now, changes);
     return changes;
 }
 

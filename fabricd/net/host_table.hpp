@@ -59,6 +59,8 @@ struct HostTable {
     fabricshm::Duration grace{};  // grace_after_deletion() of the cluster's lease
     std::map<std::string, Host, std::less<>> hosts;
     std::uint64_t version = 1;
+    BootTime first_loss = BootTime::max();  // no suspect becomes lost before
+    std::uint64_t losses = 0;  // rises when an incarnation becomes lost, and when it is so no more
 };
 
 /// Where versions begin, by the instance of the daemon: not 0, and far from those of any other

@@ -19,21 +19,12 @@
 
 #include "kernels/copy.hpp"
 #include "libfabricshm/base/check.hpp"
+#include "libfabricshm/net/allreduce_plan.hpp"
 #include "libfabricshm/net/hosts_group.hpp"
 
 namespace fabricshm::net {
 
 namespace {
-
-// Below it three local collectives and half a round trip are cheaper than parts for all ranks.
-constexpr Bytes kSmall = 32 * kKiB;
-// Parts are so large, or so large that there are so many blocks.
-constexpr Bytes kLeastPart = 16 * kKiB;
-constexpr Bytes kBlocks = 4;
-// Up to so many bytes each host sends all to all others: one step.
-constexpr Bytes kOneStep = 128 * kKiB;
-
-using Segments = std::vector<Segment>;
 
 Result<void> allreduce_small(HostsGroup& group, const HostsGroup::Step& step, Bytes bytes) {
     const Call& call = step.call;
@@ -71,7 +62,7 @@ Result<void> allreduce_small(HostsGroup& group, const HostsGroup::Step& step, By
 
 class LargeAllreduce {
   public:
-    LargeAllreduce(HostsGroup& group, const HostsGroup::Step& step, Bytes bytes);
+    LargeAllreduce(HostsGroup& group, const HostsGroup::Step& step, const AllreducePlan& sizes);
     Result<void> run();
 
   private:
@@ -80,15 +71,13 @@ class LargeAllreduce {
         Bytes bytes = 0;
         Bytes begin = 0;  // of this rank's part
         Bytes part = 0;
-        Segments own;                // that it adds up
-        std::vector<Segments> sent;  // [host]: that this host adds up
-        std::vector<Segments> come;  // [host]: that it gives to `own`
-        std::vector<Bytes> parts;    // of this host's ranks
+        BlockExchange with;
+        std::vector<Bytes> parts;  // of this host's ranks
     };
 
     Block block_of(Bytes bytes) const;
     const Block& block(std::uint64_t number) const noexcept {
-        return number + 1 == blocks_ ? last_ : each_;
+        return number + 1 == sizes_.blocks ? last_ : each_;
     }
     std::byte* output(std::uint64_t number) const noexcept {
         return step_.call.output + number * each_.bytes;
@@ -103,24 +92,21 @@ class LargeAllreduce {
     HostsGroup& group_;
     const HostsGroup::Step& step_;
     const HostsPlan& plan_;
-    bool two_steps_ = false;
-    bool in_place_ = false;  // the input is the partial sum: one rank on this host
-    std::uint64_t blocks_ = 0;
+    const AllreducePlan sizes_;
+    const bool in_place_;  // the input is the partial sum: one rank on this host
     Block each_;
     Block last_;
 };
 
-LargeAllreduce::LargeAllreduce(HostsGroup& group, const HostsGroup::Step& step, Bytes bytes)
-    : group_(group), step_(step), plan_(group.plan()) {
-    two_steps_ = plan_.hosts() > 2 && bytes > kOneStep;
-    in_place_ = group.locals() == 1 && !group.links()->transport().needs_lent();
-    const auto least = static_cast<Bytes>(plan_.smallest_host());
-    const Bytes wanted = round_up(bytes / kBlocks / least, kPartUnit);
-    const Bytes part = std::clamp(wanted, kLeastPart, group.slot_bytes());
-    each_ = block_of(part * least);
-    blocks_ = (bytes + each_.bytes - 1) / each_.bytes;
-    last_ = block_of(bytes - (blocks_ - 1) * each_.bytes);
-}
+LargeAllreduce::LargeAllreduce(HostsGroup& group, const HostsGroup::Step& step,
+                               const AllreducePlan& sizes)
+    : group_(group),
+      step_(step),
+      plan_(group.plan()),
+      sizes_(sizes),
+      in_place_(group.locals() == 1 && !group.links()->transport().needs_lent()),
+      each_(block_of(sizes.each)),
+      last_(block_of(sizes.last)) {}
 
 LargeAllreduce::Block LargeAllreduce::block_of(Bytes bytes) const {
     Block block;
@@ -129,16 +115,7 @@ LargeAllreduce::Block LargeAllreduce::block_of(Bytes bytes) const {
     block.begin = plan_.part_begin(own, group_.own_local(), bytes);
     block.part = plan_.part_bytes(group_.rank(), bytes);
     for (const int rank : plan_.ranks_of(own)) block.parts.push_back(plan_.part_bytes(rank, bytes));
-    const int reducer = two_steps_ ? own : -1;
-    block.own = plan_.crossings(group_.rank(), own, bytes, reducer);
-    for (int host = 0; host < plan_.hosts(); ++host) {
-        const bool other = host != own;
-        block.sent.push_back(
-            other ? plan_.crossings(group_.rank(), host, bytes, two_steps_ ? host : -1)
-                  : Segments());
-        block.come.push_back(other ? plan_.crossings(group_.rank(), host, bytes, reducer)
-                                   : Segments());
-    }
+    block.with = exchange_of(plan_, group_.rank(), bytes, sizes_.has_two_steps);
     return block;
 }
 
@@ -160,7 +137,7 @@ Result<void> LargeAllreduce::scatter(std::uint64_t number) {
     for (int turn = 1; turn < plan_.hosts(); ++turn) {
         // Each host begins with another one.
         const int host = (group_.own_host() + turn) % plan_.hosts();
-        for (const Segment& segment : now.sent[static_cast<std::size_t>(host)]) {
+        for (const Segment& segment : now.with.sent[static_cast<std::size_t>(host)]) {
             FABRIC_TRY_VOID(group_.send(step_, segment.peer, partial(number) + segment.offset,
                                         segment.bytes, group_.pending(number)));
         }
@@ -178,7 +155,7 @@ Result<void> LargeAllreduce::add_up(std::uint64_t number, const Block& now) {
     };
     std::vector<Current> current(static_cast<std::size_t>(plan_.hosts()));
     HostsSum sum;
-    for (const Segment& own : now.own) {
+    for (const Segment& own : now.with.own) {
         for (Bytes at = own.offset; at < own.offset + own.bytes;) {
             Bytes end = own.offset + own.bytes;
             sum.parts.clear();
@@ -189,7 +166,7 @@ Result<void> LargeAllreduce::add_up(std::uint64_t number, const Block& now) {
                 }
                 Current& its = current[static_cast<std::size_t>(host)];
                 if (its.segment == nullptr) {
-                    its.segment = &now.come[static_cast<std::size_t>(host)][its.next++];
+                    its.segment = &now.with.come[static_cast<std::size_t>(host)][its.next++];
                     FABRIC_TRY(its.bytes,
                                group_.receive(step_, its.segment->peer, its.segment->bytes));
                 }
@@ -219,12 +196,12 @@ Result<void> LargeAllreduce::reduce(std::uint64_t number) {
     if (in_place_)
         FABRIC_TRY_VOID(group_.links()->settle(group_.pending(number), step_.call.deadline));
     FABRIC_TRY_VOID(add_up(number, now));
-    if (!two_steps_) return {};
+    if (!sizes_.has_two_steps) return {};
     // Straight from the output, unless the network needs memory that was lent to it.
     const bool sends_any = !group_.links()->transport().needs_lent();
     for (int turn = 1; turn < plan_.hosts(); ++turn) {
         const int host = (group_.own_host() + turn) % plan_.hosts();
-        for (const Segment& segment : now.come[static_cast<std::size_t>(host)]) {
+        for (const Segment& segment : now.with.come[static_cast<std::size_t>(host)]) {
             const std::byte* from = output(number) + segment.offset;
             FABRIC_TRY_VOID(sends_any ? group_.send(step_, segment.peer, from, segment.bytes,
                                                     group_.pending(number))
@@ -236,8 +213,8 @@ Result<void> LargeAllreduce::reduce(std::uint64_t number) {
 
 Result<void> LargeAllreduce::gather(std::uint64_t number) {
     const Block& now = block(number);
-    for (int host = 0; two_steps_ && host < plan_.hosts(); ++host) {
-        for (const Segment& segment : now.sent[static_cast<std::size_t>(host)]) {
+    for (int host = 0; sizes_.has_two_steps && host < plan_.hosts(); ++host) {
+        for (const Segment& segment : now.with.sent[static_cast<std::size_t>(host)]) {
             FABRIC_TRY(const std::byte* theirs, group_.receive(step_, segment.peer, segment.bytes));
             kernels::copy(output(number) + segment.offset, theirs, segment.bytes, false);
             group_.links()->release(segment.peer);
@@ -252,10 +229,11 @@ Result<void> LargeAllreduce::gather(std::uint64_t number) {
 }
 
 Result<void> LargeAllreduce::run() {
-    const std::uint64_t behind = two_steps_ ? 2 : 1;  // blocks by which GATHER is behind SCATTER
-    for (std::uint64_t turn = 0; turn < blocks_ + behind; ++turn) {
-        if (turn < blocks_) FABRIC_TRY_VOID(scatter(turn));
-        if (turn >= 1 && turn - 1 < blocks_) FABRIC_TRY_VOID(reduce(turn - 1));
+    const std::uint64_t behind =
+        sizes_.has_two_steps ? 2 : 1;  // blocks by which GATHER is behind SCATTER
+    for (std::uint64_t turn = 0; turn < sizes_.blocks + behind; ++turn) {
+        if (turn < sizes_.blocks) FABRIC_TRY_VOID(scatter(turn));
+        if (turn >= 1 && turn - 1 < sizes_.blocks) FABRIC_TRY_VOID(reduce(turn - 1));
         if (turn >= behind) FABRIC_TRY_VOID(gather(turn - behind));
     }
     // The caller's buffers are the caller's again.
@@ -269,8 +247,9 @@ Result<void> LargeAllreduce::run() {
 
 Result<void> run_hosts_allreduce(HostsGroup& group, const HostsGroup::Step& step) {
     const Bytes bytes = step.call.count * step.element;
-    if (bytes <= kSmall) return allreduce_small(group, step, bytes);
-    return LargeAllreduce(group, step, bytes).run();
+    const AllreducePlan sizes = plan_allreduce(group.plan(), bytes, group.slot_bytes());
+    if (sizes.is_small) return allreduce_small(group, step, bytes);
+    return LargeAllreduce(group, step, sizes).run();
 }
 
 }  // namespace fabricshm::net

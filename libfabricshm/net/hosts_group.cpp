@@ -11,6 +11,7 @@
 #include "libfabricshm/base/world_max.hpp"
 #include "libfabricshm/collective/request.hpp"
 #include "libfabricshm/collective/worker.hpp"
+#include "libfabricshm/net/allreduce_plan.hpp"
 #include "libfabricshm/net/transport_loader.hpp"
 #include "libfabricshm/net/trusted.hpp"
 
@@ -20,9 +21,6 @@ namespace {
 
 constexpr std::uint32_t kFormat = 2;
 constexpr std::uint64_t kMagic = 0x7374736f68626166;  // "fabhosts"
-constexpr Bytes kMaxMessage = 256 * kKiB;
-constexpr Bytes kMinMessage = 16 * kKiB;
-constexpr Bytes kMaxRings = 128 * kMiB;  // of one rank, for all others
 
 // How much longer ranks wait for each other in a pool than for the network.
 constexpr Duration kGrace = std::chrono::seconds(2);
@@ -183,10 +181,7 @@ Result<void> HostsGroup::open_links() {
         spec.greets.push_back(far && own_host() < plan_.host_of(peer));
         remote += far ? 1 : 0;
     }
-    // Of the least host, so that all ranks come to the same size.
-    const int most = spec_.world - plan_.smallest_host();
-    slot_bytes_ = std::clamp(kMaxRings / 4 / static_cast<Bytes>(most) / kMinMessage * kMinMessage,
-                             kMinMessage, kMaxMessage);
+    slot_bytes_ = largest_message(plan_);
     spec.ring_bytes = 4 * slot_bytes_;
     spec.control_bytes = static_cast<Bytes>(spec_.world) *
                              (sizeof(Opening) + static_cast<Bytes>(spec_.world) * sizeof(Door)) +

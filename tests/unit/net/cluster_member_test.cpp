@@ -93,6 +93,7 @@ struct Rig {
             return {};
         };
         parts.keep_place = [this](const KeptPlace& now) { place = now; };
+        parts.clock = [this] { return BootClock::now() + later; };
         member.emplace(std::move(parts));
     }
     HostState state_of_life(const char* host, Incarnation number) const {
@@ -110,6 +111,7 @@ struct Rig {
     FakeStore store;
     int ended = 0;
     bool ending_fails = false;
+    Duration later{};  // than it is
     KeptPlace place;
     std::optional<ClusterMember> member;
 };
@@ -334,6 +336,61 @@ TEST_SUITE("net.cluster_member") {
         CHECK(rig.store.has_left);
         CHECK(rig.store.fences.at({"me", 101}).how == "left");
         CHECK(rig.place.incarnation == 0);
+    }
+
+    TEST_CASE(
+        "an incarnation that has ended is never taken again, however long the store kept it") {
+        Rig rig;
+        rig.store.kept_lease = 77;
+        rig.member->step(0s);
+        rig.store.next.fences.push_back({{"me", 101}, {true, "third", "operator", 1, 2}});
+        rig.member->step(0s);
+        CHECK(rig.ended == 1);
+        // As a store whose lease lasted longer than this host's clock: the record is still there,
+        // and it is of this daemon.
+        rig.store.revision = 100;
+        rig.member->step(0s);
+        CHECK(rig.store.fences.at({"me", 101}).how == "self");
+        CHECK(rig.member->incarnation() == 0);
+        CHECK(rig.store.has_left);
+        rig.member->step(0s);
+        CHECK(rig.member->incarnation() == 102);
+        CHECK(standing_of(rig.member->lease(), BootClock::now()) == LeaseStanding::kHeld);
+    }
+
+    TEST_CASE("a daemon that is started again without a store ends its sessions by its own clock") {
+        Rig rig({101, 77});
+        rig.store.answers = false;
+        rig.member->step(0s);
+        rig.later = 4s;
+        rig.member->step(0s);
+        CHECK(rig.ended == 0);
+        rig.later = 4500ms;
+        rig.member->step(0s);
+        CHECK(rig.ended >= 1);
+        CHECK(rig.member->counts().self_fences == 1);
+        CHECK(rig.store.fences.empty());
+        // The lease may be there still: it is not gone on with.
+        rig.store.answers = true;
+        rig.store.kept_lease = 77;
+        rig.store.revision = 101;
+        rig.later = 6s;
+        rig.member->step(0s);
+        CHECK(rig.store.fences.at({"me", 101}).how == "self");
+        CHECK(rig.member->incarnation() == 102);
+    }
+
+    TEST_CASE("a daemon that is started again does not go on with what is fenced meanwhile") {
+        Rig rig({101, 77});
+        rig.store.kept_lease = 77;
+        rig.store.revision = 101;
+        rig.store.next.fences.push_back({{"me", 101}, {true, "me", "self", 1, 2}});
+        rig.member->step(0s);
+        CHECK(rig.member->incarnation() == 0);
+        CHECK(rig.ended == 1);
+        rig.later = 1s;
+        rig.member->step(0s);
+        CHECK(rig.member->incarnation() == 102);
     }
 
     TEST_CASE("an incarnation that others fenced ends here, too") {

@@ -101,6 +101,18 @@ TEST_SUITE("net.fence") {
         CHECK(running.jobs.empty());
     }
 
+    TEST_CASE("a job whose command fails after something else fenced is dropped") {
+        HostTable hosts = with_lost_host();
+        FenceTable fences = following(hosts);
+        note_claim(fences, kKey, true, kStart);
+        note_fence(hosts, "a", 5, {true, "b", "operator", 0, 0}, kStart);
+        follow(fences, hosts, kStart);
+        CHECK(fences.jobs.size() == 1);
+        CHECK_FALSE(note_command(fences, kKey, 1, kStart));
+        follow(fences, hosts, kStart);
+        CHECK(fences.jobs.empty());
+    }
+
     TEST_CASE("one command at a time") {
         HostTable hosts = with_lost_host();
         note_fence(hosts, "b", 6, {false, "c", "lease", 0, 0}, kStart);

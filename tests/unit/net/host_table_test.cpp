@@ -145,13 +145,47 @@ TEST_SUITE("net.host_table") {
     TEST_CASE("incarnations of before this daemon are known by their fences, in their place") {
         HostTable table = empty_table();
         note_record(table, "a", record_of(9, 2), kStart);
-        note_fence(table, "a", 5, {false, "b", "lease", 1, 1}, kStart);
+        note_fence(table, "a", 5, {false, "b", "lease", 1, 2}, kStart);
         CHECK(state_in(table, 5) == HostState::kLost);
         CHECK(newest_life(table, "a")->number == 9);
         CHECK(state_of(table.hosts["a"]) == HostState::kBack);
         // With the boot that the fence names, a newer one of the host proves its end.
         note_record(table, "a", record_of(11, 3), kStart);
         CHECK(state_in(table, 5) == HostState::kFenced);
+    }
+
+    TEST_CASE("a daemon that starts later finds the proof of another boot as the others did") {
+        HostTable table = empty_table();
+        note_record(table, "a", record_of(9, 2), kStart);
+        const auto changes = note_fence(table, "a", 5, {false, "b", "lease", 1, 1}, kStart);
+        CHECK(state_in(table, 5) == HostState::kFenced);
+        CHECK(find_life(table, "a", 5)->how == "boot");
+        REQUIRE(changes.size() == 1);
+        CHECK(changes[0].to == HostState::kFenced);
+        CHECK(state_of(table.hosts["a"]) == HostState::kUp);
+        // Of another machine, of one that is not known, or of a host that has no record: no proof.
+        note_fence(table, "a", 6, {false, "b", "lease", 7, 1}, kStart);
+        CHECK(state_in(table, 6) == HostState::kLost);
+        note_fence(table, "a", 7, {false, "b", "lease", 0, 0}, kStart);
+        CHECK(state_in(table, 7) == HostState::kLost);
+        note_fence(table, "b", 5, {false, "a", "lease", 1, 1}, kStart);
+        CHECK(find_life(table, "b", 5)->state == HostState::kLost);
+    }
+
+    TEST_CASE("a suspect that is up again leaves no other one overdue") {
+        HostTable table = empty_table();
+        for (const char* name : {"a", "b"}) {
+            note_record(table, name, record_of(5, 1), kStart);
+            note_deletion(table, name, 5, kStart + (name[0] == 'a' ? 0s : 2s));
+        }
+        note_record(table, "a", record_of(5, 1), kStart + 1s);
+        CHECK(elapse(table, kStart + kGrace).empty());
+        CHECK(elapse(table, kStart + kGrace + 2s - 1ns).empty());
+        CHECK(elapse(table, kStart + kGrace + 2s).size() == 1);
+        // And one that becomes a suspect again has its whole grace.
+        note_deletion(table, "a", 5, kStart + 1min);
+        CHECK(elapse(table, kStart + 1min + kGrace - 1ns).empty());
+        CHECK(elapse(table, kStart + 1min + kGrace).size() == 1);
     }
 
     TEST_CASE("fenced incarnations are forgotten when there are many, others never") {

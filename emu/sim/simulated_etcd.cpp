@@ -1,0 +1,179 @@
+#include "emu/sim/simulated_etcd.hpp"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "libfabricshm/base/check.hpp"
+
+namespace emu {
+
+using fabricd::FenceKey;
+using fabricd::FenceRecord;
+using fabricd::HostRecord;
+using fabricd::Incarnation;
+
+EtcdFigures etcd_of_three() noexcept {
+    return {};
+}
+
+EtcdFigures etcd_of_one() noexcept {
+    return {{0.66e-3, 4.4e-3},
+            {0.08e-3, 1.9e-3},
+            {0.58e-3, 3.6e-3},
+            {0.24e-3, 1.0e-3},
+            {1.1e-3, 6.5e-3},
+            0.5,
+            1.6,
+            1};
+}
+
+std::string simulated_name(int host) {
+    char name[16];
+    std::snprintf(name, sizeof name, "h%04d", host);
+    return name;
+}
+
+int number_of_name(const std::string& name) {
+    return std::atoi(name.c_str() + 1);
+}
+
+SimulatedEtcd::SimulatedEtcd(ClusterTime& time, const EtcdFigures& figures, int hosts)
+    : time_(time), figures_(figures), records_(static_cast<std::size_t>(hosts)) {}
+
+void SimulatedEtcd::append(StoreEvent event) {
+    event.at = time_.now();
+    log_.push_back(std::move(event));
+    ++revision_;
+    // At once: the watch's latency is that of what they wait for next.
+    for (const int host : std::exchange(waiting_, {})) time_.hurry(host, time_.now());
+}
+
+void SimulatedEtcd::go_away(Seconds until) {
+    away_until_ = std::max(away_until_, until);
+    time_.schedule(away_until_, kStoreIsBack, 0);
+}
+
+// A new leader doesn't know when leases were last renewed.
+void SimulatedEtcd::come_back() {
+    if (!is_there()) return;  // it went away again meanwhile
+    for (StoredLease& lease : leases_) {
+        if (!lease.is_over) lease.until = time_.now() + lease.ttl;
+    }
+}
+
+void SimulatedEtcd::lose_data() {
+    for (StoredLease& lease : leases_) lease.is_over = true;
+    std::ranges::fill(records_, std::nullopt);
+    fences_.clear();
+    claims_.clear();
+    base_ = 0;
+    revision_ = 0;
+}
+
+StoredLease* SimulatedEtcd::lease_of(std::int64_t lease) {
+    if (lease <= 0 || static_cast<std::size_t>(lease) > leases_.size()) return nullptr;
+    StoredLease& found = leases_[static_cast<std::size_t>(lease) - 1];
+    return found.is_over ? nullptr : &found;
+}
+
+void SimulatedEtcd::schedule_check(std::int64_t lease) {
+    const StoredLease& its = leases_[static_cast<std::size_t>(lease) - 1];
+    time_.schedule(std::max(its.until, time_.now()) + time_.random() * figures_.expiry_scan,
+                   kLeaseIsDue, static_cast<int>(lease));
+}
+
+void SimulatedEtcd::check_lease(int lease) {
+    const StoredLease* its = lease_of(lease);
+    if (its == nullptr) return;
+    if (!is_there()) {
+        time_.schedule(away_until_ + figures_.expiry_scan, kLeaseIsDue, lease);
+    } else if (its->until > time_.now()) {
+        schedule_check(lease);
+    } else {
+        end_lease(lease);
+    }
+}
+
+void SimulatedEtcd::end_lease(std::int64_t lease) {
+    StoredLease& its = leases_[static_cast<std::size_t>(lease) - 1];
+    its.is_over = true;
+    ++counts_.writes;
+    auto& record = records_[static_cast<std::size_t>(its.host)];
+    if (record && record->lease == lease) {
+        const Incarnation incarnation = record->record.incarnation;
+        record.reset();
+        append({.kind = StoreEvent::kGone, .host = its.host, .incarnation = incarnation});
+    }
+    const auto claims =
+        std::erase_if(claims_, [&](const auto& item) { return item.second == lease; });
+    if (claims > 0) append({.kind = StoreEvent::kOther});
+}
+
+std::int64_t SimulatedEtcd::grant(int host, Seconds ttl) {
+    leases_.push_back({ttl, time_.now() + ttl, host, false});
+    const auto lease = static_cast<std::int64_t>(leases_.size());
+    schedule_check(lease);
+    return lease;
+}
+
+Seconds SimulatedEtcd::keep(std::int64_t lease) {
+    StoredLease* its = lease_of(lease);
+    if (its == nullptr) return 0;
+    its->until = time_.now() + its->ttl;
+    return its->ttl;
+}
+
+void SimulatedEtcd::revoke(std::int64_t lease) {
+    if (lease_of(lease) != nullptr) end_lease(lease);
+}
+
+Incarnation SimulatedEtcd::ensure_base(Incarnation wanted) {
+    if (base_ == 0) {
+        base_ = wanted;
+        append({.kind = StoreEvent::kOther});
+    }
+    return base_;
+}
+
+bool SimulatedEtcd::create(int host, HostRecord record, std::int64_t lease) {
+    auto& stored = records_[static_cast<std::size_t>(host)];
+    // A lease that is over takes no keys.
+    if (stored || lease_of(lease) == nullptr) return false;
+    const Incarnation written = record.incarnation;
+    if (written == 0) record.incarnation = base_ + revision_ + 1;
+    stored = StoredRecord{record, written, lease};
+    append({.kind = StoreEvent::kRecord, .host = host, .record = record});
+    return true;
+}
+
+bool SimulatedEtcd::replace(int host, const HostRecord& record, std::int64_t lease) {
+    auto& stored = records_[static_cast<std::size_t>(host)];
+    if (!stored || stored->lease != lease || lease_of(lease) == nullptr) return false;
+    stored->record = record;
+    stored->written = record.incarnation;
+    append({.kind = StoreEvent::kRecord, .host = host, .record = record});
+    return true;
+}
+
+const StoredRecord* SimulatedEtcd::record_of(int host) const {
+    const auto& stored = records_[static_cast<std::size_t>(host)];
+    return stored ? &*stored : nullptr;
+}
+
+bool SimulatedEtcd::claim(const FenceKey& key, int, std::int64_t lease) {
+    const auto held = claims_.find(key);
+    if (held != claims_.end()) return held->second == lease;
+    if (lease_of(lease) == nullptr) return false;
+    claims_.emplace(key, lease);
+    append({.kind = StoreEvent::kOther});
+    return true;
+}
+
+void SimulatedEtcd::write_fence(const FenceKey& key, int host, const FenceRecord& record) {
+    // What is fenced stays fenced; a loss is written once.
+    if (!record.is_fenced && fences_.contains(key)) return;
+    fences_[key] = record;
+    append({.kind = StoreEvent::kFence, .host = host, .incarnation = key.second, .fence = record});
+}
+
+}  // namespace emu
