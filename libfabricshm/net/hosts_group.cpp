@@ -23,6 +23,8 @@ constexpr std::uint64_t kMagic = 0x7374736f68626166;  // "fabhosts"
 constexpr Bytes kMaxMessage = 256 * kKiB;
 constexpr Bytes kMinMessage = 16 * kKiB;
 constexpr Bytes kMaxRings = 128 * kMiB;  // of one rank, for all others
+// A message of 64 KiB, in two pieces, wherever it begins, while so many bytes are not credited yet.
+constexpr Bytes kPieceRing = 192 * kKiB;
 
 // How much longer ranks wait for each other in a pool than for the network.
 constexpr Duration kGrace = std::chrono::seconds(2);
@@ -187,6 +189,7 @@ Result<void> HostsGroup::open_links() {
     const int most = spec_.world - plan_.smallest_host();
     slot_bytes_ = std::clamp(kMaxRings / 4 / static_cast<Bytes>(most) / kMinMessage * kMinMessage,
                              kMinMessage, kMaxMessage);
+    spec.piece_ring_bytes = kPieceRing;
     spec.ring_bytes = 4 * slot_bytes_;
     spec.control_bytes = static_cast<Bytes>(spec_.world) *
                              (sizeof(Opening) + static_cast<Bytes>(spec_.world) * sizeof(Door)) +
@@ -303,7 +306,7 @@ Result<void> HostsGroup::dispatch(const Call& call) {
     Step step{call, 0, kernels::size_of(call.dtype), call.op};
     if (call.op == kernels::ReduceOp::kAvg) step.partial = kernels::ReduceOp::kSum;
     const std::uint64_t signature = signature_of(call) ^ (++operations_ * 0x9e3779b97f4a7c15);
-    step.mark = static_cast<std::uint32_t>((signature ^ signature >> 32) & 0x1fffff);
+    step.mark = static_cast<std::uint32_t>((signature ^ signature >> 32) & 0xfffff);
     if (call.algorithm != Algorithm::kAuto || call.trigger != Trigger::kAsync || call.flags != 0) {
         return Error{Errc::kUnsupported, 0, "over several hosts: algorithm auto, trigger async"};
     }
@@ -319,10 +322,21 @@ Result<void> HostsGroup::dispatch(const Call& call) {
         case Kind::kReduce:
         case Kind::kReduceScatter:
             return run_hosts_reduce(*this, step);
-        default:
-            return explain({Errc::kUnsupported, 0, "kind"}, "%s goes over one host only",
-                           row_of(call.kind).name);
+        case Kind::kGather:
+            return run_hosts_gather(*this, step);
+        case Kind::kScatter:
+            return run_hosts_scatter(*this, step);
+        case Kind::kAllToAll:
+            return run_hosts_all_to_all(*this, step);
+        case Kind::kScan:
+        case Kind::kExscan:
+            return run_hosts_scan(*this, step);
+        case Kind::kSend:
+        case Kind::kRecv:
+            break;
     }
+    return explain({Errc::kUnsupported, 0, "kind"}, "%s goes over one host only",
+                   row_of(call.kind).name);
 }
 
 Result<void> HostsGroup::run_local(const Step& step, const LocalCall& local) {
@@ -342,6 +356,7 @@ Result<void> HostsGroup::run_local(const Step& step, const LocalCall& local) {
     call.count = local.bytes / step.element;
     call.step_of = step.mark + 1;
     for (const Bytes bytes : local.counts) call.counts.push_back(bytes / step.element);
+    for (const Bytes bytes : local.recv_counts) call.recv_counts.push_back(bytes / step.element);
     // The rank that waits for the network is the first to give up: it knows which one it waited
     // for.
     call.deadline = deadline_after(step.call.deadline, kGrace);
@@ -368,6 +383,13 @@ Result<void> HostsGroup::send_any(const Step& step, int peer, const std::byte* f
 
 Result<const std::byte*> HostsGroup::receive(const Step& step, int peer, Bytes bytes) {
     return links_->receive(peer, bytes, step.mark, step.call.deadline);
+}
+
+Result<void> HostsGroup::take(const Step& step, int peer, std::byte* to, Bytes bytes) {
+    FABRIC_TRY(const std::byte* theirs, receive(step, peer, bytes));
+    if (bytes != 0) kernels::copy(to, theirs, bytes, false);
+    links_->release(peer);
+    return {};
 }
 
 // One job for all hosts, so that every rank that computes an element gets the same bits.

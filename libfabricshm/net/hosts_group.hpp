@@ -98,6 +98,7 @@ class HostsGroup {
         std::byte* output = nullptr;
         Bytes bytes = 0;
         std::vector<Bytes> counts = {};
+        std::vector<Bytes> recv_counts = {};
         int root = 0;
     };
     struct Step {
@@ -113,6 +114,8 @@ class HostsGroup {
     /// The same of bytes that a network may have no access to.
     Result<void> send_any(const Step& step, int peer, const std::byte* from, Bytes bytes);
     Result<const std::byte*> receive(const Step& step, int peer, Bytes bytes);
+    /// The same, copied to `to`.
+    Result<void> take(const Step& step, int peer, std::byte* to, Bytes bytes);
 
     static constexpr int kSlots = 4;
     Bytes slot_bytes() const noexcept { return slot_bytes_; }
@@ -168,5 +171,9 @@ Result<void> run_hosts_barrier(HostsGroup& group, const HostsGroup::Step& step);
 Result<void> run_hosts_broadcast(HostsGroup& group, const HostsGroup::Step& step);
 Result<void> run_hosts_all_gather(HostsGroup& group, const HostsGroup::Step& step);
 Result<void> run_hosts_reduce(HostsGroup& group, const HostsGroup::Step& step);
+Result<void> run_hosts_gather(HostsGroup& group, const HostsGroup::Step& step);
+Result<void> run_hosts_scatter(HostsGroup& group, const HostsGroup::Step& step);
+Result<void> run_hosts_all_to_all(HostsGroup& group, const HostsGroup::Step& step);
+Result<void> run_hosts_scan(HostsGroup& group, const HostsGroup::Step& step);
 
 }  // namespace fabricshm::net

@@ -92,9 +92,11 @@ inline fabricshm_hosts_spec hosts_spec(ExchangePlace& place, const char* name,
 struct HostsRank {
     HostsRank(const std::string& socket, ExchangeBoard& board, const std::vector<int>& counts,
               int which, const char* trusted = "127.0.0.0/8")
-        : job(socket, 160 << 20, ("pool" + std::to_string(host_of(counts, which))).c_str()),
-          rank(which),
-          world(world_of(counts)) {
+        : HostsRank(socket, board, host_of(counts, which), which, world_of(counts), trusted) {}
+
+    HostsRank(const std::string& socket, ExchangeBoard& board, int host, int which, int all,
+              const char* trusted = "127.0.0.0/8")
+        : job(socket, 160 << 20, ("pool" + std::to_string(host)).c_str()), rank(which), world(all) {
         if (!job.ok) return;
         ExchangePlace place{&board, rank, world};
         const fabricshm_hosts_spec spec = hosts_spec(place, "group", trusted);
