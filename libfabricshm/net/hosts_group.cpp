@@ -18,7 +18,7 @@ namespace fabricshm::net {
 
 namespace {
 
-constexpr std::uint32_t kFormat = 2;
+constexpr std::uint32_t kFormat = 3;
 constexpr std::uint64_t kMagic = 0x7374736f68626166;  // "fabhosts"
 constexpr Bytes kMaxMessage = 256 * kKiB;
 constexpr Bytes kMinMessage = 16 * kKiB;
@@ -40,6 +40,8 @@ struct Introduction {
     std::uint64_t incarnation = 0;
 };
 struct Opening {
+    std::uint64_t magic = kMagic;
+    std::int32_t rank = 0;
     std::int32_t failed = 0;  // an Errc
     char reason[132] = "";
     Address address;
@@ -63,6 +65,13 @@ std::string text_in(const char (&from)[size]) {
 const char* environment(const char* name) {
     const char* value = std::getenv(name);
     return value == nullptr ? "" : value;
+}
+
+// What the exchange gave for a rank is no record of one.
+Error garbage_of(int rank) noexcept {
+    return explain({Errc::kInvalid, rank, "join"},
+                   "the exchange gave no valid record of rank %d: it is not what that rank gave",
+                   rank);
 }
 
 // A failure that came over the network, in the word by which the ranks of this pool learn of it.
@@ -110,7 +119,8 @@ Result<void> HostsGroup::introduce() {
     std::vector<std::uint64_t> pools;
     for (int rank = 0; rank < spec_.world; ++rank) {
         const Introduction& one = all[static_cast<std::size_t>(rank)];
-        if (one.magic != kMagic || one.format != kFormat) {
+        if (one.magic != kMagic) return garbage_of(rank);
+        if (one.format != kFormat) {
             return explain({Errc::kVersion, rank, "join"}, "rank %d has another version", rank);
         }
         if (one.rank != rank) {
@@ -139,6 +149,7 @@ Result<void> HostsGroup::open(TimePoint deadline) {
     std::vector<std::byte> mine(bytes);
     std::vector<std::byte> all(bytes * world);
     Opening opening;
+    opening.rank = spec_.rank;
     opening.failed = own.ok() ? 0 : static_cast<std::int32_t>(own.error().code);
     if (!own.ok()) set_text(opening.reason, explanation_of(own.error()));
     if (own.ok()) {
@@ -161,13 +172,14 @@ Result<void> HostsGroup::open(TimePoint deadline) {
         std::memcpy(&theirs, at, sizeof theirs);
         std::memcpy(&door, at + sizeof theirs + static_cast<std::size_t>(spec_.rank) * sizeof door,
                     sizeof door);
+        if (theirs.magic != kMagic || theirs.rank != rank) return garbage_of(rank);
         if (theirs.failed != 0) {
             return explain({Errc::kPeer, rank, "join"}, "rank %d on host %s: %s", rank,
                            host_name(rank).c_str(), text_in(theirs.reason).c_str());
         }
         if (!plan_.remote(rank, spec_.rank)) continue;
         const Errc code = links_->transport().know(rank, theirs.address, door);
-        if (code != Errc::kOk) return named({code, rank, "address"});
+        if (code != Errc::kOk) return garbage_of(rank);
     }
     const auto met = links_->greet(deadline);
     if (!met.ok()) return ended(met.error());
