@@ -11,6 +11,7 @@
 #include "libfabricshm/base/world_max.hpp"
 #include "libfabricshm/collective/request.hpp"
 #include "libfabricshm/collective/worker.hpp"
+#include "libfabricshm/net/hosts_mailbox.hpp"
 #include "libfabricshm/net/transport_loader.hpp"
 #include "libfabricshm/net/trusted.hpp"
 
@@ -23,8 +24,6 @@ constexpr std::uint64_t kMagic = 0x7374736f68626166;  // "fabhosts"
 constexpr Bytes kMaxMessage = 256 * kKiB;
 constexpr Bytes kMinMessage = 16 * kKiB;
 constexpr Bytes kMaxRings = 128 * kMiB;  // of one rank, for all others
-// A message of 64 KiB, in two pieces, wherever it begins, while so many bytes are not credited yet.
-constexpr Bytes kPieceRing = 192 * kKiB;
 
 // How much longer ranks wait for each other in a pool than for the network.
 constexpr Duration kGrace = std::chrono::seconds(2);
@@ -99,8 +98,12 @@ Result<std::unique_ptr<HostsGroup>> HostsGroup::join(HostsSpec spec, TimePoint d
     return made;
 }
 
+HostsGroup::HostsGroup(HostsSpec spec) : spec_(std::move(spec)) {}
+
 HostsGroup::~HostsGroup() {
     worker_.reset();
+    messages_.reset();
+    if (mailbox_ != nullptr) mailbox_->stop();
     links_.reset();
     if (work_ != nullptr) spec_.release(work_);
 }
@@ -201,7 +204,7 @@ Result<void> HostsGroup::open_links() {
     const int most = spec_.world - plan_.smallest_host();
     slot_bytes_ = std::clamp(kMaxRings / 4 / static_cast<Bytes>(most) / kMinMessage * kMinMessage,
                              kMinMessage, kMaxMessage);
-    spec.piece_ring_bytes = kPieceRing;
+    spec.piece_ring_bytes = HostsMailbox::kRing;
     spec.ring_bytes = 4 * slot_bytes_;
     spec.control_bytes = static_cast<Bytes>(spec_.world) *
                              (sizeof(Opening) + static_cast<Bytes>(spec_.world) * sizeof(Door)) +
@@ -234,6 +237,9 @@ Result<void> HostsGroup::open_links() {
     const auto look_around = [this]() -> Result<void> {
         const auto well = local_->check();
         if (!well.ok()) return of_local(well.error());
+        // Messages and operations wait at the same time: one of them asks.
+        const std::unique_lock asking(asking_, std::try_to_lock);
+        if (!asking.owns_lock()) return {};
         for (int host = 0; spec_.is_gone && host < plan_.hosts(); ++host) {
             const Place& place = places_[static_cast<std::size_t>(plan_.leader_of(host))];
             // Ranks of one pool are in one place, whatever each of them says.
@@ -243,6 +249,9 @@ Result<void> HostsGroup::open_links() {
         return {};
     };
     links_ = std::make_unique<Links>(std::move(spec), std::move(transport), look_around);
+    FABRIC_TRY(mailbox_,
+               HostsMailbox::make(plan_, rank(), *links_, locals() > 1 ? local_.get() : nullptr,
+                                  [this](const Error& error) { return named(error); }));
     return {};
 }
 
@@ -286,8 +295,46 @@ Error HostsGroup::ended(const Error& error) {
     return named(result);
 }
 
+Call HostsGroup::local_message(const Call& call) const {
+    Call local = call;
+    local.peer = plan_.local_of(call.peer);
+    return local;
+}
+
+// Between ranks of one host messages go through the pool. None of their failures breaks the group.
+Result<void> HostsGroup::run_message(const Call& call) {
+    const bool far = call.peer == kAnyPeer || plan_.remote(call.peer, rank());
+    if (far) return mailbox_->run(call);
+    const auto result = local_->run(local_message(call));
+    return result.ok() ? result : named(of_local(result.error()));
+}
+
+Result<std::shared_ptr<Request>> HostsGroup::start_message(const Call& call) {
+    const bool far = call.peer == kAnyPeer || plan_.remote(call.peer, rank());
+    if (far) {
+        const std::shared_ptr<PendingRequest> request = mailbox_->post(call);
+        if (request->done()) return std::shared_ptr<Request>(request);
+        const std::lock_guard lock(starting_);
+        if (messages_ == nullptr) messages_ = std::make_unique<Worker>();
+        messages_->push([this] { mailbox_->finish_all(); });
+        return std::shared_ptr<Request>(request);
+    }
+    const auto started = local_->start(local_message(call));
+    if (!started.ok()) return named(of_local(started.error()));
+    const std::shared_ptr<Request>& inner = *started;
+    const auto request = std::make_shared<PendingRequest>();
+    const int sender = call.kind == Kind::kRecv ? call.peer : -1;
+    // The local group, which calls it, goes before the names do.
+    inner->on_complete([this, request, sender](const Result<void>& result) {
+        request->complete(result.ok() ? result : named(of_local(result.error())),
+                          result.ok() ? sender : -1);
+    });
+    return std::shared_ptr<Request>(request);
+}
+
 Result<void> HostsGroup::run(const Call& call) {
     FABRIC_TRY_VOID(check_call(call, rank(), world()));
+    if (is_message(call.kind)) return run_message(call);
     if (worker_ == nullptr || worker_->idle()) return run_now(call);
     FABRIC_TRY(const auto request, start(call));
     return request->wait();
@@ -295,6 +342,7 @@ Result<void> HostsGroup::run(const Call& call) {
 
 Result<std::shared_ptr<Request>> HostsGroup::start(Call call) {
     FABRIC_TRY_VOID(check_call(call, rank(), world()));
+    if (is_message(call.kind)) return start_message(call);
     if (failed_) return Error{Errc::kBroken, 0, "collective: the group failed before"};
     const auto request = std::make_shared<PendingRequest>();
     if (worker_ == nullptr) worker_ = std::make_unique<Worker>();
@@ -345,10 +393,9 @@ Result<void> HostsGroup::dispatch(const Call& call) {
             return run_hosts_scan(*this, step);
         case Kind::kSend:
         case Kind::kRecv:
-            break;
+            break;  // run_message()
     }
-    return explain({Errc::kUnsupported, 0, "kind"}, "%s goes over one host only",
-                   row_of(call.kind).name);
+    return Error{Errc::kInvalid, 0, "kind"};
 }
 
 Result<void> HostsGroup::run_local(const Step& step, const LocalCall& local) {
@@ -432,6 +479,7 @@ void HostsGroup::on_host_lost(int host) noexcept {
 void HostsGroup::retire() noexcept {
     failed_ = true;
     worker_.reset();
+    if (mailbox_ != nullptr) mailbox_->stop();
     if (links_ != nullptr && !links_->failure()) links_->spread(Errc::kBroken, -1);
     local_->retire();
 }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,6 +25,8 @@ class Worker;
 }
 
 namespace fabricshm::net {
+
+class HostsMailbox;
 
 /// What a member brings along.
 struct HostsSpec {
@@ -128,12 +131,15 @@ class HostsGroup {
     int locals() const noexcept { return static_cast<int>(plan_.ranks_of(own_host()).size()); }
 
   private:
-    explicit HostsGroup(HostsSpec spec) : spec_(std::move(spec)) {}
+    explicit HostsGroup(HostsSpec spec);
     Result<void> introduce();
     Result<void> open(TimePoint deadline);
     Result<void> open_links();
     Result<void> dispatch(const Call& call);
     Result<void> run_now(const Call& call);
+    Result<void> run_message(const Call& call);
+    Result<std::shared_ptr<Request>> start_message(const Call& call);
+    Call local_message(const Call& call) const;
     Error ended(const Error& error);
     Error of_local(const Error& error) const noexcept;
     Error named(const Error& error) const noexcept;
@@ -153,8 +159,12 @@ class HostsGroup {
     std::uint64_t staged_ = 0;      // slots that send_any() has used
     std::uint64_t operations_ = 0;  // the same on all ranks
     std::atomic<bool> failed_{false};
+    std::mutex asking_;  // of spec_.is_gone
+    std::unique_ptr<HostsMailbox> mailbox_;
     std::unique_ptr<Links> links_;  // after what its writes point to
     std::unique_ptr<Worker> worker_;
+    std::mutex starting_;
+    std::unique_ptr<Worker> messages_;  // drives sends and receives; under `starting_`
 };
 
 /// What the hosts have, added up in their order; of an average, divided by the number of ranks.
