@@ -270,6 +270,7 @@ Result<void> LargeAllreduce::run() {
 Result<void> run_hosts_allreduce(HostsGroup& group, const HostsGroup::Step& step) {
     const Bytes bytes = step.call.count * step.element;
     if (bytes <= kSmall) return allreduce_small(group, step, bytes);
+    if (bytes > kOneStep && group.plan().rings()) return run_hosts_ring(group, step);
     return LargeAllreduce(group, step, bytes).run();
 }
 

@@ -135,7 +135,7 @@ Result<void> HostsGroup::introduce() {
         names_.push_back(text_in(one.host));
         places_.push_back({text_in(one.place), one.incarnation});
     }
-    plan_ = HostsPlan(pools);
+    plan_ = HostsPlan(pools, spec_.ring_from);
     return {};
 }
 

@@ -50,7 +50,8 @@ struct HostsSpec {
     /// Whether that incarnation of a host is gone, as its cluster says. Asked in waits, every 10 ms
     /// at most; empty: never. Must not block for long.
     std::function<bool(const std::string& place, std::uint64_t incarnation)> is_gone;
-    bool coherent = true;  // the memory of this pool
+    bool coherent = true;       // the memory of this pool
+    int ring_from = kRingFrom;  // of HostsPlan; the same on all ranks
     /// Memory in the arena, as of GroupPlace.
     std::function<std::byte*(Bytes)> allocate;
     std::function<void(std::byte*)> release;
@@ -177,6 +178,7 @@ void sum_up(const HostsGroup::Step& step, int world, const HostsSum& what) noexc
 
 /// The operations over several hosts. Each is called by all ranks with checked calls.
 Result<void> run_hosts_allreduce(HostsGroup& group, const HostsGroup::Step& step);
+Result<void> run_hosts_ring(HostsGroup& group, const HostsGroup::Step& step);
 Result<void> run_hosts_barrier(HostsGroup& group, const HostsGroup::Step& step);
 Result<void> run_hosts_broadcast(HostsGroup& group, const HostsGroup::Step& step);
 Result<void> run_hosts_all_gather(HostsGroup& group, const HostsGroup::Step& step);
