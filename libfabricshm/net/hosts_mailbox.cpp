@@ -137,7 +137,7 @@ bool HostsMailbox::is_over(const Ticket* ticket) const {
 void HostsMailbox::drive(const Ticket* ticket) {
     links_.begin();
     TimePoint since{};
-    for (int turn = 0;; ++turn) {
+    while (true) {
         bool moved = false;
         bool asks_pool = false;
         {
@@ -154,15 +154,14 @@ void HostsMailbox::drive(const Ticket* ticket) {
         const TimePoint now = Clock::now();
         if (since == TimePoint{}) since = now;
         const bool polls = now - since < kPolling;
-        // The pool rings no bell of the network: what may come from there is asked for.
-        const bool came = links_.drive(!polls && !asks_pool);
-        if (came || moved) continue;
+        // The pool rings no bell of the network: what may come from there is asked for. And an
+        // operation would wait for a thread that sleeps in the transport for what was started.
+        const bool may_sleep = !polls && !asks_pool && ticket != nullptr;
+        if (links_.drive(may_sleep) || moved) continue;
         if (polls) {
             ::sched_yield();
-        } else if (asks_pool) {
-            const bool is_long = now - since > 50 * kPolling;
-            const timespec time{0, is_long ? 500'000 : 50'000};
-            ::nanosleep(&time, nullptr);
+        } else {
+            Links::nap(since);
         }
     }
     links_.end();

@@ -23,8 +23,10 @@ constexpr Bytes kLengthBytes = sizeof(std::uint64_t);
 // A wait polls so long before it sleeps in the transport: about what a message takes to come.
 constexpr Duration kPolling = std::chrono::microseconds(200);
 constexpr int kSliceMs = 5;
-// With other threads there, the wait is outside of the transport, which one thread has at a time.
+// Naps outside of the transport, which one thread has at a time, and for how long they are short.
 constexpr Duration kNap = std::chrono::microseconds(50);
+constexpr Duration kLongNap = std::chrono::microseconds(500);
+constexpr Duration kShortWait = std::chrono::milliseconds(10);
 constexpr Duration kPingEvery = std::chrono::milliseconds(50);
 // Of a peer that has not been heard of for so long although it was asked: it is gone, or cut off.
 constexpr Duration kSilence = std::chrono::seconds(1);
@@ -83,11 +85,6 @@ class Waiter {
   private:
     std::atomic<int>& count_;
 };
-
-void nap() noexcept {
-    const timespec time{0, std::chrono::nanoseconds(kNap).count()};
-    ::nanosleep(&time, nullptr);
-}
 
 }  // namespace
 
@@ -365,7 +362,7 @@ Result<void> Links::wait(int peer, TimePoint deadline, const char* step, const D
             if (done()) return {};
             if (came > 0) continue;
         }
-        if (!alone && wait_ms != 0) nap();
+        if (!alone && wait_ms != 0) nap(since);
         if (turn < 4) continue;
         const TimePoint now = Clock::now();
         if (since == TimePoint{}) pinged = since = now;
@@ -450,6 +447,12 @@ Result<const std::byte*> Links::receive(int peer, Bytes bytes, std::uint32_t mar
     return transport_->memory(peer) + kDoorHead + place % spec_.ring_bytes;
 }
 
+void Links::nap(TimePoint since) noexcept {
+    const bool is_long = Clock::now() - since > kShortWait;
+    const timespec time{0, std::chrono::nanoseconds(is_long ? kLongNap : kNap).count()};
+    ::nanosleep(&time, nullptr);
+}
+
 void Links::release(int peer) {
     const std::lock_guard lock(mutex_);
     Stream& from = at(peer).steps;
@@ -503,8 +506,7 @@ bool Links::drive(bool may_sleep) {
         const std::lock_guard lock(mutex_);
         if (progress(may_sleep && alone ? kSliceMs : 0) > 0) return true;
     }
-    if (!alone && may_sleep) nap();
-    return false;
+    return may_sleep && alone;
 }
 
 Result<void> Links::settle(const std::atomic<int>& pending, TimePoint deadline) {

@@ -104,8 +104,11 @@ class Links {
     void release_piece(int peer, Bytes bytes);
     /// Relaxed: a guess.
     bool has_pieces() const noexcept { return pieces_.load(std::memory_order_relaxed) != 0; }
-    /// Makes progress; waits a moment when nothing comes and `may_sleep`. True: something came.
+    /// Makes progress; with `may_sleep`, unless other threads wait too, it waits a moment when
+    /// nothing comes. False: nothing came, and it did not wait.
     bool drive(bool may_sleep);
+    /// Sleeps without the transport: for 50 us, or for 0.5 ms in a wait that began long ago.
+    static void nap(TimePoint since) noexcept;
     /// Why no operation of the group can go on, if so.
     Result<void> well();
     /// It was asked and has not answered for long.
