@@ -595,6 +595,10 @@ Result<void> Group::run(const Call& call) {
     return request->wait();
 }
 
+bool Group::cancel(const Request& request) {
+    return mailbox_->cancel(request);
+}
+
 Result<std::shared_ptr<Request>> Group::start(Call call) {
     FABRIC_TRY_VOID(check_call(call, rank(), world()));
     if (state_->failed) return Error{Errc::kBroken, 0, "collective: the group failed before"};

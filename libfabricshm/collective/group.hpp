@@ -108,6 +108,10 @@ class Group {
     /// failure. Some 20 us; by the thread that runs the group's operations.
     std::optional<PeerRead> time_peer(int peer) noexcept;
 
+    /// Ends a started receive that no message has come for: true, and its buffer is the caller's
+    /// again. Else it ends by itself. Thread-safe.
+    bool cancel(const Request& request);
+
     // For what the ranks do on words of their own in the arena (optim/); besides collectives, from
     // any one thread.
 

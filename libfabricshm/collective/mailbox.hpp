@@ -52,6 +52,9 @@ class Mailbox {
     /// Drives messages until no posted one is left.
     void finish_all();
 
+    /// Ends the receive that was posted as `request`, unless a message has come for it.
+    bool cancel(const Request& request);
+
     /// A sender of no more does not wait for its receiver while there is room: for 16 messages at
     /// least, or for this many bytes.
     static constexpr Bytes kEager = 64 * kKiB;

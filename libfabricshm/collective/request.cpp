@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "libfabricshm/base/reason.hpp"
+
 namespace fabricshm {
 
 bool PendingRequest::done() const noexcept {
@@ -9,11 +11,17 @@ bool PendingRequest::done() const noexcept {
     return result_.has_value();
 }
 
+// The text of an error stays with the thread that made it.
+Result<void> PendingRequest::explained() const {
+    if (result_->ok() || reason_.empty()) return *result_;
+    return explain(result_->error(), "%s", reason_.c_str());
+}
+
 Result<void> PendingRequest::wait() {
     std::unique_lock lock(mutex_);
     // Bounded by the operation: it completes by its own deadline, whatever happens.
     changed_.wait(lock, [this] { return result_.has_value(); });
-    return *result_;
+    return explained();
 }
 
 int PendingRequest::peer() const noexcept {
@@ -27,7 +35,7 @@ void PendingRequest::on_complete(std::function<void(Result<void>)> callback) {
         callbacks_.push_back(std::move(callback));
         return;
     }
-    const Result<void> result = *result_;
+    const Result<void> result = explained();
     lock.unlock();
     callback(result);
 }
@@ -38,6 +46,7 @@ void PendingRequest::complete(Result<void> result, int peer) {
     if (result_.has_value()) return;
     result_ = result;
     peer_ = peer;
+    if (!result.ok()) reason_ = reason_of(result.error());
     const auto callbacks = std::exchange(callbacks_, {});
     changed_.notify_all();
     lock.unlock();

@@ -12,6 +12,7 @@
 #include "libfabricshm/collective/request.hpp"
 #include "libfabricshm/collective/worker.hpp"
 #include "libfabricshm/net/allreduce_plan.hpp"
+#include "libfabricshm/net/hosts_mailbox.hpp"
 #include "libfabricshm/net/transport_loader.hpp"
 #include "libfabricshm/net/trusted.hpp"
 
@@ -19,7 +20,7 @@ namespace fabricshm::net {
 
 namespace {
 
-constexpr std::uint32_t kFormat = 2;
+constexpr std::uint32_t kFormat = 3;
 constexpr std::uint64_t kMagic = 0x7374736f68626166;  // "fabhosts"
 
 // How much longer ranks wait for each other in a pool than for the network.
@@ -36,6 +37,8 @@ struct Introduction {
     std::uint64_t incarnation = 0;
 };
 struct Opening {
+    std::uint64_t magic = kMagic;
+    std::int32_t rank = 0;
     std::int32_t failed = 0;  // an Errc
     char reason[132] = "";
     Address address;
@@ -59,6 +62,13 @@ std::string text_in(const char (&from)[size]) {
 const char* environment(const char* name) {
     const char* value = std::getenv(name);
     return value == nullptr ? "" : value;
+}
+
+// What the exchange gave for a rank is no record of one.
+Error garbage_of(int rank) noexcept {
+    return explain({Errc::kInvalid, rank, "join"},
+                   "the exchange gave no valid record of rank %d: it is not what that rank gave",
+                   rank);
 }
 
 // A failure that came over the network, in the word by which the ranks of this pool learn of it.
@@ -86,8 +96,12 @@ Result<std::unique_ptr<HostsGroup>> HostsGroup::join(HostsSpec spec, TimePoint d
     return made;
 }
 
+HostsGroup::HostsGroup(HostsSpec spec) : spec_(std::move(spec)) {}
+
 HostsGroup::~HostsGroup() {
     worker_.reset();
+    messages_.reset();
+    if (mailbox_ != nullptr) mailbox_->stop();
     links_.reset();
     if (work_ != nullptr) spec_.release(work_);
 }
@@ -106,7 +120,8 @@ Result<void> HostsGroup::introduce() {
     std::vector<std::uint64_t> pools;
     for (int rank = 0; rank < spec_.world; ++rank) {
         const Introduction& one = all[static_cast<std::size_t>(rank)];
-        if (one.magic != kMagic || one.format != kFormat) {
+        if (one.magic != kMagic) return garbage_of(rank);
+        if (one.format != kFormat) {
             return explain({Errc::kVersion, rank, "join"}, "rank %d has another version", rank);
         }
         if (one.rank != rank) {
@@ -118,7 +133,7 @@ Result<void> HostsGroup::introduce() {
         names_.push_back(text_in(one.host));
         places_.push_back({text_in(one.place), one.incarnation});
     }
-    plan_ = HostsPlan(pools);
+    plan_ = HostsPlan(pools, spec_.ring_from);
     return {};
 }
 
@@ -135,6 +150,7 @@ Result<void> HostsGroup::open(TimePoint deadline) {
     std::vector<std::byte> mine(bytes);
     std::vector<std::byte> all(bytes * world);
     Opening opening;
+    opening.rank = spec_.rank;
     opening.failed = own.ok() ? 0 : static_cast<std::int32_t>(own.error().code);
     if (!own.ok()) set_text(opening.reason, explanation_of(own.error()));
     if (own.ok()) {
@@ -157,13 +173,14 @@ Result<void> HostsGroup::open(TimePoint deadline) {
         std::memcpy(&theirs, at, sizeof theirs);
         std::memcpy(&door, at + sizeof theirs + static_cast<std::size_t>(spec_.rank) * sizeof door,
                     sizeof door);
+        if (theirs.magic != kMagic || theirs.rank != rank) return garbage_of(rank);
         if (theirs.failed != 0) {
             return explain({Errc::kPeer, rank, "join"}, "rank %d on host %s: %s", rank,
                            host_name(rank).c_str(), text_in(theirs.reason).c_str());
         }
         if (!plan_.remote(rank, spec_.rank)) continue;
         const Errc code = links_->transport().know(rank, theirs.address, door);
-        if (code != Errc::kOk) return named({code, rank, "address"});
+        if (code != Errc::kOk) return garbage_of(rank);
     }
     const auto met = links_->greet(deadline);
     if (!met.ok()) return ended(met.error());
@@ -182,6 +199,7 @@ Result<void> HostsGroup::open_links() {
         remote += far ? 1 : 0;
     }
     slot_bytes_ = largest_message(plan_);
+    spec.piece_ring_bytes = HostsMailbox::kRing;
     spec.ring_bytes = 4 * slot_bytes_;
     spec.control_bytes = static_cast<Bytes>(spec_.world) *
                              (sizeof(Opening) + static_cast<Bytes>(spec_.world) * sizeof(Door)) +
@@ -214,6 +232,9 @@ Result<void> HostsGroup::open_links() {
     const auto look_around = [this]() -> Result<void> {
         const auto well = local_->check();
         if (!well.ok()) return of_local(well.error());
+        // Messages and operations wait at the same time: one of them asks.
+        const std::unique_lock asking(asking_, std::try_to_lock);
+        if (!asking.owns_lock()) return {};
         for (int host = 0; spec_.is_gone && host < plan_.hosts(); ++host) {
             const Place& place = places_[static_cast<std::size_t>(plan_.leader_of(host))];
             // Ranks of one pool are in one place, whatever each of them says.
@@ -223,6 +244,9 @@ Result<void> HostsGroup::open_links() {
         return {};
     };
     links_ = std::make_unique<Links>(std::move(spec), std::move(transport), look_around);
+    FABRIC_TRY(mailbox_,
+               HostsMailbox::make(plan_, rank(), *links_, locals() > 1 ? local_.get() : nullptr,
+                                  [this](const Error& error) { return named(error); }));
     return {};
 }
 
@@ -266,8 +290,46 @@ Error HostsGroup::ended(const Error& error) {
     return named(result);
 }
 
+Call HostsGroup::local_message(const Call& call) const {
+    Call local = call;
+    local.peer = plan_.local_of(call.peer);
+    return local;
+}
+
+// Between ranks of one host messages go through the pool. None of their failures breaks the group.
+Result<void> HostsGroup::run_message(const Call& call) {
+    const bool far = call.peer == kAnyPeer || plan_.remote(call.peer, rank());
+    if (far) return mailbox_->run(call);
+    const auto result = local_->run(local_message(call));
+    return result.ok() ? result : named(of_local(result.error()));
+}
+
+Result<std::shared_ptr<Request>> HostsGroup::start_message(const Call& call) {
+    const bool far = call.peer == kAnyPeer || plan_.remote(call.peer, rank());
+    if (far) {
+        const std::shared_ptr<PendingRequest> request = mailbox_->post(call);
+        if (request->done()) return std::shared_ptr<Request>(request);
+        const std::lock_guard lock(starting_);
+        if (messages_ == nullptr) messages_ = std::make_unique<Worker>();
+        messages_->push([this] { mailbox_->finish_all(); });
+        return std::shared_ptr<Request>(request);
+    }
+    const auto started = local_->start(local_message(call));
+    if (!started.ok()) return named(of_local(started.error()));
+    const std::shared_ptr<Request>& inner = *started;
+    const auto request = std::make_shared<PendingRequest>();
+    const int sender = call.kind == Kind::kRecv ? call.peer : -1;
+    // The local group, which calls it, goes before the names do.
+    inner->on_complete([this, request, sender](const Result<void>& result) {
+        request->complete(result.ok() ? result : named(of_local(result.error())),
+                          result.ok() ? sender : -1);
+    });
+    return std::shared_ptr<Request>(request);
+}
+
 Result<void> HostsGroup::run(const Call& call) {
     FABRIC_TRY_VOID(check_call(call, rank(), world()));
+    if (is_message(call.kind)) return run_message(call);
     if (worker_ == nullptr || worker_->idle()) return run_now(call);
     FABRIC_TRY(const auto request, start(call));
     return request->wait();
@@ -275,6 +337,7 @@ Result<void> HostsGroup::run(const Call& call) {
 
 Result<std::shared_ptr<Request>> HostsGroup::start(Call call) {
     FABRIC_TRY_VOID(check_call(call, rank(), world()));
+    if (is_message(call.kind)) return start_message(call);
     if (failed_) return Error{Errc::kBroken, 0, "collective: the group failed before"};
     const auto request = std::make_shared<PendingRequest>();
     if (worker_ == nullptr) worker_ = std::make_unique<Worker>();
@@ -298,7 +361,7 @@ Result<void> HostsGroup::dispatch(const Call& call) {
     Step step{call, 0, kernels::size_of(call.dtype), call.op};
     if (call.op == kernels::ReduceOp::kAvg) step.partial = kernels::ReduceOp::kSum;
     const std::uint64_t signature = signature_of(call) ^ (++operations_ * 0x9e3779b97f4a7c15);
-    step.mark = static_cast<std::uint32_t>((signature ^ signature >> 32) & 0x1fffff);
+    step.mark = static_cast<std::uint32_t>((signature ^ signature >> 32) & 0xfffff);
     if (call.algorithm != Algorithm::kAuto || call.trigger != Trigger::kAsync || call.flags != 0) {
         return Error{Errc::kUnsupported, 0, "over several hosts: algorithm auto, trigger async"};
     }
@@ -314,10 +377,20 @@ Result<void> HostsGroup::dispatch(const Call& call) {
         case Kind::kReduce:
         case Kind::kReduceScatter:
             return run_hosts_reduce(*this, step);
-        default:
-            return explain({Errc::kUnsupported, 0, "kind"}, "%s goes over one host only",
-                           row_of(call.kind).name);
+        case Kind::kGather:
+            return run_hosts_gather(*this, step);
+        case Kind::kScatter:
+            return run_hosts_scatter(*this, step);
+        case Kind::kAllToAll:
+            return run_hosts_all_to_all(*this, step);
+        case Kind::kScan:
+        case Kind::kExscan:
+            return run_hosts_scan(*this, step);
+        case Kind::kSend:
+        case Kind::kRecv:
+            break;  // run_message()
     }
+    return Error{Errc::kInvalid, 0, "kind"};
 }
 
 Result<void> HostsGroup::run_local(const Step& step, const LocalCall& local) {
@@ -337,6 +410,7 @@ Result<void> HostsGroup::run_local(const Step& step, const LocalCall& local) {
     call.count = local.bytes / step.element;
     call.step_of = step.mark + 1;
     for (const Bytes bytes : local.counts) call.counts.push_back(bytes / step.element);
+    for (const Bytes bytes : local.recv_counts) call.recv_counts.push_back(bytes / step.element);
     // The rank that waits for the network is the first to give up: it knows which one it waited
     // for.
     call.deadline = deadline_after(step.call.deadline, kGrace);
@@ -363,6 +437,13 @@ Result<void> HostsGroup::send_any(const Step& step, int peer, const std::byte* f
 
 Result<const std::byte*> HostsGroup::receive(const Step& step, int peer, Bytes bytes) {
     return links_->receive(peer, bytes, step.mark, step.call.deadline);
+}
+
+Result<void> HostsGroup::take(const Step& step, int peer, std::byte* to, Bytes bytes) {
+    FABRIC_TRY(const std::byte* theirs, receive(step, peer, bytes));
+    if (bytes != 0) kernels::copy(to, theirs, bytes, false);
+    links_->release(peer);
+    return {};
 }
 
 // One job for all hosts, so that every rank that computes an element gets the same bits.
@@ -393,6 +474,7 @@ void HostsGroup::on_host_lost(int host) noexcept {
 void HostsGroup::retire() noexcept {
     failed_ = true;
     worker_.reset();
+    if (mailbox_ != nullptr) mailbox_->stop();
     if (links_ != nullptr && !links_->failure()) links_->spread(Errc::kBroken, -1);
     local_->retire();
 }

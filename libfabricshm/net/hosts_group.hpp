@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,6 +25,8 @@ class Worker;
 }
 
 namespace fabricshm::net {
+
+class HostsMailbox;
 
 /// What a member brings along.
 struct HostsSpec {
@@ -47,7 +50,8 @@ struct HostsSpec {
     /// Whether that incarnation of a host is gone, as its cluster says. Asked in waits, every 10 ms
     /// at most; empty: never. Must not block for long.
     std::function<bool(const std::string& place, std::uint64_t incarnation)> is_gone;
-    bool coherent = true;  // the memory of this pool
+    bool coherent = true;       // the memory of this pool
+    int ring_from = kRingFrom;  // of HostsPlan; the same on all ranks
     /// Memory in the arena, as of GroupPlace.
     std::function<std::byte*(Bytes)> allocate;
     std::function<void(std::byte*)> release;
@@ -98,6 +102,7 @@ class HostsGroup {
         std::byte* output = nullptr;
         Bytes bytes = 0;
         std::vector<Bytes> counts = {};
+        std::vector<Bytes> recv_counts = {};
         int root = 0;
     };
     struct Step {
@@ -113,6 +118,8 @@ class HostsGroup {
     /// The same of bytes that a network may have no access to.
     Result<void> send_any(const Step& step, int peer, const std::byte* from, Bytes bytes);
     Result<const std::byte*> receive(const Step& step, int peer, Bytes bytes);
+    /// The same, copied to `to`.
+    Result<void> take(const Step& step, int peer, std::byte* to, Bytes bytes);
 
     static constexpr int kSlots = 4;
     Bytes slot_bytes() const noexcept { return slot_bytes_; }
@@ -125,12 +132,15 @@ class HostsGroup {
     int locals() const noexcept { return static_cast<int>(plan_.ranks_of(own_host()).size()); }
 
   private:
-    explicit HostsGroup(HostsSpec spec) : spec_(std::move(spec)) {}
+    explicit HostsGroup(HostsSpec spec);
     Result<void> introduce();
     Result<void> open(TimePoint deadline);
     Result<void> open_links();
     Result<void> dispatch(const Call& call);
     Result<void> run_now(const Call& call);
+    Result<void> run_message(const Call& call);
+    Result<std::shared_ptr<Request>> start_message(const Call& call);
+    Call local_message(const Call& call) const;
     Error ended(const Error& error);
     Error of_local(const Error& error) const noexcept;
     Error named(const Error& error) const noexcept;
@@ -150,8 +160,12 @@ class HostsGroup {
     std::uint64_t staged_ = 0;      // slots that send_any() has used
     std::uint64_t operations_ = 0;  // the same on all ranks
     std::atomic<bool> failed_{false};
+    std::mutex asking_;  // of spec_.is_gone
+    std::unique_ptr<HostsMailbox> mailbox_;
     std::unique_ptr<Links> links_;  // after what its writes point to
     std::unique_ptr<Worker> worker_;
+    std::mutex starting_;
+    std::unique_ptr<Worker> messages_;  // drives sends and receives; under `starting_`
 };
 
 /// What the hosts have, added up in their order; of an average, divided by the number of ranks.
@@ -164,9 +178,14 @@ void sum_up(const HostsGroup::Step& step, int world, const HostsSum& what) noexc
 
 /// The operations over several hosts. Each is called by all ranks with checked calls.
 Result<void> run_hosts_allreduce(HostsGroup& group, const HostsGroup::Step& step);
+Result<void> run_hosts_ring(HostsGroup& group, const HostsGroup::Step& step);
 Result<void> run_hosts_barrier(HostsGroup& group, const HostsGroup::Step& step);
 Result<void> run_hosts_broadcast(HostsGroup& group, const HostsGroup::Step& step);
 Result<void> run_hosts_all_gather(HostsGroup& group, const HostsGroup::Step& step);
 Result<void> run_hosts_reduce(HostsGroup& group, const HostsGroup::Step& step);
+Result<void> run_hosts_gather(HostsGroup& group, const HostsGroup::Step& step);
+Result<void> run_hosts_scatter(HostsGroup& group, const HostsGroup::Step& step);
+Result<void> run_hosts_all_to_all(HostsGroup& group, const HostsGroup::Step& step);
+Result<void> run_hosts_scan(HostsGroup& group, const HostsGroup::Step& step);
 
 }  // namespace fabricshm::net

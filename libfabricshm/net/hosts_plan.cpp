@@ -4,7 +4,7 @@
 
 namespace fabricshm::net {
 
-HostsPlan::HostsPlan(std::span<const std::uint64_t> pools) {
+HostsPlan::HostsPlan(std::span<const std::uint64_t> pools, int ring_from) : ring_from_(ring_from) {
     std::vector<std::uint64_t> known;
     for (const std::uint64_t pool : pools) {
         const auto found = std::ranges::find(known, pool);

@@ -6,7 +6,8 @@
 // ranks; a part is reduced on its host by its owner. Hosts may have different numbers of ranks, so
 // that the owner of a byte on another host follows from its offset. Two hosts, and small blocks,
 // exchange whole parts (one step). More hosts divide the bytes among themselves in stripes: each
-// reduces its stripes and gives the result to the others (two steps).
+// reduces its stripes and gives the result to the others (two steps). Many hosts hand the stripes
+// on along a ring, so that a rank writes to the next host alone.
 
 #pragma once
 
@@ -30,12 +31,16 @@ struct Segment {
 /// Where parts begin: a multiple of every element's size.
 inline constexpr Bytes kPartUnit = 64;
 
+/// With so many hosts large sums go along a ring. Below, each owner writes to all others: fewer
+/// steps, and as many bytes.
+inline constexpr int kRingFrom = 17;
+
 class HostsPlan {
   public:
     HostsPlan() = default;
     /// `pools[rank]` is any number that ranks of one pool, and only they, have in common. Hosts are
     /// numbered in the order of their first ranks.
-    explicit HostsPlan(std::span<const std::uint64_t> pools);
+    explicit HostsPlan(std::span<const std::uint64_t> pools, int ring_from = kRingFrom);
 
     int world() const noexcept { return static_cast<int>(host_of_.size()); }
     int hosts() const noexcept { return static_cast<int>(ranks_.size()); }
@@ -47,6 +52,7 @@ class HostsPlan {
     /// Every host has as many ranks as the others.
     bool even() const noexcept;
     int smallest_host() const noexcept;
+    bool rings() const noexcept { return hosts() >= ring_from_ && hosts() > 2; }
 
     /// The rank that speaks for a host.
     int leader_of(int host) const noexcept { return ranks_[index(host)].front(); }
@@ -64,6 +70,7 @@ class HostsPlan {
     static std::size_t index(int number) noexcept { return static_cast<std::size_t>(number); }
     Bytes stripe(Bytes bytes) const noexcept;
 
+    int ring_from_ = kRingFrom;
     std::vector<int> host_of_;             // [rank]
     std::vector<int> local_of_;            // [rank]
     std::vector<std::vector<int>> ranks_;  // [host], in rising order

@@ -283,6 +283,7 @@ Result<std::unique_ptr<HostsGroup>> HostsGroup::shrink(HostsSpec spec, TimePoint
         spec.host = spec_.host;
         spec.pool = spec_.pool;
         spec.trusted = spec_.trusted;
+        spec.ring_from = spec_.ring_from;
         spec.exchange = [&steps](const void* mine, std::size_t bytes, void* all) {
             return steps.exchange(mine, bytes, all);
         };

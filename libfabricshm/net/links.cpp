@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 
 #include "libfabricshm/base/check.hpp"
 #include "libfabricshm/base/pause.hpp"
@@ -13,14 +14,19 @@ namespace fabricshm::net {
 
 namespace {
 
-// A word: 8 bits of rank, 3 of note, 21 of value.
-constexpr std::uint32_t kValueMask = (1u << 21) - 1;
+// A word: 8 bits of rank, 4 of note, 20 of value.
+constexpr int kValueBits = 20;
+constexpr std::uint32_t kValueMask = (1u << kValueBits) - 1;
 constexpr Bytes kLine = 64;
 constexpr Bytes kLengthBytes = sizeof(std::uint64_t);
 
 // A wait polls so long before it sleeps in the transport: about what a message takes to come.
 constexpr Duration kPolling = std::chrono::microseconds(200);
 constexpr int kSliceMs = 5;
+// Naps outside of the transport, which one thread has at a time, and for how long they are short.
+constexpr Duration kNap = std::chrono::microseconds(50);
+constexpr Duration kLongNap = std::chrono::microseconds(500);
+constexpr Duration kShortWait = std::chrono::milliseconds(10);
 constexpr Duration kPingEvery = std::chrono::milliseconds(50);
 // Of a peer that has not been heard of for so long although it was asked: it is gone, or cut off.
 constexpr Duration kSilence = std::chrono::seconds(1);
@@ -47,10 +53,10 @@ constexpr unsigned bit_of(Note note) noexcept {
 }
 
 // Where a message at this position of a stream begins: it does not cross the ring's end.
-Bytes place_of(const LinksSpec& spec, Bytes position, Bytes bytes) noexcept {
+Bytes place_of(Bytes ring_bytes, Bytes position, Bytes bytes) noexcept {
     const Bytes start = round_up(position, kLine);
-    const Bytes in_ring = start % spec.ring_bytes;
-    return in_ring + bytes > spec.ring_bytes ? start + spec.ring_bytes - in_ring : start;
+    const Bytes in_ring = start % ring_bytes;
+    return in_ring + bytes > ring_bytes ? start + ring_bytes - in_ring : start;
 }
 
 Bytes control_at(const LinksSpec& spec, int round) noexcept {
@@ -58,16 +64,34 @@ Bytes control_at(const LinksSpec& spec, int round) noexcept {
            static_cast<Bytes>(round) * round_up(spec.control_bytes + kLengthBytes, kLine);
 }
 
-std::uint32_t word_of(const LinksSpec& spec, Note note, std::uint32_t value) noexcept {
-    return static_cast<std::uint32_t>(spec.rank) << 24 | static_cast<std::uint32_t>(note) << 21 |
-           (value & kValueMask);
+Bytes piece_ring_at(const LinksSpec& spec) noexcept {
+    return control_at(spec, kControlRounds);
 }
+
+std::uint32_t word_of(const LinksSpec& spec, Note note, std::uint32_t value) noexcept {
+    return static_cast<std::uint32_t>(spec.rank) << 24 |
+           static_cast<std::uint32_t>(note) << kValueBits | (value & kValueMask);
+}
+
+// While it lives one more thread waits.
+class Waiter {
+  public:
+    explicit Waiter(std::atomic<int>& count) noexcept : count_(count) { ++count_; }
+    ~Waiter() { --count_; }
+    Waiter(const Waiter&) = delete;
+    Waiter& operator=(const Waiter&) = delete;
+    bool alone() const noexcept { return count_.load(std::memory_order_relaxed) == 1; }
+
+  private:
+    std::atomic<int>& count_;
+};
 
 }  // namespace
 
 Links::Links(LinksSpec spec, std::unique_ptr<Transport> transport, Check check)
     : spec_(std::move(spec)), transport_(std::move(transport)), check_(std::move(check)) {
-    FABRIC_CHECK(spec_.ring_bytes % (4 * kLine) == 0);
+    FABRIC_CHECK(spec_.ring_bytes % (4 * kLine) == 0 && spec_.piece_ring_bytes % kLine == 0);
+    FABRIC_CHECK(spec_.piece_ring_bytes / kLine <= kValueMask);
     for (std::size_t peer = 0; peer < spec_.remote.size(); ++peer) {
         peers_.push_back(std::make_unique<Peer>());
     }
@@ -109,11 +133,11 @@ Links::~Links() {
 
 void Links::begin() noexcept {
     // Relaxed: a hint to the thread below, which does no harm in an operation.
-    active_.store(true, std::memory_order_relaxed);
+    active_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void Links::end() noexcept {
-    active_.store(false, std::memory_order_relaxed);
+    active_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 // It does not sleep in the transport: a thread that sleeps there has the lock, and tcp;ofi_rxm does
@@ -124,9 +148,9 @@ void Links::serve() {
     while (!ending_) {
         ending_changed_.wait_for(ending, quiet < kQuietTurns ? kListenEvery : kListenSeldom);
         ++quiet;
-        if (active_.load(std::memory_order_relaxed)) quiet = 0;
+        if (active_.load(std::memory_order_relaxed) != 0) quiet = 0;
         ending.unlock();
-        for (int came = 1; came > 0 && !active_.load(std::memory_order_relaxed);) {
+        for (int came = 1; came > 0 && active_.load(std::memory_order_relaxed) == 0;) {
             const std::lock_guard lock(mutex_);
             came = progress(0);
             if (came > 0) quiet = 0;
@@ -152,11 +176,15 @@ void Links::pay() noexcept {
     owing_ = false;
     for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
         Peer& to = at(peer);
-        for (const Note note :
-             {Note::kHello, Note::kCredit, Note::kPing, Note::kLeft, Note::kAbort, Note::kLeave}) {
+        for (const Note note : {Note::kHello, Note::kCredit, Note::kPieceCredit, Note::kStarved,
+                                Note::kPing, Note::kLeft, Note::kAbort, Note::kLeave}) {
             if ((to.owes & bit_of(note)) == 0) continue;
+            // It says that all before was consumed, which the credit in front of it proves.
+            if (note == Note::kStarved && (to.owes & bit_of(Note::kCredit)) != 0) continue;
             std::uint32_t value = 0;
-            if (note == Note::kCredit) value = static_cast<std::uint32_t>(to.taken);
+            if (note == Note::kCredit) value = static_cast<std::uint32_t>(to.steps.taken);
+            if (note == Note::kPieceCredit) value = static_cast<std::uint32_t>(to.pieces.taken);
+            if (note == Note::kStarved) value = to.starving_mark;
             if (note == Note::kPing) value = 1;
             if (note == Note::kAbort) {
                 const std::uint64_t failure = failure_.load(std::memory_order_relaxed);
@@ -169,14 +197,17 @@ void Links::pay() noexcept {
     }
 }
 
-void Links::acknowledge(int peer) noexcept {
+void Links::acknowledge(int peer, Note credit) noexcept {
     Peer& from = at(peer);
-    const bool enough = from.read_at - from.acknowledged_at >= spec_.ring_bytes / 4 ||
-                        from.taken - from.acknowledged >= kMessagesPerCredit;
+    const bool steps = credit == Note::kCredit;
+    Stream& stream = steps ? from.steps : from.pieces;
+    const Bytes ring = steps ? spec_.ring_bytes : spec_.piece_ring_bytes;
+    const bool enough = stream.read_at - stream.acknowledged_at >= ring / 4 ||
+                        stream.taken - stream.acknowledged >= kMessagesPerCredit;
     if (!enough || from.leaving) return;
-    from.acknowledged = from.taken;
-    from.acknowledged_at = from.read_at;
-    owe(peer, Note::kCredit);
+    stream.acknowledged = stream.taken;
+    stream.acknowledged_at = stream.read_at;
+    owe(peer, credit);
     pay();
 }
 
@@ -191,6 +222,15 @@ void Links::lose(int peer, bool dead) noexcept {
     failure_.compare_exchange_strong(none, static_cast<std::uint64_t>(Errc::kPeer) << 32 | rank);
 }
 
+void Links::credit(Stream& stream, std::uint32_t value) noexcept {
+    const std::uint64_t more = (value - static_cast<std::uint32_t>(stream.credited)) & kValueMask;
+    for (std::uint64_t i = 0; i < more && !stream.ends.empty(); ++i) {
+        stream.free_from = stream.ends.front();
+        stream.ends.pop_front();
+        ++stream.credited;
+    }
+}
+
 void Links::handle_word(std::uint32_t word) noexcept {
     const auto peer = static_cast<int>(word >> 24);
     // From the network: a rank that is none, or none that may write here, is ignored.
@@ -202,20 +242,23 @@ void Links::handle_word(std::uint32_t word) noexcept {
     const std::uint32_t value = word & kValueMask;
     // Relaxed: a time, for the report of a failure alone.
     from.heard_ns.store(monotonic_ns(), std::memory_order_relaxed);
-    switch (static_cast<Note>(word >> 21 & 7)) {
+    switch (static_cast<Note>(word >> kValueBits & 15)) {
         case Note::kData:
-            from.marks.push_back(value);
+            from.steps.marks.push_back(value);
             return;
-        case Note::kCredit: {
-            const std::uint64_t more =
-                (value - static_cast<std::uint32_t>(from.credited)) & kValueMask;
-            for (std::uint64_t i = 0; i < more && !from.ends.empty(); ++i) {
-                from.free_from = from.ends.front();
-                from.ends.pop_front();
-                ++from.credited;
-            }
+        case Note::kPiece:
+            from.pieces.marks.push_back(value);
+            pieces_.fetch_add(1, std::memory_order_relaxed);
             return;
-        }
+        case Note::kCredit:
+            return credit(from.steps, value);
+        case Note::kPieceCredit:
+            return credit(from.pieces, value);
+        case Note::kStarved:
+            // What is on its way there ends that wait.
+            from.starved = from.steps.ends.empty();
+            from.starved_mark = value;
+            return;
         case Note::kHello:
             if (!from.greeted && !spec_.greets[static_cast<std::size_t>(peer)]) {
                 owe(peer, Note::kHello);
@@ -265,6 +308,13 @@ int Links::progress(int wait_ms) noexcept {
 void Links::ping(int peer) noexcept {
     Peer& it = at(peer);
     if (it.lost || it.leaving) return;
+    if (it.starving) {
+        it.steps.acknowledged = it.steps.taken;
+        it.steps.acknowledged_at = it.steps.read_at;
+        owe(peer, Note::kCredit);
+        owe(peer, Note::kStarved);
+        pay();
+    }
     const TimePoint now = Clock::now();
     if (post(peer, Note::kPing, 0) != Errc::kBusy) {
         it.busy_since = TimePoint{};
@@ -283,10 +333,17 @@ Result<void> Links::reason_to_stop(int peer, TimePoint now, TimePoint deadline, 
     FABRIC_TRY_VOID(check_());
     if (now < deadline) return {};
     // It answers, so it only is late; so is one that has not come yet.
+    return Error{silent(peer, now) ? Errc::kPeer : Errc::kTimeout, peer, step};
+}
+
+bool Links::silent(int peer, TimePoint now) const noexcept {
     const std::int64_t heard = at(peer).heard_ns.load(std::memory_order_relaxed);
-    if (heard == 0 || std::chrono::nanoseconds(monotonic_ns(now) - heard) < kSilence)
-        return Error{Errc::kTimeout, peer, step};
-    return Error{Errc::kPeer, peer, step};
+    return heard != 0 && std::chrono::nanoseconds(monotonic_ns(now) - heard) >= kSilence;
+}
+
+Result<void> Links::well() {
+    if (const auto failed = failure()) return *failed;
+    return check_();
 }
 
 template <typename Done>
@@ -295,14 +352,17 @@ Result<void> Links::wait(int peer, TimePoint deadline, const char* step, const D
     TimePoint since{};
     TimePoint pinged{};
     int wait_ms = 0;
+    const Waiter waiter(waiters_);
     for (int turn = 0;; ++turn) {
+        const bool alone = waiter.alone();
         {
             const std::lock_guard lock(mutex_);
             if (done()) return {};
-            const int came = progress(wait_ms);
+            const int came = progress(alone ? wait_ms : 0);
             if (done()) return {};
             if (came > 0) continue;
         }
+        if (!alone && wait_ms != 0) nap(since);
         if (turn < 4) continue;
         const TimePoint now = Clock::now();
         if (since == TimePoint{}) pinged = since = now;
@@ -345,16 +405,18 @@ Result<void> Links::send(int peer, const std::byte* from, Bytes bytes, std::uint
                          std::atomic<int>& pending, TimePoint deadline) {
     FABRIC_CHECK(bytes <= max_message());
     Peer& to = at(peer);
-    const Bytes place = place_of(spec_, to.write_at, bytes);
+    Stream& stream = to.steps;
+    const Bytes place = place_of(spec_.ring_bytes, stream.write_at, bytes);
     bool sent = false;
     return wait(peer, deadline, "send", [&] {
-        if (sent || to.lost || place + bytes - to.free_from > spec_.ring_bytes) return sent;
+        if (sent || to.lost || place + bytes - stream.free_from > spec_.ring_bytes) return sent;
         const Errc code = transport_->write(peer, from, bytes, kDoorHead + place % spec_.ring_bytes,
                                             word_of(spec_, Note::kData, mark), &pending);
         if (code == Errc::kPeer) lose(peer, false);
         if (code != Errc::kOk) return false;
-        to.write_at = place + bytes;
-        to.ends.push_back(to.write_at);
+        stream.write_at = place + bytes;
+        stream.ends.push_back(stream.write_at);
+        to.starved = false;
         sent = true;
         return true;
     });
@@ -363,25 +425,88 @@ Result<void> Links::send(int peer, const std::byte* from, Bytes bytes, std::uint
 Result<const std::byte*> Links::receive(int peer, Bytes bytes, std::uint32_t mark,
                                         TimePoint deadline) {
     Peer& from = at(peer);
-    FABRIC_TRY_VOID(wait(peer, deadline, "receive", [&] { return !from.marks.empty(); }));
-    {
-        // The thread between operations may not have seen yet that one began, and add to them.
-        const std::lock_guard lock(mutex_);
-        if (from.marks.front() != (mark & kValueMask)) {
-            return Error{Errc::kMismatch, peer, "receive"};
+    Stream& stream = from.steps;
+    bool matches = true;
+    FABRIC_TRY_VOID(wait(peer, deadline, "receive", [&] {
+        from.starving = stream.marks.empty();
+        from.starving_mark = mark & kValueMask;
+        if (from.starving) {
+            // It has all that this rank sent, and waits for more: for that of another operation it
+            // would wait until its deadline.
+            matches = !from.starved || from.starved_mark == from.starving_mark;
+            return !matches;
         }
-    }
-    const Bytes place = place_of(spec_, from.read_at, bytes);
-    from.read_at = place + bytes;
+        // Said too late it would be about another wait.
+        from.owes &= ~bit_of(Note::kStarved);
+        matches = stream.marks.front() == from.starving_mark;
+        return true;
+    }));
+    if (!matches) return Error{Errc::kMismatch, peer, "receive"};
+    const Bytes place = place_of(spec_.ring_bytes, stream.read_at, bytes);
+    stream.read_at = place + bytes;
     return transport_->memory(peer) + kDoorHead + place % spec_.ring_bytes;
+}
+
+void Links::nap(TimePoint since) noexcept {
+    const bool is_long = Clock::now() - since > kShortWait;
+    const timespec time{0, std::chrono::nanoseconds(is_long ? kLongNap : kNap).count()};
+    ::nanosleep(&time, nullptr);
 }
 
 void Links::release(int peer) {
     const std::lock_guard lock(mutex_);
-    Peer& from = at(peer);
+    Stream& from = at(peer).steps;
     from.marks.pop_front();
     ++from.taken;
-    acknowledge(peer);
+    acknowledge(peer, Note::kCredit);
+}
+
+bool Links::send_piece(int peer, const std::byte* from, Bytes bytes, std::atomic<int>& pending) {
+    const std::lock_guard lock(mutex_);
+    Peer& to = at(peer);
+    Stream& stream = to.pieces;
+    const Bytes ring = spec_.piece_ring_bytes;
+    const Bytes place = place_of(ring, stream.write_at, bytes);
+    if (to.lost || to.leaving || place + bytes - stream.free_from > ring) return false;
+    const auto line = static_cast<std::uint32_t>(place % ring / kLine);
+    const Errc code = transport_->write(peer, from, bytes, piece_ring_at(spec_) + place % ring,
+                                        word_of(spec_, Note::kPiece, line), &pending);
+    if (code == Errc::kPeer) lose(peer, false);
+    if (code != Errc::kOk) return false;
+    stream.write_at = place + bytes;
+    stream.ends.push_back(stream.write_at);
+    return true;
+}
+
+std::span<const std::byte> Links::piece(int peer) {
+    const std::lock_guard lock(mutex_);
+    const Stream& stream = at(peer).pieces;
+    if (stream.marks.empty()) return {};
+    const Bytes place = static_cast<Bytes>(stream.marks.front()) * kLine;
+    // Of another process: what is behind the ring is not shown, and too short is an error there.
+    const Bytes begin = std::min(place, spec_.piece_ring_bytes - kLine);
+    return {transport_->memory(peer) + piece_ring_at(spec_) + begin,
+            static_cast<std::size_t>(spec_.piece_ring_bytes - begin)};
+}
+
+void Links::release_piece(int peer, Bytes bytes) {
+    const std::lock_guard lock(mutex_);
+    Stream& from = at(peer).pieces;
+    from.marks.pop_front();
+    pieces_.fetch_sub(1, std::memory_order_relaxed);
+    ++from.taken;
+    from.read_at += round_up(bytes, kLine);
+    acknowledge(peer, Note::kPieceCredit);
+}
+
+bool Links::drive(bool may_sleep) {
+    const Waiter waiter(waiters_);
+    const bool alone = waiter.alone();
+    {
+        const std::lock_guard lock(mutex_);
+        if (progress(may_sleep && alone ? kSliceMs : 0) > 0) return true;
+    }
+    return may_sleep && alone;
 }
 
 Result<void> Links::settle(const std::atomic<int>& pending, TimePoint deadline) {

@@ -5,6 +5,9 @@
 // bytes and does not cross the ring's end. A word of 32 bits comes with each: the sender, the kind,
 // and a mark by which ranks that called different operations notice it. Bytes that were consumed
 // are credited to the sender, which never writes over others.
+//
+// Beside it there is a second ring for send and receive, whose pieces come when no operation asks
+// for them: there the word says where a piece begins, and its bytes how long it is.
 
 #pragma once
 
@@ -15,6 +18,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "libfabricshm/base/result.hpp"
@@ -34,6 +38,9 @@ enum class Note : std::uint8_t {
     kLeft,     // the answer: all before kLeave has come
     kControl,  // a text in the control box
     kPing,     // value 0: answer it; 1: the answer
+    kPiece,    // of a message
+    kPieceCredit,
+    kStarved,  // it has consumed all, and waits for more with this mark
 };
 
 struct LinksSpec {
@@ -42,6 +49,7 @@ struct LinksSpec {
     std::vector<bool> greets;  // [rank]: this side connects first
     Bytes ring_bytes = 0;
     Bytes control_bytes = 0;  // the longest text
+    Bytes piece_ring_bytes = 0;
 };
 
 /// Before each message and ring: a line for words that are written for their notes alone.
@@ -49,10 +57,12 @@ inline constexpr Bytes kDoorHead = 64;
 /// Texts that a peer may get in an epoch: those of one shrink.
 inline constexpr int kControlRounds = 4;
 constexpr Bytes door_bytes(const LinksSpec& spec) noexcept {
-    return kDoorHead + spec.ring_bytes + kControlRounds * round_up(spec.control_bytes + 8, 64);
+    return kDoorHead + spec.ring_bytes + kControlRounds * round_up(spec.control_bytes + 8, 64) +
+           spec.piece_ring_bytes;
 }
 
-/// Threads: lost(), condemn() from any; everything else by the thread that runs an operation.
+/// Threads: lost(), condemn(), begin(), end(), and what is for messages, from any; everything else
+/// by the thread that runs an operation.
 class Links {
   public:
     /// Asked at least every 10 ms of a wait: why it has to end, if so.
@@ -77,11 +87,34 @@ class Links {
     /// Sends at most max_message() bytes, which stay as they are until `pending` is 0 again.
     Result<void> send(int peer, const std::byte* from, Bytes bytes, std::uint32_t mark,
                       std::atomic<int>& pending, TimePoint deadline);
-    /// The next message of `peer`, of `bytes` bytes; valid until release(). One at a time.
+    /// The next message of `peer`, of `bytes` bytes; valid until release(). One at a time. The mark
+    /// is compared with the sender's; and, when each waits for the other, with that of its wait.
     Result<const std::byte*> receive(int peer, Bytes bytes, std::uint32_t mark, TimePoint deadline);
     void release(int peer);
     /// Waits until `pending` is 0.
     Result<void> settle(const std::atomic<int>& pending, TimePoint deadline);
+
+    // Pieces of messages. None of these waits.
+
+    /// False: there is no room yet, or the peer is lost. The bytes stay until `pending` is 0 again.
+    bool send_piece(int peer, const std::byte* from, Bytes bytes, std::atomic<int>& pending);
+    /// The next one of `peer`, until release_piece(); empty: none. Longer than the piece, which
+    /// says itself how long it is.
+    std::span<const std::byte> piece(int peer);
+    void release_piece(int peer, Bytes bytes);
+    /// Relaxed: a guess.
+    bool has_pieces() const noexcept { return pieces_.load(std::memory_order_relaxed) != 0; }
+    /// Makes progress; with `may_sleep`, unless other threads wait too, it waits a moment when
+    /// nothing comes. False: nothing came, and it did not wait.
+    bool drive(bool may_sleep);
+    /// Sleeps without the transport: for 50 us, or for 0.5 ms in a wait that began long ago.
+    static void nap(TimePoint since) noexcept;
+    /// Why no operation of the group can go on, if so.
+    Result<void> well();
+    /// It was asked and has not answered for long.
+    bool silent(int peer, TimePoint now) const noexcept;
+    /// Its connection ended, or it has left: what it had sent is all that comes.
+    bool ended(int peer) const noexcept { return at(peer).lost || at(peer).leaving; }
 
     /// One text for each round and peer; also when the group has failed.
     Result<void> send_control(int peer, int round, const std::vector<std::byte>& text,
@@ -106,17 +139,25 @@ class Links {
     bool dead(int peer) const noexcept { return at(peer).dead; }
 
   private:
-    struct Peer {
-        std::uint64_t credited = 0;  // messages that it has consumed
+    struct Stream {
+        std::uint64_t credited = 0;  // messages that the peer has consumed
         Bytes write_at = 0;          // position in the stream: never wraps
         Bytes free_from = 0;         // what is before is consumed
         std::deque<Bytes> ends;      // of messages that are not credited
-        std::uint64_t arrived = 0;   // messages
-        std::uint64_t taken = 0;     // of these
+        std::uint64_t taken = 0;     // messages that arrived and were consumed
         std::uint64_t acknowledged = 0;
         Bytes acknowledged_at = 0;
         Bytes read_at = 0;
         std::deque<std::uint32_t> marks;  // of messages that arrived and are not taken
+    };
+    struct Peer {
+        Stream steps;
+        Stream pieces;  // `marks`: where they are, in lines
+        // Whether this rank waits for it, and it for this rank, with which marks.
+        bool starving = false;
+        bool starved = false;
+        std::uint32_t starving_mark = 0;
+        std::uint32_t starved_mark = 0;
         bool greeted = false;
         std::atomic<bool> leaving{false};  // it sent kLeave
         bool left = false;                 // it answered ours
@@ -133,7 +174,8 @@ class Links {
     Errc post(int peer, Note note, std::uint32_t value) noexcept;
     void owe(int peer, Note note) noexcept;
     void pay() noexcept;
-    void acknowledge(int peer) noexcept;
+    void credit(Stream& stream, std::uint32_t value) noexcept;
+    void acknowledge(int peer, Note credit) noexcept;
     void handle_word(std::uint32_t word) noexcept;
     void lose(int peer, bool dead) noexcept;
     int progress(int wait_ms) noexcept;
@@ -159,9 +201,11 @@ class Links {
     std::atomic<std::uint64_t> failure_{0};  // code << 32 | rank + 1
     std::atomic<bool> owing_{false};
     std::atomic<bool> closing_{false};
+    std::atomic<int> pieces_{0};   // that came and were not released
+    std::atomic<int> waiters_{0};  // threads in wait() and drive()
 
-    std::mutex mutex_;  // of the transport and the peers
-    std::atomic<bool> active_{false};
+    std::mutex mutex_;            // of the transport and the peers
+    std::atomic<int> active_{0};  // operations and messages under way
     std::mutex ending_mutex_;
     std::condition_variable ending_changed_;
     bool ending_ = false;

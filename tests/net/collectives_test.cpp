@@ -294,6 +294,67 @@ TEST_SUITE("net.collectives") {
         });
     }
 
+    TEST_CASE("two hosts that mean each other to be the root learn so long before the deadline") {
+        check_all({1, 1}, [](Pair& pair) -> int {
+            std::vector<float> data(9'000);
+            const int other = 1 - pair.hosts.rank;
+            fabricshm_call send =
+                fabricshm_call_make(FABRICSHM_REDUCE, FABRICSHM_F32, FABRICSHM_SUM, data.data(),
+                                    data.data(), data.size());
+            send.root = other;
+            if (fabricshm_run(pair.hosts.group, &send) != 0) return failed(145);
+            // Each has sent to the other, and now each waits for the other.
+            fabricshm_call wait = send;
+            wait.root = pair.hosts.rank;
+            wait.timeout_ms = 600'000;  // longer than the test may take
+            const int code = fabricshm_run(pair.hosts.group, &wait);
+            return code == FABRICSHM_EMISMATCH ? 0 : failed(146);
+        });
+    }
+
+    TEST_CASE("two hosts that each mean to be the root learn so long before the deadline") {
+        check_all({1, 1}, [](Pair& pair) -> int {
+            std::vector<float> data(9'000);
+            fabricshm_call call =
+                fabricshm_call_make(FABRICSHM_GATHER, FABRICSHM_F32, FABRICSHM_SUM, data.data(),
+                                    data.data(), data.size() / 2);
+            call.input = &data[pair.hosts.rank == 0 ? 0 : data.size() / 2];
+            call.root = pair.hosts.rank;
+            call.timeout_ms = 600'000;
+            const int code = fabricshm_run(pair.hosts.group, &call);
+            return code == FABRICSHM_EMISMATCH ? 0 : failed(147);
+        });
+    }
+
+    TEST_CASE("an exchange that gives garbage for a rank: the text names that rank") {
+        for (const int round : {0, 1}) {
+            const Daemon daemon;
+            ExchangeBoard board;
+            const auto codes = run_children(3, [&](int rank) -> int {
+                const Job job(daemon.socket(), 16 << 20, ("pool" + std::to_string(rank)).c_str());
+                struct Garbled {
+                    ExchangePlace place;
+                    int round;
+                } garbled{{&board, rank, 3}, round};
+                fabricshm_hosts_spec spec = hosts_spec(garbled.place, "group");
+                spec.context = &garbled;
+                spec.exchange = [](void* context, const void* mine, std::size_t bytes, void* all) {
+                    auto* at = static_cast<Garbled*>(context);
+                    const bool now = at->place.round == at->round;
+                    const int code = ExchangePlace::exchange(&at->place, mine, bytes, all);
+                    if (now) std::memset(static_cast<std::byte*>(all) + 2 * bytes, 0xee, bytes);
+                    return code;
+                };
+                fabricshm_group* group = nullptr;
+                const int code = fabricshm_group_join_hosts(job.arena, &spec, &group);
+                if (code != FABRICSHM_EINVAL) return failed(1);
+                const std::string text = fabricshm_error_text();
+                return text.find("rank 2") != std::string::npos ? 0 : failed(2);
+            });
+            CHECK(codes == std::vector<int>(3, 0));
+        }
+    }
+
     TEST_CASE("a group in one pool needs no network, and has all operations") {
         const Daemon daemon;
         ExchangeBoard board;

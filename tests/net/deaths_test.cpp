@@ -77,6 +77,26 @@ TEST_SUITE("net.deaths") {
     TEST_CASE("a rank dies: all others name it and its host, and go on without it") {
         check_deaths({2, 2}, {3});
     }
+    TEST_CASE("the error of an operation that was started names the rank and its host, too") {
+        const Daemon daemon;
+        ExchangeBoard board;
+        const auto codes = run_children(2, [&](int rank) -> int {
+            HostsRank member(daemon.socket(), board, {1, 1}, rank);
+            if (member.group == nullptr) return 1;
+            std::int64_t sum = 0;
+            if (allreduce(member.group, 20'000, &sum) != 0) return failed(2);
+            if (rank == 1) ::kill(::getpid(), SIGKILL);
+            const std::int64_t one = 1;
+            const fabricshm_call call = fabricshm_call_make(FABRICSHM_ALLREDUCE, FABRICSHM_I64,
+                                                            FABRICSHM_SUM, &one, &sum, 1);
+            fabricshm_request* request = nullptr;
+            if (fabricshm_start(member.group, &call, &request) != 0) return failed(3);
+            if (fabricshm_wait(request) != FABRICSHM_EPEER) return failed(4);
+            return text_has("rank 1 on host ") ? 0 : failed(5);
+        });
+        CHECK(codes[0] == 0);
+    }
+
     TEST_CASE("the first rank dies") {
         check_deaths({2, 2}, {0});
     }

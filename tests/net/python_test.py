@@ -29,7 +29,52 @@ def rank_main(socket, rank, pipe):
         group.all_reduce(data)
         outside = numpy.arange(10, dtype="float64")
         group.all_reduce(outside, op="avg")
-        pipe.send(bool((data == 10).all()) and bool((outside == numpy.arange(10)).all()))
+        well = bool((data == 10).all()) and bool((outside == numpy.arange(10)).all())
+        pipe.send(well and parts_are_right(group, rank) and messages_are_right(group, rank))
+
+
+def row(rank, peer, count=1000):
+    """What rank `rank` gives to rank `peer`."""
+    return numpy.arange(count, dtype="int64") + 10_000 * rank + 100_000 * peer
+
+
+def parts_are_right(group, rank):
+    everyone = range(WORLD)
+    mine = numpy.concatenate([row(rank, peer) for peer in everyone])
+    exchanged = group.all_to_all(mine)
+    well = numpy.array_equal(exchanged, numpy.concatenate([row(peer, rank) for peer in everyone]))
+    for root in everyone:
+        gathered = group.gather(row(rank, root), root=root)
+        part = numpy.empty(1000, "int64")
+        group.scatter(part, mine if rank == root else None, root=root)
+        well = well and numpy.array_equal(part, row(root, rank))
+        if rank == root:
+            wanted = numpy.concatenate([row(peer, root) for peer in everyone])
+            well = well and numpy.array_equal(gathered.ravel(), wanted)
+    summed = group.scan(row(rank, 0).copy())
+    well = well and numpy.array_equal(summed, sum(row(peer, 0) for peer in range(rank + 1)))
+    before = group.exscan(row(rank, 0).copy())
+    below = sum(row(peer, 0) for peer in range(rank)) if rank else row(0, 0)
+    return bool(well and numpy.array_equal(before, below))
+
+
+def messages_are_right(group, rank):
+    others = [peer for peer in range(WORLD) if peer != rank]
+    came = {peer: numpy.empty(50_000, "int64") for peer in others}
+    requests = [group.recv(came[peer], peer, tag=1, async_op=True) for peer in others]
+    for peer in others:
+        group.send(row(rank, peer, 50_000), peer, tag=1)
+    for request in requests:
+        request.wait()
+    well = all(numpy.array_equal(came[peer], row(peer, rank, 50_000)) for peer in others)
+    for peer in others:
+        group.send(row(rank, peer), peer, tag=2)
+    sources = []
+    for _ in others:
+        any_row = numpy.empty(1000, "int64")
+        sources.append(group.recv(any_row, tag=2))
+        well = well and numpy.array_equal(any_row, row(sources[-1], rank))
+    return bool(well and sorted(sources) == others)
 
 
 def failing_main(socket, rank, pipe):

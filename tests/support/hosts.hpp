@@ -4,47 +4,14 @@
 #pragma once
 
 #include <fabricshm/fabricshm.h>
-#include <sched.h>
-#include <sys/mman.h>
 
-#include <atomic>
-#include <cstring>
 #include <string>
 #include <vector>
 
+#include "tests/support/exchange_board.hpp"
 #include "tests/support/job.hpp"
 
 namespace test_support {
-
-/// An all-gather in memory that children share, as MPI or a store would give it. Make it before
-/// they are forked.
-class ExchangeBoard {
-  public:
-    ExchangeBoard() {
-        void* memory = ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE,
-                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-        board_ = static_cast<Board*>(memory);
-    }
-    ~ExchangeBoard() { ::munmap(board_, sizeof(Board)); }
-    ExchangeBoard(const ExchangeBoard&) = delete;
-    ExchangeBoard& operator=(const ExchangeBoard&) = delete;
-
-    void gather(int round, int rank, int world, const void* mine, std::size_t bytes, void* all) {
-        std::byte* room = board_->bytes[round];
-        std::memcpy(room + static_cast<std::size_t>(rank) * bytes, mine, bytes);
-        board_->arrived[round].fetch_add(1);
-        while (board_->arrived[round].load() < world) ::sched_yield();
-        std::memcpy(all, room, static_cast<std::size_t>(world) * bytes);
-    }
-
-  private:
-    static constexpr int kRounds = 16;
-    struct Board {
-        std::atomic<int> arrived[kRounds];
-        std::byte bytes[kRounds][1 << 17];
-    };
-    Board* board_;
-};
 
 /// Where rank r of a group over hosts with so many ranks each is.
 inline int host_of(const std::vector<int>& counts, int rank) {
@@ -92,9 +59,11 @@ inline fabricshm_hosts_spec hosts_spec(ExchangePlace& place, const char* name,
 struct HostsRank {
     HostsRank(const std::string& socket, ExchangeBoard& board, const std::vector<int>& counts,
               int which, const char* trusted = "127.0.0.0/8")
-        : job(socket, 160 << 20, ("pool" + std::to_string(host_of(counts, which))).c_str()),
-          rank(which),
-          world(world_of(counts)) {
+        : HostsRank(socket, board, host_of(counts, which), which, world_of(counts), trusted) {}
+
+    HostsRank(const std::string& socket, ExchangeBoard& board, int host, int which, int all,
+              const char* trusted = "127.0.0.0/8")
+        : job(socket, 160 << 20, ("pool" + std::to_string(host)).c_str()), rank(which), world(all) {
         if (!job.ok) return;
         ExchangePlace place{&board, rank, world};
         const fabricshm_hosts_spec spec = hosts_spec(place, "group", trusted);

@@ -333,13 +333,14 @@ typedef struct fabricshm_hosts_spec {
 /* Joins a group whose ranks are in the arenas of several daemons, on one host or on several: ranks
  * whose arena is the same memory are one host of the group. Where all of them are, this is
  * fabricshm_group_join(). Else libfabricshm_net.so is loaded, and the ranks are connected by
- * libfabric; docs/hosts.md of the project says which operations such a group has (EUNSUPPORTED
- * otherwise). All ranks wait until all are connected.
+ * libfabric. Such a group has all kinds of fabricshm_call, with AUTO, ASYNC and no flags;
+ * docs/hosts.md of the project says what else it has not (EUNSUPPORTED). All ranks wait until all
+ * are connected.
  *
  * EDENIED: no trusted network was named, or this host has no address in it. EUNSUPPORTED: there is
  * no libfabricshm_net.so, no provider of libfabric suits, or the arena's memory is not coherent.
  * EPEER: a rank failed; the text has its host and its reason. ETIMEOUT. EINVAL: also when the
- * exchange failed. */
+ * exchange failed, or gave what is no rank's record; the text has the rank. */
 FABRICSHM_API int fabricshm_group_join_hosts(fabricshm_arena* arena,
                                              const fabricshm_hosts_spec* spec,
                                              fabricshm_group** group);

@@ -51,6 +51,61 @@ def collectives(rank, world, path, sockets):
     return True
 
 
+def parts(rank, world, path, sockets):
+    """Gather, scatter and the exchanges, against what each rank can work out by itself."""
+    def row(sender, receiver, count):
+        return torch.arange(count) + 1000 * sender + 100_000 * receiver
+
+    with group_of(rank, world, path, sockets):
+        everyone = range(world)
+        for count in (1, 1000, 65_537):
+            for root in everyone:
+                rows = [torch.empty(count, dtype=torch.int64) for _ in everyone] if rank == root else None
+                dist.gather(row(rank, root, count), rows, dst=root)
+                assert rank != root or all(
+                    torch.equal(rows[peer], row(peer, root, count)) for peer in everyone), ("gather", count)
+                part = torch.empty(count, dtype=torch.int64)
+                dist.scatter(part, [row(root, peer, count) for peer in everyone] if rank == root else None, src=root)
+                assert torch.equal(part, row(root, rank, count)), ("scatter", count)
+            wanted = torch.cat([row(peer, rank, count) for peer in everyone])
+            output = torch.empty_like(wanted)
+            dist.all_to_all_single(output, torch.cat([row(rank, peer, count) for peer in everyone]))
+            assert torch.equal(output, wanted), ("all_to_all_single", count)
+            rows = [torch.empty(count, dtype=torch.int64) for _ in everyone]
+            dist.all_to_all(rows, [row(rank, peer, count) for peer in everyone])
+            assert torch.equal(torch.cat(rows), wanted), ("all_to_all", count)
+            # Rank r sends (r + 1) * (p + 1) rows to rank p.
+            sent = [(rank + 1) * (peer + 1) for peer in everyone]
+            wanted = torch.cat([row(peer, rank, (peer + 1) * (rank + 1)) for peer in everyone])
+            output = torch.empty_like(wanted)
+            dist.all_to_all_single(
+                output, torch.cat([row(rank, peer, sent[peer]) for peer in everyone]),
+                output_split_sizes=[(peer + 1) * (rank + 1) for peer in everyone], input_split_sizes=sent)
+            assert torch.equal(output, wanted), "all_to_all_single with splits"
+    return True
+
+
+def messages(rank, world, path, sockets):
+    with group_of(rank, world, path, sockets):
+        before, behind = (rank - 1) % world, (rank + 1) % world
+        for count in (0, 1, 10_000, 300_000):
+            mine, theirs = values(rank, count), torch.empty(count)
+            for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, mine, behind),
+                                                dist.P2POp(dist.irecv, theirs, before)]):
+                work.wait()
+            assert torch.equal(theirs, values(before, count)), ("isend and irecv", count)
+            if rank == 0:
+                left = set(range(1, world))
+                for _ in range(1, world):
+                    source = dist.recv(theirs)
+                    left.remove(source)
+                    assert torch.equal(theirs, values(source, count)), ("recv from any", count)
+            else:
+                dist.send(mine, dst=0)
+            dist.barrier()
+    return True
+
+
 def trained(rank, world, path, sockets, backend):
     context = (group_of(rank, world, path, sockets) if backend == "fabricshm" else
                fabric_test.process_group(backend, path, rank, world))
@@ -104,6 +159,18 @@ class Hosts(unittest.TestCase):
         for world in (2, 3, 4):
             with self.subTest(world=world):
                 results = fabric_test.run_ranks(collectives, world, fabric_test.store_path(), self.sockets)
+                self.assertEqual(results, [True] * world)
+
+    def test_gather_scatter_and_exchanges_move_the_parts_of_all_ranks(self):
+        for world in (2, 3, 4):
+            with self.subTest(world=world):
+                results = fabric_test.run_ranks(parts, world, fabric_test.store_path(), self.sockets)
+                self.assertEqual(results, [True] * world)
+
+    def test_messages_go_between_hosts_and_to_the_rank_that_takes_any(self):
+        for world in (2, 4):
+            with self.subTest(world=world):
+                results = fabric_test.run_ranks(messages, world, fabric_test.store_path(), self.sockets)
                 self.assertEqual(results, [True] * world)
 
     def test_an_unchanged_script_trains_as_with_gloo(self):

@@ -286,6 +286,30 @@ TEST_SUITE("collective.mailbox") {
         CHECK(wrong == 0);
     }
 
+    TEST_CASE("a posted receive can be cancelled while no message has come for it") {
+        const auto body = [](RankContext& context) {
+            const auto wanted = pattern(5'000, 3);
+            if (context.rank == 1) {
+                return meets(context) && sends(context, 0, 1, wanted) &&
+                       sends(context, 0, 1, wanted) && meets(context);
+            }
+            std::vector<std::byte> dropped(5'000);
+            const auto request = context.group.start(message(Kind::kRecv, kAnyPeer, 1, dropped));
+            if (!request.ok()) return report(context, "start");
+            if (!context.group.cancel(**request)) return report(context, "not cancelled");
+            if ((*request)->wait().ok()) return report(context, "received nevertheless");
+            // What comes later is for others.
+            if (!meets(context) || !receives(context, 1, 1, wanted)) return false;
+            std::vector<std::byte> got(5'000);
+            const auto second = context.group.start(message(Kind::kRecv, kAnyPeer, 1, got));
+            if (!second.ok() || !(*second)->wait().ok()) return report(context, "second");
+            if (context.group.cancel(**second)) return report(context, "cancelled too late");
+            return meets(context) && got == wanted && dropped == std::vector<std::byte>(5'000);
+        };
+        CHECK(failures_in_threads(2, kPerRank, body) == 0);
+        CHECK(failures_in_processes(2, kPerRank, body) == 0);
+    }
+
     TEST_CASE("messages and collectives run at the same time") {
         const int wrong = failures_in_threads(3, kPerRank, [](RankContext& context) {
             const int next = (context.rank + 1) % 3;

@@ -1,0 +1,44 @@
+// The exchange of groups over several hosts, between children of one test.
+
+#pragma once
+
+#include <sched.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+
+namespace test_support {
+
+/// An all-gather in memory that children share, as MPI or a store would give it. Make it before
+/// they are forked.
+class ExchangeBoard {
+  public:
+    ExchangeBoard() {
+        void* memory = ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE,
+                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        board_ = static_cast<Board*>(memory);
+    }
+    ~ExchangeBoard() { ::munmap(board_, sizeof(Board)); }
+    ExchangeBoard(const ExchangeBoard&) = delete;
+    ExchangeBoard& operator=(const ExchangeBoard&) = delete;
+
+    void gather(int round, int rank, int world, const void* mine, std::size_t bytes, void* all) {
+        std::byte* room = board_->bytes[round];
+        std::memcpy(room + static_cast<std::size_t>(rank) * bytes, mine, bytes);
+        board_->arrived[round].fetch_add(1);
+        while (board_->arrived[round].load() < world) ::sched_yield();
+        std::memcpy(all, room, static_cast<std::size_t>(world) * bytes);
+    }
+
+  private:
+    static constexpr int kRounds = 16;
+    struct Board {
+        std::atomic<int> arrived[kRounds];
+        std::byte bytes[kRounds][1 << 17];
+    };
+    Board* board_;
+};
+
+}  // namespace test_support
