@@ -11,6 +11,20 @@
 
 namespace fabricd {
 
+/// What a lost incarnation waits for, or how it was fenced: proto::FenceStage.
+enum class FenceStage {
+    kNone,
+    kPerson,
+    kCommand,
+    kFailed,
+    kCommanded,
+    kBoot,
+    kSelf,
+    kLeft,
+    kOperator,
+    kOther,
+};
+
 /// One incarnation of a host.
 struct HostView {
     std::string name;
@@ -22,6 +36,7 @@ struct HostView {
     std::string pool;
     std::string address;
     std::string fence;  // of a lost one: what it waits for; of a fenced one: how it was
+    FenceStage fence_stage = FenceStage::kNone;  // the same
 };
 
 struct ClusterView {

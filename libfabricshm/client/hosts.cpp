@@ -29,8 +29,9 @@ void add(const proto::Hosts& page, KnownHosts& known) {
     known.admits = (page.flags & proto::kHostsAdmit) != 0;
     for (std::size_t i = 0; i < page.count; ++i) {
         const proto::HostEntry& entry = page.entries[i];
-        known.hosts.push_back(
-            {entry.name, entry.incarnation, entry.state, (entry.flags & proto::kHostSelf) != 0});
+        known.hosts.push_back({entry.name, entry.incarnation, entry.state,
+                               (entry.flags & proto::kHostSelf) != 0, page.state_ms[i],
+                               page.fence[i]});
     }
 }
 

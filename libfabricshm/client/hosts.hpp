@@ -22,12 +22,15 @@ struct KnownHost {
     std::uint64_t incarnation = 0;
     proto::HostState state = proto::HostState::kListed;
     bool is_self = false;  // the place of this session's daemon
+    // As of the version's first answer: they change without a new one.
+    std::uint64_t state_ms = 0;  // how long it has been in its state
+    proto::FenceStage fence = proto::FenceStage::kNone;
 };
 
 struct KnownHosts {
     std::uint64_t version = 0;  // of the daemon; 0: never asked
     bool admits = false;        // whether groups over several hosts may be made now
-    std::vector<KnownHost> hosts;
+    std::vector<KnownHost> hosts;  // by name, the newest incarnation of each first
 };
 
 /// Brings `known` up to date; whether anything changed. One round trip while nothing does, and one

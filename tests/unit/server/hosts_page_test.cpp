@@ -28,6 +28,8 @@ ClusterView cluster_of(int hosts, std::uint64_t version) {
         host.incarnation = 100 + static_cast<std::uint64_t>(i);
         host.state = i % 2 == 0 ? fabricd::HostState::kUp : fabricd::HostState::kLost;
         host.is_self = i == 0;
+        host.state_ms = 1000 + i;
+        if (i % 2 != 0) host.fence_stage = fabricd::FenceStage::kPerson;
         view.hosts.push_back(host);
     }
     return view;
@@ -97,6 +99,9 @@ TEST_SUITE("server.hosts_page") {
         CHECK(rig.known.hosts[0].is_self);
         CHECK(rig.known.hosts[11].name == "h11");
         CHECK(rig.known.hosts[11].state == proto::HostState::kLost);
+        CHECK(rig.known.hosts[11].state_ms == 1011);
+        CHECK(rig.known.hosts[11].fence == proto::FenceStage::kPerson);
+        CHECK(rig.known.hosts[10].fence == proto::FenceStage::kNone);
         CHECK_FALSE(rig.ask().value());
         rig.show(cluster_of(3, 10));
         CHECK(rig.ask().value());
