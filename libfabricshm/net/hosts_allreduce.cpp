@@ -19,6 +19,7 @@
 
 #include "kernels/copy.hpp"
 #include "libfabricshm/base/check.hpp"
+#include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/net/hosts_group.hpp"
 
 namespace fabricshm::net {
@@ -255,7 +256,9 @@ Result<void> LargeAllreduce::run() {
     const std::uint64_t behind = two_steps_ ? 2 : 1;  // blocks by which GATHER is behind SCATTER
     for (std::uint64_t turn = 0; turn < blocks_ + behind; ++turn) {
         if (turn < blocks_) FABRIC_TRY_VOID(scatter(turn));
+        FAULT_POINT("hosts.scattered");
         if (turn >= 1 && turn - 1 < blocks_) FABRIC_TRY_VOID(reduce(turn - 1));
+        FAULT_POINT("hosts.reduced");
         if (turn >= behind) FABRIC_TRY_VOID(gather(turn - behind));
     }
     // The caller's buffers are the caller's again.

@@ -7,6 +7,7 @@
 #include "kernels/copy.hpp"
 #include "kernels/reduce.hpp"
 #include "libfabricshm/base/check.hpp"
+#include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/base/world_max.hpp"
 #include "libfabricshm/collective/request.hpp"
@@ -75,6 +76,7 @@ int verdict_of(const Error& error) noexcept {
 Result<std::unique_ptr<HostsGroup>> HostsGroup::join(HostsSpec spec, TimePoint deadline) {
     std::unique_ptr<HostsGroup> made(new HostsGroup(std::move(spec)));
     FABRIC_TRY_VOID(made->introduce());
+    FAULT_POINT("hosts.introduced");
     if (const auto opened = made->open(deadline); !opened.ok()) {
         if (made->local_ != nullptr) {
             const std::uint64_t id = made->local_->id();
@@ -132,6 +134,7 @@ Result<void> HostsGroup::open(TimePoint deadline) {
     if (!local.ok()) own = local.error();
     if (plan_.hosts() == 1) return own;
     if (own.ok()) own = open_links();
+    FAULT_POINT("hosts.opened");
     const auto world = static_cast<std::size_t>(spec_.world);
     const std::size_t bytes = sizeof(Opening) + world * sizeof(Door);
     std::vector<std::byte> mine(bytes);
@@ -151,6 +154,7 @@ Result<void> HostsGroup::open(TimePoint deadline) {
     if (!spec_.exchange(mine.data(), bytes, all.data())) {
         return explain({Errc::kInvalid, 0, "join"}, "the exchange between the ranks failed");
     }
+    FAULT_POINT("hosts.exchanged");
     FABRIC_TRY_VOID(own);
     for (int rank = 0; rank < spec_.world; ++rank) {
         Opening theirs;
@@ -170,6 +174,7 @@ Result<void> HostsGroup::open(TimePoint deadline) {
     const auto met = links_->greet(deadline);
     if (!met.ok()) return ended(met.error());
     links_->end();
+    FAULT_POINT("hosts.greeted");
     return {};
 }
 
@@ -293,6 +298,7 @@ Result<std::shared_ptr<Request>> HostsGroup::start(Call call) {
 Result<void> HostsGroup::run_now(const Call& call) {
     if (failed_) return Error{Errc::kBroken, 0, "collective: the group failed before"};
     links_->begin();
+    FAULT_POINT("hosts.begin");
     const Result<void> result = dispatch(call);
     links_->end();
     if (result.ok() || result.error().code == Errc::kUnsupported) return result;
@@ -354,7 +360,9 @@ Result<void> HostsGroup::run_local(const Step& step, const LocalCall& local) {
 
 Result<void> HostsGroup::send(const Step& step, int peer, const std::byte* from, Bytes bytes,
                               std::atomic<int>& pending) {
-    return links_->send(peer, from, bytes, step.mark, pending, step.call.deadline);
+    const auto sent = links_->send(peer, from, bytes, step.mark, pending, step.call.deadline);
+    FAULT_POINT("hosts.sent");
+    return sent;
 }
 
 Result<void> HostsGroup::send_any(const Step& step, int peer, const std::byte* from, Bytes bytes) {
@@ -367,7 +375,9 @@ Result<void> HostsGroup::send_any(const Step& step, int peer, const std::byte* f
 }
 
 Result<const std::byte*> HostsGroup::receive(const Step& step, int peer, Bytes bytes) {
-    return links_->receive(peer, bytes, step.mark, step.call.deadline);
+    const auto theirs = links_->receive(peer, bytes, step.mark, step.call.deadline);
+    FAULT_POINT("hosts.received");
+    return theirs;
 }
 
 // One job for all hosts, so that every rank that computes an element gets the same bits.

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <optional>
 
+#include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/net/hosts_group.hpp"
 
@@ -110,6 +111,7 @@ Result<void> Shrink::collect(const std::vector<int>& own) {
         (void)links_.send_control(rank, kSurvivors, text_of(own),
                                   std::min(until, Clock::now() + std::chrono::seconds(1)));
     }
+    FAULT_POINT("hosts.shrink.sent");
     for (int host = 0; host < plan.hosts(); ++host) {
         auto& found = by_host_[static_cast<std::size_t>(host)];
         TimePoint probed{};
@@ -190,6 +192,7 @@ Result<void> Shrink::find_members(const std::vector<int>& own) {
     FABRIC_TRY_VOID(check_majority());
     for (const auto& ranks : by_host_) members_.insert(members_.end(), ranks.begin(), ranks.end());
     std::ranges::sort(members_);
+    FAULT_POINT("hosts.shrink.collected");
     return compare();
 }
 
@@ -216,6 +219,7 @@ Result<std::vector<int>> Shrink::agree() {
         const bool left = std::ranges::binary_search(members_, rank);
         if (!left && old_.plan().remote(rank, self)) links_.fence(rank);
     }
+    FAULT_POINT("hosts.shrink.agreed");
     return members_;
 }
 
@@ -249,6 +253,7 @@ bool Shrink::exchange(const void* mine, std::size_t bytes, void* all) {
         }
     }
     ++round_;
+    FAULT_POINT("hosts.shrink.exchanged");
     if (const auto done = run(Kind::kBroadcast, &well, &well, 1); !done.ok()) {
         return note(done.error());
     }
@@ -270,6 +275,7 @@ Result<std::unique_ptr<HostsGroup>> HostsGroup::shrink(HostsSpec spec, TimePoint
         return joined.error();
     }
     std::unique_ptr<Group> local = std::move(joined).value();
+    FAULT_POINT("hosts.shrink.joined");
     const std::uint64_t id = local->id();
     const int place = local->rank();
     Shrink steps(*this, *local, deadline);
