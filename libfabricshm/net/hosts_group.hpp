@@ -77,8 +77,8 @@ class HostsGroup {
     Result<std::shared_ptr<Request>> start(Call call);
 
     /// The group of the members that are left, once all of them call this; `spec` has join() for
-    /// the survivors of this pool. Once in the life of a group. kPeer: hosts are out of reach that
-    /// are not known to be dead, and this side is not the larger one.
+    /// the survivors of this pool. May be repeated when it failed. kPeer: hosts are out of reach
+    /// that are not known to be dead, and this side is not the larger one.
     Result<std::unique_ptr<HostsGroup>> shrink(HostsSpec spec, TimePoint deadline);
 
     /// `host` is dead, as something outside knows: nothing that its ranks write lands from now on,
@@ -149,6 +149,7 @@ class HostsGroup {
     std::array<std::atomic<int>, 2 * kSlots> pending_{};
     std::uint64_t staged_ = 0;      // slots that send_any() has used
     std::uint64_t operations_ = 0;  // the same on all ranks
+    std::uint32_t shrinks_ = 0;     // that were tried
     std::atomic<bool> failed_{false};
     std::unique_ptr<Links> links_;  // after what its writes point to
     std::unique_ptr<Worker> worker_;
