@@ -85,7 +85,7 @@ constexpr Point kPoints[] = {
     {"hosts.shrink.agreed", 1, Where::kShrink},
     {"hosts.shrink.exchanged", 1, Where::kShrink},
     {"hosts.shrink.exchanged", 2, Where::kShrink},
-    {"cluster.renewed", 2, Where::kDaemon},
+    {"cluster.renewed", 6, Where::kDaemon},
     {"cluster.updated", 3, Where::kDaemon},
     {"cluster.placed", 1, Where::kDaemonAgain},
     {"cluster.fencing", 1, Where::kDaemonAgain},
