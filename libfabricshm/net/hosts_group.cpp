@@ -224,16 +224,20 @@ Result<void> HostsGroup::open_links() {
     const auto look_around = [this]() -> Result<void> {
         const auto well = local_->check();
         if (!well.ok()) return of_local(well.error());
-        for (int host = 0; spec_.is_gone && host < plan_.hosts(); ++host) {
-            const Place& place = places_[static_cast<std::size_t>(plan_.leader_of(host))];
-            // Ranks of one pool are in one place, whatever each of them says.
-            if (host == own_host() || place.name.empty()) continue;
-            if (spec_.is_gone(place.name, place.incarnation)) on_host_lost(host);
-        }
+        give_up_lost_hosts();
         return {};
     };
     links_ = std::make_unique<Links>(std::move(spec), std::move(transport), look_around);
     return {};
+}
+
+void HostsGroup::give_up_lost_hosts() {
+    for (int host = 0; spec_.is_gone && host < plan_.hosts(); ++host) {
+        const Place& place = places_[static_cast<std::size_t>(plan_.leader_of(host))];
+        // Ranks of one pool are in one place, whatever each of them says.
+        if (host == own_host() || place.name.empty()) continue;
+        if (spec_.is_gone(place.name, place.incarnation)) on_host_lost(host);
+    }
 }
 
 // Ranks of the local group are not those of this one.

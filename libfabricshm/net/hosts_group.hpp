@@ -84,6 +84,8 @@ class HostsGroup {
     /// `host` is dead, as something outside knows: nothing that its ranks write lands from now on,
     /// and what waits for them ends with kPeer. Thread-safe.
     void on_host_lost(int host) noexcept;
+    /// The same of all hosts that are gone, as the cluster says. One thread at a time.
+    void give_up_lost_hosts();
 
     /// Ends every operation of this rank, and breaks the group for all.
     void retire() noexcept;

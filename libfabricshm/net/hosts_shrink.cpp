@@ -115,6 +115,7 @@ class Shrink {
     Result<void> compare();
     Result<Letter> next_letter(int peer, int round);
     std::optional<Letter> letter_of(int peer, int round);
+    void look_around(const std::vector<int>& awaited, TimePoint& probed);
     std::uint32_t& heard(int peer) { return heard_[static_cast<std::size_t>(peer)]; }
     Result<void> send(int peer, int round, const Text& body, TimePoint deadline);
     std::vector<int> other_speakers() const;
@@ -144,6 +145,16 @@ Result<void> Shrink::run(Kind kind, const void* input, void* output, Bytes bytes
     return local_.run(call);
 }
 
+// Now and then in a wait for these: are their connections still there, and their hosts? Of a host
+// that is silent another rank may have heard already that its cluster has given it up.
+void Shrink::look_around(const std::vector<int>& awaited, TimePoint& probed) {
+    const TimePoint now = Clock::now();
+    if (now - probed < kProbeEvery) return;
+    probed = now;
+    for (const int peer : awaited) links_.probe(peer);
+    old_.give_up_lost_hosts();
+}
+
 std::optional<Letter> Shrink::letter_of(int peer, int round) {
     const auto text = links_.control_of(peer, round);
     return text ? letter_in(*text) : std::nullopt;
@@ -155,9 +166,7 @@ Result<Letter> Shrink::next_letter(int peer, int round) {
     for (TimePoint now = Clock::now(); now < deadline_; now = Clock::now()) {
         if (auto letter = letter_of(peer, round)) return *letter;
         if (links_.lost(peer)) return Error{Errc::kPeer, peer, "shrink"};
-        if (now - probed < kProbeEvery) continue;
-        probed = now;
-        links_.probe(peer);
+        look_around({peer}, probed);
     }
     return Error{Errc::kTimeout, peer, "shrink"};
 }
@@ -189,26 +198,28 @@ Result<void> Shrink::collect(const std::vector<int>& own) {
                    std::min(until, Clock::now() + std::chrono::seconds(1)));
     }
     FAULT_POINT("hosts.shrink.sent");
-    for (int host = 0; host < plan.hosts(); ++host) {
-        auto& found = by_host_[static_cast<std::size_t>(host)];
-        TimePoint probed{};
-        while (found.empty() && Clock::now() < until) {
-            bool reachable = false;
+    // All of them in each turn: one that is silent must not take the time of those behind it.
+    TimePoint probed{};
+    for (bool waits = true; waits; waits = waits && Clock::now() < until) {
+        waits = false;
+        std::vector<int> silent;
+        for (int host = 0; host < plan.hosts(); ++host) {
+            auto& found = by_host_[static_cast<std::size_t>(host)];
             for (const int rank : plan.ranks_of(host)) {
                 // One that has died since speaks for no host, whatever it said before.
-                if (links_.lost(rank)) continue;
-                reachable = true;
-                if (const auto letter = letter_of(rank, kSurvivors)) {
-                    found = ranks_in(letter->body);
-                    break;
-                }
+                if (!found.empty() || links_.lost(rank)) continue;
+                silent.push_back(rank);
+                if (const auto letter = letter_of(rank, kSurvivors)) found = ranks_in(letter->body);
             }
-            if (!reachable) break;
-            if (Clock::now() - probed < kProbeEvery) continue;
-            probed = Clock::now();
-            for (const int rank : plan.ranks_of(host)) links_.probe(rank);
+            waits =
+                waits || (found.empty() && std::ranges::any_of(plan.ranks_of(host), [&](int rank) {
+                              return !links_.lost(rank);
+                          }));
         }
-        for (const int rank : found) {
+        look_around(silent, probed);
+    }
+    for (int host = 0; host < plan.hosts(); ++host) {
+        for (const int rank : by_host_[static_cast<std::size_t>(host)]) {
             if (rank < 0 || rank >= plan.world() || plan.host_of(rank) != host) {
                 return Error{Errc::kCorrupt, host, "shrink"};
             }
@@ -331,9 +342,7 @@ Result<void> Shrink::swap(const Text& own, std::vector<Text>& theirs) {
             theirs[static_cast<std::size_t>(plan.host_of(peer))] = std::move(letter->body);
             return true;
         });
-        if (now - probed < kProbeEvery) continue;
-        probed = now;
-        for (const int peer : awaited) links_.probe(peer);
+        look_around(awaited, probed);
     }
     return {};
 }
