@@ -62,7 +62,7 @@ proto::Hosts hosts_page(const ClusterView& view, const proto::Hosts& asked) {
     std::memset(&page, 0, sizeof page);
     page.version = std::max<std::uint64_t>(view.version, 1);
     page.total = static_cast<std::uint32_t>(view.hosts.size());
-    page.flags = view.admits ? proto::kHostsAdmit : 0;
+    page.flags = admits_at(view, BootClock::now()) ? proto::kHostsAdmit : 0;
     page.first = std::min(asked.first, page.total);
     if (asked.version == page.version && asked.first == 0) return page;
     page.count = std::min<std::uint32_t>(page.total - page.first, proto::kHostsPerPage);

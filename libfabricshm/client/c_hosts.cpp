@@ -81,6 +81,9 @@ void watch_hosts(const std::shared_ptr<Arena>& arena, TimePoint deadline, net::H
     if (!place.ok() || place->name.empty()) return;
     spec.place = place->name;
     spec.incarnation = place->incarnation;
+    spec.holds_place = [arena, watch, own = *place](TimePoint until) {
+        return watch->holds(own.name, own.incarnation, until);
+    };
     // The arena keeps the session.
     spec.is_gone = [arena, watch](const std::string& name, std::uint64_t incarnation) {
         return watch->gone(name, incarnation, Clock::now());
@@ -160,8 +163,8 @@ int fabricshm_session_hosts(fabricshm_session* session, fabricshm_host* hosts, i
         if (cluster == nullptr) return refuse("%s: cluster is NULL", function);
         if (capacity < 0) return refuse("%s: capacity is negative", function);
         if (capacity > 0 && hosts == nullptr) return refuse("%s: hosts is NULL", function);
-        if (const int code = check_struct_size("cluster", cluster, cluster->struct_size,
-                                               sizeof *cluster);
+        if (const int code =
+                check_struct_size("cluster", cluster, cluster->struct_size, sizeof *cluster);
             code != FABRICSHM_OK) {
             return code;
         }
@@ -169,7 +172,8 @@ int fabricshm_session_hosts(fabricshm_session* session, fabricshm_host* hosts, i
             return refuse("%s: cluster->struct_size", function);
         }
         KnownHosts known;
-        const auto asked = ask_hosts(*session->session, known, session->session->default_deadline());
+        const auto asked =
+            ask_hosts(*session->session, known, session->session->default_deadline());
         if (!asked.ok()) return fail(asked.error(), "hosts of the cluster");
         show_hosts(known, hosts, static_cast<std::size_t>(capacity));
         cluster->total = static_cast<std::int32_t>(known.hosts.size());

@@ -87,6 +87,15 @@ Result<KnownHost> HostWatch::own_place(TimePoint deadline) {
     return KnownHost{};
 }
 
+Result<void> HostWatch::holds(const std::string& name, std::uint64_t incarnation,
+                              TimePoint deadline) {
+    FABRIC_TRY(const KnownHost own, own_place(deadline));
+    if (own.incarnation == incarnation) return {};
+    return explain({Errc::kPeer, -1, "shrink"},
+                   "host %s was given up by its cluster meanwhile: the others go on without it",
+                   name.c_str());
+}
+
 bool HostWatch::gone(std::string_view name, std::uint64_t incarnation, TimePoint now) {
     if (now >= ask_at_) {
         const auto asked = ask_hosts(session_, known_, deadline_after(now, kAnswer));

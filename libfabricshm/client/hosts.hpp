@@ -50,6 +50,10 @@ class HostWatch {
     /// admits no groups over several hosts now.
     Result<KnownHost> own_place(TimePoint deadline);
 
+    /// Whether the place that own_place() had before is still this host's, and its lease held: then
+    /// no other host has given it up. kBusy: not now. kPeer: it was given up.
+    Result<void> holds(const std::string& name, std::uint64_t incarnation, TimePoint deadline);
+
     /// Whether ranks of that incarnation are to be given up by a group over a network, which can
     /// shut their writes out itself: is_gone(), or its record has been gone for kSuspectFor.
     bool gone(std::string_view name, std::uint64_t incarnation, TimePoint now);

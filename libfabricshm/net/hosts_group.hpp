@@ -47,6 +47,9 @@ struct HostsSpec {
     /// Whether that incarnation of a host is gone, as its cluster says. Asked in waits, every 10 ms
     /// at most; empty: never. Must not block for long.
     std::function<bool(const std::string& place, std::uint64_t incarnation)> is_gone;
+    /// Whether this rank's own host still has the place that `place` and `incarnation` say; why
+    /// not, if so. Empty: it has none that others could give up.
+    std::function<Result<void>(TimePoint deadline)> holds_place;
     bool coherent = true;  // the memory of this pool
     /// Memory in the arena, as of GroupPlace.
     std::function<std::byte*(Bytes)> allocate;
@@ -86,6 +89,10 @@ class HostsGroup {
     void on_host_lost(int host) noexcept;
     /// The same of all hosts that are gone, as the cluster says. One thread at a time.
     void give_up_lost_hosts();
+    /// Why the others may have given this host up, if so.
+    Result<void> check_own_place(TimePoint deadline) {
+        return spec_.holds_place ? spec_.holds_place(deadline) : Result<void>{};
+    }
 
     /// Ends every operation of this rank, and breaks the group for all.
     void retire() noexcept;

@@ -12,6 +12,10 @@
 //
 // A host that says nothing and is not known to be dead may be alive behind a cut. Then the side
 // with more hosts goes on; of two equal ones, that with the first host.
+//
+// A host that stood still, and was given up, finds connections that have ended: to it the others
+// look dead. So in a cluster a side without most of the hosts goes on only while its own host holds
+// its lease, by which it was not given up.
 
 #include <algorithm>
 #include <cstring>
@@ -242,6 +246,7 @@ Result<void> Shrink::check_majority() const {
         if (!dead) silent = host;
     }
     const bool larger = 2 * alive > plan.hosts();
+    if (!larger) FABRIC_TRY_VOID(old_.check_own_place(deadline_));
     const bool first_half = 2 * alive == plan.hosts() && !by_host_.front().empty();
     if (silent < 0 || larger || first_half) return {};
     const int rank = plan.leader_of(silent);

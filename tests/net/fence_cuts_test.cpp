@@ -52,6 +52,11 @@ constexpr int kBuffers = 8;
 constexpr auto kLimit = 50s;  // of one step: what takes longer is an error
 constexpr const char* kProviders[] = {"tcp;ofi_rxm", "net"};
 
+int wanted(const char* variable, int usual) {
+    const char* set = std::getenv(variable);
+    return set == nullptr ? usual : std::atoi(set);
+}
+
 /// What became of the cuts of one lane.
 struct Counts {
     int cuts = 0;
@@ -224,7 +229,10 @@ class Writer {
 class Reader {
   public:
     Reader(Lane& lane, int number, CableEnd& near, CableEnd& far)
-        : lane_(lane), number_(number), random_(1000 + number), ends_{&near, &far} {}
+        : lane_(lane),
+          number_(number),
+          random_(1000 * wanted("FABRIC_FENCE_SEED", 1) + number),
+          ends_{&near, &far} {}
 
     int run(const Plan& plan, Shared& shared) {
         for (int cut = 1; cut <= plan.cuts(); ++cut) {
@@ -341,11 +349,6 @@ int read_lane(const Cables& cables, Shared& shared, int lane, const Plan& plan) 
     if (code != 0) at.open = -1;
     shared.ended.fetch_add(1);
     return code;
-}
-
-int wanted(const char* variable, int usual) {
-    const char* set = std::getenv(variable);
-    return set == nullptr ? usual : std::atoi(set);
 }
 
 // What a transport frees the next one takes: else the kernel clears megabytes for each.
