@@ -28,8 +28,8 @@ struct KnownHost {
 };
 
 struct KnownHosts {
-    std::uint64_t version = 0;  // of the daemon; 0: never asked
-    bool admits = false;        // whether groups over several hosts may be made now
+    std::uint64_t version = 0;     // of the daemon; 0: never asked
+    bool admits = false;           // whether groups over several hosts may be made now
     std::vector<KnownHost> hosts;  // by name, the newest incarnation of each first
 };
 

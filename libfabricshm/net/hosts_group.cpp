@@ -220,24 +220,23 @@ Result<void> HostsGroup::open_links() {
     if (transport->lend(work_, 2 * kSlots * slot_bytes_) != Errc::kOk) {
         return Error{Errc::kNoMemory, 0, "register memory"};
     }
+    give_up_lost_ = [this] {
+        for (int host = 0; spec_.is_gone && host < plan_.hosts(); ++host) {
+            const Place& place = places_[static_cast<std::size_t>(plan_.leader_of(host))];
+            // Ranks of one pool are in one place, whatever each of them says.
+            if (host == own_host() || place.name.empty()) continue;
+            if (spec_.is_gone(place.name, place.incarnation)) on_host_lost(host);
+        }
+    };
     // While this rank waits, the pool's group may break, and other hosts may be lost.
     const auto look_around = [this]() -> Result<void> {
         const auto well = local_->check();
         if (!well.ok()) return of_local(well.error());
-        give_up_lost_hosts();
+        give_up_lost_();
         return {};
     };
     links_ = std::make_unique<Links>(std::move(spec), std::move(transport), look_around);
     return {};
-}
-
-void HostsGroup::give_up_lost_hosts() {
-    for (int host = 0; spec_.is_gone && host < plan_.hosts(); ++host) {
-        const Place& place = places_[static_cast<std::size_t>(plan_.leader_of(host))];
-        // Ranks of one pool are in one place, whatever each of them says.
-        if (host == own_host() || place.name.empty()) continue;
-        if (spec_.is_gone(place.name, place.incarnation)) on_host_lost(host);
-    }
 }
 
 // Ranks of the local group are not those of this one.

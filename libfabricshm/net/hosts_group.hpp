@@ -87,12 +87,6 @@ class HostsGroup {
     /// `host` is dead, as something outside knows: nothing that its ranks write lands from now on,
     /// and what waits for them ends with kPeer. Thread-safe.
     void on_host_lost(int host) noexcept;
-    /// The same of all hosts that are gone, as the cluster says. One thread at a time.
-    void give_up_lost_hosts();
-    /// Why the others may have given this host up, if so.
-    Result<void> check_own_place(TimePoint deadline) {
-        return spec_.holds_place ? spec_.holds_place(deadline) : Result<void>{};
-    }
 
     /// Ends every operation of this rank, and breaks the group for all.
     void retire() noexcept;
@@ -158,7 +152,9 @@ class HostsGroup {
     std::array<std::atomic<int>, 2 * kSlots> pending_{};
     std::uint64_t staged_ = 0;      // slots that send_any() has used
     std::uint64_t operations_ = 0;  // the same on all ranks
-    std::uint32_t shrinks_ = 0;     // that were tried
+    // on_host_lost() of all hosts that are gone, as the cluster says. One thread at a time.
+    std::function<void()> give_up_lost_;
+    std::uint32_t shrinks_ = 0;  // that were tried
     std::atomic<bool> failed_{false};
     std::unique_ptr<Links> links_;  // after what its writes point to
     std::unique_ptr<Worker> worker_;

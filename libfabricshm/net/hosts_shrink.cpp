@@ -92,13 +92,21 @@ std::optional<Letter> letter_in(const Text& text) {
     return Letter{head.attempt, head.answered, Text(body, body + bytes)};
 }
 
+/// What a shrink asks of the cluster.
+struct Outside {
+    std::function<void()> give_up_lost;                           // hosts that are gone
+    std::function<Result<void>(TimePoint deadline)> holds_place;  // may this one be given up?
+};
+
 class Shrink {
   public:
     /// `attempt`: counts the calls of the old group's shrink(), from 1.
-    Shrink(HostsGroup& old, Group& local, std::uint32_t attempt, TimePoint deadline)
+    Shrink(HostsGroup& old, Group& local, Outside outside, std::uint32_t attempt,
+           TimePoint deadline)
         : old_(old),
           links_(*old.links()),
           local_(local),
+          outside_(std::move(outside)),
           attempt_(attempt),
           deadline_(deadline),
           heard_(static_cast<std::size_t>(old.world())) {}
@@ -129,6 +137,7 @@ class Shrink {
     HostsGroup& old_;
     Links& links_;
     Group& local_;
+    const Outside outside_;
     const std::uint32_t attempt_;
     const TimePoint deadline_;
     std::vector<std::uint32_t> heard_;       // [rank]: the attempt in which that speaker is
@@ -156,7 +165,7 @@ void Shrink::look_around(const std::vector<int>& awaited, TimePoint& probed) {
     if (now - probed < kProbeEvery) return;
     probed = now;
     for (const int peer : awaited) links_.probe(peer);
-    old_.give_up_lost_hosts();
+    outside_.give_up_lost();
 }
 
 std::optional<Letter> Shrink::letter_of(int peer, int round) {
@@ -246,7 +255,7 @@ Result<void> Shrink::check_majority() const {
         if (!dead) silent = host;
     }
     const bool larger = 2 * alive > plan.hosts();
-    if (!larger) FABRIC_TRY_VOID(old_.check_own_place(deadline_));
+    if (!larger) FABRIC_TRY_VOID(outside_.holds_place(deadline_));
     const bool first_half = 2 * alive == plan.hosts() && !by_host_.front().empty();
     if (silent < 0 || larger || first_half) return {};
     const int rank = plan.leader_of(silent);
@@ -406,7 +415,9 @@ Result<std::unique_ptr<HostsGroup>> HostsGroup::shrink(HostsSpec spec, TimePoint
     FAULT_POINT("hosts.shrink.joined");
     const std::uint64_t id = local->id();
     const int place = local->rank();
-    Shrink steps(*this, *local, ++shrinks_, deadline);
+    Outside outside{give_up_lost_, spec_.holds_place};
+    if (!outside.holds_place) outside.holds_place = [](TimePoint) { return Result<void>{}; };
+    Shrink steps(*this, *local, std::move(outside), ++shrinks_, deadline);
     const auto members = steps.agree();
     Result<std::unique_ptr<HostsGroup>> made =
         members.ok() ? Error{Errc::kBroken, 0, "shrink"} : members.error();

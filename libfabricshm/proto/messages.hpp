@@ -159,10 +159,10 @@ enum class HostState : std::uint32_t {
 };
 /// What a lost incarnation waits for until it is fenced, or how it was.
 enum class FenceStage : std::uint8_t {
-    kNone = 0,      // it is neither
-    kPerson = 1,    // lost: waits for a person
-    kCommand = 2,   // lost: the fence command runs, or will
-    kFailed = 3,    // lost: the command failed, and will be tried again
+    kNone = 0,       // it is neither
+    kPerson = 1,     // lost: waits for a person
+    kCommand = 2,    // lost: the fence command runs, or will
+    kFailed = 3,     // lost: the command failed, and will be tried again
     kCommanded = 4,  // fenced by the command
     kBoot = 5,       // ... by another boot of its machine
     kSelf = 6,       // ... by its own word

@@ -97,8 +97,8 @@ const char* name_in(const char* const (&names)[count], std::int32_t number) {
 
 constexpr const char* kHostStates[] = {"listed", "up", "back", "suspect", "lost", "fenced"};
 static_assert(std::size(kHostStates) == FABRICSHM_HOST_FENCED + 1);
-constexpr const char* kFences[] = {"none", "person", "command", "failed",   "by command", "by boot",
-                                   "by self", "by leaving", "by operator", "by other"};
+constexpr const char* kFences[] = {"none",    "person",  "command",    "failed",      "by command",
+                                   "by boot", "by self", "by leaving", "by operator", "by other"};
 static_assert(std::size(kFences) == FABRICSHM_FENCE_BY_OTHER + 1);
 
 void bind_hosts(py::module_& module) {
@@ -109,8 +109,7 @@ void bind_hosts(py::module_& module) {
         .def_property_readonly("state",
                                [](const Host& self) { return name_in(kHostStates, self.state); })
         .def_property_readonly(
-            "seconds",
-            [](const Host& self) { return static_cast<double>(self.state_ms) / 1000; })
+            "seconds", [](const Host& self) { return static_cast<double>(self.state_ms) / 1000; })
         .def_property_readonly("fence",
                                [](const Host& self) -> std::optional<std::string> {
                                    if (self.fence == FABRICSHM_FENCE_NONE) return std::nullopt;
@@ -118,9 +117,8 @@ void bind_hosts(py::module_& module) {
                                })
         .def_property_readonly(
             "own", [](const Host& self) { return (self.flags & FABRICSHM_HOST_SELF) != 0; })
-        .def_property_readonly("newest", [](const Host& self) {
-            return (self.flags & FABRICSHM_HOST_NEWEST) != 0;
-        });
+        .def_property_readonly(
+            "newest", [](const Host& self) { return (self.flags & FABRICSHM_HOST_NEWEST) != 0; });
     py::class_<KnownHosts>(module, "Hosts")
         .def_readonly("admits", &KnownHosts::admits)
         .def_property_readonly("hosts", [](const KnownHosts& self) { return self.hosts; });

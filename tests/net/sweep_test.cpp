@@ -402,7 +402,7 @@ class Scenario {
     test_support::Child start_rank(const std::string& socket, int rank, bool armed) {
         return test_support::Child([this, socket, rank, armed] {
             if (armed) fabricshm::fault::arm(fault_of(point_, "host").c_str());
-            // Hosts are told apart by their arenas, and d's rank is at the daemon of host a.
+            // An arena stands for a host, and d's rank is at the daemon of host a.
             const std::string arena = name_ + (rank == kFirstDead ? "-d" : "");
             return Rank(*board_, point_, socket, arena, rank).run();
         });

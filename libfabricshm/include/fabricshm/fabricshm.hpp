@@ -524,8 +524,8 @@ class Session {
         cluster.struct_size = sizeof cluster;
         do {
             known.hosts.resize(static_cast<std::size_t>(cluster.total));
-            const int code = fabricshm_session_hosts(handle_.get(), known.hosts.data(),
-                                                     cluster.total, &cluster);
+            const int code =
+                fabricshm_session_hosts(handle_.get(), known.hosts.data(), cluster.total, &cluster);
             if (code < 0) return detail::last_error(code);
             // Others may have come since there was room for all.
         } while (static_cast<std::size_t>(cluster.total) > known.hosts.size());

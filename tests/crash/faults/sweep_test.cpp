@@ -309,7 +309,8 @@ bool passes(const NamedPoint& point, int passage, int attempts) {
 }
 
 // Points that this job cannot come to, and the test that kills there. Hosts that share no caches
-// have an engine of their own; the job is on one host; a rank that is killed in a shrink needs one that died before it.
+// have an engine of their own; the job is on one host; a rank that is killed in a shrink needs one
+// that died before it.
 struct Elsewhere {
     const char* point;
     const char* file;

@@ -70,9 +70,9 @@ Json eventually(const Daemon& daemon, const std::function<bool(const Json&)>& wa
 
 constexpr const char* kStates[] = {"listed", "up", "back", "suspect", "lost", "fenced"};
 // What `fabricctl hosts` says of each fabricshm_fence.
-constexpr const char* kFences[] = {"",          "waits for a person", "command runs",
-                                   "command failed", "command by ",   "boot by ",
-                                   "self by ",  "left by ",           "operator by "};
+constexpr const char* kFences[] = {
+    "",         "waits for a person", "command runs", "command failed", "command by ",
+    "boot by ", "self by ",           "left by ",     "operator by "};
 
 /// A session of the library in this process.
 struct LibrarySession {
@@ -108,7 +108,8 @@ struct LibrarySession {
             CHECK(((hosts[i].flags & FABRICSHM_HOST_SELF) != 0) == shown["self"]);
             CHECK(((hosts[i].flags & FABRICSHM_HOST_NEWEST) != 0) == shown["newest"]);
             CHECK(shown["fence"].get<std::string>().rfind(kFences[hosts[i].fence], 0) == 0);
-            CHECK((hosts[i].fence == FABRICSHM_FENCE_NONE) == shown["fence"].get<std::string>().empty());
+            CHECK((hosts[i].fence == FABRICSHM_FENCE_NONE) ==
+                  shown["fence"].get<std::string>().empty());
             if (hosts[i].state == FABRICSHM_HOST_LISTED) continue;
             const auto later = hosts[i].state_ms - shown["state_ms"].get<std::int64_t>();
             CHECK(later >= 0);

@@ -80,7 +80,8 @@ int fabricshm_session_hosts(fabricshm_session*, fabricshm_host* hosts, int32_t c
                             fabricshm_cluster* cluster) {
     cluster->total = capacity == 0 ? 1 : fake_abi::kHosts;
     cluster->admits = 1;
-    for (int i = 0; i < capacity && i < cluster->total; ++i) hosts[i].incarnation = static_cast<uint64_t>(7 + i);
+    for (int i = 0; i < capacity && i < cluster->total; ++i)
+        hosts[i].incarnation = static_cast<uint64_t>(7 + i);
     return note("hosts");
 }
 
