@@ -69,7 +69,7 @@ constexpr Point kPoints[] = {
     {"hosts.opened", 1, Where::kRank},
     {"hosts.exchanged", 1, Where::kRank},
     {"hosts.greeted", 1, Where::kRank},
-    {"hosts.begin", 1, Where::kRank},
+    {"hosts.begin", 3, Where::kRank},
     {"hosts.begin", 6, Where::kRank},
     {"operation.begin", 3, Where::kRank},
     {"hosts.sent", 1, Where::kRank},
