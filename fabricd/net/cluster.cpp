@@ -170,6 +170,7 @@ void Cluster::Impl::publish() {
     fresh.incarnation = member->incarnation();
     fresh.lease = standing;
     fresh.admits = member->incarnation() != 0 && standing == LeaseStanding::kHeld;
+    if (fresh.admits) fresh.admits_until = grants_until(member->lease());
     fresh.trouble = member->trouble();
     fresh.counts = member->counts();
     fresh.version = member->table().version;

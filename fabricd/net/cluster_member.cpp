@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "libfabricshm/base/check.hpp"
+#include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/base/reason.hpp"
 
@@ -100,6 +101,7 @@ void ClusterMember::renew_lease() {
     if (kept.ok()) {
         (void)succeeded({});
         ++counts_.renewals;
+        FAULT_POINT("cluster.renewed");
         // Too late: must_fence() of the next step finds it.
         if (renew(lease_, kept->ttl, kept->sent, now)) {
             next_renewal_ = kept->sent + renewal_pause(lease_.ttl);
@@ -161,7 +163,9 @@ bool ClusterMember::fence_own_past() {
         const FenceKey key{parts_.host, own_past_.front()};
         const FenceRecord record{true, parts_.host, "self", parts_.record.machine,
                                  parts_.record.boot};
+        FAULT_POINT("cluster.fencing");
         if (!succeeded(parts_.store->write_fence(key, record))) return false;
+        FAULT_POINT("cluster.fenced");
         own_past_.erase(own_past_.begin());
         note(note_fence(table_, key.first, key.second, record, parts_.clock()));
     }
@@ -236,6 +240,7 @@ void ClusterMember::take_place(const Result<HostPlace>& place) {
     lease_ = lease;
     next_renewal_ = lease.sent + renewal_pause(lease.ttl);
     ++table_.version;  // which of them is this host itself is seen by sessions, too
+    FAULT_POINT("cluster.placed");
     parts_.keep_place({place->incarnation, place->lease});
     parts_.store->limit_calls_until(fence_at(lease_));
     log(LogLevel::kInfo, "cluster: %s is a member, incarnation %llu, lease %s", parts_.host.c_str(),
@@ -290,6 +295,7 @@ void ClusterMember::take(const StoreNews& news) {
     for (const auto& [key, record] : news.fences) {
         note(note_fence(table_, key.first, key.second, record, now));
     }
+    FAULT_POINT("cluster.updated");
     if (!news.data_lost) return;
     log(LogLevel::kWarning, "cluster: the store has lost its data: writing it again");
     must_restore_ = incarnation_ != 0;

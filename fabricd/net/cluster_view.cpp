@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "fabricd/telemetry/metrics_text.hpp"
 
@@ -13,6 +14,12 @@ std::int64_t ms_between(BootTime from, BootTime to) {
     return std::chrono::duration_cast<std::chrono::milliseconds>(to - from).count();
 }
 
+constexpr std::pair<const char*, FenceStage> kFencedBy[] = {
+    {"command", FenceStage::kCommanded}, {"boot", FenceStage::kBoot},
+    {"self", FenceStage::kSelf},         {"left", FenceStage::kLeft},
+    {"operator", FenceStage::kOperator},
+};
+
 std::string fence_text(const HostLife& life, const FenceTable& fences, const std::string& host) {
     if (life.state == HostState::kFenced) return life.how + " by " + life.by;
     if (life.state != HostState::kLost) return "";
@@ -23,6 +30,20 @@ std::string fence_text(const HostLife& life, const FenceTable& fences, const std
     if (job->second.attempts == 0) return "waits for its turn";
     return "command failed with " + std::to_string(job->second.last_status) + ", " +
            std::to_string(job->second.attempts) + (job->second.attempts == 1 ? " try" : " tries");
+}
+
+FenceStage fence_stage(const HostLife& life, const FenceTable& fences, const std::string& host) {
+    if (life.state == HostState::kFenced) {
+        for (const auto& [how, stage] : kFencedBy) {
+            if (life.how == how) return stage;
+        }
+        return FenceStage::kOther;
+    }
+    if (life.state != HostState::kLost) return FenceStage::kNone;
+    const auto job = fences.jobs.find({host, life.number});
+    if (!fences.has_command || job == fences.jobs.end()) return FenceStage::kPerson;
+    const bool failed = job->second.phase == FencePhase::kWaiting && job->second.attempts > 0;
+    return failed ? FenceStage::kFailed : FenceStage::kCommand;
 }
 
 }  // namespace
@@ -59,6 +80,7 @@ std::vector<HostView> host_views(const HostTable& table, const FenceTable& fence
                            (own.incarnation != 0 || life->state == HostState::kListed);
             view.state_ms = ms_between(life->since, now);
             view.fence = fence_text(*life, fences, name);
+            view.fence_stage = fence_stage(*life, fences, name);
             if (view.is_newest) {
                 view.pool = host.record.pool;
                 view.address = host.record.address;

@@ -11,6 +11,20 @@
 
 namespace fabricd {
 
+/// What a lost incarnation waits for, or how it was fenced: proto::FenceStage.
+enum class FenceStage {
+    kNone,
+    kPerson,
+    kCommand,
+    kFailed,
+    kCommanded,
+    kBoot,
+    kSelf,
+    kLeft,
+    kOperator,
+    kOther,
+};
+
 /// One incarnation of a host.
 struct HostView {
     std::string name;
@@ -22,6 +36,7 @@ struct HostView {
     std::string pool;
     std::string address;
     std::string fence;  // of a lost one: what it waits for; of a fenced one: how it was
+    FenceStage fence_stage = FenceStage::kNone;  // the same
 };
 
 struct ClusterView {
@@ -31,12 +46,19 @@ struct ClusterView {
     Incarnation incarnation = 0;  // 0: it has no place, or needs none
     LeaseStanding lease = LeaseStanding::kNone;
     std::int64_t lease_ms = 0;  // until sessions on shared memory end; of a held or stale lease
-    bool admits = false;        // whether groups over several hosts may be made now
-    std::string trouble;        // with the store; "": none
+    bool admits = false;        // whether groups over several hosts may be made
+    BootTime admits_until = BootTime::max();  // and so long: by the lease, if it is not renewed
+    std::string trouble;                      // with the store; "": none
     MemberCounts counts;
     std::uint64_t version = 0;    // rises with what sessions see of the hosts
     std::vector<HostView> hosts;  // by name, the newest incarnation of each first
 };
+
+/// Whether groups over several hosts may be made at `now`, however old the view is: the daemon may
+/// have stood still since it was made.
+inline bool admits_at(const ClusterView& view, BootTime now) noexcept {
+    return view.admits && now < view.admits_until;
+}
 
 const char* name_of(LeaseStanding standing) noexcept;
 

@@ -29,6 +29,32 @@ proto::HostState on_wire(HostState state) {
     return proto::HostState::kFenced;
 }
 
+proto::FenceStage on_wire(FenceStage stage) {
+    switch (stage) {
+        case FenceStage::kNone:
+            return proto::FenceStage::kNone;
+        case FenceStage::kPerson:
+            return proto::FenceStage::kPerson;
+        case FenceStage::kCommand:
+            return proto::FenceStage::kCommand;
+        case FenceStage::kFailed:
+            return proto::FenceStage::kFailed;
+        case FenceStage::kCommanded:
+            return proto::FenceStage::kCommanded;
+        case FenceStage::kBoot:
+            return proto::FenceStage::kBoot;
+        case FenceStage::kSelf:
+            return proto::FenceStage::kSelf;
+        case FenceStage::kLeft:
+            return proto::FenceStage::kLeft;
+        case FenceStage::kOperator:
+            return proto::FenceStage::kOperator;
+        case FenceStage::kOther:
+            break;
+    }
+    return proto::FenceStage::kOther;
+}
+
 }  // namespace
 
 proto::Hosts hosts_page(const ClusterView& view, const proto::Hosts& asked) {
@@ -36,7 +62,7 @@ proto::Hosts hosts_page(const ClusterView& view, const proto::Hosts& asked) {
     std::memset(&page, 0, sizeof page);
     page.version = std::max<std::uint64_t>(view.version, 1);
     page.total = static_cast<std::uint32_t>(view.hosts.size());
-    page.flags = (view.admits ? proto::kHostsAdmit : 0) |
+    page.flags = (admits_at(view, BootClock::now()) ? proto::kHostsAdmit : 0) |
                  (view.cluster.empty() ? 0 : proto::kHostsInCluster);
     page.first = std::min(asked.first, page.total);
     if (asked.version == page.version && asked.first == 0) return page;
@@ -49,6 +75,8 @@ proto::Hosts hosts_page(const ClusterView& view, const proto::Hosts& asked) {
         entry.incarnation = host.incarnation;
         entry.state = on_wire(host.state);
         entry.flags = host.is_self ? proto::kHostSelf : 0;
+        page.state_ms[i] = static_cast<std::uint64_t>(std::max<std::int64_t>(host.state_ms, 0));
+        page.fence[i] = on_wire(host.fence_stage);
     }
     return page;
 }

@@ -107,6 +107,7 @@ void fire(const Armed& armed) noexcept {
         if (g_poison != nullptr) g_poison(armed.argument);
         return;
     }
+    if (armed.action == "host") ::kill(0, SIGKILL);
     ::raise(armed.action == "stop" ? SIGSTOP : SIGKILL);
 }
 

@@ -4,7 +4,8 @@
 //     [target@]name[:action[:count[:argument]]]
 //
 //   target    rank=N, device=NAME, host=NAME or daemon; without it: every process that reads this
-//   action    kill (default), stop, exit, slow, poison
+//   action    kill (default), stop, exit, slow, poison, host (all of its process group: daemon and
+//             ranks of a host die together)
 //   count     the passage at which it fires, 1 is the first; slow: and at every later one
 //   argument  slow: microseconds of each passage; poison: byte of the first arena that is lost
 //

@@ -1,4 +1,4 @@
-// The C ABI: groups whose ranks are in several pools.
+// The C ABI: the hosts of the cluster, and groups whose ranks are in several pools.
 
 #include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/client/c_error.hpp"
@@ -81,6 +81,9 @@ void watch_hosts(const std::shared_ptr<Arena>& arena, TimePoint deadline, net::H
     if (!place.ok() || place->name.empty()) return;
     spec.place = place->name;
     spec.incarnation = place->incarnation;
+    spec.holds_place = [arena, watch, own = *place](TimePoint until) {
+        return watch->holds(own.name, own.incarnation, until);
+    };
     // The arena keeps the session.
     spec.is_gone = [arena, watch](const std::string& name, std::uint64_t incarnation) {
         return watch->gone(name, incarnation, Clock::now());
@@ -97,6 +100,33 @@ int keep(std::unique_ptr<fabricshm_group> handle, std::unique_ptr<net::HostsGrou
     }
     *group = adopt(std::move(handle));
     return FABRICSHM_OK;
+}
+
+}  // namespace
+
+namespace {
+
+static_assert(FABRICSHM_NAME_MAX == proto::kNameBytes);
+static_assert(int{FABRICSHM_HOST_FENCED} == static_cast<int>(proto::HostState::kFenced));
+static_assert(int{FABRICSHM_FENCE_BY_OTHER} == static_cast<int>(proto::FenceStage::kOther));
+
+// As many of them as there is room for.
+void show_hosts(const KnownHosts& known, fabricshm_host* hosts, std::size_t capacity) {
+    const std::string* before = nullptr;
+    for (std::size_t i = 0; i < known.hosts.size() && i < capacity; ++i) {
+        const KnownHost& host = known.hosts[i];
+        const bool is_newest = before == nullptr || *before != host.name;
+        before = &host.name;
+        fabricshm_host& shown = hosts[i] = {};
+        host.name.copy(shown.name, sizeof shown.name - 1);
+        shown.incarnation = host.incarnation;
+        const bool is_listed = host.state == proto::HostState::kListed;
+        shown.state_ms = is_listed ? 0 : static_cast<std::int64_t>(host.state_ms);
+        shown.state = static_cast<std::int32_t>(host.state);
+        shown.fence = static_cast<std::int32_t>(host.fence);
+        if (host.is_self) shown.flags |= FABRICSHM_HOST_SELF;
+        if (is_newest) shown.flags |= FABRICSHM_HOST_NEWEST;
+    }
 }
 
 }  // namespace
@@ -124,6 +154,33 @@ int shrink_hosts(fabricshm_group& group, std::int64_t timeout_ms, fabricshm_grou
 using namespace fabricshm;
 
 extern "C" {
+
+int fabricshm_session_hosts(fabricshm_session* session, fabricshm_host* hosts, int32_t capacity,
+                            fabricshm_cluster* cluster) {
+    return guarded("fabricshm_session_hosts", [&]() -> int {
+        const char* function = "fabricshm_session_hosts";
+        if (session == nullptr) return refuse("%s: session is NULL", function);
+        if (cluster == nullptr) return refuse("%s: cluster is NULL", function);
+        if (capacity < 0) return refuse("%s: capacity is negative", function);
+        if (capacity > 0 && hosts == nullptr) return refuse("%s: hosts is NULL", function);
+        if (const int code =
+                check_struct_size("cluster", cluster, cluster->struct_size, sizeof *cluster);
+            code != FABRICSHM_OK) {
+            return code;
+        }
+        if (cluster->struct_size < sizeof *cluster) {
+            return refuse("%s: cluster->struct_size", function);
+        }
+        KnownHosts known;
+        const auto asked =
+            ask_hosts(*session->session, known, session->session->default_deadline());
+        if (!asked.ok()) return fail(asked.error(), "hosts of the cluster");
+        show_hosts(known, hosts, static_cast<std::size_t>(capacity));
+        cluster->total = static_cast<std::int32_t>(known.hosts.size());
+        cluster->admits = known.admits ? 1 : 0;
+        return FABRICSHM_OK;
+    });
+}
 
 int fabricshm_group_join_hosts(fabricshm_arena* arena, const fabricshm_hosts_spec* spec,
                                fabricshm_group** group) {

@@ -30,8 +30,9 @@ void add(const proto::Hosts& page, KnownHosts& known) {
     known.in_cluster = (page.flags & proto::kHostsInCluster) != 0;
     for (std::size_t i = 0; i < page.count; ++i) {
         const proto::HostEntry& entry = page.entries[i];
-        known.hosts.push_back(
-            {entry.name, entry.incarnation, entry.state, (entry.flags & proto::kHostSelf) != 0});
+        known.hosts.push_back({entry.name, entry.incarnation, entry.state,
+                               (entry.flags & proto::kHostSelf) != 0, page.state_ms[i],
+                               page.fence[i]});
     }
 }
 
@@ -91,6 +92,15 @@ Result<KnownHost> HostWatch::own_place(TimePoint deadline) {
                        "hosts are made: see fabricctl hosts");
     }
     return KnownHost{};
+}
+
+Result<void> HostWatch::holds(const std::string& name, std::uint64_t incarnation,
+                              TimePoint deadline) {
+    FABRIC_TRY(const KnownHost own, own_place(deadline));
+    if (own.incarnation == incarnation) return {};
+    return explain({Errc::kPeer, -1, "shrink"},
+                   "host %s was given up by its cluster meanwhile: the others go on without it",
+                   name.c_str());
 }
 
 bool HostWatch::gone(std::string_view name, std::uint64_t incarnation, TimePoint now) {

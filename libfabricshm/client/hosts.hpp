@@ -22,13 +22,16 @@ struct KnownHost {
     std::uint64_t incarnation = 0;
     proto::HostState state = proto::HostState::kListed;
     bool is_self = false;  // the place of this session's daemon
+    // As of the version's first answer: they change without a new one.
+    std::uint64_t state_ms = 0;  // how long it has been in its state
+    proto::FenceStage fence = proto::FenceStage::kNone;
 };
 
 struct KnownHosts {
-    std::uint64_t version = 0;  // of the daemon; 0: never asked
-    bool admits = false;        // whether groups over several hosts may be made now
-    bool in_cluster = false;    // also without a place in it
-    std::vector<KnownHost> hosts;
+    std::uint64_t version = 0;     // of the daemon; 0: never asked
+    bool admits = false;           // whether groups over several hosts may be made now
+    bool in_cluster = false;       // also without a place in it
+    std::vector<KnownHost> hosts;  // by name, the newest incarnation of each first
 };
 
 /// Brings `known` up to date; whether anything changed. One round trip while nothing does, and one
@@ -47,6 +50,10 @@ class HostWatch {
     /// The place of this rank's daemon in its cluster; an empty name: in none. kBusy: the daemon
     /// admits no groups over several hosts now, or has no place in its cluster.
     Result<KnownHost> own_place(TimePoint deadline);
+
+    /// Whether the place that own_place() had before is still this host's, and its lease held: then
+    /// no other host has given it up. kBusy: not now. kPeer: it was given up.
+    Result<void> holds(const std::string& name, std::uint64_t incarnation, TimePoint deadline);
 
     /// Whether ranks of that incarnation are to be given up by a group over a network, which can
     /// shut their writes out itself: is_gone(), or its record has been gone for kSuspectFor.

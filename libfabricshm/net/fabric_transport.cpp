@@ -174,7 +174,8 @@ Errc FabricTransport::know(int peer, const Address& address, const Door& door) n
 Errc FabricTransport::write(int peer, const std::byte* from, Bytes bytes, Bytes offset,
                             std::uint32_t word, std::atomic<int>* pending) noexcept {
     Peer& to = at(peer);
-    if (to.lost) return Errc::kPeer;
+    // Providers do not all refuse an address that they were never given.
+    if (to.lost || to.address == FI_ADDR_UNSPEC) return Errc::kPeer;
     if (free_.empty()) free_.push_back(&writes_.emplace_back());
     Write* write = free_.back();
     write->peer = peer;

@@ -19,6 +19,7 @@
 
 #include "kernels/copy.hpp"
 #include "libfabricshm/base/check.hpp"
+#include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/net/allreduce_plan.hpp"
 #include "libfabricshm/net/hosts_group.hpp"
 
@@ -233,7 +234,9 @@ Result<void> LargeAllreduce::run() {
         sizes_.has_two_steps ? 2 : 1;  // blocks by which GATHER is behind SCATTER
     for (std::uint64_t turn = 0; turn < sizes_.blocks + behind; ++turn) {
         if (turn < sizes_.blocks) FABRIC_TRY_VOID(scatter(turn));
+        FAULT_POINT("hosts.scattered");
         if (turn >= 1 && turn - 1 < sizes_.blocks) FABRIC_TRY_VOID(reduce(turn - 1));
+        FAULT_POINT("hosts.reduced");
         if (turn >= behind) FABRIC_TRY_VOID(gather(turn - behind));
     }
     // The caller's buffers are the caller's again.

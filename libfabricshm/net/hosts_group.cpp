@@ -7,6 +7,7 @@
 #include "kernels/copy.hpp"
 #include "kernels/reduce.hpp"
 #include "libfabricshm/base/check.hpp"
+#include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/base/world_max.hpp"
 #include "libfabricshm/collective/request.hpp"
@@ -83,6 +84,7 @@ int verdict_of(const Error& error) noexcept {
 Result<std::unique_ptr<HostsGroup>> HostsGroup::join(HostsSpec spec, TimePoint deadline) {
     std::unique_ptr<HostsGroup> made(new HostsGroup(std::move(spec)));
     FABRIC_TRY_VOID(made->introduce());
+    FAULT_POINT("hosts.introduced");
     if (const auto opened = made->open(deadline); !opened.ok()) {
         if (made->local_ != nullptr) {
             const std::uint64_t id = made->local_->id();
@@ -145,6 +147,7 @@ Result<void> HostsGroup::open(TimePoint deadline) {
     if (!local.ok()) own = local.error();
     if (plan_.hosts() == 1) return own;
     if (own.ok()) own = open_links();
+    FAULT_POINT("hosts.opened");
     const auto world = static_cast<std::size_t>(spec_.world);
     const std::size_t bytes = sizeof(Opening) + world * sizeof(Door);
     std::vector<std::byte> mine(bytes);
@@ -165,6 +168,7 @@ Result<void> HostsGroup::open(TimePoint deadline) {
     if (!spec_.exchange(mine.data(), bytes, all.data())) {
         return explain({Errc::kInvalid, 0, "join"}, "the exchange between the ranks failed");
     }
+    FAULT_POINT("hosts.exchanged");
     FABRIC_TRY_VOID(own);
     for (int rank = 0; rank < spec_.world; ++rank) {
         Opening theirs;
@@ -185,6 +189,7 @@ Result<void> HostsGroup::open(TimePoint deadline) {
     const auto met = links_->greet(deadline);
     if (!met.ok()) return ended(met.error());
     links_->end();
+    FAULT_POINT("hosts.greeted");
     return {};
 }
 
@@ -228,19 +233,22 @@ Result<void> HostsGroup::open_links() {
     if (transport->lend(work_, 2 * kSlots * slot_bytes_) != Errc::kOk) {
         return Error{Errc::kNoMemory, 0, "register memory"};
     }
-    // While this rank waits, the pool's group may break, and other hosts may be lost.
-    const auto look_around = [this]() -> Result<void> {
-        const auto well = local_->check();
-        if (!well.ok()) return of_local(well.error());
+    give_up_lost_ = [this] {
         // Messages and operations wait at the same time: one of them asks.
         const std::unique_lock asking(asking_, std::try_to_lock);
-        if (!asking.owns_lock()) return {};
+        if (!asking.owns_lock()) return;
         for (int host = 0; spec_.is_gone && host < plan_.hosts(); ++host) {
             const Place& place = places_[static_cast<std::size_t>(plan_.leader_of(host))];
             // Ranks of one pool are in one place, whatever each of them says.
             if (host == own_host() || place.name.empty()) continue;
             if (spec_.is_gone(place.name, place.incarnation)) on_host_lost(host);
         }
+    };
+    // While this rank waits, the pool's group may break, and other hosts may be lost.
+    const auto look_around = [this]() -> Result<void> {
+        const auto well = local_->check();
+        if (!well.ok()) return of_local(well.error());
+        give_up_lost_();
         return {};
     };
     links_ = std::make_unique<Links>(std::move(spec), std::move(transport), look_around);
@@ -351,6 +359,7 @@ Result<std::shared_ptr<Request>> HostsGroup::start(Call call) {
 Result<void> HostsGroup::run_now(const Call& call) {
     if (failed_) return Error{Errc::kBroken, 0, "collective: the group failed before"};
     links_->begin();
+    FAULT_POINT("hosts.begin");
     const Result<void> result = dispatch(call);
     links_->end();
     if (result.ok() || result.error().code == Errc::kUnsupported) return result;
@@ -423,7 +432,9 @@ Result<void> HostsGroup::run_local(const Step& step, const LocalCall& local) {
 
 Result<void> HostsGroup::send(const Step& step, int peer, const std::byte* from, Bytes bytes,
                               std::atomic<int>& pending) {
-    return links_->send(peer, from, bytes, step.mark, pending, step.call.deadline);
+    const auto sent = links_->send(peer, from, bytes, step.mark, pending, step.call.deadline);
+    FAULT_POINT("hosts.sent");
+    return sent;
 }
 
 Result<void> HostsGroup::send_any(const Step& step, int peer, const std::byte* from, Bytes bytes) {
@@ -436,7 +447,9 @@ Result<void> HostsGroup::send_any(const Step& step, int peer, const std::byte* f
 }
 
 Result<const std::byte*> HostsGroup::receive(const Step& step, int peer, Bytes bytes) {
-    return links_->receive(peer, bytes, step.mark, step.call.deadline);
+    const auto theirs = links_->receive(peer, bytes, step.mark, step.call.deadline);
+    FAULT_POINT("hosts.received");
+    return theirs;
 }
 
 Result<void> HostsGroup::take(const Step& step, int peer, std::byte* to, Bytes bytes) {

@@ -50,6 +50,9 @@ struct HostsSpec {
     /// Whether that incarnation of a host is gone, as its cluster says. Asked in waits, every 10 ms
     /// at most; empty: never. Must not block for long.
     std::function<bool(const std::string& place, std::uint64_t incarnation)> is_gone;
+    /// Whether this rank's own host still has the place that `place` and `incarnation` say; why
+    /// not, if so. Empty: it has none that others could give up.
+    std::function<Result<void>(TimePoint deadline)> holds_place;
     bool coherent = true;       // the memory of this pool
     int ring_from = kRingFrom;  // of HostsPlan; the same on all ranks
     /// Memory in the arena, as of GroupPlace.
@@ -81,8 +84,8 @@ class HostsGroup {
     Result<std::shared_ptr<Request>> start(Call call);
 
     /// The group of the members that are left, once all of them call this; `spec` has join() for
-    /// the survivors of this pool. Once in the life of a group. kPeer: hosts are out of reach that
-    /// are not known to be dead, and this side is not the larger one.
+    /// the survivors of this pool. May be repeated when it failed. kPeer: hosts are out of reach
+    /// that are not known to be dead, and this side is not the larger one.
     Result<std::unique_ptr<HostsGroup>> shrink(HostsSpec spec, TimePoint deadline);
 
     /// `host` is dead, as something outside knows: nothing that its ranks write lands from now on,
@@ -159,6 +162,9 @@ class HostsGroup {
     std::array<std::atomic<int>, 2 * kSlots> pending_{};
     std::uint64_t staged_ = 0;      // slots that send_any() has used
     std::uint64_t operations_ = 0;  // the same on all ranks
+    // on_host_lost() of all hosts that are gone, as the cluster says.
+    std::function<void()> give_up_lost_;
+    std::uint32_t shrinks_ = 0;  // that were tried
     std::atomic<bool> failed_{false};
     std::mutex asking_;  // of spec_.is_gone
     std::unique_ptr<HostsMailbox> mailbox_;

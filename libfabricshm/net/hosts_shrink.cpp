@@ -6,13 +6,22 @@
 // endpoints and with keys of the new epoch: the exchange between the ranks goes through the
 // speakers.
 //
+// An attempt may fail, at some before others, and be repeated; texts of the one before are still
+// there then. So a speaker's texts have the number of its attempt, and those of an exchange also
+// that of the receiver's: what was sent in another attempt of either is none.
+//
 // A host that says nothing and is not known to be dead may be alive behind a cut. Then the side
 // with more hosts goes on; of two equal ones, that with the first host.
+//
+// A host that stood still, and was given up, finds connections that have ended: to it the others
+// look dead. So in a cluster a side without most of the hosts goes on only while its own host holds
+// its lease, by which it was not given up.
 
 #include <algorithm>
 #include <cstring>
 #include <optional>
 
+#include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/net/hosts_group.hpp"
 
@@ -42,10 +51,65 @@ std::vector<int> ranks_in(const Text& text) {
     return ranks;
 }
 
+/// What a speaker sends, with the attempts that it belongs to.
+struct Letter {
+    std::uint32_t attempt = 0;   // of the sender
+    std::uint32_t answered = 0;  // of the receiver, as the sender knows it; 0: of any
+    Text body;
+};
+
+struct LetterHead {
+    std::uint64_t check = 0;
+    std::uint32_t attempt = 0;
+    std::uint32_t answered = 0;
+};
+
+// A text that comes in the place of another one may be half there.
+std::uint64_t check_of(const LetterHead& head, const std::byte* body, std::size_t bytes) noexcept {
+    std::uint64_t sum = 0xcbf29ce484222325 ^ (std::uint64_t{head.attempt} << 32 | head.answered);
+    for (std::size_t i = 0; i < bytes; ++i) {
+        sum = (sum ^ static_cast<std::uint8_t>(body[i])) * 0x100000001b3;
+    }
+    return sum ^ bytes;
+}
+
+Text text_of(const Letter& letter) {
+    LetterHead head{0, letter.attempt, letter.answered};
+    head.check = check_of(head, letter.body.data(), letter.body.size());
+    Text text(sizeof head + letter.body.size());
+    std::memcpy(text.data(), &head, sizeof head);
+    std::copy(letter.body.begin(), letter.body.end(), text.begin() + sizeof head);
+    return text;
+}
+
+std::optional<Letter> letter_in(const Text& text) {
+    LetterHead head;
+    if (text.size() < sizeof head) return std::nullopt;
+    std::memcpy(&head, text.data(), sizeof head);
+    const std::byte* body = text.data() + sizeof head;
+    const std::size_t bytes = text.size() - sizeof head;
+    if (head.check != check_of(head, body, bytes)) return std::nullopt;
+    return Letter{head.attempt, head.answered, Text(body, body + bytes)};
+}
+
+/// What a shrink asks of the cluster.
+struct Outside {
+    std::function<void()> give_up_lost;                           // hosts that are gone
+    std::function<Result<void>(TimePoint deadline)> holds_place;  // may this one be given up?
+};
+
 class Shrink {
   public:
-    Shrink(HostsGroup& old, Group& local, TimePoint deadline)
-        : old_(old), links_(*old.links()), local_(local), deadline_(deadline) {}
+    /// `attempt`: counts the calls of the old group's shrink(), from 1.
+    Shrink(HostsGroup& old, Group& local, Outside outside, std::uint32_t attempt,
+           TimePoint deadline)
+        : old_(old),
+          links_(*old.links()),
+          local_(local),
+          outside_(std::move(outside)),
+          attempt_(attempt),
+          deadline_(deadline),
+          heard_(static_cast<std::size_t>(old.world())) {}
 
     /// The members of the new group, by their old ranks.
     Result<std::vector<int>> agree();
@@ -61,12 +125,22 @@ class Shrink {
     Result<void> collect(const std::vector<int>& own);
     Result<void> check_majority() const;
     Result<void> compare();
-    Result<Text> next_text(int peer, int round);
+    Result<Letter> next_letter(int peer, int round);
+    std::optional<Letter> letter_of(int peer, int round);
+    void look_around(const std::vector<int>& awaited, TimePoint& probed);
+    std::uint32_t& heard(int peer) { return heard_[static_cast<std::size_t>(peer)]; }
+    Result<void> send(int peer, int round, const Text& body, TimePoint deadline);
+    std::vector<int> other_speakers() const;
+    Result<void> follow(int peer, const Text& own);
+    Result<void> swap(const Text& own, std::vector<Text>& theirs);
 
     HostsGroup& old_;
     Links& links_;
     Group& local_;
+    const Outside outside_;
+    const std::uint32_t attempt_;
     const TimePoint deadline_;
+    std::vector<std::uint32_t> heard_;       // [rank]: the attempt in which that speaker is
     std::vector<std::vector<int>> by_host_;  // members on each old host; empty: it is gone
     std::vector<int> members_;
     int round_ = kFirstExchange;
@@ -84,17 +158,43 @@ Result<void> Shrink::run(Kind kind, const void* input, void* output, Bytes bytes
     return local_.run(call);
 }
 
+// Now and then in a wait for these: are their connections still there, and their hosts? Of a host
+// that is silent another rank may have heard already that its cluster has given it up.
+void Shrink::look_around(const std::vector<int>& awaited, TimePoint& probed) {
+    const TimePoint now = Clock::now();
+    if (now - probed < kProbeEvery) return;
+    probed = now;
+    for (const int peer : awaited) links_.probe(peer);
+    outside_.give_up_lost();
+}
+
+std::optional<Letter> Shrink::letter_of(int peer, int round) {
+    const auto text = links_.control_of(peer, round);
+    return text ? letter_in(*text) : std::nullopt;
+}
+
 // Waits for the text of a speaker that is known.
-Result<Text> Shrink::next_text(int peer, int round) {
+Result<Letter> Shrink::next_letter(int peer, int round) {
     TimePoint probed{};
     for (TimePoint now = Clock::now(); now < deadline_; now = Clock::now()) {
-        if (auto text = links_.control_of(peer, round)) return *text;
+        if (auto letter = letter_of(peer, round)) return *letter;
         if (links_.lost(peer)) return Error{Errc::kPeer, peer, "shrink"};
-        if (now - probed < kProbeEvery) continue;
-        probed = now;
-        links_.probe(peer);
+        look_around({peer}, probed);
     }
     return Error{Errc::kTimeout, peer, "shrink"};
+}
+
+Result<void> Shrink::send(int peer, int round, const Text& body, TimePoint deadline) {
+    const std::uint32_t answered = round >= kFirstExchange ? heard(peer) : 0;
+    return links_.send_control(peer, round, text_of(Letter{attempt_, answered, body}), deadline);
+}
+
+std::vector<int> Shrink::other_speakers() const {
+    std::vector<int> speakers;
+    for (const auto& ranks : by_host_) {
+        if (!ranks.empty() && ranks.front() != old_.rank()) speakers.push_back(ranks.front());
+    }
+    return speakers;
 }
 
 // Which ranks of the other hosts are left. A host is waited for until all its ranks are lost, or
@@ -107,29 +207,32 @@ Result<void> Shrink::collect(const std::vector<int>& own) {
     for (int rank = 0; rank < plan.world(); ++rank) {
         if (!plan.remote(rank, old_.rank()) || links_.lost(rank)) continue;
         // One that does not take it is found out below.
-        (void)links_.send_control(rank, kSurvivors, text_of(own),
-                                  std::min(until, Clock::now() + std::chrono::seconds(1)));
+        (void)send(rank, kSurvivors, text_of(own),
+                   std::min(until, Clock::now() + std::chrono::seconds(1)));
     }
-    for (int host = 0; host < plan.hosts(); ++host) {
-        auto& found = by_host_[static_cast<std::size_t>(host)];
-        TimePoint probed{};
-        while (found.empty() && Clock::now() < until) {
-            bool reachable = false;
+    FAULT_POINT("hosts.shrink.sent");
+    // All of them in each turn: one that is silent must not take the time of those behind it.
+    TimePoint probed{};
+    for (bool waits = true; waits; waits = waits && Clock::now() < until) {
+        waits = false;
+        std::vector<int> silent;
+        for (int host = 0; host < plan.hosts(); ++host) {
+            auto& found = by_host_[static_cast<std::size_t>(host)];
             for (const int rank : plan.ranks_of(host)) {
                 // One that has died since speaks for no host, whatever it said before.
-                if (links_.lost(rank)) continue;
-                reachable = true;
-                if (const auto text = links_.control_of(rank, kSurvivors)) {
-                    found = ranks_in(*text);
-                    break;
-                }
+                if (!found.empty() || links_.lost(rank)) continue;
+                silent.push_back(rank);
+                if (const auto letter = letter_of(rank, kSurvivors)) found = ranks_in(letter->body);
             }
-            if (!reachable) break;
-            if (Clock::now() - probed < kProbeEvery) continue;
-            probed = Clock::now();
-            for (const int rank : plan.ranks_of(host)) links_.probe(rank);
+            waits =
+                waits || (found.empty() && std::ranges::any_of(plan.ranks_of(host), [&](int rank) {
+                              return !links_.lost(rank);
+                          }));
         }
-        for (const int rank : found) {
+        look_around(silent, probed);
+    }
+    for (int host = 0; host < plan.hosts(); ++host) {
+        for (const int rank : by_host_[static_cast<std::size_t>(host)]) {
             if (rank < 0 || rank >= plan.world() || plan.host_of(rank) != host) {
                 return Error{Errc::kCorrupt, host, "shrink"};
             }
@@ -152,6 +255,7 @@ Result<void> Shrink::check_majority() const {
         if (!dead) silent = host;
     }
     const bool larger = 2 * alive > plan.hosts();
+    if (!larger) FABRIC_TRY_VOID(outside_.holds_place(deadline_));
     const bool first_half = 2 * alive == plan.hosts() && !by_host_.front().empty();
     if (silent < 0 || larger || first_half) return {};
     const int rank = plan.leader_of(silent);
@@ -163,23 +267,21 @@ Result<void> Shrink::check_majority() const {
 
 // Speakers that know of different hosts would make groups that wait for each other.
 Result<void> Shrink::compare() {
-    for (const auto& ranks : by_host_) {
-        if (ranks.empty() || ranks.front() == old_.rank()) continue;
-        FABRIC_TRY_VOID(links_.send_control(ranks.front(), kView, text_of(members_), deadline_));
-    }
-    for (const auto& ranks : by_host_) {
-        if (ranks.empty() || ranks.front() == old_.rank()) continue;
+    const std::vector<int> speakers = other_speakers();
+    const Text own = text_of(members_);
+    for (const int peer : speakers) FABRIC_TRY_VOID(send(peer, kView, own, deadline_));
+    for (const int peer : speakers) {
         // What is there may be from an attempt before this one, or from before a death.
         const TimePoint until = std::min(deadline_, Clock::now() + kDisagreement);
         while (true) {
-            FABRIC_TRY(const Text theirs, next_text(ranks.front(), kView));
-            if (theirs == text_of(members_)) break;
-            links_.probe(ranks.front());
-            if (links_.lost(ranks.front())) return Error{Errc::kPeer, ranks.front(), "shrink"};
+            FABRIC_TRY(const Letter theirs, next_letter(peer, kView));
+            heard(peer) = theirs.attempt;
+            if (theirs.body == own) break;
+            links_.probe(peer);
+            if (links_.lost(peer)) return Error{Errc::kPeer, peer, "shrink"};
             if (Clock::now() < until) continue;
             return explain({Errc::kBroken, 0, "shrink"},
-                           "ranks %d and %d do not know of the same survivors", old_.rank(),
-                           ranks.front());
+                           "ranks %d and %d do not know of the same survivors", old_.rank(), peer);
         }
     }
     return {};
@@ -190,6 +292,7 @@ Result<void> Shrink::find_members(const std::vector<int>& own) {
     FABRIC_TRY_VOID(check_majority());
     for (const auto& ranks : by_host_) members_.insert(members_.end(), ranks.begin(), ranks.end());
     std::ranges::sort(members_);
+    FAULT_POINT("hosts.shrink.collected");
     return compare();
 }
 
@@ -216,7 +319,46 @@ Result<std::vector<int>> Shrink::agree() {
         const bool left = std::ranges::binary_search(members_, rank);
         if (!left && old_.plan().remote(rank, self)) links_.fence(rank);
     }
+    FAULT_POINT("hosts.shrink.agreed");
     return members_;
+}
+
+// A speaker that began again since this one compared with it expects the first exchange once more.
+// Later than that it has missed what this one has.
+Result<void> Shrink::follow(int peer, const Text& own) {
+    const auto view = letter_of(peer, kView);
+    if (!view || view->attempt == heard(peer)) return {};
+    if (round_ != kFirstExchange || view->body != text_of(members_)) {
+        return explain({Errc::kBroken, 0, "shrink"}, "rank %d began again", peer);
+    }
+    heard(peer) = view->attempt;
+    return send(peer, round_, own, deadline_);
+}
+
+// Gives all other speakers what this host has, and takes what theirs have: `theirs` by host.
+Result<void> Shrink::swap(const Text& own, std::vector<Text>& theirs) {
+    const HostsPlan& plan = old_.plan();
+    const std::vector<int> speakers = other_speakers();
+    for (const int peer : speakers) FABRIC_TRY_VOID(send(peer, round_, own, deadline_));
+    std::vector<int> awaited = speakers;
+    TimePoint probed{};
+    for (TimePoint now = Clock::now(); !awaited.empty(); now = Clock::now()) {
+        if (now >= deadline_) return Error{Errc::kTimeout, awaited.front(), "shrink"};
+        for (const int peer : speakers) {
+            if (links_.lost(peer)) return Error{Errc::kPeer, peer, "shrink"};
+            FABRIC_TRY_VOID(follow(peer, own));
+        }
+        std::erase_if(awaited, [&](int peer) {
+            auto letter = letter_of(peer, round_);
+            const bool current =
+                letter && letter->attempt == heard(peer) && letter->answered == attempt_;
+            if (!current) return false;
+            theirs[static_cast<std::size_t>(plan.host_of(peer))] = std::move(letter->body);
+            return true;
+        });
+        look_around(awaited, probed);
+    }
+    return {};
 }
 
 bool Shrink::exchange(const void* mine, std::size_t bytes, void* all) {
@@ -229,26 +371,26 @@ bool Shrink::exchange(const void* mine, std::size_t bytes, void* all) {
         return note(done.error());
     }
     Text whole(bytes * members_.size());
+    std::vector<Text> theirs(by_host_.size());
     std::uint8_t well = 1;
-    for (const auto& ranks : by_host_) {
-        if (!speaks() || ranks.empty() || ranks.front() == old_.rank()) continue;
-        const auto sent = links_.send_control(ranks.front(), round_, host, deadline_);
-        if (!sent.ok()) well = note(sent.error());
+    if (speaks()) {
+        if (const auto done = swap(host, theirs); !done.ok()) well = note(done.error());
+        theirs[static_cast<std::size_t>(old_.own_host())] = host;
     }
-    for (const auto& ranks : by_host_) {
-        if (!speaks() || ranks.empty() || well == 0) continue;
-        const bool own = ranks.front() == old_.rank();
-        const auto theirs = own ? Result<Text>(host) : next_text(ranks.front(), round_);
-        if (!theirs.ok() || theirs->size() != bytes * ranks.size()) {
-            well = note(theirs.ok() ? Error{Errc::kBroken, 0, "shrink"} : theirs.error());
+    for (std::size_t from = 0; speaks() && well != 0 && from < by_host_.size(); ++from) {
+        const auto& ranks = by_host_[from];
+        if (theirs[from].size() != bytes * ranks.size()) {
+            well = note({Errc::kBroken, 0, "shrink"});
             break;
         }
         for (std::size_t i = 0; i < ranks.size(); ++i) {
             const auto at = std::ranges::lower_bound(members_, ranks[i]) - members_.begin();
-            std::memcpy(&whole[static_cast<std::size_t>(at) * bytes], &(*theirs)[i * bytes], bytes);
+            std::memcpy(&whole[static_cast<std::size_t>(at) * bytes], &theirs[from][i * bytes],
+                        bytes);
         }
     }
     ++round_;
+    FAULT_POINT("hosts.shrink.exchanged");
     if (const auto done = run(Kind::kBroadcast, &well, &well, 1); !done.ok()) {
         return note(done.error());
     }
@@ -270,9 +412,12 @@ Result<std::unique_ptr<HostsGroup>> HostsGroup::shrink(HostsSpec spec, TimePoint
         return joined.error();
     }
     std::unique_ptr<Group> local = std::move(joined).value();
+    FAULT_POINT("hosts.shrink.joined");
     const std::uint64_t id = local->id();
     const int place = local->rank();
-    Shrink steps(*this, *local, deadline);
+    Outside outside{give_up_lost_, spec_.holds_place};
+    if (!outside.holds_place) outside.holds_place = [](TimePoint) { return Result<void>{}; };
+    Shrink steps(*this, *local, std::move(outside), ++shrinks_, deadline);
     const auto members = steps.agree();
     Result<std::unique_ptr<HostsGroup>> made =
         members.ok() ? Error{Errc::kBroken, 0, "shrink"} : members.error();

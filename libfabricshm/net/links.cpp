@@ -8,6 +8,7 @@
 #include <ctime>
 
 #include "libfabricshm/base/check.hpp"
+#include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/base/pause.hpp"
 
 namespace fabricshm::net {
@@ -109,6 +110,7 @@ Links::~Links() {
             if (spec_.remote[static_cast<std::size_t>(peer)]) owe(peer, Note::kLeave);
         }
     }
+    FAULT_POINT("hosts.leaving");
     // Bytes that a peer has not fetched from the connection would be lost with it.
     const auto over = [this] {
         for (std::size_t peer = 0; peer < peers_.size(); ++peer) {
@@ -239,6 +241,9 @@ void Links::handle_word(std::uint32_t word) noexcept {
         return;
     }
     Peer& from = at(peer);
+    // It is fenced: the bytes that belong to this word may have gone elsewhere. A word that was
+    // handled before has all of its bytes here, since they come first.
+    if (from.lost) return;
     const std::uint32_t value = word & kValueMask;
     // Relaxed: a time, for the report of a failure alone.
     from.heard_ns.store(monotonic_ns(), std::memory_order_relaxed);

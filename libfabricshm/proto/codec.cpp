@@ -67,6 +67,7 @@ Result<void> check_hosts_reply(const Hosts& hosts) {
     for (std::size_t i = 0; i < hosts.count; ++i) {
         FABRIC_TRY_VOID(need(is_name(hosts.entries[i].name, 1), "host name"));
         FABRIC_TRY_VOID(need(hosts.entries[i].state <= HostState::kFenced, "host state"));
+        FABRIC_TRY_VOID(need(hosts.fence[i] <= FenceStage::kOther, "host fence"));
     }
     return {};
 }

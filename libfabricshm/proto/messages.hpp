@@ -158,6 +158,19 @@ enum class HostState : std::uint32_t {
     kLost = 4,     // its ranks are given up
     kFenced = 5,
 };
+/// What a lost incarnation waits for until it is fenced, or how it was.
+enum class FenceStage : std::uint8_t {
+    kNone = 0,       // it is neither
+    kPerson = 1,     // lost: waits for a person
+    kCommand = 2,    // lost: the fence command runs, or will
+    kFailed = 3,     // lost: the command failed, and will be tried again
+    kCommanded = 4,  // fenced by the command
+    kBoot = 5,       // ... by another boot of its machine
+    kSelf = 6,       // ... by its own word
+    kLeft = 7,       // ... since its daemon ended with no session left
+    kOperator = 8,   // ... by a person's word
+    kOther = 9,      // ... in a way of a later daemon
+};
 struct HostEntry {
     char name[kNameBytes];
     std::uint64_t incarnation;
@@ -177,6 +190,10 @@ struct Hosts {
     std::uint32_t flags;    // reply: kHostsAdmit, kHostsInCluster
     std::uint64_t reserved;
     HostEntry entries[kHostsPerPage];
+    // Of the same entries, behind them: readers of before do not know them. They change without a
+    // new version.
+    std::uint64_t state_ms[kHostsPerPage];  // how long it has been in its state
+    FenceStage fence[8];
 };
 inline constexpr std::uint32_t kHostsAdmit = 1;  // groups over several hosts may be made now
 /// Also of a daemon that has no place in it, and so no entry with kHostSelf.

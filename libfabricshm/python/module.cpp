@@ -4,6 +4,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <iterator>
+
 #include "kernels/dtype.hpp"
 #include "kernels/optimise.hpp"
 #include "libfabricshm/collective/kinds.hpp"
@@ -56,6 +58,7 @@ void bind_session(py::module_& module) {
              py::arg("group"))
         .def("directives", &Session::directives)
         .def("quotas", &Session::quotas)
+        .def("hosts", &Session::hosts)
         .def("close", &Session::close)
         .def_property_readonly("closed", &Session::closed);
 }
@@ -83,6 +86,42 @@ void bind_launch(py::module_& module) {
         .def_property_readonly("nodes", [=](const Launch& l) { return or_none(l.nodes); })
         .def_readonly("launcher", &Launch::launcher);
     module.def("launch", &launch);
+}
+
+// A number that the library of a later version may know, as its name.
+template <std::size_t count>
+const char* name_in(const char* const (&names)[count], std::int32_t number) {
+    const bool known = number >= 0 && static_cast<std::size_t>(number) < count;
+    return known ? names[number] : "unknown";
+}
+
+constexpr const char* kHostStates[] = {"listed", "up", "back", "suspect", "lost", "fenced"};
+static_assert(std::size(kHostStates) == FABRICSHM_HOST_FENCED + 1);
+constexpr const char* kFences[] = {"none",    "person",  "command",    "failed",      "by command",
+                                   "by boot", "by self", "by leaving", "by operator", "by other"};
+static_assert(std::size(kFences) == FABRICSHM_FENCE_BY_OTHER + 1);
+
+void bind_hosts(py::module_& module) {
+    using Host = fabricshm_host;
+    py::class_<Host>(module, "Host")
+        .def_property_readonly("name", [](const Host& self) { return std::string(self.name); })
+        .def_readonly("incarnation", &Host::incarnation)
+        .def_property_readonly("state",
+                               [](const Host& self) { return name_in(kHostStates, self.state); })
+        .def_property_readonly(
+            "seconds", [](const Host& self) { return static_cast<double>(self.state_ms) / 1000; })
+        .def_property_readonly("fence",
+                               [](const Host& self) -> std::optional<std::string> {
+                                   if (self.fence == FABRICSHM_FENCE_NONE) return std::nullopt;
+                                   return name_in(kFences, self.fence);
+                               })
+        .def_property_readonly(
+            "own", [](const Host& self) { return (self.flags & FABRICSHM_HOST_SELF) != 0; })
+        .def_property_readonly(
+            "newest", [](const Host& self) { return (self.flags & FABRICSHM_HOST_NEWEST) != 0; });
+    py::class_<KnownHosts>(module, "Hosts")
+        .def_readonly("admits", &KnownHosts::admits)
+        .def_property_readonly("hosts", [](const KnownHosts& self) { return self.hosts; });
 }
 
 // Lists of the ranks of the group it is about, since only those mean something.
@@ -332,6 +371,7 @@ PYBIND11_MODULE(_fabricshm, module) {
     bind_tables(module);
     bind_launch(module);
     bind_session(module);
+    bind_hosts(module);
     bind_directive(module);
     bind_quota(module);
     bind_shards(module);

@@ -72,6 +72,25 @@ fabricshm_quota Session::quotas() const {
     return quota;
 }
 
+KnownHosts Session::hosts() const {
+    if (closed()) raise_closed("session");
+    const auto session = handle_;  // another thread may close it meanwhile
+    KnownHosts known;
+    fabricshm_cluster cluster{};
+    cluster.struct_size = sizeof cluster;
+    do {
+        known.hosts.resize(static_cast<std::size_t>(cluster.total));
+        check(without_lock([&] {
+            return fabricshm_session_hosts(session->session, known.hosts.data(), cluster.total,
+                                           &cluster);
+        }));
+        // Others may have come since there was room for all.
+    } while (static_cast<std::size_t>(cluster.total) > known.hosts.size());
+    known.hosts.resize(static_cast<std::size_t>(cluster.total));
+    known.admits = cluster.admits != 0;
+    return known;
+}
+
 void Session::close() {
     // From the top down: groups are left by their arenas, arenas closed by their session.
     for (const auto& held : arenas_) {

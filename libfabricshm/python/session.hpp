@@ -15,6 +15,12 @@ namespace fabricshm::python {
 class Arena;
 class Group;
 
+/// The cluster of the daemon, as fabricshm_session_hosts() has it.
+struct KnownHosts {
+    bool admits = false;
+    std::vector<fabricshm_host> hosts;
+};
+
 /// Closing it closes what was opened through it. The mapping goes with the last array over it.
 /// One attachment to the daemon. From any Python thread.
 class Session {
@@ -33,6 +39,9 @@ class Session {
     /// The newest ones, or those of serial 0 when there are none. Never waits.
     fabricshm_directive directives() const;
     fabricshm_quota quotas() const;
+
+    /// Of the daemon's cluster. Asks the daemon.
+    KnownHosts hosts() const;
 
     void close();
     bool closed() const { return handle_ == nullptr; }

@@ -7,6 +7,8 @@
 _Static_assert(FABRICSHM_OK == 0, "success is 0");
 _Static_assert(sizeof(fabricshm_session_options) == 40, "grow at the end; raise the minor version");
 _Static_assert(sizeof(fabricshm_launch) == 40, "grow at the end; raise the minor version");
+_Static_assert(sizeof(fabricshm_host) == 128, "it has room to grow: reserved");
+_Static_assert(sizeof(fabricshm_cluster) == 16, "grow at the end; raise the minor version");
 _Static_assert(sizeof(fabricshm_hosts_spec) == 56, "grow at the end; raise the minor version");
 _Static_assert(sizeof(fabricshm_call) == 96, "grow at the end; raise the minor version");
 _Static_assert(sizeof(fabricshm_step_info) == 64, "grow at the end; raise the minor version");

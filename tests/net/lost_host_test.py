@@ -87,12 +87,27 @@ class Place:
         self.rank = context.Process(target=rank_main, args=(str(self.runtime / "attach.sock"), rank, pipe))
         self.rank.start()
 
-    def hosts(self):
-        """{name: state}, as this daemon knows them."""
+    def shown(self):
+        """The hosts as fabricctl shows them."""
         program = Path(find_program()).parent / "ctl/fabricctl"
         done = subprocess.run([program, "hosts", "--json", "--socket", self.runtime / "admin.sock"], capture_output=True, text=True,
                               check=False, timeout=WITHIN)
-        return {host["name"]: host["state"] for host in json.loads(done.stdout)["hosts"]} if done.returncode == 0 else {}
+        return json.loads(done.stdout) if done.returncode == 0 else {"hosts": []}
+
+    def hosts(self):
+        """{name: state}, as this daemon knows them."""
+        return {host["name"]: host["state"] for host in self.shown()["hosts"]}
+
+    def check_session(self):
+        """A session hears what fabricctl shows."""
+        with fabricshm.Session(str(self.runtime / "attach.sock")) as session:
+            known, shown = session.hosts(), self.shown()
+        assert known.admits is shown["admits"] is True
+        heard = [(host.name, host.incarnation, host.state, host.own, host.newest, host.fence is None) for host in known.hosts]
+        wanted = [(host["name"], host["incarnation"], host["state"], host["self"], host["newest"], host["fence"] == "") for host in
+                  shown["hosts"]]
+        assert heard == wanted, (heard, wanted)
+        assert all(0 <= host.seconds < WITHIN for host in known.hosts)
 
     def signal(self, number):
         for pid in (self.daemon.pid, self.rank.pid):
@@ -122,6 +137,8 @@ def play(folder, etcd):
         one, other = places
         wait_for(lambda: all(place.hosts() == {"a": "up", "b": "up"} for place in places), "the hosts did not find each other")
         for place in places:
+            place.check_session()
+        for place in places:
             place.start()
         for _ in range(2):
             gathered = [receive(place) for place in places]
@@ -135,6 +152,8 @@ def play(folder, etcd):
         assert seconds < DEADLINE / 2, seconds  # not by the deadline
         print(f"{seconds:.2f} s after its last sign of life: {text}")
         assert receive(one) == (1, 1, 3.0)
+        wait_for(lambda: one.hosts()["b"] == "lost", "the cluster does not say that the host is lost")
+        one.check_session()
         other.signal(signal.SIGCONT)
         other.pipe.send("go on")
         text, rank, _ = receive(other)  # it has missed all of it, and is in no group any more

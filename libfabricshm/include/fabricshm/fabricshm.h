@@ -224,6 +224,64 @@ FABRICSHM_API int fabricshm_identity_difference(const char* mine, const char* mi
                                                 const char* theirs, const char* theirs_name,
                                                 char* text, size_t size);
 
+/* What became of one incarnation of a host: docs/hosts.md of the project. */
+typedef enum fabricshm_host_state {
+    FABRICSHM_HOST_LISTED = 0, /* by a list of hosts; nothing is known of it */
+    FABRICSHM_HOST_UP = 1,
+    FABRICSHM_HOST_BACK = 2,    /* up, with an incarnation before it that is not fenced */
+    FABRICSHM_HOST_SUSPECT = 3, /* its lease is gone; may be up */
+    FABRICSHM_HOST_LOST = 4,    /* its ranks are given up, its memory is kept from all */
+    FABRICSHM_HOST_FENCED = 5   /* and proved not to write to it any more */
+} fabricshm_host_state;
+
+/* What a lost incarnation waits for until it is fenced, or how a fenced one was. */
+typedef enum fabricshm_fence {
+    FABRICSHM_FENCE_NONE = 0,        /* it is neither lost nor fenced */
+    FABRICSHM_FENCE_PERSON = 1,      /* lost: fabricctl hosts fence HOST --confirmed */
+    FABRICSHM_FENCE_COMMAND = 2,     /* lost: the fence command runs, or will */
+    FABRICSHM_FENCE_FAILED = 3,      /* lost: the command failed, and will be tried again */
+    FABRICSHM_FENCE_BY_COMMAND = 4,  /* fenced: the command ended well */
+    FABRICSHM_FENCE_BY_BOOT = 5,     /* fenced: another boot of its machine has the name */
+    FABRICSHM_FENCE_BY_SELF = 6,     /* fenced: by its own word */
+    FABRICSHM_FENCE_BY_LEAVING = 7,  /* fenced: its daemon ended with no session left */
+    FABRICSHM_FENCE_BY_OPERATOR = 8, /* fenced: by a person's word */
+    FABRICSHM_FENCE_BY_OTHER = 9     /* fenced: in a way that this version has no number for */
+} fabricshm_fence;
+
+enum {
+    FABRICSHM_HOST_SELF = 1u,  /* the place of the daemon of this session */
+    FABRICSHM_HOST_NEWEST = 2u /* no newer incarnation of that host is known */
+};
+
+typedef struct fabricshm_host {
+    char name[FABRICSHM_NAME_MAX];
+    uint64_t incarnation; /* rises for ever; 0: of a listed host */
+    int64_t state_ms;     /* how long it has been in this state; of a listed host 0 */
+    int32_t state;        /* fabricshm_host_state */
+    int32_t fence;        /* fabricshm_fence */
+    uint32_t flags;       /* FABRICSHM_HOST_* */
+    uint32_t reserved[9]; /* 0 */
+} fabricshm_host;
+
+typedef struct fabricshm_cluster {
+    size_t struct_size; /* sizeof(fabricshm_cluster) */
+    int32_t total;      /* incarnations that the daemon knows; 0: it is in no cluster */
+    int32_t admits;     /* 1: groups over several hosts may be made now; 0: joining one is EBUSY, or
+                           the daemon is in no cluster, where it is not asked */
+} fabricshm_cluster;
+
+/* The hosts of the daemon's cluster, as `fabricctl hosts` shows them: by name, the newest
+ * incarnation of each first. Writes the first `capacity` of them to `hosts`, which may be NULL when
+ * `capacity` is 0, and their number to cluster->total: when that is larger, ask again with room for
+ * it. Set cluster->struct_size before the call; untouched on failure, as `hosts` is.
+ *
+ * EINVAL: an argument is NULL, `capacity` is negative, struct_size is too small. EDAEMON: the
+ * daemon is gone. ETIMEOUT: it does not answer, or the hosts changed faster than they could be
+ * read. One round trip to the daemon, and one more for each five hosts; waits at most the timeout
+ * of the session. Thread-safe. */
+FABRICSHM_API int fabricshm_session_hosts(fabricshm_session* session, fabricshm_host* hosts,
+                                          int32_t capacity, fabricshm_cluster* cluster);
+
 /* ---- Arena and regions ----------------------------------------------------------------------- */
 
 enum {

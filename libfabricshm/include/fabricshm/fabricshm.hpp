@@ -18,6 +18,7 @@
 #include <type_traits>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include <fabricshm/fabricshm.h>
 
@@ -484,6 +485,12 @@ struct SessionOptions {
     std::string device;           // empty: $FABRIC_DEVICE, else none
 };
 
+/// What the daemon knows of its cluster.
+struct Hosts {
+    bool admits = false;                // groups over several hosts may be made now
+    std::vector<fabricshm_host> hosts;  // incarnations, by name, the newest of each first
+};
+
 /// One process's connection to fabricd.
 class Session {
   public:
@@ -508,6 +515,23 @@ class Session {
             fabricshm_arena_open(handle_.get(), std::string(name).c_str(), bytes, flags, &arena);
         if (code < 0) return detail::last_error(code);
         return Arena({arena, [session = handle_](auto* closed) { fabricshm_arena_close(closed); }});
+    }
+
+    /// The hosts of the daemon's cluster: see fabricshm_session_hosts().
+    Expected<Hosts> hosts() {
+        Hosts known;
+        fabricshm_cluster cluster{};
+        cluster.struct_size = sizeof cluster;
+        do {
+            known.hosts.resize(static_cast<std::size_t>(cluster.total));
+            const int code =
+                fabricshm_session_hosts(handle_.get(), known.hosts.data(), cluster.total, &cluster);
+            if (code < 0) return detail::last_error(code);
+            // Others may have come since there was room for all.
+        } while (static_cast<std::size_t>(cluster.total) > known.hosts.size());
+        known.hosts.resize(static_cast<std::size_t>(cluster.total));
+        known.admits = cluster.admits != 0;
+        return known;
     }
 
     /// Ends a step of training: fabricshm_step_info_make() and what is known. Never waits.

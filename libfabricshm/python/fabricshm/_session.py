@@ -93,6 +93,18 @@ class Session(_Closing):
         quota = self._handle.quotas()
         return quota if quota.serial else None
 
+    def hosts(self):
+        """The hosts of the daemon's cluster, as `fabricctl hosts` shows them. Asks the daemon.
+
+        .admits: groups over several hosts may be made now. .hosts: a list by name, the newest
+        incarnation of each first; empty: the daemon is in no cluster. Each has .name, .incarnation,
+        .state ("up", "back", "suspect", "lost", "fenced", or "listed", of which nothing is known),
+        .seconds in that state, .own (the place of this daemon), .newest, and .fence: None, what a
+        lost one waits for ("person", "command", "failed"), or how a fenced one was ("by command",
+        "by boot", "by self", "by leaving", "by operator", "by other").
+        """
+        return self._handle.hosts()
+
     def close(self):
         """Closes it with its arenas and groups. Memory goes with the last array over it."""
         self._handle.close()

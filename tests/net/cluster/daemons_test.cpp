@@ -2,6 +2,7 @@
 // killed and started again.
 
 #include <doctest/doctest.h>
+#include <fabricshm/fabricshm.h>
 
 #include <chrono>
 #include <csignal>
@@ -67,6 +68,56 @@ Json eventually(const Daemon& daemon, const std::function<bool(const Json&)>& wa
     return nullptr;
 }
 
+constexpr const char* kStates[] = {"listed", "up", "back", "suspect", "lost", "fenced"};
+// What `fabricctl hosts` says of each fabricshm_fence.
+constexpr const char* kFences[] = {
+    "",         "waits for a person", "command runs", "command failed", "command by ",
+    "boot by ", "self by ",           "left by ",     "operator by "};
+
+/// A session of the library in this process.
+struct LibrarySession {
+    explicit LibrarySession(const Daemon& daemon) {
+        fabricshm_session_options options{};
+        options.struct_size = sizeof options;
+        options.socket = daemon.socket().c_str();
+        REQUIRE(fabricshm_session_open(&options, &session) == FABRICSHM_OK);
+    }
+    ~LibrarySession() { fabricshm_session_close(session); }
+
+    fabricshm_cluster cluster{};
+    std::vector<fabricshm_host> hosts{64};
+    fabricshm_session* session = nullptr;
+
+    void ask() {
+        hosts.resize(64);
+        cluster.struct_size = sizeof cluster;
+        REQUIRE(fabricshm_session_hosts(session, hosts.data(), 64, &cluster) == FABRICSHM_OK);
+        hosts.resize(static_cast<std::size_t>(cluster.total));
+    }
+
+    /// Whether it hears what fabricctl was shown, but for what went on between the two.
+    void check_against(const Json& view) {
+        ask();
+        CHECK((cluster.admits != 0) == view["admits"]);
+        REQUIRE(hosts.size() == view["hosts"].size());
+        for (std::size_t i = 0; i < hosts.size(); ++i) {
+            const Json& shown = view["hosts"][i];
+            CHECK(hosts[i].name == shown["name"].get<std::string>());
+            CHECK(hosts[i].incarnation == shown["incarnation"]);
+            CHECK(kStates[hosts[i].state] == shown["state"].get<std::string>());
+            CHECK(((hosts[i].flags & FABRICSHM_HOST_SELF) != 0) == shown["self"]);
+            CHECK(((hosts[i].flags & FABRICSHM_HOST_NEWEST) != 0) == shown["newest"]);
+            CHECK(shown["fence"].get<std::string>().rfind(kFences[hosts[i].fence], 0) == 0);
+            CHECK((hosts[i].fence == FABRICSHM_FENCE_NONE) ==
+                  shown["fence"].get<std::string>().empty());
+            if (hosts[i].state == FABRICSHM_HOST_LISTED) continue;
+            const auto later = hosts[i].state_ms - shown["state_ms"].get<std::int64_t>();
+            CHECK(later >= 0);
+            CHECK(later < 10'000);
+        }
+    }
+};
+
 auto has_state(const std::string& name, const std::string& state) {
     return
         [name, state](const Json& view) { return host_in(view, name).value("state", "") == state; };
@@ -90,6 +141,8 @@ TEST_SUITE("net.cluster.daemons") {
         const auto before = host_in(both, "b")["incarnation"].get<std::uint64_t>();
 
         // A session hears the same.
+        LibrarySession library(one);
+        library.check_against(hosts_of(one));
         auto session = test_support::WireClient::attach(one.socket()).value();
         const auto page = session.ask(proto::make_request(proto::Type::kHosts, 0)).value().hosts;
         REQUIRE(page.total == 2);
@@ -104,6 +157,8 @@ TEST_SUITE("net.cluster.daemons") {
         ::kill(two.pid(), SIGSTOP);
         const Json gone = eventually(one, has_state("b", "lost"));
         CHECK(gone.is_object());
+        library.check_against(hosts_of(one));
+        CHECK(library.hosts[1].fence == FABRICSHM_FENCE_PERSON);
         const auto news = session.ask(same).value().hosts;
         CHECK(news.version > page.version);
         REQUIRE(news.count == 2);
@@ -117,6 +172,8 @@ TEST_SUITE("net.cluster.daemons") {
         CHECK(host_in(back, "b")["incarnation"].get<std::uint64_t>() > before);
         CHECK(incarnation_in(back, before)["state"] == "fenced");
         CHECK(incarnation_in(back, before)["fence"] == "self by b");
+        library.check_against(back);
+        CHECK(library.hosts[2].fence == FABRICSHM_FENCE_BY_SELF);
         CHECK(two.log().find("has ended") != std::string::npos);
     }
 
@@ -143,6 +200,7 @@ TEST_SUITE("net.cluster.daemons") {
         const Json left = eventually(one, has_state("b", "fenced"));
         REQUIRE(left.is_object());
         CHECK(host_in(left, "b")["fence"] == "left by b");
+        LibrarySession(one).check_against(left);
     }
 
     TEST_CASE("a daemon whose name another one has shows no place as its own, and says so once") {
@@ -183,6 +241,7 @@ TEST_SUITE("net.cluster.daemons") {
         const auto done = ctl(one, {"hosts", "fence", "b", "--confirmed", "--json"});
         REQUIRE(done.code == 0);
         CHECK(host_in(Json::parse(done.out), "b")["fence"] == "operator by a");
+        LibrarySession(one).check_against(Json::parse(done.out));
         const auto table = ctl(one, {"hosts"});
         CHECK(table.out.find("cluster test (etcd), host a, lease held") != std::string::npos);
         CHECK(table.out.find("operator by a") != std::string::npos);
@@ -204,6 +263,7 @@ TEST_SUITE("net.cluster.daemons") {
         const Json gone = eventually(watcher, has_state("b", "fenced"));
         REQUIRE(gone.is_object());
         CHECK(host_in(gone, "b")["fence"] == "command by a");
+        LibrarySession(watcher).check_against(gone);
         std::ifstream said(file);
         CHECK(std::string(std::istreambuf_iterator<char>(said), {}) == "b\n");
     }
@@ -239,6 +299,23 @@ TEST_SUITE("net.cluster.daemons") {
         CHECK(host_in(view, "a")["state"] == "listed");
         CHECK(host_in(view, "b")["state"] == "listed");
         CHECK(view["admits"] == true);
+        LibrarySession(one).check_against(view);
         CHECK(ctl(one, {"hosts", "fence", "b", "--confirmed"}).code == 1);
+    }
+
+    TEST_CASE("a session of a daemon in no cluster hears of no hosts, and of wrong arguments") {
+        const Daemon alone;
+        LibrarySession library(alone);
+        library.ask();
+        CHECK(library.hosts.empty());
+        CHECK(library.cluster.admits == 0);
+        fabricshm_cluster& cluster = library.cluster;
+        CHECK(fabricshm_session_hosts(library.session, nullptr, 0, &cluster) == FABRICSHM_OK);
+        CHECK(fabricshm_session_hosts(library.session, nullptr, 1, &cluster) == FABRICSHM_EINVAL);
+        CHECK(fabricshm_session_hosts(library.session, nullptr, -1, &cluster) == FABRICSHM_EINVAL);
+        CHECK(fabricshm_session_hosts(library.session, nullptr, 0, nullptr) == FABRICSHM_EINVAL);
+        CHECK(fabricshm_session_hosts(nullptr, nullptr, 0, &cluster) == FABRICSHM_EINVAL);
+        cluster.struct_size = 8;
+        CHECK(fabricshm_session_hosts(library.session, nullptr, 0, &cluster) == FABRICSHM_EINVAL);
     }
 }

@@ -75,6 +75,16 @@ void fabricshm_session_close(fabricshm_session*) {
     note("close session");
 }
 
+// A host comes between the first two calls.
+int fabricshm_session_hosts(fabricshm_session*, fabricshm_host* hosts, int32_t capacity,
+                            fabricshm_cluster* cluster) {
+    cluster->total = capacity == 0 ? 1 : fake_abi::kHosts;
+    cluster->admits = 1;
+    for (int i = 0; i < capacity && i < cluster->total; ++i)
+        hosts[i].incarnation = static_cast<uint64_t>(7 + i);
+    return note("hosts");
+}
+
 int fabricshm_arena_open(fabricshm_session*, const char*, uint64_t, uint32_t,
                          fabricshm_arena** arena) {
     return note("open arena", arena);

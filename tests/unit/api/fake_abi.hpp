@@ -23,5 +23,7 @@ const fabricshm_call& last_call();
 
 inline constexpr int kRank = 1;
 inline constexpr int kWorld = 4;
+/// That fabricshm_session_hosts() has once it is asked for all; one less before.
+inline constexpr int kHosts = 2;
 
 }  // namespace fake_abi

@@ -62,6 +62,19 @@ TEST_SUITE("api.owners") {
         CHECK(fabric::launch().error().text == "RANK is \"x\"");
     }
 
+    TEST_CASE("hosts are asked for until there is room for all that came meanwhile") {
+        fake_abi::reset();
+        auto session = fabric::Session::open().value();
+        auto known = session.hosts();
+        REQUIRE(known.ok());
+        CHECK(known->admits);
+        REQUIRE(known->hosts.size() == fake_abi::kHosts);
+        CHECK(known->hosts[1].incarnation == 8);
+        CHECK(fake_abi::calls() == Calls{"open session", "hosts", "hosts", "hosts"});
+        fake_abi::fail_with(FABRICSHM_EDAEMON, -1, "gone");
+        CHECK(session.hosts().error().code == FABRICSHM_EDAEMON);
+    }
+
     TEST_CASE("a failure carries code, rank and text, and closes nothing that was not opened") {
         fake_abi::reset();
         fake_abi::fail_with(FABRICSHM_EPEER, 2, "rank 2 is gone");

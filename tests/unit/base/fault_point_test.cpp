@@ -1,7 +1,10 @@
 #include "libfabricshm/base/fault_point.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <vector>
 
@@ -65,6 +68,25 @@ TEST_SUITE("base.fault_point") {
             const Plan plan(text);
             CHECK_FALSE(fault::g_armed);
         }
+    }
+
+    TEST_CASE("a host dies as a whole: all processes of the group of the one that passes") {
+        const pid_t host = ::fork();
+        if (host == 0) {
+            ::setpgid(0, 0);
+            const pid_t other = ::fork();
+            if (other == 0) {
+                const Plan plan("a:host");
+                FAULT_POINT("a");
+                ::_exit(1);
+            }
+            ::waitpid(other, nullptr, 0);
+            ::_exit(2);
+        }
+        int status = 0;
+        REQUIRE(::waitpid(host, &status, 0) == host);
+        CHECK(WIFSIGNALED(status));
+        CHECK(WTERMSIG(status) == SIGKILL);
     }
 
     TEST_CASE("a slow point takes its time at every passage from the named one on") {

@@ -28,6 +28,8 @@ ClusterView cluster_of(int hosts, std::uint64_t version) {
         host.incarnation = 100 + static_cast<std::uint64_t>(i);
         host.state = i % 2 == 0 ? fabricd::HostState::kUp : fabricd::HostState::kLost;
         host.is_self = i == 0;
+        host.state_ms = 1000 + i;
+        if (i % 2 != 0) host.fence_stage = fabricd::FenceStage::kPerson;
         view.hosts.push_back(host);
     }
     return view;
@@ -89,6 +91,14 @@ TEST_SUITE("server.hosts_page") {
         CHECK(hosts_page(view, asked).count == 5);
     }
 
+    TEST_CASE("a lease that has run out admits nothing, however the daemon last saw it") {
+        ClusterView view = cluster_of(2, 9);
+        view.admits_until = fabricd::BootClock::now() + std::chrono::minutes(1);
+        CHECK(hosts_page(view, {}).flags == proto::kHostsAdmit);
+        view.admits_until = fabricd::BootClock::now() - std::chrono::milliseconds(1);
+        CHECK(hosts_page(view, {}).flags == 0);
+    }
+
     TEST_CASE("a session hears of all hosts, and only of changes after that") {
         Rig rig(cluster_of(12, 9));
         REQUIRE(rig.ask().value());
@@ -97,10 +107,29 @@ TEST_SUITE("server.hosts_page") {
         CHECK(rig.known.hosts[0].is_self);
         CHECK(rig.known.hosts[11].name == "h11");
         CHECK(rig.known.hosts[11].state == proto::HostState::kLost);
+        CHECK(rig.known.hosts[11].state_ms == 1011);
+        CHECK(rig.known.hosts[11].fence == proto::FenceStage::kPerson);
+        CHECK(rig.known.hosts[10].fence == proto::FenceStage::kNone);
         CHECK_FALSE(rig.ask().value());
         rig.show(cluster_of(3, 10));
         CHECK(rig.ask().value());
         CHECK(rig.known.hosts.size() == 3);
+    }
+
+    TEST_CASE("a host holds its place until it has another one, or its lease has run out") {
+        ClusterView view = cluster_of(2, 9);
+        Rig rig(view);
+        HostWatch watch(*rig.session);
+        const auto holds = [&] { return watch.holds("h0", 100, rig.session->default_deadline()); };
+        CHECK(holds().ok());
+        view.admits = false;
+        rig.show(view);
+        CHECK(holds().error().code == Errc::kBusy);
+        view.admits = true;
+        view.version = 10;
+        view.hosts[0].incarnation = 102;
+        rig.show(view);
+        CHECK(holds().error().code == Errc::kPeer);
     }
 
     TEST_CASE("a daemon in no cluster knows no hosts") {

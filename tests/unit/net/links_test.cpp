@@ -1,0 +1,138 @@
+// What Links makes of what a transport reports, over a transport that the test plays.
+
+#include "libfabricshm/net/links.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <vector>
+
+using namespace fabricshm;
+using namespace std::chrono_literals;
+using net::Event;
+using net::Links;
+
+namespace {
+
+constexpr Bytes kDoor = 1 << 16;
+
+/// Takes all writes, and reports what the test puts in.
+class PlayedTransport final : public net::Transport {
+  public:
+    const char* provider() const noexcept override { return "played"; }
+    bool needs_lent() const noexcept override { return false; }
+    Errc lend(std::byte*, Bytes) noexcept override { return Errc::kOk; }
+    net::Address address() const noexcept override { return {}; }
+    net::Door door(int) const noexcept override { return {}; }
+    std::byte* memory(int) const noexcept override { return memory_.data(); }
+    Errc know(int, const net::Address&, const net::Door&) noexcept override { return Errc::kOk; }
+    Errc write(int, const std::byte*, Bytes, Bytes, std::uint32_t,
+               std::atomic<int>*) noexcept override {
+        return Errc::kOk;
+    }
+    int poll(Event* events, int capacity, int) noexcept override {
+        const std::lock_guard lock(mutex_);
+        int count = 0;
+        for (; count < capacity && !events_.empty(); events_.pop_front()) {
+            events[count++] = events_.front();
+        }
+        return count;
+    }
+    void fence(int peer) noexcept override {
+        const std::lock_guard lock(mutex_);
+        fenced_.push_back(peer);
+    }
+    void wake() noexcept override {}
+
+    /// A word that came, with its bytes if it was not fenced.
+    void report(std::uint32_t word) {
+        const std::lock_guard lock(mutex_);
+        events_.push_back({Event::What::kArrived, word, -1, 0});
+    }
+    std::vector<int> fenced() {
+        const std::lock_guard lock(mutex_);
+        return fenced_;
+    }
+
+  private:
+    mutable std::vector<std::byte> memory_ = std::vector<std::byte>(kDoor);
+    std::mutex mutex_;
+    std::deque<Event> events_;
+    std::vector<int> fenced_;
+};
+
+constexpr std::uint32_t data_of(std::uint32_t peer, std::uint32_t mark) {
+    return peer << 24 | static_cast<std::uint32_t>(net::Note::kData) << 21 | mark;
+}
+
+/// Rank 0 of two, each on a host.
+struct Rig {
+    Rig() {
+        auto played = std::make_unique<PlayedTransport>();
+        transport = played.get();
+        net::LinksSpec spec;
+        spec.rank = 0;
+        spec.remote = {false, true};
+        spec.greets = {false, true};
+        spec.ring_bytes = 4096;
+        spec.control_bytes = 256;
+        links = std::make_unique<Links>(std::move(spec), std::move(played),
+                                        [] { return Result<void>{}; });
+        links->begin();
+    }
+    Result<const std::byte*> receive(std::uint32_t mark) {
+        return links->receive(1, 64, mark, Clock::now() + 20s);
+    }
+
+    PlayedTransport* transport = nullptr;
+    std::unique_ptr<Links> links;
+};
+
+}  // namespace
+
+TEST_SUITE("net.links") {
+    TEST_CASE("a message is taken once its word is there") {
+        Rig rig;
+        rig.transport->report(data_of(1, 5));
+        CHECK(rig.receive(5).ok());
+        rig.links->release(1);
+    }
+
+    // Its last bytes may come after the fence, into other memory, and their word with them.
+    TEST_CASE("the word of a message that was under way when its sender was fenced is not one") {
+        Rig rig;
+        rig.links->condemn(1);
+        CHECK(rig.transport->fenced() == std::vector<int>{1});
+        rig.transport->report(data_of(1, 5));
+        const auto late = rig.receive(5);
+        REQUIRE_FALSE(late.ok());
+        CHECK(late.error().code == Errc::kPeer);
+        CHECK(late.error().detail == 1);
+    }
+
+    TEST_CASE("what a peer had sent as a whole before it was fenced may be taken") {
+        Rig rig;
+        rig.transport->report(data_of(1, 5));
+        REQUIRE(rig.receive(5).ok());
+        rig.transport->report(data_of(1, 6));
+        // Both words are handled by now: one wait makes progress for all that came.
+        rig.links->release(1);
+        REQUIRE(rig.receive(6).ok());
+        rig.links->condemn(1);
+        rig.links->release(1);
+        CHECK_FALSE(rig.receive(7).ok());
+    }
+
+    TEST_CASE("words of ranks that may not write here are ignored") {
+        Rig rig;
+        rig.transport->report(data_of(0, 5));
+        rig.transport->report(data_of(200, 5));
+        rig.transport->report(data_of(1, 6));
+        CHECK(rig.receive(6).ok());
+        rig.links->release(1);
+    }
+}
