@@ -103,7 +103,8 @@ void reload(const Options& options) {
     notify_systemd("READY=1", kNotifyTimeout);
 }
 
-/// A guest of another host's pool: that one's daemon keeps the records, and this one has its clients.
+/// A guest of another host's pool: that one's daemon keeps the records, and this one has its
+/// clients.
 int run_guest(const Options& options, SignalThread signals) {
     const Config& config = options.config;
     if (const auto made = make_directory(config.state.dir, 0700); !made.ok()) {

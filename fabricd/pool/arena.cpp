@@ -19,9 +19,9 @@ bool Arena::count_danger(Group& group) {
     if (is_danger == group.counted) return false;
     group.counted = is_danger;
     for (const SessionId session : group.sessions()) {
-        int& count = dangers[session];
+        int& count = dangers.groups[session];
         count += is_danger ? 1 : -1;
-        if (count == 0) dangers.erase(session);
+        if (count == 0) dangers.groups.erase(session);
     }
     return !is_danger;
 }

@@ -58,6 +58,15 @@ enum class ArenaState {
     kAway,  // known from the journal; no session has presented its descriptor yet
 };
 
+/// What keeps granted bytes from being granted again.
+struct Dangers {
+    // How many groups keep the memory of a session from others; those with none have no entry.
+    std::map<SessionId, int> groups;
+    // Sessions of silent hosts, which can write to all of the arena: while there are any, no byte
+    // of it that was granted is granted again.
+    std::set<SessionId> given_up;
+};
+
 /// Plain data: the rules about it are in arenas.hpp, regions.hpp and groups.hpp. Used by the
 /// control thread only.
 struct Arena {
@@ -94,11 +103,7 @@ struct Arena {
     std::set<SessionId> sessions;
     std::map<GroupId, Group> groups;
     std::map<std::string, GroupId> group_names;  // the newest group of each name
-    // How many groups keep the memory of a session from others; those with none have no entry.
-    std::map<SessionId, int> dangers;
-    // Sessions of silent hosts, which can write to all of the arena: while there are any, no byte
-    // of it that was granted is granted again.
-    std::set<SessionId> given_up;
+    Dangers dangers;
     // Sessions whose quarantine is over, and the first region that was not looked at yet: it is
     // given back in pieces.
     std::map<SessionId, RegionId> freeing;
@@ -112,7 +117,7 @@ struct Arena {
     /// Whether any group keeps the memory of `session` from being given to others. While it does,
     /// the bytes of the session rest in quarantine.
     bool endangered(SessionId session) const {
-        return !given_up.empty() || dangers.count(session) != 0;
+        return !dangers.given_up.empty() || dangers.groups.count(session) != 0;
     }
 
     /// To be called when a group was made, a member of it left or died, or it was shrunk or may be

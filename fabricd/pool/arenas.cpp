@@ -453,7 +453,7 @@ Result<void> Arenas::restore(const ArenaImage& image) {
         Session* session = books_.find_session(member);
         if (session == nullptr) return kContradiction;
         arena.sessions.insert(member);
-        if (books_.session(member).given_up) arena.given_up.insert(member);
+        if (books_.session(member).given_up) arena.dangers.given_up.insert(member);
         session->arenas.insert(id);
     }
     FABRIC_TRY_VOID(regions_.restore(image, arena));

@@ -64,7 +64,8 @@ void check_dangers(const Arena& arena, std::vector<std::string>* found) {
             if (group.endangers(session)) ++anew[session];
         }
     }
-    if (anew != arena.dangers) found->push_back("dangers are miscounted in arena " + arena.name);
+    if (anew != arena.dangers.groups)
+        found->push_back("dangers are miscounted in arena " + arena.name);
 }
 
 }  // namespace

@@ -322,9 +322,9 @@ void Groups::set_member(Arena& arena, Group& group, int rank, MemberState state)
 }
 
 void Groups::mark_dead(SessionId session, Arena& arena, bool may_write, Effects& out) {
-    if (may_write) arena.given_up.insert(session);
+    if (may_write) arena.dangers.given_up.insert(session);
     const bool was_last =
-        !may_write && arena.given_up.erase(session) != 0 && arena.given_up.empty();
+        !may_write && arena.dangers.given_up.erase(session) != 0 && arena.dangers.given_up.empty();
     for (auto& [id, group] : arena.groups) {
         if (may_write && group.has(session)) group.unfenced.insert(session);
         if (!may_write) group.unfenced.erase(session);

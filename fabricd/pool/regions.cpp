@@ -82,7 +82,7 @@ Result<void> Regions::free(SessionId session, ArenaId id, RegionId region,
     if (found.shard) return Error{Errc::kDenied, 0, "free region of a shard"};
     count(books_.session(lease->session), found, -1);
     // Also what was its own alone: a process of a silent host may have been writing to it.
-    if (!arena->given_up.empty()) {
+    if (!arena->dangers.given_up.empty()) {
         quarantine(*arena, region);
         return {};
     }
@@ -337,7 +337,7 @@ int Regions::reclaim_some(Session& session, Arena& arena, int most) {
 Session* Regions::heir_of(const Session& session, const Arena& arena) {
     for (const SessionId id : arena.sessions) {
         if (id == session.id || books_.is_ending(id) || books_.is_leaving(id, arena.id)) continue;
-        if (arena.given_up.count(id) != 0) continue;
+        if (arena.dangers.given_up.count(id) != 0) continue;
         return &books_.session(id);
     }
     return nullptr;

@@ -283,7 +283,7 @@ void Shards::drop_copy(Shard& shard, int place, Effects& out) {
 bool Shards::is_endangered(const Shard& shard, ArenaId arena) const {
     const Arena& there = books_.arena(arena);
     // A silent host's processes may be reading it, or writing.
-    if (!there.given_up.empty()) return true;
+    if (!there.dangers.given_up.empty()) return true;
     return shard.abandoned && there.endangered(shard.owner);
 }
 

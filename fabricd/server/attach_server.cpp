@@ -279,6 +279,10 @@ bool AttachServer::handle(ConnectionId id, const proto::Message& request, std::s
         end_session(connection.session, "goodbye");
         return false;
     }
+    const bool is_shard = type == proto::Type::kShardCreate || type == proto::Type::kShardOpen;
+    if (is_shard && connection.peer.is_remote()) {
+        return refuse(id, request.header, {Errc::kUnsupported, 0, "shards are of one host"});
+    }
     const bool page = type == proto::Type::kTelemetryOpen || type == proto::Type::kDirectivesOpen;
     if (page && connection.peer.is_remote()) {
         return refuse(id, request.header,

@@ -6,7 +6,7 @@
 // and a mark by which ranks that called different operations notice it. Bytes that were consumed
 // are credited to the sender, which never writes over others.
 //
-// Beside it there is a second ring for send and receive, whose pieces come when no operation asks
+// Next to it there is a second ring for send and receive, whose pieces come when no operation asks
 // for them: there the word says where a piece begins, and its bytes how long it is.
 
 #pragma once

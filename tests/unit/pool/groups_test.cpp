@@ -421,7 +421,7 @@ TEST_SUITE("pool.groups") {
         REQUIRE(host.out.answers.size() == 2);
         CHECK(host.out.answers[1].to.session == bob);
         CHECK(arena.groups.size() == 1);
-        CHECK(arena.dangers.size() == 2);
+        CHECK(arena.dangers.groups.size() == 2);
         CHECK(host.books.problems().empty());
         // Dead is not gone: the survivor may still be storing into what the dead one held.
         host.groups.mark_dead(alice, arena, false, host.out);
@@ -429,6 +429,6 @@ TEST_SUITE("pool.groups") {
         host.groups.mark_dead(bob, arena, false, host.out);
         host.groups.leave_all(bob, arena, host.out);
         CHECK(arena.groups.empty());
-        CHECK(arena.dangers.empty());
+        CHECK(arena.dangers.groups.empty());
     }
 }

@@ -237,12 +237,12 @@ TEST_SUITE("pool.regions") {
         Session& alice = host.session();
         Arena& arena = host.arena({alice.id});
         const RegionId region = host.regions.make(alice, arena, 4096, std::nullopt).value();
-        arena.dangers[alice.id] = 1;
+        arena.dangers.groups[alice.id] = 1;
         CHECK(host.regions.reclaim_some(alice, arena, 5) == 4);
         CHECK(arena.leases.find(region)->state == LeaseState::kQuarantined);
         CHECK(arena.bytes_quarantined == 4096);
         CHECK(alice.bytes_owned == 0);
-        arena.dangers.clear();
+        arena.dangers.groups.clear();
         host.regions.sweep_quarantine(arena, {alice.id});
         CHECK(arena.regions.empty());
         CHECK(host.books.problems().empty());
