@@ -26,8 +26,8 @@ Snapshot sample() {
     snapshot.daemon_epoch = 3;
     snapshot.uptime_ms = 1234;
     snapshot.pool = {"emu", "memfd arenas", 1 << 30, 1 << 20, "cxl_switch"};
-    snapshot.sessions = {{1, 100, 1000, "train\xff.py", 50, 4096, true, "gpu0"},
-                         {2, 101, 1000, "gone", 60, 0, false, ""}};
+    snapshot.sessions = {{1, 100, 1000, "train\xff.py", 50, 4096, true, "gpu0", "", false},
+                         {2, 101, 1000, "gone", 60, 0, false, "", "far", true}};
     snapshot.arenas = {{7, "job", 1000, 1 << 20, 4096, 0, 1}};
     snapshot.regions = {{7, 1, 1, 0, 4096, 1, "weights", RegionState::kLive},
                         {8, 2, 1, 4096, 4096, 2, "", RegionState::kQuarantined}};
