@@ -13,7 +13,7 @@
 #include "libfabricshm/collective/request.hpp"
 #include "libfabricshm/collective/worker.hpp"
 #include "libfabricshm/net/allreduce_plan.hpp"
-#include "libfabricshm/net/hosts_mailbox.hpp"
+#include "libfabricshm/net/hosts_messages.hpp"
 #include "libfabricshm/net/transport_loader.hpp"
 #include "libfabricshm/net/trusted.hpp"
 
@@ -72,6 +72,23 @@ Error garbage_of(int rank) noexcept {
                    rank);
 }
 
+Result<std::unique_ptr<Transport>> transport_for(const HostsSpec& hosts, const LinksSpec& links) {
+    std::string networks = hosts.trusted;
+    if (networks.empty()) networks = environment(kTrustedVariable);
+    FABRIC_TRY(const std::string address, trusted_address(networks));
+    const std::string provider = environment(kProviderVariable);
+    const std::unique_ptr<bool[]> far(new bool[static_cast<std::size_t>(hosts.world)]);
+    std::copy(links.remote.begin(), links.remote.end(), far.get());
+    TransportSpec wanted;
+    wanted.rank = hosts.rank;
+    wanted.world = hosts.world;
+    wanted.remote = far.get();
+    wanted.door_bytes = door_bytes(links);
+    wanted.address = address.c_str();
+    wanted.provider = provider.c_str();
+    return open_transport(wanted);
+}
+
 // A failure that came over the network, in the word by which the ranks of this pool learn of it.
 // Their own failures have a rank below 2^16 there.
 constexpr int kVerdictShift = 16;
@@ -102,8 +119,7 @@ HostsGroup::HostsGroup(HostsSpec spec) : spec_(std::move(spec)) {}
 
 HostsGroup::~HostsGroup() {
     worker_.reset();
-    messages_.reset();
-    if (mailbox_ != nullptr) mailbox_->stop();
+    if (messages_ != nullptr) messages_->finish();
     links_.reset();
     if (work_ != nullptr) spec_.release(work_);
 }
@@ -214,20 +230,7 @@ Result<void> HostsGroup::open_links() {
         return explain({Errc::kUnsupported, 0, "pool"},
                        "groups of several hosts need coherent memory in each of their pools");
     }
-    std::string networks = spec_.trusted;
-    if (networks.empty()) networks = environment(kTrustedVariable);
-    FABRIC_TRY(const std::string address, trusted_address(networks));
-    const std::string provider = environment(kProviderVariable);
-    const std::unique_ptr<bool[]> far(new bool[static_cast<std::size_t>(spec_.world)]);
-    std::copy(spec.remote.begin(), spec.remote.end(), far.get());
-    TransportSpec wanted;
-    wanted.rank = spec_.rank;
-    wanted.world = spec_.world;
-    wanted.remote = far.get();
-    wanted.door_bytes = door_bytes(spec);
-    wanted.address = address.c_str();
-    wanted.provider = provider.c_str();
-    FABRIC_TRY(auto transport, open_transport(wanted));
+    FABRIC_TRY(auto transport, transport_for(spec_, spec));
     work_ = spec_.allocate(2 * kSlots * slot_bytes_);
     if (work_ == nullptr) return Error{Errc::kNoMemory, 0, "staging in the arena"};
     if (transport->lend(work_, 2 * kSlots * slot_bytes_) != Errc::kOk) {
@@ -252,9 +255,10 @@ Result<void> HostsGroup::open_links() {
         return {};
     };
     links_ = std::make_unique<Links>(std::move(spec), std::move(transport), look_around);
-    FABRIC_TRY(mailbox_,
-               HostsMailbox::make(plan_, rank(), *links_, locals() > 1 ? local_.get() : nullptr,
-                                  [this](const Error& error) { return named(error); }));
+    HostsMessages::Words words;
+    words.of_local = [this](const Error& error) { return of_local(error); };
+    words.named = [this](const Error& error) { return named(error); };
+    FABRIC_TRY(messages_, HostsMessages::make(plan_, rank(), *links_, *local_, std::move(words)));
     return {};
 }
 
@@ -298,46 +302,9 @@ Error HostsGroup::ended(const Error& error) {
     return named(result);
 }
 
-Call HostsGroup::local_message(const Call& call) const {
-    Call local = call;
-    local.peer = plan_.local_of(call.peer);
-    return local;
-}
-
-// Between ranks of one host messages go through the pool. None of their failures breaks the group.
-Result<void> HostsGroup::run_message(const Call& call) {
-    const bool far = call.peer == kAnyPeer || plan_.remote(call.peer, rank());
-    if (far) return mailbox_->run(call);
-    const auto result = local_->run(local_message(call));
-    return result.ok() ? result : named(of_local(result.error()));
-}
-
-Result<std::shared_ptr<Request>> HostsGroup::start_message(const Call& call) {
-    const bool far = call.peer == kAnyPeer || plan_.remote(call.peer, rank());
-    if (far) {
-        const std::shared_ptr<PendingRequest> request = mailbox_->post(call);
-        if (request->done()) return std::shared_ptr<Request>(request);
-        const std::lock_guard lock(starting_);
-        if (messages_ == nullptr) messages_ = std::make_unique<Worker>();
-        messages_->push([this] { mailbox_->finish_all(); });
-        return std::shared_ptr<Request>(request);
-    }
-    const auto started = local_->start(local_message(call));
-    if (!started.ok()) return named(of_local(started.error()));
-    const std::shared_ptr<Request>& inner = *started;
-    const auto request = std::make_shared<PendingRequest>();
-    const int sender = call.kind == Kind::kRecv ? call.peer : -1;
-    // The local group, which calls it, goes before the names do.
-    inner->on_complete([this, request, sender](const Result<void>& result) {
-        request->complete(result.ok() ? result : named(of_local(result.error())),
-                          result.ok() ? sender : -1);
-    });
-    return std::shared_ptr<Request>(request);
-}
-
 Result<void> HostsGroup::run(const Call& call) {
     FABRIC_TRY_VOID(check_call(call, rank(), world()));
-    if (is_message(call.kind)) return run_message(call);
+    if (is_message(call.kind)) return messages_->run(call);
     if (worker_ == nullptr || worker_->idle()) return run_now(call);
     FABRIC_TRY(const auto request, start(call));
     return request->wait();
@@ -345,7 +312,7 @@ Result<void> HostsGroup::run(const Call& call) {
 
 Result<std::shared_ptr<Request>> HostsGroup::start(Call call) {
     FABRIC_TRY_VOID(check_call(call, rank(), world()));
-    if (is_message(call.kind)) return start_message(call);
+    if (is_message(call.kind)) return messages_->start(call);
     if (failed_) return Error{Errc::kBroken, 0, "collective: the group failed before"};
     const auto request = std::make_shared<PendingRequest>();
     if (worker_ == nullptr) worker_ = std::make_unique<Worker>();
@@ -397,7 +364,7 @@ Result<void> HostsGroup::dispatch(const Call& call) {
             return run_hosts_scan(*this, step);
         case Kind::kSend:
         case Kind::kRecv:
-            break;  // run_message()
+            break;  // HostsMessages
     }
     return Error{Errc::kInvalid, 0, "kind"};
 }
@@ -452,10 +419,11 @@ Result<const std::byte*> HostsGroup::receive(const Step& step, int peer, Bytes b
     return theirs;
 }
 
-Result<void> HostsGroup::take(const Step& step, int peer, std::byte* to, Bytes bytes) {
-    FABRIC_TRY(const std::byte* theirs, receive(step, peer, bytes));
+Result<void> take(HostsGroup& group, const HostsGroup::Step& step, int peer, std::byte* to,
+                  Bytes bytes) {
+    FABRIC_TRY(const std::byte* theirs, group.receive(step, peer, bytes));
     if (bytes != 0) kernels::copy(to, theirs, bytes, false);
-    links_->release(peer);
+    group.links()->release(peer);
     return {};
 }
 
@@ -487,7 +455,7 @@ void HostsGroup::on_host_lost(int host) noexcept {
 void HostsGroup::retire() noexcept {
     failed_ = true;
     worker_.reset();
-    if (mailbox_ != nullptr) mailbox_->stop();
+    if (messages_ != nullptr) messages_->stop();
     if (links_ != nullptr && !links_->failure()) links_->spread(Errc::kBroken, -1);
     local_->retire();
 }

@@ -26,7 +26,7 @@ class Worker;
 
 namespace fabricshm::net {
 
-class HostsMailbox;
+class HostsMessages;
 
 /// What a member brings along.
 struct HostsSpec {
@@ -121,8 +121,6 @@ class HostsGroup {
     /// The same of bytes that a network may have no access to.
     Result<void> send_any(const Step& step, int peer, const std::byte* from, Bytes bytes);
     Result<const std::byte*> receive(const Step& step, int peer, Bytes bytes);
-    /// The same, copied to `to`.
-    Result<void> take(const Step& step, int peer, std::byte* to, Bytes bytes);
 
     static constexpr int kSlots = 4;
     Bytes slot_bytes() const noexcept { return slot_bytes_; }
@@ -141,9 +139,6 @@ class HostsGroup {
     Result<void> open_links();
     Result<void> dispatch(const Call& call);
     Result<void> run_now(const Call& call);
-    Result<void> run_message(const Call& call);
-    Result<std::shared_ptr<Request>> start_message(const Call& call);
-    Call local_message(const Call& call) const;
     Error ended(const Error& error);
     Error of_local(const Error& error) const noexcept;
     Error named(const Error& error) const noexcept;
@@ -167,11 +162,9 @@ class HostsGroup {
     std::uint32_t shrinks_ = 0;  // that were tried
     std::atomic<bool> failed_{false};
     std::mutex asking_;  // of spec_.is_gone
-    std::unique_ptr<HostsMailbox> mailbox_;
+    std::unique_ptr<HostsMessages> messages_;
     std::unique_ptr<Links> links_;  // after what its writes point to
     std::unique_ptr<Worker> worker_;
-    std::mutex starting_;
-    std::unique_ptr<Worker> messages_;  // drives sends and receives; under `starting_`
 };
 
 /// What the hosts have, added up in their order; of an average, divided by the number of ranks.
@@ -181,6 +174,10 @@ struct HostsSum {
     Bytes bytes = 0;
 };
 void sum_up(const HostsGroup::Step& step, int world, const HostsSum& what) noexcept;
+
+/// HostsGroup::receive(), copied to `to`.
+Result<void> take(HostsGroup& group, const HostsGroup::Step& step, int peer, std::byte* to,
+                  Bytes bytes);
 
 /// The operations over several hosts. Each is called by all ranks with checked calls.
 Result<void> run_hosts_allreduce(HostsGroup& group, const HostsGroup::Step& step);

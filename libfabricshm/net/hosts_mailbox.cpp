@@ -130,10 +130,6 @@ void HostsMailbox::ask_pool(Ticket& ticket) {
     if (started.ok()) ticket.local = std::move(started).value();
 }
 
-bool HostsMailbox::is_over(const Ticket* ticket) const {
-    return ticket == nullptr ? open_ == 0 : ticket->request->done();
-}
-
 void HostsMailbox::drive(const Ticket* ticket) {
     links_.begin();
     TimePoint since{};
@@ -148,7 +144,7 @@ void HostsMailbox::drive(const Ticket* ticket) {
             asks_pool = std::ranges::any_of(
                 receives_, [](const TicketPtr& it) { return it->local != nullptr; });
             flush(lock);
-            if (is_over(ticket)) break;
+            if (ticket == nullptr ? open_ == 0 : ticket->request->done()) break;
         }
         if (moved) since = TimePoint{};
         const TimePoint now = Clock::now();
@@ -161,7 +157,7 @@ void HostsMailbox::drive(const Ticket* ticket) {
         if (polls) {
             ::sched_yield();
         } else {
-            Links::nap(since);
+            nap(since);
         }
     }
     links_.end();
@@ -186,7 +182,7 @@ bool HostsMailbox::step() {
     bool moved = collect_from_pool();
     for_each_peer([&](int peer) {
         moved = push(peer) || moved;
-        if (links_.has_pieces()) moved = pull(peer) || moved;
+        if (links_.has_any()) moved = pull(peer) || moved;
     });
     return moved;
 }
@@ -231,7 +227,7 @@ bool HostsMailbox::push(int peer) {
             moved = true;
             continue;
         }
-        if (!links_.send_piece(peer, to.room, to.staged, to.pending)) return moved;
+        if (!links_.send(peer, to.room, to.staged, to.pending)) return moved;
         moved = true;
         to.staged = 0;
         if (std::exchange(to.withdraws, false)) continue;
@@ -257,7 +253,7 @@ bool HostsMailbox::pull(int peer) {
     Incoming& from = in(peer);
     bool moved = false;
     while (!from.corrupt) {
-        const std::span<const std::byte> piece = links_.piece(peer);
+        const std::span<const std::byte> piece = links_.next(peer);
         if (piece.empty()) return moved;
         PieceHead head;
         std::memcpy(&head, piece.data(), sizeof head);
@@ -288,7 +284,7 @@ bool HostsMailbox::pull(int peer) {
             }
             from.done += head.bytes;
         }
-        links_.release_piece(peer, kHead + head.bytes);
+        links_.release(peer, kHead + head.bytes);
         moved = true;
         if (from.active && from.done == from.total) end_message(peer);
     }

@@ -118,7 +118,6 @@ class HostsMailbox {
     void add(const TicketPtr& ticket);
     void ask_pool(Ticket& ticket);
     void drive(const Ticket* ticket);
-    bool is_over(const Ticket* ticket) const;
     bool step();
     bool push(int peer);
     static bool stage(Outgoing& out);
@@ -150,7 +149,7 @@ class HostsMailbox {
 
     const HostsPlan& plan_;
     const int rank_;
-    Links& links_;
+    PieceLinks links_;
     Group* const local_;
     const Names names_;
     std::unique_ptr<std::byte[]> rooms_;

@@ -58,7 +58,7 @@ Result<void> run_hosts_barrier(HostsGroup& group, const HostsGroup::Step& step) 
     }
     for (int host = 0; group.own_local() == 0 && host < plan.hosts(); ++host) {
         if (host == group.own_host()) continue;
-        FABRIC_TRY_VOID(group.take(step, plan.leader_of(host), nullptr, 0));
+        FABRIC_TRY_VOID(take(group, step, plan.leader_of(host), nullptr, 0));
     }
     return group.run_local(step, {.kind = Kind::kBarrier});
 }
@@ -72,7 +72,7 @@ Result<void> run_hosts_broadcast(HostsGroup& group, const HostsGroup::Step& step
         const Bytes now = std::min(most, bytes - at);
         std::byte* output = call.output + at;
         const std::byte* source = group.rank() == call.root ? call.input + at : output;
-        if (route.from >= 0) FABRIC_TRY_VOID(group.take(step, route.from, output, now));
+        if (route.from >= 0) FABRIC_TRY_VOID(take(group, step, route.from, output, now));
         for (const int peer : route.to) {
             FABRIC_TRY_VOID(group.send_any(step, peer, source, now));
         }
@@ -106,7 +106,7 @@ Result<void> run_hosts_all_gather(HostsGroup& group, const HostsGroup::Step& ste
             const bool far = plan.remote(rank, self);
             const int speaker = far ? receiver_on(plan, group.own_host(), rank) : rank;
             const std::byte* source = rank == self ? call.input + at : to;
-            if (far && speaker == self) FABRIC_TRY_VOID(group.take(step, rank, to, now(rank)));
+            if (far && speaker == self) FABRIC_TRY_VOID(take(group, step, rank, to, now(rank)));
             FABRIC_TRY_VOID(group.run_local(step, {.kind = Kind::kBroadcast,
                                                    .input = source,
                                                    .output = to,

@@ -56,7 +56,8 @@ Result<void> compare_counts(HostsGroup& group, const HostsGroup::Step& step, con
     }));
     return for_each_remote(group, [&](int rank) -> Result<void> {
         std::uint64_t bytes = 0;
-        FABRIC_TRY_VOID(group.take(step, rank, reinterpret_cast<std::byte*>(&bytes), sizeof bytes));
+        FABRIC_TRY_VOID(
+            take(group, step, rank, reinterpret_cast<std::byte*>(&bytes), sizeof bytes));
         if (bytes == wanted.bytes(rank)) return {};
         return Error{Errc::kMismatch, rank, "all_to_all: recv_counts"};
     });
@@ -136,7 +137,7 @@ Result<void> run_hosts_gather(HostsGroup& group, const HostsGroup::Step& step) {
         FABRIC_TRY_VOID(for_each_remote(group, [&](int rank) -> Result<void> {
             const Bytes now = block_at(group, parts.bytes(rank), at);
             if (now == 0) return {};
-            return group.take(step, rank, call.output + parts.offset(rank) + at, now);
+            return take(group, step, rank, call.output + parts.offset(rank) + at, now);
         }));
     }
     return {};
@@ -151,7 +152,7 @@ Result<void> run_hosts_scatter(HostsGroup& group, const HostsGroup::Step& step) 
         const Bytes all = parts.bytes(self);
         for (Bytes at = 0; at < all; at += group.slot_bytes()) {
             FABRIC_TRY_VOID(
-                group.take(step, call.root, call.output + at, block_at(group, all, at)));
+                take(group, step, call.root, call.output + at, block_at(group, all, at)));
         }
         return {};
     }
@@ -194,7 +195,7 @@ Result<void> run_hosts_all_to_all(HostsGroup& group, const HostsGroup::Step& ste
         FABRIC_TRY_VOID(for_each_remote(group, [&](int rank) -> Result<void> {
             const Bytes now = block_at(group, wanted.bytes(rank), at);
             if (now == 0) return {};
-            return group.take(step, rank, call.output + wanted.offset(rank) + at, now);
+            return take(group, step, rank, call.output + wanted.offset(rank) + at, now);
         }));
     }
     return {};

@@ -81,7 +81,7 @@ Result<const std::byte*> Scan::fetch(int host, Bytes bytes) {
             continue;
         }
         std::byte* to = room(mine ? host : plan_.hosts());
-        if (receives) FABRIC_TRY_VOID(group_.take(step_, sender, to, bytes));
+        if (receives) FABRIC_TRY_VOID(take(group_, step_, sender, to, bytes));
         FABRIC_TRY_VOID(group_.run_local(step_, {.kind = Kind::kBroadcast,
                                                  .input = to,
                                                  .output = to,

@@ -224,12 +224,12 @@ void Links::lose(int peer, bool dead) noexcept {
     failure_.compare_exchange_strong(none, static_cast<std::uint64_t>(Errc::kPeer) << 32 | rank);
 }
 
-void Links::credit(Stream& stream, std::uint32_t value) noexcept {
-    const std::uint64_t more = (value - static_cast<std::uint32_t>(stream.credited)) & kValueMask;
-    for (std::uint64_t i = 0; i < more && !stream.ends.empty(); ++i) {
-        stream.free_from = stream.ends.front();
-        stream.ends.pop_front();
-        ++stream.credited;
+void Links::Stream::credit(std::uint32_t value) noexcept {
+    const std::uint64_t more = (value - static_cast<std::uint32_t>(credited)) & kValueMask;
+    for (std::uint64_t i = 0; i < more && !ends.empty(); ++i) {
+        free_from = ends.front();
+        ends.pop_front();
+        ++credited;
     }
 }
 
@@ -256,9 +256,9 @@ void Links::handle_word(std::uint32_t word) noexcept {
             pieces_.fetch_add(1, std::memory_order_relaxed);
             return;
         case Note::kCredit:
-            return credit(from.steps, value);
+            return from.steps.credit(value);
         case Note::kPieceCredit:
-            return credit(from.pieces, value);
+            return from.pieces.credit(value);
         case Note::kStarved:
             // What is on its way there ends that wait.
             from.starved = from.steps.ends.empty();
@@ -338,17 +338,12 @@ Result<void> Links::reason_to_stop(int peer, TimePoint now, TimePoint deadline, 
     FABRIC_TRY_VOID(check_());
     if (now < deadline) return {};
     // It answers, so it only is late; so is one that has not come yet.
-    return Error{silent(peer, now) ? Errc::kPeer : Errc::kTimeout, peer, step};
+    return Error{at(peer).silent(now) ? Errc::kPeer : Errc::kTimeout, peer, step};
 }
 
-bool Links::silent(int peer, TimePoint now) const noexcept {
-    const std::int64_t heard = at(peer).heard_ns.load(std::memory_order_relaxed);
+bool Links::Peer::silent(TimePoint now) const noexcept {
+    const std::int64_t heard = heard_ns.load(std::memory_order_relaxed);
     return heard != 0 && std::chrono::nanoseconds(monotonic_ns(now) - heard) >= kSilence;
-}
-
-Result<void> Links::well() {
-    if (const auto failed = failure()) return *failed;
-    return check_();
 }
 
 template <typename Done>
@@ -452,7 +447,7 @@ Result<const std::byte*> Links::receive(int peer, Bytes bytes, std::uint32_t mar
     return transport_->memory(peer) + kDoorHead + place % spec_.ring_bytes;
 }
 
-void Links::nap(TimePoint since) noexcept {
+void nap(TimePoint since) noexcept {
     const bool is_long = Clock::now() - since > kShortWait;
     const timespec time{0, std::chrono::nanoseconds(is_long ? kLongNap : kNap).count()};
     ::nanosleep(&time, nullptr);
@@ -464,54 +459,6 @@ void Links::release(int peer) {
     from.marks.pop_front();
     ++from.taken;
     acknowledge(peer, Note::kCredit);
-}
-
-bool Links::send_piece(int peer, const std::byte* from, Bytes bytes, std::atomic<int>& pending) {
-    const std::lock_guard lock(mutex_);
-    Peer& to = at(peer);
-    Stream& stream = to.pieces;
-    const Bytes ring = spec_.piece_ring_bytes;
-    const Bytes place = place_of(ring, stream.write_at, bytes);
-    if (to.lost || to.leaving || place + bytes - stream.free_from > ring) return false;
-    const auto line = static_cast<std::uint32_t>(place % ring / kLine);
-    const Errc code = transport_->write(peer, from, bytes, piece_ring_at(spec_) + place % ring,
-                                        word_of(spec_, Note::kPiece, line), &pending);
-    if (code == Errc::kPeer) lose(peer, false);
-    if (code != Errc::kOk) return false;
-    stream.write_at = place + bytes;
-    stream.ends.push_back(stream.write_at);
-    return true;
-}
-
-std::span<const std::byte> Links::piece(int peer) {
-    const std::lock_guard lock(mutex_);
-    const Stream& stream = at(peer).pieces;
-    if (stream.marks.empty()) return {};
-    const Bytes place = static_cast<Bytes>(stream.marks.front()) * kLine;
-    // Of another process: what is behind the ring is not shown, and too short is an error there.
-    const Bytes begin = std::min(place, spec_.piece_ring_bytes - kLine);
-    return {transport_->memory(peer) + piece_ring_at(spec_) + begin,
-            static_cast<std::size_t>(spec_.piece_ring_bytes - begin)};
-}
-
-void Links::release_piece(int peer, Bytes bytes) {
-    const std::lock_guard lock(mutex_);
-    Stream& from = at(peer).pieces;
-    from.marks.pop_front();
-    pieces_.fetch_sub(1, std::memory_order_relaxed);
-    ++from.taken;
-    from.read_at += round_up(bytes, kLine);
-    acknowledge(peer, Note::kPieceCredit);
-}
-
-bool Links::drive(bool may_sleep) {
-    const Waiter waiter(waiters_);
-    const bool alone = waiter.alone();
-    {
-        const std::lock_guard lock(mutex_);
-        if (progress(may_sleep && alone ? kSliceMs : 0) > 0) return true;
-    }
-    return may_sleep && alone;
 }
 
 Result<void> Links::settle(const std::atomic<int>& pending, TimePoint deadline) {
@@ -596,6 +543,61 @@ void Links::probe(int peer) noexcept {
 void Links::condemn(int peer) noexcept {
     lose(peer, true);
     transport_->wake();
+}
+
+// ---- Pieces of messages
+
+bool PieceLinks::send(int peer, const std::byte* from, Bytes bytes, std::atomic<int>& pending) {
+    const std::lock_guard lock(links_.mutex_);
+    Links::Peer& to = links_.at(peer);
+    Links::Stream& stream = to.pieces;
+    const LinksSpec& spec = links_.spec_;
+    const Bytes ring = spec.piece_ring_bytes;
+    const Bytes place = place_of(ring, stream.write_at, bytes);
+    if (to.lost || to.leaving || place + bytes - stream.free_from > ring) return false;
+    const auto line = static_cast<std::uint32_t>(place % ring / kLine);
+    const Errc code =
+        links_.transport_->write(peer, from, bytes, piece_ring_at(spec) + place % ring,
+                                 word_of(spec, Note::kPiece, line), &pending);
+    if (code == Errc::kPeer) links_.lose(peer, false);
+    if (code != Errc::kOk) return false;
+    stream.write_at = place + bytes;
+    stream.ends.push_back(stream.write_at);
+    return true;
+}
+
+std::span<const std::byte> PieceLinks::next(int peer) {
+    const std::lock_guard lock(links_.mutex_);
+    const Links::Stream& stream = links_.at(peer).pieces;
+    if (stream.marks.empty()) return {};
+    const Bytes ring = links_.spec_.piece_ring_bytes;
+    // Of another process: what is behind the ring is not shown, and too short is an error there.
+    const Bytes begin = std::min(static_cast<Bytes>(stream.marks.front()) * kLine, ring - kLine);
+    return {links_.transport_->memory(peer) + piece_ring_at(links_.spec_) + begin,
+            static_cast<std::size_t>(ring - begin)};
+}
+
+void PieceLinks::release(int peer, Bytes bytes) {
+    const std::lock_guard lock(links_.mutex_);
+    Links::Stream& from = links_.at(peer).pieces;
+    from.marks.pop_front();
+    links_.pieces_.fetch_sub(1, std::memory_order_relaxed);
+    ++from.taken;
+    from.read_at += round_up(bytes, kLine);
+    links_.acknowledge(peer, Note::kPieceCredit);
+}
+
+bool PieceLinks::drive(bool may_sleep) {
+    const Waiter waiter(links_.waiters_);
+    const bool alone = waiter.alone();
+    const std::lock_guard lock(links_.mutex_);
+    if (links_.progress(may_sleep && alone ? kSliceMs : 0) > 0) return true;
+    return may_sleep && alone;
+}
+
+Result<void> PieceLinks::well() {
+    if (const auto failed = links_.failure()) return *failed;
+    return links_.check_();
 }
 
 }  // namespace fabricshm::net

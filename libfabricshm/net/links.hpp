@@ -94,28 +94,6 @@ class Links {
     /// Waits until `pending` is 0.
     Result<void> settle(const std::atomic<int>& pending, TimePoint deadline);
 
-    // Pieces of messages. None of these waits.
-
-    /// False: there is no room yet, or the peer is lost. The bytes stay until `pending` is 0 again.
-    bool send_piece(int peer, const std::byte* from, Bytes bytes, std::atomic<int>& pending);
-    /// The next one of `peer`, until release_piece(); empty: none. Longer than the piece, which
-    /// says itself how long it is.
-    std::span<const std::byte> piece(int peer);
-    void release_piece(int peer, Bytes bytes);
-    /// Relaxed: a guess.
-    bool has_pieces() const noexcept { return pieces_.load(std::memory_order_relaxed) != 0; }
-    /// Makes progress; with `may_sleep`, unless other threads wait too, it waits a moment when
-    /// nothing comes. False: nothing came, and it did not wait.
-    bool drive(bool may_sleep);
-    /// Sleeps without the transport: for 50 us, or for 0.5 ms in a wait that began long ago.
-    static void nap(TimePoint since) noexcept;
-    /// Why no operation of the group can go on, if so.
-    Result<void> well();
-    /// It was asked and has not answered for long.
-    bool silent(int peer, TimePoint now) const noexcept;
-    /// Its connection ended, or it has left: what it had sent is all that comes.
-    bool ended(int peer) const noexcept { return at(peer).lost || at(peer).leaving; }
-
     /// One text for each round and peer; also when the group has failed.
     Result<void> send_control(int peer, int round, const std::vector<std::byte>& text,
                               TimePoint deadline);
@@ -139,6 +117,7 @@ class Links {
     bool dead(int peer) const noexcept { return at(peer).dead; }
 
   private:
+    friend class PieceLinks;
     struct Stream {
         std::uint64_t credited = 0;  // messages that the peer has consumed
         Bytes write_at = 0;          // position in the stream: never wraps
@@ -149,6 +128,8 @@ class Links {
         Bytes acknowledged_at = 0;
         Bytes read_at = 0;
         std::deque<std::uint32_t> marks;  // of messages that arrived and are not taken
+
+        void credit(std::uint32_t value) noexcept;
     };
     struct Peer {
         Stream steps;
@@ -167,6 +148,9 @@ class Links {
         std::atomic<bool> lost{false};
         std::atomic<bool> dead{false};
         std::atomic<std::int64_t> heard_ns{0};
+
+        /// It was asked and has not answered for long.
+        bool silent(TimePoint now) const noexcept;
     };
 
     Peer& at(int peer) noexcept { return *peers_[static_cast<std::size_t>(peer)]; }
@@ -174,7 +158,6 @@ class Links {
     Errc post(int peer, Note note, std::uint32_t value) noexcept;
     void owe(int peer, Note note) noexcept;
     void pay() noexcept;
-    void credit(Stream& stream, std::uint32_t value) noexcept;
     void acknowledge(int peer, Note credit) noexcept;
     void handle_word(std::uint32_t word) noexcept;
     void lose(int peer, bool dead) noexcept;
@@ -211,5 +194,41 @@ class Links {
     bool ending_ = false;
     Worker server_;  // last: it uses all of the above
 };
+
+/// The pieces of messages that go over links, and what messages ask of these. Thread-safe; nothing
+/// here waits but drive().
+class PieceLinks {
+  public:
+    explicit PieceLinks(Links& links) noexcept : links_(links) {}
+
+    /// False: there is no room yet, or the peer is lost. The bytes stay until `pending` is 0 again.
+    bool send(int peer, const std::byte* from, Bytes bytes, std::atomic<int>& pending);
+    /// The next one of `peer`, until release(); empty: none. Longer than the piece, which says
+    /// itself how long it is.
+    std::span<const std::byte> next(int peer);
+    void release(int peer, Bytes bytes);
+    /// Relaxed: a guess.
+    bool has_any() const noexcept { return links_.pieces_.load(std::memory_order_relaxed) != 0; }
+
+    void begin() noexcept { links_.begin(); }
+    void end() noexcept { links_.end(); }
+    Transport& transport() noexcept { return links_.transport(); }
+    void probe(int peer) noexcept { links_.probe(peer); }
+    /// Makes progress; with `may_sleep`, unless other threads wait too, it waits a moment when
+    /// nothing comes. False: nothing came, and it did not wait.
+    bool drive(bool may_sleep);
+    /// Why no operation of the group can go on, if so.
+    Result<void> well();
+    /// It was asked and has not answered for long.
+    bool silent(int peer, TimePoint now) const noexcept { return links_.at(peer).silent(now); }
+    /// Its connection ended, or it has left: what it had sent is all that comes.
+    bool ended(int peer) const noexcept { return links_.at(peer).lost || links_.at(peer).leaving; }
+
+  private:
+    Links& links_;
+};
+
+/// Sleeps without the transport: for 50 us, or for 0.5 ms in a wait that began long ago.
+void nap(TimePoint since) noexcept;
 
 }  // namespace fabricshm::net

@@ -210,9 +210,9 @@ TEST_SUITE("net.parts") {
     TEST_CASE("gather and scatter move the parts of all ranks, with every root") {
         for (const Places& places : kLayouts) {
             check_all(places, [](const HostsRank& member) -> int {
-                for (int root = 0; root < member.world; ++root) {
+                for (const int root : {0, member.world - 1}) {
                     for (const bool in_place : {false, true}) {
-                        for (const std::uint64_t count : {0, 1, 1'000, 150'001}) {
+                        for (const std::uint64_t count : {0, 1, 1'000, 70'001}) {
                             const Counts counts = equal_counts(member, count);
                             int code = gathers(member, counts, root, in_place);
                             if (code == 0) code = scatters(member, counts, root, in_place);
@@ -233,7 +233,7 @@ TEST_SUITE("net.parts") {
         for (const Places& places : kLayouts) {
             check_all(places, [](const HostsRank& member) -> int {
                 for (const bool in_place : {false, true}) {
-                    for (const std::uint64_t count : {0, 1, 1'000, 150'001}) {
+                    for (const std::uint64_t count : {0, 1, 1'000, 70'001}) {
                         const int code = exchanges(member, count, in_place);
                         if (code != 0) return code;
                     }
@@ -265,7 +265,7 @@ TEST_SUITE("net.parts") {
             check_all(places, [](const HostsRank& member) -> int {
                 for (const fabricshm_kind kind : {FABRICSHM_SCAN, FABRICSHM_EXSCAN}) {
                     for (const bool in_place : {false, true}) {
-                        for (const std::uint64_t count : {0, 1, 1'000, 150'001}) {
+                        for (const std::uint64_t count : {0, 1, 1'000, 70'001}) {
                             const int code = scans(member, kind, count, in_place);
                             if (code != 0) return code;
                         }
