@@ -118,12 +118,13 @@ def check_guest_that_is_fenced_by_command(folder, owner, guest):
 
 
 def check_certificates(folder, address, owner):
-    for file, word in (("misnamed", "its certificate has no name guest"), ("foreign", "the owner of the pool")):
+    for file, word in (("misnamed", "its certificate has no name guest"),
+                       ("foreign", "the owner of the pool does not answer")):
         bad = Host(folder, file, f"--pool-owner={address}", "--cluster-host-name=guest", *tls(folder, file)).start()
         try:
             bad.wait()
             wait_until(lambda: word in str(bad.json("status")["status"].get("alarms", "")), f"{file} as an alarm")
-            assert owner.sessions() == []
+            assert owner.sessions() == [] and "as guests of" in bad.text()
         finally:
             bad.kill()
 
