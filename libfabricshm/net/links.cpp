@@ -233,6 +233,14 @@ void Links::Stream::credit(std::uint32_t value) noexcept {
     }
 }
 
+// A peer's word on why the group is broken, as in failure_; 0: it is none that a rank would say.
+static std::uint64_t failure_in(std::uint32_t value, std::size_t ranks) noexcept {
+    const std::uint64_t rank = value & 0x1ff;
+    const std::uint64_t code = value >> 9;
+    const bool known = code != 0 && code <= static_cast<std::uint64_t>(Errc::kPoisoned);
+    return known && rank <= ranks ? code << 32 | rank : 0;
+}
+
 void Links::handle_word(std::uint32_t word) noexcept {
     const auto peer = static_cast<int>(word >> 24);
     // From the network: a rank that is none, or none that may write here, is ignored.
@@ -271,13 +279,9 @@ void Links::handle_word(std::uint32_t word) noexcept {
             from.greeted = true;
             return;
         case Note::kAbort: {
-            const std::uint64_t rank = value & 0x1ff;
-            const std::uint64_t code = value >> 9;
-            const bool known = code != 0 && code <= static_cast<std::uint64_t>(Errc::kPoisoned);
+            const std::uint64_t failure = failure_in(value, peers_.size());
             std::uint64_t none = 0;
-            if (known && rank <= peers_.size()) {
-                failure_.compare_exchange_strong(none, code << 32 | rank);
-            }
+            if (failure != 0) failure_.compare_exchange_strong(none, failure);
             return;
         }
         case Note::kLeave:
