@@ -25,7 +25,7 @@ Picture sample() {
                       {8, "large", 0, 1 << 24, 0, 4096, 2}};
     picture.regions = {{7, 1, 3, 4096, 8192, 5, "weights", RegionState::kLive},
                        {7, 2, 1, 16384, 4096, 5, "", RegionState::kQuarantined}};
-    picture.sessions = {{5, 100, 0, "trai\xffn", 1500, 8192, true, "gpu0"},
+    picture.sessions = {{5, 100, 0, "trai\xffn", 1500, 8192, true, "gpu0", "", false},
                         {6, 101, 0, "", 10, 0, false, "", "far", true}};
     picture.devices = {
         {{"gpu0", "gpu", 40.5, 50, 2 << 20, 1 << 20, 8, 2000, {}}, true, 2, 1 << 19},
