@@ -94,9 +94,9 @@ TEST_SUITE("server.hosts_page") {
     TEST_CASE("a lease that has run out admits nothing, however the daemon last saw it") {
         ClusterView view = cluster_of(2, 9);
         view.admits_until = fabricd::BootClock::now() + std::chrono::minutes(1);
-        CHECK(hosts_page(view, {}).flags == proto::kHostsAdmit);
+        CHECK(hosts_page(view, {}).flags == (proto::kHostsAdmit | proto::kHostsInCluster));
         view.admits_until = fabricd::BootClock::now() - std::chrono::milliseconds(1);
-        CHECK(hosts_page(view, {}).flags == 0);
+        CHECK(hosts_page(view, {}).flags == proto::kHostsInCluster);
     }
 
     TEST_CASE("a session hears of all hosts, and only of changes after that") {
