@@ -39,6 +39,7 @@ grpc::ChannelArguments channel_arguments() {
 
 struct GuestLink::Impl {
     std::shared_ptr<grpc::Channel> channel;
+    bool is_tls = false;
     GuestEvents events;
 
     std::mutex mutex;  // of what follows
@@ -53,6 +54,7 @@ struct GuestLink::Impl {
 
     void run();
     std::string call(const GuestName& name);
+    std::string why_not() const;
     void write(grpc::ClientReaderWriter<peer::v1::GuestFrame, peer::v1::OwnerFrame>& stream);
     void enqueue(peer::v1::GuestFrame frame);
 };
@@ -75,7 +77,10 @@ void GuestLink::Impl::run() {
 std::string GuestLink::Impl::call(const GuestName& name) {
     // Not WaitForReady: a call waits for no longer than this.
     if (!channel->WaitForConnected(std::chrono::system_clock::now() + kConnectWithin)) {
-        return "the owner of the pool does not answer";
+        // An owner that refuses a certificate ends the connection without a word.
+        return (is_tls ? "the owner of the pool does not answer, or refuses the certificate"
+                       : "the owner of the pool does not answer") +
+               why_not();
     }
     grpc::ClientContext own;
     {
@@ -127,6 +132,16 @@ std::string GuestLink::Impl::call(const GuestName& name) {
                                           : "the owner of the pool: " + status.error_message();
 }
 
+// ": " and what stands in the way, a certificate perhaps; "" when nothing is known.
+std::string GuestLink::Impl::why_not() const {
+    grpc::ClientContext brief;
+    brief.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
+    const auto stub = peer::v1::Peer::NewStub(channel);
+    const grpc::Status status = stub->Relay(&brief)->Finish();
+    const bool is_known = status.error_code() == grpc::StatusCode::UNAVAILABLE;
+    return is_known && !status.error_message().empty() ? ": " + status.error_message() : "";
+}
+
 void GuestLink::Impl::write(
     grpc::ClientReaderWriter<peer::v1::GuestFrame, peer::v1::OwnerFrame>& stream) {
     std::unique_lock lock(mutex);
@@ -157,6 +172,8 @@ Result<std::unique_ptr<GuestLink>> GuestLink::start(const std::string& address,
                                                     const PeerFiles& files, GuestEvents events) {
     FABRIC_TRY(const auto credentials, peer_channel_credentials(address, files));
     auto impl = std::make_unique<Impl>();
+    take_over_grpc_log();
+    impl->is_tls = !is_unix_address(address);
     impl->channel = grpc::CreateCustomChannel(address, credentials, channel_arguments());
     impl->events = std::move(events);
     impl->thread = std::thread([link = impl.get()] { link->run(); });

@@ -1,9 +1,15 @@
 #include "fabricd/peer/peer_address.hpp"
 
+#include <grpc/support/log.h>
+
+#include <atomic>
+#include <chrono>
 #include <fstream>
 #include <iterator>
 
+#include "libfabricshm/base/log.hpp"
 #include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/base/units.hpp"
 
 namespace fabricd {
 
@@ -20,7 +26,26 @@ Result<std::string> text_of(const std::string& path) {
     return explain({Errc::kNotFound, 0, "read certificate"}, "%s can't be read", path.c_str());
 }
 
+// On any thread of gRPC.
+void log_line_of_grpc(gpr_log_func_args* line) {
+    static std::atomic<std::int64_t> next_warning_s{0};
+    const auto now_s =
+        std::chrono::duration_cast<std::chrono::seconds>(fabricshm::Clock::now().time_since_epoch())
+            .count();
+    const bool is_handshake =
+        std::string_view(line->message).find("andshake failed") != std::string_view::npos;
+    // Relaxed: two warnings at the same moment are no harm.
+    const bool warns = is_handshake && now_s >= next_warning_s.load(std::memory_order_relaxed);
+    if (warns) next_warning_s.store(now_s + 60, std::memory_order_relaxed);
+    fabricshm::log(warns ? fabricshm::LogLevel::kWarning : fabricshm::LogLevel::kDebug,
+                   warns ? "a peer's certificate is refused: %s" : "gRPC: %s", line->message);
+}
+
 }  // namespace
+
+void take_over_grpc_log() {
+    gpr_set_log_function(log_line_of_grpc);
+}
 
 std::string check_peer_address(const std::string& key, const std::string& address,
                                const PeerFiles& files) {

@@ -29,6 +29,11 @@ inline bool is_unix_address(const std::string& address) {
 std::string check_peer_address(const std::string& key, const std::string& address,
                                const PeerFiles& files);
 
+/// What gRPC would write to standard error goes to the log at level debug, but for handshakes that
+/// fail, of which the first in a minute is a warning: it is all that is heard of a peer with a
+/// wrong certificate. Idempotent.
+void take_over_grpc_log();
+
 /// kNotFound names the file that can't be read.
 fabricshm::Result<std::shared_ptr<grpc::ServerCredentials>> peer_server_credentials(
     const PeerFiles& files);

@@ -362,6 +362,7 @@ struct PeerServer::Impl {
 };
 
 Result<void> PeerServer::Impl::start() {
+    take_over_grpc_log();
     grpc::ServerBuilder builder;
     grpc::ResourceQuota quota("peers");
     quota.SetMaxThreads(kThreadsMax);

@@ -118,13 +118,17 @@ def check_guest_that_is_fenced_by_command(folder, owner, guest):
 
 
 def check_certificates(folder, address, owner):
-    for file, word in (("misnamed", "its certificate has no name guest"),
-                       ("foreign", "the owner of the pool does not answer")):
+    for file, word, word_at_owner in (
+            ("misnamed", "its certificate has no name guest", "its certificate has no name guest"),
+            ("foreign", "or refuses the certificate: ", "a peer's certificate is refused")):
         bad = Host(folder, file, f"--pool-owner={address}", "--cluster-host-name=guest", *tls(folder, file)).start()
         try:
             bad.wait()
             wait_until(lambda: word in str(bad.json("status")["status"].get("alarms", "")), f"{file} as an alarm")
             assert owner.sessions() == [] and "as guests of" in bad.text()
+            # Once, though the guest tries again and again.
+            wait_until(lambda: word_at_owner in owner.text(), f"{file} in the owner's log")
+            assert owner.text().count(word_at_owner) == 1, owner.text()
         finally:
             bad.kill()
 
