@@ -39,6 +39,7 @@ ClusterMember::ClusterMember(MemberParts parts) : parts_(std::move(parts)) {
     // From a place of its own: a session must not take the version of another start of the daemon
     // for this one's.
     table_.version = first_version(parts_.record.instance);
+    heard_at_ = parts_.clock();
 }
 
 bool ClusterMember::succeeded(const Result<void>& outcome) {
@@ -90,7 +91,8 @@ void ClusterMember::step(Duration wait) {
         try_to_join();
     }
     follow_news(wait);
-    note(elapse(table_, parts_.clock()));
+    // While the store is away none is called lost: only it could say that a host is back.
+    if (hears(parts_.clock())) note(elapse(table_, parts_.clock()));
     run_fences();
     write_fences();
 }
@@ -281,7 +283,15 @@ void ClusterMember::follow_news(Duration wait) {
     const Duration until_due = std::max<Duration>(due - now, std::chrono::milliseconds(1));
     const auto news = parts_.store->news(std::min(wait, until_due));
     if (!succeeded(news.ok() ? Result<void>{} : news.error())) return;
+    const BootTime heard = parts_.clock();
+    if (!hears(heard)) begin_graces_again(table_, heard);
+    heard_at_ = heard;
     take(*news);
+}
+
+// News come ten times a second while there is a store, empty ones as well.
+bool ClusterMember::hears(BootTime now) const noexcept {
+    return now - heard_at_ < parts_.ttl / 3;
 }
 
 void ClusterMember::take(const StoreNews& news) {

@@ -86,6 +86,7 @@ class ClusterMember {
     void restore();
     void write_ends_again();
     void follow_news(Duration wait);
+    bool hears(BootTime now) const noexcept;
     void take(const StoreNews& news);
     void run_fences();
     void write_fences();
@@ -104,6 +105,7 @@ class ClusterMember {
     std::vector<FenceKey> running_;  // the command's, one at most
     BootTime next_try_{};            // to join
     BootTime next_renewal_{};
+    BootTime heard_at_{};  // when the store last had an answer to what is new
     BootTime resume_until_{};  // the place of the daemon before; its lease is not known
     std::string trouble_;
     std::string refusal_;  // of the last try to join

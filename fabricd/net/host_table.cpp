@@ -171,6 +171,16 @@ HostChanges elapse(HostTable& table, BootTime now) {
     return changes;
 }
 
+void begin_graces_again(HostTable& table, BootTime now) {
+    for (auto& [name, host] : table.hosts) {
+        for (HostLife& life : host.lives) {
+            if (life.state != HostState::kSuspect) continue;
+            life.lost_at = now + std::max(table.grace, life.grace);
+        }
+    }
+    table.first_loss = next_change(table);
+}
+
 BootTime next_change(const HostTable& table) noexcept {
     BootTime next = BootTime::max();
     for (const auto& [name, host] : table.hosts) {

@@ -87,6 +87,10 @@ HostChanges note_deletion(HostTable& table, std::string_view name, Incarnation i
 /// Suspects whose grace has passed are lost.
 HostChanges elapse(HostTable& table, BootTime now);
 
+/// The store was away, or this daemon stood still: hosts that are there may have had no chance to
+/// say so, and the grace of all suspects begins once more.
+void begin_graces_again(HostTable& table, BootTime now);
+
 /// When elapse() has something to do at the earliest; BootTime::max(): never.
 BootTime next_change(const HostTable& table) noexcept;
 

@@ -393,6 +393,31 @@ TEST_SUITE("net.cluster_member") {
         CHECK(rig.member->incarnation() == 102);
     }
 
+    TEST_CASE("while the store is away no host is lost, and after that its grace begins again") {
+        Rig rig;
+        rig.store.next.hosts.push_back({"other", {50, 8, 9, 0, "", ""}});
+        rig.member->step(0s);
+        rig.store.next.deleted.push_back({"other", 50});
+        rig.member->step(0s);
+        CHECK(rig.state_of_life("other", 50) == HostState::kSuspect);
+        rig.store.answers = false;
+        rig.later = 20s;  // long past its grace
+        rig.member->step(0s);
+        CHECK(rig.state_of_life("other", 50) == HostState::kSuspect);
+        rig.store.answers = true;
+        rig.member->step(0s);
+        const auto hear = [&rig](int seconds) {
+            for (int i = 0; i < seconds; ++i) {
+                rig.later += 1s;
+                rig.member->step(0s);
+            }
+        };
+        hear(5);  // in which it may write its record again
+        CHECK(rig.state_of_life("other", 50) == HostState::kSuspect);
+        hear(2);
+        CHECK(rig.state_of_life("other", 50) == HostState::kLost);
+    }
+
     TEST_CASE("an incarnation that others fenced ends here, too") {
         Rig rig;
         rig.member->step(0s);
