@@ -456,10 +456,11 @@ Seconds ClusterRun::bound_of(const HostLoss& loss) const {
         }
     }
     Seconds bound = leased + 2 * scenario_.ttl + 1 + etcd_.figures().expiry_scan;
-    // News come when there is a store again; until a daemon has found that out, and read.
+    // News come when there is a store again; until a daemon has found that out, and read. The grace
+    // of suspects begins once more then.
     for (const auto& [from, to] : outages_) {
-        if (from <= bound && to + scenario_.ttl > loss.at)
-            bound = std::max(bound, to) + scenario_.ttl;
+        if (from > bound || to + scenario_.ttl <= loss.at) continue;
+        bound = std::max(bound + scenario_.ttl, to + 2 * scenario_.ttl + 1);
     }
     return bound + 2 * kRound + 10 * etcd_.figures().watch.p99;
 }
