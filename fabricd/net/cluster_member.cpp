@@ -282,16 +282,19 @@ void ClusterMember::follow_news(Duration wait) {
     const BootTime due = incarnation_ != 0 ? std::min(next_renewal_, fence_at(lease_)) : next_try_;
     const Duration until_due = std::max<Duration>(due - now, std::chrono::milliseconds(1));
     const auto news = parts_.store->news(std::min(wait, until_due));
+    is_away_ = is_away_ || !news.ok();
     if (!succeeded(news.ok() ? Result<void>{} : news.error())) return;
     const BootTime heard = parts_.clock();
     if (!hears(heard)) begin_graces_again(table_, heard);
     heard_at_ = heard;
+    is_away_ = false;
     take(*news);
 }
 
-// News come ten times a second while there is a store, empty ones as well.
+// News come ten times a second while there is a store, empty ones as well. A step that takes long
+// is no outage, unless it is this daemon that stood still for longer than a lease.
 bool ClusterMember::hears(BootTime now) const noexcept {
-    return now - heard_at_ < parts_.ttl / 3;
+    return now - heard_at_ < (is_away_ ? parts_.ttl / 3 : parts_.ttl);
 }
 
 void ClusterMember::take(const StoreNews& news) {

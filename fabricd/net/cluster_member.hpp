@@ -105,7 +105,8 @@ class ClusterMember {
     std::vector<FenceKey> running_;  // the command's, one at most
     BootTime next_try_{};            // to join
     BootTime next_renewal_{};
-    BootTime heard_at_{};  // when the store last had an answer to what is new
+    BootTime heard_at_{};      // when the store last had an answer to what is new
+    bool is_away_ = false;     // it had none since
     BootTime resume_until_{};  // the place of the daemon before; its lease is not known
     std::string trouble_;
     std::string refusal_;  // of the last try to join
