@@ -115,7 +115,7 @@ std::string regions_text(const Picture& picture) {
 }
 
 // OWNS counts regions, whichever session maps them. "awaited": from the journal, and given up when
-// the daemon's grace (state.adopt_grace) is over.
+// the daemon's grace (state.adopt_grace) is over. "given-up": of another host that is silent.
 std::string sessions_text(const Picture& picture) {
     Table table({{"SESSION", kRight},
                  {"PID", kRight},
@@ -124,12 +124,16 @@ std::string sessions_text(const Picture& picture) {
                  {"OWNS", kRight},
                  {"STATE"},
                  {"DEVICE"},
+                 {"HOST"},
                  {"LABEL"}});
     for (const auto& session : picture.sessions) {
         table.add({number(session.id), std::to_string(session.pid), user_name(session.uid),
                    age(session.age_ms), format_bytes(session.bytes_owned),
-                   session.connected ? "connected" : "awaited",
-                   session.device.empty() ? "-" : session.device, session.label});
+                   session.connected  ? "connected"
+                   : session.given_up ? "given-up"
+                                      : "awaited",
+                   session.device.empty() ? "-" : session.device,
+                   session.host.empty() ? "-" : session.host, session.label});
     }
     return table.text();
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -28,6 +29,7 @@
 #include "libfabricshm/os/closer.hpp"
 #include "libfabricshm/os/identity.hpp"
 #include "libfabricshm/os/process.hpp"
+#include "libfabricshm/os/random.hpp"
 #include "libfabricshm/proto/codec.hpp"
 
 namespace fabricd {
@@ -81,7 +83,8 @@ struct GuestDaemon::Impl {
     fabricshm::DaxDevice device;
     std::array<std::uint8_t, 16> pool{};
     Bytes capacity = 0;
-    std::uint64_t boot = 0;
+    fabricshm::HostIdentity identity;
+    std::uint64_t instance = 0;
     std::function<std::shared_ptr<const ClusterView>()> hosts;
 
     std::unique_ptr<EventLoop> loop;
@@ -95,6 +98,7 @@ struct GuestDaemon::Impl {
     std::map<ConnectionId, Client> clients;
     ConnectionId last = 0;
     bool is_up = false;
+    std::atomic<bool> is_draining{false};
     TimePoint next_tick = Clock::now();
 
     mutable std::mutex mutex;  // of what follows; written by the control thread alone
@@ -144,7 +148,8 @@ Result<void> GuestDaemon::Impl::start() {
     const int possible = connections_for(raise_descriptor_limit(), open_descriptors(), wanted);
     places = std::make_unique<ConnectionPlaces>(PlaceLimits{possible, possible}, ::geteuid());
     strangers = std::make_unique<Strangers>(closer);
-    boot = fabricshm::own_host().boot;
+    identity = fabricshm::own_host();
+    FABRIC_TRY_VOID(fabricshm::fill_random(std::as_writable_bytes(std::span(&instance, 1))));
     return {};
 }
 
@@ -178,7 +183,10 @@ void GuestDaemon::Impl::end_link() {
 // On the link's thread.
 bool GuestDaemon::Impl::may_call(GuestName& name) const {
     name.host = options.host;
-    name.boot = boot;
+    name.boot = identity.boot;
+    name.machine = identity.machine;
+    name.pid_namespace = identity.pid_namespace;
+    name.instance = instance;
     name.pool = pool;
     const auto view = hosts ? hosts() : nullptr;
     const bool has_leases = view != nullptr && view->store == "etcd";
@@ -200,6 +208,10 @@ void GuestDaemon::Impl::take(UnixSocket socket) {
     if (!credentials.ok() || !admission->admits(peer.uid, peer.gid, socket.get())) {
         return strangers->send_away(std::move(socket), peer.uid,
                                     {Errc::kDenied, 0, "this user is not admitted"}, Clock::now());
+    }
+    if (is_draining) {
+        return strangers->send_away(std::move(socket), peer.uid,
+                                    {Errc::kBusy, 0, "fabricd is draining"}, Clock::now());
     }
     // The library tries again, as while any daemon is away.
     if (!is_up || !places->has_room(peer.uid)) return closer.close(peer.uid, socket.release());
@@ -475,6 +487,10 @@ void GuestDaemon::stop() noexcept {
     impl_->loop->stop();
 }
 
+void GuestDaemon::drain(bool on) noexcept {
+    impl_->is_draining = on;
+}
+
 void GuestDaemon::share_hosts(std::function<std::shared_ptr<const ClusterView>()> hosts) {
     impl_->hosts = std::move(hosts);
 }
@@ -508,6 +524,7 @@ Result<void> GuestDaemon::end_sessions() {
 
 Snapshot GuestDaemon::snapshot() const {
     Snapshot all;
+    all.draining = impl_->is_draining;
     all.pool.backend = "dax";
     all.pool.description = "the pool of " + impl_->options.owner + " on " +
                            impl_->options.device_path + ", as its guest";

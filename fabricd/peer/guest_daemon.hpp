@@ -46,6 +46,9 @@ class GuestDaemon {
     /// Async-signal-safe.
     void stop() noexcept;
 
+    /// While draining, no connection of a client is taken; those that are there go on.
+    void drain(bool on) noexcept;
+
     /// The cluster, by which a guest knows its incarnation; before run(). Without it, or in a
     /// cluster without leases, the owner hears of this host's end by a person alone.
     void share_hosts(std::function<std::shared_ptr<const ClusterView>()> hosts);

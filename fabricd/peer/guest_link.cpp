@@ -96,6 +96,9 @@ std::string GuestLink::Impl::call(const GuestName& name) {
     greeting.mutable_greeting()->set_host(name.host);
     greeting.mutable_greeting()->set_boot(name.boot);
     greeting.mutable_greeting()->set_incarnation(name.incarnation);
+    greeting.mutable_greeting()->set_machine(name.machine);
+    greeting.mutable_greeting()->set_pid_namespace(name.pid_namespace);
+    greeting.mutable_greeting()->set_instance(name.instance);
     greeting.mutable_greeting()->set_pool(name.pool.data(), name.pool.size());
     peer::v1::OwnerFrame heard;
     std::thread writer;

@@ -19,6 +19,9 @@ struct GuestName {
     std::string host;
     std::uint64_t boot = 0;
     std::uint64_t incarnation = 0;
+    std::uint64_t machine = 0;
+    std::uint64_t pid_namespace = 0;
+    std::uint64_t instance = 0;
     std::array<std::uint8_t, 16> pool{};
 };
 

@@ -54,7 +54,7 @@ class GuestCall {
     GuestCall(Stream& stream, const PeerHooks& hooks, Peer host)
         : stream_(stream), hooks_(hooks), host_(std::move(host)) {}
 
-    Result<void> run();
+    Result<void> run(const std::vector<RemoteSession>& sessions);
 
   private:
     Result<void> open(const peer::v1::Opened& opened);
@@ -74,7 +74,7 @@ class GuestCall {
     std::mutex writing_;  // the stream takes one writer at a time
 };
 
-Result<void> GuestCall::run() {
+Result<void> GuestCall::run(const std::vector<RemoteSession>& sessions) {
     epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
     stop_ = Fd(::eventfd(0, EFD_CLOEXEC));
     epoll_event event{EPOLLIN, {.u64 = 0}};
@@ -83,7 +83,7 @@ Result<void> GuestCall::run() {
     }
     peer::v1::OwnerFrame frame;
     frame.mutable_welcome();
-    for (const RemoteSession& known : hooks_.greet(host_.host, host_.boot)) {
+    for (const RemoteSession& known : sessions) {
         auto* session = frame.mutable_welcome()->add_sessions();
         session->set_session(raw(known.id));
         session->set_pid(known.peer.pid);
@@ -104,7 +104,7 @@ Result<void> GuestCall::run() {
                 close(heard.closed().connection(), false);
                 break;
             case peer::v1::GuestFrame::kEnded:
-                hooks_.ended(host_.host, heard.ended().session());
+                hooks_.ended(host_, heard.ended().session());
                 break;
             default:
                 outcome = Error{Errc::kCorrupt, 0, "serve guest"};
@@ -234,20 +234,25 @@ class PeerService final : public peer::v1::Peer::Service {
     void stop() {
         const std::lock_guard lock(mutex_);
         is_stopping_ = true;
-        for (const auto& [host, call] : calls_) call->TryCancel();
+        for (const auto& [host, call] : calls_) call.context->TryCancel();
     }
 
   private:
     std::string refusal_of(const grpc::ServerContext& context,
                            const peer::v1::Greeting& greeting) const;
     bool is_news(const std::string& refusal);
-    bool enter(const std::string& host, grpc::ServerContext* context);
+    std::string enter(const peer::v1::Greeting& greeting, grpc::ServerContext* context);
+    grpc::Status refuse(const grpc::ServerContext& context, const std::string& refusal);
     void leave(const std::string& host, grpc::ServerContext* context);
 
     const PeerServerOptions& options_;
     const PeerHooks hooks_;
     std::mutex mutex_;
-    std::map<std::string, grpc::ServerContext*> calls_;
+    struct Call {
+        grpc::ServerContext* context = nullptr;
+        std::uint64_t instance = 0;
+    };
+    std::map<std::string, Call> calls_;  // by the name of the host
     bool is_stopping_ = false;
     std::string refusal_;  // the last that was logged, and when
     fabricshm::TimePoint refused_at_{};
@@ -281,20 +286,36 @@ bool PeerService::is_news(const std::string& refusal) {
     return true;
 }
 
-// A call that hangs since its guest was cut off gives way to the one that the guest makes now.
-bool PeerService::enter(const std::string& host, grpc::ServerContext* context) {
+// A call that hangs since its guest was cut off gives way to the one that the same daemon makes
+// now. Another daemon of that name waits until it has ended: pings end it within seconds where
+// there is no guest any more. "", or why not.
+std::string PeerService::enter(const peer::v1::Greeting& greeting, grpc::ServerContext* context) {
     const std::lock_guard lock(mutex_);
-    if (is_stopping_) return false;
-    const auto before = calls_.find(host);
-    if (before != calls_.end()) before->second->TryCancel();
-    calls_[host] = context;
-    return true;
+    if (is_stopping_) return "stopping";
+    const auto before = calls_.find(greeting.host());
+    if (before != calls_.end()) {
+        if (before->second.instance != greeting.instance()) {
+            return "a guest of the name " + greeting.host() +
+                   " is connected already (cluster.host_name)";
+        }
+        before->second.context->TryCancel();
+    }
+    calls_[greeting.host()] = {context, greeting.instance()};
+    return "";
+}
+
+grpc::Status PeerService::refuse(const grpc::ServerContext& context, const std::string& refusal) {
+    if (is_news(refusal)) {
+        fabricshm::log(LogLevel::kWarning, "a guest at %s is refused: %s", context.peer().c_str(),
+                       refusal.c_str());
+    }
+    return {grpc::StatusCode::FAILED_PRECONDITION, refusal};
 }
 
 void PeerService::leave(const std::string& host, grpc::ServerContext* context) {
     const std::lock_guard lock(mutex_);
     const auto found = calls_.find(host);
-    if (found != calls_.end() && found->second == context) calls_.erase(found);
+    if (found != calls_.end() && found->second.context == context) calls_.erase(found);
 }
 
 grpc::Status PeerService::Relay(grpc::ServerContext* context, Stream* stream) {
@@ -303,20 +324,24 @@ grpc::Status PeerService::Relay(grpc::ServerContext* context, Stream* stream) {
         return {grpc::StatusCode::INVALID_ARGUMENT, "a greeting comes first"};
     }
     const peer::v1::Greeting& greeting = first.greeting();
-    if (const std::string refusal = refusal_of(*context, greeting); !refusal.empty()) {
-        if (is_news(refusal)) {
-            fabricshm::log(LogLevel::kWarning, "a guest at %s is refused: %s",
-                           context->peer().c_str(), refusal.c_str());
-        }
-        return {grpc::StatusCode::FAILED_PRECONDITION, refusal};
+    if (const std::string bad = refusal_of(*context, greeting); !bad.empty()) {
+        return refuse(*context, bad);
     }
-    if (!enter(greeting.host(), context)) return {grpc::StatusCode::UNAVAILABLE, "stopping"};
-    fabricshm::log(LogLevel::kInfo, "audit: host %s shares the pool", greeting.host().c_str());
+    if (const std::string bad = enter(greeting, context); !bad.empty())
+        return refuse(*context, bad);
     Peer host;
     host.host = greeting.host();
     host.boot = greeting.boot();
     host.incarnation = greeting.incarnation();
-    const auto served = GuestCall(*stream, hooks_, host).run();
+    host.machine = greeting.machine();
+    host.pid_namespace = greeting.pid_namespace();
+    const auto sessions = hooks_.greet(host);
+    if (!sessions.ok()) {
+        leave(host.host, context);
+        return refuse(*context, explanation_of(sessions.error()));
+    }
+    fabricshm::log(LogLevel::kInfo, "audit: host %s shares the pool", greeting.host().c_str());
+    const auto served = GuestCall(*stream, hooks_, host).run(*sessions);
     leave(host.host, context);
     fabricshm::log(LogLevel::kWarning, "the daemon of host %s is gone: its sessions may come back",
                    host.host.c_str());

@@ -29,8 +29,8 @@ struct PeerServerOptions {
 /// What guests do to the daemon: see Daemon. Called on threads of gRPC.
 struct PeerHooks {
     std::function<void(fabricshm::UnixSocket, const Peer&)> take;
-    std::function<void(const std::string& host, std::uint64_t session)> ended;
-    std::function<std::vector<RemoteSession>(const std::string& host, std::uint64_t boot)> greet;
+    std::function<void(const Peer& host, std::uint64_t session)> ended;
+    std::function<fabricshm::Result<std::vector<RemoteSession>>(const Peer& host)> greet;
 };
 
 /// A guest says which process a packet is of, and is believed: its certificate has its name, and it

@@ -29,11 +29,18 @@ struct Peer {
     std::int32_t pid = 0;
     std::uint32_t uid = 0;
     std::uint32_t gid = 0;
-    std::string host = {};          // "": this one
-    std::uint64_t boot = 0;         // of that host, which its processes do not outlive
-    std::uint64_t incarnation = 0;  // of that host in the cluster; 0: none
+    std::string host = {};            // "": this one
+    std::uint64_t boot = 0;           // of that host, which its processes do not outlive
+    std::uint64_t incarnation = 0;    // of that host in the cluster; 0: none
+    std::uint64_t machine = 0;        // of that host: boots of another one prove nothing
+    std::uint64_t pid_namespace = 0;  // in which `pid` means something
 
     bool is_remote() const noexcept { return !host.empty(); }
+    /// Whether the daemon that speaks for `other` sees this one's process as well.
+    bool is_seen_with(const Peer& other) const noexcept {
+        return host == other.host && machine == other.machine && boot == other.boot &&
+               pid_namespace == other.pid_namespace;
+    }
 };
 
 /// See Registry::end_session().

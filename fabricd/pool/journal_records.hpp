@@ -69,6 +69,8 @@ struct SessionHostRecord {
     std::uint64_t boot;         // of that host
     std::uint64_t incarnation;  // of that host in the cluster; 0: none
     std::uint64_t given_up;     // 1: its host is silent; a second record says so
+    std::uint64_t machine;      // of that host
+    std::uint64_t pid_namespace;
     char host[fabricshm::proto::kNameBytes];
 };
 

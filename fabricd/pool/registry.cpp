@@ -70,7 +70,10 @@ void Registry::connection_lost(SessionId session, TimePoint now) {
 
 void Registry::end_session(SessionId session, const char* why, SessionEnd how) {
     act([&](Effects& out) {
-        if (how == SessionEnd::kGivenUp) return sessions_.give_up(session, why, out);
+        // One that has nothing open can write to nothing.
+        const Session* known = books_.find_session(session);
+        const bool can_write = known != nullptr && !known->arenas.empty();
+        if (how == SessionEnd::kGivenUp && can_write) return sessions_.give_up(session, why, out);
         sessions_.end(session, why, slice_left_, out);
     });
 }

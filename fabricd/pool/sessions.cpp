@@ -31,6 +31,8 @@ SessionHostRecord host_record_of(const Session& session) {
     record.boot = session.peer.boot;
     record.incarnation = session.peer.incarnation;
     record.given_up = session.given_up ? 1 : 0;
+    record.machine = session.peer.machine;
+    record.pid_namespace = session.peer.pid_namespace;
     copy_name(record.host, session.peer.host);
     return record;
 }
@@ -41,7 +43,7 @@ Result<void> resume_allowed(const Session& session, const Peer& peer, const Toke
     unsigned differs = 0;  // all bytes are looked at, so that the time taken says nothing
     for (std::size_t i = 0; i < token.size(); ++i) differs |= token[i] ^ session.token[i];
     const bool same_process = peer.pid == session.peer.pid && peer.uid == session.peer.uid &&
-                              peer.host == session.peer.host && peer.boot == session.peer.boot;
+                              peer.is_seen_with(session.peer);
     if (differs != 0 || !same_process) return Error{Errc::kDenied, 0, "resume session"};
     return {};
 }
@@ -195,6 +197,8 @@ Result<void> Sessions::restore(const PoolImage& image, TimePoint now) {
             session.peer.host = host->second.host;
             session.peer.boot = host->second.boot;
             session.peer.incarnation = host->second.incarnation;
+            session.peer.machine = host->second.machine;
+            session.peer.pid_namespace = host->second.pid_namespace;
             session.given_up = host->second.given_up != 0;
             books_.remote.insert(id);
         }

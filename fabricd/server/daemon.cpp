@@ -620,7 +620,7 @@ void Daemon::take_guest(fabricshm::UnixSocket socket, const Peer& peer) {
     });
 }
 
-void Daemon::end_guest(const std::string& host, std::uint64_t session) {
+void Daemon::end_guest(const Peer& host, std::uint64_t session) {
     impl_->answer("guest_end", [&] {
         if (!impl_->server) return false;
         impl_->remote->ended(host, SessionId{session});
@@ -629,13 +629,12 @@ void Daemon::end_guest(const std::string& host, std::uint64_t session) {
     });
 }
 
-std::vector<RemoteSession> Daemon::greet_guest(const std::string& host, std::uint64_t boot) {
-    return impl_->answer("guest_greeting", [&] {
-        std::vector<RemoteSession> left;
-        if (!impl_->server) return left;
-        left = impl_->remote->greet(host, boot);
+Result<std::vector<RemoteSession>> Daemon::greet_guest(const Peer& host) {
+    return impl_->answer("guest_greeting", [&]() -> Result<std::vector<RemoteSession>> {
+        if (!impl_->server) return std::vector<RemoteSession>{};
+        auto seen = impl_->remote->greet(host);
         impl_->server->deliver();
-        return left;
+        return seen;
     });
 }
 

@@ -135,8 +135,8 @@ class Daemon {
     // Of hosts that share the pool, for their daemons' sake; see RemoteHosts. Any thread but the
     // control thread.
     void take_guest(fabricshm::UnixSocket socket, const Peer& peer);
-    void end_guest(const std::string& host, std::uint64_t session);
-    std::vector<RemoteSession> greet_guest(const std::string& host, std::uint64_t boot);
+    void end_guest(const Peer& host, std::uint64_t session);
+    Result<std::vector<RemoteSession>> greet_guest(const Peer& host);
     int fence_guest(const std::string& host);
 
     /// While draining, new sessions and new arenas are refused with kBusy; what is there goes on.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "libfabricshm/base/reason.hpp"
+
 namespace fabricd {
 
 namespace {
@@ -11,25 +13,32 @@ constexpr Duration kJudgeEvery = std::chrono::milliseconds(100);
 
 }  // namespace
 
-void RemoteHosts::ended(const std::string& host, SessionId session) {
+void RemoteHosts::ended(const Peer& host, SessionId session) {
     for (const RemoteSession& known : registry_.remote_sessions()) {
-        // A host speaks of its own processes alone.
-        const bool is_its = known.id == session && known.peer.host == host;
+        const bool is_its = known.id == session && known.peer.is_seen_with(host);
         if (is_its) end_(session, "its process ended", SessionEnd::kEnded);
     }
 }
 
-std::vector<RemoteSession> RemoteHosts::greet(const std::string& host, std::uint64_t boot) {
-    std::vector<RemoteSession> left;
-    for (const RemoteSession& known : registry_.remote_sessions()) {
-        if (known.peer.host != host) continue;
-        if (known.peer.boot == boot) {
-            left.push_back(known);
-        } else {
+Result<std::vector<RemoteSession>> RemoteHosts::greet(const Peer& host) {
+    const auto sessions = registry_.remote_sessions();
+    for (const RemoteSession& known : sessions) {
+        if (known.peer.host != host.host || known.peer.machine == host.machine) continue;
+        return fabricshm::explain({Errc::kDenied, 0, "greet guest"},
+                                  "another machine has sessions under the name %s, and may write "
+                                  "(cluster.host_name; fabricctl hosts fence)",
+                                  host.host.c_str());
+    }
+    std::vector<RemoteSession> seen;
+    for (const RemoteSession& known : sessions) {
+        if (known.peer.host != host.host) continue;
+        if (known.peer.boot != host.boot) {
             end_(known.id, "its host was started again", SessionEnd::kEnded);
+        } else if (known.peer.is_seen_with(host)) {
+            seen.push_back(known);
         }
     }
-    return left;
+    return seen;
 }
 
 int RemoteHosts::fence(const std::string& host) {

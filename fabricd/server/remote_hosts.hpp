@@ -23,12 +23,14 @@ class RemoteHosts {
                 std::function<void(SessionId, const char* why, SessionEnd how)> end)
         : registry_(registry), end_(std::move(end)) {}
 
-    /// The process of a session of that host has ended.
-    void ended(const std::string& host, SessionId session);
+    /// The process of a session has ended, says the daemon of `host`. It speaks for processes that
+    /// it can see alone.
+    void ended(const Peer& host, SessionId session);
 
-    /// The daemon of a host is here, again perhaps. Of its sessions those of another boot are over;
-    /// the others are returned.
-    std::vector<RemoteSession> greet(const std::string& host, std::uint64_t boot);
+    /// The daemon of a host is here, again perhaps. Of its sessions those of another boot of the
+    /// same machine are over; those whose processes it sees are returned. kDenied: sessions of
+    /// another machine have this name, and may write.
+    Result<std::vector<RemoteSession>> greet(const Peer& host);
 
     /// A person's word that a host writes no more: ends its sessions that were given up. How many.
     int fence(const std::string& host);

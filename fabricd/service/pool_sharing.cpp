@@ -62,12 +62,10 @@ Result<std::unique_ptr<PeerServer>> start_peer_server(const Config& config, Daem
     hooks.take = [&daemon](fabricshm::UnixSocket socket, const Peer& peer) {
         daemon.take_guest(std::move(socket), peer);
     };
-    hooks.ended = [&daemon](const std::string& host, std::uint64_t session) {
+    hooks.ended = [&daemon](const Peer& host, std::uint64_t session) {
         daemon.end_guest(host, session);
     };
-    hooks.greet = [&daemon](const std::string& host, std::uint64_t boot) {
-        return daemon.greet_guest(host, boot);
-    };
+    hooks.greet = [&daemon](const Peer& host) { return daemon.greet_guest(host); };
     return PeerServer::start(std::move(options), std::move(hooks));
 }
 
@@ -91,7 +89,7 @@ Result<std::unique_ptr<GuestDaemon>> start_guest(const Config& config,
 AdminHooks admin_hooks_of(GuestDaemon& guest, Cluster& cluster) {
     AdminHooks hooks;
     hooks.snapshot = [&guest](const SnapshotParts&) { return guest.snapshot(); };
-    hooks.drain = [](bool) {};
+    hooks.drain = [&guest](bool on) { guest.drain(on); };
     hooks.shutdown = [&guest] { guest.stop(); };
     hooks.events = [](std::size_t most) { return fabricshm::recent_events(most); };
     hooks.hosts = [&cluster] { return cluster.view(); };

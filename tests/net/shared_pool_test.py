@@ -241,6 +241,10 @@ def check_refusals(folder, owner):
     double = Host(folder, "owner2", f"--pool-owner=unix:{folder}/peers", "--cluster-host-name=owner").start().wait()
     wait_until(lambda: "has the name of the pool's owner" in double.text(), "refusal of the name")
     assert double.stop() == 0
+    # A second guest of a name that is connected, which would speak for the processes of the first.
+    twin = Host(folder, "twin", f"--pool-owner=unix:{folder}/peers", "--cluster-host-name=guest").start().wait()
+    wait_until(lambda: "is connected already" in str(twin.json("status")), "a second guest of one name")
+    assert twin.stop() == 0
     for options, word in (
             (["--pool-owner=unix:/x", "--cluster-listen=unix:/y"], "exclude each other"),
             (["--pool-owner=somewhere"], "is no HOST:PORT"),

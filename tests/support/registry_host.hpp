@@ -27,7 +27,7 @@ using namespace std::chrono_literals;
 inline constexpr TimePoint kNow{1h};
 inline const Peer kAlice{101, 1000, 1000};
 inline const Peer kBob{102, 1000, 1000};
-inline const Peer kFarBob{102, 1000, 1000, "far", 77, 5};  // of another host
+inline const Peer kFarBob{102, 1000, 1000, "far", 77, 5, 88, 99};  // of another host
 inline const Peer kMallory{666, 2000, 2000};
 inline constexpr Token kToken{1, 2, 3};
 

@@ -72,7 +72,7 @@ TEST_SUITE("ctl.views") {
         CHECK(has(text_view(picture, View::kArenas), "4000000000"));  // a user without a name
         CHECK(has(text_view(picture, View::kRegions), "weights"));
         CHECK(has(text_view(picture, View::kRegions), "quarantined  -"));
-        CHECK(has(text_view(picture, View::kSessions), "awaited"));
+        CHECK(has(text_view(picture, View::kSessions), "given-up"));
         CHECK(has(text_view(picture, View::kGroups), "7/8"));
         CHECK(has(text_view(picture, View::kGroups), "2,5"));
         const std::string devices = text_view(picture, View::kDevices);

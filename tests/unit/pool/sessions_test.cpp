@@ -53,6 +53,13 @@ TEST_SUITE("pool.sessions") {
         CHECK(host.registry->problems().empty());
     }
 
+    TEST_CASE("a session of a silent host that has nothing open ends") {
+        RegistryHost host;
+        host.registry->connection_lost(host.session(kFarBob), kNow);
+        (void)host.registry->expire(kNow + 10s);
+        CHECK(host.registry->remote_sessions().empty());
+    }
+
     TEST_CASE("a session of another host is that of its host and of that host's boot") {
         RegistryHost host;
         const SessionId bob = host.session(kFarBob);
@@ -69,6 +76,7 @@ TEST_SUITE("pool.sessions") {
         RegistryHost host;
         const SessionId bob = host.session(kFarBob);
         (void)host.session(kAlice);
+        CHECK(host.arena(bob) != ArenaId::kNone);
         host.restart();
         REQUIRE(host.restored.ok());
         const auto remote = host.registry->remote_sessions();
@@ -77,6 +85,7 @@ TEST_SUITE("pool.sessions") {
         CHECK(remote[0].peer.host == "far");
         CHECK(remote[0].peer.boot == kFarBob.boot);
         CHECK(remote[0].peer.incarnation == kFarBob.incarnation);
+        CHECK(remote[0].peer.is_seen_with(kFarBob));
         CHECK(host.registry->expire(kNow + 10s).size() == 1);
         CHECK(host.registry->remote_sessions().at(0).given_up);
         host.restart();  // for good

@@ -17,6 +17,9 @@ struct Rig {
         before = host.session(kFarBob);
         now = host.session(later);
         own = host.session(kAlice);
+        // So that they can write to something.
+        CHECK(host.arena(before) != ArenaId::kNone);
+        CHECK(host.arena(now) != ArenaId::kNone);
     }
     std::shared_ptr<const ClusterView> view(HostState first, HostState second) const {
         ClusterView made;
@@ -46,23 +49,44 @@ struct Rig {
 }  // namespace
 
 TEST_SUITE("server.remote_hosts") {
-    TEST_CASE("a host speaks of its own processes alone") {
+    TEST_CASE("a host speaks of the processes alone that it sees") {
         Rig rig;
-        rig.hosts.ended("near", rig.now);
-        rig.hosts.ended("far", rig.own);
-        rig.hosts.ended("far", SessionId{999});
+        Peer near = kFarBob;
+        near.host = "near";
+        rig.hosts.ended(near, rig.now);
+        Peer container = kFarBob;
+        ++container.pid_namespace;
+        rig.hosts.ended(container, rig.now);
+        Peer clone = kFarBob;
+        ++clone.machine;
+        rig.hosts.ended(clone, rig.now);
+        rig.hosts.ended(kFarBob, rig.own);
+        rig.hosts.ended(kFarBob, SessionId{999});
         CHECK(rig.state_of(rig.now) == "up");
         CHECK(rig.host.registry->snapshot(kNow).sessions.size() == 3);
-        rig.hosts.ended("far", rig.now);
+        rig.hosts.ended(kFarBob, rig.now);
         CHECK(rig.state_of(rig.now) == "ended");
     }
 
-    TEST_CASE("of a host that was started again the sessions of before are over") {
+    TEST_CASE("of a machine that was started again the sessions of before are over") {
         Rig rig;
-        CHECK(rig.hosts.greet("far", kFarBob.boot).size() == 2);
-        CHECK(rig.hosts.greet("near", 1).empty());
+        CHECK(rig.hosts.greet(kFarBob).value().size() == 2);
+        Peer near = kFarBob;
+        near.host = "near";
+        CHECK(rig.hosts.greet(near).value().empty());
+        // Another machine of that name proves nothing; a daemon that sees no process says nothing.
+        Peer other = kFarBob;
+        ++other.machine;
+        ++other.boot;
+        CHECK(rig.hosts.greet(other).error().code == Errc::kDenied);
+        Peer container = kFarBob;
+        ++container.pid_namespace;
+        CHECK(rig.hosts.greet(container).value().empty());
+        CHECK(rig.state_of(rig.before) == "up");
         CHECK(rig.state_of(rig.now) == "up");
-        CHECK(rig.hosts.greet("far", kFarBob.boot + 1).empty());
+        Peer again = kFarBob;
+        ++again.boot;
+        CHECK(rig.hosts.greet(again).value().empty());
         CHECK(rig.state_of(rig.before) == "ended");
         CHECK(rig.state_of(rig.now) == "ended");
     }
