@@ -137,7 +137,8 @@ no_room() {
     config_of '[state]' "dir = \"$state\"" '[pool]' 'capacity = "128MiB"' 'huge_pages = "off"'
     systemctl daemon-reload && systemctl reset-failed fabricd && since
     systemctl start fabricd && return 1
-    is ExecMainStatus 1 || return 1
+    # While the next attempt starts it is 0.
+    wait_for sh -c '[ "$(systemctl show -p ExecMainStatus --value fabricd)" = 1 ]' || return 1
     # More often than systemd's own limit of five in ten seconds.
     wait_for sh -c '[ "$(systemctl show -p NRestarts --value fabricd)" -ge 6 ]' || return 1
     journal_says "No space left on device"
