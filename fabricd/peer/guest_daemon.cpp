@@ -50,16 +50,16 @@ constexpr int kHandshakes = 64;       // connections beyond the sessions: on the
 constexpr Duration kTick = std::chrono::seconds(1);
 constexpr Duration kEndWithin = std::chrono::seconds(5);  // of processes that were killed
 
-struct Range {
-    std::uint64_t offset = 0;
-    Bytes bytes = 0;
-    auto operator<=>(const Range&) const = default;
-};
-
 }  // namespace
 
 struct GuestDaemon::Impl {
     using ConnectionId = std::uint64_t;
+
+    struct Range {
+        std::uint64_t offset = 0;
+        Bytes bytes = 0;
+        auto operator<=>(const Range&) const = default;
+    };
 
     struct Client {
         UnixSocket socket;
@@ -497,7 +497,7 @@ void GuestDaemon::share_hosts(std::function<std::shared_ptr<const ClusterView>()
 
 Result<void> GuestDaemon::end_sessions() {
     std::vector<Fd> ending;
-    std::set<Range> ranges;
+    std::set<Impl::Range> ranges;
     {
         const std::lock_guard lock(impl_->mutex);
         const auto view = impl_->hosts ? impl_->hosts() : nullptr;
@@ -516,7 +516,7 @@ Result<void> GuestDaemon::end_sessions() {
         FABRIC_TRY_VOID(fabricshm::wait_ready(pidfd.get(), POLLIN, deadline, "end session"));
     }
     // What they stored must not come out of this host's caches when the memory is another's.
-    for (const Range& range : ranges) {
+    for (const Impl::Range& range : ranges) {
         FABRIC_TRY_VOID(impl_->device.flush(range.offset, range.bytes));
     }
     return {};

@@ -19,7 +19,6 @@ using fabricshm::Result;
 
 namespace {
 
-constexpr int kPingMs = 2000;  // an owner that is cut off is noticed without a packet of its own
 constexpr int kMaxBackoffMs = 1000;
 constexpr Duration kCallAgain = std::chrono::milliseconds(100);  // doubled while that fails
 constexpr Duration kCallAtLeastEach = std::chrono::seconds(2);
@@ -27,8 +26,8 @@ constexpr auto kConnectWithin = std::chrono::seconds(2);
 
 grpc::ChannelArguments channel_arguments() {
     grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPingMs);
-    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingMs);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPeerPingMs);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPeerPingMs);
     arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxBackoffMs);
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kMaxBackoffMs / 10);

@@ -19,6 +19,9 @@ struct PeerFiles {
     std::string key;
 };
 
+/// A peer that is cut off is noticed without a packet of its own.
+inline constexpr int kPeerPingMs = 2000;
+
 /// "unix:/PATH" has no certificates: its mode is 0600, and both ends are of one host.
 inline bool is_unix_address(const std::string& address) {
     return address.starts_with("unix:/");

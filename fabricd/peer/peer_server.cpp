@@ -40,7 +40,6 @@ namespace {
 // Two threads for each guest's call.
 constexpr int kThreadsMax = 1024;
 constexpr int kBacklog = 64;
-constexpr int kPingMs = 2000;  // a guest that is cut off is noticed without a packet of its own
 // For the control thread to take a packet; a client that lets its replies lie is not read by it.
 constexpr auto kTakeWithin = std::chrono::seconds(1);
 constexpr int kPacketsPerTurn = 64;  // of one connection, before the others have theirs
@@ -395,8 +394,8 @@ Result<void> PeerServer::Impl::start() {
     builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
     builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
     builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 2);
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kPingMs);
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingMs);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kPeerPingMs);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPeerPingMs);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);  // guests ping as often
     builder.RegisterService(&service);
