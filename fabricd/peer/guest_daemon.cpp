@@ -131,6 +131,7 @@ struct GuestDaemon::Impl {
     void went_down(const std::string& why);
     Result<void> watch(std::uint64_t session, Fd pidfd, std::int32_t pid, std::uint32_t uid);
     void process_ended(std::uint64_t session);
+    void forget_ranges(std::uint64_t session);
     Result<void> serve();
     /// Events come from it alone, so that it is there while they are served.
     GuestLink& to_owner() { return *link; }
@@ -280,6 +281,10 @@ bool GuestDaemon::Impl::handle(ConnectionId id, const proto::Message& request, s
             if (!is_ours) return refuse(id, request, {Errc::kCorrupt, 0, "adopt arena"});
         }
     }
+    // After a goodbye its memory is another's at once, as after its end.
+    if (bytes == sizeof request && proto::type_of(request.header) == proto::Type::kBye) {
+        forget_ranges(clients.at(id).session);
+    }
     to_owner().packet(id, std::string(reinterpret_cast<const char*>(&request), bytes));
     return true;
 }
@@ -360,7 +365,10 @@ void GuestDaemon::Impl::learn(ConnectionId id, const proto::Message& reply, Pack
         const std::lock_guard lock(mutex);
         const auto process = processes.find(client.session);
         if (process != processes.end()) {
-            process->second.ranges.insert({reply.arena_open.file_offset, reply.arena_open.bytes});
+            if (options.flushes) {
+                process->second.ranges.insert(
+                    {reply.arena_open.file_offset, reply.arena_open.bytes});
+            }
         }
     }
 }
@@ -383,21 +391,30 @@ Result<void> GuestDaemon::Impl::watch(std::uint64_t session, Fd pidfd, std::int3
     return {};
 }
 
-void GuestDaemon::Impl::process_ended(std::uint64_t session) {
-    ConnectionId connection = 0;
+// What the session's process wrote leaves this host's caches before its memory is another's.
+void GuestDaemon::Impl::forget_ranges(std::uint64_t session) {
     std::set<Range> ranges;
     {
         const std::lock_guard lock(mutex);
         const auto found = processes.find(session);
+        if (found != processes.end()) ranges = std::move(found->second.ranges);
+        if (found != processes.end()) found->second.ranges.clear();
+    }
+    for (const Range& range : ranges) (void)device.flush(range.offset, range.bytes);
+}
+
+void GuestDaemon::Impl::process_ended(std::uint64_t session) {
+    forget_ranges(session);
+    ConnectionId connection = 0;
+    {
+        const std::lock_guard lock(mutex);
+        const auto found = processes.find(session);
         if (found == processes.end()) return;
-        // Before its memory is another's: what it wrote leaves this host's caches.
-        ranges = std::move(found->second.ranges);
         connection = found->second.connection;
         loop->remove(found->second.watch);
         // While there is no call the next welcome asks for it again.
         processes.erase(found);
     }
-    for (const Range& range : ranges) (void)device.flush(range.offset, range.bytes);
     to_owner().ended(session);
     drop(connection);
 }

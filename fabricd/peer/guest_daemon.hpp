@@ -28,6 +28,7 @@ struct GuestOptions {
     PeerFiles files;
     std::string host;  // this one's name
     std::string device_path;
+    bool flushes = true;  // what ended sessions wrote; not where hardware keeps hosts coherent
     std::function<void()> on_tick;  // on the control thread, about each second; may be empty
 };
 

@@ -58,13 +58,13 @@ void check_quarantine(const Arena& arena, std::vector<std::string>* found) {
 
 // The count of dangers is what asking every group again would say.
 void check_dangers(const Arena& arena, std::vector<std::string>* found) {
-    std::map<SessionId, int> anew;
+    std::map<SessionId, int> expected;
     for (const auto& [id, group] : arena.groups) {
         for (const SessionId session : group.sessions()) {
-            if (group.endangers(session)) ++anew[session];
+            if (group.endangers(session)) ++expected[session];
         }
     }
-    if (anew != arena.dangers.groups)
+    if (expected != arena.dangers.groups)
         found->push_back("dangers are miscounted in arena " + arena.name);
 }
 

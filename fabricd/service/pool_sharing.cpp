@@ -82,6 +82,7 @@ Result<std::unique_ptr<GuestDaemon>> start_guest(const Config& config,
     options.files = files_of(config);
     options.host = host_name_of(config.cluster);
     options.device_path = config.pool.dax_device;
+    options.flushes = config.pool.visibility != "coherent-hosts";
     options.on_tick = std::move(on_tick);
     return GuestDaemon::start(std::move(options), std::move(device));
 }

@@ -87,6 +87,14 @@ class Waiter {
     std::atomic<int>& count_;
 };
 
+// A peer's word on why the group is broken, as in failure_; 0: it is none that a rank would say.
+std::uint64_t failure_in(std::uint32_t value, std::size_t ranks) noexcept {
+    const std::uint64_t rank = value & 0x1ff;
+    const std::uint64_t code = value >> 9;
+    const bool known = code != 0 && code <= static_cast<std::uint64_t>(Errc::kPoisoned);
+    return known && rank <= ranks ? code << 32 | rank : 0;
+}
+
 }  // namespace
 
 Links::Links(LinksSpec spec, std::unique_ptr<Transport> transport, Check check)
@@ -231,14 +239,6 @@ void Links::Stream::credit(std::uint32_t value) noexcept {
         ends.pop_front();
         ++credited;
     }
-}
-
-// A peer's word on why the group is broken, as in failure_; 0: it is none that a rank would say.
-static std::uint64_t failure_in(std::uint32_t value, std::size_t ranks) noexcept {
-    const std::uint64_t rank = value & 0x1ff;
-    const std::uint64_t code = value >> 9;
-    const bool known = code != 0 && code <= static_cast<std::uint64_t>(Errc::kPoisoned);
-    return known && rank <= ranks ? code << 32 | rank : 0;
 }
 
 void Links::handle_word(std::uint32_t word) noexcept {
