@@ -74,9 +74,10 @@ namespace {
 
 // Where the daemon of this rank is in its cluster, and which other hosts are gone there. Without a
 // cluster, or a daemon that answers, ranks hear of a host that is cut off by their deadlines.
-void watch_hosts(const std::shared_ptr<Arena>& arena, TimePoint deadline, net::HostsSpec& spec) {
+void watch_hosts(const std::shared_ptr<Arena>& arena, TimePoint deadline, bool joins,
+                 net::HostsSpec& spec) {
     const auto watch = std::make_shared<HostWatch>(arena->session());
-    const auto place = watch->own_place(deadline);
+    const auto place = joins ? watch->await_place(deadline) : watch->own_place(deadline);
     if (!place.ok() && place.error().code == Errc::kBusy) spec.refusal = place.error();
     if (!place.ok() || place->name.empty()) return;
     spec.place = place->name;
@@ -138,7 +139,7 @@ int shrink_hosts(fabricshm_group& group, std::int64_t timeout_ms, fabricshm_grou
         return shrink_group(arena, old.local(), deadline);
     };
     const TimePoint deadline = deadline_of(group.arena->session(), timeout_ms);
-    watch_hosts(group.arena, deadline, wanted);
+    watch_hosts(group.arena, deadline, false, wanted);
     wanted.refusal.reset();  // what goes on is no new group
     auto handle = std::make_unique<fabricshm_group>();
     handle->session = group.session;
@@ -194,7 +195,7 @@ int fabricshm_group_join_hosts(fabricshm_arena* arena, const fabricshm_hosts_spe
             return spec->exchange(spec->context, mine, bytes, all) == 0;
         };
         const TimePoint deadline = deadline_of(arena->arena->session(), spec->timeout_ms);
-        watch_hosts(arena->arena, deadline, wanted);
+        watch_hosts(arena->arena, deadline, true, wanted);
         auto handle = std::make_unique<fabricshm_group>();
         auto joined = net::HostsGroup::join(std::move(wanted), deadline);
         if (!joined.ok()) {

@@ -1,5 +1,8 @@
 #include "libfabricshm/client/hosts.hpp"
 
+#include <algorithm>
+#include <thread>
+
 #include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/proto/codec.hpp"
 
@@ -92,6 +95,18 @@ Result<KnownHost> HostWatch::own_place(TimePoint deadline) {
                        "hosts are made: see fabricctl hosts");
     }
     return KnownHost{};
+}
+
+Result<KnownHost> HostWatch::await_place(TimePoint deadline) {
+    const TimePoint until = std::min(deadline, Clock::now() + kPlaceWait);
+    while (true) {
+        auto place = own_place(deadline);
+        const bool is_listed =
+            std::ranges::any_of(known_.hosts, [](const KnownHost& host) { return host.is_self; });
+        const bool waits = !place.ok() && place.error().code == Errc::kBusy && !is_listed;
+        if (!waits || Clock::now() + kAskAgain >= until) return place;
+        std::this_thread::sleep_for(kAskAgain);
+    }
 }
 
 Result<void> HostWatch::holds(const std::string& name, std::uint64_t incarnation,

@@ -50,6 +50,10 @@ class HostWatch {
     /// The place of this rank's daemon in its cluster; an empty name: in none. kBusy: the daemon
     /// admits no groups over several hosts now, or has no place in its cluster.
     Result<KnownHost> own_place(TimePoint deadline);
+    /// The same; while the daemon is in a cluster and has no place there it asks again, for
+    /// kPlaceWait at most: one that has just been started soon has one.
+    Result<KnownHost> await_place(TimePoint deadline);
+    static constexpr Duration kPlaceWait = std::chrono::seconds(5);
 
     /// Whether the place that own_place() had before is still this host's, and its lease held: then
     /// no other host has given it up. kBusy: not now. kPeer: it was given up.

@@ -1,10 +1,12 @@
 #include "libfabricshm/net/fabric_transport.hpp"
 
+#include <netinet/in.h>
 #include <rdma/fi_errno.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstring>
 #include <span>
 
 #include "libfabricshm/base/check.hpp"
@@ -166,6 +168,8 @@ void* FabricTransport::description_of(const std::byte* from) const noexcept {
 Errc FabricTransport::know(int peer, const Address& address, const Door& door) noexcept {
     at(peer).theirs = door;
     if (address.bytes > address.name.size()) return Errc::kCorrupt;
+    static_assert(sizeof address.name <= sizeof(sockaddr_storage));
+    std::memcpy(&at(peer).listens, address.name.data(), address.bytes);
     const int inserted =
         fi_av_insert(names_.get(), address.name.data(), 1, &at(peer).address, 0, nullptr);
     return inserted == 1 ? Errc::kOk : Errc::kInvalid;
@@ -238,6 +242,25 @@ int FabricTransport::poll(Event* events, int capacity, int wait_ms) noexcept {
         }
     }
     return made;
+}
+
+Presence FabricTransport::presence(int peer) noexcept {
+    // Its endpoint's name is the address at which it takes connections.
+    const bool is_ip =
+        info_->addr_format == FI_SOCKADDR_IN || info_->addr_format == FI_SOCKADDR_IN6;
+    if (!is_ip || !uses_tcp(provider())) return Presence::kUnknown;
+    Peer& it = at(peer);
+    const bool is_v4 = info_->addr_format == FI_SOCKADDR_IN;
+    const socklen_t bytes = is_v4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    switch (it.probe.ask(reinterpret_cast<const sockaddr*>(&it.listens), bytes)) {
+        case ListenerProbe::Answer::kListens:
+            return Presence::kThere;
+        case ListenerProbe::Answer::kRefused:
+            return Presence::kGone;
+        case ListenerProbe::Answer::kNone:
+            break;
+    }
+    return Presence::kNoAnswer;
 }
 
 void FabricTransport::fence(int peer) noexcept {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "libfabricshm/net/transport.hpp"
+#include "libfabricshm/os/listener_probe.hpp"
 
 namespace fabricshm::net {
 
@@ -47,6 +48,7 @@ class FabricTransport final : public Transport {
     Errc write(int peer, const std::byte* from, Bytes bytes, Bytes offset, std::uint32_t word,
                std::atomic<int>* pending) noexcept override;
     int poll(Event* events, int capacity, int wait_ms) noexcept override;
+    Presence presence(int peer) noexcept override;
     void fence(int peer) noexcept override;
     void wake() noexcept override;
 
@@ -58,6 +60,8 @@ class FabricTransport final : public Transport {
         Door mine;    // of what it may write here
         Door theirs;  // of what we may write there
         fi_addr_t address = FI_ADDR_UNSPEC;
+        sockaddr_storage listens{};  // where, over TCP
+        ListenerProbe probe;
         bool lost = false;
     };
     struct Lent {

@@ -20,6 +20,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <thread>
 
 #include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/base/reason.hpp"
@@ -35,6 +36,8 @@ enum Round : int { kSurvivors, kView, kFirstExchange };
 
 // How often a rank that waits for another asks whether its connection is still there.
 constexpr Duration kProbeEvery = std::chrono::milliseconds(50);
+// A text that is there and not the one that is waited for is looked at so often.
+constexpr Duration kLookAgain = std::chrono::milliseconds(1);
 // How long two speakers that know of different survivors wait for the other to learn more.
 constexpr Duration kDisagreement = std::chrono::seconds(1);
 
@@ -91,6 +94,20 @@ std::optional<Letter> letter_in(const Text& text) {
     if (head.check != check_of(head, body, bytes)) return std::nullopt;
     return Letter{head.attempt, head.answered, Text(body, body + bytes)};
 }
+
+// While it lives its thread serves the peers. Between, and while the new endpoint is made or
+// closed, which may take seconds, the thread of the links does: a peer must not look dead
+// meanwhile.
+class InOperation {
+  public:
+    explicit InOperation(Links& links) noexcept : links_(links) { links_.begin(); }
+    ~InOperation() { links_.end(); }
+    InOperation(const InOperation&) = delete;
+    InOperation& operator=(const InOperation&) = delete;
+
+  private:
+    Links& links_;
+};
 
 /// What a shrink asks of the cluster.
 struct Outside {
@@ -273,13 +290,17 @@ Result<void> Shrink::compare() {
     for (const int peer : speakers) {
         // What is there may be from an attempt before this one, or from before a death.
         const TimePoint until = std::min(deadline_, Clock::now() + kDisagreement);
+        TimePoint probed{};
         while (true) {
             FABRIC_TRY(const Letter theirs, next_letter(peer, kView));
             heard(peer) = theirs.attempt;
             if (theirs.body == own) break;
-            links_.probe(peer);
+            look_around({peer}, probed);
             if (links_.lost(peer)) return Error{Errc::kPeer, peer, "shrink"};
-            if (Clock::now() < until) continue;
+            if (Clock::now() < until) {
+                std::this_thread::sleep_for(kLookAgain);
+                continue;
+            }
             return explain({Errc::kBroken, 0, "shrink"},
                            "ranks %d and %d do not know of the same survivors", old_.rank(), peer);
         }
@@ -297,6 +318,7 @@ Result<void> Shrink::find_members(const std::vector<int>& own) {
 }
 
 Result<std::vector<int>> Shrink::agree() {
+    const InOperation busy(links_);
     const int self = old_.rank();
     std::vector<int> own(static_cast<std::size_t>(local_.world()));
     FABRIC_TRY_VOID(run(Kind::kAllGather, &self, own.data(), sizeof self));
@@ -337,6 +359,7 @@ Result<void> Shrink::follow(int peer, const Text& own) {
 
 // Gives all other speakers what this host has, and takes what theirs have: `theirs` by host.
 Result<void> Shrink::swap(const Text& own, std::vector<Text>& theirs) {
+    const InOperation busy(links_);
     const HostsPlan& plan = old_.plan();
     const std::vector<int> speakers = other_speakers();
     for (const int peer : speakers) FABRIC_TRY_VOID(send(peer, round_, own, deadline_));
@@ -405,13 +428,7 @@ bool Shrink::exchange(const void* mine, std::size_t bytes, void* all) {
 
 Result<std::unique_ptr<HostsGroup>> HostsGroup::shrink(HostsSpec spec, TimePoint deadline) {
     retire();
-    links_->begin();
-    auto joined = spec.join(0, 0, deadline);
-    if (!joined.ok()) {
-        links_->end();
-        return joined.error();
-    }
-    std::unique_ptr<Group> local = std::move(joined).value();
+    FABRIC_TRY(std::unique_ptr<Group> local, spec.join(0, 0, deadline));
     FAULT_POINT("hosts.shrink.joined");
     const std::uint64_t id = local->id();
     const int place = local->rank();
@@ -442,7 +459,6 @@ Result<std::unique_ptr<HostsGroup>> HostsGroup::shrink(HostsSpec spec, TimePoint
         local.reset();
         spec_.leave(id, place);
     }
-    links_->end();
     return made;
 }
 

@@ -31,7 +31,8 @@ constexpr Duration kShortWait = std::chrono::milliseconds(10);
 constexpr Duration kPingEvery = std::chrono::milliseconds(50);
 // Of a peer that has not been heard of for so long although it was asked: it is gone, or cut off.
 constexpr Duration kSilence = std::chrono::seconds(1);
-// How long a connection may refuse a word to a peer before it counts as ended.
+// How long a connection may refuse a word to a peer before it counts as ended, where the provider
+// can't say whether that peer is there.
 constexpr Duration kRefused = std::chrono::milliseconds(250);
 // How long the last bytes may take that a rank that leaves has sent.
 constexpr Duration kGoodbye = std::chrono::seconds(1);
@@ -331,9 +332,12 @@ void Links::ping(int peer) noexcept {
     }
     if (it.busy_since == TimePoint{}) it.busy_since = now;
     // Providers on TCP report the end of a connection to writes on their way alone. To others they
-    // say "busy" for as long as they try to connect again, which takes a process at the other end.
-    // A connection that is cut, or whose peer is stopped, takes these few bytes.
-    if (it.greeted && now - it.busy_since >= kRefused) lose(peer, true);
+    // say "busy" for as long as they try to connect again. A peer that lives may take no bytes for
+    // a while; so it is asked where it takes connections.
+    const Presence found = transport_->presence(peer);
+    if (found == Presence::kGone) lose(peer, true);
+    const bool refuses = it.greeted && now - it.busy_since >= kRefused;
+    if (found == Presence::kUnknown && refuses) lose(peer, false);
 }
 
 Result<void> Links::reason_to_stop(int peer, TimePoint now, TimePoint deadline, const char* step) {

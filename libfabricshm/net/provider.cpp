@@ -46,6 +46,10 @@ int preference_of(const char* provider) noexcept {
     return kUnknownNetwork;
 }
 
+bool uses_tcp(const char* provider) noexcept {
+    return std::strncmp(provider, "tcp", 3) == 0;
+}
+
 fi_info* choose_provider(const std::string& address, const std::string& wanted,
                          TransportError& error) {
     fi_info* hints = make_hints(wanted);

@@ -14,7 +14,7 @@
 namespace fabricshm::net {
 
 /// Of what crosses the seam: raised with every change of this file. Both sides are of one build.
-inline constexpr int kTransportVersion = 1;
+inline constexpr int kTransportVersion = 2;
 
 /// The name of an endpoint, as the provider gives it.
 struct Address {
@@ -49,6 +49,14 @@ struct Event {
     int error = 0;  // of kLost: a libfabric error number
 };
 
+/// Whether a peer that takes no writes is still there.
+enum class Presence : std::uint8_t {
+    kUnknown,   // this provider can't say
+    kNoAnswer,  // not yet, or it can't be reached
+    kThere,     // it only takes none now
+    kGone,      // its machine answers, and says that it has no such endpoint
+};
+
 /// One endpoint, for one epoch of one group. It never connects again to a peer that it lost.
 /// Threads: fence() and wake() from any; everything else by one thread at a time.
 class Transport {
@@ -79,6 +87,9 @@ class Transport {
     /// Makes progress and fetches what happened, at most `capacity` events; waits so long for a
     /// first one if there is none.
     virtual int poll(Event* events, int capacity, int wait_ms) noexcept = 0;
+
+    /// Asked again and again while write() says kBusy. Never waits.
+    virtual Presence presence(int peer) noexcept = 0;
 
     /// From its return on nothing that `peer` writes lands here, even if it was sent before.
     virtual void fence(int peer) noexcept = 0;

@@ -301,7 +301,11 @@ class Rank {
             members_ = {0, 3};
             if (join("rest", 2) != 0) return failed(25);
         }
-        if (fabricshm_group_world(group_) != 2) return 26;
+        if (fabricshm_group_world(group_) != 2) {
+            std::fprintf(stderr, "%s: rank %d is in a group of %d\n", point_.name, rank_,
+                         fabricshm_group_world(group_));
+            return 26;
+        }
         members_ = {0, 3};
         round_ = 100;
         for (int i = 0; i < 2; ++i) {

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 using namespace fabricshm;
@@ -32,7 +33,7 @@ class PlayedTransport final : public net::Transport {
     Errc know(int, const net::Address&, const net::Door&) noexcept override { return Errc::kOk; }
     Errc write(int, const std::byte*, Bytes, Bytes, std::uint32_t,
                std::atomic<int>*) noexcept override {
-        return Errc::kOk;
+        return takes_none ? Errc::kBusy : Errc::kOk;
     }
     int poll(Event* events, int capacity, int) noexcept override {
         const std::lock_guard lock(mutex_);
@@ -42,11 +43,15 @@ class PlayedTransport final : public net::Transport {
         }
         return count;
     }
+    net::Presence presence(int) noexcept override { return *takes_none; }
     void fence(int peer) noexcept override {
         const std::lock_guard lock(mutex_);
         fenced_.push_back(peer);
     }
     void wake() noexcept override {}
+
+    /// Before the first wait: the peer takes no writes, and is there or not.
+    std::optional<net::Presence> takes_none;
 
     /// A word that came, with its bytes if it was not fenced.
     void report(std::uint32_t word) {
@@ -67,6 +72,10 @@ class PlayedTransport final : public net::Transport {
 
 constexpr std::uint32_t data_of(std::uint32_t peer, std::uint32_t mark) {
     return peer << 24 | static_cast<std::uint32_t>(net::Note::kData) << 21 | mark;
+}
+
+constexpr std::uint32_t hello_of(std::uint32_t peer) {
+    return peer << 24 | static_cast<std::uint32_t>(net::Note::kHello) << 20;
 }
 
 /// Rank 0 of two, each on a host.
@@ -125,6 +134,36 @@ TEST_SUITE("net.links") {
         rig.links->condemn(1);
         rig.links->release(1);
         CHECK_FALSE(rig.receive(7).ok());
+    }
+
+    TEST_CASE(
+        "a peer that takes nothing for long is dead where its machine says so, and not before") {
+        struct {
+            net::Presence presence;
+            Errc code;
+            bool lost;
+            bool dead;
+        } const cases[] = {
+            {net::Presence::kGone, Errc::kPeer, true, true},
+            // It only is late.
+            {net::Presence::kThere, Errc::kTimeout, false, false},
+            {net::Presence::kNoAnswer, Errc::kTimeout, false, false},
+            // Nothing says that its process has ended: the side with fewer hosts may not go on.
+            {net::Presence::kUnknown, Errc::kPeer, true, false},
+        };
+        for (const auto& it : cases) {
+            CAPTURE(static_cast<int>(it.presence));
+            Rig rig;
+            rig.transport->report(hello_of(1));
+            rig.transport->takes_none = it.presence;
+            const auto came = rig.links->receive(1, 64, 5, Clock::now() + 600ms);
+            REQUIRE_FALSE(came.ok());
+            CHECK(came.error().code == it.code);
+            CHECK(came.error().detail == 1);
+            CHECK(rig.links->lost(1) == it.lost);
+            CHECK(rig.links->dead(1) == it.dead);
+            rig.links->condemn(1);  // no goodbye
+        }
     }
 
     TEST_CASE("words of ranks that may not write here are ignored") {
