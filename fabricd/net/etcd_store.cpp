@@ -22,6 +22,9 @@ namespace {
 // Above the revisions that a base leaves room for: a second has a million of them.
 constexpr int kBaseShift = 20;
 
+// What a group settled: longer than ranks wait behind a cut.
+constexpr Duration kSettledFor = std::chrono::hours(24);
+
 std::string after_prefix(std::string prefix) {
     ++prefix.back();  // '/', which is not the last byte
     return prefix;
@@ -42,6 +45,15 @@ Compare has_lease(const std::string& key, std::int64_t lease) {
     compare.set_target(Compare::LEASE);
     compare.set_key(key);
     compare.set_lease(lease);
+    return compare;
+}
+
+Compare has_value(const std::string& key, const std::string& value) {
+    Compare compare;
+    compare.set_result(Compare::EQUAL);
+    compare.set_target(Compare::VALUE);
+    compare.set_key(key);
+    compare.set_value(value);
     return compare;
 }
 
@@ -324,6 +336,35 @@ Result<void> EtcdStore::write_fence(const FenceKey& key, const FenceRecord& reco
     add_put(request, name, encode(record), 0);
     const auto answer = client_->transact(request);
     return answer.ok() ? Result<void>{} : answer.error();
+}
+
+Result<bool> EtcdStore::settle(const Survivors& survivors) {
+    constexpr int kAttempts = 8;
+    const std::string key = prefix_ + "survivors/" + name_of_group(survivors);
+    const std::string value = encode(survivors.ranks);
+    LeaseGrantRequest wanted;
+    wanted.set_ttl(kSettledFor / std::chrono::seconds(1));
+    FABRIC_TRY(const auto granted, client_->grant(wanted));
+    TxnRequest request;
+    *request.add_compare() = is_absent(key);
+    add_put(request, key, value, granted.message.id());
+    add_read(request, key);
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+        FABRIC_TRY(const auto answer, client_->transact(request));
+        if (answer.message.succeeded()) return true;
+        const KeyValue* stored = read_of(answer.message);
+        const auto before = stored != nullptr ? decode_ranks(stored->value()) : std::nullopt;
+        if (stored != nullptr && !before) {
+            return explain({Errc::kCorrupt, 0, "settle survivors"}, "%s in etcd is no set of ranks",
+                           key.c_str());
+        }
+        if (before == survivors.ranks) return true;
+        if (before && !is_part_of(survivors.ranks, *before)) return false;
+        // Sets only get smaller: one that is there again has not been another one meanwhile.
+        request.mutable_compare()->Clear();
+        *request.add_compare() = before ? has_value(key, stored->value()) : is_absent(key);
+    }
+    return Error{Errc::kBusy, 0, "settle survivors"};
 }
 
 Result<void> EtcdStore::leave() {

@@ -8,6 +8,7 @@
 
 #include "fabricd/net/cluster_store.hpp"
 #include "fabricd/net/etcd_client.hpp"
+#include "fabricd/net/survivors.hpp"
 
 namespace fabricd {
 
@@ -31,6 +32,10 @@ class EtcdStore final : public ClusterStore {
     Result<bool> claim(const FenceKey& key) override;
     Result<void> write_fence(const FenceKey& key, const FenceRecord& record) override;
     Result<void> leave() override;
+
+    /// Writes down that these ranks of a group go on, for a day. False: ranks go on already of
+    /// which these are no part.
+    Result<bool> settle(const Survivors& survivors);
 
   private:
     /// What stands under hosts/NAME: which incarnation a deletion is about.

@@ -85,7 +85,7 @@ struct GuestDaemon::Impl {
     Bytes capacity = 0;
     fabricshm::HostIdentity identity;
     std::uint64_t instance = 0;
-    std::function<std::shared_ptr<const ClusterView>()> hosts;
+    ClusterDesk cluster;
 
     std::unique_ptr<EventLoop> loop;
     fabricshm::Closer closer;
@@ -189,7 +189,7 @@ bool GuestDaemon::Impl::may_call(GuestName& name) const {
     name.pid_namespace = identity.pid_namespace;
     name.instance = instance;
     name.pool = pool;
-    const auto view = hosts ? hosts() : nullptr;
+    const auto view = cluster.view ? cluster.view() : nullptr;
     const bool has_leases = view != nullptr && view->store == "etcd";
     if (!has_leases) return true;
     name.incarnation = view->incarnation;
@@ -270,8 +270,8 @@ bool GuestDaemon::Impl::handle(ConnectionId id, const proto::Message& request, s
                                std::vector<Fd>& descriptors) {
     if (bytes == sizeof request && request.header.magic == proto::kMagic) {
         const proto::Type type = proto::type_of(request.header);
-        if (type == proto::Type::kHosts && proto::check_request(request, bytes).ok()) {
-            send(id, {hosts_reply(request, hosts), {}, {}});
+        if (is_for_cluster(type) && proto::check_request(request, bytes).ok()) {
+            send(id, {cluster_reply(request, cluster), {}, {}});
             return clients.count(id) != 0;
         }
         if (type == proto::Type::kArenaAdopt) {
@@ -508,8 +508,8 @@ void GuestDaemon::drain(bool on) noexcept {
     impl_->is_draining = on;
 }
 
-void GuestDaemon::share_hosts(std::function<std::shared_ptr<const ClusterView>()> hosts) {
-    impl_->hosts = std::move(hosts);
+void GuestDaemon::share_hosts(ClusterDesk cluster) {
+    impl_->cluster = std::move(cluster);
 }
 
 Result<void> GuestDaemon::end_sessions() {
@@ -517,7 +517,7 @@ Result<void> GuestDaemon::end_sessions() {
     std::set<Impl::Range> ranges;
     {
         const std::lock_guard lock(impl_->mutex);
-        const auto view = impl_->hosts ? impl_->hosts() : nullptr;
+        const auto view = impl_->cluster.view ? impl_->cluster.view() : nullptr;
         if (view != nullptr) {
             impl_->ended_incarnation = std::max(impl_->ended_incarnation, view->incarnation);
         }

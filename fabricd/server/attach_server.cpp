@@ -289,7 +289,7 @@ bool AttachServer::handle(ConnectionId id, const proto::Message& request, std::s
                       {Errc::kUnsupported, 0, "pages are shared on one host only"});
     }
     if (page) return open_page(id, request);
-    if (type == proto::Type::kHosts) return send(id, {hosts_reply(request, limits_.hosts), {}, {}});
+    if (is_for_cluster(type)) return send(id, {cluster_reply(request, limits_.cluster), {}, {}});
     return serve_request(id, request, descriptors);
 }
 

@@ -344,8 +344,12 @@ Result<void> Daemon::Impl::open_socket() {
     limits.pool = backend->uuid();
     limits.visibility = options.visibility_profile;
     limits.replies = options.replies;
-    limits.hosts = [this]() -> std::shared_ptr<const ClusterView> {
-        return options.hosts ? options.hosts() : nullptr;
+    limits.cluster.view = [this]() -> std::shared_ptr<const ClusterView> {
+        return options.cluster.view ? options.cluster.view() : nullptr;
+    };
+    limits.cluster.settle = [this](const Survivors& survivors) {
+        const auto& settle = options.cluster.settle;
+        return settle ? settle(survivors) : Verdict::kNoStore;
     };
     server = std::make_unique<AttachServer>(*loop, *registry, pages, closer, std::move(listener),
                                             std::move(admission), limits);
@@ -389,7 +393,7 @@ Result<void> Daemon::Impl::serve() {
 void Daemon::Impl::pass_time() {
     const TimePoint now = Clock::now();
     if (now >= remote->next_deadline()) {
-        remote->judge(options.hosts ? options.hosts() : nullptr, now);
+        remote->judge(options.cluster.view ? options.cluster.view() : nullptr, now);
     }
     server->expire(now);
     // When the state got ahead of a journal that could not be written, or may be about to.
@@ -587,8 +591,8 @@ const Sampler& Daemon::sampler() const noexcept {
     return *impl_->sampler;
 }
 
-void Daemon::share_hosts(std::function<std::shared_ptr<const ClusterView>()> hosts) {
-    impl_->options.hosts = std::move(hosts);
+void Daemon::share_hosts(ClusterDesk cluster) {
+    impl_->options.cluster = std::move(cluster);
 }
 
 SessionPages& Daemon::pages() noexcept {

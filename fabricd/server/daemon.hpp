@@ -12,6 +12,7 @@
 
 #include "fabricd/pool/limits.hpp"
 #include "fabricd/pool/snapshot.hpp"
+#include "fabricd/server/hosts_page.hpp"
 #include "fabricd/server/outbox.hpp"
 #include "fabricd/server/request_stats.hpp"
 #include "fabricd/telemetry/sampler.hpp"
@@ -64,7 +65,7 @@ struct DaemonOptions {
     std::function<std::vector<std::unique_ptr<DeviceSource>>()> device_sources;
 
     /// What sessions hear of other hosts; see Daemon::share_hosts(). Empty: of none.
-    std::function<std::shared_ptr<const ClusterView>()> hosts;
+    ClusterDesk cluster;
 
     /// Called on the control thread about every `tick_period`: proof of life for a watchdog. Must
     /// not block and must not call the Daemon. May be empty.
@@ -95,9 +96,9 @@ class Daemon {
     /// Serves until stop(). The calling thread is the control thread. Call once.
     Result<void> run();
 
-    /// DaemonOptions::hosts, where it needs the daemon itself. Called on the control thread; must
+    /// DaemonOptions::cluster, where it needs the daemon itself. Called on the control thread; must
     /// not block. Before run().
-    void share_hosts(std::function<std::shared_ptr<const ClusterView>()> hosts);
+    void share_hosts(ClusterDesk cluster);
 
     /// Makes run() return. Async-signal-safe and thread-safe; before run() it is remembered.
     void stop() noexcept;

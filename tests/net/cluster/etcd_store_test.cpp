@@ -72,6 +72,25 @@ bool keeps_again(ClusterStore& store) {
     return false;
 }
 
+void check_settling(EtcdStore& one, EtcdStore& two) {
+    // Of a group that is cut in two one side goes on; later ones are parts of it.
+    const auto of = [](std::uint8_t group, std::uint64_t ranks) {
+        Survivors survivors;
+        survivors.group[0] = group;
+        survivors.ranks[3] = ranks;
+        return survivors;
+    };
+    CHECK(one.settle(of(1, 0b1011)).value());
+    CHECK(two.settle(of(1, 0b1011)).value());
+    CHECK_FALSE(two.settle(of(1, 0b0100)).value());
+    CHECK_FALSE(two.settle(of(1, 0b1111)).value());
+    CHECK(two.settle(of(1, 0b1001)).value());
+    CHECK_FALSE(one.settle(of(1, 0b1011)).value());
+    CHECK_FALSE(one.settle(of(1, 0b0010)).value());
+    CHECK(one.settle(of(2, 0b0100)).value());
+    CHECK_FALSE(one.read_all()->data_lost);
+}
+
 }  // namespace
 
 TEST_SUITE("net.cluster.etcd_store") {
@@ -122,6 +141,8 @@ TEST_SUITE("net.cluster.etcd_store") {
         CHECK(successor->join("b", kRecord, 5s)->lease == third->lease);
         CHECK(successor->resume("b", again, first->lease).error().code == Errc::kNotFound);
         CHECK(successor->resume("b", again, 4711).error().code == Errc::kNotFound);
+
+        check_settling(*one, *two);
 
         // Fenced stays fenced, whatever is written later; claims are one daemon's.
         const FenceKey key{"c", 5};
