@@ -143,7 +143,6 @@ TEST_SUITE("net.cluster.etcd_store") {
         CHECK(successor->resume("b", again, 4711).error().code == Errc::kNotFound);
 
         check_settling(*one, *two);
-
         // Fenced stays fenced, whatever is written later; claims are one daemon's.
         const FenceKey key{"c", 5};
         REQUIRE(one->write_fence(key, {false, "a", "lease", 1, 2}).ok());
