@@ -73,7 +73,9 @@ void Registry::end_session(SessionId session, const char* why, SessionEnd how) {
         // One that has nothing open can write to nothing.
         const Session* known = books_.find_session(session);
         const bool can_write = known != nullptr && !known->arenas.empty();
-        if (how == SessionEnd::kGivenUp && can_write) return sessions_.give_up(session, why, out);
+        if (how != SessionEnd::kEnded && can_write) {
+            return sessions_.give_up(session, why, how, out);
+        }
         sessions_.end(session, why, slice_left_, out);
     });
 }
@@ -85,6 +87,15 @@ std::vector<RemoteSession> Registry::remote_sessions() const {
         if (!session.ending) all.push_back({id, session.peer, session.given_up});
     }
     return all;
+}
+
+std::vector<OpenRange> Registry::ranges_of(SessionId session) const {
+    std::vector<OpenRange> ranges;
+    for (const ArenaId id : books_.session(session).arenas) {
+        const Arena& arena = books_.arena(id);
+        ranges.push_back({id, arena.file_offset, arena.bytes});
+    }
+    return ranges;
 }
 
 std::uint32_t Registry::shards_open(SessionId session, const fabricshm::ShardReads* claims) const {

@@ -109,11 +109,15 @@ class Registry {
     /// marks its ranks dead. Idempotent: a death may be seen twice.
     /// kGivenUp is for a session of another host that is silent, or whose host is: the others go on
     /// without its ranks, and what it holds is granted to none until this is called again, and says
-    /// that it writes no more. It can't come back.
+    /// that it writes no more. It can't come back. kLeftInCaches is the same for one whose process
+    /// has ended, while its host writes out what it stored.
     void end_session(SessionId session, const char* why, SessionEnd how = SessionEnd::kEnded);
 
     /// Those of other hosts, with what is known of their processes.
     std::vector<RemoteSession> remote_sessions() const;
+    bool has_remote_sessions() const noexcept { return !books_.remote.empty(); }
+    /// Of a session that there is: what it may have written to.
+    std::vector<OpenRange> ranges_of(SessionId session) const;
 
     SessionNames names_of(SessionId session) const { return fabricd::names_of(books_, session); }
     SessionAccount account_of(SessionId session, ArenaId arena, GroupId group, int rank) const {

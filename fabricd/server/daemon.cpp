@@ -619,7 +619,6 @@ void Daemon::take_guest(fabricshm::UnixSocket socket, const Peer& peer) {
     impl_->answer("guest_client", [&] {
         if (!impl_->server) return false;
         impl_->server->take(std::move(socket), peer);
-        impl_->remote->wake();
         return true;
     });
 }
@@ -631,6 +630,19 @@ void Daemon::end_guest(const Peer& host, std::uint64_t session) {
         impl_->server->deliver();
         return true;
     });
+}
+
+void Daemon::guest_died(const Peer& host, std::uint64_t session) {
+    impl_->answer("guest_death", [&] {
+        if (!impl_->server) return false;
+        impl_->remote->died(host, SessionId{session});
+        impl_->server->deliver();
+        return true;
+    });
+}
+
+Bytes Daemon::used_bytes() const {
+    return impl_->worker->totals().used;
 }
 
 Result<std::vector<RemoteSession>> Daemon::greet_guest(const Peer& host) {

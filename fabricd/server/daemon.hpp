@@ -137,8 +137,11 @@ class Daemon {
     // control thread.
     void take_guest(fabricshm::UnixSocket socket, const Peer& peer);
     void end_guest(const Peer& host, std::uint64_t session);
+    void guest_died(const Peer& host, std::uint64_t session);
     Result<std::vector<RemoteSession>> greet_guest(const Peer& host);
     int fence_guest(const std::string& host);
+    /// Of the pool, without a turn of the control thread. Any thread.
+    Bytes used_bytes() const;
 
     /// While draining, new sessions and new arenas are refused with kBusy; what is there goes on.
     /// Any thread.

@@ -5,6 +5,7 @@ daemons are of one kernel, so what is shown is the relay and its failures; tests
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -167,9 +168,13 @@ def check_sums_and_deaths(owner, guest):
     assert ranks.ask("sum") == [10.0] * WORLD
     hosts = sorted(session["host"] for session in owner.sessions())
     assert hosts == ["", "", "guest", "guest"], hosts
+    wait_until(lambda: used(guest) == used(owner) > 0, "what is used of the pool, at the guest")
     ranks.kill(3)
     for kind, text in ranks.ask("sum", [0, 1, 2]):
         assert kind == "PeerError" and "rank 3" in text, text
+    # First its death, and its memory when its host has written out what it wrote.
+    wait_until(lambda: len(owner.sessions()) == 3, "the session of a rank that was killed")
+    assert "is given up: its process ended, and its host writes out" in owner.text(), owner.text()
     assert ranks.ask("shrink", [0, 1, 2]) == [3, 3, 3]
     assert ranks.ask("sum", [0, 1, 2]) == [6.0] * 3
     ranks.kill(0)
@@ -191,11 +196,20 @@ def check_daemons_that_are_started_again(owner, guest):
     owner.start().wait()
     assert ranks.ask("tensor") == [1000] * WORLD
     assert ranks.ask("sum") == [10.0] * WORLD
-    # Ranks that end while their host has no daemon: the next one says so.
+    # A rank of before that ends: this daemon knows from the owner what to write out of the caches.
+    said = len(guest.text())
     guest.kill()
-    ranks.kill(2, 3)
     guest.start().wait()
-    assert all("PeerError" == kind for kind, _ in ranks.ask("sum", [0, 1]))
+    ranks.kill(3)
+    assert all("PeerError" == kind for kind, _ in ranks.ask("sum", [0, 1, 2]))
+    wait_until(lambda: "has ended: 32 MiB leave this host's caches" in guest.text()[said:], "lines of a rank of before")
+    # Ranks that end while their host has no daemon: the next one says so, when it has written out their lines.
+    said = len(guest.text())
+    guest.kill()
+    ranks.kill(2)
+    guest.start().wait()
+    wait_until(lambda: len(owner.sessions()) == 2, "sessions of ranks that ended without a daemon")
+    assert "has ended: 32 MiB leave this host's caches" in guest.text()[said:], guest.text()
     ranks.end()
     wait_until(lambda: used(owner) == 0, "memory of ranks that ended without a daemon")
 
@@ -219,6 +233,7 @@ def check_host_that_is_silent(owner, guest):
     ranks.kill(2, 3)
     fenced = owner.ctl("hosts", "fence", "guest", "--confirmed")
     assert fenced.returncode == 0, fenced.stderr
+    assert "host guest counts as fenced" in fenced.stdout, fenced.stdout
     wait_until(lambda: used(owner) == 0, "memory of a fenced host")
     guest.start().wait()
 
@@ -237,6 +252,15 @@ def check_refusals(folder, owner):
     wait_until(lambda: "of another pool" in stranger.text(), "refusal of another pool")
     wait_until(lambda: "of another pool" in str(stranger.json("status")), "the refusal as an alarm")
     assert stranger.stop() == 0
+    # A copy of the device, which has the same catalogue, byte for byte.
+    copied = os.path.join(folder, "copied")
+    os.mkdir(copied)
+    shutil.copyfile(os.path.join(folder, "device"), os.path.join(copied, "device"))
+    with open(os.path.join(copied, "proof"), "w") as proof:
+        proof.write(proof_of(copied + "/device"))
+    copy = Host(copied, "copy", f"--pool-owner=unix:{folder}/peers").start().wait()
+    wait_until(lambda: "is a copy of the pool's" in str(copy.json("status")), "refusal of a copy of the device")
+    assert copy.stop() == 0
     # A second host of the owner's name.
     double = Host(folder, "owner2", f"--pool-owner=unix:{folder}/peers", "--cluster-host-name=owner").start().wait()
     wait_until(lambda: "has the name of the pool's owner" in double.text(), "refusal of the name")
@@ -262,7 +286,7 @@ def main():
         with open(os.path.join(folder, "proof"), "w") as proof:
             proof.write(proof_of(folder + "/device"))
         owner = Host(folder, "owner", f"--cluster-listen=unix:{folder}/peers").start()
-        guest = Host(folder, "guest", f"--pool-owner=unix:{folder}/peers")
+        guest = Host(folder, "guest", f"--pool-owner=unix:{folder}/peers", "--log-level=debug")
         try:
             owner.wait()
             guest.start().wait()
