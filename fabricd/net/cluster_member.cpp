@@ -250,15 +250,20 @@ void ClusterMember::take_place(const Result<HostPlace>& place) {
         fabricshm::format_duration(lease.ttl).c_str());
 }
 
+std::pair<FenceKey, FenceRecord> ClusterMember::end_of(const std::string& name,
+                                                       const HostLife& life) const {
+    const bool is_fenced = life.state == HostState::kFenced;
+    return {{name, life.number},
+            {is_fenced, is_fenced ? life.by : parts_.host, is_fenced ? life.how : "lease",
+             life.machine, life.boot}};
+}
+
 // The store has lost its data: what this one knows of hosts that are over.
 void ClusterMember::write_ends_again() {
     for (const auto& [name, host] : table_.hosts) {
         for (const HostLife& life : host.lives) {
-            const bool is_fenced = life.state == HostState::kFenced;
-            if (!is_fenced && life.state != HostState::kLost) continue;
-            unwritten_.push_back({{name, life.number},
-                                  {is_fenced, is_fenced ? life.by : parts_.host,
-                                   is_fenced ? life.how : "lease", life.machine, life.boot}});
+            if (life.state != HostState::kFenced && life.state != HostState::kLost) continue;
+            unwritten_.push_back(end_of(name, life));
         }
     }
 }
@@ -299,7 +304,13 @@ bool ClusterMember::hears(BootTime now) const noexcept {
 
 void ClusterMember::take(const StoreNews& news) {
     const BootTime now = parts_.clock();
-    for (const auto& [name, record] : news.hosts) note(note_record(table_, name, record, now));
+    for (const auto& [name, record] : news.hosts) {
+        if (is_known_to_be_past(name, record)) {
+            write_newer_lives(name, record.incarnation);
+        } else {
+            note(note_record(table_, name, record, now));
+        }
+    }
     for (const auto& [name, incarnation] : news.deleted) {
         note(note_deletion(table_, name, incarnation, now));
         const bool is_own = name == parts_.host && incarnation == incarnation_;
@@ -309,11 +320,49 @@ void ClusterMember::take(const StoreNews& news) {
         note(note_fence(table_, key.first, key.second, record, now));
     }
     FAULT_POINT("cluster.updated");
+    end_when_superseded();
     if (!news.data_lost) return;
     log(LogLevel::kWarning, "cluster: the store has lost its data: writing it again");
     must_restore_ = incarnation_ != 0;
     write_ends_again();
     restore();
+}
+
+// A store that was restored from an older snapshot may have given a host that is started then a
+// number which this daemon knows from before. It is below what is known, or that of a life which is
+// over, or another boot's.
+bool ClusterMember::is_known_to_be_past(const std::string& name, const HostRecord& record) const {
+    const HostLife* newest = newest_life(table_, name);
+    if (newest == nullptr || record.incarnation > newest->number) return false;
+    const bool is_over = newest->state == HostState::kLost || newest->state == HostState::kFenced;
+    const bool is_other_boot = newest->boot != 0 && record.boot != 0 && newest->boot != record.boot;
+    return record.incarnation < newest->number || is_over || is_other_boot;
+}
+
+// So that the host itself hears of them, and takes a number above them.
+void ClusterMember::write_newer_lives(const std::string& name, Incarnation from) {
+    const Host& host = table_.hosts.at(name);
+    std::vector<Incarnation> vanished;
+    for (const HostLife& life : host.lives) {
+        if (life.number < from) continue;
+        if (life.state == HostState::kLost || life.state == HostState::kFenced) {
+            unwritten_.push_back(end_of(name, life));
+        } else {
+            vanished.push_back(life.number);  // or its key would still have it
+        }
+    }
+    for (const Incarnation number : vanished) {
+        note(note_deletion(table_, name, number, parts_.clock()));
+    }
+}
+
+// Others know of this host under a larger number than its own: they take that for the host, and
+// this one for its past.
+void ClusterMember::end_when_superseded() {
+    const HostLife* newest = newest_life(table_, parts_.host);
+    if (newest == nullptr || incarnation_ == 0 || newest->number <= incarnation_) return;
+    ended_ = std::max(ended_, newest->number);
+    end_lease("the cluster knows a later incarnation of this host");
 }
 
 void ClusterMember::run_fences() {

@@ -84,7 +84,11 @@ class ClusterMember {
     bool is_own_past(Incarnation incarnation) const;
     bool fence_own_past();
     void restore();
+    std::pair<FenceKey, FenceRecord> end_of(const std::string& name, const HostLife& life) const;
     void write_ends_again();
+    bool is_known_to_be_past(const std::string& name, const HostRecord& record) const;
+    void write_newer_lives(const std::string& name, Incarnation from);
+    void end_when_superseded();
     void follow_news(Duration wait);
     bool hears(BootTime now) const noexcept;
     void take(const StoreNews& news);

@@ -418,6 +418,64 @@ TEST_SUITE("net.cluster_member") {
         CHECK(rig.state_of_life("other", 50) == HostState::kLost);
     }
 
+    TEST_CASE("a number that others know from before an older snapshot is not gone on with") {
+        Rig rig;
+        rig.member->step(0s);
+        REQUIRE(rig.member->incarnation() == 101);
+        // They write what they know as soon as they see this one.
+        rig.store.next.fences.push_back({{"me", 500}, {false, "third", "lease", 1, 9}});
+        rig.member->step(0s);
+        CHECK(rig.ended == 1);
+        CHECK(rig.member->incarnation() == 0);
+        // And until the store gives out larger ones none is taken.
+        rig.member->step(0s);
+        CHECK(rig.member->incarnation() == 0);
+        rig.store.revision = 500;
+        rig.later = 1s;
+        rig.member->step(0s);
+        CHECK(rig.member->incarnation() == 501);
+        CHECK(rig.place.incarnation == 501);
+    }
+
+    TEST_CASE(
+        "a host that lives under a number of before hears of it, and is not taken for its past") {
+        const HostRecord old_life{50, 8, 9, 0, "", ""};
+        for (const Incarnation number : {Incarnation{40}, Incarnation{50}}) {
+            CAPTURE(number);
+            Rig rig;
+            rig.store.next.hosts.push_back({"other", old_life});
+            rig.store.next.fences.push_back({{"other", 50}, {true, "third", "command", 8, 9}});
+            rig.member->step(0s);
+            rig.store.fences.clear();
+            rig.store.next.is_whole = true;  // without the fence
+            HostRecord again = old_life;
+            again.incarnation = number;
+            again.boot = 10;
+            rig.store.next.hosts.push_back({"other", again});
+            rig.member->step(0s);
+            REQUIRE(rig.store.fences.count({"other", 50}) == 1);
+            CHECK(rig.store.fences.at({"other", 50}).is_fenced);
+            again.incarnation = 60;
+            rig.store.next.hosts.push_back({"other", again});
+            rig.member->step(0s);
+            CHECK(rig.state_of_life("other", 60) == HostState::kUp);
+        }
+    }
+
+    TEST_CASE("one that is up here under a number that another boot has now is over first") {
+        Rig rig;
+        rig.store.next.hosts.push_back({"other", {50, 8, 9, 0, "", ""}});
+        rig.member->step(0s);
+        rig.store.next.hosts.push_back({"other", {50, 8, 10, 0, "", ""}});
+        rig.member->step(0s);
+        CHECK(rig.state_of_life("other", 50) == HostState::kSuspect);
+        for (int i = 0; i < 8; ++i) {
+            rig.later += 1s;
+            rig.member->step(0s);
+        }
+        CHECK(rig.store.fences.count({"other", 50}) == 1);
+    }
+
     TEST_CASE("an incarnation that others fenced ends here, too") {
         Rig rig;
         rig.member->step(0s);
