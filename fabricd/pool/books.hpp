@@ -59,7 +59,7 @@ struct RemoteSession {
     SessionId id = SessionId::kNone;
     Peer peer;
     bool given_up = false;
-    std::vector<OpenRange> ranges = {};  // filled in for its host's daemon alone
+    std::vector<OpenRange> ranges = {};  // that it may have written to
 };
 
 /// One process that is connected, or may be again. Plain data, as Arena.

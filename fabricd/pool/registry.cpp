@@ -84,18 +84,14 @@ std::vector<RemoteSession> Registry::remote_sessions() const {
     std::vector<RemoteSession> all;
     for (const SessionId id : books_.remote) {
         const Session& session = books_.session(id);
-        if (!session.ending) all.push_back({id, session.peer, session.given_up});
+        if (session.ending) continue;
+        all.push_back({id, session.peer, session.given_up, {}});
+        for (const ArenaId open : session.arenas) {
+            const Arena& arena = books_.arena(open);
+            all.back().ranges.push_back({open, arena.file_offset, arena.bytes});
+        }
     }
     return all;
-}
-
-std::vector<OpenRange> Registry::ranges_of(SessionId session) const {
-    std::vector<OpenRange> ranges;
-    for (const ArenaId id : books_.session(session).arenas) {
-        const Arena& arena = books_.arena(id);
-        ranges.push_back({id, arena.file_offset, arena.bytes});
-    }
-    return ranges;
 }
 
 std::uint32_t Registry::shards_open(SessionId session, const fabricshm::ShardReads* claims) const {

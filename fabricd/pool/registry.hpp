@@ -116,8 +116,6 @@ class Registry {
     /// Those of other hosts, with what is known of their processes.
     std::vector<RemoteSession> remote_sessions() const;
     bool has_remote_sessions() const noexcept { return !books_.remote.empty(); }
-    /// Of a session that there is: what it may have written to.
-    std::vector<OpenRange> ranges_of(SessionId session) const;
 
     SessionNames names_of(SessionId session) const { return fabricd::names_of(books_, session); }
     SessionAccount account_of(SessionId session, ArenaId arena, GroupId group, int rank) const {

@@ -56,7 +56,8 @@ struct DaemonOptions {
     /// How what the daemon writes into arenas becomes visible to other hosts that share the pool,
     /// and the name of that profile, for sessions. nullptr and "": they are of one host.
     std::shared_ptr<fabricshm::VisibilityPolicy> visibility;
-    std::string visibility_profile;
+    std::string visibility_profile;  // "": the pool is of this host alone
+    std::string host_name;           // of a shared pool: by which this host may have been a guest
 
     Duration adopt_grace = std::chrono::seconds(10);  // for sessions to come back after a restart
 

@@ -46,7 +46,6 @@ Result<std::vector<RemoteSession>> RemoteHosts::greet(const Peer& host) {
             end_(known.id, "its host was started again", SessionEnd::kEnded);
         } else if (known.peer.is_seen_with(host)) {
             seen.push_back(known);
-            seen.back().ranges = registry_.ranges_of(known.id);
         }
     }
     return seen;

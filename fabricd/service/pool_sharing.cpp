@@ -68,6 +68,7 @@ ErrorMessage set_visibility(const Config& config, DaemonOptions& options) {
     if (!profile.ok()) return error_message_of(profile.error(), "pool.visibility");
     options.visibility = fabricshm::make_policy(*profile);
     options.visibility_profile = profile->name;
+    options.host_name = host_name_of(config.cluster);
     return {};
 }
 

@@ -238,6 +238,66 @@ def check_host_that_is_silent(owner, guest):
     guest.start().wait()
 
 
+def check_take_over(folder, owner, guest):
+    """The owner's host is gone with its ranks; its guest's host has the pool from now on."""
+    ranks = Ranks(owner, guest, "heirs")
+    owner.kill()
+    ranks.kill(0, 1)
+    assert guest.stop() == 0
+    options = [f"--cluster-listen=unix:{folder}/heirs"]
+    heir = Host(folder, "guest", *options)
+    # Nothing is granted while it is not known which processes write.
+    bad = subprocess.run(heir.command, capture_output=True, text=True, timeout=30)
+    assert bad.returncode == 2 and "copy the state.dir of its last owner" in bad.stderr, bad.stderr
+    shutil.copy(owner.folder + "/state/journal", guest.folder + "/state/journal")
+    heir.start().wait()
+    try:
+        assert "2 sessions that were those of a guest are this host's" in heir.text(), heir.text()
+        for kind, text in ranks.ask("sum", [2, 3]):
+            assert kind == "PeerError", text
+        assert ranks.ask("shrink", [2, 3]) == [2, 2]
+        assert ranks.ask("sum", [2, 3]) == [7.0] * 2
+        assert ranks.ask("tensor", [2, 3]) == [1000] * 2
+        wait_until(lambda: len(heir.sessions()) == 2, "sessions of the owner's host")
+        assert {session["host"] for session in heir.sessions()} == {""}
+        ranks.end()
+        check_take_over_again(folder, heir)
+    finally:
+        heir.process.kill()
+
+
+def check_take_over_again(folder, heir):
+    """The heir is gone, too: a new host has the pool, and a guest, which runs on, calls it by the same address."""
+    third = Host(folder, "third", f"--pool-owner=unix:{folder}/heirs").start().wait()
+    last = Host(folder, "last", f"--cluster-listen=unix:{folder}/heirs")
+    try:
+        ranks = Ranks(heir, third, "thirds")
+        assert ranks.ask("sum") == [10.0] * WORLD
+        heir.kill()
+        ranks.kill(0, 1)
+        for path in (last.folder, last.folder + "/state"):
+            os.mkdir(path, 0o700)
+        shutil.copy(heir.folder + "/state/journal", last.folder + "/state/journal")
+        last.start().wait()
+        assert all(kind == "PeerError" for kind, _ in ranks.ask("sum", [2, 3]))
+        assert ranks.ask("shrink", [2, 3]) == [2, 2]
+        assert ranks.ask("sum", [2, 3]) == [7.0] * 2
+        assert ranks.ask("tensor", [2, 3]) == [1000] * 2
+        wait_until(lambda: [session["host"] for session in last.sessions()] == ["third"] * 2, "a guest's sessions alone")
+        assert used(last) == 32 << 20
+        ranks.end()
+        wait_until(lambda: used(last) == 0, "memory of a pool that was taken over")
+        assert third.stop() == 0 and last.stop() == 0
+    except BaseException:
+        print(third.text(), last.text(), file=sys.stderr)
+        raise
+    finally:
+        for host in (third, last):
+            if host.process:
+                host.process.kill()
+                host.process.wait()
+
+
 def check_refusals(folder, owner):
     other = os.path.join(folder, "other")
     os.mkdir(other)
@@ -296,8 +356,7 @@ def main():
                 check(owner, guest)
                 print(f"{check.__name__}: {time.monotonic() - began:.1f} s", flush=True)
             check_refusals(folder, owner)
-            assert guest.stop() == 0, guest.text()
-            assert owner.stop() == 0, owner.text()
+            check_take_over(folder, owner, guest)
         except BaseException:
             print(owner.text(), guest.text(), file=sys.stderr)
             raise
