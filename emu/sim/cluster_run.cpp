@@ -57,6 +57,7 @@ class SimulatedFence final : public fabricd::FenceRunner {
     explicit SimulatedFence(ClusterRun& run) : run_(run) {}
     Result<void> start(const FenceKey& key) override;
     std::optional<int> poll(BootTime now) override;
+    void end(BootTime now) override;
     bool is_running() const noexcept { return is_running_; }
     Seconds ends_at() const noexcept { return ends_at_; }
 
@@ -144,6 +145,12 @@ std::optional<int> SimulatedFence::poll(BootTime) {
     if (!is_running_ || run_.time_.now() < ends_at_) return std::nullopt;
     is_running_ = false;
     return status_;
+}
+
+// Too late for what it has begun: the power may go nevertheless.
+void SimulatedFence::end(BootTime) {
+    status_ = 143;
+    ends_at_ = run_.time_.now();
 }
 
 ClusterRun::ClusterRun(const ClusterScenario& scenario)

@@ -17,6 +17,7 @@ using fabricshm::LogLevel;
 
 namespace {
 
+constexpr int kWritesOfTurn = 64;
 constexpr Duration kJoinPause = std::chrono::seconds(1);
 constexpr Duration kCallsLimit = std::chrono::seconds(2);  // while no lease is in danger
 
@@ -286,7 +287,9 @@ void ClusterMember::follow_news(Duration wait) {
     const BootTime now = parts_.clock();
     const BootTime due = incarnation_ != 0 ? std::min(next_renewal_, fence_at(lease_)) : next_try_;
     const Duration until_due = std::max<Duration>(due - now, std::chrono::milliseconds(1));
-    const auto news = parts_.store->news(std::min(wait, until_due));
+    // What is left of the turn before is not waited with.
+    const Duration longest = unwritten_.empty() ? wait : Duration::zero();
+    const auto news = parts_.store->news(std::min(longest, until_due));
     is_away_ = is_away_ || !news.ok();
     if (!succeeded(news.ok() ? Result<void>{} : news.error())) return;
     const BootTime heard = parts_.clock();
@@ -365,15 +368,30 @@ void ClusterMember::end_when_superseded() {
     end_lease("the cluster knows a later incarnation of this host");
 }
 
+void ClusterMember::end_needless_command(BootTime now) {
+    const FenceKey& key = running_.front();
+    if (ends_command_ || !is_needless(table_, key)) return;
+    ends_command_ = true;
+    const HostLife* life = find_life(table_, key.first, key.second);
+    const bool is_fenced = life != nullptr && life->state == HostState::kFenced;
+    log(LogLevel::kWarning,
+        "audit: fence command for %s, incarnation %llu: is ended, the host is %s",
+        key.first.c_str(), static_cast<unsigned long long>(key.second),
+        is_fenced ? "fenced otherwise" : "up again");
+    parts_.runner->end(now);
+}
+
 void ClusterMember::run_fences() {
     const BootTime now = parts_.clock();
     follow(fences_, table_, now);
     if (parts_.runner == nullptr) return;
     if (!running_.empty()) {
+        end_needless_command(now);
         const auto status = parts_.runner->poll(now);
         if (!status) return;
         const FenceKey key = running_.front();
         running_.clear();
+        ends_command_ = false;
         const bool is_fenced = note_command(fences_, key, *status, now);
         ++(is_fenced ? counts_.commands_done : counts_.commands_failed);
         log(is_fenced ? LogLevel::kWarning : LogLevel::kError,
@@ -404,11 +422,15 @@ void ClusterMember::run_fences() {
     }
 }
 
+// So many of a turn, and one at most while the lease is due: of a cluster that lost thousands of
+// hosts at once each survivor writes thousands of records.
 void ClusterMember::write_fences() {
-    while (!unwritten_.empty()) {
+    for (int written = 0; written < kWritesOfTurn && !unwritten_.empty(); ++written) {
+        const bool is_due = incarnation_ != 0 && parts_.clock() >= next_renewal_;
+        if (written > 0 && is_due) return;
         const auto& [key, record] = unwritten_.front();
         if (!succeeded(parts_.store->write_fence(key, record))) return;
-        unwritten_.erase(unwritten_.begin());
+        unwritten_.pop_front();
     }
 }
 

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <string>
 #include <vector>
@@ -93,6 +94,7 @@ class ClusterMember {
     bool hears(BootTime now) const noexcept;
     void take(const StoreNews& news);
     void run_fences();
+    void end_needless_command(BootTime now);
     void write_fences();
     void note(const HostChanges& changes);
     bool succeeded(const Result<void>& outcome);
@@ -105,8 +107,9 @@ class ClusterMember {
     Incarnation incarnation_ = 0;        // 0: not in the cluster
     Incarnation ended_ = 0;              // the newest of this host's own that is over
     std::vector<Incarnation> own_past_;  // of this host, whose sessions may still be there
-    std::vector<std::pair<FenceKey, FenceRecord>> unwritten_;
+    std::deque<std::pair<FenceKey, FenceRecord>> unwritten_;
     std::vector<FenceKey> running_;  // the command's, one at most
+    bool ends_command_ = false;      // it has become needless
     BootTime next_try_{};            // to join
     BootTime next_renewal_{};
     BootTime heard_at_{};      // when the store last had an answer to what is new

@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -36,9 +37,10 @@ class FakeStore final : public ClusterStore {
         return HostPlace{record.incarnation, lease, {5s, BootClock::now()}};
     }
     Result<StoreLease> keep() override {
+        ++renewals;
         if (!answers) return Error{Errc::kTimeout, 0, "keep"};
         if (lease_gone) return Error{Errc::kNotFound, 0, "keep"};
-        return StoreLease{5s, BootClock::now()};
+        return StoreLease{5s, clock ? clock() : BootClock::now()};
     }
     Result<StoreNews> news(Duration) override {
         if (!answers) return Error{Errc::kTimeout, 0, "news"};
@@ -48,6 +50,7 @@ class FakeStore final : public ClusterStore {
     Result<bool> claim(const FenceKey&) override { return grants_claim; }
     Result<void> write_fence(const FenceKey& key, const FenceRecord& record) override {
         if (!answers) return Error{Errc::kTimeout, 0, "write"};
+        if (on_write) on_write();
         fences[key] = record;
         return {};
     }
@@ -65,6 +68,9 @@ class FakeStore final : public ClusterStore {
     StoreNews next;
     std::vector<HostRecord> joined;
     std::map<FenceKey, FenceRecord> fences;
+    int renewals = 0;
+    std::function<void()> on_write;
+    std::function<BootTime()> clock;
 };
 
 class FakeRunner final : public FenceRunner {
@@ -75,8 +81,14 @@ class FakeRunner final : public FenceRunner {
     }
     std::optional<int> poll(BootTime) override { return std::exchange(status, std::nullopt); }
 
+    void end(BootTime) override {
+        ++ended;
+        status = 143;
+    }
+
     std::vector<FenceKey> started;
     std::optional<int> status;
+    int ended = 0;
 };
 
 struct Rig {
@@ -296,6 +308,37 @@ TEST_SUITE("net.cluster_member") {
         CHECK_FALSE(rig.store.fences[{"other", 50}].is_fenced);
     }
 
+    TEST_CASE("a command is ended once its host is back, or fenced by other means") {
+        const auto back = [](Rig& rig) {
+            rig.store.next.hosts.push_back({"other", {60, 8, 10, 0, "", ""}});
+        };
+        const auto back_with_the_same_boot = [](Rig& rig) {
+            rig.store.next.hosts.push_back({"other", {60, 8, 9, 0, "", ""}});
+        };
+        const auto fenced_by_a_person = [](Rig& rig) {
+            rig.store.next.fences.push_back({{"other", 50}, {true, "third", "operator", 8, 9}});
+        };
+        const std::function<void(Rig&)> ways[] = {back, back_with_the_same_boot,
+                                                  fenced_by_a_person};
+        for (const auto& way : ways) {
+            FakeRunner runner;
+            Rig rig({}, &runner);
+            rig.member->step(0s);
+            rig.lose_other();
+            REQUIRE(runner.started.size() == 1);
+            rig.member->step(0s);
+            CHECK(runner.ended == 0);
+            way(rig);
+            rig.member->step(0s);
+            CHECK(runner.ended == 1);
+            rig.later = 1min;
+            rig.member->step(0s);
+            CHECK(runner.ended == 1);
+            CHECK(runner.started.size() == 1);
+            CHECK(rig.member->counts().commands_done == 0);
+        }
+    }
+
     TEST_CASE("a command that another daemon has claimed is not run here") {
         FakeRunner runner;
         Rig rig({}, &runner);
@@ -474,6 +517,36 @@ TEST_SUITE("net.cluster_member") {
             rig.member->step(0s);
         }
         CHECK(rig.store.fences.count({"other", 50}) == 1);
+    }
+
+    TEST_CASE("thousands of losses at once don't keep the lease from being renewed") {
+        constexpr int kLost = 2000;
+        Rig rig;
+        rig.store.clock = [&rig] { return BootClock::now() + rig.later; };
+        for (int i = 0; i < kLost; ++i) {
+            rig.store.next.hosts.push_back({"h" + std::to_string(i), {50, 8, 9, 0, "", ""}});
+        }
+        rig.member->step(0s);
+        for (int i = 0; i < kLost; ++i) {
+            rig.store.next.deleted.emplace_back("h" + std::to_string(i), 50);
+        }
+        // All of them become lost in one turn; a write takes 10 ms, together four leases.
+        Duration longest{}, turn_began = rig.later;
+        rig.store.on_write = [&] {
+            rig.later += 10ms;
+            longest = std::max(longest, rig.later - turn_began);
+        };
+        int turns = 0;
+        while (static_cast<int>(rig.store.fences.size()) < kLost && ++turns < 1000) {
+            turn_began = rig.later;
+            rig.member->step(0s);
+            if (rig.store.fences.empty()) rig.later += 500ms;
+        }
+        CHECK(rig.store.fences.size() == kLost);
+        CHECK(longest <= 1s);
+        CHECK(rig.ended == 0);
+        CHECK(rig.member->incarnation() == 101);
+        CHECK(rig.store.renewals >= 12);  // three of a lease
     }
 
     TEST_CASE("an incarnation that others fenced ends here, too") {
