@@ -76,11 +76,12 @@ struct GuestDaemon::Impl {
         std::int32_t pid = 0;
         std::uint32_t uid = 0;
         ConnectionId connection = 0;
-        std::set<Range> ranges;  // of the device, that it may have written
+        std::set<Range> ranges;  // of the pool, that it may have written
     };
 
     GuestOptions options;
-    fabricshm::DaxDevice device;
+    fabricshm::DaxDevices devices;
+    fabricshm::Stripes stripes;
     std::array<std::uint8_t, 16> pool{};
     Bytes capacity = 0;
     fabricshm::HostIdentity identity;
@@ -233,7 +234,7 @@ void GuestDaemon::Impl::read_from(ConnectionId id) {
     Client& client = clients.at(id);
     if (!client.outbox.empty()) {
         const auto sent = client.outbox.flush(
-            client.socket, [this](ArenaId) { return device.client_number(); }, -1);
+            client.socket, [this](ArenaId) { return devices.client_numbers(); }, -1);
         if (!sent.ok()) {
             to_owner().closed(id);
             return drop(id);
@@ -276,8 +277,8 @@ bool GuestDaemon::Impl::handle(ConnectionId id, const proto::Message& request, s
         }
         if (type == proto::Type::kArenaAdopt) {
             const bool is_ours = !descriptors.empty() &&
-                                 is_harmless(descriptors[0], device.client_number()) &&
-                                 device.is_same(descriptors[0]);
+                                 is_harmless(descriptors[0], devices.first().client_number()) &&
+                                 devices.first().is_same(descriptors[0]);
             if (!is_ours) return refuse(id, request, {Errc::kCorrupt, 0, "adopt arena"});
         }
     }
@@ -299,7 +300,7 @@ void GuestDaemon::Impl::send(ConnectionId id, Packet packet) {
     const bool kept_up = client.outbox.empty();
     const auto sent =
         client.outbox.push(client.socket, std::move(packet),
-                           [this](ArenaId) { return device.client_number(); }, -1, {});
+                           [this](ArenaId) { return devices.client_numbers(); }, -1, {});
     if (!sent.ok()) {
         to_owner().closed(id);
         return drop(id);
@@ -367,7 +368,7 @@ void GuestDaemon::Impl::learn(ConnectionId id, const proto::Message& reply, Pack
         if (process != processes.end()) {
             if (options.flushes) {
                 process->second.ranges.insert(
-                    {reply.arena_open.file_offset, reply.arena_open.bytes});
+                    {proto::offset_of(reply.arena_open), reply.arena_open.bytes});
             }
         }
     }
@@ -400,7 +401,7 @@ void GuestDaemon::Impl::forget_ranges(std::uint64_t session) {
         if (found != processes.end()) ranges = std::move(found->second.ranges);
         if (found != processes.end()) found->second.ranges.clear();
     }
-    for (const Range& range : ranges) (void)device.flush(range.offset, range.bytes);
+    for (const Range& range : ranges) (void)devices.flush(stripes, range.offset, range.bytes);
 }
 
 void GuestDaemon::Impl::process_ended(std::uint64_t session) {
@@ -478,13 +479,14 @@ GuestDaemon::GuestDaemon(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(
 GuestDaemon::~GuestDaemon() = default;
 
 Result<std::unique_ptr<GuestDaemon>> GuestDaemon::start(GuestOptions options,
-                                                        fabricshm::DaxDevice device) {
+                                                        fabricshm::DaxDevices devices) {
     auto impl = std::make_unique<Impl>();
     impl->options = std::move(options);
-    FABRIC_TRY(const fabricshm::DaxCatalogue catalogue, device.load());
+    FABRIC_TRY(const fabricshm::DaxCatalogue catalogue, devices.first().load());
     impl->pool = catalogue.uuid;
-    impl->capacity = device.bytes() - device.align();
-    impl->device = std::move(device);
+    impl->stripes = catalogue.stripes();
+    impl->capacity = devices.space(catalogue.stripe) - devices.align();
+    impl->devices = std::move(devices);
     FABRIC_TRY_VOID(impl->start());
     return std::unique_ptr<GuestDaemon>(new GuestDaemon(std::move(impl)));
 }
@@ -534,7 +536,7 @@ Result<void> GuestDaemon::end_sessions() {
     }
     // What they stored must not come out of this host's caches when the memory is another's.
     for (const Impl::Range& range : ranges) {
-        FABRIC_TRY_VOID(impl_->device.flush(range.offset, range.bytes));
+        FABRIC_TRY_VOID(impl_->devices.flush(impl_->stripes, range.offset, range.bytes));
     }
     return {};
 }
@@ -543,8 +545,8 @@ Snapshot GuestDaemon::snapshot() const {
     Snapshot all;
     all.draining = impl_->is_draining;
     all.pool.backend = "dax";
-    all.pool.description = "the pool of " + impl_->options.owner + " on " +
-                           impl_->options.device_path + ", as its guest";
+    all.pool.description =
+        "the pool of " + impl_->options.owner + " on " + impl_->devices.names() + ", as its guest";
     all.pool.capacity_bytes = impl_->capacity;
     const std::lock_guard lock(impl_->mutex);
     if (!impl_->trouble.empty()) {

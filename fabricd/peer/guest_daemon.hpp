@@ -13,7 +13,7 @@
 #include "fabricd/peer/peer_address.hpp"
 #include "fabricd/pool/snapshot.hpp"
 #include "libfabricshm/base/result.hpp"
-#include "libfabricshm/machine/dax_device.hpp"
+#include "libfabricshm/machine/dax_devices.hpp"
 
 namespace fabricd {
 
@@ -26,8 +26,7 @@ struct GuestOptions {
 
     std::string owner;  // as check_peer_address() admits it
     PeerFiles files;
-    std::string host;  // this one's name
-    std::string device_path;
+    std::string host;     // this one's name
     bool flushes = true;  // what ended sessions wrote; not where hardware keeps hosts coherent
     std::function<void()> on_tick;  // on the control thread, about each second; may be empty
 };
@@ -35,9 +34,9 @@ struct GuestOptions {
 /// One per process. run()'s thread is the control thread; the other functions are for any.
 class GuestDaemon {
   public:
-    /// Listens, and begins to call the owner. `device` is the one that the owner has, too.
+    /// Listens, and begins to call the owner. `devices` are those that the owner has, too.
     static fabricshm::Result<std::unique_ptr<GuestDaemon>> start(GuestOptions options,
-                                                                 fabricshm::DaxDevice device);
+                                                                 fabricshm::DaxDevices devices);
     ~GuestDaemon();
     GuestDaemon(const GuestDaemon&) = delete;
     GuestDaemon& operator=(const GuestDaemon&) = delete;

@@ -158,7 +158,15 @@ void Registry::arena_grown(ArenaId id, Bytes to, const Result<void>& done) {
 
 int Registry::descriptor(ArenaId id) const {
     const Arena* found = books_.find_arena(id);
-    return found == nullptr ? -1 : found->fd.get();
+    return found == nullptr ? -1 : found->files.fd.get();
+}
+
+std::vector<int> Registry::descriptors(ArenaId id) const {
+    const Arena* found = books_.find_arena(id);
+    if (found == nullptr || !found->files.fd) return {};
+    std::vector<int> numbers{found->files.fd.get()};
+    for (const fabricshm::Fd& other : found->files.others) numbers.push_back(other.get());
+    return numbers;
 }
 
 // ---- Regions and tensors --------------------------------------------------------------------

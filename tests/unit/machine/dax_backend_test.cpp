@@ -39,7 +39,7 @@ struct StandIn {
     }
     DaxOptions options() const {
         DaxOptions result;
-        result.device = tree.path("device");
+        result.devices = {tree.path("device")};
         result.files = tree.files();
         result.settle = [] {};  // there is no other host
         return result;
@@ -210,9 +210,9 @@ TEST_SUITE("machine.dax_backend identity") {
     TEST_CASE("what is no device, and one too small for a catalogue and an arena, is refused") {
         const StandIn device;
         DaxOptions options = device.options();
-        options.device = "/dev/null";
+        options.devices = {"/dev/null"};
         CHECK(device.outcome(options) == Errc::kInvalid);
-        options.device = "/nowhere";
+        options.devices = {"/nowhere"};
         CHECK(device.outcome(options) == Errc::kNotFound);
         CHECK(StandIn(1).outcome(StandIn(1).options()) == Errc::kInvalid);
         options = device.options();
